@@ -14,29 +14,29 @@
 //! A stream that is cut can be taken up where it was ([`ResumePoint`]). Owners and extended attributes do not
 //! travel.
 
-mod behind;
-mod entry;
-mod fault;
+mod background_writer;
+mod error;
 mod folder;
-mod map;
-mod mark;
+mod member;
 mod pack;
+mod pax_records;
 mod pipe;
 mod reader;
-mod records;
+mod resume_point;
 mod sparse;
+mod sparse_map;
 mod temporary;
 mod unpack;
 mod writer;
 
-pub(crate) use behind::BackgroundWriter;
-pub(crate) use fault::ArchiveError;
+pub(crate) use background_writer::BackgroundWriter;
+pub(crate) use error::ArchiveError;
 pub(crate) use folder::{EntryStat, Folder, native_name, set_mode_and_mtime};
-pub(crate) use mark::{ReadProgress, ResumePoint, VerifiedReader};
 pub(crate) use pack::{ErrorReporting, PackSource, pack_stream};
 pub(crate) use pipe::{
     ChunkReader, ChunkReceiver, ChunkSender, ChunkWriter, chunk_reader, chunk_writer,
 };
+pub(crate) use resume_point::{ReadProgress, ResumePoint, VerifiedReader};
 pub(crate) use sparse::data_segments;
 pub(crate) use temporary::{random_id, temporary_name};
 pub(crate) use unpack::{UnpackPolicy, UnpackTotals, unpack_archive};

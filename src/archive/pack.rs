@@ -6,11 +6,11 @@
 //! Names are sorted, so that the same tree is the same archive, and can be packed from a mark on.
 
 use super::ARCHIVE_CHUNK_BYTES;
-use super::entry::{ArchiveMember, DataSegment, MemberKind};
-use super::fault::ArchiveError;
+use super::error::ArchiveError;
 use super::folder::{EntryStat, Folder, name_bytes};
-use super::mark::ResumePoint;
+use super::member::{ArchiveMember, DataSegment, MemberKind};
 use super::pipe::{ChunkReceiver, ChunkWriter, chunk_writer};
+use super::resume_point::ResumePoint;
 use super::sparse::data_segments;
 use super::writer::TarWriter;
 use crate::protocol::files::EntryKind;
@@ -332,7 +332,7 @@ impl<W: Write> Packer<'_, W> {
 #[cfg(all(test, unix))]
 mod tests {
     use super::{ErrorReporting, PackSource, write_archive};
-    use crate::archive::mark::{ResumePoint, VerifiedReader};
+    use crate::archive::resume_point::{ResumePoint, VerifiedReader};
     use crate::archive::{ArchiveError, Folder, UnpackPolicy, unpack_archive};
     use std::fs;
     use std::os::unix::fs::{FileExt, symlink};

@@ -3,11 +3,11 @@
 //! Whoever wrote the stream is not trusted. Everything that is read into memory has a limit, and
 //! what can't be understood ends it: nothing is guessed.
 
-use super::entry::{ArchiveMember, DataSegment, MAX_SPARSE_SEGMENTS, MemberKind};
-use super::fault::ArchiveError;
-use super::map::{check_segments, read_gnu_segments};
-use super::mark::VerifiedReader;
-use super::records::PaxRecordIter as Records;
+use super::error::ArchiveError;
+use super::member::{ArchiveMember, DataSegment, MAX_SPARSE_SEGMENTS, MemberKind};
+use super::pax_records::PaxRecordIter as Records;
+use super::resume_point::VerifiedReader;
+use super::sparse_map::{check_segments, read_gnu_segments};
 use super::writer::ERROR_RECORD_KEY;
 use crate::protocol::files::Mtime;
 use std::io::{ErrorKind, Read};
@@ -322,8 +322,8 @@ fn damaged_error(what: &'static str) -> impl Fn(std::io::Error) -> ArchiveError 
 #[cfg(test)]
 mod tests {
     use super::TarReader;
-    use crate::archive::entry::{ArchiveMember, DataSegment, MemberKind};
-    use crate::archive::mark::{ResumePoint, VerifiedReader};
+    use crate::archive::member::{ArchiveMember, DataSegment, MemberKind};
+    use crate::archive::resume_point::{ResumePoint, VerifiedReader};
     use crate::archive::writer::TarWriter;
     use crate::protocol::files::Mtime;
     use proptest::prelude::*;

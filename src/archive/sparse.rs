@@ -1,6 +1,6 @@
 //! Where a file's data are, and where it has holes.
 
-use super::entry::{DataSegment, MAX_SPARSE_SEGMENTS};
+use super::member::{DataSegment, MAX_SPARSE_SEGMENTS};
 use std::fs::File;
 
 /// The stretches of data of a file of that size; `None` when it has no holes, the file system does

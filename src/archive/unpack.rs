@@ -6,12 +6,12 @@
 //! once its successor is whole; folders are kept. Nothing that is written here is synced.
 
 use super::ARCHIVE_CHUNK_BYTES;
-use super::entry::{ArchiveMember, DataSegment, MemberKind};
-use super::fault::ArchiveError;
+use super::error::ArchiveError;
 use super::folder::{Folder, name_bytes, native_name, set_mode_and_mtime};
-use super::mark::VerifiedReader;
+use super::member::{ArchiveMember, DataSegment, MemberKind};
 use super::pack::MAX_FOLDER_DEPTH;
 use super::reader::TarReader;
+use super::resume_point::VerifiedReader;
 use super::temporary::temporary_name;
 use crate::protocol::files::{EntryKind, Mtime};
 use std::ffi::{OsStr, OsString};

@@ -1,9 +1,9 @@
 //! Members to a stream, in POSIX's form: what an old header can't hold stands in records before it.
 
-use super::entry::{ArchiveMember, MemberKind};
-use super::map::encode_sparse_map;
-use super::mark::{RemainingWriter, ResumePoint};
-use super::records::PaxRecords;
+use super::member::{ArchiveMember, MemberKind};
+use super::pax_records::PaxRecords;
+use super::resume_point::{RemainingWriter, ResumePoint};
+use super::sparse_map::encode_sparse_map;
 use crate::protocol::files::Mtime;
 use std::io::{self, Write};
 use tar::{EntryType, Header};

@@ -4,7 +4,7 @@
 //! scripts that were installed before. A candidate with characters that a terminal obeys or that a reader does not see
 //! is left out for every shell.
 
-use crate::protocol::plain::is_printable;
+use crate::protocol::text_sanitizer::is_printable;
 use clap_complete::env::{Bash, Elvish, EnvCompleter, Fish, Powershell, Shells, Zsh};
 use std::ffi::{OsStr, OsString};
 use std::io::{self, Write};

@@ -2,7 +2,7 @@
 
 use super::CommandContext;
 use super::candidates::{checkpoint_names, session_names};
-use super::told::wait_with_meter;
+use super::progress::wait_with_meter;
 use crate::error::{EXIT_NO, Result, VerbOutcome};
 use crate::protocol::criu::{Checkpoint, Restore, StoredCheckpoint};
 use crate::protocol::kernel::{DEFAULT_SESSION, KernelState};

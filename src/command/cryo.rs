@@ -2,7 +2,7 @@
 
 use super::CommandContext;
 use super::candidates::{session_names, stored_names};
-use super::told::wait_with_meter;
+use super::progress::wait_with_meter;
 use crate::error::{EXIT_NO, Result, VerbOutcome};
 use crate::protocol::cryo::{CryoStore, GenerationDetails, GenerationList, ReceiptRow, Reload};
 use crate::protocol::kernel::{DEFAULT_SESSION, KernelReport, KernelState};

@@ -12,8 +12,8 @@ use crate::host::older_companion::name_older_companion;
 use crate::host::ports::{self, PortOwner};
 use crate::host::{autorun, disk, escapes, project};
 use crate::image::{Body, CompanionBinary};
-use crate::protocol::plain;
 use crate::protocol::quote::quote_word;
+use crate::protocol::text_sanitizer;
 use clap::Args;
 use serde::Serialize;
 use std::io::ErrorKind;
@@ -270,7 +270,7 @@ fn check_what_agents_write(findings: &mut Vec<DoctorFinding>, instance: &Instanc
             instance.osctl_command("down")
         );
         for path in scan.setuid.iter().take(MAX_SHOWN_FINDINGS) {
-            let path = plain::sanitize_line(&folder.join(path).display().to_string());
+            let path = text_sanitizer::sanitize_line(&folder.join(path).display().to_string());
             let detail = format!("`{path}` runs with the rights of its owner or group");
             add("setuid", detail, Some(cure.clone()));
         }

@@ -2,14 +2,14 @@
 
 use super::CommandContext;
 use super::candidates::session_names;
-use super::itself;
+use super::launch_command;
 use crate::error::{EXIT_NO, Result, VerbOutcome};
 use crate::host::instance::DEFAULT;
 use crate::host::jupyter::{
     ConnectionFile, Kernelspec, KernelspecTarget, NotebookSession, OutputPolicy, data_folder,
     serve_kernel,
 };
-use crate::host::reach::check_kernels_folder;
+use crate::host::mount_safety::check_kernels_folder;
 use crate::protocol::kernel::DEFAULT_SESSION;
 use clap::{Args, Subcommand};
 use clap_complete::engine::ArgValueCandidates;
@@ -125,7 +125,7 @@ fn install_kernelspec(args: KernelspecInstallArgs, cx: &CommandContext) -> Resul
             false => format!("os-host ({}, {session})", cx.instance.name),
         },
         argv: kernel_argv(&session, trust_html, cx)?,
-        env: itself::state_environment(),
+        env: launch_command::state_environment(),
         opens: KernelspecTarget {
             instance: cx.instance.name.clone(),
             session,
@@ -218,9 +218,9 @@ fn usual_name(instance: &str, session: &str) -> String {
 
 /// How Jupyter starts the kernel: this very binary, from any folder.
 fn kernel_argv(session: &str, trust_html: bool, cx: &CommandContext) -> Result<Vec<String>> {
-    let mut argv = vec![itself::program_path(cx)?];
+    let mut argv = vec![launch_command::program_path(cx)?];
     argv.extend(["--instance".into(), cx.instance.name.clone()]);
-    argv.extend(itself::config_args(cx)?);
+    argv.extend(launch_command::config_args(cx)?);
     argv.extend(["jupyter", "kernel", "--session", session].map(str::to_owned));
     argv.extend(trust_html.then(|| "--trust-html".to_owned()));
     argv.extend(["-f", "{connection_file}"].map(str::to_owned));

@@ -33,9 +33,9 @@ pub(crate) struct ReaperArgs {
 
 #[cfg(target_os = "linux")]
 pub(crate) fn run(args: ReaperArgs) -> Result<VerbOutcome> {
-    use crate::companion::{guard_command, reaper, spawn_service, spawn_shell};
-    use reaper::SUPERVISOR_TEARDOWN_TIMEOUT;
+    use crate::companion::{guard_command, spawn_service, spawn_shell, supervisor};
     use std::time::Duration;
+    use supervisor::SUPERVISOR_TEARDOWN_TIMEOUT;
     let ReaperArgs {
         adopt,
         waiting,
@@ -46,18 +46,18 @@ pub(crate) fn run(args: ReaperArgs) -> Result<VerbOutcome> {
         files,
     } = args;
     match (adopt, thaw.as_slice()) {
-        (Some(pid), _) => reaper::supervise_process(pid, SUPERVISOR_TEARDOWN_TIMEOUT)?,
+        (Some(pid), _) => supervisor::supervise_process(pid, SUPERVISOR_TEARDOWN_TIMEOUT)?,
         (None, [file, program @ ..]) => {
-            if let Some(pid) = reaper::run_kernel_restore(file.as_ref(), program)? {
-                reaper::supervise_process(pid, SUPERVISOR_TEARDOWN_TIMEOUT)?;
+            if let Some(pid) = supervisor::run_kernel_restore(file.as_ref(), program)? {
+                supervisor::supervise_process(pid, SUPERVISOR_TEARDOWN_TIMEOUT)?;
             }
         }
         _ if waiting => guard_command()?,
         _ if !service.is_empty() => {
             let grace = grace.map_or(SUPERVISOR_TEARDOWN_TIMEOUT, Duration::from_secs);
-            reaper::supervise_process(spawn_service(&service, files)?, grace)?;
+            supervisor::supervise_process(spawn_service(&service, files)?, grace)?;
         }
-        _ => reaper::supervise_process(spawn_shell(&terminal)?, SUPERVISOR_TEARDOWN_TIMEOUT)?,
+        _ => supervisor::supervise_process(spawn_shell(&terminal)?, SUPERVISOR_TEARDOWN_TIMEOUT)?,
     }
     Ok(VerbOutcome::Done)
 }

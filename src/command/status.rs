@@ -1,7 +1,7 @@
 //! `osctl status`: how the instance stands.
 
 use super::CommandContext;
-use super::came_back::{self, SessionStatus};
+use super::restored_sessions::{self, SessionStatus};
 use crate::config::{Config, EngineChoice};
 use crate::engine::{ContainerPhase, Engine};
 use crate::error::{EXIT_NO, Error, Result, VerbOutcome};
@@ -9,8 +9,8 @@ use crate::host::client::CompanionClient;
 use crate::host::instance::{Instance, InstanceRecord};
 use crate::host::older_companion::name_older_companion;
 use crate::host::ports::endpoints;
-use crate::protocol::plain;
 use crate::protocol::service::{HealthStatus, Service};
+use crate::protocol::text_sanitizer;
 use clap::Args;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -82,7 +82,7 @@ pub(crate) async fn run(args: StatusArgs, cx: &CommandContext) -> Result<VerbOut
     rows.extend(
         status
             .version
-            .map(|v| ("version", plain::sanitize_line(&v))),
+            .map(|v| ("version", text_sanitizer::sanitize_line(&v))),
     );
     rows.extend(status.image.map(|i| ("image", i)));
     rows.extend(
@@ -94,14 +94,14 @@ pub(crate) async fn run(args: StatusArgs, cx: &CommandContext) -> Result<VerbOut
     rows.extend(status.services.iter().map(|s| {
         (
             "service",
-            plain::sanitize_line(&format!("{}: {}", s.name, s.detail)),
+            text_sanitizer::sanitize_line(&format!("{}: {}", s.name, s.detail)),
         )
     }));
     rows.extend(
         status
             .sessions
             .iter()
-            .filter_map(|s| Some(("variables", plain::sanitize_line(&s.status_row()?)))),
+            .filter_map(|s| Some(("variables", text_sanitizer::sanitize_line(&s.status_row()?)))),
     );
     rows.push(("token", status.token_file.display().to_string()));
     let password = status.vnc_password_file.display();
@@ -144,7 +144,7 @@ pub(crate) async fn gather_status(
             match client.fetch_health().await {
                 Ok(health) => {
                     if health.status == HealthStatus::Healthy {
-                        sessions = came_back::fetch_sessions(&client).await;
+                        sessions = restored_sessions::fetch_sessions(&client).await;
                     }
                     Some(health)
                 }

@@ -1,6 +1,6 @@
 //! `osctl up`: from nothing to a healthy `os-host`.
 
-use super::{CommandContext, came_back};
+use super::{CommandContext, restored_sessions};
 use crate::config::{Config, ConfigSource};
 use crate::engine::Engine;
 use crate::error::{Error, Result, VerbOutcome};
@@ -9,10 +9,10 @@ use crate::host::autorun::{self, AutorunScan};
 use crate::host::client::CompanionClient;
 use crate::host::health::HealthWatch;
 use crate::host::instance::InstanceRecord;
+use crate::host::mount_safety::check_sources;
 use crate::host::passed_env::{EnvArg, EnvArgs};
 use crate::host::project;
-use crate::host::raise::{UpOutcome, UpResult, UpRunner};
-use crate::host::reach::check_sources;
+use crate::host::up::{UpOutcome, UpResult, UpRunner};
 use crate::ui::WorkSpinner;
 use clap::Args;
 use serde_json::{Value, json};
@@ -231,7 +231,10 @@ pub(crate) async fn run(args: UpArgs, cx: &CommandContext) -> Result<VerbOutcome
     if !matches!(done, UpOutcome::Nothing | UpOutcome::NothingWithOtherKeys) && !cx.ui.json {
         let bind = record.bind_address(resolved.config.bind);
         let client = CompanionClient::new(&cx.instance, &record, bind)?;
-        came_back::report_sessions(&came_back::wait_for_sessions(&client).await, cx);
+        restored_sessions::report_sessions(
+            &restored_sessions::wait_for_sessions(&client).await,
+            cx,
+        );
     }
     report_instance(cx, &engine, &record, &resolved.config, outcome).await
 }
@@ -360,10 +363,10 @@ pub(super) async fn wait_and_report(
     };
     watch.until_healthy().await?;
     watch.until_open().await;
-    let sessions = came_back::wait_for_sessions(&client).await;
+    let sessions = restored_sessions::wait_for_sessions(&client).await;
     drop(work);
     if !cx.ui.json {
-        came_back::report_sessions(&sessions, cx);
+        restored_sessions::report_sessions(&sessions, cx);
     }
     let outcome = "was restarted and is healthy; its files stay";
     report_instance(cx, &engine, record, &resolved.config, outcome).await

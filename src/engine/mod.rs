@@ -6,14 +6,14 @@
 mod docker;
 mod embedded;
 mod identity;
-mod turn;
+mod process_lock;
 
 pub(crate) use docker::{
     ClassicBuild, Docker, EngineAddress, EngineExecPipes, EngineImage, ImageBuild, ImageBuilder,
 };
 pub(crate) use embedded::EmbeddedEngine;
 pub(crate) use identity::{IMAGE_LABEL, OWNER_LABEL, SPEC_DIGEST_LABEL, set_spec_digest};
-pub(crate) use turn::{ProcessLock, create_lock_file};
+pub(crate) use process_lock::{ProcessLock, create_lock_file};
 
 use crate::error::Result;
 use crate::protocol::spec::{ContainerSpec, Port};

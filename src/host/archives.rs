@@ -2,11 +2,11 @@
 //! where it was, in the middle of a file too, as long as what was sent before is what it was.
 
 use super::client::CompanionClient;
+use super::download::DownloadWriter;
 use super::files::{
     MAX_TRANSFER_ATTEMPTS, TRANSFER_RETRY_DELAY, TransferredBytes, header_number, is_lost,
     is_missing, pieces_to_body, when_free,
 };
-use super::landing::DownloadWriter;
 use crate::archive::{
     ArchiveError, ChunkReceiver, ErrorReporting, PackSource, ResumePoint, pack_stream, random_id,
 };

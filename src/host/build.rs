@@ -3,7 +3,7 @@
 use super::folders::Folders;
 use super::instance::{INSTANCE_LABEL, Instance};
 use super::provision::InstallConsent;
-use super::{base, keeper, specification, trust};
+use super::{base, keeper, proxies_and_ca, specification};
 use crate::config::{Config, DesktopRun};
 use crate::engine::{
     ClassicBuild, Docker, EngineImage, EngineProgress, IMAGE_LABEL, ImageBuild, ImageBuilder,
@@ -45,7 +45,7 @@ pub(crate) fn load_recipe(docker: &Docker, config: &Config, project: &Path) -> R
     Ok(ImageRecipe {
         body,
         companion,
-        certificates: trust::extra_certificates(),
+        certificates: proxies_and_ca::extra_certificates(),
         args: build_arguments(config),
     })
 }

@@ -7,13 +7,13 @@ mod failure;
 
 pub(crate) use failure::not_running;
 
-use super::answer::{MAX_JSON_BYTES, check_values, read_body};
+use super::bounded_response::{MAX_JSON_BYTES, check_values, read_body};
 use super::events::ClientRunEvents;
 use super::instance::{Instance, InstanceRecord};
+use super::long_call::LongCall;
 use super::ports::reached;
 use super::proof::ProofLayer;
 use super::secrets::sha256_fingerprint;
-use super::tale::LongCall;
 use super::tunnel::Tunnel;
 use crate::error::Result;
 use crate::protocol::criu::{

@@ -1,7 +1,7 @@
 //! What is stored of a session's objects, and how it comes to be.
 
 use super::client::CompanionClient;
-use super::tale::LongCall;
+use super::long_call::LongCall;
 use crate::error::Result;
 use crate::protocol::cryo::{
     CryoListing, CryoRemoved, CryoStore, CryoStored, GenerationDetails, Reload, Reloaded, Snapshot,

@@ -1,6 +1,6 @@
 //! The screen inside, over the companion's API.
 
-use super::answer::MAX_SCREENSHOT_BYTES;
+use super::bounded_response::MAX_SCREENSHOT_BYTES;
 use super::client::CompanionClient;
 use crate::error::{Error, Result};
 use crate::protocol::desktop::DesktopLinkReply;

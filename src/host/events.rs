@@ -1,7 +1,7 @@
 //! A run's events, read from a connection that may be lost: the run is then found again by its id,
 //! and goes on where it was left. Nothing is executed twice.
 
-use super::answer::ResponseLines;
+use super::bounded_response::ResponseLines;
 use super::client::CompanionClient;
 use crate::error::{Error, Result};
 use crate::protocol::kernel::{ExecReply, RunEvent, RunEventKind};

@@ -2,11 +2,11 @@
 //!
 //! It is asked by a command in its container, so that it answers also when `os-host` does not run.
 
-use super::answer::{ResponseLines, check_values};
+use super::bounded_response::{ResponseLines, check_values};
 use super::folders::Folders;
 use super::instance::{INSTANCE_LABEL, Instance, InstanceRecord, KEEPER_NAME};
 use super::passed_env::{PassedEnv, passed_variable_names};
-use super::{base, build, trust};
+use super::{base, build, proxies_and_ca};
 use crate::config::Config;
 use crate::engine::{
     ClassicBuild, Container, ContainerPhase, Docker, EngineProgress, IMAGE_LABEL, ImageBuild,
@@ -14,15 +14,15 @@ use crate::engine::{
 };
 use crate::error::{Error, Result};
 use crate::image::{Body, CompanionBinary, binary_image_context};
+use crate::protocol::error::ApiError;
 use crate::protocol::evolve::{
     CertificateAuthority, DEPLOY_CONFIG_FILE, DeployConfig, EvolveBounds, EvolveStatus,
     KEEPER_IMAGE_VARIABLE, KeeperReply, KeeperRequest, ProxyVariables, built_body_name, refusal,
 };
-use crate::protocol::fault::ApiError;
-use crate::protocol::plain;
 use crate::protocol::spec::{
     ContainerEnv, ContainerLimits, ContainerRestartPolicy, ContainerSpec, Mount, Volume, Workload,
 };
+use crate::protocol::text_sanitizer;
 use anyhow::Context;
 use bytes::Bytes;
 use std::collections::{BTreeMap, BTreeSet};
@@ -60,7 +60,7 @@ pub(crate) async fn make_deploy_config(
 ) -> Result<DeployConfig> {
     // An image that is up to date needs no base; the engine pulls what it has not, when it is built on.
     let base = base::known_base(docker, &config.base).await?;
-    let certificates = trust::extra_certificates().into_iter();
+    let certificates = proxies_and_ca::extra_certificates().into_iter();
     Ok(DeployConfig {
         instance: instance.name.clone(),
         above: enclosing_repository(project),
@@ -487,7 +487,7 @@ fn socket_within(socket: &Path) -> PathBuf {
 fn printable_excerpt(line: &[u8]) -> String {
     let line = &line[..line.len().min(4 << 10)];
     let text = String::from_utf8_lossy(line);
-    plain::sanitize_line(text.trim())
+    text_sanitizer::sanitize_line(text.trim())
         .chars()
         .take(300)
         .collect()

@@ -1,8 +1,8 @@
 //! A keeper that ends what one before has begun whose container is gone.
 
-use super::handover::run_in_progress_error;
 use super::instance::{INSTANCE_LABEL, InstanceRecord};
 use super::keeper::KeeperContainer;
+use super::replace_via_keeper::run_in_progress_error;
 use crate::engine::{ContainerPhase, EngineProgress};
 use crate::error::Result;
 use crate::image::CompanionBinary;

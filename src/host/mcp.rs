@@ -1,11 +1,11 @@
 //! The hub's API as methods, spoken without a session, and the servers that the configuration adds.
 
-use super::answer::{MAX_JSON_BYTES, check_values};
+use super::bounded_response::{MAX_JSON_BYTES, check_values};
 use super::client::CompanionClient;
 use crate::archive::Folder;
 use crate::error::{Error, Result};
-use crate::protocol::header::encode_header;
 use crate::protocol::mcp::HubStatus;
+use crate::protocol::mcp_header::encode_header;
 use anyhow::Context;
 use bytes::Bytes;
 use reqwest::header::ACCEPT;
@@ -124,7 +124,7 @@ impl CompanionClient {
                 hint,
             }
         };
-        if let Ok(failed) = serde_json::from_slice::<crate::protocol::fault::Failed>(&text) {
+        if let Ok(failed) = serde_json::from_slice::<crate::protocol::error::Failed>(&text) {
             let fault = failed.error;
             return Err(refused(&fault.kind, fault.message).into());
         }

@@ -8,7 +8,7 @@
 //! | `pass_env` of the configuration | the shell's, else the container's |
 //! | proxies that nothing above names, as Docker does | the shell's, without a user and a password |
 
-use super::trust;
+use super::proxies_and_ca;
 use crate::config::{Config, is_variable};
 use crate::error::{Error, Result};
 use crate::protocol::spec::ContainerEnv;
@@ -83,7 +83,7 @@ impl EnvArgs<'_> {
 
     fn removes(self, name: &str) -> bool {
         let mut taken = self.taken.iter();
-        taken.any(|taken| trust::is_same_variable(taken, name))
+        taken.any(|taken| proxies_and_ca::is_same_variable(taken, name))
     }
 }
 
@@ -116,7 +116,7 @@ impl PassedEnv {
     }
 
     fn of_shell(
-        of_shell: trust::VariableLookup<'_>,
+        of_shell: proxies_and_ca::VariableLookup<'_>,
         config: &Config,
         kept: &BTreeSet<String>,
         said: EnvArgs<'_>,
@@ -124,9 +124,9 @@ impl PassedEnv {
     ) -> Result<Self> {
         let configured = config.pass_env.iter().filter(|name| !said.removes(name));
         let named: BTreeSet<String> = configured.chain(kept).cloned().collect();
-        let proxies = trust::proxy_variables(of_shell, &named);
+        let proxies = proxies_and_ca::proxy_variables(of_shell, &named);
         let mut passed = Self {
-            stripped: trust::proxies_with_secret(of_shell, &named),
+            stripped: proxies_and_ca::proxies_with_secret(of_shell, &named),
             values: ContainerEnv(proxies.clone()),
             proxies,
             ..Self::default()
@@ -154,7 +154,7 @@ impl PassedEnv {
                 }
             };
             if let Some(value) = value {
-                let others = trust::variable_spellings(name).into_iter();
+                let others = proxies_and_ca::variable_spellings(name).into_iter();
                 for other in others.filter(|other| !named.contains(other)) {
                     passed.values.set(&other, value.clone());
                 }
@@ -236,7 +236,7 @@ impl PassedEnv {
 
 /// The variables of a container that another shell may set otherwise, which is no reason to replace it.
 pub(crate) fn passed_variable_names(env: &ContainerEnv, config: &Config) -> BTreeSet<String> {
-    let proxies = trust::PROXY_VARIABLES.iter();
+    let proxies = proxies_and_ca::PROXY_VARIABLES.iter();
     let proxies = proxies.flat_map(|name| [(*name).to_owned(), name.to_uppercase()]);
     let names = env.0.get(NAMES_VARIABLE).map_or("", String::as_str);
     let names = names.split(',').filter(|name| !name.is_empty());

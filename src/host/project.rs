@@ -2,7 +2,7 @@
 
 use super::folders::Folders;
 use super::instance::{Instance, InstanceRecord};
-use super::reach::{
+use super::mount_safety::{
     agents_folders, another_mounts, canonicalize_existing, may_be_shared, mount_beneath,
 };
 use crate::error::{Error, Result};

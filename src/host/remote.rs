@@ -4,8 +4,8 @@
 //! The project is copied once. From then on the copy is the project, which the agent changes: its body is
 //! what the image is built from, and `osctl cp` brings files there and back.
 
+use super::download::DownloadWriter;
 use super::instance::{INSTANCE_LABEL, Instance, InstanceRecord, RemoteEngine};
-use super::landing::DownloadWriter;
 use super::secrets::write_private;
 use super::specification::{CONTAINER_DATA_PATH, CONTAINER_PROJECT_PATH};
 use super::{keeper, mcp};

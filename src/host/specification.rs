@@ -1,8 +1,8 @@
 //! From configuration and instance to the container's specification.
 
 use super::instance::{INSTANCE_LABEL, Instance, InstanceRecord};
+use super::mount_safety::canonicalize_existing;
 use super::passed_env::{PassedEnv, passed_variable_names};
-use super::reach::canonicalize_existing;
 use super::secrets::sha256_fingerprint;
 use crate::config::{self, Config};
 use crate::engine::set_spec_digest;

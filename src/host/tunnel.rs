@@ -4,8 +4,8 @@
 
 use crate::engine::{ContainerPhase, Docker, EngineAddress, EngineExecPipes};
 use crate::error::{Error, Result};
-use crate::protocol::plain;
 use crate::protocol::relay::RELAY_CONNECTED;
+use crate::protocol::text_sanitizer;
 use anyhow::bail;
 use bytes::Bytes;
 use futures_util::{Stream, StreamExt, stream};
@@ -228,7 +228,7 @@ impl TunnelTarget {
 async fn refuse_connection(mut connection: TcpStream, why: &str) -> io::Result<()> {
     // An answer to what was not asked yet would be taken for noise.
     connection.readable().await?;
-    let why: String = plain::sanitize_line(why)
+    let why: String = text_sanitizer::sanitize_line(why)
         .chars()
         .map(|c| if c.is_ascii() { c } else { '?' })
         .collect();

@@ -1,6 +1,6 @@
 //! A body: the folder that an image is made of, embedded in the binary or in a project.
 
-use super::gather::{BodyReadLimit, read_body_files};
+use super::body_reader::{BodyReadLimit, read_body_files};
 use crate::archive::Folder;
 use crate::error::{Error, Result};
 use crate::protocol::BODY_VERSION;

@@ -16,12 +16,12 @@
 //!                                      succeeded ── probation ──▶ a rescue: back to the image before
 //! ```
 //!
-//! Which stage comes next is a pure function ([`policy`]); each stage is a file beneath `run`. Before a
+//! Which stage comes next is a pure function ([`stage_transitions`]); each stage is a file beneath `run`. Before a
 //! step is done it stands in the [`journal`], on the disk, so that a keeper that is started again goes
 //! on to one of the two good ends ([`recovery`]): every step finds what it is about by the engine's
 //! ids and labels, and doing it again changes nothing. A keeper that is asked to end while the old
 //! container does not answer goes back first. Where no run is on, the keeper starts a container that the engine
-//! could not start ([`revival`]), and adds to the history what the host has made ([`present`]).
+//! could not start ([`container_start`]), and adds to the history what the host has made ([`reconcile`]).
 //!
 //! ```text
 //!   door/keeper.sock ── from os-host ──┐
@@ -29,39 +29,39 @@
 //!   state/host.sock ── engine exec ────┘     └────▶ shelf: records and logs, read by everybody
 //! ```
 
-mod desk;
-mod diff;
-mod frequency;
-mod hearsay;
+mod api;
+mod cancellation;
+mod container_start;
+mod controller;
+mod gc;
+mod git_repository;
 mod journal;
-mod leftovers;
-mod log;
 #[cfg(test)]
 mod model;
-mod order;
-mod owner;
-mod patience;
-mod policy;
-mod present;
-mod probation;
-mod reach;
+mod port_recovery;
+mod post_deploy_watch;
+mod rate_limit;
+mod reconcile;
 mod recovery;
-mod repository;
-mod revival;
+mod retry_policy;
 mod run;
+mod run_diff;
+mod run_log;
+mod run_request;
+mod run_store;
 #[cfg(test)]
 mod samples;
-mod shelf;
-mod site;
-mod stop;
+mod sanitize;
+mod stage_transitions;
+mod target;
 
 use crate::error::Result;
 use crate::protocol::evolve::KEEPER_IMAGE_VARIABLE;
 use anyhow::Context;
+use controller::RunController;
 use journal::RunJournal;
-use owner::RunController;
-use reach::UnreachableFile;
-use shelf::KeeperRunStore;
+use port_recovery::UnreachableFile;
+use run_store::KeeperRunStore;
 use std::env;
 use std::future::Future;
 use std::path::PathBuf;
@@ -120,8 +120,8 @@ pub(crate) async fn serve_keeper(
     shelf.set_active_run(begun.and_then(|entry| entry.active_run()));
     UnreachableFile::new(&settings.state).take_over();
     let (owner, handle) = RunController::new(settings.clone(), shelf.clone());
-    let desk = desk::KeeperServer::new(shelf, handle.clone());
-    let sockets = desk::bind_sockets(&settings)?;
+    let desk = api::KeeperServer::new(shelf, handle.clone());
+    let sockets = api::bind_sockets(&settings)?;
     let mut owner = pin!(owner.run());
     tokio::select! {
         () = shutdown => {}
@@ -143,7 +143,7 @@ pub(crate) async fn send_host_request(
     question: &str,
     each: &mut (dyn FnMut(&str) -> Result<()> + Send),
 ) -> Result<()> {
-    desk::send_keeper_request(
+    api::send_keeper_request(
         &KeeperSettings::default().state.join(KEEPER_HOST_SOCKET),
         question,
         each,

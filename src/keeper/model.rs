@@ -9,10 +9,10 @@ mod interleaving;
 mod tests;
 
 use super::journal::RunJournalStep;
-use super::policy::{self, StageOutcome};
-use super::present::recorded_image;
+use super::reconcile::recorded_image;
 use super::recovery::end_of;
 use super::samples::sample_record;
+use super::stage_transitions::{self, StageOutcome};
 use crate::protocol::evolve::{EvolveStage, Task};
 
 /// Containers and their images: what ran before, what the run brings, what the host brings.
@@ -261,11 +261,11 @@ impl SwapModel {
     /// `Work::drive`, as far as all passes.
     fn run(self) -> Vec<Op> {
         let mut ops = Vec::new();
-        let mut stage = policy::first_stage(Task::Evolve);
+        let mut stage = stage_transitions::first_stage(Task::Evolve);
         while !stage.has_ended() {
             ops.push(Op::Save(stage));
             ops.extend(self.stage(stage));
-            stage = policy::next_stage(stage, StageOutcome::Passed, false);
+            stage = stage_transitions::next_stage(stage, StageOutcome::Passed, false);
         }
         ops.extend(self.end(stage, RunJournalStep::Swapping));
         ops

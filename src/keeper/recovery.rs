@@ -1,16 +1,16 @@
 //! What a keeper before has begun comes to one of the two good ends.
 
 use super::KeeperSettings;
+use super::cancellation::RunCancellation;
+use super::container_start::{ContainerStartOutcome, start_ended_container};
+use super::gc;
 use super::journal::{RunJournal, RunJournalEntry, RunJournalStep};
-use super::leftovers;
-use super::patience::is_away;
-use super::present;
-use super::reach::UnreachableFile;
-use super::revival::{ContainerStartOutcome, start_ended_container};
+use super::port_recovery::UnreachableFile;
+use super::reconcile;
+use super::retry_policy::is_away;
 use super::run::RunExecutor;
-use super::shelf::KeeperRunStore;
-use super::site::DeployTarget;
-use super::stop::RunCancellation;
+use super::run_store::KeeperRunStore;
+use super::target::DeployTarget;
 use crate::error::Result;
 use crate::protocol::evolve::{EvolveCaller, EvolveRecord, EvolveStage, Task};
 use std::time::Duration;
@@ -68,10 +68,10 @@ pub(super) async fn recover_from_journal(
     }
     let entry = journal.read()?;
     if entry.is_none() {
-        present::put_right(settings, shelf, site).await?;
+        reconcile::put_right(settings, shelf, site).await?;
     }
-    present::note_image(shelf, site).await?;
-    leftovers::collect_garbage(site, shelf, entry.as_ref()).await;
+    reconcile::note_image(shelf, site).await?;
+    gc::collect_garbage(site, shelf, entry.as_ref()).await;
     match entry {
         None => Ok(KeeperRecoveryOutcome::Nothing),
         Some(entry) => on_probation(settings, shelf, site, entry).await,
@@ -155,7 +155,7 @@ fn placeholder_record(entry: &RunJournalEntry) -> EvolveRecord {
         by: EvolveCaller::Keeper,
         force: false,
         dry_run: false,
-        began: super::shelf::unix_seconds(),
+        began: super::run_store::unix_seconds(),
         status: match entry.step {
             RunJournalStep::Preparing => EvolveStage::Building,
             RunJournalStep::Freezing => EvolveStage::Freezing,
@@ -238,8 +238,8 @@ mod tests {
     use super::{end_of, give_up, given_up, placeholder_record};
     use crate::keeper::KeeperSettings;
     use crate::keeper::journal::{RunJournal, RunJournalEntry, RunJournalStep};
+    use crate::keeper::run_store::KeeperRunStore;
     use crate::keeper::samples;
-    use crate::keeper::shelf::KeeperRunStore;
     use crate::protocol::evolve::EvolveStage;
 
     fn entry(step: RunJournalStep) -> RunJournalEntry {

@@ -1,6 +1,6 @@
 //! Storing a session's objects and bringing them back: what is asked, and the receipt.
 
-use super::fault::ApiError;
+use super::error::ApiError;
 use super::kernel::{DEFAULT_SESSION, KernelReport};
 use super::restored::LastReload;
 use schemars::JsonSchema;

@@ -8,14 +8,14 @@ pub(crate) mod criu;
 pub(crate) mod cryo;
 pub(crate) mod desktop;
 pub(crate) mod display;
+pub(crate) mod error;
 pub(crate) mod evolve;
-pub(crate) mod fault;
 pub(crate) mod files;
-pub(crate) mod header;
 pub(crate) mod hex;
 pub(crate) mod kernel;
 pub(crate) mod mcp;
-pub(crate) mod plain;
+pub(crate) mod mcp_header;
+pub(crate) mod progress;
 pub(crate) mod proof;
 pub(crate) mod pty;
 pub(crate) mod quote;
@@ -26,7 +26,7 @@ pub(crate) mod session;
 pub(crate) mod shell;
 pub(crate) mod spec;
 pub(crate) mod sse;
-pub(crate) mod tale;
+pub(crate) mod text_sanitizer;
 
 /// Version of the words between host and companion.
 pub(crate) const PROTOCOL_VERSION: u32 = 1;

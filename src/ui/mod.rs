@@ -9,7 +9,7 @@ pub(crate) use meter::ByteMeter;
 
 use crate::engine::EngineProgress;
 use crate::error::{Error, Result, hint_for_instance};
-use crate::protocol::fault::{ApiError, Failed};
+use crate::protocol::error::{ApiError, Failed};
 use console::{Style, Term};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;

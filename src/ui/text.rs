@@ -3,7 +3,7 @@
 //! [`SanitizedText`] has no other constructors, and the printer takes nothing else, so that no message needs to remember
 //! where its words came from.
 
-use crate::protocol::plain;
+use crate::protocol::text_sanitizer;
 use console::Style;
 
 /// Sanitized words, perhaps with styles of osctl's own.
@@ -13,18 +13,18 @@ pub(super) struct SanitizedText(String);
 impl SanitizedText {
     /// One line: line ends become blanks.
     pub(super) fn line(untrusted: &str) -> Self {
-        Self(plain::sanitize_line(untrusted))
+        Self(text_sanitizer::sanitize_line(untrusted))
     }
 
     /// Lines as they are.
     pub(super) fn lines(untrusted: &str) -> Self {
-        Self(plain::sanitize_text(untrusted))
+        Self(text_sanitizer::sanitize_text(untrusted))
     }
 
     /// A message. Lines behind the first are indented, so that none of them passes for another message.
     pub(super) fn message(untrusted: &str) -> Self {
         Self(
-            plain::sanitize_text(untrusted)
+            text_sanitizer::sanitize_text(untrusted)
                 .trim_end()
                 .replace('\n', "\n  "),
         )
@@ -32,7 +32,7 @@ impl SanitizedText {
 
     /// A JSON document.
     pub(super) fn json(document: &str) -> Self {
-        Self(plain::sanitize_json(document))
+        Self(text_sanitizer::sanitize_json(document))
     }
 
     pub(super) fn styled(self, style: &Style) -> Self {

@@ -4,12 +4,12 @@
 //! is still the same folder. Elsewhere it is a path, and links are never made there.
 
 #[cfg(not(unix))]
-mod elsewhere;
+mod path_based;
 #[cfg(unix)]
 mod unix;
 
 #[cfg(not(unix))]
-pub(crate) use elsewhere::{Folder, settle};
+pub(crate) use path_based::{Folder, settle};
 #[cfg(unix)]
 pub(crate) use unix::{Folder, set_mode_and_mtime};
 

@@ -7,8 +7,8 @@ use super::plan::{
 use crate::archive::{Folder, UnpackTotals, native_name};
 use crate::error::{Error, Result};
 use crate::host::client::CompanionClient;
+use crate::host::download::{DownloadAttributes, DownloadWriter, write_error};
 use crate::host::files::TransferredBytes;
-use crate::host::landing::{DownloadAttributes, DownloadWriter, write_error};
 use crate::host::path_resolver::{PathResolveError, PathResolver, ResolvedName, ResolvedPath};
 use crate::protocol::files::{EntryKind, FileEntry};
 use crate::ui::ByteMeter;

@@ -1,11 +1,11 @@
 //! A run, followed to its end, and what is told of it then.
 
 use super::CommandContext;
-use super::shown::non_variable_line;
+use super::record_text::non_variable_line;
 use crate::command::format_duration;
 use crate::error::{EXIT_INTERRUPTED, EXIT_NO, Result, VerbOutcome};
+use crate::host::follow_run::{FollowEnd, end_of, follow_keeper_run};
 use crate::host::keeper::KeeperContainer;
-use crate::host::run::{FollowEnd, end_of, follow_keeper_run};
 use crate::protocol::cryo::CryoVerdict;
 use crate::protocol::evolve::{EvolveRecord, EvolveRunId, EvolveStage};
 

@@ -2,17 +2,17 @@
 //! or not `os-host` runs.
 
 mod follow;
+mod record_text;
 mod show;
-mod shown;
 
 use super::CommandContext;
 use super::candidates::evolve_runs;
 use crate::engine::{Docker, Engine};
 use crate::error::{Error, Result, VerbOutcome};
-use crate::host::handover::run_in_progress_error;
+use crate::host::follow_run::end_of;
 use crate::host::instance::Instance;
 use crate::host::keeper::{KeeperContainer, unexpected_reply_error};
-use crate::host::run::end_of;
+use crate::host::replace_via_keeper::run_in_progress_error;
 use crate::protocol::evolve::{EvolveRequest, EvolveRunId, KeeperReply, KeeperRequest, Rollback};
 use clap::{Args, Subcommand};
 use clap_complete::engine::ArgValueCandidates;

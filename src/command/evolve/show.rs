@@ -1,7 +1,7 @@
 //! What is known of runs.
 
 use super::CommandContext;
-use super::shown::{record_lines, task_word};
+use super::record_text::{record_lines, task_word};
 use crate::command::format_duration;
 use crate::error::{Error, Result, VerbOutcome};
 use crate::host::keeper::{KeeperContainer, unexpected_reply_error};

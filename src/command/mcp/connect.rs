@@ -1,7 +1,7 @@
 //! `osctl mcp connect` and `disconnect`: osctl's entry in the configuration of an MCP client.
 
-use super::narrow::McpFilterArgs;
-use crate::command::{CommandContext, itself};
+use super::filter::McpFilterArgs;
+use crate::command::{CommandContext, launch_command};
 use crate::error::{Result, VerbOutcome};
 use crate::host::connect::{
     self, ClientConfigPaths, ClientFileChange, ConnectClient, LaunchCommand,
@@ -210,11 +210,11 @@ fn bridge_call(narrow: McpFilterArgs, cx: &CommandContext) -> Result<LaunchComma
     if cx.instance.name != DEFAULT {
         words.extend(["--instance".into(), cx.instance.name.clone()]);
     }
-    words.extend(itself::config_args(cx)?);
+    words.extend(launch_command::config_args(cx)?);
     Ok(LaunchCommand::for_bridge(
-        itself::program_path(cx)?,
+        launch_command::program_path(cx)?,
         words,
         narrow.into_target(None).to_arguments(),
-        itself::state_environment(),
+        launch_command::state_environment(),
     ))
 }

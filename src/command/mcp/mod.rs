@@ -1,9 +1,9 @@
 //! `osctl mcp`: the MCP servers inside, for people, and for the clients that they use.
 
 mod connect;
-mod narrow;
+mod filter;
 
-pub(super) use narrow::McpFilterArgs;
+pub(super) use filter::McpFilterArgs;
 
 use super::CommandContext;
 use super::candidates::server_names;

@@ -1,12 +1,12 @@
 //! Freezing: from an idle kernel to a checkpoint with a number.
 
-use super::gauge::CriuProgress;
 use super::manifest::{
     CRIU_MANIFEST_VERSION, CriuKernelInfo, CriuManifest, CriuMappedFile, CriuVersions,
     monotonic_seconds,
 };
-use super::marks::CriuMarker;
-use super::opened::CriuOpenFile;
+use super::markers::CriuMarker;
+use super::open_files::CriuOpenFile;
+use super::progress::CriuProgress;
 use super::store::CriuDraft;
 use super::{Criu, CriuRefusal, resolve_checkpoint_name};
 use crate::companion::cryo::folder_bytes;

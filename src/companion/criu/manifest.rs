@@ -1,8 +1,8 @@
 //! What is known of a checkpoint without looking into its images, and whether it fits here.
 
-use super::gauge::CriuProgress;
-use super::opened::CriuOpenFile;
-use super::words::CriuFailure;
+use super::error_text::CriuFailure;
+use super::open_files::CriuOpenFile;
+use super::progress::CriuProgress;
 use crate::protocol::BODY_VERSION;
 use crate::protocol::hex::hex;
 use nix::time::{ClockId, clock_gettime};

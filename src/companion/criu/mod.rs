@@ -8,24 +8,24 @@
 //! ```
 //!
 //! [`Criu`] is the handle that everyone uses; it does one thing at a time. What the checkpoints are is
-//! in [`store`] and [`manifest`], which session lies in which over all lives in [`marks`], how criu is
-//! called in [`tool`], what it says in [`words`], whether it can work here in [`probe`], what it will find
-//! amiss in [`opened`], and ids that stay free in [`numbers`]. Objects are saved by cryo, which is asked to
+//! in [`store`] and [`manifest`], which session lies in which over all lives in [`markers`], how criu is
+//! called in [`criu_cli`], what it says in [`error_text`], whether it can work here in [`probe`], what it will find
+//! amiss in [`open_files`], and ids that stay free in [`pid_reservation`]. Objects are saved by cryo, which is asked to
 //! do so beside each checkpoint ([`objects`]).
 
 mod checkpoint;
-mod gauge;
+mod criu_cli;
+mod error_text;
 mod manifest;
-mod marks;
-mod numbers;
+mod markers;
 mod objects;
-mod opened;
+mod open_files;
+mod pid_reservation;
 mod probe;
+mod progress;
 mod refusal;
 mod restore;
 mod store;
-mod tool;
-mod words;
 
 use super::cryo;
 use super::kernel::{self, KernelSessions, SessionRestoring};
@@ -34,10 +34,11 @@ use crate::protocol::criu::{
     Checkpoint, Checkpointed, CriuRemoved, CriuRestored, CriuStatus, Restore, StoredCheckpoint,
 };
 use crate::protocol::kernel::DEFAULT_SESSION;
-use gauge::CriuProgress;
-use marks::CriuMarkers;
+use criu_cli::CriuTool;
+use markers::CriuMarkers;
 use objects::KernelObjectStore;
 use probe::PidReservation;
+use progress::CriuProgress;
 pub(crate) use refusal::CriuRefusal;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -45,7 +46,6 @@ use std::sync::{Arc, Mutex as StdMutex, PoisonError};
 use store::{CriuStore, FoundCheckpoint};
 use tokio::sync::Mutex;
 use tokio::task::spawn_blocking;
-use tool::CriuTool;
 
 /// Where the parts are.
 #[derive(Debug, Clone)]
@@ -150,12 +150,12 @@ impl CriuPrerequisites {
 
 /// How sessions begin, and of those whose checkpoint is of no use, why, in sentences.
 fn plan_restoring_sessions(
-    found: Vec<marks::FoundCriuMarker>,
+    found: Vec<markers::FoundCriuMarker>,
     objects: &Path,
 ) -> (BTreeMap<String, SessionRestoring>, Vec<String>) {
     let (mut waking, mut useless) = (BTreeMap::new(), Vec::new());
     for found in found {
-        let marks::FoundCriuMarker {
+        let markers::FoundCriuMarker {
             mark,
             frozen,
             trouble,

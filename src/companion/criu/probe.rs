@@ -1,8 +1,8 @@
 //! Whether processes can be frozen here, and in words why not.
 
-use super::numbers;
+use super::criu_cli::CriuTool;
+use super::pid_reservation;
 use super::store::CriuStore;
-use super::tool::CriuTool;
 use crate::protocol::criu::CriuCheck;
 use nix::errno::Errno;
 use nix::sys::socket::sockopt::PassCred;
@@ -60,9 +60,9 @@ pub(super) fn reserve_pids(store: &CriuStore) -> PidReservation {
         .into_iter()
         .flat_map(|found| found.manifest.ids);
     let taken = taken.collect();
-    let placed = numbers::read_pid_max().and_then(|highest| {
-        let begin = numbers::choose_pid_region(highest, &taken);
-        numbers::set_next_pid(begin).map(|()| begin)
+    let placed = pid_reservation::read_pid_max().and_then(|highest| {
+        let begin = pid_reservation::choose_pid_region(highest, &taken);
+        pid_reservation::set_next_pid(begin).map(|()| begin)
     });
     match placed {
         Ok(begin) => PidReservation::At(begin),

@@ -1,8 +1,8 @@
 //! Why a kernel was not frozen or brought back, in sentences.
 
+use super::criu_cli::disk_full_failure;
+use super::error_text::{CriuFailure, CriuFailureKind};
 use super::store::CriuLookupError;
-use super::tool::disk_full_failure;
-use super::words::{CriuFailure, CriuFailureKind};
 use crate::companion::kernel;
 use std::io;
 

@@ -1,12 +1,12 @@
 //! Thawing: from a checkpoint to the kernel in its session.
 
+use super::error_text::{CriuFailure, CriuFailureKind};
 use super::manifest::CriuManifest;
-use super::marks::CriuMarker;
+use super::markers::CriuMarker;
 use super::objects::ReloadedObjects;
 use super::refusal::{PresentKernelState, lookup_refusal};
 use super::store::FoundCheckpoint;
-use super::words::{CriuFailure, CriuFailureKind};
-use super::{Criu, CriuRefusal, numbers, resolve_checkpoint_name};
+use super::{Criu, CriuRefusal, pid_reservation, resolve_checkpoint_name};
 use crate::companion::descendants;
 use crate::companion::kernel::{self, KernelCheckpoint, KernelHandle, StopReason};
 use crate::companion::shell::PackedContext;
@@ -147,7 +147,7 @@ impl Criu {
         kernel: &KernelHandle,
     ) -> Result<PidClearance, CriuRefusal> {
         let manifest = &found.manifest;
-        let taken = numbers::find_pids_in_use(&manifest.ids);
+        let taken = pid_reservation::find_pids_in_use(&manifest.ids);
         if taken.is_empty() {
             return Ok(PidClearance::Free);
         }
@@ -174,7 +174,7 @@ impl Criu {
         apart
             .finish_checkpoint(KernelCheckpoint { checkpoint, mark })
             .await;
-        let taken = numbers::find_pids_in_use(&manifest.ids);
+        let taken = pid_reservation::find_pids_in_use(&manifest.ids);
         let room = PidClearance::Made(Some(held));
         match taken.is_empty() {
             true => Ok(room),

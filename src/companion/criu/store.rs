@@ -4,8 +4,8 @@
 //! number is whole. What is left of one that was not finished goes at the next start. Each name keeps
 //! its last [`MAX_CRIU_GENERATIONS`] generations.
 
-use super::gauge::CriuProgress;
 use super::manifest::{CRIU_MANIFEST_VERSION, CriuImageFile, CriuManifest};
+use super::progress::CriuProgress;
 use std::collections::BTreeSet;
 use std::fs::{self, DirBuilder, File};
 use std::io::{self, Write};

@@ -14,19 +14,19 @@
 //! process: that is criu's.
 
 #[cfg(test)]
-mod crashes;
+mod crash_tests;
+mod generation_number;
 mod manifest;
 #[cfg(test)]
 mod model;
-mod number;
 mod refusal;
-mod restored;
+mod reload_record;
 mod retention;
 mod schedule;
 mod store;
 
 pub(crate) use refusal::CryoRefusal;
-pub(crate) use restored::{
+pub(crate) use reload_record::{
     damaged_generations_above, describe_restored, generation_number_of, write_reload_record,
 };
 pub(crate) use retention::CryoLimits;

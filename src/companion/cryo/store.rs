@@ -1,11 +1,11 @@
 //! What is stored: `/data/cryo/NAME/NUMBER/`, numbers rising under each name.
 //!
-//! The kernel writes a generation beside its place and renames it; here it gets its number ([`number`]), is looked
+//! The kernel writes a generation beside its place and renames it; here it gets its number ([`generation_number`]), is looked
 //! at before it is acknowledged, is listed, and goes when it is superseded. What was not renamed was never there.
 
+use super::generation_number;
 use super::manifest::CryoManifest;
-use super::number;
-use super::restored::last_reload;
+use super::reload_record::last_reload;
 use super::retention::{CryoLimits, RetentionCandidate, superseded_generations};
 use super::{CHECKPOINT_STATE_PREFIX, CryoRefusal};
 use crate::protocol::cryo::{GenerationDetails, GenerationList, StoreReason, StoredGeneration};
@@ -85,8 +85,8 @@ impl CryoStorage {
     /// # Errors
     /// When it can't be put onto the disk.
     pub(super) fn next_generation(&self, name: &str) -> Result<(u64, PathBuf), CryoRefusal> {
-        let number =
-            number::allocate_number(&self.folder.join(name)).map_err(|e| not_numbered(&e))?;
+        let number = generation_number::allocate_number(&self.folder.join(name))
+            .map_err(|e| not_numbered(&e))?;
         Ok((number, self.generation_path(name, number)))
     }
 
@@ -95,8 +95,8 @@ impl CryoStorage {
     /// # Errors
     /// When the folder can't be read.
     pub(super) fn peek_generation(&self, name: &str) -> Result<(u64, PathBuf), CryoRefusal> {
-        let newest =
-            number::newest_number(&self.folder.join(name)).map_err(|e| not_numbered(&e))?;
+        let newest = generation_number::newest_number(&self.folder.join(name))
+            .map_err(|e| not_numbered(&e))?;
         Ok((newest + 1, self.generation_path(name, newest + 1)))
     }
 
@@ -270,7 +270,7 @@ impl CryoStorage {
 
     /// Under another name first, so that no half of it is ever taken for the whole. Its number is not given again.
     fn discard_generation(&self, name: &str, generation: u64) -> io::Result<()> {
-        number::reserve_up_to(&self.folder.join(name), generation)?;
+        generation_number::reserve_up_to(&self.folder.join(name), generation)?;
         let path = self.generation_path(name, generation);
         let gone = path.with_file_name(format!("{generation}{}", CRYO_TEMP_SUFFIXES[1]));
         // What was left by an earlier attempt.

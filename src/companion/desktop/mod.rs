@@ -9,26 +9,26 @@
 //!
 //! [`Desktop`] is the handle. Its services are supervised by `companion::service`, its screen is
 //! reached by `companion::display`; here is decided when they run. Whoever uses it holds a
-//! [`DesktopLease`], and the task in [`owner`] ends the services when [`idle`], a pure function, says so.
-//! The secret of a VNC client is checked in [`gate`] before anything is started.
+//! [`DesktopLease`], and the task in [`background_tasks`] ends the services when [`idle`], a pure function, says so.
+//! The secret of a VNC client is checked in [`vnc_listener`] before anything is started.
 
+mod background_tasks;
 pub(crate) mod cdp;
-mod copied;
+mod clipboard;
 mod debugger;
 mod declaration;
-mod gate;
 mod idle;
-mod owner;
+mod one_time_tokens;
 mod page;
-mod reading;
-mod rest;
+mod page_reader;
+mod quiesce;
 mod rfb;
-mod shot;
-mod tickets;
+mod screenshot;
+mod vnc_listener;
 
-pub(crate) use copied::ClipboardWatcher;
+pub(crate) use clipboard::ClipboardWatcher;
 pub(crate) use idle::DesktopMode;
-pub(crate) use tickets::{DESKTOP_COOKIE_TIMEOUT, ONE_TIME_TOKEN_TIMEOUT, OneTimeTokens};
+pub(crate) use one_time_tokens::{DESKTOP_COOKIE_TIMEOUT, ONE_TIME_TOKEN_TIMEOUT, OneTimeTokens};
 
 use super::display::{self, DisplayClient, ScreenPicture, ScreenRegion};
 use super::service::{ServiceNeed, Services};
@@ -130,7 +130,7 @@ struct DesktopInner {
     used: Mutex<Instant>,
     /// The life of the server whose size was set.
     sized: watch::Sender<u64>,
-    reading: reading::PageReader,
+    reading: page_reader::PageReader,
     /// Told when the companion ends.
     stop: watch::Receiver<bool>,
 }
@@ -186,21 +186,21 @@ impl Desktop {
             resolution: Mutex::new(settings.resolution),
             used: Mutex::new(Instant::now()),
             sized: watch::Sender::new(0),
-            reading: reading::PageReader::default(),
+            reading: page_reader::PageReader::default(),
             stop: stop.clone(),
             settings,
         }));
         if desktop.0.services.is_ok() {
-            tasks.push(tokio::spawn(owner::stop_idle_services(
+            tasks.push(tokio::spawn(background_tasks::stop_idle_services(
                 desktop.clone(),
                 stop.clone(),
             )));
-            tasks.push(tokio::spawn(owner::apply_screen_size(
+            tasks.push(tokio::spawn(background_tasks::apply_screen_size(
                 desktop.clone(),
                 stop.clone(),
             )));
             if let Some(DesktopListeners { vnc, debugger }) = ports {
-                tasks.push(tokio::spawn(gate::serve_vnc(
+                tasks.push(tokio::spawn(vnc_listener::serve_vnc(
                     desktop.clone(),
                     vnc,
                     stop.clone(),

@@ -11,11 +11,11 @@
 mod capture;
 mod clipboard;
 mod connection;
-mod hands;
+mod input;
+mod input_duration;
+mod key_names;
 mod keyboard;
-mod keys;
 mod owner;
-mod pace;
 mod probe;
 mod resolution;
 mod windows;

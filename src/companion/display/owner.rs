@@ -5,7 +5,7 @@ use super::capture::{ScreenPicture, ScreenRegion, capture_screen};
 use super::clipboard::X11Clipboard;
 use super::connection::{X11Connection, x11_call_failed};
 use super::keyboard::KeyboardMap;
-use super::{DisplayMailbox, DisplayRefusal, hands, resolution, windows};
+use super::{DisplayMailbox, DisplayRefusal, input, resolution, windows};
 use crate::protocol::display::{InputAction, ScreenPoint, ScreenSize, Window};
 use nix::fcntl::OFlag;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -159,7 +159,7 @@ impl DisplayOwner {
                     Some(keyboard) => keyboard,
                     unread => unread.insert(KeyboardMap::read(&s.connection)?),
                 };
-                hands::perform_actions(&s.connection, keyboard, &actions, || !asker.is_closed())
+                input::perform_actions(&s.connection, keyboard, &actions, || !asker.is_closed())
             }),
             DisplayRequest::Read { answer } => {
                 self.run_and_reply(answer, |s, _| s.clipboard.read_text(&s.connection))

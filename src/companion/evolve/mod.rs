@@ -7,37 +7,37 @@
 //!
 //! [`EvolveHandle`] is the handle. It passes a wish on, and neither builds nor replaces anything: the keeper
 //! does, outside of what is replaced. A container proves itself before ([`selftest`]) and after
-//! ([`verify`]) it takes the place of another, which comes to [`rest`] meanwhile behind a [`gate`]; its own
-//! opens when it is proved ([`newborn`]).
-//! Runs are told in the project's own repository, if there is one ([`chronicle`]).
+//! ([`verify`]) it takes the place of another, which comes to [`quiesce`] meanwhile behind a [`admission`]; its own
+//! opens when it is proved ([`readiness_gate`]).
+//! Runs are told in the project's own repository, if there is one ([`git_history`]).
 
-mod besides;
+mod admission;
 mod check;
-mod chronicle;
-mod frozen;
-mod gate;
-mod keeper;
-mod newborn;
-mod rest;
+mod git_history;
+mod keeper_client;
+mod non_variable_state;
+mod process_checkpoints;
+mod quiesce;
+mod readiness_gate;
 mod scripts;
 mod selftest;
 mod verify;
 
-pub(crate) use gate::{AdmissionControl, ListenerKind};
-pub(crate) use keeper::{EvolveRefusal, EvolveReplies, unexpected_reply};
+pub(crate) use admission::{AdmissionControl, ListenerKind};
+pub(crate) use keeper_client::{EvolveRefusal, EvolveReplies, unexpected_reply};
 
 use super::criu::Criu;
 use super::cryo::CryoService;
 use super::desktop::Desktop;
 use super::kernel::KernelSessions;
 use super::mcp::Hub;
-use super::mind::SessionStateStore;
 use super::pty::PtyTerminals;
 use super::runs::{RetainedRuns, RunStore};
+use super::session_state::SessionStateStore;
 use super::shell::Shells;
 use crate::protocol::evolve::KEEPER_SOCKET;
-use chronicle::GitHistory;
-use rest::QuiescedState;
+use git_history::GitHistory;
+use quiesce::QuiescedState;
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -15,7 +15,7 @@
 //! Whoever asks may do here what the container's user may: links on the way to a path are followed.
 //! It keeps no versions, watches nothing, and copies nothing within the container.
 
-mod begun;
+mod partial_uploads;
 mod path;
 mod read;
 mod refusal;
@@ -32,7 +32,7 @@ use crate::archive::{
     self, ChunkReader, ChunkReceiver, ErrorReporting, Folder, PackSource, ResumePoint,
     UnpackPolicy, UnpackTotals, VerifiedReader,
 };
-use begun::PartialUploads;
+use partial_uploads::PartialUploads;
 use std::fs;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -54,7 +54,7 @@ impl FilesHandle {
     /// removed in the background.
     pub(crate) fn start(data: PathBuf) -> Self {
         let begun = Arc::new(PartialUploads::new(data.join("uploads")));
-        tokio::spawn(begun::sweep_uploads(Arc::clone(&begun)));
+        tokio::spawn(partial_uploads::sweep_uploads(Arc::clone(&begun)));
         let streams = Arc::new(Semaphore::new(MAX_FILE_STREAMS));
         Self {
             begun,
@@ -233,7 +233,7 @@ fn unpack_archive(
     parents: bool,
     inlet: VerifiedReader<ChunkReader>,
 ) -> Result<UnpackTotals, FilesRefusal> {
-    let id = begun::generate_one_shot_id()?;
+    let id = partial_uploads::generate_one_shot_id()?;
     let owns_root = store::make_folder(&place, parents)?;
     let folder = Folder::open(&place.path).map_err(FilesRefusal::for_path(&place.path))?;
     let policy = UnpackPolicy {

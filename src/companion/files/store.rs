@@ -1,6 +1,6 @@
 //! Writing one file: beside its place, synced, renamed; and what else changes names.
 
-use super::begun::{self, PartialUploads};
+use super::partial_uploads::{self, PartialUploads};
 use super::{ContainerPath, FilesRefusal};
 use crate::archive::{
     BackgroundWriter, ChunkReader, EntryStat, Folder, set_mode_and_mtime, temporary_name,
@@ -58,7 +58,7 @@ pub(super) fn store_upload(
     let id = match &target.id {
         Some(id) => check_upload_id(id)?,
         None => {
-            fresh = begun::generate_one_shot_id()?;
+            fresh = partial_uploads::generate_one_shot_id()?;
             &fresh
         }
     };
@@ -150,7 +150,7 @@ pub(super) fn make_folder(place: &ContainerPath, parents: bool) -> Result<bool, 
 pub(super) fn check_upload_id(id: &str) -> Result<&str, FilesRefusal> {
     let message =
         || format!("`{id}` can't name an upload: use 8 to 48 letters, digits, `-` and `_`");
-    begun::is_upload_id(id)
+    partial_uploads::is_upload_id(id)
         .then_some(id)
         .ok_or_else(|| FilesRefusal::Invalid(message()))
 }

@@ -1,17 +1,17 @@
 //! Freezing and thawing whole kernels, over HTTP.
 
-use super::answer::{FIELD_DOCS_HINT, JsonBody, PathId};
+use super::progress_stream::stream_progress;
+use super::response::{FIELD_DOCS_HINT, JsonBody, PathId};
 use super::stream::StreamFormat;
-use super::tale::stream_progress;
 use super::{HttpState, json_response};
 use crate::companion::criu::CriuRefusal;
 use crate::companion::cryo::CHECKPOINT_STATE_PREFIX;
 use crate::protocol::criu::{
     Checkpoint, Checkpointed, Checkpoints, CriuRemoved, CriuRestored, CriuStatus, Restore,
 };
-use crate::protocol::fault::{ApiError, Failed};
+use crate::protocol::error::{ApiError, Failed};
 use crate::protocol::kernel::DEFAULT_SESSION;
-use crate::protocol::tale::ProgressEvent;
+use crate::protocol::progress::ProgressEvent;
 use axum::extract::State as Shared;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};

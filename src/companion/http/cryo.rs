@@ -1,8 +1,8 @@
 //! Storing and reloading a session's objects, over HTTP.
 
-use super::answer::{JsonBody, PathId, QueryParams};
+use super::progress_stream::stream_progress;
+use super::response::{JsonBody, PathId, QueryParams};
 use super::stream::StreamFormat;
-use super::tale::stream_progress;
 use super::{HttpState, json_response};
 use crate::companion::cryo::CryoRefusal;
 use crate::companion::kernel;
@@ -10,8 +10,8 @@ use crate::protocol::cryo::{
     CryoListing, CryoOfSession, CryoRemoved, CryoStore, CryoStored, GenerationDetails, Reload,
     Reloaded, Snapshot, Snapshots, StoreReason,
 };
-use crate::protocol::fault::{ApiError, Failed};
-use crate::protocol::tale::ProgressEvent;
+use crate::protocol::error::{ApiError, Failed};
+use crate::protocol::progress::ProgressEvent;
 use axum::extract::State as Shared;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};

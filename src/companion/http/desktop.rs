@@ -1,10 +1,10 @@
 //! The desktop in a browser: the way in, the page, and its connection.
 
-use super::answer::{QueryParams, error_response};
-use super::{HttpState, guard, json_response};
+use super::response::{QueryParams, error_response};
+use super::{HttpState, auth, json_response};
 use crate::companion::desktop::{DESKTOP_COOKIE_TIMEOUT, ONE_TIME_TOKEN_TIMEOUT};
 use crate::protocol::desktop::{DesktopEnterQuery, DesktopLinkReply};
-use crate::protocol::fault::Failed;
+use crate::protocol::error::Failed;
 use axum::extract::ws::{Message, WebSocket, WebSocketUpgrade};
 use axum::extract::{Path, Request, State as Shared};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
@@ -84,7 +84,7 @@ pub(super) async fn enter(
     let host = headers
         .get(header::HOST)
         .and_then(|host| host.to_str().ok());
-    let name = guard::cookie_name(host.unwrap_or_default());
+    let name = auth::cookie_name(host.unwrap_or_default());
     let age = DESKTOP_COOKIE_TIMEOUT.as_secs();
     let cookie = format!("{name}={pass}; Path=/; Max-Age={age}; HttpOnly; SameSite=Strict");
     let mut response = Redirect::to("/desktop/").into_response();

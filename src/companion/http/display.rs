@@ -1,6 +1,6 @@
 //! The screen over HTTP.
 
-use super::answer::{JsonBody, QueryParams, error_response, invalid_field};
+use super::response::{JsonBody, QueryParams, error_response, invalid_field};
 use super::stream::{EVENT_HEARTBEAT_INTERVAL, StreamFormat};
 use super::{HttpState, json_response};
 use crate::companion::desktop::{ClipboardWatcher, DesktopRefusal};
@@ -9,7 +9,7 @@ use crate::protocol::display::{
     Browser, BrowserOpenQuery, ClipboardEvent, ClipboardText, Focus, Input, InputDone,
     PICTURE_HEADER, Resolution, SCREEN_HEADER, ScreenSize, ScreenshotQuery, TAKEN_HEADER, Windows,
 };
-use crate::protocol::fault::Failed;
+use crate::protocol::error::Failed;
 use axum::body::Body as Streamed;
 use axum::extract::State as Shared;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};

@@ -1,16 +1,16 @@
 //! Evolving over HTTP: the wish goes on to the keeper, and what is asked of the container itself
 //! comes by the private socket alone.
 
-use super::answer::{JsonBody, PathId, QueryParams, error_response, invalid_field};
+use super::response::{JsonBody, PathId, QueryParams, error_response, invalid_field};
 use super::stream::StreamFormat;
 use super::{HttpState, json_response};
 use crate::companion::evolve::{EvolveRefusal, EvolveReplies, unexpected_reply};
+use crate::protocol::error::{ApiError, Failed};
 use crate::protocol::evolve::inside::ExpectedState;
 use crate::protocol::evolve::{
     EvolveEvent, EvolveLog, EvolveRequest, EvolveRun, EvolveRunId, EvolveRuns, EvolveStarted,
     EvolveStatus, KeeperReply, KeeperRequest, Rollback, refusal,
 };
-use crate::protocol::fault::{ApiError, Failed};
 use axum::body::{Body as Streamed, Bytes};
 use axum::extract::State as Shared;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};

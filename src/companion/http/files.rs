@@ -1,14 +1,14 @@
 //! Files, over HTTP.
 
-use super::answer::{QueryParams, error_response};
 use super::file_bodies::{drain_refused, pump_body, stream_body, unpack_body};
 use super::range::{self, ByteRange, ContentRange};
+use super::response::{QueryParams, error_response};
 use super::{HttpState, json_response};
 use crate::archive::{self, EntryStat, ResumePoint};
 use crate::companion::files::{
     ContainerPath, FilesRefusal, ListingPage, OpenedFile, UploadOutcome, UploadTarget,
 };
-use crate::protocol::fault::Failed;
+use crate::protocol::error::Failed;
 use crate::protocol::files::{
     Changed, EntryKind, FileEntry, FileListing, Mtime, TAR_MIME, UPLOAD_FORM_HEADER,
     UPLOAD_OFFSET_HEADER, percent_decode, percent_encode,

@@ -1,10 +1,10 @@
 //! Executing code, over HTTP.
 
-use super::answer::{JsonBody, PathId, QueryParams, execution_refused, invalid_field};
+use super::response::{JsonBody, PathId, QueryParams, execution_refused, invalid_field};
 use super::runs::{self, RunFindQuery, RunOutputQuery, is_id, output_page, wait_for_run};
 use super::stream::{self, StreamFormat};
 use super::{HttpState, json_response};
-use crate::protocol::fault::Failed;
+use crate::protocol::error::Failed;
 use crate::protocol::kernel::{ExecReply, Execute, OutputPage, RunDetails, RunEvent, RunList};
 use axum::extract::State as Shared;
 use axum::http::{HeaderMap, StatusCode};

@@ -1,10 +1,11 @@
 //! The companion's face: requests in, calls to handles, replies out.
 //!
-//! Two doors lead to the same routes: TCP, behind the [`guard`], and a private Unix socket. A third one, behind
+//! Two doors lead to the same routes: TCP, behind the [`auth`], and a private Unix socket. A third one, behind
 //! the same guard, leads to the hub's (see `mcp`).
-//! Nothing is decided here; what a refusal means in HTTP stands in [`answer`] alone.
+//! Nothing is decided here; what a refusal means in HTTP stands in [`response`] alone.
 
-mod answer;
+mod admission;
+mod auth;
 mod criu;
 mod cryo;
 mod desktop;
@@ -12,19 +13,18 @@ mod display;
 mod evolve;
 mod file_bodies;
 mod files;
-mod gate;
-mod guard;
+mod json_text;
 mod kernel;
+mod progress_stream;
 mod pty;
+mod pty_socket;
 mod range;
+mod response;
 mod runs;
 mod service;
 mod session;
 mod shell;
-mod socket;
 mod stream;
-mod tale;
-mod text;
 
 use super::criu::Criu;
 use super::cryo::CryoService;
@@ -38,7 +38,7 @@ use super::shell::Shells;
 use super::{CompanionListeners, CompanionSettings};
 use crate::error::Result;
 use crate::protocol;
-pub(super) use answer::error_response;
+use auth::HttpAuth;
 use axum::extract::{DefaultBodyLimit, Request};
 pub(super) use axum::http::Method;
 use axum::http::{HeaderName, HeaderValue, StatusCode};
@@ -48,9 +48,9 @@ use axum::routing::get;
 use axum::serve::ListenerExt;
 use axum::{Json, Router};
 use bytes::Bytes;
-use guard::HttpAuth;
 use http_body_util::{BodyExt, Full};
 use hyper_util::rt::TokioIo;
+pub(super) use response::error_response;
 use std::future::IntoFuture;
 use std::ops::Deref;
 use std::sync::Arc;
@@ -131,13 +131,14 @@ impl HttpServer {
         let guard = Arc::new(HttpAuth::new(settings, handles.tickets.clone()));
         let gate = handles.evolve.admission().clone();
         let (routes, private) = build_routes(handles);
-        let at = |door: ListenerKind| from_fn_with_state((gate.clone(), door), gate::admit_request);
+        let at =
+            |door: ListenerKind| from_fn_with_state((gate.clone(), door), admission::admit_request);
         let guarded = |routes: Router| {
             routes
                 .layer(at(ListenerKind::Outside))
                 .layer(from_fn_with_state(
                     guard.clone(),
-                    guard::authenticate_request,
+                    auth::authenticate_request,
                 ))
                 .layer(from_fn(add_protocol_headers))
         };
@@ -281,7 +282,7 @@ fn build_routes(handles: HttpHandles) -> (Router, Router) {
 
 async fn unknown_path(request: Request) -> Response {
     let message = format!("there is no `{}`", request.uri().path());
-    answer::error_response(
+    response::error_response(
         StatusCode::NOT_FOUND,
         "unknown_path",
         message,
@@ -291,7 +292,7 @@ async fn unknown_path(request: Request) -> Response {
 
 async fn wrong_method(method: Method, request: Request) -> Response {
     let message = format!("`{}` can't be asked with {method}", request.uri().path());
-    answer::error_response(
+    response::error_response(
         StatusCode::METHOD_NOT_ALLOWED,
         "wrong_method",
         message,

@@ -1,9 +1,9 @@
 //! Terminals, over HTTP: the list, the end, and the way to a WebSocket.
 
-use super::answer::{PathId, QueryParams, error_response};
-use super::{HttpState, json_response, socket};
+use super::response::{PathId, QueryParams, error_response};
+use super::{HttpState, json_response, pty_socket};
 use crate::companion::pty::{PtyAttachRequest, PtyRefusal, PtyStart, TerminalSize};
-use crate::protocol::fault::Failed;
+use crate::protocol::error::Failed;
 use crate::protocol::pty::{
     AttachQuery, FromTerminal, TerminalEnded, TerminalList, TerminalSummary, ToTerminal,
 };
@@ -88,7 +88,7 @@ pub(super) async fn open(
             .protocols([PTY_SUBPROTOCOL])
             .max_frame_size(MAX_PTY_FRAME_BYTES)
             .max_message_size(MAX_PTY_FRAME_BYTES)
-            .on_upgrade(|socket| socket::serve_terminal(socket, visit)),
+            .on_upgrade(|socket| pty_socket::serve_terminal(socket, visit)),
         Err(refusal) => refusal.into_response(),
     }
 }
@@ -150,7 +150,7 @@ impl IntoResponse for PtyRefusal {
                 "as many look at that terminal as may",
                 Some("close another connection to it"),
             ),
-            Self::Invalid(message) => super::answer::invalid_field(message),
+            Self::Invalid(message) => super::response::invalid_field(message),
             Self::NoShell(why) => error_response(
                 StatusCode::SERVICE_UNAVAILABLE,
                 "no_shell",

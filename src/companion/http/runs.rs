@@ -1,8 +1,8 @@
 //! What requests about runs have in common, whatever the runs do: ids, durations, waiting, events,
 //! pages.
 
-use super::answer::{error_response, invalid_field};
 use super::json_response;
+use super::response::{error_response, invalid_field};
 use super::stream::{self, StreamFormat};
 use crate::companion::runs::{RunKind, TrackedRun};
 use crate::protocol::kernel::{OutputStream, RunDetails};

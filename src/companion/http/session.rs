@@ -1,9 +1,9 @@
 //! Sessions, and what can be asked of a kernel besides executing code, over HTTP.
 
-use super::answer::{JsonBody, PathId, QueryParams, error_response, invalid_field};
+use super::response::{JsonBody, PathId, QueryParams, error_response, invalid_field};
 use super::{HttpState, json_response};
 use crate::companion::kernel::{KernelAnswer, KernelQuery, KernelRefusal, KernelView, StopReason};
-use crate::protocol::fault::Failed;
+use crate::protocol::error::Failed;
 use crate::protocol::kernel::{DEFAULT_SESSION, KernelReply, RunError, SessionRequest};
 use crate::protocol::session::{
     CodeCursor, Completeness, CompletenessQuery, Completions, Create, Deleted, History, Inspection,

@@ -1,11 +1,11 @@
 //! Commands of the shell, over HTTP.
 
-use super::answer::{JsonBody, PathId, QueryParams, error_response, invalid_field, not_recorded};
+use super::response::{JsonBody, PathId, QueryParams, error_response, invalid_field, not_recorded};
 use super::runs::{self, RunFindQuery, RunOutputQuery, is_id, output_page, wait_for_run};
 use super::stream::{self, StreamFormat};
 use super::{HttpState, json_response};
 use crate::companion::shell::{CommandRun, ShellRefusal};
-use crate::protocol::fault::Failed;
+use crate::protocol::error::Failed;
 use crate::protocol::kernel::{
     DEFAULT_SESSION, OutputPage, RunDetails, RunEvent, RunList, RunStatus, Summary,
 };

@@ -1,6 +1,6 @@
 //! A run's events as they come: Server-Sent Events, or one JSON object per line.
 
-use super::text::write_json_string;
+use super::json_text::write_json_string;
 use crate::companion::runs::{RunFollower, RunKind};
 use crate::protocol::kernel::{RunEvent, RunEventKind};
 use axum::body::{Body, Bytes};

@@ -3,32 +3,32 @@
 //! [`KernelSessions`] is the handle that everyone uses: it knows the kernels by name and the runs by id.
 //! A [`KernelHandle`] sends messages to the task that owns one process ([`task`]), which asks a pure
 //! function what to do next ([`policy`]). Who freezes a process has it let go of everything first
-//! ([`apart`]), and the session lies there over all lives until it has a kernel again ([`frozen`]).
+//! ([`detached`]), and the session lies there over all lives until it has a kernel again ([`checkpoint`]).
 //! Processes are forked from a [`template`]. Runs outlive the requests that began them ([`execution`]).
 
-mod apart;
-mod ending;
+mod checkpoint;
+mod connection;
+mod detached;
 mod execution;
-mod frozen;
-mod guard;
-mod ledger;
+mod exit_reason;
+mod generation_store;
 mod policy;
 mod process;
 mod run_count;
 mod sessions;
+mod supervisor;
 mod task;
 mod template;
-mod wire;
 
-pub(crate) use apart::{DetachedKernel, RestoredKernel};
-pub(crate) use ending::StopReason;
+pub(crate) use checkpoint::{KernelCheckpoint, SessionRestoring};
+pub(crate) use connection::{KernelCounts, KernelQuery};
+pub(crate) use detached::{DetachedKernel, RestoredKernel};
 pub(crate) use execution::KernelRun;
-pub(crate) use frozen::{KernelCheckpoint, SessionRestoring};
-pub(crate) use guard::{SUPERVISOR_END_BYTE, SUPERVISOR_SHUTDOWN_BYTE};
-pub(crate) use ledger::stored_sessions;
+pub(crate) use exit_reason::StopReason;
+pub(crate) use generation_store::stored_sessions;
 pub(crate) use run_count::runs_since;
 pub(crate) use sessions::{KernelSessions, is_name};
-pub(crate) use wire::{KernelCounts, KernelQuery};
+pub(crate) use supervisor::{SUPERVISOR_END_BYTE, SUPERVISOR_SHUTDOWN_BYTE};
 
 use crate::companion::runs::RunStore;
 use crate::protocol::kernel::{KernelReport, RunError};

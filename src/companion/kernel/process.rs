@@ -1,8 +1,10 @@
 //! One life of a kernel's process: its guard, its connection, its output.
 
-use super::guard::{KernelExit, KernelSupervisor};
+use super::connection::{
+    KernelConnection, KernelFrame, KernelQuery, KernelQueryFrame, KernelRequest,
+};
+use super::supervisor::{KernelExit, KernelSupervisor};
 use super::template::{KernelSocket, KernelTemplate, SpawnedKernel, StderrTail};
-use super::wire::{KernelConnection, KernelFrame, KernelQuery, KernelQueryFrame, KernelRequest};
 use crate::companion::descendants;
 use crate::companion::pipes::OutputPipes;
 use crate::error::Result;

@@ -5,7 +5,7 @@
 //! container. When the machine itself stops without writing its caches to the disk, runs may be missing; that is
 //! noticed at the next start, and differences to what was stored before are then estimates.
 
-use super::ledger::replace_file_atomically;
+use super::generation_store::replace_file_atomically;
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt};

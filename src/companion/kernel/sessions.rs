@@ -6,7 +6,8 @@
 use super::template::KernelTemplate;
 use super::{
     KernelAnswer, KernelHandle, KernelMessage, KernelQuery, KernelRefusal, KernelRun,
-    KernelSettings, KernelView, SessionLimits, SessionRestoring, StopReason, ledger, run_count,
+    KernelSettings, KernelView, SessionLimits, SessionRestoring, StopReason, generation_store,
+    run_count,
 };
 use crate::companion::descendants;
 use crate::companion::runs::{RunIdConflict, RunNotRecorded, RunRegistry};
@@ -294,7 +295,7 @@ impl KernelSessions {
         let (folder, session) = (self.settings.data.clone(), session.to_owned());
         let sync = move || {
             run_count::sync_count(&folder, &session)
-                .and_then(|()| ledger::sync_record(&folder, &session))
+                .and_then(|()| generation_store::sync_record(&folder, &session))
         };
         if let Ok(Err(error)) = spawn_blocking(sync).await {
             tracing::warn!("the record of a session may not outlast a loss of power: {error}");

@@ -11,8 +11,8 @@
 //! ```
 
 use super::KernelSettings;
-use super::guard::KernelSupervisor;
-use super::wire::{encode_frame, frame_codec};
+use super::connection::{encode_frame, frame_codec};
+use super::supervisor::KernelSupervisor;
 use crate::companion::settings;
 use crate::error::Result;
 use crate::protocol::BODY_VERSION;

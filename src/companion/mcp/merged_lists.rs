@@ -5,9 +5,9 @@
 //! names the servers that are missing in `_meta`, and `list_changed` follows when one of them answers. A client
 //! that prefers to wait names its seconds in the `_meta` of its request.
 
+use super::client::ReplySender;
 use super::list_delay::PendingList;
-use super::member::ReplySender;
-use super::merge::MergedServers;
+use super::merged_servers::MergedServers;
 use super::message::{self, RpcMessage, array_elements, find_value};
 use super::server::ServerAccess;
 use super::stream::MessageStream;

@@ -2,12 +2,12 @@
 
 use super::cache::{CACHED_LIST_METHODS, ServerCache};
 use super::child::{HandshakeError, InProcessServer, ServerHandle, ServerPhase, ServerSpec};
+use super::client::{McpClient, ReplySender};
 use super::config::{McpServerConfig, ServerTransport};
 use super::filter::NameFilter;
 use super::log::McpServerLog;
-use super::member::{McpClient, ReplySender};
 use super::message::{RpcMessage, RpcMessageKind, find_value, splice};
-use super::params::{ClientParamHeaders, HEADER_SCHEMA_KEY, find_header_mismatch};
+use super::param_headers::{ClientParamHeaders, HEADER_SCHEMA_KEY, find_header_mismatch};
 use crate::protocol::mcp::{ServerStart, ServerState, ServerStatus};
 use bytes::Bytes;
 use std::path::Path;

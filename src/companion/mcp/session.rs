@@ -2,11 +2,11 @@
 
 use super::cache::CACHED_LIST_METHODS;
 use super::child::HandshakeError;
-use super::lasting::ClientSubscriptions;
-use super::member::{NotificationSink, ReplySender};
-use super::merge::MergedServers;
+use super::client::{NotificationSink, ReplySender};
+use super::merged_servers::MergedServers;
 use super::message::{self, RpcMessage, RpcMessageKind};
-use super::params::ClientParamHeaders;
+use super::param_headers::ClientParamHeaders;
+use super::persisted_sessions::ClientSubscriptions;
 use super::server::{ServerAccess, ServerEntry};
 use super::stream::MessageStream;
 use bytes::Bytes;
@@ -384,7 +384,7 @@ impl NotificationSink for ClientStreams {
 #[cfg(test)]
 mod tests {
     use super::ClientStreams;
-    use crate::companion::mcp::member::NotificationSink;
+    use crate::companion::mcp::client::NotificationSink;
     use crate::companion::mcp::stream::MessageStream;
     use std::sync::Arc;
 

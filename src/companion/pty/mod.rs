@@ -1,34 +1,34 @@
 //! Terminals: shells on pseudo-terminals, which outlive the connections of those who look at them.
 //!
 //! [`PtyTerminals`] knows them by id. A [`PtyTerminal`] sends messages to the task that owns one device
-//! and one shell ([`owner`]). Who sees and who writes is decided in [`seats`], how fast output is
-//! taken in [`pace`]; both are pure. What was shown is read from [`output`], by each at their own
+//! and one shell ([`owner`]). Who sees and who writes is decided in [`clients`], how fast output is
+//! taken in [`flow_control`]; both are pure. What was shown is read from [`output`], by each at their own
 //! pace. A client that comes for the first time is given the [`screen`] as it is; one that lost its connection goes on
 //! with the very byte that it misses.
 
+mod clients;
+mod connection;
 mod device;
+mod flow_control;
 mod output;
 mod owner;
-mod pace;
 mod ring;
 mod screen;
-mod seats;
 mod shell;
 mod terminals;
-mod visit;
 
+pub(crate) use connection::{PtyClient, PtyClientView, PtyConnection, PtyUpdate};
 pub(crate) use device::TerminalSize;
 pub(crate) use output::{PtyChunk, PtyExit, PtyFollower};
 pub(crate) use shell::{PtyStart, spawn_terminal_shell};
 pub(crate) use terminals::PtyTerminals;
-pub(crate) use visit::{PtyClient, PtyClientView, PtyConnection, PtyUpdate};
 
 use crate::protocol::pty::{TerminalEndReason, TerminalRole};
 use bytes::Bytes;
+use clients::PtyConnectionId;
 use device::PtyDevice;
 use output::PtyOutput;
 use owner::PtyOwner;
-use seats::PtyConnectionId;
 use shell::PtyShell;
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot, watch};

@@ -3,11 +3,11 @@
 //! It never waits for a connection: output goes to what everyone reads from, and each connection
 //! has a [`PtyConnectionStatus`] that it looks at when it likes.
 
+use super::clients::{PtyAdmission, PtyClients, PtyConnectionId};
 use super::device::{PtyDevice, TerminalSize};
+use super::flow_control::PtyFlowControl;
 use super::output::{PtyExit, PtyOutput};
-use super::pace::PtyFlowControl;
 use super::screen::PtyScreen;
-use super::seats::{PtyAdmission, PtyClients, PtyConnectionId};
 use super::shell::PtyShell;
 use super::{
     PtyAttachReply, PtyAttachRequest, PtyConnectionStatus, PtyDisconnectReason, PtyMessage, PtyView,

@@ -1,7 +1,7 @@
 //! Reading a run's events as they come, from any number on, at the reader's own pace.
 
 use super::RunKind;
-use super::journal::{EventChunk, EventGap};
+use super::event_buffer::{EventChunk, EventGap};
 use super::run::{RunSignal, TrackedRun, read_output, whole_characters};
 use crate::protocol::kernel::{OutputStream, RunEvent, RunEventKind, RunStatus};
 use base64::Engine;

@@ -5,23 +5,23 @@
 //! anybody may follow it, from any event on, at their own pace. The [`RunStore`] is what is on disk of
 //! them.
 
-mod filling;
+mod event_buffer;
 mod follower;
+mod growing_file;
 mod identity;
-mod journal;
-mod lives;
 mod output;
+mod registry;
 mod replay;
+mod retained_runs;
 mod run;
-mod shelf;
-mod spill;
+mod spill_file;
 mod store;
 
 pub(crate) use follower::RunFollower;
-pub(crate) use lives::RetainedRuns;
+pub(crate) use registry::{RunIdConflict, RunRegistry};
+pub(crate) use retained_runs::RetainedRuns;
 pub(crate) use run::{RunNotRecorded, RunSnapshot, TrackedRun};
-pub(crate) use shelf::{RunIdConflict, RunRegistry};
-pub(super) use spill::SpillFiles;
+pub(super) use spill_file::SpillFiles;
 pub(crate) use store::RunStore;
 
 use serde::Serialize;

@@ -8,7 +8,7 @@
 //!
 //! File and tail overlap while the file has room.
 
-use super::filling::GrowingFile;
+use super::growing_file::GrowingFile;
 use crate::protocol::kernel::Truncated;
 use std::collections::VecDeque;
 use std::io;

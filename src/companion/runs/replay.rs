@@ -1,7 +1,7 @@
 //! A run of an earlier life, from what the journal says of it.
 
 use super::RunKind;
-use super::filling::GrowingFile;
+use super::growing_file::GrowingFile;
 use super::identity::digest_of;
 use super::run::TrackedRun;
 use super::store::{RecoveredRun, RunStore, StoredRunEnd, StoredRunRecord};

@@ -1,12 +1,12 @@
 //! A run: work that was accepted, what came of it, and how it stands.
 
 use super::RunKind;
-use super::filling::GrowingFile;
+use super::event_buffer::RunEventBuffer;
 use super::follower::RunFollower;
+use super::growing_file::GrowingFile;
 use super::identity::first_line;
-use super::journal::RunEventBuffer;
 use super::output::{self, OUTPUT_HALF_BYTES, OutputPiece};
-use super::spill::MAX_SPILL_FILE_BYTES;
+use super::spill_file::MAX_SPILL_FILE_BYTES;
 use super::store::{RecordUrgency, RunRecorder, StoredRunEnd, StoredRunRecord as Stored};
 use crate::protocol::kernel::{
     MimeBundle, OutputPage, OutputStream, RunError, RunEventKind, RunStatus, Summary, Truncated,

@@ -1,6 +1,6 @@
 //! Supervised services: the programs that `body/desktop/services.yaml` declares.
 //!
-//! Each has one task, the [`owner`], which alone holds its process. When it runs is decided by
+//! Each has one task, the [`service_task`], which alone holds its process. When it runs is decided by
 //! [`policy`], a pure function; whether it is ready is asked of it by [`probe`], never guessed from
 //! time. What it writes goes to the container's log under its name. Its descendants end with it,
 //! because it runs below a guard (see `companion::reaper`).
@@ -9,11 +9,11 @@
 //! [`Services::wait_ready`]. Nothing here knows why somebody needs a service.
 
 mod declaration;
-mod lines;
-mod owner;
+mod log_lines;
 mod policy;
 mod probe;
 mod process;
+mod service_task;
 
 pub(crate) use declaration::{ServiceDeclarations, ServiceNeed};
 pub(crate) use process::spawn_service;
@@ -22,7 +22,7 @@ use crate::companion::descendants;
 use crate::protocol::service::Service;
 use declaration::{Probe, ServiceDeclaration};
 use nix::unistd::Pid;
-use owner::{ServiceShutdownOrder, ServiceTask};
+use service_task::{ServiceShutdownOrder, ServiceTask};
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::pending;
 use std::path::Path;

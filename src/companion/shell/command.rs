@@ -1,11 +1,11 @@
 //! One command, from its start to its end: the task that owns its guard and its pipes.
 
 use super::Shells;
+use super::command_run::{CommandReport, CommandRun};
 use super::context::{CONTEXT_EXIT_SCRIPT, ShellContext, exit_trap};
-use super::guard::{CommandSupervisor, CommandSupervisorEvent};
 use super::jobs::BackgroundJob;
-use super::warden;
-use super::work::{CommandReport, CommandRun};
+use super::supervisor;
+use super::supervisor_client::{CommandSupervisor, CommandSupervisorEvent};
 use crate::companion::pipes::OutputPipes;
 use crate::companion::runs::SpillFiles;
 use crate::companion::settings;
@@ -378,7 +378,8 @@ impl CommandOwner {
         let (err, err_end) = pipe2(OFlag::O_CLOEXEC)?;
         let stdin = self.open_stdin()?;
         let bash = self.shells.settings.bash.as_os_str().as_bytes();
-        let order = warden::encode_command(&[bash, b"bash", b"-c", text.as_bytes()], &environment);
+        let order =
+            supervisor::encode_command(&[bash, b"bash", b"-c", text.as_bytes()], &environment);
         let ends = [
             stdin.as_raw_fd(),
             out_end.as_raw_fd(),

@@ -5,7 +5,7 @@
 //! is made, so nothing of it can strike here: no trap, no function, no option.
 
 use super::context::ShellContext;
-use super::keep::split_declarations;
+use super::retained_context::split_declarations;
 use crate::companion::settings::COMPANION_ONLY_VARIABLES;
 use std::ffi::OsString;
 use std::io;

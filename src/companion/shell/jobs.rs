@@ -1,8 +1,8 @@
 //! What commands left running: found, read and ended by their guards.
 
 use super::command::sleep_until_deadline;
-use super::guard::{CommandSupervisor, CommandSupervisorEvent};
-use super::work::CommandRun;
+use super::command_run::CommandRun;
+use super::supervisor_client::{CommandSupervisor, CommandSupervisorEvent};
 use crate::companion::descendants;
 use crate::companion::pipes::OutputPipes;
 use crate::protocol::shell::{JobInfo, JobProcess};

@@ -1,27 +1,27 @@
 //! Commands in bash, and the contexts that last from one to the next.
 //!
-//! [`Shells`] is the handle that everyone uses. Every command has a guard ([`warden`]), a process of its
+//! [`Shells`] is the handle that everyone uses. Every command has a guard ([`supervisor`]), a process of its
 //! own and a task that owns both ([`command`]); commands of one session may run at the same time, each
 //! begins with the context that is there ([`context`]), and the last one to end leaves its own. What
 //! commands leave in the background is a job ([`jobs`]).
 
 mod command;
+mod command_run;
 mod context;
 mod environment;
-pub(super) mod guard;
 mod jobs;
-mod keep;
+mod retained_context;
 mod stdin;
-pub(super) mod warden;
-mod work;
+pub(super) mod supervisor;
+pub(super) mod supervisor_client;
 
+pub(crate) use command_run::{CommandReport, CommandRun};
 pub(crate) use context::PackedContext;
 pub(crate) use environment::EnvironmentVariables;
 pub(crate) use jobs::EndedJob as JobEnded;
-pub(crate) use keep::RetainedContext;
+pub(crate) use retained_context::RetainedContext;
 pub(crate) use stdin::CommandStdin;
-pub(crate) use warden::supervise_command as guard_command;
-pub(crate) use work::{CommandReport, CommandRun};
+pub(crate) use supervisor::supervise_command as guard_command;
 
 use super::runs::{RunIdConflict, RunNotRecorded, RunRegistry, RunStore};
 use crate::protocol::kernel::RunStatus;
@@ -30,13 +30,13 @@ use bytes::Bytes;
 use command::{CommandOwner, CommandStopReason};
 use context::{ShellContext, ShellFolder};
 use environment::ExportScript;
-use guard::SupervisorPool;
 use jobs::ShellJobs;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
+use supervisor_client::SupervisorPool;
 use tokio::sync::mpsc;
 use tokio::task::spawn_blocking;
 

@@ -1,6 +1,6 @@
 //! Containers.
 
-use super::place::error_contains;
+use super::container_ops::error_contains;
 use super::{Docker, explain_api_error, is_status, root_cause, with_query_timeout};
 use crate::engine::{Container, ContainerPhase, LogOptions, OWNER_LABEL};
 use crate::error::{Error, Result};

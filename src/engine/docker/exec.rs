@@ -3,7 +3,7 @@
 use super::container::WORKING_DIR;
 use super::{Docker, explain_api_error};
 use crate::error::Result;
-use crate::protocol::plain;
+use crate::protocol::text_sanitizer;
 use anyhow::bail;
 use bollard::container::LogOutput;
 use bollard::exec::{CreateExecOptions, StartExecResults};
@@ -83,7 +83,7 @@ impl Docker {
         let stdout = output.filter_map(async |chunk| match chunk {
             Ok(LogOutput::StdErr { message }) => {
                 let words = String::from_utf8_lossy(&message);
-                tracing::debug!("{}", plain::sanitize_line(words.trim_end()));
+                tracing::debug!("{}", text_sanitizer::sanitize_line(words.trim_end()));
                 None
             }
             Ok(

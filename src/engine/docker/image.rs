@@ -1,6 +1,6 @@
 //! Images: pulled, imported, built.
 
-use super::trace::BuildOutput;
+use super::build_output::BuildOutput;
 use super::{Docker, explain_api_error, is_status, root_cause, with_query_timeout};
 use crate::engine::{EngineProgress, IMAGE_LABEL};
 use crate::error::{Error, Result};

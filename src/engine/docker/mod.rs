@@ -1,15 +1,15 @@
 //! Docker, and what speaks its API. The only place that names bollard.
 
 mod address;
+mod build_output;
 mod container;
+mod container_ops;
 mod environment;
 mod exec;
 mod image;
 mod network;
-mod place;
 #[cfg(unix)]
 mod ssh;
-mod trace;
 
 pub(crate) use address::EngineAddress;
 pub(crate) use exec::EngineExecPipes;

@@ -1,7 +1,7 @@
 //! Networks, and which containers are on them.
 
 use super::container::has_same_owner;
-use super::place::error_contains;
+use super::container_ops::error_contains;
 use super::{Docker, explain_api_error, is_status, with_query_timeout};
 use crate::error::{Error, Result};
 use crate::protocol::spec::ContainerSpec;

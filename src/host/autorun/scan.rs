@@ -4,7 +4,7 @@ use super::git;
 use crate::archive::{EntryStat, Folder};
 use crate::protocol::files::EntryKind;
 use crate::protocol::hex::hex;
-use crate::protocol::plain;
+use crate::protocol::text_sanitizer;
 use sha2::{Digest, Sha256};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ffi::{OsStr, OsString};
@@ -191,7 +191,7 @@ impl AutorunWalk {
                 self.read_settings(opened, name, &path);
             } else if self.is_named(&path) || name == ".git" || (is_repository && name == GIT_HOOKS)
             {
-                let place = format!("`{}`", plain::sanitize_line(&path));
+                let place = format!("`{}`", text_sanitizer::sanitize_line(&path));
                 self.found
                     .places
                     .insert(place, digest_entry(opened, name, look));
@@ -217,7 +217,10 @@ impl AutorunWalk {
                 continue;
             };
             if look.kind != EntryKind::Folder && !shown.ends_with(SAMPLE_HOOK_SUFFIX) {
-                let place = format!("`{}`", plain::sanitize_line(&format!("{path}/{shown}")));
+                let place = format!(
+                    "`{}`",
+                    text_sanitizer::sanitize_line(&format!("{path}/{shown}"))
+                );
                 self.found
                     .places
                     .insert(place, digest_entry(&hooks, &name, look));
@@ -233,8 +236,8 @@ impl AutorunWalk {
         for (key, value) in git::find_git_commands(&String::from_utf8_lossy(&text)) {
             let place = format!(
                 "`{}`: {}",
-                plain::sanitize_line(path),
-                plain::sanitize_line(&key)
+                text_sanitizer::sanitize_line(path),
+                text_sanitizer::sanitize_line(&key)
             );
             let digest = hex(Sha256::digest(value));
             // A key may be there more than once.

@@ -1,15 +1,17 @@
 //! A request on its way: sent, answered, and found again when the connection was lost meanwhile.
 
 use super::StdioBridge;
-use super::fault::BridgeError;
-use super::line::BridgeMessage;
-use super::link::{
+use super::connection::{
     BridgeSendError, BridgeSession, bridge_stream_number, is_events, negotiated_version,
     session_of_response,
 };
-use super::policy::{RequestLoss, RetryDecision, decide_resend, is_harmless, without_stream};
-use crate::host::answer::{EventStream, MAX_JSON_BYTES, ReadFailure, read_body};
-use crate::protocol::fault::Failed;
+use super::fault::BridgeError;
+use super::message::BridgeMessage;
+use super::resend_policy::{
+    RequestLoss, RetryDecision, decide_resend, is_harmless, without_stream,
+};
+use crate::host::bounded_response::{EventStream, MAX_JSON_BYTES, ReadFailure, read_body};
+use crate::protocol::error::Failed;
 use crate::protocol::mcp::{CALL_LOST_CODE, CALL_LOST_TYPE};
 use reqwest::{Response, StatusCode};
 use serde::{Deserialize, Deserializer};

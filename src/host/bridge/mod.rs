@@ -7,27 +7,27 @@
 //!                              hearing ──────┘
 //! ```
 //!
-//! Messages pass as they are. The [`link`] finds the hub again when the container was started anew, and the
+//! Messages pass as they are. The [`connection`] finds the hub again when the container was started anew, and the
 //! session, should that be gone; what was asked meanwhile is asked again where that can do no harm
-//! ([`policy`]), so that a client notices nothing but a call whose end is not known, which it is told.
+//! ([`resend_policy`]), so that a client notices nothing but a call whose end is not known, which it is told.
 //! It keeps no queue beyond what is on its way, and knows nothing of what the messages are about.
 
+mod connection;
 mod exchange;
 mod fault;
-mod hearing;
-mod line;
-mod link;
-mod policy;
-mod wish;
+mod message;
+mod resend_policy;
+mod server_stream;
+mod target;
 
-pub(crate) use link::{FindInstance, StartInstance};
-pub(crate) use wish::BridgeTarget;
+pub(crate) use connection::{FindInstance, StartInstance};
+pub(crate) use target::BridgeTarget;
 
 use crate::error::Result;
 use bytes::Bytes;
+use connection::BridgeConnection;
 use fault::BridgeError;
-use line::{BridgeMessage, BridgeMessageKind};
-use link::BridgeConnection;
+use message::{BridgeMessage, BridgeMessageKind};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -234,7 +234,7 @@ impl StdioBridge {
         let unread = BridgeOutputLine {
             // It is never closed.
             _room: room.await.ok(),
-            text: line::on_one_line(text),
+            text: message::on_one_line(text),
         };
         let _ = self.out.send(unread).await;
     }

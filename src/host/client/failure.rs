@@ -2,12 +2,12 @@
 
 use super::CompanionClient;
 use crate::error::{Error, Result};
-use crate::host::answer::{MAX_JSON_BYTES, ReadFailure, read_body};
+use crate::host::bounded_response::{MAX_JSON_BYTES, ReadFailure, read_body};
 use crate::host::instance::Instance;
 use crate::host::ports::listening_process;
 use crate::host::proof::ProofError;
 use crate::host::tunnel::{TUNNEL_ERROR_HEADER, TUNNEL_NO_ENGINE, TUNNEL_NOT_RUNNING, Tunnel};
-use crate::protocol::fault::{ApiError, Failed};
+use crate::protocol::error::{ApiError, Failed};
 use crate::protocol::{self, VERSION_HEADER};
 use reqwest::{Response, Url};
 

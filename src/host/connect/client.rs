@@ -1,8 +1,8 @@
 //! The clients: what they are called, which file they read, and what an entry looks like in it.
 
-use super::call::LaunchCommand;
+use super::config_paths::ClientConfigPaths;
 use super::edit::ClientEntry;
-use super::places::ClientConfigPaths;
+use super::launch_command::LaunchCommand;
 use serde_json::{Value, json};
 use std::path::PathBuf;
 

@@ -1,7 +1,7 @@
 //! One entry into a text and out of it again, whatever its form.
 
 use super::client::ClientFileFormat;
-use super::{json, own, toml, yaml};
+use super::{dedicated_file, json, toml, yaml};
 use serde_json::{Map, Value};
 
 /// Why a text is left alone, in words.
@@ -125,7 +125,7 @@ pub(super) fn insert_entry(
         ClientFileFormat::Json(servers) => json::insert(&plain.text, servers, name, entry)?,
         ClientFileFormat::Toml(servers) => toml::insert(&plain.text, servers, name, entry)?,
         ClientFileFormat::Yaml(servers) => yaml::insert(&plain.text, servers, name, entry)?,
-        ClientFileFormat::Own => return own::insert(text, name, entry),
+        ClientFileFormat::Own => return dedicated_file::insert(text, name, entry),
     };
     let was_there = find_entry(form, &before, name).is_some();
     let mut expected = before;
@@ -177,7 +177,7 @@ pub(super) fn remove_entry(
         ClientFileFormat::Json(servers) => json::remove(&plain.text, servers, name, holder_stays)?,
         ClientFileFormat::Toml(servers) => toml::remove(&plain.text, servers, name, holder_stays)?,
         ClientFileFormat::Yaml(servers) => yaml::remove(&plain.text, servers, name, holder_stays)?,
-        ClientFileFormat::Own => return own::remove(&before, name),
+        ClientFileFormat::Own => return dedicated_file::remove(&before, name),
     };
     let mut expected = before;
     let way = entry_path(form, name);

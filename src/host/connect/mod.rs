@@ -10,21 +10,21 @@
 //! Texts are edited, not written anew, so comments, order and layout stay. Every edit is read again
 //! before it is believed: all else must say what it said. What can't be read is not touched.
 
-mod call;
 mod change;
 mod client;
+mod config_paths;
+mod dedicated_file;
 mod edit;
 mod json;
-mod own;
-mod places;
+mod launch_command;
 mod plan;
 mod probe;
 mod toml;
 mod yaml;
 
-pub(crate) use call::LaunchCommand;
 pub(crate) use change::ClientFileChange;
 pub(crate) use client::ConnectClient;
-pub(crate) use places::ClientConfigPaths;
+pub(crate) use config_paths::ClientConfigPaths;
+pub(crate) use launch_command::LaunchCommand;
 pub(crate) use plan::{plan_connect, plan_disconnect};
 pub(crate) use probe::probe_command;

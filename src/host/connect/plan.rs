@@ -1,10 +1,10 @@
 //! What connecting and disconnecting change.
 
-use super::call::{self, LaunchCommand};
 use super::change::{self, BackupAction, ClientFileChange};
 use super::client::{ClientFileFormat, ConnectClient};
+use super::config_paths::ClientConfigPaths;
 use super::edit;
-use super::places::ClientConfigPaths;
+use super::launch_command::{self, LaunchCommand};
 use crate::error::{Error, Result};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
@@ -74,7 +74,8 @@ pub(crate) fn plan_disconnect(
     let Some(entry) = &found.entry else {
         return Ok(found.unchanged(dropped));
     };
-    let written = call::command_of_entry(entry).map(|call| client.make_entry(name, &call));
+    let written =
+        launch_command::command_of_entry(entry).map(|call| client.make_entry(name, &call));
     let was = |original: &str| {
         let written = written.as_ref()?;
         let form = detect_format(client, original).ok()?;
@@ -119,7 +120,10 @@ fn read_client_file(
     let form = detect_format(client, read).map_err(|why| edit_error(&file, &why))?;
     let said = edit::parse_settings(form, read).map_err(|why| edit_error(&file, &why))?;
     let entry = edit::find_entry(form, &said, name).cloned();
-    if entry.as_ref().is_some_and(|entry| !call::is_ours(entry)) {
+    if entry
+        .as_ref()
+        .is_some_and(|entry| !launch_command::is_ours(entry))
+    {
         let message = format!(
             "the server `{name}` in `{}` is not osctl's; it was not touched",
             file.display()

@@ -1,6 +1,6 @@
 //! What a client will start, started and asked for its tools.
 
-use super::call::LaunchCommand;
+use super::launch_command::LaunchCommand;
 use crate::error::{Error, Result};
 use crate::protocol::mcp::{LIST_WAIT, ListMeta};
 use anyhow::{Context, bail};

@@ -4,11 +4,11 @@
 //! `control`, the cells, the heartbeat. It ends when a front end says so, and when the Jupyter
 //! that started it is gone.
 
-use super::answers::answer_shell_request;
-use super::attached::NotebookSession;
 use super::cells::CellRunner;
 use super::connection::ConnectionFile;
 use super::content::{CommOpen, ShutdownRequest, error_reply, error_to_raised};
+use super::notebook_session::NotebookSession;
+use super::shell_requests::answer_shell_request;
 use super::sockets::{IopubSocket, JupyterSockets, ReplySocket, RequestSocket, echo_heartbeat};
 use super::wire::JupyterRequest;
 use crate::error::Result;

@@ -3,10 +3,10 @@
 //! A cell is a run like any other: it queues behind runs of others, has an id by which it is found
 //! again when the connection is lost, and stays in `osctl runs`.
 
-use super::attached::NotebookSession;
 use super::content::{ExecuteRequest, error_reply, error_to_raised};
+use super::iopub::{CellOutcome, CellPublisher};
+use super::notebook_session::NotebookSession;
 use super::sockets::{IopubSocket, ReplySocket};
-use super::story::{CellOutcome, CellPublisher};
 use super::wire::{JupyterRequest, fresh_id};
 use crate::error::Result;
 use crate::protocol::kernel::{

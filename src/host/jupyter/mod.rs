@@ -18,20 +18,20 @@
 //! Deliberately not here: comms (widgets), the debugger, and answers to `input()`, which raises in
 //! the kernel.
 
-mod answers;
-mod attached;
 mod bridge;
 mod cells;
 mod connection;
 mod content;
+mod iopub;
 mod kernelspec;
+mod notebook_session;
 mod outputs;
+mod shell_requests;
 mod sockets;
-mod story;
 mod wire;
 
-pub(crate) use attached::NotebookSession;
 pub(crate) use bridge::serve_kernel;
 pub(crate) use connection::ConnectionFile;
 pub(crate) use kernelspec::{Kernelspec, KernelspecTarget, data_folder};
+pub(crate) use notebook_session::NotebookSession;
 pub(crate) use outputs::OutputPolicy;

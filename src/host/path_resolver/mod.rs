@@ -16,7 +16,7 @@ mod tests;
 
 use super::folders::Folders;
 use super::instance::Instance;
-use super::reach::all_agents_folders;
+use super::mount_safety::all_agents_folders;
 use crate::archive::{EntryStat, Folder};
 use crate::error::{Error, Result};
 use crate::protocol::files::EntryKind;

@@ -8,22 +8,22 @@
 //! ```
 //!
 //! Output is asked for again from the byte behind the last one that came; what was typed is sent
-//! again from the byte behind the last one that arrived ([`typed`]).
+//! again from the byte behind the last one that arrived ([`key_buffer`]).
 
-mod link;
-mod typed;
+mod key_buffer;
+mod socket;
 
 use super::client::CompanionClient;
 use crate::error::{Error, Result};
 use crate::protocol::hex::hex;
 use crate::protocol::pty::{AttachQuery, FromTerminal, TerminalEndReason, ToTerminal};
 use bytes::Bytes;
-use link::{TerminalFrame, TerminalSocket};
+use key_buffer::KeyBuffer;
+use socket::{TerminalFrame, TerminalSocket};
 use std::future::pending;
 use std::time::Duration;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep_until, timeout};
-use typed::KeyBuffer;
 
 /// Between two attempts to connect again, the first and the longest.
 const TERMINAL_RECONNECT_DELAY: Duration = Duration::from_millis(100);

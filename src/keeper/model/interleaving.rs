@@ -5,7 +5,7 @@ use super::{
     SwapModel, SwapPhase, SwapState, SwapViolation,
 };
 use crate::keeper::journal::RunJournalStep;
-use crate::keeper::policy::{self, StageOutcome};
+use crate::keeper::stage_transitions::{self, StageOutcome};
 use crate::model::Model;
 use crate::protocol::evolve::{EvolveStage, Task};
 
@@ -35,7 +35,8 @@ impl Model for SwapModel {
             if is_of_a_run.contains(op)
                 && let Some(step) = state.journal
             {
-                let end = policy::next_stage(state.latest.status, StageOutcome::Failed, false);
+                let end =
+                    stage_transitions::next_stage(state.latest.status, StageOutcome::Failed, false);
                 next.keeper = Some(self.end(end, step));
                 steps.push((SwapAction::Refused(*op), next));
             }
@@ -51,7 +52,7 @@ impl Model for SwapModel {
                 journal: Some(RunJournalStep::Preparing),
                 // Without a record it is `recovery::unknown`.
                 latest: Latest {
-                    status: policy::first_stage(Task::Evolve),
+                    status: stage_transitions::first_stage(Task::Evolve),
                     image: NEW_CONTAINER,
                     ..state.latest
                 },

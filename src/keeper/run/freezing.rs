@@ -3,9 +3,9 @@
 use super::RunExecutor;
 use crate::engine::{ContainerPhase, EngineProgress};
 use crate::error::Result;
-use crate::keeper::hearsay;
 use crate::keeper::journal::RunJournalStep;
-use crate::keeper::site::TargetHealth;
+use crate::keeper::sanitize;
+use crate::keeper::target::TargetHealth;
 use crate::protocol::evolve::inside::Quiesced;
 use anyhow::bail;
 use std::pin::pin;
@@ -68,7 +68,7 @@ impl RunExecutor {
         match answered.and_then(|quiesced| self.accept_quiesced(quiesced, restarts)) {
             // The person's way out of a body that does not come to rest any more.
             Err(error) if self.is_forced() => {
-                let said = hearsay::sanitize_sentence(&format!("{error:#}"));
+                let said = sanitize::sanitize_sentence(&format!("{error:#}"));
                 self.log.log(&format!(
                     "{said}; it is replaced nevertheless, as it was stored last"
                 ));
@@ -124,12 +124,12 @@ impl RunExecutor {
             }
         }
         let told = serde_json::to_vec(&quiesced.expected)?.len();
-        if told > hearsay::MAX_EXPECTED_BYTES {
+        if told > sanitize::MAX_EXPECTED_BYTES {
             bail!("what it says that it has is too long: {told} bytes");
         }
         self.at_rest = Some((Instant::now(), restarts));
-        self.record.receipt = hearsay::sanitize_receipt(quiesced.receipt);
-        self.record.besides = hearsay::merge_non_variables(quiesced.besides, Vec::new());
+        self.record.receipt = sanitize::sanitize_receipt(quiesced.receipt);
+        self.record.besides = sanitize::merge_non_variables(quiesced.besides, Vec::new());
         self.entry.expected = quiesced.expected;
         self.entry.expected.run = Some(self.record.run.to_string());
         Ok(())

@@ -1,20 +1,20 @@
 //! One run from its beginning to its end.
 
-mod back;
 mod building;
-mod concluding;
+mod finalize;
 mod freezing;
+mod rollback;
 mod swapping;
 mod testing;
 mod verifying;
 
+use super::cancellation::RunCancellation;
 use super::journal::{RunJournal, RunJournalEntry, RunJournalStep};
-use super::log::RunLog;
-use super::policy::{self, StageOutcome};
-use super::shelf::{KeeperRunStore, unix_seconds};
-use super::site::DeployTarget;
-use super::stop::RunCancellation;
-use super::{KeeperSettings, hearsay, leftovers};
+use super::run_log::RunLog;
+use super::run_store::{KeeperRunStore, unix_seconds};
+use super::stage_transitions::{self, StageOutcome};
+use super::target::DeployTarget;
+use super::{KeeperSettings, gc, sanitize};
 use crate::engine::EngineProgress;
 use crate::error::{Error, Result};
 use crate::protocol::evolve::{EvolveCaller, EvolveRecord, EvolveStage, PassedStage, Task};
@@ -53,7 +53,7 @@ impl RunExecutor {
     /// When the engine or the keeper's own disk leaves it alone with a half of a run; the journal tells
     /// where to go on.
     pub(super) async fn run_stages(mut self) -> Result<EvolveRecord> {
-        let mut stage = policy::first_stage(self.record.task);
+        let mut stage = stage_transitions::first_stage(self.record.task);
         while !stage.has_ended() {
             self.enter_stage(stage)?;
             let begin = Instant::now();
@@ -75,7 +75,7 @@ impl RunExecutor {
                     StageOutcome::Failed
                 }
             };
-            stage = policy::next_stage(stage, event, self.record.dry_run);
+            stage = stage_transitions::next_stage(stage, event, self.record.dry_run);
         }
         if let Err(error) = self.end_run(stage).await {
             // Who goes on from the journal knows then why it failed.
@@ -124,7 +124,7 @@ impl RunExecutor {
             false => self.journal.restore_previous(&self.entry)?,
         }
         let left = self.journal.read()?;
-        leftovers::collect_garbage(&self.site, &self.shelf, left.as_ref()).await;
+        gc::collect_garbage(&self.site, &self.shelf, left.as_ref()).await;
         Ok(())
     }
 
@@ -149,7 +149,7 @@ impl RunExecutor {
         self.log.log(what);
         let before = self.record.why.iter().map(String::as_str);
         let whole: Vec<&str> = before.chain([what]).collect();
-        self.record.why = Some(hearsay::sanitize_sentence(&whole.join("; ")));
+        self.record.why = Some(sanitize::sanitize_sentence(&whole.join("; ")));
     }
 
     /// Writes the record of the end. The disk that a build has filled has room again soon, and nobody
@@ -199,7 +199,7 @@ impl RunExecutor {
         if let Some(Error::PortTaken { port, .. }) = error.downcast_ref() {
             self.robbed = Some(*port);
         }
-        let said = hearsay::sanitize_sentence(&format!("{error:#}"));
+        let said = sanitize::sanitize_sentence(&format!("{error:#}"));
         let mut lines = self.log.tail_lines();
         if let (true, Some(named)) = (lines.is_empty(), error.downcast_ref::<Error>()) {
             lines = named.log_tail().to_vec();

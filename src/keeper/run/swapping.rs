@@ -4,7 +4,7 @@ use super::RunExecutor;
 use crate::engine::{ContainerPhase, EngineProgress};
 use crate::error::Result;
 use crate::keeper::journal::RunJournalStep;
-use crate::keeper::patience::is_away;
+use crate::keeper::retry_policy::is_away;
 use crate::protocol::evolve::Task;
 use anyhow::{Context, bail};
 use std::time::{Duration, Instant};

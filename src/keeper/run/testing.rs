@@ -4,8 +4,8 @@ use super::RunExecutor;
 use crate::engine::EngineProgress;
 use crate::error::Result;
 use crate::image::resource_watch;
-use crate::keeper::hearsay;
-use crate::keeper::site::{TRIAL_STATE_FOLDER, TargetHealth};
+use crate::keeper::sanitize;
+use crate::keeper::target::{TRIAL_STATE_FOLDER, TargetHealth};
 use crate::protocol::evolve::inside::{EvolveCheck, Remembered, SelfTest};
 use anyhow::{Context, bail};
 use std::time::Duration;
@@ -96,7 +96,7 @@ impl RunExecutor {
                 check.name, check.ms, check.detail
             ));
         }
-        self.record.checks = hearsay::sanitize_checks(checks);
+        self.record.checks = sanitize::sanitize_checks(checks);
         let failed: Vec<_> = self.record.checks.iter().filter(|c| !c.passed).collect();
         match (passed, failed.as_slice()) {
             (true, []) => Ok(()),

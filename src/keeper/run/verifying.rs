@@ -3,7 +3,7 @@
 use super::RunExecutor;
 use crate::engine::EngineProgress;
 use crate::error::Result;
-use crate::keeper::hearsay;
+use crate::keeper::sanitize;
 use crate::protocol::evolve::inside::Verified;
 use std::time::Duration;
 
@@ -29,10 +29,10 @@ impl RunExecutor {
             }
         };
         if !verified.receipt.is_empty() {
-            self.record.receipt = hearsay::sanitize_receipt(verified.receipt);
+            self.record.receipt = sanitize::sanitize_receipt(verified.receipt);
         }
         let told = std::mem::take(&mut self.record.besides);
-        self.record.besides = hearsay::merge_non_variables(told, verified.besides);
+        self.record.besides = sanitize::merge_non_variables(told, verified.besides);
         self.record_checks(verified.passed, verified.checks)?;
         self.site.check_runs(&name, &self.log).await
     }

@@ -9,23 +9,23 @@
 //!   answer is one JSON document on stdout.
 //! - **To everybody else** [`EvolveStatus`] and [`EvolveRecord`], over HTTP and from the command line.
 
-mod charge;
-mod face;
+mod api;
+mod deploy_config;
 pub(crate) mod inside;
 mod record;
 pub(crate) mod repository;
 
-pub(crate) use charge::{
+pub(crate) use api::{EvolveEvent, EvolveLog, EvolveRun, EvolveRuns, EvolveStarted};
+pub(crate) use deploy_config::{
     CertificateAuthority, DEPLOY_CONFIG_FILE, DeployConfig, EvolveBounds, ProxyVariables,
     built_body_name, is_built, portless_network,
 };
-pub(crate) use face::{EvolveEvent, EvolveLog, EvolveRun, EvolveRuns, EvolveStarted};
 pub(crate) use record::{
     BodyChange, Edit, EvolveCaller, EvolveRecord, EvolveRunId, EvolveStage, EvolveStatus,
     PassedStage, Task,
 };
 
-use super::fault::ApiError;
+use super::error::ApiError;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;

@@ -3,10 +3,10 @@
 //! A terminal's variables tell what it understands; one that they do not name is asked. Multiplexers
 //! are taken to show nothing: what they pass through, and to which of their terminals, can't be told.
 
-#[cfg(unix)]
-mod answers;
 mod inline;
 mod sixel;
+#[cfg(unix)]
+mod terminal_query;
 
 use std::env;
 use std::io::{self, IsTerminal};
@@ -100,7 +100,7 @@ struct TerminalAnswers {
 #[cfg(unix)]
 fn terminal_answers() -> TerminalAnswers {
     static CACHED_ANSWERS: std::sync::OnceLock<TerminalAnswers> = std::sync::OnceLock::new();
-    *CACHED_ANSWERS.get_or_init(|| answers::query_terminal().unwrap_or_default())
+    *CACHED_ANSWERS.get_or_init(|| terminal_query::query_terminal().unwrap_or_default())
 }
 
 #[cfg(not(unix))]

@@ -6,9 +6,9 @@ use super::{
     CRYO_MODEL_KEPT, CryoModelAction, CryoModelOrder, CryoModelState, CryoModelStep, EMPTY,
     NUMBERS, STORES, value_of,
 };
-use crate::companion::cryo::crashes::write;
+use crate::companion::cryo::crash_tests::write;
+use crate::companion::cryo::generation_number;
 use crate::companion::cryo::manifest::CryoManifest;
-use crate::companion::cryo::number;
 use crate::companion::cryo::retention::CryoLimits;
 use crate::companion::cryo::store::CryoStorage;
 use crate::model::assert_holds;
@@ -123,7 +123,9 @@ impl RealCryoFolder {
             assert_eq!(is_part, generation.part.is_some(), "{number}: {trace:?}");
         }
         if state.last.0 > 0 {
-            let newest = number::newest_number(&self.folder.path().join(CRYO_REPLAY_NAME)).unwrap();
+            let newest =
+                generation_number::newest_number(&self.folder.path().join(CRYO_REPLAY_NAME))
+                    .unwrap();
             assert_eq!(newest, u64::from(state.newest()), "{trace:?}");
         }
     }

@@ -1,7 +1,7 @@
 //! A job of the kernel, how the kernel ends one, and the refusal of a message that becomes none.
 
-use crate::companion::kernel::apart::DetachedKernel;
-use crate::companion::kernel::wire::{KernelCellOutcome, KernelQuery};
+use crate::companion::kernel::connection::{KernelCellOutcome, KernelQuery};
+use crate::companion::kernel::detached::DetachedKernel;
 use crate::companion::kernel::{KernelAnswer, KernelMessage, KernelRefusal, KernelRun};
 use crate::protocol::kernel::RunError;
 use serde_json::Value;

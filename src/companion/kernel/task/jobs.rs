@@ -2,13 +2,13 @@
 
 use super::KernelOwner;
 use super::job::{KernelJob, KernelJobOutcome, refuse_message};
-use super::thaw::AUTO_RELOAD_TIMEOUT;
+use super::restore::AUTO_RELOAD_TIMEOUT;
 use crate::companion::descendants;
-use crate::companion::kernel::ending::{StopReason, raised_error};
-use crate::companion::kernel::policy::{KernelPolicyEvent, KernelPolicyState};
-use crate::companion::kernel::wire::{
+use crate::companion::kernel::connection::{
     KernelCellOutcome, KernelQuery, KernelQueryFrame, KernelRequest,
 };
+use crate::companion::kernel::exit_reason::{StopReason, raised_error};
+use crate::companion::kernel::policy::{KernelPolicyEvent, KernelPolicyState};
 use crate::companion::kernel::{KernelAnswer, KernelMessage, KernelRefusal, KernelRun};
 use crate::companion::runs::SpillFiles;
 use crate::protocol::kernel::{KernelReport, RunError, RunEventKind, RunStatus};

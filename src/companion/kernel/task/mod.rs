@@ -1,39 +1,41 @@
 //! The task that owns the process: turns wake-ups into events, asks the policy, does as it says.
 
-mod apart;
+mod detached;
+mod events;
 mod job;
 mod jobs;
-mod leaving;
-mod news;
-mod thaw;
+mod restore;
+mod shutdown;
+mod timers;
 mod view;
-mod waits;
 
-use crate::companion::kernel::apart::DetachResolution;
-use crate::companion::kernel::ending::{ExitHistory, StopReason};
-use crate::companion::kernel::frozen::{KernelCheckpoint, SessionRestoring};
-use crate::companion::kernel::ledger::GenerationStore;
+use crate::companion::kernel::checkpoint::{KernelCheckpoint, SessionRestoring};
+use crate::companion::kernel::connection::{
+    KernelCounts, KernelHello, KernelQuery, KernelQueryFrame,
+};
+use crate::companion::kernel::detached::DetachResolution;
+use crate::companion::kernel::exit_reason::{ExitHistory, StopReason};
+use crate::companion::kernel::generation_store::GenerationStore;
 use crate::companion::kernel::policy::{KernelPolicyAction, KernelPolicyEvent, KernelPolicyState};
 use crate::companion::kernel::process::{KernelProcess, ProcessEvent};
 use crate::companion::kernel::run_count::RunCount;
 use crate::companion::kernel::template::KernelTemplate;
-use crate::companion::kernel::wire::{KernelCounts, KernelHello, KernelQuery, KernelQueryFrame};
 use crate::companion::kernel::{
     KernelAnswer, KernelMessage, KernelRefusal, KernelSettings, KernelView,
 };
 use crate::companion::runs::SpillFiles;
 use crate::protocol::kernel::{KernelReport, RunError};
-use apart::{StartAction, wait_resolution};
+use detached::{StartAction, wait_resolution};
 use job::{KernelJob, KernelJobOutcome, refuse_message};
-use leaving::KernelShutdownState;
+use restore::KernelRestore;
+use shutdown::KernelShutdownState;
 use std::collections::VecDeque;
 use std::future::pending;
 use std::thread::available_parallelism;
 use std::time::Duration;
-use thaw::KernelRestore;
+use timers::{spin_briefly, wait_until};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{Instant, timeout};
-use waits::{spin_briefly, wait_until};
 
 /// How long a guard may take; one that is stopped is killed then.
 const KERNEL_REAP_TIMEOUT: Duration = Duration::from_secs(5);

@@ -1,35 +1,35 @@
 //! One running server and the task that owns it.
 //!
-//! [`ServerHandle`] is the handle. The owner ([`owner`]) starts the server when it is needed ([`policy`]), shakes
-//! hands with it, knows which client waits for which answer ([`calls`]), speaks the revision that it knows ([`era`]), and ends it when nobody asks for
+//! [`ServerHandle`] is the handle. The owner ([`server_task`]) starts the server when it is needed ([`restart_policy`]), shakes
+//! hands with it, knows which client waits for which answer ([`pending_requests`]), speaks the revision that it knows ([`protocol_revision`]), and ends it when nobody asks for
 //! long. What the server does wrong stays here: whoever waits is told, and others never notice.
 //!
 //! A server is reached by a [`pipe`]: a process of ours ([`process`]), a URL ([`remote`]), or channels to the
-//! one that is built in ([`inside`]).
+//! one that is built in ([`in_process`]).
 
-mod calls;
-pub(super) mod era;
-mod inside;
-mod owner;
+mod in_process;
+mod pending_requests;
 mod pipe;
-mod policy;
 mod process;
-mod questions;
+pub(super) mod protocol_revision;
 mod remote;
-mod standing;
+mod restart_policy;
+mod server_requests;
+mod server_task;
+mod subscriptions;
 
-pub(super) use inside::InProcessServer;
-pub(super) use policy::ServerPhase;
+pub(super) use in_process::InProcessServer;
+pub(super) use restart_policy::ServerPhase;
 
 use super::cache::ServerCache;
+use super::client::{McpClient, ReplySender};
 use super::config::McpServerConfig;
-use super::links::ResourceIndex;
 use super::list_delay::ListDelay;
 use super::log::McpServerLog;
-use super::member::{McpClient, ReplySender};
 use super::message::RpcMessage;
+use super::resource_index::ResourceIndex;
 use bytes::Bytes;
-use owner::ServerTask;
+use server_task::ServerTask;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::{mpsc, oneshot};
@@ -112,7 +112,7 @@ impl ServerHandle {
     pub(super) async fn initialize_result(&self) -> Result<Bytes, HandshakeError> {
         let (answer, receiver) = oneshot::channel();
         self.send_command(ServerTaskCommand::Hello(answer));
-        let gone = || HandshakeError::Failed(owner::SERVER_GONE_MESSAGE.into());
+        let gone = || HandshakeError::Failed(server_task::SERVER_GONE_MESSAGE.into());
         receiver.await.map_err(|_| gone())?
     }
 
@@ -128,7 +128,7 @@ impl ServerHandle {
             && let ServerTaskCommand::Request(message, _, reply) = unsent.0
         {
             let id = message.id().unwrap_or("null");
-            reply.send_error(id, -32603, owner::SERVER_GONE_MESSAGE);
+            reply.send_error(id, -32603, server_task::SERVER_GONE_MESSAGE);
         }
     }
 

@@ -1,7 +1,7 @@
 //! The three ways to a server, as one: messages in, messages out, an end.
 
 use super::ServerSpec;
-use super::inside::InProcessPipe;
+use super::in_process::InProcessPipe;
 use super::process::ServerProcess;
 use super::remote::RemoteServer;
 use crate::companion::mcp::config::ServerTransport;

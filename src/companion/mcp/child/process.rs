@@ -3,8 +3,8 @@
 use super::pipe::ServerPipeEvent;
 use crate::companion::mcp::log::McpServerLog;
 use crate::companion::settings;
-use crate::companion::shell::guard::{CommandSupervisor, CommandSupervisorEvent};
-use crate::companion::shell::warden;
+use crate::companion::shell::supervisor;
+use crate::companion::shell::supervisor_client::{CommandSupervisor, CommandSupervisorEvent};
 use crate::error::Result;
 use anyhow::Context;
 use bytes::{Buf, Bytes, BytesMut};
@@ -72,7 +72,7 @@ impl ServerProcess {
         let mut words = vec![command.as_bytes(), command.as_bytes()];
         words.extend(args.iter().map(String::as_bytes));
         let mut guard = CommandSupervisor::spawn_supervisor()?;
-        let order = warden::encode_command(&words, &server_environment(env));
+        let order = supervisor::encode_command(&words, &server_environment(env));
         let ends = [&stdin_end, &stdout_end, &stderr_end].map(|end: &OwnedFd| end.as_raw_fd());
         let ends = [ends[0], ends[1], ends[2], folder.as_fd().as_raw_fd()];
         guard.send_command(&order, ends).await?;

@@ -1,11 +1,11 @@
 //! Tools of the kernel: executing code, finding it again, interrupting it, emptying the namespace.
 
-use super::answer::{ToolResult, text_result};
-use super::following::{RunWaitEnd, follow_run, parse_seconds};
 use super::logging::{LogSeverity, send_log_message};
-use super::ran::{DEFAULT_TOOL_OUTPUT_BYTES, ToolRunContent, ToolRunReport};
-use super::refused::ToolError;
+use super::run_result::{DEFAULT_TOOL_OUTPUT_BYTES, ToolRunContent, ToolRunReport};
+use super::run_wait::{RunWaitEnd, follow_run, parse_seconds};
 use super::server::OsServer;
+use super::tool_error::ToolError;
+use super::tool_result::{ToolResult, text_result};
 use crate::companion::kernel::{KernelAnswer as Asked, KernelQuery, StopReason};
 use crate::protocol::kernel::{
     DEFAULT_SESSION, Execute, KernelReport, KernelState, OutputPage, OutputStream,

@@ -1,7 +1,7 @@
 //! Tools of cryo: storing a session's variables and bringing them back.
 
-use super::answer::{ToolResult, text_result};
 use super::server::OsServer;
+use super::tool_result::{ToolResult, text_result};
 use crate::protocol::cryo::{CryoStore, CryoStored, CryoVerdict, Reload, Reloaded, StoreReason};
 use crate::protocol::kernel::KernelState;
 use rmcp::handler::server::tool::schema_for_output;

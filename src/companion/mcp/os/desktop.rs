@@ -1,8 +1,8 @@
 //! Tools of the desktop: what is on its screen, hands, the clipboard, windows, and pages of its browser.
 
-use super::answer::{ToolResult, structured_result, text_result};
-use super::refused::ToolError;
 use super::server::OsServer;
+use super::tool_error::ToolError;
+use super::tool_result::{ToolResult, structured_result, text_result};
 use crate::companion::display;
 use crate::protocol::display::{
     ClipboardText, Focus, InputAction, ScreenPoint, Window, Windows, format_taken_time,
@@ -210,7 +210,7 @@ impl OsServer {
         Parameters(args): Parameters<PageArgs>,
         cx: RequestContext<RoleServer>,
     ) -> ToolResult {
-        let patience = super::following::parse_seconds("timeout", args.timeout)?
+        let patience = super::run_wait::parse_seconds("timeout", args.timeout)?
             .unwrap_or(TOOL_PAGE_LOAD_TIMEOUT);
         let read = self.os.0.handles.desktop.read_page(&args.url, patience);
         let page = tokio::select! {

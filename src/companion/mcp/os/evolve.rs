@@ -1,9 +1,9 @@
 //! Tools of evolving: asking for a new body, and hearing what became of it.
 
-use super::answer::{ToolResult, text_result};
 use super::desktop::Nothing;
-use super::refused::ToolError;
 use super::server::OsServer;
+use super::tool_error::ToolError;
+use super::tool_result::{ToolResult, text_result};
 use crate::companion::evolve::{EvolveHandle as Keeper, unexpected_reply};
 use crate::protocol::evolve::{
     EvolveRequest, EvolveStarted, EvolveStatus, KeeperReply, KeeperRequest,

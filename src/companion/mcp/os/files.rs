@@ -1,8 +1,8 @@
 //! Tools of files: reading, writing, listing. Whatever the container's user may do, they may.
 
-use super::answer::{ToolResult, structured_result, text_result};
-use super::refused::ToolError;
 use super::server::OsServer;
+use super::tool_error::ToolError;
+use super::tool_result::{ToolResult, structured_result, text_result};
 use crate::archive;
 use crate::companion::files::{ContainerPath, ListingPage, UploadOutcome, UploadTarget};
 use crate::protocol::files::{EntryKind, percent_encode};

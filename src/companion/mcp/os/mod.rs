@@ -10,20 +10,20 @@
 //! It is a face: each tool checks what comes in, calls one handle and words what goes out. A refusal is
 //! a result that says so, because a model reads results and never errors of the protocol.
 
-mod answer;
+mod channel_transport;
 mod code;
 mod cryo;
 mod desktop;
 mod evolve;
 mod files;
-mod following;
 mod logging;
-mod ran;
-mod refused;
 mod resources;
+mod run_result;
+mod run_wait;
 mod server;
 mod shell;
-mod wire;
+mod tool_error;
+mod tool_result;
 
 use crate::companion::cryo::CryoService;
 use crate::companion::desktop::Desktop;

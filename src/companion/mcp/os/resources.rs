@@ -1,8 +1,8 @@
 //! Resources: files beneath a root, runs, and the screen.
 
 use super::files::{MAX_OS_RESOURCE_BYTES, ToolFileChunk, mime_type, text_prefix};
-use super::refused::ToolError;
 use super::server::OsServer;
+use super::tool_error::ToolError;
 use crate::protocol::files::{percent_decode, percent_encode};
 use crate::protocol::kernel::{OutputStream, RunList};
 use base64::Engine;

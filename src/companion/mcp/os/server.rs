@@ -1,8 +1,8 @@
 //! What one client speaks with: rmcp's handler over the tools and the resources.
 
 use super::Os;
+use super::channel_transport::ChannelTransport;
 use super::logging::{ClientLogLevel, LogSeverity};
-use super::wire::ChannelTransport;
 use bytes::Bytes;
 use rmcp::handler::server::router::tool::ToolRouter;
 use rmcp::handler::server::tool::ToolCallContext;

@@ -1,10 +1,10 @@
 //! Tools of the shell: commands, and installing packages, which is one.
 
-use super::answer::ToolResult;
-use super::following::{RunWaitEnd, follow_run, parse_seconds};
-use super::ran::{DEFAULT_TOOL_OUTPUT_BYTES, ToolRunContent, ToolRunReport};
-use super::refused::ToolError;
+use super::run_result::{DEFAULT_TOOL_OUTPUT_BYTES, ToolRunContent, ToolRunReport};
+use super::run_wait::{RunWaitEnd, follow_run, parse_seconds};
 use super::server::OsServer;
+use super::tool_error::ToolError;
+use super::tool_result::ToolResult;
 use crate::protocol::shell::Command;
 use rmcp::handler::server::tool::schema_for_output;
 use rmcp::handler::server::wrapper::Parameters;
@@ -89,7 +89,7 @@ impl OsServer {
             .run_command(&cx, command, None, DEFAULT_TOOL_OUTPUT_BYTES)
             .await?;
         let is_error = shown.ran.returncode != Some(0);
-        super::answer::with_error_flag(shown.into_tool_result(), is_error)
+        super::tool_result::with_error_flag(shown.into_tool_result(), is_error)
     }
 }
 

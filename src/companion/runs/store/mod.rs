@@ -27,7 +27,7 @@ pub(super) use queue::{RecordUrgency, RunRecorder};
 pub(super) use record::{StoredRunBegin, StoredRunEnd, StoredRunRecord};
 pub(super) use writer::make_private;
 
-use super::lives::RetainedRuns;
+use super::retained_runs::RetainedRuns;
 use queue::RunStoreShared;
 use recovery::RecoverableRun;
 use std::fs;

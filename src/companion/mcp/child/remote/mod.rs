@@ -1,20 +1,20 @@
 //! A server elsewhere, by Streamable HTTP: each message is a request, and so is listening.
 //!
 //! Requests go side by side; notifications and answers go one after the other, before whatever was
-//! said after them. A server that refuses the first message may speak the older transport alone ([`older`]).
-//! What its own words say is the way in ([`unwelcome`]) is left to its person.
+//! said after them. A server that refuses the first message may speak the older transport alone ([`legacy_sse`]).
+//! What its own words say is the way in ([`auth_required`]) is left to its person.
 
-mod answer;
-mod older;
-mod unwelcome;
+mod auth_required;
+mod legacy_sse;
+mod response;
 
 use super::pipe::ServerPipeEvent;
-use super::{ServerSpec, era};
+use super::{ServerSpec, protocol_revision};
 use crate::companion::mcp::log::McpServerLog;
 use crate::companion::mcp::message::{self, RpcMessage, RpcMessageKind};
-use crate::companion::mcp::params::{self, ToolParamHeaders};
+use crate::companion::mcp::param_headers::{self, ToolParamHeaders};
 use crate::error::Result;
-use crate::protocol::header::encode_header;
+use crate::protocol::mcp_header::encode_header;
 use anyhow::Context;
 use bytes::Bytes;
 use reqwest::header::{
@@ -243,7 +243,7 @@ impl RemoteHttpClient {
             value.and_then(|value: &HeaderValue| value.to_str().ok())
         };
         let challenge = header(WWW_AUTHENTICATE).unwrap_or_default();
-        if let Some(why) = unwelcome::auth_problem(status, challenge, self.is_known) {
+        if let Some(why) = auth_required::auth_problem(status, challenge, self.is_known) {
             return Err(why);
         }
         if let (true, Some(place)) = (status.is_redirection(), header(LOCATION)) {
@@ -262,7 +262,7 @@ impl RemoteHttpClient {
     /// Sends a request, and takes what comes until it is answered.
     async fn send_request(mut self, message: RpcMessage) {
         let id = message.id().unwrap_or("null").to_owned();
-        let is_modern = era::is_enveloped(&message);
+        let is_modern = protocol_revision::is_enveloped(&message);
         self.lists_tools = is_modern && message.method == "tools/list";
         let answered = match message.method == "initialize" {
             true => self.initialize_session(&message, &id).await,
@@ -290,8 +290,8 @@ impl RemoteHttpClient {
             return self.read_response(self.check_response(response)?, id).await;
         }
         let status = response.status();
-        let body = answer::read_body(response).await?;
-        if params::is_mismatch(&body) && self.list_tools().await.is_ok() {
+        let body = response::read_body(response).await?;
+        if param_headers::is_mismatch(&body) && self.list_tools().await.is_ok() {
             return self
                 .read_response(self.post_message(message).await?, id)
                 .await;
@@ -314,7 +314,8 @@ impl RemoteHttpClient {
             };
             let request = message::request_message(TOOLS_LIST_REQUEST_ID, "tools/list", &params);
             let request = RpcMessage::parse(request).map_err(|_| "no message")?;
-            let request = era::with_envelope(request, &era::own_envelope());
+            let request =
+                protocol_revision::with_envelope(request, &protocol_revision::own_envelope());
             line.read_response(line.post_message(&request).await?, TOOLS_LIST_REQUEST_ID)
                 .await?;
             let mut next = None;
@@ -341,12 +342,12 @@ impl RemoteHttpClient {
         if let Some(session) = response.headers().get(REMOTE_SESSION_HEADER) {
             self.set_session_header(REMOTE_SESSION_HEADER, session.clone());
         }
-        if !older::is_possible(response.status()) {
+        if !legacy_sse::is_possible(response.status()) {
             return self.read_response(self.check_response(response)?, id).await;
         }
         let status = response.status();
-        let body = answer::read_body(response).await?;
-        if older::is_rpc(&body) {
+        let body = response::read_body(response).await?;
+        if legacy_sse::is_rpc(&body) {
             return match self.forward_messages(body, id) {
                 true => Ok(()),
                 false => Err(format!("it answered {status}")),
@@ -380,7 +381,8 @@ fn with_mcp_headers(
     message: &RpcMessage,
     tools: &ToolParamHeaders,
 ) -> RequestBuilder {
-    let Some(version) = message.text_param(&["_meta", era::META_PROTOCOL_VERSION]) else {
+    let Some(version) = message.text_param(&["_meta", protocol_revision::META_PROTOCOL_VERSION])
+    else {
         return request;
     };
     let request = request

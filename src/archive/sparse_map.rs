@@ -1,0 +1,67 @@
+//! Maps of files that have holes, as archives carry them.
+
+use super::error::ArchiveError;
+use super::member::{DataSegment, MAX_SPARSE_SEGMENTS};
+use tar::GnuSparseHeader;
+
+const MAP_BLOCK_BYTES: usize = 512;
+
+/// A map of data as it stands before them: numbers in lines, to the end of a block.
+pub(super) fn encode_sparse_map(segments: &[DataSegment], size: u64) -> Vec<u8> {
+    let end = segments.last().map_or(0, |last| last.offset + last.length);
+    // GNU's tar ends a file with its last stretch, so a hole there needs an empty one behind it.
+    let hole = (end < size).then_some(DataSegment {
+        offset: size,
+        length: 0,
+    });
+    let count = segments.len() + usize::from(hole.is_some());
+    let mut map = format!("{count}\n").into_bytes();
+    for DataSegment { offset, length } in segments.iter().chain(&hole) {
+        map.extend(format!("{offset}\n{length}\n").as_bytes());
+    }
+    map.resize(map.len().next_multiple_of(MAP_BLOCK_BYTES), 0);
+    map
+}
+
+/// What a header of GNU's older form tells.
+pub(super) fn read_gnu_segments(
+    headers: &[GnuSparseHeader],
+    segments: &mut Vec<DataSegment>,
+) -> Result<(), ArchiveError> {
+    for header in headers.iter().filter(|header| !header.is_empty()) {
+        if segments.len() == MAX_SPARSE_SEGMENTS {
+            return Err(ArchiveError::Damaged("the map of a file is too long"));
+        }
+        segments.push(DataSegment {
+            offset: header
+                .offset()
+                .map_err(|_| ArchiveError::Damaged("a map"))?,
+            length: header
+                .length()
+                .map_err(|_| ArchiveError::Damaged("a map"))?,
+        });
+    }
+    Ok(())
+}
+
+/// Whether the segments follow each other, lie within the file, and are all that there is of it.
+pub(super) fn check_segments(
+    segments: &[DataSegment],
+    size: u64,
+    data: u64,
+) -> Result<(), ArchiveError> {
+    let mut end = 0;
+    let mut sum = 0;
+    for segment in segments {
+        let next = segment.offset.checked_add(segment.length);
+        if segment.offset < end || next.is_none_or(|next| next > size) {
+            return Err(ArchiveError::Damaged("the map of a file does not fit"));
+        }
+        end = next.unwrap_or_default();
+        sum += segment.length;
+    }
+    match sum == data {
+        true => Ok(()),
+        false => Err(ArchiveError::Damaged("the map of a file does not fit")),
+    }
+}

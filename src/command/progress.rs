@@ -1,0 +1,30 @@
+//! Work inside that takes long: a bar shows how far it is.
+
+use super::CommandContext;
+use crate::error::Result;
+use crate::host::long_call::LongCall;
+use serde::de::DeserializeOwned;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// The reply at the end of the tale; meanwhile a bar shows how far it is.
+pub(super) async fn wait_with_meter<R: DeserializeOwned>(
+    mut tale: LongCall<R>,
+    what: &str,
+    cx: &CommandContext,
+) -> Result<R> {
+    let moved = Arc::new(AtomicU64::new(0));
+    let meter = cx.ui.start_meter(what, &moved);
+    let end = async {
+        loop {
+            match tale.next().await? {
+                Ok(reply) => return Ok(reply),
+                Err((bytes, total)) => {
+                    moved.store(bytes, Ordering::Relaxed);
+                    total.iter().for_each(|total| meter.set_total(*total));
+                }
+            }
+        }
+    };
+    meter.show_during(end).await
+}

@@ -1,0 +1,228 @@
+//! criu itself: the commands, and what comes of them.
+
+use super::error_text::{CriuFailure, CriuFailureKind, parse_log_failure};
+use crate::companion::kernel::RestoredKernel;
+use crate::companion::supervisor::KERNEL_RESTORED_REPLY;
+use nix::fcntl::OFlag;
+use nix::sys::statvfs::statvfs;
+use std::fs;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream as StdStream;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::Duration;
+use tokio::io::AsyncReadExt;
+use tokio::net::UnixStream;
+use tokio::net::unix::pipe::Receiver;
+use tokio::process::Command;
+use tokio::time::timeout;
+
+/// By its full path: what users install comes first in PATH.
+const CRIU_PROGRAM: &str = "/usr/sbin/criu";
+
+/// What takes longer has failed: a dump waits for nobody, but for the disk.
+const CRIU_TIMEOUT: Duration = Duration::from_secs(300);
+
+/// Deleted files up to this are kept in a checkpoint.
+const MAX_GHOST_FILE_SIZE: &str = "1G";
+
+/// With less room than this a write has failed for want of it.
+const MIN_CRIU_FREE_BYTES: u64 = 1 << 20;
+
+/// The same for both ways. `--unprivileged`: with the few capabilities that the container has;
+/// `--shell-job`: the leader of its session is elsewhere; `--ext-unix-sk`: so may peers of datagram
+/// sockets be.
+const CRIU_COMMON_ARGS: [&str; 4] = [
+    "--unprivileged",
+    "--shell-job",
+    "--file-locks",
+    "--ext-unix-sk",
+];
+
+/// What criu needs beside the images.
+#[derive(Debug, Clone)]
+pub(super) struct CriuTool {
+    /// A folder for its log.
+    pub(super) work: PathBuf,
+}
+
+/// A process that came out of a checkpoint, and its guard.
+#[derive(Debug)]
+pub(super) struct CriuRestoredProcess {
+    stream: UnixStream,
+    root: i32,
+    stderr: Receiver,
+}
+
+impl CriuTool {
+    /// The program's version.
+    ///
+    /// # Errors
+    /// Why there is none, in words.
+    pub(super) async fn read_version() -> Result<String, String> {
+        let said = Command::new(CRIU_PROGRAM).arg("--version").output().await;
+        let said = said.map_err(|error| match error.kind() {
+            io::ErrorKind::NotFound => format!("`{CRIU_PROGRAM}` is not installed in the image"),
+            _ => format!("`{CRIU_PROGRAM}` can't be run: {error}"),
+        })?;
+        let text = String::from_utf8_lossy(&said.stdout);
+        let line = text.lines().find_map(|l| l.strip_prefix("Version: "));
+        let line = line.ok_or_else(|| format!("`{CRIU_PROGRAM}` does not tell its version"))?;
+        Ok(line.trim().to_owned())
+    }
+
+    /// Writes a process with its descendants to `images`; they are stopped then.
+    ///
+    /// # Errors
+    /// They go on then.
+    pub(super) async fn dump(&self, pid: i32, images: &Path) -> Result<(), CriuFailure> {
+        let log = self.prepare_log_path("dump")?;
+        let mut command = Command::new(CRIU_PROGRAM);
+        command
+            .arg("dump")
+            .args(CRIU_COMMON_ARGS)
+            .args(["--leave-stopped", "--ghost-limit", MAX_GHOST_FILE_SIZE])
+            .args(["--tree", &pid.to_string()])
+            .arg("--images-dir")
+            .arg(images)
+            .arg("--log-file")
+            .arg(&log)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .kill_on_drop(true);
+        let ended = timeout(CRIU_TIMEOUT, command.status()).await;
+        let is_done = matches!(&ended, Ok(Ok(status)) if status.success());
+        let told = fs::read_to_string(&log).unwrap_or_default();
+        // Gone already is as good.
+        let _ = fs::remove_file(&log);
+        match ended {
+            _ if is_done => Ok(()),
+            Ok(Ok(_)) if is_full(images) => Err(disk_full_failure()),
+            Ok(Ok(status)) => Err(match status.signal() {
+                Some(signal) => tool_failure(format!("criu was killed by signal {signal}")),
+                None => failure_from_log(&told),
+            }),
+            Ok(Err(error)) => Err(tool_failure(format!(
+                "`{CRIU_PROGRAM}` can't be run: {error}"
+            ))),
+            Err(_) => Err(tool_failure(format!(
+                "criu took longer than {} s",
+                CRIU_TIMEOUT.as_secs()
+            ))),
+        }
+    }
+
+    /// Brings back what lies in `images`, under a guard of its own.
+    ///
+    /// # Errors
+    /// Nothing of it is there then.
+    pub(super) async fn restore(&self, images: &Path) -> Result<CriuRestoredProcess, CriuFailure> {
+        let log = self.prepare_log_path("restore")?;
+        let restored = self.spawn_restore(images, &log).await;
+        let told = fs::read_to_string(&log).unwrap_or_default();
+        let _ = fs::remove_file(&log);
+        match restored {
+            Ok(Some(thawed)) => Ok(thawed),
+            Ok(None) => Err(failure_from_log(&told)),
+            Err(error) => Err(tool_failure(error.to_string())),
+        }
+    }
+
+    async fn spawn_restore(
+        &self,
+        images: &Path,
+        log: &Path,
+    ) -> io::Result<Option<CriuRestoredProcess>> {
+        let (ours, theirs) = StdStream::pair()?;
+        ours.set_nonblocking(true)?;
+        let (stderr, write_stderr) = nix::unistd::pipe2(OFlag::O_CLOEXEC)?;
+        let pidfile = self.work.join("restored.pid");
+        // criu writes no file that is there.
+        let _ = fs::remove_file(&pidfile);
+        let mut command = Command::new("/proc/self/exe");
+        command
+            .args(["reaper", "--thaw"])
+            .arg(&pidfile)
+            .arg(CRIU_PROGRAM)
+            .arg("restore")
+            .args(CRIU_COMMON_ARGS)
+            .args(["--restore-detached", "--restore-sibling", "--pidfile"])
+            .arg(&pidfile)
+            .arg("--images-dir")
+            .arg(images)
+            .arg("--work-dir")
+            .arg(&self.work)
+            .arg("--log-file")
+            .arg(log)
+            .stdin(OwnedFd::from(theirs))
+            .stdout(Stdio::null())
+            .stderr(write_stderr);
+        let mut guard = command.spawn()?;
+        // It holds the other ends.
+        drop(command);
+        let root = guard.id();
+        let gone = tokio::spawn(async move { guard.wait().await });
+        let mut stream = UnixStream::from_std(ours)?;
+        let told = timeout(CRIU_TIMEOUT, stream.read_u8()).await;
+        let _ = fs::remove_file(&pidfile);
+        let _ = fs::remove_file(self.work.join("stats-restore"));
+        let (Some(root), Ok(Ok(KERNEL_RESTORED_REPLY))) = (root, told) else {
+            // The guard ends everything with its connection, and whoever asked may try again then.
+            drop(stream);
+            let _ = timeout(CRIU_TIMEOUT, gone).await;
+            return Ok(None);
+        };
+        Ok(Some(CriuRestoredProcess {
+            stream,
+            root: root.cast_signed(),
+            stderr: Receiver::from_owned_fd(stderr)?,
+        }))
+    }
+
+    fn prepare_log_path(&self, what: &str) -> Result<PathBuf, CriuFailure> {
+        fs::create_dir_all(&self.work)
+            .map_err(|error| tool_failure(format!("`{}`: {error}", self.work.display())))?;
+        Ok(self.work.join(format!("{what}.log")))
+    }
+}
+
+impl CriuRestoredProcess {
+    /// Connects with a kernel.
+    ///
+    /// # Errors
+    /// When it does not listen where it did.
+    pub(super) fn connect_kernel(self, socket: PathBuf) -> io::Result<RestoredKernel> {
+        RestoredKernel::connect(self.stream, self.root, socket, self.stderr)
+    }
+}
+
+fn failure_from_log(log: &str) -> CriuFailure {
+    for line in log.lines().filter(|line| line.contains("Error")) {
+        tracing::info!("criu: {line}");
+    }
+    parse_log_failure(log)
+}
+
+fn tool_failure(why: String) -> CriuFailure {
+    CriuFailure {
+        why,
+        hint: None,
+        kind: CriuFailureKind::Other,
+    }
+}
+
+pub(super) fn disk_full_failure() -> CriuFailure {
+    CriuFailure {
+        why: "the disk is full".into(),
+        hint: None,
+        kind: CriuFailureKind::Full,
+    }
+}
+
+fn is_full(folder: &Path) -> bool {
+    statvfs(folder)
+        .is_ok_and(|stat| stat.blocks_available() * stat.fragment_size() < MIN_CRIU_FREE_BYTES)
+}

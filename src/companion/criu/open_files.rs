@@ -1,0 +1,126 @@
+//! The files that processes have open, by which it is known before anything is ended whether criu
+//! can open them again: it wants each to be there, and as long as it was.
+
+use super::error_text::{CriuFailure, CriuFailureKind, FILE_CHANGED_HINT};
+use nix::fcntl::OFlag;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
+use std::fs;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+
+/// Where the system makes files as they are asked for.
+const PSEUDO_FILESYSTEMS: [&str; 3] = ["/proc", "/sys", "/dev"];
+
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub(super) struct CriuOpenFile {
+    path: PathBuf,
+    /// `None` where it may grow: of what is only appended to, criu compares no size.
+    size: Option<u64>,
+}
+
+impl CriuOpenFile {
+    /// Everything that these processes have open and that has a name. What is gone meanwhile, and
+    /// what can't be looked at, is left to criu.
+    pub(super) fn list_for_pids(pids: &BTreeSet<i32>) -> BTreeSet<Self> {
+        let each = pids.iter().flat_map(|pid| {
+            let process = PathBuf::from(format!("/proc/{pid}"));
+            let open = fs::read_dir(process.join("fd")).into_iter().flatten();
+            let numbers = open.flatten().map(|entry| entry.file_name());
+            numbers.filter_map(move |number| {
+                let fd = process.join("fd").join(&number);
+                let told = fs::read_to_string(process.join("fdinfo").join(number)).ok()?;
+                let found = fs::metadata(&fd).ok().filter(fs::Metadata::is_file)?;
+                let path = fs::read_link(&fd).ok().filter(|path| has_name(path))?;
+                let size = (!is_log(&told)).then_some(found.len());
+                Some(Self { path, size })
+            })
+        });
+        each.collect()
+    }
+
+    /// How it differs from what it was, as criu would find.
+    pub(super) fn describe_change(&self) -> Option<CriuFailure> {
+        let path = self.path.display();
+        let why = match (fs::metadata(&self.path), self.size) {
+            (Err(error), _) if error.kind() == ErrorKind::NotFound => {
+                format!("`{path}`, which it had open, is missing")
+            }
+            (Ok(is), Some(was)) if is.len() != was => {
+                format!("`{path}` has {} bytes and had {was}", is.len())
+            }
+            _ => return None,
+        };
+        Some(CriuFailure {
+            why,
+            hint: Some(FILE_CHANGED_HINT),
+            kind: CriuFailureKind::Resource,
+        })
+    }
+}
+
+fn has_name(path: &Path) -> bool {
+    let is_made_up = PSEUDO_FILESYSTEMS
+        .iter()
+        .any(|folder| path.starts_with(folder));
+    let is_gone = path.to_string_lossy().ends_with(" (deleted)");
+    path.is_absolute() && !is_made_up && !is_gone
+}
+
+/// Whether a file is only appended to, by what `/proc/PID/fdinfo/N` says.
+fn is_log(told: &str) -> bool {
+    let flags = told.lines().find_map(|line| line.strip_prefix("flags:"));
+    let flags = flags.and_then(|text| i32::from_str_radix(text.trim(), 8).ok());
+    let flags = OFlag::from_bits_truncate(flags.unwrap_or(0));
+    flags.contains(OFlag::O_APPEND | OFlag::O_WRONLY)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{CriuOpenFile, has_name, is_log};
+    use std::fs::{self, File, OpenOptions};
+    use std::path::Path;
+
+    #[test]
+    fn what_is_open_is_known_with_its_length_unless_it_is_a_log() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        for name in ["read", "log", "gone"] {
+            fs::write(path(name), "12345").unwrap();
+        }
+        let _read = File::open(path("read")).unwrap();
+        let log = OpenOptions::new().append(true).open(path("log")).unwrap();
+        let gone = File::open(path("gone")).unwrap();
+        fs::remove_file(path("gone")).unwrap();
+        let all = CriuOpenFile::list_for_pids(&[std::process::id().cast_signed()].into());
+        let mut ours: Vec<&CriuOpenFile> = all.iter().collect();
+        ours.retain(|opened| opened.path.starts_with(folder.path()));
+        assert_eq!(ours.len(), 2, "{ours:?}");
+        assert_eq!((ours[0].path.clone(), ours[0].size), (path("log"), None));
+        assert_eq!(
+            (ours[1].path.clone(), ours[1].size),
+            (path("read"), Some(5))
+        );
+        assert!(ours.iter().all(|opened| opened.describe_change().is_none()));
+        drop((log, gone));
+
+        fs::write(path("log"), "longer than it was").unwrap();
+        fs::write(path("read"), "123").unwrap();
+        assert_eq!(ours[0].describe_change(), None);
+        let told = ours[1].describe_change().unwrap().why;
+        assert!(told.ends_with("has 3 bytes and had 5"), "{told}");
+        fs::remove_file(path("log")).unwrap();
+        let told = ours[0].describe_change().unwrap().why;
+        assert!(told.ends_with("which it had open, is missing"), "{told}");
+    }
+
+    #[test]
+    fn what_has_no_name_is_left_out() {
+        for path in ["/proc/1/status", "/dev/null", "/a (deleted)", "pipe:[7]"] {
+            assert!(!has_name(Path::new(path)), "{path}");
+        }
+        assert!(has_name(Path::new("/root/host/a")));
+        assert!(is_log("pos:\t0\nflags:\t0102001\nmnt_id:\t1\n"));
+        assert!(!is_log("pos:\t0\nflags:\t0102002\n") && !is_log("flags:\t0100001\n"));
+    }
+}

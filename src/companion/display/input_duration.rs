@@ -1,0 +1,146 @@
+//! How long hands take: more than anybody waits for is refused before anything is done.
+
+use super::keyboard::KeyboardMap;
+use super::{DisplayRefusal, key_names};
+use crate::protocol::display::InputAction;
+use std::time::Duration;
+
+/// Stops of the pointer on its way when it drags, and between them: programs look where it passes.
+pub(super) const DRAG_STEPS: i32 = 12;
+pub(super) const DRAG_STEP_DELAY: Duration = Duration::from_millis(8);
+
+/// Of one press and release of a key or button, on a busy machine.
+const KEY_PRESS_DURATION: Duration = Duration::from_micros(100);
+
+/// Of one request; whoever has asked waits for half as long again at most.
+const MAX_INPUT_DURATION: Duration = Duration::from_secs(10);
+
+/// # Errors
+/// When it would take too long.
+pub(super) fn check_duration(
+    actions: &[InputAction],
+    keyboard: &KeyboardMap,
+) -> Result<(), DisplayRefusal> {
+    let needed = estimate_duration(actions, keyboard);
+    if needed <= MAX_INPUT_DURATION {
+        return Ok(());
+    }
+    Err(DisplayRefusal::Invalid(format!(
+        "it would take about {} seconds, and {} are the most: split it into several requests",
+        needed.as_secs(),
+        MAX_INPUT_DURATION.as_secs()
+    )))
+}
+
+/// What all of it takes, one after the other; not to the end where it is too long already.
+fn estimate_duration(actions: &[InputAction], keyboard: &KeyboardMap) -> Duration {
+    let rest: Duration = actions.iter().map(action_duration).sum();
+    match rest > MAX_INPUT_DURATION {
+        true => rest,
+        false => rest + keyboard.remap_delay(actions.iter().flat_map(action_keysyms)),
+    }
+}
+
+/// Without pauses of the keyboard.
+fn action_duration(action: &InputAction) -> Duration {
+    match action {
+        InputAction::Drag { .. } => DRAG_STEPS.unsigned_abs() * DRAG_STEP_DELAY,
+        InputAction::Click { count, .. } => u32::from(*count) * KEY_PRESS_DURATION,
+        InputAction::Scroll { down, right, .. } => {
+            (u32::from(down.unsigned_abs()) + u32::from(right.unsigned_abs())) * KEY_PRESS_DURATION
+        }
+        InputAction::Text { text } => {
+            u32::try_from(text.chars().count()).unwrap_or(u32::MAX) * KEY_PRESS_DURATION
+        }
+        InputAction::Move { .. }
+        | InputAction::ButtonDown { .. }
+        | InputAction::ButtonUp { .. }
+        | InputAction::Key { .. }
+        | InputAction::KeyDown { .. }
+        | InputAction::KeyUp { .. } => KEY_PRESS_DURATION,
+    }
+}
+
+/// What of the keyboard it needs, in that order.
+fn action_keysyms(action: &InputAction) -> Vec<u32> {
+    match action {
+        InputAction::Text { text } => text.chars().map(key_names::of_character).collect(),
+        InputAction::Key { keys } | InputAction::KeyDown { keys } | InputAction::KeyUp { keys } => {
+            key_names::parse_keys(keys).unwrap_or_default()
+        }
+        InputAction::Click { keys, .. } => {
+            let keys = keys.as_deref().map(key_names::parse_keys);
+            keys.and_then(Result::ok).unwrap_or_default()
+        }
+        InputAction::Move { .. }
+        | InputAction::Drag { .. }
+        | InputAction::Scroll { .. }
+        | InputAction::ButtonDown { .. }
+        | InputAction::ButtonUp { .. } => Vec::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{
+        DRAG_STEP_DELAY, DRAG_STEPS, KEY_PRESS_DURATION, MAX_INPUT_DURATION, check_duration,
+        estimate_duration,
+    };
+    use crate::companion::display::keyboard::KeyboardMap;
+    use crate::protocol::display::{InputAction, ScreenPoint};
+    use std::time::Duration;
+
+    /// Types `a`, and has ten keys to lend.
+    fn keyboard() -> KeyboardMap {
+        let own = [u32::from('a')];
+        KeyboardMap::from_symbols(8, 1, own.into_iter().chain([0; 10]).collect())
+    }
+
+    fn text(text: String) -> InputAction {
+        InputAction::Text { text }
+    }
+
+    #[test]
+    fn drags_and_foreign_letters_take_their_time_and_usual_ones_hardly_any() {
+        let keyboard = keyboard();
+        let place = ScreenPoint { x: 0, y: 0 };
+        let drag = InputAction::Drag {
+            from: place,
+            to: place,
+        };
+        let drags = [drag.clone(), drag];
+        let expected = 2 * DRAG_STEPS.unsigned_abs() * DRAG_STEP_DELAY;
+        assert_eq!(estimate_duration(&drags, &keyboard), expected);
+        let usual = [text("a".repeat(20_000))];
+        assert_eq!(
+            estimate_duration(&usual, &keyboard),
+            20_000 * KEY_PRESS_DURATION
+        );
+        // As many as there are keys to lend wait for nothing; then each round of them does.
+        let letters = |count: u32| (0..count).filter_map(|n| char::from_u32(0x4e00 + n));
+        let foreign = |count| [text(letters(count).collect())];
+        assert_eq!(
+            estimate_duration(&foreign(10), &keyboard),
+            10 * KEY_PRESS_DURATION
+        );
+        assert!(estimate_duration(&foreign(100), &keyboard) > Duration::from_secs(2));
+    }
+
+    #[test]
+    fn what_would_outlast_whoever_asks_is_refused() {
+        let keyboard = keyboard();
+        let place = ScreenPoint { x: 0, y: 0 };
+        let drag = InputAction::Drag {
+            from: place,
+            to: place,
+        };
+        let most = MAX_INPUT_DURATION.as_millis()
+            / (DRAG_STEPS.unsigned_abs() * DRAG_STEP_DELAY).as_millis();
+        let most = usize::try_from(most).unwrap();
+        assert!(check_duration(&vec![drag.clone(); most], &keyboard).is_ok());
+        assert!(check_duration(&vec![drag; most + 1], &keyboard).is_err());
+        let letters = |count: u32| (0..count).filter_map(|n| char::from_u32(0x4e00 + n));
+        assert!(check_duration(&[text(letters(300).collect())], &keyboard).is_ok());
+        assert!(check_duration(&[text(letters(500).collect())], &keyboard).is_err());
+    }
+}

@@ -1,0 +1,252 @@
+//! A repository, as its owner works on it.
+
+use super::body_folder::GitBodyFolder;
+use super::{GIT_HISTORY_BRANCH, GIT_RUN_TRAILER};
+use crate::error::Result;
+use crate::protocol::evolve::EvolveRunId;
+use crate::protocol::evolve::repository::{MAX_GIT_FILE_BYTES, gitdir_line, led_to};
+use anyhow::{Context, bail};
+use std::fs;
+use std::os::unix::fs::{MetadataExt, chown};
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::Duration;
+use tokio::io::AsyncWriteExt;
+use tokio::process::Command;
+use tokio::time::timeout;
+
+/// By its full path: what users install comes first on the way, and must not become the owner.
+const GIT_HISTORY_PROGRAM: &str = "/usr/bin/git";
+
+/// Commits that are looked at for runs that are told already.
+const MAX_SCANNED_COMMITS: &str = "200";
+
+/// How long one command may take: the repository is the agent's, and may be such that git never ends.
+const GIT_COMMAND_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Where a project's repository is.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum GitLocation {
+    /// There is none, or it begins above the project, which is not seen here.
+    Nowhere,
+    At(PathBuf),
+    /// As a worktree's does, it lies where only the host sees it.
+    Beyond(String),
+}
+
+pub(super) fn locate_git_folder(project: &Path) -> GitLocation {
+    let place = project.join(".git");
+    let Ok(found) = fs::symlink_metadata(&place) else {
+        return GitLocation::Nowhere;
+    };
+    if found.is_dir() {
+        return GitLocation::At(place);
+    }
+    let text = match (found.is_symlink(), found.is_file()) {
+        (true, _) => fs::read_link(&place).map(|to| gitdir_line(&to)),
+        (_, true) if found.len() <= MAX_GIT_FILE_BYTES => fs::read_to_string(&place),
+        _ => Ok(String::new()),
+    };
+    let text = text.unwrap_or_default();
+    match led_to(project, &text) {
+        Ok(folder) => GitLocation::At(folder),
+        Err(there) => GitLocation::Beyond(there),
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct GitRepository {
+    /// What git calls its folder.
+    git: PathBuf,
+    uid: u32,
+    gid: u32,
+    /// Whether we may become somebody else.
+    is_root: bool,
+    scratch: tempfile::TempDir,
+    program: PathBuf,
+    limit: Duration,
+}
+
+impl GitRepository {
+    pub(super) fn open(git: PathBuf) -> Result<Self> {
+        let owner = fs::metadata(&git)?;
+        let scratch = tempfile::tempdir()?;
+        fs::create_dir(scratch.path().join("tree"))?;
+        let (uid, gid) = (owner.uid(), owner.gid());
+        let is_root = nix::unistd::geteuid().is_root();
+        if is_root {
+            chown(scratch.path(), Some(uid), Some(gid)).context("giving a folder to the owner")?;
+        }
+        Ok(Self {
+            git,
+            uid,
+            gid,
+            is_root,
+            scratch,
+            program: GIT_HISTORY_PROGRAM.into(),
+            limit: GIT_COMMAND_TIMEOUT,
+        })
+    }
+
+    #[cfg(test)]
+    pub(super) fn with_program(self, program: &Path, limit: Duration) -> Self {
+        Self {
+            program: program.into(),
+            limit,
+            ..self
+        }
+    }
+
+    /// Where the next commit's body is laid out.
+    pub(super) fn create_body_folder(&self, folder: &Path) -> Result<GitBodyFolder> {
+        GitBodyFolder::new(self.scratch.path().join("tree").join(folder))
+    }
+
+    pub(super) async fn is_checked_out(&self) -> Result<bool> {
+        let places = self
+            .run_git(&["worktree", "list", "--porcelain"], "")
+            .await?;
+        let line = format!("branch {GIT_HISTORY_BRANCH}");
+        Ok(places.lines().any(|place| place == line))
+    }
+
+    async fn read_tip(&self) -> Option<String> {
+        let asked = self.run_git(
+            &["rev-parse", "--quiet", "--verify", GIT_HISTORY_BRANCH],
+            "",
+        );
+        asked.await.ok()
+    }
+
+    /// The runs that have commits.
+    pub(super) async fn list_committed_runs(&self) -> Result<Vec<EvolveRunId>> {
+        if self.read_tip().await.is_none() {
+            return Ok(Vec::new());
+        }
+        let format = format!("--format=%(trailers:key={GIT_RUN_TRAILER},valueonly)");
+        let log = self
+            .run_git(
+                &[
+                    "log",
+                    "-n",
+                    MAX_SCANNED_COMMITS,
+                    &format,
+                    GIT_HISTORY_BRANCH,
+                ],
+                "",
+            )
+            .await?;
+        Ok(log
+            .lines()
+            .filter_map(|line| line.trim().parse().ok())
+            .collect())
+    }
+
+    /// A commit of the body that was laid out in `folder`, beneath the project's root.
+    pub(super) async fn commit_body(&self, folder: &Path, message: &str) -> Result<()> {
+        self.run_git(&["read-tree", "--empty"], "").await?;
+        let folder = format!(":(literal){}", folder.display());
+        self.run_git(&["add", "--all", "--force", "--", &folder], "")
+            .await?;
+        let tree = self.run_git(&["write-tree"], "").await?;
+        self.commit_tree(&tree, message).await
+    }
+
+    /// A commit of a run whose body nobody knows any more, or that had none.
+    pub(super) async fn commit_unchanged(&self, message: &str) -> Result<()> {
+        let tree = match self.read_tip().await {
+            Some(tip) => {
+                self.run_git(&["rev-parse", &format!("{tip}^{{tree}}")], "")
+                    .await?
+            }
+            None => {
+                self.run_git(&["read-tree", "--empty"], "").await?;
+                self.run_git(&["write-tree"], "").await?
+            }
+        };
+        self.commit_tree(&tree, message).await
+    }
+
+    async fn commit_tree(&self, tree: &str, message: &str) -> Result<()> {
+        let tip = self.read_tip().await;
+        let mut words = vec!["commit-tree", tree, "-F", "-"];
+        if let Some(tip) = &tip {
+            words.extend(["-p", tip]);
+        }
+        let commit = self.run_git(&words, message).await?;
+        // Whoever has moved it meanwhile wins; an empty name says that there is none yet.
+        let tip = tip.unwrap_or_else(|| "0".repeat(commit.len()));
+        let words = [
+            "update-ref",
+            "-m",
+            "osctl evolve",
+            GIT_HISTORY_BRANCH,
+            &commit,
+            &tip,
+        ];
+        self.run_git(&words, "").await?;
+        Ok(())
+    }
+
+    async fn run_git(&self, words: &[&str], input: &str) -> Result<String> {
+        let what = format!("`git {}`", words.join(" "));
+        let done = timeout(self.limit, self.spawn_git(words, input)).await;
+        let Ok(done) = done else {
+            bail!("{what} has not ended within {} s", self.limit.as_secs_f64());
+        };
+        let done = done?;
+        if !done.status.success() {
+            let said = String::from_utf8_lossy(&done.stderr);
+            bail!("{what}: {}", said.trim());
+        }
+        Ok(String::from_utf8_lossy(&done.stdout).trim().to_owned())
+    }
+
+    async fn spawn_git(&self, words: &[&str], input: &str) -> Result<std::process::Output> {
+        let tree = self.scratch.path().join("tree");
+        let mut command = Command::new(&self.program);
+        command
+            .env_clear()
+            .env("PATH", "/usr/bin:/bin")
+            .env("LC_ALL", "C.UTF-8")
+            .env("HOME", self.scratch.path())
+            .env("GIT_CONFIG_GLOBAL", "/dev/null")
+            .env("GIT_DIR", &self.git)
+            .env("GIT_WORK_TREE", &tree)
+            .env("GIT_INDEX_FILE", self.scratch.path().join("index"))
+            .env("GIT_OPTIONAL_LOCKS", "0")
+            .env("GIT_TERMINAL_PROMPT", "0");
+        for who in ["AUTHOR", "COMMITTER"] {
+            command
+                .env(format!("GIT_{who}_NAME"), "osctl")
+                .env(format!("GIT_{who}_EMAIL"), "osctl@localhost");
+        }
+        for setting in [
+            "core.hooksPath=/dev/null",
+            "core.fsmonitor=false",
+            "core.autocrlf=false",
+            "commit.gpgSign=false",
+            "gc.auto=0",
+            "maintenance.auto=false",
+        ] {
+            command.args(["-c", setting]);
+        }
+        if self.is_root {
+            command.uid(self.uid).gid(self.gid);
+        }
+        let mut child = command
+            .args(words)
+            .current_dir(&tree)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .kill_on_drop(true)
+            .spawn()
+            .context("starting git")?;
+        if let Some(mut stdin) = child.stdin.take() {
+            // One that does not read has failed, which it says itself.
+            let _ = stdin.write_all(input.as_bytes()).await;
+        }
+        Ok(child.wait_with_output().await?)
+    }
+}

@@ -1,0 +1,193 @@
+//! Whole processes over a change of containers: where kernels can be frozen, each session is, beside
+//! its objects, and comes back as it was when the new body has the same kernel. With another kernel
+//! the objects come back: a process would go on with the code of the old one.
+
+use super::{EvolveHandle, EvolveParts};
+use crate::companion::session_state::EvolveCheckpoints;
+use crate::protocol::criu::{Checkpoint, Restore};
+use crate::protocol::cryo::CryoStored;
+use crate::protocol::evolve::inside::{KeptBy, SessionReceipt};
+use crate::protocol::hex::hex;
+use sha2::{Digest, Sha256};
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use tokio::task::spawn_blocking;
+
+impl EvolveParts {
+    /// Freezes what holds anything and goes on. What can't be frozen has its objects, and is told.
+    pub(super) async fn checkpoint_sessions(
+        &self,
+        kernel: PathBuf,
+        receipt: &mut [(SessionReceipt, Option<CryoStored>)],
+    ) -> EvolveCheckpoints {
+        let mut frozen = EvolveCheckpoints::default();
+        if !self.criu.is_wanted() {
+            return frozen;
+        }
+        // What can't be read has no equal.
+        let digest = spawn_blocking(move || hash_kernel_sources(&kernel)).await;
+        let Ok(Some(digest)) = digest else {
+            return frozen;
+        };
+        frozen.kernel = digest;
+        for (kept, _) in receipt.iter_mut().filter(|(_, stored)| stored.is_some()) {
+            let name = format!("evolve-{}", kept.session);
+            let request = Checkpoint {
+                session: kept.session.clone(),
+                name: Some(name.clone()),
+                leave_running: true,
+            };
+            match self.criu.checkpoint(request).await {
+                Ok(_) => {
+                    kept.by = KeptBy::Process;
+                    frozen.checkpoints.insert(kept.session.clone(), name);
+                }
+                Err(refusal) => {
+                    let why = format!("its process is not frozen: {}", refusal.message());
+                    tracing::info!(session = kept.session, "{why}");
+                    let said = kept.why.take().into_iter().chain([why]);
+                    kept.why = Some(said.collect::<Vec<_>>().join("; "));
+                }
+            }
+        }
+        frozen
+    }
+
+    /// Removes what was frozen for a change of containers.
+    pub(super) async fn remove_checkpoints(&self, sessions: impl IntoIterator<Item = String>) {
+        for session in sessions {
+            // One that was never frozen is as good.
+            let _ = self
+                .criu
+                .remove_checkpoint(format!("evolve-{session}"))
+                .await;
+        }
+    }
+}
+
+impl EvolveHandle {
+    /// Brings back what the last container has frozen. Nobody is let in until then: what was done
+    /// meanwhile would be lost.
+    pub(super) fn start_restore(&self, frozen: EvolveCheckpoints) {
+        if frozen.checkpoints.is_empty() {
+            return;
+        }
+        // Whoever wants to look waits for it.
+        let Ok(rest) = self.rest.clone().try_lock_owned() else {
+            return;
+        };
+        let evolve = self.clone();
+        evolve.parts.gate.close_to_outside();
+        tokio::spawn(async move {
+            let _rest = rest;
+            evolve.restore_sessions(frozen).await;
+            evolve.parts.gate.open();
+        });
+    }
+
+    async fn restore_sessions(&self, frozen: EvolveCheckpoints) {
+        let kernel = self.settings.body.join("kernel");
+        let own = spawn_blocking(move || hash_kernel_sources(&kernel)).await;
+        let EvolveCheckpoints {
+            kernel,
+            checkpoints,
+        } = frozen;
+        let is_same = own.is_ok_and(|own| own.as_ref() == Some(&kernel));
+        if is_same && self.parts.criu.is_wanted() {
+            let shells = self.parts.shells.retain_contexts();
+            for (session, name) in &checkpoints {
+                self.restore_session(session, name).await;
+            }
+            // A checkpoint has the shell's context, too, with the old container's environment.
+            self.parts.shells.restore_contexts(shells);
+        }
+        self.parts.remove_checkpoints(checkpoints.into_keys()).await;
+    }
+
+    async fn restore_session(&self, session: &str, name: &str) {
+        let Ok(kernel) = self.parts.sessions.find_kernel(session) else {
+            return;
+        };
+        kernel.wait_ready().await;
+        let request = Restore {
+            session: session.to_owned(),
+            name: Some(name.to_owned()),
+            generation: None,
+        };
+        match self.parts.criu.restore(request).await {
+            Ok(restored) if restored.notes.is_empty() => {
+                tracing::info!(session, "its process goes on");
+                self.lock_restored_sessions().insert(session.to_owned());
+            }
+            Ok(restored) => tracing::info!(session, "{}", restored.notes.join("; ")),
+            Err(refusal) => {
+                tracing::info!(session, "its objects are back: {}", refusal.message());
+            }
+        }
+    }
+
+    /// How a session came back.
+    pub(super) fn kept_by(&self, session: &str) -> KeptBy {
+        match self.lock_restored_sessions().contains(session) {
+            true => KeptBy::Process,
+            false => KeptBy::Objects,
+        }
+    }
+}
+
+/// What the code of a kernel is, but for operations, which are read when they are called. Nothing,
+/// when it can't be read.
+fn hash_kernel_sources(kernel: &Path) -> Option<String> {
+    let mut files = BTreeMap::new();
+    collect_python_files(kernel, &mut files)?;
+    let mut all = Sha256::new();
+    for (path, content) in files {
+        let name = path.strip_prefix(kernel).ok()?;
+        if name.starts_with("extensions") {
+            continue;
+        }
+        all.update(name.as_os_str().as_encoded_bytes());
+        all.update([0]);
+        all.update(Sha256::digest(content));
+    }
+    Some(hex(all.finalize()))
+}
+
+fn collect_python_files(folder: &Path, files: &mut BTreeMap<PathBuf, Vec<u8>>) -> Option<()> {
+    for entry in fs::read_dir(folder).ok()? {
+        let path = entry.ok()?.path();
+        if path.is_dir() {
+            collect_python_files(&path, files)?;
+        } else if path.extension().is_some_and(|e| e == "py") {
+            let content = fs::read(&path).ok()?;
+            files.insert(path, content);
+        }
+    }
+    Some(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::hash_kernel_sources;
+    use std::fs;
+
+    #[test]
+    fn a_kernel_is_another_one_when_its_code_is() {
+        let folder = tempfile::tempdir().unwrap();
+        let write = |path: &str, text: &str| {
+            let path = folder.path().join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        };
+        write("shell.py", "1");
+        write("cryo/store.py", "1");
+        let first = hash_kernel_sources(folder.path());
+        write("extensions/mine.py", "1");
+        write("__pycache__/shell.pyc", "1");
+        assert_eq!(hash_kernel_sources(folder.path()), first);
+        write("cryo/store.py", "2");
+        assert!(first.is_some() && hash_kernel_sources(folder.path()) != first);
+        assert_eq!(hash_kernel_sources(&folder.path().join("none")), None);
+    }
+}

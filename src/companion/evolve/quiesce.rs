@@ -1,0 +1,488 @@
+//! The container comes to rest, and goes on: nothing runs, nothing is written, all is stored.
+//!
+//! ```text
+//!  at work ── close ──▶ waiting ── nothing runs ──▶ storing ──▶ at rest
+//!     ▲                    │ grace is over,            │ can't      │ resume, or nobody has
+//!     └────────────────────┴ or resume ────────────────┴────────────┘ replaced it for a while
+//! ```
+//!
+//! Until it is at rest, every way back leaves it as it was. At rest it is replaced or paused at once.
+//! A container that was not replaced answers requests again when the keeper says that the run has ended,
+//! and after [`QUIESCE_LEASE_SECONDS`] in any case, so that the keeper's death does not leave a container that refuses requests.
+
+use super::readiness_gate::{find_current_run, wait_not_replaced};
+use super::{EvolveHandle, EvolveParts};
+use crate::companion::cryo;
+use crate::companion::kernel::{self, KernelView};
+use crate::companion::session_state::EvolveCheckpoints;
+use crate::protocol::cryo::{CryoStored, StoreReason};
+use crate::protocol::evolve::inside::{
+    EvolveResumed, ExpectedSession, ExpectedState, KeptBy, Quiesced, Remembered, SessionReceipt,
+};
+use crate::protocol::kernel::RunStatus;
+use futures_util::future::join_all;
+use std::collections::BTreeMap;
+use std::time::Duration;
+use tokio::sync::watch;
+use tokio::task::spawn_blocking;
+use tokio::time::{Instant, sleep, sleep_until, timeout_at};
+
+/// How long requests that were let in before may take to be answered.
+const QUIESCE_ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// How long the browser may take to end; its own grace time is shorter.
+const QUIESCE_BROWSER_TIMEOUT: Duration = Duration::from_secs(12);
+
+/// Between two looks at the calls of MCP servers.
+const QUIESCE_POLL_INTERVAL: Duration = Duration::from_millis(20);
+
+/// How long interrupted code may take to end: it is ended by force before.
+const QUIESCE_INTERRUPT_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Seconds in which a container at rest is replaced. Those in which it is paused do not count.
+const QUIESCE_LEASE_SECONDS: u32 = 60;
+
+/// What the container was brought to rest with.
+#[derive(Debug)]
+pub(super) struct QuiescedState {
+    told: Quiesced,
+    /// Whether the browser ran.
+    browser: bool,
+    /// Tells one rest from another.
+    begun: Instant,
+}
+
+/// Something that runs.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+struct QuiesceBlocker {
+    id: String,
+    /// What it is, in words.
+    what: String,
+}
+
+impl EvolveHandle {
+    /// Lets nobody in, waits for what runs, and stores everything.
+    pub(crate) async fn quiesce(&self, grace: Duration, force: bool) -> Quiesced {
+        let evolve = self.clone();
+        let recalled = self.recalls.subscribe();
+        // In a task of its own: whoever asked may leave, and must not leave half of it undone.
+        let done = tokio::spawn(async move { evolve.quiesce_now(grace, force, recalled).await });
+        done.await.unwrap_or_else(|error| {
+            self.parts.gate.open();
+            not_quiesced(error.to_string(), &[])
+        })
+    }
+
+    async fn quiesce_now(
+        &self,
+        grace: Duration,
+        force: bool,
+        recalled: watch::Receiver<()>,
+    ) -> Quiesced {
+        let mut rest = self.rest.lock().await;
+        if let Some(rest) = &*rest {
+            return rest.told.clone();
+        }
+        let begun = Instant::now();
+        let parts = &self.parts;
+        let before = StateBeforeQuiesce::capture(parts);
+        parts.gate.close_to_outside();
+        match self.drain_and_store(begun + grace, force, recalled).await {
+            Ok(receipt) => {
+                let told = Quiesced {
+                    quiesced: true,
+                    why: None,
+                    running: Vec::new(),
+                    expected: before.build_expected(parts, &receipt),
+                    besides: parts.list_non_variable_state(before.browser).await,
+                    receipt: receipt.into_iter().map(|(kept, _)| kept).collect(),
+                };
+                let browser = before.browser;
+                *rest = Some(QuiescedState {
+                    told: told.clone(),
+                    browser,
+                    begun,
+                });
+                tokio::spawn(self.clone().resume_if_abandoned(begun));
+                tracing::info!("at rest after {:?}", begun.elapsed());
+                told
+            }
+            Err((why, running)) => {
+                tracing::warn!("not brought to rest: {why}");
+                self.resume_requests(before.browser).await;
+                not_quiesced(why, &running)
+            }
+        }
+    }
+
+    async fn drain_and_store(
+        &self,
+        deadline: Instant,
+        force: bool,
+        mut recalled: watch::Receiver<()>,
+    ) -> Result<Vec<(SessionReceipt, Option<CryoStored>)>, (String, Vec<QuiesceBlocker>)> {
+        let parts = &self.parts;
+        let quiet = tokio::select! {
+            biased;
+            // What runs goes on, also when it was to be interrupted.
+            _ = recalled.changed() => return Err(("it was called off".into(), Vec::new())),
+            quiet = parts.wait_idle(deadline) => quiet,
+        };
+        if let Err(running) = quiet {
+            if !force {
+                return Err((describe_blockers(&running), running));
+            }
+            parts.interrupt_all(&running).await;
+        }
+        let failed = |why: String| (why, Vec::new());
+        if !parts.gate.close_and_drain(QUIESCE_ANSWER_TIMEOUT).await && !force {
+            return Err(failed(
+                "a request that was let in before has no answer yet".into(),
+            ));
+        }
+        // One that those inside began last.
+        if let Err(running) = parts.wait_idle(Instant::now()).await {
+            match force {
+                false => return Err((describe_blockers(&running), running)),
+                true => parts.interrupt_all(&running).await,
+            }
+        }
+        let (receipt, closed) = tokio::join!(
+            parts.store_sessions(),
+            parts.desktop.quiesce_browser(QUIESCE_BROWSER_TIMEOUT)
+        );
+        if !closed {
+            return Err(failed("the browser does not end".into()));
+        }
+        let mut receipt = receipt.map_err(failed)?;
+        let kernel = self.settings.body.join("kernel");
+        let frozen = parts.checkpoint_sessions(kernel, &mut receipt).await;
+        let kept = parts.mind.save_state(frozen).await;
+        kept.map_err(|error| failed(format!("what the shells hold is not kept: {error:#}")))?;
+        let waits = parts.lives.mark_waiting();
+        waits.map_err(|error| failed(format!("what runs have written is not kept: {error}")))?;
+        Ok(receipt)
+    }
+
+    /// Stores every session that is idle, and changes nothing else: what a body is tried with that
+    /// has to bring it back. What can't be stored now is no hindrance yet.
+    pub(crate) async fn store_and_pin(&self) -> Remembered {
+        let stored = self.parts.cryo.snapshot_sessions(StoreReason::Evolve).await;
+        self.parts.cryo.pin_newest().await;
+        let sessions = stored.into_iter().map(|(session, stored)| match stored {
+            Ok(_) => (session, None),
+            Err(refusal) => (session, Some(describe_cryo_refusal(refusal))),
+        });
+        Remembered {
+            sessions: sessions.collect(),
+        }
+    }
+
+    /// Lets everybody in again, or for the first time. What is waited for is not any longer.
+    pub(crate) async fn resume(&self) -> EvolveResumed {
+        let evolve = self.clone();
+        self.recalls.send_replace(());
+        let done = tokio::spawn(async move {
+            let mut rest = evolve.rest.lock().await;
+            if let Some(QuiescedState { browser, .. }) = rest.take() {
+                evolve.resume_requests(browser).await;
+            }
+            evolve.parts.gate.mark_proved();
+            evolve.parts.cryo.unpin_all();
+        });
+        EvolveResumed {
+            resumed: done.await.is_ok(),
+        }
+    }
+
+    async fn resume_requests(&self, browser: bool) {
+        let parts = &self.parts;
+        if parts.gate.is_closed() {
+            // Another container may have had the state meanwhile.
+            parts.sessions.adopt_newer_state().await;
+            tokio::spawn(parts.clone().take_runs_over());
+            parts.mind.save_or_warn(EvolveCheckpoints::default()).await;
+            if parts.criu.is_wanted() {
+                let sessions = parts
+                    .sessions
+                    .list_sessions()
+                    .into_iter()
+                    .map(|(name, _)| name);
+                parts.remove_checkpoints(sessions).await;
+            }
+        }
+        parts.gate.open();
+        if browser {
+            let desktop = parts.desktop.clone();
+            tokio::spawn(async move {
+                if let Err(why) = desktop.ensure_browser().await {
+                    tracing::warn!("the browser does not come back: {why:?}");
+                }
+            });
+        }
+        self.record_runs();
+        tracing::info!("requests are answered again");
+    }
+
+    /// Answers requests again when the run that brought the container to rest has ended without replacing it, or
+    /// when the lease is over. The keeper that says so may have started after the run's end.
+    async fn resume_if_abandoned(self, begun: Instant) {
+        let keeper = &self.settings.keeper;
+        let left = async {
+            // Nothing has begun it where the keeper was ended in between, and the next one has ended the run already.
+            let run = find_current_run(keeper).await;
+            wait_not_replaced(keeper, run.as_ref()).await;
+        };
+        tokio::select! {
+            () = left => {}
+            () = wait_lease() => {}
+        }
+        let mut rest = self.rest.lock().await;
+        if rest.as_ref().is_some_and(|rest| rest.begun == begun)
+            && let Some(QuiescedState { browser, .. }) = rest.take()
+        {
+            tracing::warn!("nothing has replaced this container: it goes on");
+            self.resume_requests(browser).await;
+        }
+    }
+}
+
+/// Counted in small steps, so that the time in which everything here is paused is not.
+async fn wait_lease() {
+    for _ in 0..QUIESCE_LEASE_SECONDS {
+        sleep(Duration::from_secs(1)).await;
+    }
+}
+
+impl EvolveParts {
+    /// Another container may have executed something meanwhile.
+    async fn take_runs_over(self) {
+        let store = self.store.clone();
+        let recovered = spawn_blocking(move || store.recover_runs()).await;
+        self.sessions.run_registry().adopt_recovered();
+        self.shells.run_registry().adopt_recovered();
+        let taken = recovered.is_ok() && self.store.wait_synced().await;
+        drop(spawn_blocking(move || self.lives.stop_waiting(taken)).await);
+    }
+
+    /// Waits until nothing runs.
+    ///
+    /// # Errors
+    /// What still runs then.
+    async fn wait_idle(&self, deadline: Instant) -> Result<(), Vec<QuiesceBlocker>> {
+        loop {
+            let running = self.list_blockers();
+            if running.is_empty() {
+                return Ok(());
+            }
+            if Instant::now() >= deadline {
+                return Err(running);
+            }
+            let next = sleep_until(deadline.min(Instant::now() + QUIESCE_POLL_INTERVAL));
+            // A run tells its end; a call of an MCP server is looked at now and then.
+            tokio::select! {
+                () = self.wait_first_end(&running) => {}
+                () = next => {}
+            }
+        }
+    }
+
+    async fn wait_first_end(&self, running: &[QuiesceBlocker]) {
+        let Some(first) = running.first() else { return };
+        match (
+            self.sessions.find_run(&first.id),
+            self.shells.find_run(&first.id),
+        ) {
+            (Ok(run), _) => run.wait_finished().await,
+            (_, Ok(run)) => run.wait_finished().await,
+            _ => std::future::pending().await,
+        }
+    }
+
+    fn list_blockers(&self) -> Vec<QuiesceBlocker> {
+        let cells = self.sessions.list_runs().into_iter();
+        let cells = cells.filter(|run| run.status() == RunStatus::Running);
+        let cells = cells.map(|run| QuiesceBlocker {
+            what: format!("run `{}` (`{}`)", run.id, run.summary_line()),
+            id: run.id.clone(),
+        });
+        let commands = self.shells.list_runs().into_iter();
+        let commands = commands.filter(|run| run.status() == RunStatus::Running);
+        let commands = commands.map(|run| QuiesceBlocker {
+            what: format!("command `{}` (`{}`)", run.id, run.summary_line()),
+            id: run.id.clone(),
+        });
+        let calls = self.hub.open_calls().into_iter();
+        let calls = calls.map(|server| QuiesceBlocker {
+            what: format!("a call of the MCP server `{server}`"),
+            id: format!("mcp:{server}"),
+        });
+        cells.chain(commands).chain(calls).collect()
+    }
+
+    /// Stops what runs; calls of MCP servers end with the container.
+    async fn interrupt_all(&self, running: &[QuiesceBlocker]) {
+        let deadline = Instant::now() + QUIESCE_INTERRUPT_TIMEOUT;
+        // The last come first: what is queued must not begin because another has ended.
+        let stops = running.iter().rev().map(|one| async move {
+            tracing::info!("{} is interrupted", one.what);
+            match self.sessions.find_run(&one.id) {
+                Ok(_) => drop(self.sessions.interrupt_run(&one.id).await),
+                Err(_) => drop(self.shells.interrupt(&one.id).await),
+            }
+        });
+        // What does not stop is ended with the container.
+        let _ = timeout_at(deadline, join_all(stops)).await;
+    }
+
+    /// Stores every session, and says of each what is kept.
+    async fn store_sessions(&self) -> Result<Vec<(SessionReceipt, Option<CryoStored>)>, String> {
+        let views: BTreeMap<String, KernelView> =
+            self.sessions.list_sessions().into_iter().collect();
+        let mut receipt = Vec::new();
+        for (session, stored) in self.cryo.snapshot_sessions(StoreReason::Evolve).await {
+            let view = views.get(&session);
+            let mut kept = SessionReceipt {
+                by: KeptBy::Nothing,
+                rows: Vec::new(),
+                why: None,
+                session,
+            };
+            let is_frozen = view.is_some_and(|view| view.checkpoint.is_some());
+            let stored = match stored {
+                // Said below.
+                _ if is_frozen => None,
+                Ok(Some(stored)) => Some(stored),
+                Ok(None) if view.is_none_or(KernelView::is_blank) => None,
+                // It was stored before, and nothing was done since.
+                Ok(None) => self.stored_before(&kept.session).await,
+                Err(cryo::CryoRefusal::Kernel(kernel::KernelRefusal::Checkpointed { .. })) => None,
+                Err(cryo::CryoRefusal::Kernel(kernel::KernelRefusal::NoKernel(why))) => {
+                    kept.why = Some(format!("its kernel can't be started: {why}"));
+                    None
+                }
+                Err(refusal) => {
+                    let (session, why) = (&kept.session, describe_cryo_refusal(refusal));
+                    return Err(format!("session `{session}` can't be stored: {why}"));
+                }
+            };
+            if let Some(stored) = &stored {
+                kept.by = KeptBy::Objects;
+                kept.rows.clone_from(&stored.receipt);
+            }
+            if let Some(checkpoint) = view.and_then(|view| view.checkpoint.as_deref()) {
+                kept.by = KeptBy::Process;
+                kept.why = Some(format!(
+                    "it lies in the checkpoint `{checkpoint}`; `osctl criu restore` brings it back"
+                ));
+            }
+            receipt.push((kept, stored));
+        }
+        Ok(receipt)
+    }
+
+    async fn stored_before(&self, session: &str) -> Option<CryoStored> {
+        let shown = self
+            .cryo
+            .show_generation(session.to_owned(), None)
+            .await
+            .ok()?;
+        Some(CryoStored {
+            status: "completed".into(),
+            message: "nothing was done since it was stored".into(),
+            name: shown.name,
+            generation: Some(shown.generation.generation),
+            path: Some(shown.path),
+            created: Some(shown.generation.created),
+            size_bytes: shown.generation.size_bytes,
+            timing_ms: 0.0,
+            receipt: shown.receipt,
+            kernel: None,
+        })
+    }
+}
+
+/// How everything stood before it was brought to rest.
+#[derive(Debug)]
+struct StateBeforeQuiesce {
+    services: Vec<String>,
+    servers: Vec<String>,
+    browser: bool,
+}
+
+impl StateBeforeQuiesce {
+    fn capture(parts: &EvolveParts) -> Self {
+        let (services, _) = parts.desktop.health();
+        let ready = services.into_iter().filter(|service| service.ready);
+        let kernel = parts
+            .sessions
+            .default_view()
+            .ready
+            .then(|| "kernel".to_owned());
+        Self {
+            services: kernel.into_iter().chain(ready.map(|s| s.name)).collect(),
+            servers: parts.hub.running_servers(),
+            browser: parts.desktop.is_browsing(),
+        }
+    }
+
+    fn build_expected(
+        &self,
+        parts: &EvolveParts,
+        receipt: &[(SessionReceipt, Option<CryoStored>)],
+    ) -> ExpectedState {
+        let sessions = parts
+            .sessions
+            .list_sessions()
+            .into_iter()
+            .map(|(session, view)| {
+                let found = receipt.iter().find(|(kept, _)| kept.session == session);
+                let stored = found.and_then(|(_, stored)| stored.as_ref());
+                ExpectedSession {
+                    kernel: view.report.generation,
+                    stored: stored.and_then(|stored| stored.generation),
+                    variables: stored.map_or(0, |stored| stored.receipt.len() as u64),
+                    checkpoint: view.checkpoint,
+                    session,
+                }
+            });
+        ExpectedState {
+            run: None,
+            healthy_before: self.services.clone(),
+            sessions: sessions.collect(),
+            servers: self.servers.clone(),
+            shells: parts.list_shell_folders(),
+            clients: parts.hub.client_counts().0 as u64,
+        }
+    }
+}
+
+fn describe_cryo_refusal(refusal: cryo::CryoRefusal) -> String {
+    match refusal {
+        cryo::CryoRefusal::Full => "the disk is full".into(),
+        cryo::CryoRefusal::Raised(raised) => format!("{}: {}", raised.kind, raised.message),
+        cryo::CryoRefusal::Failed(why) | cryo::CryoRefusal::Losses(why) => why,
+        cryo::CryoRefusal::Kernel(kernel::KernelRefusal::Busy) => "its kernel is busy".into(),
+        other => format!("{other:?}"),
+    }
+}
+
+fn describe_blockers(running: &[QuiesceBlocker]) -> String {
+    let whats: Vec<&str> = running.iter().map(|one| one.what.as_str()).collect();
+    format!(
+        "{} still {} when the grace time was over",
+        whats.join(", "),
+        if whats.len() == 1 { "ran" } else { "run" }
+    )
+}
+
+fn not_quiesced(why: String, running: &[QuiesceBlocker]) -> Quiesced {
+    Quiesced {
+        quiesced: false,
+        why: Some(why),
+        running: running.iter().map(|one| one.id.clone()).collect(),
+        receipt: Vec::new(),
+        besides: Vec::new(),
+        expected: ExpectedState::default(),
+    }
+}

@@ -1,0 +1,296 @@
+//! A container that a run has brought lets nobody in until the keeper says that it is proved: what was
+//! done in one that is taken back would be lost.
+//!
+//! ```text
+//!  it begins ── a keeper? ──▶ doubted ── `osctl resume`, or no run places a container ──▶ trusted
+//!       └────────── none ──────────────────────────────────────────────────────────────────▲
+//! ```
+//!
+//! The keeper's word comes by a verb, so that nobody waits longer than the proof takes; one that is missed
+//! is made good by following the run.
+
+use super::keeper_client::send_keeper_request;
+use super::{AdmissionControl, EvolveHandle};
+use crate::companion::session_state::EvolveCheckpoints;
+use crate::protocol::evolve::{EvolveRunId, EvolveStage, EvolveStatus, KeeperReply, KeeperRequest};
+use std::io;
+use std::path::Path;
+use std::time::Duration;
+use tokio::time::{Instant, sleep, timeout};
+
+/// Between two questions to the keeper.
+const EVOLVE_STATUS_INTERVAL: Duration = Duration::from_millis(200);
+
+/// How long one answer may take.
+const EVOLVE_STATUS_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// How long one may take to listen: both are started together when the engine is.
+const EVOLVE_KEEPER_START_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// How long a keeper may give no answer that has said that the container is to be proved: it may be
+/// started again meanwhile, and takes it back then.
+const EVOLVE_KEEPER_LOST_TIMEOUT: Duration = Duration::from_secs(60);
+
+impl EvolveHandle {
+    /// Brings back what the last container has left, and lets others in when that is done and the
+    /// keeper trusts this one.
+    pub(crate) fn start_readiness_gate(&self, frozen: EvolveCheckpoints) {
+        if !self.settings.is_embedded && self.settings.keeper.exists() {
+            self.parts.gate.mark_unproved();
+            let evolve = self.clone();
+            tokio::spawn(async move {
+                // What it came back from is what it has to prove that it has.
+                evolve.parts.cryo.pin_newest().await;
+                wait_until_proved(
+                    &evolve.parts.gate,
+                    &evolve.settings.keeper,
+                    EVOLVE_KEEPER_START_TIMEOUT,
+                    EVOLVE_KEEPER_LOST_TIMEOUT,
+                )
+                .await;
+                evolve.parts.cryo.unpin_all();
+            });
+        }
+        self.start_restore(frozen);
+    }
+}
+
+async fn wait_until_proved(
+    gate: &AdmissionControl,
+    keeper: &Path,
+    listens: Duration,
+    lease: Duration,
+) {
+    let heard = async {
+        // Nothing was heard yet that would make it wait for longer.
+        let mut heard = (Instant::now(), listens);
+        loop {
+            match timeout(EVOLVE_STATUS_TIMEOUT, find_placing_run(keeper)).await {
+                Ok(Ok(Some(run))) => {
+                    // However it stops telling, it is asked again.
+                    let _ = timeout(lease, follow_run(keeper, run)).await;
+                    heard = (Instant::now(), lease);
+                }
+                Ok(Ok(None)) => return,
+                _ if heard.0.elapsed() > heard.1 => return,
+                _ => {}
+            }
+            sleep(EVOLVE_STATUS_INTERVAL).await;
+        }
+    };
+    tokio::select! {
+        () = gate.wait_proved() => {}
+        () = heard => gate.mark_proved(),
+    }
+    tracing::info!("others are let in");
+}
+
+/// The run that places a container which has not proved itself yet.
+async fn find_placing_run(keeper: &Path) -> io::Result<Option<EvolveRunId>> {
+    let status = fetch_keeper_status(keeper).await?;
+    Ok(status.latest_run.filter(|_| status.restart_pending))
+}
+
+/// What the keeper says of its latest run.
+async fn fetch_keeper_status(keeper: &Path) -> io::Result<EvolveStatus> {
+    match send_keeper_request(keeper, &KeeperRequest::Status {}).await? {
+        Some((KeeperReply::Status(status), _)) => Ok(status),
+        _ => Err(io::ErrorKind::InvalidData.into()),
+    }
+}
+
+/// The run that is on, as far as there is a keeper that says so.
+pub(super) async fn find_current_run(keeper: &Path) -> Option<EvolveRunId> {
+    let status = timeout(EVOLVE_STATUS_TIMEOUT, fetch_keeper_status(keeper))
+        .await
+        .ok()?
+        .ok()?;
+    status.latest_run.filter(|_| status.evolve_in_progress)
+}
+
+/// Returns when the keeper says that the run has ended and left the container in place; where no run was on, when
+/// none has begun for a while. As long as no keeper says so, it does not return.
+pub(super) async fn wait_not_replaced(keeper: &Path, run: Option<&EvolveRunId>) {
+    match run {
+        Some(run) => drop(follow_run(keeper, run.clone()).await),
+        None => sleep(EVOLVE_KEEPER_START_TIMEOUT).await,
+    }
+    loop {
+        if let Ok(Ok(status)) = timeout(EVOLVE_STATUS_TIMEOUT, fetch_keeper_status(keeper)).await {
+            let is_on = status.evolve_in_progress;
+            let is_replaced = run.is_some() && status.latest_status == Some(EvolveStage::Succeeded);
+            if !is_on && !is_replaced {
+                return;
+            }
+        }
+        sleep(EVOLVE_STATUS_INTERVAL).await;
+    }
+}
+
+/// Until the run has ended, or the keeper tells no more.
+async fn follow_run(keeper: &Path, run: EvolveRunId) -> io::Result<()> {
+    let question = KeeperRequest::Log {
+        run,
+        offset: 0,
+        follow: true,
+    };
+    let Some((mut reply, mut answer)) = send_keeper_request(keeper, &question).await? else {
+        return Ok(());
+    };
+    loop {
+        match reply {
+            KeeperReply::Record(record) if record.status.has_ended() => return Ok(()),
+            KeeperReply::Record(_) | KeeperReply::Log { .. } => {}
+            _ => return Ok(()),
+        }
+        match answer.next().await? {
+            Some(next) => reply = next,
+            None => return Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{AdmissionControl, find_current_run, wait_not_replaced, wait_until_proved};
+    use crate::companion::evolve::ListenerKind;
+    use crate::protocol::evolve::{EvolveStage, EvolveStatus, KeeperReply};
+    use std::path::Path;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+    use std::time::Duration;
+    use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
+    use tokio::net::UnixListener;
+    use tokio::time::{sleep, timeout};
+
+    /// A keeper that answers whether it places a container.
+    #[derive(Default)]
+    struct FakeStatusKeeper {
+        places: AtomicBool,
+        asked: AtomicUsize,
+    }
+
+    fn keeper(socket: &Path) -> (Arc<FakeStatusKeeper>, tokio::task::JoinHandle<()>) {
+        let listener = UnixListener::bind(socket).unwrap();
+        let keeper = Arc::new(FakeStatusKeeper::default());
+        keeper.places.store(true, Ordering::SeqCst);
+        let asked = keeper.clone();
+        let task = tokio::spawn(async move {
+            loop {
+                let (mut stream, _) = listener.accept().await.unwrap();
+                let mut line = String::new();
+                let mut reader = BufReader::new(&mut stream);
+                reader.read_line(&mut line).await.unwrap();
+                // Who wants to follow the run is hung up on.
+                if !line.contains("status") {
+                    continue;
+                }
+                asked.asked.fetch_add(1, Ordering::SeqCst);
+                let places = asked.places.load(Ordering::SeqCst);
+                let status = EvolveStatus {
+                    evolve_in_progress: places,
+                    latest_status: (!places).then_some(EvolveStage::RolledBack),
+                    restart_pending: places,
+                    latest_run: "20261120-193600".parse().ok(),
+                    ..EvolveStatus::default()
+                };
+                let answer = serde_json::to_string(&KeeperReply::Status(status)).unwrap();
+                let answer = format!("{answer}\n");
+                stream.write_all(answer.as_bytes()).await.unwrap();
+            }
+        });
+        (keeper, task)
+    }
+
+    /// Waits until it was asked twice more.
+    async fn asked(keeper: &FakeStatusKeeper) {
+        let twice_more = keeper.asked.load(Ordering::SeqCst) + 2;
+        let waited = timeout(Duration::from_secs(60), async {
+            while keeper.asked.load(Ordering::SeqCst) < twice_more {
+                sleep(Duration::from_millis(5)).await;
+            }
+        });
+        waited.await.expect("the keeper is asked again");
+    }
+
+    fn doubted() -> AdmissionControl {
+        let gate = AdmissionControl::default();
+        gate.mark_unproved();
+        gate
+    }
+
+    fn is_open(gate: &AdmissionControl) -> bool {
+        gate.admit(ListenerKind::Outside).is_some()
+    }
+
+    #[tokio::test]
+    async fn others_wait_until_the_run_that_brings_the_container_has_ended_or_says_so() {
+        let folder = tempfile::tempdir().unwrap();
+        let socket = folder.path().join("s");
+        let (keeper, task) = keeper(&socket);
+        let lease = Duration::from_secs(600);
+        for says_so in [true, false] {
+            keeper.places.store(true, Ordering::SeqCst);
+            let gate = doubted();
+            let (waiting, path) = (gate.clone(), socket.clone());
+            let waits =
+                tokio::spawn(async move { wait_until_proved(&waiting, &path, lease, lease).await });
+            asked(&keeper).await;
+            assert!(!is_open(&gate) && gate.admit(ListenerKind::Inside).is_some());
+            match says_so {
+                true => gate.mark_proved(),
+                false => keeper.places.store(false, Ordering::SeqCst),
+            }
+            waits.await.unwrap();
+            assert!(is_open(&gate));
+        }
+        task.abort();
+    }
+
+    #[tokio::test]
+    async fn a_container_at_rest_hears_the_end_of_its_run_from_any_keeper() {
+        let folder = tempfile::tempdir().unwrap();
+        let socket = folder.path().join("s");
+        assert_eq!(find_current_run(&socket).await, None);
+        let (first, task) = keeper(&socket);
+        let run = find_current_run(&socket).await.unwrap();
+        let waits = {
+            let socket = socket.clone();
+            tokio::spawn(async move { wait_not_replaced(&socket, Some(&run)).await })
+        };
+        asked(&first).await;
+        task.abort();
+        std::fs::remove_file(&socket).unwrap();
+        let (next, task) = keeper(&socket);
+        asked(&next).await;
+        assert!(!waits.is_finished());
+        next.places.store(false, Ordering::SeqCst);
+        waits.await.unwrap();
+        assert_eq!(find_current_run(&socket).await, None);
+        task.abort();
+    }
+
+    #[tokio::test]
+    async fn a_keeper_that_is_gone_holds_nobody_up_for_ever() {
+        let folder = tempfile::tempdir().unwrap();
+        let socket = folder.path().join("s");
+        let long = Duration::from_secs(600);
+        // Of one that ran once the socket is left.
+        drop(UnixListener::bind(&socket).unwrap());
+        let gate = doubted();
+        wait_until_proved(&gate, &socket, Duration::ZERO, long).await;
+        assert!(is_open(&gate));
+        std::fs::remove_file(&socket).unwrap();
+        let (keeper, task) = keeper(&socket);
+        let gate = doubted();
+        let (waiting, path) = (gate.clone(), socket.clone());
+        let waits = tokio::spawn(async move {
+            wait_until_proved(&waiting, &path, Duration::ZERO, Duration::ZERO).await
+        });
+        asked(&keeper).await;
+        assert!(!is_open(&gate));
+        task.abort();
+        waits.await.unwrap();
+        assert!(is_open(&gate));
+    }
+}

@@ -1,0 +1,85 @@
+//! Who is refused while the container comes to rest.
+
+use super::response::error_response;
+use crate::companion::evolve::{AdmissionControl, ListenerKind};
+use axum::extract::{Request, State};
+use axum::http::{HeaderValue, Method, StatusCode, header};
+use axum::middleware::Next;
+use axum::response::Response;
+
+/// Lets a request in, or says that it is to come again.
+pub(super) async fn admit_request(
+    State((gate, door)): State<(AdmissionControl, ListenerKind)>,
+    request: Request,
+    next: Next,
+) -> Response {
+    if changes_nothing(request.method(), request.uri().path()) {
+        return next.run(request).await;
+    }
+    let Some(pass) = gate.admit(door) else {
+        return evolving_response();
+    };
+    let response = next.run(request).await;
+    drop(pass);
+    response
+}
+
+fn evolving_response() -> Response {
+    let mut response = error_response(
+        StatusCode::SERVICE_UNAVAILABLE,
+        "evolving",
+        "the container is being evolved, or was just started, and takes nothing new yet",
+        Some("ask again in a moment; `osctl evolve status` tells how it goes"),
+    );
+    let later = HeaderValue::from_static("1");
+    response.headers_mut().insert(header::RETRY_AFTER, later);
+    response
+}
+
+/// What is answered always: looks, and what helps to come to rest.
+fn changes_nothing(method: &Method, path: &str) -> bool {
+    let is_in = |folders: &[&str]| folders.iter().any(|folder| path.starts_with(folder));
+    match *method {
+        // These start something, or ask a kernel.
+        Method::GET | Method::HEAD => {
+            !is_in(&["/pty", "/display", "/desktop", "/variables", "/history"])
+        }
+        Method::DELETE => is_in(&["/exec/", "/shell/"]),
+        Method::POST => path == "/interrupt" || path == "/evolve" || is_in(&["/evolve/"]),
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::changes_nothing;
+    use axum::http::Method;
+
+    #[test]
+    fn looks_are_always_answered_and_changes_are_not() {
+        for (method, path) in [
+            (Method::GET, "/ping"),
+            (Method::GET, "/exec/a"),
+            (Method::GET, "/files/etc/passwd"),
+            (Method::DELETE, "/exec/a"),
+            (Method::POST, "/interrupt"),
+            (Method::POST, "/evolve"),
+            (Method::GET, "/servers/a/mcp"),
+        ] {
+            assert!(changes_nothing(&method, path), "{method} {path}");
+        }
+        for (method, path) in [
+            (Method::POST, "/exec"),
+            (Method::POST, "/shell"),
+            (Method::PUT, "/files/a"),
+            (Method::DELETE, "/files/a"),
+            (Method::DELETE, "/sessions/a"),
+            (Method::GET, "/pty"),
+            (Method::GET, "/display/screenshot"),
+            (Method::POST, "/servers/a/mcp"),
+            (Method::POST, "/evolved"),
+        ] {
+            assert!(!changes_nothing(&method, path), "{method} {path}");
+        }
+    }
+}

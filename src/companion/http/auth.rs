@@ -1,0 +1,308 @@
+//! Who may ask: the token, the name by which we are called, and the page that calls.
+//!
+//! Loopback alone protects nothing: any web page can send requests there. The `Host` check stops
+//! DNS rebinding, the `Origin` check stops foreign pages, the token stops everyone else.
+
+use super::response::error_response;
+use super::service::ping_response;
+use crate::companion::CompanionSettings;
+use crate::companion::desktop::OneTimeTokens;
+use crate::protocol::hex::hex;
+use crate::protocol::proof::{MAX_NONCE_BYTES, prove_nonce};
+use crate::protocol::service::PingQuery;
+use axum::extract::{Query, Request, State};
+use axum::http::{HeaderMap, HeaderName, StatusCode, Uri, header};
+use axum::middleware::Next;
+use axum::response::Response;
+use sha2::{Digest, Sha256};
+use std::sync::Arc;
+use subtle::ConstantTimeEq;
+
+const API_KEY_HEADER: HeaderName = HeaderName::from_static("x-api-key");
+/// How a browser, which can't set headers of a WebSocket, presents the token.
+const TOKEN_SUBPROTOCOL_PREFIX: &str = "osctl.token.";
+const FETCH_SITE_HEADER: HeaderName = HeaderName::from_static("sec-fetch-site");
+/// What needs no token: the one asks for nothing, the other brings a code.
+const UNAUTHENTICATED_PATHS: [&str; 2] = [PING_PATH, "/desktop/enter"];
+const PING_PATH: &str = "/ping";
+/// A pass is no way to another pass.
+const DESKTOP_LINK_PATH: &str = "/desktop/link";
+const LOOPBACK_HOSTS: &[&str] = &["localhost", "127.0.0.1", "[::1]"];
+
+#[derive(Debug)]
+pub(super) struct HttpAuth {
+    /// SHA-256 of the token in hexadecimal; `None` lets everyone in.
+    token: Option<String>,
+    /// The same when everyone is let in, too: it proves whose companion this is.
+    digest: Option<String>,
+    hosts: Vec<String>,
+    tickets: OneTimeTokens,
+}
+
+impl HttpAuth {
+    pub(super) fn new(settings: &CompanionSettings, tickets: OneTimeTokens) -> Self {
+        Self {
+            token: settings.token.clone(),
+            digest: settings.digest.clone(),
+            hosts: settings.hosts.clone(),
+            tickets,
+        }
+    }
+
+    fn is_known_host(&self, host: &str) -> bool {
+        let name = without_port(host);
+        LOOPBACK_HOSTS.iter().any(|l| name.eq_ignore_ascii_case(l))
+            || self.hosts.iter().any(|h| name.eq_ignore_ascii_case(h))
+    }
+
+    /// The answer to a nonce that `GET /ping` brings.
+    fn prove_nonce(&self, uri: &Uri) -> Option<String> {
+        let query = Query::<PingQuery>::try_from_uri(uri).ok()?;
+        let nonce = query.0.nonce.filter(|n| n.len() <= MAX_NONCE_BYTES)?;
+        Some(prove_nonce(self.digest.as_deref()?, &nonce))
+    }
+
+    fn has_valid_token(&self, headers: &HeaderMap) -> bool {
+        let Some(expected) = &self.token else {
+            return true;
+        };
+        let given = presented_token(headers).unwrap_or_default();
+        let digest = hex(Sha256::digest(given.as_bytes()));
+        digest.as_bytes().ct_eq(expected.as_bytes()).into()
+    }
+
+    /// Whether a browser's pass opens this. Pages of other ports send the cookie, too, and say so.
+    fn has_pass(&self, path: &str, headers: &HeaderMap, host: &str) -> bool {
+        let is_ours = ["/desktop/", "/display/"]
+            .iter()
+            .any(|p| path.starts_with(p));
+        let site = header_text(headers, FETCH_SITE_HEADER);
+        let name = cookie_name(host);
+        is_ours
+            && path != DESKTOP_LINK_PATH
+            && site.is_none_or(|site| ["same-origin", "none"].contains(&site))
+            && cookie_values(headers, &name).any(|pass| self.tickets.is_valid_cookie(pass))
+    }
+}
+
+/// The name of a browser's pass: cookies are sent to all ports of a host.
+pub(super) fn cookie_name(host: &str) -> String {
+    let port = host.strip_prefix(without_port(host)).unwrap_or_default();
+    let port = port.trim_start_matches(':');
+    format!("osctl_{}", if port.is_empty() { "80" } else { port })
+}
+
+fn cookie_values<'a>(headers: &'a HeaderMap, name: &'a str) -> impl Iterator<Item = &'a str> {
+    let lines = headers.get_all(header::COOKIE).iter();
+    let pairs = lines
+        .filter_map(|line| line.to_str().ok())
+        .flat_map(|line| line.split(';'));
+    pairs.filter_map(move |pair| {
+        let (key, value) = pair.split_once('=')?;
+        (key.trim() == name).then_some(value.trim())
+    })
+}
+
+pub(super) async fn authenticate_request(
+    State(guard): State<Arc<HttpAuth>>,
+    request: Request,
+    next: Next,
+) -> Response {
+    let headers = request.headers();
+    // HTTP/1.1 has the name in the header, an absolute request line has it in the URI.
+    let host = header_text(headers, header::HOST)
+        .or(request.uri().authority().map(|a| a.as_str()))
+        .unwrap_or_default();
+    if !guard.is_known_host(host) {
+        let message = format!("requests to the host `{host}` are not served");
+        return error_response(
+            StatusCode::FORBIDDEN,
+            "foreign_host",
+            message,
+            Some("call it `127.0.0.1` or `localhost`, or add the name to `hosts` in osctl.yaml"),
+        );
+    }
+    if let Some(origin) = header_text(headers, header::ORIGIN)
+        && !is_same_origin(origin, host)
+    {
+        let message = format!("pages of `{origin}` are not served");
+        return error_response(StatusCode::FORBIDDEN, "foreign_origin", message, None);
+    }
+    let path = request.uri().path();
+    if path == PING_PATH
+        && let Some(proof) = guard.prove_nonce(request.uri())
+    {
+        return ping_response(Some(proof));
+    }
+    let is_open = UNAUTHENTICATED_PATHS.contains(&path);
+    if !is_open && !guard.has_pass(path, headers, host) && !guard.has_valid_token(headers) {
+        let (kind, message) = match presented_token(headers) {
+            Some(_) => ("wrong_token", "the token is not this instance's"),
+            None => ("missing_token", "the token is missing"),
+        };
+        let hint = match path.starts_with("/desktop") {
+            true => "`osctl desktop` opens it in a browser",
+            false => "send `Authorization: Bearer TOKEN`; `osctl status` names the token's file",
+        };
+        let mut response = error_response(StatusCode::UNAUTHORIZED, kind, message, Some(hint));
+        response.headers_mut().insert(
+            header::WWW_AUTHENTICATE,
+            header::HeaderValue::from_static("Bearer"),
+        );
+        return response;
+    }
+    next.run(request).await
+}
+
+fn presented_token(headers: &HeaderMap) -> Option<&str> {
+    let bearer = header_text(headers, header::AUTHORIZATION).and_then(|value| {
+        let (scheme, token) = value.split_once(' ')?;
+        scheme
+            .eq_ignore_ascii_case("bearer")
+            .then_some(token.trim())
+    });
+    bearer
+        .or_else(|| header_text(headers, API_KEY_HEADER))
+        .or_else(|| subprotocol_token(headers))
+}
+
+fn subprotocol_token(headers: &HeaderMap) -> Option<&str> {
+    let offered = header_text(headers, header::SEC_WEBSOCKET_PROTOCOL)?.split(',');
+    offered
+        .map(str::trim)
+        .find_map(|protocol| protocol.strip_prefix(TOKEN_SUBPROTOCOL_PREFIX))
+}
+
+fn header_text(headers: &HeaderMap, name: HeaderName) -> Option<&str> {
+    headers.get(name)?.to_str().ok()
+}
+
+fn without_port(host: &str) -> &str {
+    match host.rfind(':') {
+        // In `[::1]` every colon is part of the name.
+        Some(colon) if !host[colon..].contains(']') => &host[..colon],
+        _ => host,
+    }
+}
+
+/// Scheme, name and port: the companion speaks plain HTTP.
+fn is_same_origin(origin: &str, host: &str) -> bool {
+    let full = |name: &str| {
+        if without_port(name) == name {
+            format!("{name}:80")
+        } else {
+            name.to_owned()
+        }
+    };
+    origin
+        .strip_prefix("http://")
+        .is_some_and(|name| full(name).eq_ignore_ascii_case(&full(host)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{HttpAuth, cookie_name, is_same_origin, without_port};
+    use crate::companion::desktop::OneTimeTokens;
+    use axum::http::{HeaderMap, HeaderValue};
+
+    fn guard() -> HttpAuth {
+        HttpAuth {
+            token: None,
+            digest: None,
+            hosts: vec!["box.example".into()],
+            tickets: OneTimeTokens::new(None),
+        }
+    }
+
+    #[test]
+    fn a_pass_opens_the_desktop_alone_and_for_its_own_pages_alone() {
+        let guard = guard();
+        let pass = guard
+            .tickets
+            .redeem_token(&guard.tickets.issue_token().unwrap())
+            .unwrap();
+        let host = "127.0.0.1:8080";
+        let header = |name: &str, value: &str| {
+            let cookie = format!("a=b; {name}={pass}; c=d");
+            let mut headers = HeaderMap::new();
+            headers.insert("cookie", HeaderValue::from_str(&cookie).unwrap());
+            headers.insert("sec-fetch-site", HeaderValue::from_str(value).unwrap());
+            headers
+        };
+        let ours = header("osctl_8080", "same-origin");
+        assert!(guard.has_pass("/desktop/socket", &ours, host));
+        assert!(guard.has_pass("/display/screenshot", &ours, host));
+        for path in [
+            "/exec",
+            "/desktop/link",
+            "/files/etc/passwd",
+            "/",
+            "/desktopx",
+        ] {
+            assert!(!guard.has_pass(path, &ours, host), "{path}");
+        }
+        for site in ["same-site", "cross-site"] {
+            let theirs = header("osctl_8080", site);
+            assert!(
+                !guard.has_pass("/display/screenshot", &theirs, host),
+                "{site}"
+            );
+        }
+        let other = header("osctl_8081", "same-origin");
+        assert!(!guard.has_pass("/desktop/", &other, host));
+    }
+
+    #[test]
+    fn a_pass_is_named_after_the_port() {
+        assert_eq!(cookie_name("127.0.0.1:8080"), "osctl_8080");
+        assert_eq!(cookie_name("[::1]:9"), "osctl_9");
+        assert_eq!(cookie_name("localhost"), "osctl_80");
+    }
+
+    #[test]
+    fn only_loopback_and_configured_names_are_known() {
+        let guard = guard();
+        for name in [
+            "localhost:8080",
+            "127.0.0.1:9",
+            "[::1]:8080",
+            "LOCALHOST",
+            "box.example:8080",
+        ] {
+            assert!(guard.is_known_host(name), "{name}");
+        }
+        for name in [
+            "",
+            "evil.example",
+            "127.0.0.1.evil.example",
+            "localhost.evil",
+            "::1",
+            "[::2]:8080",
+            "127.0.0.2",
+        ] {
+            assert!(!guard.is_known_host(name), "{name}");
+        }
+    }
+
+    #[test]
+    fn an_origin_must_match_in_scheme_name_and_port() {
+        assert!(is_same_origin("http://127.0.0.1:8080", "127.0.0.1:8080"));
+        assert!(is_same_origin("http://localhost", "localhost:80"));
+        for origin in [
+            "https://127.0.0.1:8080",
+            "http://127.0.0.1:8081",
+            "http://localhost:8080",
+            "null",
+            "http://127.0.0.1",
+        ] {
+            assert!(!is_same_origin(origin, "127.0.0.1:8080"), "{origin}");
+        }
+    }
+
+    #[test]
+    fn a_port_is_told_from_an_address() {
+        assert_eq!(without_port("[::1]:80"), "[::1]");
+        assert_eq!(without_port("[::1]"), "[::1]");
+        assert_eq!(without_port("a:80"), "a");
+    }
+}

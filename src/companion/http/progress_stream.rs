@@ -1,0 +1,65 @@
+//! Work that takes long, told as it goes on: how far it is, and in the end what came of it.
+
+use super::stream::StreamFormat;
+use crate::protocol::error::ApiError;
+use crate::protocol::progress::ProgressEvent;
+use axum::body::{Body as Streamed, Bytes};
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use serde::Serialize;
+use std::convert::Infallible;
+use std::time::Duration;
+use tokio::sync::mpsc;
+
+/// How often progress is told.
+const PROGRESS_EVENT_INTERVAL: Duration = Duration::from_millis(200);
+
+/// How far it is: bytes that were moved, and of how many where that can be told.
+pub(super) trait ByteProgress: Send + 'static {
+    fn moved_bytes(&self) -> (u64, Option<u64>);
+}
+
+impl<F: Fn() -> (u64, Option<u64>) + Send + 'static> ByteProgress for F {
+    fn moved_bytes(&self) -> (u64, Option<u64>) {
+        self()
+    }
+}
+
+/// Tells of it in that form; a client that leaves is not told, and the work goes on.
+pub(super) fn stream_progress<R: Serialize + Send + 'static>(
+    form: StreamFormat,
+    measure: impl ByteProgress,
+    work: impl Future<Output = Result<R, (StatusCode, ApiError)>> + Send + 'static,
+) -> Response {
+    let (pieces, told) = mpsc::channel::<Result<Bytes, Infallible>>(8);
+    tokio::spawn(async move {
+        let mut work = std::pin::pin!(work);
+        let mut last = 0;
+        let end = loop {
+            tokio::select! {
+                done = &mut work => break match done {
+                    Ok(reply) => ProgressEvent::Done { reply: Box::new(reply) },
+                    Err((status, error)) => ProgressEvent::Failed { status: status.as_u16(), error },
+                },
+                () = tokio::time::sleep(PROGRESS_EVENT_INTERVAL) => {
+                    let (bytes, total) = measure.moved_bytes();
+                    if bytes != last {
+                        last = bytes;
+                        let words = ProgressEvent::<R>::Progress { bytes, total };
+                        // A client that has left is not told; the work goes on.
+                        let _ = pieces.try_send(Ok(form.encode_line(&words)));
+                    }
+                }
+            }
+        };
+        let _ = pieces.send(Ok(form.encode_line(&end))).await;
+    });
+    let stream = futures_util::stream::unfold(told, |mut told| async move {
+        told.recv().await.map(|piece| (piece, told))
+    });
+    (
+        [(header::CONTENT_TYPE, form.content_type())],
+        Streamed::from_stream(stream),
+    )
+        .into_response()
+}

@@ -1,0 +1,254 @@
+//! What comes from the process: output, frames, its end.
+
+use super::KernelOwner;
+use super::detached::StartAction;
+use super::job::{KernelJob, KernelJobOutcome};
+use crate::companion::kernel::KernelAnswer;
+use crate::companion::kernel::KernelRefusal;
+use crate::companion::kernel::connection::{KernelCounts, KernelFrame, KernelHello};
+use crate::companion::kernel::exit_reason::raised_error;
+use crate::companion::kernel::policy::{KernelPolicyEvent, KernelPolicyState};
+use crate::companion::kernel::process::ProcessEvent;
+use crate::companion::kernel::supervisor::KernelExit;
+use crate::companion::runs::SpillFiles;
+use crate::protocol::BODY_VERSION;
+use crate::protocol::kernel::{KernelReport, OutputStream, RunEventKind, RunStatus};
+use tokio::time::Instant;
+
+/// Bytes of output between two runs that are logged.
+const MAX_STRAY_OUTPUT_BYTES: usize = 4 << 10;
+
+impl KernelOwner {
+    pub(super) async fn handle_event(&mut self, news: ProcessEvent) {
+        match news {
+            ProcessEvent::Output(stream, bytes) => self.handle_output(stream, bytes).await,
+            ProcessEvent::Frame(frame) => self.handle_frame(frame).await,
+            ProcessEvent::Broken(why) => {
+                tracing::warn!("the kernel is ended: {why}");
+                self.trouble.clone_from(&why);
+                // One that is being ended has its reason already.
+                if !matches!(self.state, KernelPolicyState::Killed { .. }) {
+                    self.broken = Some(why);
+                }
+                self.apply_event(KernelPolicyEvent::Broken);
+            }
+            ProcessEvent::Ended(ended) => self.handle_exit(&ended).await,
+        }
+    }
+
+    async fn handle_output(&mut self, stream: OutputStream, mut bytes: Vec<u8>) {
+        match &self.current {
+            Some(KernelJob::Run(run)) => {
+                let run = run.clone();
+                let rest = run.write_output(stream, &bytes);
+                if rest > 0 {
+                    bytes.drain(..bytes.len() - rest);
+                    let folder = &self.settings.runs;
+                    self.spill.write_output(folder, &run, stream, bytes).await;
+                }
+            }
+            _ => self.log_stray_output(&bytes),
+        }
+    }
+
+    /// Output of threads and processes that a run left behind: nobody waits for it, so the log
+    /// gets its beginning.
+    fn log_stray_output(&mut self, bytes: &[u8]) {
+        let room = MAX_STRAY_OUTPUT_BYTES.saturating_sub(self.strayed);
+        self.strayed += bytes.len();
+        if room > 0 && !bytes.is_empty() {
+            let text = String::from_utf8_lossy(&bytes[..bytes.len().min(room)]).into_owned();
+            let rest = if bytes.len() > room {
+                " … and more, which is dropped"
+            } else {
+                ""
+            };
+            tracing::info!("output between runs: {}{rest}", text.trim_end());
+        }
+    }
+
+    async fn handle_frame(&mut self, frame: KernelFrame) {
+        match (frame, &self.current) {
+            (KernelFrame::Hello(hello), _) => self.handle_hello(hello),
+            (KernelFrame::Display(shown), Some(KernelJob::Run(run))) => {
+                run.add_event(RunEventKind::Display(shown))
+            }
+            (KernelFrame::Result(shown), Some(KernelJob::Run(run))) => {
+                run.add_event(RunEventKind::Result(shown))
+            }
+            (KernelFrame::Clear { wait }, Some(KernelJob::Run(run))) => {
+                run.add_event(RunEventKind::Clear { wait })
+            }
+            // What interrupted code raises is told with the reason, once.
+            (KernelFrame::Error { error }, Some(KernelJob::Run(_))) if self.stop.is_some() => {
+                self.raised = Some(error);
+            }
+            (KernelFrame::Error { error }, Some(KernelJob::Run(run))) => {
+                run.add_event(RunEventKind::Error { error })
+            }
+            (KernelFrame::Done { status, counts }, Some(KernelJob::Run(_)))
+                if self.outcome.is_none() =>
+            {
+                self.counts = counts;
+                self.drain_output().await;
+                self.finish_job(KernelJobOutcome::Run(status));
+            }
+            (KernelFrame::Reply { counts, .. }, _)
+                if matches!(self.state, KernelPolicyState::Starting { .. }) =>
+            {
+                self.counts = counts;
+                self.handle_ready();
+            }
+            (KernelFrame::Reply { .. }, None) if self.state == KernelPolicyState::Probing => {
+                self.apply_event(KernelPolicyEvent::Done)
+            }
+            (
+                KernelFrame::Reply {
+                    error: None,
+                    counts,
+                    ..
+                },
+                Some(KernelJob::Part { .. }),
+            ) if self.outcome.is_none() => {
+                self.counts = counts;
+                self.detach_kernel().await;
+            }
+            (KernelFrame::Reply { counts, .. }, Some(_))
+                if self.state == KernelPolicyState::Probing =>
+            {
+                self.counts = counts;
+                self.drain_output().await;
+                self.conclude_job();
+            }
+            (
+                KernelFrame::Reply {
+                    value,
+                    error,
+                    counts,
+                },
+                Some(KernelJob::Ask { .. } | KernelJob::Part { .. }),
+            ) => {
+                self.counts = counts;
+                self.finish_job(KernelJobOutcome::Ask(error.map_or(Ok(value), Err)));
+            }
+            (KernelFrame::Progress { bytes }, _) => self.moved = bytes,
+            // A body from before it could be asked that: nothing is wrong with the kernel.
+            (KernelFrame::Refused { error }, Some(KernelJob::Ask { question, .. }))
+                if question.is_long() && self.outcome.is_none() =>
+            {
+                self.finish_job(KernelJobOutcome::Ask(Err(error)));
+            }
+            (KernelFrame::Refused { error }, _) => {
+                tracing::error!("the kernel refused a request: {}", error.message);
+                self.apply_event(KernelPolicyEvent::Broken);
+            }
+            (late, _) => tracing::debug!("a frame that nobody waits for: {late:?}"),
+        }
+    }
+
+    fn handle_hello(&mut self, hello: KernelHello) {
+        if hello.protocol != BODY_VERSION {
+            self.trouble = format!(
+                "the kernel speaks protocol {}, this companion {BODY_VERSION}",
+                hello.protocol
+            );
+            tracing::error!("{}", self.trouble);
+            return self.apply_event(KernelPolicyEvent::Broken);
+        }
+        // It is ready when it has its packages, which may keep it from ever being.
+        self.hello = Some(hello);
+    }
+
+    fn handle_ready(&mut self) {
+        let Some(hello) = &self.hello else { return };
+        let birth = std::mem::replace(&mut self.birth, StartAction::New);
+        let is_new = birth == StartAction::New;
+        match birth {
+            StartAction::New => self.ledger.begin_empty(),
+            StartAction::Same => {}
+            StartAction::Restored => self.ledger.begin_restored(),
+        }
+        let (body, generation) = (&hello.body_version, self.ledger.generation());
+        let session = &self.session;
+        tracing::info!(
+            session,
+            python = hello.python,
+            body,
+            generation,
+            "kernel is ready"
+        );
+        self.apply_event(KernelPolicyEvent::Ready);
+        self.remove_checkpoint_mark();
+        self.answer_returning(Ok(self.ledger.peek_report(generation, None)));
+        if is_new {
+            self.restore_next();
+        }
+        for waiting in std::mem::take(&mut self.restarts) {
+            let report = self.ledger.record_report(generation, None);
+            // Whoever asked may have left.
+            let _ = waiting.send(Ok(KernelAnswer::without_value(report)));
+        }
+    }
+
+    pub(super) async fn drain_output(&mut self) {
+        let Some(process) = &self.process else { return };
+        for (stream, bytes) in process.drain_output() {
+            self.handle_output(stream, bytes).await;
+        }
+    }
+
+    async fn handle_exit(&mut self, ended: &KernelExit) {
+        self.drain_output().await;
+        let last_words = self
+            .process
+            .take()
+            .map(|p| p.stderr_tail())
+            .unwrap_or_default();
+        self.deadline = None;
+        (self.outcome, self.raised) = (None, None);
+        self.answer_interrupts(&KernelReport::lost(self.ledger.generation()));
+        let stop = self.stop.take();
+        // The policy kills without another reason what does not stop.
+        let did_not_stop =
+            matches!(self.state, KernelPolicyState::Killed { .. }) && self.broken.is_none();
+        let how = match std::mem::take(&mut self.broken) {
+            Some(why) => format!("it was ended because {why}"),
+            None => self.deaths.describe_exit(ended),
+        };
+        tracing::warn!("the kernel ended: {how}");
+        if matches!(self.state, KernelPolicyState::Starting { .. }) || self.trouble.is_empty() {
+            self.trouble = [how.clone(), last_words].join("\n").trim_end().to_owned();
+        }
+        match self.current.take() {
+            Some(KernelJob::Run(run)) => {
+                let (status, error) = match stop {
+                    Some(stop) => {
+                        let how = (!did_not_stop).then_some(how.as_str());
+                        (RunStatus::Interrupted, stop.kernel_lost_error(how))
+                    }
+                    None => {
+                        let message = format!(
+                            "the kernel ended while it ran this code: {how}; its state is lost"
+                        );
+                        (RunStatus::Failed, raised_error("KernelDied", message))
+                    }
+                };
+                run.add_event(RunEventKind::Error { error });
+                let generation = self.ledger.generation();
+                self.ledger.record_report(generation, None);
+                run.finish(status, KernelReport::lost(generation));
+            }
+            Some(job) => self.abandon_job(job, &KernelRefusal::NoKernel(how)),
+            None => {}
+        }
+        self.answer_returning(Err(KernelRefusal::NoKernel(self.trouble.clone())));
+        self.birth = StartAction::New;
+        self.spill = SpillFiles::default();
+        self.hello = None;
+        self.counts = KernelCounts::default();
+        self.emptied = 0;
+        self.used = Instant::now();
+        self.changed = self.used;
+        self.apply_event(KernelPolicyEvent::Died);
+    }
+}

@@ -1,0 +1,213 @@
+//! Bringing a kernel's variables back before anything else is asked of it, once in the owner's life.
+//!
+//! A generation that can't be reloaded gives way to the one before it. When none can, the kernel is
+//! empty, which its replies then say.
+
+use super::KernelOwner;
+use super::job::KernelJob;
+use crate::companion::cryo;
+use crate::companion::kernel::connection::KernelQuery;
+use crate::companion::kernel::generation_store::GenerationStore;
+use crate::companion::kernel::policy::KernelPolicyState;
+use crate::companion::kernel::{KernelAnswer, KernelRefusal, KernelSettings};
+use crate::protocol::restored::{RestoredFrom, SkippedGeneration};
+use serde_json::Value;
+use std::collections::VecDeque;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use tokio::sync::oneshot;
+
+/// How long it may take, by itself: whoever raises the container waits for no longer than two
+/// minutes, and what hangs must not keep it from starting. By hand it takes as long as it takes.
+pub(super) const AUTO_RELOAD_TIMEOUT: Duration = Duration::from_secs(90);
+
+/// What is still to be tried.
+#[derive(Debug)]
+pub(super) struct KernelRestore {
+    left: VecDeque<PathBuf>,
+    /// What is being tried.
+    folder: PathBuf,
+    /// The answer to that.
+    on: Option<oneshot::Receiver<Result<KernelAnswer, KernelRefusal>>>,
+    /// What a kernel has died with.
+    fatal: PathBuf,
+    /// What could not be reloaded.
+    skipped: Vec<SkippedGeneration>,
+}
+
+impl KernelRestore {
+    /// Everything that the last life has stored, unless it was ended by wish; before that, what
+    /// comes first.
+    pub(super) fn from_stored(
+        ledger: &GenerationStore,
+        settings: &KernelSettings,
+        session: &str,
+        first: Vec<PathBuf>,
+    ) -> Self {
+        let mut left = VecDeque::from(first);
+        if ledger.is_stored() {
+            left.extend(cryo::reloadable_generations(&settings.cryo, session));
+        }
+        let skipped = match left.is_empty() && ledger.is_stored() {
+            true => cryo::damaged_generations_above(&settings.cryo, session, 0),
+            false => Vec::new(),
+        };
+        Self {
+            left,
+            skipped,
+            ..Self::empty()
+        }
+    }
+
+    /// Nothing comes back by itself.
+    pub(super) fn empty() -> Self {
+        Self {
+            left: VecDeque::new(),
+            folder: PathBuf::new(),
+            on: None,
+            fatal: PathBuf::new(),
+            skipped: Vec::new(),
+        }
+    }
+
+    /// Why nothing came back.
+    pub(super) fn failure_reason(&self) -> Option<&str> {
+        self.skipped.first().map(|first| &*first.why)
+    }
+
+    /// What could not be reloaded is of no interest any more.
+    pub(super) fn forget_failure(&mut self) {
+        self.skipped.clear();
+    }
+
+    pub(super) fn is_on(&self) -> bool {
+        self.on.is_some()
+    }
+
+    fn skip_current(&mut self, why: String) {
+        if let Some(generation) = cryo::generation_number_of(&self.folder) {
+            self.skipped.push(SkippedGeneration { generation, why });
+        }
+    }
+
+    /// The kernel has ended meanwhile. That need not be due to what it reloaded: the next kernel tries it once more.
+    fn retry_after_exit(&mut self) {
+        if self.fatal == self.folder {
+            return self.skip_current("the kernel ended twice while it was reloaded".into());
+        }
+        self.fatal.clone_from(&self.folder);
+        self.left.push_front(self.folder.clone());
+    }
+}
+
+impl KernelOwner {
+    pub(super) fn restore_next(&mut self) {
+        if self.thaw.on.take().is_some() {
+            self.thaw.retry_after_exit();
+        }
+        let Some(folder) = self.thaw.left.pop_front() else {
+            // Nothing comes back any more, in later lives neither, unless it is stored again.
+            if !self.ledger.is_restore_settled() {
+                self.ledger.note_stored(false);
+            }
+            return;
+        };
+        let (done, answer) = oneshot::channel();
+        tracing::info!(session = self.session, "reloading `{}`", folder.display());
+        self.thaw.folder.clone_from(&folder);
+        let question = KernelQuery::CryoReload { folder };
+        self.queue.push_front(KernelJob::Ask {
+            question,
+            quiet: true,
+            done,
+        });
+        self.thaw.on = Some(answer);
+    }
+
+    /// Looks what came of it; called when a job has ended.
+    pub(super) fn check_restore(&mut self) {
+        let Some(answer) = &mut self.thaw.on else {
+            return;
+        };
+        match answer.try_recv() {
+            Err(oneshot::error::TryRecvError::Empty) => {}
+            Ok(Ok(KernelAnswer { value: Ok(_), .. })) => {
+                self.thaw.left.clear();
+                self.thaw.on = None;
+            }
+            Ok(Ok(KernelAnswer {
+                value: Err(error), ..
+            })) => {
+                self.thaw.on = None;
+                self.thaw.skip_current(error.message.clone());
+                tracing::error!("it can't be reloaded: {}: {}", error.kind, error.message);
+                // One that takes too long, or was stopped, is not made better by an older one.
+                if matches!(error.kind.as_str(), "Timeout" | "Interrupted") {
+                    self.thaw.left.clear();
+                }
+                self.restore_next();
+            }
+            // The next kernel begins with it where it is ready.
+            Ok(Err(_)) | Err(oneshot::error::TryRecvError::Closed) => {
+                self.thaw.on = None;
+                self.thaw.retry_after_exit();
+            }
+        }
+    }
+
+    /// What was stored is not to come back by itself.
+    pub(super) fn forget_stored(&mut self) {
+        self.thaw = KernelRestore::empty();
+        self.ledger.note_stored(false);
+    }
+
+    /// What a reload has brought back, and from where.
+    pub(super) fn restored_origin(&mut self, folder: &Path, value: &Value) -> Option<RestoredFrom> {
+        let mut from = cryo::describe_restored(folder, value, &self.settings.data)?;
+        if self.thaw.is_on() {
+            from.skipped =
+                cryo::damaged_generations_above(&self.settings.cryo, &from.name, from.generation);
+            let tried = self.thaw.skipped.iter();
+            from.skipped
+                .extend(tried.filter(|t| t.generation > from.generation).cloned());
+            cryo::write_reload_record(folder, &self.session, &from);
+        }
+        self.thaw.forget_failure();
+        let session = &self.session;
+        let (generation, lost) = (from.generation, from.lost_count);
+        tracing::info!(session, generation, lost, "its variables are back");
+        Some(from)
+    }
+
+    /// A store is of the kernel that is there when it is asked for, unless one is yet to come: the next one may be empty.
+    pub(super) fn bind_generation(&self, question: &mut KernelQuery) {
+        if let KernelQuery::CryoStore { seen, .. } = question
+            && !matches!(self.state, KernelPolicyState::Starting { .. })
+            && !self.thaw.is_on()
+        {
+            seen.get_or_insert(self.ledger.generation());
+        }
+    }
+
+    /// Looks at a job that is about to begin.
+    ///
+    /// # Errors
+    /// A store of another kernel than this one.
+    pub(super) fn prepare_store(&self, job: &mut KernelJob) -> Result<(), KernelRefusal> {
+        let KernelJob::Ask {
+            question: KernelQuery::CryoStore { runs, seen, .. },
+            ..
+        } = job
+        else {
+            return Ok(());
+        };
+        *runs = self.run_count.count();
+        let generation = self.ledger.generation();
+        match *seen {
+            Some(seen) if seen != generation => {
+                Err(KernelRefusal::OtherGeneration { seen, generation })
+            }
+            _ => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,249 @@
+//! Which era of the protocol a server is of, and how messages are dressed for it: pure functions.
+//!
+//! Servers of the older era are shaken hands with, and may refuse what the newest revision says with every
+//! request. Those that know the newest alone refuse the handshake, and want an envelope around each request.
+//!
+//! ```text
+//!            refuses `initialize`             answers `server/discover`
+//! Handshake ──────────────────────▶ (asked) ──────────────────────────▶ Stateless
+//! ```
+
+use crate::companion::mcp::client::McpClient;
+use crate::companion::mcp::message::{self, RpcMessage, Span, find_value};
+use crate::companion::mcp::server::NEWEST_HANDSHAKE_REVISION;
+use bytes::Bytes;
+
+/// The revision without a handshake.
+pub(in crate::companion::mcp) const STATELESS_REVISION: &str = "2026-07-28";
+
+/// What every request of that revision says of itself.
+pub(in crate::companion::mcp) const META_PROTOCOL_VERSION: &str =
+    "io.modelcontextprotocol/protocolVersion";
+pub(in crate::companion::mcp) const META_CLIENT_CAPABILITIES: &str =
+    "io.modelcontextprotocol/clientCapabilities";
+const META_CLIENT_INFO: &str = "io.modelcontextprotocol/clientInfo";
+const META_LOG_LEVEL: &str = "io.modelcontextprotocol/logLevel";
+const ENVELOPE_META_KEYS: [&str; 4] = [
+    META_PROTOCOL_VERSION,
+    META_CLIENT_INFO,
+    META_CLIENT_CAPABILITIES,
+    META_LOG_LEVEL,
+];
+/// Where a server says who it is.
+const META_SERVER_INFO: &str = "io.modelcontextprotocol/serverInfo";
+
+/// What a client of the older era can be asked for a server of the newest.
+const CLIENT_REQUEST_CAPABILITIES: [&str; 3] = ["sampling", "elicitation", "roots"];
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum ProtocolRevision {
+    Handshake,
+    Stateless,
+}
+
+/// What is said of ourselves.
+pub(super) fn own_envelope() -> String {
+    let info = serde_json::json!({"name": "osctl", "version": env!("CARGO_PKG_VERSION")});
+    format!(
+        r#""{META_PROTOCOL_VERSION}":"{STATELESS_REVISION}","{META_CLIENT_INFO}":{info},"{META_CLIENT_CAPABILITIES}":{{}}"#
+    )
+}
+
+/// What is said of a client: what it said in its own handshake, as far as it counts.
+pub(super) fn client_envelope(member: &McpClient, level: Option<&str>) -> String {
+    let hello = member.hello.as_deref().unwrap_or_default();
+    let hello = std::str::from_utf8(hello).unwrap_or_default();
+    let level = level.map(|level| format!(r#","{META_LOG_LEVEL}":{level}"#));
+    let level = level.unwrap_or_default();
+    let Some(info) = find_value(hello, &["clientInfo"]) else {
+        return own_envelope() + &level;
+    };
+    let can = CLIENT_REQUEST_CAPABILITIES.iter().filter_map(|name| {
+        let span = find_value(hello, &["capabilities", name])?;
+        Some(format!("\"{name}\":{}", &hello[span]))
+    });
+    let can = can.collect::<Vec<_>>().join(",");
+    let info = &hello[info];
+    format!(
+        r#""{META_PROTOCOL_VERSION}":"{STATELESS_REVISION}","{META_CLIENT_INFO}":{info},"{META_CLIENT_CAPABILITIES}":{{{can}}}{level}"#
+    )
+}
+
+/// Whether a request says of itself what the newest revision wants.
+pub(super) fn is_enveloped(message: &RpcMessage) -> bool {
+    message
+        .param_span(&["_meta", META_PROTOCOL_VERSION])
+        .is_some()
+}
+
+/// A request with an envelope; as it is, where it has one or there is no place for it.
+pub(super) fn with_envelope(message: RpcMessage, envelope: &str) -> RpcMessage {
+    if is_enveloped(&message) {
+        return message;
+    }
+    if let Some(meta) = message.param_span(&["_meta"]) {
+        return with_fields(message, meta, envelope);
+    }
+    with_params(message, &format!("\"_meta\":{{{envelope}}}"))
+}
+
+/// A request with more parameters.
+pub(super) fn with_params(message: RpcMessage, fields: &str) -> RpcMessage {
+    if let Some(params) = message.param_span(&[]) {
+        return with_fields(message, params, fields);
+    }
+    let text = message.text();
+    let Some(end) = text.iter().rposition(|byte| *byte == b'}') else {
+        return message;
+    };
+    let params = format!(",\"params\":{{{fields}}}");
+    replace_span(&message, end..end, &params)
+}
+
+/// The same, with more fields in the object that lies there.
+fn with_fields(message: RpcMessage, object: Span, fields: &str) -> RpcMessage {
+    let inner = &message.text()[object.start..object.end];
+    let rest = inner.strip_prefix(b"{").map(<[u8]>::trim_ascii_start);
+    let comma = match rest {
+        Some(rest) if rest.starts_with(b"}") => "",
+        Some(_) => ",",
+        // Parameters by position have no names.
+        None => return message,
+    };
+    let start = object.start + 1;
+    replace_span(&message, start..start, &format!("{fields}{comma}"))
+}
+
+fn replace_span(message: &RpcMessage, place: Span, text: &str) -> RpcMessage {
+    let edited = message.with_edits(vec![(place, text)]);
+    RpcMessage::parse(edited).unwrap_or_else(|_| message.clone())
+}
+
+/// What a server with a handshake understands: some refuse what says of itself that it needs none.
+pub(super) fn without_envelope(message: RpcMessage) -> RpcMessage {
+    let meta = message.raw_param(&["_meta"]);
+    let rest = meta
+        .and_then(|meta| message::without_fields(meta, |name| ENVELOPE_META_KEYS.contains(&name)));
+    let (Some(span), Some(rest)) = (message.param_span(&["_meta"]), rest) else {
+        return message;
+    };
+    replace_span(&message, span, &rest)
+}
+
+/// What the handshake would have told, made of the answer to `server/discover`.
+///
+/// # Errors
+/// When the server does not speak the newest revision either.
+pub(super) fn initialize_result_from_discovery(found: &str) -> Result<Bytes, String> {
+    let versions = find_value(found, &["supportedVersions"]).map(|span| &found[span]);
+    let versions = versions.unwrap_or("[]");
+    let known = message::array_elements(versions);
+    if !known.contains(&format!("\"{STATELESS_REVISION}\"").as_str()) {
+        return Err(format!("it speaks the revisions {versions} alone"));
+    }
+    let raw = |path: &[&str]| find_value(found, path).map(|span| &found[span]);
+    let capabilities = raw(&["capabilities"]).unwrap_or("{}");
+    let info = raw(&["_meta", META_SERVER_INFO]).or_else(|| raw(&["serverInfo"]));
+    let info = info.unwrap_or(r#"{"name":"","version":""}"#);
+    let instructions = raw(&["instructions"]).map(|text| format!(",\"instructions\":{text}"));
+    let instructions = instructions.unwrap_or_default();
+    let text = format!(
+        r#"{{"protocolVersion":"{NEWEST_HANDSHAKE_REVISION}","capabilities":{capabilities},"serverInfo":{info}{instructions}}}"#
+    );
+    Ok(text.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{initialize_result_from_discovery, with_envelope, with_params, without_envelope};
+    use crate::companion::mcp::child::protocol_revision;
+    use crate::companion::mcp::client::{McpClient, NotificationSink};
+    use crate::companion::mcp::message::RpcMessage;
+    use bytes::Bytes;
+    use std::sync::Arc;
+
+    fn message(text: &str) -> RpcMessage {
+        RpcMessage::parse(Bytes::copy_from_slice(text.as_bytes())).unwrap()
+    }
+
+    #[derive(Debug)]
+    struct EnvelopeNullSink;
+
+    impl NotificationSink for EnvelopeNullSink {
+        fn deliver(&self, _text: Bytes, _is_related: bool) {}
+    }
+
+    #[test]
+    fn an_envelope_is_put_around_and_nothing_else_changes() {
+        for (text, expected) in [
+            (
+                r#"{"id":1.0,"method":"m"}"#,
+                r#"{"id":1.0,"method":"m","params":{"_meta":{E}}}"#,
+            ),
+            (
+                r#"{"id":1,"method":"m","params":{ }}"#,
+                r#"{"id":1,"method":"m","params":{"_meta":{E} }}"#,
+            ),
+            (
+                r#"{"id":1,"params":{"n":1e400},"method":"m"}"#,
+                r#"{"id":1,"params":{"_meta":{E},"n":1e400},"method":"m"}"#,
+            ),
+            (
+                r#"{"id":1,"method":"m","params":{"_meta":{"progressToken":1.0}}}"#,
+                r#"{"id":1,"method":"m","params":{"_meta":{E,"progressToken":1.0}}}"#,
+            ),
+            (
+                r#"{"id":1,"method":"m","params":[1]}"#,
+                r#"{"id":1,"method":"m","params":[1]}"#,
+            ),
+        ] {
+            let dressed = with_envelope(message(text), &protocol_revision::own_envelope());
+            let expected =
+                expected.replace("{E", &format!("{{{}", protocol_revision::own_envelope()));
+            assert_eq!(dressed.text(), expected.as_bytes());
+            assert_eq!(
+                with_envelope(dressed.clone(), "\"x\":1").text(),
+                match text.contains('[') {
+                    true => text.as_bytes(),
+                    false => expected.as_bytes(),
+                }
+            );
+        }
+        let dressed = with_envelope(
+            message(r#"{"id":1,"method":"m","params":{"_meta":{"a":1.0}}}"#),
+            &protocol_revision::own_envelope(),
+        );
+        let expected = r#"{"id":1,"method":"m","params":{"_meta":{"a":1.0}}}"#;
+        assert_eq!(without_envelope(dressed).text(), expected.as_bytes());
+        let more = with_params(message(r#"{"id":1,"method":"m"}"#), "\"a\":1");
+        assert_eq!(more.params(), Some(r#"{"a":1}"#));
+    }
+
+    #[test]
+    fn what_a_client_can_is_said_for_it() {
+        let hello = r#"{"clientInfo":{"name":"c","n":1.0},"capabilities":{"roots":{"listChanged":true},"x":{}}}"#;
+        let member = McpClient {
+            number: 1,
+            hello: Some(hello.into()),
+            ears: Arc::new(EnvelopeNullSink),
+        };
+        let said = format!(
+            "{{{}}}",
+            protocol_revision::client_envelope(&member, Some("\"info\""))
+        );
+        let said: serde_json::Value = serde_json::from_str(&said).unwrap();
+        let roots = serde_json::json!({"roots": {"listChanged": true}});
+        assert_eq!(said[protocol_revision::META_CLIENT_CAPABILITIES], roots);
+        assert_eq!(said[protocol_revision::META_LOG_LEVEL], "info");
+        assert_eq!(said[protocol_revision::META_CLIENT_INFO]["name"], "c");
+    }
+
+    #[test]
+    fn what_is_discovered_becomes_a_handshakes_result() {
+        let found = r#"{"supportedVersions":["2026-07-28"],"capabilities":{"tools":{"n":1.0}},"instructions":"\u0041","_meta":{"io.modelcontextprotocol/serverInfo":{"name":"s","version":"1"}}}"#;
+        let expected = r#"{"protocolVersion":"2025-11-25","capabilities":{"tools":{"n":1.0}},"serverInfo":{"name":"s","version":"1"},"instructions":"\u0041"}"#;
+        assert_eq!(initialize_result_from_discovery(found).unwrap(), expected);
+        let other = initialize_result_from_discovery(r#"{"supportedVersions":["2099-01-01"]}"#);
+        assert!(other.unwrap_err().contains("2099-01-01"));
+    }
+}

@@ -1,0 +1,170 @@
+//! The transport of 2024-11-05: one stream down, on which everything is told, and a place to send up, which is the
+//! first thing that it tells.
+
+use super::response::read_body;
+use super::{REMOTE_SEND_TIMEOUT, REMOTE_SSE_TYPE, RemoteHttpClient, content_type, root_cause};
+use crate::companion::mcp::child::pipe::ServerPipeEvent;
+use crate::companion::mcp::message::{self, RpcMessage, find_value};
+use crate::protocol::sse::SseParser;
+use reqwest::header::ACCEPT;
+use reqwest::{Response, StatusCode, Url};
+use std::sync::PoisonError;
+use tokio::time::timeout;
+
+/// Bytes of one message; a server that says more is broken.
+const MAX_LEGACY_SSE_MESSAGE_BYTES: usize = 256 << 20;
+
+/// Whether a server that answers so to its first message may speak the older transport alone.
+pub(super) fn is_possible(status: StatusCode) -> bool {
+    [
+        StatusCode::BAD_REQUEST,
+        StatusCode::NOT_FOUND,
+        StatusCode::METHOD_NOT_ALLOWED,
+    ]
+    .contains(&status)
+}
+
+/// Whether a refusal is one of JSON-RPC, as those give it who speak the newer transport; many others have errors
+/// in JSON, too.
+pub(super) fn is_rpc(body: &[u8]) -> bool {
+    let text = std::str::from_utf8(body).unwrap_or_default();
+    let code = find_value(text, &["error", "code"]).map(|span| &text[span]);
+    code.is_some_and(|code| code.parse::<i64>().is_ok())
+}
+
+/// Where messages go: it must be on the same server, because what is in `headers` goes there, too.
+fn resolve_endpoint(url: &Url, told: &[u8]) -> Result<Url, String> {
+    let told = String::from_utf8_lossy(told);
+    let place = url.join(told.trim());
+    let place = place.map_err(|_| format!("it takes messages at `{told}`, which is no URL"))?;
+    match place.origin() == url.origin() {
+        true => Ok(place),
+        false => Err(format!("it wants messages sent elsewhere, to `{place}`")),
+    }
+}
+
+impl RemoteHttpClient {
+    pub(super) fn is_legacy_sse(&self) -> bool {
+        self.legacy_endpoint().is_some()
+    }
+
+    pub(super) fn legacy_endpoint(&self) -> Option<Url> {
+        let older = self.older.lock();
+        older.unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Opens the stream, sends the first message where it says, and hears it to its end.
+    ///
+    /// # Errors
+    /// When it does not speak that transport either; `refused` is how it answered to the newer one.
+    pub(super) async fn run_legacy_sse(
+        &self,
+        hello: &RpcMessage,
+        refused: StatusCode,
+    ) -> Result<(), String> {
+        let request = self
+            .client
+            .get(self.url.clone())
+            .headers(self.session_headers());
+        let response = timeout(
+            REMOTE_SEND_TIMEOUT,
+            request.header(ACCEPT, REMOTE_SSE_TYPE).send(),
+        )
+        .await;
+        let mut stream = match response {
+            Ok(Ok(response)) if is_stream(&response) => response,
+            Ok(Ok(_)) | Err(_) => return Err(format!("it answered {refused}")),
+            Ok(Err(e)) => return Err(root_cause(&e)),
+        };
+        let mut events = SseParser::default();
+        let mut told = Vec::new();
+        let endpoint = async {
+            loop {
+                let piece = stream.chunk().await.map_err(|e| root_cause(&e))?;
+                let piece = piece.ok_or("its stream ended before it said anything")?;
+                told.extend(events.parse_chunk(&piece));
+                if !told.is_empty() {
+                    break Ok::<_, String>(told.remove(0));
+                }
+            }
+        };
+        let endpoint = timeout(REMOTE_SEND_TIMEOUT, endpoint).await;
+        let endpoint = endpoint.map_err(|_| format!("it answered {refused}"))??;
+        let place = resolve_endpoint(&self.url, &endpoint.data)?;
+        *self.older.lock().unwrap_or_else(PoisonError::into_inner) = Some(place);
+        let hear = async {
+            let mut unread = 0;
+            loop {
+                for event in told.drain(..) {
+                    self.forward_messages(event.data.into(), "");
+                }
+                match stream.chunk().await {
+                    Ok(Some(piece)) => {
+                        unread += piece.len();
+                        told = events.parse_chunk(&piece);
+                        if !told.is_empty() {
+                            unread = 0;
+                        }
+                    }
+                    Ok(None) => break "it ended the connection".to_owned(),
+                    Err(e) => break root_cause(&e),
+                }
+                if unread > MAX_LEGACY_SSE_MESSAGE_BYTES {
+                    break "a message of it is longer than 256 MiB".to_owned();
+                }
+            }
+        };
+        let send = async {
+            let sent = match self.post_message(hello).await {
+                Ok(response) => read_body(response).await.map(drop),
+                Err(why) => Err(why),
+            };
+            if let Err(why) = sent {
+                let id = hello.id().unwrap_or("null");
+                self.emit_event(ServerPipeEvent::Line(message::error_response(
+                    id, -32603, &why,
+                )));
+            }
+        };
+        let (why, ()) = tokio::join!(hear, send);
+        self.emit_event(ServerPipeEvent::Ended(why));
+        Ok(())
+    }
+}
+
+fn is_stream(response: &Response) -> bool {
+    response.status().is_success() && content_type(response).starts_with(REMOTE_SSE_TYPE)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Url, is_rpc, resolve_endpoint};
+
+    #[test]
+    fn an_error_in_json_is_not_yet_one_of_json_rpc() {
+        assert!(is_rpc(
+            br#"{"jsonrpc":"2.0","id":null,"error":{"code":-32600,"message":"x"}}"#
+        ));
+        let ours = br#"{"status":"failed","error":{"type":"wrong_method","message":"x"}}"#;
+        for other in [&ours[..], b"", b"<html>", b"{\"error\":\"x\"}"] {
+            assert!(!is_rpc(other));
+        }
+    }
+
+    #[test]
+    fn messages_go_to_the_same_server_alone() {
+        let url = Url::parse("http://a.example:8/x/sse?k=1").unwrap();
+        let to = |told: &[u8]| resolve_endpoint(&url, told).map(|place| place.to_string());
+        let messages = "http://a.example:8/messages?session_id=1";
+        assert_eq!(to(b"/messages?session_id=1").unwrap(), messages);
+        assert_eq!(to(messages.as_bytes()).unwrap(), messages);
+        assert_eq!(to(b"messages").unwrap(), "http://a.example:8/x/messages");
+        for elsewhere in [
+            "http://b.example:8/m",
+            "http://a.example/m",
+            "https://a.example:8/m",
+        ] {
+            assert!(to(elsewhere.as_bytes()).is_err(), "{elsewhere}");
+        }
+    }
+}

@@ -1,0 +1,156 @@
+//! Requests of the server to its clients, and under which id a client knows them.
+//!
+//! A client may give an odd id (`1.0`, `null`, what no double holds) back in other bytes, so it is shown one
+//! of ours; the server gets its own back as it has written it.
+
+use super::pending_requests::is_plain;
+use crate::companion::mcp::message::{RpcMessage, is_same_id};
+use bytes::Bytes;
+use std::collections::BTreeMap;
+
+#[derive(Debug, Default)]
+pub(super) struct ServerRequests {
+    last: u64,
+    /// By the id that the client knows.
+    open: BTreeMap<Box<str>, ServerRequest>,
+}
+
+#[derive(Debug)]
+struct ServerRequest {
+    member: u64,
+    /// The id that the server knows.
+    id: Box<str>,
+}
+
+impl ServerRequests {
+    /// Notes a request, and returns what the client is to be sent.
+    pub(super) fn register_request(&mut self, message: &RpcMessage, member: u64) -> Bytes {
+        let id = message.id().unwrap_or("null");
+        let is_fit = is_plain(id) && !id.starts_with("\"osctl-") && !self.open.contains_key(id);
+        let shown: Box<str> = match is_fit {
+            true => id.into(),
+            false => {
+                self.last += 1;
+                format!("\"osctl-asks-{}\"", self.last).into()
+            }
+        };
+        let text = match *shown == *id {
+            true => message.text().clone(),
+            false => message.with_edits(message.new_id(&shown).into_iter().collect()),
+        };
+        let id = id.into();
+        self.open.insert(shown, ServerRequest { member, id });
+        text
+    }
+
+    /// A client's answer as the server is to read it; nothing, where that client was not asked that.
+    pub(super) fn take_answered(&mut self, message: &RpcMessage, member: u64) -> Option<Bytes> {
+        let id = message.id()?;
+        let mut all = self.open.iter();
+        let is_meant = |shown: &str, by: u64| by == member && is_same_id(shown, id);
+        let shown = all.find(|(shown, question)| is_meant(shown, question.member))?;
+        let shown = shown.0.clone();
+        let question = self.open.remove(&shown)?;
+        Some(match *question.id == *id {
+            true => message.text().clone(),
+            false => message.with_edits(message.new_id(&question.id).into_iter().collect()),
+        })
+    }
+
+    /// Who was asked what the server takes back, and what tells that client.
+    pub(super) fn take_cancelled(&mut self, message: &RpcMessage) -> Option<(u64, Bytes)> {
+        let span = message.param_span(&["requestId"])?;
+        let id = message.raw_param(&["requestId"])?;
+        let mut all = self.open.iter();
+        let shown = all
+            .find(|(_, question)| is_same_id(&question.id, id))?
+            .0
+            .clone();
+        let question = self.open.remove(&shown)?;
+        let text = match *shown == *id {
+            true => message.text().clone(),
+            false => message.with_edits(vec![(span, &shown)]),
+        };
+        Some((question.member, text))
+    }
+
+    /// What the server has asked a client that is gone, by its own ids.
+    pub(super) fn take_unanswered(&mut self, member: u64) -> Vec<Box<str>> {
+        let mut gone = Vec::new();
+        self.open.retain(|_, question| {
+            if question.member == member {
+                gone.push(question.id.clone());
+            }
+            question.member != member
+        });
+        gone
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.open.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::ServerRequests;
+    use crate::companion::mcp::message::RpcMessage;
+
+    fn message(text: &str) -> RpcMessage {
+        RpcMessage::parse(text.to_owned().into()).unwrap()
+    }
+
+    #[test]
+    fn odd_ids_of_a_server_come_back_in_their_own_bytes() {
+        for id in [
+            "null",
+            "1.0",
+            "-0",
+            "1e3",
+            "12345678901234567890",
+            "\"\\u0041\"",
+            "\"osctl-1\"",
+            "7",
+            "\"plain\"",
+        ] {
+            let mut questions = ServerRequests::default();
+            let ask = format!(r#"{{"id":{id},"method":"m","params":{{"n":1.0}}}}"#);
+            let shown = questions.register_request(&message(&ask), 1);
+            let shown = message(std::str::from_utf8(&shown).unwrap());
+            assert_eq!(shown.params(), Some(r#"{"n":1.0}"#));
+            // What a client has parsed and written again.
+            let value: serde_json::Value = serde_json::from_str(shown.id().unwrap()).unwrap();
+            let answer = message(&format!(r#"{{"id":{value},"result":1e400}}"#));
+            assert_eq!(questions.take_answered(&answer, 2), None);
+            let told = questions.take_answered(&answer, 1).unwrap();
+            let expected = format!(r#"{{"id":{id},"result":1e400}}"#);
+            assert_eq!(told, expected.as_bytes());
+            assert_eq!(questions.take_answered(&answer, 1), None);
+        }
+    }
+
+    #[test]
+    fn the_same_id_twice_is_two_questions() {
+        let mut questions = ServerRequests::default();
+        let ask = message(r#"{"id":1,"method":"m"}"#);
+        assert_eq!(questions.register_request(&ask, 1), ask.text());
+        assert_ne!(questions.register_request(&ask, 2), ask.text());
+        let answer = message(r#"{"id":1,"result":{}}"#);
+        assert!(questions.take_answered(&answer, 2).is_none());
+        assert!(questions.take_answered(&answer, 1).is_some());
+        assert_eq!(questions.take_unanswered(2), ["1".into()]);
+        assert!(questions.take_unanswered(2).is_empty());
+    }
+
+    #[test]
+    fn what_a_server_takes_back_is_taken_back_under_the_clients_id() {
+        let mut questions = ServerRequests::default();
+        questions.register_request(&message(r#"{"id":9007199254740993,"method":"m"}"#), 1);
+        questions.register_request(&message(r#"{"id":9007199254740992,"method":"m"}"#), 2);
+        let cancel = r#"{"method":"notifications/cancelled","params":{"requestId":9007199254740992,"x":1.0}}"#;
+        let (member, text) = questions.take_cancelled(&message(cancel)).unwrap();
+        assert_eq!(member, 2);
+        assert!(text.ends_with(br#""params":{"requestId":"osctl-asks-2","x":1.0}}"#));
+        assert_eq!(questions.take_cancelled(&message(cancel)), None);
+    }
+}

@@ -1,0 +1,280 @@
+//! What the server says: answers go to their calls, its own requests and notifications to those whom they
+//! mean.
+
+use super::{DISCOVER_METHOD, OnReply, PendingOrigin, ServerTask};
+use crate::companion::mcp::cache::{CACHED_LIST_METHODS, McpListPage};
+use crate::companion::mcp::child::protocol_revision::{self, ProtocolRevision};
+use crate::companion::mcp::child::restart_policy::ServerEvent;
+use crate::companion::mcp::client::McpClient;
+use crate::companion::mcp::message::{self, RpcMessage, RpcMessageKind, find_value};
+use bytes::Bytes;
+use serde_json::Value;
+use std::sync::Arc;
+use tokio::time::Instant;
+
+/// Pages of a list.
+const MAX_CACHED_LIST_PAGES: usize = 100;
+
+impl ServerTask {
+    pub(super) fn route_message(&mut self, message: &RpcMessage) {
+        match message.kind {
+            RpcMessageKind::Answer => self.handle_response(message),
+            RpcMessageKind::Request => self.forward_to_client(message),
+            RpcMessageKind::Notification => self.handle_notification(message),
+        }
+    }
+
+    fn handle_response(&mut self, message: &RpcMessage) {
+        self.used = Instant::now();
+        let Some((call, text)) = self.calls.take_answered(message) else {
+            if self.take_listen_end(message) {
+                return;
+            }
+            // Its client has given the call up, or it belongs to none.
+            return;
+        };
+        match call.to {
+            PendingOrigin::Client { reply, then } => {
+                self.apply_event(ServerEvent::Answered);
+                match then {
+                    OnReply::Done => {}
+                    OnReply::Subscribed(uri) if message.result().is_none() => {
+                        self.standing.remove_resource(&uri);
+                    }
+                    OnReply::Subscribed(_) => {}
+                    OnReply::Asks(round) => {
+                        return self.handle_call_result(*round, reply, message, text);
+                    }
+                }
+                reply.send_answer(text);
+            }
+            PendingOrigin::Hello => match message.result() {
+                Some(result) => self.complete_handshake(Bytes::copy_from_slice(result.as_bytes())),
+                None => self.handle_initialize_error(message),
+            },
+            PendingOrigin::Discovery => self.handle_discovery(message),
+            PendingOrigin::List {
+                method,
+                pages,
+                is_first,
+            } => self.handle_list_page(message, method, pages, is_first),
+            PendingOrigin::Nobody => {}
+        }
+    }
+
+    /// It does not shake hands: it may know the newest revision alone.
+    fn handle_initialize_error(&mut self, message: &RpcMessage) {
+        if self.refusal.is_none() {
+            let text = std::str::from_utf8(message.text()).unwrap_or_default();
+            let error = find_value(text, &["error"]).map_or("{}", |span| &text[span]);
+            self.refusal = Some(error.into());
+            return self.send_own_request(
+                DISCOVER_METHOD,
+                "{}",
+                PendingOrigin::Discovery,
+                self.handshake_timeout(),
+            );
+        }
+        self.fail_handshake();
+    }
+
+    fn handle_discovery(&mut self, message: &RpcMessage) {
+        match message
+            .result()
+            .map(protocol_revision::initialize_result_from_discovery)
+        {
+            Some(Ok(greeting)) => {
+                self.era = ProtocolRevision::Stateless;
+                self.refusal = None;
+                self.complete_handshake(greeting);
+            }
+            Some(Err(why)) => self.handle_server_loss(&why),
+            // It was another one when it ran last.
+            None if self.refusal.is_none() => {
+                self.era = ProtocolRevision::Handshake;
+                self.send_initialize();
+            }
+            None => self.fail_handshake(),
+        }
+    }
+
+    fn fail_handshake(&mut self) {
+        // Its own words; the whole of it where it has none.
+        let error = self.refusal.clone().unwrap_or_default();
+        let said: Option<Value> = serde_json::from_str(&error).ok();
+        let said = said.as_ref().and_then(|said| said["message"].as_str());
+        let why = said.unwrap_or(&error);
+        self.handle_server_loss(&format!("it refuses to speak with us: {why}"));
+    }
+
+    fn complete_handshake(&mut self, greeting: Bytes) {
+        let text = String::from_utf8_lossy(&greeting);
+        self.known.cache.store_initialize_result(&text);
+        self.greeting = Some(greeting.clone());
+        if self.era == ProtocolRevision::Handshake {
+            self.send_to_server(message::notification_message(
+                "notifications/initialized",
+                "",
+            ));
+        }
+        self.apply_event(ServerEvent::Ready);
+        for to in std::mem::take(&mut self.greeted) {
+            // Who asked may have gone.
+            let _ = to.send(Ok(greeting.clone()));
+        }
+        match self.era {
+            ProtocolRevision::Handshake => {
+                for (method, params) in self.standing.replay_requests() {
+                    self.send_unawaited_request(method, &params);
+                }
+            }
+            ProtocolRevision::Stateless => self.renew_listen_request(),
+        }
+        while let Some((message, member, reply)) = self.queue.pop_front() {
+            self.start_call(message, member, reply);
+        }
+        self.refresh_lists(|_| true, true);
+    }
+
+    /// Asks for the lists anew.
+    fn refresh_lists(&mut self, is_wanted: impl Fn(&str) -> bool, is_first: bool) {
+        for (number, (method, capability, changed)) in CACHED_LIST_METHODS.iter().enumerate() {
+            if is_wanted(changed) && self.known.cache.has_capability(capability) == Some(true) {
+                let to = PendingOrigin::List {
+                    method: number,
+                    pages: Vec::new(),
+                    is_first,
+                };
+                self.send_own_request(method, "{}", to, self.known.server.timeout);
+            }
+        }
+    }
+
+    fn handle_list_page(
+        &mut self,
+        message: &RpcMessage,
+        number: usize,
+        mut pages: Vec<McpListPage>,
+        is_first: bool,
+    ) {
+        let (method, _, changed) = CACHED_LIST_METHODS[number];
+        // Not every server with resources has templates.
+        let Some(result) = message.result() else {
+            return;
+        };
+        let Ok(raw) = serde_json::value::RawValue::from_string(result.into()) else {
+            return;
+        };
+        let next: Option<String> = find_value(result, &["nextCursor"])
+            .and_then(|span| serde_json::from_str(&result[span]).ok());
+        let cursor = pages.last().and_then(|page| {
+            let before = page.result.get();
+            serde_json::from_str(&before[find_value(before, &["nextCursor"])?]).ok()
+        });
+        pages.push(McpListPage {
+            cursor,
+            result: raw,
+        });
+        match next.filter(|_| pages.len() < MAX_CACHED_LIST_PAGES) {
+            Some(next) => {
+                let params = serde_json::json!({"cursor": next}).to_string();
+                let to = PendingOrigin::List {
+                    method: number,
+                    pages,
+                    is_first,
+                };
+                self.send_own_request(method, &params, to, self.known.server.timeout);
+            }
+            // Clients may have been told the list of the last time.
+            None if self.known.cache.store_list(method, pages) && is_first => {
+                self.notify_all_clients(&message::notification_message(changed, ""));
+            }
+            None => {}
+        }
+    }
+
+    /// A request of the server goes to the one client that it can mean.
+    fn forward_to_client(&mut self, message: &RpcMessage) {
+        let id = message.id().unwrap_or("null");
+        if message.method == "ping" {
+            return self.send_to_server(message::result_response(id, "{}"));
+        }
+        let capability = message.method.split('/').next().unwrap_or_default();
+        match self.addressed_client() {
+            Some(member) if !self.shared || member.has_capability(capability) => {
+                let text = self.questions.register_request(message, member.number);
+                member.ears.deliver(text, true);
+            }
+            _ => {
+                let why = "no client can be asked: several share this server";
+                self.send_to_server(message::error_response(id, -32601, why));
+            }
+        }
+    }
+
+    /// The client whose call is open, or the only one there is.
+    fn addressed_client(&self) -> Option<Arc<McpClient>> {
+        let number = match self.calls.only_client() {
+            Some(number) => number,
+            None if !self.shared => *self.members.keys().next()?,
+            None => return None,
+        };
+        self.members.get(&number).cloned()
+    }
+
+    fn handle_notification(&mut self, message: &RpcMessage) {
+        match message.method.as_str() {
+            "notifications/progress" => {
+                if let Some((call, text)) = self.calls.match_progress(message)
+                    && let Some(reply) = call.to.reply()
+                {
+                    reply.send_event(text);
+                }
+            }
+            "notifications/subscriptions/acknowledged"
+                if self.era == ProtocolRevision::Stateless =>
+            {
+                self.confirm_listen_request();
+            }
+            "notifications/resources/updated" if self.shared => {
+                let uri = message.text_param(&["uri"]).unwrap_or_default();
+                for member in self.standing.subscribers(&uri) {
+                    if let Some(member) = self.members.get(&member) {
+                        member.ears.deliver(message.text().clone(), false);
+                    }
+                }
+            }
+            "notifications/cancelled" => {
+                if let Some((member, text)) = self.questions.take_cancelled(message)
+                    && let Some(member) = self.members.get(&member)
+                {
+                    member.ears.deliver(text, true);
+                }
+            }
+            method if method.ends_with("/list_changed") => {
+                self.notify_all_clients(message.text());
+                self.refresh_lists(|changed| changed == method, false);
+            }
+            _ => match self.addressed_client() {
+                None if self.only_call().is_some() => {
+                    if let Some(reply) = self.only_call() {
+                        reply.send_event(message.text().clone());
+                    }
+                }
+                Some(member) => member.ears.deliver(message.text().clone(), true),
+                // To tell everybody would tell one what another does.
+                None => tracing::debug!(
+                    "{}: {} is for nobody",
+                    self.known.server.name,
+                    message.method
+                ),
+            },
+        }
+    }
+
+    fn notify_all_clients(&self, text: &Bytes) {
+        for member in self.members.values() {
+            member.ears.deliver(text.clone(), false);
+        }
+    }
+}

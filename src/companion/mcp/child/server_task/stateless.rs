@@ -1,0 +1,305 @@
+//! A server without a handshake: every request goes in an envelope, what clients want to hear of goes into one
+//! request that stays open, and what the server wants to know first goes to the client, for whom the call is
+//! then made again.
+
+use super::{OnReply, PendingOrigin, PendingRequest, ServerTask};
+use crate::companion::mcp::child::protocol_revision::{self, ProtocolRevision};
+use crate::companion::mcp::child::restart_policy::ServerPhase;
+use crate::companion::mcp::client::{McpClient, ReplySender};
+use crate::companion::mcp::message::{self, RpcMessage, find_value, object_fields};
+use bytes::Bytes;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// How often a server may ask within one call.
+const MAX_INPUT_ROUNDS: u32 = 32;
+/// Before listening that was cut is begun again.
+const RELISTEN_DELAY: Duration = Duration::from_secs(5);
+
+/// What a client can be asked.
+const CLIENT_REQUEST_METHODS: [&str; 3] =
+    ["sampling/createMessage", "elicitation/create", "roots/list"];
+
+/// A call of a client of the older era, which can be made again with what the server wants to know.
+#[derive(Debug)]
+pub(super) struct RetryableCall {
+    message: RpcMessage,
+    member: Arc<McpClient>,
+    turn: u32,
+}
+
+/// A call whose client is being asked.
+#[derive(Debug)]
+pub(super) struct InputRequiredCall {
+    round: RetryableCall,
+    reply: ReplySender,
+    /// What the server wants back.
+    state: Option<String>,
+    /// The ids of our questions, and what the server calls them.
+    open: BTreeMap<Box<str>, String>,
+    answers: Vec<String>,
+}
+
+impl InputRequiredCall {
+    pub(super) fn request_id(&self) -> &str {
+        self.round.message.id().unwrap_or("null")
+    }
+
+    pub(super) fn client_number(&self) -> u64 {
+        self.round.member.number
+    }
+
+    pub(super) fn stream_number(&self) -> u64 {
+        self.reply.stream.number
+    }
+}
+
+/// The request that stays open.
+#[derive(Debug)]
+pub(super) struct ListenRequest {
+    id: Box<str>,
+    is_heard: bool,
+}
+
+impl ServerTask {
+    pub(super) fn begin_stateless(
+        &mut self,
+        message: RpcMessage,
+        member: Arc<McpClient>,
+        reply: ReplySender,
+    ) {
+        let id = message.id().unwrap_or("null").to_owned();
+        match message.method.as_str() {
+            "resources/subscribe" | "resources/unsubscribe" => {
+                self.renew_listen_request();
+                reply.send_result(&id, "{}");
+            }
+            // It is said with each request from now on.
+            "logging/setLevel" => reply.send_result(&id, "{}"),
+            _ => {
+                let round = RetryableCall {
+                    message: message.clone(),
+                    member,
+                    turn: 0,
+                };
+                self.send_retryable_call(message, round, reply);
+            }
+        }
+    }
+
+    fn send_retryable_call(
+        &mut self,
+        message: RpcMessage,
+        round: RetryableCall,
+        reply: ReplySender,
+    ) {
+        let member = round.member.clone();
+        let is_dressed = member.hello.is_none() || protocol_revision::is_enveloped(&message);
+        let level = self.standing.log_level(member.number);
+        let message = protocol_revision::with_envelope(
+            message,
+            &protocol_revision::client_envelope(&member, level),
+        );
+        let then = match is_dressed {
+            true => OnReply::Done,
+            false => OnReply::Asks(Box::new(round)),
+        };
+        self.send_call(&message, member.number, reply, then);
+    }
+
+    /// What comes of a call: its answer, or questions to the client.
+    pub(super) fn handle_call_result(
+        &mut self,
+        round: RetryableCall,
+        reply: ReplySender,
+        answer: &RpcMessage,
+        text: Bytes,
+    ) {
+        let result = answer.result().unwrap_or_default();
+        let kind = find_value(result, &["resultType"]).map(|span| &result[span]);
+        if kind != Some("\"input_required\"") {
+            return reply.send_answer(text);
+        }
+        let id = round.message.id().unwrap_or("null").to_owned();
+        let raw = |key: &str| find_value(result, &[key]).map(|span| &result[span]);
+        let wanted = raw("inputRequests")
+            .and_then(object_fields)
+            .unwrap_or_default();
+        let mut questions = Vec::new();
+        for (key, request) in &wanted {
+            let method =
+                find_value(request, &["method"]).map(|span| request[span].trim_matches('"'));
+            let method = method.unwrap_or_default();
+            let capability = method.split('/').next().unwrap_or_default();
+            if !CLIENT_REQUEST_METHODS.contains(&method) || !round.member.has_capability(capability)
+            {
+                let why = format!("the server wants `{method}` of the client, which can't do it");
+                return reply.send_error(&id, -32603, &why);
+            }
+            let params = find_value(request, &["params"]).map_or("{}", |span| &request[span]);
+            questions.push((key, method, params));
+        }
+        if round.turn >= MAX_INPUT_ROUNDS {
+            return reply.send_error(&id, -32603, "the server asks and asks, and does not answer");
+        }
+        let mut asking = InputRequiredCall {
+            round,
+            reply,
+            state: raw("requestState").map(str::to_owned),
+            open: BTreeMap::new(),
+            answers: Vec::new(),
+        };
+        let mut asked = Vec::new();
+        for (key, method, params) in questions {
+            let id = self.calls.own_id();
+            asked.push(message::request_message(&id, method, params));
+            asking.open.insert(id, key.clone());
+        }
+        let member = asking.round.member.clone();
+        if asked.is_empty() {
+            return self.retry_call(asking);
+        }
+        self.asking.push(asking);
+        for text in asked {
+            member.ears.deliver(text, true);
+        }
+    }
+
+    /// Takes a client's answer to one of our questions; `false` when it is to none.
+    pub(super) fn take_client_answer(&mut self, answer: &RpcMessage, member: u64) -> bool {
+        let id = answer.id().unwrap_or("null");
+        let is_meant = |asking: &InputRequiredCall| {
+            asking.client_number() == member && asking.open.contains_key(id)
+        };
+        let Some(place) = self.asking.iter().position(is_meant) else {
+            return false;
+        };
+        let mut asking = self.asking.swap_remove(place);
+        let key = asking.open.remove(id).unwrap_or_default();
+        let Some(result) = answer.result() else {
+            self.cancel_client_requests(&asking);
+            let text = std::str::from_utf8(answer.text()).unwrap_or_default();
+            let why = find_value(text, &["error", "message"]).map_or("", |span| &text[span]);
+            let why = format!("the client does not tell what the server wants to know: {why}");
+            asking.reply.send_error(asking.request_id(), -32603, &why);
+            return true;
+        };
+        let key = serde_json::Value::from(key);
+        asking.answers.push(format!("{key}:{result}"));
+        match asking.open.is_empty() {
+            true => self.retry_call(asking),
+            false => self.asking.push(asking),
+        }
+        true
+    }
+
+    /// The same call, with what the client has answered.
+    fn retry_call(&mut self, asking: InputRequiredCall) {
+        let InputRequiredCall {
+            mut round,
+            reply,
+            state,
+            answers,
+            ..
+        } = asking;
+        let mut more = Vec::new();
+        if !answers.is_empty() {
+            more.push(format!("\"inputResponses\":{{{}}}", answers.join(",")));
+        }
+        more.extend(state.map(|state| format!("\"requestState\":{state}")));
+        let message = protocol_revision::with_params(round.message.clone(), &more.join(","));
+        round.turn += 1;
+        self.send_retryable_call(message, round, reply);
+    }
+
+    /// Takes our questions back, and forgets those calls.
+    pub(super) fn drop_input_required(
+        &mut self,
+        is_meant: impl Fn(&InputRequiredCall) -> bool,
+    ) -> Vec<(ReplySender, String)> {
+        let (gone, rest) = std::mem::take(&mut self.asking)
+            .into_iter()
+            .partition(|asking| is_meant(asking));
+        self.asking = rest;
+        let gone: Vec<InputRequiredCall> = gone;
+        gone.into_iter()
+            .map(|asking| {
+                self.cancel_client_requests(&asking);
+                let id = asking.request_id().to_owned();
+                (asking.reply, id)
+            })
+            .collect()
+    }
+
+    fn cancel_client_requests(&mut self, asking: &InputRequiredCall) {
+        for id in asking.open.keys() {
+            let params = format!(r#"{{"requestId":{id}}}"#);
+            let text = message::notification_message("notifications/cancelled", &params);
+            asking.round.member.ears.deliver(text, true);
+        }
+    }
+
+    /// Says anew what is to be told: a change is a new request, and the end of the one before.
+    pub(super) fn renew_listen_request(&mut self) {
+        self.listen_at = None;
+        let hello = self.greeting.as_deref().unwrap_or_default();
+        let hello = std::str::from_utf8(hello).unwrap_or_default();
+        let mut wanted = serde_json::Map::new();
+        for kind in ["tools", "prompts", "resources"] {
+            let told = find_value(hello, &["capabilities", kind, "listChanged"]);
+            if told.is_some_and(|span| &hello[span] == "true") {
+                wanted.insert(format!("{kind}ListChanged"), true.into());
+            }
+        }
+        let uris: Vec<&str> = self.standing.uris().collect();
+        if !uris.is_empty() {
+            wanted.insert("resourceSubscriptions".into(), uris.into());
+        }
+        let before = self.listening.take();
+        if !wanted.is_empty() {
+            let id = self.calls.own_id();
+            let params = serde_json::json!({"notifications": wanted}).to_string();
+            let text = message::request_message(&id, "subscriptions/listen", &params);
+            self.listening = Some(ListenRequest {
+                id,
+                is_heard: false,
+            });
+            self.send_enveloped(text);
+        }
+        if let Some(before) = before {
+            let params = format!(r#"{{"requestId":{}}}"#, before.id);
+            self.send_to_server(message::notification_message(
+                "notifications/cancelled",
+                &params,
+            ));
+        }
+    }
+
+    /// Whether that is the end of listening, which is begun again where it had worked.
+    pub(super) fn take_listen_end(&mut self, answer: &RpcMessage) -> bool {
+        let is_meant = |listening: &mut ListenRequest| answer.id() == Some(&*listening.id);
+        let Some(gone) = self.listening.take_if(is_meant) else {
+            return false;
+        };
+        self.listen_at = gone.is_heard.then(|| Instant::now() + RELISTEN_DELAY);
+        true
+    }
+
+    pub(super) fn confirm_listen_request(&mut self) {
+        if let Some(listening) = &mut self.listening {
+            listening.is_heard = true;
+        }
+    }
+
+    /// The one call that is open, to which alone a word without an address can belong.
+    pub(super) fn only_call(&self) -> Option<&ReplySender> {
+        if self.era != ProtocolRevision::Stateless || self.life.phase != ServerPhase::Up {
+            return None;
+        }
+        self.calls
+            .only_request()
+            .and_then(|call: &PendingRequest<PendingOrigin>| call.to.reply())
+    }
+}

@@ -1,0 +1,218 @@
+//! A client as a server's owner knows it, and where the answer to a call goes.
+
+use super::filter::NameFilter;
+use super::message::{self, RpcMessage, find_value, splice};
+use super::resource_index::ResourceIndex;
+use super::stream::MessageStream;
+use bytes::Bytes;
+use std::fmt::Debug;
+use std::sync::Arc;
+
+/// Hears what belongs to no call of its own.
+pub(super) trait NotificationSink: Debug + Send + Sync {
+    /// `is_related`: it may well belong to the call that is open.
+    fn deliver(&self, text: Bytes, is_related: bool);
+}
+
+#[derive(Debug)]
+pub(super) struct McpClient {
+    /// Tells clients apart; never 0.
+    pub(super) number: u64,
+    /// The parameters of its `initialize`; none for those who come without one.
+    pub(super) hello: Option<Bytes>,
+    pub(super) ears: Arc<dyn NotificationSink>,
+}
+
+impl McpClient {
+    /// Whether it can be asked that, such as `sampling`.
+    pub(super) fn has_capability(&self, capability: &str) -> bool {
+        let hello = self.hello.as_deref().unwrap_or_default();
+        let text = std::str::from_utf8(hello).unwrap_or_default();
+        find_value(text, &["capabilities", capability]).is_some()
+    }
+}
+
+/// Where an answer goes, and in which shape.
+#[derive(Debug, Clone)]
+pub(super) struct ReplySender {
+    pub(super) stream: Arc<MessageStream>,
+    pub(super) shape: ReplyShape,
+}
+
+/// What a client must not see, or must see beside what a server says.
+#[derive(Debug, Clone, Default)]
+pub(super) struct ReplyShape {
+    /// Of a list of tools.
+    pub(super) tools: NameFilter,
+    /// The revision without sessions wants more fields than older servers give.
+    pub(super) completed: bool,
+    /// Of a list: how long it may be kept.
+    pub(super) is_list: bool,
+    /// The resource that was asked for.
+    pub(super) uri: Option<String>,
+    /// Where to note the resources that it points to.
+    pub(super) links: Option<Arc<ResourceIndex>>,
+}
+
+/// What the revisions call a resource that there is not: up to 2025-11-25, and from 2026-07-28 on.
+pub(super) const RESOURCE_NOT_FOUND_CODE: i64 = -32002;
+const CLIENT_INVALID_PARAMS_CODE: i64 = -32602;
+
+impl ReplySender {
+    pub(super) fn plain(stream: Arc<MessageStream>) -> Self {
+        Self {
+            stream,
+            shape: ReplyShape::default(),
+        }
+    }
+
+    /// Something on the way to the answer.
+    pub(super) fn send_event(&self, text: Bytes) {
+        self.stream.push_event(text);
+    }
+
+    pub(super) fn send_answer(&self, text: Bytes) {
+        if let Some(links) = &self.shape.links {
+            links.index_answer(&text);
+        }
+        self.stream.push_answer(self.shape.apply_to(text));
+    }
+
+    pub(super) fn send_result(&self, id: &str, result: &str) {
+        self.send_answer(message::result_response(id, result));
+    }
+
+    /// There is no such resource.
+    pub(super) fn send_no_resource(&self, id: &str, uri: &str) {
+        let error = serde_json::json!({
+            "code": RESOURCE_NOT_FOUND_CODE,
+            "message": format!("no server has the resource `{uri}`"),
+            "data": {"uri": uri},
+        });
+        let text = format!(r#"{{"jsonrpc":"2.0","id":{id},"error":{error}}}"#);
+        self.send_answer(text.into());
+    }
+
+    /// Nobody knows what became of it.
+    pub(super) fn send_lost(&self, id: &str) {
+        self.stream.push_answer(message::lost_response(id));
+    }
+
+    pub(super) fn send_error(&self, id: &str, code: i64, why: &str) {
+        self.stream
+            .push_answer(message::error_response(id, code, why));
+    }
+}
+
+impl ReplyShape {
+    fn apply_to(&self, text: Bytes) -> Bytes {
+        if self.tools.is_all() && !self.completed {
+            return text;
+        }
+        let Ok(message) = RpcMessage::parse(text.clone()) else {
+            return text;
+        };
+        let Some(result) = message.result() else {
+            return self.adapt_error(&message);
+        };
+        let filtered = self.tools.filter_tools(result);
+        let mut result = filtered.as_deref().unwrap_or(result).to_owned();
+        if self.completed {
+            result = add_result_fields(&result, self.is_list);
+        }
+        let start =
+            message.result().map_or(0, |r| r.as_ptr() as usize) - message.text().as_ptr() as usize;
+        let end = start + message.result().map_or(0, str::len);
+        splice(message.text(), &[(start..end, &result)])
+    }
+}
+
+impl ReplyShape {
+    /// An error as the newest revision has it.
+    fn adapt_error(&self, message: &RpcMessage) -> Bytes {
+        let text = message.text();
+        let whole = std::str::from_utf8(text).unwrap_or_default();
+        let code = find_value(whole, &["error", "code"]);
+        let (Some(code), Some(uri)) = (code, self.uri.as_ref().filter(|_| self.completed)) else {
+            return text.clone();
+        };
+        if whole[code.clone()] != RESOURCE_NOT_FOUND_CODE.to_string() {
+            return text.clone();
+        }
+        let data = match find_value(whole, &["error", "data"]) {
+            Some(_) => String::new(),
+            None => format!(",\"data\":{}", serde_json::json!({"uri": uri})),
+        };
+        splice(
+            text,
+            &[(code, &format!("{CLIENT_INVALID_PARAMS_CODE}{data}"))],
+        )
+    }
+}
+
+/// Adds the fields that every result of the newest revision has, where they are missing.
+fn add_result_fields(result: &str, is_list: bool) -> String {
+    let mut fields = Vec::new();
+    let mut need = |name: &str, value: &str| {
+        if find_value(result, &[name]).is_none() {
+            fields.push(format!("\"{name}\":{value}"));
+        }
+    };
+    need("resultType", "\"complete\"");
+    if is_list {
+        need("ttlMs", "0");
+        need("cacheScope", "\"private\"");
+    }
+    let Some(rest) = result.trim_start().strip_prefix('{') else {
+        return result.into();
+    };
+    let is_empty = rest.trim_start().starts_with('}');
+    let comma = if is_empty || fields.is_empty() {
+        ""
+    } else {
+        ","
+    };
+    format!("{{{}{comma}{rest}", fields.join(","))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{ReplyShape, add_result_fields};
+
+    #[test]
+    fn missing_fields_are_added_and_others_stay() {
+        assert_eq!(
+            add_result_fields("{}", false),
+            r#"{"resultType":"complete"}"#
+        );
+        let list = r#"{"resultType":"complete","ttlMs":0,"cacheScope":"private","tools":[1.0]}"#;
+        assert_eq!(add_result_fields(r#"{"tools":[1.0]}"#, true), list);
+        assert_eq!(add_result_fields(list, true), list);
+    }
+
+    #[test]
+    fn an_error_has_no_shape() {
+        let shape = ReplyShape {
+            completed: true,
+            ..ReplyShape::default()
+        };
+        let error = r#"{"id":1,"error":{"code":1,"message":"x"}}"#;
+        assert_eq!(shape.apply_to(error.into()), error);
+        let asked = ReplyShape {
+            uri: Some("a:\"b".into()),
+            ..shape.clone()
+        };
+        let missing = r#"{"id":1,"error":{"code":-32002,"message":"x"}}"#;
+        let expected = r#"{"id":1,"error":{"code":-32602,"data":{"uri":"a:\"b"},"message":"x"}}"#;
+        assert_eq!(asked.apply_to(missing.into()), expected);
+        assert_eq!(asked.apply_to(error.into()), error);
+        let older = ReplyShape {
+            completed: false,
+            ..asked
+        };
+        assert_eq!(older.apply_to(missing.into()), missing);
+        let result = shape.apply_to(r#"{"id":1,"result":{"a":1.0}, "x":2}"#.into());
+        let expected = r#"{"id":1,"result":{"resultType":"complete","a":1.0}, "x":2}"#;
+        assert_eq!(result, expected);
+    }
+}

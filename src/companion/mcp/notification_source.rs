@@ -1,0 +1,72 @@
+//! How the servers speak to a client that takes them for one.
+
+use super::client::NotificationSink;
+use super::message::{CANCELLED_METHOD, RpcMessage, RpcMessageKind};
+use super::resource_index::ResourceIndex;
+use bytes::Bytes;
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Requests of servers to the client, which may have the same ids.
+#[derive(Debug, Default)]
+pub(super) struct RelayedRequests {
+    last: AtomicU64,
+    /// By the id that the client knows: which way's it is, and the server's own id.
+    open: Mutex<HashMap<String, (u64, String)>>,
+}
+
+/// One server's way to the client.
+#[derive(Debug)]
+pub(super) struct NotificationSource {
+    /// The number of its way.
+    pub(super) server: u64,
+    pub(super) links: Arc<ResourceIndex>,
+    pub(super) outlet: Arc<dyn NotificationSink>,
+    pub(super) asked: Arc<RelayedRequests>,
+}
+
+impl RelayedRequests {
+    pub(super) fn lock_open(&self) -> MutexGuard<'_, HashMap<String, (u64, String)>> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl NotificationSink for NotificationSource {
+    fn deliver(&self, text: Bytes, is_related: bool) {
+        let Ok(message) = RpcMessage::parse(text.clone()) else {
+            return;
+        };
+        let text = match (message.kind, message.id()) {
+            (RpcMessageKind::Request, Some(id)) => {
+                let number = self.asked.last.fetch_add(1, Ordering::Relaxed);
+                let own = format!("\"osctl-{number}\"");
+                let text = message.with_edits(message.new_id(&own).into_iter().collect());
+                self.asked.lock_open().insert(own, (self.server, id.into()));
+                text
+            }
+            _ if message.method == CANCELLED_METHOD => {
+                let id = message.raw_param(&["requestId"]).unwrap_or_default();
+                let mut open = self.asked.lock_open();
+                let is_meant = |(_, (server, theirs)): &(&String, &(u64, String))| {
+                    *server == self.server && theirs == id
+                };
+                let Some(own) = open.iter().find(is_meant).map(|(own, _)| own.clone()) else {
+                    return;
+                };
+                open.remove(&own);
+                let span = message.param_span(&["requestId"]);
+                message.with_edits(span.map(|span| (span, own.as_str())).into_iter().collect())
+            }
+            // It may be below the one that was asked for, and in no list.
+            _ if message.method == "notifications/resources/updated" => {
+                if let Some(uri) = message.text_param(&["uri"]) {
+                    self.links.add(uri);
+                }
+                text
+            }
+            _ => text,
+        };
+        self.outlet.deliver(text, is_related);
+    }
+}

@@ -1,0 +1,322 @@
+//! How a run ended or stands, in fields and in words: one form for code and for commands.
+
+use super::tool_result::{ToolResult, structured_result, with_error_flag};
+use crate::protocol::kernel::{
+    ExecReply, KernelReport, KernelState, MimeBundle, OutputStream, RunError, RunStatus,
+};
+use crate::protocol::shell::ShellReply;
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use rmcp::model::{ContentBlock, Resource};
+use schemars::JsonSchema;
+use serde::Serialize;
+use serde_json::Value;
+use std::sync::Arc;
+
+/// Bytes of each stream in an answer, unless the caller wants another number.
+pub(super) const DEFAULT_TOOL_OUTPUT_BYTES: usize = 16 << 10;
+
+/// The run as it stands now.
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
+pub(super) struct ToolRunReport {
+    /// By which `wait_for_run` and `read_output` find it again.
+    pub(super) id: String,
+    pub(super) session: String,
+    pub(super) status: RunStatus,
+    /// What was written; its middle is left out where it is long, as `omitted` tells.
+    stdout: String,
+    stderr: String,
+    /// The value of the last expression.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    result: Option<String>,
+    /// What the code raised, or why it ended early.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<RunError>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    execution_count: Option<u64>,
+    /// Pictures in the content.
+    images: usize,
+    /// Of a command: its exit code, 128+n for signal n, -1 when it was ended from outside.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) returncode: Option<i32>,
+    /// Of a command: where the session's next one starts.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cwd: Option<String>,
+    /// Of a command: whether it left processes in the background.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    background: Option<bool>,
+    timing_ms: f64,
+    /// Whether it is found again after the death of this computer's service, or of the computer.
+    durable: bool,
+    /// Of code: which life of the kernel it ran in, and whether variables are still there.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    kernel: Option<KernelReport>,
+    /// Streams that are not here as a whole.
+    omitted: Vec<Omitted>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
+struct Omitted {
+    stream: OutputStream,
+    /// Bytes written in all.
+    total: u64,
+    /// The resource that holds it.
+    uri: String,
+}
+
+/// Fields, and what is shown besides.
+pub(super) struct ToolRunContent {
+    pub(super) ran: ToolRunReport,
+    content: Vec<ContentBlock>,
+}
+
+impl ToolRunContent {
+    pub(super) fn of_code(reply: ExecReply, session: &str, limit: usize) -> Self {
+        let truncated = |stream: &str| reply.truncated.as_ref()?.get(stream).map(|t| t.total);
+        let totals = [truncated("stdout"), truncated("stderr")];
+        let result = reply.result;
+        let (pictures, texts) = split_outputs(&reply.data, result.as_deref());
+        let ran = ToolRunReport {
+            id: reply.id,
+            session: session.into(),
+            status: reply.status,
+            stdout: reply.stdout,
+            stderr: reply.stderr,
+            result,
+            error: reply.error,
+            execution_count: reply.execution_count,
+            images: pictures.len(),
+            returncode: None,
+            cwd: None,
+            background: None,
+            timing_ms: reply.timing_ms,
+            durable: reply.durable == Some(true),
+            kernel: Some(reply.kernel),
+            omitted: Vec::new(),
+        };
+        Self::new(ran, totals, limit, texts, pictures)
+    }
+
+    pub(super) fn of_command(reply: ShellReply, session: &str, limit: usize) -> Self {
+        let truncated = |stream: &str| reply.truncated.as_ref()?.get(stream).map(|t| t.total);
+        let totals = [truncated("stdout"), truncated("stderr")];
+        let ran = ToolRunReport {
+            id: reply.id,
+            session: session.into(),
+            status: reply.status,
+            stdout: reply.stdout,
+            stderr: reply.stderr,
+            result: None,
+            error: reply.error,
+            execution_count: None,
+            images: 0,
+            returncode: reply.returncode,
+            cwd: Some(reply.cwd),
+            background: Some(reply.background),
+            timing_ms: reply.timing_ms,
+            durable: reply.durable == Some(true),
+            kernel: None,
+            omitted: Vec::new(),
+        };
+        Self::new(ran, totals, limit, Vec::new(), Vec::new())
+    }
+
+    fn new(
+        mut ran: ToolRunReport,
+        totals: [Option<u64>; 2],
+        limit: usize,
+        texts: Vec<String>,
+        pictures: Vec<ContentBlock>,
+    ) -> Self {
+        let streams = [
+            (OutputStream::Stdout, "stdout"),
+            (OutputStream::Stderr, "stderr"),
+        ];
+        for ((stream, name), total) in streams.into_iter().zip(totals) {
+            let text = match stream {
+                OutputStream::Stdout => &mut ran.stdout,
+                OutputStream::Stderr => &mut ran.stderr,
+            };
+            if total.is_none() && text.len() <= limit {
+                continue;
+            }
+            let total = total.unwrap_or(text.len() as u64);
+            *text = shorten_text(text, limit, total);
+            ran.omitted.push(Omitted {
+                stream,
+                total,
+                uri: format!("os://runs/{}/{name}", ran.id),
+            });
+        }
+        let mut content = vec![ContentBlock::text(ran.summary_text(&texts))];
+        content.extend(pictures);
+        content.extend(ran.omitted.iter().map(Omitted::resource_link));
+        Self { ran, content }
+    }
+
+    /// The answer; an error is what did not run to its end.
+    pub(super) fn into_tool_result(self) -> ToolResult {
+        let is_error = matches!(
+            self.ran.status,
+            RunStatus::Failed | RunStatus::Interrupted | RunStatus::Lost
+        );
+        with_error_flag(structured_result(self.ran, self.content), is_error)
+    }
+}
+
+impl Omitted {
+    fn resource_link(&self) -> ContentBlock {
+        let name = self.uri.rsplit('/').next().unwrap_or_default();
+        let link = Resource::new(self.uri.clone(), name)
+            .with_description("All that the run has written")
+            .with_mime_type("text/plain")
+            .with_size(self.total);
+        ContentBlock::resource_link(link)
+    }
+}
+
+impl ToolRunReport {
+    fn summary_text(&self, texts: &[String]) -> String {
+        let mut parts = Vec::new();
+        let mut add = |text: &str| {
+            if !text.trim().is_empty() {
+                parts.push(text.trim_end().to_owned());
+            }
+        };
+        add(&self.stdout);
+        if !self.stderr.trim().is_empty() {
+            add(&format!("stderr:\n{}", self.stderr));
+        }
+        texts.iter().for_each(|text| add(text));
+        add(self.result.as_deref().unwrap_or_default());
+        if let Some(error) = &self.error {
+            match error.traceback.is_empty() {
+                true => add(&format!("{}: {}", error.kind, error.message)),
+                false => add(&error.traceback.join("\n")),
+            }
+        }
+        if let Some(code) = self.returncode.filter(|code| *code != 0) {
+            add(&format!("(exit code {code})"));
+        }
+        match self.status {
+            RunStatus::Running => add(&format!(
+                "(it goes on: `wait_for_run` with the id `{}` finds it again)",
+                self.id
+            )),
+            RunStatus::Interrupted => add("(it was interrupted)"),
+            RunStatus::Completed | RunStatus::Failed | RunStatus::Lost => {}
+        }
+        let kernel = self.kernel.as_ref();
+        match kernel.map(|kernel| (kernel.state, &kernel.restored_from)) {
+            Some((KernelState::Lost, _)) => {
+                add("(the kernel is a new one: earlier variables are gone)");
+            }
+            Some((KernelState::Restored, None)) => {
+                add("(the kernel is a new one, with the variables that were stored)");
+            }
+            Some((KernelState::Restored, Some(from))) => add(&format!(
+                "(the kernel is a new one, with the variables of {})",
+                from.describe()
+            )),
+            Some((KernelState::Kept, _)) | None => {}
+        }
+        if parts.is_empty() {
+            return "(no output)".into();
+        }
+        parts.join("\n")
+    }
+}
+
+/// Head and tail of a text that is too long.
+fn shorten_text(text: &str, limit: usize, total: u64) -> String {
+    if text.len() <= limit {
+        return text.into();
+    }
+    let head = char_boundary(text, limit / 2, false);
+    let tail = char_boundary(text, text.len() - (limit - limit / 2), true);
+    let left_out = total.saturating_sub((head + text.len() - tail) as u64);
+    let note = format!("\n… {left_out} bytes are left out: `read_output` brings them …\n");
+    [&text[..head], &note, &text[tail..]].concat()
+}
+
+/// The next place between two characters.
+pub(super) fn char_boundary(text: &str, mut at: usize, forward: bool) -> usize {
+    while !text.is_char_boundary(at) {
+        at = if forward { at + 1 } else { at - 1 };
+    }
+    at
+}
+
+/// Pictures, and the text of what was shown beside the result.
+fn split_outputs(
+    data: &[Arc<MimeBundle>],
+    result: Option<&str>,
+) -> (Vec<ContentBlock>, Vec<String>) {
+    let (mut pictures, mut texts) = (Vec::new(), Vec::new());
+    for bundle in data {
+        if let Some(picture) = image_content(bundle) {
+            pictures.push(picture);
+            continue;
+        }
+        let text = ["text/markdown", "text/plain"]
+            .iter()
+            .find_map(|kind| bundle.get(*kind)?.as_str());
+        texts.extend(text.map(str::to_owned));
+    }
+    // The result is told as such.
+    if let Some(result) = result
+        && texts.last().is_some_and(|last| last == result)
+    {
+        texts.pop();
+    }
+    (pictures, texts)
+}
+
+fn image_content(bundle: &MimeBundle) -> Option<ContentBlock> {
+    let kinds = ["image/png", "image/jpeg", "image/gif", "image/webp"];
+    let binary = kinds
+        .iter()
+        .find_map(|kind| Some((kind, bundle.get(*kind)?)));
+    if let Some((kind, Value::String(data))) = binary {
+        let data: String = data.split_ascii_whitespace().collect();
+        return Some(ContentBlock::image(data, *kind));
+    }
+    let drawing = bundle.get("image/svg+xml")?.as_str()?;
+    Some(ContentBlock::image(
+        STANDARD.encode(drawing),
+        "image/svg+xml",
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{shorten_text, split_outputs};
+    use serde_json::json;
+    use std::sync::Arc;
+
+    #[test]
+    fn a_long_text_keeps_head_and_tail_and_says_so() {
+        assert_eq!(shorten_text("abc", 3, 3), "abc");
+        let text = "é".repeat(100);
+        let short = shorten_text(&text, 20, 200);
+        assert!(
+            short.starts_with("ééééé\n… 180 bytes") && short.ends_with("…\nééééé"),
+            "{short}"
+        );
+        // Of what was cut before, the whole is counted.
+        assert!(shorten_text(&text, 20, 1000).contains("980 bytes"));
+    }
+
+    #[test]
+    fn pictures_are_shown_and_the_result_is_told_once() {
+        let bundle = |value: serde_json::Value| Arc::new(value.as_object().unwrap().clone());
+        let data = [
+            bundle(json!({"image/png": "AA\nBB", "text/plain": "<Figure>"})),
+            bundle(json!({"text/markdown": "*a*", "text/plain": "a"})),
+            bundle(json!({"text/plain": "2"})),
+        ];
+        let (pictures, texts) = split_outputs(&data, Some("2"));
+        assert_eq!(pictures[0].as_image().unwrap().data, "AABB");
+        assert_eq!(texts, ["*a*"]);
+    }
+}

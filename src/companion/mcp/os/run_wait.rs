@@ -1,0 +1,199 @@
+//! Waiting for a run as its caller does: output is told on the way, taking the call back interrupts it.
+
+use super::logging::{LogSeverity, send_log_message};
+use super::run_result::char_boundary;
+use super::server::OsServer;
+use super::tool_error::ToolError;
+use crate::companion::runs::{RunKind, TrackedRun};
+use crate::protocol::kernel::{OutputStream, RunEventKind};
+use rmcp::RoleServer;
+use rmcp::model::ProgressNotificationParam;
+use rmcp::service::RequestContext;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
+
+/// Between two reports; more would cost a client more than they tell.
+const TOOL_PROGRESS_INTERVAL: Duration = Duration::from_millis(100);
+/// After so long in silence a client is told that the run goes on, so that its own limits do not end it.
+const TOOL_HEARTBEAT_INTERVAL: Duration = Duration::from_secs(10);
+/// Bytes of output in one report; all of it is in the answer.
+const MAX_TOOL_PROGRESS_BYTES: usize = 4096;
+/// A week: beyond it, a time limit is certainly a mistake of units.
+const MAX_TOOL_SECONDS: f64 = 7.0 * 24.0 * 3600.0;
+
+/// How the waiting ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum RunWaitEnd {
+    Ended,
+    /// The run goes on, and may be asked for again.
+    GoesOn,
+    /// The caller wants no answer any more.
+    TakenBack,
+}
+
+/// Whoever waits, and how they hear.
+struct ToolProgressReporter<'a> {
+    server: &'a OsServer,
+    cx: &'a RequestContext<RoleServer>,
+    begun: Instant,
+    told: Instant,
+    /// Not told yet.
+    unsaid: [String; 2],
+}
+
+/// A time limit that makes sense, in seconds.
+///
+/// # Errors
+/// When it is none.
+pub(super) fn parse_seconds(name: &str, given: Option<f64>) -> Result<Option<Duration>, ToolError> {
+    let Some(seconds) = given else {
+        return Ok(None);
+    };
+    if !(0.0..=MAX_TOOL_SECONDS).contains(&seconds) {
+        let why = format!("`{name}` is {seconds}: give seconds from 0 to {MAX_TOOL_SECONDS}");
+        return Err(ToolError::new(why));
+    }
+    Ok(Some(Duration::from_secs_f64(seconds)))
+}
+
+/// Waits for the end of a run, or for `wait`.
+pub(super) async fn follow_run<W: RunKind>(
+    server: &OsServer,
+    cx: &RequestContext<RoleServer>,
+    run: &Arc<TrackedRun<W>>,
+    running: impl Fn() -> W::Report,
+    wait: Option<Duration>,
+) -> RunWaitEnd {
+    let begun = Instant::now();
+    let mut caller = ToolProgressReporter {
+        server,
+        cx,
+        begun,
+        told: begun,
+        unsaid: Default::default(),
+    };
+    let deadline = async {
+        match wait {
+            Some(wait) => sleep_until(begun + wait).await,
+            None => std::future::pending().await,
+        }
+    };
+    let told = async {
+        match caller.wants_reports() {
+            true => caller.report_run(run, running).await,
+            false => run.wait_finished().await,
+        }
+    };
+    let waited = tokio::select! {
+        biased;
+        () = told => RunWaitEnd::Ended,
+        () = deadline => RunWaitEnd::GoesOn,
+        () = cx.ct.cancelled() => RunWaitEnd::TakenBack,
+    };
+    if waited == RunWaitEnd::GoesOn {
+        run.wait_begin_synced().await;
+    }
+    waited
+}
+
+impl ToolProgressReporter<'_> {
+    fn wants_reports(&self) -> bool {
+        self.cx.meta.get_progress_token().is_some() || self.server.wants_log(LogSeverity::Info)
+    }
+
+    /// Tells what the run writes, to its end.
+    async fn report_run<W: RunKind>(
+        &mut self,
+        run: &Arc<TrackedRun<W>>,
+        running: impl Fn() -> W::Report,
+    ) {
+        let mut follower = run.follow(0);
+        let mut tick = interval(TOOL_PROGRESS_INTERVAL);
+        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                events = follower.next_events(&running) => {
+                    if events.is_empty() {
+                        return self.send_buffered().await;
+                    }
+                    for event in events {
+                        match event.happened {
+                            RunEventKind::Stdout { text, .. } => self.buffer_output(OutputStream::Stdout, &text),
+                            RunEventKind::Stderr { text, .. } => self.buffer_output(OutputStream::Stderr, &text),
+                            _ => {}
+                        }
+                    }
+                }
+                _ = tick.tick() => self.send_buffered().await,
+            }
+        }
+    }
+
+    /// Of a flood only its end is kept.
+    fn buffer_output(&mut self, stream: OutputStream, text: &str) {
+        let unsaid = &mut self.unsaid[stream as usize];
+        unsaid.push_str(text);
+        if unsaid.len() > 2 * MAX_TOOL_PROGRESS_BYTES {
+            let start = char_boundary(unsaid, unsaid.len() - MAX_TOOL_PROGRESS_BYTES, true);
+            unsaid.replace_range(..start, "…");
+        }
+    }
+
+    async fn send_buffered(&mut self) {
+        for stream in [OutputStream::Stdout, OutputStream::Stderr] {
+            let text = std::mem::take(&mut self.unsaid[stream as usize]);
+            if !text.is_empty() {
+                self.send_output(stream, text).await;
+            }
+        }
+        if self.told.elapsed() >= TOOL_HEARTBEAT_INTERVAL {
+            let seconds = self.begun.elapsed().as_secs();
+            self.send_progress(format!("it goes on for {seconds} s"))
+                .await;
+        }
+    }
+
+    async fn send_output(&mut self, stream: OutputStream, text: String) {
+        if self.cx.meta.get_progress_token().is_some() {
+            return self.send_progress(text).await;
+        }
+        let (weight, logger) = match stream {
+            OutputStream::Stdout => (LogSeverity::Info, "stdout"),
+            OutputStream::Stderr => (LogSeverity::Warning, "stderr"),
+        };
+        if self.server.wants_log(weight) {
+            send_log_message(self.cx, weight, logger, text).await;
+        }
+    }
+
+    /// Seconds rise, whatever is told.
+    async fn send_progress(&mut self, text: String) {
+        let Some(token) = self.cx.meta.get_progress_token() else {
+            return;
+        };
+        let so_far = self.begun.elapsed().as_secs_f64();
+        // Two reports of one moment would not rise.
+        let rising = so_far.max((self.told - self.begun).as_secs_f64() + 1e-6);
+        self.told = self.begun + Duration::from_secs_f64(rising);
+        let report = ProgressNotificationParam::new(token, rising).with_message(text);
+        // A client that is gone hears nothing.
+        let _ = self.cx.peer.notify_progress(report).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::parse_seconds;
+    use std::time::Duration;
+
+    #[test]
+    fn a_time_limit_is_seconds_and_no_mistake_of_units() {
+        assert_eq!(parse_seconds("wait", None), Ok(None));
+        let half = Some(Duration::from_millis(500));
+        assert_eq!(parse_seconds("wait", Some(0.5)), Ok(half));
+        for wrong in [-1.0, f64::NAN, f64::INFINITY, 1e9] {
+            assert!(parse_seconds("wait", Some(wrong)).is_err(), "{wrong}");
+        }
+    }
+}

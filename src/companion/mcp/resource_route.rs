@@ -1,0 +1,93 @@
+//! Whose a resource is, where all servers are one: its server is asked for it, and nobody else.
+//!
+//! ```text
+//! told of ──▶ listed ──▶ a template that fits ──▶ unknown
+//! ```
+//!
+//! What a list does not name may have come in an answer ([`links`](super::resource_index)), or belong to a template.
+
+use super::client::ReplySender;
+use super::merged_lists::{GatheredLists, ListWait};
+use super::merged_servers::{MergedServers, with_resource_index};
+use super::message::{RpcMessage, array_elements, find_value};
+use super::server::ServerAccess;
+use super::uri_template;
+use std::sync::Arc;
+
+const ROUTE_INVALID_PARAMS_CODE: i64 = -32602;
+
+impl MergedServers {
+    /// A call about a resource, or about the template whose text is there.
+    pub(super) fn route_by_uri(
+        self: &Arc<Self>,
+        message: RpcMessage,
+        path: &[&str],
+        mut reply: ReplySender,
+    ) {
+        let uri = message.text_param(path).unwrap_or_default();
+        reply.shape.uri = Some(uri.clone());
+        if let Some(server) = self.origin_of(&uri) {
+            return server.send_request(message, with_resource_index(&server, reply));
+        }
+        let merge = self.clone();
+        tokio::spawn(async move {
+            let id = message.id().unwrap_or("null");
+            match merge.find_origin(&uri).await {
+                Some(server) => {
+                    merge.record_origin(uri, &server);
+                    let reply = with_resource_index(&server, reply);
+                    server.send_request(message, reply);
+                }
+                None if message.method == "completion/complete" => {
+                    let why = format!("no server has the resource or template `{uri}`");
+                    reply.send_error(id, ROUTE_INVALID_PARAMS_CODE, &why);
+                }
+                None => reply.send_no_resource(id, &uri),
+            }
+        });
+    }
+
+    async fn find_origin(&self, uri: &str) -> Option<Arc<ServerAccess>> {
+        let servers = self.servers();
+        let mut known = servers.iter();
+        if let Some(server) = known.find(|s| s.spec().links.contains_uri(uri) || is_listed(s, uri))
+        {
+            return Some(server.clone());
+        }
+        self.gather_lists("resources/list", ListWait::ORIGIN_SEARCH)
+            .await;
+        if let Some(server) = self.origin_of(uri) {
+            return Some(server);
+        }
+        let templates = self.gather_lists("resources/templates/list", ListWait::ORIGIN_SEARCH);
+        let GatheredLists { found, .. } = templates.await;
+        if let Some(server) = self.origin_of(uri) {
+            return Some(server);
+        }
+        let fits = found.iter().filter_map(|(server, templates)| {
+            let templates = templates.items().iter();
+            let text = templates.filter_map(|item| item_text(item, "uriTemplate"));
+            let closest = text
+                .filter_map(|text| uri_template::match_template(&text, uri))
+                .max()?;
+            Some((closest, server))
+        });
+        // Of those that fit as closely, the first.
+        let best = fits.reduce(|best, other| if other.0 > best.0 { other } else { best });
+        best.map(|(_, server)| server.clone())
+    }
+}
+
+/// Whether it was in the server's list when that was last asked for.
+fn is_listed(server: &ServerAccess, uri: &str) -> bool {
+    let pages = server.spec().cache.list_pages("resources/list");
+    pages.unwrap_or_default().iter().any(|page| {
+        let list = find_value(page, &["resources"]).map(|at| array_elements(&page[at]));
+        let mut uris = list.unwrap_or_default().into_iter();
+        uris.any(|item| item_text(item, "uri").as_deref() == Some(uri))
+    })
+}
+
+fn item_text(item: &str, key: &str) -> Option<String> {
+    serde_json::from_str(&item[find_value(item, &[key])?]).ok()
+}

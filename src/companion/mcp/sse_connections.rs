@@ -1,0 +1,165 @@
+//! Connections that end with their server: those of the older transport, on which everything is told, with a
+//! session once hands were shaken, and those that listen without one.
+
+use super::client::NotificationSink;
+use super::message::RpcMessage;
+use super::persisted_sessions::ClientSubscriptions;
+use super::session::{ClientStreams, HubSession, notify_lists_changed};
+use super::stream::MessageStream;
+use super::{Hub, HubRefusal, HubTarget, new_session_id, protocol_version};
+use bytes::Bytes;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+#[derive(Debug)]
+pub(super) struct SseConnection {
+    id: String,
+    wish: HubTarget,
+    pub(super) stream: Arc<MessageStream>,
+    /// Who listens without a session, and is told before the end that there was a change.
+    listener: Option<Arc<dyn NotificationSink>>,
+    session: OnceLock<Arc<HubSession>>,
+}
+
+impl SseConnection {
+    pub(super) fn session(&self) -> Option<&Arc<HubSession>> {
+        self.session.get()
+    }
+
+    /// Ends it, once it has brought what it owes: its servers may be others by now.
+    pub(super) fn drain(&self) {
+        if let Some(listener) = &self.listener {
+            notify_lists_changed(&**listener);
+        }
+        self.stream.drain();
+    }
+}
+
+#[derive(Debug, Default)]
+pub(super) struct SseConnections(Mutex<HashMap<String, Arc<SseConnection>>>);
+
+impl SseConnections {
+    /// Ends those who have nobody to go on with, once they have had the answers that are on their way. `goes_on` is
+    /// asked for the session, where hands were shaken, and for the server's name, or none for all.
+    pub(super) fn retain_connections(
+        &self,
+        goes_on: impl Fn(Option<&HubSession>, Option<&str>) -> bool,
+    ) {
+        self.lock().retain(|_, visit| {
+            let session = visit.session().map(|session| &**session);
+            let stays = goes_on(session, visit.wish.server.as_deref());
+            if !stays {
+                visit.drain();
+            }
+            stays
+        });
+    }
+
+    /// How many have shaken hands.
+    pub(super) fn initialized_count(&self) -> usize {
+        let visits = self.lock();
+        visits.values().filter(|v| v.session().is_some()).count()
+    }
+
+    pub(super) fn close_all(&self) {
+        let all = std::mem::take(&mut *self.lock());
+        all.into_values().for_each(|visit| visit.stream.close());
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<String, Arc<SseConnection>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Hub {
+    /// A connection was opened: its id, and what it is to be told.
+    pub(super) fn open_connection(
+        &self,
+        wish: HubTarget,
+    ) -> Result<(String, Arc<MessageStream>), HubRefusal> {
+        let stream = Arc::new(MessageStream::endless(self.next_number()));
+        let visit = self.register_connection(wish, stream.clone(), None)?;
+        Ok((visit.id.clone(), stream))
+    }
+
+    /// Counts a connection as one that listens, and ends when its servers change; `before` it was opened there were so
+    /// many changes.
+    pub(super) fn register_listener(
+        &self,
+        wish: HubTarget,
+        stream: Arc<MessageStream>,
+        listener: Arc<dyn NotificationSink>,
+        before: u64,
+    ) -> Result<String, HubRefusal> {
+        let visit = self.register_connection(wish, stream, Some(listener))?;
+        // That change did not find it yet.
+        if self.change_count() != before {
+            visit.drain();
+        }
+        Ok(visit.id.clone())
+    }
+
+    /// Counts a connection as one that ends with its server.
+    fn register_connection(
+        &self,
+        wish: HubTarget,
+        stream: Arc<MessageStream>,
+        listener: Option<Arc<dyn NotificationSink>>,
+    ) -> Result<Arc<SseConnection>, HubRefusal> {
+        let visit = Arc::new(SseConnection {
+            id: new_session_id()?,
+            wish,
+            stream,
+            listener,
+            session: OnceLock::new(),
+        });
+        let mut visits = self.0.visits.lock();
+        visits.insert(visit.id.clone(), visit.clone());
+        drop(visits);
+        Ok(visit)
+    }
+
+    pub(super) fn find_connection(&self, id: &str) -> Option<Arc<SseConnection>> {
+        self.0.visits.lock().get(id).cloned()
+    }
+
+    /// Shakes hands; the result of `initialize`.
+    pub(super) async fn initialize_connection(
+        &self,
+        visit: &SseConnection,
+        message: &RpcMessage,
+    ) -> Result<Bytes, HubRefusal> {
+        let hello = Bytes::copy_from_slice(message.params().unwrap_or("{}").as_bytes());
+        let outlet = ClientStreams::new(visit.stream.clone());
+        let before = self.change_count();
+        let backend = self.open_backend(&visit.wish, Some(hello), outlet.clone())?;
+        let result = backend
+            .initialize_result()
+            .await
+            .map_err(HubRefusal::Hello)?;
+        let (id, server) = (visit.id.clone(), visit.wish.server.clone());
+        let lasting = ClientSubscriptions::default();
+        let session = HubSession::new(
+            id,
+            protocol_version(&result),
+            server,
+            backend,
+            lasting,
+            outlet,
+        );
+        // Whoever shakes hands twice keeps the first session.
+        let _ = visit.session.set(Arc::new(session));
+        if let Some(session) = visit.session()
+            && self.change_count() != before
+            && !session.update_servers(&self.lock_servers().clone(), || self.next_number())
+        {
+            visit.stream.drain();
+        }
+        Ok(result)
+    }
+
+    /// The connection is gone.
+    pub(super) fn remove_connection(&self, id: &str) {
+        self.0.visits.lock().remove(id);
+    }
+}

@@ -1,0 +1,279 @@
+//! The hub over HTTP, proved in this process: servers that do as a test says, and clients that speak with them.
+
+mod changes;
+mod harness;
+mod lists;
+mod messages;
+mod params;
+mod resources;
+mod shutdown;
+
+use super::hub_routes;
+use crate::companion::mcp::config::{McpConfig, McpServerConfig, ServerTransport};
+use crate::companion::mcp::{Hub, HubSettings};
+use crate::protocol::mcp::ServerStart;
+use crate::protocol::sse::SseParser;
+use axum::Router;
+use axum::body::{Body, BodyDataStream, to_bytes};
+use axum::http::{Request, Response};
+use futures_util::StreamExt;
+use harness::TestServers;
+use serde_json::{Value, json};
+use std::collections::{BTreeMap, VecDeque};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+use tempfile::TempDir;
+use tokio::time::timeout;
+use tower::ServiceExt;
+
+/// Longer than anything takes, on a slow machine, too.
+const HUB_TEST_TIMEOUT: Duration = Duration::from_secs(120);
+const TEST_ACCEPT_BOTH: &str = "application/json, text/event-stream";
+/// Who says so is given events at once.
+const EVENTS_FIRST: &str = "text/event-stream, application/json";
+
+/// A hub with servers on a stage.
+struct Scene {
+    hub: Hub,
+    stage: TestServers,
+    data: TempDir,
+}
+
+/// A server on the stage; those with another `timeout` are others.
+fn server(name: &str, shared: bool, timeout: u64) -> McpServerConfig {
+    McpServerConfig {
+        name: name.into(),
+        way: ServerTransport::Inside,
+        start: ServerStart::Lazy,
+        shared,
+        timeout: Duration::from_secs(timeout),
+        idle: None,
+        tools: Vec::new(),
+    }
+}
+
+fn found(servers: impl IntoIterator<Item = McpServerConfig>) -> McpConfig {
+    let servers = servers.into_iter();
+    McpConfig {
+        servers: servers
+            .map(|server| (server.name.clone(), server))
+            .collect(),
+        ..McpConfig::default()
+    }
+}
+
+fn hub(data: &Path, stage: &TestServers) -> Hub {
+    let settings = HubSettings {
+        files: Vec::new(),
+        data: data.into(),
+        root: data.into(),
+    };
+    Hub::new(settings, Arc::new(stage.clone()))
+}
+
+impl Scene {
+    /// With `a`, which all share, and `b`, of which each client has its own.
+    fn new() -> Self {
+        let scene = Self::empty();
+        let servers = [server("a", true, 600), server("b", false, 600)];
+        scene.hub.apply_config(found(servers));
+        scene
+    }
+
+    fn empty() -> Self {
+        let data = tempfile::tempdir().unwrap();
+        let stage = TestServers::default();
+        Self {
+            hub: hub(data.path(), &stage),
+            stage,
+            data,
+        }
+    }
+
+    /// The same after the companion was started anew.
+    fn again(self, servers: impl IntoIterator<Item = McpServerConfig>) -> Self {
+        let hub = hub(self.data.path(), &self.stage);
+        hub.apply_config(found(servers));
+        Self { hub, ..self }
+    }
+
+    /// A client without a session.
+    fn plain_client(&self, path: &str) -> TestMcpClient {
+        TestMcpClient {
+            routes: hub_routes(self.hub.clone()),
+            path: path.into(),
+            session: String::new(),
+        }
+    }
+
+    /// A client that has shaken hands, and can be asked things.
+    async fn client(&self, path: &str) -> TestMcpClient {
+        let mut client = self.plain_client(path);
+        let hello = json!({
+            "protocolVersion": "2025-11-25",
+            "capabilities": {"sampling": {}},
+            "clientInfo": {"name": "proof", "version": "1"},
+        });
+        let hello = json!({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": hello});
+        let response = client.post(&hello.to_string()).await;
+        assert_eq!(response.status(), 200);
+        client.session = response.headers()["mcp-session-id"]
+            .to_str()
+            .unwrap()
+            .into();
+        client
+    }
+
+    /// The same client, after the companion was started anew.
+    fn back(&self, client: &TestMcpClient) -> TestMcpClient {
+        TestMcpClient {
+            routes: hub_routes(self.hub.clone()),
+            ..client.clone()
+        }
+    }
+}
+
+#[derive(Clone)]
+struct TestMcpClient {
+    routes: Router,
+    path: String,
+    session: String,
+}
+
+async fn text(response: Response<Body>) -> String {
+    let body = timeout(HUB_TEST_TIMEOUT, to_bytes(response.into_body(), usize::MAX)).await;
+    String::from_utf8(body.unwrap().unwrap().into()).unwrap()
+}
+
+async fn ask(
+    routes: &Router,
+    method: &str,
+    path: &str,
+    headers: &[(&str, &str)],
+    body: impl Into<Body>,
+) -> Response<Body> {
+    let mut request = Request::builder().method(method).uri(path);
+    for (name, value) in headers {
+        request = request.header(*name, *value);
+    }
+    let request = request.body(body.into()).unwrap();
+    let response = timeout(HUB_TEST_TIMEOUT, routes.clone().oneshot(request)).await;
+    response.unwrap().unwrap()
+}
+
+impl TestMcpClient {
+    async fn send(&self, method: &str, accept: &str, last: &str, body: &str) -> Response<Body> {
+        let mut headers = vec![("accept", accept), ("content-type", "application/json")];
+        if !self.session.is_empty() {
+            headers.push(("mcp-session-id", &self.session));
+        }
+        if !last.is_empty() {
+            headers.push(("last-event-id", last));
+        }
+        ask(&self.routes, method, &self.path, &headers, body.to_owned()).await
+    }
+
+    async fn post(&self, body: &str) -> Response<Body> {
+        self.send("POST", TEST_ACCEPT_BOTH, "", body).await
+    }
+
+    /// The text of an answer.
+    async fn answer(&self, body: &str) -> String {
+        text(self.post(body).await).await
+    }
+
+    /// A call of a tool, whose answer comes as events.
+    async fn open(&self, id: &str, tool: &str, params: &str) -> TestEventStream {
+        let body = call(id, tool, params);
+        TestEventStream::new(self.send("POST", EVENTS_FIRST, "", &body).await)
+    }
+
+    /// What comes behind an event.
+    async fn go_on(&self, last: &str) -> Response<Body> {
+        self.send("GET", "text/event-stream", last, "").await
+    }
+}
+
+/// A call of a tool; `params` are what stands beside its name.
+fn call(id: &str, tool: &str, params: &str) -> String {
+    format!(
+        r#"{{"jsonrpc":"2.0","id":{id},"method":"tools/call","params":{{"name":"{tool}"{params}}}}}"#
+    )
+}
+
+/// Events as they come.
+struct TestEventStream {
+    body: BodyDataStream,
+    events: SseParser,
+    ready: VecDeque<(String, String)>,
+}
+
+impl TestEventStream {
+    fn new(response: Response<Body>) -> Self {
+        assert_eq!(response.status(), 200);
+        assert_eq!(response.headers()["content-type"], "text/event-stream");
+        Self {
+            body: response.into_body().into_data_stream(),
+            events: SseParser::default(),
+            ready: VecDeque::new(),
+        }
+    }
+
+    /// The next event, also an empty one: its id and its data.
+    async fn event(&mut self) -> Option<(String, String)> {
+        while self.ready.is_empty() {
+            let piece = timeout(HUB_TEST_TIMEOUT, self.body.next())
+                .await
+                .unwrap()?
+                .unwrap();
+            for event in self.events.parse_chunk(&piece) {
+                let data = String::from_utf8(event.data).unwrap();
+                self.ready.push_back((event.id.unwrap_or_default(), data));
+            }
+        }
+        self.ready.pop_front()
+    }
+
+    /// What the next event says.
+    async fn next(&mut self) -> Option<String> {
+        loop {
+            let (_, data) = self.event().await?;
+            if !data.is_empty() {
+                return Some(data);
+            }
+        }
+    }
+}
+
+fn value(text: &str) -> Value {
+    serde_json::from_str(text).unwrap_or_else(|e| panic!("{e}: {text}"))
+}
+
+/// What a server says of itself, by what it is asked.
+fn lists(name: &str) -> BTreeMap<&'static str, Value> {
+    let resource = json!({"uri": format!("{name}:listed"), "name": "listed"});
+    let template = json!({"uriTemplate": format!("{name}:t/{{x}}"), "name": "t"});
+    let region = json!({"type": "string", "x-mcp-header": "Region"});
+    let marked = json!({"type": "object", "properties": {"region": region}});
+    let hello = json!({
+        "protocolVersion": "2025-11-25",
+        "capabilities": {"tools": {}, "resources": {"subscribe": true}, "logging": {}},
+        "serverInfo": {"name": name, "version": "1"},
+    });
+    BTreeMap::from([
+        ("initialize", hello),
+        (
+            "tools/list",
+            json!({"tools": [
+                {"name": "echo", "inputSchema": {"type": "object"}},
+                {"name": "marked", "inputSchema": marked},
+            ]}),
+        ),
+        ("resources/list", json!({"resources": [resource]})),
+        (
+            "resources/templates/list",
+            json!({"resourceTemplates": [template]}),
+        ),
+    ])
+}

@@ -1,0 +1,101 @@
+//! The transport of 2024-11-05: one stream of events down, and a path to send up.
+
+use super::refusal::{self, api_error_response};
+use super::stream_response::{self, OnDisconnect, SseFormat, SseIdKind};
+use super::{McpBody, McpQuery};
+use crate::companion::mcp::client::ReplySender;
+use crate::companion::mcp::message::{self, RpcMessage, RpcMessageKind};
+use crate::companion::mcp::{Hub, HubTarget};
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use serde::Deserialize;
+
+#[derive(Debug, Deserialize)]
+pub(super) struct SseSessionQuery {
+    session_id: Option<String>,
+}
+
+/// Opens the stream, and says where to send.
+pub(super) async fn open_stream(State(hub): State<Hub>, wish: HubTarget) -> Response {
+    let base = match &wish.server {
+        Some(name) if hub.find_server(name).is_some() => format!("/servers/{name}"),
+        Some(name) => return hub.no_server(name).into_http_response(None),
+        None => String::new(),
+    };
+    let Ok((id, stream)) = hub.open_connection(wish) else {
+        let why = "no id can be made";
+        return api_error_response(StatusCode::INTERNAL_SERVER_ERROR, "no_id", why, None);
+    };
+    let reader = stream.take_over();
+    let at_end = OnDisconnect::new({
+        let id = id.clone();
+        move || hub.remove_connection(&id)
+    });
+    let form = SseFormat {
+        ids: SseIdKind::None,
+        primed: false,
+    };
+    let first = format!("event: endpoint\ndata: {base}/messages?session_id={id}\n\n");
+    stream_response::respond_after(first.into(), stream, reader, form, at_end)
+}
+
+/// Takes a message; what it brings is told on the stream.
+pub(super) async fn post_message(
+    State(hub): State<Hub>,
+    McpQuery(of): McpQuery<SseSessionQuery>,
+    McpBody(body): McpBody,
+) -> Response {
+    let messages = match RpcMessage::parse_all(body) {
+        Ok((messages, _)) if messages.is_empty() => return refusal::empty_batch(),
+        Ok((messages, _)) => messages,
+        Err(malformed) => return malformed.into_response(),
+    };
+    let Some(visit) = of
+        .session_id
+        .as_deref()
+        .and_then(|id| hub.find_connection(id))
+    else {
+        let why = "there is no such session; open the stream first";
+        let id = refusal::only_id(&messages);
+        return refusal::session_refusal(StatusCode::NOT_FOUND, id, why);
+    };
+    for message in messages {
+        let reply = ReplySender::plain(visit.stream.clone());
+        let id = message.id().unwrap_or("null").to_owned();
+        if message.kind == RpcMessageKind::Request {
+            visit.stream.expect_answer();
+        }
+        if message.kind == RpcMessageKind::Request && message.method == "initialize" {
+            let hub = hub.clone();
+            // It may have to start a server, which the client need not wait for here.
+            tokio::spawn(async move {
+                match hub.initialize_connection(&visit, &message).await {
+                    Ok(result) => {
+                        let result = String::from_utf8_lossy(&result).into_owned();
+                        reply.send_result(&id, &result);
+                    }
+                    Err(refusal) => reply.stream.push_answer(refusal.into_error_message(&id)),
+                }
+            });
+            return refusal::accepted_response();
+        }
+        let Some(session) = visit.session() else {
+            if message.kind == RpcMessageKind::Request {
+                let why = "say `initialize` first";
+                visit
+                    .stream
+                    .push_answer(message::error_response(&id, -32600, why));
+            }
+            continue;
+        };
+        match message.kind {
+            RpcMessageKind::Request => {
+                hub.persist_subscription(session, &message);
+                session.backend().send_request(message, reply);
+            }
+            RpcMessageKind::Notification | RpcMessageKind::Answer => session.send_message(message),
+        }
+    }
+    refusal::accepted_response()
+}

@@ -1,0 +1,195 @@
+//! The hub over HTTP: every transport and revision, on the same servers.
+//!
+//! | path | speaks |
+//! |---|---|
+//! | `/servers/NAME/mcp` | Streamable HTTP ([`streamable`]), also without sessions ([`stateless`]) |
+//! | `/servers/NAME/sse`, `/servers/NAME/messages` | the older transport ([`legacy_sse`]) |
+//! | `/mcp`, `/sse`, `/messages` | the same with all servers as one |
+//! | `/status`, `/servers/NAME/log` | how they stand ([`status`]) |
+
+#[cfg(test)]
+mod hub_tests;
+mod legacy_sse;
+mod refusal;
+mod stateless;
+mod status;
+mod stream_response;
+mod streamable;
+
+use super::{Hub, HubTarget};
+use axum::Router;
+use axum::body::Bytes;
+use axum::extract::{DefaultBodyLimit, FromRequest, FromRequestParts, Path, Query, Request};
+use axum::http::request::Parts;
+use axum::http::{HeaderMap, StatusCode};
+use axum::middleware::from_fn_with_state;
+use axum::response::Response;
+use axum::routing::{get, post};
+use refusal::api_error_response;
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use std::collections::HashMap;
+
+/// Bytes of a request's body.
+const MAX_MCP_BODY_BYTES: usize = 64 << 20;
+
+/// All routes of the hub's port; who may ask is decided before.
+pub(in crate::companion) fn hub_routes(hub: Hub) -> Router {
+    let endpoint = post(streamable::post_messages)
+        .get(streamable::open_event_stream)
+        .delete(streamable::delete_session);
+    Router::new()
+        .route("/", get(status::describe_endpoints))
+        .route("/ping", get(status::ping))
+        .route("/status", get(status::get_status))
+        .route("/servers/{name}/log", get(status::get_log))
+        .route("/servers/{name}/mcp", endpoint.clone())
+        .route("/servers/{name}/sse", get(legacy_sse::open_stream))
+        .route("/servers/{name}/messages", post(legacy_sse::post_message))
+        .route("/mcp", endpoint)
+        .route("/sse", get(legacy_sse::open_stream))
+        .route("/messages", post(legacy_sse::post_message))
+        .fallback(refusal::unknown_path)
+        .method_not_allowed_fallback(refusal::wrong_method)
+        .layer(DefaultBodyLimit::max(MAX_MCP_BODY_BYTES))
+        .layer(from_fn_with_state(
+            hub.clone(),
+            refusal::refuse_while_stopping,
+        ))
+        .with_state(hub)
+}
+
+#[derive(Debug, Deserialize)]
+struct TargetQuery {
+    servers: Option<String>,
+    tools: Option<String>,
+}
+
+impl<S: Send + Sync> FromRequestParts<S> for HubTarget {
+    type Rejection = Response;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Response> {
+        let PathServerName(server) = PathServerName::from_request_parts(parts, state).await?;
+        let McpQuery(query) = McpQuery::<TargetQuery>::from_request_parts(parts, state).await?;
+        Ok(Self {
+            server,
+            servers: query.servers,
+            tools: query.tools,
+        })
+    }
+}
+
+/// The server that the path names; none for all.
+#[derive(Debug)]
+struct PathServerName(Option<String>);
+
+impl<S: Send + Sync> FromRequestParts<S> for PathServerName {
+    type Rejection = Response;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Response> {
+        let path = Path::<HashMap<String, String>>::from_request_parts(parts, state).await;
+        let found = path.map(|Path(mut path)| Self(path.remove("name")));
+        // What is no text is nobody's name, and must not be taken for none.
+        found.map_err(|e| {
+            api_error_response(StatusCode::NOT_FOUND, "unknown_path", e.body_text(), None)
+        })
+    }
+}
+
+/// What the query asks for.
+#[derive(Debug)]
+struct McpQuery<T>(T);
+
+impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for McpQuery<T> {
+    type Rejection = Response;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Response> {
+        let query = Query::<T>::from_request_parts(parts, state).await;
+        let bad =
+            |why: String| api_error_response(StatusCode::BAD_REQUEST, "invalid_query", why, None);
+        query
+            .map(|Query(query)| Self(query))
+            .map_err(|e| bad(e.body_text()))
+    }
+}
+
+/// A whole body.
+#[derive(Debug)]
+struct McpBody(Bytes);
+
+impl<S: Send + Sync> FromRequest<S> for McpBody {
+    type Rejection = Response;
+
+    async fn from_request(request: Request, state: &S) -> Result<Self, Response> {
+        let body = Bytes::from_request(request, state).await;
+        body.map(Self).map_err(|e| match e.status() {
+            status @ StatusCode::PAYLOAD_TOO_LARGE => {
+                let why = format!("the body is larger than {} MiB", MAX_MCP_BODY_BYTES >> 20);
+                api_error_response(status, "too_large", why, None)
+            }
+            status => api_error_response(status, "unreadable_body", e.body_text(), None),
+        })
+    }
+}
+
+fn header_text<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
+    headers.get(name)?.to_str().ok()
+}
+
+/// What kinds of answers a client takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct AcceptedTypes {
+    json: bool,
+    events: bool,
+    /// It names events before JSON, and is given them also where JSON would do.
+    events_first: bool,
+}
+
+fn parse_accept(headers: &HeaderMap) -> AcceptedTypes {
+    let all: Vec<&str> = headers
+        .get_all("accept")
+        .iter()
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|value| value.split(','))
+        .map(|kind| kind.split(';').next().unwrap_or_default().trim())
+        .collect();
+    let takes = |kind: &str, family: &str| {
+        all.is_empty() || all.iter().any(|a| [kind, family, "*/*"].contains(a))
+    };
+    let place = |kind: &str| all.iter().position(|a| *a == kind);
+    let (json, events) = (place("application/json"), place("text/event-stream"));
+    AcceptedTypes {
+        json: takes("application/json", "application/*"),
+        events: takes("text/event-stream", "text/*"),
+        events_first: events.is_some_and(|events| json.is_some_and(|json| events < json)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{AcceptedTypes, parse_accept};
+    use axum::http::{HeaderMap, HeaderValue};
+
+    #[test]
+    fn who_names_events_first_is_given_events() {
+        let of = |text: &'static str| {
+            let value = HeaderValue::from_static(text);
+            let AcceptedTypes {
+                json,
+                events,
+                events_first,
+            } = parse_accept(&HeaderMap::from_iter([(axum::http::header::ACCEPT, value)]));
+            (json, events, events_first)
+        };
+        let both = "application/json, text/event-stream";
+        assert_eq!(of(both), (true, true, false));
+        let events_first = "text/event-stream, application/json;q=0.9";
+        assert_eq!(of(events_first), (true, true, true));
+        assert_eq!(of("text/event-stream"), (false, true, false));
+        assert_eq!(of("application/json"), (true, false, false));
+        assert_eq!(of("*/*"), (true, true, false));
+        assert_eq!(of("text/html"), (false, false, false));
+        let nothing = parse_accept(&HeaderMap::new());
+        assert!(nothing.json && nothing.events && !nothing.events_first);
+    }
+}

@@ -1,0 +1,436 @@
+//! The revision of 2026-07-28, without sessions: every request says who asks and in which version, and
+//! its connection's end takes it back.
+//!
+//! Servers that were shaken hands with may well know nothing of it: what it asks of a result that they do not
+//! say is added, and nothing else is touched. Such a client can't be asked anything by an older server; one that
+//! speaks this revision is handed every request as it came.
+
+use super::refusal::{self, json_response, rpc_error_response};
+use super::stream_response::{self, OnDisconnect, SseFormat, SseIdKind};
+use super::{AcceptedTypes, header_text};
+use crate::companion::mcp::child::protocol_revision::{self, STATELESS_REVISION};
+use crate::companion::mcp::client::{NotificationSink, ReplySender, ReplyShape};
+use crate::companion::mcp::message::{self, RpcMessage, RpcMessageKind, find_value};
+use crate::companion::mcp::param_headers::{ClientParamHeaders, PARAM_HEADER_PREFIX};
+use crate::companion::mcp::server::HANDSHAKE_REVISIONS;
+use crate::companion::mcp::session::Backend;
+use crate::companion::mcp::stream::MessageStream;
+use crate::companion::mcp::{Hub, HubTarget};
+use crate::protocol::VERSION_HEADER;
+use crate::protocol::mcp_header::decode_header;
+use axum::http::{HeaderMap, HeaderValue, StatusCode};
+use axum::response::Response;
+use bytes::Bytes;
+use serde_json::{Value, json};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+const HUB_VERSION_HEADER: &str = "mcp-protocol-version";
+const PROTOCOL_VERSION_PATH: [&str; 2] = ["_meta", protocol_revision::META_PROTOCOL_VERSION];
+const HEADER_MISMATCH_CODE: i64 = -32020;
+const MISSING_CAPABILITY_CODE: i64 = -32021;
+const UNSUPPORTED_VERSION_CODE: i64 = -32022;
+const METHOD_NOT_FOUND_CODE: i64 = -32601;
+const STATELESS_INVALID_PARAMS_CODE: i64 = -32602;
+const CLIENT_CAPABILITIES_PATH: [&str; 2] = ["_meta", protocol_revision::META_CLIENT_CAPABILITIES];
+
+/// What went with the sessions.
+const SESSION_ONLY_METHODS: [&str; 5] = [
+    "initialize",
+    "ping",
+    "logging/setLevel",
+    "resources/subscribe",
+    "resources/unsubscribe",
+];
+
+/// Hears nothing: such a client is told what belongs to its calls alone.
+#[derive(Debug)]
+struct StatelessNullSink;
+
+impl NotificationSink for StatelessNullSink {
+    fn deliver(&self, _text: Bytes, _is_related: bool) {}
+}
+
+/// Whether a message is of this revision, or of one still to come.
+pub(super) fn is_stateless_request(headers: &HeaderMap, message: &RpcMessage) -> bool {
+    message.param_span(&PROTOCOL_VERSION_PATH).is_some()
+        || header_text(headers, HUB_VERSION_HEADER) == Some(STATELESS_REVISION)
+}
+
+pub(super) async fn handle_message(
+    hub: Hub,
+    wish: HubTarget,
+    headers: &HeaderMap,
+    message: RpcMessage,
+    accepted: AcceptedTypes,
+) -> Response {
+    let id = message.id().unwrap_or("null").to_owned();
+    if let Err(refusal) = check_headers(headers, &message, &id) {
+        return *refusal;
+    }
+    // The only one there is, `notifications/cancelled`, means nothing over HTTP.
+    if message.kind != RpcMessageKind::Request {
+        return refusal::accepted_response();
+    }
+    let method = message.method.clone();
+    if SESSION_ONLY_METHODS.contains(&method.as_str()) {
+        let why = format!("the revision {STATELESS_REVISION} has no method `{method}`");
+        return rpc_error_response(StatusCode::NOT_FOUND, &id, METHOD_NOT_FOUND_CODE, &why);
+    }
+    if method == "subscriptions/listen" {
+        return open_subscription(&hub, &wish, &message, &id);
+    }
+    let backend = match hub.sessionless_backend(&wish, Arc::new(StatelessNullSink)) {
+        Ok(backend) => Arc::new(backend),
+        Err(refusal) => return refusal.into_http_response(Some(&id)),
+    };
+    if method == "server/discover" {
+        return respond_to_discover(&backend, &id).await;
+    }
+    if method == "tools/call"
+        && let Some(why) = backend.header_mismatch(&message, client_param_headers(headers))
+    {
+        return header_mismatch_response(&id, &why);
+    }
+    let stream = Arc::new(MessageStream::of_answers(hub.next_number(), 1));
+    let shape = ReplyShape {
+        completed: true,
+        ..ReplyShape::default()
+    };
+    let reply = ReplySender {
+        stream: stream.clone(),
+        shape,
+    };
+    let at_end = OnDisconnect::new({
+        let (backend, stream) = (backend.clone(), stream.clone());
+        move || {
+            if !stream.is_closed() {
+                backend.give_up(stream.number);
+            }
+        }
+    });
+    backend.send_request(message, reply);
+    let form = SseFormat {
+        ids: SseIdKind::None,
+        primed: false,
+    };
+    let response =
+        stream_response::answer_requests(stream.clone(), form, accepted, false, at_end).await;
+    with_status(response, &stream).await
+}
+
+/// A method that a server does not know is a path that there is not, and what the revision refuses is a bad request.
+async fn with_status(mut response: Response, stream: &MessageStream) -> Response {
+    if header_text(response.headers(), "content-type") != Some("application/json") {
+        return response;
+    }
+    let answer = stream
+        .wait_for_answer()
+        .await
+        .and_then(|text| RpcMessage::parse(text).ok());
+    let code = answer.and_then(|answer| {
+        let whole = std::str::from_utf8(answer.text()).ok()?;
+        whole[find_value(whole, &["error", "code"])?]
+            .parse::<i64>()
+            .ok()
+    });
+    match code {
+        Some(METHOD_NOT_FOUND_CODE) => *response.status_mut() = StatusCode::NOT_FOUND,
+        Some(HEADER_MISMATCH_CODE | MISSING_CAPABILITY_CODE | UNSUPPORTED_VERSION_CODE) => {
+            *response.status_mut() = StatusCode::BAD_REQUEST;
+        }
+        _ => {}
+    }
+    response
+}
+
+/// What a client says of its call's arguments.
+fn client_param_headers(headers: &HeaderMap) -> ClientParamHeaders {
+    let ours = headers
+        .iter()
+        .filter(|(name, _)| name.as_str().starts_with(PARAM_HEADER_PREFIX));
+    let value = |value: &HeaderValue| value.to_str().ok().and_then(decode_header);
+    ClientParamHeaders {
+        arguments: ours
+            .map(|(name, said)| (name.as_str().to_owned(), value(said)))
+            .collect(),
+        // osctl's own clients send none: nobody is between who would look at them.
+        is_partial: headers.contains_key(VERSION_HEADER),
+    }
+}
+
+fn header_mismatch_response(id: &str, why: &str) -> Response {
+    let why = format!("Header mismatch: {why}");
+    rpc_error_response(StatusCode::BAD_REQUEST, id, HEADER_MISMATCH_CODE, &why)
+}
+
+/// The headers must say what the body says.
+fn check_headers(headers: &HeaderMap, message: &RpcMessage, id: &str) -> Result<(), Box<Response>> {
+    let mismatch = |why: String| Err(Box::new(header_mismatch_response(id, &why)));
+    let version = header_text(headers, HUB_VERSION_HEADER).unwrap_or_default();
+    let Some(said) = message.text_param(&PROTOCOL_VERSION_PATH) else {
+        let why = format!("`_meta` does not say `{}`", PROTOCOL_VERSION_PATH[1]);
+        return Err(Box::new(rpc_error_response(
+            StatusCode::BAD_REQUEST,
+            id,
+            STATELESS_INVALID_PARAMS_CODE,
+            &why,
+        )));
+    };
+    if version.is_empty() || version != said {
+        return mismatch(format!(
+            "`MCP-Protocol-Version` is `{version}`, the body says `{said}`"
+        ));
+    }
+    if version != STATELESS_REVISION {
+        let error = json!({
+            "code": UNSUPPORTED_VERSION_CODE,
+            "message": "Unsupported protocol version",
+            "data": {"supported": supported_revisions(), "requested": version},
+        });
+        let text = format!(r#"{{"jsonrpc":"2.0","id":{id},"error":{error}}}"#);
+        return Err(Box::new(json_response(
+            StatusCode::BAD_REQUEST,
+            text.into(),
+        )));
+    }
+    if message.kind != RpcMessageKind::Request {
+        return Ok(());
+    }
+    let capabilities = message
+        .raw_param(&CLIENT_CAPABILITIES_PATH)
+        .unwrap_or_default();
+    if !capabilities.starts_with('{') {
+        let why = format!("`_meta` does not say `{}`", CLIENT_CAPABILITIES_PATH[1]);
+        return Err(Box::new(rpc_error_response(
+            StatusCode::BAD_REQUEST,
+            id,
+            STATELESS_INVALID_PARAMS_CODE,
+            &why,
+        )));
+    }
+    let method = header_text(headers, "mcp-method").unwrap_or_default();
+    if method != message.method {
+        return mismatch(format!(
+            "`Mcp-Method` is `{method}`, the body says `{}`",
+            message.method
+        ));
+    }
+    let name = match message.method.as_str() {
+        "tools/call" | "prompts/get" => message.text_param(&["name"]),
+        "resources/read" => message.text_param(&["uri"]),
+        _ => return Ok(()),
+    };
+    let given = header_text(headers, "mcp-name").and_then(decode_header);
+    if given.is_none() || given != name {
+        let words = |name: Option<String>| name.unwrap_or_default();
+        let (given, name) = (words(given), words(name));
+        return mismatch(format!("`Mcp-Name` is `{given}`, the body says `{name}`"));
+    }
+    Ok(())
+}
+
+fn supported_revisions() -> Vec<&'static str> {
+    let older = HANDSHAKE_REVISIONS.iter().rev().copied();
+    std::iter::once(STATELESS_REVISION).chain(older).collect()
+}
+
+/// What the handshake would have told.
+async fn respond_to_discover(backend: &Backend, id: &str) -> Response {
+    let hello = match backend.initialize_result().await {
+        Ok(hello) => hello,
+        Err(why) => {
+            return crate::companion::mcp::HubRefusal::Hello(why).into_http_response(Some(id));
+        }
+    };
+    let hello: Value = serde_json::from_slice(&hello).unwrap_or_default();
+    let mut result = json!({
+        "resultType": "complete",
+        "supportedVersions": supported_revisions(),
+        "capabilities": hello["capabilities"],
+        "ttlMs": 0,
+        "cacheScope": "private",
+        "_meta": {"io.modelcontextprotocol/serverInfo": hello["serverInfo"]},
+    });
+    if hello["instructions"].is_string() {
+        result["instructions"] = hello["instructions"].clone();
+    }
+    json_response(
+        StatusCode::OK,
+        message::result_response(id, &result.to_string()),
+    )
+}
+
+/// One who wants to hear of changes.
+#[derive(Debug)]
+struct SubscriptionListener {
+    /// The raw id of the request, which names the subscription.
+    id: String,
+    methods: BTreeSet<&'static str>,
+    uris: BTreeSet<String>,
+    stream: Arc<MessageStream>,
+}
+
+impl NotificationSink for SubscriptionListener {
+    fn deliver(&self, text: Bytes, _is_related: bool) {
+        let Ok(message) = RpcMessage::parse(text) else {
+            return;
+        };
+        let method = message.method.as_str();
+        let uri = message.text_param(&["uri"]);
+        let is_wanted = match &uri {
+            Some(uri) => method == "notifications/resources/updated" && self.uris.contains(uri),
+            None => self.methods.contains(method),
+        };
+        if is_wanted {
+            let uri = uri
+                .map(|uri| format!(",\"uri\":{}", Value::from(uri)))
+                .unwrap_or_default();
+            self.send_notification(method, &uri);
+        }
+    }
+}
+
+impl SubscriptionListener {
+    fn send_notification(&self, method: &str, fields: &str) {
+        let meta = format!(
+            r#""_meta":{{"io.modelcontextprotocol/subscriptionId":{}}}"#,
+            self.id
+        );
+        let text = message::notification_message(method, &format!("{{{meta}{fields}}}"));
+        self.stream.push_event(text);
+    }
+}
+
+fn open_subscription(hub: &Hub, wish: &HubTarget, message: &RpcMessage, id: &str) -> Response {
+    let wants = |key: &str| message.raw_param(&["notifications", key]) == Some("true");
+    let mut agreed = serde_json::Map::new();
+    let mut methods = BTreeSet::new();
+    for (key, method) in [
+        ("toolsListChanged", "notifications/tools/list_changed"),
+        ("promptsListChanged", "notifications/prompts/list_changed"),
+        (
+            "resourcesListChanged",
+            "notifications/resources/list_changed",
+        ),
+    ] {
+        if wants(key) {
+            methods.insert(method);
+            agreed.insert(key.into(), true.into());
+        }
+    }
+    let uris = message.raw_param(&["notifications", "resourceSubscriptions"]);
+    let uris: BTreeSet<String> = uris
+        .and_then(|uris| serde_json::from_str(uris).ok())
+        .unwrap_or_default();
+    if !uris.is_empty() {
+        agreed.insert("resourceSubscriptions".into(), json!(uris));
+    }
+    let stream = Arc::new(MessageStream::general(hub.next_number()));
+    let listener = Arc::new(SubscriptionListener {
+        id: id.into(),
+        methods,
+        uris,
+        stream: stream.clone(),
+    });
+    let before = hub.change_count();
+    let backend = match hub.sessionless_backend(wish, listener.clone()) {
+        Ok(backend) => backend,
+        Err(refusal) => return refusal.into_http_response(Some(id)),
+    };
+    let fields = format!(",\"notifications\":{}", Value::from(agreed));
+    listener.send_notification("notifications/subscriptions/acknowledged", &fields);
+    backend.start_listening();
+    for uri in &listener.uris {
+        let params = json!({"uri": uri}).to_string();
+        backend.send_unawaited_request("resources/subscribe", &params);
+    }
+    let counted = hub.register_listener(wish.clone(), stream.clone(), listener, before);
+    let visit = match counted {
+        Ok(visit) => visit,
+        Err(refusal) => return refusal.into_http_response(Some(id)),
+    };
+    let reader = stream.take_over();
+    let form = SseFormat {
+        ids: SseIdKind::None,
+        primed: false,
+    };
+    // With the connection the backend goes, and with it the subscriptions.
+    let at_end = OnDisconnect::new({
+        let hub = hub.clone();
+        move || {
+            hub.remove_connection(&visit);
+            drop(backend);
+        }
+    });
+    stream_response::respond_with_events(stream, reader, 0, form, at_end)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{SubscriptionListener, check_headers};
+    use crate::companion::mcp::client::NotificationSink;
+    use crate::companion::mcp::message::RpcMessage;
+    use crate::companion::mcp::stream::MessageStream;
+    use axum::http::{HeaderMap, HeaderName, HeaderValue};
+    use std::sync::Arc;
+
+    const STATELESS_TEST_BODY: &str = r#"{"id":1,"method":"tools/call","params":{"name":"é","_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}}}"#;
+
+    fn headers(all: &[(&'static str, &'static str)]) -> HeaderMap {
+        let pair = |(name, value): &(&'static str, &'static str)| {
+            (
+                HeaderName::from_static(name),
+                HeaderValue::from_static(value),
+            )
+        };
+        all.iter().map(pair).collect()
+    }
+
+    #[test]
+    fn headers_must_say_what_the_body_says() {
+        let version = ("mcp-protocol-version", "2026-07-28");
+        let method = ("mcp-method", "tools/call");
+        let name = ("mcp-name", "=?base64?w6k=?=");
+        let message = RpcMessage::parse(STATELESS_TEST_BODY.into()).unwrap();
+        let is_fine = |all: &[_]| check_headers(&headers(all), &message, "1").is_ok();
+        assert!(is_fine(&[version, method, name]));
+        for bad in [
+            &[method, name][..],
+            &[version, name],
+            &[version, method],
+            &[version, ("mcp-method", "tools/list"), name],
+            &[version, method, ("mcp-name", "e")],
+            &[("mcp-protocol-version", "2025-11-25"), method, name],
+        ] {
+            assert!(!is_fine(bad), "{bad:?}");
+        }
+        let without =
+            STATELESS_TEST_BODY.replace(r#","io.modelcontextprotocol/clientCapabilities":{}"#, "");
+        let without = RpcMessage::parse(without.into()).unwrap();
+        let refused = check_headers(&headers(&[version, method, name]), &without, "1");
+        assert_eq!(refused.unwrap_err().status(), 400);
+    }
+
+    #[tokio::test]
+    async fn a_listener_hears_what_it_asked_for_under_its_own_id() {
+        let stream = Arc::new(MessageStream::endless(1));
+        let listener = SubscriptionListener {
+            id: "\"x\"".into(),
+            methods: ["notifications/tools/list_changed"].into(),
+            uris: ["a:b".to_owned()].into(),
+            stream: stream.clone(),
+        };
+        for text in [
+            r#"{"method":"notifications/prompts/list_changed"}"#,
+            r#"{"method":"notifications/resources/updated","params":{"uri":"a:c"}}"#,
+            r#"{"method":"notifications/resources/updated","params":{"uri":"a:b"}}"#,
+        ] {
+            listener.deliver(text.into(), false);
+        }
+        let reader = stream.take_over();
+        let told = stream.next_event(0, reader).await.unwrap();
+        let expected = r#"{"jsonrpc":"2.0","method":"notifications/resources/updated","params":{"_meta":{"io.modelcontextprotocol/subscriptionId":"x"},"uri":"a:b"}}"#;
+        assert_eq!(told.text, expected);
+    }
+}

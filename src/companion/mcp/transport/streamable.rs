@@ -1,0 +1,251 @@
+//! Streamable HTTP with sessions: the revisions 2025-03-26 to 2025-11-25.
+
+use super::refusal::{self, api_error_response};
+use super::stream_response::{self, OnDisconnect, SseEventId, SseFormat, SseIdKind};
+use super::{McpBody, header_text, parse_accept, stateless};
+use crate::companion::mcp::client::ReplySender;
+use crate::companion::mcp::message::{self, RpcMessage, RpcMessageKind};
+use crate::companion::mcp::server::{HANDSHAKE_REVISIONS, NEWEST_HANDSHAKE_REVISION};
+use crate::companion::mcp::session::HubSession;
+use crate::companion::mcp::stream::MessageStream;
+use crate::companion::mcp::{Hub, HubRefusal, HubTarget};
+use axum::body::Bytes;
+use axum::extract::State;
+use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
+use axum::response::{IntoResponse, Response};
+use std::sync::Arc;
+
+const HUB_SESSION_HEADER: &str = "mcp-session-id";
+
+pub(super) async fn post_messages(
+    State(hub): State<Hub>,
+    wish: HubTarget,
+    headers: HeaderMap,
+    McpBody(body): McpBody,
+) -> Response {
+    if let Some(kind) = header_text(&headers, "content-type")
+        && !is_json_kind(kind)
+    {
+        let why = format!("the body is `{kind}`, and must be `application/json`");
+        return api_error_response(StatusCode::UNSUPPORTED_MEDIA_TYPE, "no_json", why, None);
+    }
+    let (messages, is_batch) = match RpcMessage::parse_all(body) {
+        Ok((messages, _)) if messages.is_empty() => return refusal::empty_batch(),
+        Ok(all) => all,
+        Err(malformed) => return malformed.into_response(),
+    };
+    let id = refusal::only_id(&messages).filter(|_| !is_batch);
+    let accepted = parse_accept(&headers);
+    if !accepted.json && !accepted.events {
+        return not_acceptable(id, "application/json, text/event-stream");
+    }
+    // Neither a handshake nor what the newest revision says comes in batches.
+    if let (false, [message]) = (is_batch, &messages[..]) {
+        if stateless::is_stateless_request(&headers, message) {
+            return stateless::handle_message(hub, wish, &headers, message.clone(), accepted).await;
+        }
+        if message.kind == RpcMessageKind::Request && message.method == "initialize" {
+            return initialize_session(&hub, wish, message).await;
+        }
+    }
+    let session = match require_session(&hub, &wish, &headers, id) {
+        Ok(session) => session,
+        Err(refusal) => return *refusal,
+    };
+    let requests = messages
+        .iter()
+        .filter(|m| m.kind == RpcMessageKind::Request);
+    let ids: Vec<&str> = requests.map(|m| m.id().unwrap_or("null")).collect();
+    let is_asked = !ids.is_empty();
+    let stream = Arc::new(MessageStream::of_requests(hub.next_number(), &ids));
+    // Who takes no events can hear nothing but answers.
+    if is_asked && accepted.events {
+        session.outlet.add_stream(&stream);
+    }
+    for message in messages {
+        match message.kind {
+            RpcMessageKind::Request => {
+                hub.persist_subscription(&session, &message);
+                let reply = ReplySender::plain(stream.clone());
+                session.backend().send_request(message, reply);
+            }
+            RpcMessageKind::Notification | RpcMessageKind::Answer => session.send_message(message),
+        }
+    }
+    if !is_asked {
+        return refusal::accepted_response();
+    }
+    let form = SseFormat {
+        ids: SseIdKind::OfCall,
+        primed: is_primed(&headers, &session),
+    };
+    let number = stream.number;
+    let response =
+        stream_response::answer_requests(stream, form, accepted, is_batch, OnDisconnect::nothing())
+            .await;
+    if is_json(&response) {
+        session.outlet.remove_stream(number);
+    }
+    response
+}
+
+fn is_json(response: &Response) -> bool {
+    header_text(response.headers(), "content-type") == Some("application/json")
+}
+
+async fn initialize_session(hub: &Hub, wish: HubTarget, message: &RpcMessage) -> Response {
+    let id = message.id().unwrap_or("null");
+    let hello = Bytes::copy_from_slice(message.params().unwrap_or("{}").as_bytes());
+    match hub.open_session(wish, hello).await {
+        Ok((session, result)) => {
+            let result = std::str::from_utf8(&result).unwrap_or("{}");
+            let mut response =
+                refusal::json_response(StatusCode::OK, message::result_response(id, result));
+            // Its id is hexadecimal digits.
+            if let Ok(value) = HeaderValue::from_str(&session.id) {
+                response
+                    .headers_mut()
+                    .insert(HeaderName::from_static(HUB_SESSION_HEADER), value);
+            }
+            response
+        }
+        Err(refusal) => refusal.into_http_response(Some(id)),
+    }
+}
+
+fn is_json_kind(kind: &str) -> bool {
+    let kind = kind.split(';').next().unwrap_or_default().trim();
+    kind.eq_ignore_ascii_case("application/json")
+}
+
+/// The session that the headers name, in a version that there is; `asked` is the id of the one request.
+fn require_session(
+    hub: &Hub,
+    wish: &HubTarget,
+    headers: &HeaderMap,
+    asked: Option<&str>,
+) -> Result<Arc<HubSession>, Box<Response>> {
+    let bad = |why: &str| {
+        let refused = refusal::session_refusal(StatusCode::BAD_REQUEST, asked, why);
+        Err(Box::new(refused))
+    };
+    let Some(id) = header_text(headers, HUB_SESSION_HEADER) else {
+        return bad("the header `Mcp-Session-Id` is missing; say `initialize` first");
+    };
+    if let Some(version) = header_text(headers, "mcp-protocol-version")
+        && !HANDSHAKE_REVISIONS.contains(&version)
+    {
+        return bad(&format!(
+            "the protocol version `{version}` has no sessions here"
+        ));
+    }
+    let session = hub.find_session(id, wish.server.as_deref());
+    session.map_err(|refusal| {
+        let gone = wish
+            .server
+            .as_ref()
+            .filter(|name| hub.find_server(name).is_none());
+        let refusal = match (refusal, gone) {
+            (HubRefusal::NoSession, Some(name)) => hub.no_server(name),
+            (refusal, _) => refusal,
+        };
+        Box::new(refusal.into_http_response(asked))
+    })
+}
+
+/// Listens to what belongs to no call, or goes on where a connection was lost.
+pub(super) async fn open_event_stream(
+    State(hub): State<Hub>,
+    wish: HubTarget,
+    headers: HeaderMap,
+) -> Response {
+    if !parse_accept(&headers).events {
+        return not_acceptable(None, "text/event-stream");
+    }
+    let session = match require_session(&hub, &wish, &headers, None) {
+        Ok(session) => session,
+        Err(refusal) => return *refusal,
+    };
+    let primed = is_primed(&headers, &session);
+    let seen = match header_text(&headers, "last-event-id") {
+        None => 0,
+        Some(id) => match stream_response::parse_event_id(id) {
+            // An older one than there is: what was told on it is lost, what comes is not.
+            Some(place) if place.is_general => match session.outlet.general.number {
+                number if number == place.stream => place.seq,
+                _ => 0,
+            },
+            place => return resume_call_stream(&hub, &session, place, primed),
+        },
+    };
+    let stream = session.outlet.general.clone();
+    let form = SseFormat {
+        ids: SseIdKind::General,
+        primed,
+    };
+    let reader = stream.take_over();
+    session.outlet.set_listening(true);
+    let at_end = OnDisconnect::new({
+        let (session, stream) = (session.clone(), stream.clone());
+        move || {
+            session.touch();
+            session
+                .outlet
+                .set_listening(stream.is_read_by_other(reader));
+        }
+    });
+    stream_response::respond_with_events(stream, reader, seen, form, at_end)
+}
+
+/// The rest of a call's stream. Where nothing more will come, clients need an answer that says so: they take
+/// the end of a stream for one more lost connection.
+fn resume_call_stream(
+    hub: &Hub,
+    session: &HubSession,
+    place: Option<SseEventId>,
+    primed: bool,
+) -> Response {
+    let Some(place) = place else {
+        return StatusCode::NO_CONTENT.into_response();
+    };
+    let (stream, seen) = match session.outlet.find_stream(place.stream) {
+        Some(stream) if !stream.is_over(place.seq) => (stream, place.seq),
+        None if hub.is_from_previous_run(place.stream) => {
+            return stream_response::ended_stream_response(&place, message::lost_response);
+        }
+        None => return stream_response::ended_stream_response(&place, message::not_kept_response),
+        _ => return StatusCode::NO_CONTENT.into_response(),
+    };
+    let form = SseFormat {
+        ids: SseIdKind::OfCall,
+        primed,
+    };
+    let reader = stream.take_over();
+    stream_response::respond_with_events(stream, reader, seen, form, OnDisconnect::nothing())
+}
+
+/// Whether streams begin with an empty event. What a request says of its version counts, not what was said before.
+fn is_primed(headers: &HeaderMap, session: &HubSession) -> bool {
+    let version = header_text(headers, "mcp-protocol-version").unwrap_or(&session.version);
+    version >= NEWEST_HANDSHAKE_REVISION
+}
+
+pub(super) async fn delete_session(
+    State(hub): State<Hub>,
+    wish: HubTarget,
+    headers: HeaderMap,
+) -> Response {
+    match require_session(&hub, &wish, &headers, None) {
+        Ok(session) => {
+            hub.close_session(&session);
+            StatusCode::OK.into_response()
+        }
+        Err(refusal) => *refusal,
+    }
+}
+
+fn not_acceptable(id: Option<&str>, kinds: &str) -> Response {
+    let why = format!("the client must accept `{kinds}`");
+    let status = StatusCode::NOT_ACCEPTABLE;
+    refusal::refusal_response(status, "not_acceptable", (id, -32600), &why, None)
+}

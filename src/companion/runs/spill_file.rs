@@ -1,0 +1,119 @@
+//! Writing what memory does not hold of a run's output to files, one for each stream.
+//!
+//! Each file has a thread, which is handed the pieces as they were read. All files together have so
+//! much on its way; beyond that the owner waits, and so a slow disk slows the code down as a slow
+//! reader of its pipes would. A file that is full or can't be written is left as it is: head and
+//! tail remain.
+
+use super::RunKind;
+use super::growing_file::GrowingFile;
+use super::run::TrackedRun;
+use crate::protocol::kernel::OutputStream;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use tokio::sync::{Semaphore, SemaphorePermit, mpsc};
+use tokio::task::{spawn_blocking, yield_now};
+
+/// Bytes of one file.
+pub(super) const MAX_SPILL_FILE_BYTES: u64 = 256 << 20;
+
+/// Bytes on their way to all files: a burst of so many waits for no disk.
+static SPILL_QUEUE_PERMITS: Semaphore = Semaphore::const_new(16 << 20);
+
+/// Of files, since the companion began.
+static NEXT_SPILL_SERIAL: AtomicU64 = AtomicU64::new(0);
+
+#[derive(Debug, Default)]
+pub(crate) struct SpillFiles {
+    files: [SpillSlot; 2],
+}
+
+#[derive(Debug, Default)]
+enum SpillSlot {
+    #[default]
+    Unused,
+    Open {
+        pieces: mpsc::UnboundedSender<SpillPiece>,
+        file: Arc<GrowingFile>,
+        sent: u64,
+    },
+    Closed,
+}
+
+#[derive(Debug)]
+struct SpillPiece {
+    bytes: Vec<u8>,
+    /// Free again when it is written.
+    #[expect(dead_code, reason = "held, never read")]
+    room: Option<SemaphorePermit<'static>>,
+}
+
+impl AsRef<[u8]> for SpillPiece {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+impl SpillFiles {
+    pub(crate) async fn write_output(
+        &mut self,
+        folder: &Path,
+        run: &TrackedRun<impl RunKind>,
+        stream: OutputStream,
+        mut piece: Vec<u8>,
+    ) {
+        let slot = &mut self.files[stream as usize];
+        if matches!(slot, SpillSlot::Unused) {
+            *slot = open_slot(folder, run, stream);
+        }
+        let SpillSlot::Open { pieces, file, sent } = slot else {
+            return;
+        };
+        piece.truncate(usize::try_from(MAX_SPILL_FILE_BYTES - *sent).unwrap_or(usize::MAX));
+        let bytes = piece.len() as u64;
+        // Nobody closes it.
+        let room = SPILL_QUEUE_PERMITS
+            .acquire_many(piece.len() as u32)
+            .await
+            .ok();
+        if pieces.send(SpillPiece { bytes: piece, room }).is_err() {
+            // The thread has said why in the log.
+            *slot = SpillSlot::Closed;
+            return;
+        }
+        *sent += bytes;
+        run.record_spill(stream, file, bytes);
+        if *sent == MAX_SPILL_FILE_BYTES {
+            *slot = SpillSlot::Closed;
+        }
+        // The owner reads on as long as there is more. Whoever follows gets a turn before that: what
+        // was just written is in memory still, and goes out while the code writes the rest.
+        yield_now().await;
+    }
+}
+
+fn open_slot(folder: &Path, run: &TrackedRun<impl RunKind>, stream: OutputStream) -> SpillSlot {
+    let name = match stream {
+        OutputStream::Stdout => "stdout",
+        OutputStream::Stderr => "stderr",
+    };
+    // Who still reads a run that was forgotten keeps its file, and another run may have its id by then.
+    let serial = NEXT_SPILL_SERIAL.fetch_add(1, Ordering::Relaxed);
+    let file = Arc::new(GrowingFile::new(
+        folder.join(format!("{}.{serial}.{name}", run.id)),
+    ));
+    let (pieces, mut coming) = mpsc::unbounded_channel();
+    let own = Arc::clone(&file);
+    spawn_blocking(move || {
+        let all = std::iter::from_fn(|| coming.blocking_recv());
+        if let Err(error) = own.fill_from(all) {
+            tracing::warn!("`{}` can't be written: {error}", own.path().display());
+        }
+    });
+    SpillSlot::Open {
+        pieces,
+        file,
+        sent: 0,
+    }
+}

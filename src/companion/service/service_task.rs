@@ -1,0 +1,301 @@
+//! The task that owns one service: it turns wake-ups into events, and does what the policy says.
+
+use super::declaration::{ServiceDeclaration, ServiceNeed, ServiceRestartPolicy};
+use super::log_lines::ServiceLog;
+use super::policy::{ServiceAction, ServiceEvent, ServiceState};
+use super::process::ServiceProcess;
+use super::{ServiceView, probe};
+use std::collections::BTreeSet;
+use std::future::pending;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::{mpsc, watch};
+use tokio::time::Instant;
+
+/// How long a service may take to become ready.
+const SERVICE_START_TIMEOUT: Duration = Duration::from_secs(15);
+
+/// Between two probes; many services are ready after a few of them.
+const SERVICE_PROBE_INTERVAL: Duration = Duration::from_millis(10);
+
+/// In which order services end with the companion: whoever stands on another ends before it.
+#[derive(Debug)]
+pub(super) struct ServiceShutdownOrder {
+    /// Closed when all have ended that stand on this one.
+    pub(super) held: mpsc::Receiver<()>,
+    /// Let go when this one has ended.
+    pub(super) _holds: Vec<mpsc::Sender<()>>,
+}
+
+#[derive(Debug)]
+pub(super) struct ServiceTask {
+    declaration: Arc<ServiceDeclaration>,
+    ground: Vec<watch::Receiver<ServiceView>>,
+    needs: watch::Receiver<BTreeSet<ServiceNeed>>,
+    view: watch::Sender<ServiceView>,
+    state: ServiceState,
+    process: Option<ServiceProcess>,
+    /// The lives of the ground when this one began.
+    stands_on: u64,
+    began: Instant,
+    /// When it must have ended, or may start again.
+    deadline: Option<Instant>,
+    last_end: String,
+    life: u64,
+    order: ServiceShutdownOrder,
+}
+
+impl ServiceTask {
+    pub(super) fn new(
+        declaration: Arc<ServiceDeclaration>,
+        ground: Vec<watch::Receiver<ServiceView>>,
+        needs: Arc<watch::Sender<BTreeSet<ServiceNeed>>>,
+        order: ServiceShutdownOrder,
+    ) -> (Self, watch::Receiver<ServiceView>) {
+        let (view, seen) = watch::channel(ServiceView {
+            ready: false,
+            life: 0,
+            detail: "off until it is needed".into(),
+            idle: true,
+            finished: false,
+            guard: None,
+        });
+        let owner = Self {
+            declaration,
+            ground,
+            needs: needs.subscribe(),
+            view,
+            state: ServiceState::Off,
+            process: None,
+            stands_on: 0,
+            began: Instant::now(),
+            deadline: None,
+            last_end: String::new(),
+            life: 0,
+            order,
+        };
+        (owner, seen)
+    }
+
+    /// Runs until it is told to stop; then the process is gone.
+    pub(super) async fn run(mut self, mut stop: watch::Receiver<bool>) {
+        loop {
+            self.apply_needs();
+            let event = tokio::select! {
+                // Whoever held the word is gone: so is the companion.
+                _ = stop.wait_for(|stop| *stop) => break,
+                event = self.next_event() => event,
+            };
+            if let Some(event) = event {
+                self.apply_event(event);
+            }
+        }
+        // Nobody says anything there; it ends when the last sender is gone.
+        while self.order.held.recv().await.is_some() {}
+        if let Some(mut process) = self.process.take() {
+            process.request_shutdown();
+            process.wait_end().await;
+        }
+    }
+
+    /// What others say, as far as it means something now.
+    fn apply_needs(&mut self) {
+        let is_needed = (self.needs.borrow_and_update().iter())
+            .any(|need| need.includes(self.declaration.need));
+        match (self.state, is_needed) {
+            (ServiceState::Off | ServiceState::Leaving { again: false }, true) => {
+                self.apply_event(ServiceEvent::Needed)
+            }
+            (ServiceState::Off | ServiceState::Leaving { again: false }, false) => {}
+            (_, false) => self.apply_event(ServiceEvent::NotNeeded),
+            (_, true) => {}
+        }
+        let ground = self.read_dependencies();
+        match self.state {
+            ServiceState::Waiting { .. } if ground.is_some() => {
+                self.apply_event(ServiceEvent::GroundReady)
+            }
+            ServiceState::Starting { .. } | ServiceState::Ready { .. }
+                if ground != Some(self.stands_on) =>
+            {
+                self.apply_event(ServiceEvent::GroundLost);
+            }
+            _ => {}
+        }
+    }
+
+    /// The lives of what it stands on; nothing, when one is not ready.
+    fn read_dependencies(&mut self) -> Option<u64> {
+        let mut lives = 0;
+        let mut is_ready = true;
+        for view in &mut self.ground {
+            let view = view.borrow_and_update();
+            is_ready &= view.ready;
+            lives += view.life;
+        }
+        is_ready.then_some(lives)
+    }
+
+    /// The next thing that happens; nothing, when it is to look again.
+    async fn next_event(&mut self) -> Option<ServiceEvent> {
+        let is_starting = matches!(self.state, ServiceState::Starting { .. });
+        let late = self.began + SERVICE_START_TIMEOUT;
+        tokio::select! {
+            biased;
+            end = wait_end(&mut self.process) => Some(self.after_end(end)),
+            () = wait_input_change(&mut self.needs, &mut self.ground) => None,
+            () = wait_deadline(self.deadline) => {
+                self.deadline = None;
+                match &mut self.process {
+                    Some(process) => {
+                        process.kill_tree();
+                        None
+                    }
+                    None => Some(ServiceEvent::Rested),
+                }
+            }
+            () = wait_probe_success(&self.declaration), if is_starting => Some(ServiceEvent::Probed),
+            () = tokio::time::sleep_until(late), if is_starting => Some(ServiceEvent::TooLate),
+        }
+    }
+
+    fn after_end(&mut self, code: u8) -> ServiceEvent {
+        self.process = None;
+        self.deadline = None;
+        let is_wish = code == 0 && self.declaration.restart == ServiceRestartPolicy::OnFailure;
+        self.last_end = match code {
+            129.. => format!("it was ended by signal {}", code - 128),
+            _ => format!("it ended with exit code {code}"),
+        };
+        if !matches!(self.state, ServiceState::Leaving { .. }) {
+            tracing::warn!("{}: {}", self.declaration.name, self.last_end);
+        }
+        let lasted = self.began.elapsed();
+        ServiceEvent::Ended { lasted, is_wish }
+    }
+
+    fn apply_event(&mut self, event: ServiceEvent) {
+        let (state, action) = self.state.on_event(event);
+        tracing::debug!("{}: {event:?}: {state:?}", self.declaration.name);
+        self.state = state;
+        match action {
+            ServiceAction::Nothing => {}
+            ServiceAction::Start => self.start_process(),
+            ServiceAction::Leave => {
+                self.deadline = Some(Instant::now() + self.declaration.grace);
+                self.process
+                    .iter()
+                    .for_each(ServiceProcess::request_shutdown);
+            }
+            ServiceAction::Kill => {
+                if event == ServiceEvent::TooLate {
+                    tracing::warn!(
+                        "{}: it does not answer, and is ended",
+                        self.declaration.name
+                    );
+                    // Not asked again; its end is awaited.
+                    self.began = Instant::now();
+                }
+                self.process.iter().for_each(ServiceProcess::kill_tree);
+            }
+            ServiceAction::Rest(pause) => self.deadline = Some(Instant::now() + pause),
+        }
+        self.publish_view();
+    }
+
+    fn start_process(&mut self) {
+        self.stands_on = self.read_dependencies().unwrap_or_default();
+        self.began = Instant::now();
+        self.life += 1;
+        for path in &self.declaration.clean {
+            match std::fs::remove_file(path) {
+                Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                    tracing::warn!("{}: `{}`: {error}", self.declaration.name, path.display());
+                }
+                _ => {}
+            }
+        }
+        let failures = match self.state {
+            ServiceState::Starting { failures } => failures,
+            _ => 0,
+        };
+        match ServiceProcess::start(&self.declaration, failures) {
+            Ok((process, output)) => {
+                tracing::info!("{}: started", self.declaration.name);
+                tokio::spawn(ServiceLog::new(&self.declaration.name).follow_output(output));
+                self.process = Some(process);
+            }
+            Err(error) => {
+                self.last_end = format!("{error:#}");
+                tracing::warn!("{}: {}", self.declaration.name, self.last_end);
+                self.apply_event(ServiceEvent::Ended {
+                    lasted: Duration::ZERO,
+                    is_wish: false,
+                });
+            }
+        }
+    }
+
+    fn publish_view(&self) {
+        let detail = match self.state {
+            ServiceState::Off => "off until it is needed".into(),
+            ServiceState::Waiting { .. } => "waiting for what it stands on".into(),
+            ServiceState::Starting { failures: 0 } => "starting".into(),
+            ServiceState::Starting { .. } => format!("starting again: {}", self.last_end),
+            ServiceState::Ready { .. } => "ready".into(),
+            ServiceState::Resting { .. } => format!("starting again soon: {}", self.last_end),
+            ServiceState::Leaving { .. } => "ending".into(),
+            ServiceState::Finished => "closed".into(),
+        };
+        self.view.send_replace(ServiceView {
+            ready: matches!(self.state, ServiceState::Ready { .. }),
+            life: self.life,
+            detail,
+            idle: matches!(self.state, ServiceState::Off | ServiceState::Finished),
+            finished: self.state == ServiceState::Finished,
+            guard: self
+                .process
+                .as_ref()
+                .and_then(ServiceProcess::supervisor_pid),
+        });
+    }
+}
+
+async fn wait_end(process: &mut Option<ServiceProcess>) -> u8 {
+    match process {
+        Some(process) => process.wait_end().await,
+        None => pending().await,
+    }
+}
+
+async fn wait_deadline(deadline: Option<Instant>) {
+    match deadline {
+        Some(deadline) => tokio::time::sleep_until(deadline).await,
+        None => pending().await,
+    }
+}
+
+/// Until a need, or something it stands on, is another one.
+async fn wait_input_change(
+    needs: &mut watch::Receiver<BTreeSet<ServiceNeed>>,
+    ground: &mut [watch::Receiver<ServiceView>],
+) {
+    tokio::select! {
+        _ = needs.changed() => {}
+        () = any_changed(ground) => {}
+    }
+}
+
+async fn any_changed(ground: &mut [watch::Receiver<ServiceView>]) {
+    if ground.is_empty() {
+        return pending().await;
+    }
+    let changes = ground.iter_mut().map(|view| Box::pin(view.changed()));
+    let (_, _, _) = futures_util::future::select_all(changes).await;
+}
+
+async fn wait_probe_success(declaration: &ServiceDeclaration) {
+    while !probe::is_ready(&declaration.ready).await {
+        tokio::time::sleep(SERVICE_PROBE_INTERVAL).await;
+    }
+}

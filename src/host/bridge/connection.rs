@@ -1,0 +1,336 @@
+//! The way to the hub: found again when it was lost, with the session that the client has there.
+
+use super::BridgeOptions;
+use super::fault::BridgeError;
+use super::message::BridgeMessage;
+use crate::error::Result;
+use crate::host::bounded_response::{MAX_JSON_BYTES, read_body};
+use crate::host::client::CompanionClient;
+use crate::protocol::mcp::STREAM_HEADER;
+use crate::protocol::mcp_header::encode_header;
+use futures_util::future::BoxFuture;
+use reqwest::header::{ACCEPT, CONTENT_TYPE};
+use reqwest::{Method, RequestBuilder, Response, StatusCode};
+use serde::Deserialize;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tokio::time::{Instant, sleep, timeout};
+
+const BRIDGE_SESSION_HEADER: &str = "mcp-session-id";
+const BRIDGE_VERSION_HEADER: &str = "mcp-protocol-version";
+const BRIDGE_STREAM_TYPE: &str = "text/event-stream";
+const BRIDGE_ACCEPT_TYPES: &str = "application/json, text/event-stream";
+/// How long an instance is looked for that was never seen, and one that was there before: it may be building.
+const BRIDGE_CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
+const BRIDGE_RECONNECT_TIMEOUT: Duration = Duration::from_secs(180);
+/// Between two looks, at first and at last.
+const BRIDGE_RECONNECT_DELAY: Duration = Duration::from_millis(50);
+const MAX_BRIDGE_RECONNECT_DELAY: Duration = Duration::from_secs(1);
+/// For one look.
+const BRIDGE_HUB_PROBE_TIMEOUT: Duration = Duration::from_secs(5);
+/// For the last word: a client that has asked for the end does not wait for long.
+const BRIDGE_CLOSE_TIMEOUT: Duration = Duration::from_millis(1500);
+
+/// Finds the instance as it is now: its ports and its token may be others than before.
+pub(crate) type FindInstance = Box<dyn Fn() -> Result<CompanionClient> + Send + Sync>;
+/// Starts the instance.
+pub(crate) type StartInstance = Box<dyn Fn() -> BoxFuture<'static, Result<()>> + Send + Sync>;
+
+pub(super) struct BridgeConnection {
+    find: FindInstance,
+    start: Option<StartInstance>,
+    /// The one server; none for all as one.
+    server: Option<String>,
+    path: String,
+    state: Mutex<BridgeConnectionState>,
+    /// One looks for all.
+    mending: tokio::sync::Mutex<()>,
+}
+
+#[derive(Debug, Default)]
+struct BridgeConnectionState {
+    client: Option<CompanionClient>,
+    /// Rises whenever the hub was found.
+    round: u64,
+    session: Option<BridgeSession>,
+    /// What the client has shaken hands with, and that it is ready.
+    hello: Option<BridgeMessage>,
+    ready: Option<BridgeMessage>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct BridgeSession {
+    id: String,
+    version: String,
+}
+
+/// Why there is no answer yet.
+#[derive(Debug)]
+pub(super) enum BridgeSendError {
+    /// Nobody has seen the request.
+    Unsent,
+    /// The server may have it.
+    Cut,
+}
+
+impl BridgeSession {
+    /// The same, in a version.
+    pub(super) fn with_version(self, version: String) -> Self {
+        Self { version, ..self }
+    }
+}
+
+impl std::fmt::Debug for BridgeConnection {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("BridgeConnection")
+            .field("path", &self.path)
+            .finish_non_exhaustive()
+    }
+}
+
+impl BridgeConnection {
+    /// # Errors
+    /// When the server's name can't be one.
+    pub(super) fn new(way: BridgeOptions) -> Result<Self> {
+        Ok(Self {
+            find: way.find,
+            start: way.start,
+            path: way.wish.endpoint_path()?,
+            server: way.wish.server,
+            state: Mutex::default(),
+            mending: tokio::sync::Mutex::default(),
+        })
+    }
+
+    pub(super) fn server_name(&self) -> Option<&str> {
+        self.server.as_deref()
+    }
+
+    pub(super) fn connection_number(&self) -> u64 {
+        self.lock_state().round
+    }
+
+    pub(super) fn has_session(&self) -> bool {
+        self.lock_state().session.is_some()
+    }
+
+    pub(super) fn session(&self) -> Option<BridgeSession> {
+        self.lock_state().session.clone()
+    }
+
+    /// Hands were shaken: by that line, with that answer.
+    pub(super) fn set_session(&self, hello: &BridgeMessage, session: Option<BridgeSession>) {
+        let mut state = self.lock_state();
+        state.hello = Some(hello.clone());
+        state.session = session;
+    }
+
+    pub(super) fn record_initialized(&self, line: &BridgeMessage) {
+        self.lock_state().ready = Some(line.clone());
+    }
+
+    /// Sends a message; the head of the answer.
+    pub(super) async fn post(&self, line: &BridgeMessage) -> Result<Response, BridgeSendError> {
+        let request = self.build_request(
+            Method::POST,
+            line.method != "initialize",
+            line.version.as_deref(),
+        );
+        let mut request = request.ok_or(BridgeSendError::Unsent)?;
+        request = request
+            .header(ACCEPT, BRIDGE_ACCEPT_TYPES)
+            .header(CONTENT_TYPE, "application/json")
+            .body(line.text.clone());
+        if line.version.is_some() {
+            request = request.header("mcp-method", encode_header(&line.method));
+            if let Some(name) = &line.name {
+                request = request.header("mcp-name", encode_header(name));
+            }
+        }
+        send_to_hub(request).await
+    }
+
+    /// Listens, from behind an event where one is named.
+    pub(super) async fn open_stream(
+        &self,
+        behind: Option<&str>,
+    ) -> Result<Response, BridgeSendError> {
+        let request = self
+            .build_request(Method::GET, true, None)
+            .ok_or(BridgeSendError::Unsent)?;
+        let mut request = request.header(ACCEPT, BRIDGE_STREAM_TYPE);
+        if let Some(event) = behind {
+            request = request.header("last-event-id", event);
+        }
+        send_to_hub(request).await
+    }
+
+    /// Ends the session, if there is one.
+    pub(super) async fn close_session(&self) {
+        if !self.has_session() {
+            return;
+        }
+        if let Some(request) = self.build_request(Method::DELETE, true, None) {
+            // Whether it hears that or not, we are gone.
+            let _ = timeout(BRIDGE_CLOSE_TIMEOUT, request.send()).await;
+        }
+    }
+
+    fn build_request(
+        &self,
+        method: Method,
+        in_session: bool,
+        version: Option<&str>,
+    ) -> Option<RequestBuilder> {
+        let state = self.lock_state();
+        let mut request = state.client.as_ref()?.hub_request(method, &self.path);
+        match (version, &state.session) {
+            (Some(version), _) => {
+                request = request.header(BRIDGE_VERSION_HEADER, encode_header(version))
+            }
+            (None, Some(session)) if in_session => {
+                request = request.header(BRIDGE_SESSION_HEADER, &session.id);
+                if !session.version.is_empty() {
+                    request = request.header(BRIDGE_VERSION_HEADER, &session.version);
+                }
+            }
+            _ => {}
+        }
+        Some(request)
+    }
+
+    /// Waits until the hub is there, unless somebody has found it since `round`.
+    pub(super) async fn reconnect(&self, round: u64) -> Result<(), BridgeError> {
+        let _turn = self.mending.lock().await;
+        if self.connection_number() > round {
+            return Ok(());
+        }
+        let was_there = self.connection_number() > 0;
+        let mut deadline = Instant::now()
+            + if was_there {
+                BRIDGE_RECONNECT_TIMEOUT
+            } else {
+                BRIDGE_CONNECT_TIMEOUT
+            };
+        let mut start = self.start.as_ref().filter(|_| !was_there);
+        let mut pause = BRIDGE_RECONNECT_DELAY;
+        loop {
+            let why = match self.find_hub().await {
+                Ok(client) => {
+                    let mut state = self.lock_state();
+                    state.client = Some(client);
+                    state.round += 1;
+                    return Ok(());
+                }
+                Err(why) => why,
+            };
+            if let Some(start) = start.take() {
+                start()
+                    .await
+                    .map_err(|error| BridgeError::unreachable(&error))?;
+                deadline = Instant::now() + BRIDGE_RECONNECT_TIMEOUT;
+                continue;
+            }
+            if Instant::now() >= deadline {
+                return Err(BridgeError::unreachable(&why));
+            }
+            sleep(pause).await;
+            pause = (pause * 3 / 2).min(MAX_BRIDGE_RECONNECT_DELAY);
+        }
+    }
+
+    async fn find_hub(&self) -> Result<CompanionClient> {
+        let client = (self.find)()?;
+        timeout(BRIDGE_HUB_PROBE_TIMEOUT, client.fetch_hub_status())
+            .await
+            .map_err(|_| client.ended_early_error())??;
+        Ok(client)
+    }
+
+    /// Shakes hands again in the client's words, unless somebody has since `lost`. Returns whether this did.
+    pub(super) async fn renew_session(
+        &self,
+        lost: Option<&BridgeSession>,
+    ) -> Result<bool, BridgeSendError> {
+        let _turn = self.mending.lock().await;
+        let (hello, ready) = {
+            let state = self.lock_state();
+            if state.session.as_ref() != lost {
+                return Ok(false);
+            }
+            (state.hello.clone(), state.ready.clone())
+        };
+        let hello = hello.ok_or(BridgeSendError::Cut)?;
+        let response = self.post(&hello).await?;
+        let session = session_of_response(&response).ok_or(BridgeSendError::Cut)?;
+        let text = read_body(response, MAX_JSON_BYTES).await;
+        let text = text.map_err(|_| BridgeSendError::Cut)?;
+        let session = Some(session.with_version(negotiated_version(&text)));
+        self.set_session(&hello, session);
+        if let Some(ready) = ready {
+            self.post(&ready).await?;
+        }
+        Ok(true)
+    }
+
+    fn lock_state(&self) -> MutexGuard<'_, BridgeConnectionState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The session that an answer to `initialize` opens.
+pub(super) fn session_of_response(response: &Response) -> Option<BridgeSession> {
+    let id = response
+        .headers()
+        .get(BRIDGE_SESSION_HEADER)?
+        .to_str()
+        .ok()?;
+    Some(BridgeSession {
+        id: id.into(),
+        version: String::new(),
+    })
+}
+
+/// What the hub has agreed on.
+pub(super) fn negotiated_version(answer: &[u8]) -> String {
+    #[derive(Default, Deserialize)]
+    #[serde(default, rename_all = "camelCase")]
+    struct BridgeInitializeResult {
+        protocol_version: String,
+    }
+    #[derive(Default, Deserialize)]
+    #[serde(default)]
+    struct BridgeInitializeReply {
+        result: BridgeInitializeResult,
+    }
+    let answer: BridgeInitializeReply = serde_json::from_slice(answer).unwrap_or_default();
+    answer.result.protocol_version
+}
+
+/// The number of the stream that an answer is.
+pub(super) fn bridge_stream_number(response: &Response) -> Option<String> {
+    let number = response.headers().get(STREAM_HEADER)?.to_str().ok()?;
+    Some(number.into())
+}
+
+pub(super) fn is_events(response: &Response) -> bool {
+    let kind = response.headers().get(CONTENT_TYPE);
+    let kind = kind.and_then(|kind| kind.to_str().ok());
+    response.status() == StatusCode::OK
+        && kind.is_some_and(|kind| kind.starts_with(BRIDGE_STREAM_TYPE))
+}
+
+async fn send_to_hub(request: RequestBuilder) -> Result<Response, BridgeSendError> {
+    match request.send().await {
+        // A token that was rotated is read again by who mends, and a hub that stops is waited for.
+        Ok(response)
+            if [StatusCode::UNAUTHORIZED, StatusCode::SERVICE_UNAVAILABLE]
+                .contains(&response.status()) =>
+        {
+            Err(BridgeSendError::Unsent)
+        }
+        Ok(response) => Ok(response),
+        Err(error) if error.is_connect() => Err(BridgeSendError::Unsent),
+        Err(_) => Err(BridgeSendError::Cut),
+    }
+}

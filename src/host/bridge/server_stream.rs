@@ -1,0 +1,53 @@
+//! Hearing what belongs to no request, for as long as the client is there.
+
+use super::StdioBridge;
+use super::connection::is_events;
+use crate::host::bounded_response::EventStream;
+use reqwest::StatusCode;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::sleep;
+
+/// Before a stream that ended is opened again.
+const BRIDGE_STREAM_REOPEN_DELAY: Duration = Duration::from_millis(200);
+
+impl StdioBridge {
+    pub(super) async fn forward_notifications(self: Arc<Self>) {
+        let mut last: Option<String> = None;
+        loop {
+            let (round, session) = (self.link.connection_number(), self.link.session());
+            match self.link.open_stream(last.as_deref()).await {
+                Ok(response) if is_events(&response) => {
+                    let mut stream = EventStream::new(response);
+                    loop {
+                        let events = match stream.next().await {
+                            Ok(Some(events)) => events,
+                            Ok(None) => break,
+                            // The hub would send the same event again.
+                            Err(failure) => {
+                                tracing::error!("the hub's stream is not read any more: {failure}");
+                                return;
+                            }
+                        };
+                        for event in events {
+                            last = event.id.or(last);
+                            if !event.data.is_empty() {
+                                self.send_to_client(&event.data).await;
+                            }
+                        }
+                    }
+                }
+                Ok(response) if response.status() == StatusCode::NOT_FOUND => {
+                    last = None;
+                    self.reinitialize(session.as_ref()).await;
+                }
+                // A server that has nothing to tell is not asked again.
+                Ok(response) if response.status().is_client_error() => return,
+                Ok(_) => {}
+                // Requests say why; here it is looked for until it is there.
+                Err(_) => drop(self.link.reconnect(round).await),
+            }
+            sleep(BRIDGE_STREAM_REOPEN_DELAY).await;
+        }
+    }
+}

@@ -1,0 +1,191 @@
+//! A container that runs gives way by the keeper's gates, as it does when it evolves: one replaces, and
+//! never two.
+//!
+//! ```text
+//! the person's wish, laid down ──▶ keeper: evolve ──▶ succeeded: the wish is what is recorded
+//!                                        │
+//!                                        └─▶ else: the old container goes on, at the place that was
+//!                                            recorded before, with the rights of the wish
+//! ```
+//!
+//! The wish is laid down before anybody is asked. So a right that the person has taken back is no run's
+//! any more, whoever begins it and however this one ends; the ports and the project, by which the old
+//! container is found, are those of before again when it goes on.
+
+use super::follow_run::{FollowEnd, follow_keeper_run};
+use super::instance::InstanceRecord;
+use super::keeper::{KeeperContainer, unexpected_reply_error};
+use crate::engine::EngineProgress;
+use crate::error::{Error, Result};
+use crate::image::CompanionBinary;
+use crate::protocol::evolve::{
+    self, DeployConfig, EvolveRequest, EvolveRunId, EvolveStage, KeeperReply, KeeperRequest,
+    Rollback,
+};
+use std::path::Path;
+
+/// For the history.
+const REPLACE_REASON: &str = "`osctl up`";
+
+/// What the keeper may do, and what the host records of it.
+#[derive(Debug)]
+pub(crate) struct ReplaceTarget {
+    pub(crate) charge: DeployConfig,
+    pub(crate) record: InstanceRecord,
+}
+
+/// Who hands over, and how.
+#[derive(Clone, Copy)]
+pub(crate) struct KeeperReplacement<'a> {
+    pub(crate) keeper: KeeperContainer<'a>,
+    pub(crate) companion: &'a CompanionBinary,
+    pub(crate) socket: &'a Path,
+    /// The image of the container after a rollback, which stays whatever `body/` is.
+    pub(crate) kept_image: Option<&'a str>,
+    /// Whether code that does not end is interrupted.
+    pub(crate) force: bool,
+    pub(crate) progress: &'a dyn EngineProgress,
+}
+
+impl KeeperReplacement<'_> {
+    /// Replaces the container as wished.
+    ///
+    /// # Errors
+    /// When a gate is not passed: the old container goes on then, as `otherwise` says. When another run
+    /// is on.
+    pub(crate) async fn replace_with(
+        &self,
+        wish: &ReplaceTarget,
+        otherwise: &ReplaceTarget,
+    ) -> Result<()> {
+        let instance = self.keeper.instance;
+        instance.keep_record()?;
+        instance.save_record(&wish.record)?;
+        let run = match self.start_run(wish).await {
+            Ok(run) => run,
+            Err(error) => {
+                self.take_back(wish, otherwise).await?;
+                return Err(error);
+            }
+        };
+        // Where nobody knows how it ends, the next `up` looks.
+        let record = match follow_keeper_run(&self.keeper, &run, self.progress).await? {
+            FollowEnd::Reached(record) => record,
+            FollowEnd::LetGo => {
+                let logs = instance.osctl_command(&format!("evolve logs -f {run}"));
+                let run = run.to_string();
+                return Err(Error::GoesOn { run, logs }.into());
+            }
+        };
+        if record.status == EvolveStage::Succeeded {
+            return Ok(());
+        }
+        self.take_back(wish, otherwise).await?;
+        Err(self.not_replaced(&record).into())
+    }
+
+    async fn start_run(&self, wish: &ReplaceTarget) -> Result<EvolveRunId> {
+        self.deploy(wish).await?;
+        self.keeper.until_ready().await?;
+        let (reason, force) = (Some(REPLACE_REASON.into()), self.force);
+        let ask = match self.kept_image {
+            None => KeeperRequest::Evolve(EvolveRequest {
+                reason,
+                force,
+                dry_run: false,
+            }),
+            Some(image) => KeeperRequest::Rollback(Rollback {
+                run: Some(self.run_of(image).await?),
+                reason,
+                force,
+            }),
+        };
+        match self.keeper.request_reply(&ask).await? {
+            KeeperReply::Started { run } => Ok(run),
+            KeeperReply::Busy { run } => Err(run_in_progress_error(&self.keeper, &run, "")),
+            other => Err(unexpected_reply_error(&other)),
+        }
+    }
+
+    /// The latest run that has brought the image.
+    async fn run_of(&self, image: &str) -> Result<EvolveRunId> {
+        let runs = match self
+            .keeper
+            .request_reply(&KeeperRequest::History {})
+            .await?
+        {
+            KeeperReply::History { runs } => runs,
+            other => return Err(unexpected_reply_error(&other)),
+        };
+        let brought = |record: &evolve::EvolveRecord| {
+            let succeeded = record.status == EvolveStage::Succeeded && !record.dry_run;
+            succeeded && record.image.as_deref() == Some(image)
+        };
+        let found = runs.into_iter().find(brought).map(|record| record.run);
+        found.ok_or_else(|| {
+            let message = "the keeper knows no run of the image that a rollback has brought back";
+            let up = self.keeper.instance.osctl_command("up --build");
+            Error::precondition(message, format!("`{up}` builds the image from body/")).into()
+        })
+    }
+
+    async fn deploy(&self, wish: &ReplaceTarget) -> Result<()> {
+        let (charge, record) = (&wish.charge, &wish.record);
+        let socket = Some(self.socket);
+        self.keeper
+            .deploy(charge, self.companion, record, socket, self.progress)
+            .await
+    }
+
+    /// The old container goes on where it was.
+    async fn take_back(&self, wish: &ReplaceTarget, otherwise: &ReplaceTarget) -> Result<()> {
+        self.keeper.instance.restore_record()?;
+        if wish.record == otherwise.record {
+            return Ok(());
+        }
+        // Why it is taken back is worth more. The next `up` lays it down again.
+        if let Err(error) = self.deploy(otherwise).await {
+            self.progress.log(&format!("{error:#}"));
+        }
+        Ok(())
+    }
+
+    fn not_replaced(&self, record: &evolve::EvolveRecord) -> Error {
+        let instance = self.keeper.instance;
+        let gate = record.gate.map_or("?", EvolveStage::word);
+        let hint = match record.gate {
+            Some(EvolveStage::Freezing) => {
+                let force = instance.osctl_command("up --force");
+                format!("wait until it has ended, or `{force}` interrupts it")
+            }
+            _ => {
+                let logs = instance.osctl_command(&format!("evolve logs {}", record.run));
+                format!("`{logs}` shows the whole log; the old container goes on")
+            }
+        };
+        Error::NotReplaced {
+            container: instance.container_name(),
+            gate,
+            why: record
+                .why
+                .clone()
+                .unwrap_or_else(|| "no reason is known".into()),
+            log: record.log_tail.clone(),
+            hint,
+        }
+    }
+}
+
+/// Who wants to replace the container while a run is on is told which.
+pub(crate) fn run_in_progress_error(
+    keeper: &KeeperContainer<'_>,
+    run: &EvolveRunId,
+    stage: &str,
+) -> anyhow::Error {
+    let logs = keeper
+        .instance
+        .osctl_command(&format!("evolve logs -f {run}"));
+    let stop = keeper.instance.osctl_command("evolve stop");
+    let hint = format!("`{logs}` follows it to its end, `{stop}` ends it");
+    Error::precondition(format!("evolve run `{run}` is on{stage}"), hint).into()
+}

@@ -1,0 +1,500 @@
+//! The way from an engine to a healthy container of the instance, whatever is there already.
+
+mod changes;
+mod image;
+mod result;
+
+pub(crate) use result::{UpOutcome, UpResult};
+
+use self::image::ChosenImage;
+use super::applied_settings::{AppliedSettings, SettingChanges};
+use super::client::CompanionClient;
+use super::folders::{Folders, ensure_private_folder};
+use super::health::HealthWatch;
+use super::instance::{INSTANCE_LABEL, Instance, InstanceRecord};
+use super::keeper::{self, KeeperContainer};
+use super::passed_env::{EnvArgs, PassedEnv};
+use super::ports::PortOwner;
+use super::provision::InstallConsent;
+use super::remote::RemoteVolumes;
+use super::replace::ContainerReplacer;
+use super::replace_via_keeper::{KeeperReplacement, ReplaceTarget};
+use super::specification::{EngineContext, INHERITED_LABEL, keep_inherited, make_container_spec};
+use super::{mcp, ports};
+use crate::config::ResolvedConfig;
+use crate::engine::{Container, ContainerPhase, Docker, Engine, EngineProgress, SPEC_DIGEST_LABEL};
+use crate::error::{Error, Result};
+use crate::image::{Body, CompanionBinary};
+use crate::protocol::spec::ContainerSpec;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use tempfile::TempDir;
+
+/// How often ports are chosen again that somebody takes meanwhile.
+const MAX_UP_PORT_ATTEMPTS: u32 = 5;
+
+/// Decides whether a container is replaced that differs so; an error is the answer no.
+pub(crate) type ReplaceConsent<'a> = &'a (dyn Fn(&SettingChanges) -> Result<()> + Sync);
+
+/// Everything on the way from an engine to a healthy container.
+#[derive(Clone, Copy)]
+pub(crate) struct UpRunner<'a> {
+    pub(crate) instance: &'a Instance,
+    pub(crate) folders: &'a Folders,
+    pub(crate) engine: &'a Engine,
+    pub(crate) resolved: &'a ResolvedConfig,
+    /// Whether missing packages may be installed.
+    pub(crate) may_install: InstallConsent<'a>,
+    /// Whether code that does not end is interrupted where the container is replaced.
+    pub(crate) force: bool,
+    /// Whether the image is made of `body/` also after a rollback.
+    pub(crate) build: bool,
+    /// The configuration file, unless it is the usual one.
+    pub(crate) config_file: Option<&'a Path>,
+    pub(crate) said: EnvArgs<'a>,
+    pub(crate) may_replace: ReplaceConsent<'a>,
+    pub(crate) progress: &'a dyn EngineProgress,
+}
+
+impl UpRunner<'_> {
+    /// What now runs, healthy.
+    ///
+    /// # Errors
+    /// When something on the way fails; what ran before runs again then.
+    pub(crate) async fn run(&self, project: PathBuf, socket: Option<&Path>) -> Result<UpResult> {
+        let mut left = MAX_UP_PORT_ATTEMPTS;
+        let mut taken = Vec::new();
+        loop {
+            match self.try_once(project.clone(), socket, &taken).await {
+                // It was free when it was chosen, or could not be asked about.
+                Err(error) if left > 0 && self.resolved.config.auto_ports && is_taken(&error) => {
+                    left -= 1;
+                    taken.extend(taken_port(&error));
+                    self.progress.log(&format!("{error}; taking another"));
+                }
+                raised => return raised,
+            }
+        }
+    }
+
+    async fn try_once(
+        &self,
+        project: PathBuf,
+        socket: Option<&Path>,
+        taken: &[u16],
+    ) -> Result<UpResult> {
+        let instance = self.instance;
+        let config = &self.resolved.config;
+        self.clean_leftovers(socket).await?;
+        let recorded = instance.read_record()?;
+        let existing = self.own_container().await?;
+        // A container of ours holds its own ports, and gives them up when it is replaced.
+        let held = recorded.as_ref().filter(|_| {
+            existing
+                .as_ref()
+                .is_some_and(|c| is_active(c) && c.has_ports)
+        });
+        let (wanted, auto) = (
+            ports::wanted_ports(self.resolved, recorded.as_ref()),
+            config.auto_ports,
+        );
+        let volumes = self.remote_volumes();
+        let remote = match &volumes {
+            Some(volumes) => Some(volumes.remote_engine(recorded.as_ref(), &project).await?),
+            None => None,
+        };
+        let choose = |wanted| {
+            let held = held.map(|r| r.ports);
+            let whose = PortOwner::of_engine(self.engine, config.bind);
+            ports::choose_ports(wanted, held, whose, auto.then_some(taken), self.engine)
+        };
+        // A taken one is told before anything is built; what is free may be taken by when that is done.
+        let ports = choose(wanted).await?;
+        let copy = match (&volumes, &remote) {
+            (Some(volumes), Some(remote)) if remote.copied => {
+                Some(volumes.fetch_body(config).await?)
+            }
+            _ => None,
+        };
+        let former = recorded.as_ref().map(|record| &record.applied);
+        let held = match (self.engine, &existing) {
+            (Engine::Docker(docker), Some(_)) => {
+                docker
+                    .container_environment(&instance.container_name())
+                    .await?
+            }
+            _ => BTreeMap::new(),
+        };
+        let (applied, passed) = self.resolve_settings(former, &held)?;
+        let ChosenImage { image, body, note } = self
+            .choose_image(copy.as_ref().map_or(&project, TempDir::path), &passed)
+            .await?;
+        let ports = match auto {
+            true => choose(ports).await?,
+            false => ports,
+        };
+        let mut notes = passed.notes(config);
+        notes.extend(note);
+        notes.extend(body.is_none().then(|| {
+            let evolve = instance.osctl_command("evolve");
+            format!("body/ differs from the running image, which a rollback has brought back; `{evolve}` applies it")
+        }));
+        let mut record = InstanceRecord {
+            project,
+            engine: config.engine,
+            ports,
+            criu: config.criu,
+            remote,
+            applied,
+        };
+        let mut spec = self.make_spec(&record, &image, socket, &passed).await?;
+        if let (Some(recorded), Some(container)) = (&recorded, &existing)
+            && !self.is_as(container, &spec)
+        {
+            let lost = match recorded.applied.is_unknown() {
+                true => self.lost_variables(container, held, &spec).await?,
+                false => BTreeSet::new(),
+            };
+            self.check_changes(recorded, &record, &lost, container.image != spec.image)?;
+        }
+        self.hand_in(&mut record, &image).await?;
+        if let (Engine::Docker(docker), Some(socket), Some(container)) = (
+            self.engine,
+            socket,
+            existing.as_ref().filter(|c| is_active(c)),
+        ) && !self.is_as(container, &spec)
+        {
+            let kept = body.is_none().then_some(&*image);
+            self.replace_via_keeper(docker, socket, (spec, &passed), &record, recorded, kept)
+                .await?;
+            let client = CompanionClient::new(instance, &record, config.bind)?;
+            let name = instance.container_name();
+            let watch = self.health_watch(&client, &name);
+            watch.until_healthy().await?;
+            watch.until_open().await;
+            return Ok(UpResult {
+                record,
+                done: UpOutcome::HandedOver,
+                without_keeper: None,
+                notes,
+            });
+        }
+        let label = existing
+            .as_ref()
+            .and_then(|c| c.labels.get(INHERITED_LABEL).cloned());
+        let done = self.place_container(&spec, &record, existing).await?;
+        if let (UpOutcome::NothingWithOtherKeys, Engine::Docker(docker)) = (&done, self.engine) {
+            let running = docker.container_environment(&spec.name).await?;
+            keep_inherited(&mut spec, config, &running, label.as_ref());
+        }
+        let client = CompanionClient::new(instance, &record, config.bind)?;
+        let name = spec.name.clone();
+        self.health_watch(&client, &name).until_healthy().await?;
+        let kept = match self.engine {
+            Engine::Docker(docker) => {
+                self.deploy_keeper(docker, (spec, &passed), body.as_ref(), &record, socket)
+                    .await
+            }
+            Engine::Embedded(_) => Ok(()),
+        };
+        self.health_watch(&client, &name).until_open().await;
+        Ok(UpResult {
+            record,
+            done,
+            without_keeper: kept.err(),
+            notes,
+        })
+    }
+
+    /// What the container is going to be made with, and the variables that pass into it.
+    ///
+    /// `held` are the variables of the container that is there.
+    fn resolve_settings(
+        &self,
+        former: Option<&AppliedSettings>,
+        held: &BTreeMap<String, String>,
+    ) -> Result<(AppliedSettings, PassedEnv)> {
+        let none = AppliedSettings::default();
+        let kept = self.said.kept_names(&former.unwrap_or(&none).env_names);
+        let passed = PassedEnv::new(&self.resolved.config, &kept, self.said, held)?;
+        let file = self.config_file.map(Path::to_owned);
+        let applied = AppliedSettings::new(self.resolved, file, kept, &passed.names);
+        Ok((applied, passed))
+    }
+
+    /// Whether it was made as is wanted. A variable of this command line is wanted now.
+    fn is_as(&self, container: &Container, spec: &ContainerSpec) -> bool {
+        let same = |label: &str| container.labels.get(label) == spec.labels.get(label);
+        same(SPEC_DIGEST_LABEL) && (self.said.is_empty() || same(INHERITED_LABEL))
+    }
+
+    /// What is put where the container finds it.
+    async fn hand_in(&self, record: &mut InstanceRecord, image: &str) -> Result<()> {
+        let (instance, servers) = (self.instance, &self.resolved.config.servers);
+        let password = instance.ensure_vnc_password()?;
+        if let Some(volumes) = self.remote_volumes() {
+            return volumes.hand_in(record, image, servers, &password).await;
+        }
+        for folder in [instance.files_folder(), instance.data_folder()] {
+            ensure_private_folder(&folder)?;
+        }
+        mcp::hand_in(servers, &instance.data_folder())?;
+        instance.hand_in_vnc_password(&password)
+    }
+
+    /// What takes the place of this machine's folders, where the engine is on another one.
+    fn remote_volumes(&self) -> Option<RemoteVolumes<'_>> {
+        match self.engine {
+            Engine::Docker(docker) => {
+                RemoteVolumes::for_instance(docker, self.instance, self.progress)
+            }
+            Engine::Embedded(_) => None,
+        }
+    }
+
+    /// The container as the configuration wants it, with the ports, the project and the right to freeze
+    /// that are recorded.
+    async fn make_spec(
+        &self,
+        record: &InstanceRecord,
+        image: &str,
+        socket: Option<&Path>,
+        passed: &PassedEnv,
+    ) -> Result<ContainerSpec> {
+        let instance = self.instance;
+        let token = instance.ensure_token()?;
+        let mut config = self.resolved.config.clone();
+        config.criu = record.criu;
+        let apparmor = match self.engine {
+            Engine::Docker(docker) if config.criu => docker.has_apparmor().await?,
+            _ => false,
+        };
+        let engine = EngineContext { socket, apparmor };
+        make_container_spec(&config, instance, record, &token, image, engine, passed)
+    }
+
+    /// What runs gives way by the keeper's gates.
+    async fn replace_via_keeper(
+        &self,
+        docker: &Docker,
+        socket: &Path,
+        (spec, passed): (ContainerSpec, &PassedEnv),
+        record: &InstanceRecord,
+        recorded: Option<InstanceRecord>,
+        kept_image: Option<&str>,
+    ) -> Result<()> {
+        let config = &self.resolved.config;
+        let former = match recorded {
+            // A right that is taken back now is not had later.
+            Some(former) => InstanceRecord {
+                criu: former.criu && record.criu,
+                ..former
+            },
+            None => record.clone(),
+        };
+        let before = self
+            .make_spec(&former, &spec.image, Some(socket), passed)
+            .await?;
+        let wish = async |spec: ContainerSpec, record: InstanceRecord| -> Result<ReplaceTarget> {
+            let project = &record.project;
+            let charge =
+                keeper::make_deploy_config(docker, config, self.instance, project, (spec, passed))
+                    .await?;
+            Ok(ReplaceTarget { charge, record })
+        };
+        let (wished, otherwise) = (
+            wish(spec, record.clone()).await?,
+            wish(before, former).await?,
+        );
+        let handover = KeeperReplacement {
+            keeper: KeeperContainer {
+                docker,
+                instance: self.instance,
+            },
+            companion: &CompanionBinary::load(config.companion.as_deref(), docker.architecture())?,
+            socket,
+            kept_image,
+            force: self.force,
+            progress: self.progress,
+        };
+        handover.replace_with(&wished, &otherwise).await
+    }
+
+    /// The keeper beside it, with what it may do now.
+    async fn deploy_keeper(
+        &self,
+        docker: &Docker,
+        spec: (ContainerSpec, &PassedEnv),
+        body: Option<&Body>,
+        record: &InstanceRecord,
+        socket: Option<&Path>,
+    ) -> Result<()> {
+        let (config, image) = (&self.resolved.config, spec.0.image.clone());
+        let companion = CompanionBinary::load(config.companion.as_deref(), docker.architecture())?;
+        let project = &record.project;
+        let charge =
+            keeper::make_deploy_config(docker, config, self.instance, project, spec).await?;
+        let keeper = KeeperContainer {
+            docker,
+            instance: self.instance,
+        };
+        keeper
+            .deploy(&charge, &companion, record, socket, self.progress)
+            .await?;
+        // Only what a run has changed can't be told without it.
+        if let Some(body) = body
+            && let Err(error) = keeper.upload_body(&image, body).await
+        {
+            self.progress.log(&format!("{error:#}"));
+        }
+        Ok(())
+    }
+
+    /// What an interrupted `up` or a run has left.
+    async fn clean_leftovers(&self, socket: Option<&Path>) -> Result<()> {
+        let Engine::Docker(docker) = self.engine else {
+            return Ok(());
+        };
+        let instance = self.instance;
+        if let (Some(socket), Some(record)) = (socket, instance.read_record()?) {
+            let companion = self.resolved.config.companion.as_deref();
+            let companion = CompanionBinary::load(companion, docker.architecture())?;
+            let keeper = KeeperContainer { docker, instance };
+            keeper
+                .finish_interrupted_run(&companion, &record, socket, self.progress)
+                .await?;
+        }
+        self.replacer(docker).finish_interrupted().await
+    }
+
+    async fn own_container(&self) -> Result<Option<Container>> {
+        let name = self.instance.container_name();
+        let found = self.engine.inspect(&name).await?;
+        match &found {
+            Some(container)
+                if container.labels.get(INSTANCE_LABEL) != Some(&self.instance.name) =>
+            {
+                Err(Error::Foreign {
+                    what: "container",
+                    name,
+                }
+                .into())
+            }
+            _ => Ok(found),
+        }
+    }
+
+    async fn place_container(
+        &self,
+        spec: &ContainerSpec,
+        record: &InstanceRecord,
+        existing: Option<Container>,
+    ) -> Result<UpOutcome> {
+        let name = &spec.name;
+        let changes = existing.as_ref().is_none_or(|c| {
+            !self.is_as(c, spec) || c.phase != ContainerPhase::Running || !c.has_ports
+        });
+        if let (true, Engine::Docker(docker)) = (changes, self.engine) {
+            // What it was allowed before is allowed no more, and nobody else replaces meanwhile.
+            let instance = self.instance;
+            KeeperContainer { docker, instance }
+                .remove_container()
+                .await?;
+        }
+        let Some(container) = existing else {
+            self.progress.step(&format!("creating `{name}`"));
+            self.instance.save_record(record)?;
+            self.engine.create_and_start(spec).await?;
+            return Ok(UpOutcome::Created);
+        };
+        let same = self.is_as(&container, spec);
+        if same {
+            self.instance.save_record(record)?;
+        }
+        if same && container.phase == ContainerPhase::Running && container.has_ports {
+            if container.labels.get(INHERITED_LABEL) != spec.labels.get(INHERITED_LABEL) {
+                return Ok(UpOutcome::NothingWithOtherKeys);
+            }
+            return Ok(UpOutcome::Nothing);
+        }
+        if same
+            && matches!(
+                container.phase,
+                ContainerPhase::Stopped | ContainerPhase::Running
+            )
+        {
+            self.progress.step(&format!("starting `{name}`"));
+            let started = match self.engine {
+                Engine::Docker(docker) => {
+                    let succession = self.replacer(docker);
+                    succession.start_with_ports(&container).await
+                }
+                Engine::Embedded(_) => self.engine.start(name).await,
+            };
+            let Err(error) = started else {
+                return Ok(UpOutcome::Started);
+            };
+            if !matches!(error.downcast_ref(), Some(Error::Precondition { .. })) {
+                return Err(error);
+            }
+            // Another one may start, as after the processes of this one were killed while they were paused. Its state
+            // is stored.
+            self.progress.log(&format!("{error:#}"));
+            self.engine.remove(name).await?;
+            self.engine.create_and_start(spec).await?;
+            return Ok(UpOutcome::Replaced);
+        }
+        self.progress.step(&format!("replacing `{name}`"));
+        match self.engine {
+            Engine::Docker(docker) => {
+                let succession = self.replacer(docker);
+                succession.replace(spec, record, &container).await?;
+            }
+            Engine::Embedded(_) => {
+                self.engine.remove(name).await?;
+                self.instance.save_record(record)?;
+                self.engine.create_and_start(spec).await?;
+            }
+        }
+        Ok(UpOutcome::Replaced)
+    }
+
+    fn replacer<'b>(&'b self, docker: &'b Docker) -> ContainerReplacer<'b> {
+        ContainerReplacer {
+            instance: self.instance,
+            engine: self.engine,
+            docker,
+            bind: self.resolved.config.bind,
+            progress: self.progress,
+        }
+    }
+
+    fn health_watch<'b>(&'b self, client: &'b CompanionClient, name: &'b str) -> HealthWatch<'b> {
+        HealthWatch {
+            instance: self.instance,
+            engine: self.engine,
+            client,
+            name,
+            progress: self.progress,
+        }
+    }
+}
+
+/// Whether it has a place that another one could take.
+fn is_active(container: &Container) -> bool {
+    matches!(
+        container.phase,
+        ContainerPhase::Running | ContainerPhase::Paused | ContainerPhase::Restarting
+    )
+}
+
+fn is_taken(error: &anyhow::Error) -> bool {
+    taken_port(error).is_some()
+}
+
+fn taken_port(error: &anyhow::Error) -> Option<u16> {
+    match error.downcast_ref()? {
+        Error::PortTaken { port, .. } => Some(*port),
+        _ => None,
+    }
+}

@@ -1,0 +1,206 @@
+//! The keeper's rules for a Dockerfile that an agent may have written.
+//!
+//! ```text
+//! text ──syntax──▶ instructions ──check──▶ instructions ──▶ text, one line each
+//! ```
+//!
+//! The engine receives the text that is written from the instructions, and never the text that was
+//! read: no comment, continuation or directive is left that another parser could read otherwise. What
+//! engines of different age read differently (heredocs, doubled backslashes) is refused. Labels that other tools
+//! could obey are left out. The written text is
+//! read and checked again, as the engine receives it.
+//!
+//! Allowed are `FROM ${BASE}`, `FROM ${GROUND}` after a stage `ground`, and earlier stages, in `--from` too. The host
+//! says what the two variables stand for, in each build. Cache mounts are allowed, and their ids become the
+//! instance's own: what another instance or the host finds in its caches is no agent's. The instructions that a Dockerfile begins with exactly as the one inside of osctl does, upon the same
+//! files, keep their ids, and so the layers that the host has built. Where these lead up to the first `FROM ${GROUND}`,
+//! that may stand for the published image of the stage `ground`.
+
+mod instruction_check;
+mod syntax;
+mod trusted_prefix;
+
+use super::{Body, GROUND_ARG, GROUND_STAGE};
+use crate::protocol::spec::BUILD_LABEL;
+use instruction_check::{CacheMountPolicy, GROUND_IMAGE_VARIABLES, InstructionChecker};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use syntax::DockerfileInstruction;
+
+/// Keys of labels that a note names.
+const MAX_NAMED_LABEL_KEYS: usize = 10;
+
+/// Why a Dockerfile is not built, and where.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct DockerfileRefusal {
+    /// The first line of the instruction, counted from 1.
+    pub(crate) line: usize,
+    pub(crate) why: String,
+}
+
+impl fmt::Display for DockerfileRefusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "line {} of the Dockerfile: {}", self.line, self.why)
+    }
+}
+
+impl DockerfileRefusal {
+    fn new(line: usize, why: impl Into<String>) -> Self {
+        Self {
+            line,
+            why: why.into(),
+        }
+    }
+}
+
+/// A Dockerfile that the engine may have.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct PermittedDockerfile {
+    pub(crate) text: String,
+    /// Keys of labels that are left out of it.
+    left_out: BTreeSet<String>,
+    /// Whether the builder takes an image in the place of a stage, and all up to the first `FROM ${GROUND}` is as
+    /// inside of osctl.
+    has_usual_ground: bool,
+}
+
+impl PermittedDockerfile {
+    /// The published image that the build arguments name, where it has what the stage `ground` would have.
+    pub(crate) fn published_image<'a>(
+        &self,
+        args: &'a BTreeMap<String, String>,
+    ) -> Option<&'a str> {
+        let ground = args.get(GROUND_ARG).map(String::as_str);
+        ground.filter(|ground| self.has_usual_ground && *ground != GROUND_STAGE)
+    }
+
+    /// The warning for the user, if labels are left out.
+    pub(crate) fn left_out_warning(&self) -> Option<String> {
+        let named = self.left_out.iter().take(MAX_NAMED_LABEL_KEYS);
+        let keys: Vec<String> = named.map(|key| format!("`{key}`")).collect();
+        (!keys.is_empty()).then(|| {
+            let mut keys = keys.join(", ");
+            if let more @ 1.. = self.left_out.len().saturating_sub(MAX_NAMED_LABEL_KEYS) {
+                keys.push_str(&format!(" and {more} more"));
+            }
+            format!("the image gets no label {keys}: other tools obey labels, so only `org.opencontainers.*` is taken from the Dockerfile")
+        })
+    }
+}
+
+/// The builder that reads the text.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum DockerfileDialect {
+    BuildKit,
+    /// Knows no cache mounts.
+    Classic,
+}
+
+/// The body's Dockerfile as the engine may have it, its caches belonging to `scope`.
+///
+/// # Errors
+/// The first line that is against the rules.
+pub(crate) fn permit_dockerfile(
+    body: &Body,
+    scope: &str,
+    dialect: DockerfileDialect,
+) -> Result<PermittedDockerfile, DockerfileRefusal> {
+    permit_beside(body, &Body::embedded(), scope, dialect)
+}
+
+fn permit_beside(
+    body: &Body,
+    trusted: &Body,
+    scope: &str,
+    dialect: DockerfileDialect,
+) -> Result<PermittedDockerfile, DockerfileRefusal> {
+    let instructions = syntax::parse_instructions(dockerfile_content(body))?;
+    let shared = trusted_prefix::trusted_prefix_length(&instructions, body, trusted);
+    let begins_at_ground = |i: &DockerfileInstruction| {
+        i.keyword == "FROM" && GROUND_IMAGE_VARIABLES.iter().any(|g| i.rest.starts_with(g))
+    };
+    // The classic builder builds every stage, also those that are not needed.
+    let has_usual_ground = dialect == DockerfileDialect::BuildKit
+        && instructions[..shared].iter().any(begins_at_ground);
+    let mut checked = InstructionChecker::default();
+    let mut text = String::new();
+    // Of each line of the text, the line in the file.
+    let mut places = Vec::new();
+    for (index, instruction) in instructions.iter().enumerate() {
+        let caches = match dialect {
+            DockerfileDialect::Classic => CacheMountPolicy::Dropped,
+            DockerfileDialect::BuildKit if index < shared => CacheMountPolicy::Kept,
+            DockerfileDialect::BuildKit => CacheMountPolicy::Scoped(scope),
+        };
+        if let Some(line) = checked.check_instruction(instruction, caches)? {
+            text.push_str(&line);
+            text.push('\n');
+            places.push(instruction.line);
+        }
+    }
+    if checked.stage_count() == 0 {
+        return Err(DockerfileRefusal::new(1, "it has no `FROM ${BASE}`"));
+    }
+    check_again(&text, &places)?;
+    let text = match dialect {
+        DockerfileDialect::BuildKit => text,
+        DockerfileDialect::Classic => add_build_labels(&text, scope),
+    };
+    let left_out = checked.into_left_out();
+    Ok(PermittedDockerfile {
+        text,
+        left_out,
+        has_usual_ground,
+    })
+}
+
+/// Labels what the classic builder leaves between the steps: each step is an image, and no image of a build that
+/// failed has the labels of the whole.
+fn add_build_labels(text: &str, scope: &str) -> String {
+    let mut marked = String::with_capacity(text.len());
+    for line in text.lines() {
+        marked.push_str(line);
+        marked.push('\n');
+        if line.starts_with("FROM ") {
+            marked.push_str(&format!("LABEL {BUILD_LABEL}={scope}\n"));
+        }
+    }
+    marked
+}
+
+/// Checks the text that the engine receives: it is under the rules, each line is one instruction, and a second
+/// reading gives the same text.
+fn check_again(text: &str, places: &[usize]) -> Result<(), DockerfileRefusal> {
+    let in_file = |line: usize| places.get(line - 1).copied().unwrap_or(1);
+    let in_place =
+        |refusal: DockerfileRefusal| DockerfileRefusal::new(in_file(refusal.line), refusal.why);
+    let again = syntax::parse_instructions(text.as_bytes()).map_err(in_place)?;
+    let mut checked = InstructionChecker::default();
+    let mut lines = text.lines();
+    for instruction in &again {
+        let line = checked
+            .check_instruction(instruction, CacheMountPolicy::Kept)
+            .map_err(in_place)?;
+        if lines.next() != line.as_deref() {
+            let why = "builders read this instruction differently";
+            return Err(DockerfileRefusal::new(in_file(instruction.line), why));
+        }
+    }
+    match lines.next() {
+        None => Ok(()),
+        Some(_) => {
+            let line = places.last().copied().unwrap_or(1);
+            Err(DockerfileRefusal::new(
+                line,
+                "builders read this instruction differently",
+            ))
+        }
+    }
+}
+
+fn dockerfile_content(body: &Body) -> &[u8] {
+    body.files.get("Dockerfile").map_or(&[], Vec::as_slice)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,438 @@
+//! Where the keeper is asked: two sockets, one line of JSON each way and more.
+
+use super::controller::ControllerHandle;
+use super::run_request::{RunDenied, RunRequest};
+use super::run_store::KeeperRunStore;
+use super::{KEEPER_AGENT_SOCKET, KEEPER_HOST_SOCKET, KeeperSettings, run_diff};
+use crate::error::Result;
+use crate::image::Body;
+use crate::protocol::error::ApiError;
+use crate::protocol::evolve::{
+    EvolveCaller, EvolveRecord, EvolveRunId, KeeperReply, KeeperRequest, MAX_KEEPER_REQUEST_BYTES,
+    MAX_REASON_CHARS, Task, refusal,
+};
+use anyhow::Context;
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
+use std::fs;
+use std::io::ErrorKind;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+/// Who connects and says nothing is hung up on.
+const KEEPER_REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
+/// Bytes of a question that is refused, which are still taken, and for how long.
+const MAX_REFUSED_REQUEST_BYTES: u64 = 1 << 20;
+const REFUSED_REQUEST_TIMEOUT: Duration = Duration::from_secs(1);
+/// Bytes of a file that are said at once.
+const BODY_FILE_CHUNK_BYTES: usize = 1 << 20;
+/// Questions of one side at once; more wait.
+const MAX_KEEPER_CONNECTIONS: usize = 32;
+/// Questions of one side at once that hold whole bodies in memory.
+const MAX_RUN_BODY_REQUESTS: usize = 1;
+/// How long such a question waits for the one before it, until it is refused.
+const RUN_BODY_REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The sockets, and who asks at each.
+pub(super) type KeeperSockets = [(UnixListener, EvolveCaller); 2];
+
+pub(super) fn bind_sockets(settings: &KeeperSettings) -> Result<KeeperSockets> {
+    Ok([
+        // Only who may run commands in this container comes to the host's.
+        (
+            bind_socket(&settings.state.join(KEEPER_HOST_SOCKET), 0o600)?,
+            EvolveCaller::Host,
+        ),
+        (
+            bind_socket(&settings.door.join(KEEPER_AGENT_SOCKET), 0o666)?,
+            EvolveCaller::Agent,
+        ),
+    ])
+}
+
+fn bind_socket(path: &Path, mode: u32) -> Result<UnixListener> {
+    match fs::remove_file(path) {
+        Err(e) if e.kind() != ErrorKind::NotFound => return Err(e.into()),
+        _ => {}
+    }
+    let listener =
+        UnixListener::bind(path).with_context(|| format!("listening on `{}`", path.display()))?;
+    fs::set_permissions(path, fs::Permissions::from_mode(mode))?;
+    Ok(listener)
+}
+
+#[derive(Debug, Clone)]
+pub(super) struct KeeperServer {
+    shelf: KeeperRunStore,
+    handle: ControllerHandle,
+    body_questions: RunBodyRequestLimits,
+}
+
+/// The turns of questions that hold whole bodies in memory. Each side has its own, so that the agent's side
+/// can't keep the host waiting.
+#[derive(Debug, Clone)]
+struct RunBodyRequestLimits {
+    host: Arc<Semaphore>,
+    agent: Arc<Semaphore>,
+    timeout: Duration,
+}
+
+impl Default for RunBodyRequestLimits {
+    fn default() -> Self {
+        let turns = || Arc::new(Semaphore::new(MAX_RUN_BODY_REQUESTS));
+        Self {
+            host: turns(),
+            agent: turns(),
+            timeout: RUN_BODY_REQUEST_TIMEOUT,
+        }
+    }
+}
+
+impl RunBodyRequestLimits {
+    /// Waits for a turn of that side. The turn ends when the permit is dropped.
+    async fn take_turn(
+        &self,
+        by: EvolveCaller,
+    ) -> Result<std::result::Result<OwnedSemaphorePermit, ApiError>> {
+        let turns = match by {
+            EvolveCaller::Agent => &self.agent,
+            EvolveCaller::Host | EvolveCaller::Keeper => &self.host,
+        };
+        let turn = turns.clone().acquire_owned();
+        match tokio::time::timeout(self.timeout, turn).await {
+            Ok(turn) => Ok(Ok(turn?)),
+            Err(_) => {
+                let message = "the keeper is busy with another question about a run's body";
+                let fault = ApiError::new(refusal::KEEPER_BUSY, message);
+                Ok(Err(
+                    fault.with_hint("ask again when that question is answered")
+                ))
+            }
+        }
+    }
+}
+
+impl KeeperServer {
+    pub(super) fn new(shelf: KeeperRunStore, handle: ControllerHandle) -> Self {
+        Self {
+            shelf,
+            handle,
+            body_questions: RunBodyRequestLimits::default(),
+        }
+    }
+
+    /// Until a socket fails.
+    pub(super) async fn serve(self, sockets: KeeperSockets) -> Result<()> {
+        let [host, agent] = sockets;
+        tokio::try_join!(
+            self.accept_connections(host),
+            self.accept_connections(agent)
+        )?;
+        Ok(())
+    }
+
+    async fn accept_connections(&self, (listener, by): (UnixListener, EvolveCaller)) -> Result<()> {
+        let places = Arc::new(Semaphore::new(MAX_KEEPER_CONNECTIONS));
+        loop {
+            let place = places.clone().acquire_owned().await?;
+            let (stream, _) = listener.accept().await?;
+            let desk = self.clone();
+            tokio::spawn(async move {
+                // Who hangs up early wanted no more.
+                if let Err(error) = desk.handle_connection(stream, by).await {
+                    tracing::debug!("a conversation ended: {error:#}");
+                }
+                drop(place);
+            });
+        }
+    }
+
+    async fn handle_connection(&self, stream: UnixStream, by: EvolveCaller) -> Result<()> {
+        let (mut read, write) = stream.into_split();
+        let mut out = KeeperReplyWriter(write);
+        let question =
+            match tokio::time::timeout(KEEPER_REQUEST_TIMEOUT, read_request(&mut read)).await {
+                Ok(Ok(question)) => question,
+                Ok(Err(fault)) => {
+                    out.write_refusal(fault, by).await?;
+                    // Hanging up on what was not read would take the refusal back.
+                    let mut rest = read.take(MAX_REFUSED_REQUEST_BYTES);
+                    let mut nowhere = tokio::io::sink();
+                    let rest = tokio::io::copy(&mut rest, &mut nowhere);
+                    let _ = tokio::time::timeout(REFUSED_REQUEST_TIMEOUT, rest).await;
+                    return Ok(());
+                }
+                Err(_) => return Ok(()),
+            };
+        if let Err(fault) = self.handle_request(question, by, &mut out).await? {
+            return out.write_refusal(fault, by).await;
+        }
+        Ok(())
+    }
+
+    async fn handle_request(
+        &self,
+        question: KeeperRequest,
+        by: EvolveCaller,
+        out: &mut KeeperReplyWriter,
+    ) -> Result<std::result::Result<(), ApiError>> {
+        let order = match question {
+            KeeperRequest::Evolve(asked) => RunRequest {
+                task: Task::Evolve,
+                by,
+                reason: asked.reason,
+                force: asked.force,
+                dry_run: asked.dry_run,
+                to: None,
+            },
+            KeeperRequest::Rollback(asked) => RunRequest {
+                task: Task::Rollback,
+                by,
+                reason: asked.reason,
+                force: asked.force,
+                dry_run: false,
+                to: asked.run,
+            },
+            KeeperRequest::Stop {} => return self.stop_run(by, out).await,
+            KeeperRequest::Status {} => {
+                out.write_reply(&KeeperReply::Status(self.shelf.read_status()?))
+                    .await?;
+                return Ok(Ok(()));
+            }
+            KeeperRequest::History {} => {
+                let runs = self.shelf.list_records()?.into_iter();
+                let runs = runs.map(EvolveRecord::without_details).collect();
+                out.write_reply(&KeeperReply::History { runs }).await?;
+                return Ok(Ok(()));
+            }
+            KeeperRequest::Show { run } => return self.reply_record(&run, out).await,
+            KeeperRequest::Log {
+                run,
+                offset,
+                follow,
+            } => return self.reply_log(&run, offset, follow, out).await,
+            KeeperRequest::Body { run } => return self.reply_body(run, by, out).await,
+            KeeperRequest::Diff { run } => return self.reply_diff(run, by, out).await,
+        };
+        self.begin_run(order, out).await
+    }
+
+    async fn reply_diff(
+        &self,
+        run: EvolveRunId,
+        by: EvolveCaller,
+        out: &mut KeeperReplyWriter,
+    ) -> Result<std::result::Result<(), ApiError>> {
+        let Some(record) = self.shelf.read_record(&run)? else {
+            return Ok(Err(no_such_run_fault(&run)));
+        };
+        let _turn = match self.body_questions.take_turn(by).await? {
+            Ok(turn) => turn,
+            Err(busy) => return Ok(Err(busy)),
+        };
+        let shelf = self.shelf.clone();
+        let compare = move || run_diff::list_run_changes(&shelf, &record);
+        let changes = match tokio::task::spawn_blocking(compare).await?? {
+            Ok(changes) => changes,
+            Err(why) => {
+                let hint = format!("`osctl evolve show {run}` tells what is known of it");
+                return Ok(Err(
+                    ApiError::new(refusal::KEEPER_NO_SUCH_RUN, why).with_hint(hint)
+                ));
+            }
+        };
+        out.write_reply(&KeeperReply::Diff { run, changes }).await?;
+        Ok(Ok(()))
+    }
+
+    /// The body that a run was made of, or has gone back to.
+    async fn reply_body(
+        &self,
+        run: EvolveRunId,
+        by: EvolveCaller,
+        out: &mut KeeperReplyWriter,
+    ) -> Result<std::result::Result<(), ApiError>> {
+        let Some(record) = self.shelf.read_record(&run)? else {
+            return Ok(Err(no_such_run_fault(&run)));
+        };
+        let _turn = match self.body_questions.take_turn(by).await? {
+            Ok(turn) => turn,
+            Err(busy) => return Ok(Err(busy)),
+        };
+        let shelf = self.shelf.clone();
+        let read = move || {
+            let archive = shelf.body_of(&record)?;
+            archive
+                .map(|archive| Body::of_archive(&archive))
+                .transpose()
+        };
+        let Some(body) = tokio::task::spawn_blocking(read).await?? else {
+            return Ok(Err(no_such_run_fault(&run)));
+        };
+        for (path, content) in &body.files {
+            let empty: &[u8] = &[];
+            let pieces = content
+                .chunks(BODY_FILE_CHUNK_BYTES)
+                .chain(content.is_empty().then_some(empty));
+            for piece in pieces {
+                let (path, base64) = (path.clone(), BASE64_STANDARD.encode(piece));
+                out.write_reply(&KeeperReply::File { path, base64 }).await?;
+            }
+        }
+        Ok(Ok(()))
+    }
+
+    async fn begin_run(
+        &self,
+        order: RunRequest,
+        out: &mut KeeperReplyWriter,
+    ) -> Result<std::result::Result<(), ApiError>> {
+        let length = order.reason.as_ref().map_or(0, |r| r.chars().count());
+        if length > MAX_REASON_CHARS {
+            let message = format!("the reason is longer than {MAX_REASON_CHARS} characters");
+            return Ok(Err(ApiError::new(refusal::KEEPER_BAD_REQUEST, message)));
+        }
+        match self.handle.begin_run(order).await {
+            Ok(run) => out.write_reply(&KeeperReply::Started { run }).await?,
+            Err(RunDenied::Busy(run)) => out.write_reply(&KeeperReply::Busy { run }).await?,
+            Err(RunDenied::Refused(fault)) => return Ok(Err(fault)),
+        }
+        Ok(Ok(()))
+    }
+
+    /// Whoever is inside might stop the run that takes back what it has become.
+    async fn stop_run(
+        &self,
+        by: EvolveCaller,
+        out: &mut KeeperReplyWriter,
+    ) -> Result<std::result::Result<(), ApiError>> {
+        if by != EvolveCaller::Host {
+            let message = "a run is stopped from the host alone";
+            let fault = ApiError::new(refusal::KEEPER_FORBIDDEN, message);
+            return Ok(Err(fault.with_hint("`osctl evolve stop` there does it")));
+        }
+        match self.handle.stop_run().await {
+            Ok(run) => out.write_reply(&KeeperReply::Stopping { run }).await?,
+            Err(RunDenied::Busy(run)) => out.write_reply(&KeeperReply::Busy { run }).await?,
+            Err(RunDenied::Refused(fault)) => return Ok(Err(fault)),
+        }
+        Ok(Ok(()))
+    }
+
+    async fn reply_record(
+        &self,
+        run: &EvolveRunId,
+        out: &mut KeeperReplyWriter,
+    ) -> Result<std::result::Result<(), ApiError>> {
+        let Some(record) = self.shelf.read_record(run)? else {
+            return Ok(Err(no_such_run_fault(run)));
+        };
+        out.write_reply(&KeeperReply::Record(Box::new(record)))
+            .await?;
+        Ok(Ok(()))
+    }
+
+    async fn reply_log(
+        &self,
+        run: &EvolveRunId,
+        mut offset: u64,
+        follow: bool,
+        out: &mut KeeperReplyWriter,
+    ) -> Result<std::result::Result<(), ApiError>> {
+        let mut changes = self.shelf.subscribe_changes();
+        let mut told: Option<EvolveRecord> = None;
+        loop {
+            changes.mark_unchanged();
+            // The record is read before the log, so that after its last state no line is missing.
+            let Some(record) = self.shelf.read_record(run)? else {
+                return Ok(Err(no_such_run_fault(run)));
+            };
+            loop {
+                let piece = self.shelf.read_log(run, offset)?;
+                if piece.is_empty() {
+                    break;
+                }
+                let next = offset + piece.len() as u64;
+                let text = String::from_utf8_lossy(&piece).into_owned();
+                out.write_reply(&KeeperReply::Log { offset, text, next })
+                    .await?;
+                offset = next;
+            }
+            let ended = record.status.has_ended();
+            if told.as_ref() != Some(&record) {
+                out.write_reply(&KeeperReply::Record(Box::new(record.clone())))
+                    .await?;
+                told = Some(record);
+            }
+            if ended || !follow {
+                return Ok(Ok(()));
+            }
+            changes.changed().await?;
+        }
+    }
+}
+
+fn no_such_run_fault(run: &EvolveRunId) -> ApiError {
+    ApiError::new(
+        refusal::KEEPER_NO_SUCH_RUN,
+        format!("there is no run `{run}`"),
+    )
+    .with_hint("`osctl evolve history` lists the runs")
+}
+
+async fn read_request(
+    read: impl tokio::io::AsyncRead + Unpin,
+) -> std::result::Result<KeeperRequest, ApiError> {
+    let bad = |why: String| ApiError::new(refusal::KEEPER_BAD_REQUEST, why);
+    let mut line = Vec::new();
+    let mut read = BufReader::new(read).take(MAX_KEEPER_REQUEST_BYTES as u64);
+    let length = read.read_until(b'\n', &mut line).await;
+    length.map_err(|e| bad(format!("the question can't be read: {e}")))?;
+    if line.len() == MAX_KEEPER_REQUEST_BYTES && line.last() != Some(&b'\n') {
+        return Err(bad(format!(
+            "the question is longer than {MAX_KEEPER_REQUEST_BYTES} bytes"
+        )));
+    }
+    serde_json::from_slice(&line).map_err(|e| bad(format!("the question has no meaning: {e}")))
+}
+
+/// The way back.
+struct KeeperReplyWriter(tokio::net::unix::OwnedWriteHalf);
+
+impl KeeperReplyWriter {
+    async fn write_reply(&mut self, reply: &KeeperReply) -> Result<()> {
+        let mut line = serde_json::to_vec(reply)?;
+        line.push(b'\n');
+        Ok(self.0.write_all(&line).await?)
+    }
+
+    async fn write_refusal(&mut self, error: ApiError, by: EvolveCaller) -> Result<()> {
+        tracing::warn!(?by, "refused: {}", error.message);
+        self.write_reply(&KeeperReply::Refused { error }).await
+    }
+}
+
+/// Asks at a socket, and hands each line of the answer to `each`.
+pub(super) async fn send_keeper_request(
+    socket: &Path,
+    question: &str,
+    each: &mut (dyn FnMut(&str) -> Result<()> + Send),
+) -> Result<()> {
+    let mut stream = UnixStream::connect(socket)
+        .await
+        .with_context(|| format!("connecting to `{}`", socket.display()))?;
+    stream.write_all(format!("{question}\n").as_bytes()).await?;
+    let mut lines = BufReader::new(stream).lines();
+    while let Some(line) = lines.next_line().await? {
+        each(&line)?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;

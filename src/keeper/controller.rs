@@ -1,0 +1,432 @@
+//! The one owner of what is going on: a run, a recovery, a probation, or nothing.
+
+use super::cancellation::{self, RunCancellation};
+use super::journal::{RunJournal, RunJournalEntry, RunJournalStep};
+use super::post_deploy_watch::{self, WatchVerdict};
+use super::recovery::{KeeperRecoveryOutcome, give_up, recover_from_journal};
+use super::retry_policy::{self, EngineRetryDecision, is_away};
+use super::run::RunExecutor;
+use super::run_request::{RunDenied, RunRequest, prepare_run};
+use super::run_store::{KEEPER_ENDED_REASON, KeeperRunStore};
+use super::target::DeployTarget;
+use super::{KeeperSettings, port_recovery, sanitize};
+use crate::engine::Docker;
+use crate::error::Result;
+use crate::protocol::error::ApiError;
+use crate::protocol::evolve::{
+    DEPLOY_CONFIG_FILE, DeployConfig, EvolveCaller, EvolveRecord, EvolveRunId, Task, refusal,
+};
+use anyhow::{Context, bail};
+use futures_util::future::BoxFuture;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::sync::{mpsc, oneshot};
+
+/// How long who asks waits for a recovery to end.
+const CONTROLLER_REPLY_TIMEOUT: Duration = Duration::from_secs(20);
+/// Before what could not even begin is tried again.
+const RESCUE_RETRY_DELAY: Duration = Duration::from_secs(5);
+/// Between two looks at what the host lays down.
+const DEPLOY_CONFIG_POLL_INTERVAL: Duration = Duration::from_millis(300);
+
+type RunReplySender = oneshot::Sender<std::result::Result<EvolveRunId, RunDenied>>;
+
+#[derive(Debug)]
+enum ControllerMessage {
+    Begin(RunRequest, RunReplySender),
+    Stop(RunReplySender),
+    Leave(oneshot::Sender<()>),
+}
+
+/// For those who ask.
+#[derive(Debug, Clone)]
+pub(super) struct ControllerHandle(mpsc::Sender<ControllerMessage>);
+
+impl ControllerHandle {
+    /// Begins a run, if none is on.
+    pub(super) async fn begin_run(
+        &self,
+        order: RunRequest,
+    ) -> std::result::Result<EvolveRunId, RunDenied> {
+        self.send_message(|reply| ControllerMessage::Begin(order, reply))
+            .await
+    }
+
+    /// Has the run that is on come to an end, with what ran before it.
+    pub(super) async fn stop_run(&self) -> std::result::Result<EvolveRunId, RunDenied> {
+        self.send_message(ControllerMessage::Stop).await
+    }
+
+    /// Returns when the keeper may end: what answered before a run answers.
+    pub(super) async fn prepare_shutdown(&self) {
+        let (reply, answer) = oneshot::channel();
+        if self.0.send(ControllerMessage::Leave(reply)).await.is_ok() {
+            // One that is gone has nothing left to do, either.
+            let _ = answer.await;
+        }
+    }
+
+    async fn send_message(
+        &self,
+        message: impl FnOnce(RunReplySender) -> ControllerMessage,
+    ) -> std::result::Result<EvolveRunId, RunDenied> {
+        let (reply, answer) = oneshot::channel();
+        let gone = || RunDenied::from(anyhow::anyhow!("the keeper is ending"));
+        let asked = async {
+            let sent = self.0.send(message(reply)).await;
+            sent.map_err(|_| gone())?;
+            answer.await.map_err(|_| gone())?
+        };
+        let late = "the keeper is still ending what was begun before";
+        let asked = tokio::time::timeout(CONTROLLER_REPLY_TIMEOUT, asked).await;
+        asked.unwrap_or_else(|_| Err(RunDenied::from(anyhow::anyhow!(late))))
+    }
+}
+
+/// What is going on.
+enum KeeperState {
+    Idle,
+    /// What a keeper before has begun is being ended.
+    Recovery,
+    Run(EvolveRunId, RunCancellation),
+    Probation,
+}
+
+/// How it went on.
+enum KeeperOutcome {
+    Recovered(DeployTarget, KeeperRecoveryOutcome),
+    Ran(DeployTarget, Box<EvolveRecord>),
+    Watched(WatchVerdict),
+    /// What did not last is to be gone back from.
+    Rescue(Box<RunExecutor>),
+    /// Nothing is on, and nothing is to be done.
+    Nothing,
+    /// The engine went away in the middle.
+    Lost(anyhow::Error),
+}
+
+pub(super) struct RunController {
+    settings: KeeperSettings,
+    shelf: KeeperRunStore,
+    inbox: mpsc::Receiver<ControllerMessage>,
+    state: KeeperState,
+    /// Who waits until the keeper may end.
+    leaving: Vec<oneshot::Sender<()>>,
+    /// Who asked for a run while the one before was being tidied up.
+    next: Vec<(RunRequest, RunReplySender)>,
+    current: BoxFuture<'static, Result<KeeperOutcome>>,
+}
+
+impl RunController {
+    pub(super) fn new(settings: KeeperSettings, shelf: KeeperRunStore) -> (Self, ControllerHandle) {
+        let (sender, inbox) = mpsc::channel(8);
+        let current =
+            recover_with_retries(settings.clone(), shelf.clone(), KEEPER_ENDED_REASON.into());
+        let owner = Self {
+            settings,
+            shelf,
+            inbox,
+            state: KeeperState::Recovery,
+            leaving: Vec::new(),
+            next: Vec::new(),
+            current,
+        };
+        (owner, ControllerHandle(sender))
+    }
+
+    /// Until the keeper ends.
+    ///
+    /// # Errors
+    /// When the engine is away for long.
+    pub(super) async fn run(mut self) -> Result<()> {
+        loop {
+            tokio::select! {
+                done = &mut self.current => {
+                    self.go_on(done?)?;
+                    self.take_up().await;
+                }
+                message = self.inbox.recv() => match message {
+                    // Who asked has been told that it is not done.
+                    Some(ControllerMessage::Begin(_, reply) | ControllerMessage::Stop(reply)) if reply.is_closed() => {}
+                    // Whoever wants a run during a recovery waits for its end.
+                    Some(ControllerMessage::Begin(order, reply)) if self.is_ending() => self.next.push((order, reply)),
+                    // Who asked may have gone; the run goes on.
+                    Some(ControllerMessage::Begin(order, reply)) => drop(reply.send(self.begin_run(order).await)),
+                    Some(ControllerMessage::Stop(reply)) => drop(reply.send(self.stop_run())),
+                    Some(ControllerMessage::Leave(reply)) => self.handle_shutdown(reply),
+                    None => return Ok(()),
+                }
+            }
+        }
+    }
+
+    /// Whether what was begun before is being ended, or the run that is on has ended for all who look.
+    fn is_ending(&self) -> bool {
+        match &self.state {
+            KeeperState::Recovery => true,
+            KeeperState::Run(run, _) => {
+                let record = self.shelf.read_record(run).ok().flatten();
+                record.is_some_and(|record| record.status.has_ended())
+            }
+            KeeperState::Idle | KeeperState::Probation => false,
+        }
+    }
+
+    async fn take_up(&mut self) {
+        if matches!(self.state, KeeperState::Recovery) {
+            return;
+        }
+        for (order, reply) in std::mem::take(&mut self.next) {
+            if !reply.is_closed() {
+                drop(reply.send(self.begin_run(order).await));
+            }
+        }
+    }
+
+    fn go_on(&mut self, done: KeeperOutcome) -> Result<()> {
+        self.state = KeeperState::Idle;
+        let (settings, shelf) = (self.settings.clone(), self.shelf.clone());
+        self.current = Box::pin(async move {
+            port_recovery::make_good(&settings, &shelf).await;
+            std::future::pending().await
+        });
+        for reply in self.leaving.drain(..) {
+            // The keeper ends even so.
+            let _ = reply.send(());
+        }
+        match done {
+            KeeperOutcome::Recovered(site, KeeperRecoveryOutcome::Watch(entry)) => {
+                self.start_watch(site, *entry)
+            }
+            KeeperOutcome::Recovered(_, KeeperRecoveryOutcome::Broken(why)) => {
+                self.start_rescue(why)
+            }
+            KeeperOutcome::Recovered(_, KeeperRecoveryOutcome::Nothing)
+            | KeeperOutcome::Nothing => {}
+            KeeperOutcome::Ran(site, record) => {
+                self.shelf.set_active_run(None);
+                tracing::info!(run = %record.run, status = %record.status, why = record.why, "a run ended");
+                if let Some(entry) = RunJournal::new(&self.settings.state).read()? {
+                    self.start_watch(site, entry);
+                }
+            }
+            KeeperOutcome::Watched(WatchVerdict::Lasted) => {
+                RunJournal::new(&self.settings.state).close()?
+            }
+            KeeperOutcome::Watched(WatchVerdict::Broken(why)) => self.start_rescue(why),
+            KeeperOutcome::Rescue(work) => drop(self.set_out(*work)),
+            KeeperOutcome::Lost(error) => {
+                tracing::warn!("{error:#}");
+                self.state = KeeperState::Recovery;
+                let why = sanitize::sanitize_sentence(&format!("{error:#}"));
+                self.current = recover_with_retries(self.settings.clone(), self.shelf.clone(), why);
+            }
+        }
+        Ok(())
+    }
+
+    fn start_rescue(&mut self, why: String) {
+        tracing::warn!("{why}");
+        self.state = KeeperState::Recovery;
+        self.current = Box::pin(prepare_rescue(
+            self.settings.clone(),
+            self.shelf.clone(),
+            why,
+        ));
+    }
+
+    fn stop_run(&self) -> std::result::Result<EvolveRunId, RunDenied> {
+        let on = match &self.state {
+            KeeperState::Run(run, stop) => {
+                stop.cancel_run(cancellation::STOPPED_BY_PERSON);
+                return Ok(run.clone());
+            }
+            // It is being ended already.
+            KeeperState::Recovery => self.shelf.active_run(),
+            KeeperState::Idle | KeeperState::Probation => None,
+        };
+        on.ok_or_else(|| {
+            let fault = ApiError::new(refusal::KEEPER_NO_SUCH_RUN, "no run is on");
+            RunDenied::Refused(fault.with_hint("`osctl evolve history` lists the runs"))
+        })
+    }
+
+    /// What has changed nothing yet is ended by the keeper that comes next.
+    fn handle_shutdown(&mut self, reply: oneshot::Sender<()>) {
+        let step = RunJournal::new(&self.settings.state).read();
+        let step = step.ok().flatten().map(|entry| entry.step);
+        let is_mute = matches!(
+            step,
+            Some(RunJournalStep::Freezing | RunJournalStep::Swapping)
+        );
+        match &self.state {
+            KeeperState::Run(_, stop) if is_mute => {
+                stop.cancel_run("the keeper was stopped");
+                self.leaving.push(reply);
+            }
+            KeeperState::Recovery if is_mute => self.leaving.push(reply),
+            _ => drop(reply.send(())),
+        }
+    }
+
+    fn start_watch(&mut self, site: DeployTarget, entry: RunJournalEntry) {
+        self.state = KeeperState::Probation;
+        let (settings, shelf) = (self.settings.clone(), self.shelf.clone());
+        self.current = Box::pin(async move {
+            let made_good = async {
+                port_recovery::make_good(&settings, &shelf).await;
+                std::future::pending().await
+            };
+            let watched = tokio::select! {
+                watched = post_deploy_watch::watch_container(&site, &entry) => watched,
+                never = made_good => never,
+            };
+            Ok(match watched {
+                Ok(verdict) => KeeperOutcome::Watched(verdict),
+                Err(error) => KeeperOutcome::Lost(error),
+            })
+        });
+    }
+
+    async fn begin_run(
+        &mut self,
+        order: RunRequest,
+    ) -> std::result::Result<EvolveRunId, RunDenied> {
+        if let KeeperState::Run(run, _) = &self.state {
+            return Err(RunDenied::Busy(run.clone()));
+        }
+        if !self.leaving.is_empty() {
+            return Err(RunDenied::from(anyhow::anyhow!("the keeper is ending")));
+        }
+        let work = prepare_run(&self.settings, &self.shelf, order).await?;
+        Ok(self.set_out(work))
+    }
+
+    fn set_out(&mut self, work: RunExecutor) -> EvolveRunId {
+        let run = work.record.run.clone();
+        tracing::info!(%run, by = ?work.record.by, reason = work.record.reason, "a run begins");
+        self.state = KeeperState::Run(run.clone(), work.stop.clone());
+        self.current = Box::pin(execute_run(work));
+        run
+    }
+}
+
+async fn execute_run(work: RunExecutor) -> Result<KeeperOutcome> {
+    let site = work.site.clone();
+    Ok(match work.run_stages().await {
+        Ok(record) => KeeperOutcome::Ran(site, Box::new(record)),
+        Err(error) => KeeperOutcome::Lost(error),
+    })
+}
+
+/// Tries until the engine has done what it takes, or refuses for long. What was on was cut by `why`.
+fn recover_with_retries(
+    settings: KeeperSettings,
+    shelf: KeeperRunStore,
+    why: String,
+) -> BoxFuture<'static, Result<KeeperOutcome>> {
+    Box::pin(async move {
+        let mut heard = Instant::now();
+        let mut refused = 0;
+        loop {
+            let error = match load_target(&settings).await {
+                Ok(site) => match recover_from_journal(&settings, &shelf, &site, &why).await {
+                    Ok(after) => return Ok(KeeperOutcome::Recovered(site, after)),
+                    Err(error) => error,
+                },
+                // What the host will lay down ends nothing that it does not know of.
+                Err(error) if !is_away(&error) => {
+                    tracing::info!("not yet: {error:#}");
+                    heard = Instant::now();
+                    tokio::time::sleep(DEPLOY_CONFIG_POLL_INTERVAL).await;
+                    continue;
+                }
+                Err(error) => error,
+            };
+            let away = is_away(&error).then(|| heard.elapsed());
+            if away.is_none() {
+                (heard, refused) = (Instant::now(), refused + 1);
+            }
+            match retry_policy::decide_retry(refused, away) {
+                EngineRetryDecision::Again(pause) => {
+                    tracing::info!("not yet: {error:#}");
+                    tokio::time::sleep(pause).await;
+                }
+                EngineRetryDecision::GiveUp => {
+                    tracing::error!("given up: {error:#}");
+                    give_up(&settings, &shelf, &error);
+                    refused = 0;
+                }
+                EngineRetryDecision::End => return Err(error),
+            }
+        }
+    })
+}
+
+/// Back to the last image that has lasted, by nobody's wish.
+async fn prepare_rescue(
+    settings: KeeperSettings,
+    shelf: KeeperRunStore,
+    why: String,
+) -> Result<KeeperOutcome> {
+    let journal = RunJournal::new(&settings.state);
+    let watched = journal.read()?;
+    if let Some(entry) = watched.filter(post_deploy_watch::is_hopeless) {
+        let times = entry.rescues;
+        return without_rescue(
+            &journal,
+            &shelf,
+            &format!("{why}; the keeper went back {times} times in vain"),
+        );
+    }
+    let order = RunRequest {
+        task: Task::Rescue,
+        by: EvolveCaller::Keeper,
+        reason: Some(sanitize::sanitize_sentence(&why)),
+        force: true,
+        dry_run: false,
+        to: None,
+    };
+    match prepare_run(&settings, &shelf, order).await {
+        Ok(work) => Ok(KeeperOutcome::Rescue(Box::new(work))),
+        Err(RunDenied::Refused(fault)) if fault.kind == refusal::KEEPER_NO_SUCH_RUN => {
+            without_rescue(&journal, &shelf, &format!("{why}; {}", fault.message))
+        }
+        // An engine that is slow, or a disk that is full, now is as it should be later.
+        Err(RunDenied::Refused(fault)) => {
+            tokio::time::sleep(RESCUE_RETRY_DELAY).await;
+            let why = format!("no rescue yet: {}", fault.message);
+            Ok(KeeperOutcome::Lost(anyhow::anyhow!(why)))
+        }
+        Err(RunDenied::Busy(run)) => bail!("run {run} is on while nothing is"),
+    }
+}
+
+/// Says so where people look: in the record of the run whose container does not last.
+fn without_rescue(
+    journal: &RunJournal,
+    shelf: &KeeperRunStore,
+    why: &str,
+) -> Result<KeeperOutcome> {
+    tracing::error!("no rescue: {why}");
+    if let Some(entry) = journal.read()?
+        && let Some(mut record) = shelf.read_record(&entry.run)?
+    {
+        record.why = Some(sanitize::sanitize_sentence(why));
+        shelf.save_record(&record)?;
+    }
+    journal.close()?;
+    Ok(KeeperOutcome::Nothing)
+}
+
+/// What the host laid down, and the engine.
+pub(super) async fn load_target(settings: &KeeperSettings) -> Result<DeployTarget> {
+    let text = std::fs::read(settings.state.join(DEPLOY_CONFIG_FILE))
+        .context("the host has laid nothing down yet: `osctl up` does")?;
+    let charge: DeployConfig = serde_json::from_slice(&text)
+        .context("what the host laid down can't be read: `osctl up` lays it down again")?;
+    Ok(DeployTarget {
+        docker: Docker::connect_at_socket(&settings.engine).await?,
+        charge: Arc::new(charge),
+    })
+}

@@ -1,0 +1,242 @@
+//! What runs leave and nobody will go back to: images, records and bodies. Only what is this
+//! instance's own is removed, and what can't be now is when the next run ends.
+
+use super::journal::RunJournalEntry;
+use super::post_deploy_watch;
+use super::run_store::KeeperRunStore;
+use super::target::DeployTarget;
+use crate::engine::{EngineImage, IMAGE_LABEL};
+use crate::error::Result;
+use crate::protocol::evolve::{EvolveRecord, EvolveStage};
+use std::collections::BTreeSet;
+
+/// Removes what is not worth keeping; `entry` is what the journal tells of.
+pub(super) async fn collect_garbage(
+    site: &DeployTarget,
+    shelf: &KeeperRunStore,
+    entry: Option<&RunJournalEntry>,
+) {
+    let bounds = &site.charge.bounds;
+    let removed = async {
+        let records = shelf.list_records()?;
+        let images = remove_images(site, &records, entry).await;
+        shelf.prune_runs(bounds.runs, bounds.bodies)?;
+        shelf.remove_uploaded_bodies(&site.charge.spec.image)?;
+        images
+    };
+    if let Err(error) = removed.await {
+        tracing::warn!("tidying up: {error:#}");
+    }
+}
+
+async fn remove_images(
+    site: &DeployTarget,
+    records: &[EvolveRecord],
+    entry: Option<&RunJournalEntry>,
+) -> Result<()> {
+    // First of all, because it keeps an image.
+    name_previous(site, records).await?;
+    let names = remove_names(site, records, entry).await;
+    let nameless = remove_nameless(site, records, entry).await;
+    names.and(nameless)
+}
+
+/// What `previous` names is what would be gone back to now, also after somebody went back.
+async fn name_previous(site: &DeployTarget, records: &[EvolveRecord]) -> Result<()> {
+    let (docker, tag) = (&site.docker, site.image_tag("previous"));
+    let Some(present) = site.find_container(site.container_name()).await? else {
+        return Ok(());
+    };
+    if let Some(image) = post_deploy_watch::image_before(records, Some(&present.image))
+        && docker.find_image(image).await?.is_some()
+    {
+        return docker.tag_image(image, &tag).await;
+    }
+    match docker.find_image(&tag).await? {
+        // An image without any name is lost.
+        Some(image) if image.tags.len() > 1 => docker.remove_image(&tag).await,
+        _ => Ok(()),
+    }
+}
+
+/// The names of runs that did not succeed, and of those that are too old.
+async fn remove_names(
+    site: &DeployTarget,
+    records: &[EvolveRecord],
+    entry: Option<&RunJournalEntry>,
+) -> Result<()> {
+    let refuges = fallback_images(entry);
+    let tags = site.docker.list_tags(&site.charge.image).await?;
+    let (prefix, keep) = (site.image_tag("run-"), site.charge.bounds.images);
+    for tag in outdated_tags(&tags, &prefix, records, keep) {
+        let image = site.docker.find_image(tag).await?;
+        if !image.is_some_and(|image| is_last_name(&image, &refuges)) {
+            site.docker.remove_image(tag).await?;
+        }
+    }
+    Ok(())
+}
+
+/// The images that what is on, or on probation, may fall back to.
+fn fallback_images(entry: Option<&RunJournalEntry>) -> BTreeSet<String> {
+    let mut refuges = BTreeSet::new();
+    let mut at = entry;
+    while let Some(entry) = at {
+        let all = [&entry.image, &entry.previous, &entry.proven];
+        refuges.extend(all.into_iter().flatten().cloned());
+        at = entry.after.as_deref();
+    }
+    refuges
+}
+
+/// Whether one of the `refuges` would go with its name.
+fn is_last_name(image: &EngineImage, refuges: &BTreeSet<String>) -> bool {
+    image.tags.len() < 2 && refuges.contains(&image.id)
+}
+
+fn outdated_tags<'a>(
+    tags: &'a [String],
+    prefix: &str,
+    records: &[EvolveRecord],
+    keep: usize,
+) -> Vec<&'a String> {
+    let kept: BTreeSet<String> = newest_kept_runs(records, keep)
+        .map(|record| format!("{prefix}{}", record.run))
+        .collect();
+    let of_runs = tags.iter().filter(|tag| tag.starts_with(prefix));
+    of_runs.filter(|tag| !kept.contains(*tag)).collect()
+}
+
+/// Images that have lost their last name.
+async fn remove_nameless(
+    site: &DeployTarget,
+    records: &[EvolveRecord],
+    entry: Option<&RunJournalEntry>,
+) -> Result<()> {
+    let images = site.docker.list_dangling_images().await?;
+    let keep = site.charge.bounds.images;
+    for id in unneeded_image_ids(&images, &site.charge.instance, records, keep, entry) {
+        site.docker.remove_image(id).await?;
+    }
+    Ok(())
+}
+
+/// The newest runs whose images are kept.
+fn newest_kept_runs(records: &[EvolveRecord], keep: usize) -> impl Iterator<Item = &EvolveRecord> {
+    let succeeded =
+        |r: &&EvolveRecord| r.status == EvolveStage::Succeeded && !r.dry_run && r.body.is_some();
+    records.iter().filter(succeeded).take(keep)
+}
+
+/// Those that are ours, and that nothing leads to.
+fn unneeded_image_ids<'a>(
+    images: &'a [EngineImage],
+    instance: &str,
+    records: &[EvolveRecord],
+    keep: usize,
+    entry: Option<&RunJournalEntry>,
+) -> Vec<&'a str> {
+    let of = |record: &EvolveRecord| [record.image.clone(), record.previous.clone()];
+    let known: BTreeSet<String> = records.iter().flat_map(of).flatten().collect();
+    let succeeded = records
+        .iter()
+        .filter(|r| r.status == EvolveStage::Succeeded && !r.dry_run);
+    let mut wanted: BTreeSet<String> = succeeded.take(keep).flat_map(of).flatten().collect();
+    wanted.extend(fallback_images(entry));
+    let is_ours = |image: &EngineImage| {
+        let label = image.labels.get(IMAGE_LABEL);
+        label.map(String::as_str) == Some(instance) || known.contains(&image.id)
+    };
+    let unwanted = images
+        .iter()
+        .filter(|image| image.tags.is_empty() && is_ours(image) && !wanted.contains(&image.id));
+    unwanted.map(|image| image.id.as_str()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{fallback_images, is_last_name, outdated_tags, unneeded_image_ids};
+    use crate::engine::{EngineImage, IMAGE_LABEL};
+    use crate::keeper::journal::{RunJournalEntry, RunJournalStep};
+    use crate::keeper::samples::{sample_entry, sample_record};
+    use crate::protocol::evolve::{EvolveRecord, EvolveStage, Task};
+    use std::collections::HashMap;
+
+    fn image(id: &str, of: Option<&str>, tags: &[&str]) -> EngineImage {
+        let label = of.map(|of| (IMAGE_LABEL.to_owned(), of.to_owned()));
+        EngineImage {
+            id: id.into(),
+            labels: label.into_iter().collect::<HashMap<_, _>>(),
+            tags: tags.iter().map(|tag| (*tag).into()).collect(),
+            size: 1,
+        }
+    }
+
+    #[test]
+    fn what_nobody_goes_back_to_goes_and_nobody_elses_does() {
+        let images = [
+            image("failed", Some("mine"), &[]),
+            image("named", Some("mine"), &["os-mine:run"]),
+            image("theirs", Some("other"), &[]),
+            image("unknown", None, &[]),
+            image("present", Some("mine"), &[]),
+            image("before", None, &[]),
+            image("old", Some("mine"), &[]),
+            image("hosts-old", None, &[]),
+            image("proven", Some("mine"), &[]),
+        ];
+        let records = [
+            sample_record(EvolveStage::Failed, "failed", "present"),
+            sample_record(EvolveStage::Succeeded, "present", "before"),
+            sample_record(EvolveStage::Succeeded, "old", "hosts-old"),
+        ];
+        let mut entry = sample_entry(RunJournalStep::Preparing);
+        let found = unneeded_image_ids(&images, "mine", &records, 1, Some(&entry));
+        assert_eq!(found, ["failed", "old", "hosts-old", "proven"]);
+        let before = RunJournalEntry {
+            proven: Some("proven".into()),
+            ..entry.clone()
+        };
+        entry.after = Some(Box::new(before));
+        let found = unneeded_image_ids(&images, "mine", &records, 2, Some(&entry));
+        assert_eq!(found, ["failed"]);
+        // Nor does it go with its last name, however many have come after it.
+        let refuges = fallback_images(Some(&entry));
+        assert!(is_last_name(&image("proven", None, &["os:run"]), &refuges));
+        let named = image("proven", None, &["os:run", "os:previous"]);
+        assert!(!is_last_name(&named, &refuges));
+        assert!(!is_last_name(&image("old", None, &["os:run"]), &refuges));
+    }
+
+    #[test]
+    fn of_runs_that_succeeded_the_newest_keep_their_names() {
+        let run = |second: u32, task, status, dry_run| EvolveRecord {
+            run: format!("20261121-1000{second:02}").parse().unwrap(),
+            task,
+            dry_run,
+            body: (task == Task::Evolve).then(|| "sha256:b".into()),
+            ..sample_record(status, "new", "before")
+        };
+        let records = [
+            run(7, Task::Evolve, EvolveStage::Building, false),
+            run(6, Task::Evolve, EvolveStage::Failed, false),
+            run(5, Task::Rollback, EvolveStage::Succeeded, false),
+            run(4, Task::Evolve, EvolveStage::Succeeded, false),
+            run(3, Task::Evolve, EvolveStage::Succeeded, true),
+            run(2, Task::Evolve, EvolveStage::Succeeded, false),
+            run(1, Task::Evolve, EvolveStage::Succeeded, false),
+        ];
+        let tags: Vec<String> = (0..8)
+            .map(|second| format!("os:run-20261121-1000{second:02}"))
+            .chain(["os:latest".into(), "os:previous".into()])
+            .collect();
+        let gone = |keep| {
+            let gone = outdated_tags(&tags, "os:run-", &records, keep).into_iter();
+            let seconds = gone.map(|tag| tag.chars().last().unwrap());
+            seconds.collect::<String>()
+        };
+        assert_eq!(gone(2), "013567");
+        assert_eq!(gone(3), "03567");
+        assert_eq!(gone(0), "01234567");
+    }
+}

@@ -1,0 +1,227 @@
+//! The old container goes on without its ports where somebody else has taken them meanwhile. Which one
+//! does stands on the disk, and it is tried to be reached again whenever nothing else is on.
+
+use super::container_start::{ContainerStartOutcome, start_ended_container};
+use super::controller::load_target;
+use super::journal::replace_file_synced;
+use super::run_store::KeeperRunStore;
+use super::{KeeperSettings, sanitize};
+use crate::error::Result;
+use crate::protocol::evolve::EvolveRunId;
+use anyhow::Context;
+use serde::{Deserialize, Serialize};
+use std::fs;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// The first pause; each one is twice as long as the one before.
+const FIRST_PORT_RETRY_DELAY: Duration = Duration::from_secs(1);
+const MAX_PORT_RETRY_DELAY: Duration = Duration::from_secs(10);
+
+/// A container that nobody reaches.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct UnreachableContainer {
+    /// The run that has gone back to it, if one has.
+    pub(super) run: Option<EvolveRunId>,
+    /// Its id.
+    pub(super) container: String,
+    /// Whether it does not even run: one that has ended gets its ports when it is started.
+    pub(super) has_ended: bool,
+}
+
+/// The one file.
+#[derive(Debug, Clone)]
+pub(super) struct UnreachableFile(PathBuf);
+
+impl UnreachableFile {
+    pub(super) fn new(state: &Path) -> Self {
+        Self(state.join("unreached.json"))
+    }
+
+    /// # Errors
+    /// When it can't be written.
+    pub(super) fn write(&self, unreached: &UnreachableContainer) -> Result<()> {
+        let text = serde_json::to_vec(unreached)?;
+        replace_file_synced(&self.0, &text).context("writing down what is not reached")
+    }
+
+    fn read(&self) -> Option<UnreachableContainer> {
+        let text = match fs::read(&self.0) {
+            Err(e) if e.kind() == ErrorKind::NotFound => return None,
+            read => read.map_err(anyhow::Error::from),
+        };
+        let read = text.and_then(|text| Ok(serde_json::from_slice(&text)?));
+        read.inspect_err(|error| tracing::warn!("what is not reached: {error:#}"))
+            .ok()
+    }
+
+    /// What has ended while no keeper looked was ended with it, by an engine that was started anew and could
+    /// not start it again without its ports: nobody who does not want it.
+    pub(super) fn take_over(&self) {
+        let Some(found) = self.read() else { return };
+        let ended = UnreachableContainer {
+            has_ended: true,
+            ..found
+        };
+        if let Err(error) = self.write(&ended) {
+            tracing::warn!("{error:#}");
+        }
+    }
+
+    pub(super) fn clear(&self) {
+        if let Err(error) = fs::remove_file(&self.0) {
+            tracing::warn!("what is reached again: {error}");
+        }
+    }
+}
+
+/// What became of a try.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum PortRecoveryOutcome {
+    Reached,
+    /// The same, by being started again.
+    Renewed,
+    /// It is nobody's affair any more.
+    Gone,
+}
+
+/// Until everything is reached that should be.
+pub(super) async fn make_good(settings: &KeeperSettings, shelf: &KeeperRunStore) {
+    let mark = UnreachableFile::new(&settings.state);
+    let mut pause = FIRST_PORT_RETRY_DELAY;
+    while let Some(unreached) = mark.read() {
+        match try_recover_ports(settings, &mark, &unreached).await {
+            Ok(tried) => {
+                match tried {
+                    PortRecoveryOutcome::Reached => {
+                        append_to_record(shelf, unreached.run.as_ref(), "it has its ports again")
+                    }
+                    PortRecoveryOutcome::Renewed => append_to_record(
+                        shelf,
+                        unreached.run.as_ref(),
+                        "it was started again, and has its ports again",
+                    ),
+                    PortRecoveryOutcome::Gone => {}
+                }
+                return mark.clear();
+            }
+            Err(error) => tracing::info!("not reached yet: {error:#}"),
+        }
+        tokio::time::sleep(pause).await;
+        pause = MAX_PORT_RETRY_DELAY.min(pause * 2);
+    }
+}
+
+async fn try_recover_ports(
+    settings: &KeeperSettings,
+    mark: &UnreachableFile,
+    unreached: &UnreachableContainer,
+) -> Result<PortRecoveryOutcome> {
+    let site = load_target(settings).await?;
+    let id = &unreached.container;
+    let present = site.find_container(site.container_name()).await?;
+    let Some(found) = present.filter(|found| found.id == *id) else {
+        return Ok(PortRecoveryOutcome::Gone);
+    };
+    match (found.exit.is_some(), unreached.has_ended) {
+        // Whoever has ended it since then does not want it.
+        (true, false) => return Ok(PortRecoveryOutcome::Gone),
+        (true, true) => {
+            let revived = start_ended_container(&site, mark, id, unreached.run.as_ref()).await?;
+            return match revived {
+                ContainerStartOutcome::Untouched | ContainerStartOutcome::Started => {
+                    Ok(PortRecoveryOutcome::Renewed)
+                }
+                ContainerStartOutcome::WithoutPorts(error)
+                | ContainerStartOutcome::Waits(error)
+                | ContainerStartOutcome::Refused(error) => Err(error),
+            };
+        }
+        // It runs again, and may be ended by somebody from now on.
+        (false, true) => mark.write(&UnreachableContainer {
+            has_ended: false,
+            ..unreached.clone()
+        })?,
+        (false, false) => {}
+    }
+    let ended = UnreachableContainer {
+        has_ended: true,
+        ..unreached.clone()
+    };
+    let again = site.reach_again(&found, || mark.write(&ended));
+    match again.await? {
+        true => Ok(PortRecoveryOutcome::Renewed),
+        false => Ok(PortRecoveryOutcome::Reached),
+    }
+}
+
+/// Says so where people look.
+fn append_to_record(shelf: &KeeperRunStore, run: Option<&EvolveRunId>, what: &str) {
+    tracing::warn!(?run, "the container: {what}");
+    let Some(run) = run else { return };
+    let told = || -> Result<()> {
+        let Some(mut record) = shelf.read_record(run)? else {
+            return Ok(());
+        };
+        let why: Vec<String> = record.why.into_iter().chain([what.to_owned()]).collect();
+        record.why = Some(sanitize::sanitize_sentence(&why.join("; ")));
+        shelf.save_record(&record)
+    };
+    if let Err(error) = told() {
+        tracing::warn!("writing down that it has them: {error:#}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{UnreachableContainer, UnreachableFile, append_to_record};
+    use crate::keeper::run_store::KeeperRunStore;
+    use crate::keeper::samples::sample_record;
+    use crate::protocol::evolve::EvolveStage;
+
+    #[test]
+    fn what_is_not_reached_is_known_to_the_keeper_that_comes_next() {
+        let folder = tempfile::tempdir().unwrap();
+        let mark = UnreachableFile::new(folder.path());
+        assert_eq!(mark.read(), None);
+        let unreached = UnreachableContainer {
+            run: "20261120-193600".parse().ok(),
+            container: "a".into(),
+            has_ended: false,
+        };
+        mark.take_over();
+        assert_eq!(mark.read(), None);
+        mark.write(&unreached).unwrap();
+        assert_eq!(
+            UnreachableFile::new(folder.path()).read(),
+            Some(unreached.clone())
+        );
+        mark.take_over();
+        let ended = UnreachableContainer {
+            has_ended: true,
+            ..unreached
+        };
+        assert_eq!(mark.read(), Some(ended));
+        mark.clear();
+        assert_eq!(mark.read(), None);
+    }
+
+    #[test]
+    fn the_history_tells_that_ports_were_missing_and_are_there_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let shelf = KeeperRunStore::open(folder.path()).unwrap();
+        let mut lost = sample_record(EvolveStage::RolledBack, "new", "old");
+        lost.run = shelf.create_run(5.0).unwrap();
+        lost.why = Some("a port is taken".into());
+        shelf.save_record(&lost).unwrap();
+        append_to_record(&shelf, Some(&lost.run), "it has its ports again");
+        let told = shelf.read_record(&lost.run).unwrap().unwrap();
+        assert_eq!(
+            told.why.as_deref(),
+            Some("a port is taken; it has its ports again")
+        );
+        // One that is not kept any more holds nothing up.
+        append_to_record(&shelf, "20200101-000000".parse().ok().as_ref(), "gone");
+    }
+}

@@ -1,0 +1,227 @@
+//! After success a new container is watched for a while: what ends again and again is taken back.
+//!
+//! A probation that another run has interrupted begins anew when that run has failed. When it has
+//! succeeded, what did not last its probation is no refuge: the new container falls back to the last
+//! image that did ([`proven_image`], [`rank_fallback_images`]).
+
+use super::journal::{RunJournalEntry, RunJournalStep};
+use super::target::{DeployTarget, TargetHealth};
+use crate::engine::ContainerPhase;
+use crate::error::Result;
+use crate::protocol::evolve::{EvolveRecord, EvolveStage, Task};
+use std::time::{Duration, Instant};
+
+/// Between two looks.
+const DEPLOY_WATCH_INTERVAL: Duration = Duration::from_secs(1);
+/// How often the engine may have started it again.
+const MAX_WATCHED_RESTARTS: u64 = 1;
+/// How long its companion may give no answer.
+const WATCHED_HEALTH_TIMEOUT: Duration = Duration::from_secs(20);
+/// An engine that takes so long to say how a container stands is to blame itself.
+const SLOW_ENGINE_THRESHOLD: Duration = Duration::from_secs(2);
+/// Going back in vain is tried so often, after a longer pause each time.
+const MAX_FAILED_RESCUES: u32 = 3;
+const RESCUE_BACKOFF_DELAY: Duration = Duration::from_secs(10);
+
+/// How a probation ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum WatchVerdict {
+    Lasted,
+    /// Why it is taken back.
+    Broken(String),
+}
+
+/// What is seen of the container.
+#[derive(Debug, Clone, Copy)]
+struct WatchSample {
+    restarts: u64,
+    silent: Duration,
+}
+
+fn find_failure(seen: WatchSample) -> Option<String> {
+    if seen.restarts > MAX_WATCHED_RESTARTS {
+        let restarts = seen.restarts;
+        return Some(format!(
+            "it did not last: the engine has started it again {restarts} times"
+        ));
+    }
+    (seen.silent > WATCHED_HEALTH_TIMEOUT).then(|| {
+        let seconds = WATCHED_HEALTH_TIMEOUT.as_secs();
+        format!("it did not last: its companion gave no answer for {seconds} s")
+    })
+}
+
+/// Watches until the probation is over or the container has failed.
+///
+/// # Errors
+/// When the engine goes away for long.
+pub(super) async fn watch_container(
+    site: &DeployTarget,
+    entry: &RunJournalEntry,
+) -> Result<WatchVerdict> {
+    tokio::time::sleep(RESCUE_BACKOFF_DELAY * entry.rescues).await;
+    let probation = Duration::from_secs(site.charge.bounds.probation);
+    let begin = Instant::now();
+    let mut heard = begin;
+    // By no clock that may be set: it lasts as long as somebody watches.
+    while begin.elapsed() < probation {
+        let asked = Instant::now();
+        let Some(found) = site.find_container(site.container_name()).await? else {
+            // Somebody has removed it, who may.
+            return Ok(WatchVerdict::Lasted);
+        };
+        let ours = Some(&found.image) == entry.image.as_ref();
+        if !ours {
+            return Ok(WatchVerdict::Lasted);
+        }
+        let by_person =
+            found.phase == ContainerPhase::Paused || (found.restarts == 0 && found.exit.is_some());
+        let is_slow = asked.elapsed() > SLOW_ENGINE_THRESHOLD;
+        if by_person || is_slow || site.probe_health(&found.id).await? != TargetHealth::Silent {
+            heard = Instant::now();
+        }
+        let seen = WatchSample {
+            restarts: found.restarts,
+            silent: heard.elapsed(),
+        };
+        if let Some(why) = find_failure(seen) {
+            return Ok(WatchVerdict::Broken(why));
+        }
+        tokio::time::sleep(DEPLOY_WATCH_INTERVAL).await;
+    }
+    Ok(WatchVerdict::Lasted)
+}
+
+/// Whether going back from it is worth another try.
+pub(super) fn is_hopeless(entry: &RunJournalEntry) -> bool {
+    entry.rescues >= MAX_FAILED_RESCUES
+}
+
+/// The image that a run falls back to beyond what it replaces, which `watched` is: nothing, where
+/// that has lasted. `task` is what brought it.
+pub(super) fn proven_image(watched: &RunJournalEntry, task: Task) -> Option<String> {
+    let is_watched = watched.step == RunJournalStep::Probation;
+    match (is_watched, task) {
+        (false, _) => None,
+        (true, Task::Evolve) => watched.proven.clone().or_else(|| watched.previous.clone()),
+        // What is gone back to had lasted once.
+        (true, Task::Rollback | Task::Rescue) => None,
+    }
+}
+
+/// The images that may be gone back to when what `watched` tells of does not last, the best first.
+/// `task` is what brought it.
+pub(super) fn rank_fallback_images(
+    watched: &RunJournalEntry,
+    task: Task,
+    records: &[EvolveRecord],
+) -> Vec<String> {
+    let before = watched.previous.as_ref();
+    let proven = watched.proven.as_ref();
+    let brought = image_before(records, watched.image.as_deref());
+    let all = match task {
+        Task::Evolve => [proven, before.filter(|_| proven.is_none()), brought],
+        // What somebody has left is better than what does not run at all.
+        Task::Rollback => [proven, brought, before],
+        // What was left because it did not last is nothing to go back to.
+        Task::Rescue => [brought, None, None],
+    };
+    let mut images: Vec<String> = Vec::new();
+    for image in all.into_iter().flatten() {
+        if Some(image) != watched.image.as_ref() && !images.contains(image) {
+            images.push(image.clone());
+        }
+    }
+    images
+}
+
+/// The image that ran before the body which has that image: what went back is no body to go back
+/// from, that would lead to the one that was left.
+pub(super) fn image_before<'a>(
+    records: &'a [EvolveRecord],
+    image: Option<&str>,
+) -> Option<&'a String> {
+    let found = records.iter().find(|r| {
+        r.status == EvolveStage::Succeeded
+            && !r.dry_run
+            && r.task == Task::Evolve
+            && r.image.as_deref() == image
+            && r.previous != r.image
+    });
+    found.and_then(|r| r.previous.as_ref())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{WatchSample, find_failure, proven_image, rank_fallback_images};
+    use crate::keeper::journal::{RunJournalEntry, RunJournalStep};
+    use crate::keeper::samples;
+    use crate::protocol::evolve::{EvolveRecord, EvolveStage, Task};
+    use std::time::Duration;
+
+    fn entry(image: &str, previous: &str) -> RunJournalEntry {
+        RunJournalEntry {
+            previous: Some(previous.into()),
+            image: Some(image.into()),
+            ..samples::sample_entry(RunJournalStep::Probation)
+        }
+    }
+
+    fn brought(image: &str, previous: &str) -> EvolveRecord {
+        samples::sample_record(EvolveStage::Succeeded, image, previous)
+    }
+
+    #[test]
+    fn what_did_not_last_is_no_refuge_for_what_came_after_it() {
+        let second = entry("b", "a");
+        assert_eq!(proven_image(&second, Task::Evolve).as_deref(), Some("a"));
+        let mut third = entry("c", "b");
+        third.proven = proven_image(&second, Task::Evolve);
+        let records = [brought("c", "b"), brought("b", "a")];
+        assert_eq!(
+            rank_fallback_images(&third, Task::Evolve, &records),
+            ["a", "b"]
+        );
+        // However many of them there are.
+        assert_eq!(proven_image(&third, Task::Evolve).as_deref(), Some("a"));
+        // One that has lasted is.
+        assert_eq!(
+            rank_fallback_images(&entry("c", "b"), Task::Evolve, &records),
+            ["b"]
+        );
+        let over = RunJournalEntry {
+            step: RunJournalStep::Preparing,
+            ..second
+        };
+        assert_eq!(proven_image(&over, Task::Evolve), None);
+    }
+
+    #[test]
+    fn nothing_leads_back_and_forth() {
+        let records = [brought("b", "a")];
+        // `b` was left for `a`, which does not last, either.
+        assert!(rank_fallback_images(&entry("a", "b"), Task::Rescue, &records).is_empty());
+        assert_eq!(proven_image(&entry("a", "b"), Task::Rescue), None);
+        assert_eq!(
+            rank_fallback_images(&entry("a", "b"), Task::Rollback, &records),
+            ["b"]
+        );
+        // The same image in a new container.
+        assert_eq!(
+            rank_fallback_images(&entry("b", "b"), Task::Evolve, &records),
+            ["a"]
+        );
+    }
+
+    #[test]
+    fn one_restart_is_forgiven_and_a_loop_is_not() {
+        let seen = |restarts, seconds| WatchSample {
+            restarts,
+            silent: Duration::from_secs(seconds),
+        };
+        assert_eq!(find_failure(seen(0, 0)), None);
+        assert_eq!(find_failure(seen(1, 19)), None);
+        assert!(find_failure(seen(2, 0)).unwrap().contains("2 times"));
+        assert!(find_failure(seen(0, 21)).unwrap().contains("no answer"));
+    }
+}

@@ -1,0 +1,210 @@
+//! The container in place where no run is on: it runs, no other one of the instance waits beside it, and the history
+//! names its image.
+
+use super::KeeperSettings;
+use super::container_start::{ContainerStartOutcome, start_ended_container};
+use super::port_recovery::UnreachableFile;
+use super::retry_policy::is_away;
+use super::run_store::{KeeperRunStore, unix_seconds};
+use super::target::DeployTarget;
+use crate::engine::ContainerPhase;
+use crate::error::Result;
+use crate::protocol::evolve::{EvolveCaller, EvolveRecord, EvolveStage, Task};
+
+/// For the history.
+const OUTSIDE_RUN_REASON: &str =
+    "`osctl up`, or another program, has made this container outside of a run";
+
+/// Puts right what an earlier run, an engine that was killed or the host has left.
+///
+/// # Errors
+/// When the engine is away. What it refuses is logged: a run says so, if it is in its way.
+pub(super) async fn put_right(
+    settings: &KeeperSettings,
+    shelf: &KeeperRunStore,
+    site: &DeployTarget,
+) -> Result<()> {
+    let done = async {
+        settle_aside_container(shelf, site).await?;
+        start_failed_container(settings, shelf, site).await
+    };
+    log_unless_away(done.await)
+}
+
+/// Adds a record where the image of the container is not the one that the history names.
+///
+/// # Errors
+/// When the engine is away.
+pub(super) async fn note_image(shelf: &KeeperRunStore, site: &DeployTarget) -> Result<()> {
+    let noted = async {
+        let Some(present) = site.find_container(site.container_name()).await? else {
+            return Ok(());
+        };
+        let records = shelf.list_records()?;
+        let Some(latest) = records.first() else {
+            return Ok(());
+        };
+        let before = recorded_image(latest);
+        if before == Some(present.image.as_str()) {
+            return Ok(());
+        }
+        let record = brought_by_host(shelf, &present.image, before)?;
+        tracing::info!(run = %record.run, image = present.image, "the container was made outside of a run");
+        shelf.save_record(&record)
+    };
+    log_unless_away(noted.await)
+}
+
+fn log_unless_away(done: Result<()>) -> Result<()> {
+    match done {
+        Err(error) if !is_away(&error) => {
+            tracing::warn!("the container in place: {error:#}");
+            Ok(())
+        }
+        done => done,
+    }
+}
+
+/// The image that runs by the word of that record, which has ended.
+pub(super) fn recorded_image(latest: &EvolveRecord) -> Option<&str> {
+    let brings = latest.status == EvolveStage::Succeeded && !latest.dry_run;
+    match brings {
+        true => latest.image.as_deref(),
+        false => latest.previous.as_deref(),
+    }
+}
+
+/// A container that waits under the other name takes its place again where none is there, or where the history names
+/// its image. Otherwise it goes.
+async fn settle_aside_container(shelf: &KeeperRunStore, site: &DeployTarget) -> Result<()> {
+    let Some(aside) = site.find_container(&site.charge.aside).await? else {
+        return Ok(());
+    };
+    let docker = &site.docker;
+    if let Some(present) = site.find_container(site.container_name()).await? {
+        let records = shelf.list_records()?;
+        let named = records.first().and_then(recorded_image);
+        let is_named = |image: &str| named == Some(image);
+        let stays = is_named(&present.image) || !is_named(&aside.image);
+        if stays && present.phase != ContainerPhase::Created {
+            tracing::warn!("removing `{}`, which no run needs", site.charge.aside);
+            return docker.remove(&aside.id).await;
+        }
+        docker.remove(&present.id).await?;
+    }
+    tracing::warn!("`{}` takes its place again", site.charge.aside);
+    docker.let_restart(&aside.id, true).await?;
+    let started = match aside.phase {
+        ContainerPhase::Paused => docker.unpause(&aside.id).await,
+        ContainerPhase::Running | ContainerPhase::Restarting => Ok(()),
+        ContainerPhase::Created | ContainerPhase::Stopped | ContainerPhase::Dead => {
+            docker.start(&aside.id).await
+        }
+    };
+    let reached = match started {
+        Ok(()) => site.restore_network(&aside).await,
+        refused => refused,
+    };
+    // Last, so that a keeper that is started again in between finds it aside and does all of this again.
+    docker.rename(&aside.id, site.container_name()).await?;
+    reached?;
+    site.resume_requests(&aside.id).await
+}
+
+/// Starts a container that the engine could not start itself. One that a person has stopped stays as it is.
+async fn start_failed_container(
+    settings: &KeeperSettings,
+    shelf: &KeeperRunStore,
+    site: &DeployTarget,
+) -> Result<()> {
+    let present = site.find_container(site.container_name()).await?;
+    let Some(failed) = present.filter(|found| found.failed_to_start) else {
+        return Ok(());
+    };
+    let latest = shelf
+        .list_records()?
+        .into_iter()
+        .next()
+        .map(|record| record.run);
+    let mark = UnreachableFile::new(&settings.state);
+    match start_ended_container(site, &mark, &failed.id, latest.as_ref()).await? {
+        ContainerStartOutcome::Untouched | ContainerStartOutcome::Started => {}
+        ContainerStartOutcome::WithoutPorts(error) => {
+            tracing::warn!("it runs without its ports: {error:#}")
+        }
+        ContainerStartOutcome::Waits(error) | ContainerStartOutcome::Refused(error) => {
+            tracing::warn!("it can't be started: {error:#}");
+        }
+    }
+    Ok(())
+}
+
+/// What is known of a container that the host has made.
+fn brought_by_host(
+    shelf: &KeeperRunStore,
+    image: &str,
+    before: Option<&str>,
+) -> Result<EvolveRecord> {
+    let began = unix_seconds();
+    Ok(EvolveRecord {
+        run: shelf.create_run(began)?,
+        task: Task::Evolve,
+        reason: Some(OUTSIDE_RUN_REASON.into()),
+        by: EvolveCaller::Host,
+        force: false,
+        dry_run: false,
+        began,
+        status: EvolveStage::Succeeded,
+        stages: Vec::new(),
+        gate: None,
+        why: None,
+        log_tail: Vec::new(),
+        checks: Vec::new(),
+        image: Some(image.into()),
+        previous: before.map(str::to_owned),
+        body: None,
+        refused_ms: None,
+        receipt: Vec::new(),
+        besides: Vec::new(),
+        folder: None,
+        untold: None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{brought_by_host, recorded_image};
+    use crate::keeper::run_store::KeeperRunStore;
+    use crate::keeper::samples::sample_record;
+    use crate::protocol::evolve::{EvolveRecord, EvolveStage};
+
+    #[test]
+    fn the_history_names_what_a_run_has_brought_or_what_it_has_gone_back_to() {
+        for (status, dry_run, image) in [
+            (EvolveStage::Succeeded, false, "new"),
+            (EvolveStage::Succeeded, true, "old"),
+            (EvolveStage::RolledBack, false, "old"),
+            (EvolveStage::Failed, false, "old"),
+        ] {
+            let latest = EvolveRecord {
+                dry_run,
+                ..sample_record(status, "new", "old")
+            };
+            assert_eq!(recorded_image(&latest), Some(image), "{status}");
+        }
+    }
+
+    #[test]
+    fn what_the_host_has_made_is_the_latest_of_the_history() {
+        let folder = tempfile::tempdir().unwrap();
+        let shelf = KeeperRunStore::open(folder.path()).unwrap();
+        let mut failed = sample_record(EvolveStage::Failed, "new", "old");
+        failed.run = shelf.create_run(5.0).unwrap();
+        shelf.save_record(&failed).unwrap();
+        let record = brought_by_host(&shelf, "other", recorded_image(&failed)).unwrap();
+        shelf.save_record(&record).unwrap();
+        let latest = shelf.list_records().unwrap().remove(0);
+        assert_eq!(recorded_image(&latest), Some("other"));
+        assert_eq!(latest.previous.as_deref(), Some("old"));
+    }
+}

@@ -1,0 +1,305 @@
+//! The ends that are none of success: what ran before goes on.
+//!
+//! Every step asks the engine how things stand, so that it can be gone through again from any point.
+
+use super::RunExecutor;
+use crate::engine::{Container, ContainerPhase, EngineProgress};
+use crate::error::Result;
+use crate::keeper::container_start::{ContainerStartOutcome, start_ended_container};
+use crate::keeper::journal::RunJournalStep;
+use crate::keeper::port_recovery::{UnreachableContainer, UnreachableFile};
+use crate::keeper::retry_policy::is_away;
+use crate::protocol::evolve::EvolveStage;
+use anyhow::bail;
+use std::time::{Duration, Instant};
+
+/// What a container that was started again may take.
+const ROLLBACK_HEALTH_TIMEOUT: Duration = Duration::from_secs(120);
+/// How long the old companion is asked to go on, and the first pause between two times.
+const ROLLBACK_RESUME_TIMEOUT: Duration = Duration::from_secs(15);
+const FIRST_ROLLBACK_RETRY_DELAY: Duration = Duration::from_millis(200);
+/// How long ports are tried again that another program has taken meanwhile.
+const ROLLBACK_PORTS_TIMEOUT: Duration = Duration::from_secs(10);
+
+impl RunExecutor {
+    /// The old container in its place, alone, and answering.
+    pub(super) async fn roll_back(&mut self) -> Result<()> {
+        self.log.begin_stage("going back");
+        self.site.remove_trial().await?;
+        let name = self.site.container_name().to_owned();
+        let old = match &self.entry.old {
+            Some(id) => self.site.find_container(id).await?,
+            None => None,
+        };
+        if let Some(found) = self.site.find_container(&name).await?
+            && Some(&found.id) != old.as_ref().map(|old| &old.id)
+        {
+            if !self.site.is_of(&found, &self.entry.run) {
+                // The host has made another one meanwhile. What is stored is in that one.
+                self.add_reason("another container is in its place, which no run has brought");
+                self.is_displaced = true;
+                if let Some(old) = old {
+                    self.site.docker.remove(&old.id).await?;
+                }
+                return Ok(());
+            }
+            self.log.step("removing the new container");
+            self.site.docker.remove(&found.id).await?;
+        }
+        match old {
+            Some(old) => self.restore_old_container(&name, &old).await,
+            None => self.make_anew(&name).await,
+        }
+    }
+
+    async fn restore_old_container(&mut self, name: &str, old: &Container) -> Result<()> {
+        self.log.step("the old container goes on");
+        let docker = self.site.docker.clone();
+        let is_robbed = old.ports.iter().any(|port| Some(port.host) == self.robbed);
+        let joined = match is_robbed {
+            true => Err(anyhow::anyhow!("somebody has a port of it")),
+            false => self.site.restore_network(old).await,
+        };
+        let refusing = self.refusing;
+        if old.phase == ContainerPhase::Paused {
+            docker.unpause(&old.id).await?;
+        }
+        let ended = matches!(old.phase, ContainerPhase::Created | ContainerPhase::Stopped);
+        if !ended {
+            self.go_on(&old.id).await;
+        }
+        let named = self.site.find_container(name).await?;
+        if named.map(|found| found.id).as_ref() != Some(&old.id) {
+            docker.rename(&old.id, name).await?;
+        }
+        docker.let_restart(&old.id, true).await?;
+        // Without its network it works, too, and is not to be reached: that holds nothing else up.
+        if let Err(error) = joined {
+            self.until_reached(&old.id, error).await?;
+            let since = refusing.map(|since| since.elapsed().as_secs_f64() * 1e3);
+            self.record.refused_ms = since.or(self.record.refused_ms);
+        }
+        self.restart_old_container(&old.id).await
+    }
+
+    /// Somebody has its ports meanwhile: they are tried for a while, and then whenever nothing is on.
+    async fn until_reached(&mut self, old: &str, mut error: anyhow::Error) -> Result<()> {
+        self.log.step("its ports can't be had: trying it again");
+        let (begin, mut pause) = (Instant::now(), FIRST_ROLLBACK_RETRY_DELAY);
+        loop {
+            if is_away(&error) {
+                return Err(error);
+            }
+            if begin.elapsed() > ROLLBACK_PORTS_TIMEOUT {
+                return self.mark_unreachable(old, &error);
+            }
+            tokio::time::sleep(pause).await;
+            pause *= 2;
+            // One that is gone is looked after by whoever comes next.
+            let Some(found) = self.site.find_container(old).await? else {
+                return Ok(());
+            };
+            let mark = UnreachableFile::new(&self.settings.state);
+            let ended = UnreachableContainer {
+                run: Some(self.record.run.clone()),
+                container: old.into(),
+                has_ended: true,
+            };
+            let again = self.site.reach_again(&found, || mark.write(&ended));
+            match again.await {
+                Ok(false) => return Ok(()),
+                Ok(true) => {
+                    mark.clear();
+                    self.add_reason("the old container was started again to have its ports");
+                    return Ok(());
+                }
+                Err(again) => error = again,
+            }
+        }
+    }
+
+    /// Says so, and leaves it to the time after the run.
+    fn mark_unreachable(&mut self, old: &str, error: &anyhow::Error) -> Result<()> {
+        self.add_unreached(error);
+        UnreachableFile::new(&self.settings.state).write(&UnreachableContainer {
+            run: Some(self.record.run.clone()),
+            container: old.into(),
+            has_ended: false,
+        })
+    }
+
+    fn add_unreached(&mut self, error: &anyhow::Error) {
+        self.add_reason(&format!(
+            "{error:#}; the old container is not to be reached until that is over, and it is tried on"
+        ));
+    }
+
+    /// What ran runs again. One that the engine has started gives all that is left of the old one: that
+    /// it does not become healthy is told, and no reason to try it again.
+    async fn restart_old_container(&mut self, old: &str) -> Result<()> {
+        if !self.entry.running {
+            return Ok(());
+        }
+        let mark = UnreachableFile::new(&self.settings.state);
+        let run = self.record.run.clone();
+        match start_ended_container(&self.site, &mark, old, Some(&run)).await? {
+            ContainerStartOutcome::Untouched => return Ok(()),
+            ContainerStartOutcome::Started => {}
+            ContainerStartOutcome::WithoutPorts(error) => self.add_unreached(&error),
+            ContainerStartOutcome::Waits(error) => {
+                self.add_unreached(&error);
+                return Ok(());
+            }
+            ContainerStartOutcome::Refused(error) => {
+                return self.replace_unstartable(old, &error).await;
+            }
+        }
+        let again = "the old container had ended, and was started again";
+        self.resume_and_await_health(old, again).await
+    }
+
+    /// Lets requests in, because nothing can take this container back any more, and waits until it is healthy.
+    async fn resume_and_await_health(&mut self, container: &str, what: &str) -> Result<()> {
+        self.add_reason(what);
+        self.go_on(container).await;
+        match self
+            .site
+            .until_healthy(container, ROLLBACK_HEALTH_TIMEOUT, &self.log)
+            .await
+        {
+            Err(error) if is_away(&error) => Err(error),
+            Err(error) => {
+                self.add_reason(&format!("{error:#}"));
+                Ok(())
+            }
+            Ok(()) => Ok(()),
+        }
+    }
+
+    /// The engine can't start the old container, as after its processes were killed while they were paused. One of
+    /// the same image takes its place, if that one starts.
+    async fn replace_unstartable(&mut self, old: &str, error: &anyhow::Error) -> Result<()> {
+        self.add_reason(&format!("{error:#}"));
+        let (name, aside) = (
+            self.site.container_name().to_owned(),
+            self.site.charge.aside.clone(),
+        );
+        let docker = self.site.docker.clone();
+        docker.let_restart(old, false).await?;
+        docker.rename(old, &aside).await?;
+        match self.make_again(&name).await {
+            Ok(true) => docker.remove(old).await,
+            Err(error) if is_away(&error) => Err(error),
+            made => {
+                if let Err(error) = made {
+                    self.add_reason(&format!("{error:#}"));
+                }
+                if self.site.find_container(&name).await?.is_some() {
+                    docker.remove(&name).await?;
+                }
+                docker.rename(old, &name).await?;
+                docker.let_restart(old, true).await?;
+                UnreachableFile::new(&self.settings.state).write(&UnreachableContainer {
+                    run: Some(self.record.run.clone()),
+                    container: old.into(),
+                    has_ended: true,
+                })
+            }
+        }
+    }
+
+    /// Requests are answered again. A companion that does not say so is asked again, and in the end told
+    /// of: it goes on by itself after a while, if it still can.
+    async fn go_on(&mut self, old: &str) {
+        let begin = Instant::now();
+        let mut pause = FIRST_ROLLBACK_RETRY_DELAY;
+        loop {
+            let Err(error) = self.site.resume_requests(old).await else {
+                if let Some(since) = self.refusing.take() {
+                    self.record.refused_ms = Some(since.elapsed().as_secs_f64() * 1e3);
+                }
+                return;
+            };
+            let runs = self.site.find_container(old).await;
+            let runs =
+                runs.is_ok_and(|found| found.is_some_and(|c| c.phase == ContainerPhase::Running));
+            if !runs || begin.elapsed() > ROLLBACK_RESUME_TIMEOUT {
+                self.log.log(&format!("{error:#}"));
+                // One that has ended is looked after next.
+                if runs {
+                    self.add_reason("the old container does not say that it answers again");
+                }
+                return;
+            }
+            tokio::time::sleep(pause).await;
+            pause *= 2;
+        }
+    }
+
+    /// There is no old container: one of its image, which finds its state in what was stored.
+    async fn make_anew(&mut self, name: &str) -> Result<()> {
+        if self.entry.previous.is_none() {
+            return Ok(());
+        }
+        match self.make_again(name).await? {
+            true => Ok(()),
+            false => bail!("the engine does not start a container of the image before"),
+        }
+    }
+
+    /// A container of the image before, under that name. Whether the engine has started it, or will when a port is
+    /// free.
+    async fn make_again(&mut self, name: &str) -> Result<bool> {
+        let Some(previous) = self.entry.previous.clone() else {
+            return Ok(false);
+        };
+        if self.site.docker.find_image(&previous).await?.is_none() {
+            bail!("the old container is gone, and so is its image");
+        }
+        self.log.step("making a container of the image before");
+        if let Some(left) = self.site.find_container(name).await?
+            && self.site.is_of(&left, &self.record.run)
+        {
+            self.site.docker.remove(&left.id).await?;
+        }
+        let spec = self.site.successor_spec(&previous, &self.record.run)?;
+        self.site.docker.create_container(&spec).await?;
+        let mark = UnreachableFile::new(&self.settings.state);
+        let run = self.record.run.clone();
+        match start_ended_container(&self.site, &mark, name, Some(&run)).await? {
+            ContainerStartOutcome::Untouched | ContainerStartOutcome::Started => {}
+            ContainerStartOutcome::WithoutPorts(error) => self.add_unreached(&error),
+            ContainerStartOutcome::Waits(error) => {
+                self.add_unreached(&error);
+                return Ok(true);
+            }
+            ContainerStartOutcome::Refused(error) => {
+                self.add_reason(&format!("{error:#}"));
+                return Ok(false);
+            }
+        }
+        let made = "the old container was gone, and another one was made of its image";
+        self.resume_and_await_health(name, made).await?;
+        Ok(true)
+    }
+
+    fn has_tested(&self) -> bool {
+        let mut stages = self.record.stages.iter();
+        stages.any(|passed| passed.stage == EvolveStage::Testing)
+    }
+
+    /// Nothing was changed that could not be taken back at once.
+    pub(super) async fn undo_nothing(&mut self) -> Result<()> {
+        self.site.remove_trial().await?;
+        let Some(old) = self.entry.old.clone() else {
+            return Ok(());
+        };
+        match (self.entry.step, self.entry.running) {
+            (RunJournalStep::Freezing, true) => self.go_on(&old).await,
+            // What a trial has looked at need not be kept any more.
+            (_, true) if self.has_tested() => drop(self.site.resume_requests(&old).await),
+            _ => {}
+        }
+        self.restart_old_container(&old).await
+    }
+}

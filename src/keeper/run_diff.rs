@@ -1,0 +1,300 @@
+//! What in `body/` differs between what a run has built, or gone back to, and what ran when it began.
+
+use super::run_store::KeeperRunStore;
+use crate::error::Result;
+use crate::image::Body;
+use crate::protocol::evolve::{BodyChange, Edit, EvolveRecord, Task};
+use crate::protocol::text_sanitizer::{sanitize_line, sanitize_text};
+use similar::TextDiff;
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+
+/// Lines around a change.
+const DIFF_CONTEXT_LINES: usize = 3;
+/// For one file; what comes later is told as changed as a whole.
+const FILE_DIFF_TIMEOUT: Duration = Duration::from_millis(200);
+/// For all files of a run; the lines of the remaining files are left out.
+const RUN_DIFF_TIMEOUT: Duration = Duration::from_secs(5);
+/// Bytes of a file that is compared line by line.
+const MAX_DIFFED_FILE_BYTES: usize = 1 << 20;
+/// Bytes of lines in one answer; the lines of the remaining files are left out.
+const MAX_DIFF_BYTES: usize = 8 << 20;
+
+type BodyFileMap = BTreeMap<String, Vec<u8>>;
+
+/// The changes of a run, by path; or why they are not known, in a sentence.
+pub(super) fn list_run_changes(
+    shelf: &KeeperRunStore,
+    record: &EvolveRecord,
+) -> Result<std::result::Result<Vec<BodyChange>, String>> {
+    let run = &record.run;
+    // An archive is dropped when its files are read: each is as large as a body.
+    let files = |archive: Vec<u8>| Ok::<_, anyhow::Error>(Body::of_archive(&archive)?.files);
+    let Some(after) = shelf.body_of(record)?.map(files).transpose()? else {
+        return Ok(Err(match (record.task, &record.body) {
+            (Task::Evolve, None) => format!("run `{run}` has read no body"),
+            (Task::Evolve, Some(_)) => format!("the body of run `{run}` is not kept any more"),
+            _ => format!("the body that run `{run}` goes back to is not known"),
+        }));
+    };
+    let before = match (shelf.body_before(record)?, &record.previous) {
+        (Some(archive), _) => files(archive)?,
+        // Nothing ran.
+        (None, None) => BodyFileMap::new(),
+        (None, Some(_)) => {
+            return Ok(Err(format!(
+                "the body that ran before run `{run}` is not known"
+            )));
+        }
+    };
+    Ok(Ok(compare_bodies(&before, &after)))
+}
+
+fn compare_bodies(before: &BodyFileMap, after: &BodyFileMap) -> Vec<BodyChange> {
+    let paths: BTreeSet<_> = before.keys().chain(after.keys()).collect();
+    let deadline = Instant::now() + RUN_DIFF_TIMEOUT;
+    let mut room = MAX_DIFF_BYTES;
+    let changes = paths.into_iter().filter_map(|path| {
+        let (old, new) = (before.get(path), after.get(path));
+        let edit = match (old, new) {
+            (Some(old), Some(new)) if old == new => return None,
+            (Some(_), Some(_)) => Edit::Changed,
+            (None, _) => Edit::Added,
+            (_, None) => Edit::Removed,
+        };
+        let diff = (Instant::now() < deadline && room > 0)
+            .then(|| diff_file_lines(path, old, new))
+            .flatten();
+        // A file whose lines take more than is left is told as a whole, as all that follow it.
+        let diff = diff.filter(|diff| {
+            room = room.saturating_sub(diff.len());
+            room > 0
+        });
+        Some(BodyChange {
+            path: path.clone(),
+            edit,
+            diff,
+        })
+    });
+    changes.collect()
+}
+
+fn diff_file_lines(path: &str, old: Option<&Vec<u8>>, new: Option<&Vec<u8>>) -> Option<String> {
+    let text = |content: Option<&Vec<u8>>| -> Option<String> {
+        let content = content.map_or(&[][..], Vec::as_slice);
+        let short = content.len() <= MAX_DIFFED_FILE_BYTES && !content.contains(&0);
+        let text = std::str::from_utf8(content).ok().filter(|_| short)?;
+        Some(text.to_owned())
+    };
+    let (old_text, new_text) = (text(old)?, text(new)?);
+    let name = |side: &str, content: Option<&Vec<u8>>| match content {
+        // A line of the path must not pass for one of the difference.
+        Some(_) => sanitize_line(&format!("{side}/{path}")),
+        None => "/dev/null".into(),
+    };
+    let mut differ = TextDiff::configure();
+    // Files can be written for which the shortest difference takes hours.
+    let diff = differ
+        .timeout(FILE_DIFF_TIMEOUT)
+        .diff_lines(&old_text, &new_text);
+    let mut unified = diff.unified_diff();
+    let (from, to) = (name("a", old), name("b", new));
+    let told = unified
+        .context_radius(DIFF_CONTEXT_LINES)
+        .header(&from, &to);
+    Some(sanitize_text(&told.to_string()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{BodyFileMap, compare_bodies, list_run_changes};
+    use crate::image::Body;
+    use crate::keeper::run_store::KeeperRunStore;
+    use crate::keeper::samples;
+    use crate::protocol::evolve::{Edit, EvolveRecord, EvolveStage, Task, built_body_name};
+
+    fn files(all: &[(&str, &[u8])]) -> BodyFileMap {
+        let all = all.iter();
+        all.map(|(path, content)| ((*path).into(), content.to_vec()))
+            .collect()
+    }
+
+    #[test]
+    fn a_change_is_told_by_file_and_line() {
+        let before = files(&[
+            ("a", b"1\n2\n3\n"),
+            ("gone", b"x\n"),
+            ("same", b"s"),
+            ("bin", b"\0"),
+        ]);
+        let after = files(&[
+            ("a", b"1\ntwo\n3\n"),
+            ("new", b"n\n"),
+            ("same", b"s"),
+            ("bin", b"\x01\0"),
+        ]);
+        let changes = compare_bodies(&before, &after);
+        let told: Vec<_> = changes.iter().map(|c| (c.path.as_str(), c.edit)).collect();
+        let expected = [
+            ("a", Edit::Changed),
+            ("bin", Edit::Changed),
+            ("gone", Edit::Removed),
+            ("new", Edit::Added),
+        ];
+        assert_eq!(told, expected);
+        let diff = changes[0].diff.as_ref().unwrap();
+        assert!(
+            diff.contains("--- a/a\n+++ b/a\n") && diff.contains("-2\n+two\n"),
+            "{diff}"
+        );
+        assert_eq!(changes[1].diff, None, "what is no text has no lines");
+        assert!(changes[3].diff.as_ref().unwrap().contains("--- /dev/null"));
+    }
+
+    #[test]
+    fn the_lines_of_an_answer_are_bounded_whatever_a_body_holds() {
+        let text = vec![b'\n'; super::MAX_DIFFED_FILE_BYTES];
+        let names = (0..12).map(|number| format!("file-{number:02}"));
+        let after: BodyFileMap = names.map(|name| (name, text.clone())).collect();
+        let changes = compare_bodies(&BodyFileMap::new(), &after);
+        assert_eq!(changes.len(), 12, "every change is named");
+        let told: usize = changes
+            .iter()
+            .filter_map(|change| Some(change.diff.as_ref()?.len()))
+            .sum();
+        assert!(told > 0 && told <= super::MAX_DIFF_BYTES, "{told}");
+        assert_eq!(changes[11].diff, None);
+    }
+
+    /// A shelf, on which runs are made one after the other.
+    struct RunDiffFixture {
+        folder: tempfile::TempDir,
+        shelf: KeeperRunStore,
+        second: f64,
+    }
+
+    impl RunDiffFixture {
+        fn new() -> Self {
+            let folder = tempfile::tempdir().unwrap();
+            let shelf = KeeperRunStore::open(folder.path()).unwrap();
+            Self {
+                folder,
+                shelf,
+                second: 1e9,
+            }
+        }
+
+        fn body(word: &str) -> Vec<u8> {
+            let folder = None;
+            let files = files(&[("word", format!("{word}\n").as_bytes()), ("same", b"s")]);
+            Body { folder, files }.to_archive().unwrap()
+        }
+
+        /// As the host lays down what it has built.
+        fn lay_down(&self, image: &str, word: &str) {
+            std::fs::write(
+                self.folder.path().join(built_body_name(image)),
+                Self::body(word),
+            )
+            .unwrap();
+        }
+
+        /// A run that has replaced `previous`, or should have.
+        fn run(
+            &mut self,
+            task: Task,
+            status: EvolveStage,
+            image: &str,
+            previous: &str,
+        ) -> EvolveRecord {
+            self.second += 1.0;
+            let record = EvolveRecord {
+                run: self.shelf.create_run(self.second).unwrap(),
+                task,
+                ..samples::sample_record(status, image, previous)
+            };
+            self.shelf.keep_before(&record).unwrap();
+            if task == Task::Evolve {
+                self.shelf
+                    .save_body(&record.run, &Self::body(image))
+                    .unwrap();
+            }
+            self.shelf.save_record(&record).unwrap();
+            record
+        }
+
+        /// The lines that have changed, or why they are not known.
+        fn told(&self, record: &EvolveRecord) -> String {
+            match list_run_changes(&self.shelf, record).unwrap() {
+                Ok(changes) => {
+                    let diffs = changes.into_iter().map(|change| change.diff.unwrap());
+                    let text: String = diffs.collect();
+                    let lines = text
+                        .lines()
+                        .filter(|l| !l.starts_with("--- ") && !l.starts_with("+++ "));
+                    let lines = lines.filter(|line| line.starts_with(['-', '+']));
+                    lines.collect::<Vec<_>>().join(" ")
+                }
+                Err(why) => why,
+            }
+        }
+    }
+
+    #[test]
+    fn a_run_is_compared_with_what_ran_when_it_began() {
+        let mut runs = RunDiffFixture::new();
+        runs.lay_down("host", "by-the-host");
+        let first = runs.run(Task::Evolve, EvolveStage::Succeeded, "one", "host");
+        let second = runs.run(Task::Evolve, EvolveStage::Succeeded, "two", "one");
+        let failed = runs.run(Task::Evolve, EvolveStage::RolledBack, "bad", "two");
+        let back = runs.run(Task::Rollback, EvolveStage::Succeeded, "one", "two");
+        // What was left, and what has failed, is not what ran.
+        let third = runs.run(Task::Evolve, EvolveStage::Succeeded, "three", "one");
+        let home = runs.run(Task::Rescue, EvolveStage::Succeeded, "host", "three");
+        let fourth = runs.run(Task::Evolve, EvolveStage::Failed, "four", "host");
+        for (record, told) in [
+            (&first, "-by-the-host +one"),
+            (&second, "-one +two"),
+            (&failed, "-two +bad"),
+            (&back, "-two +one"),
+            (&third, "-one +three"),
+            (&home, "-three +by-the-host"),
+            (&fourth, "-by-the-host +four"),
+        ] {
+            assert_eq!(runs.told(record), told, "{record:?}");
+        }
+        // What the host builds later, and which runs are forgotten, changes nothing of it.
+        std::fs::remove_file(runs.folder.path().join(built_body_name("host"))).unwrap();
+        runs.lay_down("later", "later");
+        runs.shelf.prune_runs(1, 1 << 20).unwrap();
+        assert_eq!(runs.told(&fourth), "-by-the-host +four");
+    }
+
+    #[test]
+    fn what_is_not_known_is_said_and_not_guessed() {
+        let mut runs = RunDiffFixture::new();
+        let first = runs.run(Task::Evolve, EvolveStage::Succeeded, "one", "unknown");
+        let why = runs.told(&first);
+        assert!(
+            why.contains("ran before run") && why.contains("not known"),
+            "{why}"
+        );
+        let back = runs.run(Task::Rollback, EvolveStage::Succeeded, "unknown", "one");
+        let why = runs.told(&back);
+        assert!(why.contains("goes back to is not known"), "{why}");
+        // One that a rule has refused has a body, and one that could not be read has none.
+        let unread = EvolveRecord {
+            run: runs.shelf.create_run(runs.second + 1.0).unwrap(),
+            ..samples::sample_record(EvolveStage::Failed, "none", "one")
+        };
+        let why = runs.told(&unread);
+        assert!(why.contains("has read no body"), "{why}");
+        runs.shelf.prune_runs(9, 0).unwrap();
+        let pruned = EvolveRecord {
+            body: Some("sha256:1".into()),
+            ..first
+        };
+        let why = runs.told(&pruned);
+        assert!(why.contains("is not kept any more"), "{why}");
+    }
+}

@@ -1,0 +1,154 @@
+//! A run's log: everything that its stages say, for people, of bounded size.
+
+use super::run_store::RunChangeNotifier;
+use crate::engine::EngineProgress;
+use crate::error::Result;
+use crate::protocol::text_sanitizer::sanitize_text;
+use std::collections::VecDeque;
+use std::fs::{File, OpenOptions};
+use std::io::Write;
+use std::path::Path;
+use std::sync::{Mutex, PoisonError};
+
+/// Lines that go into the record of a run that failed.
+const MAX_RUN_LOG_TAIL_LINES: usize = 20;
+/// Characters of such a line.
+const MAX_RUN_LOG_LINE_CHARS: usize = 400;
+
+#[derive(Debug)]
+pub(super) struct RunLog {
+    inner: Mutex<RunLogInner>,
+    changes: RunChangeNotifier,
+}
+
+#[derive(Debug)]
+struct RunLogInner {
+    file: File,
+    /// Bytes that may still be written.
+    room: u64,
+    /// Whether the log says that it is full.
+    is_full: bool,
+    tail: VecDeque<String>,
+    step: String,
+}
+
+impl RunLog {
+    /// Appends, so that who goes on with a run goes on with its log.
+    pub(super) fn open(path: &Path, limit: u64, changes: RunChangeNotifier) -> Result<Self> {
+        let file = OpenOptions::new().create(true).append(true).open(path)?;
+        let written = file.metadata()?.len();
+        let inner = RunLogInner {
+            file,
+            room: limit.saturating_sub(written),
+            is_full: written >= limit,
+            tail: VecDeque::new(),
+            step: String::new(),
+        };
+        Ok(Self {
+            inner: Mutex::new(inner),
+            changes,
+        })
+    }
+
+    /// The last lines.
+    pub(super) fn tail_lines(&self) -> Vec<String> {
+        self.lock().tail.iter().cloned().collect()
+    }
+
+    /// What a stage says from now on is its own.
+    pub(super) fn begin_stage(&self, stage: &str) {
+        self.lock().tail.clear();
+        self.write_line(&format!("== {stage}"), false);
+    }
+
+    fn write_line(&self, line: &str, keep: bool) {
+        let line = sanitize_text(line);
+        let mut inner = self.lock();
+        if keep {
+            if inner.tail.len() == MAX_RUN_LOG_TAIL_LINES {
+                inner.tail.pop_front();
+            }
+            inner
+                .tail
+                .push_back(line.chars().take(MAX_RUN_LOG_LINE_CHARS).collect());
+        }
+        let size = line.len() as u64 + 1;
+        match inner.room.checked_sub(size) {
+            Some(room) => {
+                inner.room = room;
+                // What can't be logged holds nothing up.
+                let _ = inner.file.write_all(format!("{line}\n").as_bytes());
+            }
+            None if !inner.is_full => {
+                (inner.room, inner.is_full) = (0, true);
+                let _ = inner.file.write_all(b"[the log is full]\n");
+            }
+            None => {}
+        }
+        drop(inner);
+        self.changes.notify_followers();
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, RunLogInner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl EngineProgress for RunLog {
+    fn step(&self, what: &str) {
+        let mut inner = self.lock();
+        if inner.step == what {
+            return;
+        }
+        what.clone_into(&mut inner.step);
+        drop(inner);
+        self.write_line(&format!("-- {what}"), false);
+    }
+
+    fn amount(&self, _: &str, _: u64, _: Option<u64>) {}
+
+    fn log(&self, line: &str) {
+        // No line of a build passes for one of ours.
+        match line.starts_with("== ") || line.starts_with("-- ") {
+            true => self.write_line(&format!(" {line}"), true),
+            false => self.write_line(line, true),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::RunLog;
+    use crate::engine::EngineProgress;
+    use crate::keeper::run_store::RunChangeNotifier;
+
+    #[test]
+    fn what_a_build_says_is_neither_a_stage_nor_a_command_to_the_terminal() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("log");
+        let log = RunLog::open(&path, 1000, RunChangeNotifier::default()).unwrap();
+        log.log("== succeeded");
+        log.log("a\x1b]52;c;eA==\x07b\tc");
+        let text = std::fs::read_to_string(&path).unwrap();
+        assert_eq!(text, " == succeeded\na\\u{1b}]52;c;eA==\\u{7}b\tc\n");
+    }
+
+    #[test]
+    fn a_log_is_bounded_and_says_so_and_its_end_is_remembered() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("log");
+        let log = RunLog::open(&path, 40, RunChangeNotifier::default()).unwrap();
+        log.begin_stage("building");
+        for n in 0..30 {
+            log.log(&format!("line {n}"));
+        }
+        let text = std::fs::read_to_string(&path).unwrap();
+        assert!(text.starts_with("== building\nline 0\nline 1\n"), "{text}");
+        assert!(
+            text.ends_with("[the log is full]\n") && text.len() < 80,
+            "{text}"
+        );
+        assert_eq!(log.tail_lines().len(), 20);
+        assert_eq!(log.tail_lines().last().unwrap(), "line 29");
+    }
+}

@@ -1,0 +1,236 @@
+//! What somebody wants of the keeper, and the run that it becomes: whether it may begin, what it goes
+//! back to, and what is written down of it first of all.
+
+use super::cancellation::RunCancellation;
+use super::controller::load_target;
+use super::journal::{RunJournal, RunJournalEntry, RunJournalStep};
+use super::run::RunExecutor;
+use super::run_store::{KeeperRunStore, unix_seconds};
+use super::target::DeployTarget;
+use super::{
+    KeeperSettings, git_repository, post_deploy_watch, rate_limit, sanitize, stage_transitions,
+};
+use crate::engine::{ContainerPhase, EngineProgress};
+use crate::error::Result;
+use crate::protocol::error::ApiError;
+use crate::protocol::evolve::inside::ExpectedState;
+use crate::protocol::evolve::{
+    EvolveCaller, EvolveRecord, EvolveRunId, EvolveStage, Task, refusal,
+};
+
+/// What somebody wants.
+#[derive(Debug, Clone)]
+pub(super) struct RunRequest {
+    pub(super) task: Task,
+    pub(super) by: EvolveCaller,
+    pub(super) reason: Option<String>,
+    pub(super) force: bool,
+    pub(super) dry_run: bool,
+    /// The run whose image is gone back to.
+    pub(super) to: Option<EvolveRunId>,
+}
+
+/// Why it is not done.
+#[derive(Debug)]
+pub(super) enum RunDenied {
+    Busy(EvolveRunId),
+    Refused(ApiError),
+}
+
+impl From<anyhow::Error> for RunDenied {
+    fn from(error: anyhow::Error) -> Self {
+        Self::Refused(ApiError::new(
+            refusal::KEEPER_NOT_READY,
+            format!("{error:#}"),
+        ))
+    }
+}
+
+/// The run, written down and ready to begin.
+///
+/// # Errors
+/// When it may not begin, or can't be written down; nothing is left of it then.
+pub(super) async fn prepare_run(
+    settings: &KeeperSettings,
+    shelf: &KeeperRunStore,
+    order: RunRequest,
+) -> std::result::Result<RunExecutor, RunDenied> {
+    let site = load_target(settings).await?;
+    let records = shelf.list_records()?;
+    if order.by == EvolveCaller::Agent {
+        let begun = records.iter().filter(|r| r.by == EvolveCaller::Agent);
+        let begun: Vec<f64> = begun.map(|r| r.began).collect();
+        if let Some(wait) =
+            rate_limit::seconds_until_allowed(&begun, unix_seconds(), site.charge.bounds.hourly)
+        {
+            let hourly = site.charge.bounds.hourly;
+            let message = format!("no more than {hourly} runs may begin from inside in an hour");
+            let hint = format!("try again in {wait:.0} s");
+            return Err(RunDenied::Refused(
+                ApiError::new(refusal::KEEPER_TOO_OFTEN, message).with_hint(hint),
+            ));
+        }
+    }
+    let old = site.find_container(site.container_name()).await?;
+    let previous = old.as_ref().map(|found| found.image.clone());
+    let journal = RunJournal::new(&settings.state);
+    // What is not the container on probation has another one's.
+    let watched = journal
+        .read()?
+        .filter(|entry| entry.step == RunJournalStep::Probation && entry.image == previous);
+    let task_of = |entry: &RunJournalEntry| {
+        let found = records.iter().find(|record| record.run == entry.run);
+        found.map_or(Task::Evolve, |record| record.task)
+    };
+    let image = match (order.task, &watched) {
+        (Task::Evolve, _) => None,
+        (Task::Rescue, Some(entry)) => {
+            let refuges = post_deploy_watch::rank_fallback_images(entry, task_of(entry), &records);
+            Some(first_kept(&site, refuges).await?)
+        }
+        (Task::Rollback | Task::Rescue, _) => Some(
+            find_rollback_image(&site, &records, order.to.as_ref(), previous.as_deref()).await?,
+        ),
+    };
+    let run = shelf.create_run(unix_seconds())?;
+    let record = EvolveRecord {
+        run: run.clone(),
+        task: order.task,
+        reason: order.reason,
+        by: order.by,
+        force: order.force,
+        dry_run: order.dry_run,
+        began: unix_seconds(),
+        status: stage_transitions::first_stage(order.task),
+        stages: Vec::new(),
+        gate: None,
+        why: None,
+        log_tail: Vec::new(),
+        checks: Vec::new(),
+        image: image.clone(),
+        previous: previous.clone(),
+        body: None,
+        refused_ms: None,
+        receipt: Vec::new(),
+        besides: Vec::new(),
+        folder: site.charge.body.to_str().map(str::to_owned),
+        untold: match order.dry_run {
+            true => None,
+            false => {
+                git_repository::find_commit_obstacle(&settings.repo, site.charge.above.as_deref())
+                    .map(|why| sanitize::sanitize_sentence(&why))
+            }
+        },
+    };
+    let entry = RunJournalEntry {
+        run: run.clone(),
+        step: RunJournalStep::Preparing,
+        running: old.as_ref().is_some_and(|old| {
+            // One that crashes again and again is there to the engine, and one that it could not start is to run.
+            matches!(
+                old.phase,
+                ContainerPhase::Running | ContainerPhase::Restarting
+            ) || old.failed_to_start
+        }),
+        old: old.map(|found| found.id),
+        previous,
+        image,
+        expected: ExpectedState::default(),
+        proven: match (order.task, &watched) {
+            (Task::Evolve, Some(entry)) => post_deploy_watch::proven_image(entry, task_of(entry)),
+            _ => None,
+        },
+        after: watched.map(|before| {
+            Box::new(RunJournalEntry {
+                // Deeper it matters no more.
+                after: None,
+                rescues: before.rescues + u32::from(order.task == Task::Rescue),
+                ..before
+            })
+        }),
+        rescues: 0,
+    };
+    let begun = || -> Result<_> {
+        // First of all, so that whatever is written of the run has its end.
+        journal.write(&entry)?;
+        shelf.save_record(&record)?;
+        shelf.open_log(&run, site.charge.bounds.log)
+    };
+    let log = match begun() {
+        Ok(log) => log,
+        Err(error) => {
+            // A keeper that is started again undoes what can't be undone now.
+            if let Err(error) = journal.restore_previous(&entry) {
+                tracing::error!("taking back a run that has not begun: {error:#}");
+            }
+            shelf.discard_run(&run);
+            return Err(error.into());
+        }
+    };
+    if let Some(why) = &record.untold {
+        log.log(&format!("this run becomes no commit: {why}"));
+    }
+    // Without it, it can't be told later what has changed.
+    if let Err(error) = shelf.keep_before(&record) {
+        tracing::warn!("{error:#}");
+    }
+    shelf.set_active_run(Some(run));
+    Ok(RunExecutor {
+        settings: settings.clone(),
+        log,
+        site,
+        shelf: shelf.clone(),
+        journal,
+        record,
+        entry,
+        refusing: None,
+        at_rest: None,
+        robbed: None,
+        is_displaced: false,
+        stop: RunCancellation::default(),
+    })
+}
+
+fn deny_no_such_run(message: impl Into<String>) -> RunDenied {
+    let fault = ApiError::new(refusal::KEEPER_NO_SUCH_RUN, message);
+    RunDenied::Refused(fault.with_hint("`osctl evolve history` lists the runs"))
+}
+
+/// The image to go back to.
+async fn find_rollback_image(
+    site: &DeployTarget,
+    records: &[EvolveRecord],
+    to: Option<&EvolveRunId>,
+    present: Option<&str>,
+) -> std::result::Result<String, RunDenied> {
+    let image = match to {
+        Some(run) => {
+            let succeeded = |r: &&EvolveRecord| r.status == EvolveStage::Succeeded && !r.dry_run;
+            let mut worth = records.iter().filter(succeeded);
+            let found = worth.find(|r| r.run == *run);
+            let found =
+                found.ok_or_else(|| deny_no_such_run(format!("run `{run}` did not succeed")))?;
+            found.image.clone()
+        }
+        None => post_deploy_watch::image_before(records, present).cloned(),
+    };
+    first_kept(site, image.into_iter().collect()).await
+}
+
+/// The first of the images that the engine still has.
+async fn first_kept(
+    site: &DeployTarget,
+    images: Vec<String>,
+) -> std::result::Result<String, RunDenied> {
+    if images.is_empty() {
+        return Err(deny_no_such_run("there is no image before to go back to"));
+    }
+    for image in images {
+        if site.docker.find_image(&image).await?.is_some() {
+            return Ok(image);
+        }
+    }
+    Err(deny_no_such_run(
+        "the image to go back to is not kept any more",
+    ))
+}

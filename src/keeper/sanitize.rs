@@ -1,0 +1,185 @@
+//! What a container tells of itself, cut to what is worth keeping: whoever the agent is wrote it.
+
+use crate::protocol::cryo::ReceiptRow;
+use crate::protocol::evolve::inside::{EvolveCheck, NonVariableState, SessionReceipt};
+use crate::protocol::text_sanitizer::sanitize_text;
+
+/// Bytes that a verb inside may answer.
+const MAX_VERB_OUTPUT_BYTES: usize = 1 << 20;
+/// The same where every variable has a row.
+const MAX_ROWS_OUTPUT_BYTES: usize = 8 << 20;
+/// Bytes of what the next container has to live up to: an argument carries it, which Linux bounds.
+pub(super) const MAX_EXPECTED_BYTES: usize = 100 << 10;
+/// Characters of a sentence, and of a name.
+const MAX_REPORTED_SENTENCE_CHARS: usize = 2000;
+const MAX_REPORTED_NAME_CHARS: usize = 200;
+const MAX_REPORTED_CHECKS: usize = 256;
+const MAX_REPORTED_SESSIONS: usize = 64;
+const MAX_REPORTED_NON_VARIABLES: usize = 256;
+/// Rows of one session.
+const MAX_REPORTED_ROWS: usize = 1000;
+
+/// Bytes that the verb may answer.
+pub(super) fn max_output_bytes(verb: &str) -> usize {
+    match verb {
+        "quiesce" | "verify" => MAX_ROWS_OUTPUT_BYTES,
+        _ => MAX_VERB_OUTPUT_BYTES,
+    }
+}
+
+pub(super) fn sanitize_sentence(text: &str) -> String {
+    truncate_printable(text, MAX_REPORTED_SENTENCE_CHARS)
+}
+
+/// Those that did not pass come first where there are too many.
+pub(super) fn sanitize_checks(mut all: Vec<EvolveCheck>) -> Vec<EvolveCheck> {
+    if all.len() > MAX_REPORTED_CHECKS {
+        all.sort_by_key(|check| check.passed);
+        all.truncate(MAX_REPORTED_CHECKS);
+    }
+    let each = all.into_iter().map(|check| EvolveCheck {
+        name: truncate_printable(&check.name, MAX_REPORTED_NAME_CHARS),
+        detail: sanitize_sentence(&check.detail),
+        ..check
+    });
+    each.collect()
+}
+
+pub(super) fn sanitize_receipt(mut all: Vec<SessionReceipt>) -> Vec<SessionReceipt> {
+    all.truncate(MAX_REPORTED_SESSIONS);
+    all.into_iter().map(sanitize_session).collect()
+}
+
+fn sanitize_session(mut kept: SessionReceipt) -> SessionReceipt {
+    let beyond = kept.rows.len().saturating_sub(MAX_REPORTED_ROWS);
+    kept.rows.truncate(MAX_REPORTED_ROWS);
+    let more = (beyond > 0).then(|| format!("{beyond} more are not listed"));
+    let why: Vec<String> = kept.why.into_iter().chain(more).collect();
+    let rows = kept.rows.into_iter().map(|row| ReceiptRow {
+        name: truncate_printable(&row.name, MAX_REPORTED_NAME_CHARS),
+        kind: truncate_printable(&row.kind, MAX_REPORTED_NAME_CHARS),
+        why: row
+            .why
+            .as_deref()
+            .map(|why| truncate_printable(why, MAX_REPORTED_NAME_CHARS)),
+        ..row
+    });
+    SessionReceipt {
+        session: truncate_printable(&kept.session, MAX_REPORTED_NAME_CHARS),
+        rows: rows.collect(),
+        why: (!why.is_empty()).then(|| sanitize_sentence(&why.join("; "))),
+        by: kept.by,
+    }
+}
+
+/// What the old container said, but for what the new one has `found` of it.
+pub(super) fn merge_non_variables(
+    told: Vec<NonVariableState>,
+    found: Vec<NonVariableState>,
+) -> Vec<NonVariableState> {
+    let is_found = |one: &NonVariableState| found.iter().any(|other| other.what == one.what);
+    let mut all: Vec<NonVariableState> = told.into_iter().filter(|one| !is_found(one)).collect();
+    all.extend(found);
+    all.sort_by(|a, b| a.what.cmp(&b.what));
+    all.truncate(MAX_REPORTED_NON_VARIABLES);
+    let each = all.into_iter().map(|one| NonVariableState {
+        what: truncate_printable(&one.what, MAX_REPORTED_NAME_CHARS),
+        detail: sanitize_sentence(&one.detail),
+        ..one
+    });
+    each.collect()
+}
+
+fn truncate_printable(text: &str, most: usize) -> String {
+    match text.char_indices().nth(most) {
+        Some((end, _)) => format!("{}…", sanitize_text(&text[..end])),
+        None => sanitize_text(text),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{
+        MAX_REPORTED_CHECKS, MAX_REPORTED_NON_VARIABLES, merge_non_variables, sanitize_checks,
+        sanitize_receipt, sanitize_sentence,
+    };
+    use crate::protocol::cryo::{CryoVerdict, ReceiptRow};
+    use crate::protocol::evolve::inside::{EvolveCheck, KeptBy, NonVariableState, SessionReceipt};
+
+    #[test]
+    fn a_sentence_is_short_and_no_command_to_a_terminal() {
+        assert_eq!(sanitize_sentence("it is `so`"), "it is `so`");
+        assert_eq!(sanitize_sentence("\x1b[2J"), "\\u{1b}[2J");
+        let long = sanitize_sentence(&"ä".repeat(5000));
+        assert_eq!(long.chars().count(), 2001);
+        assert!(long.ends_with("ä…"));
+    }
+
+    #[test]
+    fn of_too_many_checks_those_that_failed_are_kept() {
+        let check = |n: usize| EvolveCheck {
+            name: n.to_string(),
+            passed: n != 999,
+            detail: "x".repeat(3000),
+            ms: 0.0,
+        };
+        let kept = sanitize_checks((0..1000).map(check).collect());
+        assert_eq!(
+            (kept.len(), kept[0].name.as_str()),
+            (MAX_REPORTED_CHECKS, "999")
+        );
+        assert!(kept.iter().all(|check| check.detail.len() < 2100));
+        let few = sanitize_checks((0..3).map(check).collect());
+        assert_eq!(few[2].name, "2");
+    }
+
+    #[test]
+    fn what_of_a_receipt_is_not_kept_is_told() {
+        let row = ReceiptRow {
+            name: "x".into(),
+            verdict: CryoVerdict::Saved,
+            kind: "int".into(),
+            bytes: 1,
+            why: None,
+        };
+        let whole = SessionReceipt {
+            session: "s".repeat(500),
+            by: KeptBy::Objects,
+            rows: vec![row; 1003],
+            why: Some("so".into()),
+        };
+        let kept = sanitize_receipt(vec![whole; 100]);
+        assert_eq!((kept.len(), kept[0].rows.len()), (64, 1000));
+        assert_eq!(kept[0].why.as_deref(), Some("so; 3 more are not listed"));
+        assert_eq!(kept[0].session.chars().count(), 201);
+    }
+
+    #[test]
+    fn what_the_new_container_has_found_counts_and_what_ended_is_still_told() {
+        let told = |what: &str, kept: bool, detail: &str| NonVariableState {
+            what: what.into(),
+            kept,
+            detail: detail.into(),
+        };
+        let before = vec![
+            told("shell:default", true, "it is in `/a`"),
+            told("job:default", false, "`sleep` ends"),
+            told("job:default", false, "`make` ends"),
+        ];
+        let found = vec![told("shell:default", false, "it begins\x1b anew")];
+        let all = merge_non_variables(before, found);
+        let told: Vec<_> = all.iter().map(|b| (b.what.as_str(), b.kept)).collect();
+        let expected = [
+            ("job:default", false),
+            ("job:default", false),
+            ("shell:default", false),
+        ];
+        assert_eq!(told, expected);
+        assert!(all[2].detail.contains("\\u{1b}"), "{all:?}");
+        let many = vec![all[0].clone(); 1000];
+        assert_eq!(
+            merge_non_variables(many, Vec::new()).len(),
+            MAX_REPORTED_NON_VARIABLES
+        );
+    }
+}

@@ -1,0 +1,400 @@
+//! What of the engine belongs to the instance, and how the keeper speaks to what runs there.
+
+use super::retry_policy::is_away;
+use super::run_log::RunLog;
+use super::sanitize;
+use crate::engine::{
+    Container, ContainerPhase, Docker, EngineProgress, LogOptions, OWNER_LABEL, SPEC_DIGEST_LABEL,
+    set_spec_digest,
+};
+use crate::error::{Error, Result};
+use crate::protocol::evolve::inside::EvolveResumed;
+use crate::protocol::evolve::{DeployConfig, EvolveRunId, KEEPER_SOCKET_FOLDER, portless_network};
+use crate::protocol::spec::{ContainerRestartPolicy, ContainerSpec, Mount, Volume};
+use anyhow::{Context, bail};
+use serde::de::DeserializeOwned;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// The binary in every body.
+const TARGET_OSCTL_PATH: &str = "/opt/osctl/bin/osctl";
+/// What part of the instance a container is, where it is not the instance itself.
+const CONTAINER_PART_LABEL: &str = "osctl.part";
+const TRIAL_PART: &str = "trial";
+/// Which run brought a container.
+const RUN_LABEL: &str = "osctl.run";
+/// Where a trial finds the state that it may look at.
+pub(super) const TRIAL_STATE_FOLDER: &str = "/run/os-before";
+/// Between two looks.
+const TARGET_HEALTH_INTERVAL: Duration = Duration::from_millis(50);
+/// Lines of a container's log that explain its end.
+const MAX_TARGET_LOG_LINES: usize = 20;
+
+/// One instance in its engine.
+#[derive(Debug, Clone)]
+pub(super) struct DeployTarget {
+    pub(super) docker: Docker,
+    pub(super) charge: Arc<DeployConfig>,
+}
+
+/// How the companion in a container stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum TargetHealth {
+    Healthy,
+    Unhealthy,
+    /// It gives no answer.
+    Silent,
+}
+
+impl DeployTarget {
+    pub(super) fn container_name(&self) -> &str {
+        &self.charge.spec.name
+    }
+
+    pub(super) fn trial_name(&self) -> String {
+        format!("{}.trial", self.container_name())
+    }
+
+    /// The name of one of the instance's images.
+    pub(super) fn image_tag(&self, what: &str) -> String {
+        format!("{}:{what}", self.charge.image)
+    }
+
+    fn owns_container(&self, container: &Container) -> bool {
+        container.labels.get(OWNER_LABEL) == Some(&self.charge.instance)
+    }
+
+    /// A container of the instance, by its name or id.
+    ///
+    /// # Errors
+    /// When it is there and somebody else's.
+    pub(super) async fn find_container(&self, name: &str) -> Result<Option<Container>> {
+        match self.docker.inspect(name).await? {
+            Some(found) if !self.owns_container(&found) => Err(Error::Foreign {
+                what: "container",
+                name: name.into(),
+            }
+            .into()),
+            // Its removal was cut off: there is nothing in it to go on with.
+            Some(found) if found.phase == ContainerPhase::Dead => {
+                self.docker.remove(&found.id).await?;
+                Ok(None)
+            }
+            found => Ok(found),
+        }
+    }
+
+    /// Whether that run brought the container.
+    pub(super) fn is_of(&self, container: &Container, run: &EvolveRunId) -> bool {
+        container.labels.get(RUN_LABEL).map(String::as_str) == Some(run.as_str())
+    }
+
+    /// The instance's container running that image, as the host would have made it.
+    pub(super) fn successor_spec(&self, image: &str, run: &EvolveRunId) -> Result<ContainerSpec> {
+        let mut spec = self.charge.spec.clone();
+        spec.image = image.into();
+        set_spec_digest(&mut spec, &self.charge.passing)?;
+        spec.labels.insert(RUN_LABEL.into(), run.to_string());
+        Ok(spec)
+    }
+
+    /// A container beside it: no ports, no way to the keeper or the engine, data to throw away, and
+    /// what the instance has read-only. Only the mounts' own roots are bound: what lies beneath them may
+    /// be links of the agent's, which the engine would follow on the host.
+    pub(super) fn trial_spec(&self, image: &str, run: Option<&EvolveRunId>) -> ContainerSpec {
+        let mut spec = self.charge.spec.clone();
+        spec.name = self.trial_name();
+        spec.image = image.into();
+        spec.ports.clear();
+        let volumes = std::mem::take(&mut spec.volumes);
+        spec.restart = ContainerRestartPolicy::Never;
+        spec.stop_timeout = 1;
+        spec.labels.remove(SPEC_DIGEST_LABEL);
+        spec.labels
+            .insert(CONTAINER_PART_LABEL.into(), TRIAL_PART.into());
+        spec.labels
+            .extend(run.map(|run| (RUN_LABEL.to_owned(), run.to_string())));
+        for mount in std::mem::take(&mut spec.mounts) {
+            let seen = in_trial(&mount.container);
+            spec.mounts.extend(seen.at.map(|place| Mount {
+                container: place.into(),
+                read_only: true,
+                ..mount.clone()
+            }));
+            spec.volumes
+                .extend(seen.thrown_away.then(|| thrown_away(mount.container)));
+        }
+        for volume in volumes {
+            let seen = in_trial(&volume.container);
+            spec.volumes.extend(seen.at.map(|place| Volume {
+                container: place.into(),
+                read_only: true,
+                ..volume.clone()
+            }));
+            spec.volumes
+                .extend(seen.thrown_away.then(|| thrown_away(volume.container)));
+        }
+        spec
+    }
+
+    /// Removes what an earlier trial left.
+    pub(super) async fn remove_trial(&self) -> Result<()> {
+        let name = self.trial_name();
+        if self.find_container(&name).await?.is_some() {
+            self.docker.remove(&name).await?;
+        }
+        Ok(())
+    }
+
+    /// The one JSON document that a hidden verb of `osctl` in a container prints.
+    ///
+    /// # Errors
+    /// When it prints none within the time, with what it said instead.
+    pub(super) async fn exec_verb<A: DeserializeOwned>(
+        &self,
+        container: &str,
+        verb: &[&str],
+        limit: Duration,
+    ) -> Result<A> {
+        let words = [&[TARGET_OSCTL_PATH][..], verb].concat();
+        let what = format!("`osctl {}`", verb.first().unwrap_or(&""));
+        let longest = sanitize::max_output_bytes(verb.first().unwrap_or(&""));
+        let mut answer = Vec::new();
+        let mut each = |bytes: &[u8]| {
+            answer.extend_from_slice(bytes);
+            match answer.len() > longest {
+                true => bail!("{what} answers without an end"),
+                false => Ok(()),
+            }
+        };
+        let asked = self.docker.exec(container, &words, &mut each);
+        let Ok(asked) = tokio::time::timeout(limit, asked).await else {
+            bail!("{what} gave no answer within {} s", limit.as_secs());
+        };
+        let output = asked?;
+        if output.code != 0 {
+            let said = output.stderr.trim();
+            bail!("{what} ended with exit code {}: {said}", output.code);
+        }
+        serde_json::from_slice(&answer)
+            .with_context(|| format!("{what} answers what it should not"))
+    }
+
+    /// Whether the companion answers, and well.
+    pub(super) async fn probe_health(&self, container: &str) -> Result<TargetHealth> {
+        let mut nothing = |_: &[u8]| Ok(());
+        let asked = self
+            .docker
+            .exec(container, &[TARGET_OSCTL_PATH, "health"], &mut nothing);
+        match tokio::time::timeout(Duration::from_secs(10), asked).await {
+            Ok(Ok(output)) => Ok(match output.code {
+                0 => TargetHealth::Healthy,
+                1 => TargetHealth::Unhealthy,
+                _ => TargetHealth::Silent,
+            }),
+            Ok(Err(e)) if matches!(e.downcast_ref(), Some(Error::EngineLost { .. })) => Err(e),
+            _ => Ok(TargetHealth::Silent),
+        }
+    }
+
+    /// Waits until the companion is healthy.
+    ///
+    /// # Errors
+    /// When the container ends instead, with its last words in the log, or it takes too long.
+    pub(super) async fn until_healthy(
+        &self,
+        container: &str,
+        limit: Duration,
+        log: &RunLog,
+    ) -> Result<()> {
+        let begin = Instant::now();
+        loop {
+            if self.probe_health(container).await? == TargetHealth::Healthy {
+                return Ok(());
+            }
+            self.check_runs(container, log).await?;
+            if begin.elapsed() > limit {
+                self.last_words(container, log).await;
+                bail!("it was not healthy within {} s", limit.as_secs());
+            }
+            tokio::time::sleep(TARGET_HEALTH_INTERVAL).await;
+        }
+    }
+
+    /// # Errors
+    /// When the container has ended, or the engine has started it again.
+    pub(super) async fn check_runs(&self, container: &str, log: &RunLog) -> Result<()> {
+        let why = match self.find_container(container).await? {
+            Some(found) if found.restarts > 0 || found.exit.is_some() => found
+                .exit
+                .unwrap_or_else(|| "it ended and was started again".into()),
+            Some(_) => return Ok(()),
+            None => "it is gone".into(),
+        };
+        self.last_words(container, log).await;
+        bail!("{why}")
+    }
+
+    /// What the container wrote last.
+    pub(super) async fn last_words(&self, container: &str, log: &RunLog) {
+        let options = LogOptions {
+            follow: false,
+            tail: Some(MAX_TARGET_LOG_LINES),
+        };
+        let mut each = |line: &str| {
+            log.log(line);
+            Ok(())
+        };
+        // Why it ended is worth more than why its log can't be read.
+        let _ = self.docker.logs(container, options, &mut each).await;
+    }
+
+    /// A network that publishes no ports, for a container whose ports another program has.
+    fn portless_network(&self) -> Option<String> {
+        let network = self.charge.spec.network.as_ref();
+        network.map(|network| portless_network(network))
+    }
+
+    /// Starts a container on a network that publishes no ports: it works, and its ports follow when they are free.
+    ///
+    /// # Errors
+    /// When the engine refuses that, too.
+    pub(super) async fn start_without_ports(&self, container: &Container) -> Result<()> {
+        let (Some(network), Some(portless)) = (&self.charge.spec.network, self.portless_network())
+        else {
+            bail!("it has no network that it could do without");
+        };
+        if self.docker.keeps_ports() {
+            bail!("this engine starts no container without its ports");
+        }
+        let owner = BTreeMap::from([(OWNER_LABEL.to_owned(), self.charge.instance.clone())]);
+        let docker = &self.docker;
+        docker.ensure_internal_network(&portless, &owner).await?;
+        docker.leave_network(&container.id, network).await?;
+        docker.join_network(&container.id, &portless).await?;
+        docker.start(&container.id).await
+    }
+
+    /// Puts a container back on its network, with its ports, unless it has them.
+    ///
+    /// # Errors
+    /// When the engine refuses, as it does when a program has taken a port meanwhile.
+    pub(super) async fn restore_network(&self, container: &Container) -> Result<()> {
+        self.join_with_ports(container).await?;
+        if let Some(portless) = self.portless_network()
+            && container.networks.contains(&portless)
+        {
+            self.docker.leave_network(&container.id, &portless).await?;
+            let owner = (OWNER_LABEL, self.charge.instance.as_str());
+            self.docker.remove_network(&portless, owner).await?;
+        }
+        Ok(())
+    }
+
+    async fn join_with_ports(&self, container: &Container) -> Result<()> {
+        let Some(network) = &self.charge.spec.network else {
+            return Ok(());
+        };
+        match (
+            container.networks.contains(network),
+            self.lacks_ports(container),
+        ) {
+            (true, false) => return Ok(()),
+            // The engine counts one to its network that was refused a port.
+            (true, true) => self.docker.leave_network(&container.id, network).await?,
+            (false, _) => {}
+        }
+        self.docker.join_network(&container.id, network).await?;
+        let found = self.find_container(&container.id).await?;
+        match found.is_some_and(|found| self.lacks_ports(&found)) {
+            true => bail!("the engine does not publish its ports"),
+            false => Ok(()),
+        }
+    }
+
+    /// The same where somebody had a port: an engine that fails at it may leave the container's network
+    /// half made, so that all is tried with another container first. One that can't have it as it is gets
+    /// it by being started again, with what it has stored; whether that was so.
+    ///
+    /// # Errors
+    /// When somebody has a port still.
+    pub(super) async fn reach_again(
+        &self,
+        container: &Container,
+        before_end: impl FnOnce() -> Result<()>,
+    ) -> Result<bool> {
+        if !self.lacks_ports(container) {
+            return self.restore_network(container).await.map(|()| false);
+        }
+        let mut probe = self.trial_spec(&container.image, None);
+        probe.ports.clone_from(&container.ports);
+        self.remove_trial().await?;
+        let free = self.docker.create_and_start(&probe).await;
+        self.remove_trial().await?;
+        free?;
+        match self.restore_network(container).await {
+            Ok(()) => Ok(false),
+            Err(error) if is_away(&error) => Err(error),
+            Err(error) => {
+                tracing::warn!("it is started again: {error:#}");
+                // Whatever cuts it between the two, it is known to be started.
+                before_end()?;
+                self.docker.stop(&container.id).await?;
+                let ended = self.find_container(&container.id).await?;
+                if let Some(ended) = &ended {
+                    self.restore_network(ended).await?;
+                }
+                self.docker.start(&container.id).await?;
+                Ok(true)
+            }
+        }
+    }
+
+    /// One that has ended has none, which is as it should be.
+    fn lacks_ports(&self, container: &Container) -> bool {
+        let is_alive = matches!(
+            container.phase,
+            ContainerPhase::Running | ContainerPhase::Paused
+        );
+        is_alive && !container.has_ports && !self.docker.keeps_ports()
+    }
+
+    /// Requests are answered again.
+    pub(super) async fn resume_requests(&self, container: &str) -> Result<()> {
+        let limit = Duration::from_secs(30);
+        let resumed: EvolveResumed = self
+            .exec_verb(container, &["resume", "--json"], limit)
+            .await?;
+        match resumed.resumed {
+            true => Ok(()),
+            false => bail!("the companion does not go on"),
+        }
+    }
+}
+
+/// What a trial has of what the instance has at a place.
+struct TrialMountView<'a> {
+    /// Where it can be read.
+    at: Option<&'a str>,
+    /// Whether there is room of the trial's own in its place.
+    thrown_away: bool,
+}
+
+fn in_trial(place: &str) -> TrialMountView<'_> {
+    let (at, thrown_away) = match place {
+        "/data" => (Some(TRIAL_STATE_FOLDER), true),
+        "/root/host" => (None, true),
+        "/var/run/docker.sock" | KEEPER_SOCKET_FOLDER => (None, false),
+        other => (Some(other), false),
+    };
+    TrialMountView { at, thrown_away }
+}
+
+fn thrown_away(container: String) -> Volume {
+    Volume {
+        name: None,
+        container,
+        read_only: false,
+    }
+}
