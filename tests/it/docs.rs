@@ -54,7 +54,7 @@ impl Page {
                 Event::End(TagEnd::Heading(_)) => {
                     let name = anchor(&heading.take().unwrap_or_default());
                     let earlier = headings.entry(name.clone()).or_default();
-                    page.anchors.insert(match earlier {
+                    page.anchors.insert(match *earlier {
                         0 => name,
                         number => format!("{name}-{number}"),
                     });
