@@ -19,7 +19,7 @@ PICTURE = FOLDER / "session.svg"
 
 COMMANDS = [
     "osctl exec --session demo 'import numpy as np; data = np.arange(10**6)'",
-    "osctl exec --session demo 'data.sum()'",
+    "osctl exec --session demo 'int(data.sum())'",
     "osctl shell --session demo 'cd /repo && pwd'",
     "osctl cryo store --session demo",
     "osctl mcp list",
@@ -46,8 +46,10 @@ def record() -> str:
     subprocess.run(["osctl", "reset", "--session", "demo"], capture_output=True, check=False)
     shown = []
     for command in COMMANDS:
-        ran = subprocess.run(command, shell=True, capture_output=True, text=True, check=True)
-        shown.append(f"{PROMPT}{command}\n{ran.stdout}")
+        output = subprocess.run(
+            command, shell=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=True
+        ).stdout
+        shown.append(f"{PROMPT}{command}\n{output}")
     return "".join(shown)
 
 
