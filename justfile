@@ -37,12 +37,11 @@ long:
 
 # Start an instance of this checkout
 up name="dev":
-    cargo build --locked
-    target/debug/osctl --instance {{name}} up --auto-ports --yes
+    cargo run --locked -- --instance {{name}} up --auto-ports --yes
 
 # Remove that instance with its state
 purge name="dev":
-    target/debug/osctl --instance {{name}} down --purge --yes
+    cargo run --locked -- --instance {{name}} down --purge --yes
 
 # Run a benchmark: kernel, desktop or evolve
 bench name *filter:
