@@ -31,6 +31,7 @@ mod desktop_memory;
 mod desktop_page;
 mod desktop_person;
 mod desktop_vnc;
+mod docs;
 mod durable_runs;
 mod embedded;
 mod evolve;
@@ -239,6 +240,7 @@ fn lanes() -> Vec<Lane> {
     let own = Lane::new("own instances")
         .share([
             laws::trials(),
+            docs::trials(),
             hostile_companion::trials(),
             hostile_keeper::trials(),
             hostile_bridge::trials(),

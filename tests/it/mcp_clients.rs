@@ -16,7 +16,7 @@ use std::sync::OnceLock;
 
 trials![
     mcps_typescript_client_does_real_work,
-    the_readmes_examples_in_python_do_what_they_say,
+    the_documented_examples_in_python_do_what_they_say,
     the_conformance_suites_say_the_same_through_the_hub,
     the_tests_of_mcp_in_python_are_clean,
 ];
@@ -74,11 +74,11 @@ fn mcps_typescript_client_does_real_work() {
     assert!(ran.stdout.contains("# pass 7"), "{ran:?}");
 }
 
-fn the_readmes_examples_in_python_do_what_they_say() {
-    let (home, readme) = (servers(), fs::read_to_string("README.md").unwrap());
+fn the_documented_examples_in_python_do_what_they_say() {
+    let (home, page) = (servers(), fs::read_to_string("docs/guide/mcp.md").unwrap());
     let hub = home.hub();
     home.ok(["exec", "open('/root/host/readme.txt', 'w').close()"]);
-    let blocks: Vec<&str> = readme.split("```python\n").skip(1).collect();
+    let blocks: Vec<&str> = page.split("```python\n").skip(1).collect();
     assert!(blocks.len() >= 2, "mcp's client and the Agents SDK");
     for block in blocks {
         let (code, _) = block.split_once("```").unwrap();
