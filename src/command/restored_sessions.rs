@@ -55,7 +55,8 @@ impl SessionStatus {
                 };
                 let is_less = from.lost_count > 0
                     || from.runs_after.is_none_or(|runs| runs > 0)
-                    || !from.skipped.is_empty();
+                    || !from.skipped.is_empty()
+                    || !from.warnings.is_empty();
                 let words = from.describe();
                 (
                     format!("session `{name}`: {count} back from {words}"),
@@ -80,6 +81,13 @@ impl SessionStatus {
             (None, KernelState::Kept) => return None,
         };
         Some(told)
+    }
+
+    /// Whether variables are lost that the store had called saved, or a recipe.
+    pub(super) fn has_unexpected_loss(&self) -> bool {
+        self.restored_from
+            .as_ref()
+            .is_some_and(|from| from.lost_unexpectedly > 0)
     }
 
     /// What `osctl status` says of it.

@@ -1,9 +1,10 @@
 //! `osctl up`: from nothing to a healthy `os-host`.
 
+use super::restored_sessions::SessionStatus;
 use super::{CommandContext, restored_sessions};
 use crate::config::{Config, ConfigSource};
 use crate::engine::Engine;
-use crate::error::{Error, Result, VerbOutcome};
+use crate::error::{EXIT_NO, Error, Result, VerbOutcome};
 use crate::host::applied_settings::SettingChanges;
 use crate::host::autorun::{self, AutorunScan};
 use crate::host::client::CompanionClient;
@@ -369,5 +370,11 @@ pub(super) async fn wait_and_report(
         restored_sessions::report_sessions(&sessions, cx);
     }
     let outcome = "was restarted and is healthy; its files stay";
-    report_instance(cx, &engine, record, &resolved.config, outcome).await
+    let reported = report_instance(cx, &engine, record, &resolved.config, outcome).await?;
+    let has_loss = sessions.iter().any(SessionStatus::has_unexpected_loss);
+    Ok(if has_loss {
+        VerbOutcome::Code(EXIT_NO)
+    } else {
+        reported
+    })
 }

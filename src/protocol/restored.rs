@@ -37,6 +37,9 @@ pub(crate) struct RestoredFrom {
     /// Newer generations that could not be reloaded.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) skipped: Vec<SkippedGeneration>,
+    /// What may differ although it is not lost: files of imported modules that have changed since. The first 50.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) warnings: Vec<String>,
 }
 
 /// A variable that did not come back.
@@ -83,6 +86,9 @@ impl RestoredFrom {
         }
         for SkippedGeneration { generation, why } in &self.skipped {
             words += &format!("; generation {generation} could not be reloaded: {why}");
+        }
+        for warning in self.warnings.iter().take(MAX_LOSSES_IN_WORDS) {
+            words += &format!("; {warning}");
         }
         words
     }
@@ -149,7 +155,10 @@ mod tests {
             lost_unexpectedly: 0,
             lost: Vec::new(),
             skipped: Vec::new(),
+            warnings: vec!["`lib.py` has changed".into()],
         };
+        assert!(from.describe().ends_with("; `lib.py` has changed"));
+        from.warnings.clear();
         let words = "`default` generation 4, stored 0 s ago; 2 runs came after it";
         assert_eq!(from.describe(), words);
         from.runs_after = Some(1);

@@ -58,6 +58,7 @@ fn campaign(blocks: usize) {
         values: BTreeMap::new(),
         read: 0,
         times: BTreeMap::new(),
+        moments: (0, 0),
         began: Instant::now(),
         step: 0,
     };
@@ -91,6 +92,8 @@ struct Campaign<'a> {
     /// Bytes of the lines that were read.
     read: u64,
     times: BTreeMap<Kind, Vec<Duration>>,
+    /// Faults that came at their moment, of all.
+    moments: (usize, usize),
     began: Instant,
     step: usize,
 }
@@ -120,7 +123,8 @@ impl Campaign<'_> {
             later,
             ..
         } = fault;
-        self.load.wait_for(moment);
+        self.moments.0 += usize::from(self.load.wait_for(moment));
+        self.moments.1 += 1;
         thread::sleep(later);
         let begin = Instant::now();
         let sessions = [SHARED, STORED].map(|name| {
@@ -352,6 +356,10 @@ impl Campaign<'_> {
                 agree(end.is_some(), || format!("it has no end: {reply}"))?;
             }
         }
+        let (met, all) = self.moments;
+        agree(met * 10 > all * 9, || {
+            format!("{met} of {all} faults came at their moment")
+        })?;
         self.check(usize::MAX)
     }
 

@@ -138,13 +138,17 @@ impl<'a> Load<'a> {
         self.is_over.load(Ordering::Relaxed)
     }
 
-    /// Waits for a moment, which may not come while nothing works.
-    pub(crate) fn wait_for(&self, moment: Moment) {
+    /// Waits for a moment, which may not come while nothing works; whether it came.
+    pub(crate) fn wait_for(&self, moment: Moment) -> bool {
         let begin = Instant::now();
         let is_on = || self.on[moment as usize].load(Ordering::Relaxed) > 0;
-        while moment != Moment::Any && !is_on() && begin.elapsed() < Duration::from_secs(2) {
+        while begin.elapsed() < Duration::from_secs(2) {
+            if moment == Moment::Any || is_on() {
+                return true;
+            }
             thread::sleep(Duration::from_millis(1));
         }
+        false
     }
 
     fn enter(&self, moment: Moment) -> OnItsWay<'_> {

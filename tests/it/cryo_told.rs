@@ -17,6 +17,7 @@ trials![
     a_restore_names_its_generation_and_the_runs_after_it,
     a_kernel_that_dies_with_a_reload_is_followed_by_one_that_tries_it_once_more,
     a_restart_says_what_came_back,
+    a_restart_ends_with_one_when_what_was_saved_is_lost,
     a_store_that_is_killed_keeps_its_number,
 ];
 
@@ -315,6 +316,41 @@ fn a_restart_says_what_came_back() {
         "{ran:?}"
     );
     assert_eq!(home.api().exec("a")["result"], "2");
+}
+
+fn a_restart_ends_with_one_when_what_was_saved_is_lost() {
+    let home = shared();
+    let api = home.api();
+    assert_eq!(api.post("/reset", &json!({})).status, 200);
+    let module = home.files().join("toldlib.py");
+    fs::write(&module, "class C:\n    n = 1\n").unwrap();
+    let code =
+        "import sys; sys.path.append('/root/host'); import toldlib; c = toldlib.C(); d = [1]";
+    assert_eq!(api.exec(code)["status"], "completed");
+    // What is of another version than it was is told, and is no loss.
+    fs::write(&module, "class C:\n    n = 22\n").unwrap();
+    let ran = home.ok(["restart"]);
+    let words = "`/root/host/toldlib.py` has changed since it was imported";
+    assert!(ran.stderr.contains(words), "{ran:?}");
+    let status = home.api().get("/status").json();
+    assert!(
+        status["restored_from"]["warnings"][0]
+            .as_str()
+            .is_some_and(|told| told == words),
+        "{status}"
+    );
+    fs::remove_file(&module).unwrap();
+    let ran = home.run(["restart"]);
+    assert_eq!(ran.code, 1, "{ran:?}");
+    for words in ["2 lost: ", "`c` (", "`toldlib` (", "is healthy"] {
+        assert!(format!("{ran:?}").contains(words), "{words}: {ran:?}");
+    }
+    let reply = home.api().exec("d");
+    assert_eq!(reply["result"], "[1]");
+    let listed = home.ok(["cryo", "list"]).stdout;
+    let columns: Vec<&str> = listed.lines().nth(1).unwrap().split_whitespace().collect();
+    assert!(columns.contains(&"2"), "{listed}");
+    assert_eq!(home.api().post("/reset", &json!({})).status, 200);
 }
 
 /// The kernel at any moment of a store, and at last the container: what was acknowledged is what is found.

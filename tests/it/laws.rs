@@ -21,13 +21,13 @@ trials![
 
 /// A source file: its path beneath `src`, and its code without tests and comments.
 #[derive(Debug)]
-struct Source {
-    path: String,
-    code: String,
+pub(crate) struct Source {
+    pub(crate) path: String,
+    pub(crate) code: String,
     lines: usize,
 }
 
-fn sources() -> Vec<Source> {
+pub(crate) fn sources() -> Vec<Source> {
     let mut found = Vec::new();
     collect(Path::new("src"), &mut found);
     assert!(found.len() > 30, "the scan reads the wrong folder");

@@ -85,6 +85,7 @@ mod mcp_words;
 mod memory;
 mod middle;
 mod mutations;
+mod names;
 mod npm;
 mod older_companion;
 mod packages;
@@ -240,6 +241,7 @@ fn lanes() -> Vec<Lane> {
     let own = Lane::new("own instances")
         .share([
             laws::trials(),
+            names::trials(),
             docs::trials(),
             hostile_companion::trials(),
             hostile_keeper::trials(),

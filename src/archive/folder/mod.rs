@@ -9,7 +9,7 @@ mod path_based;
 mod unix;
 
 #[cfg(not(unix))]
-pub(crate) use path_based::{Folder, settle};
+pub(crate) use path_based::{Folder, set_mode_and_mtime};
 #[cfg(unix)]
 pub(crate) use unix::{Folder, set_mode_and_mtime};
 

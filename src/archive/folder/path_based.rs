@@ -1,6 +1,6 @@
 //! Folders as paths, on systems whose descriptors can't be walked.
 
-use super::Look;
+use super::EntryStat;
 use crate::protocol::files::{EntryKind, Mtime};
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File, Metadata, OpenOptions};
@@ -40,12 +40,12 @@ impl Folder {
         Ok(names)
     }
 
-    pub(crate) fn stat(&self, name: &OsStr) -> io::Result<Look> {
-        Ok(Look::from(&fs::symlink_metadata(self.0.join(name))?))
+    pub(crate) fn stat(&self, name: &OsStr) -> io::Result<EntryStat> {
+        Ok(EntryStat::from(&fs::symlink_metadata(self.0.join(name))?))
     }
 
-    pub(crate) fn look_here(&self) -> io::Result<Look> {
-        Ok(Look::from(&fs::metadata(&self.0)?))
+    pub(crate) fn look_here(&self) -> io::Result<EntryStat> {
+        Ok(EntryStat::from(&fs::metadata(&self.0)?))
     }
 
     pub(crate) fn read_link(&self, name: &OsStr) -> io::Result<Vec<u8>> {
@@ -125,7 +125,7 @@ pub(crate) fn set_mode_and_mtime(file: &File, _: u32, mtime: Option<Mtime>) -> i
     file.set_modified(second + Duration::from_nanos(mtime.nanos.into()))
 }
 
-impl From<&Metadata> for Look {
+impl From<&Metadata> for EntryStat {
     fn from(found: &Metadata) -> Self {
         let kind = match found.file_type() {
             t if t.is_dir() => EntryKind::Folder,
@@ -153,7 +153,7 @@ impl From<&Metadata> for Look {
     }
 }
 
-impl Look {
+impl EntryStat {
     pub(crate) fn stat_path(path: &Path) -> io::Result<Self> {
         Ok(Self::from(&fs::metadata(path)?))
     }

@@ -54,6 +54,8 @@ pub(crate) fn describe_restored(
     let lost_count = lost.len() as u64;
     let unexpected = lost.iter().filter(|lost| lost.was_saved).count() as u64;
     lost.truncate(MAX_NAMED_LOSSES);
+    let warnings = answer["warnings"].as_array().into_iter().flatten();
+    let warnings = warnings.filter_map(|warning| warning.as_str().map(str::to_owned));
     let since = manifest
         .runs
         .and_then(|runs| runs_since(counts, &manifest.session, runs, manifest.created));
@@ -68,6 +70,7 @@ pub(crate) fn describe_restored(
         lost_unexpectedly: unexpected,
         lost,
         skipped: Vec::new(),
+        warnings: warnings.take(MAX_NAMED_LOSSES).collect(),
     })
 }
 
