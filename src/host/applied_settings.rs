@@ -1,6 +1,7 @@
-//! What an instance's container was last made with, as its record keeps it, and what another `up` would change.
+//! The settings with which `up` last created an instance's container, as the instance's record stores them, and the
+//! changes that another `up` would make.
 //!
-//! Values of the environment may be secret: their digests are recorded.
+//! Values of environment variables may be secret: the record holds their digests.
 
 use super::secrets::sha256_fingerprint;
 use crate::config::{ConfigSource, PortsConfig, ResolvedConfig};

@@ -1,5 +1,5 @@
-//! Folders, and files with holes, as archives over the companion's API. One that was cut is taken up
-//! where it was, in the middle of a file too, as long as what was sent before is what it was.
+//! Transfer of folders, and of files with holes, as archives over the companion's API. An interrupted transfer resumes
+//! where it stopped, also in the middle of a file, if the part already sent is unchanged.
 
 use super::client::CompanionClient;
 use super::download::DownloadWriter;

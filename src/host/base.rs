@@ -1,5 +1,5 @@
-//! The images that bodies start from. The base is pulled, or made of Debian's packages where no registry answers. The
-//! published image of the Dockerfile's stage `ground` is pulled by its digest, and takes the place of that stage.
+//! The images that bodies start from. osctl pulls the base, or builds it from Debian packages when no registry answers.
+//! osctl pulls the published image of the Dockerfile stage `ground` by its digest, and uses it in place of that stage.
 
 use super::folders::Folders;
 use super::provision::{

@@ -1,7 +1,7 @@
-//! Answers of the companion, read within bounds. The agent can replace the companion, and an answer without an end
-//! must not take the memory of the host.
+//! Bounded reads of the companion's responses. The agent can replace the companion, and an endless response must not
+//! exhaust the memory of the host.
 //!
-//! Nothing else of `host/` reads a body: what is streamed to a file or a terminal passes piece by piece.
+//! No other module of `host/` reads a whole body: data streamed to a file or a terminal passes chunk by chunk.
 
 use crate::protocol::sse::{SseEvent, SseParser};
 use bytes::{Bytes, BytesMut};

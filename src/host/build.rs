@@ -1,4 +1,4 @@
-//! The image `os` of an instance, built exactly when what it is made of has changed.
+//! The image `os` of an instance, built only when its inputs have changed.
 
 use super::folders::Folders;
 use super::instance::{INSTANCE_LABEL, Instance};

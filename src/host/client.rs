@@ -1,7 +1,7 @@
 //! The companion's API as methods.
 //!
-//! Every answer states the protocol it speaks, so a call is one round trip and still never
-//! misreads a companion of another version.
+//! Every response states its protocol version, so a call takes one round trip and never misreads a companion of another
+//! version.
 
 mod failure;
 

@@ -1,4 +1,4 @@
-//! What is stored of a session's objects, and how it comes to be.
+//! Calls that store, reload, list and remove the objects of sessions, over the companion's API.
 
 use super::client::CompanionClient;
 use super::long_call::LongCall;

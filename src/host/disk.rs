@@ -1,4 +1,4 @@
-//! How much room there is for what osctl and its engine write.
+//! Free disk space for osctl and its engine.
 
 use std::path::Path;
 

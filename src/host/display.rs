@@ -1,4 +1,4 @@
-//! The screen inside, over the companion's API.
+//! The screen of the container, over the companion's API.
 
 use super::bounded_response::MAX_SCREENSHOT_BYTES;
 use super::client::CompanionClient;

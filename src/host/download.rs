@@ -1,9 +1,9 @@
-//! Where files from inside land on this machine.
+//! Writes files from the container to this machine.
 //!
-//! A thread of its own writes, as the pieces come: beside the place, synced, renamed. What lands is
-//! not trusted: nothing is written outside of the folder that the person named, no link is followed
-//! there, no file runs with its owner's rights unless asked, and who owns it is the caller. A landing
-//! that is dropped leaves what was there before, and nothing else.
+//! A dedicated thread writes the chunks as they arrive: to a temporary file beside the destination, which is synced and
+//! renamed. The contents are untrusted. The writer writes nothing outside the folder that the person named, follows no
+//! link in that folder, and removes the set-user-ID and set-group-ID bits unless asked to keep them. The caller owns
+//! the files. A download that is dropped leaves only the files that existed before.
 
 use super::path_resolver::ResolvedName;
 use crate::archive::{

@@ -1,4 +1,4 @@
-//! Versions of an engine and its parts with known ways out of a container or a build.
+//! Versions of an engine and its parts with known escapes from a container or a build.
 
 use std::collections::BTreeMap;
 

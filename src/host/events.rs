@@ -1,5 +1,5 @@
-//! A run's events, read from a connection that may be lost: the run is then found again by its id,
-//! and goes on where it was left. Nothing is executed twice.
+//! A run's event stream over a connection that may be lost: the stream then finds the run by its id and resumes where
+//! it stopped. No code is executed twice.
 
 use super::bounded_response::ResponseLines;
 use super::client::CompanionClient;

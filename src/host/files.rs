@@ -1,6 +1,6 @@
-//! Files inside, over the companion's API. A file that was cut is taken up where it was.
+//! Transfer of files over the companion's API. An interrupted transfer resumes where it stopped.
 //!
-//! Paths are percent-encoded and absolute, as they stand behind `/files`.
+//! Paths are percent-encoded and absolute, and follow `/files` in the URL.
 
 use super::client::CompanionClient;
 use crate::archive::{ARCHIVE_CHUNK_BYTES, ChunkReceiver, ChunkSender, EntryStat, random_id};

@@ -1,4 +1,4 @@
-//! Where things of ours lie on the host.
+//! Locations of osctl's own files on the host.
 
 use crate::error::Result;
 use anyhow::Context;

@@ -1,4 +1,4 @@
-//! A run of the keeper's, followed to its end, also where the keeper itself is started again meanwhile.
+//! Follows a run of the keeper to its end, also across a restart of the keeper.
 
 use super::keeper::KeeperContainer;
 use crate::engine::EngineProgress;

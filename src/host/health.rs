@@ -1,4 +1,4 @@
-//! Waiting for a container that was started to become healthy.
+//! The wait for a started container to become healthy.
 
 use super::client::CompanionClient;
 use super::instance::Instance;

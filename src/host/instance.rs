@@ -1,6 +1,6 @@
 //! One instance: its names, its folder with its record, its lock.
 //!
-//! The default instance is `default`; another one's name is appended to everything it owns.
+//! The default instance is `default`; the names of everything that another instance owns end in its name.
 
 pub(crate) use crate::error::DEFAULT_INSTANCE as DEFAULT;
 

@@ -1,6 +1,7 @@
-//! The keeper from the host's side: its container, what it may do, and its words through the engine.
+//! The keeper from the host's side: its container, its permissions, and requests to it through the engine.
 //!
-//! It is asked by a command in its container, so that it answers also when `os-host` does not run.
+//! The host sends a request with a command in the keeper's container, so the keeper also answers when `os-host` does
+//! not run.
 
 use super::bounded_response::{ResponseLines, check_values};
 use super::folders::Folders;

@@ -1,4 +1,4 @@
-//! A keeper that ends what one before has begun whose container is gone.
+//! Recovery of an evolve run whose keeper container is gone: a new keeper finishes the run.
 
 use super::instance::{INSTANCE_LABEL, InstanceRecord};
 use super::keeper::KeeperContainer;

@@ -1,4 +1,4 @@
-//! Work that takes long, as the companion tells it: progress, then the reply.
+//! Calls that take long: the companion reports progress, then the reply.
 
 use super::bounded_response::ResponseLines;
 use super::client::CompanionClient;

@@ -1,4 +1,4 @@
-//! The hub's API as methods, spoken without a session, and the servers that the configuration adds.
+//! The hub's API as methods, used without a session, and the servers that the configuration adds.
 
 use super::bounded_response::{MAX_JSON_BYTES, check_values};
 use super::client::CompanionClient;

@@ -1,9 +1,9 @@
-//! The folders that agents write on this machine, and the checks that nothing which osctl trusts lies in
-//! them: mounts, the companion binary, osctl's own executable and the configuration file.
+//! The folders that agents write on this machine, and the checks that no file which osctl trusts is in them: mounts,
+//! the companion binary, osctl's own executable and the configuration file.
 //!
-//! An agent would replace a name on the way by a link. The engine looks a mount's source up by its path as
-//! root, at each replacement of the container, and the binary runs in the keeper, which holds the engine's
-//! socket. A path that passes the check can be opened by name later: no agent can redirect it.
+//! An agent could replace a component of a path by a link. The engine resolves a mount's source by its path as root, at
+//! each replacement of the container, and the binary runs in the keeper, which holds the engine's socket. A path that
+//! passes the check can be opened by name later: no agent can redirect it.
 
 use super::folders::Folders;
 use super::instance::Instance;

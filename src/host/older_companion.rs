@@ -1,8 +1,8 @@
-//! A companion of an earlier version, which can't prove that it knows the token.
+//! A companion of an earlier version, which cannot prove that it knows the token.
 //!
-//! The engine's word that the port is the container's decides the message alone: between that
-//! word and a connection another process can take the port. The token is sent to no listener without a proof, and the
-//! verbs that such a container needs (`up`, `down`, `restart`, `status`) go by the engine alone.
+//! The engine can confirm that the port belongs to the container, but osctl uses this only to choose the message:
+//! between that answer and a connection another process can take the port. osctl sends the token to no listener without
+//! a proof, and the verbs that such a container needs (`up`, `down`, `restart`, `status`) use the engine alone.
 
 use super::instance::{INSTANCE_LABEL, Instance};
 use crate::engine::{Container, ContainerPhase, Engine};

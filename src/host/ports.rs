@@ -1,4 +1,4 @@
-//! Which ports of the host an instance uses, and where they are reached.
+//! The ports of the host that an instance uses, and the addresses at which they are reached.
 
 use super::instance::InstanceRecord;
 use crate::config::{ConfigSource, PortsConfig, ResolvedConfig};

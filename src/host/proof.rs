@@ -1,10 +1,10 @@
-//! The proof of a connection: before a request goes over it, its other end shows that it knows the digest of the
-//! instance's token.
+//! The proof of a connection: before a request uses the connection, the other end proves that it knows the digest of
+//! the instance's token.
 //!
 //! While an instance is stopped, any process of the machine can listen at its port. Each new connection therefore
-//! begins with `GET /ping?nonce=…`, which carries no secret, and is given up unless the answer is the nonce's HMAC
-//! (see `protocol::proof`). The token follows on that very connection, so nothing that happens to the port between
-//! two requests matters. Requests of all kinds, WebSockets among them, take their connections from here.
+//! starts with `GET /ping?nonce=…`, which carries no secret, and is closed unless the answer is the nonce's HMAC (see
+//! `protocol::proof`). The token follows on the same connection, so a change of the port's owner between two requests
+//! does not matter. Requests of all kinds, including WebSockets, take their connections from this module.
 //!
 //! The proof shows that the other end is the container, not that the container is honest: the agent is root in it.
 

@@ -1,6 +1,6 @@
-//! What a fresh machine lacks: packages, and an engine that runs.
+//! Installation of the parts that a fresh machine lacks: packages, and a running engine.
 //!
-//! Only distributions with `apt-get` are provisioned; elsewhere the error says what to install.
+//! Only distributions with `apt-get` are provisioned; elsewhere the error names the parts to install.
 
 use super::folders::{Folders, ensure_private_folder};
 use crate::engine::{Docker, EngineProgress};

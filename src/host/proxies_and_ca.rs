@@ -1,4 +1,4 @@
-//! What a company's network needs: the host's extra certificate authorities and its proxies.
+//! Settings for a company network: the host's additional certificate authorities and its proxies.
 
 use crate::image::CaCertificate;
 use std::collections::{BTreeMap, BTreeSet};

@@ -1,8 +1,8 @@
-//! An instance whose engine is on another machine: what the host shares with a container here, it puts
-//! into volumes there.
+//! An instance whose engine is on another machine: the host copies into volumes on that machine the files that it would
+//! otherwise share with a local container.
 //!
-//! The project is copied once. From then on the copy is the project, which the agent changes: its body is
-//! what the image is built from, and `osctl cp` brings files there and back.
+//! The project is copied once. From then on the copy is the project, and the agent changes it: the image is built from
+//! the body in the copy, and `osctl cp` copies files in both directions.
 
 use super::download::DownloadWriter;
 use super::instance::{INSTANCE_LABEL, Instance, InstanceRecord, RemoteEngine};

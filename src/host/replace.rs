@@ -1,4 +1,4 @@
-//! One container gives way to another, and comes back unless that one proves healthy.
+//! Replacement of one container by another, with a rollback unless the new one becomes healthy.
 //!
 //! ```text
 //!        rename            stop, create            healthy
@@ -7,10 +7,10 @@
 //!  └─────────────────┴──────────────────────┘
 //! ```
 //!
-//! The first step is the rename, and the last one undoes it. So whatever ends osctl on the way, the
-//! next `up` finds by the labels that a container waits, and goes on from there. The record of the
-//! old container waits beside it, because the new one may have other ports. A container that a run of the keeper
-//! has left in the same way, paused and off its network, is taken back by the same steps.
+//! The first step is the rename, and the last step of a rollback undoes it. So if osctl is interrupted at any point,
+//! the next `up` finds the container that was set aside by its labels, and continues from there. The record of the old
+//! container is stored beside it, because the new one may have other ports. The same steps recover a container that a
+//! run of the keeper has set aside, paused and disconnected from its network.
 
 use super::build;
 use super::client::CompanionClient;

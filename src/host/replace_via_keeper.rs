@@ -1,16 +1,15 @@
-//! A container that runs gives way by the keeper's gates, as it does when it evolves: one replaces, and
-//! never two.
+//! Replacement of a running container through the keeper, with the gates of an evolve run.
 //!
 //! ```text
-//! the person's wish, laid down ──▶ keeper: evolve ──▶ succeeded: the wish is what is recorded
+//! target, deployed to the keeper ──▶ keeper: evolve ──▶ succeeded: the target is recorded
 //!                                        │
-//!                                        └─▶ else: the old container goes on, at the place that was
-//!                                            recorded before, with the rights of the wish
+//!                                        └─▶ else: the old container keeps running, with the ports and the project
+//!                                            that were recorded before, and the permissions of the target
 //! ```
 //!
-//! The wish is laid down before anybody is asked. So a right that the person has taken back is no run's
-//! any more, whoever begins it and however this one ends; the ports and the project, by which the old
-//! container is found, are those of before again when it goes on.
+//! The host deploys the target before it requests the run. So a permission that the person has revoked does not apply
+//! to any later run, also when another caller starts that run and however this run ends. When the old container keeps
+//! running, the ports and the project by which it is found are set back to their earlier values.
 
 use super::follow_run::{FollowEnd, follow_keeper_run};
 use super::instance::InstanceRecord;

@@ -1,4 +1,4 @@
-//! An instance's secrets, in files that their owner alone reads: the token of the API, and the password of VNC
+//! An instance's secrets, in files that only their owner can read: the token of the API, and the password of VNC
 //! clients.
 
 use super::folders::ensure_private_folder;

@@ -1,4 +1,4 @@
-//! From configuration and instance to the container's specification.
+//! The container's specification, made from the configuration and the instance.
 
 use super::instance::{INSTANCE_LABEL, Instance, InstanceRecord};
 use super::mount_safety::canonicalize_existing;

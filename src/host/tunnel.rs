@@ -1,6 +1,5 @@
-//! The way to a container whose engine is on another machine: its ports here, on loopback, each
-//! connection through the engine. Nothing is published beyond that machine, and nothing goes over the
-//! network that the engine's own connection does not guard.
+//! The tunnel to a container whose engine is on another machine: local ports on loopback, each connection through the
+//! engine. Nothing is published outside that machine, and all traffic uses the engine's own protected connection.
 
 use crate::engine::{ContainerPhase, Docker, EngineAddress, EngineExecPipes};
 use crate::error::{Error, Result};

@@ -1,4 +1,4 @@
-//! The way from an engine to a healthy container of the instance, whatever is there already.
+//! The path from an engine to a healthy container of the instance, from any initial state.
 
 mod changes;
 mod image;

@@ -1,4 +1,4 @@
-//! The settings of a git repository that name commands.
+//! Settings of a git repository that name commands.
 
 /// The settings of the text that make git run a command, by their key in small letters. Git is not asked: it may
 /// run a command to answer.

@@ -1,11 +1,12 @@
-//! Files of the project that programs of the host run code from: git's hooks and settings, `.envrc`, tasks of
-//! editors, settings of agents.
+//! Files of the project from which programs on the host run code: git hooks and settings, `.envrc`, editor tasks, agent
+//! settings.
 //!
-//! The agent writes in the project, and a person's `git status` or editor runs what these files say. `up`
-//! records them ([`record_baseline`]) when it succeeds; `doctor` names those that appeared or changed since ([`find_autorun_changes`]). Nothing is
-//! executed and no link is followed. The scan is bounded, and tells when it stopped.
+//! The agent writes in the project, and a person's `git status` or editor runs the contents of these files. `up`
+//! records the files ([`record_baseline`]) when it succeeds; `doctor` names those that appeared or changed since then
+//! ([`find_autorun_changes`]). The scan executes nothing and follows no link. The scan is bounded, and reports when it
+//! stopped early.
 //!
-//! It does not judge what a file says, nor code that a person starts by name (`make`, `npm run`).
+//! This module judges neither the contents of a file nor code that a person starts by name (`make`, `npm run`).
 
 mod git;
 mod scan;

@@ -1,4 +1,4 @@
-//! The walk over a folder that the agent writes in, nearest entries first.
+//! The scan of a folder in which the agent writes, nearest entries first.
 
 use super::git;
 use crate::archive::{EntryStat, Folder};

@@ -1,4 +1,4 @@
-//! The way to the hub: found again when it was lost, with the session that the client has there.
+//! The connection to the hub: reconnects when it is lost, with the client's session.
 
 use super::BridgeOptions;
 use super::fault::BridgeError;

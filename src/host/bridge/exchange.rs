@@ -1,4 +1,4 @@
-//! A request on its way: sent, answered, and found again when the connection was lost meanwhile.
+//! A request and its answer: sends the request, forwards the answer, and resumes after a lost connection.
 
 use super::StdioBridge;
 use super::connection::{

@@ -1,4 +1,4 @@
-//! Why a request has no answer of the hub's, as JSON-RPC tells it.
+//! JSON-RPC errors for requests that the hub did not answer.
 
 use crate::error::Error;
 use serde_json::json;

@@ -1,4 +1,4 @@
-//! A client's line: as it is, and what has to be known of it on the way.
+//! A message from the client: its unchanged text, and the fields that the bridge needs.
 
 use bytes::Bytes;
 use serde::{Deserialize, Deserializer};

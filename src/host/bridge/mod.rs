@@ -2,15 +2,16 @@
 //!
 //! ```text
 //! stdin ── line ──┬─ request ──── exchange ──┐
-//!                 └─ the rest ─── in turn ───┼── link ── hub
+//!                 └─ the rest ─── in order ──┼── connection ── hub
 //! stdout ◀─ lines, in the server's bytes ────┤
-//!                              hearing ──────┘
+//!                         server_stream ─────┘
 //! ```
 //!
-//! Messages pass as they are. The [`connection`] finds the hub again when the container was started anew, and the
-//! session, should that be gone; what was asked meanwhile is asked again where that can do no harm
-//! ([`resend_policy`]), so that a client notices nothing but a call whose end is not known, which it is told.
-//! It keeps no queue beyond what is on its way, and knows nothing of what the messages are about.
+//! Messages pass unchanged. When the container restarts, the [`connection`] finds the hub again, and opens a new
+//! session if the old one is gone. Requests that were in flight are sent again where this is safe ([`resend_policy`]).
+//! The client notices a reconnect only when the result of a call is unknown: that call fails with an error.
+//!
+//! The bridge queues only messages in flight, and does not interpret their contents.
 
 mod connection;
 mod exchange;

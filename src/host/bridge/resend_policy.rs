@@ -1,4 +1,4 @@
-//! What may be asked again after a connection was lost in the middle.
+//! Policy for sending a request again after its connection was lost.
 
 use crate::protocol::mcp::READ_ONLY_TOOLS;
 

@@ -1,4 +1,4 @@
-//! Hearing what belongs to no request, for as long as the client is there.
+//! The stream of server messages that belong to no request, open until the client leaves.
 
 use super::StdioBridge;
 use super::connection::is_events;

@@ -1,4 +1,4 @@
-//! Whom a client wants to speak with, and how much of what is there it wants to be offered.
+//! The hub endpoint that a client connects to, and the selection of servers and tools that the hub offers to it.
 
 use crate::error::{Error, Result};
 use crate::protocol::files::percent_encode;

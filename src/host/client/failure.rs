@@ -1,4 +1,4 @@
-//! What went wrong between the host and the companion, as errors with their hints.
+//! Failures between the host and the companion, as errors with hints.
 
 use super::CompanionClient;
 use crate::error::{Error, Result};

@@ -1,4 +1,4 @@
-//! A change of one file: shown first, then made beside it and renamed, with what was there kept.
+//! A change of one file: shown first, then written to a file beside it and renamed, with a backup of the old contents.
 
 use crate::error::{Error, Result};
 use anyhow::Context;

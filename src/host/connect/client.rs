@@ -1,4 +1,4 @@
-//! The clients: what they are called, which file they read, and what an entry looks like in it.
+//! The supported MCP clients: their names, their configuration files, and the form of an entry in each.
 
 use super::config_paths::ClientConfigPaths;
 use super::edit::ClientEntry;

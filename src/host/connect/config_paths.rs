@@ -1,4 +1,4 @@
-//! Where programs keep a person's configuration, by platform.
+//! Locations of a person's configuration files, by platform.
 
 use std::path::{Path, PathBuf};
 

@@ -1,4 +1,4 @@
-//! An entry in a file of its own, which holds nothing else.
+//! An entry in a dedicated file, which holds nothing else.
 
 use super::client::ClientFileFormat;
 use super::edit::{self, ClientEntry, EditRefusal};

@@ -1,4 +1,4 @@
-//! One entry into a text and out of it again, whatever its form.
+//! Insertion of one entry into a text, and its removal, for every file format.
 
 use super::client::ClientFileFormat;
 use super::{dedicated_file, json, toml, yaml};

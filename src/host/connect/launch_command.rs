@@ -1,4 +1,4 @@
-//! What a client starts: a program, its words, its environment.
+//! The command that a client starts: a program, its arguments, its environment.
 
 use serde_json::Value;
 use std::collections::BTreeMap;

@@ -1,4 +1,4 @@
-//! What connecting and disconnecting change.
+//! The file changes that `connect` and `disconnect` make.
 
 use super::change::{self, BackupAction, ClientFileChange};
 use super::client::{ClientFileFormat, ConnectClient};

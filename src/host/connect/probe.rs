@@ -1,4 +1,4 @@
-//! What a client will start, started and asked for its tools.
+//! A probe that starts the client's command and lists its tools.
 
 use super::launch_command::LaunchCommand;
 use crate::error::{Error, Result};

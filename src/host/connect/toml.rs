@@ -1,4 +1,4 @@
-//! An entry in TOML: a table of its own.
+//! An entry in TOML, as a table.
 
 use super::edit::{ClientEntry, EditRefusal};
 use serde_json::Value;

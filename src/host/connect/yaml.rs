@@ -1,5 +1,5 @@
-//! An entry in YAML: lines of its own in a block. No library edits YAML and keeps comments, so lines are
-//! put in and taken out, and `edit` reads the result again before it is believed.
+//! An entry in YAML, as lines of a block. No library edits YAML and keeps comments, so this module inserts and removes
+//! lines, and `edit` parses the result before it is used.
 
 use super::edit::{ClientEntry, EditRefusal};
 use serde_json::Value;

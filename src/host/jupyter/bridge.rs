@@ -1,8 +1,7 @@
-//! The kernel process from its first word to its last: who answers what.
+//! The kernel process from start to exit: routes each request to its handler.
 //!
-//! One task on one thread. Its parts run side by side and end together: requests on `shell` and
-//! `control`, the cells, the heartbeat. It ends when a front end says so, and when the Jupyter
-//! that started it is gone.
+//! One task on one thread. Its parts run concurrently and end together: requests on `shell` and `control`, the cells,
+//! the heartbeat. The process ends when a front end asks for it, or when the Jupyter process that started it is gone.
 
 use super::cells::CellRunner;
 use super::connection::ConnectionFile;

@@ -1,4 +1,4 @@
-//! What front ends ask, as far as it means something here, and failures as they are told them.
+//! Contents of the requests that this kernel supports, and errors in Jupyter's format.
 
 use crate::error::Error;
 use crate::protocol::kernel::{Execute, RunError};

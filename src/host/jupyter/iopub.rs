@@ -1,4 +1,4 @@
-//! What front ends hear of one cell while it runs: its events in the words of Jupyter.
+//! Events of one running cell, as messages of Jupyter's iopub channel.
 
 use super::content::{JUPYTER_INTERRUPTED_KIND, error_content, error_to_raised};
 use super::outputs::OutputPolicy;

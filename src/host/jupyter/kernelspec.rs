@@ -1,7 +1,7 @@
-//! Kernelspecs: how Jupyter learns that a session can be opened. Those of ours say so in their
-//! metadata, and no others are touched.
+//! Kernelspecs, by which Jupyter offers sessions as kernels. The metadata marks osctl's kernelspecs; osctl touches no
+//! others.
 //!
-//! Files are read through no link and up to a size: an agent may write in a folder that the user names.
+//! Files are read through no link and up to a size limit: an agent may write in a folder that the user names.
 
 use crate::archive::Folder;
 use crate::error::{Error, Result};

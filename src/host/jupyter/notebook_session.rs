@@ -1,5 +1,5 @@
-//! The session that a notebook is attached to. The instance may come and go: its client is made
-//! when it is needed, and made anew after it failed.
+//! The session that a notebook uses. The instance may stop and start: this module creates the client on demand, and
+//! creates another after a failure.
 
 use super::outputs::OutputPolicy;
 use crate::error::{Error, Result};

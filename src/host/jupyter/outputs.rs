@@ -1,12 +1,13 @@
-//! What of an output reaches the front end: types that show, without anything that acts.
+//! The policy for outputs that reach the front end: types that display, without active content.
 //!
 //! ```text
-//! text/plain, image/png, image/jpeg, application/json ──▶ as they are
+//! text/plain, image/png, image/jpeg, application/json ──▶ unchanged
 //! text/html, image/svg+xml, text/markdown, text/latex ──▶ sanitized
 //! application/javascript, application/vnd.*, others   ──▶ dropped
 //! ```
 //!
-//! A person who trusts the code inside with their Jupyter installs the kernelspec with `--trust-html`; then all passes.
+//! A person who trusts the code of the session with their Jupyter installs the kernelspec with `--trust-html`; then all
+//! outputs pass.
 
 use crate::host::sanitize::{
     markdown_as_html, plain_markdown, quiet_tex, sanitize_html, sanitize_svg, shows_something,

@@ -1,4 +1,4 @@
-//! Questions that a front end asks beside running code; answered at once, also while a cell runs.
+//! Requests of a front end other than running code; answered at once, also while a cell runs.
 
 use super::content::{CursorRequest, HistoryAccess, HistoryRequest, IsCompleteRequest};
 use super::notebook_session::NotebookSession;

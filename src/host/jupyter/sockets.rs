@@ -1,8 +1,7 @@
-//! The five sockets of a kernel, and who may speak on which.
+//! The five sockets of a kernel, and the direction of each.
 //!
-//! Requests come in on `shell` and `control`, and are answered there; `iopub` tells everybody
-//! what happens. The heartbeat is a mirror. `stdin` listens so that front ends can connect to it,
-//! and says nothing.
+//! Requests arrive on `shell` and `control`, and are answered there; `iopub` publishes events to all front ends. The
+//! heartbeat echoes. `stdin` is bound so that front ends can connect to it; the kernel sends nothing on it.
 
 use super::connection::ConnectionFile;
 use super::wire::{JupyterCodec, JupyterRequest};

@@ -1,11 +1,11 @@
 //! Resolution of the paths that a user names, where an agent may have planted links.
 //!
-//! A path is walked component by component, with links expanded one at a time. In a folder that no agent
-//! writes, a link belongs to the user and is followed. In a folder that an agent writes, a link belongs
-//! to the agent: it is followed only as long as it stays in that folder, and refused where it leads out.
-//! From the folder of an agent on, every component is opened by a descriptor from its parent, through no
-//! link. The result is a descriptor and a name, never a path that is opened later, so that a link which
-//! is exchanged meanwhile leads nowhere else.
+//! The resolver walks a path component by component, and expands links one at a time. In a folder that no agent writes,
+//! a link belongs to the user and is followed. In a folder that an agent writes, a link belongs to the agent: the
+//! resolver follows it only while it stays in that folder, and refuses it where it leads out. From the agent's folder
+//! on, the resolver opens every component by a descriptor from its parent, through no link. The result is a descriptor
+//! and a name, never a path that is opened later, so that a link which is replaced after the check cannot lead
+//! elsewhere.
 //!
 //! This module opens files to read. It writes nothing except the folders of [`PathResolver::make_folder`].
 

@@ -1,4 +1,4 @@
-//! Attacks on the resolver: the agent writes in `agent`, and `outside` is not its own.
+//! Attacks on the resolver: the agent writes in `agent`, and not in `outside`.
 
 use super::{PathResolver, ResolvedPath};
 use crate::archive::{EntryStat, Folder};

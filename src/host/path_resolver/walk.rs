@@ -1,4 +1,4 @@
-//! One walk along a path, from the root of the file system on.
+//! One walk along a path, from the root of the file system.
 
 use super::{PathResolveError, PathResolver, ResolvedName};
 use crate::archive::{EntryStat, Folder};

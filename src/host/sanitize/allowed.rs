@@ -1,4 +1,4 @@
-//! What of HTML and SVG passes.
+//! The allowed elements and attributes of HTML and SVG.
 
 /// Attributes of presentation that pandas, Styler, scikit-learn and IPython write.
 pub(super) const HTML_STYLES: [&str; 33] = [

@@ -1,4 +1,4 @@
-//! Markdown that is passed as it is, or as HTML that shows and does nothing.
+//! Markdown, passed unchanged or as HTML without active content.
 
 use super::tex::quiet_tex;
 use super::{DIAGRAM_KEYWORD, is_elsewhere, sanitize_html};

@@ -1,9 +1,9 @@
-//! HTML, SVG, Markdown and TeX without anything that acts: no script, no event handler, no style sheet, no address
-//! that runs code, and no image from elsewhere.
+//! HTML, SVG, Markdown and TeX without active content: no script, no event handler, no style sheet, no address that
+//! runs code, and no image from elsewhere.
 //!
 //! Front ends of Jupyter trust the outputs of cells that the person runs and evaluate their scripts in Jupyter's own
-//! page, which can start programs on the person's machine. A browser runs the scripts of a saved figure. The code
-//! inside is not trusted with that.
+//! page, which can start programs on the person's machine. A browser runs the scripts of a saved figure. The code in
+//! the container is not trusted with either.
 
 mod allowed;
 mod markdown;

@@ -1,4 +1,4 @@
-//! TeX whose commands do not act.
+//! TeX without commands that act.
 
 use std::borrow::Cow;
 

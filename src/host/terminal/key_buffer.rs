@@ -1,5 +1,4 @@
-//! What a person typed, until the terminal has taken it: after a lost connection exactly the rest
-//! is sent again.
+//! Typed bytes that the terminal has not acknowledged: after a lost connection, exactly these are sent again.
 
 use crate::protocol::pty::MAX_TYPE_AHEAD_BYTES;
 use bytes::{Buf, Bytes, BytesMut};

@@ -1,4 +1,4 @@
-//! A terminal inside, from the host: its connection may break, the terminal does not.
+//! A terminal in the container, from the host: it survives a lost connection.
 //!
 //! ```text
 //!   connecting ── hello ──▶ open ── exit ──▶ the end
@@ -7,8 +7,8 @@
 //!   waiting ◀─────────────────────┘
 //! ```
 //!
-//! Output is asked for again from the byte behind the last one that came; what was typed is sent
-//! again from the byte behind the last one that arrived ([`key_buffer`]).
+//! After a reconnect, the host requests output from the byte after the last one received, and sends typed bytes again
+//! from the byte after the last one that arrived ([`key_buffer`]).
 
 mod key_buffer;
 mod socket;

@@ -1,5 +1,5 @@
-//! One WebSocket to a terminal. Two tasks carry its frames, so that waiting for one direction
-//! never holds up the other; it is lost when either has an error or nothing came for long.
+//! One WebSocket to a terminal. Two tasks carry its frames, so that waiting for one direction never blocks the other.
+//! The connection is lost when either direction fails or no frame arrives within [`TERMINAL_READ_TIMEOUT`].
 
 use crate::error::{Error, Result};
 use crate::host::client::CompanionClient;

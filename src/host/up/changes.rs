@@ -1,4 +1,4 @@
-//! What a replacement changes beside the image, and the question about it.
+//! The changes of a replacement other than the image, and the confirmation of them.
 
 use super::UpRunner;
 use crate::engine::{Container, Engine};

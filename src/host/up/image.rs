@@ -1,4 +1,4 @@
-//! The image of the container that `up` makes: built from `body/`, or the one that a rollback has brought back.
+//! The image of the container that `up` creates: built from `body/`, or the image that a rollback has restored.
 
 use super::UpRunner;
 use crate::config::Config;

@@ -1,4 +1,4 @@
-//! What `up` has done.
+//! The result of `up`.
 
 use crate::host::instance::InstanceRecord;
 
