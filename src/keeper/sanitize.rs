@@ -73,8 +73,8 @@ fn sanitize_session(mut kept: SessionReceipt) -> SessionReceipt {
     }
 }
 
-/// The non-variable state that the old container reported, replaced by what the new container `found` where both
-/// report it.
+/// The non-variable state that the old container reported or the new one `found`. Where both report an item, `found`
+/// counts.
 pub(super) fn merge_non_variables(
     told: Vec<NonVariableState>,
     found: Vec<NonVariableState>,
