@@ -156,7 +156,8 @@ impl Engine {
         }
     }
 
-    /// Passes each line of the container's log to `each`, until the log ends. With `follow`, waits for further lines.
+    /// Passes each line of the container's log to `each`, up to its current end or, with `follow`, while the
+    /// container runs.
     ///
     /// # Errors
     /// When the engine does not answer.
