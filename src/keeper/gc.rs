@@ -10,7 +10,7 @@ use crate::error::Result;
 use crate::protocol::evolve::{EvolveRecord, EvolveStage};
 use std::collections::BTreeSet;
 
-/// Removes what is not worth keeping. `entry` is the journal's entry.
+/// Removes the images, records and bodies that no rollback needs. `entry` is the entry in the journal.
 pub(super) async fn collect_garbage(
     site: &DeployTarget,
     shelf: &KeeperRunStore,

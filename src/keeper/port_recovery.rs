@@ -82,7 +82,7 @@ enum PortRecoveryOutcome {
     Reached,
     /// The container was restarted and has its ports.
     Renewed,
-    /// The container no longer exists, or was stopped on purpose.
+    /// The container is no longer in its place, or was stopped on purpose.
     Gone,
 }
 

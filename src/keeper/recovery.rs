@@ -79,8 +79,8 @@ pub(super) async fn recover_from_journal(
     }
 }
 
-/// Starts a container in its watch period and waits until it is healthy. A port that another program has is no
-/// failure of the container: it is watched nevertheless.
+/// Starts the container in its watch period if it has ended, and waits until it is healthy. A port that another program
+/// has is not a failure of the container: the keeper watches the container nevertheless.
 async fn on_probation(
     settings: &KeeperSettings,
     shelf: &KeeperRunStore,

@@ -304,7 +304,7 @@ mod tests {
         let _listener = UnixListener::bind(&path).unwrap();
         assert!(!EngineAddress::from_socket(&path).is_barred());
         allow(&path, 0).unwrap();
-        // Run as the user `nobody`, for this thread alone: root may open every socket.
+        // Run as uid 65534, for this thread alone: root may open every socket.
         let barred = std::thread::spawn(move || {
             nix::unistd::setfsuid(nix::unistd::Uid::from_raw(65534));
             EngineAddress::from_socket(&path).is_barred()

@@ -20,7 +20,7 @@ use crate::error::{Error, Result};
 use crate::protocol::evolve::{EvolveCaller, EvolveRecord, EvolveStage, PassedStage, Task};
 use std::time::{Duration, Instant};
 
-/// How often the final record is written until it succeeds, and the pause between two attempts.
+/// The number of attempts to write the final record, and the pause between two attempts.
 const MAX_RUN_RECORD_WRITES: u32 = 40;
 const RUN_RECORD_WRITE_INTERVAL: Duration = Duration::from_millis(500);
 
