@@ -104,7 +104,7 @@ impl RunExecutor {
             self.record.refused_ms = Some(since.elapsed().as_secs_f64() * 1e3);
         }
         if end != EvolveStage::Succeeded {
-            // The old container still runs, with the state whose loss these fields describe.
+            // The old container still runs, so nothing that these fields report was lost.
             self.record.receipt.clear();
             self.record.besides.clear();
         }
