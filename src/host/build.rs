@@ -181,8 +181,8 @@ pub(crate) async fn ensure_image(
     })
 }
 
-/// Waits until a build leaves too little free space or memory on this machine, and returns the error. Works only if the
-/// engine is on this machine.
+/// Waits until a build leaves too little disk space, memory or processes on this machine, and returns the error. Never
+/// returns if the engine is on another machine, whose resources are unknown.
 #[cfg(target_os = "linux")]
 async fn watch_build_resources(docker: &Docker) -> anyhow::Error {
     use crate::image::resource_watch;

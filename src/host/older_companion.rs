@@ -8,7 +8,7 @@ use super::instance::{INSTANCE_LABEL, Instance};
 use crate::engine::{Container, ContainerPhase, Engine};
 use crate::error::Error;
 
-/// Whether an error says that a listener without a proof answered.
+/// Whether an error means that a listener answered without a proof.
 pub(crate) fn is_unproven(error: &anyhow::Error) -> bool {
     let expected = error.downcast_ref();
     matches!(
@@ -20,7 +20,7 @@ pub(crate) fn is_unproven(error: &anyhow::Error) -> bool {
     )
 }
 
-/// The same error, or [`Error::OlderCompanion`] where the engine says that the listener without a proof is the
+/// The same error, or [`Error::OlderCompanion`] if the engine reports that the listener without a proof is the
 /// instance's container.
 pub(crate) async fn name_older_companion(
     error: anyhow::Error,
