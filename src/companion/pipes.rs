@@ -8,7 +8,7 @@
 //!          each within MAX_QUICK_READ_GAP
 //! watched ───────────────────────────────────────────────▶ polled every PIPE_POLL_INTERVAL
 //!    ▲     a poll reads less than MAX_SMALL_READ_BYTES,                   │
-//!    │     or half of what the pipe holds, or more                       │
+//!    │     or half of what the pipe holds, or more                        │
 //!    └────────────────────────────────────────────────────────────────────┘
 //! ```
 
