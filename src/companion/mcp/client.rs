@@ -32,7 +32,7 @@ impl McpClient {
     }
 }
 
-/// The stream that receives an answer, and the adaptions of the answer.
+/// The stream that receives an answer, and the adaptations of the answer.
 #[derive(Debug, Clone)]
 pub(super) struct ReplySender {
     pub(super) stream: Arc<MessageStream>,

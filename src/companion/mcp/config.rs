@@ -21,7 +21,7 @@ const MCP_IDLE_TIMEOUT: f64 = 1800.0;
 /// The built-in server, whose tools have limits of their own.
 const BUILT_IN_SERVER: &str = "os";
 const MCP_DAY_SECONDS: f64 = 24.0 * 3600.0;
-/// The largest duration that is accepted, so that deadlines do not overflow.
+/// Longer durations count as 100 years, beyond which no clock reaches.
 const MAX_MCP_CONFIG_SECONDS: f64 = 36_500.0 * MCP_DAY_SECONDS;
 
 /// The valid configuration of one server.

@@ -2,7 +2,8 @@
 
 use super::message::{array_elements, find_value, splice};
 
-/// Sets of patterns with `*` for any part of a name. A name must match every set; no sets admit every name.
+/// Sets of patterns with `*` for any part of a name. A name must match a pattern of every set; a filter
+/// without sets admits every name.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct NameFilter(Vec<Vec<String>>);
 

@@ -1,7 +1,7 @@
 //! Open requests of the server to its clients, and the ids under which the clients know them.
 //!
 //! A client may write an unusual id (`1.0`, `null`, a number that does not fit a double) back in other bytes. The
-//! client then receives an id of the hub, and the server receives its own id exactly as it wrote it.
+//! client therefore receives an id of the hub instead, and the server receives its own id exactly as it wrote it.
 
 use super::pending_requests::is_plain;
 use crate::companion::mcp::message::{RpcMessage, is_same_id};

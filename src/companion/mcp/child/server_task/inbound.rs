@@ -99,7 +99,7 @@ impl ServerTask {
     }
 
     fn fail_handshake(&mut self) {
-        // The server's own error; its whole message where that has no `error`.
+        // The `message` of the server's error, or the whole error if it has none.
         let error = self.refusal.clone().unwrap_or_default();
         let said: Option<Value> = serde_json::from_str(&error).ok();
         let said = said.as_ref().and_then(|said| said["message"].as_str());
@@ -262,7 +262,7 @@ impl ServerTask {
                     }
                 }
                 Some(member) => member.ears.deliver(message.text().clone(), true),
-                // Progress for all clients would show one client what another does.
+                // Sent to all clients, the message would show one client what another does.
                 None => tracing::debug!(
                     "{}: {} is for nobody",
                     self.known.server.name,
