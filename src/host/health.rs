@@ -59,7 +59,7 @@ impl HealthWatch<'_> {
                 }
                 Err(error) => {
                     let error = name_older_companion(error, self.instance, self.engine).await;
-                    // Waiting does not update the companion, and its version is no reason to stop the container.
+                    // Waiting does not update the companion, and its version does not justify a stop.
                     if let Some(Error::OlderCompanion { container, .. }) = error.downcast_ref() {
                         let (container, up) =
                             (container.clone(), self.instance.osctl_command("up --build"));

@@ -17,7 +17,7 @@ use std::env;
 use std::str::FromStr;
 
 /// The variable in the container with the names of the passed variables. The names count in the container's
-/// specification digest and the values do not: values of another shell are no reason to replace a container.
+/// specification digest and the values do not: values of another shell do not justify a replacement.
 const NAMES_VARIABLE: &str = "OSCTL_PASSED_ENV";
 
 /// Variables that earlier versions passed automatically.

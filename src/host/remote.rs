@@ -64,7 +64,7 @@ impl<'a> RemoteVolumes<'a> {
     /// The address of the engine, and whether the project has been copied there.
     ///
     /// # Errors
-    /// When the record names another engine, or the engine does not answer.
+    /// When the engine's machine has a copy of another project, or the engine does not answer.
     pub(crate) async fn remote_engine(
         &self,
         recorded: Option<&InstanceRecord>,
@@ -198,7 +198,8 @@ impl<'a> RemoteVolumes<'a> {
         Ok(image::single_file_content(&archive)? == content)
     }
 
-    /// Copies the project. Repeats an incomplete copy; leaves a copy that another osctl has made.
+    /// Copies the project. Repeats an incomplete copy; refuses, and leaves the volume unchanged, if this instance did not
+    /// create it.
     async fn copy_project(&self, image: &str, project: &Path) -> Result<()> {
         let [_, _, volume] = self.instance.volume_names();
         let begun = self.instance.copying_marker();

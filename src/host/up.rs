@@ -341,7 +341,7 @@ impl UpRunner<'_> {
         keeper
             .deploy(&charge, &companion, record, socket, self.progress)
             .await?;
-        // Without the upload, the keeper cannot report only the changes that a run made.
+        // Without the upload, the keeper cannot report the changes of a run; it needs the body for nothing else.
         if let Some(body) = body
             && let Err(error) = keeper.upload_body(&image, body).await
         {

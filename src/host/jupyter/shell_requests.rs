@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use std::collections::HashSet;
 use std::time::Duration;
 
-/// A front end considers a kernel that does not answer in time dead.
+/// A front end treats a kernel that does not answer in time as dead.
 const JUPYTER_INFO_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Limit of cells in a history reply, as many as a kernel stores.
