@@ -1,6 +1,6 @@
 //! One instance: its names, its folder with its record, its lock.
 //!
-//! The default instance is `default`; the names of everything that another instance owns end in its name.
+//! The default instance is `default`; another instance's name is appended to the name of everything it owns.
 
 pub(crate) use crate::error::DEFAULT_INSTANCE as DEFAULT;
 

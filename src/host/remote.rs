@@ -198,8 +198,8 @@ impl<'a> RemoteVolumes<'a> {
         Ok(image::single_file_content(&archive)? == content)
     }
 
-    /// Copies the project. Repeats an incomplete copy; refuses, and leaves the volume unchanged, if this instance did not
-    /// create it.
+    /// Copies the project. Repeats an incomplete copy; refuses, and leaves the volume unchanged, if this instance did
+    /// not create it.
     async fn copy_project(&self, image: &str, project: &Path) -> Result<()> {
         let [_, _, volume] = self.instance.volume_names();
         let begun = self.instance.copying_marker();
