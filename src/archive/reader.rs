@@ -286,7 +286,7 @@ impl PaxOverrides {
     }
 }
 
-/// Returns the error record of the sender, if there is one.
+/// Fails if the records contain an error of the sender.
 fn check_sender_error(records: &[u8]) -> Result<(), ArchiveError> {
     let mut found = Records(records).flatten();
     match found.find(|(key, _)| *key == ERROR_RECORD_KEY.as_bytes()) {

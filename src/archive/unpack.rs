@@ -19,7 +19,7 @@ use std::fs::File;
 use std::io::{self, ErrorKind, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
-/// What the unpacker applies of an archive's metadata.
+/// Rules for names and metadata of an archive.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct UnpackPolicy {
     /// Whether files keep the setuid and setgid bits.
@@ -32,7 +32,7 @@ pub(crate) struct UnpackPolicy {
     pub(crate) id: String,
 }
 
-/// What was unpacked.
+/// Counts of unpacked entries and bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct UnpackTotals {
     pub(crate) files: u64,

@@ -40,7 +40,7 @@ impl From<SessionInfo> for SessionStatus {
 }
 
 impl SessionStatus {
-    /// What was restored, and whether something is missing.
+    /// A sentence about the restored state, and whether something is missing.
     fn describe_restored(&self) -> Option<(String, bool)> {
         let name = &self.name;
         let told = match (&self.restored_from, self.state) {
@@ -76,7 +76,7 @@ impl SessionStatus {
             (None, KernelState::Restored) => {
                 (format!("session `{name}`: its process is back"), false)
             }
-            // It is unknown what the session held before.
+            // The earlier content of the session is unknown.
             (None, KernelState::Kept) => return None,
         };
         Some(told)
@@ -108,7 +108,7 @@ pub(super) async fn wait_for_sessions(client: &CompanionClient) -> Vec<SessionSt
     }
 }
 
-/// Reports what was restored, and warns of losses.
+/// Reports the restored sessions, and warns of losses.
 pub(super) fn report_sessions(sessions: &[SessionStatus], cx: &CommandContext) {
     for (words, is_less) in sessions.iter().filter_map(SessionStatus::describe_restored) {
         match is_less {

@@ -48,7 +48,7 @@ impl fmt::Display for ConfigSource {
 pub(crate) struct ResolvedConfig {
     pub(crate) config: Config,
     pub(crate) values: BTreeMap<String, (Value, ConfigSource)>,
-    /// What was ignored, in sentences.
+    /// Ignored values and files, in sentences.
     pub(crate) warnings: Vec<String>,
 }
 

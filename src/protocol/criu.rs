@@ -50,7 +50,7 @@ pub(crate) struct Checkpointed {
     pub(crate) timing_ms: f64,
     /// Whether the kernel keeps running; otherwise it was ended.
     pub(crate) is_running: bool,
-    /// What the checkpoint does not contain, in words.
+    /// Parts of the state that the checkpoint does not contain, in words.
     pub(crate) left_out: Vec<String>,
 }
 
@@ -77,7 +77,7 @@ pub(crate) struct CriuStatus {
     pub(crate) available: bool,
     /// The same as a sentence, with the missing preconditions.
     pub(crate) message: String,
-    /// Every precondition.
+    /// All preconditions.
     pub(crate) checks: Vec<CriuCheck>,
     /// Warnings for the user.
     pub(crate) warnings: Vec<String>,

@@ -126,7 +126,7 @@ pub(crate) struct Reloaded {
     pub(crate) size_bytes: u64,
     pub(crate) timing_ms: f64,
     pub(crate) receipt: Vec<ReceiptRow>,
-    /// What has changed in the environment since the state was stored.
+    /// Changes in the environment since the state was stored.
     pub(crate) warnings: Vec<String>,
     pub(crate) kernel: KernelReport,
 }
@@ -178,7 +178,7 @@ pub(crate) struct StoredGeneration {
     /// Variables that the generation can't restore: those that the store lost, and those that the last reload lost in
     /// addition.
     pub(crate) lost: u64,
-    /// What the last reload lost; missing if the generation was not reloaded yet.
+    /// The losses of the last reload; missing if the generation was not reloaded yet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) reload: Option<LastReload>,
 }

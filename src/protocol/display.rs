@@ -194,7 +194,7 @@ pub(crate) struct Resolution {
 pub(crate) struct ScreenSize {
     pub(crate) width: u16,
     pub(crate) height: u16,
-    /// Bits of a pixel's colour.
+    /// Bits per pixel.
     pub(crate) depth: u8,
     /// The largest size that can be requested.
     pub(crate) max_width: u16,

@@ -229,7 +229,7 @@ pub(crate) struct ExecReply {
     /// Execution time in milliseconds.
     pub(crate) timing_ms: f64,
     pub(crate) kernel: KernelReport,
-    /// What was truncated: per stream, and `data` for MIME bundles.
+    /// Truncated parts: per stream, and `data` for MIME bundles.
     pub(crate) truncated: Option<BTreeMap<String, Truncated>>,
     /// Whether the run is recorded on disk, and therefore survives the end of the companion, of the container or of the
     /// machine.

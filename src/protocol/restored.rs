@@ -55,7 +55,7 @@ pub(crate) struct SkippedGeneration {
     pub(crate) why: String,
 }
 
-/// What the last reload of a generation lost.
+/// The losses of the last reload of a generation.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub(crate) struct LastReload {
     /// Time of the reload, in seconds since 1970.

@@ -74,7 +74,7 @@ pub(crate) struct ShellReply {
     pub(crate) pid: Option<u64>,
     /// Duration in milliseconds.
     pub(crate) timing_ms: f64,
-    /// What was truncated, per stream.
+    /// Truncated parts, per stream.
     pub(crate) truncated: Option<BTreeMap<String, Truncated>>,
     /// Whether the command is recorded on disk, and therefore survives the end of the companion, of the container or of
     /// the machine.

@@ -34,7 +34,7 @@ pub(crate) struct CpArgs {
     setuid: bool,
 }
 
-/// What was copied.
+/// Counts of copied entries and bytes.
 #[derive(Debug, Default, Serialize)]
 struct CopyReport {
     source: String,

@@ -103,7 +103,7 @@ fn gate_lines(record: &EvolveRecord) -> Vec<String> {
     }
 }
 
-/// What was kept of the sessions; empty unless another container took over.
+/// The variables that each session kept; empty unless another container took over.
 fn receipt_lines(record: &EvolveRecord) -> Vec<String> {
     if record.status != EvolveStage::Succeeded || record.dry_run {
         return Vec::new();

@@ -58,13 +58,13 @@ pub(crate) struct Quiesced {
     /// The ids of the runs that were still running at the end of the grace time.
     #[serde(default)]
     pub(crate) running: Vec<String>,
-    /// What was stored of each session.
+    /// The stored state of each session.
     #[serde(default)]
     pub(crate) receipt: Vec<SessionReceipt>,
     /// The state that is not variables, and what happens to it.
     #[serde(default)]
     pub(crate) besides: Vec<NonVariableState>,
-    /// What the new container must have. The keeper passes it on unchanged and adds the name of the run.
+    /// The state that the new container must have. The keeper passes it on unchanged and adds the name of the run.
     #[serde(default)]
     pub(crate) expected: ExpectedState,
 }
@@ -119,7 +119,7 @@ pub(crate) struct ExpectedSession {
 pub(crate) struct Verified {
     pub(crate) passed: bool,
     pub(crate) checks: Vec<EvolveCheck>,
-    /// What was restored of each session.
+    /// The restored state of each session.
     #[serde(default)]
     pub(crate) receipt: Vec<SessionReceipt>,
     /// The state that is not variables, as found now. For items that are missing here, the list of the old container

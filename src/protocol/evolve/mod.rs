@@ -37,7 +37,7 @@ pub(crate) const KEEPER_SOCKET_FOLDER: &str = "/run/os";
 /// The keeper's socket in [`KEEPER_SOCKET_FOLDER`].
 pub(crate) const KEEPER_SOCKET: &str = "/run/os/keeper.sock";
 
-/// The variable that tells the keeper the name of its own image.
+/// The variable with the name of the keeper's own image.
 pub(crate) const KEEPER_IMAGE_VARIABLE: &str = "OSCTL_KEEPER_IMAGE";
 
 /// The tag of the image to which a rollback has returned. The keeper sets it, and removes it when another image is
