@@ -239,8 +239,8 @@ pub(crate) async fn run(args: UpArgs, cx: &CommandContext) -> Result<VerbOutcome
     report_instance(cx, &engine, &record, &resolved.config, outcome).await
 }
 
-/// Lists changes since the last `up` in project files that programs of this machine run automatically. Returns the scan,
-/// and the changes that were not listed because there were too many.
+/// Lists changes since the last `up` in project files that programs of this machine run automatically. Returns the
+/// scan, and the changes that were not listed because there were too many.
 fn warn_of_autorun(cx: &CommandContext, project: &Path) -> Option<(AutorunScan, Vec<String>)> {
     let (mut changes, scan) = match autorun::find_autorun_changes(&cx.instance, project) {
         Ok(found) => found,

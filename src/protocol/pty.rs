@@ -122,8 +122,8 @@ pub(crate) enum ToTerminal {
     Resize { cols: u16, rows: u16 },
     /// Take over input from the current writer. The size stays until this client sends its own.
     Take {},
-    /// All output up to this offset was shown. For a writer that sends this frame, the terminal holds output back that is
-    /// more than 256 KiB ahead, for up to 15 seconds, so that a lost connection loses no output.
+    /// All output up to this offset was shown. For a writer that sends this frame, the terminal holds output back that
+    /// is more than 256 KiB ahead, for up to 15 seconds, so that a lost connection loses no output.
     Seen { offset: u64 },
     /// Make the foreground program redraw the screen.
     Repaint {},
