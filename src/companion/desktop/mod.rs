@@ -62,7 +62,7 @@ const MAX_SCREEN_ATTEMPTS: usize = 3;
 #[derive(Debug, Clone)]
 pub(crate) struct DesktopSettings {
     pub(crate) mode: DesktopMode,
-    /// Time without use after which it ends.
+    /// Time without use after which the desktop ends.
     pub(crate) idle: Duration,
     pub(crate) resolution: (u16, u16),
     pub(crate) depth: u8,

@@ -53,7 +53,7 @@ pub(super) enum RfbAuthResult {
     Foreign,
 }
 
-/// A client that has answered the challenge, before it is told the result.
+/// A client that has answered the challenge and waits for the result.
 #[derive(Debug)]
 pub(super) struct RfbChallengedClient {
     version: RfbVersion,

@@ -82,8 +82,8 @@ pub(super) async fn reload(
     stream_progress(form, move || (cryo.moved_bytes(&session), total), work)
 }
 
-/// Stores every session that has unsaved state under the session's own name. `down` and `restart` say how the container
-/// stops afterwards.
+/// Stores every session that has unsaved state under the session's own name. The `reason` `down` or `restart` says how
+/// the container stops afterwards.
 #[utoipa::path(post, path = "/cryo/snapshot", request_body = Snapshot, responses(
     (status = 200, body = Snapshots),
 ))]

@@ -4,7 +4,7 @@
 //!            first, or takes over                       leaves
 //!   none ──────────────────────▶ a writer, connected ────────▶ none
 //!     ▲                           │ lost   ▲ reconnects
-//!     └── another, after ──────── reserved ─┘
+//!     └── another, after ─────── reserved ─┘
 //!         WRITER_RECONNECT_TIMEOUT
 //! ```
 //!
@@ -94,7 +94,7 @@ impl PtyClients {
     }
 
     /// The typed bytes of a client that connects; `None` for an unknown client. A new client has typed nothing; a
-    /// client that was forgotten cannot be told from a new one, and counts its own bytes.
+    /// forgotten client looks like a new one, and counts its own bytes.
     fn typed_count(&mut self, seat: PtyConnectionId, client: &PtyClientName) -> Option<u64> {
         let key = client.clone().unwrap_or_else(|| anonymous_name(seat));
         if let Some(at) = self.counts.iter().position(|(known, _)| *known == key) {

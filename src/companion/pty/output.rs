@@ -1,6 +1,6 @@
 //! The retained output of a terminal, for all clients, each at its own pace.
 //!
-//! The owner writes, followers read. A follower that the ring overtakes is told how many bytes it has lost; it delays
+//! The owner writes, followers read. A follower that the ring overtakes learns how many bytes it has lost; it delays
 //! neither the owner nor other followers.
 
 use super::ring::ByteRing;

@@ -32,7 +32,7 @@ const PTY_DRAIN_TIMEOUT: Duration = Duration::from_secs(20);
 
 #[derive(Debug)]
 pub(super) struct PtyOwner {
-    /// `None` once the terminal was told to end: closing the device hangs up the shell.
+    /// `None` once the end of the terminal was requested: closing the device hangs up the shell.
     device: Option<PtyDevice>,
     shell: PtyShell,
     output: PtyOutput,
