@@ -1,4 +1,4 @@
-//! Why an archive was not read or written completely.
+//! Errors of reading and writing archives.
 
 use std::io;
 

@@ -1,4 +1,4 @@
-//! Packs a file tree into an archive.
+//! Packer: a file tree to an archive.
 //!
 //! Folders are walked by descriptors: a process that replaces a folder with a link during the walk exposes nothing
 //! outside the tree. Sockets have no representation in archives and are left out. Changes during packing are included

@@ -1,4 +1,4 @@
-//! Reads members from a tar stream: POSIX pax and the extensions of GNU and BSD tar.
+//! Reader of tar streams: POSIX pax and the extensions of GNU and BSD tar.
 //!
 //! The stream is untrusted. Everything that is read into memory has a limit. Input that can't be interpreted ends the
 //! stream with an error; nothing is guessed.

@@ -1,4 +1,4 @@
-//! Finds the data segments and holes of a file.
+//! The data segments and holes of a file.
 
 use super::member::{DataSegment, MAX_SPARSE_SEGMENTS};
 use std::fs::File;

@@ -1,4 +1,4 @@
-//! Unpacks an archive into a folder and never outside of it.
+//! Unpacker: an archive to a file tree, never outside of the target folder.
 //!
 //! Every folder on the path to a member is opened from its parent by one name, which may not be a link. So neither a
 //! link from the archive nor an existing link leads outside. Links are created as the archive states them, whatever

@@ -1,4 +1,5 @@
-//! Writes members as POSIX pax: values that a ustar header can't hold are written as records before it.
+//! Writer of tar streams in the format POSIX pax. Values that a ustar header can't hold are written as records before
+//! it.
 
 use super::member::{ArchiveMember, MemberKind};
 use super::pax_records::PaxRecords;

@@ -1,4 +1,4 @@
-//! Follows a run and shows its events; shared by several verbs.
+//! Following a run and showing its events; shared by several verbs.
 
 use super::CommandContext;
 use super::figures::FigureOutput;

@@ -49,7 +49,7 @@ pub(crate) async fn run(args: McpStdioArgs, cx: &CommandContext) -> Result<VerbO
     let output = cx.ui.stdout_writer();
     let writer = std::thread::spawn(move || write_lines(output, told));
     bridge::run_bridge(way, lines, out, ended.clone()).await?;
-    // The last line is written before the process ends, unless a signal ends it immediately.
+    // Write the last line before the process ends. After a signal, wait at most `LAST_OUTPUT_TIMEOUT`.
     let written = tokio::task::spawn_blocking(move || writer.join());
     let wanted = async {
         ended.await;

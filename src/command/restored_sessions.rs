@@ -1,4 +1,4 @@
-//! Reports which sessions were restored with their container.
+//! The report of the sessions that were restored with their container.
 
 use super::CommandContext;
 use crate::host::client::CompanionClient;

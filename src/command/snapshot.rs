@@ -1,4 +1,4 @@
-//! Stores the sessions before their container is stopped, unless the configuration disables this. A failed store is
+//! The store of all sessions before their container is stopped. The configuration can disable it. A failed store is
 //! reported and does not stop the command.
 
 use super::CommandContext;

@@ -1,4 +1,4 @@
-//! Quotes untrusted bytes as words of bash.
+//! Quoting of untrusted bytes as words of bash.
 
 /// Bytes of arguments that need no quotes.
 const SAFE_WORD_CHARS: &[u8] =

@@ -1,4 +1,4 @@
-//! Sanitizes untrusted text for display: removes characters that control a terminal or deceive a reader.
+//! Sanitizer of untrusted text for display: escapes characters that control a terminal or deceive a reader.
 //!
 //! Control characters (C0, DEL and C1), marks and overrides of the writing direction, and characters without a width
 //! are escaped as `\u{…}`. The zero-width joiner and non-joiner stay between two characters that are not ASCII, because

@@ -1,4 +1,4 @@
-//! Copies from inside to the host.
+//! The download of `osctl cp`: from inside to the host.
 
 use super::CopyReport;
 use super::plan::{

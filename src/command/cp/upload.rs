@@ -1,4 +1,4 @@
-//! Copies from the host to inside.
+//! The upload of `osctl cp`: from the host to inside.
 
 use super::CopyReport;
 use super::plan::{

@@ -1,4 +1,4 @@
-//! Follows a run to its end and reports the result.
+//! Following an evolve run to its end, and the report of its result.
 
 use super::CommandContext;
 use super::record_text::non_variable_line;

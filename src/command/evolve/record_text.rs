@@ -1,4 +1,4 @@
-//! Formats the complete record of a run for people.
+//! The complete record of an evolve run as text for people.
 
 use crate::command::{format_age, format_duration};
 use crate::protocol::cryo::CryoVerdict;

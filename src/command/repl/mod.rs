@@ -94,8 +94,8 @@ struct Repl<'a> {
     client: CompanionClient,
     session: String,
     out: Option<PathBuf>,
-    /// The kernel generation that the user last saw, so that the user is told of a loss even if another client noticed
-    /// it first.
+    /// The kernel generation that the user last saw. With it, the console reports a loss even if another client noticed
+    /// the loss first.
     seen: Option<u64>,
     /// The number of the next cell.
     number: u64,

@@ -1,4 +1,4 @@
-//! Detects the detach keys in typed input.
+//! Detection of the detach keys in typed input.
 
 use crate::error::{Error, Result};
 

@@ -1,5 +1,5 @@
-//! Connects the user's terminal to a terminal inside: sends keys and shows output until the shell ends, the user
-//! detaches, or the terminal is lost permanently.
+//! The connection of the user's terminal to a terminal inside. It sends keys and shows output until the shell ends, the
+//! user detaches, or the terminal is lost permanently.
 
 mod keys;
 mod signals;

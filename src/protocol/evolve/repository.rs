@@ -1,4 +1,4 @@
-//! Finds a project's git repository when `.git` is a file or a link.
+//! The location of a project's git repository when `.git` is a file or a link.
 
 use std::path::{Component, Path, PathBuf};
 

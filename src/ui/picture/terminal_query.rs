@@ -1,4 +1,4 @@
-//! Queries the terminal for its properties, with a short timeout.
+//! Queries for the properties of the terminal, with a short timeout.
 //!
 //! Two queries are sent together: the size of the text area in pixels, which many terminals do not answer, and the
 //! primary device attributes, which all terminals answer. Responses arrive in the order of the queries, so the second

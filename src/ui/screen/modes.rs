@@ -1,5 +1,5 @@
-//! Tracks the terminal modes that programs switch on, read from their output, so that they can be switched off if the
-//! programs no longer can.
+//! Tracker of the terminal modes that programs switch on. It reads their output, so that osctl can switch the modes off
+//! when the programs no longer can.
 //!
 //! Only modes that would make the terminal unusable afterwards are tracked. This module does not draw and keeps no
 //! screen content.
