@@ -61,7 +61,7 @@ pub(super) enum WebPageError {
     Kept,
     /// The tab did not answer before the navigation started.
     Dumb(anyhow::Error),
-    /// The tab is no longer usable.
+    /// The tab is unusable.
     Broken(anyhow::Error),
 }
 

@@ -1,5 +1,5 @@
 //! The shell of a terminal, below its own supervisor (see `companion::supervisor`): all processes that the shell starts
-//! end with the terminal, even those that left its session.
+//! end with the terminal, even processes that left its session.
 //!
 //! ```text
 //! companion ═══ supervisor (its stdin: one byte in, one byte out) ── shell (session, terminal) ── …

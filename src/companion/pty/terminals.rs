@@ -124,7 +124,7 @@ impl PtyTerminals {
         found.ok_or_else(|| PtyRefusal::NoTerminal(id.into()))
     }
 
-    /// Starts a new terminal, or finds the one that this client has opened before.
+    /// Starts a new terminal, or finds the terminal that this client has opened before.
     fn find_or_start(
         &self,
         start: &PtyStart,

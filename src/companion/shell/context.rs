@@ -73,7 +73,7 @@ pub(super) struct ShellContext {
     left: Option<BashState>,
     /// Changes from outside since the last command ended, as bash code.
     changes: Vec<u8>,
-    /// Recent changes from outside, among them those that a running command may not have seen.
+    /// Recent changes from outside, including changes that a running command may not have seen.
     told: VecDeque<ContextChange>,
     /// Rises with every change.
     pub(super) serial: u64,
