@@ -8,7 +8,7 @@
 //! osctl remember --json                           → Remembered in the old container, before a trial
 //! osctl selftest --json [--snapshot DIR]          → SelfTest   in the trial container
 //! osctl quiesce --json --grace S [--force]        → Quiesced   in the old container
-//! osctl resume --json                             → Resumed    in the old container
+//! osctl resume --json                             → EvolveResumed in the old container
 //! osctl verify --json --expected DOC              → Verified   in the new container; DOC is ExpectedState
 //! ```
 
