@@ -48,8 +48,8 @@ fn read_resident_bytes() -> u64 {
     kibibytes.unwrap_or(0) << 10
 }
 
-/// Drops the pages of the program, most of which only the start needs. A page that runs again comes back from the page
-/// cache.
+/// Drops the pages of the program, most of which only the start needs. The system reloads a page that is used again
+/// from the page cache.
 fn drop_startup_pages() {
     let maps = fs::read_to_string("/proc/self/maps").unwrap_or_default();
     for part in find_unchanged_ranges(&maps, trim_periodically as *const () as usize) {

@@ -106,8 +106,8 @@ impl OutputPipes {
         self.0.iter_mut().flatten().for_each(OutputPipe::read_soon);
     }
 
-    /// Reads what the pipes contain now. The call asks the system directly, because the runtime may not know of the
-    /// last writes yet.
+    /// Reads what the pipes contain now. The call asks the system directly, because the runtime may not have received
+    /// the event of the last write yet.
     pub(super) fn drain(&self) -> Vec<(OutputStream, Vec<u8>)> {
         let streams = [OutputStream::Stdout, OutputStream::Stderr];
         let open = streams.into_iter().zip(&self.0);

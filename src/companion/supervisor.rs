@@ -57,7 +57,7 @@ pub(crate) fn run_kernel_restore(pidfile: &Path, program: &[OsString]) -> Result
             Ok(_) | Err(nix::errno::Errno::EINTR) => {}
             Err(error) => return Err(error.into()),
         }
-        // The companion has ended or wants the supervisor to end: no other command is valid here.
+        // The companion has ended or orders the end: no other command is valid here.
         if both[0].any() == Some(true) {
             break None;
         }
@@ -79,7 +79,7 @@ pub(crate) fn run_kernel_restore(pidfile: &Path, program: &[OsString]) -> Result
 }
 
 /// Makes the system end other processes first when memory is short. The supervisor inherits the kernel's high OOM
-/// score; if it was ended, the kernel's forks would survive.
+/// score; without the supervisor, the kernel's forks would survive.
 fn reset_oom_score() {
     // 0 is the score of the container's own processes. A system without /proc has nothing to set.
     let _ = fs::write("/proc/self/oom_score_adj", "0");

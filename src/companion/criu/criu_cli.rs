@@ -170,7 +170,7 @@ impl CriuTool {
         let _ = fs::remove_file(&pidfile);
         let _ = fs::remove_file(self.work.join("stats-restore"));
         let (Some(root), Ok(Ok(KERNEL_RESTORED_REPLY))) = (root, told) else {
-            // The supervisor ends all its processes when the connection closes. Waiting for it lets the caller try
+            // The supervisor ends all its processes when the connection closes. After this wait the caller can try
             // again.
             drop(stream);
             let _ = timeout(CRIU_TIMEOUT, gone).await;

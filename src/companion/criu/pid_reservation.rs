@@ -40,8 +40,8 @@ pub(super) fn read_pid_max() -> io::Result<i32> {
 
 /// Makes the next process or thread of this container get the id `begin`, or one soon after it.
 ///
-/// The container's own /proc is read-only. So a thread with a mount namespace of its own mounts a fresh /proc, which no
-/// other process sees and which ends with the thread.
+/// The container's own /proc is read-only. So a thread with a mount namespace of its own mounts a fresh /proc, which is
+/// invisible to other processes and ends with the thread.
 ///
 /// # Errors
 /// When the container lacks the permission.

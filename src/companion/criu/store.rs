@@ -88,7 +88,6 @@ impl CriuStore {
     ///
     /// # Errors
     /// [`CriuLookupError`].
-    /// [`CriuLookupError`].
     pub(super) fn find_verified(
         &self,
         name: &str,

@@ -1,7 +1,8 @@
 //! State of a container other than variables, for the receipt: what the next container keeps and what ends.
 //!
 //! The old container lists what it keeps ([`EvolveParts::list_non_variable_state`]), and the new one reports what it
-//! found of that ([`EvolveParts::verify_non_variable_state`]). Only the old container knows what ends with it.
+//! found of that ([`EvolveParts::verify_non_variable_state`]). Only the old container can list the state that ends with
+//! it.
 
 use super::EvolveParts;
 use crate::protocol::evolve::inside::{ExpectedState, NonVariableState};

@@ -352,7 +352,7 @@ impl EvolveParts {
             };
             let is_frozen = view.is_some_and(|view| view.checkpoint.is_some());
             let stored = match stored {
-                // The frozen session is reported below.
+                // The code below reports a checkpointed session.
                 _ if is_frozen => None,
                 Ok(Some(stored)) => Some(stored),
                 Ok(None) if view.is_none_or(KernelView::is_blank) => None,

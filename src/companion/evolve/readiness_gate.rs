@@ -181,7 +181,7 @@ mod tests {
                 let mut line = String::new();
                 let mut reader = BufReader::new(&mut stream);
                 reader.read_line(&mut line).await.unwrap();
-                // Close the connection of a client that wants to follow the run.
+                // Close the connection of a client that follows the run.
                 if !line.contains("status") {
                     continue;
                 }

@@ -166,8 +166,8 @@ impl EvolveParts {
         checks
     }
 
-    /// Tries one generation from its start to its end. If the generation was replaced and removed during the trial, the
-    /// failure is not its fault, and the newer generation is tried instead.
+    /// Tries one generation from its start to its end. If the generation was replaced and removed during the trial, a
+    /// failure says nothing about the body. Then the newer generation is tried instead.
     async fn try_newest(&self, state: &Path, session: &str) -> Result<String, String> {
         let mut tried = Err("nothing is stored any more".into());
         for _ in 0..MAX_SELFTEST_GENERATIONS {

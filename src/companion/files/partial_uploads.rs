@@ -1,4 +1,4 @@
-//! Notes about uploads that are incomplete, so that none is left behind for ever.
+//! Notes about uploads that are incomplete, so that the companion can remove each of them.
 //!
 //! Each note is a file in a folder of the companion, named by the upload's id. It contains the path of the temporary
 //! file beside the upload's place, up to a NUL; for an archive, the path of the file that is written now. Notes survive

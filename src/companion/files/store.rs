@@ -242,7 +242,7 @@ fn finalize_file(
     old: Option<&fs::Metadata>,
 ) -> std::io::Result<()> {
     if let Some(old) = old {
-        // A user without the permission to change owners keeps the file.
+        // Without the permission to change owners, the file stays with this user.
         let _ = fchown(file, Some(old.uid()), Some(old.gid()));
     }
     let kept = old.map_or(0o644, |old| old.mode() & 0o7777);

@@ -6,7 +6,7 @@
 //! (see `companion::supervisor`).
 //!
 //! [`Services`] is the handle: a client declares its need with [`Services::set_need`] and waits with
-//! [`Services::wait_ready`]. The module does not know why a client needs a service.
+//! [`Services::wait_ready`]. The reason for a need is not part of this module.
 
 mod declaration;
 mod log_lines;

@@ -97,8 +97,8 @@ impl ServiceProcess {
     }
 
     fn send_command(&self, word: u8) {
-        // Write directly, because the runtime may not know yet that a new socket is writable. If the supervisor is
-        // gone, no process is left to end.
+        // Write directly, because the runtime may not have registered yet that a new socket is writable. If the
+        // supervisor is gone, no process is left to end.
         let _ = nix::unistd::write(self.guard.as_fd(), &[word]);
     }
 }

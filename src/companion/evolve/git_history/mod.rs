@@ -193,7 +193,7 @@ impl EvolveHandle {
         };
         let (mut reply, mut answer) = match self.ask_keeper(&question).await {
             Ok(answer) => answer,
-            // The keeper does not store a body for ever.
+            // The keeper stores bodies only for a limited time.
             Err(EvolveRefusal::Keeper(fault)) if fault.kind == refusal::KEEPER_NO_SUCH_RUN => {
                 return Ok(Some(false));
             }

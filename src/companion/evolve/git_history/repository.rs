@@ -30,7 +30,7 @@ pub(super) enum GitLocation {
     /// No repository exists, or its root is above the project and not visible here.
     Nowhere,
     At(PathBuf),
-    /// As in a worktree, the repository is at a path that only the host sees.
+    /// As in a worktree, the repository is at a path that exists only on the host.
     Beyond(String),
 }
 
