@@ -195,8 +195,8 @@ fn describe_lost_objects(receipt: &[ReceiptRow]) -> Vec<String> {
     .collect()
 }
 
-/// The prefix keeps these objects apart from those that users store: they must neither displace those nor be reloaded
-/// automatically.
+/// The prefix keeps these objects apart from the objects that users store: a checkpoint's objects must neither displace
+/// those of users nor be reloaded automatically.
 pub(super) fn cryo_name_for(checkpoint: &str) -> String {
     format!("{}{checkpoint}", cryo::CHECKPOINT_STATE_PREFIX)
 }

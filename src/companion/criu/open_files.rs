@@ -21,7 +21,7 @@ pub(super) struct CriuOpenFile {
 
 impl CriuOpenFile {
     /// Lists the named files that these processes have open. criu handles files that disappear during the call, and
-    /// those that can't be examined.
+    /// files that can't be examined.
     pub(super) fn list_for_pids(pids: &BTreeSet<i32>) -> BTreeSet<Self> {
         let each = pids.iter().flat_map(|pid| {
             let process = PathBuf::from(format!("/proc/{pid}"));

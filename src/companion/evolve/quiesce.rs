@@ -337,7 +337,7 @@ impl EvolveParts {
         let _ = timeout_at(deadline, join_all(stops)).await;
     }
 
-    /// Stores every session and lists what is kept of each.
+    /// Stores every session and lists the kept state of each session.
     async fn store_sessions(&self) -> Result<Vec<(SessionReceipt, Option<CryoStored>)>, String> {
         let views: BTreeMap<String, KernelView> =
             self.sessions.list_sessions().into_iter().collect();

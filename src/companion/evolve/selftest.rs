@@ -115,8 +115,8 @@ impl EvolveHandle {
         self.parts.hub.reload_config();
     }
 
-    /// Selects the servers that must answer: those of the body, and of the others those that have answered before and
-    /// need nothing that a trial lacks.
+    /// Selects the servers that must answer: the servers of the body, and other servers if they have answered before
+    /// and need nothing that a trial lacks.
     fn select_servers(&self, state: Option<&Path>) -> Vec<String> {
         let body = fs::read(self.settings.body.join("mcp.json")).unwrap_or_default();
         let body: Value = serde_json::from_slice(&body).unwrap_or_default();
@@ -137,7 +137,7 @@ fn must_answer(name: &str, words: &[String], state: &Path) -> bool {
     let program = words.first().map_or("", String::as_str);
     let overlays = fs::read_dir(state.join("packages")).into_iter().flatten();
     let mut overlays = overlays.flatten().map(|overlay| overlay.path());
-    // A program without a path may be one that was installed at run time.
+    // A program without a path may have been installed at run time.
     let is_installed = overlays.any(|overlay| overlay.join("bin").join(program).exists());
     has_answered && !words.is_empty() && !is_installed && !words.iter().any(is_ours)
 }

@@ -62,7 +62,7 @@ impl FilesHandle {
         }
     }
 
-    /// Describes what is at a path.
+    /// Describes the file, folder or link at a path.
     pub(crate) async fn find(&self, place: ContainerPath) -> Result<FoundPath, FilesRefusal> {
         run_file_task(move || FoundPath::resolve(place)).await
     }

@@ -97,7 +97,7 @@ struct ServicesFileEntry {
     restart: ServiceRestartPolicy,
 }
 
-/// The services, each after those that it depends on.
+/// The services, each after its dependencies.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct ServiceDeclarations(Vec<Arc<ServiceDeclaration>>);
 

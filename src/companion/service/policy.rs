@@ -18,7 +18,7 @@ use std::time::Duration;
 /// A run that became ready and lasted this long resets the restart delay.
 const MIN_STABLE_SERVICE_UPTIME: Duration = Duration::from_secs(5);
 
-/// The first and the longest restart delay: after runs that became ready, and after those that did not.
+/// The first and the longest restart delay: after runs that became ready, and after runs that did not.
 const READY_RESTART_DELAY: [Duration; 2] = [Duration::from_millis(50), Duration::from_secs(1)];
 const UNREADY_RESTART_DELAY: [Duration; 2] = [Duration::from_millis(200), Duration::from_secs(10)];
 
