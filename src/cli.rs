@@ -1,4 +1,4 @@
-//! The command line as one type; no logic.
+//! The command line as one type, without logic.
 
 use crate::command::candidates::instance_names;
 use crate::command::{
@@ -24,22 +24,22 @@ use std::process::ExitCode;
 )]
 #[command(after_help = "Start with `osctl up`, then `osctl exec 'print(6*7)'`.")]
 pub(crate) struct Cli {
-    /// Which instance, where there are several
+    /// Select the instance
     #[arg(long, global = true, env = "OSCTL_INSTANCE", default_value = "default", value_name = "NAME", add = ArgValueCandidates::new(instance_names))]
     pub(crate) instance: String,
-    /// The configuration file
+    /// Use this configuration file
     #[arg(long, global = true, env = "OSCTL_CONFIG", value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
-    /// Say nothing but data, warnings and errors
+    /// Print only data, warnings and errors
     #[arg(short, long, global = true, conflicts_with = "verbose")]
     pub(crate) quiet: bool,
-    /// Say more; twice for diagnostics
+    /// Print more; give it twice for diagnostics
     #[arg(short, long, global = true, action = clap::ArgAction::Count)]
     pub(crate) verbose: u8,
-    /// Answer with one JSON document
+    /// Print one JSON document
     #[arg(long, global = true)]
     pub(crate) json: bool,
-    /// When to colour
+    /// When to use colour
     #[arg(long, global = true, value_enum, default_value_t = Color::Auto, value_name = "WHEN")]
     pub(crate) color: Color,
     #[command(subcommand)]
@@ -65,15 +65,15 @@ impl From<Color> for Option<bool> {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Verb {
-    /// From nothing to a healthy os-host
+    /// Start the container, and build or install what is missing
     Up(up::UpArgs),
     /// Stop and remove the container; its state stays
     Down(down::DownArgs),
     /// Stop the container and start it again
     Restart(restart::RestartArgs),
-    /// How the instance stands
+    /// Show the status of the instance
     Status(status::StatusArgs),
-    /// What the container wrote
+    /// Show the log of the container
     Logs(logs::LogsArgs),
     /// List the instances
     Ls(ls::LsArgs),
@@ -81,41 +81,41 @@ pub(crate) enum Verb {
     Build(build::BuildArgs),
     /// Execute Python in the kernel, which keeps its state
     Exec(exec::ExecArgs),
-    /// Python in the kernel, line by line
+    /// Run Python in the kernel interactively
     Repl(repl::ReplArgs),
-    /// A terminal inside
+    /// Run a command inside, or open a terminal
     Shell(shell::ShellArgs),
-    /// Follow a run that was begun elsewhere
+    /// Follow a run that was started elsewhere
     Attach(attach::AttachArgs),
-    /// List what was executed lately, and what is
+    /// List recent and running code and commands
     Runs(runs::RunsArgs),
-    /// List, make and end further kernels
+    /// List, create and end sessions
     Sessions(sessions::SessionsArgs),
-    /// Stop what runs
+    /// Interrupt running code
     Interrupt(interrupt::InterruptArgs),
     /// Clear the kernel's namespace
     Reset(reset::ResetArgs),
     /// Copy files and folders in and out
     Cp(cp::CpArgs),
-    /// Freeze whole kernels, and bring them back
+    /// Checkpoint whole kernels and restore them
     #[command(subcommand)]
     Criu(criu::CriuVerb),
-    /// Store the kernel's variables, and bring them back
+    /// Store the kernel's variables and reload them
     #[command(subcommand)]
     Cryo(cryo::CryoVerb),
-    /// Replace the container by one made of the changed body, and take it back when it does not work
+    /// Replace the container by one built from the changed body; roll back if it fails
     Evolve(evolve::EvolveArgs),
-    /// The MCP servers inside
+    /// Use the MCP servers inside, and connect MCP clients to them
     Mcp(mcp::McpArgs),
     /// Open the desktop in a browser, or change its resolution
     Desktop(desktop::DesktopArgs),
-    /// Save a picture of the screen inside
+    /// Save a screenshot of the desktop
     Screenshot(screenshot::ScreenshotArgs),
     /// Open a session in JupyterLab and VS Code
     Jupyter(jupyter::JupyterArgs),
     /// Write the body into the project, to change it there
     Init(init::InitArgs),
-    /// Check every precondition and name its cure
+    /// Check every precondition and name the fix
     Doctor(doctor::DoctorArgs),
     /// Show or edit the configuration
     #[command(subcommand)]
@@ -125,40 +125,40 @@ pub(crate) enum Verb {
     /// Write the man pages into a folder; for packages
     #[command(hide = true)]
     Man(man::ManArgs),
-    /// The service inside the container
+    /// Run the service inside the container
     #[command(hide = true)]
     Companion,
-    /// Ask the companion whether all is well; run by the engine
+    /// Check the health of the companion; run by the engine
     #[command(hide = true)]
     Health(health::HealthArgs),
-    /// The service that replaces the container
+    /// Run the service that replaces the container
     #[command(hide = true)]
     Keeper(keeper::KeeperArgs),
-    /// Guard a kernel and end all its descendants with it
+    /// Supervise a kernel and end all its descendants with it
     #[command(hide = true)]
     Reaper(reaper::ReaperArgs),
-    /// Join stdin and stdout with a port inside; run by the engine for a host on another machine
+    /// Connect stdin and stdout to a port inside; run by the engine for a host on another machine
     #[command(hide = true)]
     Relay(relay::RelayArgs),
-    /// Store what is idle; run by the keeper
+    /// Store idle sessions; run by the keeper
     #[command(hide = true)]
     Remember(remember::RememberArgs),
-    /// Whether this body works; run by the keeper
+    /// Test whether this body works; run by the keeper
     #[command(hide = true)]
     Selftest(selftest::SelfTestArgs),
-    /// Begin nothing, and store everything; run by the keeper
+    /// Refuse new requests and store everything; run by the keeper
     #[command(hide = true)]
     Quiesce(quiesce::QuiesceArgs),
     /// Answer requests again; run by the keeper
     #[command(hide = true)]
     Resume(resume::ResumeArgs),
-    /// Whether all is there that was before; run by the keeper
+    /// Verify that the state of the previous container is present; run by the keeper
     #[command(hide = true)]
     Verify(verify::VerifyArgs),
 }
 
 impl Verb {
-    /// Whether Ctrl-C means something of its own to it.
+    /// Whether the verb handles Ctrl-C itself.
     pub(crate) fn owns_interrupts(&self) -> bool {
         matches!(
             self,
@@ -172,12 +172,12 @@ impl Verb {
         ) || matches!(self, Self::Mcp(args) if args.is_bridge())
     }
 
-    /// Whether threads of ours may run beside it.
+    /// Whether the verb may run beside the thread of the log.
     pub(crate) fn has_log(&self) -> bool {
         !matches!(self, Self::Reaper(_))
     }
 
-    /// Whether it is a service, whose log is its output.
+    /// Whether the verb is a service, whose log is its output.
     pub(crate) fn is_service(&self) -> bool {
         match self {
             Self::Companion => true,
@@ -195,9 +195,9 @@ pub(crate) fn clap_command() -> clap::Command {
     Cli::command()
 }
 
-/// Help and version are data and fine; the rest is a usage error.
+/// Help and version are printed as data with exit code 0; every other parse error is a usage error.
 pub(crate) fn report_parse_error(error: &clap::Error) -> ExitCode {
-    // Nobody is left to tell when the terminal is gone.
+    // The terminal may be gone.
     let _ = error.print();
     match error.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => ExitCode::SUCCESS,

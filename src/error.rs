@@ -1,6 +1,6 @@
-//! Each expected failure: a sentence, a hint with the cure, and an exit code.
+//! The expected failures: a sentence, a hint with the fix, and an exit code for each.
 //!
-//! What is not named here is a bug, and ends with [`EXIT_BUG`].
+//! A failure that is not named here is a bug, with exit code [`EXIT_BUG`].
 
 use std::io;
 use std::path::PathBuf;
@@ -8,7 +8,7 @@ use std::process::ExitCode;
 
 pub(crate) use anyhow::Result;
 
-/// The answer is no, or the user's code raised.
+/// The answer is no, or the user's code raised an exception.
 pub(crate) const EXIT_NO: u8 = 1;
 const EXIT_USAGE: u8 = 2;
 const EXIT_UNREACHABLE: u8 = 3;
@@ -17,7 +17,7 @@ const EXIT_PRECONDITION: u8 = 4;
 pub(crate) const EXIT_INTERRUPTED: u8 = 5;
 const EXIT_BUG: u8 = 70;
 
-/// Refusals of what was well said: the state to be kept, or brought back, is not as that takes.
+/// Refusals of well-formed requests: the state to store or to restore does not permit the operation.
 const EXIT_NO_KINDS: [&str; 9] = [
     "losses",
     "damaged",
@@ -30,10 +30,10 @@ const EXIT_NO_KINDS: [&str; 9] = [
     "held",
 ];
 
-/// The instance that is meant when none is named.
+/// The instance when none is named.
 pub(crate) const DEFAULT_INSTANCE: &str = "default";
 
-/// What a shell says of a program whose reader has left.
+/// The exit code of shells for a program whose reader has closed the pipe (SIGPIPE).
 const EXIT_UNREAD: u8 = 141;
 
 #[derive(Debug, thiserror::Error)]
@@ -181,7 +181,7 @@ impl Error {
         }
     }
 
-    /// What to do about it: one line, with the exact command.
+    /// The fix: one line, with the exact command.
     pub(crate) fn hint(&self) -> Option<String> {
         Some(match self {
             Self::Usage { hint, .. }
@@ -298,7 +298,7 @@ impl Error {
         }
     }
 
-    /// Its name for programs.
+    /// The error type for programs.
     pub(crate) fn kind(&self) -> &str {
         match self {
             Self::Refused { kind, .. } => kind,
@@ -325,7 +325,7 @@ impl Error {
 }
 
 impl From<io::Error> for Error {
-    /// Of what was to be written to stdout or stderr.
+    /// Converts an error of writing to stdout or stderr.
     fn from(error: io::Error) -> Self {
         match error.kind() {
             io::ErrorKind::BrokenPipe => Self::Unread,
@@ -336,7 +336,7 @@ impl From<io::Error> for Error {
     }
 }
 
-/// The hint for an instance: its commands, which stand in backticks, name it.
+/// Adds the instance to the commands of a hint, which are in backticks.
 pub(crate) fn hint_for_instance(hint: &str, instance: &str) -> String {
     if instance == DEFAULT_INSTANCE {
         return hint.into();
@@ -356,7 +356,7 @@ fn add_instance_flag(command: &str, instance: &str) -> String {
     let Some(own) = words.iter().position(|word| *word == "osctl") else {
         return command.into();
     };
-    // `ls` is of all instances.
+    // `ls` applies to all instances.
     let is_of_all = words.get(own + 1).is_none_or(|verb| *verb == "ls");
     if is_of_all || words.contains(&"--instance") {
         return command.into();
@@ -365,7 +365,7 @@ fn add_instance_flag(command: &str, instance: &str) -> String {
     words.join(" ")
 }
 
-/// Whether it is that nobody reads any more.
+/// Whether the error is a closed stdout or stderr.
 pub(crate) fn is_unread(error: &anyhow::Error) -> bool {
     matches!(error.downcast_ref(), Some(Error::Unread))
 }
@@ -386,7 +386,7 @@ impl From<VerbOutcome> for ExitCode {
     }
 }
 
-/// The exit code of what ended a verb early.
+/// The exit code of an error that ended a verb.
 pub(crate) fn exit_code(error: &anyhow::Error) -> u8 {
     match error.downcast_ref::<Error>() {
         Some(expected) => expected.exit_code(),

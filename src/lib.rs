@@ -1,23 +1,24 @@
 //! `osctl` gives an AI agent a computer of its own.
 //!
-//! One binary is the host's command line, the companion inside the container and the keeper that
-//! replaces it:
+//! The binary contains the host's command line, the companion inside the container, and the keeper that replaces the
+//! container:
 //!
 //! ```text
-//! main → run → cli → command ─┬─ host ───┬─ engine    where bodies run
+//! main → run → cli → command ─┬─ host ───┬─ engine    runs bodies
 //!                             ├─ keeper ─┴─ image     body/ → build context, rules for Dockerfiles
-//!                             └─ companion            inside: HTTP, the kernel's owner
-//!                      archive: trees as one stream, both ways, for all
-//!                      protocol: the words between host, keeper and companion
+//!                             └─ companion            inside: HTTP, owner of the kernels
+//!                      archive: file trees as one stream, for all of them
+//!                      protocol: messages between host, keeper and companion
 //! ```
 //!
-//! Laws, kept by `tests/it/laws.rs`:
+//! Rules, enforced by `tests/it/laws.rs`:
 //!
-//! - `protocol` imports nothing of the crate; `engine` and `archive` know `protocol` alone, `image`
-//!   knows `archive`, too.
-//! - `host`, `keeper` and `companion` never name each other.
-//! - bollard is named in `engine/docker` only, axum in `companion/http` and `companion/mcp/face`, zeromq in `host/jupyter`,
-//!   tokio_tungstenite in `host/terminal` and `companion/desktop/page.rs`, rmcp in `companion/mcp/os`, clap in `cli` and `command`, rustyline in `command/repl`,
+//! - `protocol` imports nothing of the crate; `engine` and `archive` import only `protocol`; `image` imports `protocol`
+//!   and `archive`.
+//! - `host`, `keeper` and `companion` never import each other.
+//! - These crates are used only here: bollard in `engine/docker`; axum in `companion/http` and
+//!   `companion/mcp/transport`; zeromq in `host/jupyter`; tokio_tungstenite in `host/terminal` and
+//!   `companion/desktop/page.rs`; rmcp in `companion/mcp/os`; clap in `cli` and `command`; rustyline in `command/repl`;
 //!   indicatif, dialoguer and console in `ui`.
 //! - Only `ui` prints; only `main` ends the process.
 
@@ -47,8 +48,8 @@ use tracing_subscriber::EnvFilter;
 
 /// Runs one command line to its end.
 pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
-    // TLS is only spoken to remote engines, but no client is made without it, which completion needs,
-    // too. Whoever installed a provider before is as good.
+    // TLS is used only for remote engines, but no HTTP client can be created without a provider, and completion needs a
+    // client, too. The call fails only if a provider is installed already.
     let _ = rustls::crypto::ring::default_provider().install_default();
     clap_complete::CompleteEnv::with_factory(cli::clap_command)
         .shells(command::COMPLETERS)
@@ -58,7 +59,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         Err(error) => return cli::report_parse_error(&error),
     };
     let ui = Ui::new(cli.json, cli.quiet, cli.verbose, cli.color.into());
-    // The reaper has no log: it owns its process by signals, and a thread would take them.
+    // The reaper has no log: it waits for signals of its process, and a log thread would receive them.
     let _log = cli.verb.has_log().then(|| init_log(&cli));
     let instance = cli.instance.clone();
     match run_cli(cli, ui) {
@@ -79,8 +80,8 @@ fn run_cli(cli: cli::Cli, ui: Ui) -> Result<VerbOutcome> {
     if let cli::Verb::Relay(args) = cli.verb {
         return command::relay::run(args, ui);
     }
-    // One thread: an answer then needs no other thread to be woken, which is most of its time.
-    // What computes or blocks for long goes to the runtime's blocking threads.
+    // One thread: a reply then needs no wake-up of another thread, which would be most of its latency. Long
+    // computations and blocking calls go to the runtime's blocking threads.
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
@@ -88,22 +89,22 @@ fn run_cli(cli: cli::Cli, ui: Ui) -> Result<VerbOutcome> {
         if cli.verb.owns_interrupts() {
             return command::run_command(cli, ui).await;
         }
-        // Listening begins before the first word is said.
+        // Listen for signals before the first output.
         let ended = command::shutdown_signal()?;
-        // A verb that has an end of its own for it comes first.
+        // `biased`: the outcome of a verb that handles the signal itself takes precedence.
         tokio::select! {
             biased;
             done = command::run_command(cli, ui) => done,
             () = ended => Err(Error::Interrupted.into()),
         }
     });
-    // A prompt that still reads the terminal must not hold the process.
+    // A prompt that still reads the terminal must not block the exit.
     runtime.shutdown_background();
     answer
 }
 
-/// Diagnostics go to stderr: `RUST_LOG`, else by the number of `-v`. They are written by a thread
-/// of their own and dropped when nobody reads them, so that no log ever holds up a service.
+/// Diagnostics go to stderr, with the level of `RUST_LOG` or of the number of `-v`. A separate thread writes them and
+/// drops them when stderr is not read, so that the log never blocks a service.
 fn init_log(cli: &cli::Cli) -> WorkerGuard {
     let default = match (cli.verb.is_service(), cli.verbose) {
         (true, _) => "info,rmcp=warn",

@@ -1,8 +1,8 @@
 //! Exhaustive search through the states of a model, for tests.
 //!
-//! A [`Model`] says which steps and which deaths may follow a state, and what must never be. The search is
-//! breadth-first, so the trace that leads to a violation is a shortest one. Each protocol has its model beside its
-//! code: runs in `companion/runs/store/model.rs`, stores in `companion/cryo/model.rs`, swaps in `keeper/model.rs`.
+//! A [`Model`] defines the possible steps and process deaths in each state, and the violations. The search is
+//! breadth-first, so the trace to a violation is a shortest one. The model of each protocol is beside its code: runs in
+//! `companion/runs/store/model.rs`, stores in `companion/cryo/model.rs`, container replacements in `keeper/model.rs`.
 
 use std::collections::HashSet;
 use std::fmt::{self, Debug, Display};
@@ -13,17 +13,17 @@ pub(crate) trait Model {
     type Action: Copy + Eq + Debug;
     type Violation: Copy + Eq + Debug;
 
-    /// What the processes may do next.
+    /// The possible next steps of the processes.
     fn steps(&self, state: &Self::State) -> Vec<(Self::Action, Self::State)>;
 
-    /// What may die next.
+    /// The possible deaths of processes.
     fn deaths(&self, state: &Self::State) -> Vec<(Self::Action, Self::State)>;
 
-    /// What must not be. `is_at_rest` says that no step is possible.
+    /// The violated invariants. `is_at_rest` says that no step is possible.
     fn violations(&self, state: &Self::State, is_at_rest: bool) -> Vec<Self::Violation>;
 }
 
-/// All states that were reached, each with the action that led to it from an earlier one.
+/// All reached states, each with the action that led to it from an earlier state.
 #[derive(Debug)]
 pub(crate) struct Search<M: Model> {
     reached: Vec<Reached<M>>,
@@ -35,7 +35,7 @@ struct Reached<M: Model> {
     from: Option<(usize, M::Action)>,
 }
 
-/// The shortest way to a violation.
+/// A violation with a shortest trace to it.
 #[derive(Debug)]
 pub(crate) struct Broken<M: Model> {
     pub(crate) violation: M::Violation,
@@ -63,7 +63,7 @@ impl<M: Model> Search<M> {
         self.reached.len()
     }
 
-    /// One shortest trace to each state, with that state.
+    /// A shortest trace to each state, with that state.
     pub(crate) fn traces(&self) -> impl Iterator<Item = (Vec<M::Action>, &M::State)> {
         (0..self.len()).map(|at| (self.trace(at), &self.reached[at].state))
     }
@@ -79,10 +79,10 @@ impl<M: Model> Search<M> {
     }
 }
 
-/// Visits every state that can be reached from `first`, until one has a violation that `is_looked_for`.
+/// Visits every state that is reachable from `first`, until a state has a violation that `is_looked_for` selects.
 ///
 /// # Errors
-/// The violation that is reached by the fewest actions.
+/// The violation with the shortest trace.
 pub(crate) fn explore<M: Model>(
     model: &M,
     first: M::State,
@@ -119,7 +119,7 @@ pub(crate) fn explore<M: Model>(
     Ok(search)
 }
 
-/// Has the protocol as it is without any violation.
+/// Asserts that the actual protocol has no violation.
 ///
 /// # Panics
 /// With the shortest trace to a violation.
@@ -130,7 +130,7 @@ pub(crate) fn assert_holds<M: Model>(model: &M, first: M::State) -> Search<M> {
     }
 }
 
-/// Has another order of steps lead to that violation, and prints the shortest trace.
+/// Asserts that a changed order of steps leads to that violation, and prints the shortest trace.
 ///
 /// # Panics
 /// When no trace leads to it.

@@ -1,5 +1,6 @@
-//! Writing behind: what was written goes to the disk while more of it comes, so that the sync in the
-//! end has little left to wait for.
+//! Writeback hints for a file that is written sequentially.
+//!
+//! The kernel starts to write pages to the disk while more data arrive, so the final sync has little left to wait for.
 
 use std::fs::File;
 
@@ -7,7 +8,7 @@ use std::fs::File;
 #[cfg(target_os = "linux")]
 const WRITEBACK_STEP_BYTES: u64 = 8 << 20;
 
-/// How far a file that is written from its begin to its end has been handed to the disk.
+/// How much of a sequentially written file has been passed to writeback.
 #[derive(Debug, Default)]
 pub(crate) struct BackgroundWriter {
     #[cfg(target_os = "linux")]
@@ -15,7 +16,7 @@ pub(crate) struct BackgroundWriter {
 }
 
 impl BackgroundWriter {
-    /// The file ends at `end` now.
+    /// Reports that the file now ends at `end`.
     #[cfg(target_os = "linux")]
     pub(crate) fn hint_writeback(&mut self, file: &File, end: u64) {
         use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
@@ -24,9 +25,9 @@ impl BackgroundWriter {
         }
         let range = [self.done, end - self.done].map(i64::try_from);
         if let [Ok(offset), Ok(length)] = range {
-            // It begins to write dirty pages, and forgets none of them, because they are not clean
-            // yet. Overlay file systems pass it on, which they do not do with `sync_file_range`. It
-            // is a hint: a file system that does not take it is only slower.
+            // `posix_fadvise` starts to write dirty pages and evicts none of them, because they are not clean yet.
+            // Overlay file systems pass this call on; they do not pass on `sync_file_range`. It is a hint: a file
+            // system that ignores it is only slower.
             let _ = posix_fadvise(
                 file,
                 offset,

@@ -1,4 +1,4 @@
-//! Why an archive was not read or written to its end.
+//! Errors of reading and writing archives.
 
 use std::io;
 
@@ -18,10 +18,10 @@ pub(crate) enum ArchiveError {
     Damaged(&'static str),
     #[error("`{0}` became shorter or unreadable while it was read")]
     Shrank(String),
-    /// It is not to be packed from a mark that lies in another stream.
+    /// The resume point belongs to another stream, so packing can't continue from it.
     #[error("what is packed was changed meanwhile")]
     Changed,
-    /// The other side could not go on, and said why.
+    /// The sender stopped and gave this reason.
     #[error("{0}")]
     Told(String),
     #[error("`{name}`: {cause}")]
@@ -39,13 +39,13 @@ impl ArchiveError {
         }
     }
 
-    /// Whether there was no room left.
+    /// Whether the disk is full.
     pub(crate) fn is_full(&self) -> bool {
         matches!(self, Self::File { cause, .. } if is_full(cause))
     }
 }
 
-/// The disk, or what this user may have of it.
+/// Whether the disk is full or the user's quota is used up.
 pub(crate) fn is_full(error: &io::Error) -> bool {
     use io::ErrorKind::{QuotaExceeded, StorageFull};
     matches!(error.kind(), StorageFull | QuotaExceeded)

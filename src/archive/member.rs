@@ -4,10 +4,10 @@ use crate::protocol::files::Mtime;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ArchiveMember {
-    /// As it stands in the archive: bytes, `/` between names, not yet trusted.
+    /// The path as the archive states it: bytes, names separated by `/`, untrusted.
     pub(crate) path: Vec<u8>,
     pub(crate) kind: MemberKind,
-    /// Rights, without the file's type.
+    /// Permission bits, without the file type.
     pub(crate) mode: u32,
     pub(crate) mtime: Mtime,
 }
@@ -16,29 +16,29 @@ pub(crate) struct ArchiveMember {
 pub(crate) enum MemberKind {
     File {
         size: u64,
-        /// Where its data are, in order; `None` when it has no holes.
+        /// The data segments in order; `None` when the file has no holes.
         segments: Option<Vec<DataSegment>>,
     },
     Folder,
     Symlink(Vec<u8>),
-    /// To an earlier member.
+    /// A hard link to an earlier member.
     HardLink(Vec<u8>),
-    /// What no tree of ours holds; the words for it.
+    /// A type that is not packed or unpacked; the text names the type.
     Special(&'static str),
 }
 
-/// A stretch of data in a file that has holes.
+/// A range of data in a sparse file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct DataSegment {
     pub(crate) offset: u64,
     pub(crate) length: u64,
 }
 
-/// More of them than that, and a map would be longer than it is worth.
+/// A file with more segments is stored without a map, because the map would not pay off.
 pub(super) const MAX_SPARSE_SEGMENTS: usize = 1 << 17;
 
 impl ArchiveMember {
-    /// For people.
+    /// The path as text for messages.
     pub(crate) fn display_name(&self) -> String {
         String::from_utf8_lossy(&self.path).into_owned()
     }

@@ -1,18 +1,17 @@
-//! Trees of files as one stream of bytes: tar, both ways, on both sides.
+//! File trees as one tar stream, packed and unpacked on both sides.
 //!
 //! ```text
-//! Folder ─ pack ─▶ Writer ─▶ Outlet ~~ channel ~~▶ HTTP      (and the other way: Inlet ─▶ Reader)
-//!                            blocking thread │ async           unpack ─▶ Folder
+//! Folder ─ pack ─▶ TarWriter ─▶ ChunkWriter ~~ channel ~~▶ HTTP   (and back: ChunkReader ─▶ TarReader)
+//!                               blocking thread │ async               unpack ─▶ Folder
 //! ```
 //!
-//! The format is POSIX's (pax), read with GNU's extensions, too. Blocks are taken apart by the `tar`
-//! crate; the stream is ours, because that crate reads a name of any length into memory, hides
-//! where a file's holes are, and opens by path. Here nothing grows with the archive or its files,
-//! names hold any byte, holes stay holes, and every name is opened beneath a [`Folder`] that is held open, so that no
-//! link leads out, whoever planted it and when.
+//! The format is POSIX pax; GNU extensions are read, too. The `tar` crate parses and builds header blocks. The stream
+//! is implemented here because that crate reads names of any length into memory, hides the holes of a file, and opens
+//! entries by path. In this module no buffer grows with the archive or its files, names hold any byte, and holes stay
+//! holes. Every name is opened beneath a [`Folder`] that is held open, so no link leads outside, no matter who created
+//! it or when.
 //!
-//! A stream that is cut can be taken up where it was ([`ResumePoint`]). Owners and extended attributes do not
-//! travel.
+//! An interrupted stream can be continued at a [`ResumePoint`]. Owners and extended attributes are not transferred.
 
 mod background_writer;
 mod error;
@@ -41,5 +40,5 @@ pub(crate) use sparse::data_segments;
 pub(crate) use temporary::{random_id, temporary_name};
 pub(crate) use unpack::{UnpackPolicy, UnpackTotals, unpack_archive};
 
-/// Bytes that are moved at once.
+/// Bytes per read or write.
 pub(crate) const ARCHIVE_CHUNK_BYTES: usize = 256 << 10;

@@ -1,9 +1,9 @@
-//! A tree to an archive.
+//! Packer: a file tree to an archive.
 //!
-//! Folders are walked by descriptors, so that somebody who swaps one for a link meanwhile shows
-//! nothing that lies elsewhere. Sockets have no form in archives and are left out. What changes
-//! while it is read is read as it is met; a file that becomes shorter ends the archive with an error.
-//! Names are sorted, so that the same tree is the same archive, and can be packed from a mark on.
+//! Folders are walked by descriptors: a process that replaces a folder with a link during the walk exposes nothing
+//! outside the tree. Sockets have no representation in archives and are left out. Changes during packing are included
+//! if the walk has not reached them yet; a file that shrinks ends the archive with an error. Names are sorted, so the
+//! same tree gives the same archive, and packing can start at a resume point.
 
 use super::ARCHIVE_CHUNK_BYTES;
 use super::error::ArchiveError;
@@ -20,17 +20,17 @@ use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use tokio::sync::oneshot;
 
-/// More files with several names than that, and further names are files of their own.
+/// With more multiply linked files than this, further hard links are packed as separate files.
 const MAX_TRACKED_LINKS: usize = 100_000;
-/// Each folder on the way is held open.
+/// Every folder on the path to the current entry is held open.
 pub(super) const MAX_FOLDER_DEPTH: usize = 512;
 
-/// What is packed.
+/// The input of a pack operation.
 #[derive(Debug)]
 pub(crate) enum PackSource {
-    /// All that is in it; its own member is called `.`.
+    /// Everything in the folder; the member of the folder itself is `.`.
     Folder(Folder),
-    /// One file of a folder, by its own name or another one.
+    /// One file of a folder, under its own name or under another name.
     File {
         folder: Folder,
         name: OsString,
@@ -38,20 +38,20 @@ pub(crate) enum PackSource {
     },
 }
 
-/// Where it is told that something can't be read.
+/// How the packer reports a read error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ErrorReporting {
-    /// In the archive, as far as that can be, to who unpacks it here or in a companion.
+    /// In the archive, where possible; an osctl host or companion that unpacks it reads the error there.
     Archive,
-    /// By the stream, which is cut.
+    /// By cutting the stream.
     Stream,
 }
 
-/// The archive from a mark on, written by a thread. `moved` hears of the bytes of files, those before
-/// the mark too, and is kept as long as the thread lives.
+/// Packs the archive from a resume point on, in a blocking thread. The thread calls `moved` with the number of file
+/// bytes packed, including those before the resume point, and drops it when it ends.
 ///
 /// # Errors
-/// When what lies before the mark is not what it was.
+/// When the tree before the resume point has changed.
 pub(crate) async fn pack_stream(
     what: PackSource,
     from: ResumePoint,
@@ -70,17 +70,17 @@ pub(crate) async fn pack_stream(
             tracing::info!("an archive ended early: {fault}");
             io::Error::other(fault)
         });
-        // Nobody is left to tell when the other side has gone.
+        // The receiver may have been dropped.
         let _ = outlet.finish(failed);
     });
-    // Up to the mark nothing is written.
+    // Nothing is written before the resume point is reached.
     begun
         .await
         .map(|()| pieces)
         .map_err(|_| ArchiveError::Changed)
 }
 
-/// What tells that it is written to.
+/// A writer that signals its first write.
 struct StartNotifier<'a> {
     to: &'a mut ChunkWriter,
     begins: Option<oneshot::Sender<()>>,
@@ -89,7 +89,7 @@ struct StartNotifier<'a> {
 impl StartNotifier<'_> {
     fn notify_start(&mut self) {
         if let Some(begins) = self.begins.take() {
-            // Whoever asked may have gone.
+            // The caller may have dropped the receiver.
             let _ = begins.send(());
         }
     }
@@ -107,12 +107,12 @@ impl Write for StartNotifier<'_> {
     }
 }
 
-/// Writes the archive from a mark on. When something can't be read, the archive says so in the place
-/// of its end, which whoever unpacks it takes for a failure.
+/// Writes the archive from a resume point on. When an entry can't be read, an error record replaces the end of the
+/// archive, and the unpacker reports a failure.
 ///
 /// # Errors
-/// When it can't be said there, nobody takes the stream (it must be cut then), or the mark lies in
-/// another stream.
+/// When the error can't be recorded in the archive (the caller must cut the stream then), the stream is not received
+/// any more, or the resume point belongs to another stream.
 fn write_archive(
     what: PackSource,
     to: impl Write,
@@ -142,7 +142,7 @@ fn write_archive(
         Err(_) if packer.writer.is_other() || packer.writer.is_before() => {
             Err(ArchiveError::Changed)
         }
-        // Within a file's data nothing can be said: the stream has to be cut.
+        // Within the data of a file no error record can be written: the stream must be cut.
         Err(cut @ (ArchiveError::Stream(_) | ArchiveError::Shrank(_))) => Err(cut),
         Err(cut) if telling == ErrorReporting::Stream => Err(cut),
         Err(fault) => Ok(packer.writer.write_error(&fault.to_string())?),
@@ -151,21 +151,21 @@ fn write_archive(
 
 struct Packer<'a, W> {
     writer: TarWriter<W>,
-    /// Of what is packed now.
+    /// The path of the current entry.
     path: Vec<u8>,
     /// The first name of each file that has several.
     linked: HashMap<(u64, u64), Vec<u8>>,
     buffer: Vec<u8>,
-    /// Data before the mark of which nobody has heard.
+    /// Bytes of data skipped before the resume point that were not passed to `moved` yet.
     passed: u64,
     moved: &'a mut dyn FnMut(u64),
 }
 
-/// A folder on the way.
+/// An open folder between the root and the current entry.
 struct PackLevel {
     folder: Folder,
     names: std::vec::IntoIter<OsString>,
-    /// Length of its path.
+    /// Length of the folder's path.
     path: usize,
 }
 
@@ -187,7 +187,7 @@ impl<W: Write> Packer<'_, W> {
             }
             self.path.extend(name_bytes(&name));
             let look = match level.folder.stat(&name) {
-                // It was removed meanwhile.
+                // The entry was removed during the walk.
                 Err(gone) if gone.kind() == std::io::ErrorKind::NotFound => continue,
                 looked => looked.map_err(ArchiveError::for_file(&self.path))?,
             };
@@ -276,7 +276,7 @@ impl<W: Write> Packer<'_, W> {
         let mut file = folder
             .open_file(name)
             .map_err(ArchiveError::for_file(&self.path))?;
-        // What is open now is what counts, whatever the name stood for before.
+        // The metadata of the open file decide, not those of the earlier stat.
         let look = EntryStat::stat_file(&file).map_err(ArchiveError::for_file(&self.path))?;
         if look.kind != EntryKind::File {
             return Ok(());
@@ -315,7 +315,7 @@ impl<W: Write> Packer<'_, W> {
             let most = usize::try_from(left)
                 .unwrap_or(ARCHIVE_CHUNK_BYTES)
                 .min(ARCHIVE_CHUNK_BYTES);
-            // The header is out: an error here can only cut the stream.
+            // The header is already written: a read error can only cut the stream.
             let read = file.read(&mut self.buffer[..most]);
             let Ok(read @ 1..) = read else {
                 let name = String::from_utf8_lossy(&self.path).into_owned();
@@ -366,12 +366,12 @@ mod tests {
         Ok((stream, moved))
     }
 
-    /// The mark of whoever has read so much and no more.
+    /// The resume point of a reader that has read exactly `at` bytes.
     fn cut(stream: &[u8], at: usize) -> ResumePoint {
         let landed = tempfile::tempdir().unwrap();
         let (traced, seen) = VerifiedReader::new(&stream[..at]);
         let folder = Folder::open(landed.path()).unwrap();
-        // It ends early nearly everywhere, and has read all that there is.
+        // Unpacking usually fails at the cut, after it has read all bytes.
         let _ = unpack_archive(traced, folder, UnpackPolicy::default(), &mut |_| Ok(()));
         let mark = seen.borrow().resume_point(at as u64);
         mark.unwrap()
@@ -382,11 +382,11 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         grow(folder.path());
         let (whole, moved) = from(folder.path(), &ResumePoint::default()).unwrap();
-        // Every place within a block, sooner or later.
+        // The step makes the cuts fall on every offset within a block.
         for at in (0..whole.len()).step_by(509).chain([whole.len()]) {
             let (rest, again) = from(folder.path(), &cut(&whole, at)).unwrap();
             assert!(rest == whole[at..], "{at}");
-            // Who comes behind the last byte of data has nothing to show.
+            // After the last byte of data there is no progress left to report.
             assert!(again == moved || again == 0, "{at}: {again}");
         }
     }

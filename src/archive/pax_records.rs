@@ -1,5 +1,7 @@
-//! What old headers can't hold: `LENGTH KEY=VALUE\n`, one behind the other, in a member before the one
-//! that it is about. A value may hold any byte, line breaks too.
+//! Pax records for values that ustar headers can't hold.
+//!
+//! Records have the form `LENGTH KEY=VALUE\n` and follow each other in a member that precedes the member they describe.
+//! A value may hold any byte, including line breaks.
 
 use super::error::ArchiveError;
 use std::io::{self, Write};
@@ -7,15 +9,15 @@ use tar::{EntryType, Header};
 
 const PAX_BLOCK_BYTES: usize = 512;
 
-/// Records to be written.
+/// Records to write.
 #[derive(Debug, Default)]
 pub(super) struct PaxRecords(Vec<u8>);
 
 impl PaxRecords {
-    /// Names are written as the bytes that they are, as GNU's tar does.
+    /// Adds a record. The bytes of a name are written unchanged, as GNU tar does.
     pub(super) fn add(&mut self, key: &str, value: &[u8]) {
         let rest = key.len() + value.len() + 3;
-        // The length counts its own digits.
+        // The length includes its own digits.
         let mut length = rest + 1;
         while rest + length.to_string().len() > length {
             length += 1;
@@ -45,7 +47,7 @@ impl PaxRecords {
     }
 }
 
-/// The records of a member that is about another one, to be read.
+/// Iterates over the records of a member that describes the next one.
 #[derive(Debug)]
 pub(super) struct PaxRecordIter<'a>(pub(super) &'a [u8]);
 

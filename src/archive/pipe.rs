@@ -1,20 +1,20 @@
-//! Between a blocking thread, which works on files, and a task, which works on sockets.
+//! A bounded pipe between a blocking thread, which accesses files, and an async task, which accesses sockets.
 //!
-//! Both ends wait for the other one and hold a few pieces at most. A task that is dropped is a cut
-//! connection, never the end of the stream: the end is said.
+//! Each end waits for the other; the pipe holds a few chunks at most. A dropped task means a cut connection, never the
+//! end of the stream: the end is sent explicitly.
 
 use super::ARCHIVE_CHUNK_BYTES;
 use bytes::{Buf, Bytes};
 use std::io::{self, Read, Write};
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 
-/// What comes out, piece by piece; an error is a stream that is cut.
+/// The chunks that leave the pipe; an error means that the stream was cut.
 pub(crate) type ChunkReceiver = Receiver<io::Result<Bytes>>;
 
-/// Pieces on their way.
+/// Chunks in the pipe.
 const MAX_QUEUED_CHUNKS: usize = 8;
 
-/// The thread's end, written to; the pieces come out of the receiver.
+/// The blocking end that writes; the chunks arrive at the receiver.
 #[derive(Debug)]
 pub(crate) struct ChunkWriter {
     sender: Sender<io::Result<Bytes>>,
@@ -28,10 +28,10 @@ pub(crate) fn chunk_writer() -> (ChunkWriter, ChunkReceiver) {
 }
 
 impl ChunkWriter {
-    /// Hands over what was gathered, and the end.
+    /// Sends the buffered bytes, then the end of the stream or the error.
     ///
     /// # Errors
-    /// When nobody reads any more.
+    /// When the receiver was dropped.
     pub(crate) fn finish(mut self, error: Option<io::Error>) -> io::Result<()> {
         self.flush()?;
         match error {
@@ -40,7 +40,7 @@ impl ChunkWriter {
         }
     }
 
-    /// A piece as it is, behind what was gathered.
+    /// Sends a chunk unchanged, after the buffered bytes.
     pub(crate) fn write_chunk(&mut self, piece: Bytes) -> io::Result<()> {
         self.flush()?;
         self.send_chunk(Ok(piece))
@@ -74,7 +74,7 @@ impl Write for ChunkWriter {
     }
 }
 
-/// The thread's end, read from; the task feeds it.
+/// The blocking end that reads; the task feeds it.
 #[derive(Debug)]
 pub(crate) struct ChunkReader {
     receiver: Receiver<io::Result<Bytes>>,
@@ -82,7 +82,7 @@ pub(crate) struct ChunkReader {
     is_over: bool,
 }
 
-/// The task's end.
+/// The async end that writes.
 #[derive(Debug)]
 pub(crate) struct ChunkSender(Sender<io::Result<Bytes>>);
 
@@ -97,25 +97,25 @@ pub(crate) fn chunk_reader() -> (ChunkSender, ChunkReader) {
 }
 
 impl ChunkSender {
-    /// `false` when nobody reads any more.
+    /// Sends a chunk; `false` when the reader was dropped.
     pub(crate) async fn send_chunk(&self, piece: Bytes) -> bool {
-        // An empty piece is the end, and not all that is empty means it.
+        // An empty chunk marks the end, so empty input is not sent.
         piece.is_empty() || self.0.send(Ok(piece)).await.is_ok()
     }
 
-    /// Nothing more comes, as it should be. Who drops this before it is done has not said so.
+    /// Marks the regular end of the stream. Dropping the sender without this call means a cut stream.
     pub(crate) async fn finish(&self) {
         let _ = self.0.send(Ok(Bytes::new())).await;
     }
 
-    /// Nothing more comes, because of that.
+    /// Ends the stream with an error.
     pub(crate) async fn fail(self, error: io::Error) {
         let _ = self.0.send(Err(error)).await;
     }
 }
 
 impl ChunkReader {
-    /// The next piece; empty at the end.
+    /// The next chunk; empty at the end.
     ///
     /// # Errors
     /// When the stream was cut.

@@ -1,7 +1,7 @@
-//! A stream to members: POSIX's form, and what GNU's and BSD's tar write beyond it.
+//! Reader of tar streams: POSIX pax and the extensions of GNU and BSD tar.
 //!
-//! Whoever wrote the stream is not trusted. Everything that is read into memory has a limit, and
-//! what can't be understood ends it: nothing is guessed.
+//! The stream is untrusted. Everything that is read into memory has a limit. Input that can't be interpreted ends the
+//! stream with an error; nothing is guessed.
 
 use super::error::ArchiveError;
 use super::member::{ArchiveMember, DataSegment, MAX_SPARSE_SEGMENTS, MemberKind};
@@ -14,26 +14,26 @@ use std::io::{ErrorKind, Read};
 use tar::{EntryType, GnuExtSparseHeader, Header};
 
 const READ_BLOCK_BYTES: u64 = 512;
-/// Names and records longer than that are no names and records.
+/// Maximum length of names and of members that hold records.
 const MAX_TAR_RECORD_BYTES: u64 = 1 << 20;
 
 #[derive(Debug)]
 pub(super) struct TarReader<R> {
     from: VerifiedReader<R>,
-    /// Bytes of the current member that nobody has read.
+    /// Unread data bytes of the current member.
     left: u64,
-    /// Behind them, to the next block.
+    /// Padding bytes after the data, up to the next block.
     padding: u64,
 }
 
-/// What stands in members of their own, before the one that it is about.
+/// Values from the members that precede and describe another member.
 #[derive(Debug, Default)]
 struct PaxOverrides {
     path: Option<Vec<u8>>,
     link: Option<Vec<u8>>,
     size: Option<u64>,
     mtime: Option<Mtime>,
-    /// The size of a file whose map stands before its data.
+    /// The size of a sparse file whose map precedes its data.
     real_size: Option<u64>,
     has_map: bool,
 }
@@ -47,7 +47,7 @@ impl<R: Read> TarReader<R> {
         }
     }
 
-    /// The next member; what was left of the one before is passed over.
+    /// The next member. Skips the unread data of the current member.
     pub(super) fn next_member(&mut self) -> Result<Option<ArchiveMember>, ArchiveError> {
         let mut extra = PaxOverrides::default();
         loop {
@@ -55,7 +55,7 @@ impl<R: Read> TarReader<R> {
             let mut block = [0; READ_BLOCK_BYTES as usize];
             self.from.read_exact(&mut block)?;
             if block == [0; READ_BLOCK_BYTES as usize] {
-                // Whatever follows the end is padding to the size of a tape's record.
+                // After the end marker there may be padding up to a tape record.
                 let mut rest = [0; 16 << 10];
                 while self.from.read(&mut rest)? > 0 {}
                 return Ok(None);
@@ -74,7 +74,7 @@ impl<R: Read> TarReader<R> {
         }
     }
 
-    /// Data of the current member; 0 at its end.
+    /// Reads data of the current member; 0 at its end.
     pub(super) fn read_data(&mut self, buffer: &mut [u8]) -> Result<usize, ArchiveError> {
         let most = usize::try_from(self.left).unwrap_or(usize::MAX);
         let most = most.min(buffer.len());
@@ -153,7 +153,7 @@ impl<R: Read> TarReader<R> {
         while self.read_data(&mut unread)? > 0 {}
         self.left = std::mem::take(&mut self.padding);
         while self.left > 0 {
-            // Less than a block.
+            // Always less than a block.
             let most = self.left as usize;
             let read = self.from.read(&mut unread[..most])?;
             self.count_read(read)?;
@@ -169,7 +169,7 @@ impl<R: Read> TarReader<R> {
         Ok(read)
     }
 
-    /// The data of a member that is about another one.
+    /// Reads the data of a member that describes another member.
     fn read_whole(&mut self) -> Result<Vec<u8>, ArchiveError> {
         if self.left > MAX_TAR_RECORD_BYTES {
             return Err(ArchiveError::Damaged("a name or a record is too long"));
@@ -188,7 +188,7 @@ impl<R: Read> TarReader<R> {
         Ok(name)
     }
 
-    /// GNU's older form: the map stands in the header, and in blocks behind it.
+    /// GNU's old sparse format: the map is in the header and in the blocks after it.
     fn old_sparse(&mut self, header: &Header) -> Result<MemberKind, ArchiveError> {
         let gnu = header
             .as_gnu()
@@ -207,7 +207,7 @@ impl<R: Read> TarReader<R> {
         Ok(MemberKind::File { size, segments })
     }
 
-    /// The map before the data: numbers in lines, to the end of a block.
+    /// Reads the sparse map before the data: decimal lines, padded to a block.
     fn read_sparse_map(&mut self) -> Result<Vec<DataSegment>, ArchiveError> {
         let mut block = [0; READ_BLOCK_BYTES as usize];
         let mut at = block.len();
@@ -238,7 +238,7 @@ impl<R: Read> TarReader<R> {
             }
         };
         let count = number(self)?;
-        // One more marks a hole at the end.
+        // One additional entry marks a hole at the end.
         if count > MAX_SPARSE_SEGMENTS as u64 + 1 {
             return Err(ArchiveError::Damaged("the map of a file is too long"));
         }
@@ -286,13 +286,13 @@ impl PaxOverrides {
     }
 }
 
-/// Whether the sender gave up.
+/// Fails if the records contain an error of the sender.
 fn check_sender_error(records: &[u8]) -> Result<(), ArchiveError> {
     let mut found = Records(records).flatten();
     match found.find(|(key, _)| *key == ERROR_RECORD_KEY.as_bytes()) {
         Some((_, why)) => {
             let why = String::from_utf8_lossy(why);
-            // It may come from inside: no control characters for the terminal.
+            // The text may come from inside the container, so control characters for the terminal are removed.
             let why = why.chars().filter(|c| !c.is_control()).take(8192);
             Err(ArchiveError::Told(why.collect()))
         }
@@ -358,7 +358,7 @@ mod tests {
         let path = proptest::collection::vec(1u8.., 1..300);
         let time = (-1i64 << 36..1 << 36, 0u32..1_000_000_000);
         (path, kind(), 0u32..0o10000, time).prop_map(|(mut path, kind, mode, time)| {
-            // A slash at the end is how old archives mark folders.
+            // Old archives mark folders by a slash at the end of the name.
             path.push(b'x');
             let (seconds, nanos) = time;
             let mtime = Mtime { seconds, nanos };
@@ -415,7 +415,7 @@ mod tests {
 
         #[test]
         fn no_bytes_make_it_panic(noise: Vec<u8>, size in 0u64..4096, kind in "[0-9xgLKS]") {
-            // A header that is right, so that what follows is read as what it says it is.
+            // The header is valid, so the reader interprets the data after it as the header says.
             let mut header = tar::Header::new_gnu();
             header.set_size(size);
             header.set_mode(0);

@@ -1,27 +1,27 @@
-//! How far a stream has come, so that it can be taken up there on another connection.
+//! Resume points: how far a stream has been transferred, so that another connection can continue it.
 //!
-//! A tree is packed in the same order each time. So whoever packs it again may leave out what has
-//! arrived, if it is the same tree still: the form of the stream, which is all of it that is no data
-//! of files (names, rights, times, sizes, maps), has the same digest to there. Whoever reads takes
-//! that digest along ([`VerifiedReader`]), whoever writes again compares it ([`RemainingWriter`]).
+//! A tree is packed in the same order each time. The packer may therefore leave out the part that has arrived, if the
+//! tree is unchanged. To check this, both sides compute a digest over the *form* of the stream: everything except file
+//! data (names, permissions, times, sizes, maps). The reader computes the digest in [`VerifiedReader`]; the writer
+//! compares it in [`RemainingWriter`].
 //!
-//! Data are not compared: a file that changes and keeps its size and its time is not noticed.
+//! Data are not compared: a changed file with the same size and time is not detected.
 
 use crate::protocol::hex::hex;
 use sha2::{Digest, Sha256};
 use std::io::{self, Read, Write};
 use tokio::sync::watch;
 
-/// A place in a stream.
+/// A position in a stream.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct ResumePoint {
-    /// Before it.
+    /// Bytes before the position.
     pub(crate) bytes: u64,
-    /// Digest of what is no data among them.
+    /// Digest of those bytes without file data.
     pub(crate) form: String,
 }
 
-/// What was read of a stream.
+/// How much of a stream was read.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct ReadProgress {
     bytes: u64,
@@ -29,7 +29,7 @@ pub(crate) struct ReadProgress {
 }
 
 impl ReadProgress {
-    /// Its place, when it is the end of so many bytes.
+    /// The resume point, if exactly `bytes` bytes were read.
     pub(crate) fn resume_point(&self, bytes: u64) -> Option<ResumePoint> {
         (self.bytes == bytes).then(|| ResumePoint {
             bytes,
@@ -38,7 +38,7 @@ impl ReadProgress {
     }
 }
 
-/// A stream that is read, and how far that has come.
+/// A reader that records its progress and the digest of the form.
 #[derive(Debug)]
 pub(crate) struct VerifiedReader<R> {
     from: R,
@@ -51,7 +51,7 @@ impl<R: Read> VerifiedReader<R> {
         (Self { from, seen }, seeing)
     }
 
-    /// Data of a file; what is read otherwise is form.
+    /// Reads file data; bytes read in any other way count as form.
     pub(super) fn read_data(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let read = self.from.read(buffer)?;
         self.seen.send_modify(|seen| seen.bytes += read as u64);
@@ -70,13 +70,13 @@ impl<R: Read> Read for VerifiedReader<R> {
     }
 }
 
-/// A stream that is written from a mark on.
+/// A writer that starts to write at a resume point.
 #[derive(Debug)]
 pub(super) struct RemainingWriter<W> {
     to: W,
-    /// What is compared at the mark.
+    /// The digest expected at the resume point.
     expected: String,
-    /// Bytes to the mark.
+    /// Bytes left to the resume point.
     left: u64,
     form: Sha256,
     is_other: bool,
@@ -93,31 +93,31 @@ impl<W: Write> RemainingWriter<W> {
         }
     }
 
-    /// Whether the stream is another one than that of the mark.
+    /// Whether the stream differs from the one of the resume point.
     pub(super) fn is_other(&self) -> bool {
         self.is_other
     }
 
-    /// Whether the mark is still to come.
+    /// Whether the resume point is not reached yet.
     pub(super) fn is_before(&self) -> bool {
         self.left > 0
     }
 
-    /// Passes over data that need not be written again, as many of so many as lie before the mark.
+    /// Skips up to `length` bytes of data before the resume point, and returns how many were skipped.
     pub(super) fn skip_data(&mut self, length: u64) -> io::Result<u64> {
         let passed = self.left.min(length);
         self.advance(passed)?;
         Ok(passed)
     }
 
-    /// Data; what is written otherwise is form.
+    /// Writes file data; bytes written in any other way count as form.
     pub(super) fn write_data(&mut self, bytes: &[u8]) -> io::Result<()> {
         let passed = self.skip_data(bytes.len() as u64)?;
-        // No more than the bytes that there are.
+        // `passed` never exceeds the length of `bytes`.
         self.to.write_all(&bytes[passed as usize..])
     }
 
-    /// The end; a stream that ends before the mark is another one.
+    /// Ends the stream. A stream that ends before the resume point is a different one.
     pub(super) fn finish(&mut self) -> io::Result<()> {
         match self.left {
             0 => self.to.flush(),

@@ -1,10 +1,10 @@
-//! Where a file's data are, and where it has holes.
+//! The data segments and holes of a file.
 
 use super::member::{DataSegment, MAX_SPARSE_SEGMENTS};
 use std::fs::File;
 
-/// The stretches of data of a file of that size; `None` when it has no holes, the file system does
-/// not tell, or there are too many to be worth a map.
+/// The data segments of a file; `None` when it has no holes, the file system does not report them, or a map would have
+/// too many segments.
 #[cfg(any(target_os = "linux", target_os = "macos"))]
 pub(crate) fn data_segments(file: &File, size: u64, allocated: u64) -> Option<Vec<DataSegment>> {
     use nix::errno::Errno;
@@ -17,7 +17,7 @@ pub(crate) fn data_segments(file: &File, size: u64, allocated: u64) -> Option<Ve
     while at < size {
         let data = match lseek(file, at.try_into().ok()?, Whence::SeekData) {
             Ok(data) => u64::try_from(data).ok()?,
-            // Only a hole is left.
+            // The rest of the file is a hole.
             Err(Errno::ENXIO) => break,
             Err(_) => return None,
         };

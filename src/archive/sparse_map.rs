@@ -1,4 +1,4 @@
-//! Maps of files that have holes, as archives carry them.
+//! Sparse maps as archives store them.
 
 use super::error::ArchiveError;
 use super::member::{DataSegment, MAX_SPARSE_SEGMENTS};
@@ -6,10 +6,10 @@ use tar::GnuSparseHeader;
 
 const MAP_BLOCK_BYTES: usize = 512;
 
-/// A map of data as it stands before them: numbers in lines, to the end of a block.
+/// Encodes the map that precedes the data: decimal lines, padded to a block.
 pub(super) fn encode_sparse_map(segments: &[DataSegment], size: u64) -> Vec<u8> {
     let end = segments.last().map_or(0, |last| last.offset + last.length);
-    // GNU's tar ends a file with its last stretch, so a hole there needs an empty one behind it.
+    // GNU tar ends a file after its last segment, so a hole at the end needs an empty segment.
     let hole = (end < size).then_some(DataSegment {
         offset: size,
         length: 0,
@@ -23,7 +23,7 @@ pub(super) fn encode_sparse_map(segments: &[DataSegment], size: u64) -> Vec<u8> 
     map
 }
 
-/// What a header of GNU's older form tells.
+/// Reads the segments in a header of GNU's old sparse format.
 pub(super) fn read_gnu_segments(
     headers: &[GnuSparseHeader],
     segments: &mut Vec<DataSegment>,
@@ -44,7 +44,7 @@ pub(super) fn read_gnu_segments(
     Ok(())
 }
 
-/// Whether the segments follow each other, lie within the file, and are all that there is of it.
+/// Checks that the segments are in order, lie within the file, and add up to the stored data.
 pub(super) fn check_segments(
     segments: &[DataSegment],
     size: u64,

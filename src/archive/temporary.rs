@@ -1,13 +1,13 @@
-//! Names for what is written beside its place, until it is whole.
+//! Names of temporary files, which are renamed to their final name when complete.
 
 use crate::protocol::hex::hex;
 use std::ffi::{OsStr, OsString};
 use std::io;
 
-/// Names have 255 bytes at most; with an id of [`random_id`] ours adds 29.
+/// A file name has at most 255 bytes; with an id of [`random_id`] the temporary name adds 29.
 const MAX_KEPT_NAME_BYTES: usize = 200;
 
-/// `.NAME.osctl-ID`, in the same folder, so that a rename puts it into its place.
+/// `.NAME.osctl-ID`, in the same folder, so that a rename moves the file to its final name.
 pub(crate) fn temporary_name(name: &OsStr, id: &str) -> OsString {
     let mut beside = OsString::from(".");
     let bytes = name.as_encoded_bytes();
@@ -21,10 +21,10 @@ pub(crate) fn temporary_name(name: &OsStr, id: &str) -> OsString {
     beside
 }
 
-/// An id that nobody has.
+/// A random unique id.
 ///
 /// # Errors
-/// When the system has no randomness.
+/// When the system provides no randomness.
 pub(crate) fn random_id() -> io::Result<String> {
     let mut bytes = [0u8; 8];
     getrandom::fill(&mut bytes).map_err(|e| io::Error::other(format!("no randomness: {e}")))?;

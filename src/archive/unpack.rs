@@ -1,9 +1,9 @@
-//! An archive to a tree, beneath a folder that it can't leave.
+//! Unpacker: an archive to a file tree, never outside of the target folder.
 //!
-//! Every folder on the way to a member is opened from its parent by one name that may be no link, so
-//! neither a link that the archive planted nor one that was there before leads out. Links are made as
-//! they stand, wherever they lead, and never followed. What is there already is replaced by a rename
-//! once its successor is whole; folders are kept. Nothing that is written here is synced.
+//! Every folder on the path to a member is opened from its parent by one name, which may not be a link. So neither a
+//! link from the archive nor an existing link leads outside. Links are created as the archive states them, whatever
+//! their target, and never followed. An existing entry is replaced by a rename once its replacement is complete;
+//! existing folders are kept. Nothing is synced here.
 
 use super::ARCHIVE_CHUNK_BYTES;
 use super::error::ArchiveError;
@@ -19,33 +19,33 @@ use std::fs::File;
 use std::io::{self, ErrorKind, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
-/// What is done with what an archive says.
+/// Rules for names and metadata of an archive.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct UnpackPolicy {
-    /// Whether files may run with their owner's rights.
+    /// Whether files keep the setuid and setgid bits.
     pub(crate) keep_setid: bool,
-    /// Whether the archive's own folder gives its rights and time to the one that is unpacked into.
+    /// Whether the archive's root member sets the mode and time of the target folder.
     pub(crate) owns_root: bool,
-    /// The archive is of one file, and this is its name here.
+    /// The local name, if the archive holds a single file.
     pub(crate) only: Option<OsString>,
-    /// Marks what is not whole.
+    /// The id in the names of incomplete files.
     pub(crate) id: String,
 }
 
-/// What came out.
+/// Counts of unpacked entries and bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct UnpackTotals {
     pub(crate) files: u64,
     pub(crate) folders: u64,
     pub(crate) links: u64,
-    /// Of files.
+    /// Bytes of file data.
     pub(crate) bytes: u64,
 }
 
-/// Unpacks everything. `beside` hears, before it is there, of what is not whole: its path from the root.
+/// Unpacks the whole archive. Before an incomplete file is created, `beside` is called with its path from the root.
 ///
 /// # Errors
-/// At the first member that can't or may not be unpacked; those before it stay.
+/// At the first member that can't or may not be unpacked; the members before it stay.
 pub(crate) fn unpack_archive(
     from: VerifiedReader<impl Read>,
     root: Folder,
@@ -73,7 +73,7 @@ pub(crate) fn unpack_archive(
 }
 
 struct Unpacker<'a> {
-    /// From the root to the folder that the last member lies in, each held open.
+    /// The open folders from the root to the folder of the last member.
     way: Vec<UnpackLevel>,
     policy: UnpackPolicy,
     is_single: bool,
@@ -85,7 +85,7 @@ struct Unpacker<'a> {
 struct UnpackLevel {
     name: OsString,
     folder: Folder,
-    /// Its rights and time, given when everything in it is there.
+    /// Mode and time of the folder, set after its content is complete.
     settling: Option<(u32, Option<Mtime>)>,
 }
 
@@ -133,15 +133,15 @@ impl Unpacker<'_> {
         let made = self.create_member(reader, &member, &beside, mode);
         let made = made.and_then(|()| self.move_into_place(&member, &beside, name));
         if made.is_err() {
-            // Perhaps it was never made.
+            // The temporary file may not exist.
             let _ = self.current_folder().remove(&beside);
         }
         made
     }
 
-    /// The folder that the member lies in.
+    /// The folder of the current member.
     fn current_folder(&self) -> &Folder {
-        // The root is never left.
+        // The root is never removed from `way`.
         &self.way[self.way.len() - 1].folder
     }
 
@@ -191,13 +191,13 @@ impl Unpacker<'_> {
             });
         }
         if matches!(member.kind, MemberKind::HardLink(_)) {
-            // Two names of one file are not renamed onto each other.
+            // A rename between two hard links of one file does nothing, so the temporary name would stay.
             let _ = here.remove(beside);
         }
         Ok(())
     }
 
-    /// The file's data, each stretch to its place; what lies between stays a hole.
+    /// Writes the data segments of a file; the ranges between them stay holes.
     fn write_file_data<R: Read>(
         &mut self,
         reader: &mut TarReader<R>,
@@ -251,7 +251,7 @@ impl Unpacker<'_> {
             folder = Some(next.map_err(|e| link_error(e, &member.path, step))?);
         }
         let from = folder.as_ref().unwrap_or(&self.way[0].folder);
-        // A name of a device would be the device.
+        // A hard link to a device would give access to the device.
         match from.stat(name) {
             Ok(look) if look.kind == EntryKind::File || look.kind == EntryKind::Symlink => {}
             _ => return Err(no_target()),
@@ -260,7 +260,7 @@ impl Unpacker<'_> {
         made.map_err(ArchiveError::for_file(&member.path))
     }
 
-    /// Goes to that folder, and makes what is missing on the way.
+    /// Enters a folder and creates the missing ones on the path.
     fn enter_folder(&mut self, names: &[OsString]) -> Result<(), ArchiveError> {
         let on_way = self.way[1..].iter().zip(names);
         let shared = on_way.take_while(|(l, name)| l.name == **name).count();
@@ -275,7 +275,7 @@ impl Unpacker<'_> {
             let mut settling = None;
             let opened = match here.open_folder(name) {
                 Err(error) if error.kind() == ErrorKind::NotFound => {
-                    // Unless a member says something else; what was there keeps its rights.
+                    // The default for a folder without a member of its own; an existing folder keeps its mode.
                     settling = Some((0o755, None));
                     here.create_folder(name)
                         .and_then(|()| here.open_folder(name))
@@ -296,7 +296,7 @@ impl Unpacker<'_> {
         Ok(())
     }
 
-    /// What stands where a folder was expected.
+    /// The error for an entry that exists where a folder was expected.
     fn obstacle_error(&self, error: std::io::Error, path: &[u8], name: &OsStr) -> ArchiveError {
         match self.current_folder().stat(name) {
             Ok(look) if look.kind == EntryKind::Symlink => link_error(error, path, name),
@@ -308,7 +308,7 @@ impl Unpacker<'_> {
         }
     }
 
-    /// Leaves all folders but so many, each with its rights and time.
+    /// Leaves all folders deeper than `depth` and sets the mode and time of each.
     fn leave_folders(&mut self, depth: usize) -> Result<(), ArchiveError> {
         while self.way.len() > depth {
             let Some(level) = self.way.pop() else { break };
@@ -330,7 +330,7 @@ fn link_error(error: std::io::Error, path: &[u8], link: &OsStr) -> ArchiveError 
     ArchiveError::ThroughLink { name, link }
 }
 
-/// The names on the way to a member.
+/// Splits the path of a member into names.
 fn split_names(path: &[u8]) -> Result<Vec<OsString>, ArchiveError> {
     let escapes = || ArchiveError::Escapes(String::from_utf8_lossy(path).into_owned());
     if path.starts_with(b"/") {

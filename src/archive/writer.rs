@@ -1,4 +1,5 @@
-//! Members to a stream, in POSIX's form: what an old header can't hold stands in records before it.
+//! Writer of tar streams in the format POSIX pax. Values that a ustar header can't hold are written as records before
+//! it.
 
 use super::member::{ArchiveMember, MemberKind};
 use super::pax_records::PaxRecords;
@@ -9,42 +10,42 @@ use std::io::{self, Write};
 use tar::{EntryType, Header};
 
 const WRITE_BLOCK_BYTES: u64 = 512;
-/// An old header counts to there.
+/// The maximum of an octal field in a ustar header.
 const MAX_OCTAL_VALUE: u64 = 0o777_7777_7777;
 
-/// A record of ours: why the sender could not go on, at the end of a stream that is cut then.
+/// An osctl record at the end of a cut stream: why the sender stopped.
 pub(super) const ERROR_RECORD_KEY: &str = "OSCTL.fault";
 
 #[derive(Debug)]
 pub(super) struct TarWriter<W> {
     to: RemainingWriter<W>,
-    /// To the next block.
+    /// Padding bytes to the next block.
     padding: u64,
 }
 
 impl<W: Write> TarWriter<W> {
-    /// What lies before the mark is left out.
+    /// Leaves out everything before the resume point.
     pub(super) fn new(to: W, from: &ResumePoint) -> Self {
         let to = RemainingWriter::new(to, from);
         Self { to, padding: 0 }
     }
 
-    /// Whether the mark lies in another stream.
+    /// Whether the resume point belongs to another stream.
     pub(super) fn is_other(&self) -> bool {
         self.to.is_other()
     }
 
-    /// Whether the mark is still to come.
+    /// Whether the resume point is not reached yet.
     pub(super) fn is_before(&self) -> bool {
         self.to.is_before()
     }
 
-    /// Passes over so many bytes of data, or as many as lie before the mark.
+    /// Skips up to `length` bytes of data before the resume point, and returns how many were skipped.
     pub(super) fn skip_data(&mut self, length: u64) -> io::Result<u64> {
         self.to.skip_data(length)
     }
 
-    /// Begins a member; the data of its file, without the holes, are written next.
+    /// Begins a member. The caller then writes the data of the file, without the holes.
     pub(super) fn begin_member(&mut self, member: &ArchiveMember) -> io::Result<()> {
         self.write_padding()?;
         let mut records = PaxRecords::default();
@@ -74,7 +75,7 @@ impl<W: Write> TarWriter<W> {
                 records.add("GNU.sparse.minor", b"0");
                 records.add("GNU.sparse.name", &member.path);
                 records.add("GNU.sparse.realsize", size.to_string().as_bytes());
-                // For those who do not know such files.
+                // The name that readers without support for sparse files see.
                 name = b"GNUSparseFile.0";
                 EntryType::Regular
             }
@@ -118,20 +119,20 @@ impl<W: Write> TarWriter<W> {
         self.to.write_data(bytes)
     }
 
-    /// The end of the archive.
+    /// Writes the end of the archive.
     pub(super) fn finish(&mut self) -> io::Result<()> {
         self.write_padding()?;
         self.to.write_all(&[0; 2 * WRITE_BLOCK_BYTES as usize])?;
         self.to.finish()
     }
 
-    /// Instead of a member: why there will be no more.
+    /// Writes an error record in place of a member: why the archive ends here.
     pub(super) fn write_error(&mut self, why: &str) -> io::Result<()> {
         self.write_padding()?;
         let mut records = PaxRecords::default();
         records.add(ERROR_RECORD_KEY, why.as_bytes());
         records.write_to(b'g', &mut self.to)?;
-        // Who does not know the record must not take this for a good end either.
+        // Readers that do not know the record must not take this for a regular end.
         self.to.write_all(&[0xff; WRITE_BLOCK_BYTES as usize])?;
         self.to.flush()
     }
@@ -159,7 +160,8 @@ fn set_link(header: &mut Header, records: &mut PaxRecords, target: &[u8]) {
     });
 }
 
-/// What does not fit, or is no ASCII, stands in a record; here then is what there is room for.
+/// Sets a header field. A value that does not fit or is not ASCII goes to a record, and the field holds as much of it
+/// as fits.
 fn set_field(field: &mut [u8; 100], value: &[u8], mut record: impl FnMut()) {
     let taken = value.len().min(field.len());
     field[..taken].copy_from_slice(&value[..taken]);

@@ -1,5 +1,5 @@
-//! `osctl attach`: follow code or a command that was begun elsewhere, from its beginning or further on.
-//! Ctrl-C stops following the run; the run continues.
+//! `osctl attach`: follows code or a command that was started elsewhere, from its first event or a later one. Ctrl-C
+//! stops following the run; the run continues.
 
 use super::CommandContext;
 use super::candidates::run_ids;
@@ -15,7 +15,7 @@ pub(crate) struct AttachArgs {
     /// The run's id
     #[arg(add = ArgValueCandidates::new(run_ids))]
     id: String,
-    /// Begin with this event instead of the first
+    /// Start with this event instead of the first
     #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
     offset: u64,
     /// Save figures into this folder
@@ -39,7 +39,7 @@ pub(crate) async fn run(args: AttachArgs, cx: &CommandContext) -> Result<VerbOut
     follow::follow_run(&client, &id, begin, CtrlCAction::Detach, &mut view, cx).await
 }
 
-/// Whether there is no run of that id; a command of the shell may have it.
+/// Whether no run has that id; a shell command may have it.
 pub(super) fn is_unknown(error: &anyhow::Error) -> bool {
     matches!(
         error.downcast_ref(),

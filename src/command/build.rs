@@ -1,4 +1,4 @@
-//! `osctl build`: the image alone.
+//! `osctl build`: builds the image.
 
 use super::CommandContext;
 use crate::config::EngineChoice;
@@ -17,7 +17,7 @@ use tempfile::TempDir;
 
 #[derive(Debug, Args)]
 pub(crate) struct BuildArgs {
-    /// Install or start what is missing: the container engine, what makes the base image
+    /// Install or start what is missing: the container engine, the tools to build the base image
     #[arg(short, long)]
     yes: bool,
     /// Build even when nothing has changed
@@ -26,7 +26,7 @@ pub(crate) struct BuildArgs {
     /// The folder with the body [default: the current one]
     #[arg(long, value_name = "PATH")]
     project: Option<PathBuf>,
-    /// The Linux binary of osctl that runs inside
+    /// The Linux binary of osctl to run inside
     #[arg(long, value_name = "PATH")]
     companion: Option<PathBuf>,
 }
@@ -61,7 +61,7 @@ pub(crate) async fn run(args: BuildArgs, cx: &CommandContext) -> Result<VerbOutc
     let _lock = cx.instance.lock()?;
     let companion = plan.companion.map(|path| ("companion", json!(path)));
     let flags: Vec<_> = companion.into_iter().collect();
-    // An unusable configuration is an error before the engine is looked for.
+    // Report an unusable configuration before the engine is contacted.
     cx.complete_config(None, flags.clone())?;
     let work = cx.ui.start_work("looking for the container engine");
     let may_install = |question: &str| cx.may_install(question, plan.yes, &work);

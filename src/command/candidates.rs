@@ -1,5 +1,4 @@
-//! What a shell may offer to complete: what exists, quickly or not at all, and silent about
-//! everything that is wrong.
+//! Completion candidates for shells: existing names, found within a short time limit. Errors are ignored.
 
 use super::CommandContext;
 use super::cp::REMOTE_PREFIX;
@@ -22,11 +21,11 @@ use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// How long a person waits.
+/// Time limit of candidates from the companion.
 const CANDIDATES_TIMEOUT: Duration = Duration::from_millis(300);
-/// How long for what may be far down a tree.
+/// Time limit for paths, which may be deep in a tree.
 const PATH_CANDIDATES_TIMEOUT: Duration = Duration::from_millis(150);
-/// How long for what has to be asked of the engine.
+/// Time limit of candidates from the engine.
 const ENGINE_CANDIDATES_TIMEOUT: Duration = Duration::from_secs(1);
 
 pub(crate) fn instance_names() -> Vec<CompletionCandidate> {
@@ -51,7 +50,7 @@ pub(super) fn run_ids() -> Vec<CompletionCandidate> {
     })
 }
 
-/// Of evolving. The companion tells them sooner, the keeper also when there is no companion that answers.
+/// The ids of evolve runs. The companion answers faster; the keeper also answers when the companion does not.
 pub(super) fn evolve_runs() -> Vec<CompletionCandidate> {
     collect_candidates(ENGINE_CANDIDATES_TIMEOUT, async |cx| {
         let told = async { Ok(cx.companion_client()?.evolve_runs().await?.runs) };
@@ -104,7 +103,7 @@ pub(super) fn terminal_ids() -> Vec<CompletionCandidate> {
     })
 }
 
-/// Paths here, and behind `os:` those inside.
+/// Local paths, and after `os:` paths inside.
 pub(super) fn path_candidates(current: &OsStr) -> Vec<CompletionCandidate> {
     let text = current.to_string_lossy();
     let Some(path) = text.strip_prefix(REMOTE_PREFIX) else {
@@ -119,7 +118,7 @@ pub(super) fn path_candidates(current: &OsStr) -> Vec<CompletionCandidate> {
     })
 }
 
-/// Paths inside, for the words of a command: relative ones begin where the session's shell is.
+/// Paths inside, for the words of a command; relative paths start at the working directory of the session's shell.
 pub(super) fn inside_path_candidates(current: &OsStr) -> Vec<CompletionCandidate> {
     let Some(path) = current.to_str().filter(|path| !path.is_empty()) else {
         return Vec::new();
@@ -131,7 +130,7 @@ pub(super) fn inside_path_candidates(current: &OsStr) -> Vec<CompletionCandidate
     })
 }
 
-/// What is there that begins as `path` does, which is relative to `base` unless it is absolute.
+/// The paths inside that begin with `path`, which is relative to `base` unless it is absolute.
 async fn matching_paths(
     base: &str,
     path: &str,
@@ -147,7 +146,7 @@ async fn matching_paths(
         .list_folder(&percent_encode(resolve_dots(&whole).as_bytes()))
         .await?
         .entries;
-    // What is no UTF-8 can't be typed.
+    // A name that is not UTF-8 can't be typed.
     let found = found
         .into_iter()
         .filter(|e| e.name.starts_with(begin) && !e.name.contains('\u{fffd}'));
@@ -158,7 +157,8 @@ async fn matching_paths(
     Ok(place.collect())
 }
 
-/// An absolute path of a folder without `..`, which the companion does not follow.
+/// Resolves `..`, which the companion does not follow, and returns the absolute path of the folder with a slash at the
+/// end.
 fn resolve_dots(path: &str) -> String {
     let mut names = Vec::new();
     for name in path.split('/') {
@@ -172,7 +172,7 @@ fn resolve_dots(path: &str) -> String {
     format!("{whole}/")
 }
 
-/// What the line says, as far as it is written, about where to look.
+/// The options on the incomplete command line that determine where candidates come from.
 #[derive(Debug, PartialEq, Eq)]
 struct CompletionLine {
     instance: String,
@@ -181,13 +181,13 @@ struct CompletionLine {
 }
 
 impl CompletionLine {
-    /// Shells hand it over behind `--`.
+    /// Shells pass the command line after `--`.
     fn being_completed() -> Self {
         Self::parse_words(std::env::args_os().skip_while(|word| word != "--").skip(1))
     }
 
-    /// Read by the rules of the command line itself, which knows what belongs to a command inside,
-    /// and the environment.
+    /// Parses the words by the rules of the command line, which separate the words of a command inside, and of the
+    /// environment.
     fn parse_words(words: impl Iterator<Item = OsString>) -> Self {
         let found = cli::clap_command()
             .ignore_errors(true)
@@ -282,7 +282,7 @@ mod tests {
             read("osctl exec --session b --instance a --config f --nonsense"),
             said("a", Some("f"), "b")
         );
-        // What a command inside is given is its own.
+        // The options of a command inside do not belong to osctl.
         assert_eq!(
             read("osctl shell --session b ls --session c --instance d "),
             said("default", None, "b")

@@ -1,4 +1,4 @@
-//! `osctl companion`: the service inside; refuses where no engine started it.
+//! `osctl companion`: the service inside the container; fails outside of a container.
 
 use crate::error::{Result, VerbOutcome};
 
@@ -15,13 +15,13 @@ pub(crate) async fn run() -> Result<VerbOutcome> {
     Err(super::linux_only())
 }
 
-/// The engine starts the companion in `/`, where no code is to begin.
+/// Changes from `/`, where the engine starts the companion, to the home directory, where code should start.
 #[cfg(target_os = "linux")]
 fn go_home() {
     use std::{env, path::Path};
     if env::current_dir().is_ok_and(|folder| folder == Path::new("/")) {
         let home = env::var_os("HOME").unwrap_or_else(|| "/root".into());
-        // A home that is missing is no reason not to serve.
+        // The companion also runs without a home directory.
         let _ = env::set_current_dir(home);
     }
 }

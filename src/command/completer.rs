@@ -1,8 +1,8 @@
-//! What shells are given to complete. Names come from inside and from a project that the agent writes.
+//! Shell completion. Candidates come from inside and from a project that the agent writes, so they are untrusted.
 //!
-//! zsh, fish and elvish quote what they insert. bash and PowerShell insert it as it is, so it is quoted here, also for
-//! scripts that were installed before. A candidate with characters that a terminal obeys or that a reader does not see
-//! is left out for every shell.
+//! zsh, fish and elvish quote inserted text. bash and PowerShell insert it unchanged, so candidates for them are quoted
+//! here, also for completion scripts of earlier versions. A candidate with characters that a terminal interprets or a
+//! reader does not see is left out for every shell.
 
 use crate::protocol::text_sanitizer::is_printable;
 use clap_complete::env::{Bash, Elvish, EnvCompleter, Fish, Powershell, Shells, Zsh};
@@ -34,8 +34,8 @@ pub(crate) const SHELL_COMPLETERS: Shells<'static> = Shells(&[
     },
 ]);
 
-/// The bash script. clap's own takes candidates apart without quotes, so that bash expands patterns in them. To bash a
-/// colon ends a word, which would take `os:/PATH` apart.
+/// The bash script. The script of clap splits candidates without quotes, so that bash expands patterns in them. In bash
+/// a colon also ends a word, which would split `os:/PATH`.
 const BASH_SCRIPT: &str = r#"
 _clap_complete_osctl() {
     local IFS=$'\013'
@@ -138,7 +138,7 @@ impl EnvCompleter for CheckedCompleter {
 }
 
 impl CheckedCompleter {
-    /// A candidate, perhaps with its help behind a tab.
+    /// Quotes a candidate, which may have its help after a tab.
     fn quote_candidate(&self, candidate: &str) -> String {
         match candidate.split_once('\t') {
             Some((value, help)) => format!("{}\t{help}", (self.quote)(value)),
@@ -148,11 +148,11 @@ impl CheckedCompleter {
 }
 
 fn is_offered(candidate: &str) -> bool {
-    // A name that is no UTF-8 can't be typed.
+    // A name that is not UTF-8 can't be typed.
     candidate.split('\t').all(is_printable) && !candidate.contains('\u{fffd}')
 }
 
-/// With a backslash before each character that could mean something, within quotes or not.
+/// Escapes each character that may be special, inside or outside of quotes, with a backslash.
 fn quote_for_bash(value: &str) -> String {
     let mut quoted = String::with_capacity(value.len());
     for c in value.chars() {
@@ -164,7 +164,7 @@ fn quote_for_bash(value: &str) -> String {
     quoted
 }
 
-/// What bash means by a word whose last quote may be open.
+/// The value of a bash word whose last quote may be open.
 fn unquote_for_bash(word: &OsStr) -> OsString {
     let Some(text) = word.to_str() else {
         return word.to_owned();
@@ -182,7 +182,7 @@ fn unquote_for_bash(word: &OsStr) -> OsString {
     plain.into()
 }
 
-/// Within single quotes, of which PowerShell knows five characters.
+/// Puts the value into single quotes, of which PowerShell knows five characters.
 fn quote_for_powershell(value: &str) -> String {
     let is_plain = |c: char| c.is_alphanumeric() || r"_-./:\=".contains(c);
     if value.chars().all(is_plain) {

@@ -1,4 +1,4 @@
-//! `osctl completions`: the script that a shell loads.
+//! `osctl completions`: prints the completion script of a shell.
 
 use super::completer::SHELL_COMPLETERS;
 use crate::error::{Result, VerbOutcome};
@@ -32,7 +32,7 @@ impl CompletionShell {
     }
 }
 
-/// The script asks the binary at each completion, so names that exist are completed, too.
+/// The script calls the binary at each completion, so it also completes existing names.
 pub(crate) fn run(args: CompletionsArgs, ui: Ui) -> Result<VerbOutcome> {
     let CompletionsArgs { shell } = args;
     let completer = SHELL_COMPLETERS

@@ -1,4 +1,4 @@
-//! `osctl config`: what holds, where it comes from, where to change it.
+//! `osctl config`: shows the resolved configuration with its sources, and edits the file.
 
 use super::CommandContext;
 use crate::error::{Error, Result, VerbOutcome};
@@ -13,9 +13,9 @@ const CONFIG_TEMPLATE: &str = include_str!("../../assets/osctl.yaml");
 
 #[derive(Debug, Clone, Copy, Subcommand)]
 pub(crate) enum ConfigVerb {
-    /// Print each value with where it came from
+    /// Print each value with its source
     Show,
-    /// Print where the file is
+    /// Print the path of the file
     Path,
     /// Open the file in $VISUAL or $EDITOR
     Edit,
@@ -61,7 +61,7 @@ fn show_values(cx: &CommandContext) -> Result<VerbOutcome> {
     Ok(VerbOutcome::Done)
 }
 
-/// What is handed in may be secret: its names are shown, never its values.
+/// Masks values of environment variables, which may be secret; their names are shown.
 fn mask_secrets(key: &str, value: &mut Value) {
     match (key, value) {
         ("env", value) => hide_values(value),
@@ -119,7 +119,7 @@ fn edit_file(cx: &CommandContext) -> Result<VerbOutcome> {
     if !file.exists() {
         init_file(cx)?;
     }
-    // Editors are configured with arguments: `code --wait`.
+    // `$EDITOR` may have arguments: `code --wait`.
     let mut words = editor.split_whitespace();
     let program = words.next().unwrap_or_default();
     let status = std::process::Command::new(program)
@@ -132,7 +132,7 @@ fn edit_file(cx: &CommandContext) -> Result<VerbOutcome> {
                 "set `EDITOR` to one that is installed",
             )
         })?;
-    // What was written is checked at once, while the person still has it in mind.
+    // Check the edited file immediately and report errors while the user still remembers the change.
     cx.lenient_config(None, Vec::new())?;
     Ok(if status.success() {
         VerbOutcome::Done

@@ -1,4 +1,4 @@
-//! What every command of the host works with: the instance, its configuration, its engine, its companion.
+//! The context of every host command: the instance, its configuration, its engine, its companion.
 
 use crate::config::{EngineChoice, ResolvedConfig};
 use crate::engine::{Docker, EmbeddedEngine, Engine, EngineAddress, EngineProgress};
@@ -22,15 +22,15 @@ pub(crate) struct CommandContext {
     pub(crate) folders: Folders,
     pub(crate) instance: Instance,
     pub(super) config_file: PathBuf,
-    /// What was warned of, which is not repeated; nothing is where the command must be silent.
+    /// Warnings that were printed, which are not repeated; `None` if the command must not print warnings.
     warned: Option<Mutex<BTreeSet<String>>>,
 }
 
 impl CommandContext {
-    /// The configuration file is the given one, else the one that the instance was made with, else the usual one.
+    /// Selects the configuration file: the given one, else the one recorded for the instance, else the default one.
     ///
     /// # Errors
-    /// When the name can't be an instance's, or the given path can't be made absolute.
+    /// When the name is not a valid instance name, or the given path can't be made absolute.
     pub(crate) fn new(
         ui: Ui,
         folders: Folders,
@@ -40,7 +40,7 @@ impl CommandContext {
         let instance = Instance::new(instance, &folders)?;
         let config_file = match config {
             Some(given) => absolute_path(given, &folders)?,
-            // A record that can't be read is an error of the command that needs it.
+            // If the record can't be read, the command that needs it reports the error.
             None => {
                 let record = instance.read_record().ok().flatten();
                 let recorded = record.and_then(|record| record.applied.config_file);
@@ -56,12 +56,12 @@ impl CommandContext {
         })
     }
 
-    /// Resolves the paths that the user names, in which agents may have planted links.
+    /// Resolves paths that the user names, which may contain links created by agents.
     pub(crate) fn path_resolver(&self) -> Result<PathResolver> {
         PathResolver::new(&self.instance, &self.folders)
     }
 
-    /// The same without warnings.
+    /// The same context without warnings.
     pub(super) fn without_warnings(self) -> Self {
         Self {
             warned: None,
@@ -69,31 +69,33 @@ impl CommandContext {
         }
     }
 
-    /// The configuration file, when it is another one than the usual one.
+    /// The configuration file if it is not the default one.
     pub(super) fn own_config_file(&self) -> Option<&Path> {
         (self.config_file != self.folders.config_file()).then_some(&self.config_file)
     }
 
-    /// The configuration file that may be read; the error says why it must not be. The usual one may be
-    /// read where the agents' folders are unknown, unless links lead to it: no project and no mount holds its folder.
+    /// The configuration file if it may be read; the error says why not. The default file may be read even if the
+    /// agents' folders are unknown, unless its path contains links, because no project and no mount contains its
+    /// folder.
     ///
     /// # Errors
     /// When an agent can write the file, or the folders of the agents are unknown.
     pub(super) fn trusted_config_file(&self) -> Result<&Path> {
         let is_without_links = canonicalize_existing(&self.config_file) == self.config_file;
         match self.path_resolver() {
-            // A record of an instance can't be read.
+            // The record of an instance can't be read.
             Err(_) if self.own_config_file().is_none() && is_without_links => {}
             resolver => check_config_file(&self.config_file, &resolver?)?,
         }
         Ok(&self.config_file)
     }
 
-    /// The configuration for a command that works without a project's file that can't be used, and without a
-    /// configuration file that is gone or that an agent can write: it warns. `flags` are dotted keys with their values.
+    /// The configuration for commands that can work without the project's file and the configuration file. A project's
+    /// file that is invalid, and a configuration file that is missing or that an agent can write, are ignored with a
+    /// warning. `flags` are dotted keys with their values.
     ///
     /// # Errors
-    /// When the user's own file, a variable or a flag does not fit.
+    /// When the user's own file, a variable or a flag is invalid.
     pub(crate) fn lenient_config(
         &self,
         project: Option<&Path>,
@@ -106,7 +108,8 @@ impl CommandContext {
         Ok(resolved)
     }
 
-    /// The same, where the caller tells of the project's file, which later calls do not warn of.
+    /// Like [`CommandContext::lenient_config`], and returns the error of the project's file. The caller reports this
+    /// error; later calls do not repeat it as a warning.
     ///
     /// # Errors
     /// As [`CommandContext::lenient_config`].
@@ -140,10 +143,11 @@ impl CommandContext {
         Ok((resolved, error))
     }
 
-    /// The configuration for a command that makes an image or a container of it.
+    /// The configuration for commands that create an image or a container.
     ///
     /// # Errors
-    /// Also when the project's file can't be used, or the configuration file is gone or an agent can write it.
+    /// As [`CommandContext::lenient_config`], and when the project's file is invalid, or the configuration file is
+    /// missing or an agent can write it.
     pub(crate) fn complete_config(
         &self,
         project: Option<&Path>,
@@ -155,7 +159,7 @@ impl CommandContext {
         Ok(resolved)
     }
 
-    /// A file that was named must exist; the usual one need not.
+    /// A file that was named must exist; the default file may be missing.
     fn check_config_exists(&self) -> std::result::Result<(), Error> {
         match self.own_config_file() {
             Some(file) if !file.exists() => {
@@ -189,22 +193,22 @@ impl CommandContext {
         }
     }
 
-    /// What the first `up` fixed.
+    /// The record that the first `up` wrote.
     ///
     /// # Errors
-    /// When the instance was never up.
+    /// When `up` never created the instance.
     pub(crate) fn require_record(&self) -> Result<InstanceRecord> {
         self.instance
             .read_record()?
             .ok_or_else(|| not_running(&self.instance))
     }
 
-    /// The engine of that choice, which must answer. An instance that there is stays on its own.
+    /// Connects to the chosen engine, which must answer. An existing instance stays on its engine.
     pub(crate) async fn connect_engine(&self, choice: EngineChoice) -> Result<Engine> {
         let record = self.instance.read_record()?;
         if let (EngineChoice::Docker, Some(record)) = (choice, &record) {
             self.check_chosen(record)?;
-            // The person's certificates of today.
+            // Use the user's current certificates.
             return match (
                 EngineAddress::find_chosen(&self.folders.home)?,
                 &record.remote,
@@ -216,7 +220,8 @@ impl CommandContext {
         self.find_engine(choice).await
     }
 
-    /// The same; where no engine answers, it is installed or started with that leave.
+    /// Like [`CommandContext::connect_engine`]; an engine that does not answer is installed or started if `may_install`
+    /// permits it.
     pub(crate) async fn provided_engine(
         &self,
         choice: EngineChoice,
@@ -235,7 +240,7 @@ impl CommandContext {
         Ok(Engine::Docker(docker))
     }
 
-    /// Whether something missing may be installed: with `yes` without a question, and never where none can be asked.
+    /// Whether missing software may be installed: with `yes` without a question; never if the user can't be asked.
     pub(crate) fn may_install(
         &self,
         question: &str,
@@ -248,7 +253,7 @@ impl CommandContext {
         }
     }
 
-    /// The engine that an instance is on.
+    /// Connects to the engine of an instance.
     pub(crate) async fn engine_of(
         &self,
         record: &InstanceRecord,
@@ -272,11 +277,10 @@ impl CommandContext {
         })
     }
 
-    /// Whether the person means the engine that the instance is on, as far as one of the two is on another
-    /// machine.
+    /// Checks that the chosen engine is the one of the instance, if one of the two is on another machine.
     ///
     /// # Errors
-    /// When they have chosen another one.
+    /// When the user has chosen another engine.
     fn check_chosen(&self, record: &InstanceRecord) -> Result<()> {
         let Some(chosen) = EngineAddress::find_chosen(&self.folders.home)? else {
             return Ok(());
@@ -295,7 +299,7 @@ impl CommandContext {
         Err(Error::precondition(message, hint).into())
     }
 
-    /// The companion's API.
+    /// A client of the companion's API.
     pub(crate) fn companion_client(&self) -> Result<CompanionClient> {
         let record = self.require_record()?;
         let config = self
@@ -305,7 +309,7 @@ impl CommandContext {
         CompanionClient::new(&self.instance, &record, bind)
     }
 
-    /// The same error, or that the companion is of an earlier version, where its engine says so.
+    /// Returns the same error, or, if the engine says so, that the companion is of an earlier version.
     pub(crate) async fn explain_error(&self, error: anyhow::Error) -> anyhow::Error {
         let engine = match self.require_record() {
             Ok(record) => self.connect_engine(record.engine).await,
@@ -313,13 +317,14 @@ impl CommandContext {
         };
         match engine {
             Ok(engine) => name_older_companion(error, &self.instance, &engine).await,
-            // The error itself is reported; why the engine was not reached is not.
+            // Report the original error, not why the engine was not reached.
             Err(_) => error,
         }
     }
 }
 
-/// The path from every folder. Only the folder is resolved: the file itself may be a link that changes.
+/// Makes the path independent of the working directory. Only the folder is resolved: the file itself may be a link that
+/// changes.
 fn absolute_path(file: &Path, folders: &Folders) -> Result<PathBuf> {
     let path = std::path::absolute(file)?;
     let (Some(folder), Some(name)) = (path.parent(), path.file_name()) else {
@@ -336,7 +341,7 @@ fn describe_ignored(error: &Error) -> String {
     format!("{error}, and is ignored; {hint}")
 }
 
-/// Why the configuration file is left out.
+/// Why the configuration file is ignored.
 fn describe_unread_config(error: &anyhow::Error) -> String {
     let hint = error.downcast_ref().and_then(Error::hint);
     let hint = hint.map(|hint| format!("; {hint}")).unwrap_or_default();

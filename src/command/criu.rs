@@ -1,4 +1,4 @@
-//! `osctl criu`: kernels frozen as whole processes, and brought back.
+//! `osctl criu`: checkpoints whole kernel processes and restores them.
 
 use super::CommandContext;
 use super::candidates::{checkpoint_names, session_names};
@@ -11,11 +11,11 @@ use clap_complete::engine::ArgValueCandidates;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum CriuVerb {
-    /// Freeze an idle kernel, and end it
+    /// Checkpoint an idle kernel and end it
     Checkpoint(CheckpointArgs),
-    /// Bring a frozen kernel back
+    /// Restore a checkpointed kernel
     Restore(RestoreArgs),
-    /// Whether kernels can be frozen here and exactly why not, and what is stored
+    /// Show whether kernels can be checkpointed here, what is missing, and the stored checkpoints
     Status,
     /// Remove every generation of a checkpoint
     Rm {
@@ -26,26 +26,26 @@ pub(crate) enum CriuVerb {
 
 #[derive(Debug, Args)]
 pub(crate) struct CheckpointArgs {
-    /// The checkpoint's name; the session's when missing
+    /// The checkpoint's name [default: the session's name]
     #[arg(add = ArgValueCandidates::new(checkpoint_names))]
     name: Option<String>,
-    /// The kernel to freeze
+    /// The kernel to checkpoint
     #[arg(long, value_name = "NAME", default_value = DEFAULT_SESSION, hide_default_value = true, add = ArgValueCandidates::new(session_names))]
     session: String,
-    /// Let the kernel go on afterwards
+    /// Keep the kernel running after the checkpoint
     #[arg(long)]
     leave_running: bool,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct RestoreArgs {
-    /// The checkpoint's name; the session's when missing
+    /// The checkpoint's name [default: the session's name]
     #[arg(add = ArgValueCandidates::new(checkpoint_names))]
     name: Option<String>,
-    /// The session whose checkpoint is meant when no name is given
+    /// The session whose checkpoint to restore when no name is given
     #[arg(long, value_name = "NAME", default_value = DEFAULT_SESSION, hide_default_value = true, add = ArgValueCandidates::new(session_names))]
     session: String,
-    /// Which of its generations; the last one when missing
+    /// The generation to restore [default: the last one]
     #[arg(long, value_name = "NUMBER")]
     generation: Option<u64>,
 }

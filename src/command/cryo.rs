@@ -1,4 +1,4 @@
-//! `osctl cryo`: objects that survive, with a receipt.
+//! `osctl cryo`: stores variables and reloads them, with a receipt.
 
 use super::CommandContext;
 use super::candidates::{session_names, stored_names};
@@ -13,21 +13,21 @@ use clap_complete::engine::ArgValueCandidates;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum CryoVerb {
-    /// Store the kernel's variables, and say of each what became of it
+    /// Store the kernel's variables and print a receipt
     Store(StoreArgs),
-    /// Bring stored variables back
+    /// Reload stored variables
     Reload(ReloadArgs),
-    /// List what is stored
+    /// List stored states
     List,
-    /// What a stored state holds
+    /// Show a stored state
     Show(CryoGenerationArgs),
-    /// Remove what is stored
+    /// Remove a stored state
     Rm(CryoGenerationArgs),
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct StoreArgs {
-    /// What to call it [default: the session's name]
+    /// The name of the stored state [default: the session's name]
     #[arg(add = ArgValueCandidates::new(stored_names))]
     name: Option<String>,
     /// The kernel to store
@@ -36,7 +36,7 @@ pub(crate) struct StoreArgs {
     /// Store nothing when a variable would be lost, altered or unverified
     #[arg(long)]
     strict: bool,
-    /// Write and check as a store does, keep nothing, and show the receipt
+    /// Write and verify as a store does, keep nothing, and print the receipt
     #[arg(long)]
     dry_run: bool,
     /// Store open files by path and position
@@ -66,13 +66,13 @@ impl From<StoreArgs> for CryoStore {
 
 #[derive(Debug, Args)]
 pub(crate) struct ReloadArgs {
-    /// What it is called [default: the session's name]
+    /// The name of the stored state [default: the session's name]
     #[arg(add = ArgValueCandidates::new(stored_names))]
     name: Option<String>,
-    /// The kernel that gets it
+    /// The kernel that receives the variables
     #[arg(long, value_name = "NAME", default_value = DEFAULT_SESSION, hide_default_value = true, add = ArgValueCandidates::new(session_names))]
     session: String,
-    /// Which one of that name [default: the newest]
+    /// The generation of that name [default: the newest]
     #[arg(long, value_name = "NUMBER")]
     generation: Option<u64>,
 }
@@ -94,10 +94,10 @@ impl From<ReloadArgs> for Reload {
 
 #[derive(Debug, Args)]
 pub(crate) struct CryoGenerationArgs {
-    /// What it is called
+    /// The name of the stored state
     #[arg(add = ArgValueCandidates::new(stored_names))]
     name: String,
-    /// Which one of that name
+    /// The generation of that name [default: the newest]
     #[arg(long, value_name = "NUMBER")]
     generation: Option<u64>,
 }
@@ -188,7 +188,7 @@ pub(crate) async fn run(verb: CryoVerb, cx: &CommandContext) -> Result<VerbOutco
     Ok(VerbOutcome::Done)
 }
 
-/// How old it is and what differs from it.
+/// Prints the age of the stored state and the differences to it.
 fn report_restored(from: &RestoredFrom, cx: &CommandContext) {
     match from.lost_unexpectedly {
         0 => cx.ui.print_message(from.describe()),
@@ -199,7 +199,7 @@ fn report_restored(from: &RestoredFrom, cx: &CommandContext) {
     }
 }
 
-/// A store of another state than the one that was left last.
+/// Warns if the kernel had lost or restored its state before the store.
 fn warn_of(kernel: &KernelReport, cx: &CommandContext) {
     let generation = kernel.generation;
     match (kernel.state, &kernel.restored_from) {

@@ -1,4 +1,4 @@
-//! `osctl desktop`: the screen inside, in the person's browser.
+//! `osctl desktop`: opens the screen inside in the user's browser.
 
 use super::CommandContext;
 use crate::config::parse_resolution;
@@ -9,10 +9,10 @@ use serde::Serialize;
 
 #[derive(Debug, Args)]
 pub(crate) struct DesktopArgs {
-    /// Only print the link, which works once
+    /// Print the link, which works once, instead of opening it
     #[arg(long, conflicts_with = "resolution")]
     url: bool,
-    /// Change the screen's size instead, such as 1920x1080
+    /// Change the resolution instead, such as 1920x1080
     #[arg(long, value_name = "WIDTHxHEIGHT")]
     resolution: Option<String>,
 }
@@ -45,11 +45,11 @@ impl TryFrom<DesktopArgs> for DesktopPlan {
     }
 }
 
-/// What `--json` prints.
+/// The document for `--json`.
 #[derive(Debug, Serialize)]
 struct DesktopDocument {
     url: String,
-    /// Seconds in which it must be opened.
+    /// Seconds until the link expires.
     expires: u64,
     opened: bool,
 }
@@ -75,7 +75,7 @@ pub(crate) async fn run(args: DesktopArgs, cx: &CommandContext) -> Result<VerbOu
         by_address,
         expires,
     } = client.desktop_link().await?;
-    // Whoever asks for JSON is a program, and opens it itself.
+    // A program that requests JSON opens the link itself.
     let is_here = client.engine_machine().is_none();
     let is_printed = matches!(plan, DesktopPlan::Print);
     let is_asked = !is_printed && !cx.ui.json && is_here && has_screen();
@@ -110,7 +110,7 @@ pub(crate) async fn run(args: DesktopArgs, cx: &CommandContext) -> Result<VerbOu
     Ok(VerbOutcome::Done)
 }
 
-/// The way for a browser that does not resolve the name in the link, where such a browser is likely.
+/// Prints the address for browsers that do not resolve the name in the link, if such a browser is likely.
 fn tell_address(cx: &CommandContext, url: &str, by_address: &str, is_printed: bool) {
     if by_address != url && (is_printed || cfg!(target_os = "macos")) {
         cx.ui.print_message(format!(
@@ -119,7 +119,7 @@ fn tell_address(cx: &CommandContext, url: &str, by_address: &str, is_printed: bo
     }
 }
 
-/// Whether a browser could be seen: over a plain SSH connection, one would open for nobody.
+/// Whether a browser window would be visible: over a plain SSH connection it would not.
 fn has_screen() -> bool {
     let is_set = |name| std::env::var_os(name).is_some_and(|value| !value.is_empty());
     !cfg!(target_os = "linux") || ["DISPLAY", "WAYLAND_DISPLAY"].into_iter().any(is_set)

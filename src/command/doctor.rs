@@ -1,4 +1,4 @@
-//! `osctl doctor`: every precondition with its cure.
+//! `osctl doctor`: checks every precondition and names the fix.
 
 use super::CommandContext;
 use super::status::isolation_warnings;
@@ -19,12 +19,12 @@ use serde::Serialize;
 use std::io::ErrorKind;
 use std::path::Path;
 
-/// Findings of one kind that are named one by one.
+/// Maximum number of findings of one kind that are listed individually.
 const MAX_SHOWN_FINDINGS: usize = 20;
 
 #[derive(Debug, Args)]
 pub(crate) struct DoctorArgs {
-    /// Cure what can be cured: install and start the engine
+    /// Fix what can be fixed: install and start the engine
     #[arg(long)]
     fix: bool,
 }
@@ -137,7 +137,8 @@ pub(crate) async fn run(args: DoctorArgs, cx: &CommandContext) -> Result<VerbOut
             });
         }
     }
-    // On another machine the project is a copy that no program of this one finds.
+    // With an engine on another machine, the container has a copy of the project, which programs of this machine do not
+    // run.
     if let Some(record) = record.as_ref().filter(|record| record.remote.is_none()) {
         check_what_agents_write(&mut findings, &cx.instance, &record.project);
     }
@@ -205,7 +206,7 @@ async fn check_docker(
             .map_or("not built yet".into(), |i| crate::ui::format_bytes(i.size))
     });
     if let Ok(Some(root)) = docker.root_here().await {
-        // Without room an image that exists still runs.
+        // An existing image runs without further disk space.
         let short = match image.flatten() {
             Some(_) => FindingVerdict::Warning,
             None => FindingVerdict::Broken,
@@ -224,7 +225,7 @@ async fn check_docker(
     }
 }
 
-/// What the agent may have left where programs and other users of this machine find it.
+/// Checks for files from the agent that programs and other users of this machine would use.
 fn check_what_agents_write(findings: &mut Vec<DoctorFinding>, instance: &Instance, project: &Path) {
     const READ_FIRST_HINT: &str = "read it before git, an editor or a shell runs it; the `osctl up` that names it takes it as known";
     let mut setuid = Vec::new();
@@ -238,7 +239,7 @@ fn check_what_agents_write(findings: &mut Vec<DoctorFinding>, instance: &Instanc
     };
     match autorun::find_autorun_changes(instance, project) {
         Ok((changes, scan)) => {
-            // All of them: the agent could choose which ones a shorter list hides.
+            // All changes are listed: in a shorter list the agent could choose which changes are hidden.
             for change in changes {
                 let detail = format!("{change} in the project since the last `osctl up`");
                 add("autorun", detail, Some(READ_FIRST_HINT.into()));
@@ -264,7 +265,7 @@ fn check_what_agents_write(findings: &mut Vec<DoctorFinding>, instance: &Instanc
     }
     for (folder, scan) in &setuid {
         let root = quote_word(folder.as_os_str().as_encoded_bytes(), true);
-        // The names are the agent's: none of them is in a command that the user copies.
+        // The agent chooses the names, so none of them appears in a command that the user copies.
         let cure = format!(
             "`{}`, then `sudo find {root} -xdev -type f -perm /6000 -exec chmod ug-s {{}} +`",
             instance.osctl_command("down")
@@ -305,7 +306,7 @@ fn check_what_agents_write(findings: &mut Vec<DoctorFinding>, instance: &Instanc
 fn state_room(cx: &CommandContext) -> Option<DoctorFinding> {
     let folder = &cx.folders.state;
     let free = disk::free_disk_bytes(folder)?;
-    // Tokens and records need next to nothing, but they do need it.
+    // Tokens and records need little disk space, but some.
     let short = match free {
         0..0x10_0000 => FindingVerdict::Broken,
         _ => FindingVerdict::Warning,
@@ -352,7 +353,7 @@ fn disk_finding(
     }
 }
 
-/// Writes down how a check went, and hands on what it found.
+/// Records the outcome of a check and returns its value.
 fn record_check<T>(
     findings: &mut Vec<DoctorFinding>,
     what: &'static str,

@@ -1,4 +1,4 @@
-//! `osctl down`: stop and remove the container; its state stays.
+//! `osctl down`: stops and removes the container; its state stays.
 
 use super::{CommandContext, snapshot};
 use crate::config::EngineChoice;
@@ -16,10 +16,10 @@ use serde_json::json;
 
 #[derive(Debug, Args)]
 pub(crate) struct DownArgs {
-    /// Forget the state, too: checkpoints, packages, token and image. Files under /root/host stay
+    /// Remove the state, too: checkpoints, packages, token and image. Files under /root/host stay
     #[arg(long)]
     purge: bool,
-    /// End the run of evolving that is on, if there is one
+    /// Cancel a running evolution first
     #[arg(long)]
     force: bool,
     /// Do not ask
@@ -42,7 +42,7 @@ impl From<DownArgs> for DownPlan {
 }
 
 /// # Errors
-/// When a run is on, with the way to be down even so: whoever is inside can begin one again and again.
+/// When a run is active. The error names the way to force `down`, because code inside can start runs repeatedly.
 async fn check_idle(engine: &Engine, cx: &CommandContext) -> Result<()> {
     let checked = super::evolve::check_idle(engine, cx).await;
     checked.map_err(|error| match error.downcast::<Error>() {
@@ -55,7 +55,7 @@ async fn check_idle(engine: &Engine, cx: &CommandContext) -> Result<()> {
     })
 }
 
-/// Whether an instance is left that may be on the embedded engine.
+/// Whether an instance exists that may use the embedded engine.
 fn is_used(folders: &Folders) -> Result<bool> {
     let is_docker = |instance: Instance| {
         let record = instance.read_record();
@@ -64,10 +64,10 @@ fn is_used(folders: &Folders) -> Result<bool> {
     Ok(!Instance::list_all(folders)?.into_iter().all(is_docker))
 }
 
-/// The engine that has something of an instance that was never up, as `osctl build` leaves it.
+/// Finds the engine with remains of an instance that was never up, as `osctl build` leaves them.
 ///
 /// # Errors
-/// When there is nothing.
+/// When there are none.
 async fn find_remains(cx: &CommandContext) -> Result<Engine> {
     let instance = &cx.instance;
     let engine = match cx.connect_engine(EngineChoice::Docker).await {
@@ -125,7 +125,7 @@ pub(crate) async fn run(args: DownArgs, cx: &CommandContext) -> Result<VerbOutco
     let name = instance.container_name();
     let work = cx.ui.start_work(&format!("stopping `{name}`"));
     if let Engine::Docker(docker) = &engine {
-        // First, so that nothing is begun meanwhile. What it knows stays.
+        // The keeper is removed first, so that no run starts during the removal. Its data stay.
         KeeperContainer { docker, instance }
             .remove_container()
             .await?;
@@ -144,7 +144,7 @@ pub(crate) async fn run(args: DownArgs, cx: &CommandContext) -> Result<VerbOutco
         engine.remove(&name).await?;
     }
     if let Engine::Docker(docker) = &engine {
-        // Also what an interrupted `up` left, of which an old container may still run.
+        // Also remove containers of an interrupted `up`; an old one may still run.
         for left in docker
             .list_labelled_containers(&format!("{INSTANCE_LABEL}={}", instance.name))
             .await?

@@ -1,4 +1,4 @@
-//! `osctl exec`: Python in the kernel, which keeps its state.
+//! `osctl exec`: executes Python in the kernel, which keeps its state.
 
 use super::CommandContext;
 use super::candidates::session_names;
@@ -14,7 +14,7 @@ use serde_json::json;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
-/// The size of the code in a file, which the companion limits, too.
+/// Maximum size of a code file; the companion has the same limit.
 const MAX_CODE_FILE_BYTES: u64 = 64 << 20;
 
 #[derive(Debug, Args)]
@@ -25,13 +25,13 @@ pub(crate) struct ExecArgs {
     /// Read the code from this file
     #[arg(short, long, conflicts_with = "code", value_name = "FILE")]
     file: Option<PathBuf>,
-    /// Interrupt the code after so many seconds
+    /// Interrupt the code after SECONDS
     #[arg(long, value_name = "SECONDS")]
     timeout: Option<f64>,
-    /// The kernel to use, made when there is none of that name
+    /// The kernel to use; created if missing
     #[arg(long, value_name = "NAME", default_value = DEFAULT_SESSION, hide_default_value = true, add = ArgValueCandidates::new(session_names))]
     session: String,
-    /// Begin, print the run's id, and do not wait
+    /// Start the code, print the run's id, and do not wait
     #[arg(long, conflicts_with = "out")]
     detach: bool,
     /// Save figures into this folder
@@ -139,14 +139,14 @@ pub(crate) async fn run(args: ExecArgs, cx: &CommandContext) -> Result<VerbOutco
     let begin = async { client.execute(&request).await };
     let outcome =
         follow::follow_run(&client, &id, begin, CtrlCAction::Interrupt, &mut view, cx).await;
-    // `osctl exec … | head`: what nobody reads any more ends, as a program here would.
+    // `osctl exec … | head`: when stdout is closed, interrupt the run, as a local program would end.
     if outcome.as_ref().is_err_and(is_unread) {
         client.interrupt_run(&id).await?;
     }
     outcome
 }
 
-/// The default session is always there; another one is made at its first use.
+/// Creates the session at its first use; the default session always exists.
 pub(super) async fn ensure_session(client: &CompanionClient, session: &str) -> Result<()> {
     if session != DEFAULT_SESSION {
         client.create_session(Some(session)).await?;
@@ -154,7 +154,7 @@ pub(super) async fn ensure_session(client: &CompanionClient, session: &str) -> R
     Ok(())
 }
 
-/// An id that no other run has, made here so that the run can be interrupted before it answers.
+/// A unique run id. It is generated here so that the run can be interrupted before the companion replies.
 pub(super) fn run_id() -> Result<String> {
     let mut bytes = [0u8; 8];
     getrandom::fill(&mut bytes).map_err(|e| anyhow::anyhow!("no randomness: {e}"))?;

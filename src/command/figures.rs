@@ -1,4 +1,4 @@
-//! Figures that code has shown: on terminals that can show them, else saved and told where.
+//! Figures of executed code: shown on terminals that support pictures, otherwise saved to files.
 
 use super::CommandContext;
 use crate::archive::{Folder, set_mode_and_mtime};
@@ -14,7 +14,7 @@ use std::io::{self, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// What is a figure, the best form first: its type, the ending of its file, and how its bytes begin.
+/// Figure formats in order of preference: MIME type, file extension, and the first bytes of the file.
 const FIGURE_FORMATS: &[(&str, &str, &[&[u8]])] = &[
     ("image/png", "png", &[b"\x89PNG\r\n\x1a\n"]),
     ("image/jpeg", "jpg", &[b"\xff\xd8\xff"]),
@@ -24,9 +24,9 @@ const FIGURE_FORMATS: &[(&str, &str, &[&[u8]])] = &[
 ];
 
 const SVG_MIME: &str = "image/svg+xml";
-/// Of a drawing as text; a longer one is not saved.
+/// Maximum length of a figure as text (SVG); a longer one is not saved.
 const MAX_DRAWING_BYTES: usize = 16 << 20;
-/// Files in the folder for figures that nobody gave a place.
+/// Maximum number of files in the default folder for figures.
 const MAX_KEPT_FIGURES: usize = 100;
 
 #[derive(Debug)]
@@ -36,7 +36,7 @@ pub(super) struct FigureOutput<'a> {
     saved: Vec<PathBuf>,
 }
 
-/// The folder that the user named for figures, held open.
+/// The folder for figures that the user named, held open.
 #[derive(Debug)]
 struct FigureFolder {
     folder: Folder,
@@ -59,7 +59,7 @@ impl<'a> FigureOutput<'a> {
         })
     }
 
-    /// Shows the figure in what was shown, or saves it; `false` when there is none.
+    /// Shows or saves the figure in the output; `false` if the output has no figure.
     pub(super) fn show_figure(&mut self, shown: &DisplayData) -> Result<bool> {
         let Some((bytes, ending)) = decode_figure(shown) else {
             self.tell_too_long(shown);
@@ -72,7 +72,7 @@ impl<'a> FigureOutput<'a> {
         Ok(true)
     }
 
-    /// Saves the figure where the person wants figures.
+    /// Saves the figure in the folder that the user chose, or in the default folder.
     pub(super) fn save_figure(&mut self, shown: &DisplayData) -> Result<()> {
         if self.out.is_none() {
             return Ok(());
@@ -119,7 +119,7 @@ impl<'a> FigureOutput<'a> {
         Ok(())
     }
 
-    /// Says where figures were saved.
+    /// Reports where figures were saved.
     pub(super) fn report_saved(&mut self) {
         for path in self.saved.drain(..) {
             self.cx
@@ -133,7 +133,7 @@ fn decode_figure(shown: &DisplayData) -> Option<(Vec<u8>, &'static str)> {
     FIGURE_FORMATS.iter().find_map(|(mime, ending, begins)| {
         let text = mime_text(shown, mime)?;
         let bytes = if *ending == "svg" {
-            // A browser that opens the file runs its scripts.
+            // A browser that opens the file would run its scripts.
             let short = Some(text).filter(|text| text.len() <= MAX_DRAWING_BYTES)?;
             sanitize_svg(&short)?.into_bytes()
         } else {
@@ -157,7 +157,7 @@ fn is_too_long(shown: &DisplayData) -> bool {
     mime_text(shown, SVG_MIME).is_some_and(|text| text.len() > MAX_DRAWING_BYTES)
 }
 
-/// The folder at that path, which is created where it is missing.
+/// Opens the folder at that path and creates it if it is missing.
 fn open_figure_folder(cx: &CommandContext, path: &Path) -> Result<Folder> {
     let made = cx.path_resolver()?.make_folder(path);
     made.map_err(|unresolved| {
@@ -168,8 +168,8 @@ fn open_figure_folder(cx: &CommandContext, path: &Path) -> Result<Folder> {
     })
 }
 
-/// Writes a new file under the first of the names that is free, and returns that name. A link has its
-/// name, wherever it leads.
+/// Writes a new file under the first free name, and returns that name. An existing link counts as a used name, whatever
+/// its target.
 fn write_new(
     folder: &Folder,
     names: impl IntoIterator<Item = String>,
@@ -193,7 +193,7 @@ fn make_room(folder: &Folder) {
     let files = folder.names().unwrap_or_default();
     let too_many = (files.len() + 1).saturating_sub(MAX_KEPT_FIGURES);
     for old in &files[..too_many] {
-        // One that can't be removed only takes room.
+        // An old file that can't be removed only uses disk space.
         let _ = folder.remove(OsStr::new(old));
     }
 }

@@ -1,4 +1,4 @@
-//! Showing a run while it goes on: shared by the verbs that follow one.
+//! Following a run and showing its events; shared by several verbs.
 
 use super::CommandContext;
 use super::figures::FigureOutput;
@@ -12,25 +12,25 @@ use serde_json::Value;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Nothing waits in silence for longer.
+/// Without output for this time, a spinner is shown.
 const FOLLOW_SPINNER_DELAY: Duration = Duration::from_millis(500);
 
-/// What a shell says of a program that Ctrl-C ended.
+/// The exit code of shells for a program that Ctrl-C ended.
 pub(super) const CTRL_C_EXIT_CODE: u8 = 130;
 
-/// Said of a run that the disk did not take.
+/// The warning for a run that could not be recorded on disk.
 pub(super) const NOT_RECORDED_WARNING: &str = "the run is not recorded on disk, and is not found again if the companion ends; `df -h /data` inside shows the room";
 
-/// What Ctrl-C does to the run that is followed.
+/// The effect of Ctrl-C on the followed run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum CtrlCAction {
-    /// Interrupts it; a second one stops following. For the verb that began the run.
+    /// Interrupt the run; a second Ctrl-C stops following. For the verb that started the run.
     Interrupt,
-    /// Stops following it.
+    /// Stop following the run.
     Detach,
 }
 
-/// Follows a run to its end, which is the verb's.
+/// Follows a run to its end and returns its outcome as that of the verb.
 pub(super) async fn follow_run(
     client: &CompanionClient,
     id: &str,
@@ -50,7 +50,7 @@ pub(super) async fn follow_run(
     })
 }
 
-/// Says that the run continues, and how to stop it.
+/// Prints that the run continues, and how to stop it.
 pub(super) fn say_detached(what: &str, id: &str, cx: &CommandContext) {
     let interrupt = cx.instance.osctl_command(&format!("interrupt {id}"));
     let attach = cx.instance.osctl_command(&format!("attach {id}"));
@@ -59,7 +59,7 @@ pub(super) fn say_detached(what: &str, id: &str, cx: &CommandContext) {
     ));
 }
 
-/// The reply, or nothing when the run was left alone before its end.
+/// The reply, or `None` if following stopped before the end of the run.
 pub(super) async fn to_end(
     client: &CompanionClient,
     id: &str,
@@ -77,7 +77,7 @@ pub(super) async fn to_end(
     followed
 }
 
-/// Whether what went wrong is no reason for the run to have ended, or never to have begun.
+/// Whether the run may still be active despite the error.
 fn goes_on(error: &anyhow::Error) -> bool {
     let ended = matches!(
         error.downcast_ref(),
@@ -106,7 +106,7 @@ async fn follow_events(
     let mut work = None;
     let mut stopping = false;
     let mut is_silent = true;
-    // One listener for all of them, so that none is missed between two.
+    // One listener for the whole time, so that no press is missed between two events.
     let mut presses = listen_for_ctrl_c()?;
     let reply = loop {
         let next = async {
@@ -149,7 +149,7 @@ async fn follow_events(
                 (stopping, is_silent) = (true, false);
                 cx.ui.print_message("interrupting the code; Ctrl-C again stops following it");
                 let (client, id) = (client.clone(), id.to_owned());
-                // Its outcome comes with the events that are followed anyway.
+                // The outcome arrives with the followed events.
                 tokio::spawn(async move { client.interrupt_begun(&id).await });
             }
         }
@@ -184,17 +184,17 @@ pub(super) fn listen_for_ctrl_c() -> std::io::Result<Presses> {
     tokio::signal::windows::ctrl_c()
 }
 
-/// What a person sees of a run.
+/// Displays a run to the user.
 #[derive(Debug)]
 pub(super) struct RunView<'a> {
     cx: &'a CommandContext,
     figures: FigureOutput<'a>,
-    /// Whether what was written so far ends within a line.
+    /// Whether the output so far ends within a line.
     within_line: bool,
 }
 
 impl<'a> RunView<'a> {
-    /// `out`: where figures are saved.
+    /// `out`: the folder for figures.
     pub(super) fn new(cx: &'a CommandContext, out: Option<PathBuf>) -> Result<Self> {
         Ok(Self {
             cx,
@@ -229,7 +229,7 @@ impl<'a> RunView<'a> {
         self.end_line()?;
         let has_figure = self.figures.show_figure(shown)?;
         let text = shown.data.get("text/plain").and_then(Value::as_str);
-        // `<Figure size 640x480 with 1 Axes>` says nothing beside the figure.
+        // `<Figure size 640x480 with 1 Axes>` adds nothing to the figure.
         if let Some(text) = text.filter(|_| is_result || !has_figure) {
             self.cx.ui.print_data(&format!("{text}\n"))?;
         }
@@ -242,14 +242,14 @@ impl<'a> RunView<'a> {
         for line in &error.traceback {
             ui.print_stderr(&format!("{}\n", line.trim_end_matches('\n')))?;
         }
-        // A traceback ends with the code's exception; what became of the run is told besides.
+        // A traceback ends with the exception of the code; the status of the run is reported separately.
         if error.traceback.is_empty() {
             ui.print_stderr(&format!("{}: {}\n", error.kind, error.message))?;
         }
         Ok(())
     }
 
-    /// What follows begins a line of its own.
+    /// Ends the current line, so that further output starts on a new line.
     pub(super) fn end_line(&mut self) -> Result<()> {
         if std::mem::take(&mut self.within_line) {
             self.cx.ui.print_data("\n")?;
@@ -283,7 +283,7 @@ impl<'a> RunView<'a> {
         let generation = reply.kernel.generation;
         match reply.kernel.state {
             KernelState::Kept => {}
-            // The error of a run that did not survive it says so.
+            // The error of a run that the kernel did not survive already says this.
             KernelState::Lost if reply.error.as_ref().is_some_and(|e| e.traceback.is_empty()) => {}
             KernelState::Lost => ui.print_warning(format!(
                 "the kernel's state was lost; this is generation {generation}"

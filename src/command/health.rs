@@ -1,4 +1,4 @@
-//! `osctl health`: the engine's question to the companion, over its private socket.
+//! `osctl health`: checks the companion over its private socket; run by the engine.
 
 use crate::error::{Result, VerbOutcome};
 use clap::Args;

@@ -1,4 +1,4 @@
-//! `osctl init`: the body as files of the project, to be changed there.
+//! `osctl init`: writes the body into the project, where it can be changed.
 
 use super::CommandContext;
 use crate::archive::Folder;
@@ -16,7 +16,7 @@ pub(crate) struct InitArgs {
     /// The project [default: the current folder]
     #[arg(value_name = "PATH")]
     project: Option<PathBuf>,
-    /// Bring an earlier body up to date; edited files are kept
+    /// Update a body of an earlier version; edited files are kept
     #[arg(long)]
     update: bool,
 }
@@ -47,7 +47,7 @@ pub(crate) fn run(args: InitArgs, cx: &CommandContext) -> Result<VerbOutcome> {
     };
     let project = cx.path_resolver()?.make_folder(&plan.project);
     let project = project.map_err(|unresolved| unresolved.into_error(unmade))?;
-    // The user named the project. The name in it is not followed: a body that is a link is no body.
+    // The user named the project, but a link of the name `body` in it is not followed: it is an error.
     let opened = project.ensure_folder(OsStr::new("body"));
     let opened = opened.map_err(|e| match Folder::is_link(&e) {
         true => {

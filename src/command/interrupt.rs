@@ -1,4 +1,4 @@
-//! `osctl interrupt`: stop what runs, and say what became of the state.
+//! `osctl interrupt`: interrupts running code and reports the state of the kernel.
 
 use super::CommandContext;
 use super::attach::is_unknown;
@@ -11,7 +11,7 @@ use clap_complete::engine::ArgValueCandidates;
 
 #[derive(Debug, Args)]
 pub(crate) struct InterruptArgs {
-    /// The run to stop [default: whatever the session runs]
+    /// The run to stop [default: the current run of the session]
     #[arg(add = ArgValueCandidates::new(run_ids), conflicts_with = "session")]
     id: Option<String>,
     /// The kernel whose code to stop
@@ -66,7 +66,7 @@ fn report_ended(reply: &ShellReply, cx: &CommandContext) -> Result<VerbOutcome> 
     Ok(VerbOutcome::Done)
 }
 
-/// A run whose end was waited for.
+/// Describes the end of the interrupted run.
 fn what_became(reply: &ExecReply) -> String {
     let how = match (reply.status, reply.execution_count) {
         (RunStatus::Interrupted, None) => "was interrupted before it began",

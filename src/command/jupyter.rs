@@ -1,4 +1,4 @@
-//! `osctl jupyter`: notebooks that see a session. `kernel` is what Jupyter starts.
+//! `osctl jupyter`: connects notebooks to a session. Jupyter starts `osctl jupyter kernel`.
 
 use super::CommandContext;
 use super::candidates::session_names;
@@ -24,9 +24,9 @@ pub(crate) struct JupyterArgs {
 
 #[derive(Debug, Subcommand)]
 enum JupyterVerb {
-    /// Let JupyterLab and VS Code open a session as a notebook's kernel
+    /// Install a kernelspec that opens a session in JupyterLab and VS Code
     Install(KernelspecInstallArgs),
-    /// Take that back
+    /// Remove the kernelspec
     Uninstall {
         /// The kernelspec [default: the instance's]
         #[arg(long, value_name = "KERNELSPEC")]
@@ -34,12 +34,12 @@ enum JupyterVerb {
         #[command(flatten)]
         place: KernelspecLocation,
     },
-    /// List what is installed
+    /// List the installed kernelspecs
     List {
         #[command(flatten)]
         place: KernelspecLocation,
     },
-    /// The kernel process; run by Jupyter
+    /// Run the kernel process; started by Jupyter
     #[command(hide = true)]
     Kernel {
         #[arg(short = 'f', value_name = "FILE")]
@@ -53,16 +53,16 @@ enum JupyterVerb {
 
 #[derive(Debug, Args)]
 struct KernelspecInstallArgs {
-    /// The session that notebooks see, made when there is none of that name
+    /// The session for the notebooks; created if missing
     #[arg(long, value_name = "NAME", default_value = DEFAULT_SESSION, hide_default_value = true, add = ArgValueCandidates::new(session_names))]
     session: String,
-    /// What Jupyter's commands call it [default: made of the instance's and the session's name]
+    /// The name of the kernelspec [default: made of the instance's and the session's name]
     #[arg(long, value_name = "KERNELSPEC")]
     name: Option<String>,
-    /// Pass outputs of all types on, with their scripts
+    /// Pass on outputs of all types, including their scripts
     ///
-    /// Widgets and interactive charts need it. Code inside then runs scripts in the page of JupyterLab, which can start
-    /// programs on this machine.
+    /// Widgets and interactive charts need this option. Code inside then runs scripts in the page of JupyterLab, which
+    /// can start programs on this machine.
     #[arg(long)]
     trust_html: bool,
     #[command(flatten)]
@@ -71,10 +71,10 @@ struct KernelspecInstallArgs {
 
 #[derive(Debug, Args)]
 struct KernelspecLocation {
-    /// For this person alone, which is the default
+    /// Install for the current user (default)
     #[arg(long)]
     user: bool,
-    /// For the Python or the environment in this folder
+    /// Install for the Python installation or environment in this folder
     #[arg(long, value_name = "DIR", conflicts_with = "user")]
     prefix: Option<PathBuf>,
 }
@@ -154,7 +154,7 @@ fn install_kernelspec(args: KernelspecInstallArgs, cx: &CommandContext) -> Resul
              `--trust-html` passes all types on and lets code inside run scripts in the page of JupyterLab",
         ),
     }
-    // Without an instance, the notebook would begin with an error.
+    // Without an instance, the notebook would start with an error.
     match cx.instance.read_record()? {
         Some(_) => cx.ui.print_message(format!(
             "next: jupyter lab, or jupyter console --kernel {}",
@@ -216,7 +216,7 @@ fn usual_name(instance: &str, session: &str) -> String {
     format!("osctl{instance}{session}")
 }
 
-/// How Jupyter starts the kernel: this very binary, from any folder.
+/// The command with which Jupyter starts the kernel: this binary by its full path, so that it works in any folder.
 fn kernel_argv(session: &str, trust_html: bool, cx: &CommandContext) -> Result<Vec<String>> {
     let mut argv = vec![launch_command::program_path(cx)?];
     argv.extend(["--instance".into(), cx.instance.name.clone()]);

@@ -1,4 +1,4 @@
-//! `osctl keeper`: the service that replaces the container, and the way to ask it; both hidden.
+//! `osctl keeper`: the service that replaces the container, and its client; both are hidden verbs.
 
 use crate::error::{Result, VerbOutcome};
 use clap::{Args, Subcommand};
@@ -11,12 +11,12 @@ pub(crate) struct KeeperArgs {
 
 #[derive(Debug, Subcommand)]
 enum KeeperVerb {
-    /// Ask the keeper of this container, in JSON
+    /// Send a JSON request to the keeper of this container
     Ask { question: String },
 }
 
 impl KeeperArgs {
-    /// Whether it is the service itself.
+    /// Whether the verb runs the service.
     pub(crate) fn is_service(&self) -> bool {
         self.verb.is_none()
     }

@@ -1,4 +1,4 @@
-//! `osctl logs`: what the container wrote.
+//! `osctl logs`: prints the container's log.
 
 use super::CommandContext;
 use crate::engine::LogOptions;
@@ -8,12 +8,12 @@ use clap::Args;
 
 #[derive(Debug, Args)]
 pub(crate) struct LogsArgs {
-    /// Only lines of this service; `mcp/NAME` is what an MCP server says
+    /// Show only lines of this service; `mcp/NAME` is the log of an MCP server
     service: Option<String>,
-    /// Go on as it writes
+    /// Follow the log as it grows
     #[arg(short, long)]
     follow: bool,
-    /// Only the last so many lines
+    /// Show only the last LINES lines
     #[arg(short = 'n', long, value_name = "LINES")]
     tail: Option<usize>,
 }
@@ -70,7 +70,7 @@ pub(crate) async fn run(args: LogsArgs, cx: &CommandContext) -> Result<VerbOutco
     }
 }
 
-/// What a server inside has said, which the container's log does not hold.
+/// Prints the log of an MCP server, which is not part of the container's log.
 async fn of_server(server: &str, options: LogOptions, cx: &CommandContext) -> Result<VerbOutcome> {
     let client = cx.companion_client()?;
     let mut log = client
@@ -84,7 +84,7 @@ async fn of_server(server: &str, options: LogOptions, cx: &CommandContext) -> Re
     Ok(VerbOutcome::Done)
 }
 
-/// The text of bytes that come in pieces, but for a character that is not whole.
+/// Takes the text from bytes that arrive in chunks, and leaves an incomplete character for later.
 fn take_text(unread: &mut Vec<u8>) -> String {
     let whole = match std::str::from_utf8(unread) {
         Err(error) if error.error_len().is_none() => error.valid_up_to(),
@@ -96,8 +96,8 @@ fn take_text(unread: &mut Vec<u8>) -> String {
     text
 }
 
-/// `2026-11-20T21:00:00Z  INFO kernel: …` is the kernel's; where supervised services are told of, the
-/// next word is the one's name.
+/// `2026-11-20T21:00:00Z  INFO kernel: …` belongs to the kernel. In messages about supervised services, the next word
+/// is the name of the service.
 fn is_of(line: &str, service: &str) -> bool {
     let mut words = line.split_whitespace().skip(2);
     let source = words.next().unwrap_or_default().trim_end_matches(':');

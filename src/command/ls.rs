@@ -1,4 +1,4 @@
-//! `osctl ls`: the instances that were ever up.
+//! `osctl ls`: lists the instances that have been up.
 
 use super::CommandContext;
 use crate::config::{Config, EngineChoice};
@@ -17,7 +17,7 @@ struct InstanceRow {
     instance: String,
     state: &'static str,
     engine: Option<EngineChoice>,
-    /// The machine that the engine is on, whose the address is, unless that is this one.
+    /// The machine of the engine and of the address, unless it is this machine.
     #[serde(skip_serializing_if = "Option::is_none")]
     machine: Option<String>,
     kernel: Option<String>,
@@ -25,7 +25,7 @@ struct InstanceRow {
 }
 
 impl InstanceRow {
-    /// Without a record, nothing but its name is known.
+    /// Without a record, only the name is known.
     fn new(
         instance: String,
         state: &'static str,
@@ -63,7 +63,7 @@ impl InstanceRow {
 pub(crate) async fn run(args: LsArgs, cx: &CommandContext) -> Result<VerbOutcome> {
     let LsArgs {} = args;
     let mut rows = Vec::new();
-    // What is broken is told, and hides no instance.
+    // An invalid configuration is reported, but hides no instance.
     let bind = match cx.lenient_config(None, Vec::new()) {
         Ok(resolved) => resolved.config.bind,
         Err(error) => {

@@ -1,4 +1,4 @@
-//! `osctl man`: a man page for each verb that `osctl --help` lists, for packages.
+//! `osctl man`: writes a man page for each verb that `osctl --help` lists, for packages.
 
 use super::CommandContext;
 use crate::archive::Folder;
@@ -34,7 +34,7 @@ pub(crate) fn run(args: ManArgs, cx: &CommandContext) -> Result<VerbOutcome> {
     Ok(VerbOutcome::Done)
 }
 
-/// Writes the page of this command and of those beneath it, and counts them.
+/// Writes the pages of this command and its subcommands, and returns their number.
 fn write_pages(command: Command, folder: &Folder) -> io::Result<usize> {
     let mut pages = 1;
     for verb in command.get_subcommands().filter(|verb| !verb.is_hide_set()) {

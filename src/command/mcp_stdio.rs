@@ -1,4 +1,4 @@
-//! `osctl mcp stdio`: the bridge that clients start which speak MCP with a command.
+//! `osctl mcp stdio`: the bridge for MCP clients that start a server as a command.
 
 use super::candidates::server_names;
 use super::mcp::McpFilterArgs;
@@ -18,14 +18,14 @@ use std::time::Duration;
 use tokio::process::Command;
 use tokio::sync::mpsc;
 
-/// Lines on their way, each way.
+/// Maximum number of queued lines in each direction.
 const MAX_QUEUED_STDIO_LINES: usize = 64;
-/// For what was said already to be read, by a client that wants the end.
+/// Time for a client that ends the bridge to read the remaining output.
 const LAST_OUTPUT_TIMEOUT: Duration = Duration::from_millis(500);
 
 #[derive(Debug, Args)]
 pub(crate) struct McpStdioArgs {
-    /// Only this server, under its own names; all of them as one unless this is given
+    /// Offer only this server, under its own names; by default all servers are combined
     #[arg(long, value_name = "NAME", conflicts_with = "servers", add = ArgValueCandidates::new(server_names))]
     server: Option<String>,
     #[command(flatten)]
@@ -34,7 +34,7 @@ pub(crate) struct McpStdioArgs {
 
 pub(crate) async fn run(args: McpStdioArgs, cx: &CommandContext) -> Result<VerbOutcome> {
     let McpStdioArgs { server, narrow } = args;
-    // Listening begins before the first word is said.
+    // Listen for signals before the first message.
     let ended = shutdown_signal()?.shared();
     let starts = cx.lenient_config(None, Vec::new())?.config.mcp.start;
     let way = BridgeOptions {
@@ -44,12 +44,12 @@ pub(crate) async fn run(args: McpStdioArgs, cx: &CommandContext) -> Result<VerbO
     };
     let (line, lines) = mpsc::channel(MAX_QUEUED_STDIO_LINES);
     let (out, told) = mpsc::channel(MAX_QUEUED_STDIO_LINES);
-    // Stdin can't be waited for, and its thread must keep nobody from ending.
+    // Reading stdin blocks, so a separate thread does it, and the process ends without waiting for it.
     std::thread::spawn(move || read_lines(&line));
     let output = cx.ui.stdout_writer();
     let writer = std::thread::spawn(move || write_lines(output, told));
     bridge::run_bridge(way, lines, out, ended.clone()).await?;
-    // The last line is to be out before the process ends, unless that is wanted now.
+    // Write the last line before the process ends. After a signal, wait at most `LAST_OUTPUT_TIMEOUT`.
     let written = tokio::task::spawn_blocking(move || writer.join());
     let wanted = async {
         ended.await;
@@ -66,7 +66,7 @@ fn read_lines(line: &mpsc::Sender<Bytes>) {
     let mut stdin = std::io::stdin().lock();
     loop {
         let mut text = Vec::new();
-        // What can't be read is the end, too.
+        // A read error counts as the end of the input.
         match stdin.read_until(b'\n', &mut text) {
             Ok(1..) if text.trim_ascii().is_empty() => {}
             Ok(1..) => {
@@ -79,7 +79,7 @@ fn read_lines(line: &mpsc::Sender<Bytes>) {
     }
 }
 
-/// Ends when nobody reads, which ends the bridge.
+/// Writes lines until stdout is closed, which ends the bridge.
 fn write_lines(mut output: impl Write, mut told: mpsc::Receiver<BridgeOutputLine>) {
     while let Some(unread) = told.blocking_recv() {
         let line = [&unread.text[..], b"\n"].concat();
@@ -93,7 +93,7 @@ fn write_lines(mut output: impl Write, mut told: mpsc::Receiver<BridgeOutputLine
     }
 }
 
-/// The instance as it is now.
+/// Finds the instance in its current state.
 fn instance_finder(cx: &CommandContext) -> FindInstance {
     let instance = cx.instance.clone();
     let file = cx.trusted_config_file().ok().map(Path::to_owned);
@@ -112,13 +112,13 @@ fn instance_finder(cx: &CommandContext) -> FindInstance {
     })
 }
 
-/// `osctl up`, whose words are for the log of the client.
+/// Runs `osctl up`; its output goes to the log of the client.
 fn instance_starter(cx: &CommandContext) -> StartInstance {
     let (instance, file) = (cx.instance.clone(), cx.config_file.clone());
     Box::new(move || {
         let (instance, file) = (instance.clone(), file.clone());
         async move {
-            // From where it is started says nothing about the project.
+            // The working directory of the client is unrelated to the project.
             let record = instance
                 .read_record()?
                 .ok_or_else(|| not_running(&instance))?;

@@ -1,4 +1,4 @@
-//! One file per verb: what was typed, what is meant, and its story.
+//! The verbs, one file each: arguments, the plan made of them, and its execution.
 
 pub(crate) mod attach;
 pub(crate) mod build;
@@ -128,7 +128,7 @@ async fn run_verb(verb: Verb, cx: &CommandContext) -> Result<VerbOutcome> {
     }
 }
 
-/// Has the companion of this container do something, and tells what came of it.
+/// Sends a request to the companion of this container and prints the reply.
 #[cfg(target_os = "linux")]
 async fn ask_inside(path: &str, body: &Value, ui: Ui) -> Result<VerbOutcome> {
     let answer = crate::companion::post_to_companion(path, body).await?;
@@ -141,7 +141,7 @@ async fn ask_inside(_path: &str, _body: &Value, _ui: Ui) -> Result<VerbOutcome> 
     Err(linux_only())
 }
 
-/// Seconds, as people read them.
+/// Formats a duration in seconds for people.
 fn format_duration(seconds: f64) -> String {
     match seconds {
         s if s < 1.0 => format!("{:.0} ms", s * 1e3),
@@ -151,13 +151,13 @@ fn format_duration(seconds: f64) -> String {
     }
 }
 
-/// How long ago that was, of seconds since 1970.
+/// Formats the age of a time given in seconds since 1970.
 fn format_age(created: f64) -> String {
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     format_duration((now.unwrap_or_default().as_secs_f64() - created).max(0.0))
 }
 
-/// Why a verb of the container's inside does not run on this system.
+/// The error of a verb that runs only inside the container.
 #[cfg(not(target_os = "linux"))]
 fn linux_only() -> anyhow::Error {
     use crate::error::Error;

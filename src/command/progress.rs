@@ -1,4 +1,4 @@
-//! Work inside that takes long: a bar shows how far it is.
+//! Progress bar for long operations inside.
 
 use super::CommandContext;
 use crate::error::Result;
@@ -7,7 +7,7 @@ use serde::de::DeserializeOwned;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The reply at the end of the tale; meanwhile a bar shows how far it is.
+/// Returns the reply at the end of the progress stream, and shows a bar until then.
 pub(super) async fn wait_with_meter<R: DeserializeOwned>(
     mut tale: LongCall<R>,
     what: &str,

@@ -1,5 +1,5 @@
-//! `osctl quiesce`: nothing new begins, what runs is waited for, and everything is stored.
-//! Run inside by the keeper; one JSON document is the answer.
+//! `osctl quiesce`: refuses new requests, waits for running code, and stores everything. The keeper runs it inside; the
+//! reply is one JSON document.
 
 use crate::error::{Result, VerbOutcome};
 use crate::ui::Ui;
@@ -8,10 +8,10 @@ use serde_json::json;
 
 #[derive(Debug, Args)]
 pub(crate) struct QuiesceArgs {
-    /// Seconds that running code has
+    /// Seconds that running code has to end
     #[arg(long, value_name = "SECONDS", default_value_t = 30.0)]
     grace: f64,
-    /// Interrupt what runs for longer, instead of giving up
+    /// Interrupt code that runs longer, instead of giving up
     #[arg(long)]
     force: bool,
 }

@@ -1,5 +1,5 @@
-//! `osctl reaper`: guards a kernel, a command, a service or the shell of a terminal, and ends all
-//! its descendants with it.
+//! `osctl reaper`: supervises a kernel, a command, a service or the shell of a terminal, and ends all its descendants
+//! with it.
 
 use crate::error::{Result, VerbOutcome};
 use clap::Args;
@@ -8,25 +8,25 @@ use std::ffi::OsString;
 #[derive(Debug, Args)]
 #[group(required = true)]
 pub(crate) struct ReaperArgs {
-    /// The process to guard, a child of this one
+    /// Supervise this child process
     #[arg(long, value_name = "PID")]
     adopt: Option<i32>,
-    /// Wait on stdin, a socket, for the command to start and guard
+    /// Receive the command to start and supervise on stdin, which is a socket
     #[arg(long)]
     waiting: bool,
-    /// Start this shell and guard it; its terminal is stderr
+    /// Start and supervise this shell, whose terminal is stderr
     #[arg(long, num_args = 1.., allow_hyphen_values = true, value_name = "SHELL")]
     terminal: Vec<OsString>,
-    /// Run what brings a process back as a child of this one, and guard that; its id is then in the file
+    /// Run PROGRAM, which restores a process as a child of this one, and supervise that process; FILE then holds its id
     #[arg(long, num_args = 2.., allow_hyphen_values = true, value_names = ["FILE", "PROGRAM"])]
     thaw: Vec<OsString>,
-    /// Start this service and guard it
+    /// Start and supervise this service
     #[arg(long, num_args = 1.., allow_hyphen_values = true, value_name = "COMMAND")]
     service: Vec<OsString>,
-    /// Seconds in which the service may end by itself
+    /// Seconds that the service has to end after a stop request
     #[arg(long, requires = "service", value_name = "SECONDS")]
     grace: Option<u64>,
-    /// How many files the service may have open
+    /// The maximum number of open files of the service
     #[arg(long, requires = "service", value_name = "COUNT")]
     files: Option<u64>,
 }

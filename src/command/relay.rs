@@ -1,5 +1,5 @@
-//! `osctl relay`: joins its stdin and stdout with a port of the container. The engine runs it for a host on
-//! another machine.
+//! `osctl relay`: connects its stdin and stdout to a port of the container. The engine runs it for a host on another
+//! machine.
 
 use crate::error::{Result, VerbOutcome};
 use crate::protocol::relay::RELAY_CONNECTED;
@@ -10,16 +10,16 @@ use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, Shutdown, TcpStream};
 use std::thread;
 
-/// Bytes that are carried at once.
+/// Bytes per copy.
 const RELAY_CHUNK_BYTES: usize = 64 << 10;
 
 #[derive(Debug, Args)]
 pub(crate) struct RelayArgs {
-    /// Where it listens inside
+    /// The port inside
     port: u16,
 }
 
-/// Ends with the connection, also while stdin is still open.
+/// Ends with the connection, even if stdin is still open.
 pub(crate) fn run(args: RelayArgs, ui: Ui) -> Result<VerbOutcome> {
     let RelayArgs { port } = args;
     let connected = TcpStream::connect((Ipv4Addr::LOCALHOST, port));
@@ -30,7 +30,7 @@ pub(crate) fn run(args: RelayArgs, ui: Ui) -> Result<VerbOutcome> {
     stdout.flush()?;
     let mut to = connection.try_clone()?;
     thread::spawn(move || {
-        // When the other side has gone, so does this process.
+        // The process ends when the connection closes.
         let _ = copy_flushing(io::stdin(), &mut to);
         let _ = to.shutdown(Shutdown::Write);
     });
@@ -38,8 +38,8 @@ pub(crate) fn run(args: RelayArgs, ui: Ui) -> Result<VerbOutcome> {
     Ok(VerbOutcome::Done)
 }
 
-/// As [`std::io::copy`], which would have the kernel do it: that holds the pipe while the socket is
-/// silent, so that nobody can read what is in it.
+/// Copies like [`std::io::copy`], which would use `splice`: the kernel then holds the pipe while the socket is silent,
+/// so that no other process can read its content.
 fn copy_flushing(mut from: impl Read, to: &mut impl Write) -> io::Result<()> {
     let mut piece = vec![0; RELAY_CHUNK_BYTES];
     loop {

@@ -1,5 +1,5 @@
-//! `osctl remember`: what is idle is stored, before a new body is tried with it.
-//! Run inside by the keeper; one JSON document is the answer.
+//! `osctl remember`: stores idle sessions before a new body is tried with their state. The keeper runs it inside; the
+//! reply is one JSON document.
 
 use crate::error::{Result, VerbOutcome};
 use crate::ui::Ui;

@@ -1,4 +1,4 @@
-//! `osctl reset`: an empty namespace; files and packages stay.
+//! `osctl reset`: clears the namespace; files and packages stay.
 
 use super::CommandContext;
 use super::candidates::session_names;
@@ -12,7 +12,7 @@ pub(crate) struct ResetArgs {
     /// The kernel to clear
     #[arg(long, value_name = "NAME", default_value = DEFAULT_SESSION, hide_default_value = true, add = ArgValueCandidates::new(session_names))]
     session: String,
-    /// End the kernel's process and start another, whatever it does
+    /// Replace the kernel's process, whatever code it runs
     #[arg(long)]
     restart: bool,
 }

@@ -1,4 +1,4 @@
-//! `osctl restart`: stop the container and start it again; everything on disk stays.
+//! `osctl restart`: stops the container and starts it again; everything on disk stays.
 
 use super::{CommandContext, snapshot, up};
 use crate::engine::EngineProgress;

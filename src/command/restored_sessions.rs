@@ -1,4 +1,4 @@
-//! What of the sessions came back with their container.
+//! The report of the sessions that were restored with their container.
 
 use super::CommandContext;
 use crate::host::client::CompanionClient;
@@ -8,7 +8,7 @@ use crate::protocol::session::SessionInfo;
 use serde::Serialize;
 use std::time::{Duration, Instant};
 
-/// How long sessions besides the default one may take until they are reported.
+/// How long to wait for sessions other than the default one.
 const SESSIONS_TIMEOUT: Duration = Duration::from_secs(10);
 const SESSIONS_POLL_INTERVAL: Duration = Duration::from_millis(50);
 
@@ -16,13 +16,13 @@ const SESSIONS_POLL_INTERVAL: Duration = Duration::from_millis(50);
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct SessionStatus {
     pub(crate) name: String,
-    /// Of the kernel.
+    /// The generation of the kernel.
     pub(crate) generation: u64,
-    /// Whether the next caller finds the variables that the last one left.
+    /// Whether the next caller finds the variables that the last caller left.
     pub(crate) state: KernelState,
     pub(crate) ready: bool,
     pub(crate) detail: String,
-    /// What its variables were brought back from, while this generation of the kernel lasts.
+    /// The stored generation from which the session was restored, until the kernel's generation changes.
     pub(crate) restored_from: Option<RestoredFrom>,
 }
 
@@ -40,7 +40,7 @@ impl From<SessionInfo> for SessionStatus {
 }
 
 impl SessionStatus {
-    /// What came back, and whether it is less than there was.
+    /// A sentence about the restored state, and whether something is missing.
     fn describe_restored(&self) -> Option<(String, bool)> {
         let name = &self.name;
         let told = match (&self.restored_from, self.state) {
@@ -77,7 +77,7 @@ impl SessionStatus {
             (None, KernelState::Restored) => {
                 (format!("session `{name}`: its process is back"), false)
             }
-            // Nothing was ever told of what it held.
+            // The earlier content of the session is unknown.
             (None, KernelState::Kept) => return None,
         };
         Some(told)
@@ -90,21 +90,21 @@ impl SessionStatus {
             .is_some_and(|from| from.lost_unexpectedly > 0)
     }
 
-    /// What `osctl status` says of it.
+    /// The row for `osctl status`.
     pub(crate) fn status_row(&self) -> Option<String> {
         self.restored_from.as_ref()?;
         self.describe_restored().map(|(words, _)| words)
     }
 }
 
-/// How the sessions stand. A companion that does not say has none to tell of.
+/// The status of the sessions; empty if the companion does not report it.
 pub(super) async fn fetch_sessions(client: &CompanionClient) -> Vec<SessionStatus> {
     let status = client.fetch_status().await;
     let sessions = status.map(|status| status.sessions).unwrap_or_default();
     sessions.into_iter().map(SessionStatus::from).collect()
 }
 
-/// The same, once they have what is brought back.
+/// Waits until all sessions are restored, and returns their status.
 pub(super) async fn wait_for_sessions(client: &CompanionClient) -> Vec<SessionStatus> {
     let begin = Instant::now();
     loop {
@@ -116,7 +116,7 @@ pub(super) async fn wait_for_sessions(client: &CompanionClient) -> Vec<SessionSt
     }
 }
 
-/// Says what came back, and warns of what did not.
+/// Reports the restored sessions, and warns of losses.
 pub(super) fn report_sessions(sessions: &[SessionStatus], cx: &CommandContext) {
     for (words, is_less) in sessions.iter().filter_map(SessionStatus::describe_restored) {
         match is_less {

@@ -1,5 +1,5 @@
-//! `osctl resume`: requests are answered again, after `osctl quiesce`.
-//! Run inside by the keeper; one JSON document is the answer.
+//! `osctl resume`: answers requests again after `osctl quiesce`. The keeper runs it inside; the reply is one JSON
+//! document.
 
 use crate::error::{Result, VerbOutcome};
 use crate::ui::Ui;

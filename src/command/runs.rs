@@ -1,4 +1,4 @@
-//! `osctl runs`: what was executed lately, and what is: code and commands of the shell.
+//! `osctl runs`: lists recent and running code and commands.
 
 use super::CommandContext;
 use crate::error::{Result, VerbOutcome};
@@ -6,12 +6,12 @@ use crate::protocol::kernel::RunStatus;
 use clap::Args;
 use std::collections::BTreeSet;
 
-/// Characters of the code that a line shows.
+/// Maximum length of the code in a row.
 const MAX_SHOWN_CODE_CHARS: usize = 40;
 
 #[derive(Debug, Args)]
 pub(crate) struct RunsArgs {
-    /// Only those that wait or run
+    /// List only queued and running ones
     #[arg(long)]
     running: bool,
 }

@@ -1,4 +1,4 @@
-//! `osctl screenshot`: a picture of the screen inside, as a file.
+//! `osctl screenshot`: saves a picture of the screen inside.
 
 use super::CommandContext;
 use crate::error::{Error, Result, VerbOutcome};
@@ -10,12 +10,12 @@ use std::path::{Path, PathBuf};
 
 #[derive(Debug, Args)]
 pub(crate) struct ScreenshotArgs {
-    /// Where to save it, as PNG
+    /// The PNG file to write
     file: PathBuf,
-    /// Only this part of the screen, in pixels
+    /// Save only this region of the screen, in pixels
     #[arg(long, value_name = "X,Y,WIDTH,HEIGHT")]
     region: Option<String>,
-    /// Make its sides larger or smaller, such as 0.5
+    /// Scale the picture by this factor, such as 0.5
     #[arg(long, value_name = "FACTOR")]
     scale: Option<f64>,
 }
@@ -40,7 +40,7 @@ impl From<ScreenshotArgs> for ScreenshotPlan {
     }
 }
 
-/// What `--json` prints.
+/// The document for `--json`.
 #[derive(Debug, Serialize)]
 struct ScreenshotDocument<'a> {
     file: &'a Path,
@@ -72,13 +72,13 @@ pub(crate) async fn run(args: ScreenshotArgs, cx: &CommandContext) -> Result<Ver
     Ok(VerbOutcome::Done)
 }
 
-/// The picture's size, and when it was taken, by the container's clock.
+/// The size of the picture, and the time when it was taken, by the container's clock.
 fn describe_shot(file: &Path, shot: &ScreenshotFile) -> String {
     let (name, picture, taken) = (file.display(), &shot.picture, format_taken_time(shot.taken));
     format!("`{name}` has {picture} pixels, taken at {taken}")
 }
 
-/// Replaces a picture of before by a rename, so that it stays whole until then.
+/// Replaces an earlier picture by a rename, so that it stays complete until then.
 fn save_picture(path: &Path, content: &[u8], cx: &CommandContext) -> Result<()> {
     let failed = |why: std::io::Error| {
         let message = format!("`{}` can't be written: {why}", path.display());

@@ -1,5 +1,5 @@
-//! `osctl selftest`: whether this body works, asked of a container with throw-away data.
-//! Run inside by the keeper; one JSON document is the answer.
+//! `osctl selftest`: tests whether this body works, in a container with throw-away data. The keeper runs it inside; the
+//! reply is one JSON document.
 
 use crate::error::{Result, VerbOutcome};
 use crate::ui::Ui;
@@ -9,7 +9,7 @@ use std::path::PathBuf;
 
 #[derive(Debug, Args)]
 pub(crate) struct SelfTestArgs {
-    /// A state to bring back, in the form of the data folder; it is only read
+    /// The state to restore, in the layout of the data folder; read-only
     #[arg(long, value_name = "DIR")]
     snapshot: Option<PathBuf>,
 }

@@ -1,4 +1,4 @@
-//! `osctl sessions`: the kernels of the instance.
+//! `osctl sessions`: lists, creates and ends sessions.
 
 use super::CommandContext;
 use super::candidates::session_names;
@@ -14,14 +14,14 @@ pub(crate) struct SessionsArgs {
 
 #[derive(Debug, Subcommand)]
 enum SessionsVerb {
-    /// List them
+    /// List the sessions
     List,
-    /// Make one
+    /// Create a session
     Create {
-        /// Its name; made up when missing
+        /// The session's name [default: a generated one]
         name: Option<String>,
     },
-    /// End one, and everything that it runs
+    /// End a session and everything that it runs
     Rm {
         #[arg(add = ArgValueCandidates::new(session_names))]
         name: String,

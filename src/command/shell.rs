@@ -1,4 +1,4 @@
-//! `osctl shell`: a command inside, or a terminal.
+//! `osctl shell`: runs a command inside or opens a terminal.
 
 use super::CommandContext;
 use super::candidates::{inside_path_candidates, session_names, terminal_ids};
@@ -13,15 +13,15 @@ use clap::Args;
 use clap_complete::engine::{ArgValueCandidates, ArgValueCompleter};
 use std::ffi::OsString;
 
-/// Rarely typed, and nothing's habit: telnet's and systemd's.
+/// A rarely typed sequence; telnet and systemd use the same key.
 const DETACH_KEYS: &str = "ctrl-],ctrl-]";
 
-/// Stands for the terminal that was used last.
+/// The id that denotes the last used terminal.
 const LAST_TERMINAL: &str = "last";
 
 #[derive(Debug, Args)]
 pub(crate) struct ShellArgs {
-    /// A command: one word is text for bash, several arrive as they are. Without one, a terminal opens
+    /// The command: one word is text for bash, several are passed unchanged. Without a command, a terminal opens
     #[arg(
         trailing_var_arg = true,
         allow_hyphen_values = true,
@@ -29,25 +29,25 @@ pub(crate) struct ShellArgs {
         add = ArgValueCompleter::new(inside_path_candidates)
     )]
     command: Vec<OsString>,
-    /// End the command after so many seconds
+    /// End the command after SECONDS
     #[arg(long, value_name = "SECONDS", requires = "command")]
     timeout: Option<f64>,
-    /// Begin the command, which reads nothing, print its id, and do not wait
+    /// Start the command without stdin, print its id, and do not wait
     #[arg(long, requires = "command")]
     detach: bool,
-    /// Come back to a terminal, the one that was used last when no id is given
+    /// Attach to a terminal; without an id, to the last used one
     #[arg(long, value_name = "ID", num_args = 0..=1, conflicts_with = "command", default_missing_value = LAST_TERMINAL, add = ArgValueCandidates::new(terminal_ids))]
     attach: Option<String>,
-    /// See only, and type nothing
+    /// Only view the terminal
     #[arg(long, requires = "attach")]
     view: bool,
-    /// Write, whoever writes so far
+    /// Take over input from the current writer
     #[arg(long, requires = "attach", conflicts_with = "view")]
     take: bool,
-    /// Whose folder and environment it has, a terminal the folder alone; made when there is none of that name
+    /// Session whose working directory and environment to use (terminals: directory only); created if missing
     #[arg(long, value_name = "NAME", default_value = DEFAULT_SESSION, hide_default_value = true, conflicts_with = "attach", add = ArgValueCandidates::new(session_names))]
     session: String,
-    /// The keys that leave the terminal, which goes on
+    /// The keys that detach from the terminal, which keeps running
     #[arg(long, value_name = "KEYS", default_value = DETACH_KEYS)]
     detach_keys: String,
     /// List the terminals

@@ -1,5 +1,5 @@
-//! `osctl shell COMMAND`: what it writes comes as it is written, byte by byte, and its exit code is
-//! ours.
+//! `osctl shell COMMAND`: passes the command's output on unchanged as it arrives, and exits with the command's exit
+//! code.
 
 use super::CommandContext;
 use super::exec::{ensure_session, run_id};
@@ -21,7 +21,7 @@ use std::ffi::OsString;
 use std::io::{self, IsTerminal, Read, Write};
 use tokio::sync::mpsc;
 
-/// Bytes read of stdin at once.
+/// Maximum number of bytes per read of stdin.
 const STDIN_CHUNK_BYTES: usize = 64 << 10;
 
 #[derive(Debug)]
@@ -32,10 +32,10 @@ pub(super) struct ShellCommandPlan {
     pub(super) detach: bool,
 }
 
-/// One word is text for bash; several are a command and its arguments, and arrive as they are.
+/// One word is text for bash; several words are a command and its arguments, and are passed unchanged.
 ///
 /// # Errors
-/// When the one word is no text.
+/// When the single word is not UTF-8.
 pub(super) fn command_text(words: &[OsString]) -> Result<String> {
     if let [word] = words {
         return word.to_str().map(str::to_owned).ok_or_else(|| {
@@ -78,21 +78,21 @@ pub(super) async fn run(plan: ShellCommandPlan, cx: &CommandContext) -> Result<V
         }
         return Ok(VerbOutcome::Done);
     }
-    // Before it begins, so that no press is missed.
+    // Listen before the command starts, so that no press is missed.
     let presses = listen_for_ctrl_c()?;
     let events = client.execute_shell(&command).await?;
     if is_fed {
         tokio::spawn(feed_stdin(client.clone(), id.clone()));
     }
     let outcome = show_all(&client, &id, events, (presses, CtrlCAction::Interrupt), cx).await;
-    // What nobody reads any more ends, as it would here.
+    // When stdout is closed, end the command, as a local command would end.
     if outcome.as_ref().is_err_and(is_unread) {
         client.interrupt_shell(&id).await?;
     }
     outcome
 }
 
-/// Follows a command that runs, or has run, to its end, which is the verb's.
+/// Follows a running or finished command to its end and returns its exit code as that of the verb.
 pub(super) async fn follow_command(
     client: &CompanionClient,
     id: &str,
@@ -103,7 +103,7 @@ pub(super) async fn follow_command(
     show_all(client, id, events, (presses, CtrlCAction::Detach), cx).await
 }
 
-/// Shows a command to its end.
+/// Shows the output of a command to its end.
 async fn show_all(
     client: &CompanionClient,
     id: &str,
@@ -132,7 +132,7 @@ async fn show_all(
                     return Ok(VerbOutcome::Code(CTRL_C_EXIT_CODE));
                 }
                 was_pressed = true;
-                // Its outcome comes with the events that are followed anyway.
+                // The outcome arrives with the followed events.
                 let (client, id) = (client.clone(), id.to_owned());
                 tokio::spawn(async move { client.interrupt_shell(&id).await });
             }
@@ -159,7 +159,7 @@ fn exit_outcome(reply: &ShellReply, was_pressed: bool) -> VerbOutcome {
     }
 }
 
-/// Writes what came; the reply, when that was the end.
+/// Writes an event's output; returns the reply if the event is the last one.
 fn write_event(event: RunEvent<ShellReply>, cx: &CommandContext) -> io::Result<Option<ShellReply>> {
     let (mut to, text, base64): (Box<dyn Write>, _, _) = match event.happened {
         RunEventKind::Done { reply } => return Ok(Some(*reply)),
@@ -176,10 +176,10 @@ fn write_event(event: RunEvent<ShellReply>, cx: &CommandContext) -> io::Result<O
     Ok(None)
 }
 
-/// Brings our stdin to the command, as it is asked for.
+/// Sends stdin to the command as the command reads it.
 async fn feed_stdin(client: CompanionClient, id: String) {
     let (pieces, coming) = mpsc::channel(2);
-    // A thread of its own: nothing wakes a read of stdin, and nobody waits for it in the end.
+    // A separate thread, because a read of stdin can't be cancelled; the process does not wait for it.
     std::thread::spawn(move || {
         let mut stdin = io::stdin().lock();
         loop {
@@ -201,7 +201,7 @@ async fn feed_stdin(client: CompanionClient, id: String) {
     let bytes = futures_util::stream::unfold(coming, |mut coming| async move {
         coming.recv().await.map(|piece| (piece, coming))
     });
-    // A command that has ended needs no more; its end is told anyway.
+    // If the command has ended, it needs no more input; its end is reported separately.
     let _ = client.send_stdin(&id, bytes).await;
 }
 

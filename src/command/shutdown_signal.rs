@@ -1,6 +1,6 @@
-//! How a process is told to end.
+//! Shutdown signals of the process.
 
-/// When somebody ends this process: Ctrl-C or SIGTERM.
+/// Completes on Ctrl-C or SIGTERM.
 #[cfg(unix)]
 pub(crate) fn shutdown_signal() -> std::io::Result<impl Future<Output = ()>> {
     use tokio::signal::unix::{SignalKind, signal};

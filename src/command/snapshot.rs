@@ -1,17 +1,17 @@
-//! What the sessions hold is stored before their container goes, unless the configuration says
-//! otherwise. What could not be stored is said, and holds nothing up.
+//! The store of all sessions before their container is stopped. The configuration can disable it. A failed store is
+//! reported and does not stop the command.
 
 use super::CommandContext;
 use crate::error::{Error, Result};
 use crate::protocol::cryo::{CryoOfSession, CryoVerdict, StoreReason};
 
-/// Stores what an instance holds that is about to go.
+/// Stores the sessions of an instance that is about to stop.
 pub(super) async fn store_before_stop(reason: StoreReason, cx: &CommandContext) -> Result<()> {
     let record = cx.require_record()?;
     let config = cx.lenient_config(Some(&record.project), Vec::new())?.config;
     if !config.cryo.before.iter().any(|word| word == reason.word()) {
-        // The companion can't tell by itself which verb stops it. One of an earlier version does not
-        // know what is said here, and one that does not run need not.
+        // Tell the companion not to store: it does not know which verb stops it. A companion of an earlier version
+        // ignores the request, and a stopped one does not need it.
         if let Ok(client) = cx.companion_client() {
             let _ = client.cryo_snapshot(reason, false).await;
         }
@@ -24,7 +24,7 @@ pub(super) async fn store_before_stop(reason: StoreReason, cx: &CommandContext) 
         Ok(asked) => asked,
         Err(error) => {
             let error = cx.explain_error(error).await;
-            // One that does not run holds nothing that could be stored.
+            // A stopped companion has nothing to store.
             if !matches!(error.downcast_ref(), Some(Error::NotRunning { .. })) {
                 cx.ui
                     .print_warning(format!("what the sessions hold is not stored: {error:#}"));

@@ -1,4 +1,4 @@
-//! `osctl status`: how the instance stands.
+//! `osctl status`: shows the status of the instance.
 
 use super::CommandContext;
 use super::restored_sessions::{self, SessionStatus};
@@ -19,7 +19,7 @@ use std::path::PathBuf;
 #[derive(Debug, Args)]
 pub(crate) struct StatusArgs {}
 
-/// What `--json` prints.
+/// The document for `--json`.
 #[derive(Debug, Serialize)]
 pub(crate) struct InstanceStatus {
     pub(crate) instance: String,
@@ -29,7 +29,7 @@ pub(crate) struct InstanceStatus {
     pub(crate) image: Option<String>,
     pub(crate) version: Option<String>,
     pub(crate) project: PathBuf,
-    /// The machine that the engine is on, whose the addresses are, unless that is this one.
+    /// The machine of the engine and of the addresses, unless it is this machine.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) machine: Option<String>,
     pub(crate) endpoints: BTreeMap<&'static str, String>,
@@ -148,7 +148,7 @@ pub(crate) async fn gather_status(
                     }
                     Some(health)
                 }
-                // Not answering is an answer to this question.
+                // A companion that does not answer is a valid status.
                 Err(error) => {
                     let error = name_older_companion(error, &cx.instance, engine).await;
                     if let Some(older @ Error::OlderCompanion { .. }) = error.downcast_ref() {
@@ -180,7 +180,7 @@ pub(crate) async fn gather_status(
     })
 }
 
-/// What a person must know who relies on isolation.
+/// Warnings for users who rely on isolation.
 pub(crate) fn isolation_warnings(
     engine: EngineChoice,
     config: &Config,

@@ -1,4 +1,4 @@
-//! `osctl up`: from nothing to a healthy `os-host`.
+//! `osctl up`: creates a healthy `os-host`, and installs, builds and starts what is missing.
 
 use super::restored_sessions::SessionStatus;
 use super::{CommandContext, restored_sessions};
@@ -21,40 +21,40 @@ use std::path::{Path, PathBuf};
 
 #[derive(Debug, Args)]
 pub(crate) struct UpArgs {
-    /// Say yes to what would be asked: install and start what is missing
+    /// Answer all questions with yes: install and start what is missing
     #[arg(short, long)]
     yes: bool,
     /// The folder that the container sees as /repo [default: the current one]
     #[arg(long, value_name = "PATH")]
     project: Option<PathBuf>,
-    /// Where to run
+    /// The engine to use
     #[arg(long, value_name = "ENGINE", value_parser = ["docker", "embedded"])]
     engine: Option<String>,
-    /// Take the next free port where one is taken
+    /// Use the next free port if a port is taken
     #[arg(long)]
     auto_ports: bool,
-    /// Let whole kernels be frozen: code inside can then become root on this machine. Stays until
-    /// `--criu=false`
+    /// Allow checkpoints of whole kernels: code inside can then become root on this machine. Stays until `--criu=false`
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL")]
     criu: Option<bool>,
-    /// Interrupt code that does not end where the container is replaced
+    /// Interrupt code that does not end when the container is replaced
     #[arg(long)]
     force: bool,
-    /// Build the image from body/ also after `osctl evolve rollback`
+    /// Build the image from body/ even after `osctl evolve rollback`
     #[arg(long)]
     build: bool,
-    /// Pass a variable in: NAME with its value in this shell, or NAME=VALUE. Stays until `--no-env NAME`
+    /// Pass a variable into the container: NAME with its value in this shell, or NAME=VALUE. Stays until `--no-env
+    /// NAME`
     #[arg(short, long, value_name = "NAME[=VALUE]")]
     env: Vec<EnvArg>,
-    /// Pass a variable of `--env` in no more
+    /// Stop passing a variable of `--env`
     #[arg(long, value_name = "NAME")]
     no_env: Vec<String>,
-    /// The Linux binary of osctl that runs inside
+    /// The Linux binary of osctl to run inside
     #[arg(long, value_name = "PATH")]
     companion: Option<PathBuf>,
 }
 
-/// What is meant.
+/// The parsed arguments.
 #[derive(Debug)]
 struct UpPlan {
     yes: bool,
@@ -97,7 +97,7 @@ impl From<UpArgs> for UpPlan {
     }
 }
 
-/// Changes that `up` names one by one.
+/// Maximum number of changes that `up` lists individually.
 const MAX_NAMED_CHANGES: usize = 10;
 
 pub(crate) async fn run(args: UpArgs, cx: &CommandContext) -> Result<VerbOutcome> {
@@ -109,7 +109,7 @@ pub(crate) async fn run(args: UpArgs, cx: &CommandContext) -> Result<VerbOutcome
         .as_ref()
         .filter(|_| !flags.iter().any(|(key, _)| *key == "engine"))
     {
-        // An instance stays on its engine; another one is a choice to be made aloud.
+        // An instance stays on its engine; a change of engine must be explicit.
         flags.push(("engine", json!(record.engine)));
     }
     let choice = cx.complete_config(None, flags.clone())?.config.engine;
@@ -164,10 +164,10 @@ pub(crate) async fn run(args: UpArgs, cx: &CommandContext) -> Result<VerbOutcome
         &cx.instance,
         &cx.folders,
     )?;
-    // Until the container is replaced, the old one writes what it could write before.
+    // Until the container is replaced, the old container can write to its mounts.
     let both = [cx.instance.recorded_mounts()?, mounts.clone()].concat();
     cx.instance.save_mounts(&both)?;
-    // Before the container runs: from now on the agent writes in the project.
+    // Scan before the container runs, because the agent then writes in the project.
     let found = match remote {
         Some(_) => None,
         None => warn_of_autorun(cx, &project),
@@ -198,7 +198,7 @@ pub(crate) async fn run(args: UpArgs, cx: &CommandContext) -> Result<VerbOutcome
         let there = remote.map(|_| resolved.config.remote_socket.as_path());
         raise.run(project, there.or(socket.as_deref())).await?
     };
-    // What was shown is known once `up` has succeeded. What can't be recorded is no reason to fail.
+    // Changes that were shown are recorded after `up` has succeeded. A failure to record them does not fail `up`.
     if let Some((scan, unseen)) = found
         && let Err(error) = autorun::record_baseline(&cx.instance, &scanned, scan, &unseen)
     {
@@ -240,8 +240,8 @@ pub(crate) async fn run(args: UpArgs, cx: &CommandContext) -> Result<VerbOutcome
     report_instance(cx, &engine, &record, &resolved.config, outcome).await
 }
 
-/// Names what programs of this machine run in the project and what is new since the last `up`. Returns the scan, and
-/// the changes that were too many to name.
+/// Lists changes since the last `up` in project files that programs of this machine run automatically. Returns the
+/// scan, and the changes that were not listed because there were too many.
 fn warn_of_autorun(cx: &CommandContext, project: &Path) -> Option<(AutorunScan, Vec<String>)> {
     let (mut changes, scan) = match autorun::find_autorun_changes(&cx.instance, project) {
         Ok(found) => found,
@@ -271,7 +271,7 @@ fn warn_of_autorun(cx: &CommandContext, project: &Path) -> Option<(AutorunScan, 
     Some((scan, unseen))
 }
 
-/// Tells how the next container differs, and asks where a setting is changed or taken away.
+/// Shows how the next container differs, and asks for consent if a setting is changed or removed.
 fn ask_consent(
     changes: &SettingChanges,
     yes: bool,
@@ -345,7 +345,7 @@ async fn report_instance(
     Ok(VerbOutcome::Done)
 }
 
-/// Waits for a container that was started otherwise, and reports as `up` does.
+/// Waits for a container that another verb has started, and reports as `up` does.
 pub(super) async fn wait_and_report(
     record: &InstanceRecord,
     cx: &CommandContext,

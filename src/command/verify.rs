@@ -1,5 +1,5 @@
-//! `osctl verify`: whether this container lives up to the one before it.
-//! Run inside by the keeper; one JSON document is the answer.
+//! `osctl verify`: checks that this container has everything that the previous one had. The keeper runs it inside; the
+//! reply is one JSON document.
 
 use crate::error::{Error, Result, VerbOutcome};
 use crate::ui::Ui;
@@ -8,7 +8,7 @@ use serde_json::Value;
 
 #[derive(Debug, Args)]
 pub(crate) struct VerifyArgs {
-    /// What that one had, as `osctl quiesce` told it
+    /// The expected state, as `osctl quiesce` reported it
     #[arg(long, value_name = "DOCUMENT")]
     expected: String,
 }

@@ -1,6 +1,6 @@
-//! Everyone below a process, found by the parents that /proc tells, and ended.
+//! The descendants of a process: finds them by the parent ids in /proc, and ends them.
 //!
-//! A process group can be left with `setsid`; below a child subreaper nobody gets lost.
+//! A process can leave a process group with `setsid`. Below a child subreaper every descendant stays reachable.
 
 use nix::sys::signal::{Signal, kill};
 use nix::time::{ClockId, clock_gettime};
@@ -20,15 +20,15 @@ pub(super) struct Descendant {
     pub(super) started: i64,
 }
 
-/// Now, as a process that starts now would say it.
+/// The current time in the unit of a process's start time.
 pub(super) fn read_boot_ticks() -> i64 {
-    // A clock that every Linux has can't fail; at worst all processes count as later.
+    // Every Linux has this clock; without it all processes count as later.
     clock_gettime(ClockId::CLOCK_BOOTTIME).map_or(0, |t| {
         t.tv_sec() * CLOCK_TICKS_PER_SECOND + t.tv_nsec() / (1_000_000_000 / CLOCK_TICKS_PER_SECOND)
     })
 }
 
-/// Those below `root`, parents before their children.
+/// Lists the descendants of `root`, parents before their children.
 pub(super) fn list_descendants(root: Pid) -> Vec<Descendant> {
     let all = read_all_processes();
     let mut found = Vec::new();
@@ -42,7 +42,7 @@ pub(super) fn list_descendants(root: Pid) -> Vec<Descendant> {
     found
 }
 
-/// Whether one of those below `root` has a file open whose name ends so.
+/// Whether a descendant of `root` has a file open whose name ends with `ending`.
 pub(super) fn have_file_open(root: Pid, ending: &str) -> bool {
     list_descendants(root)
         .iter()
@@ -50,7 +50,7 @@ pub(super) fn have_file_open(root: Pid, ending: &str) -> bool {
 }
 
 fn has_file_open(pid: Pid, ending: &str) -> bool {
-    // One that has ended meanwhile has none.
+    // A process that has ended has no open files.
     let files = fs::read_dir(format!("/proc/{pid}/fd"));
     let mut files = files.into_iter().flatten().flatten();
     files.any(|file| {
@@ -59,8 +59,8 @@ fn has_file_open(pid: Pid, ending: &str) -> bool {
     })
 }
 
-/// Those below `root` that `kernel` started at `since` or later. What an older process of its
-/// makes, such as a server that an earlier run left running, is not among them.
+/// Lists the descendants of `root` that `kernel` started at `since` or later. Descendants of its older children are
+/// excluded, such as those of a server that an earlier run left running.
 pub(super) fn list_started_since(root: Pid, kernel: Pid, since: i64) -> Vec<Pid> {
     let all = read_all_processes();
     let mut found = Vec::new();
@@ -89,11 +89,11 @@ fn read_all_processes() -> Vec<(Pid, Descendant)> {
     entries.flatten().filter_map(read_one).collect()
 }
 
-/// The parent and the process of one line of `/proc/PID/stat`; nothing for the dead.
+/// The parent and the process of one line of `/proc/PID/stat`; nothing for a dead process.
 fn parse_stat(pid: Pid, stat: &str) -> Option<(Pid, Descendant)> {
-    // The name, in parentheses, may hold anything.
+    // The process name, in parentheses, may contain any character.
     let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
-    // A process whose first thread has ended looks like a zombie while its others go on.
+    // A process whose first thread has ended looks like a zombie while its other threads run.
     let threads: u32 = fields.get(17)?.parse().ok()?;
     let is_dead = matches!(*fields.first()?, "Z" | "X") && threads <= 1;
     let parent = Pid::from_raw(fields.get(1)?.parse().ok()?);
@@ -101,8 +101,8 @@ fn parse_stat(pid: Pid, stat: &str) -> Option<(Pid, Descendant)> {
     (!is_dead).then_some((parent, Descendant { pid, started }))
 }
 
-/// Kills all that `find` finds, and returns how many they were. All are stopped before any dies,
-/// so that none forks meanwhile.
+/// Kills all processes that `find` finds and returns their number. All are stopped before the first is killed, so that
+/// none of them forks in between.
 pub(super) fn kill_found(find: impl Fn() -> Vec<Pid>) -> usize {
     let mut stopped = BTreeSet::new();
     loop {
@@ -114,7 +114,7 @@ pub(super) fn kill_found(find: impl Fn() -> Vec<Pid>) -> usize {
             break;
         }
         for pid in fresh {
-            // Gone already is as good.
+            // A process that has already ended needs no signal.
             let _ = kill(pid, Signal::SIGSTOP);
             stopped.insert(pid);
         }
@@ -177,7 +177,7 @@ mod tests {
             .spawn()
             .unwrap();
         assert!(is_open() && !have_file_open(getpid(), ".unfinished-elsewhere"));
-        // It has its name of now.
+        // /proc shows the current name of the file.
         std::fs::rename(&file, folder.path().join("a file")).unwrap();
         assert!(!is_open());
         drop(child.stdin.take());

@@ -1,26 +1,28 @@
-//! Memory that nobody uses goes back to the system: what starting took, of the heap and of the
-//! program itself, and what a crowd of clients or a flood of output took. It goes now and then, and
-//! not with every large text: to have each page of it cleared again takes longer than to read it.
+//! Periodic return of unused memory to the system: memory from the start (heap and program pages) and from load peaks,
+//! such as many clients or much output.
+//!
+//! Memory is returned periodically and not after every large text, because clearing each page again takes longer than
+//! reading it.
 
 use nix::libc;
 use std::fs;
 use std::ops::Range;
 use std::time::Duration;
 
-/// Between two looks; far apart, because who comes back soon finds the memory still there.
+/// Time between two checks. The time is long because a client that soon returns can then reuse the memory.
 const MEMORY_TRIM_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Growth in bytes that is worth a walk through the heap.
+/// Growth in bytes from which a walk through the heap is worthwhile.
 const MIN_TRIM_GROWTH_BYTES: u64 = 512 << 10;
 
-/// Free bytes at the end of the heap that are kept until the next look, and the size from which on a
-/// piece of memory is a mapping of its own.
+/// Free bytes at the end of the heap that stay until the next check, and the size from which an allocation is a mapping
+/// of its own.
 #[cfg(target_env = "gnu")]
 const HEAP_TRIM_THRESHOLD_BYTES: libc::c_int = 64 << 20;
 #[cfg(target_env = "gnu")]
 const HEAP_MMAP_THRESHOLD_BYTES: libc::c_int = 8 << 20;
 
-/// Looks for ever.
+/// Checks until the runtime ends.
 pub(super) async fn trim_periodically() {
     keep_for_now();
     tokio::time::sleep(MEMORY_TRIM_INTERVAL).await;
@@ -28,7 +30,7 @@ pub(super) async fn trim_periodically() {
     let mut settled = 0;
     loop {
         if read_resident_bytes() > settled + MIN_TRIM_GROWTH_BYTES {
-            // The walk takes milliseconds when much is free.
+            // The walk takes milliseconds when much memory is free.
             if tokio::task::spawn_blocking(give_back).await.is_err() {
                 return;
             }
@@ -38,7 +40,7 @@ pub(super) async fn trim_periodically() {
     }
 }
 
-/// The resident set in bytes; 0 when it can't be read.
+/// The resident set in bytes; 0 when /proc can't be read.
 fn read_resident_bytes() -> u64 {
     let told = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = told.lines().find_map(|line| line.strip_prefix("VmRSS:"));
@@ -46,21 +48,21 @@ fn read_resident_bytes() -> u64 {
     kibibytes.unwrap_or(0) << 10
 }
 
-/// Most of the program that a start runs through is not needed after it; what is comes back from the
-/// page cache when it is run the next time.
+/// Drops the pages of the program, most of which only the start needs. The system reloads a page that is used again
+/// from the page cache.
 fn drop_startup_pages() {
     let maps = fs::read_to_string("/proc/self/maps").unwrap_or_default();
     for part in find_unchanged_ranges(&maps, trim_periodically as *const () as usize) {
-        // SAFETY: the range is a mapping of a file that nobody has written to, and nobody can: the
-        // next access finds in it what was there.
+        // SAFETY: the range is a mapping of a file that is not writable, neither before nor now: the next access finds
+        // the same content.
         unsafe {
             libc::madvise(part.start as *mut _, part.len(), libc::MADV_DONTNEED);
         }
     }
 }
 
-/// The mappings of the file that holds the code at `address`, as far as they are what the file says:
-/// code, and what is read-only from the beginning. What the loader has filled in is not among them.
+/// Finds the mappings of the file that contains the code at `address` whose content equals the file: code and data that
+/// was read-only from the start. Data that the loader filled in is excluded.
 fn find_unchanged_ranges(maps: &str, address: usize) -> Vec<Range<usize>> {
     let mappings: Vec<_> = maps.lines().filter_map(MemoryMapping::parse).collect();
     let own = mappings.iter().find(|m| m.range.contains(&address));
@@ -77,9 +79,9 @@ fn find_unchanged_ranges(maps: &str, address: usize) -> Vec<Range<usize>> {
 struct MemoryMapping<'a> {
     range: Range<usize>,
     access: &'a str,
-    /// Bytes, in the file.
+    /// Offset in the file, in bytes.
     offset: usize,
-    /// Also `[heap]` and the like, or nothing.
+    /// The mapped file, a label such as `[heap]`, or nothing.
     file: &'a str,
 }
 
@@ -99,7 +101,7 @@ impl<'a> MemoryMapping<'a> {
 
 #[cfg(target_env = "gnu")]
 fn give_back() {
-    // SAFETY: it takes no pointer, and the allocator locks what it walks through.
+    // SAFETY: the call takes no pointer, and the allocator locks what it walks through.
     unsafe { libc::malloc_trim(0) };
 }
 
@@ -109,12 +111,12 @@ fn keep_for_now() {
         (libc::M_TRIM_THRESHOLD, HEAP_TRIM_THRESHOLD_BYTES),
         (libc::M_MMAP_THRESHOLD, HEAP_MMAP_THRESHOLD_BYTES),
     ] {
-        // SAFETY: it takes numbers alone; one that it refuses changes nothing.
+        // SAFETY: the call takes only numbers; an option that it refuses changes nothing.
         unsafe { libc::mallopt(option, bytes) };
     }
 }
 
-/// Other allocators do both by themselves.
+/// Other allocators do both automatically.
 #[cfg(not(target_env = "gnu"))]
 fn give_back() {}
 #[cfg(not(target_env = "gnu"))]

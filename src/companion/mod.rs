@@ -1,8 +1,8 @@
-//! Inside the container: one process that owns the kernels, the terminals, the MCP servers and the
-//! desktop's services, and answers over HTTP.
+//! The companion: the process inside the container that owns the kernels, the terminals, the MCP servers and the
+//! desktop's services, and serves HTTP.
 //!
-//! [`serve_companion`] is its whole life. It is handed its sockets and its reason to stop, so tests and
-//! production differ at the call alone.
+//! [`serve_companion`] runs from start to shutdown. Its sockets and its shutdown future are arguments, so tests and
+//! production differ only in the call.
 
 mod criu;
 mod cryo;
@@ -56,22 +56,22 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::watch;
 
-/// Where VNC clients look.
+/// The default port of VNC clients.
 const VNC_PORT: u16 = 5900;
 
-/// Between two looks at which sessions are in use; they may be idle for longer.
+/// Time between two checks of which sessions are in use. Idle timeouts are longer.
 const SESSION_TOUCH_INTERVAL: Duration = Duration::from_secs(1);
 
-/// The sockets the companion answers on.
+/// The sockets on which the companion serves.
 #[derive(Debug)]
 pub(crate) struct CompanionListeners {
-    /// For everyone who has the token.
+    /// For clients with the token.
     pub(crate) tcp: TcpListener,
-    /// The same, for clients of MCP.
+    /// The same, for MCP clients.
     pub(crate) mcp: TcpListener,
-    /// For those inside, guarded by the folder's rights.
+    /// For processes inside the container; the permissions of the folder guard the socket.
     pub(crate) unix: UnixListener,
-    /// For the desktop's clients, where there is one.
+    /// For clients of the desktop, if there is one.
     pub(crate) desktop: Option<desktop::DesktopListeners>,
 }
 
@@ -83,8 +83,8 @@ pub(crate) async fn run_companion(settings: CompanionSettings) -> Result<()> {
     let mut term = signal(SignalKind::terminate())?;
     let mut int = signal(SignalKind::interrupt())?;
     if settings.embedded {
-        // Out of the terminal's session, so that closing it does not end the service. It fails
-        // when this already is a session's leader, which is as good.
+        // Leave the terminal's session, so that closing the terminal does not end the service. The call fails when this
+        // process already leads a session, which has the same effect.
         let _ = nix::unistd::setsid();
     }
     let listeners = CompanionListeners::open(&settings).await?;
@@ -94,20 +94,19 @@ pub(crate) async fn run_companion(settings: CompanionSettings) -> Result<()> {
     serve_companion(listeners, settings, shutdown).await
 }
 
-/// Keeps one of the runtime's blocking threads. With one, work waits for it while no thread can be made, as during a
-/// fork bomb; without any, the runtime panics, and ends the task that asked.
+/// Keeps one blocking thread of the runtime alive. With one thread, work waits for it while no thread can be created,
+/// as during a fork bomb. Without any, the runtime panics and ends the calling task.
 async fn keep_blocking_thread() {
-    // A thread without work ends after 10 s.
+    // The runtime ends a thread that has no work for 10 s.
     while tokio::task::spawn_blocking(|| ()).await.is_ok() {
         tokio::time::sleep(Duration::from_secs(5)).await;
     }
 }
 
-/// Starts the kernel, answers requests, and when `shutdown` comes lets running code finish and ends
-/// the terminals.
+/// Starts the kernel and answers requests. On `shutdown`, lets running code finish and ends the terminals.
 ///
 /// # Errors
-/// When serving fails; a failing kernel is no error here but told to those who ask.
+/// When serving fails. A failing kernel is not an error here; requests to it report the failure.
 pub(crate) async fn serve_companion(
     mut listeners: CompanionListeners,
     settings: CompanionSettings,
@@ -117,7 +116,7 @@ pub(crate) async fn serve_companion(
     tokio::spawn(keep_blocking_thread());
     let grace = settings.grace;
     let store = RunStore::open(&settings.lives);
-    // Before anything else has an id.
+    // This step must run before any process takes an id.
     let ground = CriuPrerequisites::prepare(criu::CriuSettings::from(&settings)).await;
     let (sessions, owner) = KernelSessions::start(
         kernel::KernelSettings::new(&settings, store.clone()),
@@ -197,7 +196,7 @@ pub(crate) async fn serve_companion(
     let mut owner = std::pin::pin!(owner);
     tokio::select! {
         () = shutdown => {}
-        // Without its owner nothing works: the engine starts everything anew.
+        // The companion can't work without the owner, so it exits and the engine restarts it.
         ended = &mut owner => anyhow::bail!("the kernel's owner ended: {ended:?}"),
     }
     tracing::info!(
@@ -205,7 +204,8 @@ pub(crate) async fn serve_companion(
         grace.as_secs()
     );
     stop.send_replace(true);
-    // What was begun since the last look. At rest all is kept, and another container may have it by now.
+    // Save changes since the last periodic save. While quiesced everything is saved, and another container may use the
+    // state.
     if !gate.is_closed() {
         mind.save_or_warn(EvolveCheckpoints::default()).await;
     }
@@ -225,21 +225,21 @@ pub(crate) async fn serve_companion(
     Ok(())
 }
 
-/// Ends the kernels, what they hold being stored before.
+/// Stores the sessions and ends the kernels.
 async fn end_sessions(
     sessions: &KernelSessions,
     cryo: &CryoService,
     gate: &AdmissionControl,
     grace: Duration,
 ) {
-    // At rest all is stored, and another container may have it by now.
+    // While quiesced everything is stored, and another container may use the state.
     if !gate.is_closed() {
         cryo.store_before_end(grace).await;
     }
     sessions.shutdown_all(grace).await;
 }
 
-/// A session's context and jobs end with it.
+/// Removes a session's shell context and jobs when the session ends.
 fn forget_ended_shells(sessions: &KernelSessions, shells: &Shells) {
     let (mut ends, shells) = (sessions.subscribe_ends(), shells.clone());
     tokio::spawn(async move {
@@ -253,7 +253,7 @@ fn forget_ended_shells(sessions: &KernelSessions, shells: &Shells) {
     });
 }
 
-/// A session whose commands run, or which has a terminal open, is not idle.
+/// Marks sessions with running commands or an open terminal as used, so that they do not become idle.
 fn touch_used_sessions(sessions: &KernelSessions, shells: &Shells, terminals: &PtyTerminals) {
     let (sessions, shells) = (sessions.clone(), shells.clone());
     let terminals = terminals.clone();
@@ -311,10 +311,10 @@ fn create_private_folder(path: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Asks the companion of this machine, over its private socket, whether all services are ready.
+/// Asks the companion of this machine over its private socket whether all services are ready.
 ///
 /// # Errors
-/// When it does not answer.
+/// When the companion does not answer.
 pub(crate) async fn is_healthy() -> Result<bool> {
     let stream = connect_private_socket().await?;
     let (is_fine, _) =
@@ -322,10 +322,10 @@ pub(crate) async fn is_healthy() -> Result<bool> {
     Ok(is_fine)
 }
 
-/// Has the companion of this machine do something, over its private socket.
+/// Sends a request to the companion of this machine over its private socket.
 ///
 /// # Errors
-/// When it does not answer, or refuses.
+/// When the companion does not answer or refuses the request.
 pub(crate) async fn post_to_companion(path: &str, body: &Value) -> Result<Value> {
     let stream = connect_private_socket().await?;
     let (is_fine, answer) =

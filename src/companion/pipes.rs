@@ -1,14 +1,15 @@
-//! What a process writes to its two output pipes, a piece at a time.
+//! Output of a process, read from its two pipes in pieces.
 //!
-//! Whoever writes wakes whoever watches the pipe, with every line, and that costs the code that
-//! prints more than printing. So a pipe that many small pieces come through is left alone for a
-//! while, and only looked into now and then:
+//! Each line that a process writes wakes the reader, which costs the process more than the write. So a pipe with many
+//! small pieces is not watched for a while, but polled:
 //!
 //! ```text
-//!          STREAK small pieces of one stream in a row, each QUICK
-//! watched ────────────────────────────────────────────────────────▶ visited every PAUSE
-//!    ▲      a visit finds less than SMALL, or more than the pipe should hold      │
-//!    └────────────────────────────────────────────────────────────────────────────┘
+//!          MAX_SMALL_READ_STREAK small pieces in a row,
+//!          each within MAX_QUICK_READ_GAP
+//! watched ───────────────────────────────────────────────▶ polled every PIPE_POLL_INTERVAL
+//!    ▲     a poll reads less than MAX_SMALL_READ_BYTES,                   │
+//!    │     or half of what the pipe holds, or more                        │
+//!    └────────────────────────────────────────────────────────────────────┘
 //! ```
 
 use crate::protocol::kernel::OutputStream;
@@ -21,20 +22,19 @@ use std::time::Duration;
 use tokio::net::unix::pipe::Receiver;
 use tokio::time::{Instant, sleep_until};
 
-/// Bytes taken from a pipe at once, so that one stream never starves the rest.
+/// Bytes read from a pipe at once, so that one stream never starves the other.
 pub(super) const MAX_PIPE_READ_BYTES: usize = 128 << 10;
 
-/// Pieces drained at most, eight times what a pipe holds: a process in the background may never stop
-/// writing.
+/// Pieces that a drain reads at most, eight times what a pipe holds: a background process may never stop writing.
 const MAX_DRAINED_PIECES: usize = 64;
 
 const MAX_SMALL_READ_STREAK: u32 = 16;
-/// A page: what is written in one go comes in whole ones.
+/// One page, because large writes arrive in whole pages.
 const MAX_SMALL_READ_BYTES: usize = 4 << 10;
 const MAX_QUICK_READ_GAP: Duration = Duration::from_millis(3);
 const PIPE_POLL_INTERVAL: Duration = Duration::from_millis(1);
-/// A pipe that holds less is full before it is visited. The system makes none larger for a user who
-/// has many: all containers' roots are one.
+/// A smaller pipe would be full before the next poll. Linux does not enlarge pipes of a user with many of them, and the
+/// root users of all containers count as one user.
 const MIN_POLLED_PIPE_BYTES: usize = 64 << 10;
 
 #[derive(Debug)]
@@ -43,9 +43,9 @@ pub(super) struct OutputPipes([Option<OutputPipe>; 2]);
 #[derive(Debug)]
 struct OutputPipe {
     source: PipeSource,
-    /// Bytes it holds.
+    /// Capacity in bytes.
     room: usize,
-    /// Small pieces in a row.
+    /// Consecutive small pieces.
     streak: u32,
     last: Option<Instant>,
 }
@@ -56,7 +56,7 @@ enum PipeSource {
     Visited {
         pipe: OwnedFd,
         next: Instant,
-        /// Bytes since the last pause.
+        /// Bytes read since the last pause.
         found: usize,
     },
     Closed,
@@ -64,7 +64,7 @@ enum PipeSource {
 
 impl OutputPipes {
     /// # Errors
-    /// When they are no pipes.
+    /// When a descriptor is not a pipe.
     pub(super) fn open(pipes: [OwnedFd; 2]) -> io::Result<Self> {
         let [out, err] = pipes;
         Ok(Self([
@@ -77,7 +77,7 @@ impl OutputPipes {
         Self([None, None])
     }
 
-    /// The next piece; never, when both are closed. Loses nothing when dropped.
+    /// Returns the next piece; never returns once both pipes are closed. Dropping the future loses nothing.
     pub(super) async fn next_piece(&mut self) -> (OutputStream, Vec<u8>) {
         loop {
             let [out, err] = &mut self.0;
@@ -100,13 +100,14 @@ impl OutputPipes {
         }
     }
 
-    /// Something else was heard of the process, which may be waiting until all before that is read.
+    /// Reads soon, because another event of the process arrived and the process may wait until its earlier output is
+    /// read.
     pub(super) fn read_soon(&mut self) {
         self.0.iter_mut().flatten().for_each(OutputPipe::read_soon);
     }
 
-    /// What is in them at this moment. It asks the system: the runtime may not have heard yet of
-    /// what was written last.
+    /// Reads what the pipes contain now. The call asks the system directly, because the runtime may not have received
+    /// the event of the last write yet.
     pub(super) fn drain(&self) -> Vec<(OutputStream, Vec<u8>)> {
         let streams = [OutputStream::Stdout, OutputStream::Stderr];
         let open = streams.into_iter().zip(&self.0);
@@ -200,7 +201,7 @@ impl OutputPipe {
         };
         *found += bytes;
         let much = self.room / 2;
-        // Behind a whole piece is more.
+        // After a piece of the maximal size there is more to read.
         if bytes == MAX_PIPE_READ_BYTES && *found < much {
             return Ok(());
         }
@@ -260,7 +261,7 @@ mod tests {
     use std::io::Write;
     use std::thread;
 
-    /// All that comes, while two threads write so many lines each.
+    /// Reads all output while two threads write that many lines each.
     async fn read(lines: usize) -> [Vec<u8>; 2] {
         let (out, mut to_out) = std::io::pipe().unwrap();
         let (err, mut to_err) = std::io::pipe().unwrap();

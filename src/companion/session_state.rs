@@ -1,6 +1,6 @@
-//! What of the mind is no variable: which sessions there are, and their shells' folders,
-//! environments and functions. It is kept on disk as it changes, so that it outlives the container,
-//! however that ends. Variables are cryo's.
+//! Session state other than variables: the sessions, and the folder, environment and functions of each session's shell.
+//!
+//! Changes are saved to disk, so that the state survives the container however it ends. Variables belong to cryo.
 
 use super::evolve::AdmissionControl;
 use super::kernel::KernelSessions;
@@ -15,20 +15,20 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tokio::task::spawn_blocking;
 
-/// Between two looks at whether something has changed.
+/// Time between two checks for changes.
 const SESSION_STATE_INTERVAL: Duration = Duration::from_secs(1);
 
-/// What is on disk.
+/// The content of the state file.
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct SessionStateFile {
     sessions: Vec<String>,
     shells: BTreeMap<String, shell::RetainedContext>,
-    /// Only between two containers.
+    /// Set only between two containers.
     #[serde(default)]
     frozen: EvolveCheckpoints,
 }
 
-/// Processes that were frozen for the next container.
+/// Process checkpoints that were made for the next container.
 #[derive(Debug, Default, Clone, Serialize, Deserialize)]
 pub(crate) struct EvolveCheckpoints {
     /// The digest of the kernel's code.
@@ -37,7 +37,7 @@ pub(crate) struct EvolveCheckpoints {
     pub(crate) checkpoints: BTreeMap<String, String>,
 }
 
-/// What tells whether it is another one.
+/// A stamp that differs after each change.
 type SessionStateStamp = (Vec<String>, BTreeMap<String, u64>);
 
 #[derive(Debug, Clone)]
@@ -63,8 +63,8 @@ impl SessionStateStore {
         }
     }
 
-    /// Brings back what was there in the last life, and keeps what there is from now on. What is to be
-    /// thawed is returned.
+    /// Restores the state of the last companion generation, and saves changes from now on. Returns the process
+    /// checkpoints to restore.
     pub(crate) async fn restore_sessions(self) -> EvolveCheckpoints {
         let path = self.path.clone();
         let read = spawn_blocking(move || read_state_file(&path)).await;
@@ -86,7 +86,7 @@ impl SessionStateStore {
         frozen
     }
 
-    /// Writes it down now, or says in the log why not.
+    /// Saves the state now; logs a warning when this fails.
     pub(crate) async fn save_or_warn(&self, frozen: EvolveCheckpoints) -> bool {
         let kept = self.save_state(frozen).await;
         if let Err(error) = &kept {
@@ -100,7 +100,7 @@ impl SessionStateStore {
         loop {
             tokio::time::sleep(SESSION_STATE_INTERVAL).await;
             let now = self.take_stamp();
-            // Another container may have it by now.
+            // While quiesced, another container may use the state.
             let is_ours = now != kept && !self.gate.is_closed();
             if is_ours && self.save_or_warn(EvolveCheckpoints::default()).await {
                 kept = now;
@@ -108,10 +108,10 @@ impl SessionStateStore {
         }
     }
 
-    /// Writes it down now.
+    /// Saves the state now.
     ///
     /// # Errors
-    /// When the disk does not take it; what was kept before is untouched.
+    /// When the write fails; the saved state stays untouched.
     pub(crate) async fn save_state(&self, frozen: EvolveCheckpoints) -> Result<()> {
         let (sessions, _) = self.take_stamp();
         let shells = self.shells.retain_contexts();
@@ -153,7 +153,7 @@ fn read_state_file(path: &Path) -> SessionStateFile {
 
 fn write_state_file(path: &Path, text: &[u8]) -> Result<()> {
     let folder = path.parent().context("a file in no folder")?;
-    // Readable by this user alone.
+    // Only this user can read the file.
     let mut file = tempfile::NamedTempFile::new_in(folder)?;
     file.write_all(text)?;
     file.as_file().sync_all()?;

@@ -1,4 +1,4 @@
-//! What the engine tells the companion, by environment variables.
+//! Settings of the companion, which the engine passes as environment variables.
 
 use super::cryo;
 use super::desktop;
@@ -14,13 +14,13 @@ use std::path::PathBuf;
 use std::time::Duration;
 use std::{env, fs};
 
-/// The private socket's name in the run folder.
+/// Name of the private socket in the run folder.
 pub(super) const COMPANION_SOCKET_FILE: &str = "companion.sock";
 
-/// Seconds in which running code may finish; the engine kills ten seconds later.
+/// Seconds that running code may take to finish; the engine kills the container ten seconds later.
 const COMPANION_GRACE_SECONDS: u64 = 10;
 
-/// Unless the configuration says otherwise.
+/// Defaults of the configuration.
 const DEFAULT_MAX_SESSIONS: usize = 16;
 const DEFAULT_IDLE_TIMEOUT: Duration = Duration::from_secs(24 * 3600);
 const DEFAULT_SESSION_CHECK_INTERVAL: Duration = Duration::from_secs(30);
@@ -31,7 +31,7 @@ const DEFAULT_MAX_CRYO_BYTES: u64 = 20 << 30;
 const DEFAULT_DESKTOP_IDLE_TIMEOUT: Duration = Duration::from_secs(600);
 const DEFAULT_DESKTOP_RESOLUTION: (u16, u16) = (1280, 800);
 
-/// What concerns the companion alone: no kernel, command or terminal sees it.
+/// Variables for the companion only: kernels, commands and terminals don't get them.
 pub(super) const COMPANION_ONLY_VARIABLES: [&str; 5] = [
     "OSCTL_TOKEN_SHA256",
     "OSCTL_AUTH",
@@ -43,34 +43,34 @@ pub(super) const COMPANION_ONLY_VARIABLES: [&str; 5] = [
 #[derive(Debug, Clone)]
 pub(crate) struct CompanionSettings {
     pub(crate) listen: SocketAddr,
-    /// Where the hub of MCP servers listens.
+    /// Address of the hub of MCP servers.
     pub(crate) mcp: SocketAddr,
-    /// Sockets; readable by this user alone.
+    /// Folder of sockets; only this user can read it.
     pub(crate) run: PathBuf,
     /// State that survives the container.
     pub(crate) data: PathBuf,
-    /// Where runs write what memory does not hold.
+    /// Folder to which runs write output that exceeds memory limits.
     pub(crate) lives: RetainedRuns,
-    /// Whose files are resources of the built-in MCP server.
+    /// Root folder of the files that are resources of the built-in MCP server.
     pub(crate) root: PathBuf,
-    /// The body's folder, with `kernel/` in it.
+    /// The body's folder, which contains `kernel/`.
     pub(crate) body: PathBuf,
-    /// The interpreter of the kernel's environment.
+    /// The Python interpreter of the kernel's environment.
     pub(crate) python: PathBuf,
     /// SHA-256 of the token in hexadecimal; `None` when authentication is off.
     pub(crate) token: Option<String>,
-    /// The same, also when authentication is off: by it the companion proves whose it is.
+    /// The same digest, also set when authentication is off: with it the companion proves its identity.
     pub(crate) digest: Option<String>,
-    /// Names besides loopback's by which the companion may be called.
+    /// Host names besides loopback names that requests may use.
     pub(crate) hosts: Vec<String>,
-    /// Whether this is a plain process, without isolation.
+    /// Whether the companion is a plain process without isolation.
     pub(crate) embedded: bool,
-    /// Whether the container was given what it takes to freeze processes.
+    /// Whether the container has the permissions to checkpoint processes.
     pub(crate) criu: bool,
     pub(crate) grace: Duration,
-    /// How much sessions may take.
+    /// Limits of sessions.
     pub(crate) sessions: SessionLimits,
-    /// How many terminals, and for how long.
+    /// Number and lifetime of terminals.
     pub(crate) terminals: pty::PtyLimits,
     /// What is stored, when, and for how long.
     pub(crate) cryo: cryo::CryoSettings,
@@ -79,7 +79,7 @@ pub(crate) struct CompanionSettings {
 
 impl CompanionSettings {
     /// # Errors
-    /// Outside of a container that an engine of ours started.
+    /// Outside of a container that osctl's engine started.
     pub(crate) fn from_environment() -> Result<Self> {
         let embedded = env::var_os("OSCTL_EMBEDDED").is_some();
         let digest = read_variable("OSCTL_TOKEN_SHA256");
@@ -95,7 +95,7 @@ impl CompanionSettings {
         let path = |name: &str, default: &str| {
             read_variable(name).map_or_else(|| default.into(), PathBuf::from)
         };
-        // A wrong address must never become an open one.
+        // An invalid address must not fall back to an open one.
         let address = |name: &str, port| match read_variable(name) {
             Some(address) => address
                 .parse()
@@ -106,7 +106,7 @@ impl CompanionSettings {
         let (run, body) = (Self::run_folder(), path("OSCTL_BODY", "/opt/osctl/body"));
         let desktop = desktop::DesktopSettings {
             mode: read_desktop_mode()?,
-            // One that ends at once is none.
+            // An idle time of 0 would stop the desktop at once.
             idle: read_number_variable("OSCTL_DESKTOP_IDLE")?
                 .map_or(DEFAULT_DESKTOP_IDLE_TIMEOUT, |seconds| {
                     Duration::from_secs(seconds.max(1))
@@ -186,7 +186,7 @@ impl CompanionSettings {
     }
 }
 
-/// A name that no other life has.
+/// Returns an identifier that no other companion generation has.
 fn generate_generation_id() -> Result<String> {
     let mut random = [0; 8];
     getrandom::fill(&mut random).context("making a name")?;
@@ -223,7 +223,7 @@ fn read_number_variable(name: &str) -> Result<Option<u64>> {
     parsed.transpose()
 }
 
-/// Engines mark their containers.
+/// Engines create a marker file in their containers.
 fn is_container() -> bool {
     ["/.dockerenv", "/run/.containerenv"]
         .iter()

@@ -1,11 +1,11 @@
-//! The guard of a kernel, or of a terminal's shell: a child subreaper that ends every descendant of
-//! it with it.
+//! The supervisor of a kernel or of a terminal's shell: a child subreaper that ends all descendants of the process with
+//! it.
 //!
-//! Descendants that call `setsid` leave a process group but never a subreaper. It is handed a
-//! child that was started already, and speaks with the companion over its standard input
-//! (see `kernel::guard` and `pty::shell`): the companion's end, or its word, ends all. It runs without a runtime and
-//! without threads, so that it works when no process can be made. A kernel that comes out of a
-//! checkpoint is made under its guard ([`run_kernel_restore`]), which it then has as any other.
+//! Descendants that call `setsid` leave a process group but never a subreaper. The supervisor takes over a child that
+//! was started already, and communicates with the companion over its standard input (see `kernel::supervisor` and
+//! `pty::shell`). It ends all processes when the companion ends or orders the end. It uses neither a runtime nor
+//! threads, so it works when no process can be created. A kernel that is restored from a checkpoint starts under its
+//! supervisor ([`run_kernel_restore`]), which then treats the kernel as any other.
 
 use super::descendants;
 use super::kernel::{SUPERVISOR_END_BYTE, SUPERVISOR_SHUTDOWN_BYTE};
@@ -25,18 +25,18 @@ use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// What is said before everything else when a kernel is back.
+/// The first byte that the supervisor sends after a kernel was restored.
 pub(super) const KERNEL_RESTORED_REPLY: u8 = b'K';
 
-/// How long a kernel may tear down its resources, and a shell end by itself.
+/// Time for a kernel to release its resources, and for a shell to exit.
 pub(crate) const SUPERVISOR_TEARDOWN_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Runs the program that brings a kernel back as this process's child, and writes the kernel's id to
-/// `pidfile`. Returns the id, after it has told the companion by [`KERNEL_RESTORED_REPLY`]; nothing when there is no
-/// kernel, and nothing is left of it.
+/// Runs the program that restores a kernel as a child of this process, and writes the kernel's id to `pidfile`. Sends
+/// [`KERNEL_RESTORED_REPLY`] to the companion and returns the id. Returns nothing when no kernel was restored; then no
+/// process of it is left.
 ///
 /// # Errors
-/// When the program can't be started, or the system does not let it watch.
+/// When the program can't be started, or its exit can't be watched.
 pub(crate) fn run_kernel_restore(pidfile: &Path, program: &[OsString]) -> Result<Option<i32>> {
     prctl::set_child_subreaper(true)?;
     let children = watch_children()?;
@@ -57,7 +57,7 @@ pub(crate) fn run_kernel_restore(pidfile: &Path, program: &[OsString]) -> Result
             Ok(_) | Err(nix::errno::Errno::EINTR) => {}
             Err(error) => return Err(error.into()),
         }
-        // It has ended, or wants this to end: no other word fits here.
+        // The companion has ended or orders the end: no other command is valid here.
         if both[0].any() == Some(true) {
             break None;
         }
@@ -73,15 +73,15 @@ pub(crate) fn run_kernel_restore(pidfile: &Path, program: &[OsString]) -> Result
         end_descendants(None);
         return Ok(None);
     };
-    // A companion that is gone is noticed by the guard.
+    // The supervisor loop detects a companion that has ended.
     let _ = nix::unistd::write(companion.as_fd(), &[KERNEL_RESTORED_REPLY]);
     Ok(Some(kernel))
 }
 
-/// Lets the system take others first when memory is short: a guard inherits the kernel's readiness to go, and without
-/// it the kernel's forks would live on.
+/// Makes the system end other processes first when memory is short. The supervisor inherits the kernel's high OOM
+/// score; without the supervisor, the kernel's forks would survive.
 fn reset_oom_score() {
-    // As far as the container's own processes may stay; a system without /proc has nothing to set.
+    // 0 is the score of the container's own processes. A system without /proc has nothing to set.
     let _ = fs::write("/proc/self/oom_score_adj", "0");
 }
 
@@ -93,17 +93,18 @@ fn watch_children() -> Result<SignalFd> {
     Ok(SignalFd::with_flags(&watched, flags)?)
 }
 
-/// Waits for the kernel's end (or the shell's), then ends what it left, and tells its exit code, 128+n for a signal.
+/// Waits for the end of the kernel or shell, ends its remaining descendants, and reports its exit code, 128+n for
+/// signal n.
 ///
 /// # Errors
-/// When the system does not let it watch.
+/// When the exits of children can't be watched.
 pub(crate) fn supervise_process(kernel: i32, teardown: Duration) -> Result<()> {
     reset_oom_score();
     prctl::set_child_subreaper(true)?;
     let kernel = Pid::from_raw(kernel);
     let children = watch_children()?;
     let companion = io::stdin();
-    // It may have ended before anybody watched.
+    // The process may have ended before this function watched it.
     let mut ended = reap_children(kernel);
     let mut deadline = None;
     while ended.is_none() {
@@ -123,7 +124,7 @@ pub(crate) fn supervise_process(kernel: i32, teardown: Duration) -> Result<()> {
         if both[0].any() == Some(true) {
             match read_command_byte() {
                 Some(SUPERVISOR_SHUTDOWN_BYTE) => {
-                    // Gone already is as good.
+                    // A process that has already ended needs no signal.
                     let _ = kill(kernel, Signal::SIGTERM);
                     deadline = Some(Instant::now() + teardown);
                 }
@@ -136,22 +137,22 @@ pub(crate) fn supervise_process(kernel: i32, teardown: Duration) -> Result<()> {
     }
     end_descendants(ended.is_none().then_some(kernel));
     let code = ended.unwrap_or(128 + Signal::SIGKILL as u8);
-    // The same socket; nobody is there to read it when the companion has ended.
+    // Standard input is a socket in both directions; the write fails when the companion has ended.
     let _ = nix::unistd::write(companion.as_fd(), &[code]);
     Ok(())
 }
 
-/// What the companion said; nothing, when it is gone.
+/// The companion's command; nothing when the companion has ended.
 fn read_command_byte() -> Option<u8> {
     let mut word = [0];
-    // Standard input has no buffer in between here: what is not read yet must wake the next poll.
+    // The read is unbuffered, because unread commands must wake the next poll.
     nix::unistd::read(io::stdin().as_fd(), &mut word)
         .ok()
         .filter(|count| *count == 1)
         .map(|_| word[0])
 }
 
-/// Takes every exit that is due; the command's own code when it is among them.
+/// Collects every pending exit and returns the exit code of `command` if it is among them.
 fn reap_children(command: Pid) -> Option<u8> {
     let mut ended = None;
     loop {
@@ -166,10 +167,10 @@ fn reap_children(command: Pid) -> Option<u8> {
     }
 }
 
-/// Kills until nobody is left.
+/// Kills descendants until none is left.
 pub(super) fn end_descendants(leader: Option<Pid>) {
-    // One signal to the whole group is atomic: a fork bomb in it ends here. A leader whose exit was
-    // taken already may have left its number to somebody else.
+    // One signal to the whole group is atomic and ends a fork bomb in it. Once a leader's exit was collected, its id
+    // may belong to another process.
     if let Some(leader) = leader {
         let _ = killpg(leader, Signal::SIGKILL);
     }
@@ -180,7 +181,7 @@ pub(super) fn end_descendants(leader: Option<Pid>) {
                 .map(|d| d.pid)
                 .collect()
         });
-        // Orphans come to us: without any child there is no descendant.
+        // Orphans become children of this process, so without any child there is no descendant.
         match waitpid(None, Some(WaitPidFlag::WNOHANG)) {
             Err(_) => return,
             Ok(WaitStatus::StillAlive) => thread::yield_now(),

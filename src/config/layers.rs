@@ -1,4 +1,4 @@
-//! One layer over the other, each value with its source; what does not fit is named with its place.
+//! Configuration layers: each value with its source; an invalid value is reported with its place.
 
 use super::Config;
 use super::project::{MAX_PROJECT_FILE_BYTES, PROJECT_FILE, has_anchor};
@@ -11,7 +11,7 @@ use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::{env, fmt};
 
-/// What a project's own file may set.
+/// Keys that the project's own file may set.
 const PROJECT_KEYS: &[&str] = &[
     "body",
     "build_tools",
@@ -20,10 +20,10 @@ const PROJECT_KEYS: &[&str] = &[
     "desktop.depth",
 ];
 
-/// Keys below which people choose the names.
+/// Keys below which users choose the names.
 const FREE_KEYS: &[&str] = &["env", "mounts", "hosts", "servers"];
 
-/// Where a value came from.
+/// The source of a value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum ConfigSource {
     Default,
@@ -43,17 +43,17 @@ impl fmt::Display for ConfigSource {
     }
 }
 
-/// The configuration, and each value with its source by dotted key.
+/// The resolved configuration, and each value with its source by dotted key.
 #[derive(Debug, Clone)]
 pub(crate) struct ResolvedConfig {
     pub(crate) config: Config,
     pub(crate) values: BTreeMap<String, (Value, ConfigSource)>,
-    /// What was left out, in sentences.
+    /// Ignored values and files, in sentences.
     pub(crate) warnings: Vec<String>,
 }
 
 impl ResolvedConfig {
-    /// Reads all layers, as [`ResolvedConfig::load`] does, with the errors of each layer.
+    /// Reads all layers, as [`ResolvedConfig::load`] does, and keeps the errors of each layer.
     pub(super) fn load_layers(
         file: Option<&Path>,
         project: Option<&Path>,
@@ -70,7 +70,7 @@ impl ResolvedConfig {
         {
             layers.add_file(path, allowed)?;
         }
-        // What is no text can't be a value of ours.
+        // A variable that is not UTF-8 can't be a value of the configuration.
         let texts = env::vars_os()
             .filter_map(|(k, v)| Some((k.into_string().ok()?, v.into_string().ok()?)));
         layers.add_variables(texts)?;
@@ -134,7 +134,7 @@ impl ConfigLayers {
         Ok(())
     }
 
-    /// `OSCTL_LIMITS_MEMORY=4g` is `limits.memory: 4g`; other `OSCTL_*` have meanings of their own.
+    /// `OSCTL_LIMITS_MEMORY=4g` is `limits.memory: 4g`; some other `OSCTL_*` variables are not keys.
     fn add_variables(&mut self, all: impl Iterator<Item = (String, String)>) -> Result<()> {
         let names: BTreeMap<String, String> = self
             .values
@@ -184,7 +184,7 @@ impl ConfigLayers {
             .into());
         }
         let mut value = as_meant(key, value);
-        // A person's servers come beside those of the project.
+        // The user's servers are added to those of the project.
         if key == "servers"
             && let Some((Value::Object(before), _)) = self.values.get(key)
             && let Value::Object(added) = value
@@ -202,7 +202,7 @@ impl ConfigLayers {
         for (key, (value, _)) in &self.values {
             insert_key(&mut whole, key, value.clone());
         }
-        // Each value is tried alone on top of the defaults, so that the error can name it.
+        // If this fails, each value is tried alone on top of the defaults, so that the error can name the key.
         let config = match serde_json::from_value(whole) {
             Ok(config) => config,
             Err(all) => return Err(self.find_bad_value().unwrap_or_else(|| all.into())),
@@ -222,7 +222,7 @@ impl ConfigLayers {
             let mut one = defaults.clone();
             insert_key(&mut one, key, value.clone());
             let why = serde_json::from_value::<Config>(one).err()?.to_string();
-            // The values handed in may be secret.
+            // The values of variables may be secret.
             let why = if key == "env" {
                 "each value must be a text".into()
             } else {
@@ -240,7 +240,7 @@ impl ConfigLayers {
     }
 }
 
-/// What YAML reads as a number or a word, where people mean a text or a switch.
+/// Converts values that YAML reads as a number or a word but the key defines as text or as a switch.
 fn as_meant(key: &str, value: Value) -> Value {
     let text = |value: Value| match value {
         Value::Number(number) => Value::String(number.to_string()),
@@ -262,8 +262,8 @@ fn as_meant(key: &str, value: Value) -> Value {
     }
 }
 
-/// Reads a file that an agent may have put in a project: a link is not followed, a pipe is not waited for,
-/// and the size is limited. The agent can't replace the project's own folder.
+/// Reads a file that an agent may have put into a project: a link is not followed, a pipe does not block, and the size
+/// is limited. The agent can't replace the project folder itself.
 fn read_anything(path: &Path) -> io::Result<String> {
     let mut options = OpenOptions::new();
     #[cfg(unix)]

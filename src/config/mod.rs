@@ -1,8 +1,8 @@
-//! The configuration: flags over `OSCTL_*` over the person's file over the project's file over
-//! defaults, resolved once, each value with where it came from.
+//! The configuration: flags override `OSCTL_*` variables, which override the user's file, which overrides the project's
+//! file, which overrides the defaults. It is resolved once, and each value keeps its source.
 //!
-//! A project's own file may only choose among a few keys: the agent can write there, so mounts,
-//! ports and privileges come from the person alone.
+//! The project's own file may set only a few keys, because the agent can write it. Mounts, ports and privileges come
+//! from the user only.
 
 mod layers;
 mod project;
@@ -21,47 +21,47 @@ use std::path::{Path, PathBuf};
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Config {
-    /// Where the container runs.
+    /// The engine that runs the container.
     pub(crate) engine: EngineChoice,
     /// The folder of the body, beneath the project.
     pub(crate) body: PathBuf,
-    /// The image that bodies start from.
+    /// The base image of bodies.
     pub(crate) base: String,
     pub(crate) image: PublishedImage,
-    /// Whether compilers are in the image.
+    /// Whether the image contains compilers.
     pub(crate) build_tools: bool,
-    /// A Linux binary of osctl, where this one is for another system.
+    /// A Linux binary of osctl, for hosts with another system.
     pub(crate) companion: Option<PathBuf>,
     /// The address of the host that ports are published on.
     pub(crate) bind: IpAddr,
     pub(crate) ports: PortsConfig,
-    /// Take the next free port where one is taken.
+    /// Use the next free port if a port is taken.
     pub(crate) auto_ports: bool,
     /// Whether requests need the token.
     pub(crate) auth: bool,
-    /// Further names by which browsers and clients may call the companion.
+    /// Additional host names by which browsers and clients may call the companion.
     pub(crate) hosts: Vec<String>,
     pub(crate) limits: LimitsConfig,
     pub(crate) sessions: SessionsConfig,
     pub(crate) terminals: TerminalsConfig,
     pub(crate) cryo: CryoConfig,
     pub(crate) evolve: EvolveConfig,
-    /// Further MCP servers, as in `mcpServers`.
+    /// Additional MCP servers, as in `mcpServers`.
     pub(crate) servers: BTreeMap<String, Value>,
     pub(crate) mcp: McpStdioConfig,
     pub(crate) desktop: DesktopConfig,
-    /// Further environment variables inside.
+    /// Additional environment variables inside.
     pub(crate) env: BTreeMap<String, String>,
-    /// Names of variables that are passed in from the shell that runs `up`.
+    /// Names of variables that are passed in from the environment of `up`.
     pub(crate) pass_env: Vec<String>,
-    /// Further mounts: `HOST:CONTAINER` or `HOST:CONTAINER:ro`.
+    /// Additional mounts: `HOST:CONTAINER` or `HOST:CONTAINER:ro`.
     pub(crate) mounts: Vec<String>,
-    /// Hand the engine's socket in: whoever holds it is root on the host.
+    /// Mount the engine's socket: a process that can use it is equivalent to root on the host.
     pub(crate) docker_socket: bool,
-    /// Where an engine on another machine listens there, for the keeper.
+    /// The socket path of an engine on another machine, on that machine; used by the keeper.
     pub(crate) remote_socket: PathBuf,
-    /// Give the container what it takes to freeze processes, with which code inside can become root
-    /// on the host.
+    /// Give the container the privileges that freezing processes needs, with which code inside can become root on the
+    /// host.
     pub(crate) criu: bool,
 }
 
@@ -80,41 +80,41 @@ pub(crate) struct PortsConfig {
     pub(crate) vnc: u16,
 }
 
-/// How many terminals there may be.
+/// Limits of terminals.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct TerminalsConfig {
     pub(crate) max: u32,
-    /// Seconds after which one is ended that nobody is connected to and that shows nothing.
+    /// Seconds after which a terminal without connections and output is ended.
     pub(crate) idle: u64,
 }
 
-/// When the sessions' variables are stored by themselves, and how long that is kept.
+/// When the sessions' variables are stored automatically, and how long generations are kept.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct CryoConfig {
-    /// Before which verbs: `down`, `restart`, `evolve`.
+    /// The verbs before which variables are stored: `down`, `restart`, `evolve`.
     pub(crate) before: Vec<String>,
-    /// Seconds between two; none when null.
+    /// Seconds between two periodic stores; null disables them.
     pub(crate) every: Option<u64>,
-    /// Generations of each name.
+    /// Generations kept of each name.
     pub(crate) keep: u32,
-    /// Seconds after which a generation goes, but the newest of a name.
+    /// Seconds after which a generation is removed; the newest of each name is kept.
     pub(crate) age: u64,
-    /// Such as `20g`: what all of them may take, but the newest of each name.
+    /// Maximum size of all generations, such as `20g`; the newest of each name is always kept.
     pub(crate) budget: String,
     /// `none` or `zstd`.
     pub(crate) compression: Compression,
 }
 
-/// How long the keeper waits, in seconds.
+/// Time limits of the keeper, in seconds.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct EvolveConfig {
-    /// For an image to be built.
+    /// Time to build an image.
     pub(crate) build: u64,
-    /// For a new container to become healthy.
+    /// Time for a new container to become healthy.
     pub(crate) start: u64,
-    /// For running code to come to its end.
+    /// Grace time for running code to end.
     pub(crate) grace: u64,
-    /// For a new container that has succeeded to fail after all.
+    /// Watch period after success, in which a failing container is rolled back.
     pub(crate) probation: u64,
 }
 
@@ -125,10 +125,10 @@ pub(crate) enum Compression {
     Zstd,
 }
 
-/// How `osctl mcp stdio` brings clients in.
+/// Options of `osctl mcp stdio`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct McpStdioConfig {
-    /// Whether it starts an instance that was up before and is not there.
+    /// Whether it starts an instance that has been up before and is not running.
     pub(crate) start: bool,
 }
 
@@ -136,18 +136,18 @@ pub(crate) struct McpStdioConfig {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct DesktopConfig {
     pub(crate) run: DesktopRun,
-    /// Seconds after which a lazy one ends that nobody looks at, and on which no window is open.
+    /// Seconds after which a lazy desktop without viewers and open windows is stopped.
     pub(crate) idle: u64,
-    /// Such as `1280x800`.
+    /// The resolution, such as `1280x800`.
     pub(crate) resolution: String,
-    /// Bits of a pixel's colour: 24 or 16.
+    /// Bits per pixel: 24 or 16.
     pub(crate) depth: u8,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum DesktopRun {
-    /// When somebody looks, or something needs it.
+    /// Started when a viewer connects or a program needs it.
     Lazy,
     Always,
     Off,
@@ -163,25 +163,25 @@ impl DesktopRun {
     }
 }
 
-/// How much sessions may take.
+/// Limits of sessions.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct SessionsConfig {
-    /// How many there may be, the default one included.
+    /// Maximum number of sessions, including the default one.
     pub(crate) max: u32,
-    /// Such as `512m`, of one session with its child processes; any when null.
+    /// Maximum memory of a session with its child processes, such as `512m`; null means no limit.
     pub(crate) memory: Option<String>,
-    /// Seconds without a request after which one is released; the default one never is.
+    /// Seconds without a request after which a session is released; the default session never is.
     pub(crate) idle: u64,
-    /// Seconds without a request after which a kernel is asked whether it is well; one that has not
-    /// answered after twice as long is replaced.
+    /// Seconds without a request after which a kernel's health is checked. A kernel that has not answered after twice
+    /// this time is replaced.
     pub(crate) check: u64,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct LimitsConfig {
-    /// CPUs; all when null.
+    /// CPUs; null means no limit.
     pub(crate) cpus: Option<f64>,
-    /// Such as `4g` or `512m`; all when null.
+    /// Memory, such as `4g` or `512m`; null means no limit.
     pub(crate) memory: Option<String>,
     pub(crate) pids: u32,
     /// Size of `/dev/shm`.
@@ -254,7 +254,7 @@ impl Default for Config {
     }
 }
 
-/// `512m` as bytes; units are powers of 1024.
+/// Parses a size such as `512m` to bytes; units are powers of 1024.
 pub(crate) fn parse_size(text: &str) -> Option<u64> {
     let text = text.trim().to_ascii_lowercase();
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
@@ -269,14 +269,14 @@ pub(crate) fn parse_size(text: &str) -> Option<u64> {
     (number > 0.0 && number.is_finite()).then_some((number * f64::from(unit)) as u64)
 }
 
-/// `1280x800` as width and height, where a screen can be so large.
+/// Parses `1280x800` as width and height; `None` if a screen can't have that size.
 pub(crate) fn parse_resolution(text: &str) -> Option<(u16, u16)> {
     let (width, height) = text.split_once('x')?;
     let side = |text: &str| text.parse().ok().filter(|side| (200..=7680).contains(side));
     Some((side(width)?, side(height)?))
 }
 
-/// `HOST:CONTAINER[:ro]` as its parts.
+/// Splits `HOST:CONTAINER[:ro]` into its parts.
 pub(crate) fn parse_mount(text: &str) -> Option<(PathBuf, String, bool)> {
     let (text, read_only) = match text.strip_suffix(":ro") {
         Some(rest) => (rest, true),
@@ -287,7 +287,7 @@ pub(crate) fn parse_mount(text: &str) -> Option<(PathBuf, String, bool)> {
     absolute.then(|| (host.into(), container.into(), read_only))
 }
 
-/// Whether a variable of that name can be passed in: osctl's own can't.
+/// Whether a variable of that name can be passed in; osctl's own variables can't.
 pub(crate) fn is_variable(name: &str) -> bool {
     let is_letter = |c: char| c.is_ascii_alphabetic() || c == '_';
     name.starts_with(is_letter)
@@ -296,7 +296,7 @@ pub(crate) fn is_variable(name: &str) -> bool {
 }
 
 impl ResolvedConfig {
-    /// What no type can say.
+    /// Checks values beyond their types.
     fn check_values(&self) -> Result<()> {
         let config = &self.config;
         let bad = |key: &str, why: String| {
@@ -394,7 +394,7 @@ impl ResolvedConfig {
         }
         for (name, server) in &config.servers {
             let is_text = |key: &str| server[key].is_string();
-            // The one that is built in needs neither.
+            // The built-in server needs neither.
             let is_whole = is_text("command") != is_text("url") || name == "os";
             if !is_whole && server["disabled"] != true {
                 let why = format!("`{name}` needs a `command` or a `url`");

@@ -1,24 +1,25 @@
-//! The project's own `osctl.yaml`: text that the agent can write.
+//! The project's own `osctl.yaml`, which the agent can write.
 //!
-//! A file that can't be used is an error where an image is made of the project (`up`, `build`, `evolve`). Every
-//! other command warns and works without the file, so that the agent can't take the command line from the user.
+//! An invalid file is an error of the verbs that build an image from the project (`up`, `build`, `evolve`). Every other
+//! command warns and ignores the file, so that the agent can't disable the command line for the user.
 
 use super::ResolvedConfig;
 use crate::error::{Error, Result};
 use serde_json::Value;
 use std::path::Path;
 
-/// Bytes of the project's file at most.
+/// Maximum size of the project's file.
 pub(super) const MAX_PROJECT_FILE_BYTES: u64 = 64 << 10;
 
-/// The file's name beneath the project.
+/// The name of the file in the project.
 pub(super) const PROJECT_FILE: &str = "osctl.yaml";
 
 impl ResolvedConfig {
-    /// Reads all layers; `file` is the user's own one. A project's file that can't be used is left out, and the second value says why.
+    /// Reads all layers; `file` is the user's own file. An invalid project file is ignored, and the second value says
+    /// why.
     ///
     /// # Errors
-    /// When the user's own file, a variable or a flag does not fit.
+    /// When the user's own file, a variable or a flag is invalid.
     pub(crate) fn load_without_bad_project(
         file: Option<&Path>,
         project: Option<&Path>,
@@ -37,7 +38,7 @@ impl ResolvedConfig {
     /// Reads all layers; `flags` are dotted keys with their values.
     ///
     /// # Errors
-    /// An unknown key with the nearest known one, or a value that does not fit.
+    /// When a key is unknown, with the nearest known key, or a value is invalid.
     pub(crate) fn load(
         file: &Path,
         project: Option<&Path>,
@@ -50,7 +51,7 @@ impl ResolvedConfig {
     }
 }
 
-/// The error of a layer, as one of the project's file: which key is wrong, and what to do in which file.
+/// Converts the error of a layer to one of the project's file, with the wrong key and the fix.
 fn project_error(project: &Path, error: &anyhow::Error) -> Error {
     let file = project.join(PROJECT_FILE);
     let file = file.display();
@@ -82,9 +83,9 @@ fn project_error(project: &Path, error: &anyhow::Error) -> Error {
     )
 }
 
-/// Whether the text could define a YAML anchor, which aliases repeat: 64 KiB can stand for gigabytes. The parser
-/// expands aliases while it reads, so this looks at the text: an anchor is a `&` where a value can begin, with a
-/// name after it.
+/// Whether the text may define a YAML anchor. Aliases repeat anchors, so 64 KiB can expand to gigabytes. The parser
+/// expands aliases while it reads, so the text is checked before: an anchor is a `&` where a value can begin, followed
+/// by a name.
 pub(super) fn has_anchor(text: &str) -> bool {
     let begins_value =
         |before: char| before.is_whitespace() || "[]{},:-?!\u{feff}".contains(before);
@@ -109,7 +110,7 @@ mod tests {
     use std::path::Path;
     use std::time::Duration;
 
-    /// What the command line says of a project's file, and the processor's time that it took.
+    /// The error for a project's file, and the CPU time of the check.
     fn refused(text: &str) -> (String, Duration) {
         let project = tempfile::tempdir().unwrap();
         fs::write(project.path().join("osctl.yaml"), text).unwrap();

@@ -3,12 +3,12 @@
 use super::Config;
 use serde::{Deserialize, Serialize};
 
-/// Whether the published image is pulled, and which.
+/// Whether to pull the published image, and which one.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct PublishedImage {
-    /// Pull the image instead of building what is in it.
+    /// Pull the image instead of building its content.
     pub(crate) pull: bool,
-    /// The image by its digest; nothing is pulled when null.
+    /// The image by its digest; if null, nothing is pulled.
     pub(crate) from: Option<String>,
 }
 
@@ -24,7 +24,8 @@ impl Default for PublishedImage {
 }
 
 impl Config {
-    /// The published image that bodies may be built on: it is made with the usual values of the keys that shape it.
+    /// The published image on which bodies may be built. It is used only if the keys that shape it have their default
+    /// values.
     pub(crate) fn published_image(&self) -> Option<&str> {
         let usual = Self::default();
         let is_usual = self.base == usual.base && self.build_tools == usual.build_tools;

@@ -1,12 +1,12 @@
-//! Variables `OSCTL_*` that are no key of the configuration.
+//! `OSCTL_*` variables that are not keys of the configuration.
 
-/// Variables of osctl that are no keys.
+/// Variables of osctl that are not keys.
 const OTHER_VARIABLES: &[&str] = &["OSCTL_INSTANCE", "OSCTL_CONFIG"];
 
-/// How similar to a key's variable an unknown one is that was meant as that.
+/// The minimum similarity at which an unknown variable counts as a misspelt key.
 const MIN_KEY_SIMILARITY: f64 = 0.9;
 
-/// The key's variable that was probably meant by an unknown one.
+/// The key's variable that an unknown variable probably means.
 pub(super) fn find_misspelt_key<'a>(
     name: &str,
     known: impl Iterator<Item = &'a String>,

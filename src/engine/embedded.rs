@@ -1,7 +1,7 @@
-//! The companion as a plain process of this machine, for those without Docker. No isolation.
+//! The companion as a plain process of this machine, for users without Docker. There is no isolation.
 //!
-//! A "container" is a folder here: its specification, the process's id, its log. The virtual
-//! environment is shared by all of the same requirements.
+//! A "container" is a folder here: its specification, the process id, its log. Instances with the same requirements
+//! share one virtual environment.
 
 use super::{Container, ContainerPhase, EngineProgress, LogOptions, ProcessLock};
 use crate::error::{Error, Result};
@@ -19,10 +19,10 @@ use std::time::{Duration, Instant};
 use tokio::process::Command;
 
 const EMBEDDED_POLL_INTERVAL: Duration = Duration::from_millis(50);
-/// Held while a body or an environment is made or removed.
+/// The lock that is held while a body or an environment is created or removed.
 const PREPARE_LOCK_NAME: &str = "prepare.lock";
 
-/// Where the plain processes' folders lie.
+/// The engine for plain processes, with the folder of all of them.
 #[derive(Debug, Clone)]
 pub(crate) struct EmbeddedEngine {
     root: PathBuf,
@@ -35,7 +35,7 @@ impl EmbeddedEngine {
         }
     }
 
-    /// Whether this machine's Python can make environments.
+    /// Whether this machine's Python can create virtual environments.
     pub(crate) async fn has_python() -> bool {
         let mut probe = Command::new("python3");
         probe.args([
@@ -49,8 +49,8 @@ impl EmbeddedEngine {
         self.root.join(name)
     }
 
-    /// Writes the body and makes its Python environment, when either is not there yet. Returns
-    /// what takes the place of an image: the folder of both.
+    /// Writes the body and creates its Python environment, if either is missing. Returns the replacement for an
+    /// image: the folder of both.
     ///
     /// # Errors
     /// When Python is missing or its packages can't be installed.
@@ -65,7 +65,7 @@ impl EmbeddedEngine {
             .context("the body has no requirements/kernel.txt")?;
         let digest = hex(&Sha256::digest(requirements)[..6]);
         let environment = self.root.join(format!("venv-{digest}"));
-        // Named by all that it holds, so that a change of body or binary is a change of "image".
+        // The name is a digest of the whole content, so that a change of body or binary changes the "image".
         let mut all = Sha256::new();
         all.update(fs::read("/proc/self/exe").or_else(|_| fs::read(std::env::current_exe()?))?);
         for (path, content) in body {
@@ -88,11 +88,11 @@ impl EmbeddedEngine {
         Ok(image.display().to_string())
     }
 
-    /// Removes every body and environment, for when no instance is left. Where a process still has
-    /// its folder, nothing happens.
+    /// Removes every body and environment, for use when no instance is left. Does nothing while an instance has its
+    /// folder.
     ///
     /// # Errors
-    /// When something can't be removed.
+    /// When a folder can't be removed.
     pub(crate) async fn remove_bodies(&self, progress: &dyn EngineProgress) -> Result<()> {
         let _turn = ProcessLock::take(&self.root, PREPARE_LOCK_NAME, progress).await?;
         let entries: Vec<_> = fs::read_dir(&self.root)?.collect::<std::io::Result<_>>()?;
@@ -220,7 +220,7 @@ impl EmbeddedEngine {
         lines.iter().skip(skipped).try_for_each(|line| each(line))?;
         let mut goes_on = options.follow;
         while goes_on {
-            // Asked before it is read, so that its last words are, too.
+            // Check the process before reading the log, so that its last lines are read, too.
             goes_on = self.find_running_pid(name).is_some();
             if goes_on {
                 tokio::time::sleep(EMBEDDED_POLL_INTERVAL * 4).await;
@@ -246,7 +246,7 @@ impl EmbeddedEngine {
         }
     }
 
-    /// The id of the companion's process while it lives; a reused id does not count.
+    /// The id of the companion's process while it runs; a reused id does not count.
     fn find_running_pid(&self, name: &str) -> Option<u32> {
         let text = fs::read_to_string(self.container_folder(name).join("pid")).ok()?;
         let (pid, start) = text.trim().split_once(' ')?;
@@ -255,11 +255,11 @@ impl EmbeddedEngine {
     }
 }
 
-/// What is new in a log.
+/// The new lines of a log.
 #[derive(Debug)]
 struct EmbeddedLogTail {
     path: PathBuf,
-    /// Up to where it was read.
+    /// The offset up to which the log was read.
     offset: u64,
     /// A line without its end, which is still being written.
     begun: Vec<u8>,
@@ -274,7 +274,7 @@ impl EmbeddedLogTail {
         }
     }
 
-    /// The lines that have come since the last call.
+    /// The lines that were written since the last call.
     fn read_new_lines(&mut self) -> Result<Vec<String>> {
         let mut file = match File::open(&self.path) {
             Ok(file) => file,
@@ -282,7 +282,7 @@ impl EmbeddedLogTail {
             Err(e) => return Err(e.into()),
         };
         if file.metadata()?.len() < self.offset {
-            // It was begun anew.
+            // The log was truncated and written from its start.
             self.offset = 0;
             self.begun.clear();
         }
@@ -297,7 +297,7 @@ impl EmbeddedLogTail {
             .collect())
     }
 
-    /// The line that will have no end.
+    /// The last line, which will have no line end.
     fn take_unfinished_line(&mut self) -> Option<String> {
         let text = std::mem::take(&mut self.begun);
         let text = String::from_utf8_lossy(&text).into_owned();
@@ -305,7 +305,7 @@ impl EmbeddedLogTail {
     }
 }
 
-/// The variables that tell the companion its places on this machine.
+/// The variables with the companion's paths and addresses on this machine.
 fn companion_variables(spec: &ContainerSpec, folder: &Path) -> Result<Vec<(&'static str, String)>> {
     let listen = |port: u16| {
         let found = spec.ports.iter().find(|p| p.container == port);
@@ -328,7 +328,7 @@ fn companion_variables(spec: &ContainerSpec, folder: &Path) -> Result<Vec<(&'sta
     ])
 }
 
-/// A short path, because a socket's name has room for 100 bytes; only its owner may enter.
+/// A short path, because the path of a socket is limited to about 100 bytes. Only its owner may enter the folder.
 #[cfg(unix)]
 fn run_folder(folder: &Path) -> Result<PathBuf> {
     use std::os::unix::fs::{DirBuilderExt, MetadataExt};
@@ -337,7 +337,7 @@ fn run_folder(folder: &Path) -> Result<PathBuf> {
     match fs::DirBuilder::new().mode(0o700).create(&run) {
         Err(e) if e.kind() != std::io::ErrorKind::AlreadyExists => Err(e.into()),
         _ => {
-            // Somebody else may have made it first, to listen where we do.
+            // Another user may have created the folder first, to receive the companion's connections.
             let found = fs::symlink_metadata(&run)?;
             let ours = found.is_dir()
                 && found.uid() == nix::unistd::geteuid().as_raw()
@@ -385,7 +385,7 @@ async fn make_environment(
     Ok(())
 }
 
-/// Runs to the end; an error is the last line that was said.
+/// Runs a command to its end. The error is the last line of its output.
 async fn run_quietly(mut command: Command) -> std::result::Result<(), String> {
     command.stdin(Stdio::null()).kill_on_drop(true);
     let output = command.output().await.map_err(|e| e.to_string())?;
@@ -402,7 +402,7 @@ async fn run_quietly(mut command: Command) -> std::result::Result<(), String> {
         .to_owned())
 }
 
-/// When a process started, in clock ticks since boot: with the id, this names a process for ever.
+/// When a process started, in clock ticks since boot: together with the id, this identifies a process uniquely.
 #[cfg(target_os = "linux")]
 fn process_start_time(pid: u32) -> Option<u64> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
@@ -424,7 +424,7 @@ fn signal_process(pid: u32, kill: bool) {
     } else {
         Signal::SIGTERM
     };
-    // Gone already is what was wanted.
+    // A process that has already ended is not an error.
     let _ = send(nix::unistd::Pid::from_raw(pid.cast_signed()), signal);
 }
 

@@ -1,4 +1,4 @@
-//! By what a container is known: whose it is, and the specification that it was made from.
+//! Identity labels of containers and images: the owner, and the specification that a container was created from.
 
 use crate::error::Result;
 use crate::protocol::hex::hex;
@@ -6,21 +6,22 @@ use crate::protocol::spec::ContainerSpec;
 use sha2::{Digest, Sha256};
 use std::collections::BTreeSet;
 
-/// Label of everything of ours: the instance it belongs to.
+/// Label of every object that osctl creates: the instance that the object belongs to.
 pub(crate) const OWNER_LABEL: &str = "osctl.instance";
 
-/// The same for images: containers that somebody runs by hand take the labels of theirs.
+/// The owner label of images. It differs from [`OWNER_LABEL`], because containers that a user runs by hand take the
+/// labels of their image.
 pub(crate) const IMAGE_LABEL: &str = "osctl.image-of";
 
 /// Label of a container: the digest of the specification that it was created from.
 pub(crate) const SPEC_DIGEST_LABEL: &str = "osctl.specification";
 
-/// Labels a specification with the digest of what lasts of it: of its labels only the owner counts, and
-/// variables that are `passing` do not. Host and keeper must agree on it, because whoever made a
-/// container, the other one asks whether it is still the one that is wanted.
+/// Labels a specification with the digest of its lasting parts: of its labels only the owner counts, and variables
+/// that are `passing` do not. Host and keeper must compute the same digest, because each compares it to decide
+/// whether a container that the other one created is still the requested one.
 ///
 /// # Errors
-/// When it can't be digested.
+/// When the specification can't be serialized.
 pub(crate) fn set_spec_digest(spec: &mut ContainerSpec, passing: &BTreeSet<String>) -> Result<()> {
     let mut lasting = spec.clone();
     lasting.env.0.retain(|key, _| !passing.contains(key));

@@ -1,7 +1,7 @@
-//! Where bodies run: a container engine, or plain processes of this machine.
+//! Engines that run bodies: a container engine, or plain processes of this machine.
 //!
-//! An [`Engine`] takes a [`ContainerSpec`] and says what became of it. It owns no policy: what to build,
-//! when to replace and what to tell people is decided by `host` and `keeper`.
+//! An [`Engine`] takes a [`ContainerSpec`] and reports the result. It has no policy: `host` and `keeper` decide what
+//! to build, when to replace a container and what to show to users.
 
 mod docker;
 mod embedded;
@@ -19,72 +19,73 @@ use crate::error::Result;
 use crate::protocol::spec::{ContainerSpec, Port};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Who is told how the work goes.
+/// The receiver of an operation's progress.
 pub(crate) trait EngineProgress: Send + Sync {
-    /// What is done now.
+    /// The current step.
     fn step(&self, what: &str);
-    /// How far it is, in bytes.
+    /// The progress of the step, in bytes.
     fn amount(&self, what: &str, done: u64, total: Option<u64>);
-    /// A line of detail, for those who asked for it.
+    /// A line of detail, shown with verbose output.
     fn log(&self, line: &str);
-    /// What went otherwise than was asked for.
+    /// A deviation from the request.
     fn warn(&self, line: &str) {
         self.log(line);
     }
 }
 
-/// The engines there are.
+/// The supported engines.
 #[derive(Debug, Clone)]
 pub(crate) enum Engine {
     Docker(Docker),
     Embedded(EmbeddedEngine),
 }
 
-/// How a container stands.
+/// The phase of a container.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ContainerPhase {
-    /// Made and never started: what an interrupted `up` leaves.
+    /// Created and never started, as an interrupted `up` leaves it.
     Created,
     Running,
     Restarting,
     Paused,
     Stopped,
-    /// Its removal was begun and has not ended: it can be removed, and nothing else.
+    /// Its removal was started and has not ended: the container can only be removed.
     Dead,
 }
 
-/// A container that exists.
+/// An existing container.
 #[derive(Debug, Clone)]
 pub(crate) struct Container {
-    /// What the engine calls it, whatever its name; empty where there is no such thing.
+    /// The engine's id of the container, independent of its name; empty for an engine without ids.
     pub(crate) id: String,
     pub(crate) phase: ContainerPhase,
     pub(crate) image: String,
     pub(crate) labels: BTreeMap<String, String>,
-    /// The networks it is on.
+    /// The networks that the container is connected to.
     pub(crate) networks: BTreeSet<String>,
-    /// What it was made to publish.
+    /// The ports that the container was created to publish.
     pub(crate) ports: Vec<Port>,
-    /// Whether it publishes all of them, as one that runs should.
+    /// Whether the container publishes all of its ports, as a running container should.
     pub(crate) has_ports: bool,
-    /// How often the engine has started it again by itself.
+    /// How often the engine has restarted the container automatically.
     pub(crate) restarts: u64,
-    /// Why it ended, when it did.
+    /// Why the container ended, if it did.
     pub(crate) exit: Option<String>,
-    /// Whether it does not run because the engine could not start it, as when a port of it was taken.
+    /// Whether the container does not run because the engine could not start it, for example because a port was
+    /// taken.
     pub(crate) failed_to_start: bool,
 }
 
-/// Lines of a log.
+/// Which lines of a log to read.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct LogOptions {
     pub(crate) follow: bool,
-    /// The last so many; `None` is all.
+    /// The number of last lines; `None` is all.
     pub(crate) tail: Option<usize>,
 }
 
 impl Engine {
-    /// How people call it.
+    /// The name of the engine for users.
     pub(crate) fn name(&self) -> &'static str {
         match self {
             Self::Docker(_) => "docker",
@@ -92,7 +93,7 @@ impl Engine {
         }
     }
 
-    /// The machine that it is on, unless that is this one.
+    /// The machine of the engine, unless it is this one.
     pub(crate) fn remote_host(&self) -> Option<&str> {
         match self {
             Self::Docker(docker) => docker.address().remote_host(),
@@ -100,7 +101,7 @@ impl Engine {
         }
     }
 
-    /// The container of that name, if there is one.
+    /// The container of this name, if it exists.
     ///
     /// # Errors
     /// When the engine does not answer.
@@ -114,7 +115,7 @@ impl Engine {
     /// Creates the container and starts it.
     ///
     /// # Errors
-    /// When the engine refuses; nothing is left behind then.
+    /// When the engine refuses; no container is left then.
     pub(crate) async fn create_and_start(&self, spec: &ContainerSpec) -> Result<()> {
         match self {
             Self::Docker(docker) => docker.create_and_start(spec).await,
@@ -133,7 +134,7 @@ impl Engine {
         }
     }
 
-    /// Stops it and waits until it has ended.
+    /// Stops a container and waits until it has ended.
     ///
     /// # Errors
     /// When the engine refuses.
@@ -144,7 +145,7 @@ impl Engine {
         }
     }
 
-    /// Removes it, running or not. Not an error when there is none.
+    /// Removes a container, running or not. It is not an error if the container does not exist.
     ///
     /// # Errors
     /// When the engine refuses.
@@ -155,7 +156,8 @@ impl Engine {
         }
     }
 
-    /// Hands each line of the container's log to `each`, until its end or, following, for ever.
+    /// Passes each line of the container's log to `each`, up to its current end or, with `follow`, while the
+    /// container runs.
     ///
     /// # Errors
     /// When the engine does not answer.

@@ -1,4 +1,4 @@
-//! One at a time, also among several osctl: a file that is locked.
+//! Lock between several processes of osctl: a locked file.
 
 use super::EngineProgress;
 use crate::error::Result;
@@ -10,15 +10,14 @@ use std::time::Duration;
 
 const PROCESS_LOCK_POLL_INTERVAL: Duration = Duration::from_millis(200);
 
-/// Held while something is made that all instances share. The system gives it back however the
-/// process ends.
+/// Held while an object is created that all instances share. The system releases the lock however the process ends.
 #[derive(Debug)]
 pub(crate) struct ProcessLock {
     _file: File,
 }
 
 impl ProcessLock {
-    /// Waits for it.
+    /// Waits for the lock.
     ///
     /// # Errors
     /// When the folder can't be written.
@@ -30,7 +29,7 @@ impl ProcessLock {
         Self::wait_for_lock(folder, name, File::try_lock, progress).await
     }
 
-    /// Waits for a turn that several processes can hold at a time, as long as none has taken it.
+    /// Waits for a shared lock, which several processes can hold at a time while none holds the exclusive one.
     ///
     /// # Errors
     /// When the folder can't be written.
@@ -42,7 +41,7 @@ impl ProcessLock {
         Self::wait_for_lock(folder, name, File::try_lock_shared, progress).await
     }
 
-    /// Takes it if no other process holds it.
+    /// Takes the lock if no other process holds it.
     ///
     /// # Errors
     /// When the folder can't be written.
@@ -81,8 +80,8 @@ fn open_lock_file(folder: &Path, name: &str) -> Result<File> {
     create_lock_file(&path).with_context(|| format!("creating `{}`", path.display()))
 }
 
-/// Opens a file to lock it, and creates it where it is missing. Its owner alone may open it: a shared open
-/// suffices to lock a file.
+/// Opens a file for locking, and creates it if it is missing. Only its owner may open it, because opening a file to
+/// read suffices to lock it.
 ///
 /// # Errors
 /// When the file can't be created.
@@ -103,7 +102,7 @@ mod tests {
     use crate::engine::EngineProgress;
     use std::sync::Mutex;
 
-    /// Gives the first turn back as soon as the second is said to wait for it.
+    /// Releases the first lock as soon as the second one reports that it waits.
     struct Handing(Mutex<Option<ProcessLock>>);
 
     impl EngineProgress for Handing {

@@ -1,6 +1,7 @@
-//! What an instance's container was last made with, as its record keeps it, and what another `up` would change.
+//! The settings with which `up` last created an instance's container, as the instance's record stores them, and the
+//! changes that another `up` would make.
 //!
-//! Values of the environment may be secret: their digests are recorded.
+//! Values of environment variables may be secret: the record holds their digests.
 
 use super::secrets::sha256_fingerprint;
 use crate::config::{ConfigSource, PortsConfig, ResolvedConfig};
@@ -10,8 +11,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::path::PathBuf;
 
-/// Keys that shape no container: the record has the ports, and variables that are passed are told by their names. The
-/// published image differs from release to release, and has what a build would give.
+/// Keys that do not affect the container. The record holds the ports, and passed variables are reported by name. The
+/// published image differs between releases, and has the same contents as a local build.
 const NON_CONTAINER_KEYS: &[&str] = &[
     "auto_ports",
     "companion",
@@ -25,14 +26,14 @@ const NON_CONTAINER_KEYS: &[&str] = &[
     "servers",
 ];
 
-/// Keys whose entries are told one by one.
+/// Keys whose entries are reported individually.
 const LIST_SETTING_KEYS: &[&str] = &["env", "hosts", "mounts", "pass_env"];
 
-/// An empty value of a record that an earlier version has written means that the value is unknown.
+/// An empty value in a record of an earlier version means that the value is unknown.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct AppliedSettings {
-    /// The configuration file, unless it is the usual one.
+    /// The configuration file, if it is not the default one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) config_file: Option<PathBuf>,
     /// The address that the ports are published on.
@@ -41,22 +42,22 @@ pub(crate) struct AppliedSettings {
     /// The names that `up --env` has added.
     #[serde(skip_serializing_if = "BTreeSet::is_empty")]
     pub(crate) env_names: BTreeSet<String>,
-    /// By key. An entry of a list is `KEY ENTRY`.
+    /// The settings by key. The key of a list's entry is `KEY ENTRY`.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     settings: BTreeMap<String, String>,
 }
 
-/// What differs between the container and what `up` would make.
+/// The differences between the container and the one that `up` would create.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct SettingChanges {
-    /// As `limits.memory: 4g -> 8g`.
+    /// Lines such as `limits.memory: 4g -> 8g`.
     pub(crate) lines: Vec<String>,
-    /// Whether a setting was changed or taken away elsewhere than on this command line.
+    /// Whether a setting was changed or removed by anything other than this command line.
     pub(crate) needs_consent: bool,
 }
 
 impl AppliedSettings {
-    /// What is applied now. `passed` are the names of all variables that are passed in.
+    /// The settings in effect now. `passed` are the names of all passed variables.
     pub(crate) fn new(
         resolved: &ResolvedConfig,
         config_file: Option<PathBuf>,
@@ -98,13 +99,13 @@ impl AppliedSettings {
         }
     }
 
-    /// Whether an earlier version has recorded nothing that could be compared.
+    /// Whether an earlier version has recorded no settings to compare.
     pub(crate) fn is_unknown(&self) -> bool {
         self.settings.is_empty()
     }
 
-    /// What `self`, which a container was made with, and `next` differ in. `said` are the names of variables that
-    /// the command line gives or takes away.
+    /// The differences between `self`, the container's settings, and `next`. `said` are the names of variables that the
+    /// command line sets or removes.
     pub(crate) fn diff_settings(
         &self,
         next: &Self,
@@ -144,7 +145,7 @@ impl AppliedSettings {
                         value.to_owned()
                     };
                     let line = format!("{key}: {} -> {}", shown(before), shown(after));
-                    // A key of a newer version takes nothing away.
+                    // A key of a newer version removes nothing.
                     (line, before.is_none() || is_flag(key))
                 }
             };
@@ -161,7 +162,7 @@ impl SettingChanges {
         self.needs_consent |= needs_consent;
     }
 
-    /// A port that was chosen because another one is taken was not changed by the configuration.
+    /// A port that was chosen because another port is in use is not a change of the configuration.
     fn add_ports(
         &mut self,
         (before, after): (PortsConfig, PortsConfig),
@@ -183,14 +184,14 @@ impl SettingChanges {
         }
     }
 
-    /// Variables that the next container does not have. `said` are those that the command line takes away.
+    /// Adds variables that the next container lacks. `said` are the variables that the command line removes.
     pub(crate) fn add_lost_variables(&mut self, names: &BTreeSet<String>, said: &BTreeSet<String>) {
         for name in names {
             self.add_line(format!("env: -{name}"), !said.contains(name));
         }
     }
 
-    /// The image, which a changed body is no reason to ask about.
+    /// Adds the image; a changed body alone needs no consent.
     pub(crate) fn add_image(&mut self) {
         self.lines.push("image: body/ or osctl changed".into());
     }

@@ -1,5 +1,5 @@
-//! Folders, and files with holes, as archives over the companion's API. One that was cut is taken up
-//! where it was, in the middle of a file too, as long as what was sent before is what it was.
+//! Transfer of folders, and of files with holes, as archives over the companion's API. An interrupted transfer resumes
+//! where it stopped, also in the middle of a file, if the part already sent is unchanged.
 
 use super::client::CompanionClient;
 use super::download::DownloadWriter;
@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 impl CompanionClient {
-    /// Unpacks an archive beneath a folder, from a stream that can't be read twice.
+    /// Unpacks an archive in a folder of the container, from a stream that cannot be read twice.
     pub(crate) async fn upload_archive(
         &self,
         path: &str,
@@ -32,11 +32,11 @@ impl CompanionClient {
         self.read_json(response).await
     }
 
-    /// Packs what is here, and unpacks it beneath a folder; when the connection is lost, goes on with
-    /// what has not arrived. `pack` opens it anew each time.
+    /// Packs local files, and unpacks them in a folder of the container; after a lost connection, sends only the part
+    /// that has not arrived. `pack` opens the archive again for each attempt.
     ///
     /// # Errors
-    /// Also when what has arrived is not here any more as it was.
+    /// Also when local files that have already been sent have changed.
     pub(crate) async fn upload_packed(
         &self,
         path: &str,
@@ -68,7 +68,7 @@ impl CompanionClient {
                 }
                 Ok(arrived) => (mark, left) = (arrived, left - 1),
                 Err(again) if is_lost(&again) => left -= 1,
-                // Nothing is known of it there any more.
+                // The companion no longer has the partial upload.
                 Err(again) if is_gone(&again) => return Err(error),
                 Err(again) => return Err(again),
             }
@@ -100,21 +100,21 @@ impl CompanionClient {
         self.read_json(response).await
     }
 
-    /// What is not whole there would stay for a while.
+    /// Removes a partial upload, which would otherwise stay for a while.
     async fn delete_partial_upload(&self, place: &str) {
-        // It may be gone, and so may the connection.
+        // The upload or the connection may be gone already.
         let _ = self
             .send_request(self.build_request(Method::DELETE, place, None::<&()>))
             .await;
     }
 
-    /// How far an archive has come.
+    /// The point from which an archive can resume.
     async fn fetch_resume_point(&self, place: &str) -> Result<ResumePoint> {
-        // Not `HEAD`, which can't say why it is refused.
+        // Not `HEAD`, whose response cannot state the reason of a refusal.
         let asked = self.send_request(self.build_request(Method::GET, place, None::<&()>));
         let response = match asked.await {
             Ok(response) => response,
-            // Nothing of it.
+            // Nothing has arrived.
             Err(error) if is_missing(&error) => return Ok(ResumePoint::default()),
             Err(error) => return Err(error),
         };
@@ -134,7 +134,7 @@ impl CompanionClient {
         }
     }
 
-    /// Brings an archive of a folder or a file, to somebody who takes it as it is.
+    /// Downloads an archive of a folder or a file, without unpacking it.
     pub(crate) async fn download_archive(
         &self,
         path: &str,
@@ -148,11 +148,11 @@ impl CompanionClient {
         }
     }
 
-    /// Brings an archive of a folder or a file, and unpacks it; when the connection is lost, goes on
-    /// behind what came.
+    /// Downloads an archive of a folder or a file, and unpacks it; after a lost connection, continues after the part
+    /// that has arrived.
     ///
     /// # Errors
-    /// Also when what came is not there any more as it was.
+    /// Also when files that have already arrived have changed in the container.
     pub(crate) async fn download_packed(
         &self,
         path: &str,
@@ -174,7 +174,7 @@ impl CompanionClient {
                 left
             };
             let Some(mark) = landing.resume_point(given).await else {
-                // It has ended, and knows why.
+                // The writer has ended, and reports the reason.
                 return Ok(());
             };
             response = loop {
@@ -187,7 +187,7 @@ impl CompanionClient {
                     Ok(response) => break response,
                     Err(error) if is_lost(&error) => {}
                     Err(error) if is_changed(&error) => return Err(changed_meanwhile()),
-                    // One that does not know how to go on.
+                    // This companion does not support resuming.
                     Err(error) if is_invalid(&error) => return Err(lost),
                     Err(error) => return Err(error),
                 }
@@ -214,7 +214,7 @@ fn changed_meanwhile() -> anyhow::Error {
     .into()
 }
 
-/// Whether what was sent before is not what it was: here, or there.
+/// Whether the part that was sent before has changed, on either side.
 fn is_changed(error: &anyhow::Error) -> bool {
     let is_here = matches!(error.downcast_ref(), Some(ArchiveError::Changed));
     is_here

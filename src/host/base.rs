@@ -1,5 +1,5 @@
-//! The images that bodies start from. The base is pulled, or made of Debian's packages where no registry answers. The
-//! published image of the Dockerfile's stage `ground` is pulled by its digest, and takes the place of that stage.
+//! The images that bodies start from. osctl pulls the base, or builds it from Debian packages when no registry answers.
+//! osctl pulls the published image of the Dockerfile stage `ground` by its digest, and uses it in place of that stage.
 
 use super::folders::Folders;
 use super::provision::{
@@ -17,15 +17,15 @@ use std::process::Stdio;
 use tokio::process::Command;
 use tokio_util::io::ReaderStream;
 
-/// The base under a name of our own, so as not to shadow the official one.
+/// The base under osctl's own name, so that it does not shadow the official image.
 const BOOTSTRAPPED_IMAGE: &str = "osctl-base:trixie";
 
 const DEBIAN_SUITE: &str = "trixie";
 const BOOTSTRAP_PACKAGES: &[&str] = &["debootstrap", "debian-archive-keyring"];
-/// With it every package of the base image is checked.
+/// The keyring that verifies every package of the base image.
 const DEBIAN_KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
 
-/// The image to start from, where the engine has it already.
+/// The image to start from, if the engine already has it.
 ///
 /// # Errors
 /// When the engine does not answer.
@@ -38,10 +38,10 @@ pub(crate) async fn known_base(docker: &Docker, wanted: &str) -> Result<Option<S
     Ok(made.then(|| BOOTSTRAPPED_IMAGE.into()))
 }
 
-/// The image to start from: the configured one, pulled if need be, else one made here.
+/// The image to start from: the configured one, pulled if missing, otherwise one built here.
 ///
 /// # Errors
-/// When it can be neither pulled nor made.
+/// When osctl can neither pull nor build it.
 pub(crate) async fn base_image(
     docker: &Docker,
     wanted: &str,
@@ -74,7 +74,8 @@ pub(crate) async fn base_image(
     Ok(BOOTSTRAPPED_IMAGE.into())
 }
 
-/// Pulls the published image `NAME@sha256:…`, unless it is there. `false` where it can't be had: a warning says why.
+/// Pulls the published image `NAME@sha256:…`, unless the engine has it. Returns `false` if the image is not available,
+/// and warns with the reason.
 ///
 /// # Errors
 /// When the engine does not answer.
@@ -102,13 +103,13 @@ pub(crate) async fn pull_published_image(
     Ok(true)
 }
 
-/// Held by builds, which need images that no container and no other image uses yet.
+/// Lock of builds, which need images that no container and no other image uses yet.
 const IMAGES_LOCK: &str = "images.lock";
 
-/// Keeps the images that a build needs until it is dropped.
+/// Prevents the removal of images that a build needs, until the lock is dropped.
 ///
 /// # Errors
-/// When the folder of temporary files can't be written.
+/// When the folder of temporary files cannot be written.
 pub(crate) async fn hold_images(
     folders: &Folders,
     progress: &dyn EngineProgress,
@@ -116,15 +117,15 @@ pub(crate) async fn hold_images(
     ProcessLock::take_shared(&folders.temporary(), IMAGES_LOCK, progress).await
 }
 
-/// Held while unused images are removed; nothing while an image is built.
+/// The lock for removing unused images; `None` while an image is built.
 ///
 /// # Errors
-/// When the folder of temporary files can't be written.
+/// When the folder of temporary files cannot be written.
 pub(crate) fn images_to_remove(folders: &Folders) -> Result<Option<ProcessLock>> {
     ProcessLock::try_take(&folders.temporary(), IMAGES_LOCK)
 }
 
-/// Removes the published images that were pulled for images that are gone, but `kept`; while an image is built, none.
+/// Removes pulled published images that no remaining image uses, except `kept`. Removes none while an image is built.
 ///
 /// # Errors
 /// When the engine does not answer.
@@ -163,7 +164,7 @@ async fn bootstrap_base_image(
     }
     let temporary = folders.temporary();
     let _turn = ProcessLock::take(&temporary, "base.lock", progress).await?;
-    // Another instance may just have made it.
+    // Another instance may have built it while this one waited for the lock.
     if docker.find_image(BOOTSTRAPPED_IMAGE).await?.is_some() {
         return Ok(());
     }
@@ -187,7 +188,7 @@ async fn bootstrap_base_image(
         .kill_on_drop(true);
     let mut tar = tar.spawn().context("starting `tar`")?;
     let archive = ReaderStream::with_capacity(tar.stdout.take().context("a pipe")?, 1 << 20);
-    // A read error ends the archive early, which the engine and tar's exit code both tell.
+    // A read error ends the archive early; the engine and the exit code of tar both report it.
     let archive = archive
         .take_while(|chunk| ready(chunk.is_ok()))
         .filter_map(|chunk| ready(chunk.ok()));
@@ -196,16 +197,16 @@ async fn bootstrap_base_image(
     Ok(())
 }
 
-/// A root folder in the making; what an interrupted debootstrap leaves mounted goes with it.
+/// The root folder of a base image being built. Dropping it also unmounts what an interrupted debootstrap left mounted.
 #[derive(Debug)]
 struct BootstrapRoot {
     folder: Option<tempfile::TempDir>,
 }
 
 impl BootstrapRoot {
-    /// For whoever has the turn: others' are removed.
+    /// Creates the folder, and removes all others: the caller holds the lock.
     fn new(temporary: &Path) -> Result<Self> {
-        // What an `up` that was killed left behind.
+        // Folders that a killed `up` left.
         if let Ok(entries) = fs::read_dir(temporary) {
             for entry in entries
                 .flatten()
@@ -228,7 +229,7 @@ impl BootstrapRoot {
         self.folder.as_ref().map_or(Path::new(""), |f| f.path())
     }
 
-    /// Without what an image has no use for, and with the sources of security updates.
+    /// Removes the files that an image does not need, and adds the sources of security updates.
     fn slim(&self) -> Result<()> {
         for beneath in [
             "var/cache/apt/archives",
@@ -268,7 +269,7 @@ impl Drop for BootstrapRoot {
     }
 }
 
-/// Removes a root folder, never what is mounted beneath it.
+/// Removes a root folder, but never a file system that is mounted in it.
 fn remove_root_folder(root: &Path) {
     for mounted in ["proc", "sys", "dev/pts", "dev"] {
         let at = root.join(mounted);
@@ -298,7 +299,7 @@ fn empty_folder(folder: &Path) -> Result<()> {
     };
     for entry in entries {
         let path = entry?.path();
-        // The licences of what is inside stay with it.
+        // Keep the licences of the included packages.
         let licence = path.join("copyright");
         if path.is_symlink() || !path.is_dir() {
             fs::remove_file(&path)?;

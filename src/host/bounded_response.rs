@@ -1,22 +1,22 @@
-//! Answers of the companion, read within bounds. The agent can replace the companion, and an answer without an end
-//! must not take the memory of the host.
+//! Bounded reads of the companion's responses. The agent can replace the companion, and an endless response must not
+//! exhaust the memory of the host.
 //!
-//! Nothing else of `host/` reads a body: what is streamed to a file or a terminal passes piece by piece.
+//! No other module of `host/` reads a whole body: data streamed to a file or a terminal passes chunk by chunk.
 
 use crate::protocol::sse::{SseEvent, SseParser};
 use bytes::{Bytes, BytesMut};
 use reqwest::Response;
 use std::io::BufRead;
 
-/// Of one JSON document, one line of a stream, and one event.
+/// Limit of one JSON document, one line of a stream, and one event.
 pub(super) const MAX_JSON_BYTES: usize = 64 << 20;
-/// Memory that the values of one document take beside its texts.
+/// Limit of the memory that the values of one document take besides its text.
 const MAX_VALUES_BYTES: usize = 96 << 20;
-/// A document of this size is below [`MAX_VALUES_BYTES`] whatever its values are: they take at most 166 times its text.
+/// A document of this size stays below [`MAX_VALUES_BYTES`] with any values: they take at most 166 times its text.
 const UNCHECKED_JSON_BYTES: usize = 256 << 10;
 pub(super) const MAX_SCREENSHOT_BYTES: usize = 256 << 20;
 
-/// Why an answer is not whole.
+/// Why a response is incomplete.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ReadFailure {
     #[error("the answer is longer than {0} bytes")]
@@ -39,10 +39,10 @@ pub(super) async fn read_body(mut response: Response, limit: usize) -> Result<By
     Ok(body.freeze())
 }
 
-/// Checks that the values of a document fit in memory: `{"":0}` takes a hundred times what its text does.
+/// Checks that the values of a document fit in memory: `{"":0}` takes a hundred times the size of its text.
 ///
 /// # Errors
-/// When they may take more than [`MAX_VALUES_BYTES`].
+/// When the values may take more than [`MAX_VALUES_BYTES`].
 pub(super) fn check_values(document: &[u8]) -> Result<(), ReadFailure> {
     if document.len() <= UNCHECKED_JSON_BYTES {
         return Ok(());
@@ -53,7 +53,7 @@ pub(super) fn check_values(document: &[u8]) -> Result<(), ReadFailure> {
     }
 }
 
-/// Memory that the values of a document may take, in bytes.
+/// Estimate of the memory for a document's values, in bytes.
 fn estimate_value_bytes(document: &[u8]) -> usize {
     let (mut held, mut is_text, mut is_escaped) = (0, false, false);
     for (at, byte) in document.iter().enumerate() {
@@ -63,7 +63,7 @@ fn estimate_value_bytes(document: &[u8]) -> usize {
             continue;
         }
         held += match byte {
-            // A node of a map, the room of a list, a value with its key. An empty map has no node.
+            // The cost of a map node, the capacity of a list, or a value with its key. An empty map has no node.
             b'{' if document.get(at + 1) != Some(&b'}') => 640,
             b'{' | b'[' => 160,
             b',' => 64,
@@ -77,16 +77,16 @@ fn estimate_value_bytes(document: &[u8]) -> usize {
     held
 }
 
-/// Lines of a body that come in pieces.
+/// Splits a body that arrives in chunks into lines.
 #[derive(Debug, Default)]
 pub(super) struct ResponseLines {
     unread: BytesMut,
-    /// Bytes at the beginning of `unread` that hold no line's end.
+    /// Bytes at the start of `unread` without a line end.
     searched: usize,
 }
 
 impl ResponseLines {
-    /// The next whole line with its end.
+    /// The next complete line, including its line end.
     pub(super) fn next(&mut self) -> Option<BytesMut> {
         match line_length(&self.unread[self.searched..]) {
             Some(length) => {
@@ -101,10 +101,10 @@ impl ResponseLines {
         }
     }
 
-    /// Adds a piece behind the last whole line.
+    /// Appends a chunk.
     ///
     /// # Errors
-    /// When the line is longer than [`MAX_JSON_BYTES`].
+    /// When a line is longer than [`MAX_JSON_BYTES`].
     pub(super) fn push(&mut self, piece: &[u8]) -> Result<(), ReadFailure> {
         if self.unread.len() > MAX_JSON_BYTES {
             return Err(ReadFailure::TooLong(MAX_JSON_BYTES));
@@ -113,17 +113,17 @@ impl ResponseLines {
         Ok(())
     }
 
-    /// Forgets a line that is not whole.
+    /// Discards an incomplete line.
     pub(super) fn clear(&mut self) {
         self.unread.clear();
         self.searched = 0;
     }
 }
 
-/// The bytes of the first line, its end included, when that is there.
+/// The length of the first line including its line end, if the line is complete.
 fn line_length(mut bytes: &[u8]) -> Option<usize> {
     let all = bytes;
-    // It looks at many bytes at once, and events are long.
+    // `skip_until` scans many bytes at once, and events are long.
     let length = bytes.skip_until(b'\n').ok()?;
     all[..length].ends_with(b"\n").then_some(length)
 }
@@ -133,7 +133,7 @@ fn line_length(mut bytes: &[u8]) -> Option<usize> {
 pub(super) struct EventStream {
     response: Response,
     events: SseParser,
-    /// Bytes since the last whole event.
+    /// Bytes since the last complete event.
     unread: usize,
 }
 
@@ -146,7 +146,7 @@ impl EventStream {
         }
     }
 
-    /// Events that have become whole, perhaps none. Nothing at the end of the stream, also where that was cut.
+    /// Events that are now complete, possibly none. `None` at the end of the stream, also if it was cut.
     ///
     /// # Errors
     /// When an event is longer than [`MAX_JSON_BYTES`].
@@ -180,7 +180,7 @@ mod tests {
     use std::sync::Arc;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
-    /// An answer without an end, and how many bytes of it were taken.
+    /// An endless response, and the number of bytes that were read from it.
     fn endless() -> (Response, Arc<AtomicUsize>) {
         let taken = Arc::new(AtomicUsize::new(0));
         let count = Arc::clone(&taken);

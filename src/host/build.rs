@@ -1,4 +1,4 @@
-//! The image `os` of an instance, built exactly when what it is made of has changed.
+//! The image `os` of an instance, built only when its inputs have changed.
 
 use super::folders::Folders;
 use super::instance::{INSTANCE_LABEL, Instance};
@@ -30,12 +30,12 @@ pub(crate) struct BuiltImage {
     pub(crate) note: Option<String>,
 }
 
-/// What the image of this project would be made of.
+/// The recipe of this project's image.
 ///
 /// # Errors
-/// When the body or the companion binary can't be used.
+/// When the body or the companion binary is not usable.
 pub(crate) fn load_recipe(docker: &Docker, config: &Config, project: &Path) -> Result<ImageRecipe> {
-    // What the keeper would refuse later is refused at once.
+    // Apply the keeper's limits now, so that the keeper does not refuse the body later.
     let body = Body::of_project_within(
         project,
         &config.body,
@@ -50,7 +50,7 @@ pub(crate) fn load_recipe(docker: &Docker, config: &Config, project: &Path) -> R
     })
 }
 
-/// The build arguments that shape the image.
+/// The build arguments that affect the image.
 pub(crate) fn build_arguments(config: &Config) -> BTreeMap<String, String> {
     let switch = |name: &str, is_on| (name.to_owned(), u8::from(is_on).to_string());
     let ground = config.published_image().unwrap_or(GROUND_STAGE);
@@ -62,12 +62,12 @@ pub(crate) fn build_arguments(config: &Config) -> BTreeMap<String, String> {
     ])
 }
 
-/// Whether the person wants no BuildKit, as the Docker client reads it.
+/// Whether the person has disabled BuildKit, with the variable that the Docker client reads.
 pub(crate) fn is_classic() -> bool {
     env::var("DOCKER_BUILDKIT").is_ok_and(|v| v == "0")
 }
 
-/// Whether images are built with BuildKit: the engine has it, and the person does not refuse it.
+/// Whether images are built with BuildKit: the engine has it, and the person has not disabled it.
 pub(super) fn uses_buildkit(docker: &Docker) -> bool {
     docker.has_buildkit() && !is_classic()
 }
@@ -75,7 +75,7 @@ pub(super) fn uses_buildkit(docker: &Docker) -> bool {
 /// Builds the image when its digest differs from the recipe's, or when `force`d.
 ///
 /// # Errors
-/// When the base can't be had or the build fails.
+/// When the base is not available or the build fails.
 pub(crate) async fn ensure_image(
     docker: &Docker,
     config: &Config,
@@ -131,7 +131,7 @@ pub(crate) async fn ensure_image(
         published = None;
     }
     let base = match published {
-        // A stage of its own may still begin with the base.
+        // Another stage of the Dockerfile may still use the base.
         Some(_) => base::known_base(docker, &config.base).await?,
         None => {
             let ImageBuildOptions {
@@ -144,11 +144,11 @@ pub(crate) async fn ensure_image(
     };
     let mut args = recipe.args.clone();
     args.extend(base.map(|base| ("BASE".into(), base)));
-    // Proxies are needed to build and are no part of the image.
+    // The build needs proxies, which are not part of the image.
     args.extend(options.proxies.clone());
     progress.step("building the image");
-    // Instances with the same body have images of their own: each removes its own names, and the image goes with
-    // the last one, although another instance may need it without a name.
+    // Each instance has its own image, also with the same body: each removes only its own names. With a shared image,
+    // removing the last name would remove an image that another instance still needs without a name.
     let mut labels = recipe.labels();
     labels.insert(IMAGE_LABEL.into(), instance.name.clone());
     set_ground(published, &mut args, &mut labels);
@@ -181,8 +181,8 @@ pub(crate) async fn ensure_image(
     })
 }
 
-/// Waits until a build leaves too little of this machine, and says so. Of the engine's machine only the engine on this
-/// one is known.
+/// Waits until a build leaves too little disk space, memory or processes on this machine, and returns the error. Never
+/// returns if the engine is on another machine, whose resources are unknown.
 #[cfg(target_os = "linux")]
 async fn watch_build_resources(docker: &Docker) -> anyhow::Error {
     use crate::image::resource_watch;
@@ -202,13 +202,12 @@ async fn watch_build_resources(_docker: &Docker) -> anyhow::Error {
     std::future::pending().await
 }
 
-/// What the caches and the steps of an instance's builds are known by.
+/// The label value of the caches and steps of an instance's builds.
 fn build_scope(instance: &Instance) -> String {
     format!("{BUILD_MARK}{}", instance.name)
 }
 
-/// The Dockerfile under the keeper's rules, which are for whoever builds it: an agent may have written
-/// it.
+/// Checks the Dockerfile by the keeper's rules, which also apply here because an agent may have written it.
 fn check_dockerfile(
     body: &Body,
     instance: &Instance,
@@ -221,7 +220,7 @@ fn check_dockerfile(
     })
 }
 
-/// The image that a rollback has brought back, and that stays until a run of evolving succeeds.
+/// The image that a rollback has restored, and that stays until an evolve run succeeds.
 ///
 /// # Errors
 /// When the engine does not answer.
@@ -248,12 +247,12 @@ pub(crate) async fn forget_rollback(docker: &Docker, instance: &Instance) -> Res
     }
 }
 
-/// Whether the image is made of that.
+/// Whether the image was built from the recipe.
 pub(crate) fn is_of(image: &EngineImage, recipe: &ImageRecipe) -> bool {
     image.labels.get(IMAGE_DIGEST_LABEL) == Some(&recipe.digest())
 }
 
-/// Removes the instance's images, those that are osctl's.
+/// Removes the instance's images that osctl built.
 ///
 /// # Errors
 /// When the engine does not answer.
@@ -275,8 +274,8 @@ pub(crate) async fn remove_instance_images(
     base::remove_unused_grounds(docker, folders, None).await
 }
 
-/// Removes the containers of steps that the classic builder has left when its engine was killed. Each runs from an
-/// image without a name; what a person starts runs from one that has a name.
+/// Removes the step containers that the classic builder left when its engine was killed. A step runs from an image
+/// without a name; a container that a person starts runs from a named image.
 async fn remove_step_containers(docker: &Docker, instance: &Instance) -> Result<()> {
     let label = format!("{BUILD_LABEL}={}", build_scope(instance));
     for name in docker.list_labelled_containers(&label).await? {
@@ -293,8 +292,7 @@ async fn remove_step_containers(docker: &Docker, instance: &Instance) -> Result<
     Ok(())
 }
 
-/// Removes what has lost its name or never had one. An image that another one was made of is found only when that
-/// one is gone.
+/// Removes the instance's images without a name. A parent image is listed only after its child image is removed.
 async fn remove_all_nameless(docker: &Docker, instance: &Instance) -> Result<()> {
     let scope = build_scope(instance);
     let is_ours = |image: &EngineImage| {
@@ -311,13 +309,13 @@ async fn remove_all_nameless(docker: &Docker, instance: &Instance) -> Result<()>
         }
         for id in left {
             docker.remove_nameless_image(&id).await?;
-            // One that another container needs stays.
+            // An image that a container uses stays.
             tried.insert(id);
         }
     }
 }
 
-/// Whether the engine has an image of the instance, whole or not.
+/// Whether the engine has an image of the instance, complete or not.
 ///
 /// # Errors
 /// When the engine does not answer.
@@ -331,7 +329,7 @@ pub(crate) async fn has_images(docker: &Docker, instance: &Instance) -> Result<b
     Ok(false)
 }
 
-/// Removes an image that nobody can name any more; a container that still runs it keeps it.
+/// Removes an image that has no name; a container that still runs it keeps it.
 ///
 /// # Errors
 /// When the engine does not answer.
@@ -342,14 +340,14 @@ pub(crate) async fn remove_nameless(docker: &Docker, id: &str) -> Result<()> {
     }
 }
 
-/// How to build.
+/// The options of a build.
 #[derive(Clone, Copy)]
 pub(crate) struct ImageBuildOptions<'a> {
     pub(crate) folders: &'a Folders,
-    /// Whether missing packages of the host may be installed.
+    /// Whether osctl may install missing packages of the host.
     pub(crate) may_install: InstallConsent<'a>,
-    /// Build even when nothing changed.
+    /// Build even if nothing changed.
     pub(crate) force: bool,
-    /// The proxies that the steps are given.
+    /// The proxies for the build steps.
     pub(crate) proxies: &'a BTreeMap<String, String>,
 }

@@ -1,7 +1,7 @@
 //! The companion's API as methods.
 //!
-//! Every answer states the protocol it speaks, so a call is one round trip and still never
-//! misreads a companion of another version.
+//! Every response states its protocol version, so a call takes one round trip and never misreads a companion of another
+//! version.
 
 mod failure;
 
@@ -43,13 +43,13 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The companion's ports within the container: its own, and the hub's.
+/// The ports inside the container: the companion's own, and the hub's.
 const COMPANION_PORTS: [u16; 2] = [8080, 8765];
 
-/// One event per line.
+/// Content type with one event per line.
 const CLIENT_NDJSON_TYPE: &str = "application/x-ndjson";
 
-/// How often an interrupt is tried, and after which pauses.
+/// How often an interrupt is tried, and the delay between attempts.
 const MAX_CLIENT_INTERRUPT_ATTEMPTS: u32 = 5;
 const CLIENT_INTERRUPT_DELAY: Duration = Duration::from_millis(500);
 
@@ -58,22 +58,22 @@ pub(crate) struct CompanionClient {
     http: reqwest::Client,
     container: String,
     address: String,
-    /// Where the hub of MCP servers is.
+    /// The address of the hub of MCP servers.
     hub: String,
-    /// Where a browser opens its pages, and where one does that does not know that name.
+    /// The address of web pages by name; `published` is the address for browsers that cannot resolve the name.
     pages: String,
     published: String,
     token: String,
     up: String,
-    /// The way there, where the engine is on another machine.
+    /// The tunnel, if the engine is on another machine.
     tunnel: Option<Arc<Tunnel>>,
 }
 
 impl CompanionClient {
-    /// A client of the instance; nothing is sent yet.
+    /// A client of the instance; sends nothing yet.
     ///
     /// # Errors
-    /// When the instance was never up.
+    /// When `up` never ran for the instance.
     pub(crate) fn new(instance: &Instance, record: &InstanceRecord, bind: IpAddr) -> Result<Self> {
         let token = instance
             .read_token()?
@@ -89,15 +89,15 @@ impl CompanionClient {
                 (Some(Arc::new(tunnel)), kernel, hub)
             }
         };
-        // The address is this machine's own: no proxy, no TLS, no certificates to load. No route of the
-        // protocol redirects; a companion that was replaced could lead this client to services of the host.
+        // The address is on this machine: no proxy, no TLS, no certificates to load. No route of the protocol
+        // redirects; a companion that was replaced could redirect this client to services of the host.
         let http = reqwest::Client::builder()
             .no_proxy()
             .redirect(Policy::none())
             .tls_certs_only(std::iter::empty())
             .tcp_nodelay(true);
         let http = match &tunnel {
-            // The listener is this process's own, and the engine carries each connection into the container.
+            // The listener belongs to this process, and the engine relays each connection into the container.
             Some(_) => http.connect_timeout(Duration::from_secs(5)),
             None => http.connector_layer(ProofLayer::new(&sha256_fingerprint(&token))),
         };
@@ -118,8 +118,8 @@ impl CompanionClient {
         })
     }
 
-    /// Begins a run and follows it. The request needs an id, by which the run is found again when
-    /// the connection is lost.
+    /// Starts a run and follows it. The request needs an id, by which the client finds the run again after a lost
+    /// connection.
     pub(crate) async fn execute(&self, request: &Execute) -> Result<ClientRunEvents> {
         let response = self.build_request(Method::POST, "/exec", Some(request));
         let response = self
@@ -129,7 +129,7 @@ impl CompanionClient {
         Ok(ClientRunEvents::new(self.clone(), path, 0, response))
     }
 
-    /// Begins a command of the shell and follows it. The request needs an id, too.
+    /// Starts a shell command and follows it. The request needs an id, too.
     pub(crate) async fn execute_shell(
         &self,
         command: &Command,
@@ -142,24 +142,24 @@ impl CompanionClient {
         Ok(ClientRunEvents::new(self.clone(), path, 0, response))
     }
 
-    /// Where the session's next command starts.
+    /// The folder in which the session's next command starts.
     pub(crate) async fn shell_location(&self, session: &str) -> Result<Located> {
         let session = percent_encode(session.as_bytes());
         self.get(&format!("/shell?session={session}")).await
     }
 
-    /// Begins a command of the shell and does not wait for it.
+    /// Starts a shell command and does not wait for it.
     pub(crate) async fn begin_shell(&self, command: &Command) -> Result<ShellReply> {
         self.call(Method::POST, "/shell", Some(command)).await
     }
 
-    /// Interrupts a command of the shell.
+    /// Interrupts a shell command.
     pub(crate) async fn interrupt_shell(&self, id: &str) -> Result<ShellReply> {
         self.call(Method::DELETE, &format!("/shell/{id}"), None::<&()>)
             .await
     }
 
-    /// Follows a command of the shell from event number `from` on.
+    /// Follows a shell command from event number `from`.
     pub(crate) async fn follow_shell(
         &self,
         id: &str,
@@ -174,7 +174,7 @@ impl CompanionClient {
         self.get("/shell/runs").await
     }
 
-    /// Sends what a command reads, until it needs no more.
+    /// Sends the standard input of a command, until the command needs no more.
     pub(crate) async fn send_stdin<S>(&self, id: &str, bytes: S) -> Result<()>
     where
         S: futures_util::Stream<Item = std::io::Result<Bytes>> + Send + 'static,
@@ -185,19 +185,19 @@ impl CompanionClient {
         self.send_request(request).await.map(drop)
     }
 
-    /// Begins a run and does not wait for it.
+    /// Starts a run and does not wait for it.
     pub(crate) async fn begin_run(&self, request: &Execute) -> Result<ExecReply> {
         self.call(Method::POST, "/exec", Some(request)).await
     }
 
-    /// Follows a run from event number `from` on.
+    /// Follows a run from event number `from`.
     pub(crate) async fn follow_run(&self, id: &str, from: u64) -> Result<ClientRunEvents> {
         let path = format!("/exec/{id}");
         let response = self.open_events(&path, from).await?;
         Ok(ClientRunEvents::new(self.clone(), path, from, response))
     }
 
-    /// A run's events from number `from` on, as they come.
+    /// A run's events from number `from`, as they arrive.
     pub(super) async fn open_events(&self, path: &str, from: u64) -> Result<Response> {
         let path = format!("{path}?offset={from}");
         let request = self.build_request(Method::GET, &path, None::<&()>);
@@ -205,13 +205,13 @@ impl CompanionClient {
             .await
     }
 
-    /// Interrupts a run; the reply says what became of it.
+    /// Interrupts a run; the reply holds the result.
     pub(crate) async fn interrupt_run(&self, id: &str) -> Result<ExecReply> {
         self.call(Method::DELETE, &format!("/exec/{id}"), None::<&()>)
             .await
     }
 
-    /// Interrupts a run that may not have been heard of yet: that is tried a few times.
+    /// Interrupts a run that the companion may not know yet, with a few attempts.
     pub(crate) async fn interrupt_begun(&self, id: &str) -> Result<ExecReply> {
         for _ in 1..MAX_CLIENT_INTERRUPT_ATTEMPTS {
             if let Ok(reply) = self.interrupt_run(id).await {
@@ -226,7 +226,7 @@ impl CompanionClient {
         self.get("/exec").await
     }
 
-    /// The runs of evolving.
+    /// The evolve runs.
     pub(crate) async fn evolve_runs(&self) -> Result<protocol::evolve::EvolveRuns> {
         self.get("/evolve/runs").await
     }
@@ -235,7 +235,7 @@ impl CompanionClient {
         self.of_session("/reset", session).await
     }
 
-    /// Interrupts whatever a session runs.
+    /// Interrupts the code that a session runs.
     pub(crate) async fn interrupt_session(&self, session: &str) -> Result<KernelReply> {
         self.of_session("/interrupt", session).await
     }
@@ -255,7 +255,7 @@ impl CompanionClient {
         self.get("/sessions").await
     }
 
-    /// A session of that name, made now unless it exists.
+    /// A session with this name, created if missing.
     pub(crate) async fn create_session(&self, name: Option<&str>) -> Result<SessionInfo> {
         let name = name.map(str::to_owned);
         self.call(Method::POST, "/sessions", Some(&Create { name }))
@@ -283,19 +283,19 @@ impl CompanionClient {
         self.get(&format!("/history?session={session}&n={n}")).await
     }
 
-    /// Freezes a kernel.
+    /// Checkpoints a kernel.
     pub(crate) async fn checkpoint(&self, request: &Checkpoint) -> Result<LongCall<Checkpointed>> {
         let response = self.post_streaming("/criu/checkpoint", request).await?;
         Ok(LongCall::new(self.clone(), response))
     }
 
-    /// Brings a frozen kernel back.
+    /// Restores a kernel from a checkpoint.
     pub(crate) async fn restore(&self, request: &Restore) -> Result<LongCall<CriuRestored>> {
         let response = self.post_streaming("/criu/restore", request).await?;
         Ok(LongCall::new(self.clone(), response))
     }
 
-    /// Whether kernels can be frozen there.
+    /// Whether the container can checkpoint kernels.
     pub(crate) async fn criu_status(&self) -> Result<CriuStatus> {
         self.get("/criu/status").await
     }
@@ -315,7 +315,7 @@ impl CompanionClient {
         self.get("/pty").await
     }
 
-    /// A connection that speaks frames from here on, and what the companion says of `key`.
+    /// Upgrades a connection to WebSocket frames; returns it with the companion's answer to `key`.
     pub(super) async fn upgrade_connection(
         &self,
         path: &str,
@@ -348,7 +348,7 @@ impl CompanionClient {
         Ok((upgraded, accepted))
     }
 
-    /// The services' readiness, whether all are ready or not.
+    /// The readiness of the services, also when some are not ready.
     pub(crate) async fn fetch_health(&self) -> Result<Health> {
         let request = self
             .build_request(Method::GET, "/health", None::<&()>)
@@ -364,17 +364,17 @@ impl CompanionClient {
         }
     }
 
-    /// Where a browser of the machine that its engine is on opens its pages.
+    /// The URL of web pages, for a browser on the engine's machine.
     pub(crate) fn pages_url(&self) -> &str {
         &self.pages
     }
 
-    /// The same by the address, at which browsers send cookies of other local applications, too.
+    /// The same URL with an address, to which browsers also send cookies of other local applications.
     pub(crate) fn published_url(&self) -> &str {
         &self.published
     }
 
-    /// The machine that its engine is on, unless that is this one.
+    /// The engine's machine, if it is not this one.
     pub(crate) fn engine_machine(&self) -> Option<&str> {
         self.tunnel
             .as_ref()
@@ -397,7 +397,7 @@ impl CompanionClient {
         self.call(Method::DELETE, path, None::<&()>).await
     }
 
-    /// Asks for something that is told of as it goes on.
+    /// Sends a request whose response is a progress stream.
     pub(super) async fn post_streaming(
         &self,
         path: &str,
@@ -420,25 +420,25 @@ impl CompanionClient {
         self.read_json(response).await
     }
 
-    /// An answer's document.
+    /// The JSON document of a response.
     pub(super) async fn read_json<T: DeserializeOwned>(&self, response: Response) -> Result<T> {
         let body = self.read_bounded(response, MAX_JSON_BYTES).await?;
         self.parse_json(&body)
     }
 
-    /// A document, a line or an event.
+    /// Parses a document, a line or an event.
     pub(super) fn parse_json<T: DeserializeOwned>(&self, text: &[u8]) -> Result<T> {
         check_values(text).map_err(|failure| self.read_error(&failure))?;
         serde_json::from_slice(text).map_err(|error| self.lost_error(error.to_string()))
     }
 
-    /// An answer of at most `limit` bytes.
+    /// A response body of at most `limit` bytes.
     pub(super) async fn read_bounded(&self, response: Response, limit: usize) -> Result<Bytes> {
         let body = read_body(response, limit).await;
         body.map_err(|failure| self.read_error(&failure))
     }
 
-    /// The head of an answer that is no refusal.
+    /// The head of a successful response; a refusal is an error.
     pub(super) async fn send_request(&self, request: RequestBuilder) -> Result<Response> {
         let response = request
             .send()

@@ -1,4 +1,4 @@
-//! What is stored of a session's objects, and how it comes to be.
+//! Calls that store, reload, list and remove the objects of sessions, over the companion's API.
 
 use super::client::CompanionClient;
 use super::long_call::LongCall;
@@ -10,7 +10,7 @@ use crate::protocol::cryo::{
 use crate::protocol::service::CompanionStatus;
 
 impl CompanionClient {
-    /// What the sessions hold, and what their variables were brought back from.
+    /// The contents of the sessions, and the sources from which their variables were restored.
     pub(crate) async fn fetch_status(&self) -> Result<CompanionStatus> {
         self.get("/status").await
     }
@@ -25,7 +25,7 @@ impl CompanionClient {
         Ok(LongCall::new(self.clone(), response))
     }
 
-    /// Has every session stored under its own name, or nothing, also by the stop that follows.
+    /// Stores every session under its own name, or none; the setting also applies to the stop that follows.
     pub(crate) async fn cryo_snapshot(
         &self,
         reason: StoreReason,

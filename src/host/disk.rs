@@ -1,16 +1,16 @@
-//! How much room there is for what osctl and its engine write.
+//! Free disk space for osctl and its engine.
 
 use std::path::Path;
 
-/// What building the image takes: itself, and the layers in the making.
+/// Space for building the image: the image itself, and intermediate layers.
 pub(crate) const IMAGE_DISK_BYTES: u64 = 3 << 30;
-/// What the state takes: figures, and a base image in the making.
+/// Space for the state: figures, and a base image being built.
 pub(crate) const STATE_DISK_BYTES: u64 = 1 << 30;
 
-/// Bytes that may still be written where the path is or will be; nothing when that can't be told.
+/// Bytes available on the file system of the path, which need not exist; `None` if unknown.
 #[cfg(unix)]
 pub(crate) fn free_disk_bytes(path: &Path) -> Option<u64> {
-    // The types of the fields are not the same on all systems.
+    // The types of the fields differ between systems.
     fn wide(number: impl Into<u64>) -> u64 {
         number.into()
     }
@@ -32,7 +32,7 @@ mod tests {
     #[test]
     fn what_does_not_exist_yet_has_the_room_of_where_it_will_be() {
         assert!(free_disk_bytes(Path::new("/nonexistent/folder")).is_some_and(|bytes| bytes > 0));
-        // Nothing can be written there.
+        // The file system accepts no writes.
         assert_eq!(free_disk_bytes(Path::new("/proc/self/nothing")), Some(0));
     }
 }

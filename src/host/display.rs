@@ -1,4 +1,4 @@
-//! The screen inside, over the companion's API.
+//! The screen of the container, over the companion's API.
 
 use super::bounded_response::MAX_SCREENSHOT_BYTES;
 use super::client::CompanionClient;
@@ -10,34 +10,34 @@ use crate::protocol::display::{
 use reqwest::Method;
 use reqwest::header::HeaderMap;
 
-/// What a link to the desktop begins with, before its code.
+/// The path of a link to the desktop, before its code.
 const DESKTOP_LINK_PREFIX: &str = "/desktop/enter?code=";
 /// A code has 48 characters.
 const MAX_DESKTOP_CODE_BYTES: usize = 128;
 
-/// A picture, and what was told of it.
+/// A screenshot and its metadata.
 #[derive(Debug)]
 pub(crate) struct ScreenshotFile {
     pub(crate) file: Vec<u8>,
-    /// `WIDTHxHEIGHT`, of the picture and of the whole screen.
+    /// The sizes of the picture and of the whole screen, as `WIDTHxHEIGHT`.
     pub(crate) picture: String,
     pub(crate) screen: String,
     /// Milliseconds since 1970.
     pub(crate) taken: u64,
 }
 
-/// One link, with two names of the host.
+/// One link, with two host names.
 #[derive(Debug)]
 pub(crate) struct DesktopLink {
     pub(crate) url: String,
     /// For a browser that does not resolve `NAME.localhost`.
     pub(crate) by_address: String,
-    /// Seconds in which it must be opened.
+    /// Seconds until the link expires.
     pub(crate) expires: u64,
 }
 
 impl CompanionClient {
-    /// What is on the screen now, as PNG.
+    /// The current screen, as PNG.
     pub(crate) async fn take_screenshot(&self, query: &ScreenshotQuery) -> Result<ScreenshotFile> {
         let request = self.build_request(Method::GET, "/display/screenshot", None::<&()>);
         let response = self.send_request(request.query(query)).await?;
@@ -88,8 +88,8 @@ impl CompanionClient {
     }
 }
 
-/// The code of a link that the companion issued. Anything else could lead the browser elsewhere: behind an address,
-/// `@evil.example/` is another host.
+/// The code of a link that the companion issued. Other texts could lead the browser to another host: appended to an
+/// address, `@evil.example/` is another host.
 fn code_of(path: &str) -> Option<&str> {
     let code = path.strip_prefix(DESKTOP_LINK_PREFIX)?;
     let is_hex = |c: u8| matches!(c, b'0'..=b'9' | b'a'..=b'f');

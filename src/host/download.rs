@@ -1,9 +1,9 @@
-//! Where files from inside land on this machine.
+//! Writes files from the container to this machine.
 //!
-//! A thread of its own writes, as the pieces come: beside the place, synced, renamed. What lands is
-//! not trusted: nothing is written outside of the folder that the person named, no link is followed
-//! there, no file runs with its owner's rights unless asked, and who owns it is the caller. A landing
-//! that is dropped leaves what was there before, and nothing else.
+//! A dedicated thread writes the chunks as they arrive: to a temporary file beside the destination, which is synced and
+//! renamed. The contents are untrusted. The writer writes nothing outside the folder that the person named, follows no
+//! link in that folder, and removes the set-user-ID and set-group-ID bits unless asked to keep them. The caller owns
+//! the files. A download that is dropped leaves only the files that existed before.
 
 use super::path_resolver::ResolvedName;
 use crate::archive::{
@@ -19,17 +19,17 @@ use std::path::Path;
 use std::thread::{self, JoinHandle};
 use tokio::sync::{oneshot, watch};
 
-/// What is written while the landing goes on.
+/// The destination of a download, written by a thread while data arrives.
 #[derive(Debug)]
 pub(crate) struct DownloadWriter {
     feed: Option<ChunkSender>,
     outcome: Option<oneshot::Receiver<Result<UnpackTotals>>>,
     thread: Option<JoinHandle<()>>,
-    /// How far an archive has been read.
+    /// The part of an archive that has been read.
     seen: Option<watch::Receiver<ReadProgress>>,
 }
 
-/// What to do with a file.
+/// The attributes to set on a file.
 #[derive(Debug)]
 pub(crate) struct DownloadAttributes {
     pub(crate) mode: u32,
@@ -37,7 +37,7 @@ pub(crate) struct DownloadAttributes {
 }
 
 impl DownloadWriter {
-    /// One file, from its bytes.
+    /// Writes one file, from its bytes.
     pub(crate) fn to_file(place: ResolvedName, settling: DownloadAttributes) -> Result<Self> {
         let ResolvedName {
             folder, name, path, ..
@@ -48,7 +48,7 @@ impl DownloadWriter {
                 .and_then(|bytes| folder.rename(&beside, &name).map(|()| bytes))
                 .and_then(|bytes| folder.sync().map(|()| bytes));
             let bytes = written.map_err(|error| {
-                // Perhaps it was never made.
+                // The temporary file may not exist.
                 let _ = folder.remove(&beside);
                 write_error(&path, error)
             })?;
@@ -61,7 +61,7 @@ impl DownloadWriter {
         }))
     }
 
-    /// One file with holes, from an archive of it alone.
+    /// Writes one file with holes, from an archive of this file alone.
     pub(crate) fn to_sparse_file(place: ResolvedName, keep_setid: bool) -> Result<Self> {
         let policy = UnpackPolicy {
             keep_setid,
@@ -72,8 +72,8 @@ impl DownloadWriter {
         Ok(Self::unpack_into(place.folder, policy))
     }
 
-    /// Everything of an archive, into a folder. `owns_root`: the folder is new, and gets the rights and the
-    /// time that the archive says.
+    /// Writes the contents of an archive into a folder. `owns_root`: the folder is new, and gets the permissions and
+    /// the time from the archive.
     pub(crate) fn to_folder(folder: Folder, owns_root: bool, keep_setid: bool) -> Result<Self> {
         let policy = UnpackPolicy {
             keep_setid,
@@ -84,8 +84,8 @@ impl DownloadWriter {
         Ok(Self::unpack_into(folder, policy))
     }
 
-    /// Bytes to somebody who takes them as they are. One who takes none is not waited for when it is
-    /// dropped: nothing has to be put right then.
+    /// Passes bytes to a writer unchanged. Dropping the download does not wait for a writer that blocks: there is
+    /// nothing to clean up.
     pub(crate) fn to_stream(mut to: impl Write + Send + 'static) -> Self {
         let mut landing = Self::spawn_with_inlet(move |mut inlet| {
             let mut bytes = 0;
@@ -96,7 +96,7 @@ impl DownloadWriter {
                     false => to.write_all(&piece),
                 };
                 match written {
-                    // A closed pipe is the reader's choice.
+                    // The reader has closed the pipe on purpose.
                     Err(error) if error.kind() == io::ErrorKind::BrokenPipe => break,
                     written => written?,
                 }
@@ -138,7 +138,7 @@ impl DownloadWriter {
     ) -> Self {
         let (tell, outcome) = oneshot::channel();
         let thread = thread::spawn(move || {
-            // Nobody listens any more when the landing was dropped.
+            // There is no receiver if the download was dropped.
             let _ = tell.send(write());
         });
         Self {
@@ -149,14 +149,15 @@ impl DownloadWriter {
         }
     }
 
-    /// Where the pieces go.
+    /// The sender for the chunks.
     pub(crate) fn feed(&self) -> Result<&ChunkSender> {
         self.feed
             .as_ref()
             .ok_or_else(|| anyhow::anyhow!("the landing has ended"))
     }
 
-    /// Where an archive goes on of which so many bytes were given; nothing when it has ended.
+    /// The point from which to resume an archive of which `given` bytes were passed on; `None` when the writer has
+    /// ended.
     pub(crate) async fn resume_point(&self, given: u64) -> Option<ResumePoint> {
         let mut seen = self.seen.clone()?;
         let seen = seen
@@ -165,8 +166,8 @@ impl DownloadWriter {
         seen.ok()?.resume_point(given)
     }
 
-    /// Waits until all of it is in its place. `brought` is how the way here ended; what went wrong
-    /// here comes first, because it is the reason.
+    /// Waits until everything is in place. `brought` is the result of the transfer. An error of the writer takes
+    /// precedence, because it is the cause.
     pub(crate) async fn finish(mut self, brought: Result<()>) -> Result<UnpackTotals> {
         match (self.feed.take(), &brought) {
             (Some(feed), Ok(())) => feed.finish().await,
@@ -187,7 +188,7 @@ impl DownloadWriter {
 
 impl Drop for DownloadWriter {
     fn drop(&mut self) {
-        // Without more pieces it removes what is not whole, and ends.
+        // Without more chunks, the thread removes the incomplete files and ends.
         self.feed.take();
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
@@ -218,7 +219,7 @@ fn write_download(
     Ok(bytes)
 }
 
-/// The error for the user when nothing can be written at a path.
+/// The error when nothing can be written at a path.
 pub(crate) fn write_error(path: &Path, error: io::Error) -> anyhow::Error {
     use io::ErrorKind::{QuotaExceeded, StorageFull, UnexpectedEof};
     let path = path.display();
@@ -236,7 +237,7 @@ pub(crate) fn write_error(path: &Path, error: io::Error) -> anyhow::Error {
     }
 }
 
-/// The pieces stopped coming; whoever brought them knows why.
+/// The error when the chunks end early; the sender reports the reason.
 fn stream_read_error(error: io::Error) -> anyhow::Error {
     anyhow::Error::new(error)
 }
@@ -265,7 +266,7 @@ mod tests {
     use std::io::{self, Write};
     use std::sync::mpsc;
 
-    /// Somebody who takes nothing until they are told to.
+    /// A writer that blocks until the test releases it.
     struct Slow {
         begun: mpsc::Sender<()>,
         go_on: mpsc::Receiver<()>,
@@ -290,7 +291,7 @@ mod tests {
         let landing = DownloadWriter::to_stream(Slow { begun, go_on });
         assert!(landing.feed().unwrap().send_chunk("bytes".into()).await);
         begins.recv().unwrap();
-        // It hangs here when it waits.
+        // If `drop` waits, the test hangs here.
         drop(landing);
         release.send(()).unwrap();
     }

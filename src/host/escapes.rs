@@ -1,27 +1,27 @@
-//! Versions of an engine and its parts with known ways out of a container or a build.
+//! Versions of an engine and its parts with known escapes from a container or a build.
 
 use std::collections::BTreeMap;
 
-/// A version, as far as numbers go: `1.1.5+ds1` is 1.1.5.
+/// The numeric part of a version: `1.1.5+ds1` is 1.1.5.
 type EngineVersion = [u64; 3];
 
-/// From runc 1.1.12 on, no container and no command begins in a folder of the host (CVE-2024-21626). Each older one has
-/// the open masks, too.
+/// Since runc 1.1.12, no container and no command starts in a folder of the host (CVE-2024-21626). Every older version
+/// also has the mask vulnerabilities below.
 const FIXED_RUNC: EngineVersion = [1, 1, 12];
-/// From these on, runc checks what it masks and where it writes (CVE-2025-31133, 52565, 52881), each in its own line of
-/// versions.
+/// Since these versions, runc checks masked paths and the targets of its writes (CVE-2025-31133, 52565, 52881), each in
+/// its own release line.
 const FIXED_RUNC_MASKS: [EngineVersion; 2] = [[1, 2, 8], [1, 3, 3]];
-/// From this candidate of 1.4.0 on, too.
+/// The first candidate of 1.4.0 with the same fix.
 const FIXED_RUNC_CANDIDATE: u64 = 3;
-/// From these Docker Engines on, BuildKit confines the mounts of a build (CVE-2024-23651, 23652, 23653).
+/// Since these Docker Engine versions, BuildKit confines the mounts of a build (CVE-2024-23651, 23652, 23653).
 const FIXED_ENGINE_24: EngineVersion = [24, 0, 9];
 const FIXED_ENGINE_25: EngineVersion = [25, 0, 2];
 
-/// What to do about one.
+/// The hint for a known escape.
 pub(crate) const ENGINE_ESCAPE_FIX: &str = "update the engine; distributions backport fixes to older versions: \
      the changelog of the package names the CVE then";
 
-/// The known ways out, in words. Of parts that the engine does not name nothing is known.
+/// The known escapes, as sentences. Parts that the engine does not name are not checked.
 pub(crate) fn find_known_escapes(components: &BTreeMap<String, String>) -> Vec<String> {
     let mut found = Vec::new();
     let part = |name: &str| {
@@ -61,7 +61,7 @@ fn has_open_masks(text: &str, version: EngineVersion) -> bool {
     }
 }
 
-/// The number of a candidate, however it is written: `1.4.0-rc.2`, `1.4.0~rc2`.
+/// The number of a release candidate, written as `1.4.0-rc.2` or `1.4.0~rc2`.
 fn candidate_number(text: &str) -> Option<u64> {
     let (_, behind) = text.split_once("rc")?;
     let number = behind.trim_start_matches(|c: char| !c.is_ascii_alphanumeric());

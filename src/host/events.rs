@@ -1,5 +1,5 @@
-//! A run's events, read from a connection that may be lost: the run is then found again by its id,
-//! and goes on where it was left. Nothing is executed twice.
+//! A run's event stream over a connection that may be lost: the stream then finds the run by its id and resumes where
+//! it stopped. No code is executed twice.
 
 use super::bounded_response::ResponseLines;
 use super::client::CompanionClient;
@@ -10,22 +10,22 @@ use serde::de::DeserializeOwned;
 use std::marker::PhantomData;
 use std::time::Duration;
 
-/// How often and how long a lost run is looked for: a container that its engine starts again is back
-/// within a second or two.
+/// How often the client reconnects to a lost run, and the delay between attempts: a container that its engine restarts
+/// is back within one or two seconds.
 const MAX_RUN_RECONNECT_ATTEMPTS: u32 = 25;
-/// How often a run is found and its stream ends without an event.
+/// How often a run may be found again with a stream that ends without an event.
 const MAX_EMPTY_RUN_STREAMS: u32 = 50;
 const RUN_RECONNECT_DELAY: Duration = Duration::from_millis(200);
 
 #[derive(Debug)]
 pub(crate) struct ClientRunEvents<R = ExecReply> {
     client: CompanionClient,
-    /// Where the run is found.
+    /// The path of the run.
     path: String,
     next: u64,
     response: Response,
     lines: ResponseLines,
-    /// Connections in a row that brought no event.
+    /// Consecutive connections without an event.
     fruitless: u32,
     is_done: bool,
     reply: PhantomData<R>,
@@ -50,10 +50,10 @@ impl<R: DeserializeOwned> ClientRunEvents<R> {
         }
     }
 
-    /// The next event; nothing after `done`. Loses nothing when dropped.
+    /// The next event; `None` after `done`. Cancel-safe.
     ///
     /// # Errors
-    /// When the connection is lost and the run can't be found again.
+    /// When the connection is lost and the run cannot be found again.
     pub(crate) async fn next(&mut self) -> Result<Option<RunEvent<R>>> {
         if self.is_done {
             return Ok(None);
@@ -63,7 +63,7 @@ impl<R: DeserializeOwned> ClientRunEvents<R> {
                 self.fruitless = 0;
                 let event: RunEvent<R> = self.client.parse_json(&line)?;
                 match event.happened {
-                    // It repeats the number that comes next.
+                    // A heartbeat repeats the number of the next event.
                     RunEventKind::Heartbeat => {}
                     RunEventKind::Done { .. } => self.is_done = true,
                     _ => self.next = event.seq.saturating_add(1),
@@ -114,7 +114,7 @@ impl<R: DeserializeOwned> ClientRunEvents<R> {
     }
 }
 
-/// Whether the companion answers, and knows no such run.
+/// Whether the companion answers, and does not know the run.
 fn is_unknown(error: &anyhow::Error) -> bool {
     let refused = error.downcast_ref();
     matches!(refused, Some(Error::Refused { status: 404, .. }))

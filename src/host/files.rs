@@ -1,6 +1,6 @@
-//! Files inside, over the companion's API. A file that was cut is taken up where it was.
+//! Transfer of files over the companion's API. An interrupted transfer resumes where it stopped.
 //!
-//! Paths are percent-encoded and absolute, as they stand behind `/files`.
+//! Paths are percent-encoded and absolute, and follow `/files` in the URL.
 
 use super::client::CompanionClient;
 use crate::archive::{ARCHIVE_CHUNK_BYTES, ChunkReceiver, ChunkSender, EntryStat, random_id};
@@ -15,17 +15,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// How often a lost file is taken up without any progress, and after how long.
+/// Limit of consecutive attempts without progress to resume an interrupted transfer, and the delay between them.
 pub(super) const MAX_TRANSFER_ATTEMPTS: u32 = 5;
 pub(super) const TRANSFER_RETRY_DELAY: Duration = Duration::from_millis(200);
 
-/// How long the companion may take to see that a connection is gone.
+/// Time limit for the companion to notice that a connection is gone.
 const UPLOAD_RELEASE_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Bytes that have moved so far; who shows progress looks at it.
+/// Bytes transferred so far, for a progress display.
 pub(crate) type TransferredBytes = Arc<AtomicU64>;
 
-/// A file to bring in.
+/// A file to upload.
 #[derive(Debug)]
 pub(crate) struct FileUpload<'a> {
     pub(crate) path: &'a str,
@@ -36,7 +36,7 @@ pub(crate) struct FileUpload<'a> {
 }
 
 impl CompanionClient {
-    /// What is at a path, through links; nothing when there is nothing.
+    /// The entry at a path, following links; `None` if there is none.
     pub(crate) async fn stat(&self, path: &str) -> Result<Option<FileEntry>> {
         match self.get(&format!("/files{path}?stat=true")).await {
             Ok(entry) => Ok(Some(entry)),
@@ -47,12 +47,12 @@ impl CompanionClient {
         }
     }
 
-    /// The entries of a folder, as many as one answer has.
+    /// The entries of a folder, up to the limit of one response.
     pub(crate) async fn list_folder(&self, path: &str) -> Result<FileListing> {
         self.get(&format!("/files{path}")).await
     }
 
-    /// Writes a file from a stream that can't be read twice.
+    /// Writes a file from a stream that cannot be read twice.
     pub(crate) async fn upload_stream(&self, path: &str, pieces: ChunkReceiver) -> Result<Changed> {
         let request = self.build_request(Method::PUT, &format!("/files{path}"), None::<&()>);
         let response = self
@@ -61,10 +61,10 @@ impl CompanionClient {
         self.read_json(response).await
     }
 
-    /// Writes a file; when the connection is lost, goes on with what has not arrived.
+    /// Writes a file; after a lost connection, sends only the part that has not arrived.
     ///
     /// # Errors
-    /// Also when the file becomes shorter meanwhile.
+    /// Also when the file becomes shorter during the upload.
     pub(crate) async fn upload_file(
         &self,
         upload: &FileUpload<'_>,
@@ -76,16 +76,16 @@ impl CompanionClient {
         loop {
             let error = match self.upload_from(upload, &id, offset, moved).await {
                 Ok(changed) => return Ok(changed),
-                // What is missing here can't arrive there, however often it is tried.
+                // The missing bytes no longer exist here, so a retry cannot succeed.
                 Err(_) if is_cut(upload.file, upload.size) => return Err(changed_meanwhile()),
                 Err(error) if !is_lost(&error) || left == 0 => return Err(error),
-                // Its end would not belong to the beginning that is there.
+                // The rest of the changed file does not match the part that has arrived.
                 Err(_) if is_another(upload) => return Err(changed_meanwhile()),
                 Err(error) => error,
             };
             tokio::time::sleep(TRANSFER_RETRY_DELAY).await;
             match when_free(|| self.count_uploaded_bytes(upload.path, &id)).await {
-                // More than there is can't have arrived.
+                // The companion cannot have received more bytes than the file has.
                 Ok(arrived) if arrived > upload.size => return Err(error),
                 Ok(arrived) if arrived > offset => {
                     (offset, left) = (arrived, MAX_TRANSFER_ATTEMPTS)
@@ -122,13 +122,13 @@ impl CompanionClient {
         self.read_json(response).await
     }
 
-    /// How much of an upload has arrived.
+    /// The number of bytes of an upload that have arrived.
     async fn count_uploaded_bytes(&self, path: &str, id: &str) -> Result<u64> {
         let path = format!("/files{path}?upload={id}");
         let asked = self.send_request(self.build_request(Method::HEAD, &path, None::<&()>));
         let response = match asked.await {
             Ok(response) => response,
-            // Nothing of it.
+            // Nothing has arrived.
             Err(error) if is_missing(&error) => return Ok(0),
             Err(error) => return Err(error),
         };
@@ -136,10 +136,10 @@ impl CompanionClient {
             .ok_or_else(|| anyhow::anyhow!("the companion told no `{UPLOAD_OFFSET_HEADER}`"))
     }
 
-    /// Brings a file; when the connection is lost, goes on behind what came.
+    /// Downloads a file; after a lost connection, continues after the bytes that have arrived.
     ///
     /// # Errors
-    /// When it can't be found again, or is another file by then.
+    /// When the connection cannot be restored, or the file was replaced by another one.
     pub(crate) async fn download_file(
         &self,
         path: &str,
@@ -193,7 +193,7 @@ impl CompanionClient {
         }
     }
 
-    /// How much came, and what cut it.
+    /// Copies the response to `feed`; returns the number of bytes, and the error that interrupted the copy.
     pub(super) async fn copy_response(
         &self,
         mut response: Response,
@@ -205,7 +205,7 @@ impl CompanionClient {
             match response.chunk().await {
                 Ok(Some(piece)) => {
                     let length = piece.len() as u64;
-                    // Who does not take it knows why.
+                    // The receiver has stopped, and reports the reason.
                     if !feed.send_chunk(piece).await {
                         return (came, None);
                     }
@@ -219,7 +219,7 @@ impl CompanionClient {
     }
 }
 
-/// A stretch of a file, read by a thread.
+/// Reads a range of a file on a thread.
 fn read_range(mut file: File, offset: u64, length: u64, moved: TransferredBytes) -> ChunkReceiver {
     let (mut outlet, pieces) = crate::archive::chunk_writer();
     tokio::task::spawn_blocking(move || {
@@ -239,7 +239,7 @@ fn read_range(mut file: File, offset: u64, length: u64, moved: TransferredBytes)
             }
             Ok(())
         })();
-        // Nobody takes it when the connection is lost.
+        // The receiver is gone after a lost connection.
         let _ = outlet.finish(sent.err());
     });
     pieces
@@ -253,19 +253,19 @@ pub(super) fn header_number(headers: &HeaderMap, name: &str) -> Option<u64> {
     headers.get(name)?.to_str().ok()?.parse().ok()
 }
 
-/// Whether a file has become shorter than it was.
+/// Whether a file has become shorter.
 fn is_cut(file: &File, size: u64) -> bool {
     file.metadata().is_ok_and(|now| now.len() < size)
 }
 
-/// Whether a file is not what it was when its copy began.
+/// Whether a file has changed since its copy started.
 fn is_another(upload: &FileUpload<'_>) -> bool {
     let now = EntryStat::stat_file(upload.file);
     now.is_ok_and(|now| (now.size, now.mtime) != (upload.size, upload.mtime))
 }
 
-/// What the companion says once it has seen that the connection before is gone; where disks are slow
-/// that takes its time.
+/// Repeats a request until the companion has noticed that the previous connection is gone, which can take long on slow
+/// disks.
 pub(super) async fn when_free<T>(ask: impl AsyncFn() -> Result<T>) -> Result<T> {
     let until = tokio::time::Instant::now() + UPLOAD_RELEASE_TIMEOUT;
     loop {
@@ -282,11 +282,11 @@ fn is_in_progress(error: &anyhow::Error) -> bool {
     matches!(error.downcast_ref(), Some(Error::Refused { kind, .. }) if kind == "upload_in_progress")
 }
 
-/// Whether trying again may help.
+/// Whether a retry may help.
 pub(super) fn is_lost(error: &anyhow::Error) -> bool {
     match error.downcast_ref::<Error>() {
         Some(Error::Unreachable { .. } | Error::NotRunning { .. }) => true,
-        // The companion has not yet seen that the connection before is gone.
+        // The companion has not noticed yet that the previous connection is gone.
         Some(Error::Refused { kind, .. }) => {
             matches!(kind.as_str(), "upload_in_progress" | "other_offset" | "cut")
         }

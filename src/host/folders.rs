@@ -1,4 +1,4 @@
-//! Where things of ours lie on the host.
+//! Locations of osctl's own files on the host.
 
 use crate::error::Result;
 use anyhow::Context;
@@ -6,10 +6,10 @@ use directories::{BaseDirs, ProjectDirs};
 use std::path::{Path, PathBuf};
 use std::{env, fs};
 
-/// The folders of the person who runs osctl.
+/// The folders of the user who runs osctl.
 #[derive(Debug, Clone)]
 pub(crate) struct Folders {
-    /// The home folder, `HOST_HOME` when that is set.
+    /// The home folder: `HOST_HOME` if set.
     pub(crate) home: PathBuf,
     /// Configuration.
     pub(crate) config: PathBuf,
@@ -19,7 +19,7 @@ pub(crate) struct Folders {
 
 impl Folders {
     /// # Errors
-    /// When the system does not tell the home folder.
+    /// When the system does not provide the home folder.
     pub(crate) fn find() -> Result<Self> {
         if let Some(home) = env::var_os("HOST_HOME").filter(|h| !h.is_empty()) {
             let home = std::path::absolute(PathBuf::from(home))?;
@@ -40,25 +40,24 @@ impl Folders {
         })
     }
 
-    /// The usual configuration file; it need not exist.
+    /// The default configuration file; it need not exist.
     pub(crate) fn config_file(&self) -> PathBuf {
         self.config.join("osctl.yaml")
     }
 
-    /// Where big temporary things go, on the same disk as the state.
+    /// The folder for large temporary files, on the same disk as the state.
     pub(crate) fn temporary(&self) -> PathBuf {
         self.state.join("tmp")
     }
 }
 
-/// Creates a folder that its owner alone may enter, and the missing folders above it. A folder that exists loses the
-/// rights of group and others, unless it belongs to another user.
+/// Creates a folder that only its owner may enter, and the missing folders above it. If the folder exists, removes the
+/// permissions of group and others, unless it belongs to another user.
 ///
-/// The container writes into some of these folders as root: what it leaves there must not be within the reach
-/// of other users of the host.
+/// The container writes into some of these folders as root: other users of the host must not reach its files.
 ///
 /// # Errors
-/// When the folder can't be created or its rights can't be changed.
+/// When the folder cannot be created or its permissions cannot be changed.
 pub(crate) fn ensure_private_folder(path: &Path) -> Result<()> {
     let mut builder = fs::DirBuilder::new();
     builder.recursive(true);
@@ -73,7 +72,7 @@ pub(crate) fn ensure_private_folder(path: &Path) -> Result<()> {
         use std::os::unix::fs::{MetadataExt, PermissionsExt};
         let rights = fs::Permissions::from_mode(fs::metadata(path)?.mode() & 0o7700);
         match fs::set_permissions(path, rights) {
-            // It belongs to another user, whose choice its rights are.
+            // The folder belongs to another user, who chooses its permissions.
             Err(e) if e.kind() == ErrorKind::PermissionDenied => {}
             done => done.with_context(|| format!("changing the rights of `{}`", path.display()))?,
         }
@@ -81,10 +80,10 @@ pub(crate) fn ensure_private_folder(path: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Whether group or others have any right to the folder.
+/// Whether group or others have any permission on the folder.
 ///
 /// # Errors
-/// When there is no such folder.
+/// When the folder does not exist.
 #[cfg(unix)]
 pub(crate) fn is_open_to_others(path: &Path) -> Result<bool> {
     use std::os::unix::fs::MetadataExt;

@@ -1,4 +1,4 @@
-//! A run of the keeper's, followed to its end, also where the keeper itself is started again meanwhile.
+//! Follows a run of the keeper to its end, also across a restart of the keeper.
 
 use super::keeper::KeeperContainer;
 use crate::engine::EngineProgress;
@@ -6,23 +6,23 @@ use crate::error::Result;
 use crate::protocol::evolve::{EvolveRecord, EvolveRunId, KeeperReply, KeeperRequest};
 use std::time::{Duration, Instant};
 
-/// How long a keeper may give no answer, as when its engine is started anew.
+/// Time limit for a keeper that does not answer, for example while the engine restarts.
 const RUN_FOLLOW_TIMEOUT: Duration = Duration::from_secs(120);
 const RUN_FOLLOW_RETRY_DELAY: Duration = Duration::from_millis(300);
 
-/// How following came to its end.
+/// The reason why following ended.
 #[derive(Debug)]
 pub(crate) enum FollowEnd {
-    /// The run's own, whatever that is.
+    /// The run ended, with any result.
     Reached(Box<EvolveRecord>),
-    /// The person lets go of it, and it goes on.
+    /// The person stopped following; the run continues.
     LetGo,
 }
 
-/// Follows the run until it has ended, or a person interrupts.
+/// Follows the run until it ends, or a person interrupts.
 ///
 /// # Errors
-/// When the keeper gives no answer for long.
+/// When the keeper does not answer within [`RUN_FOLLOW_TIMEOUT`].
 pub(crate) async fn follow_keeper_run(
     keeper: &KeeperContainer<'_>,
     run: &EvolveRunId,
@@ -37,10 +37,10 @@ pub(crate) async fn follow_keeper_run(
     }
 }
 
-/// Follows the run until it has ended.
+/// Follows the run until it ends.
 ///
 /// # Errors
-/// When the keeper gives no answer for long.
+/// When the keeper does not answer within [`RUN_FOLLOW_TIMEOUT`].
 pub(crate) async fn end_of(
     keeper: &KeeperContainer<'_>,
     run: &EvolveRunId,
@@ -77,13 +77,13 @@ pub(crate) async fn end_of(
     }
 }
 
-/// Of a line of the log that is not whole.
+/// Limit of an incomplete line of the log.
 const MAX_RUN_LOG_LINE_BYTES: usize = 1 << 20;
 
-/// Of a stage's name, which is repeated with each of its steps.
+/// Limit of a stage's name, which is repeated with each of its steps.
 const MAX_STAGE_CHARS: usize = 200;
 
-/// What of a log is told already.
+/// Prints the log, and tracks the part already printed.
 #[derive(Debug, Default)]
 struct RunLogPrinter {
     unfinished: String,
@@ -98,13 +98,13 @@ impl RunLogPrinter {
                 let line = std::mem::take(&mut self.unfinished);
                 self.print_line(line.trim_end(), progress);
             } else if self.unfinished.len() > MAX_RUN_LOG_LINE_BYTES {
-                // No line of a stage is longer.
+                // No stage line is longer.
                 self.unfinished = String::new();
             }
         }
     }
 
-    /// A line of the log, which tells each stage's beginning itself.
+    /// Prints a line of the log; stage lines start a stage.
     fn print_line(&mut self, line: &str, progress: &dyn EngineProgress) {
         if let Some(begun) = line.strip_prefix("== ") {
             self.stage = begun.chars().take(MAX_STAGE_CHARS).collect();

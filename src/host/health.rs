@@ -1,4 +1,4 @@
-//! Waiting for a container that was started to become healthy.
+//! The wait for a started container to become healthy.
 
 use super::client::CompanionClient;
 use super::instance::Instance;
@@ -8,14 +8,14 @@ use crate::error::{Error, Result};
 use crate::protocol::service::{Health, HealthStatus};
 use std::time::{Duration, Instant};
 
-/// How long a container may take from its start to its health.
+/// Time limit from a container's start until it is healthy.
 const CONTAINER_HEALTHY_TIMEOUT: Duration = Duration::from_secs(120);
-/// How long a healthy one may keep others out that no run has brought.
+/// Time limit for a healthy container to open its readiness gate when no run placed it.
 const CONTAINER_OPEN_TIMEOUT: Duration = Duration::from_secs(15);
 const CONTAINER_POLL_INTERVAL: Duration = Duration::from_millis(50);
 const MAX_UNHEALTHY_LOG_LINES: usize = 15;
 
-/// Looks at one container.
+/// Waits for one container.
 #[derive(Clone, Copy)]
 pub(crate) struct HealthWatch<'a> {
     pub(crate) instance: &'a Instance,
@@ -27,8 +27,7 @@ pub(crate) struct HealthWatch<'a> {
 
 impl HealthWatch<'_> {
     /// # Errors
-    /// When it ends instead, or is not healthy in time: it is stopped then, and the error has its
-    /// last words.
+    /// When the container ends, or is not healthy in time: osctl then stops it, and the error holds its last output.
     pub(crate) async fn until_healthy(&self) -> Result<()> {
         let name = self.name;
         self.progress
@@ -60,7 +59,7 @@ impl HealthWatch<'_> {
                 }
                 Err(error) => {
                     let error = name_older_companion(error, self.instance, self.engine).await;
-                    // Waiting does not renew it, and it is no reason to stop it.
+                    // Waiting does not update the companion, and its version does not justify a stop.
                     if let Some(Error::OlderCompanion { container, .. }) = error.downcast_ref() {
                         let (container, up) =
                             (container.clone(), self.instance.osctl_command("up --build"));
@@ -85,8 +84,8 @@ impl HealthWatch<'_> {
         }
     }
 
-    /// Waits until a healthy one lets everybody in, which is as soon as its keeper has said that no run
-    /// places it. What takes longer is told to who asks.
+    /// Waits until a healthy container opens its readiness gate, which happens when its keeper has confirmed that no
+    /// run placed it. After the time limit, requests to the container report that it is closed.
     pub(crate) async fn until_open(&self) {
         let begin = Instant::now();
         while begin.elapsed() < CONTAINER_OPEN_TIMEOUT
@@ -109,14 +108,14 @@ impl HealthWatch<'_> {
         }
     }
 
-    /// Stops what would else restart for ever, and keeps what it said.
+    /// Stops a container that would otherwise restart forever, and adds its last output to the error.
     async fn stop_unhealthy(&self, why: String) -> anyhow::Error {
         let mut log = Vec::new();
         let options = LogOptions {
             follow: false,
             tail: Some(MAX_UNHEALTHY_LOG_LINES),
         };
-        // The reason is worth more than why the log could not be read.
+        // The reason matters more than an error about reading the log.
         let _ = self
             .engine
             .logs(self.name, options, &mut |line| {

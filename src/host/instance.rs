@@ -1,6 +1,6 @@
 //! One instance: its names, its folder with its record, its lock.
 //!
-//! The default instance is `default`; another one's name is appended to everything it owns.
+//! The default instance is `default`; another instance's name is appended to the name of everything it owns.
 
 pub(crate) use crate::error::DEFAULT_INSTANCE as DEFAULT;
 
@@ -22,7 +22,7 @@ use std::path::{Path, PathBuf};
 /// Label of containers and networks: the instance they belong to.
 pub(crate) const INSTANCE_LABEL: &str = OWNER_LABEL;
 
-/// An instance of this name would have the image name of the keepers.
+/// Reserved: an instance of this name would use the image name of the keepers.
 pub(super) const KEEPER_NAME: &str = "keeper";
 #[derive(Debug, Clone)]
 pub(crate) struct Instance {
@@ -31,45 +31,46 @@ pub(crate) struct Instance {
     home: PathBuf,
 }
 
-/// What the first `up` fixed.
+/// The values that the first `up` fixed.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct InstanceRecord {
     pub(crate) project: PathBuf,
     pub(crate) engine: EngineChoice,
     pub(crate) ports: PortsConfig,
-    /// Whether its container may freeze processes.
+    /// Whether its container may checkpoint processes.
     #[serde(default)]
     pub(crate) criu: bool,
-    /// Where its engine is, unless that is on this machine.
+    /// The location of its engine, if not on this machine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) remote: Option<RemoteEngine>,
-    /// What its container was last made with.
+    /// The settings with which its container was last created.
     #[serde(default)]
     pub(crate) applied: AppliedSettings,
 }
 
 impl InstanceRecord {
-    /// The address that the container's ports are published on; `configured` where an earlier version has made it.
+    /// The address on which the container's ports are published; `configured` if an earlier version created the
+    /// container.
     pub(crate) fn bind_address(&self, configured: IpAddr) -> IpAddr {
         self.applied.bind.unwrap_or(configured)
     }
 
-    /// The machine that its engine is on, unless that is this one.
+    /// The engine's machine, if it is not this one.
     pub(crate) fn engine_machine(&self) -> Option<&str> {
         self.remote.as_ref()?.address.remote_host()
     }
 }
 
-/// An engine on another machine. There, volumes take the place of this one's folders.
+/// An engine on another machine, where volumes replace this machine's folders.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct RemoteEngine {
     pub(crate) address: EngineAddress,
-    /// Whether the project was copied there, whose own one is the volume since.
+    /// Whether the project was copied there. Since the copy, the volume is the project.
     #[serde(default)]
     pub(crate) copied: bool,
 }
 
-/// Held while an instance is changed.
+/// Lock held while an instance is changed.
 #[derive(Debug)]
 pub(crate) struct InstanceLock {
     _file: File,
@@ -77,7 +78,7 @@ pub(crate) struct InstanceLock {
 
 impl Instance {
     /// # Errors
-    /// When the name can't be part of a container's.
+    /// When a container's name cannot contain the name.
     pub(crate) fn new(name: &str, folders: &Folders) -> Result<Self> {
         let fits = name.starts_with(|c: char| c.is_ascii_lowercase() || c.is_ascii_digit())
             && name.len() <= 40
@@ -107,10 +108,10 @@ impl Instance {
         })
     }
 
-    /// The instances that were ever up, by name.
+    /// The instances for which `up` ever ran, by name.
     ///
     /// # Errors
-    /// When the state folder can't be read.
+    /// When the state folder cannot be read.
     pub(crate) fn list_all(folders: &Folders) -> Result<Vec<Self>> {
         let entries = match fs::read_dir(&folders.state) {
             Ok(entries) => entries,
@@ -120,7 +121,7 @@ impl Instance {
         let mut all = Vec::new();
         for entry in entries {
             let entry = entry?;
-            // A folder that can't be an instance's is somebody else's.
+            // A folder whose name is not valid for an instance belongs to another program.
             let instance = Self::new(&entry.file_name().to_string_lossy(), folders);
             all.extend(
                 instance
@@ -144,34 +145,34 @@ impl Instance {
         self.suffixed_name("os-host")
     }
 
-    /// The name by which pages of it are opened. Browsers resolve it to loopback, and send it no cookies of other local
-    /// applications, which they would at `127.0.0.1`, whatever the port.
+    /// The host name in the URLs of its web pages. Browsers resolve it to loopback, and send it no cookies of other
+    /// local applications, which they would send to `127.0.0.1` on any port.
     pub(crate) fn page_host(&self) -> String {
         format!("{}.localhost", self.container_name())
     }
 
-    /// Where its container waits while another one proves itself: no instance's name has a dot.
+    /// The name of the old container during a replacement. It has a dot, which no instance's name has.
     pub(crate) fn aside_container_name(&self) -> String {
         format!("{}.old", self.container_name())
     }
 
-    /// The container that replaces the instance's.
+    /// The keeper's container, which replaces the instance's container.
     pub(crate) fn keeper_container_name(&self) -> String {
         self.suffixed_name("os-keeper")
     }
 
-    /// The volume of what the keeper knows.
+    /// The volume with the keeper's state.
     pub(crate) fn keeper_state(&self) -> String {
         self.suffixed_name("osctl-keeper")
     }
 
-    /// The volume of the socket at which the keeper is asked from inside.
+    /// The volume with the socket on which the keeper accepts requests from the container.
     pub(crate) fn keeper_door(&self) -> String {
         self.suffixed_name("osctl-door")
     }
 
-    /// The volumes that take the place of [`Instance::files_folder`], [`Instance::data_folder`] and the project where the
-    /// engine is on another machine.
+    /// The volumes that replace [`Instance::files_folder`], [`Instance::data_folder`] and the project if the engine is
+    /// on another machine.
     pub(crate) fn volume_names(&self) -> [String; 3] {
         ["osctl-files", "osctl-data", "osctl-project"].map(|base| self.suffixed_name(base))
     }
@@ -180,7 +181,7 @@ impl Instance {
         self.suffixed_name("osctl")
     }
 
-    /// Where the keeper starts a container whose ports another program has.
+    /// The network on which the keeper starts a container whose ports another program uses.
     pub(crate) fn portless_network(&self) -> String {
         portless_network(&self.network_name())
     }
@@ -189,7 +190,7 @@ impl Instance {
         self.suffixed_name("os")
     }
 
-    /// `osctl VERB` for this instance, to be put into hints.
+    /// `osctl VERB` for this instance, for use in hints.
     pub(crate) fn osctl_command(&self, verb: &str) -> String {
         if self.name == DEFAULT {
             format!("osctl {verb}")
@@ -198,39 +199,39 @@ impl Instance {
         }
     }
 
-    /// The home folder of the person it belongs to.
+    /// The home folder of the instance's owner.
     pub(crate) fn home(&self) -> &Path {
         &self.home
     }
 
-    /// Files that stay, `/root/host` inside.
+    /// Persistent files, `/root/host` in the container.
     pub(crate) fn files_folder(&self) -> PathBuf {
         self.home
             .join("projects")
             .join(self.suffixed_name("docker_persistence"))
     }
 
-    /// State that stays, `/data` inside.
+    /// Persistent state, `/data` in the container.
     pub(crate) fn data_folder(&self) -> PathBuf {
         self.home.join(self.suffixed_name(".mcp-state"))
     }
 
-    /// There while the project is being copied to another machine.
+    /// Exists while the project is being copied to another machine.
     pub(crate) fn copying_marker(&self) -> PathBuf {
         self.folder.join("copying")
     }
 
-    /// Figures that nobody gave a place.
+    /// Figures for which no destination was given.
     pub(crate) fn figures_folder(&self) -> PathBuf {
         self.folder.join("figures")
     }
 
-    /// What programs run code from in the project, as the last `up` found it.
+    /// The files from which programs run code in the project, as the last `up` found them.
     pub(crate) fn autorun_baseline(&self) -> PathBuf {
         self.folder.join("autorun.json")
     }
 
-    /// What was typed at the console.
+    /// The input history of the console.
     pub(crate) fn console_history_file(&self) -> PathBuf {
         self.folder.join("history")
     }
@@ -239,18 +240,18 @@ impl Instance {
         self.folder.join("token")
     }
 
-    /// What VNC clients must know.
+    /// The password for VNC clients.
     pub(crate) fn vnc_password_file(&self) -> PathBuf {
         self.folder.join(VNC_PASSWORD_FILE)
     }
 
     /// # Errors
-    /// When the record exists and can't be read.
+    /// When the record exists and cannot be read.
     pub(crate) fn read_record(&self) -> Result<Option<InstanceRecord>> {
         self.read_state_file("instance.json")
     }
 
-    /// What a file of the state folder holds.
+    /// The contents of a file of the state folder.
     pub(super) fn read_state_file<T: DeserializeOwned>(&self, name: &str) -> Result<Option<T>> {
         let path = self.folder.join(name);
         let text = match fs::read(&path) {
@@ -262,7 +263,8 @@ impl Instance {
         Ok(Some(record))
     }
 
-    /// The error for a file of the state folder. While its containers run, what they write must not be taken for the user's.
+    /// The error for a file of the state folder. While the instance's containers run, the contents that they write must
+    /// not be taken for the user's.
     fn unreadable_error(&self, path: &Path, why: &dyn std::fmt::Display) -> Error {
         let hint = format!(
             "stop its containers (`docker rm -f {} {}`), remove the file, and `{}`",
@@ -274,7 +276,7 @@ impl Instance {
     }
 
     /// # Errors
-    /// When the state folder can't be written.
+    /// When the state folder cannot be written.
     pub(crate) fn save_record(&self, record: &InstanceRecord) -> Result<()> {
         write_private(
             &self.folder.join("instance.json"),
@@ -282,11 +284,10 @@ impl Instance {
         )
     }
 
-    /// Keeps a copy of the record, before the container that it is about is replaced. An older copy
-    /// goes.
+    /// Copies the record, before its container is replaced. Overwrites an older copy.
     ///
     /// # Errors
-    /// When the state folder can't be written.
+    /// When the state folder cannot be written.
     pub(crate) fn keep_record(&self) -> Result<()> {
         match self.read_record()? {
             Some(record) => {
@@ -301,10 +302,10 @@ impl Instance {
         }
     }
 
-    /// Makes the kept record the valid one again; nothing to do when there is none.
+    /// Makes the copied record the current one again; does nothing if there is no copy.
     ///
     /// # Errors
-    /// When the state folder can't be written.
+    /// When the state folder cannot be written.
     pub(crate) fn restore_record(&self) -> Result<()> {
         match fs::rename(self.kept_record(), self.folder.join("instance.json")) {
             Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
@@ -318,10 +319,10 @@ impl Instance {
         self.folder.join("replaced.json")
     }
 
-    /// Forgets everything of the host's side; the person's files stay.
+    /// Removes all state of the instance on the host; the person's files stay.
     ///
     /// # Errors
-    /// When something can't be removed.
+    /// When a file cannot be removed.
     pub(crate) fn remove_host_state(&self) -> Result<()> {
         for folder in [self.data_folder(), self.folder.clone()] {
             match fs::remove_dir_all(&folder) {
@@ -341,7 +342,7 @@ impl Instance {
     /// # Errors
     /// [`Error::Locked`] while another osctl works on it.
     pub(crate) fn lock(&self) -> Result<InstanceLock> {
-        // Who may open the file may lock it.
+        // A user who may open the file may lock it.
         for folder in self.folder.parent().into_iter().chain([&*self.folder]) {
             ensure_private_folder(folder)?;
         }
@@ -404,7 +405,7 @@ mod tests {
             let error = Instance::new(name, &folders).unwrap_err();
             assert!(error.to_string().contains("is reserved"), "{error}");
         }
-        // The keepers' image, which `down --purge` of every instance removes.
+        // `down --purge` of every instance removes the keepers' image.
         let image = Instance::new("keeper2", &folders).unwrap().image_name();
         assert_ne!(image, crate::host::keeper::KEEPER_IMAGE_NAME);
     }

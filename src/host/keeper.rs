@@ -1,6 +1,7 @@
-//! The keeper from the host's side: its container, what it may do, and its words through the engine.
+//! The keeper from the host's side: its container, its permissions, and requests to it through the engine.
 //!
-//! It is asked by a command in its container, so that it answers also when `os-host` does not run.
+//! The host sends a request with a command in the keeper's container, so the keeper also answers when `os-host` does
+//! not run.
 
 use super::bounded_response::{ResponseLines, check_values};
 use super::folders::Folders;
@@ -30,13 +31,13 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// What part of an instance a container is, where it is not the instance itself.
+/// Label with the role of a container, if it is not the instance's own container.
 pub(super) const KEEPER_PART_LABEL: &str = "osctl.part";
-/// The image's name; its tag is what it is made of.
+/// The image's name; its tag is the digest of its contents.
 pub(super) const KEEPER_IMAGE_NAME: &str = "os-keeper";
-/// Bytes: a body and its archive are in memory while an image is built.
+/// In bytes: a body and its archive are in memory while an image is built.
 const KEEPER_CONTAINER_MEMORY_BYTES: u64 = 2 << 30;
-/// How long one that was just started may give no answer.
+/// Time limit for a started keeper to answer.
 const KEEPER_CONTAINER_READY_TIMEOUT: Duration = Duration::from_secs(20);
 const KEEPER_CONTAINER_POLL_INTERVAL: Duration = Duration::from_millis(50);
 
@@ -47,7 +48,7 @@ pub(crate) struct KeeperContainer<'a> {
     pub(crate) instance: &'a Instance,
 }
 
-/// All that the keeper may do for this instance, whose container is `spec`.
+/// All permissions of the keeper for this instance, whose container is `spec`.
 ///
 /// # Errors
 /// When the engine does not answer.
@@ -58,7 +59,7 @@ pub(crate) async fn make_deploy_config(
     project: &Path,
     (spec, passed): (ContainerSpec, &PassedEnv),
 ) -> Result<DeployConfig> {
-    // An image that is up to date needs no base; the engine pulls what it has not, when it is built on.
+    // A current image needs no base; the engine pulls a missing base when it builds.
     let base = base::known_base(docker, &config.base).await?;
     let certificates = proxies_and_ca::extra_certificates().into_iter();
     Ok(DeployConfig {
@@ -89,10 +90,10 @@ pub(crate) async fn make_deploy_config(
     })
 }
 
-/// The name of the image that holds nothing but the binary; built where the engine has it not.
+/// The name of the image that holds only the binary; built if the engine lacks it.
 ///
 /// # Errors
-/// When it can't be built.
+/// When the image cannot be built.
 pub(super) async fn ensure_keeper_image(
     docker: &Docker,
     companion: &CompanionBinary,
@@ -114,7 +115,7 @@ pub(super) async fn ensure_keeper_image(
         ]),
         builder: match build::uses_buildkit(docker) {
             true => ImageBuilder::BuildKit,
-            // It runs no step.
+            // The Dockerfile has no step to run.
             false => ImageBuilder::Classic(ClassicBuild::default()),
         },
     };
@@ -123,10 +124,10 @@ pub(super) async fn ensure_keeper_image(
 }
 
 impl KeeperContainer<'_> {
-    /// A keeper of this version that runs, and has the charge.
+    /// Ensures that a keeper of this version runs, with this deploy config.
     ///
     /// # Errors
-    /// When its image can't be built, or the engine refuses.
+    /// When its image cannot be built, or the engine refuses.
     pub(crate) async fn deploy(
         &self,
         charge: &DeployConfig,
@@ -143,7 +144,7 @@ impl KeeperContainer<'_> {
             .await
     }
 
-    /// A keeper of this version that runs.
+    /// Ensures that a keeper of this version runs.
     pub(super) async fn ensure_running(
         &self,
         companion: &CompanionBinary,
@@ -187,11 +188,10 @@ impl KeeperContainer<'_> {
         Ok(())
     }
 
-    /// Puts the body of the image that the host has built where the keeper finds it, which compares with it
-    /// what replaces that.
+    /// Uploads the body of the image that the host has built to the keeper, which compares later bodies with it.
     ///
     /// # Errors
-    /// When the engine does not take it.
+    /// When the engine refuses the upload.
     pub(crate) async fn upload_body(&self, image: &str, body: &Body) -> Result<()> {
         let archive =
             crate::image::single_file_archive(&built_body_name(image), 0o600, &body.to_archive()?)?;
@@ -232,14 +232,15 @@ impl KeeperContainer<'_> {
             ports: Vec::new(),
             env: ContainerEnv::default(),
             limits: ContainerLimits {
-                // Every machine has one, and it is idle for most of the time.
+                // Every machine has one CPU, and the keeper is idle most of the time.
                 cpus: Some(1.0),
                 memory: Some(KEEPER_CONTAINER_MEMORY_BYTES),
                 pids: 64,
                 shm: 1 << 20,
             },
             workload: Workload::ROOT_USER,
-            // A project that its person alone may read. Who has the engine's socket gains nothing by it.
+            // To read a project that only its owner may read. A process with the engine's socket gains no power from
+            // this.
             capabilities: vec!["DAC_READ_SEARCH".into()],
             security: vec!["no-new-privileges".into()],
             labels: BTreeMap::from([
@@ -249,7 +250,7 @@ impl KeeperContainer<'_> {
             health_check: Vec::new(),
             stop_timeout: 5,
             read_only: true,
-            // An engine that was killed finds it again.
+            // A restarted engine starts the keeper again.
             restart: ContainerRestartPolicy::Always,
         }
     }
@@ -268,11 +269,11 @@ impl KeeperContainer<'_> {
         }
     }
 
-    /// Starts one that was stopped, so that it ends what it has begun before others replace the
-    /// container. Waits for one that the engine is just starting.
+    /// Starts a stopped keeper, so that it finishes its run before the container is replaced. Waits for a keeper that
+    /// the engine is starting.
     ///
     /// # Errors
-    /// When it does not answer.
+    /// When the keeper does not answer.
     pub(crate) async fn start_stopped(&self) -> Result<()> {
         match self.find_container().await?.map(|keeper| keeper.phase) {
             Some(ContainerPhase::Stopped) => {
@@ -286,10 +287,10 @@ impl KeeperContainer<'_> {
         }
     }
 
-    /// Waits until one that was just started answers.
+    /// Waits until a started keeper answers.
     ///
     /// # Errors
-    /// When it does not for long.
+    /// When the keeper does not answer within [`KEEPER_CONTAINER_READY_TIMEOUT`].
     pub(crate) async fn until_ready(&self) -> Result<()> {
         let deadline = Instant::now() + KEEPER_CONTAINER_READY_TIMEOUT;
         loop {
@@ -301,7 +302,7 @@ impl KeeperContainer<'_> {
         }
     }
 
-    /// Removes its container; what it knows stays.
+    /// Removes its container; its state stays.
     ///
     /// # Errors
     /// When the engine does not answer.
@@ -316,7 +317,7 @@ impl KeeperContainer<'_> {
         }
     }
 
-    /// Removes what it knows, once it is dismissed, and its images that no instance needs.
+    /// Removes the state of a removed keeper, and the keeper images that no instance needs.
     ///
     /// # Errors
     /// When the engine does not answer.
@@ -329,7 +330,7 @@ impl KeeperContainer<'_> {
             for tag in self.docker.list_tags(KEEPER_IMAGE_NAME).await? {
                 self.docker.remove_image(&tag).await?;
             }
-            // Two instances may have built it at once.
+            // Two instances may have built the image at the same time.
             for image in self.docker.list_dangling_images().await? {
                 if image.labels.get(IMAGE_LABEL).map(String::as_str) == Some(KEEPER_NAME) {
                     self.docker.remove_image(&image.id).await?;
@@ -339,10 +340,10 @@ impl KeeperContainer<'_> {
         Ok(())
     }
 
-    /// Asks it, and hands each reply to `each`.
+    /// Sends a request, and passes each reply to `each`.
     ///
     /// # Errors
-    /// When it does not run, does not answer, or refuses; and what `each` says.
+    /// When the keeper does not run, does not answer, or refuses; and any error of `each`.
     pub(crate) async fn send_request(
         &self,
         question: &KeeperRequest,
@@ -369,7 +370,7 @@ impl KeeperContainer<'_> {
                 match serde_json::from_slice(&line) {
                     Ok(KeeperReply::Refused { error }) => return Err(refusal_error(error)),
                     Ok(reply) => each(reply)?,
-                    // The engine's own words come in the same place.
+                    // Messages of the engine arrive on the same stream.
                     Err(error) => {
                         return Err(invalid_reply_error(format!(
                             "{error}: {}",
@@ -393,7 +394,7 @@ impl KeeperContainer<'_> {
         }
     }
 
-    /// The one reply to a question that has one.
+    /// Sends a request that has one reply, and returns it.
     ///
     /// # Errors
     /// As [`KeeperContainer::send_request`].
@@ -407,10 +408,10 @@ impl KeeperContainer<'_> {
         answer.ok_or_else(|| invalid_reply_error("no reply"))
     }
 
-    /// How it stands; nothing when there is no keeper that runs.
+    /// The keeper's status; `None` if no keeper runs.
     ///
     /// # Errors
-    /// When it runs and does not answer.
+    /// When the keeper runs and does not answer.
     pub(crate) async fn fetch_status(&self) -> Result<Option<EvolveStatus>> {
         match self.request_reply(&KeeperRequest::Status {}).await {
             Ok(KeeperReply::Status(status)) => Ok(Some(status)),
@@ -423,7 +424,7 @@ impl KeeperContainer<'_> {
     }
 }
 
-/// The folder above the project where the git repository begins that it is in.
+/// The root of the git repository that contains the project, if it is above the project.
 fn enclosing_repository(project: &Path) -> Option<PathBuf> {
     let is_there = |folder: &Path| folder.join(".git").symlink_metadata().is_ok();
     if is_there(project) {
@@ -433,7 +434,7 @@ fn enclosing_repository(project: &Path) -> Option<PathBuf> {
     folders.find(|folder| is_there(folder)).map(Path::to_owned)
 }
 
-/// A refusal of the keeper's, with its number in HTTP.
+/// A refusal of the keeper, with its HTTP status.
 fn refusal_error(fault: ApiError) -> anyhow::Error {
     let status = match fault.kind.as_str() {
         refusal::KEEPER_BAD_REQUEST => 400,
@@ -450,7 +451,7 @@ fn refusal_error(fault: ApiError) -> anyhow::Error {
     .into()
 }
 
-/// An answer of the keeper's that can't be one.
+/// The error for a malformed reply of the keeper.
 fn invalid_reply_error(why: impl fmt::Display) -> anyhow::Error {
     Error::Refused {
         status: 502,
@@ -461,7 +462,7 @@ fn invalid_reply_error(why: impl fmt::Display) -> anyhow::Error {
     .into()
 }
 
-/// A reply to another question than the one that was asked.
+/// The error for a reply that does not match the request.
 pub(crate) fn unexpected_reply_error(reply: &KeeperReply) -> anyhow::Error {
     let reply = serde_json::to_vec(reply).unwrap_or_default();
     invalid_reply_error(format!(
@@ -470,12 +471,12 @@ pub(crate) fn unexpected_reply_error(reply: &KeeperReply) -> anyhow::Error {
     ))
 }
 
-/// The charge as an archive of one file, for root alone.
+/// The deploy config as an archive of one file, readable by root alone.
 fn deploy_config_archive(charge: &DeployConfig) -> Result<Bytes> {
     crate::image::single_file_archive(DEPLOY_CONFIG_FILE, 0o600, &serde_json::to_vec(charge)?)
 }
 
-/// The socket as the engine finds it: in a virtual machine, its own.
+/// The socket as the engine sees it: with a virtual machine, the engine's own socket.
 fn socket_within(socket: &Path) -> PathBuf {
     match cfg!(target_os = "linux") {
         true => socket.into(),
@@ -483,7 +484,7 @@ fn socket_within(socket: &Path) -> PathBuf {
     }
 }
 
-/// What is no answer, as far as it can be shown.
+/// The printable part of a malformed reply.
 fn printable_excerpt(line: &[u8]) -> String {
     let line = &line[..line.len().min(4 << 10)];
     let text = String::from_utf8_lossy(line);

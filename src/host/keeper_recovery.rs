@@ -1,4 +1,4 @@
-//! A keeper that ends what one before has begun whose container is gone.
+//! Recovery of an evolve run whose keeper container is gone: a new keeper finishes the run.
 
 use super::instance::{INSTANCE_LABEL, InstanceRecord};
 use super::keeper::KeeperContainer;
@@ -9,17 +9,17 @@ use crate::image::CompanionBinary;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// How long it may take.
+/// Time limit of the recovery.
 const RECOVERY_TIMEOUT: Duration = Duration::from_secs(120);
-/// Between two looks.
+/// Interval of the status requests.
 const RECOVERY_INTERVAL: Duration = Duration::from_millis(50);
 
 impl KeeperContainer<'_> {
-    /// Has a keeper end what one before has begun whose container is gone, while another container of the instance
-    /// is there. What it may do is as it was.
+    /// Starts a keeper that finishes a run whose keeper container is gone, if another container of the instance exists.
+    /// The keeper's permissions do not change.
     ///
     /// # Errors
-    /// As [`KeeperContainer::deploy`], and when what was begun does not end.
+    /// As [`KeeperContainer::deploy`], and when the run does not end in time.
     pub(crate) async fn finish_interrupted_run(
         &self,
         companion: &CompanionBinary,

@@ -1,4 +1,4 @@
-//! Work that takes long, as the companion tells it: progress, then the reply.
+//! Calls that take long: the companion reports progress, then the reply.
 
 use super::bounded_response::ResponseLines;
 use super::client::CompanionClient;
@@ -7,7 +7,7 @@ use crate::protocol::progress::ProgressEvent;
 use serde::de::DeserializeOwned;
 use std::marker::PhantomData;
 
-/// What is told, line by line.
+/// A stream of progress events, one per line.
 #[derive(Debug)]
 pub(crate) struct LongCall<R> {
     client: CompanionClient,
@@ -26,10 +26,10 @@ impl<R: DeserializeOwned> LongCall<R> {
         }
     }
 
-    /// The reply, or how far it is: bytes that were moved, and of how many.
+    /// The reply, or the progress: bytes transferred, and the total.
     ///
     /// # Errors
-    /// What the companion refused, or that it went away.
+    /// When the companion refuses, or closes the connection.
     pub(crate) async fn next(&mut self) -> Result<std::result::Result<R, (u64, Option<u64>)>> {
         loop {
             if let Some(line) = self.lines.next() {

@@ -1,4 +1,4 @@
-//! The hub's API as methods, spoken without a session, and the servers that the configuration adds.
+//! The hub's API as methods, used without a session, and the servers that the configuration adds.
 
 use super::bounded_response::{MAX_JSON_BYTES, check_values};
 use super::client::CompanionClient;
@@ -18,13 +18,13 @@ use std::ffi::OsStr;
 use std::io::{self, ErrorKind};
 use std::path::Path;
 
-/// The revision that needs no handshake.
+/// The protocol revision without a handshake.
 const STATELESS_HUB_VERSION: &str = "2026-07-28";
 
-/// Where the configuration's servers are, beneath an instance's data.
+/// The file with the configured servers, in an instance's data folder.
 pub(crate) const CONFIGURED_SERVERS_FILE: &str = "mcp/servers.json";
 
-/// What is said in one JSON-RPC answer.
+/// The content of one JSON-RPC response.
 #[derive(Debug, Deserialize)]
 struct HubAnswer {
     result: Option<Box<RawValue>>,
@@ -37,14 +37,14 @@ struct HubCallError {
     data: Option<Value>,
 }
 
-/// What an error of the hub's own has beside.
+/// The additional data in an error of the hub.
 #[derive(Debug, Deserialize)]
 struct HubErrorData {
     #[serde(rename = "type")]
     kind: String,
 }
 
-/// What a server has said, as it comes.
+/// The log of a server, as a stream.
 #[derive(Debug)]
 pub(crate) struct ServerLog {
     response: Response,
@@ -52,7 +52,7 @@ pub(crate) struct ServerLog {
 }
 
 impl ServerLog {
-    /// The next piece, which need not end with a line.
+    /// The next chunk, which need not end with a line.
     pub(crate) async fn next(&mut self) -> Result<Option<Bytes>> {
         let piece = self.response.chunk().await;
         piece.map_err(|error| self.client.unreachable_error(&error))
@@ -60,14 +60,14 @@ impl ServerLog {
 }
 
 impl CompanionClient {
-    /// How the servers stand.
+    /// The status of the servers.
     pub(crate) async fn fetch_hub_status(&self) -> Result<HubStatus> {
         let request = self.hub_request(Method::GET, "/status");
         let response = self.send_request(request).await?;
         self.read_json(response).await
     }
 
-    /// What a server has said beside its messages, and, if that is wanted, what it goes on to say.
+    /// The log of a server: its output besides protocol messages. With `follow`, also future output.
     pub(crate) async fn server_log(
         &self,
         server: &str,
@@ -84,7 +84,7 @@ impl CompanionClient {
         })
     }
 
-    /// One request to a server, or to all as one.
+    /// Sends one request to a server, or to all servers combined.
     ///
     /// # Errors
     /// When the server refuses it.
@@ -145,19 +145,19 @@ impl CompanionClient {
     }
 }
 
-/// What [`hand_in`] writes.
+/// The document that [`hand_in`] writes.
 ///
 /// # Errors
-/// When a server can't be written as JSON.
+/// When a server cannot be written as JSON.
 pub(crate) fn servers_document(servers: &BTreeMap<String, Value>) -> serde_json::Result<Vec<u8>> {
     serde_json::to_vec(&json!({"mcpServers": servers}))
 }
 
-/// Puts the configuration's servers where the companion looks for them; a running one takes them over.
+/// Writes the configured servers where the companion reads them; a running companion loads them.
 ///
 /// # Errors
-/// When the file can't be written, or code inside has put something else in its folder's place, which
-/// is not followed.
+/// When the file cannot be written, or code in the container has replaced its folder by another entry, which is not
+/// followed.
 pub(crate) fn hand_in(servers: &BTreeMap<String, Value>, data: &Path) -> Result<()> {
     let path = data.join(CONFIGURED_SERVERS_FILE);
     let written = write_servers_file(servers, data);
@@ -194,11 +194,11 @@ fn write_servers_file(servers: &BTreeMap<String, Value>, data: &Path) -> io::Res
         Err(error) if error.kind() == ErrorKind::NotFound && servers.is_empty() => return Ok(()),
         _ => {}
     }
-    // Only its owner reads it: a server's environment may hold secrets.
+    // Only its owner may read the file: a server's environment may hold secrets.
     folder.replace_file(name, 0o600, &text)
 }
 
-/// Whom a server's address leads to: a key may be in the rest of it.
+/// The host of a server's URL: the rest may contain a key.
 pub(crate) fn redact_url(url: &str) -> String {
     match Url::parse(url).map(|url| url.origin()) {
         Ok(origin) if origin.is_tuple() => format!("{}/…", origin.ascii_serialization()),
@@ -237,7 +237,7 @@ mod tests {
         let refused = hand_in(&one, data.path()).unwrap_err();
         assert!(refused.to_string().contains("leads elsewhere"), "{refused}");
         assert_eq!(fs::read_dir(elsewhere.path()).unwrap().count(), 0);
-        // A link in the file's place is replaced.
+        // A link at the file's path is replaced.
         fs::remove_file(data.path().join("mcp")).unwrap();
         fs::create_dir(data.path().join("mcp")).unwrap();
         let file = data.path().join("mcp/servers.json");

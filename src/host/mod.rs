@@ -1,4 +1,5 @@
-//! Outside the container: what belongs to an instance, what a machine must have, and the way in.
+//! The host side, outside the container: the parts of an instance, the requirements of a machine, and the access to the
+//! container.
 
 pub(crate) mod applied_settings;
 pub(crate) mod archives;

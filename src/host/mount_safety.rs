@@ -1,9 +1,9 @@
-//! The folders that agents write on this machine, and the checks that nothing which osctl trusts lies in
-//! them: mounts, the companion binary, osctl's own executable and the configuration file.
+//! The folders that agents write on this machine, and the checks that no file which osctl trusts is in them: mounts,
+//! the companion binary, osctl's own executable and the configuration file.
 //!
-//! An agent would replace a name on the way by a link. The engine looks a mount's source up by its path as
-//! root, at each replacement of the container, and the binary runs in the keeper, which holds the engine's
-//! socket. A path that passes the check can be opened by name later: no agent can redirect it.
+//! An agent could replace a component of a path by a link. The engine resolves a mount's source by its path as root, at
+//! each replacement of the container, and the binary runs in the keeper, which holds the engine's socket. A path that
+//! passes the check can be opened by name later: no agent can redirect it.
 
 use super::folders::Folders;
 use super::instance::Instance;
@@ -15,10 +15,11 @@ use crate::protocol::spec::Mount;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Where the agents of all instances write, of this one wherever it is going to.
+/// The folders in which the agents of all instances write, without this instance's recorded project and mounts, which
+/// its next container may not have.
 ///
 /// # Errors
-/// When the state folder can't be read.
+/// When the state folder cannot be read.
 pub(crate) fn agents_folders(instance: &Instance, folders: &Folders) -> Result<Vec<PathBuf>> {
     let mut all = vec![
         canonicalize_existing(&instance.files_folder()),
@@ -39,17 +40,17 @@ pub(crate) fn agents_folders(instance: &Instance, folders: &Folders) -> Result<V
 /// The same, with this instance's recorded project and mounts.
 ///
 /// # Errors
-/// When the state folder can't be read.
+/// When the state folder cannot be read.
 pub(crate) fn all_agents_folders(instance: &Instance, folders: &Folders) -> Result<Vec<PathBuf>> {
     let mut all = agents_folders(instance, folders)?;
     all.extend(shared_folders(instance)?);
     Ok(all)
 }
 
-/// Whether it is the project or a mount of an instance, which another instance may share.
+/// Whether the folder is the project or a mount of an instance, which another instance may share.
 ///
 /// # Errors
-/// When the state folder can't be read.
+/// When the state folder cannot be read.
 pub(crate) fn may_be_shared(folder: &Path, folders: &Folders) -> Result<bool> {
     for instance in Instance::list_all(folders)? {
         if shared_folders(&instance)?.contains(&folder.into()) {
@@ -59,11 +60,12 @@ pub(crate) fn may_be_shared(folder: &Path, folders: &Folders) -> Result<bool> {
     Ok(false)
 }
 
-/// A folder or file beneath `folder` that another instance mounts. Who writes in `folder` could replace it, or a
-/// folder on the way to it, by a link, which the engine follows when that instance's container is replaced.
+/// A folder or file beneath `folder` that another instance mounts. An agent that writes in `folder` could replace the
+/// source, or a folder on the path to it, by a link, which the engine follows when that instance's container is
+/// replaced.
 ///
 /// # Errors
-/// When a record can't be read.
+/// When a record cannot be read.
 pub(crate) fn mount_beneath(
     folder: &Path,
     instance: &Instance,
@@ -84,8 +86,8 @@ pub(crate) fn mount_beneath(
     Ok(None)
 }
 
-/// The project and the writable mounts that an instance has, as far as they are recorded. A record that can't be
-/// read is an error: what an agent writes would be taken for the user's.
+/// The project and the writable mounts of an instance, if recorded. A record that cannot be read is an error: otherwise
+/// the agent's files would be taken for the user's.
 fn shared_folders(instance: &Instance) -> Result<Vec<PathBuf>> {
     let mounts = instance.written_mounts()?;
     let project = instance.read_record()?.map(|record| record.project);
@@ -93,12 +95,11 @@ fn shared_folders(instance: &Instance) -> Result<Vec<PathBuf>> {
     Ok(all.map(|folder| canonicalize_existing(&folder)).collect())
 }
 
-/// Checks what goes into a container and its keeper: mounts, the companion binary, osctl's own executable and
-/// the configuration file.
-/// Returns the mounts, without links.
+/// Checks the sources of a container and its keeper: mounts, the companion binary, osctl's own executable and the
+/// configuration file. Returns the mounts, without links.
 ///
 /// # Errors
-/// When an agent can redirect one of them, or a mount holds what an agent must not reach.
+/// When an agent can redirect one of them, or a mount holds files that an agent must not reach.
 pub(crate) fn check_sources(
     config: &Config,
     config_file: &Path,
@@ -149,7 +150,7 @@ pub(crate) fn check_sources(
     Ok(sources.collect())
 }
 
-/// Why nothing above the source of another instance's mount is an agent's.
+/// Why no agent may write in a folder above the source of another instance's mount.
 pub(crate) fn another_mounts(source: &Path) -> String {
     format!(
         "another instance mounts `{}`, and the agent could replace a part of that path by a link",
@@ -172,8 +173,8 @@ pub(crate) fn check_config_file(file: &Path, resolver: &PathResolver) -> Result<
     check_trusted(file, resolver, hint)
 }
 
-/// Checks that no agent can write the folder of Jupyter's kernelspecs: Jupyter executes what they say, and a folder
-/// of it is removed by its path.
+/// Checks that no agent can write the folder of Jupyter's kernelspecs: Jupyter executes their commands, and osctl
+/// removes a kernelspec's folder by its path.
 ///
 /// # Errors
 /// When an agent can.
@@ -182,7 +183,7 @@ pub(crate) fn check_kernels_folder(data: &Path, resolver: &PathResolver) -> Resu
     check_trusted(&data.join("kernels"), resolver, hint)
 }
 
-/// Checks that no agent can replace the program that runs now, or the Linux binary that its package brings.
+/// Checks that no agent can replace the running program, or the Linux binary in its package.
 ///
 /// # Errors
 /// When an agent can.
@@ -194,7 +195,7 @@ pub(crate) fn check_executable(resolver: &PathResolver) -> Result<()> {
     brought.try_for_each(|path| check_trusted(path, resolver, hint))
 }
 
-/// Checks that no agent can redirect or replace a file that osctl obeys or executes.
+/// Checks that no agent can redirect or replace a file that osctl reads or executes.
 ///
 /// # Errors
 /// When an agent can.

@@ -1,14 +1,14 @@
-//! A companion of an earlier version, which can't prove that it knows the token.
+//! A companion of an earlier version, which cannot prove that it knows the token.
 //!
-//! The engine's word that the port is the container's decides the message alone: between that
-//! word and a connection another process can take the port. The token is sent to no listener without a proof, and the
-//! verbs that such a container needs (`up`, `down`, `restart`, `status`) go by the engine alone.
+//! The engine can confirm that the port belongs to the container, but osctl uses this only to choose the message:
+//! between that answer and a connection another process can take the port. osctl sends the token to no listener without
+//! a proof, and the verbs that such a container needs (`up`, `down`, `restart`, `status`) use the engine alone.
 
 use super::instance::{INSTANCE_LABEL, Instance};
 use crate::engine::{Container, ContainerPhase, Engine};
 use crate::error::Error;
 
-/// Whether an error says that a listener without a proof answered.
+/// Whether an error means that a listener answered without a proof.
 pub(crate) fn is_unproven(error: &anyhow::Error) -> bool {
     let expected = error.downcast_ref();
     matches!(
@@ -20,7 +20,7 @@ pub(crate) fn is_unproven(error: &anyhow::Error) -> bool {
     )
 }
 
-/// The same error, or [`Error::OlderCompanion`] where the engine says that the listener without a proof is the
+/// The same error, or [`Error::OlderCompanion`] if the engine reports that the listener without a proof is the
 /// instance's container.
 pub(crate) async fn name_older_companion(
     error: anyhow::Error,

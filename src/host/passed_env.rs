@@ -16,11 +16,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::env;
 use std::str::FromStr;
 
-/// The variable of the container that has the names of the others. It is part of what a container is known by, and
-/// the values are not: another shell's values are no reason to replace a container.
+/// The variable in the container with the names of the passed variables. The names count in the container's
+/// specification digest and the values do not: values of another shell do not justify a replacement.
 const NAMES_VARIABLE: &str = "OSCTL_PASSED_ENV";
 
-/// Variables that earlier versions passed in without being asked.
+/// Variables that earlier versions passed automatically.
 const FORMER_KEY_VARIABLES: &[&str] = &["OPENAI_API_KEY", "ANTHROPIC_API_KEY"];
 
 /// `NAME` or `NAME=VALUE` of the command line.
@@ -49,17 +49,17 @@ impl FromStr for EnvArg {
                 name: name.into(),
                 value,
             }),
-            // What follows the name may be secret.
+            // The text after the name may be secret.
             false => Err("the name is no name of a variable, or one of osctl's own".into()),
         }
     }
 }
 
-/// What the command line says of variables.
+/// The variables on the command line.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct EnvArgs<'a> {
     pub(crate) given: &'a [EnvArg],
-    /// Names that are passed no more.
+    /// Names that are no longer passed.
     pub(crate) taken: &'a [String],
 }
 
@@ -73,7 +73,7 @@ impl EnvArgs<'_> {
         given.chain(self.taken.iter().cloned()).collect()
     }
 
-    /// The names that the instance keeps of them, and of those it had.
+    /// The names that the instance keeps: earlier names and those of the command line.
     pub(crate) fn kept_names(self, before: &BTreeSet<String>) -> BTreeSet<String> {
         let given = self.given.iter().map(|given| given.name.clone());
         let mut names: BTreeSet<String> = before.iter().cloned().chain(given).collect();
@@ -87,21 +87,21 @@ impl EnvArgs<'_> {
     }
 }
 
-/// What is passed in.
+/// The variables to pass into the container.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct PassedEnv {
-    /// The names that the user has chosen. The configuration's own `env` is none of them.
+    /// The names that the user has chosen, without the configuration's own `env`.
     pub(crate) names: BTreeSet<String>,
     values: ContainerEnv,
-    /// The shell's proxies, which builds are given, too.
+    /// The shell's proxies, which builds also use.
     proxies: BTreeMap<String, String>,
-    /// The proxies of which a user and a password are left out.
+    /// The proxies whose user and password are removed.
     stripped: Vec<String>,
 }
 
 impl PassedEnv {
-    /// `kept` are names of `up --env`, this one's among them; `container` has the variables of the container that is
-    /// there.
+    /// `kept` are names of `up --env`, including this command's; `container` holds the variables of the existing
+    /// container.
     ///
     /// # Errors
     /// When a name of the command line has no value.
@@ -165,7 +165,7 @@ impl PassedEnv {
         Ok(passed)
     }
 
-    /// Puts the variables into the container's environment, and their names.
+    /// Adds the variables and their names to the container's environment.
     pub(super) fn apply_to(&self, env: &mut ContainerEnv) {
         env.0.extend(self.values.0.clone());
         if !self.names.is_empty() {
@@ -174,7 +174,7 @@ impl PassedEnv {
         }
     }
 
-    /// All values, to be digested.
+    /// All values, for the digest.
     pub(super) fn values(&self) -> &BTreeMap<String, String> {
         &self.values.0
     }
@@ -184,7 +184,7 @@ impl PassedEnv {
         &self.proxies
     }
 
-    /// Notes for the user about proxies whose password stays out.
+    /// Notes for the user about proxies whose password is removed.
     pub(crate) fn proxy_notes(&self) -> impl Iterator<Item = String> {
         self.stripped.iter().map(|name| {
             format!("`{name}` is passed without its user and password, which the agent could read; `osctl up --env {name}` passes them")
@@ -234,7 +234,7 @@ impl PassedEnv {
     }
 }
 
-/// The variables of a container that another shell may set otherwise, which is no reason to replace it.
+/// The variables of a container whose values may differ in another shell without a replacement.
 pub(crate) fn passed_variable_names(env: &ContainerEnv, config: &Config) -> BTreeSet<String> {
     let proxies = proxies_and_ca::PROXY_VARIABLES.iter();
     let proxies = proxies.flat_map(|name| [(*name).to_owned(), name.to_uppercase()]);

@@ -1,4 +1,4 @@
-//! Which ports of the host an instance uses, and where they are reached.
+//! The ports of the host that an instance uses, and the addresses at which they are reached.
 
 use super::instance::InstanceRecord;
 use crate::config::{ConfigSource, PortsConfig, ResolvedConfig};
@@ -8,17 +8,17 @@ use std::collections::BTreeMap;
 use std::io::{self, ErrorKind};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
 
-/// On whose machine the ports are.
+/// The machine on which the ports are published.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum PortOwner {
-    /// This one's, at that address.
+    /// This machine, at this address.
     This(IpAddr),
-    /// The engine's, at that address, where only containers can be asked about.
+    /// The engine's machine, at this address; only the ports of its containers can be checked.
     Engines(IpAddr),
 }
 
 impl PortOwner {
-    /// Where that engine publishes what is bound there.
+    /// The machine on which this engine publishes ports bound to `bind`.
     pub(crate) fn of_engine(engine: &Engine, bind: IpAddr) -> Self {
         match engine.remote_host() {
             None => Self::This(bind),
@@ -33,7 +33,7 @@ impl PortOwner {
     }
 }
 
-/// Ports that are configured win over the recorded ones, which win over the usual ones.
+/// The configured ports; else the recorded ports; else the default ports.
 pub(crate) fn wanted_ports(
     resolved: &ResolvedConfig,
     recorded: Option<&InstanceRecord>,
@@ -56,11 +56,11 @@ pub(crate) fn wanted_ports(
     }
 }
 
-/// The wanted ports when they are free or `held` by the instance itself, else the next free ones or an error
-/// naming the owner. `auto` are those that are known to be taken, where others may be had.
+/// The wanted ports if they are free or `held` by the instance itself; otherwise the next free ones, or an error that
+/// names the owner. `auto` lists ports known to be in use; if it is `Some`, other ports may be chosen.
 ///
 /// # Errors
-/// [`Error::PortTaken`] without `auto`, or when the machine lets none be bound there.
+/// [`Error::PortTaken`] without `auto`, or when the machine allows no port to be bound.
 pub(crate) async fn choose_ports(
     wanted: PortsConfig,
     held: Option<PortsConfig>,
@@ -73,7 +73,7 @@ pub(crate) async fn choose_ports(
     let is_free = async |port: u16| match (held.contains(&port), whose) {
         (true, _) => Ok(true),
         (false, PortOwner::This(bind)) => is_free(bind, port),
-        // What it does not tell, it tells again when the container is made.
+        // A port in use by another program is reported when the container is created.
         (false, PortOwner::Engines(_)) => Ok(publishing_container(port, engine).await.is_none()),
     };
     let taken_by = |port: u16, owner: String| Error::PortTaken {
@@ -112,10 +112,10 @@ pub(crate) async fn choose_ports(
     Ok(PortsConfig { kernel, mcp, vnc })
 }
 
-/// Whether nobody has it.
+/// Whether no program uses the port.
 ///
 /// # Errors
-/// When it can't be had for another reason.
+/// When the port cannot be bound for another reason.
 fn is_free(bind: IpAddr, port: u16) -> io::Result<bool> {
     match TcpListener::bind(SocketAddr::new(bind, port)) {
         Ok(_) => Ok(true),
@@ -124,7 +124,7 @@ fn is_free(bind: IpAddr, port: u16) -> io::Result<bool> {
     }
 }
 
-/// A port that nobody has, and that can't be bound.
+/// The error for a free port that cannot be bound.
 fn bind_error(bind: IpAddr, port: u16, error: &io::Error) -> Error {
     match error.kind() {
         ErrorKind::AddrNotAvailable => Error::precondition(
@@ -142,7 +142,7 @@ fn bind_error(bind: IpAddr, port: u16, error: &io::Error) -> Error {
     }
 }
 
-/// ` by …`, or nothing when it can't be found.
+/// ` by …`, or an empty string if the owner is unknown.
 async fn describe_owner(port: u16, whose: PortOwner, engine: &Engine) -> String {
     let owner = match (publishing_container(port, engine).await, whose) {
         (Some(name), _) => Some(format!("the container `{name}`")),
@@ -152,7 +152,7 @@ async fn describe_owner(port: u16, whose: PortOwner, engine: &Engine) -> String 
     owner.map(|name| format!(" by {name}")).unwrap_or_default()
 }
 
-/// The container that publishes it, as far as the engine tells.
+/// The container that publishes the port, if the engine knows one.
 async fn publishing_container(port: u16, engine: &Engine) -> Option<String> {
     match engine {
         Engine::Docker(docker) => docker.find_port_publisher(port).await.ok().flatten(),
@@ -160,7 +160,7 @@ async fn publishing_container(port: u16, engine: &Engine) -> Option<String> {
     }
 }
 
-/// The process that listens there, as far as this user may see it.
+/// The process that listens on the port, if this user may see it.
 #[cfg(target_os = "linux")]
 pub(super) fn listening_process(port: u16) -> Option<String> {
     let wanted = format!(":{port:04X}");
@@ -212,7 +212,7 @@ mod tests {
         let listener = TcpListener::bind((here, 0)).unwrap();
         let port = listener.local_addr().unwrap().port();
         assert!(!is_free(here, port).unwrap());
-        // Of a network that is for examples alone.
+        // An address of a network reserved for documentation.
         let far = Ipv4Addr::new(192, 0, 2, 1).into();
         let error = is_free(far, port).unwrap_err();
         let told = bind_error(far, port, &error).to_string();
@@ -232,7 +232,7 @@ mod tests {
     }
 }
 
-/// Where an instance is reached: the ports that its container publishes, by what they are for.
+/// The published addresses of an instance's ports, by purpose.
 pub(crate) fn endpoints(record: &InstanceRecord, bind: IpAddr) -> BTreeMap<&'static str, String> {
     let at = |port| SocketAddr::new(reached(bind), port);
     let ports = record.ports;
@@ -243,7 +243,7 @@ pub(crate) fn endpoints(record: &InstanceRecord, bind: IpAddr) -> BTreeMap<&'sta
     ])
 }
 
-/// An address that connects to what is bound to `bind`.
+/// An address to which a client connects if the port is bound to `bind`.
 pub(super) fn reached(bind: IpAddr) -> IpAddr {
     match bind {
         IpAddr::V4(v4) if v4.is_unspecified() => Ipv4Addr::LOCALHOST.into(),

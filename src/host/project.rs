@@ -9,10 +9,10 @@ use crate::error::{Error, Result};
 use std::path::{Path, PathBuf};
 use std::{env, fs};
 
-/// The folder that was named, else `HOST_PWD`, else the recorded one, else the current one.
+/// The named folder, else `HOST_PWD`, else the recorded folder, else the current one.
 ///
 /// # Errors
-/// When it can't be a project, or the instance belongs to another one and none was named.
+/// When the folder cannot be a project, or no folder was named and the instance belongs to another project.
 pub(crate) fn find_project(
     given: Option<&Path>,
     record: Option<&InstanceRecord>,
@@ -51,7 +51,7 @@ pub(crate) fn find_project(
     Ok(project)
 }
 
-/// Folders of the system: nothing beneath them is a project.
+/// System folders: no project is in them.
 const SYSTEM_TREES: &[&str] = &[
     "/Applications",
     "/Library",
@@ -72,10 +72,10 @@ const SYSTEM_TREES: &[&str] = &[
     "/var/spool",
 ];
 
-/// Folders beneath those that people keep sources in.
+/// Folders in system folders where people keep sources.
 const SOURCE_FOLDERS: &[&str] = &["/usr/local/src", "/usr/src"];
 
-/// Folders that others share: a project may lie beneath them, and is none of them.
+/// Shared folders: a project may be in one of them, but cannot be one of them.
 const SHARED_FOLDERS: &[&str] = &[
     "/Users",
     "/Volumes",
@@ -98,7 +98,7 @@ const SHARED_FOLDERS: &[&str] = &[
     "/var/tmp",
 ];
 
-/// Folders of a home whose content is secret or is executed.
+/// Folders of a home whose contents are secret or are executed.
 const SECRET_FOLDERS: &[&str] = &[
     ".aws",
     ".azure",
@@ -111,8 +111,8 @@ const SECRET_FOLDERS: &[&str] = &[
     ".ssh",
 ];
 
-/// Why an agent that writes there would have the machine or the user's secrets. `path` are the folders that
-/// programs are looked up in.
+/// Why an agent that writes in the folder would control the machine or read the user's secrets. `path` are the folders
+/// of `PATH`.
 fn system_folder(project: &Path, home: &Path, path: &[PathBuf]) -> Option<String> {
     let is_beneath = |folders: &[&str]| folders.iter().any(|folder| project.starts_with(folder));
     let is_source = SOURCE_FOLDERS
@@ -188,7 +188,7 @@ fn check_project(
         }
     }
     for folder in agents_folders(instance, folders)? {
-        // Two instances may share a project, but not lie in each other's.
+        // Two instances may share a project, but one project may not contain the other.
         let is_nested = folder.starts_with(project) || project.starts_with(&folder);
         if is_nested && folder != project {
             return unfit(format!(
@@ -277,7 +277,7 @@ mod tests {
         }
         assert!(refused(&folders.home.join("projects")).contains("an agent writes"));
         check_project(&folders.home.join("project"), &own, &folders, None).unwrap();
-        // Another instance's, and its project.
+        // Another instance, and its project.
         let other = Instance::new("other", &folders).unwrap();
         let record = InstanceRecord {
             project: folders.home.join("project"),

@@ -1,10 +1,10 @@
-//! The proof of a connection: before a request goes over it, its other end shows that it knows the digest of the
-//! instance's token.
+//! The proof of a connection: before a request uses the connection, the other end proves that it knows the digest of
+//! the instance's token.
 //!
 //! While an instance is stopped, any process of the machine can listen at its port. Each new connection therefore
-//! begins with `GET /ping?nonce=…`, which carries no secret, and is given up unless the answer is the nonce's HMAC
-//! (see `protocol::proof`). The token follows on that very connection, so nothing that happens to the port between
-//! two requests matters. Requests of all kinds, WebSockets among them, take their connections from here.
+//! starts with `GET /ping?nonce=…`, which carries no secret, and is closed unless the answer is the nonce's HMAC (see
+//! `protocol::proof`). The token follows on the same connection, so a change of the port's owner between two requests
+//! does not matter. Requests of all kinds, including WebSockets, take their connections from this module.
 //!
 //! The proof shows that the other end is the container, not that the container is honest: the agent is root in it.
 
@@ -25,14 +25,14 @@ use tokio::time::timeout;
 use tower::{Layer, Service};
 
 const PROOF_CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// A companion answers within milliseconds, unless its machine has no time for it.
+/// A companion answers within milliseconds, unless its machine is overloaded.
 const PROOF_TIMEOUT: Duration = Duration::from_secs(30);
-/// Of the head of the answer, and of its body.
+/// Limit of the response's head, and of its body.
 const MAX_PROOF_BYTES: usize = 8 << 10;
 
 type BoxError = Box<dyn StdError + Send + Sync>;
 
-/// Why a connection was given up before anything was sent over it.
+/// Why a connection was closed before any request was sent over it.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ProofError {
     #[error("the connection ended before the proof was received: {0}")]
@@ -45,7 +45,7 @@ pub(super) enum ProofError {
 }
 
 impl ProofError {
-    /// The failure that an error of a request is about.
+    /// The proof error that caused a request's error, if any.
     pub(super) fn find_in<'a>(error: &'a (dyn StdError + 'static)) -> Option<&'a Self> {
         let mut cause = Some(error);
         while let Some(error) = cause {
@@ -58,7 +58,7 @@ impl ProofError {
     }
 }
 
-/// Lets only connections through that are proven.
+/// Passes only proven connections.
 #[derive(Debug, Clone)]
 pub(super) struct ProofLayer {
     /// SHA-256 of the token in hexadecimal.
@@ -120,7 +120,7 @@ where
     }
 }
 
-/// The same connection, when its other end knows the digest.
+/// Returns the same connection, if its other end knows the digest.
 async fn prove_connection<C>(connection: C, digest: &str) -> Result<C, ProofError>
 where
     C: Read + Write + Send + Unpin + 'static,
@@ -137,12 +137,12 @@ where
     }
 }
 
-/// One request over a connection, which is free again behind its answer.
+/// Sends one request over a connection, and returns the connection for further use after the response.
 async fn send_ping<C>(connection: C, nonce: &str) -> Result<(C, Bytes), ProofError>
 where
     C: Read + Write + Send + Unpin + 'static,
 {
-    // Words that are no HTTP are a stranger's; a connection that ends may be a companion's that starts or stops.
+    // A listener that does not speak HTTP is foreign; a companion that starts or stops may close the connection.
     let failed = |error: hyper::Error| match error.is_parse() {
         true => ProofError::Foreign,
         false => ProofError::Lost(error.to_string()),
@@ -162,7 +162,7 @@ where
     };
     let (parts, answer) = tokio::join!(driver.without_shutdown(), asked);
     let (answer, parts) = (answer?, parts.map_err(failed)?);
-    // Nothing was asked that could be answered already.
+    // No further request was sent, so no further bytes may have arrived.
     match parts.read_buf.is_empty() {
         true => Ok((parts.io, answer)),
         false => Err(ProofError::Foreign),

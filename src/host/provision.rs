@@ -1,6 +1,6 @@
-//! What a fresh machine lacks: packages, and an engine that runs.
+//! Installation of the parts that a fresh machine lacks: packages, and a running engine.
 //!
-//! Only distributions with `apt-get` are provisioned; elsewhere the error says what to install.
+//! Only distributions with `apt-get` are provisioned; elsewhere the error names the parts to install.
 
 use super::folders::{Folders, ensure_private_folder};
 use crate::engine::{Docker, EngineProgress};
@@ -14,28 +14,28 @@ use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, Command};
 
 const ENGINE_PACKAGES: &[&str] = &["docker.io", "containerd", "runc", "iptables"];
-/// How long another package manager is waited for.
+/// Time limit for waiting for another package manager.
 const APT_LOCK_TIMEOUT: Duration = Duration::from_secs(180);
 const DOCKERD_START_TIMEOUT: Duration = Duration::from_secs(60);
-/// Lines of a log that explain a failure.
+/// Limit of log lines in an error.
 const MAX_DOCKERD_LOG_LINES: usize = 5;
 
-/// Who gives leave to install what is missing, when asked this question.
+/// Asks the user for consent to install missing packages.
 pub(crate) type InstallConsent<'a> = &'a (dyn Fn(&str) -> Result<bool> + Sync);
 
-/// What would make an engine answer here.
+/// How to make an engine answer on this machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum EngineFix {
-    /// Install the distribution's packages, then start it.
+    /// Install the distribution's packages, then start the engine.
     Install,
-    /// It is installed, and only has to be started.
+    /// Start the installed engine.
     Start,
-    /// Nothing that osctl can do.
+    /// No automatic fix.
     None,
 }
 
 impl EngineFix {
-    /// What this machine allows.
+    /// The fix that this machine allows.
     pub(crate) fn detect() -> Self {
         match which::which("dockerd") {
             Ok(_) if cfg!(target_os = "linux") && is_root() => Self::Start,
@@ -44,7 +44,7 @@ impl EngineFix {
         }
     }
 
-    /// What to do about a missing engine, in words.
+    /// The hint about a missing engine.
     pub(crate) fn hint(self) -> &'static str {
         match self {
             Self::Install => {
@@ -60,7 +60,7 @@ impl EngineFix {
         }
     }
 
-    /// The question that asks for leave.
+    /// The question that asks for consent.
     pub(crate) fn consent_question(self) -> &'static str {
         match self {
             Self::Start => "Docker is installed but does not run. Start it?",
@@ -69,7 +69,7 @@ impl EngineFix {
     }
 }
 
-/// Whether packages of the distribution can be installed here.
+/// Whether packages of the distribution can be installed on this machine.
 pub(crate) fn can_install() -> bool {
     cfg!(target_os = "linux") && is_root() && which::which("apt-get").is_ok()
 }
@@ -87,7 +87,7 @@ fn is_root() -> bool {
 /// Installs and starts the engine, and waits until it answers.
 ///
 /// # Errors
-/// When the packages can't be installed or the daemon does not come up; its log is named.
+/// When the packages cannot be installed or the daemon does not come up; the error names its log.
 pub(crate) async fn provision_engine(
     cure: EngineFix,
     folders: &Folders,
@@ -122,18 +122,18 @@ pub(crate) async fn provision_engine(
     }
 }
 
-/// A `dockerd` that was just started.
+/// A `dockerd` that osctl has started.
 #[derive(Debug)]
 struct StartedDaemon {
     log: PathBuf,
-    /// Bytes that were in its log before.
+    /// The length of its log before the start, in bytes.
     before: u64,
-    /// Nothing where systemd owns it.
+    /// `None` if systemd owns the process.
     child: Option<Child>,
 }
 
 impl StartedDaemon {
-    /// How it ended, when it has.
+    /// Why the daemon exited, if it has.
     fn exit_reason(&mut self) -> Result<Option<String>> {
         let Some(child) = &mut self.child else {
             return Ok(None);
@@ -141,12 +141,12 @@ impl StartedDaemon {
         let Some(status) = child.try_wait()? else {
             return Ok(None);
         };
-        // It left the place to another one, which is still to answer.
+        // This daemon found another one, which may still answer.
         let gave_way = self.read_log().contains("ensure docker is not running");
         Ok((!gave_way).then(|| format!("ended at once ({status})")))
     }
 
-    /// What it wrote.
+    /// The log since the start.
     fn read_log(&self) -> String {
         let log = fs::read(&self.log).unwrap_or_default();
         let before = usize::try_from(self.before).unwrap_or(usize::MAX);
@@ -168,7 +168,7 @@ impl StartedDaemon {
 /// Installs packages of the distribution.
 ///
 /// # Errors
-/// When apt fails: with the end of what it said.
+/// When apt fails; the error holds the end of its output.
 pub(crate) async fn install_packages(
     packages: &[&str],
     progress: &dyn EngineProgress,
@@ -178,12 +178,12 @@ pub(crate) async fn install_packages(
     run_apt(&[&options, packages].concat(), progress).await
 }
 
-/// Runs `apt-get`. An earlier one, perhaps of an `up` that was ended, may still be at work or have
-/// been cut off; it is waited for, or finished.
+/// Runs `apt-get`. An earlier run, perhaps of an interrupted `up`, may still be active or incomplete: waits for it, or
+/// completes it.
 async fn run_apt(arguments: &[&str], progress: &dyn EngineProgress) -> Result<()> {
     let tool = |name: &str, arguments: &[&str]| {
         let mut command = Command::new(name);
-        // What is said is read, too, so it is said in words that are known here.
+        // The output is parsed, so fix its language.
         command
             .env("DEBIAN_FRONTEND", "noninteractive")
             .env("LC_ALL", "C.UTF-8")
@@ -219,14 +219,14 @@ async fn run_apt(arguments: &[&str], progress: &dyn EngineProgress) -> Result<()
     }
 }
 
-/// Whether another package manager is at work, by what this one said.
+/// Whether the output says that another package manager is active.
 fn is_locked(why: &str) -> bool {
-    // A lock that can't even be opened is held by nobody.
+    // A lock file that cannot be opened is not held by another process.
     let signs = ["Could not get lock", "Unable to lock ", "frontend lock"];
     !why.contains("Could not open lock file") && signs.iter().any(|sign| why.contains(sign))
 }
 
-/// Through systemd where it runs, else detached from this process with a log of its own.
+/// Starts the daemon with systemd if that runs, otherwise as a detached process with its own log.
 async fn start_daemon(folders: &Folders, progress: &dyn EngineProgress) -> Result<StartedDaemon> {
     if Path::new("/run/systemd/system").exists() {
         let mut command = Command::new("systemctl");
@@ -242,7 +242,7 @@ async fn start_daemon(folders: &Folders, progress: &dyn EngineProgress) -> Resul
     let path = folders.state.join("dockerd.log");
     let log = OpenOptions::new().create(true).append(true).open(&path)?;
     let before = log.metadata()?.len();
-    // A session of its own, so that it outlives the terminal that osctl was called in.
+    // The daemon's own session outlives the terminal in which osctl was called.
     let mut command = Command::new("setsid");
     command
         .arg("dockerd")
@@ -257,16 +257,16 @@ async fn start_daemon(folders: &Folders, progress: &dyn EngineProgress) -> Resul
     })
 }
 
-/// What becomes of a command when osctl is ended.
+/// The fate of a command when osctl is interrupted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum InterruptPolicy {
-    /// A package manager that is cut off leaves a broken system.
+    /// The command finishes: an interrupted package manager leaves a broken system.
     LeftToFinish,
-    /// It and all that it started end, too.
+    /// The command and all its child processes are killed.
     Killed,
 }
 
-/// Kills a command's process group, unless it has ended before.
+/// Kills a command's process group, unless it has ended.
 #[derive(Debug)]
 struct CommandGroup {
     leader: Option<u32>,
@@ -277,7 +277,7 @@ impl Drop for CommandGroup {
         #[cfg(unix)]
         if let Some(leader) = self.leader {
             use nix::sys::signal::{Signal, killpg};
-            // Gone already is what was wanted.
+            // The group may be gone already.
             let _ = killpg(
                 nix::unistd::Pid::from_raw(leader.cast_signed()),
                 Signal::SIGKILL,
@@ -286,7 +286,7 @@ impl Drop for CommandGroup {
     }
 }
 
-/// Runs a command to its end, each line of its output to the progress.
+/// Runs a command to its end, and reports each line of its output as progress.
 pub(super) async fn run_with_progress(
     mut command: Command,
     ending: InterruptPolicy,
@@ -301,7 +301,7 @@ pub(super) async fn run_with_progress(
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped());
-    // A group of its own: the terminal's Ctrl-C is for osctl.
+    // A process group of its own: the terminal's Ctrl-C applies only to osctl.
     #[cfg(unix)]
     command.process_group(0);
     let mut child = command
@@ -314,7 +314,7 @@ pub(super) async fn run_with_progress(
         child.stdout.take().context("a pipe")?,
         child.stderr.take().context("a pipe")?,
     );
-    // In bytes: one letter of another encoding must not end it.
+    // Read bytes: a character in another encoding must not end the reading.
     let (mut out, mut err) = (
         BufReader::new(out).split(b'\n'),
         BufReader::new(err).split(b'\n'),
@@ -354,7 +354,7 @@ mod tests {
     use std::sync::Mutex;
     use tokio::process::Command;
 
-    /// Keeps what is said.
+    /// Stores the reported lines.
     #[derive(Default)]
     struct ProvisionTestProgress(Mutex<Vec<String>>);
 
@@ -418,7 +418,7 @@ mod tests {
         let told = daemon.start_error(&why).to_string();
         assert!(told.starts_with("dockerd ended at once"), "{told}");
         assert!(told.ends_with(": starting / no iptables"), "{told}");
-        // One that found another is no failure: that one is waited for.
+        // A daemon that found another one has not failed: osctl waits for the other one.
         fs::write(
             &log,
             format!("{old}failed: ensure docker is not running or delete it"),

@@ -1,11 +1,11 @@
-//! What a company's network needs: the host's extra certificate authorities and its proxies.
+//! Settings for a company network: the host's additional certificate authorities and its proxies.
 
 use crate::image::CaCertificate;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 
-/// Where distributions keep the authorities that an administrator added.
+/// The folders in which distributions keep the authorities that an administrator added.
 const CA_FOLDERS: &[&str] = &[
     "/usr/local/share/ca-certificates",
     "/etc/pki/ca-trust/source/anchors",
@@ -15,7 +15,7 @@ const CA_FOLDERS: &[&str] = &[
 const CA_README_TEXT: &str =
     "The certificate authorities that the host trusts beyond the usual ones.\n";
 
-/// The host's extra authorities; a note keeps the folder from being empty.
+/// The host's additional authorities; a note keeps the folder from being empty.
 pub(crate) fn extra_certificates() -> Vec<CaCertificate> {
     let mut found = vec![CaCertificate {
         name: "README".into(),
@@ -27,8 +27,7 @@ pub(crate) fn extra_certificates() -> Vec<CaCertificate> {
     deduplicate_names(found)
 }
 
-/// In the order of their names and contents. One of a name that is taken gets a number; what is
-/// there twice is there once.
+/// Sorts by name and contents, and removes duplicates. An authority whose name is in use gets a number.
 fn deduplicate_names(mut found: Vec<CaCertificate>) -> Vec<CaCertificate> {
     found.sort_by(|a, b| (&a.name, &a.pem).cmp(&(&b.name, &b.pem)));
     found.dedup_by(|a, b| a.name == b.name && a.pem == b.pem);
@@ -62,7 +61,7 @@ fn collect_certificates(folder: &Path, found: &mut Vec<CaCertificate>) {
         let stem = path.file_stem().unwrap_or_default().to_string_lossy();
         let known = path.extension().is_some_and(|e| e == "crt" || e == "pem");
         match fs::read(&path) {
-            // update-ca-certificates reads PEM in files named .crt alone.
+            // update-ca-certificates reads only PEM, in files named .crt.
             Ok(pem) if known && pem.windows(27).any(|w| w == b"-----BEGIN CERTIFICATE-----") => {
                 found.push(CaCertificate {
                     name: format!("{stem}.crt"),
@@ -83,11 +82,11 @@ pub(crate) const PROXY_VARIABLES: [&str; 5] = [
     "all_proxy",
 ];
 
-/// A variable of the shell; nothing where it is unset or empty.
+/// Looks up a variable of the shell; `None` if unset or empty.
 pub(crate) type VariableLookup<'a> = &'a dyn Fn(&str) -> Option<String>;
 
-/// The shell's proxy variables, in both spellings where either is set. A user and a password are left out of
-/// the address, unless `named` has one of the spellings: the agent can read them.
+/// The shell's proxy variables, in both spellings if either is set. The user and password are removed from the address,
+/// unless `named` has one of the spellings: the agent can read the variables.
 pub(crate) fn proxy_variables(
     shell: VariableLookup<'_>,
     named: &BTreeSet<String>,
@@ -102,7 +101,7 @@ pub(crate) fn proxy_variables(
         found.insert(name.into(), value);
     }
     if found.contains_key("http_proxy") || found.contains_key("https_proxy") {
-        // Services inside call each other; no proxy can reach them.
+        // Services in the container call each other directly; no proxy can reach them.
         for name in ["no_proxy", "NO_PROXY"] {
             let own = "localhost,127.0.0.1,::1";
             let value = found
@@ -114,7 +113,7 @@ pub(crate) fn proxy_variables(
     found
 }
 
-/// The shell's proxy variables whose user and password [`proxy_variables`] leaves out.
+/// The shell's proxy variables whose user and password [`proxy_variables`] removes.
 pub(crate) fn proxies_with_secret(
     shell: VariableLookup<'_>,
     named: &BTreeSet<String>,
@@ -125,7 +124,7 @@ pub(crate) fn proxies_with_secret(
         .collect()
 }
 
-/// Whether both name the same variable, of which a proxy's has two spellings.
+/// Whether both names are spellings of the same variable; a proxy's variable has two.
 pub(crate) fn is_same_variable(one: &str, other: &str) -> bool {
     one == other || (one.eq_ignore_ascii_case(other) && is_proxy(one))
 }
@@ -156,7 +155,7 @@ fn has_secret(name: &str, value: &str, named: &BTreeSet<String>) -> bool {
         && !named.iter().any(|named| named.eq_ignore_ascii_case(name))
 }
 
-/// The address of a proxy without what is before the last `@`, except the scheme: a password may hold `/` and `@`.
+/// The address of a proxy without the part between the scheme and the last `@`: a password may contain `/` and `@`.
 fn without_user(address: &str) -> String {
     let Some((before, host)) = address.rsplit_once('@') else {
         return address.into();

@@ -10,12 +10,12 @@ use std::path::PathBuf;
 /// The record of the mounts.
 const MOUNTS_FILE: &str = "mounts.json";
 
-/// A mount as it is recorded.
+/// A recorded mount.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum RecordedMount {
     Whole(Mount),
-    /// By an earlier version, which recorded the writable ones alone.
+    /// Recorded by an earlier version, which recorded only writable mounts.
     Written(PathBuf),
 }
 
@@ -23,7 +23,7 @@ impl Instance {
     /// The mounts that the user has chosen, without links, as the last `up` recorded them.
     ///
     /// # Errors
-    /// When the record exists and can't be read.
+    /// When the record exists and cannot be read.
     pub(crate) fn recorded_mounts(&self) -> Result<Vec<Mount>> {
         let recorded: Vec<RecordedMount> = self.read_state_file(MOUNTS_FILE)?.unwrap_or_default();
         let mounts = recorded.into_iter().map(|mount| match mount {
@@ -37,7 +37,7 @@ impl Instance {
         Ok(mounts.collect())
     }
 
-    /// The folders among them that the container can write.
+    /// The recorded folders that the container can write.
     ///
     /// # Errors
     /// As [`Instance::recorded_mounts`].
@@ -50,7 +50,7 @@ impl Instance {
     }
 
     /// # Errors
-    /// When the state folder can't be written.
+    /// When the state folder cannot be written.
     pub(crate) fn save_mounts(&self, mounts: &[Mount]) -> Result<()> {
         write_private(&self.folder.join(MOUNTS_FILE), &serde_json::to_vec(mounts)?)
     }

@@ -1,8 +1,8 @@
-//! An instance whose engine is on another machine: what the host shares with a container here, it puts
-//! into volumes there.
+//! An instance whose engine is on another machine: the host copies into volumes on that machine the files that it would
+//! otherwise share with a local container.
 //!
-//! The project is copied once. From then on the copy is the project, which the agent changes: its body is
-//! what the image is built from, and `osctl cp` brings files there and back.
+//! The project is copied once. From then on the copy is the project, and the agent changes it: the image is built from
+//! the body in the copy, and `osctl cp` copies files in both directions.
 
 use super::download::DownloadWriter;
 use super::instance::{INSTANCE_LABEL, Instance, InstanceRecord, RemoteEngine};
@@ -31,11 +31,11 @@ use std::time::Duration;
 use tempfile::TempDir;
 use tokio::sync::mpsc;
 
-/// Bytes of a body's archive: more than any that is built.
+/// Limit of a body's archive in bytes: more than any body that can be built.
 const MAX_REMOTE_BODY_BYTES: usize = 256 << 20;
-/// How often it is told how far a copy is.
+/// Interval of progress reports of a copy.
 const COPY_PROGRESS_INTERVAL: Duration = Duration::from_millis(200);
-/// Bytes of an archive beside its one file.
+/// Bytes of an archive besides its one file.
 const TAR_OVERHEAD_BYTES: usize = 16 << 10;
 
 /// The volumes of an instance.
@@ -47,7 +47,7 @@ pub(crate) struct RemoteVolumes<'a> {
 }
 
 impl<'a> RemoteVolumes<'a> {
-    /// Nothing where the engine is on this machine.
+    /// `None` if the engine is on this machine.
     pub(crate) fn for_instance(
         docker: &'a Docker,
         instance: &'a Instance,
@@ -61,10 +61,10 @@ impl<'a> RemoteVolumes<'a> {
         })
     }
 
-    /// Where the engine is, and whether the project is there.
+    /// The address of the engine, and whether the project has been copied there.
     ///
     /// # Errors
-    /// When another one is, or the engine does not answer.
+    /// When the engine's machine has a copy of another project, or the engine does not answer.
     pub(crate) async fn remote_engine(
         &self,
         recorded: Option<&InstanceRecord>,
@@ -87,15 +87,15 @@ impl<'a> RemoteVolumes<'a> {
         Ok(RemoteEngine { address, copied })
     }
 
-    /// A folder with the body of the copy, at the same place as in the project.
+    /// A temporary folder with the body of the copied project, at the same relative path as in the project.
     ///
     /// # Errors
-    /// When the engine refuses, or the body can't be one.
+    /// When the engine refuses, or the body is not usable.
     pub(crate) async fn fetch_body(&self, config: &Config) -> Result<TempDir> {
         let image = self.any_image(config).await?;
         let [_, _, project] = self.instance.volume_names();
         let place = config.body.as_path();
-        // So that the archive is of what is in it, whatever its name.
+        // With `/.` the archive holds the contents of the folder, whatever its name.
         let path = format!("{CONTAINER_PROJECT_PATH}/{}/.", place.display());
         let name = self
             .create_helper_container(&image, &[(project, CONTAINER_PROJECT_PATH)])
@@ -120,14 +120,14 @@ impl<'a> RemoteVolumes<'a> {
                 body = body.ensure_folder(part.as_os_str())?;
             }
             let landing = DownloadWriter::to_folder(body, false, false)?;
-            // What it does not take, its end explains.
+            // If the receiver rejects a chunk, `finish` returns the reason.
             let _ = landing.feed()?.send_chunk(Bytes::from(archive)).await;
             landing.finish(Ok(())).await.map_err(unfit)?;
         }
         Ok(folder)
     }
 
-    /// An image that is there, to look into volumes with: of it, nothing is run.
+    /// An existing image for helper containers that access volumes; nothing of the image runs.
     async fn any_image(&self, config: &Config) -> Result<String> {
         let own = format!("{}:latest", self.instance.image_name());
         let keepers = self.docker.list_tags(keeper::KEEPER_IMAGE_NAME).await?;
@@ -141,10 +141,11 @@ impl<'a> RemoteVolumes<'a> {
         Err(Error::precondition(message, hint).into())
     }
 
-    /// Puts there what the host would share with a container here, and, the first time, the project.
+    /// Copies into the volumes the files that the host would otherwise share with a local container and, the first
+    /// time, the project.
     ///
     /// # Errors
-    /// When something can't be read, or the engine refuses.
+    /// When a file cannot be read, or the engine refuses.
     pub(crate) async fn hand_in(
         &self,
         record: &mut InstanceRecord,
@@ -184,7 +185,7 @@ impl<'a> RemoteVolumes<'a> {
         }
     }
 
-    /// Whether a file is what it should be: one that is read meanwhile is not written.
+    /// Whether a file has this content. An unchanged file is not written, because a process may be reading it.
     async fn has_content(&self, name: &str, path: &str, content: &[u8]) -> Result<bool> {
         let limit = content.len() + TAR_OVERHEAD_BYTES;
         let Ok(Some(archive)) = self
@@ -197,7 +198,8 @@ impl<'a> RemoteVolumes<'a> {
         Ok(image::single_file_content(&archive)? == content)
     }
 
-    /// A copy that was not finished is made again; one that somebody else has made is left alone.
+    /// Copies the project. Repeats an incomplete copy; refuses, and leaves the volume unchanged, if this instance did
+    /// not create it.
     async fn copy_project(&self, image: &str, project: &Path) -> Result<()> {
         let [_, _, volume] = self.instance.volume_names();
         let begun = self.instance.copying_marker();
@@ -242,12 +244,12 @@ impl<'a> RemoteVolumes<'a> {
             Error::precondition(message, "mend that, and run it again: it begins anew")
         };
         let mut pieces = packed.map_err(|fault| unread(fault.to_string()))?;
-        // The engine only sees that the archive ends.
+        // The engine only sees that the archive ends, so this channel carries the reason.
         let (fault, mut faults) = mpsc::unbounded_channel();
         let pieces = stream::poll_fn(move |cx| {
             let next = pieces.poll_recv(cx);
             if let Poll::Ready(Some(Err(error))) = &next {
-                // Whoever listens is told once all has ended.
+                // The receiver reads the reason after the transfer has ended.
                 let _ = fault.send(error.to_string());
             }
             next
@@ -269,7 +271,7 @@ impl<'a> RemoteVolumes<'a> {
         }
     }
 
-    /// A container that never runs, to look into volumes and put something there.
+    /// A container that never runs, for access to the volumes.
     async fn create_helper_container(
         &self,
         image: &str,
@@ -305,13 +307,13 @@ impl<'a> RemoteVolumes<'a> {
             read_only: true,
             restart: ContainerRestartPolicy::Never,
         };
-        // One that an interrupted command left.
+        // Removes the container that an interrupted command left.
         self.docker.remove(&name).await?;
         self.docker.create_container(&spec).await?;
         Ok(name)
     }
 
-    /// Removes them, with all that is in them but the person's files.
+    /// Removes the volumes with their contents, except the person's files.
     ///
     /// # Errors
     /// When the engine does not answer.

@@ -1,4 +1,4 @@
-//! One container gives way to another, and comes back unless that one proves healthy.
+//! Replacement of one container by another, with a rollback unless the new one becomes healthy.
 //!
 //! ```text
 //!        rename            stop, create            healthy
@@ -7,10 +7,10 @@
 //!  └─────────────────┴──────────────────────┘
 //! ```
 //!
-//! The first step is the rename, and the last one undoes it. So whatever ends osctl on the way, the
-//! next `up` finds by the labels that a container waits, and goes on from there. The record of the
-//! old container waits beside it, because the new one may have other ports. A container that a run of the keeper
-//! has left in the same way, paused and off its network, is taken back by the same steps.
+//! The first step is the rename, and the last step of a rollback undoes it. So if osctl is interrupted at any point,
+//! the next `up` finds the container that was set aside by its labels, and continues from there. The record of the old
+//! container is stored beside it, because the new one may have other ports. The same steps recover a container that a
+//! run of the keeper has set aside, paused and disconnected from its network.
 
 use super::build;
 use super::client::CompanionClient;
@@ -22,7 +22,7 @@ use crate::error::Result;
 use crate::protocol::spec::ContainerSpec;
 use std::net::IpAddr;
 
-/// Who replaces the container of an instance.
+/// Replaces the container of an instance.
 #[derive(Clone, Copy)]
 pub(crate) struct ContainerReplacer<'a> {
     pub(crate) instance: &'a Instance,
@@ -33,11 +33,11 @@ pub(crate) struct ContainerReplacer<'a> {
 }
 
 impl ContainerReplacer<'_> {
-    /// Replaces the container, which goes only when the new one is healthy. It runs until it has
-    /// its other name, so a name that can't be had costs nothing.
+    /// Replaces the container, and removes the old one only after the new one is healthy. The old container runs until
+    /// it is renamed, so a failed rename changes nothing.
     ///
     /// # Errors
-    /// When the new one does not become healthy; the old one runs again then.
+    /// When the new container does not become healthy; the old one then runs again.
     pub(crate) async fn replace(
         &self,
         spec: &ContainerSpec,
@@ -63,9 +63,9 @@ impl ContainerReplacer<'_> {
         self.remove_replaced(&aside, old).await
     }
 
-    /// Ends what was interrupted, whatever the containers of the instance are called: one that never ran, was being
-    /// removed or is a trial goes. Another one that is not in place gives way to the one that is when that proves
-    /// healthy, else it takes its place.
+    /// Finishes an interrupted replacement, whatever the names of the instance's containers are. Removes containers
+    /// that never ran, that were being removed, and trial containers. Removes any other container that was set aside if
+    /// the container in place becomes healthy; otherwise puts it back in place.
     ///
     /// # Errors
     /// When the engine does not answer.
@@ -91,7 +91,7 @@ impl ContainerReplacer<'_> {
                 waiting.push(name);
             }
         }
-        // The usual name first: what it has is of the latest swap.
+        // The container with the usual aside name comes first: it belongs to the latest swap.
         waiting.sort_by_key(|name| *name != instance.aside_container_name());
         for aside in waiting {
             self.settle_from(&aside).await?;
@@ -105,7 +105,7 @@ impl ContainerReplacer<'_> {
             return Ok(());
         };
         match docker.inspect(&name).await? {
-            // Whoever looks for the instance's container is told.
+            // A later lookup of the instance's container reports the foreign one.
             Some(new) if !self.owns(&new) => return Ok(()),
             Some(new) => match self.check_health(&name, &new).await {
                 Ok(()) => return self.remove_replaced(aside, &old).await,
@@ -114,8 +114,7 @@ impl ContainerReplacer<'_> {
             None => {}
         }
         match self.bring_back(aside).await {
-            // Only its start has failed. Its ports may be taken by now, which the rest of `up` tells
-            // or avoids.
+            // Only the start failed. Its ports may be in use by now; the rest of `up` reports or avoids this.
             Err(error) if docker.inspect(aside).await?.is_none() => {
                 self.progress.log(&format!("{error:#}"));
                 Ok(())
@@ -124,7 +123,7 @@ impl ContainerReplacer<'_> {
         }
     }
 
-    /// A container that was stopped meanwhile may have been healthy before.
+    /// Starts a stopped container first: it may have been healthy before the stop.
     async fn check_health(&self, name: &str, new: &Container) -> Result<()> {
         let Some(record) = self.instance.read_record()? else {
             anyhow::bail!("nothing is recorded about `{name}`");
@@ -147,7 +146,7 @@ impl ContainerReplacer<'_> {
         watch.until_healthy().await
     }
 
-    /// The old container, with what is recorded about it, in the place of the new one.
+    /// Puts the old container and its record in the place of the new one.
     async fn bring_back(&self, aside: &str) -> Result<()> {
         let (docker, name) = (self.docker, self.instance.container_name());
         self.progress
@@ -161,8 +160,8 @@ impl ContainerReplacer<'_> {
         started
     }
 
-    /// Undoes what a swap by the keeper has done to a container: it may be paused, at rest, off its network, and
-    /// not to be started again by the engine.
+    /// Undoes the changes of a keeper's swap to a container: it may be paused, quiesced, disconnected from its network,
+    /// and excluded from restarts by the engine.
     async fn start_restored(&self, aside: &str) -> Result<()> {
         let docker = self.docker;
         let Some(found) = docker.inspect(aside).await? else {
@@ -182,7 +181,8 @@ impl ContainerReplacer<'_> {
         Ok(())
     }
 
-    /// On its own network alone: a keeper may have started it on one that publishes no ports.
+    /// Connects the container to its own network alone: a keeper may have started it on a network that publishes no
+    /// ports.
     async fn put_on_network(&self, container: &Container) -> Result<()> {
         let (docker, network) = (self.docker, self.instance.network_name());
         let portless = self.instance.portless_network();
@@ -195,10 +195,10 @@ impl ContainerReplacer<'_> {
         Ok(())
     }
 
-    /// Starts a container that has ended, or that runs without its ports, with them.
+    /// Starts a stopped container, or one that runs without its ports, with its ports.
     ///
     /// # Errors
-    /// When the engine refuses, as it does when a port is taken.
+    /// When the engine refuses, for example because a port is in use.
     pub(crate) async fn start_with_ports(&self, container: &Container) -> Result<()> {
         self.docker.stop(&container.id).await?;
         self.put_on_network(container).await?;

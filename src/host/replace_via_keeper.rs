@@ -1,16 +1,15 @@
-//! A container that runs gives way by the keeper's gates, as it does when it evolves: one replaces, and
-//! never two.
+//! Replacement of a running container through the keeper, with the gates of an evolve run.
 //!
 //! ```text
-//! the person's wish, laid down ──▶ keeper: evolve ──▶ succeeded: the wish is what is recorded
+//! target, deployed to the keeper ──▶ keeper: evolve ──▶ succeeded: the target is recorded
 //!                                        │
-//!                                        └─▶ else: the old container goes on, at the place that was
-//!                                            recorded before, with the rights of the wish
+//!                                        └─▶ else: the old container keeps running, with the ports and the project
+//!                                            that were recorded before, and the permissions of the target
 //! ```
 //!
-//! The wish is laid down before anybody is asked. So a right that the person has taken back is no run's
-//! any more, whoever begins it and however this one ends; the ports and the project, by which the old
-//! container is found, are those of before again when it goes on.
+//! The host deploys the target before it requests the run. So a permission that the person has revoked does not apply
+//! to any later run, also when another caller starts that run and however this run ends. When the old container keeps
+//! running, the ports and the project by which it is found are set back to their earlier values.
 
 use super::follow_run::{FollowEnd, follow_keeper_run};
 use super::instance::InstanceRecord;
@@ -24,35 +23,35 @@ use crate::protocol::evolve::{
 };
 use std::path::Path;
 
-/// For the history.
+/// The reason in the run history.
 const REPLACE_REASON: &str = "`osctl up`";
 
-/// What the keeper may do, and what the host records of it.
+/// A deploy config for the keeper, and the record that the host saves with it.
 #[derive(Debug)]
 pub(crate) struct ReplaceTarget {
     pub(crate) charge: DeployConfig,
     pub(crate) record: InstanceRecord,
 }
 
-/// Who hands over, and how.
+/// A replacement of the container through the keeper.
 #[derive(Clone, Copy)]
 pub(crate) struct KeeperReplacement<'a> {
     pub(crate) keeper: KeeperContainer<'a>,
     pub(crate) companion: &'a CompanionBinary,
     pub(crate) socket: &'a Path,
-    /// The image of the container after a rollback, which stays whatever `body/` is.
+    /// The image of the container after a rollback; it stays in use, also when `body/` differs from it.
     pub(crate) kept_image: Option<&'a str>,
-    /// Whether code that does not end is interrupted.
+    /// Whether the keeper interrupts code that does not end.
     pub(crate) force: bool,
     pub(crate) progress: &'a dyn EngineProgress,
 }
 
 impl KeeperReplacement<'_> {
-    /// Replaces the container as wished.
+    /// Replaces the container by the one that `wish` describes.
     ///
     /// # Errors
-    /// When a gate is not passed: the old container goes on then, as `otherwise` says. When another run
-    /// is on.
+    /// When a gate fails: the old container then keeps running, as `otherwise` describes. When another run is in
+    /// progress.
     pub(crate) async fn replace_with(
         &self,
         wish: &ReplaceTarget,
@@ -68,7 +67,7 @@ impl KeeperReplacement<'_> {
                 return Err(error);
             }
         };
-        // Where nobody knows how it ends, the next `up` looks.
+        // If this fails, the result of the run is unknown; the next `up` checks it.
         let record = match follow_keeper_run(&self.keeper, &run, self.progress).await? {
             FollowEnd::Reached(record) => record,
             FollowEnd::LetGo => {
@@ -107,7 +106,7 @@ impl KeeperReplacement<'_> {
         }
     }
 
-    /// The latest run that has brought the image.
+    /// The latest run that produced the image.
     async fn run_of(&self, image: &str) -> Result<EvolveRunId> {
         let runs = match self
             .keeper
@@ -137,13 +136,13 @@ impl KeeperReplacement<'_> {
             .await
     }
 
-    /// The old container goes on where it was.
+    /// Restores the old record and deploy config; the old container keeps running.
     async fn take_back(&self, wish: &ReplaceTarget, otherwise: &ReplaceTarget) -> Result<()> {
         self.keeper.instance.restore_record()?;
         if wish.record == otherwise.record {
             return Ok(());
         }
-        // Why it is taken back is worth more. The next `up` lays it down again.
+        // The reason for the rollback matters more than this error. The next `up` deploys the config again.
         if let Err(error) = self.deploy(otherwise).await {
             self.progress.log(&format!("{error:#}"));
         }
@@ -176,7 +175,7 @@ impl KeeperReplacement<'_> {
     }
 }
 
-/// Who wants to replace the container while a run is on is told which.
+/// The error for a replacement while a run is in progress; it names the run.
 pub(crate) fn run_in_progress_error(
     keeper: &KeeperContainer<'_>,
     run: &EvolveRunId,

@@ -1,4 +1,4 @@
-//! An instance's secrets, in files that their owner alone reads: the token of the API, and the password of VNC
+//! An instance's secrets, in files that only their owner can read: the token of the API, and the password of VNC
 //! clients.
 
 use super::folders::ensure_private_folder;
@@ -14,15 +14,15 @@ use std::fs;
 use std::io::Write;
 use std::path::Path;
 
-/// Of a password: 64, so that none is likelier than another.
+/// The characters of a password: 64, so that all are equally likely.
 const PASSWORD_LETTERS: &[u8; 64] =
     b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-";
 
 impl Instance {
-    /// The token, when the instance was ever up.
+    /// The token, if `up` ever ran for the instance.
     ///
     /// # Errors
-    /// When the file exists and can't be read.
+    /// When the file exists and cannot be read.
     pub(crate) fn read_token(&self) -> Result<Option<String>> {
         match fs::read_to_string(self.token_file()) {
             Ok(token) => Ok(Some(token.trim().to_owned())),
@@ -31,10 +31,10 @@ impl Instance {
         }
     }
 
-    /// The token, made at the first call and kept.
+    /// The token, created at the first call and stored.
     ///
     /// # Errors
-    /// When the state folder can't be written.
+    /// When the state folder cannot be written.
     pub(crate) fn ensure_token(&self) -> Result<String> {
         if let Some(token) = self.read_token()?.filter(|t| !t.is_empty()) {
             return Ok(token);
@@ -46,11 +46,11 @@ impl Instance {
         Ok(token)
     }
 
-    /// The password of VNC clients, made at the first call and kept. It is a secret of its own: the
-    /// protocol takes eight characters, and sends them in a form that can be guessed.
+    /// The password of VNC clients, created at the first call and stored. It is a separate secret: the protocol takes
+    /// eight characters, and sends them in a form that can be guessed.
     ///
     /// # Errors
-    /// When the state folder can't be written.
+    /// When the state folder cannot be written.
     pub(crate) fn ensure_vnc_password(&self) -> Result<String> {
         let path = self.vnc_password_file();
         match fs::read_to_string(&path) {
@@ -62,7 +62,7 @@ impl Instance {
         }
         let mut secret = [0u8; 8];
         getrandom::fill(&mut secret).map_err(|e| anyhow::anyhow!("no randomness: {e}"))?;
-        // 64 letters, so that each bit counts.
+        // With 64 characters, every bit counts.
         let letter =
             |byte: u8| char::from(PASSWORD_LETTERS[usize::from(byte) % PASSWORD_LETTERS.len()]);
         let password: String = secret.into_iter().map(letter).collect();
@@ -70,11 +70,11 @@ impl Instance {
         Ok(password)
     }
 
-    /// Puts the password where the companion reads it. As a variable, everyone who may ask the engine about
-    /// the container would see it.
+    /// Writes the password where the companion reads it. In a variable, every user with access to the engine would see
+    /// it.
     ///
     /// # Errors
-    /// When the data folder can't be written.
+    /// When the data folder cannot be written.
     pub(crate) fn hand_in_vnc_password(&self, password: &str) -> Result<()> {
         fs::create_dir_all(self.data_folder())?;
         let data = Folder::open(&self.data_folder())?;
@@ -88,12 +88,12 @@ impl Instance {
     }
 }
 
-/// The digest of a token, which is all that the container gets.
+/// The digest of a token; the container receives only the digest.
 pub(crate) fn sha256_fingerprint(token: &str) -> String {
     hex(Sha256::digest(token.as_bytes()))
 }
 
-/// Written beside and renamed, readable by the owner alone.
+/// Writes a temporary file beside the target and renames it; readable by the owner alone.
 pub(crate) fn write_private(path: &Path, content: &[u8]) -> Result<()> {
     let folder = path.parent().context("a file has a folder")?;
     ensure_private_folder(folder)?;

@@ -1,4 +1,4 @@
-//! From configuration and instance to the container's specification.
+//! The container's specification, made from the configuration and the instance.
 
 use super::instance::{INSTANCE_LABEL, Instance, InstanceRecord};
 use super::mount_safety::canonicalize_existing;
@@ -18,17 +18,17 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::path::Path;
 
-/// What stays, as the container sees it.
+/// The persistent files, as the container sees them.
 pub(crate) const CONTAINER_FILES_PATH: &str = "/root/host";
 pub(crate) const CONTAINER_DATA_PATH: &str = "/data";
 pub(crate) const CONTAINER_PROJECT_PATH: &str = "/repo";
 
-/// Label of a container: the digest of the variables that were passed in.
+/// Label of a container: the digest of the passed variables.
 pub(crate) const INHERITED_LABEL: &str = "osctl.inherited";
 
-/// What a package manager and ordinary services need as root; nothing that reaches the host. Without SETFCAP,
-/// packages with file capabilities (`mtr-tiny`, `gstreamer1.0`) fall back to setuid when they are installed; a file
-/// capability on a mounted folder would be valid on the host, too.
+/// The capabilities that a package manager and ordinary services need as root, and none that affects the host. Without
+/// SETFCAP, packages with file capabilities (`mtr-tiny`, `gstreamer1.0`) fall back to setuid when they are installed; a
+/// file capability in a mounted folder would be valid on the host, too.
 const CONTAINER_CAPABILITIES: &[&str] = &[
     "CHOWN",
     "DAC_OVERRIDE",
@@ -41,27 +41,27 @@ const CONTAINER_CAPABILITIES: &[&str] = &[
     "SYS_CHROOT",
 ];
 
-/// What freezing a process takes: to read and write others (SYS_PTRACE); to make it again under its
-/// old ids, and to keep those free by a /proc of one's own (SYS_ADMIN, as CHECKPOINT_RESTORE does not
-/// mount, and older engines do not know it).
+/// The capabilities for checkpoints: to read and write other processes (SYS_PTRACE); to restore a process under its old
+/// ids, and to keep these ids free with a private /proc (SYS_ADMIN, because CHECKPOINT_RESTORE does not allow mounts,
+/// and older engines do not know it).
 const CRIU_CAPABILITIES: &[&str] = &["SYS_ADMIN", "SYS_PTRACE"];
 
 /// Seconds in which running code may finish when the container is stopped.
 const CONTAINER_STOP_TIMEOUT: u32 = 20;
 
-/// What the engine is like.
+/// Properties of the engine.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct EngineContext<'a> {
-    /// Where it listens on this machine.
+    /// Its socket on this machine.
     pub(crate) socket: Option<&'a Path>,
-    /// Whether it confines containers by AppArmor, too.
+    /// Whether it also confines containers with AppArmor.
     pub(crate) apparmor: bool,
 }
 
-/// The specification of the instance's container, running `image_id`, which gets the token's digest alone.
+/// The specification of the instance's container, which runs `image_id`, and receives only the token's digest.
 ///
 /// # Errors
-/// When it can't be digested.
+/// When the digest cannot be computed.
 pub(crate) fn make_container_spec(
     config: &Config,
     instance: &Instance,
@@ -105,7 +105,7 @@ pub(crate) fn make_container_spec(
     for text in &config.mounts {
         mounts.extend(
             config::parse_mount(text).map(|(host, container, read_only)| Mount {
-                // The keeper replays the specification: what the path means now, it means then.
+                // Resolve links now: the keeper replays the specification, and the path must keep its current meaning.
                 host: canonicalize_existing(&host),
                 container,
                 read_only,
@@ -138,7 +138,7 @@ pub(crate) fn make_container_spec(
         health_check: vec!["osctl".into(), "health".into()],
         stop_timeout: CONTAINER_STOP_TIMEOUT,
         read_only: false,
-        // Also after an engine was killed, which some engines take for a container that was stopped.
+        // Also after an engine was killed, which some engines treat as a stopped container.
         restart: ContainerRestartPolicy::Always,
     };
     spec.labels
@@ -148,7 +148,7 @@ pub(crate) fn make_container_spec(
     Ok(spec)
 }
 
-/// What the container may use at most.
+/// The resource limits of the container.
 pub(super) fn container_limits(config: &Config) -> ContainerLimits {
     ContainerLimits {
         cpus: config.limits.cpus,
@@ -158,8 +158,8 @@ pub(super) fn container_limits(config: &Config) -> ContainerLimits {
     }
 }
 
-/// Gives the specification what the running container was handed in, instead of what this shell
-/// hands in, which is no reason to replace it: who replaces it later must not lose its keys.
+/// Sets the passed variables to those of the running container, in place of this shell's values, which are no reason to
+/// replace the container: a later replacement must not lose the container's keys.
 pub(crate) fn keep_inherited(
     spec: &mut ContainerSpec,
     config: &Config,
@@ -187,9 +187,9 @@ fn container_capabilities(config: &Config) -> Vec<String> {
 fn security_options(config: &Config, engine: EngineContext<'_>) -> Vec<String> {
     let mut options = vec!["no-new-privileges".into()];
     if config.criu {
-        // Under any profile the system does not let a tracer suspend the filter of who is frozen.
+        // Under any seccomp profile, the system does not let a tracer suspend the filter of the checkpointed process.
         options.push("seccomp=unconfined".into());
-        // The usual profile denies mounts.
+        // The default profile denies mounts.
         options.extend(engine.apparmor.then(|| "apparmor=unconfined".into()));
     }
     options
@@ -253,12 +253,12 @@ fn spec_environment(
     env.set("OSCTL_DESKTOP_IDLE", config.desktop.idle.to_string());
     env.set("OSCTL_DESKTOP_RESOLUTION", &config.desktop.resolution);
     env.set("OSCTL_DESKTOP_DEPTH", config.desktop.depth.to_string());
-    // What guards the companion comes last, so that nothing above can replace it.
+    // Set the variables that protect the companion last, so that no earlier variable can override them.
     env.set("OSCTL_TOKEN_SHA256", sha256_fingerprint(token));
     if !config.auth {
         env.set("OSCTL_AUTH", "off");
     }
-    // Who can call an address that was chosen may call it by its number.
+    // A client that can reach the chosen address may use its number as the host.
     let hosts = config
         .hosts
         .iter()
@@ -268,7 +268,7 @@ fn spec_environment(
     env
 }
 
-/// An address as it stands in a `Host` header.
+/// An address in the form of a `Host` header.
 fn host_header(address: IpAddr) -> String {
     match address {
         IpAddr::V4(v4) => v4.to_string(),
@@ -281,8 +281,8 @@ fn digest_json(value: &impl serde::Serialize) -> Result<String> {
     Ok(hex(Sha256::digest(&bytes)))
 }
 
-/// Whether a companion stores that is stopped by the engine alone, which counts as `down`: our own verbs
-/// say before what they want.
+/// Whether the companion stores its state if the engine alone stops it, which counts as `down`: osctl's own verbs
+/// announce their choice before the stop.
 fn stores_at_stop(before: &[String]) -> bool {
     before.iter().any(|verb| verb == "down")
 }
@@ -408,7 +408,7 @@ mod tests {
         assert_eq!(spec.labels[INHERITED_LABEL], "l");
     }
 
-    /// Of an instance that has the token `t`.
+    /// The specification of an instance with the token `t`.
     fn specified(config: &Config) -> ContainerSpec {
         let home = Path::new("/h");
         let folders = Folders {

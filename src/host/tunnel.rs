@@ -1,6 +1,5 @@
-//! The way to a container whose engine is on another machine: its ports here, on loopback, each
-//! connection through the engine. Nothing is published beyond that machine, and nothing goes over the
-//! network that the engine's own connection does not guard.
+//! The tunnel to a container whose engine is on another machine: local ports on loopback, each connection through the
+//! engine. Nothing is published outside that machine, and all traffic uses the engine's own protected connection.
 
 use crate::engine::{ContainerPhase, Docker, EngineAddress, EngineExecPipes};
 use crate::error::{Error, Result};
@@ -21,40 +20,40 @@ use tokio::task::AbortHandle;
 use tokio::time::timeout;
 use tokio_util::io::StreamReader;
 
-/// The binary in every body.
+/// The path of the osctl binary in every body.
 const CONTAINER_OSCTL_PATH: &str = "/opt/osctl/bin/osctl";
-/// How long one that gives no answer is asked again: it may be about to be replaced.
+/// Time limit for retries to a container that does not answer: it may be about to be replaced.
 const TUNNEL_RETRY_TIMEOUT: Duration = Duration::from_secs(3);
 const TUNNEL_RETRY_DELAY: Duration = Duration::from_millis(100);
-/// How long an engine may take to begin a connection.
+/// Time limit for the engine to open a connection.
 const TUNNEL_DIAL_TIMEOUT: Duration = Duration::from_secs(10);
-/// Header of an answer in the companion's place: why there is no way to it.
+/// Header of a response that the tunnel sends in place of the companion: the reason why the container is unreachable.
 pub(super) const TUNNEL_ERROR_HEADER: &str = "osctl-no-way";
 pub(super) const TUNNEL_NOT_RUNNING: &str = "not running";
 pub(super) const TUNNEL_NO_ENGINE: &str = "no engine";
 
-/// Ports of a container, until it is dropped; connections go on.
+/// Forwarded ports of a container, until dropped; open connections stay.
 #[derive(Debug)]
 pub(crate) struct Tunnel {
     way: Arc<TunnelTarget>,
     listening: Vec<AbortHandle>,
-    /// Where the ports are here, in the order in which they were asked for.
+    /// The local addresses of the ports, in the order in which they were requested.
     pub(crate) addresses: [SocketAddr; 2],
 }
 
 #[derive(Debug)]
 struct TunnelTarget {
     engine: EngineAddress,
-    /// The connection that the last one went through.
+    /// The engine client that the last connection used.
     docker: Mutex<Option<Docker>>,
     container: String,
 }
 
 impl Tunnel {
-    /// Nothing is asked of the engine yet.
+    /// Binds the local ports; sends nothing to the engine yet.
     ///
     /// # Errors
-    /// When this machine has no port left.
+    /// When this machine has no free port.
     pub(crate) fn open(
         engine: &EngineAddress,
         container: String,
@@ -109,7 +108,7 @@ async fn accept_tunnel_connections(listener: TcpListener, way: Arc<TunnelTarget>
                 let way = Arc::clone(&way);
                 tokio::spawn(async move { way.relay_connection(connection, port).await });
             }
-            // Too many files are open, which passes.
+            // Too many open files, a temporary condition.
             Err(_) => tokio::time::sleep(TUNNEL_RETRY_DELAY).await,
         }
     }
@@ -122,13 +121,13 @@ struct TunnelStream {
 }
 
 impl TunnelTarget {
-    /// Until one of the two ends it. One that leads nowhere is told as much before anything is read of
-    /// it, so that whoever asks knows that nothing has begun.
+    /// Relays until either side closes the connection. If the container is unreachable, refuses the connection before
+    /// reading from it, so that the caller knows that nothing was executed.
     async fn relay_connection(&self, mut connection: TcpStream, port: u16) {
         let TunnelStream { mut to, from } = match self.dial_with_retry(port).await {
             Ok(line) => line,
             Err(error) => {
-                // Who has gone needs no answer.
+                // The client may be gone.
                 let _ = timeout(
                     TUNNEL_DIAL_TIMEOUT,
                     refuse_connection(connection, &self.no_way(&error).await),
@@ -137,7 +136,7 @@ impl TunnelTarget {
                 return;
             }
         };
-        // A loss of latency, and nothing else.
+        // An error costs latency only.
         let _ = connection.set_nodelay(true);
         let (mut read, mut write) = connection.split();
         let mut from = StreamReader::new(from);
@@ -150,7 +149,7 @@ impl TunnelTarget {
             write.shutdown().await.and(sent)
         };
         tokio::pin!(down);
-        // Whoever has said all may still be told something.
+        // After the client has closed its sending side, it may still receive data.
         let _ = tokio::select! {
             ended = &mut down => ended,
             _ = up => down.await,
@@ -171,7 +170,7 @@ impl TunnelTarget {
             match dialled {
                 Ok(line) => return Ok(line),
                 Err(error) => {
-                    // The connection to the engine may be what is lost.
+                    // The connection to the engine may be the one that was lost.
                     *self.docker.lock().await = None;
                     if begin.elapsed() > TUNNEL_RETRY_TIMEOUT {
                         return Err(error);
@@ -224,9 +223,9 @@ impl TunnelTarget {
     }
 }
 
-/// Answers in the companion's place.
+/// Sends a response in place of the companion.
 async fn refuse_connection(mut connection: TcpStream, why: &str) -> io::Result<()> {
-    // An answer to what was not asked yet would be taken for noise.
+    // A client discards a response that arrives before its request.
     connection.readable().await?;
     let why: String = text_sanitizer::sanitize_line(why)
         .chars()
@@ -237,7 +236,7 @@ async fn refuse_connection(mut connection: TcpStream, why: &str) -> io::Result<(
     );
     connection.write_all(answer.as_bytes()).await?;
     connection.shutdown().await?;
-    // What is still sent is taken, so that the answer is not thrown away with it.
+    // Read the rest of the request; closing early would discard the response.
     tokio::io::copy(&mut connection, &mut tokio::io::sink()).await?;
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! The way from an engine to a healthy container of the instance, whatever is there already.
+//! The path from an engine to a healthy container of the instance, from any initial state.
 
 mod changes;
 mod image;
@@ -30,26 +30,26 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 
-/// How often ports are chosen again that somebody takes meanwhile.
+/// How often `up` chooses ports again after another program took them.
 const MAX_UP_PORT_ATTEMPTS: u32 = 5;
 
-/// Decides whether a container is replaced that differs so; an error is the answer no.
+/// Decides whether to replace a container with these changes; an error means no.
 pub(crate) type ReplaceConsent<'a> = &'a (dyn Fn(&SettingChanges) -> Result<()> + Sync);
 
-/// Everything on the way from an engine to a healthy container.
+/// Everything from an engine to a healthy container.
 #[derive(Clone, Copy)]
 pub(crate) struct UpRunner<'a> {
     pub(crate) instance: &'a Instance,
     pub(crate) folders: &'a Folders,
     pub(crate) engine: &'a Engine,
     pub(crate) resolved: &'a ResolvedConfig,
-    /// Whether missing packages may be installed.
+    /// Whether osctl may install missing packages.
     pub(crate) may_install: InstallConsent<'a>,
-    /// Whether code that does not end is interrupted where the container is replaced.
+    /// Whether to interrupt code that does not end when the container is replaced.
     pub(crate) force: bool,
-    /// Whether the image is made of `body/` also after a rollback.
+    /// Whether to build the image from `body/` also after a rollback.
     pub(crate) build: bool,
-    /// The configuration file, unless it is the usual one.
+    /// The configuration file, if it is not the default one.
     pub(crate) config_file: Option<&'a Path>,
     pub(crate) said: EnvArgs<'a>,
     pub(crate) may_replace: ReplaceConsent<'a>,
@@ -57,16 +57,16 @@ pub(crate) struct UpRunner<'a> {
 }
 
 impl UpRunner<'_> {
-    /// What now runs, healthy.
+    /// Brings up the container and waits until it is healthy.
     ///
     /// # Errors
-    /// When something on the way fails; what ran before runs again then.
+    /// When a step fails; the earlier container then runs again.
     pub(crate) async fn run(&self, project: PathBuf, socket: Option<&Path>) -> Result<UpResult> {
         let mut left = MAX_UP_PORT_ATTEMPTS;
         let mut taken = Vec::new();
         loop {
             match self.try_once(project.clone(), socket, &taken).await {
-                // It was free when it was chosen, or could not be asked about.
+                // The port was free when it was chosen, or could not be checked.
                 Err(error) if left > 0 && self.resolved.config.auto_ports && is_taken(&error) => {
                     left -= 1;
                     taken.extend(taken_port(&error));
@@ -88,7 +88,7 @@ impl UpRunner<'_> {
         self.clean_leftovers(socket).await?;
         let recorded = instance.read_record()?;
         let existing = self.own_container().await?;
-        // A container of ours holds its own ports, and gives them up when it is replaced.
+        // A container of this instance holds its own ports, and releases them when it is replaced.
         let held = recorded.as_ref().filter(|_| {
             existing
                 .as_ref()
@@ -108,7 +108,7 @@ impl UpRunner<'_> {
             let whose = PortOwner::of_engine(self.engine, config.bind);
             ports::choose_ports(wanted, held, whose, auto.then_some(taken), self.engine)
         };
-        // A taken one is told before anything is built; what is free may be taken by when that is done.
+        // Report a port in use before the build; a free port may be taken by the end of the build.
         let ports = choose(wanted).await?;
         let copy = match (&volumes, &remote) {
             (Some(volumes), Some(remote)) if remote.copied => {
@@ -206,9 +206,9 @@ impl UpRunner<'_> {
         })
     }
 
-    /// What the container is going to be made with, and the variables that pass into it.
+    /// The settings for the next container, and the variables that pass into it.
     ///
-    /// `held` are the variables of the container that is there.
+    /// `held` are the variables of the existing container.
     fn resolve_settings(
         &self,
         former: Option<&AppliedSettings>,
@@ -222,13 +222,13 @@ impl UpRunner<'_> {
         Ok((applied, passed))
     }
 
-    /// Whether it was made as is wanted. A variable of this command line is wanted now.
+    /// Whether the container matches the specification. Variables count only if this command line names some.
     fn is_as(&self, container: &Container, spec: &ContainerSpec) -> bool {
         let same = |label: &str| container.labels.get(label) == spec.labels.get(label);
         same(SPEC_DIGEST_LABEL) && (self.said.is_empty() || same(INHERITED_LABEL))
     }
 
-    /// What is put where the container finds it.
+    /// Puts the files of the instance where the container reads them.
     async fn hand_in(&self, record: &mut InstanceRecord, image: &str) -> Result<()> {
         let (instance, servers) = (self.instance, &self.resolved.config.servers);
         let password = instance.ensure_vnc_password()?;
@@ -242,7 +242,7 @@ impl UpRunner<'_> {
         instance.hand_in_vnc_password(&password)
     }
 
-    /// What takes the place of this machine's folders, where the engine is on another one.
+    /// The volumes that replace this machine's folders, if the engine is on another machine.
     fn remote_volumes(&self) -> Option<RemoteVolumes<'_>> {
         match self.engine {
             Engine::Docker(docker) => {
@@ -252,8 +252,8 @@ impl UpRunner<'_> {
         }
     }
 
-    /// The container as the configuration wants it, with the ports, the project and the right to freeze
-    /// that are recorded.
+    /// The specification of the container from the configuration, with the recorded ports, project and checkpoint
+    /// permission.
     async fn make_spec(
         &self,
         record: &InstanceRecord,
@@ -273,7 +273,7 @@ impl UpRunner<'_> {
         make_container_spec(&config, instance, record, &token, image, engine, passed)
     }
 
-    /// What runs gives way by the keeper's gates.
+    /// Replaces a running container through the keeper's gates.
     async fn replace_via_keeper(
         &self,
         docker: &Docker,
@@ -285,7 +285,7 @@ impl UpRunner<'_> {
     ) -> Result<()> {
         let config = &self.resolved.config;
         let former = match recorded {
-            // A right that is taken back now is not had later.
+            // A permission that is revoked now stays revoked after a rollback.
             Some(former) => InstanceRecord {
                 criu: former.criu && record.criu,
                 ..former
@@ -320,7 +320,7 @@ impl UpRunner<'_> {
         handover.replace_with(&wished, &otherwise).await
     }
 
-    /// The keeper beside it, with what it may do now.
+    /// Deploys the keeper with its current permissions.
     async fn deploy_keeper(
         &self,
         docker: &Docker,
@@ -341,7 +341,7 @@ impl UpRunner<'_> {
         keeper
             .deploy(&charge, &companion, record, socket, self.progress)
             .await?;
-        // Only what a run has changed can't be told without it.
+        // Without the upload, the keeper cannot report the changes of a run; it needs the body for nothing else.
         if let Some(body) = body
             && let Err(error) = keeper.upload_body(&image, body).await
         {
@@ -350,7 +350,7 @@ impl UpRunner<'_> {
         Ok(())
     }
 
-    /// What an interrupted `up` or a run has left.
+    /// Finishes an interrupted `up` or run.
     async fn clean_leftovers(&self, socket: Option<&Path>) -> Result<()> {
         let Engine::Docker(docker) = self.engine else {
             return Ok(());
@@ -395,7 +395,7 @@ impl UpRunner<'_> {
             !self.is_as(c, spec) || c.phase != ContainerPhase::Running || !c.has_ports
         });
         if let (true, Engine::Docker(docker)) = (changes, self.engine) {
-            // What it was allowed before is allowed no more, and nobody else replaces meanwhile.
+            // Removing the keeper revokes its earlier permissions, and prevents a second replacement at the same time.
             let instance = self.instance;
             KeeperContainer { docker, instance }
                 .remove_container()
@@ -437,8 +437,8 @@ impl UpRunner<'_> {
             if !matches!(error.downcast_ref(), Some(Error::Precondition { .. })) {
                 return Err(error);
             }
-            // Another one may start, as after the processes of this one were killed while they were paused. Its state
-            // is stored.
+            // A new container may start where this one cannot, for example after its processes were killed while
+            // paused. Its state is stored.
             self.progress.log(&format!("{error:#}"));
             self.engine.remove(name).await?;
             self.engine.create_and_start(spec).await?;
@@ -480,7 +480,7 @@ impl UpRunner<'_> {
     }
 }
 
-/// Whether it has a place that another one could take.
+/// Whether the container holds ports that another one could take.
 fn is_active(container: &Container) -> bool {
     matches!(
         container.phase,

@@ -1,4 +1,4 @@
-//! A body: the folder that an image is made of, embedded in the binary or in a project.
+//! A body: the folder that an image is made of, embedded in the binary or part of a project.
 
 use super::body_reader::{BodyReadLimit, read_body_files};
 use crate::archive::Folder;
@@ -17,45 +17,45 @@ use std::path::{Path, PathBuf};
 
 static EMBEDDED_BODY: Dir<'_> = include_dir!("$CARGO_MANIFEST_DIR/body");
 
-/// What `init` wrote, by digest, so that an update can tell edits from origins.
+/// The digests of the files that `init` wrote, so that an update can tell edited files from original ones.
 const BODY_ORIGIN_FILE: &str = ".osctl-origin.json";
 
-/// A body larger than this was certainly not meant: it is sent to the engine at each build.
+/// The maximum size of a body. A larger one is probably a mistake: the body is sent to the engine at each build.
 const MAX_IMAGE_BODY_BYTES: u64 = 256 << 20;
 
-/// An update reads no larger file.
+/// The maximum size of a file that an update reads.
 const MAX_BODY_FILE_BYTES: u64 = 64 << 20;
 
-/// The files of a body by their path beneath it, `/`-separated.
+/// The files of a body by path beneath its folder, `/`-separated.
 #[derive(Debug, Clone)]
 pub(crate) struct Body {
-    /// The folder, for messages; `None` for the embedded one.
+    /// The folder, for messages; `None` for the embedded body.
     pub(crate) folder: Option<PathBuf>,
     pub(crate) files: BTreeMap<String, Vec<u8>>,
 }
 
-/// `body.yaml`: what the body was made for.
+/// `body.yaml`: the protocol that the body was made for.
 #[derive(Debug, Deserialize)]
 struct BodyManifest {
     protocol: u32,
 }
 
-/// What `init --update` did with one file.
+/// The result of `init --update` for one file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum BodyFileUpdate {
-    /// Was not there.
+    /// The file was missing.
     Added,
-    /// Was as `init` had written it, and is now this version's.
+    /// The file was not edited since `init`, and now has this version's content.
     Updated,
-    /// Edited by the person, unchanged by us.
+    /// The user edited the file, and this version's content is unchanged.
     Kept,
-    /// Edited by both: this version's lies beside it as `FILE.new`.
+    /// The user and this version both changed the file: this version's content is beside it as `FILE.new`.
     Conflict,
 }
 
 impl Body {
-    /// The one inside this binary.
+    /// The body inside this binary.
     pub(crate) fn embedded() -> Self {
         let mut files = BTreeMap::new();
         collect_embedded(&EMBEDDED_BODY, &mut files);
@@ -65,18 +65,18 @@ impl Body {
         }
     }
 
-    /// The project's own, where it has one, else the embedded one.
+    /// The project's own body, if it has one, else the embedded one.
     ///
     /// # Errors
-    /// When the folder holds links or special files, is too large, or speaks another protocol.
+    /// When the folder holds links or special files, is too large, or has another protocol.
     pub(crate) fn of_project(project: &Path, body: &Path) -> Result<Self> {
         Self::of_project_within(project, body, BodyReadLimit::of_bytes(MAX_IMAGE_BODY_BYTES))
     }
 
-    /// The same within a limit.
+    /// As [`Body::of_project`], within a limit.
     ///
     /// # Errors
-    /// As above.
+    /// As [`Body::of_project`], and when the body exceeds the limit.
     pub(crate) fn of_project_within(
         project: &Path,
         body: &Path,
@@ -125,10 +125,10 @@ impl Body {
         Ok(())
     }
 
-    /// The files as a tar archive, to be kept.
+    /// The files as a tar archive, for storage.
     ///
     /// # Errors
-    /// When a path does not fit into one.
+    /// When a path is too long for an archive.
     pub(crate) fn to_archive(&self) -> Result<Vec<u8>> {
         let mut archive = tar::Builder::new(Vec::new());
         for (path, content) in &self.files {
@@ -140,10 +140,10 @@ impl Body {
         Ok(archive.into_inner()?)
     }
 
-    /// What [`Body::to_archive`] made.
+    /// Reads the archive that [`Body::to_archive`] wrote.
     ///
     /// # Errors
-    /// When it is no such archive.
+    /// When the bytes are not such an archive.
     #[cfg(target_os = "linux")]
     pub(crate) fn of_archive(archive: &[u8]) -> Result<Self> {
         let mut files = BTreeMap::new();
@@ -160,7 +160,7 @@ impl Body {
         })
     }
 
-    /// Files that a person executes keep their right to be executed.
+    /// The mode of a file: executable if the content starts with `#!`.
     pub(crate) fn file_mode(content: &[u8]) -> u32 {
         if content.starts_with(b"#!") {
             0o755
@@ -183,11 +183,11 @@ impl Body {
         folder.write_file(BODY_ORIGIN_FILE, &serde_json::to_vec_pretty(&origin)?)
     }
 
-    /// Brings a folder that [`Body::write_to_folder`] made to this body, and overwrites no edit. An agent may change
-    /// the folder at any time.
+    /// Updates a folder that [`Body::write_to_folder`] wrote to this body, and overwrites no edit. An agent may
+    /// change the folder at any time.
     ///
     /// # Errors
-    /// When the folder can't be read or written, or has something else in the place of a file.
+    /// When the folder can't be read or written, or a file's path holds a link or another kind of entry.
     pub(crate) fn update_folder(
         &self,
         folder: &Folder,
@@ -228,7 +228,7 @@ impl Body {
     }
 }
 
-/// A folder for a body, held open.
+/// The open folder of a body.
 struct BodyFolder<'a> {
     folder: &'a Folder,
     /// For messages.
@@ -236,7 +236,7 @@ struct BodyFolder<'a> {
 }
 
 impl BodyFolder<'_> {
-    /// The content of the file; nothing if it is missing.
+    /// The content of the file; `None` if it is missing.
     fn read_file(&self, path: &str) -> Result<Option<Vec<u8>>> {
         let (names, name) = self.split_path(path);
         let mut at = self.folder.try_clone()?;
@@ -257,7 +257,7 @@ impl BodyFolder<'_> {
         }
     }
 
-    /// Replaces the file; its folders are created where they are missing.
+    /// Replaces the file; creates missing folders.
     fn write_file(&self, path: &str, content: &[u8]) -> Result<()> {
         let (names, name) = self.split_path(path);
         let mut at = self.folder.try_clone()?;
@@ -286,7 +286,7 @@ impl BodyFolder<'_> {
     }
 }
 
-/// What tools leave beside sources, and what is not the body's.
+/// Whether the name is left by tools beside sources, or does not belong to the body.
 pub(super) fn is_ignored(name: &str) -> bool {
     name == "__pycache__"
         || name == ".git"

@@ -1,7 +1,7 @@
-//! The files of a folder that somebody else may change at any time.
+//! Reader of a body folder that an untrusted process may change at any time.
 //!
-//! Every name is opened beneath the folder that is held open, through no link, and what was opened is
-//! looked at, so that a folder or file that is exchanged meanwhile leads nowhere else.
+//! Every name is opened beneath the open folder, without following links, and the type of the opened entry is
+//! checked, so that a folder or file that is replaced during the read leads nowhere else.
 
 use super::body::{is_ignored, unfit_body_error};
 use crate::archive::{EntryStat, Folder};
@@ -14,17 +14,16 @@ use std::io::{ErrorKind, Read};
 use std::path::{Component, Path};
 use std::time::Instant;
 
-/// What makes a folder a body.
+/// The file that makes a folder a body.
 const DOCKERFILE_NAME: &str = "Dockerfile";
-/// Folders within folders.
+/// The maximum depth of nested folders.
 const MAX_BODY_DEPTH: usize = 32;
-/// More files than this were certainly not meant.
+/// The maximum number of files; more are probably a mistake.
 const MAX_BODY_FILES: usize = 20_000;
-/// The same of all names that are met, also of folders that are empty and of what is ignored.
+/// The maximum number of names, including empty folders and ignored names.
 const MAX_BODY_NAMES: usize = 50_000;
 
-/// The files of `folder` beneath `root` by their path, `/`-separated; nothing when it has no
-/// `Dockerfile`.
+/// The files of `folder` beneath `root` by path, `/`-separated; `None` if the folder has no `Dockerfile`.
 pub(super) fn read_body_files(
     root: &Path,
     folder: &Path,
@@ -52,7 +51,7 @@ pub(super) fn read_body_files(
     }
     match at.stat(OsStr::new(DOCKERFILE_NAME)) {
         Ok(look) if look.kind == EntryKind::File => {}
-        // Another body in its place would be no answer to a person who meant this one.
+        // The user meant this body, so the embedded one must not replace it.
         Ok(_) => {
             return Err(unfit_body_error(
                 &name,
@@ -73,11 +72,11 @@ pub(super) fn read_body_files(
     Ok(Some(gathering.files))
 }
 
-/// How much of a body is read at most.
+/// The limits for reading a body.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct BodyReadLimit {
     pub(crate) bytes: u64,
-    /// After it no further entry is read.
+    /// No further entry is read after this time.
     pub(crate) deadline: Option<Instant>,
 }
 
@@ -140,7 +139,7 @@ impl BodyFolderReader<'_> {
                             true => odd(),
                             false => e.into(),
                         })?;
-                    // Between the look and this it may have become something else.
+                    // The entry may have been replaced between the check and the open.
                     if EntryStat::stat_file(&file)?.kind != EntryKind::File {
                         return Err(odd());
                     }
@@ -154,7 +153,7 @@ impl BodyFolderReader<'_> {
 
     fn add_file(&mut self, path: String, file: impl Read) -> Result<()> {
         let mut content = Vec::new();
-        // One byte more than there is room for tells that there is not.
+        // Read one byte more than allowed, to detect that the file is too large.
         file.take(self.room + 1).read_to_end(&mut content)?;
         let Some(room) = self.room.checked_sub(content.len() as u64) else {
             return Err(
@@ -249,7 +248,7 @@ mod tests {
         use nix::sys::stat::{SFlag, makedev, mknod};
         let project = project();
         let device = project.path().join("body/deep/null");
-        // Where nobody may make one, nobody can plant one.
+        // Without the permission to create a device, the test can't create one, and neither can an agent.
         if mknod(&device, SFlag::S_IFCHR, Mode::S_IRWXU, makedev(1, 3)).is_ok() {
             assert!(refused(project.path(), "body").contains("`deep/null` is neither"));
         }
@@ -336,7 +335,7 @@ mod tests {
         for outer in 0..31 {
             let folder = project.path().join(format!("body/deep/{outer}"));
             fs::create_dir(&folder).unwrap();
-            // One file with many names is quicker made than many folders.
+            // One file with many hard links is faster to create than many folders.
             let first = folder.join(".git");
             fs::write(&first, "").unwrap();
             for inner in 0..few {

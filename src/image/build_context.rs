@@ -8,29 +8,29 @@ use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
 use std::io::Read;
 
-/// Where the parts that are not the body's lie in the context.
+/// Where the context holds the parts that do not belong to the body.
 const CONTEXT_OSCTL_FOLDER: &str = ".osctl";
 const CONTEXT_BINARY_PATH: &str = ".osctl/osctl";
 
-/// A certificate authority that the host trusts beyond the usual ones.
+/// A certificate authority that the host trusts in addition to the usual ones.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct CaCertificate {
     pub(crate) name: String,
     pub(crate) pem: Vec<u8>,
 }
 
-/// All that an image is made of. The same recipe gives the same digest.
+/// The input of an image. The same recipe gives the same digest.
 #[derive(Debug)]
 pub(crate) struct ImageRecipe {
     pub(crate) body: Body,
     pub(crate) companion: CompanionBinary,
     pub(crate) certificates: Vec<CaCertificate>,
-    /// Build arguments that shape the image; proxies are not among them.
+    /// Build arguments that affect the image's content; proxies are not included.
     pub(crate) args: BTreeMap<String, String>,
 }
 
 impl ImageRecipe {
-    /// Over every name, mode and content, and over the arguments.
+    /// The digest over every name, mode and content, and over the arguments.
     pub(crate) fn digest(&self) -> String {
         let mut all = Sha256::new();
         for (path, content) in self.context_files() {
@@ -46,7 +46,7 @@ impl ImageRecipe {
         format!("sha256:{digest}")
     }
 
-    /// The labels that state what the image is.
+    /// The labels that identify the image.
     pub(crate) fn labels(&self) -> BTreeMap<String, String> {
         BTreeMap::from([
             (IMAGE_DIGEST_LABEL.into(), self.digest()),
@@ -54,11 +54,12 @@ impl ImageRecipe {
         ])
     }
 
-    /// The context as a tar archive, with `dockerfile` in the place of the body's own. The binary is not in it where an
-    /// image of nothing but the binary is named, and the Dockerfile can take it from there.
+    /// The context as a tar archive, with `dockerfile` in the place of the body's own. The archive leaves out the
+    /// binary if `binary_image` names an image that holds only the binary, and the Dockerfile can copy the binary
+    /// from there.
     ///
     /// # Errors
-    /// When a path does not fit into an archive.
+    /// When a path is too long for an archive.
     pub(crate) fn to_context_archive(
         &self,
         dockerfile: &str,
@@ -72,7 +73,7 @@ impl ImageRecipe {
                 (CONTEXT_BINARY_PATH, Some(_)) => continue,
                 _ => content,
             };
-            // No times and no owners, so that the same content is the same archive.
+            // No times and no owners, so that the same content gives the same archive.
             let mut header = tar::Header::new_gnu();
             header.set_size(content.len() as u64);
             header.set_mode(Body::file_mode(content));
@@ -99,8 +100,9 @@ impl ImageRecipe {
     }
 }
 
-/// The Dockerfile with the binary of an image, where one line takes the binary alone from the context and no other line
-/// could. Each context that holds the binary stays in the builder's cache, 100 MB at a time.
+/// Rewrites the Dockerfile to copy the binary from an image, if exactly one line copies the binary alone from the
+/// context and no other line could copy it. This saves space: the builder's cache keeps each context that holds the
+/// binary, 100 MB at a time.
 fn with_binary_of(dockerfile: &str, image: &str) -> Option<String> {
     let mut lines = Vec::new();
     let mut found = 0;
@@ -120,7 +122,8 @@ fn with_binary_of(dockerfile: &str, image: &str) -> Option<String> {
     (found == 1).then(|| lines.concat())
 }
 
-/// Whether a word of `COPY` names neither the binary nor a folder that it is in; what is not plain might.
+/// Whether a word of `COPY` certainly names neither the binary nor a folder that contains it. A word with unusual
+/// characters might.
 fn is_elsewhere(word: &str) -> bool {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_./=:@".contains(c);
     let of_ours = word
@@ -131,10 +134,10 @@ fn is_elsewhere(word: &str) -> bool {
     !hidden && word.chars().all(is_plain)
 }
 
-/// The context of an image of nothing but the binary, and the digest of what it is made of.
+/// The context of an image that holds only the binary, and the digest of its content.
 ///
 /// # Errors
-/// When the archive can't be made.
+/// When the archive can't be written.
 pub(crate) fn binary_image_context(companion: &CompanionBinary) -> Result<(String, Bytes)> {
     const BINARY_IMAGE_DOCKERFILE: &[u8] =
         b"FROM scratch\nCOPY osctl /osctl\nENTRYPOINT [\"/osctl\", \"keeper\"]\n";
@@ -151,15 +154,15 @@ pub(crate) fn binary_image_context(companion: &CompanionBinary) -> Result<(Strin
 /// An archive of one file.
 ///
 /// # Errors
-/// When the archive can't be made.
+/// When the archive can't be written.
 pub(crate) fn single_file_archive(name: &str, mode: u32, content: &[u8]) -> Result<Bytes> {
     archive_files(&[(name, mode, content)])
 }
 
-/// The content of an archive of one file, as of [`single_file_archive`].
+/// The content of an archive of one file, as written by [`single_file_archive`].
 ///
 /// # Errors
-/// When it is no archive.
+/// When the bytes are not an archive.
 pub(crate) fn single_file_content(archive: &[u8]) -> Result<Vec<u8>> {
     let mut content = Vec::new();
     for file in tar::Archive::new(archive).entries()?.take(1) {

@@ -1,5 +1,5 @@
-//! The Linux binary that runs inside: this very one, the one that a package for another system brings, or
-//! the one given with `--companion`.
+//! The Linux binary that runs in the container: this executable, the binary in a package for another system, or the
+//! binary given with `--companion`.
 
 use crate::error::{Error, Result};
 use std::path::{Path, PathBuf};
@@ -14,10 +14,10 @@ pub(crate) struct CompanionBinary {
 }
 
 impl CompanionBinary {
-    /// The binary at `given`, else the own one.
+    /// Loads the binary at `given`, or the default one.
     ///
     /// # Errors
-    /// When it is no static Linux executable for `architecture` (as Docker names it).
+    /// When the file is not a static Linux executable for `architecture` (Docker's name).
     pub(crate) fn load(given: Option<&Path>, architecture: &str) -> Result<Self> {
         let path = match given {
             Some(path) => path.to_owned(),
@@ -38,10 +38,10 @@ impl CompanionBinary {
         Ok(Self { content })
     }
 
-    /// The files that may be taken where none is given, beside the running executable.
+    /// The paths of the binaries that are used by default, beside the running executable.
     ///
     /// # Errors
-    /// When the path of the executable can't be told.
+    /// When the path of the executable can't be determined.
     pub(crate) fn packaged_paths() -> io::Result<Vec<PathBuf>> {
         if env::consts::OS == "linux" {
             return Ok(Vec::new());
@@ -53,9 +53,9 @@ impl CompanionBinary {
     }
 }
 
-/// This very binary on Linux; on another system, the one that its package brings.
+/// This executable on Linux; on another system, the binary in its package.
 fn default_binary_path(system: &str, executable: &Path, architecture: &str) -> Result<PathBuf> {
-    // Readable even where the file was replaced by a newer build meanwhile.
+    // Readable even if a newer build has replaced the file.
     if system == "linux" {
         return Ok("/proc/self/exe".into());
     }
@@ -67,15 +67,15 @@ fn default_binary_path(system: &str, executable: &Path, architecture: &str) -> R
     Err(Error::precondition(message, LINUX_BINARY_HINT).into())
 }
 
-/// Where a package for another system keeps the Linux binary: `libexec` beside the `bin` of the executable.
+/// Where a package for another system keeps the Linux binary: in `libexec` beside the `bin` of the executable.
 fn packaged_binary_path(executable: &Path, architecture: &str) -> Option<PathBuf> {
-    // A tool that installs packages may put a link on the `PATH`.
+    // A package manager may put a link on the `PATH`.
     let executable = fs::canonicalize(executable).ok()?;
     let prefix = executable.parent()?.parent()?;
     Some(prefix.join(format!("libexec/osctl-linux-{architecture}")))
 }
 
-/// Reads as much of the ELF format as tells where a binary runs.
+/// Reads the parts of the ELF format that determine where a binary runs.
 fn check_elf(elf: &[u8], architecture: &str) -> std::result::Result<(), String> {
     const ELF_PT_INTERP: u32 = 3;
     if elf.get(..5) != Some(b"\x7fELF\x02") {

@@ -1,26 +1,26 @@
-//! The stage `ground` of the Dockerfile: what `FROM ${GROUND}` stands for in a build, and how images tell it.
+//! The stage `ground` of the Dockerfile: what `FROM ${GROUND}` refers to in a build, and the labels that record it.
 
 use std::collections::BTreeMap;
 
-/// The build argument that says what `FROM ${GROUND}` stands for.
+/// The build argument with the image or stage of `FROM ${GROUND}`.
 pub(crate) const GROUND_ARG: &str = "GROUND";
 
-/// The stage, where no published image takes its place.
+/// The stage, which is used unless a published image replaces it.
 pub(crate) const GROUND_STAGE: &str = "ground";
 
-/// Label of an image that was built on a published one: the name of that.
+/// Label of an image that was built on a published one: the name of the published image.
 pub(crate) const GROUND_LABEL: &str = "osctl.ground";
 
-/// The repository of the names by which published images stay in the engine.
+/// The repository of the names that keep published images in the engine.
 pub(crate) const GROUND_REPOSITORY: &str = "osctl-ground";
 
-/// The name by which the published image `NAME@sha256:…` stays when the images without a tag are removed.
+/// The name that keeps the published image `NAME@sha256:…` when images without a tag are removed.
 pub(crate) fn ground_name(reference: &str) -> String {
     let (_, digest) = reference.split_once("@sha256:").unwrap_or_default();
     format!("{GROUND_REPOSITORY}:{}", &digest[..digest.len().min(16)])
 }
 
-/// Sets the argument and the label of a build, on the published image or on the stage.
+/// Sets the argument and the label of a build, to the published image or to the stage.
 pub(crate) fn set_ground(
     published: Option<&str>,
     args: &mut BTreeMap<String, String>,

@@ -1,8 +1,8 @@
-//! From a body to an image: what it is made of, its digest, and the build context.
+//! Images from bodies: the content of an image, its digest, and the build context.
 //!
-//! Host and keeper build through this one module, so an image is the same whoever builds it.
-//! It reads files, beneath a folder and through no link, and makes archives; it talks to no engine. Both
-//! end a build that leaves the machine too little (`resource_watch`).
+//! Host and keeper build through this one module, so both create the same image. It reads files beneath a folder,
+//! without following links, and writes archives; it does not call the engine. Both cancel a build that leaves the
+//! machine too few resources (`resource_watch`).
 
 mod body;
 mod body_reader;
@@ -24,5 +24,5 @@ pub(crate) use ground::{
     GROUND_ARG, GROUND_LABEL, GROUND_REPOSITORY, GROUND_STAGE, ground_name, set_ground,
 };
 
-/// Label of an image: the digest of what it was built from.
+/// Label of an image: the digest of its recipe.
 pub(crate) const IMAGE_DIGEST_LABEL: &str = "osctl.digest";

@@ -1,6 +1,6 @@
-//! A watch on the machine while a build or a trial container runs: it ends when the machine has too little disk, memory or
-//! processes left. The host and the keeper watch their builds alike. The engine's API gives BuildKit no limits for its steps, and
-//! no builder limits the processes of a step.
+//! Watch on the machine's resources during a build or a trial: it ends when the machine has too little disk, memory
+//! or processes left. The host and the keeper watch their builds alike. The engine's API gives BuildKit no limits for
+//! its steps, and no builder limits the processes of a step.
 
 use crate::error::Result;
 use anyhow::{Context, bail};
@@ -9,27 +9,27 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
-/// Between two looks: a disk is quickly filled.
+/// The interval between two checks, short because a disk fills quickly.
 const RESOURCE_CHECK_INTERVAL: Duration = Duration::from_millis(100);
-/// Memory may be short for a moment.
+/// How many consecutive checks may find too little memory: memory may be short for a moment.
 const MAX_LOW_MEMORY_CHECKS: u32 = 20;
-/// Bytes that are left at least, where the disk is not small.
+/// The minimum of free bytes on the disk, unless the disk is small.
 const MIN_FREE_DISK_BYTES: u64 = 1 << 30;
-/// The same of memory.
+/// The minimum of free bytes of memory, unless the machine is small.
 const MIN_FREE_MEMORY_BYTES: u64 = 256 << 20;
 
-/// What is left, and what there is at all.
+/// Free and total resources.
 #[derive(Debug, Clone, Copy)]
 struct HostResourcesLeft {
     disk: (u64, u64),
-    /// Files that the disk can still hold; a disk that has no such bound has none at all.
+    /// Files that the disk can still hold; both are 0 for a disk without such a limit.
     files: (u64, u64),
     memory: (u64, u64),
-    /// Processes and threads that the machine can still have.
+    /// Processes and threads that the machine can still start.
     tasks: (u64, u64),
 }
 
-/// What of it is too little.
+/// The resource that is too low.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ResourceShortage {
     Disk(u64),
@@ -56,8 +56,8 @@ fn find_shortage(left: HostResourcesLeft) -> Option<ResourceShortage> {
     (memory < least).then_some(ResourceShortage::Memory(least))
 }
 
-/// Waits until the disk of the engine, which `volume` is on, or the memory of its machine is about to run out, or the
-/// processes that the machine can have, and says so.
+/// Waits until the engine's disk, which holds `volume`, or the machine's memory or process limit is nearly used up,
+/// and returns the reason.
 pub(crate) async fn runs_out(volume: &Path) -> anyhow::Error {
     let mut short = 0;
     loop {
@@ -98,12 +98,12 @@ fn measure_resources(volume: &Path) -> Result<HostResourcesLeft> {
         disk: (found.blocks_available() * unit, found.blocks() * unit),
         files: (found.files_available(), found.files()),
         memory: parse_meminfo(&text)?,
-        // A machine that does not tell them has no such bound.
+        // A machine that does not report its tasks has no such limit.
         tasks: measure_tasks(|path| fs::read_to_string(path)).unwrap_or_default(),
     })
 }
 
-/// Processes and threads that the machine can still have, and all that it can have: no builder limits the
+/// The number of processes and threads that the machine can still start, and the maximum: no builder limits the
 /// processes of a step.
 fn measure_tasks(read: impl Fn(&str) -> std::io::Result<String>) -> Result<(u64, u64)> {
     const TASK_LIMIT_FILES: [&str; 2] =
@@ -124,7 +124,7 @@ fn measure_tasks(read: impl Fn(&str) -> std::io::Result<String>) -> Result<(u64,
     Ok((all.saturating_sub(used), all))
 }
 
-/// Bytes that are available, and all of them.
+/// Available bytes, and the total.
 fn parse_meminfo(meminfo: &str) -> Result<(u64, u64)> {
     let field = |name: &str| {
         let line = meminfo.lines().find_map(|line| line.strip_prefix(name))?;

@@ -1,4 +1,4 @@
-//! Where the keeper is asked: two sockets, one line of JSON each way and more.
+//! The keeper's API: two Unix sockets, one line of JSON per request and one or more per reply.
 
 use super::controller::ControllerHandle;
 use super::run_request::{RunDenied, RunRequest};
@@ -24,26 +24,26 @@ use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// Who connects and says nothing is hung up on.
+/// A connection that sends no request within this time is closed.
 const KEEPER_REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
-/// Bytes of a question that is refused, which are still taken, and for how long.
+/// Bytes of a refused request that are still read, and for how long.
 const MAX_REFUSED_REQUEST_BYTES: u64 = 1 << 20;
 const REFUSED_REQUEST_TIMEOUT: Duration = Duration::from_secs(1);
-/// Bytes of a file that are said at once.
+/// Bytes of a body's file per reply line.
 const BODY_FILE_CHUNK_BYTES: usize = 1 << 20;
-/// Questions of one side at once; more wait.
+/// Connections per side at a time; further connections wait.
 const MAX_KEEPER_CONNECTIONS: usize = 32;
-/// Questions of one side at once that hold whole bodies in memory.
+/// Requests per side at a time that hold whole bodies in memory.
 const MAX_RUN_BODY_REQUESTS: usize = 1;
-/// How long such a question waits for the one before it, until it is refused.
+/// How long such a request waits for the previous one before it is refused.
 const RUN_BODY_REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The sockets, and who asks at each.
+/// The sockets, each with the caller that connects to it.
 pub(super) type KeeperSockets = [(UnixListener, EvolveCaller); 2];
 
 pub(super) fn bind_sockets(settings: &KeeperSettings) -> Result<KeeperSockets> {
     Ok([
-        // Only who may run commands in this container comes to the host's.
+        // The host's socket is reachable only for a caller that may run commands in this container.
         (
             bind_socket(&settings.state.join(KEEPER_HOST_SOCKET), 0o600)?,
             EvolveCaller::Host,
@@ -73,8 +73,8 @@ pub(super) struct KeeperServer {
     body_questions: RunBodyRequestLimits,
 }
 
-/// The turns of questions that hold whole bodies in memory. Each side has its own, so that the agent's side
-/// can't keep the host waiting.
+/// Permits for requests that hold whole bodies in memory. Each side has its own permits, so that the agent can't
+/// delay the host.
 #[derive(Debug, Clone)]
 struct RunBodyRequestLimits {
     host: Arc<Semaphore>,
@@ -94,7 +94,7 @@ impl Default for RunBodyRequestLimits {
 }
 
 impl RunBodyRequestLimits {
-    /// Waits for a turn of that side. The turn ends when the permit is dropped.
+    /// Waits for a permit of this side. The request ends when the permit is dropped.
     async fn take_turn(
         &self,
         by: EvolveCaller,
@@ -126,7 +126,7 @@ impl KeeperServer {
         }
     }
 
-    /// Until a socket fails.
+    /// Serves until a socket fails.
     pub(super) async fn serve(self, sockets: KeeperSockets) -> Result<()> {
         let [host, agent] = sockets;
         tokio::try_join!(
@@ -143,7 +143,7 @@ impl KeeperServer {
             let (stream, _) = listener.accept().await?;
             let desk = self.clone();
             tokio::spawn(async move {
-                // Who hangs up early wanted no more.
+                // The client closed the connection early and needs no reply.
                 if let Err(error) = desk.handle_connection(stream, by).await {
                     tracing::debug!("a conversation ended: {error:#}");
                 }
@@ -160,7 +160,7 @@ impl KeeperServer {
                 Ok(Ok(question)) => question,
                 Ok(Err(fault)) => {
                     out.write_refusal(fault, by).await?;
-                    // Hanging up on what was not read would take the refusal back.
+                    // Read the rest of the request: closing a socket with unread data would discard the refusal.
                     let mut rest = read.take(MAX_REFUSED_REQUEST_BYTES);
                     let mut nowhere = tokio::io::sink();
                     let rest = tokio::io::copy(&mut rest, &mut nowhere);
@@ -250,7 +250,7 @@ impl KeeperServer {
         Ok(Ok(()))
     }
 
-    /// The body that a run was made of, or has gone back to.
+    /// Replies with the body that the run was made of or rolled back to.
     async fn reply_body(
         &self,
         run: EvolveRunId,
@@ -305,7 +305,7 @@ impl KeeperServer {
         Ok(Ok(()))
     }
 
-    /// Whoever is inside might stop the run that takes back what it has become.
+    /// Denied to the agent, which could otherwise stop the rollback of its own change.
     async fn stop_run(
         &self,
         by: EvolveCaller,
@@ -348,7 +348,7 @@ impl KeeperServer {
         let mut told: Option<EvolveRecord> = None;
         loop {
             changes.mark_unchanged();
-            // The record is read before the log, so that after its last state no line is missing.
+            // Read the record before the log, so that no line is missing after the final record.
             let Some(record) = self.shelf.read_record(run)? else {
                 return Ok(Err(no_such_run_fault(run)));
             };
@@ -401,7 +401,7 @@ async fn read_request(
     serde_json::from_slice(&line).map_err(|e| bad(format!("the question has no meaning: {e}")))
 }
 
-/// The way back.
+/// The write half of a connection.
 struct KeeperReplyWriter(tokio::net::unix::OwnedWriteHalf);
 
 impl KeeperReplyWriter {
@@ -417,7 +417,7 @@ impl KeeperReplyWriter {
     }
 }
 
-/// Asks at a socket, and hands each line of the answer to `each`.
+/// Sends a request to a socket, and passes each line of the reply to `each`.
 pub(super) async fn send_keeper_request(
     socket: &Path,
     question: &str,

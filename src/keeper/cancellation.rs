@@ -1,12 +1,12 @@
-//! The wish that the run that is on ends; each stage that can be left at once looks out for it.
+//! Cancellation of the current run. Each stage that can be interrupted checks it.
 
 use crate::error::Result;
 use tokio::sync::watch;
 
-/// Why a run ends that somebody has had enough of.
+/// Why a run was cancelled: a person asked for it.
 pub(super) const STOPPED_BY_PERSON: &str = "a person has stopped it";
 
-/// One run's, for who wishes it and who does it.
+/// The cancellation flag of one run, shared by the callers that cancel the run and the stages that check it.
 #[derive(Debug, Clone)]
 pub(super) struct RunCancellation(watch::Sender<Option<&'static str>>);
 
@@ -17,20 +17,20 @@ impl Default for RunCancellation {
 }
 
 impl RunCancellation {
-    /// Wishes it; the first reason stays.
+    /// Cancels the run. The first reason stays.
     pub(super) fn cancel_run(&self, why: &'static str) {
         self.0.send_modify(|wish| {
             wish.get_or_insert(why);
         });
     }
 
-    /// Whether a person wishes it, and not a keeper that ends itself.
+    /// Whether a person cancelled the run, as opposed to a keeper that shuts down.
     pub(super) fn is_a_persons(&self) -> bool {
         *self.0.borrow() == Some(STOPPED_BY_PERSON)
     }
 
     /// # Errors
-    /// When it is wished.
+    /// When the run is cancelled.
     pub(super) fn check_cancelled(&self) -> Result<()> {
         match *self.0.borrow() {
             Some(why) => Err(anyhow::anyhow!(why)),
@@ -38,16 +38,17 @@ impl RunCancellation {
         }
     }
 
-    /// Returns when it is wished.
+    /// Returns when the run is cancelled.
     pub(super) async fn wait_cancelled(&self) {
-        // It can't end while `self` holds the sender.
+        // The channel stays open while `self` holds the sender.
         let _ = self.0.subscribe().wait_for(Option::is_some).await;
     }
 
-    /// What is done, unless it is wished that it ends: then it is left where it is.
+    /// Runs a future until it ends or the run is cancelled. On cancellation the future is dropped at its current
+    /// point.
     ///
     /// # Errors
-    /// What is done has failed, or is wished to end.
+    /// When the future fails or the run is cancelled.
     pub(super) async fn run_until_cancelled<T>(
         &self,
         done: impl Future<Output = Result<T>>,

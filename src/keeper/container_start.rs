@@ -1,4 +1,4 @@
-//! Starting a container that the engine has ended, or could not start when it was started itself.
+//! Start of a container that has ended, or that the engine could not start when the engine itself started.
 
 use super::port_recovery::{UnreachableContainer, UnreachableFile};
 use super::retry_policy::is_away;
@@ -8,29 +8,29 @@ use crate::error::{Error, Result};
 use crate::protocol::evolve::EvolveRunId;
 use std::time::{Duration, Instant};
 
-/// How long a start is tried again: programs of an engine that was killed may hold its ports for some seconds.
+/// How long a start is retried: the processes of an engine that was killed may hold its ports for some seconds.
 const CONTAINER_START_TIMEOUT: Duration = Duration::from_secs(10);
-/// Between two tries.
+/// The pause between two attempts.
 const CONTAINER_START_INTERVAL: Duration = Duration::from_millis(200);
 
-/// What became of it.
+/// The outcome of a start.
 #[derive(Debug)]
 pub(super) enum ContainerStartOutcome {
-    /// It had not ended, or is gone.
+    /// The container had not ended, or does not exist.
     Untouched,
     Started,
-    /// It runs without its ports, for that reason. They are tried again whenever nothing else is on.
+    /// The container runs without its ports, for this reason. The keeper retries the ports while it is idle.
     WithoutPorts(anyhow::Error),
-    /// It does not run before a port of it is free, which is tried again whenever nothing else is on.
+    /// The container does not run until one of its ports is free. The keeper retries the start while it is idle.
     Waits(anyhow::Error),
-    /// The engine can't start this very container.
+    /// The engine can't start this container.
     Refused(anyhow::Error),
 }
 
-/// Starts a container unless it runs. `run` is told when its ports are there again.
+/// Starts a container unless it runs. The record of `run` gets a line when the container has its ports again.
 ///
 /// # Errors
-/// When the engine is away, or the mark can't be written.
+/// When the engine is away, or the unreachable file can't be written.
 pub(super) async fn start_ended_container(
     site: &DeployTarget,
     mark: &UnreachableFile,
@@ -65,7 +65,7 @@ pub(super) async fn start_ended_container(
         container: ended.id.clone(),
         has_ended,
     };
-    // Before the start: a keeper that ends now is followed by one that looks for the ports.
+    // Write the file before the start: if the keeper ends now, the next keeper recovers the ports.
     mark.write(&unreached(true))?;
     match site.start_without_ports(&ended).await {
         Ok(()) => {

@@ -1,4 +1,4 @@
-//! The one owner of what is going on: a run, a recovery, a probation, or nothing.
+//! The single owner of the keeper's current activity: a run, a recovery, a watch period, or none.
 
 use super::cancellation::{self, RunCancellation};
 use super::journal::{RunJournal, RunJournalEntry, RunJournalStep};
@@ -22,11 +22,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::{mpsc, oneshot};
 
-/// How long who asks waits for a recovery to end.
+/// How long a caller waits for a recovery to end.
 const CONTROLLER_REPLY_TIMEOUT: Duration = Duration::from_secs(20);
-/// Before what could not even begin is tried again.
+/// The delay before a rescue that could not start is tried again.
 const RESCUE_RETRY_DELAY: Duration = Duration::from_secs(5);
-/// Between two looks at what the host lays down.
+/// The interval at which the keeper checks for the deploy config that the host uploads.
 const DEPLOY_CONFIG_POLL_INTERVAL: Duration = Duration::from_millis(300);
 
 type RunReplySender = oneshot::Sender<std::result::Result<EvolveRunId, RunDenied>>;
@@ -38,12 +38,12 @@ enum ControllerMessage {
     Leave(oneshot::Sender<()>),
 }
 
-/// For those who ask.
+/// The callers' handle to the controller.
 #[derive(Debug, Clone)]
 pub(super) struct ControllerHandle(mpsc::Sender<ControllerMessage>);
 
 impl ControllerHandle {
-    /// Begins a run, if none is on.
+    /// Starts a run, unless another run is active.
     pub(super) async fn begin_run(
         &self,
         order: RunRequest,
@@ -52,16 +52,16 @@ impl ControllerHandle {
             .await
     }
 
-    /// Has the run that is on come to an end, with what ran before it.
+    /// Cancels the active run. The container that ran before it keeps running.
     pub(super) async fn stop_run(&self) -> std::result::Result<EvolveRunId, RunDenied> {
         self.send_message(ControllerMessage::Stop).await
     }
 
-    /// Returns when the keeper may end: what answered before a run answers.
+    /// Returns when the keeper may end: the container that answered requests before the run answers again.
     pub(super) async fn prepare_shutdown(&self) {
         let (reply, answer) = oneshot::channel();
         if self.0.send(ControllerMessage::Leave(reply)).await.is_ok() {
-            // One that is gone has nothing left to do, either.
+            // A controller that has ended has nothing left to do.
             let _ = answer.await;
         }
     }
@@ -83,25 +83,25 @@ impl ControllerHandle {
     }
 }
 
-/// What is going on.
+/// The current activity of the keeper.
 enum KeeperState {
     Idle,
-    /// What a keeper before has begun is being ended.
+    /// The keeper finishes a run that an earlier keeper started.
     Recovery,
     Run(EvolveRunId, RunCancellation),
     Probation,
 }
 
-/// How it went on.
+/// The outcome of an activity.
 enum KeeperOutcome {
     Recovered(DeployTarget, KeeperRecoveryOutcome),
     Ran(DeployTarget, Box<EvolveRecord>),
     Watched(WatchVerdict),
-    /// What did not last is to be gone back from.
+    /// The new container failed its watch period; roll back.
     Rescue(Box<RunExecutor>),
-    /// Nothing is on, and nothing is to be done.
+    /// The keeper becomes idle.
     Nothing,
-    /// The engine went away in the middle.
+    /// The connection to the engine was lost during the activity.
     Lost(anyhow::Error),
 }
 
@@ -110,9 +110,9 @@ pub(super) struct RunController {
     shelf: KeeperRunStore,
     inbox: mpsc::Receiver<ControllerMessage>,
     state: KeeperState,
-    /// Who waits until the keeper may end.
+    /// The callers that wait until the keeper may end.
     leaving: Vec<oneshot::Sender<()>>,
-    /// Who asked for a run while the one before was being tidied up.
+    /// The run requests that arrived while the previous run was finishing.
     next: Vec<(RunRequest, RunReplySender)>,
     current: BoxFuture<'static, Result<KeeperOutcome>>,
 }
@@ -134,10 +134,10 @@ impl RunController {
         (owner, ControllerHandle(sender))
     }
 
-    /// Until the keeper ends.
+    /// Runs until the keeper ends.
     ///
     /// # Errors
-    /// When the engine is away for long.
+    /// When the engine is away for longer than the retry policy allows.
     pub(super) async fn run(mut self) -> Result<()> {
         loop {
             tokio::select! {
@@ -146,11 +146,11 @@ impl RunController {
                     self.take_up().await;
                 }
                 message = self.inbox.recv() => match message {
-                    // Who asked has been told that it is not done.
+                    // The caller timed out and has received an error: drop the request.
                     Some(ControllerMessage::Begin(_, reply) | ControllerMessage::Stop(reply)) if reply.is_closed() => {}
-                    // Whoever wants a run during a recovery waits for its end.
+                    // A run request waits until the recovery ends.
                     Some(ControllerMessage::Begin(order, reply)) if self.is_ending() => self.next.push((order, reply)),
-                    // Who asked may have gone; the run goes on.
+                    // The caller may have disconnected; the run continues.
                     Some(ControllerMessage::Begin(order, reply)) => drop(reply.send(self.begin_run(order).await)),
                     Some(ControllerMessage::Stop(reply)) => drop(reply.send(self.stop_run())),
                     Some(ControllerMessage::Leave(reply)) => self.handle_shutdown(reply),
@@ -160,7 +160,7 @@ impl RunController {
         }
     }
 
-    /// Whether what was begun before is being ended, or the run that is on has ended for all who look.
+    /// Whether a recovery is active, or the record of the active run already shows its end.
     fn is_ending(&self) -> bool {
         match &self.state {
             KeeperState::Recovery => true,
@@ -191,7 +191,7 @@ impl RunController {
             std::future::pending().await
         });
         for reply in self.leaving.drain(..) {
-            // The keeper ends even so.
+            // A closed channel does not matter: the keeper ends.
             let _ = reply.send(());
         }
         match done {
@@ -241,7 +241,7 @@ impl RunController {
                 stop.cancel_run(cancellation::STOPPED_BY_PERSON);
                 return Ok(run.clone());
             }
-            // It is being ended already.
+            // The recovery already ends this run.
             KeeperState::Recovery => self.shelf.active_run(),
             KeeperState::Idle | KeeperState::Probation => None,
         };
@@ -251,7 +251,7 @@ impl RunController {
         })
     }
 
-    /// What has changed nothing yet is ended by the keeper that comes next.
+    /// A run that has not refused requests yet is left as it is: the next keeper ends it.
     fn handle_shutdown(&mut self, reply: oneshot::Sender<()>) {
         let step = RunJournal::new(&self.settings.state).read();
         let step = step.ok().flatten().map(|entry| entry.step);
@@ -319,7 +319,8 @@ async fn execute_run(work: RunExecutor) -> Result<KeeperOutcome> {
     })
 }
 
-/// Tries until the engine has done what it takes, or refuses for long. What was on was cut by `why`.
+/// Recovers with retries until recovery succeeds or the engine is away too long. `why` is the reason that the
+/// interrupted run gets. After [`EngineRetryDecision::GiveUp`] the journal is closed and recovery starts again.
 fn recover_with_retries(
     settings: KeeperSettings,
     shelf: KeeperRunStore,
@@ -334,7 +335,7 @@ fn recover_with_retries(
                     Ok(after) => return Ok(KeeperOutcome::Recovered(site, after)),
                     Err(error) => error,
                 },
-                // What the host will lay down ends nothing that it does not know of.
+                // No deploy config yet: wait for the host. A config that is not there affects no run.
                 Err(error) if !is_away(&error) => {
                     tracing::info!("not yet: {error:#}");
                     heard = Instant::now();
@@ -363,7 +364,7 @@ fn recover_with_retries(
     })
 }
 
-/// Back to the last image that has lasted, by nobody's wish.
+/// Prepares the keeper's own rollback to the last image that passed its watch period.
 async fn prepare_rescue(
     settings: KeeperSettings,
     shelf: KeeperRunStore,
@@ -392,7 +393,7 @@ async fn prepare_rescue(
         Err(RunDenied::Refused(fault)) if fault.kind == refusal::KEEPER_NO_SUCH_RUN => {
             without_rescue(&journal, &shelf, &format!("{why}; {}", fault.message))
         }
-        // An engine that is slow, or a disk that is full, now is as it should be later.
+        // A slow engine or a full disk is temporary: retry after a delay.
         Err(RunDenied::Refused(fault)) => {
             tokio::time::sleep(RESCUE_RETRY_DELAY).await;
             let why = format!("no rescue yet: {}", fault.message);
@@ -402,7 +403,7 @@ async fn prepare_rescue(
     }
 }
 
-/// Says so where people look: in the record of the run whose container does not last.
+/// Records why there is no rescue in the run whose container failed its watch period.
 fn without_rescue(
     journal: &RunJournal,
     shelf: &KeeperRunStore,
@@ -419,7 +420,7 @@ fn without_rescue(
     Ok(KeeperOutcome::Nothing)
 }
 
-/// What the host laid down, and the engine.
+/// The deploy config that the host uploaded, with a connection to the engine.
 pub(super) async fn load_target(settings: &KeeperSettings) -> Result<DeployTarget> {
     let text = std::fs::read(settings.state.join(DEPLOY_CONFIG_FILE))
         .context("the host has laid nothing down yet: `osctl up` does")?;

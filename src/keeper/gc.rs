@@ -1,5 +1,5 @@
-//! What runs leave and nobody will go back to: images, records and bodies. Only what is this
-//! instance's own is removed, and what can't be now is when the next run ends.
+//! Garbage collection of images, records and bodies of runs that are no longer needed for a rollback. Only objects of
+//! this instance are removed. An object that can't be removed now is removed after the next run.
 
 use super::journal::RunJournalEntry;
 use super::post_deploy_watch;
@@ -10,7 +10,7 @@ use crate::error::Result;
 use crate::protocol::evolve::{EvolveRecord, EvolveStage};
 use std::collections::BTreeSet;
 
-/// Removes what is not worth keeping; `entry` is what the journal tells of.
+/// Removes the images, records and bodies that no rollback needs. `entry` is the entry in the journal.
 pub(super) async fn collect_garbage(
     site: &DeployTarget,
     shelf: &KeeperRunStore,
@@ -34,14 +34,14 @@ async fn remove_images(
     records: &[EvolveRecord],
     entry: Option<&RunJournalEntry>,
 ) -> Result<()> {
-    // First of all, because it keeps an image.
+    // First, because the name keeps an image.
     name_previous(site, records).await?;
     let names = remove_names(site, records, entry).await;
     let nameless = remove_nameless(site, records, entry).await;
     names.and(nameless)
 }
 
-/// What `previous` names is what would be gone back to now, also after somebody went back.
+/// Points the tag `previous` at the image that a rollback would take now, also after an earlier rollback.
 async fn name_previous(site: &DeployTarget, records: &[EvolveRecord]) -> Result<()> {
     let (docker, tag) = (&site.docker, site.image_tag("previous"));
     let Some(present) = site.find_container(site.container_name()).await? else {
@@ -53,13 +53,13 @@ async fn name_previous(site: &DeployTarget, records: &[EvolveRecord]) -> Result<
         return docker.tag_image(image, &tag).await;
     }
     match docker.find_image(&tag).await? {
-        // An image without any name is lost.
+        // Without its last name, the engine would delete the image.
         Some(image) if image.tags.len() > 1 => docker.remove_image(&tag).await,
         _ => Ok(()),
     }
 }
 
-/// The names of runs that did not succeed, and of those that are too old.
+/// Removes the tags of runs that did not succeed and of runs that are too old.
 async fn remove_names(
     site: &DeployTarget,
     records: &[EvolveRecord],
@@ -77,7 +77,7 @@ async fn remove_names(
     Ok(())
 }
 
-/// The images that what is on, or on probation, may fall back to.
+/// The images that the active or watched run may fall back to.
 fn fallback_images(entry: Option<&RunJournalEntry>) -> BTreeSet<String> {
     let mut refuges = BTreeSet::new();
     let mut at = entry;
@@ -89,7 +89,7 @@ fn fallback_images(entry: Option<&RunJournalEntry>) -> BTreeSet<String> {
     refuges
 }
 
-/// Whether one of the `refuges` would go with its name.
+/// Whether removing this name would delete one of the `refuges`.
 fn is_last_name(image: &EngineImage, refuges: &BTreeSet<String>) -> bool {
     image.tags.len() < 2 && refuges.contains(&image.id)
 }
@@ -107,7 +107,7 @@ fn outdated_tags<'a>(
     of_runs.filter(|tag| !kept.contains(*tag)).collect()
 }
 
-/// Images that have lost their last name.
+/// Removes images that have lost their last name.
 async fn remove_nameless(
     site: &DeployTarget,
     records: &[EvolveRecord],
@@ -121,14 +121,14 @@ async fn remove_nameless(
     Ok(())
 }
 
-/// The newest runs whose images are kept.
+/// The newest runs, whose images are kept.
 fn newest_kept_runs(records: &[EvolveRecord], keep: usize) -> impl Iterator<Item = &EvolveRecord> {
     let succeeded =
         |r: &&EvolveRecord| r.status == EvolveStage::Succeeded && !r.dry_run && r.body.is_some();
     records.iter().filter(succeeded).take(keep)
 }
 
-/// Those that are ours, and that nothing leads to.
+/// The images of this instance that no record and no journal entry refers to.
 fn unneeded_image_ids<'a>(
     images: &'a [EngineImage],
     instance: &str,
@@ -200,7 +200,7 @@ mod tests {
         entry.after = Some(Box::new(before));
         let found = unneeded_image_ids(&images, "mine", &records, 2, Some(&entry));
         assert_eq!(found, ["failed"]);
-        // Nor does it go with its last name, however many have come after it.
+        // An image that a run may fall back to keeps its last name, regardless of how many runs came later.
         let refuges = fallback_images(Some(&entry));
         assert!(is_last_name(&image("proven", None, &["os:run"]), &refuges));
         let named = image("proven", None, &["os:run", "os:previous"]);

@@ -1,5 +1,5 @@
-//! Whether runs can become commits in the project's git repository: they are written inside `os-host`,
-//! which sees the project alone. What it does not see is said, and left alone.
+//! Check whether runs can become commits in the project's git repository. The commits are written inside `os-host`,
+//! which sees only the project. If `os-host` can't see the repository, the run says so and makes no commit.
 
 use crate::error::Result;
 use crate::protocol::evolve::repository::{MAX_GIT_FILE_BYTES, gitdir_line, led_to};
@@ -9,8 +9,8 @@ use std::io::Read;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
-/// Why they can't; nothing where they can, or there is no repository. `above` is where one begins that is
-/// none of the project's own.
+/// Why runs can't become commits; `None` if they can, or if there is no repository. `above` is a folder above the
+/// project where a repository begins.
 pub(super) fn find_commit_obstacle(project: &Path, above: Option<&Path>) -> Option<String> {
     let place = project.join(".git");
     let Ok(found) = fs::symlink_metadata(&place) else {
@@ -37,7 +37,8 @@ pub(super) fn find_commit_obstacle(project: &Path, above: Option<&Path>) -> Opti
     }
 }
 
-/// The agent may have put anything there, also what nobody ever writes to, or that has no end.
+/// Reads without following links and without blocking: the agent may have put any file there, such as a FIFO without
+/// a writer or a device without an end.
 fn read_git_file(place: &Path) -> Result<String> {
     let flags = OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK;
     let mut options = OpenOptions::new();
@@ -73,7 +74,7 @@ mod tests {
         fs::write(&git, "gitdir: .meta\n").unwrap();
         assert_eq!(find_commit_obstacle(project, None), None);
         fs::remove_file(&git).unwrap();
-        // Neither is followed or waited for.
+        // The link to the device is not followed, and the FIFO does not block.
         symlink("/dev/zero", &git).unwrap();
         assert!(
             find_commit_obstacle(project, None)

@@ -1,4 +1,4 @@
-//! What is about to be done, on the disk before it is.
+//! Write-ahead journal of a run: each step is on the disk before the keeper starts it.
 
 use crate::error::Result;
 use crate::protocol::evolve::EvolveRunId;
@@ -9,45 +9,45 @@ use std::fs::{self, File};
 use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
-/// How far a run may have come. A step may be half done, and is done again or undone from its beginning.
+/// How far a run may have come. A step may be half done; recovery repeats it or undoes it from its beginning.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum RunJournalStep {
-    /// An image is built or tried; what runs does not know.
+    /// An image is built or tested. The current container is not affected.
     Preparing,
-    /// What runs may refuse requests.
+    /// The current container may refuse requests.
     Freezing,
-    /// The old container may have another name, no network and no processes that move; the new one may
-    /// be there.
+    /// The old container may be renamed, without a network, and paused; the new one may exist.
     Swapping,
-    /// The new container is proved: the old one goes.
+    /// The new container is verified: the keeper removes the old one.
     Concluding,
-    /// Only the new container is there, and is watched.
+    /// Only the new container exists, in its watch period.
     Probation,
 }
 
-/// All that is needed to go on from a step.
+/// Everything needed to continue from a step.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct RunJournalEntry {
     pub(super) run: EvolveRunId,
     pub(super) step: RunJournalStep,
-    /// The id of the old container; there may have been none.
+    /// The id of the old container; `None` if there was none.
     pub(super) old: Option<String>,
-    /// Whether it ran.
+    /// Whether the old container ran.
     pub(super) running: bool,
-    /// The id of the image that it runs.
+    /// The id of the old container's image.
     pub(super) previous: Option<String>,
-    /// The id of the new image, once there is one.
+    /// The id of the new image, when it is known.
     pub(super) image: Option<String>,
     #[serde(default)]
     pub(super) expected: ExpectedState,
-    /// The id of the last image that has lasted, where what ran before was on probation itself.
+    /// The id of the last image that passed its watch period, if the old container was in its own watch period.
     #[serde(default)]
     pub(super) proven: Option<String>,
-    /// What was on probation when the run began: it is watched again unless the run succeeds.
+    /// The entry that was in its watch period when the run started: its watch period restarts unless the run
+    /// succeeds.
     #[serde(default)]
     pub(super) after: Option<Box<RunJournalEntry>>,
-    /// How often the keeper went back from it in vain.
+    /// How many rescues from this container have failed.
     #[serde(default)]
     pub(super) rescues: u32,
 }
@@ -59,7 +59,7 @@ impl RunJournalEntry {
     }
 }
 
-/// The one file.
+/// The journal file.
 #[derive(Debug, Clone)]
 pub(super) struct RunJournal(PathBuf);
 
@@ -68,10 +68,10 @@ impl RunJournal {
         Self(state.join("journal.json"))
     }
 
-    /// What a keeper before has not finished.
+    /// The run that an earlier keeper has not finished.
     ///
     /// # Errors
-    /// When it is there and can't be read.
+    /// When the file exists and can't be read.
     pub(super) fn read(&self) -> Result<Option<RunJournalEntry>> {
         match fs::read(&self.0) {
             Ok(text) => Ok(Some(
@@ -83,15 +83,15 @@ impl RunJournal {
     }
 
     /// # Errors
-    /// When it can't be written; nothing may be done then.
+    /// When the file can't be written. The caller must not start the step then.
     pub(super) fn write(&self, entry: &RunJournalEntry) -> Result<()> {
         replace_file_synced(&self.0, &serde_json::to_vec(entry)?).context("writing the journal")
     }
 
-    /// The run of the entry has changed nothing: what was to do before is to do again.
+    /// Restores the earlier entry, because the run of this entry has changed nothing.
     ///
     /// # Errors
-    /// When it can't be written.
+    /// When the file can't be written.
     pub(super) fn restore_previous(&self, entry: &RunJournalEntry) -> Result<()> {
         match &entry.after {
             Some(before) => self.write(before),
@@ -99,10 +99,10 @@ impl RunJournal {
         }
     }
 
-    /// There is nothing left to do.
+    /// Removes the journal: nothing is left to do.
     ///
     /// # Errors
-    /// When it can't be removed.
+    /// When the file can't be removed.
     pub(super) fn close(&self) -> Result<()> {
         match fs::remove_file(&self.0) {
             Err(e) if e.kind() != ErrorKind::NotFound => Err(e).context("closing the journal"),
@@ -111,7 +111,7 @@ impl RunJournal {
     }
 }
 
-/// Written beside, on the disk, then renamed.
+/// Replaces a file atomically: writes a temporary file beside it, syncs that to the disk and renames it.
 pub(super) fn replace_file_synced(path: &Path, content: &[u8]) -> Result<()> {
     let beside = path.with_extension("new");
     let mut file = File::create(&beside)?;

@@ -1,32 +1,32 @@
-//! Outside of the agent's reach: who replaces `os-host`, and takes it back.
+//! The keeper: the process outside of the agent's reach that replaces `os-host` and rolls it back.
 //!
-//! The keeper is the same binary in a container of its own. It alone holds the engine's socket, has no
-//! network, and does one thing: build the image from the project's body under its rules and replace
-//! `os-host` by the specification that the host laid down. Whoever asks can say when and why, and
-//! nothing else.
+//! The keeper is the same binary in a container of its own. It alone holds the engine's socket, has no network, and
+//! does one thing: build the image from the project's body under its rules and replace `os-host` according to the
+//! deploy config that the host uploaded. A caller decides when a run starts and states a reason, and decides nothing
+//! else.
 //!
 //! ```text
 //!                  fails: nothing has changed
 //!  building ──▶ testing ──▶ freezing ─────────────▶ failed
 //!                             │
-//!                             ▼         fails: the old container goes on
+//!                             ▼         fails: the old container keeps running
 //!                          swapping ──▶ verifying ──▶ rolled_back
 //!                                          │
 //!                                          ▼            ends again and again
-//!                                      succeeded ── probation ──▶ a rescue: back to the image before
+//!                                      succeeded ── watch period ──▶ a rescue: roll back to the previous image
 //! ```
 //!
-//! Which stage comes next is a pure function ([`stage_transitions`]); each stage is a file beneath `run`. Before a
-//! step is done it stands in the [`journal`], on the disk, so that a keeper that is started again goes
-//! on to one of the two good ends ([`recovery`]): every step finds what it is about by the engine's
-//! ids and labels, and doing it again changes nothing. A keeper that is asked to end while the old
-//! container does not answer goes back first. Where no run is on, the keeper starts a container that the engine
-//! could not start ([`container_start`]), and adds to the history what the host has made ([`reconcile`]).
+//! Which stage comes next is a pure function ([`stage_transitions`]); each stage is a file beneath `run`. The keeper
+//! writes each step to the [`journal`] on the disk before it starts the step, so that a restarted keeper completes
+//! the run or rolls it back ([`recovery`]): every step finds its objects by the engine's ids and labels and is
+//! idempotent. A keeper that is stopped while the old container does not answer rolls back first. While no run is
+//! active, the keeper starts a container that the engine could not start ([`container_start`]), and adds containers
+//! that the host created to the history ([`reconcile`]).
 //!
 //! ```text
 //!   door/keeper.sock ── from os-host ──┐
-//!                                      ├─▶ desk ─▶ owner ─▶ run: one at a time
-//!   state/host.sock ── engine exec ────┘     └────▶ shelf: records and logs, read by everybody
+//!                                      ├─▶ api ─▶ controller ─▶ run: one at a time
+//!   state/host.sock ── engine exec ────┘    └───▶ run_store: records and logs, read by every caller
 //! ```
 
 mod api;
@@ -68,18 +68,18 @@ use std::path::PathBuf;
 use std::pin::pin;
 use std::time::Duration;
 
-/// Where things lie in the keeper's container.
+/// The paths in the keeper's container.
 #[derive(Debug, Clone)]
 pub(crate) struct KeeperSettings {
-    /// What no other container sees.
+    /// The keeper's state folder, which no other container sees.
     pub(crate) state: PathBuf,
-    /// The folder that `os-host` sees, read-only.
+    /// The folder with the agent's socket, which `os-host` sees read-only.
     pub(crate) door: PathBuf,
-    /// The project, read-only.
+    /// The project folder, read-only.
     pub(crate) repo: PathBuf,
     /// The engine's socket.
     pub(crate) engine: PathBuf,
-    /// The name of the image that the keeper runs from.
+    /// The name of the keeper's own image.
     pub(crate) image: Option<String>,
 }
 
@@ -95,27 +95,27 @@ impl Default for KeeperSettings {
     }
 }
 
-/// Where the host's questions arrive, in the state folder.
+/// The socket for the host's requests, in the state folder.
 const KEEPER_HOST_SOCKET: &str = "host.sock";
-/// Where the agent's do, in the door.
+/// The socket for the agent's requests, in the door.
 const KEEPER_AGENT_SOCKET: &str = "keeper.sock";
 
-/// How long going back may take at the end: the engine ends by force who takes longer than 5 s.
+/// How long a rollback at shutdown may take: the engine kills a container that takes longer than 5 s.
 const KEEPER_SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(4);
 
-/// Ends what a keeper before has begun, and serves until `shutdown`; then what does not answer because of
-/// the run that is on answers again, if there is time.
+/// Finishes the run that an earlier keeper started, and serves until `shutdown`. If the active run keeps `os-host`
+/// from answering at that point, the keeper rolls back within [`KEEPER_SHUTDOWN_TIMEOUT`].
 ///
 /// # Errors
-/// When a folder or socket can't be had, and when the engine is away for long: whoever starts the keeper
-/// again then gives it the socket that the engine has by then.
+/// When a folder or socket can't be created, or the engine is away too long: the next start of the keeper's container
+/// binds the engine's current socket.
 pub(crate) async fn serve_keeper(
     settings: KeeperSettings,
     shutdown: impl Future<Output = ()>,
 ) -> Result<()> {
     tracing::info!(version = env!("CARGO_PKG_VERSION"), "keeper starts");
     let shelf = KeeperRunStore::open(&settings.state).context("opening what is kept of runs")?;
-    // What is being ended is on until it has.
+    // A run that is being recovered is active until recovery ends.
     let begun = RunJournal::new(&settings.state).read().ok().flatten();
     shelf.set_active_run(begun.and_then(|entry| entry.active_run()));
     UnreachableFile::new(&settings.state).take_over();
@@ -135,10 +135,10 @@ pub(crate) async fn serve_keeper(
     }
 }
 
-/// Asks the keeper of this container, and hands each line of its answer to `each`.
+/// Sends a request to the keeper of this container, and passes each line of the reply to `each`.
 ///
 /// # Errors
-/// When it does not answer.
+/// When the keeper does not answer.
 pub(crate) async fn send_host_request(
     question: &str,
     each: &mut (dyn FnMut(&str) -> Result<()> + Send),

@@ -1,9 +1,10 @@
-//! A model of swaps: containers, the keeper's journal and its history, through deaths between any two steps.
+//! A model of swaps: containers, the keeper's journal and its history, with a crash between any two steps.
 //!
-//! Each [`Op`] of the keeper is one call of the engine, one write or one question; the comment beside it names the
-//! function. Which stage follows which ([`policy`]), where an interrupted run ends ([`end_of`]) and which image the
-//! history names ([`recorded_image`]) are the real functions. Left out are builds and trials, ports, and clocks: a container
-//! at rest, and one that is not proved, waits for the keeper, which the engine starts again in time.
+//! Each [`Op`] of the keeper is one call of the engine, one write or one request; the comment beside it names the
+//! function. The order of stages ([`stage_transitions`]), the end of an interrupted run ([`end_of`]) and the image
+//! that the history names ([`recorded_image`]) are the real functions. The model leaves out builds, trials, ports and
+//! clocks: a quiesced container, and a container that is not verified yet, waits for the keeper, which the engine
+//! restarts in time.
 
 mod interleaving;
 mod tests;
@@ -15,13 +16,13 @@ use super::samples::sample_record;
 use super::stage_transitions::{self, StageOutcome};
 use crate::protocol::evolve::{EvolveStage, Task};
 
-/// Containers and their images: what ran before, what the run brings, what the host brings.
+/// Containers and their images: the old one, the one that the run deploys, the one that the host deploys.
 const OLD: usize = 0;
 const NEW_CONTAINER: usize = 1;
 const HOST: usize = 2;
 const SWAP_IMAGES: [&str; 3] = ["old", "new", "host"];
 
-/// Orders of steps that are not today's.
+/// Variants of the swap whose order of steps differs from the current one.
 #[derive(Debug, Clone, Copy, Default)]
 struct SwapModel {
     writes_the_end_before_the_swap: bool,
@@ -42,16 +43,16 @@ enum SwapPhase {
     Running,
     Paused,
     Ended,
-    /// The engine could not start it.
+    /// The engine could not start the container.
     Refused,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum SwapAdmission {
     Open,
-    /// Its state is stored, and it waits for its end.
+    /// The container has stored its state, and waits for its end.
     AtRest,
-    /// It begins, and asks the keeper whether it is proved.
+    /// The container starts, and asks the keeper whether it is verified.
     Doubted,
 }
 
@@ -59,61 +60,63 @@ enum SwapAdmission {
 struct SwapContainer {
     is_aside: bool,
     phase: SwapPhase,
-    /// Whether the engine starts it again.
+    /// Whether the engine restarts the container.
     restarts: bool,
     gate: SwapAdmission,
-    /// Whether it may hold what was acknowledged and is not stored.
+    /// Whether the container may hold acknowledged work that is not stored.
     has_work: bool,
 }
 
-/// What the keeper does.
+/// A step of the keeper.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum Op {
-    /// `Work::enter`, `Work::keep`, `Shelf::mend`: the record of the run has that stage.
+    /// `RunExecutor::enter_stage`, `RunExecutor::save_final_record`, `KeeperRunStore::mark_ended_runs`: the record of
+    /// the run has that stage.
     Save(EvolveStage),
-    /// `Work::note`: the journal has that step.
+    /// `RunExecutor::write_step`: the journal has that step.
     Note(RunJournalStep),
-    /// `Work::freeze`: `osctl quiesce` in the old container.
+    /// `RunExecutor::run_freezing`: `osctl quiesce` in the old container.
     Quiesce,
-    /// `Work::pause`.
+    /// `RunExecutor::pause_old_container`.
     Pause,
-    /// `Work::set_aside`: `Docker::let_restart`.
+    /// `RunExecutor::set_aside`: `Docker::let_restart`.
     ForbidRestart,
-    /// `Work::set_aside`: `Docker::rename`.
+    /// `RunExecutor::set_aside`: `Docker::rename`.
     RenameAside,
-    /// `Docker::make`.
+    /// `Docker::create_container`.
     Make,
-    /// `Docker::start_container`.
+    /// `Docker::start`.
     Start,
-    /// `Work::verify`.
+    /// `RunExecutor::run_verifying`.
     Verify,
-    /// `Work::conclude`: `Site::resume` of the new container.
+    /// `RunExecutor::finalize_run`: `DeployTarget::resume_requests` of the new container.
     LetIn,
-    /// `Work::conclude`: `Docker::remove` of the old container.
+    /// `RunExecutor::finalize_run`: `Docker::remove` of the old container.
     RemoveOld,
-    /// `Work::back`: removes the new container, or sees that another one is there.
+    /// `RunExecutor::roll_back`: removes the new container, or finds another container in its place.
     ClearPlace,
-    /// `Work::restore`, `present::settle`: `Docker::unpause`.
+    /// `RunExecutor::restore_old_container`, `reconcile::settle_aside_container`: `Docker::unpause`.
     Unpause,
-    /// `Work::go_on`: `Site::resume` of the old container.
+    /// `RunExecutor::go_on`: `DeployTarget::resume_requests` of the old container.
     GoOn,
-    /// `Work::restore`, `present::settle`: `Docker::rename`.
+    /// `RunExecutor::restore_old_container`, `reconcile::settle_aside_container`: `Docker::rename`.
     RenameBack,
-    /// `Work::restore`, `present::settle`: `Docker::let_restart`.
+    /// `RunExecutor::restore_old_container`, `reconcile::settle_aside_container`: `Docker::let_restart`.
     AllowRestart,
-    /// `Work::revive`, `Work::make_anew`: the old container runs, or one of its image.
+    /// `RunExecutor::restart_old_container`, `RunExecutor::make_anew`: the old container runs, or another one of its
+    /// image.
     Revive,
-    /// `Journal::restore`, `Journal::close`.
+    /// `RunJournal::restore_previous`, `RunJournal::close`.
     Close,
-    /// `recover`: what the journal tells of is ended.
+    /// `recover_from_journal`: the run of the journal is ended.
     ReadJournal,
-    /// `recover`: what comes behind that.
+    /// `recover_from_journal`: the steps after that.
     LookAround,
-    /// `present::settle`.
+    /// `reconcile::settle_aside_container`.
     Settle,
-    /// `present::start`, `on_probation`: the container in place is started.
+    /// `reconcile::start_failed_container`, `recovery::on_probation`: the container in place is started.
     StartPresent,
-    /// `present::note_image`.
+    /// `reconcile::note_image`.
     NoteImage,
 }
 
@@ -130,10 +133,10 @@ struct SwapState {
     containers: [Option<SwapContainer>; 3],
     journal: Option<RunJournalStep>,
     latest: Latest,
-    /// What the keeper is about to do; nothing, when it is dead.
+    /// The keeper's remaining steps; `None` if the keeper does not run.
     keeper: Option<Vec<Op>>,
     has_run: bool,
-    /// Whether a container was removed with what was acknowledged in it.
+    /// Whether a container was removed that held acknowledged work that was not stored.
     has_lost_work: bool,
     deaths: u8,
     has_host: bool,
@@ -143,19 +146,19 @@ struct SwapState {
 enum SwapAction {
     BeginRun,
     Keeper(Op),
-    /// It fails, and the run ends.
+    /// The step fails, and the run ends.
     Refused(Op),
-    /// `Owner::new` begins with the recovery.
+    /// `RunController::new` starts with the recovery.
     KeeperBoots,
-    /// `newborn::until_trusted`, `Evolve::go_on_if_left`: a container asks the keeper, and lets others in.
+    /// `readiness_gate::wait_until_proved`, `resume_if_abandoned`: a container asks the keeper, and accepts requests.
     Opens(usize),
-    /// `Verdict::Lasted`.
+    /// `WatchVerdict::Lasted`.
     Lasts,
     /// `down --force` and `up`.
     HostReplaces,
     KeeperDies,
     ContainerDies(usize),
-    /// The engine or the machine; the engine may be unable to start what it should start then.
+    /// The engine or the machine crashes. At its next start the engine may be unable to start containers.
     PowerFails {
         ports_are_free: bool,
     },
@@ -196,7 +199,7 @@ fn first() -> SwapState {
     }
 }
 
-/// A container waits under the other name, and no journal tells of it; a keeper is about to begin.
+/// A container is under the other name and no journal names it; a keeper is about to start.
 fn left_aside() -> SwapState {
     let waiting = SwapContainer {
         is_aside: true,
@@ -258,7 +261,7 @@ impl SwapState {
 }
 
 impl SwapModel {
-    /// `Work::drive`, as far as all passes.
+    /// `RunExecutor::run_stages`, if every stage passes.
     fn run(self) -> Vec<Op> {
         let mut ops = Vec::new();
         let mut stage = stage_transitions::first_stage(Task::Evolve);
@@ -293,12 +296,12 @@ impl SwapModel {
                 ops
             }
             EvolveStage::Verifying => vec![Op::Verify],
-            // What runs does not know of them.
+            // These stages do not affect the containers.
             _ => Vec::new(),
         }
     }
 
-    /// `Work::end`.
+    /// `RunExecutor::end_run`.
     fn end(self, end: EvolveStage, step: RunJournalStep) -> Vec<Op> {
         let mut ops = match end {
             EvolveStage::Succeeded => vec![
@@ -329,7 +332,7 @@ impl SwapModel {
         ops
     }
 
-    /// Does it, and puts what follows from it before what is to do.
+    /// Performs a step, and puts the steps that follow from it before the remaining ones.
     fn act(self, state: &mut SwapState, op: Op) {
         let mut then = Vec::new();
         match op {
@@ -412,7 +415,7 @@ impl SwapModel {
                 if let Some(present) = state.present() {
                     let is_watched = state.journal.is_some();
                     let phase = state.containers[present].map(|one| one.phase);
-                    // One that a person has stopped stays as it is.
+                    // A container that a person stopped stays stopped.
                     if phase == Some(SwapPhase::Refused) || is_watched {
                         state.start(present, SwapAdmission::Doubted);
                     }
@@ -435,7 +438,7 @@ impl SwapModel {
         }
     }
 
-    /// What is aside takes its place, or goes.
+    /// `reconcile::settle_aside_container`: the container under the other name takes its place, or is removed.
     fn settle(self, state: &mut SwapState) -> Vec<Op> {
         if !state.containers[OLD].is_some_and(|one| one.is_aside) {
             return Vec::new();

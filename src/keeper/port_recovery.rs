@@ -1,5 +1,5 @@
-//! The old container goes on without its ports where somebody else has taken them meanwhile. Which one
-//! does stands on the disk, and it is tried to be reached again whenever nothing else is on.
+//! Recovery of published ports: the old container keeps running without its ports while another program has them. A
+//! file on the disk names the container, and the keeper retries its ports while it is idle.
 
 use super::container_start::{ContainerStartOutcome, start_ended_container};
 use super::controller::load_target;
@@ -15,22 +15,22 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// The first pause; each one is twice as long as the one before.
+/// The first pause; each pause is twice as long as the one before.
 const FIRST_PORT_RETRY_DELAY: Duration = Duration::from_secs(1);
 const MAX_PORT_RETRY_DELAY: Duration = Duration::from_secs(10);
 
-/// A container that nobody reaches.
+/// A container without its published ports.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct UnreachableContainer {
-    /// The run that has gone back to it, if one has.
+    /// The run that rolled back to the container, if there was one.
     pub(super) run: Option<EvolveRunId>,
-    /// Its id.
+    /// The id of the container.
     pub(super) container: String,
-    /// Whether it does not even run: one that has ended gets its ports when it is started.
+    /// Whether the container has ended: it gets its ports when it is started.
     pub(super) has_ended: bool,
 }
 
-/// The one file.
+/// The file that names the unreachable container.
 #[derive(Debug, Clone)]
 pub(super) struct UnreachableFile(PathBuf);
 
@@ -40,7 +40,7 @@ impl UnreachableFile {
     }
 
     /// # Errors
-    /// When it can't be written.
+    /// When the file can't be written.
     pub(super) fn write(&self, unreached: &UnreachableContainer) -> Result<()> {
         let text = serde_json::to_vec(unreached)?;
         replace_file_synced(&self.0, &text).context("writing down what is not reached")
@@ -56,8 +56,8 @@ impl UnreachableFile {
             .ok()
     }
 
-    /// What has ended while no keeper looked was ended with it, by an engine that was started anew and could
-    /// not start it again without its ports: nobody who does not want it.
+    /// Marks the container as ended. A container that ended while no keeper ran was ended by the engine's restart,
+    /// which could not start it without its ports; no person stopped it.
     pub(super) fn take_over(&self) {
         let Some(found) = self.read() else { return };
         let ended = UnreachableContainer {
@@ -76,17 +76,17 @@ impl UnreachableFile {
     }
 }
 
-/// What became of a try.
+/// The outcome of an attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum PortRecoveryOutcome {
     Reached,
-    /// The same, by being started again.
+    /// The container was restarted and has its ports.
     Renewed,
-    /// It is nobody's affair any more.
+    /// The container is no longer in its place, or was stopped on purpose.
     Gone,
 }
 
-/// Until everything is reached that should be.
+/// Retries until every container that should have its ports has them.
 pub(super) async fn make_good(settings: &KeeperSettings, shelf: &KeeperRunStore) {
     let mark = UnreachableFile::new(&settings.state);
     let mut pause = FIRST_PORT_RETRY_DELAY;
@@ -125,7 +125,7 @@ async fn try_recover_ports(
         return Ok(PortRecoveryOutcome::Gone);
     };
     match (found.exit.is_some(), unreached.has_ended) {
-        // Whoever has ended it since then does not want it.
+        // The container was stopped on purpose since then.
         (true, false) => return Ok(PortRecoveryOutcome::Gone),
         (true, true) => {
             let revived = start_ended_container(&site, mark, id, unreached.run.as_ref()).await?;
@@ -138,7 +138,7 @@ async fn try_recover_ports(
                 | ContainerStartOutcome::Refused(error) => Err(error),
             };
         }
-        // It runs again, and may be ended by somebody from now on.
+        // The container runs again; from now on a stop is on purpose.
         (false, true) => mark.write(&UnreachableContainer {
             has_ended: false,
             ..unreached.clone()
@@ -156,7 +156,7 @@ async fn try_recover_ports(
     }
 }
 
-/// Says so where people look.
+/// Appends a sentence to the record of the run.
 fn append_to_record(shelf: &KeeperRunStore, run: Option<&EvolveRunId>, what: &str) {
     tracing::warn!(?run, "the container: {what}");
     let Some(run) = run else { return };
@@ -221,7 +221,7 @@ mod tests {
             told.why.as_deref(),
             Some("a port is taken; it has its ports again")
         );
-        // One that is not kept any more holds nothing up.
+        // A record that was already deleted is not an error.
         append_to_record(&shelf, "20200101-000000".parse().ok().as_ref(), "gone");
     }
 }

@@ -1,8 +1,8 @@
-//! After success a new container is watched for a while: what ends again and again is taken back.
+//! Watch period of a new container after success: the keeper rolls back a container that keeps ending.
 //!
-//! A probation that another run has interrupted begins anew when that run has failed. When it has
-//! succeeded, what did not last its probation is no refuge: the new container falls back to the last
-//! image that did ([`proven_image`], [`rank_fallback_images`]).
+//! If another run interrupts the watch period and fails, the watch period restarts. If that run succeeds, an image
+//! that did not pass its watch period is not a fallback: the new container falls back to the last image that passed
+//! ([`proven_image`], [`rank_fallback_images`]).
 
 use super::journal::{RunJournalEntry, RunJournalStep};
 use super::target::{DeployTarget, TargetHealth};
@@ -11,27 +11,27 @@ use crate::error::Result;
 use crate::protocol::evolve::{EvolveRecord, EvolveStage, Task};
 use std::time::{Duration, Instant};
 
-/// Between two looks.
+/// The interval between two checks.
 const DEPLOY_WATCH_INTERVAL: Duration = Duration::from_secs(1);
-/// How often the engine may have started it again.
+/// How many restarts by the engine are allowed.
 const MAX_WATCHED_RESTARTS: u64 = 1;
-/// How long its companion may give no answer.
+/// How long the container's companion may give no answer.
 const WATCHED_HEALTH_TIMEOUT: Duration = Duration::from_secs(20);
-/// An engine that takes so long to say how a container stands is to blame itself.
+/// An engine that takes longer to inspect a container is too slow for the companion's silence to count.
 const SLOW_ENGINE_THRESHOLD: Duration = Duration::from_secs(2);
-/// Going back in vain is tried so often, after a longer pause each time.
+/// How many failed rescues are allowed; the pause before each is longer than the one before.
 const MAX_FAILED_RESCUES: u32 = 3;
 const RESCUE_BACKOFF_DELAY: Duration = Duration::from_secs(10);
 
-/// How a probation ended.
+/// The result of a watch period.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum WatchVerdict {
     Lasted,
-    /// Why it is taken back.
+    /// The reason for the rollback.
     Broken(String),
 }
 
-/// What is seen of the container.
+/// One observation of the container.
 #[derive(Debug, Clone, Copy)]
 struct WatchSample {
     restarts: u64,
@@ -51,10 +51,10 @@ fn find_failure(seen: WatchSample) -> Option<String> {
     })
 }
 
-/// Watches until the probation is over or the container has failed.
+/// Watches until the watch period is over or the container has failed.
 ///
 /// # Errors
-/// When the engine goes away for long.
+/// When the engine is away too long.
 pub(super) async fn watch_container(
     site: &DeployTarget,
     entry: &RunJournalEntry,
@@ -63,11 +63,11 @@ pub(super) async fn watch_container(
     let probation = Duration::from_secs(site.charge.bounds.probation);
     let begin = Instant::now();
     let mut heard = begin;
-    // By no clock that may be set: it lasts as long as somebody watches.
+    // A monotonic clock, which is not affected when the system time is set.
     while begin.elapsed() < probation {
         let asked = Instant::now();
         let Some(found) = site.find_container(site.container_name()).await? else {
-            // Somebody has removed it, who may.
+            // The container was removed on purpose.
             return Ok(WatchVerdict::Lasted);
         };
         let ours = Some(&found.image) == entry.image.as_ref();
@@ -92,25 +92,24 @@ pub(super) async fn watch_container(
     Ok(WatchVerdict::Lasted)
 }
 
-/// Whether going back from it is worth another try.
+/// Whether no further rescue from this container is tried.
 pub(super) fn is_hopeless(entry: &RunJournalEntry) -> bool {
     entry.rescues >= MAX_FAILED_RESCUES
 }
 
-/// The image that a run falls back to beyond what it replaces, which `watched` is: nothing, where
-/// that has lasted. `task` is what brought it.
+/// The image that a run falls back to beyond the container that it replaces. `watched` is the entry of that container
+/// and `task` is the task that created it; `None` if the container has passed its watch period.
 pub(super) fn proven_image(watched: &RunJournalEntry, task: Task) -> Option<String> {
     let is_watched = watched.step == RunJournalStep::Probation;
     match (is_watched, task) {
         (false, _) => None,
         (true, Task::Evolve) => watched.proven.clone().or_else(|| watched.previous.clone()),
-        // What is gone back to had lasted once.
+        // The target of a rollback had passed its watch period earlier.
         (true, Task::Rollback | Task::Rescue) => None,
     }
 }
 
-/// The images that may be gone back to when what `watched` tells of does not last, the best first.
-/// `task` is what brought it.
+/// The fallback images for the container of `watched`, the best first. `task` is the task that created the container.
 pub(super) fn rank_fallback_images(
     watched: &RunJournalEntry,
     task: Task,
@@ -121,9 +120,9 @@ pub(super) fn rank_fallback_images(
     let brought = image_before(records, watched.image.as_deref());
     let all = match task {
         Task::Evolve => [proven, before.filter(|_| proven.is_none()), brought],
-        // What somebody has left is better than what does not run at all.
+        // An image that a person left is better than a container that does not run.
         Task::Rollback => [proven, brought, before],
-        // What was left because it did not last is nothing to go back to.
+        // An image that was left because it failed its watch period is not a fallback.
         Task::Rescue => [brought, None, None],
     };
     let mut images: Vec<String> = Vec::new();
@@ -135,8 +134,8 @@ pub(super) fn rank_fallback_images(
     images
 }
 
-/// The image that ran before the body which has that image: what went back is no body to go back
-/// from, that would lead to the one that was left.
+/// The image that ran before the body with this image was deployed. Rollbacks are not considered, because they would
+/// lead back to the image that was left.
 pub(super) fn image_before<'a>(
     records: &'a [EvolveRecord],
     image: Option<&str>,
@@ -182,9 +181,9 @@ mod tests {
             rank_fallback_images(&third, Task::Evolve, &records),
             ["a", "b"]
         );
-        // However many of them there are.
+        // The number of failed images in between does not matter.
         assert_eq!(proven_image(&third, Task::Evolve).as_deref(), Some("a"));
-        // One that has lasted is.
+        // An image that passed its watch period is a fallback.
         assert_eq!(
             rank_fallback_images(&entry("c", "b"), Task::Evolve, &records),
             ["b"]
@@ -199,7 +198,7 @@ mod tests {
     #[test]
     fn nothing_leads_back_and_forth() {
         let records = [brought("b", "a")];
-        // `b` was left for `a`, which does not last, either.
+        // `b` was left for `a`, which fails its watch period, too.
         assert!(rank_fallback_images(&entry("a", "b"), Task::Rescue, &records).is_empty());
         assert_eq!(proven_image(&entry("a", "b"), Task::Rescue), None);
         assert_eq!(

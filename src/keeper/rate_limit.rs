@@ -1,12 +1,11 @@
-//! How often the agent may begin a run: an evolving mind in a loop must not wear out a disk.
+//! Rate limit of the agent's runs: an agent that evolves in a loop must not wear out a disk.
 
-/// Seconds that are looked back.
+/// The window in seconds.
 const RATE_LIMIT_WINDOW_SECS: f64 = 3600.0;
 
-/// When the next run may begin, in seconds from now; nothing when it may at once. `begun` are the times
-/// of earlier ones.
+/// Seconds until the next run may start; `None` if it may start now. `begun` are the start times of earlier runs.
 pub(super) fn seconds_until_allowed(begun: &[f64], now: f64, hourly: usize) -> Option<f64> {
-    // What lies ahead was begun before the clock was set back; how long ago is not known.
+    // A start time in the future means that the clock was set back; the run's age is not known.
     let mut recent: Vec<f64> = begun
         .iter()
         .copied()

@@ -1,5 +1,5 @@
-//! The container in place where no run is on: it runs, no other one of the instance waits beside it, and the history
-//! names its image.
+//! Reconciliation of the current container while no run is active: it runs, no other container of the instance waits
+//! beside it, and the history names its image.
 
 use super::KeeperSettings;
 use super::container_start::{ContainerStartOutcome, start_ended_container};
@@ -11,14 +11,14 @@ use crate::engine::ContainerPhase;
 use crate::error::Result;
 use crate::protocol::evolve::{EvolveCaller, EvolveRecord, EvolveStage, Task};
 
-/// For the history.
+/// The reason in the history.
 const OUTSIDE_RUN_REASON: &str =
     "`osctl up`, or another program, has made this container outside of a run";
 
-/// Puts right what an earlier run, an engine that was killed or the host has left.
+/// Repairs what an earlier run, a killed engine or the host has left.
 ///
 /// # Errors
-/// When the engine is away. What it refuses is logged: a run says so, if it is in its way.
+/// When the engine is away. Other refusals of the engine are logged: a run that they affect reports them.
 pub(super) async fn put_right(
     settings: &KeeperSettings,
     shelf: &KeeperRunStore,
@@ -31,7 +31,7 @@ pub(super) async fn put_right(
     log_unless_away(done.await)
 }
 
-/// Adds a record where the image of the container is not the one that the history names.
+/// Adds a record if the image of the current container is not the image that the history names.
 ///
 /// # Errors
 /// When the engine is away.
@@ -65,7 +65,7 @@ fn log_unless_away(done: Result<()>) -> Result<()> {
     }
 }
 
-/// The image that runs by the word of that record, which has ended.
+/// The image that runs according to this record, whose run has ended.
 pub(super) fn recorded_image(latest: &EvolveRecord) -> Option<&str> {
     let brings = latest.status == EvolveStage::Succeeded && !latest.dry_run;
     match brings {
@@ -74,8 +74,8 @@ pub(super) fn recorded_image(latest: &EvolveRecord) -> Option<&str> {
     }
 }
 
-/// A container that waits under the other name takes its place again where none is there, or where the history names
-/// its image. Otherwise it goes.
+/// Moves the container under the other name back into its place if that place is free or the history names its image.
+/// Otherwise removes it.
 async fn settle_aside_container(shelf: &KeeperRunStore, site: &DeployTarget) -> Result<()> {
     let Some(aside) = site.find_container(&site.charge.aside).await? else {
         return Ok(());
@@ -105,13 +105,13 @@ async fn settle_aside_container(shelf: &KeeperRunStore, site: &DeployTarget) -> 
         Ok(()) => site.restore_network(&aside).await,
         refused => refused,
     };
-    // Last, so that a keeper that is started again in between finds it aside and does all of this again.
+    // Rename last: if the keeper ends before, the next keeper finds the container aside and repeats all of this.
     docker.rename(&aside.id, site.container_name()).await?;
     reached?;
     site.resume_requests(&aside.id).await
 }
 
-/// Starts a container that the engine could not start itself. One that a person has stopped stays as it is.
+/// Starts a container that the engine could not start. A container that a person stopped stays stopped.
 async fn start_failed_container(
     settings: &KeeperSettings,
     shelf: &KeeperRunStore,
@@ -139,7 +139,7 @@ async fn start_failed_container(
     Ok(())
 }
 
-/// What is known of a container that the host has made.
+/// The record of a container that the host created.
 fn brought_by_host(
     shelf: &KeeperRunStore,
     image: &str,

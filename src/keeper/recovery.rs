@@ -1,4 +1,4 @@
-//! What a keeper before has begun comes to one of the two good ends.
+//! Recovery of a run that an earlier keeper started: the run is completed or rolled back.
 
 use super::KeeperSettings;
 use super::cancellation::RunCancellation;
@@ -15,34 +15,35 @@ use crate::error::Result;
 use crate::protocol::evolve::{EvolveCaller, EvolveRecord, EvolveStage, Task};
 use std::time::Duration;
 
-/// What a container that is started again may take.
+/// How long a restarted container may take to become healthy.
 const KEEPER_RECOVERY_HEALTH_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// What there is to do once everything has come to its end.
+/// The next activity after recovery.
 #[derive(Debug)]
 pub(super) enum KeeperRecoveryOutcome {
     Nothing,
-    /// It is on probation.
+    /// Watch the container of this entry.
     Watch(Box<RunJournalEntry>),
-    /// It was, and can't be started any more: why.
+    /// The container in its watch period can't be started; the reason.
     Broken(String),
 }
 
-/// Where a run ends that came so far, if it does not go on by itself.
+/// The end of a run that was interrupted at this step; `None` if the run has ended already.
 pub(super) fn end_of(step: RunJournalStep) -> Option<EvolveStage> {
     match step {
         RunJournalStep::Preparing | RunJournalStep::Freezing => Some(EvolveStage::Failed),
         RunJournalStep::Swapping => Some(EvolveStage::RolledBack),
-        // It is proved: what is left to do can't fail for a reason of its own.
+        // The new container is verified: the remaining steps can't fail for a reason of the container.
         RunJournalStep::Concluding => Some(EvolveStage::Succeeded),
         RunJournalStep::Probation => None,
     }
 }
 
-/// Ends what the journal tells of, and says what is on probation. `why` is what cut it.
+/// Ends the run that the journal names, and returns the entry that is in its watch period. `why` is why the run was
+/// interrupted.
 ///
 /// # Errors
-/// When the engine does not do what it takes; it can be called again.
+/// When the engine refuses or is away; the call can be repeated.
 pub(super) async fn recover_from_journal(
     settings: &KeeperSettings,
     shelf: &KeeperRunStore,
@@ -57,12 +58,12 @@ pub(super) async fn recover_from_journal(
     } else if let Err(error) = site.remove_trial().await {
         match is_away(&error) {
             true => return Err(error),
-            // The next run says so, if it is in its way.
+            // If the trial container is in the way of the next run, that run reports it.
             false => tracing::warn!("what an earlier trial left stays: {error:#}"),
         }
     }
     shelf.set_active_run(None);
-    // A disk that is full now holds up nothing else.
+    // A full disk must not stop the recovery.
     if let Err(error) = shelf.mark_ended_runs() {
         tracing::warn!("writing down which runs have ended: {error:#}");
     }
@@ -78,7 +79,8 @@ pub(super) async fn recover_from_journal(
     }
 }
 
-/// A port that another program has is no fault of the container, which is watched all the same.
+/// Starts the container in its watch period if it has ended, and waits until it is healthy. A port that another program
+/// has is not a failure of the container: the keeper watches the container nevertheless.
 async fn on_probation(
     settings: &KeeperSettings,
     shelf: &KeeperRunStore,
@@ -117,13 +119,13 @@ async fn finish_run(
     shelf.set_active_run(Some(entry.run.clone()));
     let record = match shelf.read_record(&entry.run) {
         Ok(Some(record)) => record,
-        // What was not written down yet, or can't be read any more, is to be ended all the same.
+        // The record was not written yet, or is unreadable: end the run nevertheless.
         found => {
             tracing::warn!(run = %entry.run, "its record is missing: {found:?}");
             placeholder_record(&entry)
         }
     };
-    // Also what was written down as ended may have more to do.
+    // A run whose record shows its end may still have steps to do.
     let stage = record.status;
     let end = if stage.has_ended() { stage } else { end };
     let mut work = RunExecutor {
@@ -146,7 +148,7 @@ async fn finish_run(
     work.end_run(end).await
 }
 
-/// What can be said of a run whose record is missing.
+/// A record for a run whose own record is missing.
 fn placeholder_record(entry: &RunJournalEntry) -> EvolveRecord {
     EvolveRecord {
         run: entry.run.clone(),
@@ -178,8 +180,8 @@ fn placeholder_record(entry: &RunJournalEntry) -> EvolveRecord {
     }
 }
 
-/// Nothing that the keeper can do brings what it has begun to a good end: a person is told, and no verb is
-/// held up any longer.
+/// Gives up a run that the keeper can neither complete nor roll back: the record says so, and new runs are accepted
+/// again.
 pub(super) fn give_up(settings: &KeeperSettings, shelf: &KeeperRunStore, error: &anyhow::Error) {
     let journal = RunJournal::new(&settings.state);
     match journal.read() {
@@ -190,7 +192,7 @@ pub(super) fn give_up(settings: &KeeperSettings, shelf: &KeeperRunStore, error: 
                 entry.step,
                 error,
             );
-            // A disk that is full holds nobody up for ever, and the log has it.
+            // A full disk must not stop the keeper; the log has the error.
             if let Err(error) = shelf.save_record(&record) {
                 tracing::error!("writing down that a run was given up: {error:#}");
             }
@@ -204,10 +206,10 @@ pub(super) fn give_up(settings: &KeeperSettings, shelf: &KeeperRunStore, error: 
     }
 }
 
-/// What is told of a run that could not be ended: what is known, and nothing beyond.
+/// The record of a run that could not be ended, with the known facts only.
 fn given_up(record: EvolveRecord, step: RunJournalStep, error: &anyhow::Error) -> EvolveRecord {
     let (status, left) = match step {
-        // The new container has answered, whatever is left.
+        // The new container has answered, regardless of the remaining steps.
         RunJournalStep::Concluding | RunJournalStep::Probation => (
             EvolveStage::Succeeded,
             format!("what it has replaced could not be tidied up: {error:#}"),
@@ -277,7 +279,7 @@ mod tests {
         let tried = told(RunJournalStep::Preparing);
         assert_eq!(tried.status, EvolveStage::Failed);
         assert!(!tried.why.unwrap().contains("way back"));
-        // The new one has answered.
+        // The new container has answered.
         let done = told(RunJournalStep::Concluding);
         assert_eq!((done.status, done.gate), (EvolveStage::Succeeded, None));
         assert!(

@@ -1,28 +1,29 @@
-//! How long what was begun is tried to be ended, when it does not succeed at once.
+//! Retry policy for finishing an interrupted run.
 
 use crate::error::Error;
 use std::time::Duration;
 
-/// The first pause; each one is twice as long as the one before.
+/// The first pause; each pause is twice as long as the one before.
 const FIRST_ENGINE_RETRY_DELAY: Duration = Duration::from_millis(200);
 const MAX_ENGINE_RETRY_DELAY: Duration = Duration::from_secs(5);
-/// How often what an engine refuses that answers is tried: half a minute altogether.
+/// How many refusals of an engine that answers are allowed: 30 seconds altogether.
 const MAX_ENGINE_REFUSALS: u32 = 10;
-/// After this a keeper that is started anew has better chances: the engine's socket may be another one.
+/// How long the engine may be away. After that the keeper ends: its next start may bind another engine socket.
 const ENGINE_AWAY_TIMEOUT: Duration = Duration::from_secs(45);
 
-/// What comes after a try in vain.
+/// The decision after a failed attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum EngineRetryDecision {
-    /// Another one, after a pause.
+    /// Try again after a pause.
     Again(Duration),
-    /// A person is told.
+    /// Stop trying and tell a person.
     GiveUp,
-    /// Another keeper tries.
+    /// End the keeper, so that the next keeper tries.
     End,
 }
 
-/// `refused` tries were answered by the engine, which gives no answer since `away`, if it gives none.
+/// `refused` counts the attempts that the engine answered with a refusal. `away` is for how long the engine gives no
+/// answer, if it gives none.
 pub(super) fn decide_retry(refused: u32, away: Option<Duration>) -> EngineRetryDecision {
     match away {
         Some(away) if away > ENGINE_AWAY_TIMEOUT => EngineRetryDecision::End,
@@ -36,7 +37,7 @@ pub(super) fn decide_retry(refused: u32, away: Option<Duration>) -> EngineRetryD
     }
 }
 
-/// Whether the engine gave no answer, so that it may do so later.
+/// Whether the error means that the engine gave no answer, so that a later attempt may succeed.
 pub(super) fn is_away(error: &anyhow::Error) -> bool {
     matches!(
         error.downcast_ref(),

@@ -1,4 +1,5 @@
-//! What in `body/` differs between what a run has built, or gone back to, and what ran when it began.
+//! Differences in `body/` between the body that a run built or rolled back to and the body that ran when the run
+//! started.
 
 use super::run_store::KeeperRunStore;
 use crate::error::Result;
@@ -9,26 +10,26 @@ use similar::TextDiff;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-/// Lines around a change.
+/// Lines of context around a change.
 const DIFF_CONTEXT_LINES: usize = 3;
-/// For one file; what comes later is told as changed as a whole.
+/// The time limit for one file; after it the rest of the file is reported as changed as a whole.
 const FILE_DIFF_TIMEOUT: Duration = Duration::from_millis(200);
-/// For all files of a run; the lines of the remaining files are left out.
+/// The time limit for all files of a run; the lines of the remaining files are left out.
 const RUN_DIFF_TIMEOUT: Duration = Duration::from_secs(5);
-/// Bytes of a file that is compared line by line.
+/// Bytes of a file that is compared line by line; a larger file is not.
 const MAX_DIFFED_FILE_BYTES: usize = 1 << 20;
 /// Bytes of lines in one answer; the lines of the remaining files are left out.
 const MAX_DIFF_BYTES: usize = 8 << 20;
 
 type BodyFileMap = BTreeMap<String, Vec<u8>>;
 
-/// The changes of a run, by path; or why they are not known, in a sentence.
+/// The changes of a run, by path; or a sentence that says why they are not known.
 pub(super) fn list_run_changes(
     shelf: &KeeperRunStore,
     record: &EvolveRecord,
 ) -> Result<std::result::Result<Vec<BodyChange>, String>> {
     let run = &record.run;
-    // An archive is dropped when its files are read: each is as large as a body.
+    // Drop each archive after reading its files: an archive is as large as a body.
     let files = |archive: Vec<u8>| Ok::<_, anyhow::Error>(Body::of_archive(&archive)?.files);
     let Some(after) = shelf.body_of(record)?.map(files).transpose()? else {
         return Ok(Err(match (record.task, &record.body) {
@@ -39,7 +40,7 @@ pub(super) fn list_run_changes(
     };
     let before = match (shelf.body_before(record)?, &record.previous) {
         (Some(archive), _) => files(archive)?,
-        // Nothing ran.
+        // No container ran.
         (None, None) => BodyFileMap::new(),
         (None, Some(_)) => {
             return Ok(Err(format!(
@@ -65,7 +66,7 @@ fn compare_bodies(before: &BodyFileMap, after: &BodyFileMap) -> Vec<BodyChange> 
         let diff = (Instant::now() < deadline && room > 0)
             .then(|| diff_file_lines(path, old, new))
             .flatten();
-        // A file whose lines take more than is left is told as a whole, as all that follow it.
+        // A file whose lines exceed the remaining bytes is reported without lines, as are all files after it.
         let diff = diff.filter(|diff| {
             room = room.saturating_sub(diff.len());
             room > 0
@@ -88,12 +89,12 @@ fn diff_file_lines(path: &str, old: Option<&Vec<u8>>, new: Option<&Vec<u8>>) -> 
     };
     let (old_text, new_text) = (text(old)?, text(new)?);
     let name = |side: &str, content: Option<&Vec<u8>>| match content {
-        // A line of the path must not pass for one of the difference.
+        // A line break in the path must not look like a line of the diff.
         Some(_) => sanitize_line(&format!("{side}/{path}")),
         None => "/dev/null".into(),
     };
     let mut differ = TextDiff::configure();
-    // Files can be written for which the shortest difference takes hours.
+    // For some files the shortest diff takes hours to compute.
     let diff = differ
         .timeout(FILE_DIFF_TIMEOUT)
         .diff_lines(&old_text, &new_text);
@@ -166,7 +167,7 @@ mod tests {
         assert_eq!(changes[11].diff, None);
     }
 
-    /// A shelf, on which runs are made one after the other.
+    /// A run store, in which runs are created one after the other.
     struct RunDiffFixture {
         folder: tempfile::TempDir,
         shelf: KeeperRunStore,
@@ -190,7 +191,7 @@ mod tests {
             Body { folder, files }.to_archive().unwrap()
         }
 
-        /// As the host lays down what it has built.
+        /// Uploads a body as the host does after a build.
         fn lay_down(&self, image: &str, word: &str) {
             std::fs::write(
                 self.folder.path().join(built_body_name(image)),
@@ -199,7 +200,7 @@ mod tests {
             .unwrap();
         }
 
-        /// A run that has replaced `previous`, or should have.
+        /// A run that replaced `previous`, or tried to.
         fn run(
             &mut self,
             task: Task,
@@ -223,7 +224,7 @@ mod tests {
             record
         }
 
-        /// The lines that have changed, or why they are not known.
+        /// The changed lines, or why they are not known.
         fn told(&self, record: &EvolveRecord) -> String {
             match list_run_changes(&self.shelf, record).unwrap() {
                 Ok(changes) => {
@@ -248,7 +249,7 @@ mod tests {
         let second = runs.run(Task::Evolve, EvolveStage::Succeeded, "two", "one");
         let failed = runs.run(Task::Evolve, EvolveStage::RolledBack, "bad", "two");
         let back = runs.run(Task::Rollback, EvolveStage::Succeeded, "one", "two");
-        // What was left, and what has failed, is not what ran.
+        // A body that was rolled back from, or that failed, is not the body that ran.
         let third = runs.run(Task::Evolve, EvolveStage::Succeeded, "three", "one");
         let home = runs.run(Task::Rescue, EvolveStage::Succeeded, "host", "three");
         let fourth = runs.run(Task::Evolve, EvolveStage::Failed, "four", "host");
@@ -263,7 +264,7 @@ mod tests {
         ] {
             assert_eq!(runs.told(record), told, "{record:?}");
         }
-        // What the host builds later, and which runs are forgotten, changes nothing of it.
+        // Later builds of the host and deleted runs do not change the result.
         std::fs::remove_file(runs.folder.path().join(built_body_name("host"))).unwrap();
         runs.lay_down("later", "later");
         runs.shelf.prune_runs(1, 1 << 20).unwrap();
@@ -282,7 +283,7 @@ mod tests {
         let back = runs.run(Task::Rollback, EvolveStage::Succeeded, "unknown", "one");
         let why = runs.told(&back);
         assert!(why.contains("goes back to is not known"), "{why}");
-        // One that a rule has refused has a body, and one that could not be read has none.
+        // A run whose body was refused by a rule has a body; a run whose body could not be read has none.
         let unread = EvolveRecord {
             run: runs.shelf.create_run(runs.second + 1.0).unwrap(),
             ..samples::sample_record(EvolveStage::Failed, "none", "one")

@@ -1,4 +1,4 @@
-//! A run's log: everything that its stages say, for people, of bounded size.
+//! A run's log: the output of all stages, for people, of bounded size.
 
 use super::run_store::RunChangeNotifier;
 use crate::engine::EngineProgress;
@@ -10,7 +10,7 @@ use std::io::Write;
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
-/// Lines that go into the record of a run that failed.
+/// Log lines that the record of a failed run includes.
 const MAX_RUN_LOG_TAIL_LINES: usize = 20;
 /// Characters of such a line.
 const MAX_RUN_LOG_LINE_CHARS: usize = 400;
@@ -33,7 +33,7 @@ struct RunLogInner {
 }
 
 impl RunLog {
-    /// Appends, so that who goes on with a run goes on with its log.
+    /// Opens the log to append, so that a recovered run continues its log.
     pub(super) fn open(path: &Path, limit: u64, changes: RunChangeNotifier) -> Result<Self> {
         let file = OpenOptions::new().create(true).append(true).open(path)?;
         let written = file.metadata()?.len();
@@ -50,12 +50,12 @@ impl RunLog {
         })
     }
 
-    /// The last lines.
+    /// The last lines of the current stage.
     pub(super) fn tail_lines(&self) -> Vec<String> {
         self.lock().tail.iter().cloned().collect()
     }
 
-    /// What a stage says from now on is its own.
+    /// Starts a stage: the tail contains only lines of this stage.
     pub(super) fn begin_stage(&self, stage: &str) {
         self.lock().tail.clear();
         self.write_line(&format!("== {stage}"), false);
@@ -76,7 +76,7 @@ impl RunLog {
         match inner.room.checked_sub(size) {
             Some(room) => {
                 inner.room = room;
-                // What can't be logged holds nothing up.
+                // A log that can't be written stops nothing.
                 let _ = inner.file.write_all(format!("{line}\n").as_bytes());
             }
             None if !inner.is_full => {
@@ -108,7 +108,7 @@ impl EngineProgress for RunLog {
     fn amount(&self, _: &str, _: u64, _: Option<u64>) {}
 
     fn log(&self, line: &str) {
-        // No line of a build passes for one of ours.
+        // Indent a build's line that looks like a heading of the keeper.
         match line.starts_with("== ") || line.starts_with("-- ") {
             true => self.write_line(&format!(" {line}"), true),
             false => self.write_line(line, true),

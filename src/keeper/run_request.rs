@@ -1,5 +1,5 @@
-//! What somebody wants of the keeper, and the run that it becomes: whether it may begin, what it goes
-//! back to, and what is written down of it first of all.
+//! A run request and the run that it becomes: whether the run may start, which image it rolls back to, and its first
+//! record.
 
 use super::cancellation::RunCancellation;
 use super::controller::load_target;
@@ -18,7 +18,7 @@ use crate::protocol::evolve::{
     EvolveCaller, EvolveRecord, EvolveRunId, EvolveStage, Task, refusal,
 };
 
-/// What somebody wants.
+/// A request for a run.
 #[derive(Debug, Clone)]
 pub(super) struct RunRequest {
     pub(super) task: Task,
@@ -26,11 +26,11 @@ pub(super) struct RunRequest {
     pub(super) reason: Option<String>,
     pub(super) force: bool,
     pub(super) dry_run: bool,
-    /// The run whose image is gone back to.
+    /// The run whose image is the target of the rollback.
     pub(super) to: Option<EvolveRunId>,
 }
 
-/// Why it is not done.
+/// Why a request is denied.
 #[derive(Debug)]
 pub(super) enum RunDenied {
     Busy(EvolveRunId),
@@ -46,10 +46,10 @@ impl From<anyhow::Error> for RunDenied {
     }
 }
 
-/// The run, written down and ready to begin.
+/// The run, with its record written, ready to start.
 ///
 /// # Errors
-/// When it may not begin, or can't be written down; nothing is left of it then.
+/// When the run may not start, or its record can't be written; nothing of the run is left then.
 pub(super) async fn prepare_run(
     settings: &KeeperSettings,
     shelf: &KeeperRunStore,
@@ -74,7 +74,7 @@ pub(super) async fn prepare_run(
     let old = site.find_container(site.container_name()).await?;
     let previous = old.as_ref().map(|found| found.image.clone());
     let journal = RunJournal::new(&settings.state);
-    // What is not the container on probation has another one's.
+    // Only an entry about the current container counts.
     let watched = journal
         .read()?
         .filter(|entry| entry.step == RunJournalStep::Probation && entry.image == previous);
@@ -126,7 +126,8 @@ pub(super) async fn prepare_run(
         run: run.clone(),
         step: RunJournalStep::Preparing,
         running: old.as_ref().is_some_and(|old| {
-            // One that crashes again and again is there to the engine, and one that it could not start is to run.
+            // The engine counts a container that crashes in a loop as present. A container that the engine could not
+            // start should run, too.
             matches!(
                 old.phase,
                 ContainerPhase::Running | ContainerPhase::Restarting
@@ -142,7 +143,7 @@ pub(super) async fn prepare_run(
         },
         after: watched.map(|before| {
             Box::new(RunJournalEntry {
-                // Deeper it matters no more.
+                // Older entries no longer matter.
                 after: None,
                 rescues: before.rescues + u32::from(order.task == Task::Rescue),
                 ..before
@@ -151,7 +152,7 @@ pub(super) async fn prepare_run(
         rescues: 0,
     };
     let begun = || -> Result<_> {
-        // First of all, so that whatever is written of the run has its end.
+        // Write the journal first, so that recovery ends the run, whatever else was written of it.
         journal.write(&entry)?;
         shelf.save_record(&record)?;
         shelf.open_log(&run, site.charge.bounds.log)
@@ -159,7 +160,7 @@ pub(super) async fn prepare_run(
     let log = match begun() {
         Ok(log) => log,
         Err(error) => {
-            // A keeper that is started again undoes what can't be undone now.
+            // If the journal can't be restored now, the next keeper undoes the run.
             if let Err(error) = journal.restore_previous(&entry) {
                 tracing::error!("taking back a run that has not begun: {error:#}");
             }
@@ -170,7 +171,7 @@ pub(super) async fn prepare_run(
     if let Some(why) = &record.untold {
         log.log(&format!("this run becomes no commit: {why}"));
     }
-    // Without it, it can't be told later what has changed.
+    // Without this copy, the run's changes can't be shown later.
     if let Err(error) = shelf.keep_before(&record) {
         tracing::warn!("{error:#}");
     }
@@ -196,7 +197,7 @@ fn deny_no_such_run(message: impl Into<String>) -> RunDenied {
     RunDenied::Refused(fault.with_hint("`osctl evolve history` lists the runs"))
 }
 
-/// The image to go back to.
+/// The image to roll back to.
 async fn find_rollback_image(
     site: &DeployTarget,
     records: &[EvolveRecord],

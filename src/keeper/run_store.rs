@@ -1,4 +1,4 @@
-//! What is kept of runs: a folder each, with its record, its log and the body it was made of.
+//! Run store: a folder per run, with its record, its log and the body that it was made of.
 
 mod bodies;
 
@@ -14,12 +14,12 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::watch;
 
-/// Bytes of a log that are read at once.
+/// Bytes of a log that are read at a time.
 const RUN_LOG_CHUNK_BYTES: u64 = 32 << 10;
-/// Why a run has failed whose end nobody saw.
+/// Why a run failed whose end no keeper recorded.
 pub(super) const KEEPER_ENDED_REASON: &str = "the keeper was ended meanwhile";
 
-/// Tells who follows that something was written.
+/// Notifies followers that a record or log has grown.
 #[derive(Debug, Clone)]
 pub(super) struct RunChangeNotifier(watch::Sender<u64>);
 
@@ -40,7 +40,7 @@ pub(super) struct KeeperRunStore {
     state: PathBuf,
     folder: PathBuf,
     changes: RunChangeNotifier,
-    /// The run that is on.
+    /// The active run.
     on: Arc<Mutex<Option<EvolveRunId>>>,
 }
 
@@ -56,13 +56,13 @@ impl KeeperRunStore {
         })
     }
 
-    /// Which run is on, if any. Every other one has ended, whether or not that could be written.
+    /// Sets the active run, if there is one. Every other run has ended, whether or not that could be recorded.
     pub(super) fn set_active_run(&self, run: Option<EvolveRunId>) {
         *self.on.lock().unwrap_or_else(PoisonError::into_inner) = run;
         self.changes.notify_followers();
     }
 
-    /// The run that is on, if any.
+    /// The active run, if there is one.
     pub(super) fn active_run(&self) -> Option<EvolveRunId> {
         let on = self.on.lock().unwrap_or_else(PoisonError::into_inner);
         on.clone()
@@ -72,7 +72,7 @@ impl KeeperRunStore {
         self.active_run().as_ref() == Some(run)
     }
 
-    /// Wakes up whenever a record or a log has grown.
+    /// Notifies the receiver whenever a record or a log has grown.
     pub(super) fn subscribe_changes(&self) -> watch::Receiver<u64> {
         self.changes.0.subscribe()
     }
@@ -81,8 +81,7 @@ impl KeeperRunStore {
         self.folder.join(run.as_str())
     }
 
-    /// A run that no other has the name of, beginning now. Names are in the order of time, also when
-    /// the clock was set back.
+    /// Creates a run with a unique name, starting at `now`. Names sort by time, even if the clock was set back.
     pub(super) fn create_run(&self, now: f64) -> Result<EvolveRunId> {
         let runs = self.list_runs()?;
         let newest = runs.iter().find_map(parse_run_second);
@@ -99,7 +98,7 @@ impl KeeperRunStore {
         }
     }
 
-    /// Takes back what was made of a run that does not begin.
+    /// Removes the files of a run that does not start.
     pub(super) fn discard_run(&self, run: &EvolveRunId) {
         if let Err(error) = fs::remove_dir_all(self.folder_of_run(run)) {
             tracing::warn!("run {run} stays, and has not begun: {error}");
@@ -139,7 +138,7 @@ impl KeeperRunStore {
         }
     }
 
-    /// Writes down of every run that is not on that it has ended. What can't be written now is told
+    /// Records the end of every run that is not active. If a record can't be written, readers see the end
     /// nevertheless.
     pub(super) fn mark_ended_runs(&self) -> Result<()> {
         for run in self.list_runs()? {
@@ -163,7 +162,7 @@ impl KeeperRunStore {
         Ok(runs)
     }
 
-    /// All that can be read, the newest first.
+    /// All readable records, the newest first.
     pub(super) fn list_records(&self) -> Result<Vec<EvolveRecord>> {
         let runs = self.list_runs()?.into_iter();
         Ok(runs
@@ -194,7 +193,7 @@ impl KeeperRunStore {
         })
     }
 
-    /// A piece of a log from that byte on; whole characters, if it is text.
+    /// A chunk of a log from this byte on; if the log is text, in whole characters.
     pub(super) fn read_log(&self, run: &EvolveRunId, offset: u64) -> Result<Vec<u8>> {
         let mut file = match File::open(self.folder_of_run(run).join("log")) {
             Ok(file) => file,
@@ -204,7 +203,7 @@ impl KeeperRunStore {
         file.seek(SeekFrom::Start(offset))?;
         let mut bytes = Vec::new();
         file.take(RUN_LOG_CHUNK_BYTES).read_to_end(&mut bytes)?;
-        // A character that is cut in two comes with the next piece.
+        // A character that is cut in two comes with the next chunk.
         if let Err(e) = std::str::from_utf8(&bytes)
             && e.error_len().is_none()
             && e.valid_up_to() > 0
@@ -215,7 +214,7 @@ impl KeeperRunStore {
     }
 }
 
-/// The record of a run that is not on.
+/// The record of a run that is not active, with its end.
 fn with_ended_status(record: EvolveRecord) -> EvolveRecord {
     if record.status.has_ended() {
         return record;
@@ -234,13 +233,13 @@ pub(super) fn unix_seconds() -> f64 {
     since.map_or(0.0, |d| d.as_secs_f64())
 }
 
-/// The second that a run is called after.
+/// The second that is the name of a run.
 fn parse_run_second(run: &EvolveRunId) -> Option<i64> {
     let time = NaiveDateTime::parse_from_str(run.as_str(), "%Y%m%d-%H%M%S");
     Some(time.ok()?.and_utc().timestamp())
 }
 
-/// The name of a run that begins at that second.
+/// The name of a run that starts at this second.
 fn run_name_at(second: i64) -> Result<EvolveRunId> {
     let time = DateTime::from_timestamp(second, 0).context("the clock is beyond all dates")?;
     let (date, time) = (time.date_naive(), time.time());

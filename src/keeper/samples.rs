@@ -1,10 +1,10 @@
-//! What the keeper's tests begin with.
+//! Sample entries and records for the keeper's tests.
 
 use super::journal::{RunJournalEntry, RunJournalStep};
 use crate::protocol::evolve::inside::ExpectedState;
 use crate::protocol::evolve::{EvolveRecord, EvolveStage};
 
-/// A run that is on, of which nothing is known yet.
+/// An active run without details.
 pub(super) fn sample_entry(step: RunJournalStep) -> RunJournalEntry {
     RunJournalEntry {
         run: "20261120-193600".parse().unwrap(),
@@ -20,7 +20,7 @@ pub(super) fn sample_entry(step: RunJournalStep) -> RunJournalEntry {
     }
 }
 
-/// A run of an agent's that brought `image` in the place of `previous`.
+/// An agent's run that replaced `previous` with `image`.
 pub(super) fn sample_record(status: EvolveStage, image: &str, previous: &str) -> EvolveRecord {
     let text = format!(
         r#"{{"run":"20261121-100000","task":"evolve","reason":null,"by":"agent","force":false,

@@ -1,14 +1,15 @@
-//! What a container tells of itself, cut to what is worth keeping: whoever the agent is wrote it.
+//! Sanitizing of a container's reports about itself, cut to the sizes that are worth keeping: the container's output
+//! is untrusted.
 
 use crate::protocol::cryo::ReceiptRow;
 use crate::protocol::evolve::inside::{EvolveCheck, NonVariableState, SessionReceipt};
 use crate::protocol::text_sanitizer::sanitize_text;
 
-/// Bytes that a verb inside may answer.
+/// Bytes of output that a verb in the container may write.
 const MAX_VERB_OUTPUT_BYTES: usize = 1 << 20;
-/// The same where every variable has a row.
+/// Bytes of output for verbs that report one row per variable.
 const MAX_ROWS_OUTPUT_BYTES: usize = 8 << 20;
-/// Bytes of what the next container has to live up to: an argument carries it, which Linux bounds.
+/// Bytes of the state that the next container must reproduce: it is passed as an argument, whose size Linux limits.
 pub(super) const MAX_EXPECTED_BYTES: usize = 100 << 10;
 /// Characters of a sentence, and of a name.
 const MAX_REPORTED_SENTENCE_CHARS: usize = 2000;
@@ -19,7 +20,7 @@ const MAX_REPORTED_NON_VARIABLES: usize = 256;
 /// Rows of one session.
 const MAX_REPORTED_ROWS: usize = 1000;
 
-/// Bytes that the verb may answer.
+/// Bytes of output that this verb may write.
 pub(super) fn max_output_bytes(verb: &str) -> usize {
     match verb {
         "quiesce" | "verify" => MAX_ROWS_OUTPUT_BYTES,
@@ -31,7 +32,7 @@ pub(super) fn sanitize_sentence(text: &str) -> String {
     truncate_printable(text, MAX_REPORTED_SENTENCE_CHARS)
 }
 
-/// Those that did not pass come first where there are too many.
+/// If there are too many checks, the failed ones come first.
 pub(super) fn sanitize_checks(mut all: Vec<EvolveCheck>) -> Vec<EvolveCheck> {
     if all.len() > MAX_REPORTED_CHECKS {
         all.sort_by_key(|check| check.passed);
@@ -72,7 +73,8 @@ fn sanitize_session(mut kept: SessionReceipt) -> SessionReceipt {
     }
 }
 
-/// What the old container said, but for what the new one has `found` of it.
+/// The non-variable state that the old container reported or the new one `found`. Where both report an item, `found`
+/// counts.
 pub(super) fn merge_non_variables(
     told: Vec<NonVariableState>,
     found: Vec<NonVariableState>,

@@ -1,16 +1,16 @@
-//! Which stage comes after which.
+//! The order of a run's stages.
 
 use crate::protocol::evolve::{EvolveStage, Task};
 
-/// What became of a stage.
+/// The outcome of a stage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum StageOutcome {
     Passed,
     Failed,
 }
 
-/// The stage that a run begins with: what is gone back to is built already, and what crashes has
-/// nothing left that could be frozen.
+/// The first stage of a run. The image of a rollback is built already. A container that a rescue replaces crashes and
+/// has no state to freeze.
 pub(super) fn first_stage(task: Task) -> EvolveStage {
     match task {
         Task::Evolve => EvolveStage::Building,
@@ -19,7 +19,7 @@ pub(super) fn first_stage(task: Task) -> EvolveStage {
     }
 }
 
-/// The stage, or the end, after what became of one.
+/// The next stage, or the end, after the outcome of a stage.
 pub(super) fn next_stage(stage: EvolveStage, event: StageOutcome, dry_run: bool) -> EvolveStage {
     use StageOutcome::{Failed, Passed};
     match (stage, event) {

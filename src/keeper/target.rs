@@ -1,4 +1,4 @@
-//! What of the engine belongs to the instance, and how the keeper speaks to what runs there.
+//! The deploy target: the instance's objects in the engine, and the keeper's calls into its containers.
 
 use super::retry_policy::is_away;
 use super::run_log::RunLog;
@@ -17,18 +17,18 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// The binary in every body.
+/// The path of the binary in every body.
 const TARGET_OSCTL_PATH: &str = "/opt/osctl/bin/osctl";
-/// What part of the instance a container is, where it is not the instance itself.
+/// The label of a container that is only a part of the instance, with the name of the part.
 const CONTAINER_PART_LABEL: &str = "osctl.part";
 const TRIAL_PART: &str = "trial";
-/// Which run brought a container.
+/// The label with the run that created a container.
 const RUN_LABEL: &str = "osctl.run";
-/// Where a trial finds the state that it may look at.
+/// Where a trial container finds the instance's state, read-only.
 pub(super) const TRIAL_STATE_FOLDER: &str = "/run/os-before";
-/// Between two looks.
+/// The interval between two health checks.
 const TARGET_HEALTH_INTERVAL: Duration = Duration::from_millis(50);
-/// Lines of a container's log that explain its end.
+/// Lines of a container's log that explain why it ended.
 const MAX_TARGET_LOG_LINES: usize = 20;
 
 /// One instance in its engine.
@@ -38,12 +38,12 @@ pub(super) struct DeployTarget {
     pub(super) charge: Arc<DeployConfig>,
 }
 
-/// How the companion in a container stands.
+/// The health of the companion in a container.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum TargetHealth {
     Healthy,
     Unhealthy,
-    /// It gives no answer.
+    /// The companion gives no answer.
     Silent,
 }
 
@@ -56,7 +56,7 @@ impl DeployTarget {
         format!("{}.trial", self.container_name())
     }
 
-    /// The name of one of the instance's images.
+    /// A tag of the instance's image.
     pub(super) fn image_tag(&self, what: &str) -> String {
         format!("{}:{what}", self.charge.image)
     }
@@ -65,10 +65,10 @@ impl DeployTarget {
         container.labels.get(OWNER_LABEL) == Some(&self.charge.instance)
     }
 
-    /// A container of the instance, by its name or id.
+    /// A container of the instance, by name or id.
     ///
     /// # Errors
-    /// When it is there and somebody else's.
+    /// When the container belongs to another owner.
     pub(super) async fn find_container(&self, name: &str) -> Result<Option<Container>> {
         match self.docker.inspect(name).await? {
             Some(found) if !self.owns_container(&found) => Err(Error::Foreign {
@@ -76,7 +76,7 @@ impl DeployTarget {
                 name: name.into(),
             }
             .into()),
-            // Its removal was cut off: there is nothing in it to go on with.
+            // Its removal was interrupted: it can only be removed.
             Some(found) if found.phase == ContainerPhase::Dead => {
                 self.docker.remove(&found.id).await?;
                 Ok(None)
@@ -85,12 +85,12 @@ impl DeployTarget {
         }
     }
 
-    /// Whether that run brought the container.
+    /// Whether this run created the container.
     pub(super) fn is_of(&self, container: &Container, run: &EvolveRunId) -> bool {
         container.labels.get(RUN_LABEL).map(String::as_str) == Some(run.as_str())
     }
 
-    /// The instance's container running that image, as the host would have made it.
+    /// The specification of the instance's container with this image, as the host would create it.
     pub(super) fn successor_spec(&self, image: &str, run: &EvolveRunId) -> Result<ContainerSpec> {
         let mut spec = self.charge.spec.clone();
         spec.image = image.into();
@@ -99,9 +99,9 @@ impl DeployTarget {
         Ok(spec)
     }
 
-    /// A container beside it: no ports, no way to the keeper or the engine, data to throw away, and
-    /// what the instance has read-only. Only the mounts' own roots are bound: what lies beneath them may
-    /// be links of the agent's, which the engine would follow on the host.
+    /// The specification of a trial container: no ports, no access to the keeper or the engine, temporary data, and
+    /// the instance's mounts read-only. Only the roots of the mounts are bound: paths beneath them may be links of
+    /// the agent's, which the engine would follow on the host.
     pub(super) fn trial_spec(&self, image: &str, run: Option<&EvolveRunId>) -> ContainerSpec {
         let mut spec = self.charge.spec.clone();
         spec.name = self.trial_name();
@@ -138,7 +138,7 @@ impl DeployTarget {
         spec
     }
 
-    /// Removes what an earlier trial left.
+    /// Removes the container of an earlier trial.
     pub(super) async fn remove_trial(&self) -> Result<()> {
         let name = self.trial_name();
         if self.find_container(&name).await?.is_some() {
@@ -147,10 +147,10 @@ impl DeployTarget {
         Ok(())
     }
 
-    /// The one JSON document that a hidden verb of `osctl` in a container prints.
+    /// Runs a hidden verb of `osctl` in a container, and parses the JSON document that it prints.
     ///
     /// # Errors
-    /// When it prints none within the time, with what it said instead.
+    /// When the verb prints no such document within the time limit; the error includes its stderr.
     pub(super) async fn exec_verb<A: DeserializeOwned>(
         &self,
         container: &str,
@@ -181,7 +181,7 @@ impl DeployTarget {
             .with_context(|| format!("{what} answers what it should not"))
     }
 
-    /// Whether the companion answers, and well.
+    /// Asks the companion for its health.
     pub(super) async fn probe_health(&self, container: &str) -> Result<TargetHealth> {
         let mut nothing = |_: &[u8]| Ok(());
         let asked = self
@@ -201,7 +201,7 @@ impl DeployTarget {
     /// Waits until the companion is healthy.
     ///
     /// # Errors
-    /// When the container ends instead, with its last words in the log, or it takes too long.
+    /// When the container ends, or the time limit is over. The end of the container's log goes into `log`.
     pub(super) async fn until_healthy(
         &self,
         container: &str,
@@ -223,7 +223,7 @@ impl DeployTarget {
     }
 
     /// # Errors
-    /// When the container has ended, or the engine has started it again.
+    /// When the container has ended, or the engine has restarted it.
     pub(super) async fn check_runs(&self, container: &str, log: &RunLog) -> Result<()> {
         let why = match self.find_container(container).await? {
             Some(found) if found.restarts > 0 || found.exit.is_some() => found
@@ -236,7 +236,7 @@ impl DeployTarget {
         bail!("{why}")
     }
 
-    /// What the container wrote last.
+    /// Copies the end of the container's log into `log`.
     pub(super) async fn last_words(&self, container: &str, log: &RunLog) {
         let options = LogOptions {
             follow: false,
@@ -246,20 +246,21 @@ impl DeployTarget {
             log.log(line);
             Ok(())
         };
-        // Why it ended is worth more than why its log can't be read.
+        // Why the container ended matters more than why its log can't be read.
         let _ = self.docker.logs(container, options, &mut each).await;
     }
 
-    /// A network that publishes no ports, for a container whose ports another program has.
+    /// The name of a network that publishes no ports, for a container whose ports another program has.
     fn portless_network(&self) -> Option<String> {
         let network = self.charge.spec.network.as_ref();
         network.map(|network| portless_network(network))
     }
 
-    /// Starts a container on a network that publishes no ports: it works, and its ports follow when they are free.
+    /// Starts a container on a network that publishes no ports: the container works, and gets its ports when they are
+    /// free.
     ///
     /// # Errors
-    /// When the engine refuses that, too.
+    /// When the engine refuses this start, too.
     pub(super) async fn start_without_ports(&self, container: &Container) -> Result<()> {
         let (Some(network), Some(portless)) = (&self.charge.spec.network, self.portless_network())
         else {
@@ -276,10 +277,10 @@ impl DeployTarget {
         docker.start(&container.id).await
     }
 
-    /// Puts a container back on its network, with its ports, unless it has them.
+    /// Reconnects a container to its network, with its ports, unless it has them.
     ///
     /// # Errors
-    /// When the engine refuses, as it does when a program has taken a port meanwhile.
+    /// When the engine refuses, for example because another program has taken a port.
     pub(super) async fn restore_network(&self, container: &Container) -> Result<()> {
         self.join_with_ports(container).await?;
         if let Some(portless) = self.portless_network()
@@ -301,7 +302,7 @@ impl DeployTarget {
             self.lacks_ports(container),
         ) {
             (true, false) => return Ok(()),
-            // The engine counts one to its network that was refused a port.
+            // The engine lists a container on its network although the container was refused a port.
             (true, true) => self.docker.leave_network(&container.id, network).await?,
             (false, _) => {}
         }
@@ -313,12 +314,13 @@ impl DeployTarget {
         }
     }
 
-    /// The same where somebody had a port: an engine that fails at it may leave the container's network
-    /// half made, so that all is tried with another container first. One that can't have it as it is gets
-    /// it by being started again, with what it has stored; whether that was so.
+    /// Restores the network of a container after another program had one of its ports. An engine that fails at this
+    /// may leave the container's network half configured, so a trial container tests the ports first. If the
+    /// container can't get its ports while it runs, it is restarted from its stored state. Returns whether it was
+    /// restarted.
     ///
     /// # Errors
-    /// When somebody has a port still.
+    /// When another program still has a port.
     pub(super) async fn reach_again(
         &self,
         container: &Container,
@@ -338,7 +340,7 @@ impl DeployTarget {
             Err(error) if is_away(&error) => Err(error),
             Err(error) => {
                 tracing::warn!("it is started again: {error:#}");
-                // Whatever cuts it between the two, it is known to be started.
+                // Call this before the stop: if the keeper ends in between, the next keeper starts the container.
                 before_end()?;
                 self.docker.stop(&container.id).await?;
                 let ended = self.find_container(&container.id).await?;
@@ -351,7 +353,7 @@ impl DeployTarget {
         }
     }
 
-    /// One that has ended has none, which is as it should be.
+    /// Whether a live container has no ports. A container that has ended never has any.
     fn lacks_ports(&self, container: &Container) -> bool {
         let is_alive = matches!(
             container.phase,
@@ -360,7 +362,7 @@ impl DeployTarget {
         is_alive && !container.has_ports && !self.docker.keeps_ports()
     }
 
-    /// Requests are answered again.
+    /// Makes the companion answer requests again.
     pub(super) async fn resume_requests(&self, container: &str) -> Result<()> {
         let limit = Duration::from_secs(30);
         let resumed: EvolveResumed = self
@@ -373,11 +375,11 @@ impl DeployTarget {
     }
 }
 
-/// What a trial has of what the instance has at a place.
+/// How a mount of the instance appears in a trial container.
 struct TrialMountView<'a> {
-    /// Where it can be read.
+    /// The path where the mount can be read.
     at: Option<&'a str>,
-    /// Whether there is room of the trial's own in its place.
+    /// Whether a temporary volume takes the place of the mount.
     thrown_away: bool,
 }
 

@@ -1,4 +1,4 @@
-//! Kernels frozen as whole processes: what is asked, and what came of it.
+//! Requests and replies of CRIU checkpoints, which freeze whole kernel processes.
 
 use super::kernel::{DEFAULT_SESSION, KernelReport};
 use serde::{Deserialize, Serialize};
@@ -14,25 +14,25 @@ fn default_session() -> String {
 pub(crate) struct Checkpoint {
     #[serde(default = "default_session")]
     pub(crate) session: String,
-    /// The checkpoint's name; the session's when missing. Each name keeps its last generations.
+    /// The checkpoint's name; the session's name when missing. Each name keeps its last generations.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) name: Option<String>,
-    /// Whether the kernel goes on afterwards; else it is ended, and requests are refused until it is
-    /// restored.
+    /// Whether the kernel keeps running after the checkpoint. Otherwise it is ended, and requests are refused until it
+    /// is restored.
     #[serde(default)]
     pub(crate) leave_running: bool,
 }
 
-/// `POST /criu/restore`. The kernel comes back in the session that it was taken from.
+/// `POST /criu/restore`. Restores the kernel into the session from which it was checkpointed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Restore {
     #[serde(default = "default_session")]
     pub(crate) session: String,
-    /// The checkpoint's name; the session's when missing.
+    /// The checkpoint's name; the session's name when missing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) name: Option<String>,
-    /// Which of its generations; the last one when missing.
+    /// The generation of the checkpoint; the last one when missing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) generation: Option<u64>,
 }
@@ -48,9 +48,9 @@ pub(crate) struct Checkpointed {
     pub(crate) checkpoint_path: String,
     pub(crate) checkpoint_size_bytes: u64,
     pub(crate) timing_ms: f64,
-    /// Whether the kernel went on; else it was ended.
+    /// Whether the kernel keeps running; otherwise it was ended.
     pub(crate) is_running: bool,
-    /// What is not in the checkpoint, in words.
+    /// Parts of the state that the checkpoint does not contain, in words.
     pub(crate) left_out: Vec<String>,
 }
 
@@ -66,33 +66,33 @@ pub(crate) struct CriuRestored {
     pub(crate) checkpoint_size_bytes: u64,
     pub(crate) timing_ms: f64,
     pub(crate) kernel: KernelReport,
-    /// What came back otherwise than it was, in words.
+    /// Differences between the restored kernel and the checkpointed one, in words.
     pub(crate) notes: Vec<String>,
 }
 
 /// `GET /criu/status`.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub(crate) struct CriuStatus {
-    /// Whether kernels can be frozen and thawed here.
+    /// Whether kernels can be checkpointed and restored on this system.
     pub(crate) available: bool,
-    /// The same in a sentence, with what is missing.
+    /// The same as a sentence, with the missing preconditions.
     pub(crate) message: String,
-    /// Every precondition.
+    /// All preconditions.
     pub(crate) checks: Vec<CriuCheck>,
-    /// What a person must know.
+    /// Warnings for the user.
     pub(crate) warnings: Vec<String>,
-    /// Whether the default session's kernel lies in a checkpoint.
+    /// Whether the default session's kernel is checkpointed.
     pub(crate) is_checkpointed: bool,
-    /// The sessions whose kernels do.
+    /// The sessions whose kernels are checkpointed.
     pub(crate) checkpointed: Vec<String>,
-    /// What is stored, the newest first.
+    /// The stored checkpoints, newest first.
     pub(crate) checkpoints: Vec<StoredCheckpoint>,
 }
 
 /// `GET /criu`.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub(crate) struct Checkpoints {
-    /// The newest first.
+    /// The stored checkpoints, newest first.
     pub(crate) checkpoints: Vec<StoredCheckpoint>,
 }
 
@@ -110,7 +110,7 @@ pub(crate) struct CriuCheck {
     pub(crate) what: String,
     pub(crate) fine: bool,
     pub(crate) detail: String,
-    /// Whether nothing works without it.
+    /// Whether checkpoints are impossible without this precondition.
     pub(crate) needed: bool,
 }
 

@@ -1,4 +1,4 @@
-//! Storing a session's objects and bringing them back: what is asked, and the receipt.
+//! Requests, replies and receipts of cryo, which stores a session's variables and reloads them.
 
 use super::error::ApiError;
 use super::kernel::{DEFAULT_SESSION, KernelReport};
@@ -15,11 +15,11 @@ fn default_session() -> String {
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct CryoStore {
-    /// What it is called; the session's name when missing. Only what bears the session's name is
-    /// reloaded by itself when the companion starts.
+    /// The name of the stored state; the session's name when missing. When the companion starts, it reloads only states
+    /// stored under the session's own name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) name: Option<String>,
-    /// Whose variables.
+    /// The session whose variables are stored.
     #[serde(default = "default_session")]
     pub(crate) session: String,
     /// Store nothing when a variable would be lost, altered or unverified.
@@ -31,7 +31,7 @@ pub(crate) struct CryoStore {
     /// Store open files by path and position.
     #[serde(default)]
     pub(crate) files: bool,
-    /// The kernel generation whose variables are meant; nothing is stored when the kernel is another one.
+    /// The kernel generation whose variables are meant; if the kernel has another generation, nothing is stored.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) seen: Option<u64>,
 }
@@ -40,30 +40,30 @@ pub(crate) struct CryoStore {
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Reload {
-    /// The session's name when missing.
+    /// The name of the stored state; the session's name when missing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) name: Option<String>,
-    /// The newest when missing.
+    /// The generation; the newest when missing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) generation: Option<u64>,
-    /// Whose variables.
+    /// The session that receives the variables.
     #[serde(default = "default_session")]
     pub(crate) session: String,
 }
 
-/// What became of a variable.
+/// The result for one variable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum CryoVerdict {
-    /// It was loaded back from the disk, and equals what was stored.
+    /// Stored, loaded back from the disk, and equal to the original.
     Saved,
-    /// It is made again, as `why` tells.
+    /// Recreated on reload as `why` describes.
     Recipe,
-    /// It comes back, and differs from what was stored as `why` tells.
+    /// Stored, but the reloaded value differs from the original as `why` describes.
     Altered,
-    /// It is stored, and was not loaded back to be compared, as `why` tells.
+    /// Stored, but not loaded back for comparison, as `why` explains.
     Unverified,
-    /// It is not there, as `why` tells.
+    /// Not stored or not reloaded, as `why` explains.
     Lost,
 }
 
@@ -86,7 +86,7 @@ pub(crate) struct ReceiptRow {
     pub(crate) verdict: CryoVerdict,
     #[serde(rename = "type")]
     pub(crate) kind: String,
-    /// Before compression; what variables share is counted once.
+    /// Size before compression; data that variables share are counted once.
     pub(crate) bytes: u64,
     pub(crate) why: Option<String>,
 }
@@ -96,24 +96,25 @@ pub(crate) struct ReceiptRow {
 pub(crate) struct CryoStored {
     /// Always `completed`.
     pub(crate) status: String,
-    /// The same in a sentence.
+    /// The result as a sentence.
     pub(crate) message: String,
     pub(crate) name: String,
     /// `null` for a dry run.
     pub(crate) generation: Option<u64>,
     pub(crate) path: Option<String>,
-    /// When, in seconds since 1970: with the number it tells a generation from one of another copy of the data folder.
+    /// Creation time in seconds since 1970. With the generation number, it distinguishes this generation from one in
+    /// another copy of the data folder.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) created: Option<f64>,
     pub(crate) size_bytes: u64,
     pub(crate) timing_ms: f64,
     pub(crate) receipt: Vec<ReceiptRow>,
-    /// Whose variables were stored: the kernel may have lost its state, or have been restored, since the last reply.
+    /// The kernel whose variables were stored. It may have lost or restored its state since the last reply.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) kernel: Option<KernelReport>,
 }
 
-/// The reply to `POST /cryo/reload`; the receipt comes from a look at what is there afterwards.
+/// The reply to `POST /cryo/reload`; the receipt describes the namespace after the reload.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema, JsonSchema)]
 pub(crate) struct Reloaded {
     /// Always `completed`.
@@ -125,7 +126,7 @@ pub(crate) struct Reloaded {
     pub(crate) size_bytes: u64,
     pub(crate) timing_ms: f64,
     pub(crate) receipt: Vec<ReceiptRow>,
-    /// What has changed around it since it was stored.
+    /// Changes in the environment since the state was stored.
     pub(crate) warnings: Vec<String>,
     pub(crate) kernel: KernelReport,
 }
@@ -139,9 +140,9 @@ pub(crate) enum StoreReason {
     Down,
     Restart,
     Evolve,
-    /// Another kernel is about to take its place.
+    /// Before a restore replaces the kernel.
     Restore,
-    /// The companion was stopped.
+    /// When the companion was stopped.
     Stop,
 }
 
@@ -159,13 +160,13 @@ impl StoreReason {
     }
 }
 
-/// One stored state.
+/// A stored generation.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub(crate) struct StoredGeneration {
     pub(crate) generation: u64,
-    /// Why it can't be reloaded; the other fields are then as far as they can be told.
+    /// Why the generation can't be reloaded; the other fields are then filled as far as they are known.
     pub(crate) damage: Option<String>,
-    /// In seconds since 1970.
+    /// Creation time in seconds since 1970.
     pub(crate) created: f64,
     pub(crate) reason: String,
     pub(crate) session: String,
@@ -174,14 +175,15 @@ pub(crate) struct StoredGeneration {
     pub(crate) variables: u64,
     pub(crate) altered: u64,
     pub(crate) unverified: u64,
-    /// Variables that it can't bring back: those that the store lost, and those that the last reload lost as well.
+    /// Variables that the generation can't restore: those that the store lost, and those that the last reload lost in
+    /// addition.
     pub(crate) lost: u64,
-    /// What the last reload lost; missing where it was not reloaded yet.
+    /// The losses of the last reload; missing if the generation was not reloaded yet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) reload: Option<LastReload>,
 }
 
-/// All that is stored under a name, the newest first.
+/// All generations of a name, newest first.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub(crate) struct GenerationList {
     pub(crate) name: String,
@@ -202,9 +204,9 @@ pub(crate) struct GenerationDetails {
     pub(crate) generation: StoredGeneration,
     pub(crate) path: String,
     pub(crate) receipt: Vec<ReceiptRow>,
-    /// Versions of the libraries that it needs.
+    /// Versions of the libraries that the variables need.
     pub(crate) libraries: std::collections::BTreeMap<String, String>,
-    /// What was installed at run time when it was stored.
+    /// Packages that were installed at run time when the state was stored.
     pub(crate) packages: std::collections::BTreeMap<String, String>,
 }
 
@@ -222,7 +224,7 @@ pub(crate) struct CryoRemoved {
 #[serde(deny_unknown_fields)]
 pub(crate) struct Snapshot {
     pub(crate) reason: StoreReason,
-    /// Else nothing is stored, nor by the stop that follows a `down` or `restart`.
+    /// Whether to store. When false, nothing is stored, nor at the stop that follows a `down` or `restart`.
     #[serde(default = "yes", skip_serializing_if = "is_yes")]
     pub(crate) store: bool,
 }
@@ -235,7 +237,7 @@ fn is_yes(said: &bool) -> bool {
     *said
 }
 
-/// The reply: what became of each session.
+/// The reply to `POST /cryo/snapshot`: the result for each session.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub(crate) struct Snapshots {
     pub(crate) snapshots: Vec<CryoOfSession>,
@@ -245,7 +247,7 @@ pub(crate) struct Snapshots {
 #[schema(as = CryoOfSession)]
 pub(crate) struct CryoOfSession {
     pub(crate) session: String,
-    /// `null` when there was nothing to store, or it could not be.
+    /// `null` when there was nothing to store or the store failed.
     pub(crate) stored: Option<CryoStored>,
     pub(crate) error: Option<ApiError>,
 }

@@ -1,9 +1,9 @@
-//! The desktop in a browser.
+//! Requests and replies for opening the desktop in a browser.
 
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
-/// The file in the data folder that says what VNC clients must know.
+/// The file in the data folder that holds the password of VNC clients.
 pub(crate) const VNC_PASSWORD_FILE: &str = "vnc-password";
 
 /// The reply to `POST /desktop/link`.
@@ -11,7 +11,7 @@ pub(crate) const VNC_PASSWORD_FILE: &str = "vnc-password";
 pub(crate) struct DesktopLinkReply {
     /// Opens the desktop once: a path on the same host and port.
     pub(crate) path: String,
-    /// Seconds until it is worth nothing.
+    /// Seconds until the link expires.
     pub(crate) expires: u64,
 }
 

@@ -1,19 +1,19 @@
-//! The screen inside: what is asked of it and what it answers.
+//! Requests and replies of the screen inside.
 //!
-//! Places are pixels from the screen's upper left corner.
+//! Coordinates are pixels from the screen's upper left corner.
 
 use chrono::{DateTime, SecondsFormat};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
-/// Response headers of a screenshot: the picture's size in pixels, the screen's, and when it was
-/// taken, in milliseconds since 1970 by the container's clock.
+/// Response headers of a screenshot: the size of the picture and of the screen in pixels, and the time when it was
+/// taken in milliseconds since 1970 by the container's clock.
 pub(crate) const PICTURE_HEADER: &str = "osctl-picture";
 pub(crate) const SCREEN_HEADER: &str = "osctl-screen";
 pub(crate) const TAKEN_HEADER: &str = "osctl-taken";
 
-/// When a picture was taken, as people and models read it; `taken` is in milliseconds since 1970.
+/// Formats the time when a picture was taken; `taken` is in milliseconds since 1970.
 pub(crate) fn format_taken_time(taken: u64) -> String {
     let taken = i64::try_from(taken).ok();
     let taken = taken.and_then(DateTime::from_timestamp_millis);
@@ -28,20 +28,19 @@ pub(crate) struct ScreenshotQuery {
     /// Only this part: `X,Y,WIDTH,HEIGHT` in pixels of the screen.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) region: Option<String>,
-    /// By how much the picture is larger than the screen: above 0, at most 4; `0.5` is a quarter of
-    /// the pixels.
+    /// Scale factor of the picture: above 0, at most 4; `0.5` gives a quarter of the pixels.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) scale: Option<f64>,
 }
 
-/// `POST /display/input`: done in this order, all or, where one does not fit, none.
+/// `POST /display/input`: actions that are executed in this order. If one of them is invalid, none is executed.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Input {
     pub(crate) actions: Vec<InputAction>,
 }
 
-/// Something a hand does.
+/// One action of mouse or keyboard.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema, JsonSchema)]
 #[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields)]
 pub(crate) enum InputAction {
@@ -58,7 +57,7 @@ pub(crate) enum InputAction {
         button: Button,
         #[serde(default = "one")]
         count: u8,
-        /// Held meanwhile, such as `ctrl+shift`.
+        /// Keys held during the click, such as `ctrl+shift`.
         keys: Option<String>,
     },
     /// Presses a button and holds it.
@@ -75,7 +74,7 @@ pub(crate) enum InputAction {
         from: ScreenPoint,
         to: ScreenPoint,
     },
-    /// Turns the wheel by so many notches: down and right are positive.
+    /// Turns the wheel by this many notches; down and right are positive.
     Scroll {
         x: Option<i32>,
         y: Option<i32>,
@@ -126,9 +125,9 @@ pub(crate) enum Button {
 /// The reply to `POST /display/input`.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub(crate) struct InputDone {
-    /// Always `completed`: the screen has got it; what a program makes of it, a screenshot shows.
+    /// Always `completed`: the screen has received the input. A screenshot shows the reaction of the program.
     pub(crate) status: String,
-    /// Where the pointer is now.
+    /// The current position of the pointer.
     pub(crate) pointer: ScreenPoint,
     pub(crate) timing_ms: f64,
 }
@@ -137,7 +136,7 @@ pub(crate) struct InputDone {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct ClipboardText {
-    /// Empty when nothing, or no text, was copied.
+    /// Empty when the clipboard is empty or holds no text.
     pub(crate) text: String,
 }
 
@@ -145,16 +144,16 @@ pub(crate) struct ClipboardText {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub(crate) enum ClipboardEvent {
-    /// This is on the clipboard now.
+    /// The text that is now on the clipboard.
     Copied { text: String },
-    /// Nothing else was copied for a while.
+    /// Nothing new was copied for a while.
     Heartbeat,
 }
 
 /// `GET /display/windows`.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema, JsonSchema)]
 pub(crate) struct Windows {
-    /// The lowest first.
+    /// The windows from bottom to top.
     pub(crate) windows: Vec<Window>,
 }
 
@@ -165,7 +164,7 @@ pub(crate) struct Window {
     /// The program's name for its windows, such as `Chromium`.
     pub(crate) class: String,
     pub(crate) pid: Option<u32>,
-    /// Without the frame.
+    /// Position and size without the frame.
     pub(crate) x: i32,
     pub(crate) y: i32,
     pub(crate) width: u32,
@@ -178,7 +177,7 @@ pub(crate) struct Window {
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Focus {
-    /// As the list of windows tells it.
+    /// The id of the window in the list of windows.
     pub(crate) id: u32,
 }
 
@@ -190,14 +189,14 @@ pub(crate) struct Resolution {
     pub(crate) height: u16,
 }
 
-/// The reply to both.
+/// The reply to `GET` and `PUT /display/resolution`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub(crate) struct ScreenSize {
     pub(crate) width: u16,
     pub(crate) height: u16,
-    /// Bits of a pixel's colour.
+    /// Bits per pixel.
     pub(crate) depth: u8,
-    /// The largest that can be asked for.
+    /// The largest size that can be requested.
     pub(crate) max_width: u16,
     pub(crate) max_height: u16,
 }
@@ -206,7 +205,7 @@ pub(crate) struct ScreenSize {
 #[derive(Debug, Clone, Default, Serialize, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct BrowserOpenQuery {
-    /// A page to open in a new tab.
+    /// The URL of a page to open in a new tab.
     #[serde(default)]
     pub(crate) url: String,
 }
@@ -215,8 +214,8 @@ pub(crate) struct BrowserOpenQuery {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub(crate) struct Browser {
     pub(crate) running: bool,
-    /// Where its debugger's protocol is spoken, inside only; whoever asks there starts it. It stays the
-    /// same from life to life.
+    /// The address of the Chrome DevTools Protocol, reachable inside only. A connection starts the browser. The address
+    /// stays the same when the browser restarts.
     pub(crate) cdp_url: Option<String>,
     pub(crate) detail: String,
 }

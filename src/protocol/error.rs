@@ -1,4 +1,4 @@
-//! How every failed answer looks.
+//! The JSON form of every error response.
 
 use serde::{Deserialize, Serialize};
 
@@ -10,7 +10,7 @@ pub(crate) struct Failed {
     pub(crate) error: ApiError,
 }
 
-/// The refusal of a kernel that lies in a checkpoint: `{"status":"failed","error":{…},"is_checkpointed":true}`.
+/// The refusal of a request to a checkpointed kernel: `{"status":"failed","error":{…},"is_checkpointed":true}`.
 #[derive(Debug, Clone, Serialize, Deserialize, utoipa::ToSchema)]
 pub(crate) struct CheckpointedFailure {
     #[serde(flatten)]
@@ -28,7 +28,7 @@ impl From<ApiError> for CheckpointedFailure {
     }
 }
 
-/// What went wrong, for a program (`type`), for a person (`message`), and the cure (`hint`).
+/// An error for programs (`type`) and people (`message`), and the fix (`hint`).
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
 pub(crate) struct ApiError {
     #[serde(rename = "type")]

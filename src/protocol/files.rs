@@ -1,4 +1,4 @@
-//! Files inside: what one is, what a folder holds, what became of an upload.
+//! File metadata, folder listings and upload results.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -6,33 +6,33 @@ use std::fmt;
 use std::str::FromStr;
 use utoipa::ToSchema;
 
-/// Query parameters and headers that both sides name.
+/// MIME type, query parameters and headers that both sides use.
 pub(crate) const TAR_MIME: &str = "application/x-tar";
-/// Header: how many bytes of an upload have arrived; with an archive, where it goes on.
+/// Header: how many bytes of an upload have arrived; for an archive, where the upload continues.
 pub(crate) const UPLOAD_OFFSET_HEADER: &str = "upload-offset";
-/// Header: the digest of what is no data of files in those bytes of an archive.
+/// Header: the digest of those bytes of an archive without file data.
 pub(crate) const UPLOAD_FORM_HEADER: &str = "upload-form";
 
-/// A file, a folder, or whatever else has a name.
+/// A file, folder or other directory entry.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub(crate) struct FileEntry {
-    /// For people: what is no UTF-8 is shown as `\u{fffd}`.
+    /// The name for display: bytes that are not UTF-8 are shown as `\u{fffd}`.
     pub(crate) name: String,
-    /// Exact: absolute and percent-encoded, as it stands behind `/files`.
+    /// The exact path: absolute and percent-encoded, as used after `/files`.
     pub(crate) path: String,
     pub(crate) kind: EntryKind,
     /// Bytes.
     pub(crate) size: u64,
-    /// Bytes on the disk; fewer than `size` where a file has holes.
+    /// Bytes allocated on the disk; fewer than `size` where a file has holes.
     pub(crate) allocated: u64,
-    /// Rights in octal, as `?mode=` takes them.
+    /// Permissions in octal, as `?mode=` accepts them.
     pub(crate) mode: String,
-    /// Seconds since 1970 with nine digits behind the point, as `?mtime=` takes them.
+    /// Seconds since 1970 with nine decimals, as `?mtime=` accepts them.
     pub(crate) mtime: String,
-    /// Where a symbolic link leads, for people.
+    /// The target of a symbolic link, for display.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) target: Option<String>,
-    /// Where a symbolic link leads in the end, exact as `path` is; not in listings.
+    /// The resolved target of a symbolic link, in the form of `path`; not in listings.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) real: Option<String>,
 }
@@ -50,7 +50,7 @@ pub(crate) enum EntryKind {
 }
 
 impl EntryKind {
-    /// With its article, for sentences.
+    /// The type with its article, for sentences.
     pub(crate) fn with_article(self) -> &'static str {
         match self {
             Self::File => "a file",
@@ -66,29 +66,29 @@ impl EntryKind {
 /// `GET /files/{path}` of a folder, sorted by name.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub(crate) struct FileListing {
-    /// The folder's, exact.
+    /// The exact path of the folder.
     pub(crate) path: String,
     pub(crate) entries: Vec<FileEntry>,
-    /// Whether there are further ones: `?after=` with the last one's name, percent-encoded, has them.
+    /// Whether there are more entries: `?after=` with the last entry's name, percent-encoded, returns them.
     pub(crate) more: bool,
 }
 
 /// The reply to `PUT` and `DELETE` of `/files/{path}`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub(crate) struct Changed {
-    /// `completed`, or `partial` for an upload that goes on.
+    /// `completed`, or `partial` for an upload that is not complete.
     pub(crate) status: String,
-    /// Exact.
+    /// The exact path.
     pub(crate) path: String,
-    /// Bytes of files; of an upload that goes on, those that have arrived.
+    /// Bytes of file data; for an incomplete upload, the bytes that have arrived.
     pub(crate) bytes: u64,
     pub(crate) files: u64,
     pub(crate) folders: u64,
-    /// Symbolic and hard ones.
+    /// Symbolic and hard links.
     pub(crate) links: u64,
 }
 
-/// A time of a file: seconds since 1970, before it negative, and nanoseconds after that second.
+/// A file time: seconds since 1970, negative before that, and nanoseconds after that second.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Mtime {
     pub(crate) seconds: i64,
@@ -105,7 +105,7 @@ impl fmt::Display for Mtime {
     }
 }
 
-/// What can't be a time.
+/// The text is not a valid time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct InvalidMtime;
 
@@ -139,7 +139,7 @@ impl FromStr for Mtime {
     }
 }
 
-/// Names inside are bytes: everything that a URL or a person could misread is written `%XX`.
+/// Percent-encodes a name. Names inside are bytes, so every byte that a URL or a reader could misread becomes `%XX`.
 pub(crate) fn percent_encode(path: &[u8]) -> String {
     let mut text = String::with_capacity(path.len());
     for &byte in path {
@@ -153,7 +153,7 @@ pub(crate) fn percent_encode(path: &[u8]) -> String {
     text
 }
 
-/// The bytes of what [`percent_encode`] or any other client wrote; nothing for a `%` without two digits.
+/// Decodes percent-encoded text from any client; `None` for a `%` without two digits.
 pub(crate) fn percent_decode(text: &str) -> Option<Vec<u8>> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();

@@ -1,4 +1,4 @@
-//! Bytes as people and file names carry them.
+//! Hexadecimal encoding of bytes.
 
 /// Lower-case hexadecimal.
 pub(crate) fn hex(bytes: impl AsRef<[u8]>) -> String {

@@ -1,4 +1,4 @@
-//! Executing Python: the request, what happens meanwhile, and the reply.
+//! Requests, events and replies of Python execution.
 
 use super::restored::RestoredFrom;
 use schemars::JsonSchema;
@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use utoipa::ToSchema;
 
-/// The session that is always there.
+/// The session that always exists.
 pub(crate) const DEFAULT_SESSION: &str = "default";
 
 fn default_session() -> String {
@@ -19,10 +19,10 @@ fn default_session() -> String {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Execute {
-    /// Python source, with notebook semantics. `command` is accepted as its name, too.
+    /// Python source, with notebook semantics. The field may also be called `command`.
     #[serde(alias = "command")]
     pub(crate) code: String,
-    /// Name of the run; made up when missing. The same id with the same body finds the run again.
+    /// The id of the run; generated when missing. A repeated request with the same id and body returns the same run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) id: Option<String>,
     #[serde(default = "default_session")]
@@ -30,23 +30,23 @@ pub(crate) struct Execute {
     /// Interrupt the code after this many seconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) timeout: Option<f64>,
-    /// Answer `running` after this many seconds; the code goes on.
+    /// Answer `running` after this many seconds; the code keeps running.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) wait: Option<f64>,
-    /// Wait for one's turn instead of being refused while the kernel is busy.
+    /// Wait for earlier runs instead of being refused while the kernel is busy.
     #[serde(default)]
     pub(crate) queue: bool,
-    /// The kernel generation the caller last saw.
+    /// The kernel generation that the caller last saw.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) seen: Option<u64>,
-    /// Show no result, and leave history and the count of executions as they are.
+    /// Show no result, and leave the history and the execution count unchanged.
     #[serde(default, skip_serializing_if = "is_false")]
     pub(crate) silent: bool,
-    /// Keep the code in the history and count it, which is done unless said otherwise.
+    /// Keep the code in the history and count it; the default.
     #[serde(default = "yes", skip_serializing_if = "is_true")]
     pub(crate) store_history: bool,
-    /// `true` refuses the run when it can't be recorded on disk, `false` does not record it. Without it, the run is
-    /// recorded where that is possible, and `durable` of the reply tells.
+    /// `true` refuses the run if it can't be recorded on disk, `false` does not record it. If missing, the run is
+    /// recorded if possible, and `durable` in the reply says whether it was.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) durable: Option<bool>,
 }
@@ -71,21 +71,21 @@ impl Execute {
 /// A representation of one value by MIME type; binary types are base64.
 pub(crate) type MimeBundle = Map<String, Value>;
 
-/// One thing that happened in a run: a line of NDJSON, or an event of SSE.
+/// An event of a run: a line of NDJSON, or an SSE event.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub(crate) struct RunEvent<R = ExecReply> {
-    /// Counts the run's events from 0; a heartbeat repeats the number that comes next.
+    /// Number of the event in the run, from 0. A heartbeat repeats the number of the next event.
     pub(crate) seq: u64,
     #[serde(flatten)]
     pub(crate) happened: RunEventKind<R>,
 }
 
-/// What can happen, in the order in which it did.
+/// The types of events, which are sent in the order in which they happen.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub(crate) enum RunEventKind<R = ExecReply> {
-    /// Text was written, by the code, its child processes or C code.
-    /// Bytes that are not UTF-8 are replaced by U+FFFD in `text`; `base64` then has the very bytes.
+    /// Text written by the code, its child processes or C code. Bytes that are not UTF-8 are replaced by U+FFFD in
+    /// `text`; `base64` then holds the original bytes.
     Stdout {
         text: String,
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -96,26 +96,26 @@ pub(crate) enum RunEventKind<R = ExecReply> {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         base64: Option<String>,
     },
-    /// `display()` and figures; `update` replaces what was shown under the same `display_id`.
+    /// Output of `display()` and figures; `update` replaces the output with the same `display_id`.
     Display(DisplayData),
     /// The value of the last expression.
     Result(DisplayData),
-    /// What was shown so far is to be cleared, at once or with the next output (`wait`).
+    /// Clear the output so far, immediately or with the next output (`wait`).
     Clear {
         wait: bool,
     },
     Error {
         error: RunError,
     },
-    /// Nothing happened for a while, and the code goes on.
+    /// No event for a while; the code is still running.
     Heartbeat,
-    /// The end, with the whole reply.
+    /// The end of the run, with the complete reply.
     Done {
         reply: Box<R>,
     },
 }
 
-/// A value as it is to be shown.
+/// A value to display.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub(crate) struct DisplayData {
     #[schema(value_type = Object)]
@@ -141,7 +141,7 @@ fn is_false(flag: &bool) -> bool {
     !flag
 }
 
-/// Which of the two streams.
+/// The output stream: stdout or stderr.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum OutputStream {
@@ -149,13 +149,13 @@ pub(crate) enum OutputStream {
     Stderr,
 }
 
-/// `GET /exec/{id}/output`: a piece of what was written, from byte `offset` on.
+/// `GET /exec/{id}/output`: a part of the output, from byte `offset` on.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema, JsonSchema)]
 pub(crate) struct OutputPage {
     pub(crate) stream: OutputStream,
-    /// Where the text begins; later than asked for when what was there is no longer kept.
+    /// Offset of the text; larger than requested if the earlier output is no longer retained.
     pub(crate) offset: u64,
-    /// Where the next page begins.
+    /// Offset of the next page.
     pub(crate) next: u64,
     /// Bytes written so far.
     pub(crate) total: u64,
@@ -163,7 +163,7 @@ pub(crate) struct OutputPage {
     pub(crate) text: String,
 }
 
-/// `GET /exec/{id}`: how the run stands and, where `offset` asks for them, its events.
+/// `GET /exec/{id}`: the status of the run and, with `offset`, its events.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub(crate) struct RunDetails<R = ExecReply> {
     #[serde(flatten)]
@@ -172,7 +172,7 @@ pub(crate) struct RunDetails<R = ExecReply> {
     pub(crate) events: Option<Vec<RunEvent<R>>>,
 }
 
-/// A run in the list of those that can be found.
+/// An entry in the list of runs.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub(crate) struct Summary {
     pub(crate) id: String,
@@ -181,33 +181,33 @@ pub(crate) struct Summary {
     /// The first line of the code, or of the command, shortened.
     pub(crate) code: String,
     pub(crate) execution_count: Option<u64>,
-    /// When it was asked for, in seconds since 1970.
+    /// Time of the request, in seconds since 1970.
     pub(crate) created: f64,
     pub(crate) timing_ms: f64,
-    /// Bytes written.
+    /// Bytes written to stdout.
     pub(crate) stdout: u64,
     pub(crate) stderr: u64,
 }
 
-/// `GET /exec` and `GET /shell/runs`: the runs that can be found, the oldest first.
+/// `GET /exec` and `GET /shell/runs`: the retained runs, oldest first.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub(crate) struct RunList {
     pub(crate) runs: Vec<Summary>,
 }
 
-/// How a run stands.
+/// The status of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum RunStatus {
-    /// Waits for its turn or is being executed.
+    /// Queued or running.
     Running,
     /// Ended without an exception.
     Completed,
-    /// Raised, or its kernel died.
+    /// Ended by an exception, or by the death of its kernel.
     Failed,
-    /// Ended by a timeout or at someone's wish.
+    /// Ended by a timeout or an interrupt request.
     Interrupted,
-    /// The companion ended before the run did: it may have been executed in part, and is not executed again.
+    /// The companion ended before the run did. The run may have been executed in part, and is not executed again.
     Lost,
 }
 
@@ -216,28 +216,28 @@ pub(crate) enum RunStatus {
 pub(crate) struct ExecReply {
     pub(crate) id: String,
     pub(crate) status: RunStatus,
-    /// What was written, as text; bytes that are not UTF-8 are replaced by U+FFFD.
+    /// The output as text; bytes that are not UTF-8 are replaced by U+FFFD.
     pub(crate) stdout: String,
     pub(crate) stderr: String,
     /// `text/plain` of the last expression.
     pub(crate) result: Option<String>,
-    /// MIME bundles of every `display()` and of the result, in order.
+    /// MIME bundles of all `display()` calls and of the result, in order.
     #[schema(value_type = Vec<Object>)]
     pub(crate) data: Vec<Arc<MimeBundle>>,
     pub(crate) error: Option<RunError>,
     pub(crate) execution_count: Option<u64>,
-    /// From the start of the execution to its end, in milliseconds.
+    /// Execution time in milliseconds.
     pub(crate) timing_ms: f64,
     pub(crate) kernel: KernelReport,
-    /// What did not fit: per stream, and `data` for MIME bundles.
+    /// Truncated parts: per stream, and `data` for MIME bundles.
     pub(crate) truncated: Option<BTreeMap<String, Truncated>>,
-    /// Whether the run is recorded on disk, so that it is found again after the death of the companion, of the
-    /// container or of the machine.
+    /// Whether the run is recorded on disk, and therefore survives the end of the companion, of the container or of the
+    /// machine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) durable: Option<bool>,
 }
 
-/// An exception, or the reason why a run ended without one.
+/// An exception, or the reason why a run ended without an exception.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema, JsonSchema)]
 pub(crate) struct RunError {
     #[serde(rename = "type")]
@@ -247,36 +247,36 @@ pub(crate) struct RunError {
     pub(crate) traceback: Vec<String>,
 }
 
-/// The middle was left out: `kept` of `total` bytes are in the reply, head and tail.
+/// The middle was left out: the reply holds `kept` of `total` bytes, head and tail.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub(crate) struct Truncated {
     pub(crate) total: u64,
     pub(crate) kept: u64,
-    /// Where the whole is found, inside; `GET /exec/{id}/output` pages through it.
+    /// The file inside with the complete output; `GET /exec/{id}/output` returns it in pages.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) file: Option<String>,
 }
 
-/// Which life of the kernel answered, and what became of its state.
+/// The kernel generation that answered, and the state of its namespace.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema, JsonSchema)]
 pub(crate) struct KernelReport {
-    /// Rises for ever, once per life of the namespace.
+    /// The number of the namespace's generation; it only increases.
     pub(crate) generation: u64,
     pub(crate) state: KernelState,
-    /// What the variables come from, with the state `restored`; missing where a whole process came back.
+    /// The source of the variables, with the state `restored`; missing if the whole process was restored.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<RestoredFrom>)]
     pub(crate) restored_from: Option<Arc<RestoredFrom>>,
-    /// Whether that generation began with what an earlier one held.
+    /// Whether that generation started with the variables of an earlier one.
     #[serde(skip)]
     pub(crate) restored: bool,
-    /// What that generation began with, whatever the state is.
+    /// The source of the variables with which that generation started, independent of `state`.
     #[serde(skip)]
     pub(crate) origin: Option<Arc<RestoredFrom>>,
 }
 
 impl KernelReport {
-    /// Of a namespace that is gone.
+    /// The report for a lost namespace.
     pub(crate) fn lost(generation: u64) -> Self {
         Self {
             generation,
@@ -287,7 +287,7 @@ impl KernelReport {
         }
     }
 
-    /// The same, for one who says which generation they last saw.
+    /// The report for a caller who last saw the generation `seen`.
     pub(crate) fn seen_from(self, seen: Option<u64>) -> Self {
         let state = match seen {
             Some(seen) if seen == self.generation => KernelState::Kept,
@@ -307,7 +307,7 @@ impl KernelReport {
     }
 }
 
-/// The namespace, seen from what the caller last knew.
+/// The state of the namespace, compared with the generation that the caller last saw.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum KernelState {
@@ -332,7 +332,7 @@ impl Default for SessionRequest {
     }
 }
 
-/// The reply to `POST /reset`, `/interrupt` and `/restart`: what became of the namespace.
+/// The reply to `POST /reset`, `/interrupt` and `/restart`: the state of the namespace.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub(crate) struct KernelReply {
     /// Always `completed`.

@@ -1,15 +1,15 @@
-//! MCP servers: how they are configured, and how they stand.
+//! Configuration and status of MCP servers.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use utoipa::ToSchema;
 
-/// Response header of a stream: its number, with which the ids of its events begin. Who wants to go on behind
-/// an event learns by it whether the stream is still there.
+/// Response header of an SSE stream: the number of the stream, with which the ids of its events begin. A client that
+/// wants to resume after an event can see whether the stream still exists.
 pub(crate) const STREAM_HEADER: &str = "osctl-stream";
 
-/// Tools of the server `os` that only look: asking twice does no harm.
+/// Read-only tools of the server `os`: a repeated call does no harm.
 pub(crate) const READ_ONLY_TOOLS: [&str; 8] = [
     "desktop_read_clipboard",
     "desktop_screenshot",
@@ -21,32 +21,32 @@ pub(crate) const READ_ONLY_TOOLS: [&str; 8] = [
     "wait_for_run",
 ];
 
-/// In the `_meta` of a list of all servers: seconds to wait for servers that have not answered yet.
+/// In the `_meta` of a list request to all servers: seconds to wait for servers that have not answered yet.
 pub(crate) const LIST_WAIT: &str = "osctl/wait";
-/// In the `_meta` of its result: the servers whose part is missing.
+/// In the `_meta` of the result: the servers whose items are missing.
 pub(crate) const LIST_MISSING: &str = "osctl/missing";
 
-/// What a list of all servers says beside its items.
+/// The `_meta` of a list over all servers.
 #[derive(Debug, Default, Deserialize)]
 pub(crate) struct ListMeta {
     #[serde(default, rename = "osctl/missing")]
     pub(crate) missing: Vec<String>,
 }
 
-/// Of the error of a call that nobody knows the end of, because the companion was stopped while it ran: the
-/// `type` in its `data`, and its code, one of those that implementations choose.
+/// The error of a call whose outcome is unknown because the companion was stopped while the call ran: the `type` in its
+/// `data`, and its code, from the range for implementations.
 pub(crate) const CALL_LOST_TYPE: &str = "lost";
 pub(crate) const CALL_LOST_CODE: i64 = -32000;
 
-/// A file of servers in the form that MCP's clients share.
+/// A file of server entries in the format that MCP clients share.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct McpServersFile {
-    /// Each is an [`McpServerEntry`], and read by itself: one that makes no sense takes no other with it.
+    /// Each value is an [`McpServerEntry`] and is parsed separately: an invalid entry does not affect the others.
     pub(crate) mcp_servers: BTreeMap<String, Value>,
 }
 
-/// One server: a command, or a URL. Fields that only clients know are skipped.
+/// One server: a command, or a URL. Fields that only clients use are ignored.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct McpServerEntry {
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -65,16 +65,17 @@ pub(crate) struct McpServerEntry {
     pub(crate) disabled: bool,
     #[serde(default)]
     pub(crate) start: ServerStart,
-    /// One child for all clients; otherwise each has its own, so that none sees another's state.
+    /// Whether one child process serves all clients. Otherwise each client has its own, so that no client sees
+    /// another's state.
     #[serde(default)]
     pub(crate) shared: bool,
-    /// Seconds for one call, which progress begins anew.
+    /// Timeout of a call in seconds; a progress notification restarts it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) timeout: Option<f64>,
-    /// Seconds without a call after which it is ended; 0 is never.
+    /// Seconds without a call after which the server is stopped; 0 means never.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) idle: Option<f64>,
-    /// The tools that are offered, with `*` for any part of a name; empty for all.
+    /// The tools that are offered; `*` matches any part of a name; empty for all.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) tools: Vec<String>,
 }
@@ -86,7 +87,7 @@ pub(crate) enum ServerStart {
     /// With the first call that the cache can't answer.
     #[default]
     Lazy,
-    /// With the container; with each session, where that has a child of its own.
+    /// With the container; if each session has its own child, with the session.
     Eager,
 }
 
@@ -98,54 +99,54 @@ pub(crate) struct HubStatus {
     pub(crate) version: String,
     pub(crate) sessions: usize,
     pub(crate) servers: Vec<ServerStatus>,
-    /// What is wrong with the configuration.
+    /// Errors in the configuration.
     pub(crate) problems: Vec<String>,
 }
 
-/// How one server stands.
+/// The status of one server.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub(crate) struct ServerStatus {
     pub(crate) name: String,
-    /// `child`, `remote`, `built in`, or `unknown` of one that is refused.
+    /// `child`, `remote`, `built in`, or `unknown` for a refused entry.
     pub(crate) kind: String,
     pub(crate) state: ServerState,
-    /// How it stands, in words.
+    /// The status in words.
     pub(crate) detail: String,
     pub(crate) start: ServerStart,
     pub(crate) shared: bool,
-    /// The processes that run.
+    /// The ids of the running processes.
     pub(crate) pids: Vec<i32>,
     /// Calls that are not answered yet.
     pub(crate) calls: usize,
-    /// How often it ended that nobody had ended.
+    /// The number of unexpected exits.
     pub(crate) crashes: u64,
-    /// What it calls itself, once it was known.
+    /// The title that the server reports, once it is known.
     pub(crate) title: Option<String>,
-    /// How many tools it has, once it was known.
+    /// The number of tools, once it is known.
     pub(crate) tools: Option<usize>,
-    /// Where Streamable HTTP is spoken with it.
+    /// The path of its Streamable HTTP endpoint.
     pub(crate) path: String,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum ServerState {
-    /// It starts with the first call.
+    /// The server starts with the first call.
     Unstarted,
     Starting,
     Running,
-    /// It failed, and is not started again yet.
+    /// The server failed, and its restart is delayed.
     Resting,
-    /// What the configuration says of it makes no sense.
+    /// The configuration of the server is invalid.
     Refused,
 }
 
 impl McpServerEntry {
     /// # Errors
-    /// Which field does not fit, and why.
+    /// When a field is invalid: which field, and why.
     pub(crate) fn parse_entry(said: &Value) -> Result<Self, String> {
         let fields = said.as_object().ok_or("it is no object")?;
-        // serde's own words quote values, which may be secrets.
+        // serde's error texts quote values, which may be secrets.
         Self::deserialize(said).map_err(|_| {
             let mut wrong = fields
                 .iter()
@@ -156,7 +157,7 @@ impl McpServerEntry {
     }
 }
 
-/// Which part of a field is of another kind than it must be; never what it says.
+/// The part of a field that has the wrong type; the text never contains the value.
 fn wrong_field(name: &str, value: &Value) -> Option<String> {
     let told = |part: &str, value: &Value, wanted: &str| {
         let found = json_kind(value);

@@ -1,4 +1,4 @@
-//! Values of the headers that say what a message of MCP says, since the revision of 2026-07-28.
+//! Values of the HTTP headers that repeat parts of an MCP message, since the revision of 2026-07-28.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -6,7 +6,7 @@ use base64::engine::general_purpose::STANDARD;
 const BASE64_BEGIN: &str = "=?base64?";
 const BASE64_END: &str = "?=";
 
-/// In base64 where it is not plain.
+/// Encodes the value in base64 if it is not plain text.
 pub(crate) fn encode_header(value: &str) -> String {
     let is_plain = value.bytes().all(|b| (b' '..=b'~').contains(&b)) && value.trim() == value;
     match is_plain && !value.starts_with("=?") {
@@ -15,7 +15,7 @@ pub(crate) fn encode_header(value: &str) -> String {
     }
 }
 
-/// Nothing, when it is in base64 and no text.
+/// Decodes the value; `None` if it is base64 but not text.
 pub(crate) fn decode_header(value: &str) -> Option<String> {
     let inner = value.strip_prefix(BASE64_BEGIN);
     match inner.and_then(|rest| rest.strip_suffix(BASE64_END)) {

@@ -1,8 +1,8 @@
-//! The words the halves speak: serde types and nothing else.
+//! The wire protocol between host, companion and keeper: serde types only.
 //!
-//! The host's command line, the companion in the container and the engines meet here, so this
-//! module imports nothing of the crate and no runtime. A change that an older peer would
-//! misread raises [`PROTOCOL_VERSION`].
+//! The host's command line, the companion in the container and the engines share these types, so this module imports
+//! nothing of the crate and no async runtime. A change that an older peer would misread increments
+//! [`PROTOCOL_VERSION`].
 
 pub(crate) mod criu;
 pub(crate) mod cryo;
@@ -28,12 +28,12 @@ pub(crate) mod spec;
 pub(crate) mod sse;
 pub(crate) mod text_sanitizer;
 
-/// Version of the words between host and companion.
+/// Version of the protocol between host and companion.
 pub(crate) const PROTOCOL_VERSION: u32 = 1;
 
-/// Header in which the companion states [`PROTOCOL_VERSION`] with each answer, and osctl's own clients of MCP with each
+/// Header with which the companion states [`PROTOCOL_VERSION`] in each response, and osctl's own MCP clients in each
 /// request.
 pub(crate) const VERSION_HEADER: &str = "osctl-protocol";
 
-/// Version of the frames between companion and kernel, and so of a body.
+/// Version of the frames between companion and kernel, and therefore of a body.
 pub(crate) const BODY_VERSION: u32 = 1;

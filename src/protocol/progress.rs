@@ -1,4 +1,4 @@
-//! Work that takes long, as it is told: how far it is, then what came of it.
+//! Progress events of a long operation, which end with its result.
 
 use super::error::ApiError;
 use serde::{Deserialize, Serialize};
@@ -8,13 +8,13 @@ use utoipa::ToSchema;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub(crate) enum ProgressEvent<R> {
-    /// Bytes that have been moved, and how many there are, where that is known.
+    /// Bytes processed, and the total if it is known.
     Progress { bytes: u64, total: Option<u64> },
-    /// The end, with the whole reply.
+    /// The end, with the complete reply.
     Done { reply: Box<R> },
-    /// The end: nothing has changed.
+    /// The end after a failure; nothing has changed.
     Failed {
-        /// As it would be in HTTP.
+        /// The status that an HTTP response would have.
         status: u16,
         error: ApiError,
     },

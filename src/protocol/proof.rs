@@ -1,24 +1,24 @@
-//! The proof that the companion knows the digest of the token: the answer to a nonce.
+//! The proof that the companion knows the digest of the token: its response to a nonce.
 //!
-//! The token itself never leaves the host before the companion has given this proof. The container knows only the
-//! token's SHA-256, so that is the key.
+//! The token itself does not leave the host before the companion has given this proof. The container knows only the
+//! token's SHA-256, so the digest is the key.
 
 use super::hex::hex;
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 use subtle::ConstantTimeEq;
 
-/// The longest nonce that is answered.
+/// Maximum length of a nonce.
 pub(crate) const MAX_NONCE_BYTES: usize = 128;
 
-/// HMAC-SHA256 of a nonce under the digest of the token, all of them in hexadecimal.
+/// HMAC-SHA256 of a nonce with the digest of the token as the key; all values are hexadecimal.
 pub(crate) fn prove_nonce(digest: &str, nonce: &str) -> String {
     hex(keyed_mac(digest, nonce)
         .map(|mac| mac.finalize().into_bytes())
         .unwrap_or_default())
 }
 
-/// Whether `proof` is the one for that nonce.
+/// Whether `proof` is valid for the nonce.
 pub(crate) fn is_proof(digest: &str, nonce: &str, proof: &str) -> bool {
     !digest.is_empty()
         && prove_nonce(digest, nonce)
@@ -28,7 +28,7 @@ pub(crate) fn is_proof(digest: &str, nonce: &str, proof: &str) -> bool {
 }
 
 fn keyed_mac(digest: &str, nonce: &str) -> Option<Hmac<Sha256>> {
-    // A key of any length is fine.
+    // HMAC accepts a key of any length.
     let mut mac = Hmac::<Sha256>::new_from_slice(digest.as_bytes()).ok()?;
     mac.update(b"osctl ping\0");
     mac.update(nonce.as_bytes());

@@ -1,45 +1,45 @@
-//! Terminals: how one is asked for, and what both sides of its connection say.
+//! Terminals: requests, and the frames of their WebSocket connections.
 //!
-//! Binary frames are bytes of the terminal, output one way and keys the other. Text frames are
-//! control: [`FromTerminal`] one way, [`ToTerminal`] the other. Every byte of output has an offset,
-//! counted from the terminal's begin, and every byte that a client typed has one, counted from
-//! that client's first; so whoever lost a connection goes on where it was.
+//! Binary frames are bytes of the terminal: output in one direction, keys in the other. Text frames are control
+//! messages: [`FromTerminal`] to the client, [`ToTerminal`] to the terminal. Every byte of output has an offset from
+//! the start of the terminal. Every byte that a client types has an offset from that client's first byte. A client that
+//! lost its connection can therefore resume.
 
 use super::kernel::DEFAULT_SESSION;
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
-/// Bytes that a client may type ahead of what was [`FromTerminal::Typed`].
+/// Bytes that a client may type ahead of the last [`FromTerminal::Typed`].
 pub(crate) const MAX_TYPE_AHEAD_BYTES: u64 = 64 << 10;
 
 /// The query of `GET /pty` as a WebSocket.
 #[derive(Debug, Clone, Serialize, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct AttachQuery {
-    /// A terminal that exists; a new one when missing.
+    /// The id of an existing terminal; a new terminal when missing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) id: Option<String>,
-    /// A name that the client gives itself, up to 64 letters, digits, `-`, `_` and `.`. With it, a
-    /// client that lost its connection finds its new terminal, its place as the writer and its
-    /// count of typed bytes again.
+    /// A name that the client chooses, up to 64 letters, digits, `-`, `_` and `.`. With it, a client that lost its
+    /// connection finds its new terminal, its role as the writer and its count of typed bytes again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) client: Option<String>,
-    /// Output from this byte on; the screen as it is, in frames of `screen`, and output from there on when missing.
+    /// Output from this byte on. When missing, the terminal sends the current screen in `screen` frames, then output
+    /// from there on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) since: Option<u64>,
     #[serde(default = "columns")]
     pub(crate) cols: u16,
     #[serde(default = "rows")]
     pub(crate) rows: u16,
-    /// The kind of the client's terminal, as `TERM` names it; for a new one.
+    /// The value of `TERM` for a new terminal.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) term: Option<String>,
-    /// The session in whose working directory a new one opens.
+    /// The session in whose working directory a new terminal opens.
     #[serde(default = "default_session")]
     pub(crate) session: String,
     #[serde(default)]
     pub(crate) role: TerminalRole,
-    /// Write, whoever writes so far.
+    /// Take over input from the current writer.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(crate) take: bool,
 }
@@ -59,10 +59,10 @@ fn default_session() -> String {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum TerminalRole {
-    /// Types, where nobody else does; sees, else.
+    /// Types if no other client is the writer; otherwise only views.
     #[default]
     Write,
-    /// Sees only.
+    /// Only views.
     View,
 }
 
@@ -74,27 +74,27 @@ pub(crate) enum FromTerminal {
     Hello {
         protocol: u32,
         id: String,
-        /// Of the first byte of output that follows.
+        /// Offset of the first byte of output that follows.
         offset: u64,
-        /// Bytes of this client that have arrived; `null` when nothing is known of it any more.
+        /// Bytes of this client that have arrived; `null` if the client is unknown.
         typed: Option<u64>,
-        /// Whether this client writes.
+        /// Whether this client is the writer.
         writer: bool,
         cols: u16,
         rows: u16,
     },
-    /// Shows a client without `since` the lines and the screen as they are: to be written to its terminal before
-    /// the output that follows, and not counted by its offset. It holds no query.
+    /// Lines and screen for a client without `since`. The client writes the text to its terminal before the output that
+    /// follows; the text does not count in the offset. It contains no terminal query.
     Screen { text: String },
-    /// The size is another one now.
+    /// The size has changed.
     Resize { cols: u16, rows: u16 },
-    /// Whether this client writes from now on.
+    /// Whether this client is the writer from now on.
     Writer { held: bool },
-    /// This client read too slowly: so many bytes of output are skipped here.
+    /// This client read too slowly: this many bytes of output are skipped here.
     Lost { bytes: u64 },
-    /// Bytes of this client that the terminal has taken, from its first on.
+    /// Bytes of this client that the terminal has accepted, from its first byte on.
     Typed { offset: u64 },
-    /// Keys of this client were not typed, because another one writes.
+    /// Keys of this client were discarded because another client is the writer.
     Ignored { bytes: u64 },
     /// The end, after all output: the shell's exit code, 128+n for signal n.
     Exit { code: u8, why: TerminalEndReason },
@@ -104,13 +104,13 @@ pub(crate) enum FromTerminal {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum TerminalEndReason {
-    /// Its shell did.
+    /// Its shell exited.
     Exited,
-    /// Somebody ended it: `DELETE /pty/{id}`.
+    /// A client ended it: `DELETE /pty/{id}`.
     Ended,
-    /// Nobody was connected and nothing was shown for long.
+    /// It had no connection and no output for a long time.
     Idle,
-    /// The companion stops.
+    /// The companion was stopped.
     Stopped,
 }
 
@@ -118,18 +118,18 @@ pub(crate) enum TerminalEndReason {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields)]
 pub(crate) enum ToTerminal {
-    /// The size of the client's window; counts when it writes.
+    /// The size of the client's window; it applies if the client is the writer.
     Resize { cols: u16, rows: u16 },
-    /// Write from now on, whoever does so far. The size stays until this client says its own.
+    /// Take over input from the current writer. The size stays until this client sends its own.
     Take {},
-    /// All output up to this offset was shown. Of a writer that says so, output is never more than
-    /// 256 KiB ahead for 15 seconds, so that nothing is lost with its connection.
+    /// All output up to this offset was shown. For a writer that sends this frame, the terminal holds output back that
+    /// is more than 256 KiB ahead, for up to 15 seconds, so that a lost connection loses no output.
     Seen { offset: u64 },
-    /// Let the program that has the screen draw it again.
+    /// Make the foreground program redraw the screen.
     Repaint {},
 }
 
-/// `GET /pty`: the terminals, the oldest first.
+/// `GET /pty`: the terminals, oldest first.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub(crate) struct TerminalList {
     pub(crate) terminals: Vec<TerminalSummary>,
@@ -138,19 +138,19 @@ pub(crate) struct TerminalList {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub(crate) struct TerminalSummary {
     pub(crate) id: String,
-    /// What has the screen now, such as `vim`; `null` when it has ended.
+    /// The foreground program, such as `vim`; `null` after the end.
     pub(crate) program: Option<String>,
-    /// The shell's exit code, once it has ended.
+    /// The shell's exit code, after the end.
     pub(crate) exit: Option<u8>,
-    /// How many are connected.
+    /// The number of connected clients.
     pub(crate) viewers: u64,
-    /// Whether one of them writes.
+    /// Whether one of them is the writer.
     pub(crate) writer: bool,
     pub(crate) cols: u16,
     pub(crate) rows: u16,
-    /// Bytes that were shown so far.
+    /// Bytes of output so far.
     pub(crate) offset: u64,
-    /// Seconds since something was typed or shown.
+    /// Seconds since the last input or output.
     pub(crate) idle: f64,
 }
 

@@ -1,6 +1,6 @@
-//! Words of bash from bytes that another party chose.
+//! Quoting of untrusted bytes as words of bash.
 
-/// Bytes of arguments that are as safe without quotes.
+/// Bytes of arguments that need no quotes.
 const SAFE_WORD_CHARS: &[u8] =
     b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./:,+@%";
 

@@ -1,38 +1,38 @@
-//! What a namespace was brought back from, and what of it did not come back.
+//! The source of a restored namespace, and the variables that were lost.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::time::{SystemTime, UNIX_EPOCH};
 use utoipa::ToSchema;
 
-/// Lost variables that are named one by one; `lost_count` counts all.
+/// Maximum number of lost variables that are listed by name; `lost_count` counts all.
 pub(crate) const MAX_NAMED_LOSSES: usize = 50;
 
-/// Those that a sentence names.
+/// Maximum number of lost variables in a sentence.
 const MAX_LOSSES_IN_WORDS: usize = 5;
 
-/// The stored generation that a namespace was brought back from.
+/// The stored generation from which a namespace was restored.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema, JsonSchema)]
 pub(crate) struct RestoredFrom {
-    /// The name that it was stored under.
+    /// The name under which the generation was stored.
     pub(crate) name: String,
-    /// Its number under that name; not the kernel's.
+    /// The generation's number under that name; not the generation of the kernel.
     pub(crate) generation: u64,
-    /// When it was stored, in seconds since 1970.
+    /// Time of the store, in seconds since 1970.
     pub(crate) created: f64,
-    /// Runs of the session that began after it was stored: what they changed is missing.
-    /// `null` where they were not counted.
+    /// Runs of the session that started after the store: their changes are missing. `null` if the runs were not
+    /// counted.
     pub(crate) runs_after: Option<u64>,
-    /// Whether there may have been more: the machine stopped meanwhile without writing the count to the disk.
+    /// Whether there may have been more runs: the machine stopped before the count was written to the disk.
     #[serde(default)]
     pub(crate) runs_after_is_estimate: bool,
-    /// Variables that are there again.
+    /// Variables that were restored.
     pub(crate) variables: u64,
-    /// Variables that are not.
+    /// Variables that were lost.
     pub(crate) lost_count: u64,
-    /// Of these, variables that the receipt of the store called saved, or a recipe.
+    /// Lost variables that the receipt of the store called saved or recipe.
     pub(crate) lost_unexpectedly: u64,
-    /// The first 50 of those that are lost, these before the others.
+    /// The first 50 lost variables; those counted in `lost_unexpectedly` come first.
     pub(crate) lost: Vec<LostVariable>,
     /// Newer generations that could not be reloaded.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -42,37 +42,37 @@ pub(crate) struct RestoredFrom {
     pub(crate) warnings: Vec<String>,
 }
 
-/// A variable that did not come back.
+/// A variable that was lost.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema, JsonSchema)]
 pub(crate) struct LostVariable {
     pub(crate) name: String,
     pub(crate) why: Option<String>,
-    /// Whether the receipt of the store called it saved, or a recipe.
+    /// Whether the receipt of the store called the variable saved or recipe.
     pub(crate) was_saved: bool,
 }
 
-/// A generation that gave way to the one before it.
+/// A generation that could not be reloaded, so that an earlier one was used.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema, JsonSchema)]
 pub(crate) struct SkippedGeneration {
     pub(crate) generation: u64,
     pub(crate) why: String,
 }
 
-/// What the last reload of a generation did not bring back.
+/// The losses of the last reload of a generation.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub(crate) struct LastReload {
-    /// In seconds since 1970.
+    /// Time of the reload, in seconds since 1970.
     pub(crate) time: f64,
-    /// Whose kernel got it.
+    /// The session that received the variables.
     pub(crate) session: String,
-    /// Variables that the receipt of the store called saved, or a recipe, and that did not come back.
+    /// Variables that the receipt of the store called saved or recipe, and that were lost.
     pub(crate) lost_count: u64,
-    /// The first 50 of these.
+    /// The first 50 of these variables.
     pub(crate) lost: Vec<LostVariable>,
 }
 
 impl RestoredFrom {
-    /// Which generation it is, how old, how many runs came after it, and what is lost.
+    /// A sentence with the generation, its age, the runs after it, and the lost variables.
     pub(crate) fn describe(&self) -> String {
         let mut words = format!(
             "`{}` generation {}, stored {} ago; {}",
@@ -128,7 +128,7 @@ impl LostVariable {
     }
 }
 
-/// How long ago that was, of seconds since 1970.
+/// The age of a time given in seconds since 1970, in words.
 fn age_in_words(time: f64) -> String {
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     match (now.unwrap_or_default().as_secs_f64() - time).max(0.0) {

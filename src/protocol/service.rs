@@ -1,4 +1,4 @@
-//! What the companion says of itself.
+//! Status and description of the companion.
 
 use super::kernel::KernelReport;
 use super::restored::RestoredFrom;
@@ -21,7 +21,7 @@ pub(crate) struct Ping {
 /// The query of `GET /ping`.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, IntoParams)]
 pub(crate) struct PingQuery {
-    /// What to prove the knowledge of the token's digest over.
+    /// The nonce to be signed with the token's digest.
     pub(crate) nonce: Option<String>,
 }
 
@@ -35,7 +35,7 @@ pub(crate) struct CompanionStatus {
     pub(crate) resources_count: u64,
     pub(crate) busy: bool,
     pub(crate) kernel: KernelReport,
-    /// What the variables of the default session were brought back from, while this generation of the kernel lasts.
+    /// The stored generation from which the default session was restored, until the kernel's generation changes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) restored_from: Option<RestoredFrom>,
     pub(crate) sessions: Vec<SessionInfo>,
@@ -46,7 +46,8 @@ pub(crate) struct CompanionStatus {
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub(crate) struct Health {
     pub(crate) status: HealthStatus,
-    /// Whether it is being evolved, or not proved yet: what changes anything is answered 503 `evolving`.
+    /// Whether the container is being evolved or not verified yet; requests that change anything are answered 503
+    /// `evolving`.
     #[serde(default)]
     pub(crate) evolving: bool,
     pub(crate) version: String,
@@ -60,15 +61,15 @@ pub(crate) enum HealthStatus {
     Starting,
 }
 
-/// One thing that runs inside.
+/// A service that runs inside.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub(crate) struct Service {
     pub(crate) name: String,
     pub(crate) ready: bool,
-    /// Nobody needs it now, so that it need not be ready.
+    /// Whether the service is currently not needed, so that it does not have to be ready.
     #[serde(default)]
     pub(crate) idle: bool,
-    /// How it stands, in words.
+    /// The status in words.
     pub(crate) detail: String,
 }
 
@@ -78,6 +79,6 @@ pub(crate) struct Description {
     pub(crate) name: String,
     pub(crate) version: String,
     pub(crate) protocol: u32,
-    /// `"POST /exec"` → what it does.
+    /// `"POST /exec"` → a description of the endpoint.
     pub(crate) endpoints: BTreeMap<String, String>,
 }

@@ -1,4 +1,4 @@
-//! Further kernels, and what can be asked of a kernel besides executing code.
+//! Sessions, and requests to a kernel other than executing code.
 
 use super::kernel::{DEFAULT_SESSION, KernelReport};
 use super::restored::RestoredFrom;
@@ -16,22 +16,22 @@ pub(crate) struct SessionInfo {
     pub(crate) name: String,
     pub(crate) ready: bool,
     pub(crate) busy: bool,
-    /// How it stands, in words.
+    /// The status in words.
     pub(crate) detail: String,
-    /// Runs that wait for their turn.
+    /// Queued runs.
     pub(crate) queued: u64,
     pub(crate) exec_count: u64,
     pub(crate) globals_count: u64,
     pub(crate) resources_count: u64,
     pub(crate) kernel: KernelReport,
-    /// What its variables were brought back from, while this generation of the kernel lasts.
+    /// The stored generation from which the session was restored, until the kernel's generation changes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) restored_from: Option<RestoredFrom>,
     pub(crate) python: Option<String>,
-    /// Seconds since something was last asked of it.
+    /// Seconds since the last request.
     pub(crate) idle: f64,
-    /// Bytes of its own, its child processes included; those shared with other kernels are theirs
-    /// in part. `null` while it can't be told.
+    /// Memory of the kernel with its child processes, in bytes. Memory shared with other kernels is counted in part.
+    /// `null` if it is unknown.
     pub(crate) memory: Option<u64>,
 }
 
@@ -41,11 +41,11 @@ pub(crate) struct SessionList {
     pub(crate) sessions: Vec<SessionInfo>,
 }
 
-/// `POST /sessions`. A session of that name that exists already is the answer, too.
+/// `POST /sessions`. Returns an existing session of that name, too.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Create {
-    /// Letters, digits, `-`, `_` and `.`, 64 at most; made up when missing.
+    /// Letters, digits, `-`, `_` and `.`, 64 at most; generated when missing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) name: Option<String>,
 }
@@ -64,9 +64,9 @@ pub(crate) struct Variable {
     pub(crate) name: String,
     #[serde(rename = "type")]
     pub(crate) kind: String,
-    /// Bytes, where they can be told.
+    /// Size in bytes, if known.
     pub(crate) size: Option<u64>,
-    /// One line.
+    /// The value in one line.
     pub(crate) preview: String,
 }
 
@@ -82,10 +82,10 @@ pub(crate) struct VariableList {
 #[serde(deny_unknown_fields)]
 pub(crate) struct CodeCursor {
     pub(crate) code: String,
-    /// In characters; the end of the code when missing.
+    /// Position in characters; the end of the code when missing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) cursor: Option<u64>,
-    /// `POST /inspect`: 1 for the source, too.
+    /// `POST /inspect`: 1 includes the source.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) detail: Option<u8>,
     #[serde(default = "default_session")]
@@ -96,10 +96,10 @@ pub(crate) struct CodeCursor {
 #[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
 pub(crate) struct Completions {
     pub(crate) matches: Vec<String>,
-    /// What the matches replace, in characters.
+    /// Start of the text that the matches replace, in characters.
     pub(crate) cursor_start: u64,
     pub(crate) cursor_end: u64,
-    /// Of each match what it is and, for functions, how it is called.
+    /// For each match its type and, for functions, the signature.
     #[serde(default)]
     #[schema(value_type = Vec<Object>)]
     pub(crate) types: Vec<Map<String, Value>>,
@@ -122,12 +122,12 @@ pub(crate) struct CompletenessQuery {
     pub(crate) session: String,
 }
 
-/// The reply to `POST /is_complete`: whether more lines are to come before the code can run.
+/// The reply to `POST /is_complete`: whether the code needs more lines before it can run.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
 pub(crate) struct Completeness {
     /// `complete`, `incomplete`, `invalid` or `unknown`.
     pub(crate) status: String,
-    /// What the next line begins with.
+    /// The indentation of the next line.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) indent: Option<String>,
 }

@@ -1,4 +1,4 @@
-//! Commands of the shell and the context they share.
+//! Requests and replies of shell commands.
 
 use super::kernel::{DEFAULT_SESSION, RunError, RunStatus, Truncated};
 use serde::{Deserialize, Serialize};
@@ -13,28 +13,28 @@ fn default_session() -> String {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Command {
-    /// Text for bash.
+    /// The command, as text for bash.
     pub(crate) command: String,
-    /// Name of the run; made up when missing. The same id with the same body finds the run again.
+    /// The id of the run; generated when missing. A repeated request with the same id and body returns the same run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) id: Option<String>,
-    /// Whose working directory, environment, functions and aliases are used and changed.
+    /// The session whose working directory, environment, functions and aliases the command uses and changes.
     #[serde(default = "default_session")]
     pub(crate) session: String,
-    /// End the command, and all that it started, after this many seconds.
+    /// End the command and all processes that it started after this many seconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) timeout: Option<f64>,
-    /// Answer `running` after this many seconds; the command goes on.
+    /// Answer `running` after this many seconds; the command keeps running.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) wait: Option<f64>,
-    /// What the command reads; nothing, unless said otherwise.
+    /// The command's stdin; empty by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) stdin: Option<String>,
     /// Keep stdin open for `POST /shell/{id}/stdin`.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(crate) stdin_open: bool,
-    /// `true` refuses the command when it can't be recorded on disk, `false` does not record it. Without it, the
-    /// command is recorded where that is possible, and `durable` of the reply tells.
+    /// `true` refuses the command if it can't be recorded on disk, `false` does not record it. If missing, the command
+    /// is recorded if possible, and `durable` in the reply says whether it was.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) durable: Option<bool>,
 }
@@ -58,26 +58,26 @@ impl Command {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub(crate) struct ShellReply {
     pub(crate) id: String,
-    /// `completed` whatever the code; `interrupted` when it ran into its timeout or was stopped.
+    /// `completed` for any exit code; `interrupted` after a timeout or a stop.
     pub(crate) status: RunStatus,
-    /// What was written, as text; bytes that are not UTF-8 are replaced by U+FFFD.
+    /// The output as text; bytes that are not UTF-8 are replaced by U+FFFD.
     pub(crate) stdout: String,
     pub(crate) stderr: String,
     /// The exit code, 128+n for signal n; -1 for a command that was ended from outside.
     pub(crate) returncode: Option<i32>,
-    /// Where the session's next command starts.
+    /// The working directory of the session's next command.
     pub(crate) cwd: String,
-    /// Whether it left processes in the background: `GET /jobs`.
+    /// Whether the command left background processes: `GET /jobs`.
     pub(crate) background: bool,
     pub(crate) error: Option<RunError>,
     /// The process id of its bash.
     pub(crate) pid: Option<u64>,
-    /// From the start to the end, in milliseconds.
+    /// Duration in milliseconds.
     pub(crate) timing_ms: f64,
-    /// What did not fit, per stream.
+    /// Truncated parts, per stream.
     pub(crate) truncated: Option<BTreeMap<String, Truncated>>,
-    /// Whether the command is recorded on disk, so that it is found again after the death of the companion, of the
-    /// container or of the machine.
+    /// Whether the command is recorded on disk, and therefore survives the end of the companion, of the container or of
+    /// the machine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) durable: Option<bool>,
 }
@@ -86,7 +86,7 @@ pub(crate) struct ShellReply {
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct ChangeFolder {
-    /// Relative to where the session is; `~` is its home.
+    /// Relative to the session's working directory; `~` is its home.
     pub(crate) path: String,
     #[serde(default = "default_session")]
     pub(crate) session: String,
@@ -103,14 +103,14 @@ pub(crate) struct ChangeVariable {
     pub(crate) session: String,
 }
 
-/// Where the session's next command starts.
+/// The working directory of the session's next command.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub(crate) struct Located {
     pub(crate) status: RunStatus,
     pub(crate) cwd: String,
 }
 
-/// `GET /jobs`: what commands left running.
+/// `GET /jobs`: background processes of commands.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub(crate) struct JobList {
     pub(crate) jobs: Vec<JobInfo>,
@@ -119,14 +119,14 @@ pub(crate) struct JobList {
 /// The processes that one command left in the background.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub(crate) struct JobInfo {
-    /// The id of its guard, by which it is ended: `DELETE /jobs/{pid}`.
+    /// The process id of its supervisor, for `DELETE /jobs/{pid}`.
     pub(crate) pid: i32,
     pub(crate) session: String,
     /// The id of the command.
     pub(crate) run: String,
     pub(crate) command: String,
     pub(crate) processes: Vec<JobProcess>,
-    /// The end of what they wrote since, both streams together.
+    /// The end of the output since the command ended, both streams together.
     pub(crate) output: String,
 }
 

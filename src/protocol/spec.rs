@@ -1,7 +1,6 @@
-//! A container, described completely: what `up` creates and what later replaces it.
+//! The complete specification of a container: `up` creates it, and `evolve` replaces it.
 //!
-//! Nothing about the container lives outside of [`ContainerSpec`], so a container made from the same
-//! specification is the same container.
+//! Every property of the container is in [`ContainerSpec`], so two containers with the same specification are equal.
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -9,10 +8,10 @@ use std::fmt;
 use std::net::IpAddr;
 use std::path::PathBuf;
 
-/// Label of the images that the classic builder leaves between its steps: whose build it was.
+/// Label of intermediate images of the classic builder: the build that created them.
 pub(crate) const BUILD_LABEL: &str = "osctl.build";
 
-/// What the value of [`BUILD_LABEL`] begins with; the instance follows.
+/// Prefix of the value of [`BUILD_LABEL`]; the instance's name follows.
 pub(crate) const BUILD_MARK: &str = "osctl-";
 
 /// Everything that an engine needs to create the container.
@@ -21,7 +20,7 @@ pub(crate) struct ContainerSpec {
     pub(crate) name: String,
     pub(crate) hostname: String,
     pub(crate) image: String,
-    /// The network it is on; `None` is none at all.
+    /// The network of the container; `None` disables networking.
     pub(crate) network: Option<String>,
     pub(crate) mounts: Vec<Mount>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -33,26 +32,26 @@ pub(crate) struct ContainerSpec {
     pub(crate) capabilities: Vec<String>,
     pub(crate) security: Vec<String>,
     pub(crate) labels: BTreeMap<String, String>,
-    /// Run by the engine, inside.
+    /// The health check command, which the engine runs inside.
     pub(crate) health_check: Vec<String>,
-    /// Seconds between the request to stop and the kill.
+    /// Seconds between the stop request and the kill.
     pub(crate) stop_timeout: u32,
-    /// Whether nothing but what is mounted can be written.
+    /// Whether the root file system is read-only.
     #[serde(default, skip_serializing_if = "is_false")]
     pub(crate) read_only: bool,
     #[serde(default, skip_serializing_if = "ContainerRestartPolicy::is_usual")]
     pub(crate) restart: ContainerRestartPolicy,
 }
 
-/// When the engine starts it again by itself.
+/// When the engine restarts the container automatically.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum ContainerRestartPolicy {
-    /// Unless it was stopped. Engines up to 20.10 take what they end when they start for stopped, if they
-    /// were killed before.
+    /// Unless it was stopped. Engines up to 20.10 that were killed treat the containers that they end at their next
+    /// start as stopped.
     #[default]
     UnlessStopped,
-    /// Also when it was stopped before the engine was started again.
+    /// Always, also if it was stopped before the engine was started again.
     Always,
     Never,
 }
@@ -67,7 +66,7 @@ fn is_false(value: &bool) -> bool {
     !value
 }
 
-/// A folder or file of the host, seen inside.
+/// A file or folder of the host, mounted inside.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Mount {
     pub(crate) host: PathBuf,
@@ -75,16 +74,16 @@ pub(crate) struct Mount {
     pub(crate) read_only: bool,
 }
 
-/// Room that the engine keeps, seen inside.
+/// A volume of the engine, mounted inside.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Volume {
-    /// `None` is room of its own, which goes with the container.
+    /// The name; `None` is an anonymous volume, which is removed with the container.
     pub(crate) name: Option<String>,
     pub(crate) container: String,
     pub(crate) read_only: bool,
 }
 
-/// A port inside, published on the host.
+/// A port of the container, published on the host.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Port {
     pub(crate) bind: IpAddr,
@@ -92,20 +91,20 @@ pub(crate) struct Port {
     pub(crate) container: u16,
 }
 
-/// What the container may use at most.
+/// Resource limits of the container.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct ContainerLimits {
-    /// CPUs; `None` is all.
+    /// CPUs; `None` means no limit.
     pub(crate) cpus: Option<f64>,
-    /// Bytes; `None` is all.
+    /// Bytes; `None` means no limit.
     pub(crate) memory: Option<u64>,
-    /// Processes and threads.
+    /// Maximum number of processes and threads.
     pub(crate) pids: u32,
-    /// Bytes of `/dev/shm`.
+    /// Size of `/dev/shm` in bytes.
     pub(crate) shm: u64,
 }
 
-/// Who the agent's code runs as.
+/// The user of the agent's code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Workload {
     pub(crate) uid: u32,

@@ -1,25 +1,25 @@
-//! Server-sent events as they come, of which ids and data count here.
+//! Parser for server-sent events; only ids and data are used.
 
 /// One event.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct SseEvent {
-    /// By which a lost stream is gone on with behind it.
+    /// The id with which a client resumes a lost stream after this event.
     pub(crate) id: Option<String>,
-    /// Often empty, in an event that brings an id alone.
+    /// Often empty, for an event that has only an id.
     pub(crate) data: Vec<u8>,
 }
 
 #[derive(Debug, Default)]
 pub(crate) struct SseParser {
     unread: Vec<u8>,
-    /// So many of them have no line's end.
+    /// How many bytes of `unread` were searched and contain no line end.
     looked: usize,
     id: Option<String>,
     data: Option<Vec<u8>>,
 }
 
 impl SseParser {
-    /// The events that are whole now.
+    /// The events that are complete after this chunk.
     pub(crate) fn parse_chunk(&mut self, piece: &[u8]) -> Vec<SseEvent> {
         self.unread.extend_from_slice(piece);
         let mut whole = Vec::new();

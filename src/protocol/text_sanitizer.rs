@@ -1,10 +1,10 @@
-//! Untrusted text, for people: without characters that a terminal obeys or that change what a reader sees.
+//! Sanitizer of untrusted text for display: escapes characters that control a terminal or deceive a reader.
 //!
-//! Escaped as `\u{…}` are control characters (C0, DEL and C1), marks and overrides of the writing direction, and
-//! characters without a width. The zero-width joiner and non-joiner stay between two characters that are no ASCII,
-//! because emoji and several scripts need them there.
+//! Control characters (C0, DEL and C1), marks and overrides of the writing direction, and characters without a width
+//! are escaped as `\u{…}`. The zero-width joiner and non-joiner stay between two characters that are not ASCII, because
+//! emoji and several scripts need them there.
 
-/// A text of several lines, sanitized; tabs and line ends stay.
+/// Sanitizes a text of several lines; tabs and line ends stay.
 pub(crate) fn sanitize_text(text: &str) -> String {
     let mut plain = String::with_capacity(text.len());
     let mut before = None;
@@ -12,7 +12,7 @@ pub(crate) fn sanitize_text(text: &str) -> String {
     while let Some(c) = characters.next() {
         match c {
             '\t' | '\n' => plain.push(c),
-            // With it progress paints over itself.
+            // Progress bars overwrite their line with a carriage return.
             '\r' => plain.push(' '),
             '\u{200c}' | '\u{200d}' if joins_letters(before, characters.peek().copied()) => {
                 plain.push(c)
@@ -25,21 +25,21 @@ pub(crate) fn sanitize_text(text: &str) -> String {
     plain
 }
 
-/// The same in one line, so that no line of theirs passes for one of ours.
+/// Sanitizes a text and joins its lines, so that no untrusted line passes for a line of osctl.
 pub(crate) fn sanitize_line(text: &str) -> String {
     sanitize_text(text).replace('\n', " ")
 }
 
-/// Whether a text of one line needs no sanitizing.
+/// Whether a line needs no sanitizing.
 pub(crate) fn is_printable(text: &str) -> bool {
     !text.contains(['\t', '\n']) && sanitize_line(text) == text
 }
 
-/// A JSON document whose strings escape the same characters. Their values stay as they are.
+/// Escapes the same characters in the strings of a JSON document. The values do not change.
 pub(crate) fn sanitize_json(document: &str) -> String {
     let mut plain = String::with_capacity(document.len());
     for c in document.chars() {
-        // A serializer has escaped what is below U+0020 within strings; the rest of a document is ASCII.
+        // Within strings, the serializer has already escaped characters below U+0020; the rest of a document is ASCII.
         match c {
             '\t' | '\n' | '\r' => plain.push(c),
             _ if is_deceptive(c) => {
@@ -53,7 +53,7 @@ pub(crate) fn sanitize_json(document: &str) -> String {
     plain
 }
 
-/// Whether a terminal obeys it, or a reader does not see it.
+/// Whether a terminal interprets the character or a reader does not see it.
 fn is_deceptive(c: char) -> bool {
     matches!(c,
         '\u{ad}' | '\u{34f}' | '\u{61c}' | '\u{115f}' | '\u{1160}' | '\u{17b4}' | '\u{17b5}'

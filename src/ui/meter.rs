@@ -1,4 +1,4 @@
-//! How far a copy is: a bar with bytes and their rate on a terminal, nothing elsewhere.
+//! Progress of a copy: a bar with bytes and rate on a terminal, nothing elsewhere.
 
 use super::{SanitizedText, Ui};
 use indicatif::{ProgressBar, ProgressStyle};
@@ -6,10 +6,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// How often it is drawn.
+/// Interval between redraws.
 const METER_TICK_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Disappears when it is dropped.
+/// A progress bar that disappears when dropped.
 #[derive(Debug)]
 pub(crate) struct ByteMeter {
     bar: Option<ProgressBar>,
@@ -17,7 +17,7 @@ pub(crate) struct ByteMeter {
 }
 
 impl Ui {
-    /// A meter of the bytes that others count in `moved`.
+    /// Shows a meter of the bytes that the caller counts in `moved`.
     pub(crate) fn start_meter(self, what: &str, moved: &Arc<AtomicU64>) -> ByteMeter {
         let bar = (self.interactive && !self.quiet).then(|| {
             let bar = ProgressBar::no_length().with_style(bar_style(
@@ -34,7 +34,7 @@ impl Ui {
 }
 
 impl ByteMeter {
-    /// So many bytes are to come in all.
+    /// Sets the total number of bytes.
     pub(crate) fn set_total(&self, bytes: u64) {
         if let Some(bar) = &self.bar {
             bar.set_style(bar_style(
@@ -44,7 +44,7 @@ impl ByteMeter {
         }
     }
 
-    /// Shows it while the work goes on.
+    /// Shows the meter while the future runs.
     pub(crate) async fn show_during<T>(&self, work: impl Future<Output = T>) -> T {
         let mut work = std::pin::pin!(work);
         let mut ticks = tokio::time::interval(METER_TICK_INTERVAL);

@@ -1,4 +1,5 @@
-//! The only mouth: data to stdout, talk to stderr, progress on terminals, questions to people.
+//! The printer: data on stdout, messages on stderr, progress on terminals, questions to the user. No other module
+//! prints.
 
 mod meter;
 pub(crate) mod picture;
@@ -18,7 +19,7 @@ use std::sync::Mutex;
 use std::time::Duration;
 use text::SanitizedText;
 
-/// How to speak; made once from the global flags.
+/// The output settings, made once from the global flags.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Ui {
     pub(crate) json: bool,
@@ -29,7 +30,7 @@ pub(crate) struct Ui {
 
 impl Ui {
     pub(crate) fn new(json: bool, quiet: bool, verbose: u8, color: Option<bool>) -> Self {
-        // Without a wish, the console crate honours NO_COLOR, CLICOLOR and the terminal by itself.
+        // Without an explicit choice, the console crate decides by NO_COLOR, CLICOLOR and the terminal.
         if let Some(color) = color {
             console::set_colors_enabled(color);
             console::set_colors_enabled_stderr(color);
@@ -42,38 +43,38 @@ impl Ui {
         }
     }
 
-    /// Whether somebody can be asked.
+    /// Whether the user can be asked a question.
     pub(crate) fn can_ask(self) -> bool {
         io::stdin().is_terminal() && self.interactive
     }
 
-    /// Whether somebody types, and sees what is typed.
+    /// Whether stdin and stdout are terminals.
     pub(crate) fn is_typed_at(self) -> bool {
         io::stdin().is_terminal() && io::stdout().is_terminal()
     }
 
-    /// Whether words on stdout have colours.
+    /// Whether stdout has colours.
     pub(crate) fn has_colors(self) -> bool {
         console::colors_enabled()
     }
 
-    /// What stands before a line that somebody types.
+    /// Styles the prompt of an input line.
     pub(crate) fn style_prompt(self, text: &str) -> String {
         SanitizedText::line(text)
             .styled(&Style::new().green())
             .into()
     }
 
-    /// Data, as it is, to stdout: what the user's own code writes, and what programs read. A terminal obeys escape
+    /// Prints data to stdout unchanged: output of the user's code, and data for programs. A terminal interprets escape
     /// sequences in it.
     ///
     /// # Errors
-    /// [`Error::Unread`] when nobody reads it, [`Error::Unwritten`] when there is no room for it.
+    /// [`Error::Unread`] when stdout is closed, [`Error::Unwritten`] when the data can't be written.
     pub(crate) fn print_data(self, text: &str) -> Result<()> {
         Ok(write_all(io::stdout(), text.as_bytes()).map_err(Error::from)?)
     }
 
-    /// What the user's code writes to stderr, as it is.
+    /// Prints the stderr of the user's code unchanged.
     ///
     /// # Errors
     /// As of [`Ui::print_data`].
@@ -81,22 +82,22 @@ impl Ui {
         Ok(write_all(io::stderr(), text.as_bytes()).map_err(Error::from)?)
     }
 
-    /// Where data goes that is no text.
+    /// A writer for data that is not text.
     pub(crate) fn stdout_writer(self) -> impl Write + Send + 'static {
         io::stdout()
     }
 
-    /// Where talk goes that is no text.
+    /// A writer for stderr output that is not text.
     pub(crate) fn stderr_writer(self) -> impl Write + Send + 'static {
         io::stderr()
     }
 
-    /// One line of data, sanitized.
+    /// Prints one line of data, sanitized.
     pub(crate) fn print_line(self, text: impl AsRef<str>) {
         self.print_sanitized(&SanitizedText::line(text.as_ref()));
     }
 
-    /// Lines of data, sanitized: logs, differences, answers of tools.
+    /// Prints lines of data, sanitized: logs, diffs, results of tools.
     ///
     /// # Errors
     /// As of [`Ui::print_data`].
@@ -104,30 +105,30 @@ impl Ui {
         self.print_data(SanitizedText::lines(text).as_str())
     }
 
-    /// One JSON document to stdout; its strings escape what a terminal obeys.
+    /// Prints a JSON document to stdout; characters that a terminal interprets are escaped in its strings.
     pub(crate) fn print_json(self, value: &impl Serialize) -> Result<()> {
         let document = SanitizedText::json(&serde_json::to_string_pretty(value)?);
         self.print_data(&format!("{}\n", document.as_str()))
     }
 
     fn print_sanitized(self, line: &SanitizedText) {
-        // A few words that nobody reads (`osctl ls | head`) are the reader's choice.
+        // Errors are ignored for short output: the reader may close the pipe (`osctl ls | head`).
         let _ = self.print_data(&format!("{}\n", line.as_str()));
     }
 
-    /// Talk that nobody hears is nobody's loss.
+    /// Writes a message to stderr; errors are ignored.
     fn write_message(self, message: &SanitizedText) {
         let _ = self.print_stderr(&format!("{}\n", message.as_str()));
     }
 
-    /// Talk.
+    /// Prints a message, unless `--quiet` is given.
     pub(crate) fn print_message(self, text: impl AsRef<str>) {
         if !self.quiet {
             self.write_message(&SanitizedText::message(text.as_ref()));
         }
     }
 
-    /// A line of a log that explains what follows.
+    /// Prints a log line that explains the next message.
     pub(crate) fn print_detail(self, line: &str) {
         let line = SanitizedText::line(&format!("  {}", line.trim_end()));
         self.write_message(&line.styled(&Style::new().for_stderr().dim()));
@@ -138,7 +139,7 @@ impl Ui {
         self.write_message(&SanitizedText::labelled("warning", &look, text.as_ref()));
     }
 
-    /// What ended the verb: the sentence, the log that explains it, the hint for the instance.
+    /// Prints an error: the log that explains it, the sentence, and the hint for the instance.
     pub(crate) fn print_failure(self, error: &anyhow::Error, instance: &str) {
         let expected = error.downcast_ref::<Error>();
         let sentence = match expected {
@@ -153,7 +154,7 @@ impl Ui {
         if self.json {
             let mut fault = ApiError::new(expected.map_or("bug", Error::kind), &sentence);
             fault.hint = hint.clone();
-            // The same is said on stderr.
+            // The error is also printed on stderr.
             let _ = self.print_json(&Failed::from(fault));
         }
         for line in expected.map(Error::log_tail).unwrap_or_default() {
@@ -171,7 +172,7 @@ impl Ui {
         }
     }
 
-    /// Columns, aligned; the first row is the header.
+    /// Prints aligned columns; the first row is the header.
     pub(crate) fn print_table(self, rows: &[Vec<String>]) {
         let rows: Vec<Vec<SanitizedText>> = rows
             .iter()
@@ -197,7 +198,7 @@ impl Ui {
         }
     }
 
-    /// What comes into a text, or goes out of it.
+    /// Prints an added or removed line of a text.
     pub(crate) fn print_difference(self, is_new: bool, line: &str) {
         let (mark, look) = match is_new {
             true => ("+", Style::new().green()),
@@ -206,10 +207,10 @@ impl Ui {
         self.print_sanitized(&SanitizedText::line(&format!("{mark} {line}")).styled(&look));
     }
 
-    /// `true` when the person says yes.
+    /// Asks a question; `true` if the user agrees.
     ///
     /// # Errors
-    /// Where nobody can be asked: names the `flag` that answers instead.
+    /// When the user can't be asked: the error names the `flag` that answers instead.
     pub(crate) fn confirm(self, question: &str, flag: &str) -> Result<bool> {
         if !self.can_ask() {
             return Err(Error::precondition(
@@ -228,7 +229,7 @@ impl Ui {
         })
     }
 
-    /// Work that takes time: a spinner on a terminal, lines elsewhere.
+    /// Shows work in progress: a spinner on a terminal, lines elsewhere.
     pub(crate) fn start_work(self, what: &str) -> WorkSpinner {
         let bar = if self.interactive && !self.quiet && self.verbose == 0 {
             let bar = ProgressBar::new_spinner().with_style(spinner_style());
@@ -257,7 +258,7 @@ fn write_all(mut to: impl Write, bytes: &[u8]) -> io::Result<()> {
     to.flush()
 }
 
-/// The progress of one piece of work; it disappears from a terminal when it ends.
+/// The progress of one piece of work; it disappears from a terminal when dropped.
 #[derive(Debug)]
 pub(crate) struct WorkSpinner {
     ui: Ui,
@@ -266,7 +267,7 @@ pub(crate) struct WorkSpinner {
 }
 
 impl WorkSpinner {
-    /// Ends the display, so that something else can be printed or asked.
+    /// Hides the spinner while `f` prints or asks something.
     pub(crate) fn suspend<T>(&self, f: impl FnOnce() -> T) -> T {
         match &self.bar {
             Some(bar) => bar.suspend(f),
@@ -325,7 +326,7 @@ impl Drop for WorkSpinner {
     }
 }
 
-/// Bytes, as people read them.
+/// Formats a number of bytes for people.
 pub(crate) fn format_bytes(count: u64) -> String {
     indicatif::HumanBytes(count).to_string()
 }

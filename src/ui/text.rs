@@ -1,12 +1,12 @@
-//! Text that may go to a terminal: untrusted parts are sanitized, and only this module adds styles.
+//! Text for terminals: untrusted parts are sanitized, and only this module adds styles.
 //!
-//! [`SanitizedText`] has no other constructors, and the printer takes nothing else, so that no message needs to remember
-//! where its words came from.
+//! [`SanitizedText`] has no other constructors, and the printer accepts no other type, so that messages need not track
+//! which parts are untrusted.
 
 use crate::protocol::text_sanitizer;
 use console::Style;
 
-/// Sanitized words, perhaps with styles of osctl's own.
+/// Sanitized text, which may have styles of osctl.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct SanitizedText(String);
 
@@ -16,12 +16,12 @@ impl SanitizedText {
         Self(text_sanitizer::sanitize_line(untrusted))
     }
 
-    /// Lines as they are.
+    /// Lines with their line ends.
     pub(super) fn lines(untrusted: &str) -> Self {
         Self(text_sanitizer::sanitize_text(untrusted))
     }
 
-    /// A message. Lines behind the first are indented, so that none of them passes for another message.
+    /// A message. Lines after the first are indented, so that none of them passes for another message.
     pub(super) fn message(untrusted: &str) -> Self {
         Self(
             text_sanitizer::sanitize_text(untrusted)
@@ -45,7 +45,7 @@ impl SanitizedText {
         Self(format!("{}: {}", label.0, Self::message(message).0))
     }
 
-    /// Cells of a row, each as wide as its column.
+    /// A row of cells, each padded to the width of its column.
     pub(super) fn row(cells: &[Self], widths: &[usize]) -> Self {
         let mut row = String::new();
         for (cell, width) in cells.iter().zip(widths) {

@@ -1,7 +1,7 @@
-//! A folder that is held open: everything in it is reached by one name, through no link.
+//! A folder that is held open: every entry is opened by a single name, never through a link.
 //!
-//! On Unix it is a descriptor, so that a folder that somebody moves or replaces by a link meanwhile
-//! is still the same folder. Elsewhere it is a path, and links are never made there.
+//! On Unix the folder is a descriptor. It stays the same folder even if another process moves it or replaces it with a
+//! link. Elsewhere it is a path, and links are never created there.
 
 #[cfg(not(unix))]
 mod path_based;
@@ -19,11 +19,10 @@ use std::ffi::{OsStr, OsString};
 use std::io::{self, Read, Write};
 
 impl Folder {
-    /// Opens the folder of that name; creates it, with the rights that the umask leaves, if the name
-    /// is free.
+    /// Opens the folder `name`. Creates it with the permissions that the umask leaves if the name is free.
     ///
     /// # Errors
-    /// When the name is a link or a file, which [`Folder::is_link`] recognizes.
+    /// When the name is a link or a file; [`Folder::is_link`] recognizes this error.
     pub(crate) fn ensure_folder(&self, name: &OsStr) -> io::Result<Self> {
         match self.open_folder(name) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
@@ -35,8 +34,8 @@ impl Folder {
         }
     }
 
-    /// Writes a file of that content and mode. A temporary file takes the place of the name by a
-    /// rename, so that a link of that name is replaced and not followed.
+    /// Writes a file with this content and mode. It writes a temporary file and renames it to `name`, so a link of that
+    /// name is replaced and not followed.
     pub(crate) fn replace_file(&self, name: &OsStr, mode: u32, content: &[u8]) -> io::Result<()> {
         let beside = temporary_name(name, &random_id()?);
         let write = || {
@@ -52,16 +51,16 @@ impl Folder {
         })
     }
 
-    /// The content of a regular file of at most `limit` bytes; nothing if the name is something else.
+    /// The content of a regular file of at most `limit` bytes; `None` if the name is not a regular file.
     ///
     /// # Errors
-    /// When the file is larger, or can't be read.
+    /// When the file is larger or can't be read.
     pub(crate) fn read_file(&self, name: &OsStr, limit: u64) -> io::Result<Option<Vec<u8>>> {
         let file = match self.stat(name)?.kind {
             EntryKind::File => self.open_file(name)?,
             _ => return Ok(None),
         };
-        // Another process may have exchanged the file since it was looked at.
+        // Another process may have replaced the file between the stat and the open.
         if EntryStat::stat_file(&file)?.kind != EntryKind::File {
             return Ok(None);
         }
@@ -74,27 +73,27 @@ impl Folder {
     }
 }
 
-/// What a name stands for; a link is a link.
+/// The metadata of a directory entry; links are not followed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct EntryStat {
     pub(crate) kind: EntryKind,
-    /// A device of characters, where it is a device.
+    /// Whether a device is a character device.
     pub(crate) is_character: bool,
     pub(crate) size: u64,
-    /// Bytes on the disk.
+    /// Bytes allocated on the disk.
     pub(crate) allocated: u64,
-    /// Rights, without the file's type.
+    /// Permission bits, without the file type.
     pub(crate) mode: u32,
     pub(crate) mtime: Mtime,
-    /// Which file it is, and by how many names.
+    /// Device and inode of the file; `names` counts its hard links.
     pub(crate) identity: (u64, u64),
     pub(crate) names: u64,
 }
 
-/// The bytes of an archive as a name of this system.
+/// Converts a name from an archive to a name of this system.
 ///
 /// # Errors
-/// When this system has no such names.
+/// When the name is not valid on this system.
 pub(crate) fn native_name(name: &[u8]) -> io::Result<OsString> {
     #[cfg(unix)]
     {
@@ -104,7 +103,7 @@ pub(crate) fn native_name(name: &[u8]) -> io::Result<OsString> {
     #[cfg(not(unix))]
     {
         let text = std::str::from_utf8(name).map_err(|_| io::ErrorKind::InvalidFilename)?;
-        // Here they would be folders, drives, streams and devices.
+        // On this system these characters denote folders, drives, streams or devices.
         if text.contains(['\\', '/', ':', '<', '>', '"', '|', '?', '*']) {
             return Err(io::ErrorKind::InvalidFilename.into());
         }
@@ -112,7 +111,7 @@ pub(crate) fn native_name(name: &[u8]) -> io::Result<OsString> {
     }
 }
 
-/// A name of this system as the bytes of an archive.
+/// Converts a name of this system to the bytes of an archive.
 pub(super) fn name_bytes(name: &std::ffi::OsStr) -> &[u8] {
     name.as_encoded_bytes()
 }

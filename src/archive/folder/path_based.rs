@@ -1,4 +1,4 @@
-//! Folders as paths, on systems whose descriptors can't be walked.
+//! Folders as paths, for systems that have no descriptor-relative file operations.
 
 use super::EntryStat;
 use crate::protocol::files::{EntryKind, Mtime};
@@ -83,7 +83,7 @@ impl Folder {
         Ok(Self(self.0.clone()))
     }
 
-    /// Links need rights that people here rarely have.
+    /// Always fails: on these systems users rarely have the privilege to create links.
     pub(crate) fn symlink(&self, _: &OsStr, _: &[u8], _: Mtime) -> io::Result<()> {
         Err(io::ErrorKind::Unsupported.into())
     }
@@ -104,7 +104,7 @@ impl Folder {
         Ok(())
     }
 
-    /// Names are written with their files here.
+    /// No operation: on these systems names are written with their files.
     pub(crate) fn sync(&self) -> io::Result<()> {
         Ok(())
     }
@@ -114,7 +114,7 @@ impl Folder {
     }
 }
 
-/// Gives a file its time; rights are others here.
+/// Sets the modification time of a file; the permission bits of Unix do not apply here.
 pub(crate) fn set_mode_and_mtime(file: &File, _: u32, mtime: Option<Mtime>) -> io::Result<()> {
     let Some(mtime) = mtime else { return Ok(()) };
     let seconds = Duration::from_secs(mtime.seconds.unsigned_abs());
@@ -162,7 +162,7 @@ impl EntryStat {
         Ok(Self::from(&fs::symlink_metadata(path)?))
     }
 
-    /// What an open file is.
+    /// The metadata of an open file.
     pub(crate) fn stat_file(file: &File) -> io::Result<Self> {
         Ok(Self::from(&file.metadata()?))
     }

@@ -1,4 +1,4 @@
-//! Folders as descriptors.
+//! Folders as file descriptors.
 
 use super::EntryStat;
 use crate::protocol::files::{EntryKind, Mtime};
@@ -26,7 +26,7 @@ const FOLDER_FLAGS: OFlag = OFlag::O_DIRECTORY
 pub(crate) struct Folder(OwnedFd);
 
 impl Folder {
-    /// The folder at that path, through links: whoever names it means where it leads.
+    /// Opens the folder at this path and follows links, because the user named the path.
     pub(crate) fn open(path: &Path) -> io::Result<Self> {
         Ok(Self(openat(AT_FDCWD, path, FOLDER_FLAGS, Mode::empty())?))
     }
@@ -36,14 +36,15 @@ impl Folder {
         Ok(Self(openat(&self.0, name, flags, Mode::empty())?))
     }
 
-    /// The names in it, sorted.
+    /// The names in the folder, sorted.
     pub(crate) fn names(&self) -> io::Result<Vec<OsString>> {
         self.names_up_to(usize::MAX)
     }
 
-    /// At most `most` of the names in the folder, sorted: an agent decides how many names its folder has.
+    /// At most `most` of the names in the folder, sorted. The limit is there because the agent controls the number of
+    /// names.
     pub(crate) fn names_up_to(&self, most: usize) -> io::Result<Vec<OsString>> {
-        // Of its own, so that the place where it reads is its own.
+        // A new descriptor, so that the read position is not shared.
         let mut folder = Dir::openat(&self.0, ".", FOLDER_FLAGS, Mode::empty())?;
         let mut names = Vec::new();
         for entry in folder.iter() {
@@ -65,48 +66,48 @@ impl Folder {
         Ok(EntryStat::from(&found))
     }
 
-    /// What it is itself.
+    /// The metadata of the folder itself.
     pub(crate) fn look_here(&self) -> io::Result<EntryStat> {
         Ok(EntryStat::from(&fstat(&self.0)?))
     }
 
-    /// Where a link leads.
+    /// The target of a link.
     pub(crate) fn read_link(&self, name: &OsStr) -> io::Result<Vec<u8>> {
         Ok(readlinkat(&self.0, name)?.into_vec())
     }
 
-    /// A file to read. Whatever is there is opened without waiting, so look at what it is.
+    /// Opens a file for reading. The open never blocks and accepts any type of file, so the caller must check the type.
     pub(crate) fn open_file(&self, name: &OsStr) -> io::Result<File> {
         let flags = OFlag::O_RDONLY | OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC;
         Ok(openat(&self.0, name, flags, Mode::empty())?.into())
     }
 
-    /// A new file, for its owner alone until it is settled.
+    /// Creates a file that only its owner can access until its final mode is set.
     pub(crate) fn create_file(&self, name: &OsStr) -> io::Result<File> {
         let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_CLOEXEC;
         let mode = Mode::S_IRUSR | Mode::S_IWUSR;
         Ok(openat(&self.0, name, flags | OFlag::O_NOFOLLOW, mode)?.into())
     }
 
-    /// A file that was begun, to write further; nothing when it is no file.
+    /// Opens a partially written file to continue it; `None` when it is not a regular file.
     pub(crate) fn reopen_file(&self, name: &OsStr) -> io::Result<Option<File>> {
         let flags = OFlag::O_WRONLY | OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC;
         let file = File::from(openat(&self.0, name, flags, Mode::empty())?);
         Ok((EntryStat::stat_file(&file)?.kind == EntryKind::File).then_some(file))
     }
 
-    /// A new folder, for its owner alone until it is settled.
+    /// Creates a folder that only its owner can access until its final mode is set.
     pub(crate) fn create_folder(&self, name: &OsStr) -> io::Result<()> {
         Ok(mkdirat(&self.0, name, Mode::S_IRWXU)?)
     }
 
-    /// A new folder with the rights that the umask leaves.
+    /// Creates a folder with the permissions that the umask leaves.
     pub(crate) fn make_with_umask(&self, name: &OsStr) -> io::Result<()> {
         let all = Mode::S_IRWXU | Mode::S_IRWXG | Mode::S_IRWXO;
         Ok(mkdirat(&self.0, name, all)?)
     }
 
-    /// The same folder, held open a second time.
+    /// Duplicates the descriptor.
     pub(crate) fn try_clone(&self) -> io::Result<Self> {
         Ok(Self(self.0.try_clone()?))
     }
@@ -118,7 +119,7 @@ impl Folder {
         Ok(())
     }
 
-    /// A further name for what is called `of` in `from`.
+    /// Adds the hard link `name` to the entry `of` of the folder `from`.
     pub(crate) fn hard_link(&self, name: &OsStr, from: &Self, of: &OsStr) -> io::Result<()> {
         Ok(linkat(&from.0, of, &self.0, name, LinkatFlags::empty())?)
     }
@@ -127,24 +128,24 @@ impl Folder {
         Ok(renameat(&self.0, from, &self.0, to)?)
     }
 
-    /// Removes a name, but of no folder.
+    /// Removes a name that is not a folder.
     pub(crate) fn remove(&self, name: &OsStr) -> io::Result<()> {
         Ok(unlinkat(&self.0, name, UnlinkatFlags::NoRemoveDir)?)
     }
 
-    /// Its own rights and time.
+    /// Sets the mode and modification time of the folder itself.
     pub(crate) fn set_mode_and_mtime(&self, mode: u32, mtime: Option<Mtime>) -> io::Result<()> {
         settle_descriptor(&self.0, mode, mtime)
     }
 
-    /// Waits until the names in it are on the disk.
+    /// Waits until the names in the folder are on the disk.
     pub(crate) fn sync(&self) -> io::Result<()> {
         Ok(nix::unistd::fsync(&self.0)?)
     }
 
-    /// Whether the name is a link, where something else was expected.
+    /// Whether the error says that the name is a link where something else was expected.
     pub(crate) fn is_link(error: &io::Error) -> bool {
-        // With O_DIRECTORY, Linux calls a link no folder.
+        // With O_DIRECTORY, Linux reports a link as ENOTDIR.
         matches!(
             error.raw_os_error().map(Errno::from_raw),
             Some(Errno::ELOOP | Errno::ENOTDIR | Errno::EMLINK)
@@ -152,7 +153,7 @@ impl Folder {
     }
 }
 
-/// Gives a file its rights and its time.
+/// Sets the mode and modification time of a file.
 pub(crate) fn set_mode_and_mtime(file: &File, mode: u32, mtime: Option<Mtime>) -> io::Result<()> {
     settle_descriptor(file, mode, mtime)
 }
@@ -210,17 +211,17 @@ impl From<&FileStat> for EntryStat {
 }
 
 impl EntryStat {
-    /// What is there, a link being what it leads to.
+    /// The metadata of the entry at this path; follows links.
     pub(crate) fn stat_path(path: &Path) -> io::Result<Self> {
         Ok(Self::from(&stat(path)?))
     }
 
-    /// What is there, a link being a link.
+    /// The metadata of the entry at this path; does not follow links.
     pub(crate) fn lstat_path(path: &Path) -> io::Result<Self> {
         Ok(Self::from(&lstat(path)?))
     }
 
-    /// What an open file is.
+    /// The metadata of an open file.
     pub(crate) fn stat_file(file: &File) -> io::Result<Self> {
         Ok(Self::from(&fstat(file)?))
     }

@@ -1,4 +1,4 @@
-//! From inside to here.
+//! The download of `osctl cp`: from inside to the host.
 
 use super::CopyReport;
 use super::plan::{
@@ -16,10 +16,10 @@ use std::ffi::OsStr;
 use std::io::{ErrorKind, Write};
 use std::path::Path;
 
-/// Smaller files are not worth a map of their holes.
+/// Smaller files are copied without a sparse map.
 const MIN_SPARSE_BYTES: u64 = 64 << 10;
 
-/// How it lands.
+/// Options of a download.
 #[derive(Debug)]
 pub(super) struct CpDownload<'a> {
     pub(super) keep_setid: bool,
@@ -77,7 +77,7 @@ impl CpDownload<'_> {
     }
 }
 
-/// Bytes of a file, an archive of a folder.
+/// Writes the bytes of a file or the archive of a folder to stdout.
 pub(super) async fn download_to_stdout(
     client: &CompanionClient,
     from: &RemotePath,
@@ -104,7 +104,7 @@ async fn stat_remote(client: &CompanionClient, from: &RemotePath) -> Result<File
         })
 }
 
-/// Where the copy is written, by descriptors.
+/// The open destination of the copy.
 enum CpDestination {
     File(ResolvedName),
     Folder { folder: Folder, is_new: bool },
@@ -141,7 +141,7 @@ fn resolve_destination(
     };
     Ok(match (source, found, lands) {
         (CopySource::File, ResolvedPath::Folder(folder), _) => {
-            // The name is the agent's choice: a link of that name is replaced.
+            // The agent chooses the name, so an existing link of that name is replaced.
             let name = native_name(from.file_name())?;
             let path = to.join(&name);
             CpDestination::File(ResolvedName::new(folder, name, path))
@@ -167,8 +167,8 @@ fn resolve_destination(
     })
 }
 
-/// The folder of that name in the one that the user named, which no link may stand for: the name is the
-/// agent's choice.
+/// Opens the folder `name` in the folder that the user named, and does not follow links, because the agent chooses the
+/// name.
 fn open_inner_folder(parent: &Folder, name: &OsStr, path: &Path) -> Result<CpDestination> {
     let is_new = match parent.create_folder(name) {
         Ok(()) => true,

@@ -1,4 +1,4 @@
-//! `osctl cp`: files and folders, in and out.
+//! `osctl cp`: copies files and folders in and out.
 
 mod download;
 mod plan;
@@ -16,34 +16,34 @@ use serde::Serialize;
 use std::ffi::OsString;
 use std::time::Instant;
 
-/// Copies as `docker cp` does: into a folder that exists, else as the name that is given;
-/// `FOLDER/.` is what is in it. Rights, times, links and holes are kept, owners are not.
+/// Copies as `docker cp` does: into the destination if it is an existing folder, otherwise under the destination's
+/// name. `FOLDER/.` copies the content of the folder. Permissions, times, links and holes are kept, owners are not.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  osctl cp data.csv os:/root/\n  osctl cp os:/root/results .\n  osctl cp os:/root/results - | tar -t\n  pg_dump db | osctl cp - os:/root/db.sql"
 )]
 pub(crate) struct CpArgs {
-    /// A file or a folder: `os:/PATH` inside, PATH here; `-` is stdin
+    /// The source, a file or a folder: `os:/PATH` inside, PATH here; `-` is stdin
     #[arg(value_name = "SRC", add = ArgValueCompleter::new(path_candidates))]
     source: OsString,
-    /// Where it goes: `os:/PATH` inside, PATH here; `-` is stdout, for a folder as tar
+    /// The destination: `os:/PATH` inside, PATH here; `-` is stdout, for a folder as tar
     #[arg(value_name = "DST", add = ArgValueCompleter::new(path_candidates))]
     destination: OsString,
-    /// Let files from inside keep the right to run as their owner (setuid, setgid)
+    /// Keep the setuid and setgid bits of files from inside
     #[arg(long)]
     setuid: bool,
 }
 
-/// What was copied.
+/// Counts of copied entries and bytes.
 #[derive(Debug, Default, Serialize)]
 struct CopyReport {
     source: String,
     destination: String,
     files: u64,
     folders: u64,
-    /// Symbolic and hard ones.
+    /// Symbolic and hard links.
     links: u64,
-    /// Of files, without their holes.
+    /// Bytes of file data without holes.
     bytes: u64,
     seconds: f64,
 }
@@ -95,7 +95,7 @@ pub(crate) async fn run(args: CpArgs, cx: &CommandContext) -> Result<VerbOutcome
         seconds: begin.elapsed().as_secs_f64(),
         ..copied
     };
-    // Stdout is the data's then.
+    // In this case stdout carries the data.
     if cx.ui.json && !is_out {
         cx.ui.print_json(&copied)?;
     }

@@ -1,4 +1,4 @@
-//! What was typed and what is meant: which way, and where it lands. Pure.
+//! The plan of a copy: direction and destination, computed from the arguments without side effects.
 
 use super::CpArgs;
 use crate::error::{Error, Result};
@@ -6,7 +6,7 @@ use crate::protocol::files::{EntryKind, FileEntry, percent_decode, percent_encod
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
-/// Before the path of what is inside.
+/// Prefix of a path inside.
 pub(crate) const REMOTE_PREFIX: &str = "os:";
 
 #[derive(Debug)]
@@ -23,7 +23,7 @@ pub(super) enum CopyDirection {
     ToStdout { from: RemotePath },
 }
 
-/// A path inside; relative ones begin at the root, as for `docker cp`.
+/// A path inside; a relative path starts at the root, as in `docker cp`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct RemotePath(Vec<u8>);
 
@@ -77,7 +77,7 @@ fn parse_remote(side: &OsStr) -> Result<Option<RemotePath>> {
         .as_encoded_bytes()
         .strip_prefix(REMOTE_PREFIX.as_bytes());
     let Some(path) = path else { return Ok(None) };
-    // In a URL it would climb out of the files, and into other endpoints.
+    // In a URL, `..` would leave the files endpoint.
     if path.split(|byte| *byte == b'/').any(|name| name == b"..") {
         let message = format!("`{}` climbs with `..`", side.to_string_lossy());
         return Err(Error::usage(message, "write the whole path: `os:/PATH`").into());
@@ -86,23 +86,23 @@ fn parse_remote(side: &OsStr) -> Result<Option<RemotePath>> {
 }
 
 impl RemotePath {
-    /// As it stands in a URL.
+    /// The path in a URL.
     pub(super) fn to_url(&self) -> String {
         percent_encode(&self.0)
     }
 
-    /// The same place, whether it is a folder or not.
+    /// The path without the slash at the end.
     pub(super) fn url_without_slash(&self) -> String {
         let url = self.to_url();
         format!("/{}", url.trim_matches('/'))
     }
 
-    /// Whether a slash says that it is a folder.
+    /// Whether a slash at the end marks a folder.
     pub(super) fn is_folder(&self) -> bool {
         self.0.ends_with(b"/")
     }
 
-    /// Whether what is in it is meant, and not the folder itself.
+    /// Whether the path means the content of the folder and not the folder.
     pub(super) fn is_contents(&self) -> bool {
         self.file_name().is_empty() || self.0.ends_with(b"/.")
     }
@@ -117,14 +117,14 @@ impl RemotePath {
         Self([&self.0, b"/".as_slice(), name].concat())
     }
 
-    /// The file that is written there: `there` is what it is, through links.
+    /// Follows a link at the destination to the file that is written; `there` is the metadata of the destination.
     pub(super) fn follow_link(&self, there: Option<&FileEntry>) -> Self {
         let file = there.filter(|entry| entry.kind == EntryKind::File);
         let real = file.and_then(|entry| percent_decode(entry.real.as_deref()?));
         real.map_or_else(|| self.clone(), Self)
     }
 
-    /// The folder that it lies in.
+    /// The parent folder.
     pub(super) fn parent(&self) -> Self {
         let path = self.0.trim_ascii_end();
         let end = path.iter().rposition(|byte| *byte == b'/').unwrap_or(0);
@@ -136,7 +136,7 @@ impl RemotePath {
     }
 }
 
-/// What stands at the destination.
+/// The existing entry at the destination.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum DestinationKind {
     Nothing,
@@ -144,25 +144,25 @@ pub(super) enum DestinationKind {
     Folder,
 }
 
-/// How the source lands.
+/// The position of the copy relative to the destination.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum CopyPlacement {
-    /// As the destination.
+    /// The copy gets the destination's name.
     As,
-    /// In it, by its own name.
+    /// The copy gets its own name in the destination.
     Within,
 }
 
-/// What is copied.
+/// The kind of the source.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum CopySource {
     File,
     Folder,
-    /// What is in the folder.
+    /// The content of a folder.
     Contents,
 }
 
-/// The rules of `docker cp`; `shown` is the destination, which `is_slashed` says is a folder.
+/// Applies the rules of `docker cp`; `shown` is the destination, and `is_slashed` says that its path ends with a slash.
 pub(super) fn choose_placement(
     source: CopySource,
     there: DestinationKind,
@@ -190,7 +190,7 @@ pub(super) fn choose_placement(
     }
 }
 
-/// The name by which a local path lands in a folder; nothing when it means what is in it.
+/// The name of a local path in the destination folder; `None` if the path means the content of a folder.
 pub(super) fn local_name(path: &Path) -> Option<&OsStr> {
     let bytes = path.as_os_str().as_encoded_bytes();
     let is_contents = bytes.ends_with(b"/.") || bytes == b".";
@@ -225,7 +225,7 @@ mod tests {
             CopyDirection::FromStdin { .. }
         ));
         assert!(parse("a", "b").is_err() && parse("os:a", "os:b").is_err());
-        // What is here and called so is written `./os:x`.
+        // A local file with such a name is written `./os:x`.
         assert!(matches!(
             parse("./os:x", "os:y").unwrap(),
             CopyDirection::Up { .. }

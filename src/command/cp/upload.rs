@@ -1,4 +1,4 @@
-//! From here to inside.
+//! The upload of `osctl cp`: from the host to inside.
 
 use super::CopyReport;
 use super::plan::{
@@ -17,7 +17,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// How it is sent.
+/// Options of an upload.
 #[derive(Debug)]
 pub(super) struct CpUpload<'a> {
     pub(super) resolver: &'a PathResolver,
@@ -25,7 +25,7 @@ pub(super) struct CpUpload<'a> {
     pub(super) moved: &'a TransferredBytes,
 }
 
-/// What is sent, held open.
+/// The open source of an upload.
 enum OpenedSource {
     Folder(Folder),
     File {
@@ -75,9 +75,9 @@ impl CpUpload<'_> {
         }
         let is_named = local.look.is_some_and(|look| look.kind == EntryKind::File);
         if is_named && data_segments(&file, look.size, look.allocated).is_some() {
-            // Unpacking would replace a link, and not what it leads to.
+            // Unpacking would replace a link instead of writing to its target.
             let place = place.follow_link(client.stat(&place.url_without_slash()).await?.as_ref());
-            // It would make the folder, too, and a file's folder has to be there.
+            // Unpacking would create the folder, but the folder of a file must exist.
             client.list_folder(&place.parent().to_url()).await?;
             let called = crate::archive::native_name(place.file_name())?;
             let pack = || {
@@ -101,7 +101,7 @@ impl CpUpload<'_> {
     }
 }
 
-/// Opens what the path leads to, if it is a file or a folder.
+/// Opens the target of the path if it is a file or a folder.
 fn open_source(resolver: &PathResolver, from: &Path) -> Result<OpenedSource> {
     let odd = |kind: EntryKind| {
         let message = format!(
@@ -119,7 +119,7 @@ fn open_source(resolver: &PathResolver, from: &Path) -> Result<OpenedSource> {
     };
     match place.look.map(|look| look.kind) {
         None | Some(EntryKind::File | EntryKind::Symlink) => {}
-        // A pipe that is opened waits for its writer.
+        // Opening a pipe would block until it has a writer.
         Some(kind) => return Err(odd(kind)),
     }
     let (file, look) = place.open().map_err(unreadable)?;
@@ -129,7 +129,7 @@ fn open_source(resolver: &PathResolver, from: &Path) -> Result<OpenedSource> {
     }
 }
 
-/// Bytes of a file; into a folder, an archive.
+/// Uploads stdin: as a file, or into a folder as an archive.
 pub(super) async fn upload_stdin(
     client: &CompanionClient,
     to: &RemotePath,
@@ -144,7 +144,7 @@ pub(super) async fn upload_stdin(
     Ok(client.upload_stream(&to.to_url(), pieces).await?.into())
 }
 
-/// Whether a file has content and does not know how much, as those of `/proc` do.
+/// Whether a file has content although its size is 0, as files of `/proc` do.
 fn is_endless(file: &mut File, size: u64) -> io::Result<bool> {
     let is_endless = size == 0 && file.read(&mut [0])? == 1;
     file.rewind()?;

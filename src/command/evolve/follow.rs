@@ -1,4 +1,4 @@
-//! A run, followed to its end, and what is told of it then.
+//! Following an evolve run to its end, and the report of its result.
 
 use super::CommandContext;
 use super::record_text::non_variable_line;
@@ -31,7 +31,7 @@ pub(super) async fn to_the_end(
     report_end(&record, outcome, cx)
 }
 
-/// As [`to_the_end`], where the end that is wished for is another one.
+/// Like [`to_the_end`], but for a run that is being cancelled: a successful run is reported with exit code 1.
 pub(super) async fn to_its_stop(
     keeper: &KeeperContainer<'_>,
     run: &EvolveRunId,
@@ -64,7 +64,7 @@ fn report_end(
     Ok(outcome)
 }
 
-/// How it ended, for people.
+/// Prints the result for people.
 fn print_end(record: &EvolveRecord, cx: &CommandContext) -> Result<()> {
     let run = &record.run;
     let took = format_duration(record.total_seconds());
@@ -99,7 +99,7 @@ fn print_end(record: &EvolveRecord, cx: &CommandContext) -> Result<()> {
     let why = record.why.as_deref().unwrap_or("no reason is known");
     let end = match (record.status, record.gate) {
         (EvolveStage::RolledBack, _) => "the old container goes on",
-        // The keeper has given it up.
+        // The keeper has given up on the run.
         (_, Some(EvolveStage::Swapping | EvolveStage::Verifying)) => "what runs now is not known",
         _ => "nothing was changed",
     };

@@ -1,5 +1,5 @@
-//! `osctl evolve`: the body is replaced by the keeper, and what became of it is told from there, whether
-//! or not `os-host` runs.
+//! `osctl evolve`: asks the keeper to replace the container. All reports come from the keeper, whether `os-host` runs
+//! or not.
 
 mod follow;
 mod record_text;
@@ -19,7 +19,7 @@ use clap_complete::engine::ArgValueCandidates;
 use serde_json::json;
 use std::time::Duration;
 
-/// How long a run may take to end before the container is removed even so.
+/// How long `down` waits for the end of a run before it removes the container.
 const EVOLVE_STOP_TIMEOUT: Duration = Duration::from_secs(60);
 
 #[derive(Debug, Args)]
@@ -33,7 +33,7 @@ pub(crate) struct EvolveArgs {
 
 #[derive(Debug, Args)]
 struct EvolveBeginArgs {
-    /// Why, for the history
+    /// The reason, for the history
     #[arg(long, value_name = "TEXT")]
     reason: Option<String>,
     /// Build and test, and change nothing
@@ -42,41 +42,41 @@ struct EvolveBeginArgs {
     /// Do not wait for the end
     #[arg(long)]
     detach: bool,
-    /// Interrupt what still runs when the grace time is over
+    /// Interrupt code that still runs at the end of the grace time
     #[arg(long)]
     force: bool,
 }
 
 #[derive(Debug, Subcommand)]
 enum EvolveVerb {
-    /// End the run that is on: what ran before goes on
+    /// Cancel the running evolution; the current container keeps running
     Stop(EvolveStopArgs),
-    /// How the present or the latest run stands
+    /// Show the current or the latest run
     Status,
     /// List the runs
     History,
-    /// Go back to the image before, or to the one that a run brought
+    /// Roll back to the previous image, or to the image of RUN
     Rollback(EvolveRollbackArgs),
-    /// Everything about a run: its stages, the gate that failed, what was kept and lost
+    /// Show a run: its stages, the failed gate, and what was kept and lost
     Show(EvolveRunArgs),
-    /// What a run wrote
+    /// Show the log of a run
     Logs(EvolveLogsArgs),
-    /// What a run has changed in body/
+    /// Show what a run changed in body/
     Diff(EvolveRunArgs),
 }
 
 #[derive(Debug, Args)]
 struct EvolveRollbackArgs {
-    /// The run whose image is gone back to
+    /// The run whose image to roll back to
     #[arg(add = ArgValueCandidates::new(evolve_runs))]
     run: Option<EvolveRunId>,
-    /// Why, for the history
+    /// The reason, for the history
     #[arg(long, value_name = "TEXT")]
     reason: Option<String>,
     /// Do not wait for the end
     #[arg(long)]
     detach: bool,
-    /// Interrupt what still runs when the grace time is over
+    /// Interrupt code that still runs at the end of the grace time
     #[arg(long)]
     force: bool,
 }
@@ -90,22 +90,22 @@ struct EvolveStopArgs {
 
 #[derive(Debug, Args)]
 struct EvolveLogsArgs {
-    /// Which run, as `osctl evolve history` lists it
+    /// The run, as `osctl evolve history` lists it
     #[arg(add = ArgValueCandidates::new(evolve_runs))]
     run: EvolveRunId,
-    /// Go on as it writes
+    /// Follow the log as it grows
     #[arg(short, long)]
     follow: bool,
 }
 
 #[derive(Debug, Args)]
 struct EvolveRunArgs {
-    /// Which run, as `osctl evolve history` lists it
+    /// The run, as `osctl evolve history` lists it
     #[arg(add = ArgValueCandidates::new(evolve_runs))]
     run: EvolveRunId,
 }
 
-/// What is meant.
+/// The parsed arguments.
 #[derive(Debug)]
 enum EvolvePlan {
     Begin { ask: KeeperRequest, detach: bool },
@@ -161,7 +161,7 @@ pub(crate) async fn run(args: EvolveArgs, cx: &CommandContext) -> Result<VerbOut
         ..
     } = &plan
     {
-        // What the project and the user want must be readable before an image is made of it.
+        // The configuration must be readable before an image is built from it.
         cx.trusted_config_file()?;
         let project = cx.require_record()?.project;
         if let (_, Some(error)) = cx.config_with_error(Some(&project), Vec::new())? {
@@ -214,7 +214,8 @@ async fn begin_run(
     Ok(VerbOutcome::Done)
 }
 
-/// A keeper that was stopped ends what it has begun. One that can't is replaced soon.
+/// Starts a stopped keeper, which then finishes its active run. Errors are ignored, because a broken keeper is replaced
+/// later.
 pub(super) async fn wake_keeper(engine: &Engine, cx: &CommandContext) {
     if let Engine::Docker(docker) = engine {
         let instance = &cx.instance;
@@ -222,7 +223,7 @@ pub(super) async fn wake_keeper(engine: &Engine, cx: &CommandContext) {
     }
 }
 
-/// Ends the run that is on. That one which has passed its last gate meanwhile has succeeded is told.
+/// Cancels the active run. A run that has already passed its last gate is reported as succeeded.
 async fn stop_run(
     keeper: &KeeperContainer<'_>,
     detach: bool,
@@ -244,8 +245,8 @@ async fn stop_run(
     follow::to_its_stop(keeper, &run, cx).await
 }
 
-/// Has the run that is on come to its end, if there is one, so that the container can be removed. Who
-/// begins another one meanwhile holds nobody up.
+/// Cancels the active run and waits for its end, so that the container can be removed. A run that is started after that
+/// is not waited for.
 pub(super) async fn end_current_run(engine: &Engine, cx: &CommandContext) -> Result<()> {
     let Engine::Docker(docker) = engine else {
         return Ok(());
@@ -272,7 +273,7 @@ pub(super) async fn end_current_run(engine: &Engine, cx: &CommandContext) -> Res
     Ok(())
 }
 
-/// What a verb that changes the container says while a run is on.
+/// Refuses a verb that changes the container while a run is active.
 pub(super) async fn check_idle(engine: &Engine, cx: &CommandContext) -> Result<()> {
     match engine {
         Engine::Docker(docker) => check_no_run(docker, &cx.instance).await,
@@ -284,7 +285,7 @@ async fn check_no_run(docker: &Docker, instance: &Instance) -> Result<()> {
     let keeper = KeeperContainer { docker, instance };
     let status = match keeper.fetch_status().await {
         Ok(status) => status.unwrap_or_default(),
-        // One that is broken is replaced by `up` and removed by `down`, which must not need it.
+        // A broken keeper is replaced by `up` and removed by `down`, which must work without it.
         Err(error) => match error.downcast_ref() {
             Some(Error::Foreign { .. } | Error::EngineLost { .. }) => return Err(error),
             _ => return Ok(()),

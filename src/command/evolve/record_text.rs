@@ -1,11 +1,11 @@
-//! A run's whole record, as people read it.
+//! The complete record of an evolve run as text for people.
 
 use crate::command::{format_age, format_duration};
 use crate::protocol::cryo::CryoVerdict;
 use crate::protocol::evolve::inside::{KeptBy, NonVariableState, SessionReceipt};
 use crate::protocol::evolve::{EvolveCaller, EvolveRecord, EvolveStage, Task};
 
-/// Lines of it.
+/// The record as lines.
 pub(super) fn record_lines(record: &EvolveRecord) -> Vec<String> {
     let mut lines = Vec::new();
     let mut row = |what: &str, value: String| lines.push(format!("{what:<10}{value}"));
@@ -40,7 +40,7 @@ pub(super) fn record_lines(record: &EvolveRecord) -> Vec<String> {
     lines
 }
 
-/// What a run is for, in a word or two.
+/// The purpose of a run in a word or two.
 pub(super) fn task_word(record: &EvolveRecord) -> &'static str {
     match (record.task, record.dry_run) {
         (Task::Evolve, true) => "dry run",
@@ -63,7 +63,7 @@ fn status_words(record: &EvolveRecord) -> &'static str {
     match (record.status, record.gate) {
         (EvolveStage::Succeeded, _) if record.dry_run => "succeeded: it would be tried in place",
         (EvolveStage::RolledBack, _) => "rolled_back: the old container goes on",
-        // The keeper has given it up.
+        // The keeper has given up on the run.
         (EvolveStage::Failed, Some(EvolveStage::Swapping | EvolveStage::Verifying)) => {
             "failed: what runs now is not known"
         }
@@ -72,7 +72,7 @@ fn status_words(record: &EvolveRecord) -> &'static str {
     }
 }
 
-/// When each stage began, from the beginning of the run on, and how long it took.
+/// The start of each stage relative to the start of the run, and its duration.
 fn stage_lines(record: &EvolveRecord) -> Vec<String> {
     let each = record.stages.iter().map(|stage| {
         let after = format_duration((stage.began - record.began).max(0.0));
@@ -86,7 +86,7 @@ fn stage_lines(record: &EvolveRecord) -> Vec<String> {
     with_title("stages", each.collect())
 }
 
-/// What was not passed, with what tells more about it.
+/// The failed gate with its details.
 fn gate_lines(record: &EvolveRecord) -> Vec<String> {
     let Some(gate) = record.gate else {
         return Vec::new();
@@ -103,7 +103,7 @@ fn gate_lines(record: &EvolveRecord) -> Vec<String> {
     }
 }
 
-/// What of the mind has come over; only where another container has taken over.
+/// The variables that each session kept; empty unless another container took over.
 fn receipt_lines(record: &EvolveRecord) -> Vec<String> {
     if record.status != EvolveStage::Succeeded || record.dry_run {
         return Vec::new();
@@ -143,7 +143,7 @@ fn session_lines(kept: &SessionReceipt) -> Vec<String> {
     lines
 }
 
-/// One thing that is no variable.
+/// A line for a part of the state that is not a variable.
 pub(super) fn non_variable_line(one: &NonVariableState) -> String {
     let lost = if one.kept { "" } else { "lost: " };
     format!("  {lost}{}: {}", one.what, one.detail)

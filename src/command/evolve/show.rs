@@ -1,4 +1,4 @@
-//! What is known of runs.
+//! `osctl evolve status`, `history`, `show`, `logs` and `diff`.
 
 use super::CommandContext;
 use super::record_text::{record_lines, task_word};
@@ -10,7 +10,7 @@ use crate::protocol::evolve::{
 };
 use serde_json::json;
 
-/// What `--json` holds of a log, which is one text there.
+/// Maximum length of a log in the `--json` document, which holds it as one string.
 const MAX_JSON_LOG_BYTES: usize = 32 << 20;
 
 pub(super) async fn show_status(

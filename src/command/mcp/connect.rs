@@ -1,4 +1,4 @@
-//! `osctl mcp connect` and `disconnect`: osctl's entry in the configuration of an MCP client.
+//! `osctl mcp connect` and `disconnect`: add and remove osctl's entry in the configuration of an MCP client.
 
 use super::filter::McpFilterArgs;
 use crate::command::{CommandContext, launch_command};
@@ -19,7 +19,7 @@ pub(crate) struct McpConnectArgs {
     narrow: McpFilterArgs,
     #[command(flatten)]
     how: ConnectOptions,
-    /// Connect it also while the instance does not answer
+    /// Connect the client even if the instance does not answer
     #[arg(long)]
     no_verify: bool,
 }
@@ -153,7 +153,7 @@ fn show_change(change: &ClientFileChange, client: ConnectClient, cx: &CommandCon
     }
 }
 
-/// Whether it was made.
+/// Applies the change; `false` for a dry run or if the user declined.
 fn apply_change(
     change: &ClientFileChange,
     client: ConnectClient,
@@ -196,7 +196,7 @@ fn change_document(
     all
 }
 
-/// What the client calls the server.
+/// The name of the server in the client's configuration.
 fn server_name(cx: &CommandContext) -> String {
     match cx.instance.name.as_str() {
         DEFAULT => "osctl".into(),
@@ -204,7 +204,7 @@ fn server_name(cx: &CommandContext) -> String {
     }
 }
 
-/// What the client starts.
+/// The command that the client starts.
 fn bridge_call(narrow: McpFilterArgs, cx: &CommandContext) -> Result<LaunchCommand> {
     let mut words = Vec::new();
     if cx.instance.name != DEFAULT {

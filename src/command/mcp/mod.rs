@@ -1,4 +1,4 @@
-//! `osctl mcp`: the MCP servers inside, for people, and for the clients that they use.
+//! `osctl mcp`: the MCP servers inside, for people and for their MCP clients.
 
 mod connect;
 mod filter;
@@ -18,9 +18,9 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 use std::time::Duration;
 
-/// A person waits for a server that starts.
+/// Time limit for a list, which may have to wait for servers that start.
 const TOOLS_LIST_TIMEOUT: Duration = Duration::from_secs(60);
-/// Characters of a description in a table.
+/// Maximum length of a description in a table.
 const MAX_DESCRIPTION_CHARS: usize = 72;
 
 #[derive(Debug, Args)]
@@ -33,29 +33,29 @@ pub(crate) struct McpArgs {
 enum McpVerb {
     /// List the servers
     List,
-    /// List the tools of a server, or of all
+    /// List the tools of one or all servers
     Tools {
         #[arg(add = ArgValueCandidates::new(server_names))]
         server: Option<String>,
     },
-    /// Call a tool and print what it answers
+    /// Call a tool and print its result
     Call {
         #[arg(add = ArgValueCandidates::new(server_names))]
         server: String,
         tool: String,
-        /// NAME=VALUE, where a value that is JSON is taken as such; or all as one JSON object
+        /// NAME=VALUE, where VALUE may be JSON; or all arguments as one JSON object
         arguments: Vec<String>,
     },
-    /// Bridge a client that starts a command to the servers: messages come on stdin and go to stdout
+    /// Bridge an MCP client to the servers through stdin and stdout
     Stdio(McpStdioArgs),
     /// Let an MCP client on this machine use the servers
     Connect(connect::McpConnectArgs),
-    /// Take that back
+    /// Remove osctl from the configuration of an MCP client
     Disconnect(connect::McpDisconnectArgs),
 }
 
 impl McpArgs {
-    /// Whether it is the bridge, which takes leave of the hub before it ends.
+    /// Whether the verb is the bridge, which ends its session with the hub before it exits.
     pub(crate) fn is_bridge(&self) -> bool {
         matches!(self.verb, Some(McpVerb::Stdio(_)))
     }
@@ -166,7 +166,7 @@ async fn list_tools(server: Option<&str>, cx: &CommandContext) -> Result<VerbOut
     Ok(VerbOutcome::Done)
 }
 
-/// What a server answers.
+/// Parses the reply of a server.
 fn parse_answer<T: DeserializeOwned>(answer: &RawValue) -> Result<T> {
     serde_json::from_str(answer.get()).map_err(|error| {
         Error::Refused {
@@ -179,7 +179,7 @@ fn parse_answer<T: DeserializeOwned>(answer: &RawValue) -> Result<T> {
     })
 }
 
-/// The first sentence, or what there is room for.
+/// The first sentence, truncated to the width of the table.
 fn first_sentence(description: &str) -> String {
     let line = description.trim().lines().next().unwrap_or_default();
     let sentence = line.split_once(". ").map_or(line, |(first, _)| first);

@@ -1,12 +1,12 @@
-//! The lines of a cell while they are typed.
+//! The lines of an input cell while the user types them.
 
-/// A block's indentation, as the kernel's own.
+/// The indentation of a block, as in the kernel.
 pub(super) const INDENT_STEP: &str = "    ";
 
 #[derive(Debug, Default)]
 pub(super) struct InputCell {
     pub(super) code: String,
-    /// What the next line begins with.
+    /// The indentation of the next line.
     pub(super) indent: String,
     lines: usize,
 }
@@ -16,14 +16,14 @@ impl InputCell {
         if self.lines > 0 {
             self.code.push('\n');
         }
-        // Indentation alone was typed by nobody: it is an empty line, which ends a block.
+        // A line with only the automatic indentation is an empty line, which ends a block.
         if !line.trim().is_empty() {
             self.code.push_str(line);
         }
         self.lines += 1;
     }
 
-    /// Whether it has no line yet.
+    /// Whether the cell has no line yet.
     pub(super) fn is_begin(&self) -> bool {
         self.lines == 0
     }
@@ -32,7 +32,7 @@ impl InputCell {
         self.code.trim().is_empty()
     }
 
-    /// What is typed before the line that is asked for.
+    /// The code before the current line.
     pub(super) fn code_before(&self) -> String {
         if self.is_begin() {
             String::new()
@@ -41,8 +41,8 @@ impl InputCell {
         }
     }
 
-    /// A guess for when the kernel can't be asked: one line that opens nothing is whole, and so is
-    /// a block that an empty line ends. Else sets the indentation.
+    /// Guesses whether the cell is complete when the kernel can't be asked: a single line that opens no block is
+    /// complete, and so is a block that ends with an empty line. Otherwise sets the indentation of the next line.
     pub(super) fn looks_whole(&mut self) -> bool {
         let last = self.code.rsplit('\n').next().unwrap_or_default();
         let ends_with = |ends: &[char]| last.trim_end().ends_with(ends);

@@ -4,13 +4,13 @@
 //!   ┌──────────▶ In [3]: ──── Ctrl-D, exit ───▶ the end
 //!   │               │ Enter
 //!   │               ▼        no
-//!   │ Ctrl-C   is it whole? ────▶    ...:  the next line of the cell
+//!   │ Ctrl-C   is it complete? ─▶    ...:  the next line of the cell
 //!   │               │ yes
 //!   └────────── a run, followed as `osctl exec` follows one
 //! ```
 //!
-//! The kernel says what is whole and what could stand at the cursor. It answers nothing while it
-//! runs code of others; a cell is then judged by its looks, and waits for its turn.
+//! The kernel decides whether a cell is complete and provides completions. While it runs code of other clients it does
+//! not answer; the console then guesses whether a cell is complete, and the cell is queued.
 
 mod cell;
 mod prompt;
@@ -30,15 +30,15 @@ use prompt::{PromptInput, ReplPrompt};
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// How long the kernel may think about whether a cell is whole.
+/// Time limit for the kernel to check whether a cell is complete.
 const COMPLETENESS_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// What a person types to leave; the code would end nothing but the kernel.
+/// Words that leave the console; executed as code they would end only the kernel.
 const EXIT_WORDS: &[&str] = &["exit", "quit", "exit()", "quit()"];
 
 #[derive(Debug, Args)]
 pub(crate) struct ReplArgs {
-    /// The kernel to use, made when there is none of that name
+    /// The kernel to use; created if missing
     #[arg(long, value_name = "NAME", default_value = DEFAULT_SESSION, hide_default_value = true, add = ArgValueCandidates::new(session_names))]
     session: String,
     /// Save figures into this folder
@@ -68,7 +68,7 @@ pub(crate) async fn run(args: ReplArgs, cx: &CommandContext) -> Result<VerbOutco
         seen: None,
         number: 1,
     };
-    // Once somebody listens, Ctrl-C ends no process, also between a prompt and a run.
+    // With this listener, Ctrl-C does not end the process, also between a prompt and a run.
     let _presses = follow::listen_for_ctrl_c()?;
     repl.print_greeting().await?;
     let prompt = ReplPrompt::open(cx, &repl.client, &repl.session)?;
@@ -77,7 +77,7 @@ pub(crate) async fn run(args: ReplArgs, cx: &CommandContext) -> Result<VerbOutco
             continue;
         }
         prompt.add_history(&code);
-        // What went wrong with one run is no reason to leave.
+        // The console continues after the error of one run.
         if let Err(error) = repl.execute_cell(code).await {
             cx.ui.print_failure(&error, &cx.instance.name);
         }
@@ -94,9 +94,10 @@ struct Repl<'a> {
     client: CompanionClient,
     session: String,
     out: Option<PathBuf>,
-    /// The generation that the person last saw, so that a loss is told whoever noticed it first.
+    /// The kernel generation that the user last saw. With it, the console reports a loss even if another client noticed
+    /// the loss first.
     seen: Option<u64>,
-    /// Of the next cell.
+    /// The number of the next cell.
     number: u64,
 }
 
@@ -122,7 +123,7 @@ impl Repl<'_> {
         Ok(all.into_iter().find(|session| session.name == self.session))
     }
 
-    /// The next cell, empty when it was given up; nothing at the end.
+    /// The next cell, empty if the user cancelled it; `None` at the end.
     async fn read_cell(&self, prompt: &ReplPrompt) -> Result<Option<String>> {
         let mut cell = InputCell::default();
         loop {
@@ -140,7 +141,7 @@ impl Repl<'_> {
         }
     }
 
-    /// Whether the cell can run; if not, it knows afterwards how its next line begins.
+    /// Whether the cell can run; if not, sets the indentation of its next line.
     async fn is_whole(&self, cell: &mut InputCell) -> bool {
         let question = CompletenessQuery {
             code: cell.code.clone(),
@@ -153,7 +154,7 @@ impl Repl<'_> {
                 cell.indent = answer.indent.unwrap_or_default();
                 false
             }
-            // What is invalid is told best by the kernel, and what is wrong with it by the run.
+            // For invalid code and for errors of the check, the run reports the reason.
             Ok(Ok(_)) => true,
             Ok(Err(error)) if !is_busy(&error) => true,
             Ok(Err(_)) | Err(_) => {
@@ -178,7 +179,7 @@ impl Repl<'_> {
         };
         let mut view = RunView::new(self.cx, self.out.clone())?;
         let begin = async {
-            // One that nobody used for long was released.
+            // A session that was unused for a long time was released.
             ensure_session(&self.client, &self.session).await?;
             self.client.execute(&request).await
         };

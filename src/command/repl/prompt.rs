@@ -1,7 +1,6 @@
-//! Lines typed at the terminal, with history and completion.
+//! The prompt: reads lines from the terminal, with history and completion.
 //!
-//! Reading one blocks, so a thread of the runtime does it, while the runtime goes on and carries
-//! what completion asks of the kernel.
+//! Reading blocks, so it runs on a blocking thread. The runtime remains free for the completion requests to the kernel.
 
 use super::CommandContext;
 use super::cell::{INDENT_STEP, InputCell};
@@ -23,19 +22,19 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::runtime::Handle;
 
-/// Who waits longer types the name instead.
+/// A longer wait would be slower than typing the name.
 const REPL_COMPLETION_TIMEOUT: Duration = Duration::from_millis(300);
 
-/// Cells that are remembered.
+/// Cells in the history.
 const MAX_HISTORY_CELLS: usize = 10_000;
 
-/// What a person did at the prompt.
+/// The user's input at the prompt.
 #[derive(Debug)]
 pub(super) enum PromptInput {
     Line(String),
     /// Ctrl-C.
     GivenUp,
-    /// Ctrl-D, or the terminal is gone.
+    /// Ctrl-D, or the terminal was closed.
     End,
 }
 
@@ -110,7 +109,7 @@ impl ReplPrompt {
         }
     }
 
-    /// Puts a cell into the history, which is kept when the console ends in whatever way.
+    /// Adds a cell to the history file immediately, so that it is kept however the console ends.
     pub(super) fn add_history(&self, code: &str) {
         let mut editor = self.editor.lock().unwrap_or_else(PoisonError::into_inner);
         let kept = editor
@@ -124,12 +123,12 @@ impl ReplPrompt {
     }
 }
 
-/// Completes names by asking the kernel, which knows what there is.
+/// Completes names by asking the kernel.
 struct NameCompleter {
     client: CompanionClient,
     runtime: Handle,
     session: String,
-    /// The lines above the one that is typed.
+    /// The lines above the current one.
     before: String,
 }
 
@@ -148,7 +147,7 @@ impl Completer for NameCompleter {
             .next()
             .is_none_or(|l| l.trim().is_empty())
         {
-            // There is no name to complete, so Tab is what it is elsewhere.
+            // Without a name to complete, Tab indents.
             return Ok((at, vec![completion_pair(INDENT_STEP.into())]));
         }
         let cursor = self.before.chars().count() + typed.chars().count();
@@ -161,7 +160,7 @@ impl Completer for NameCompleter {
         let asked = self.runtime.block_on(async {
             tokio::time::timeout(REPL_COMPLETION_TIMEOUT, self.client.complete(&question)).await
         });
-        // Whatever is wrong is told by the next run; a console that talks into a line is worse.
+        // Errors are ignored, because a message would disturb the input line; the next run reports them.
         let found = asked.ok().and_then(Result::ok).unwrap_or_default();
         let found = name_candidates(&self.before, line, found);
         Ok(found
@@ -184,7 +183,7 @@ fn completion_pair(text: String) -> Pair {
     }
 }
 
-/// Where in the line the names begin, in bytes; nothing when that is above it.
+/// The start of the names in the line, in bytes; `None` when they start in an earlier line.
 fn name_candidates(before: &str, line: &str, found: Completions) -> Option<(usize, Vec<Pair>)> {
     let above = before.chars().count();
     let begin = usize::try_from(found.cursor_start)

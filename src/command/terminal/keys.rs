@@ -1,4 +1,4 @@
-//! The keys that leave a terminal, found in what is typed.
+//! Detection of the detach keys in typed input.
 
 use crate::error::{Error, Result};
 
@@ -6,13 +6,13 @@ use crate::error::{Error, Result};
 #[derive(Debug)]
 pub(super) struct DetachKeys {
     sequence: Vec<u8>,
-    /// So many of them were typed, and are held back.
+    /// How many keys of the sequence were typed and are held back.
     held: usize,
 }
 
 impl DetachKeys {
     /// # Errors
-    /// When it is no sequence of keys.
+    /// When the text is not a valid key sequence.
     pub(super) fn parse(text: &str) -> Result<Self> {
         let sequence: Option<Vec<u8>> = text.split(',').map(parse_key).collect();
         let sequence = sequence.ok_or_else(|| {
@@ -24,13 +24,13 @@ impl DetachKeys {
         Ok(Self { sequence, held: 0 })
     }
 
-    /// What is to be typed inside; and whether the sequence was complete, after which nothing of
-    /// `typed` counts.
+    /// Returns the bytes to send, and whether the sequence is complete; after a complete sequence the rest of `typed`
+    /// is ignored.
     pub(super) fn filter_typed(&mut self, typed: &[u8]) -> (Vec<u8>, bool) {
         let mut passed = Vec::with_capacity(typed.len());
         for byte in typed {
-            // What was held back and turns out to be something else is typed, but for its end
-            // that may begin the sequence again.
+            // Bytes that were held back and turn out not to be the sequence are sent, except for a suffix that may
+            // start the sequence again.
             while self.held > 0 && self.sequence[self.held] != *byte {
                 let held = self.held;
                 self.held = (0..held)

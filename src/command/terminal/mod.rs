@@ -1,5 +1,5 @@
-//! A terminal inside, on the person's own: what is typed goes in, what is shown comes out, until
-//! the shell ends, the person leaves, or the terminal is gone for good.
+//! The connection of the user's terminal to a terminal inside. It sends keys and shows output until the shell ends, the
+//! user detaches, or the terminal is lost permanently.
 
 mod keys;
 mod signals;
@@ -15,25 +15,25 @@ use std::future::pending;
 use std::time::Duration;
 use tokio::time::{Instant, sleep, sleep_until};
 
-/// Bytes that may wait to be shown; then nothing more is taken.
+/// Maximum number of bytes that wait to be shown; reading stops at this limit.
 const MAX_UNSHOWN_BYTES: u64 = 128 << 10;
 
-/// Nothing waits in silence for longer.
+/// Delay before a note about a lost connection is shown.
 const TERMINAL_NOTE_DELAY: Duration = Duration::from_millis(500);
 
-/// How long a note is read.
+/// How long a note stays visible.
 const NOTE_REMOVAL_DELAY: Duration = Duration::from_secs(4);
 
-/// How it was left.
+/// How the connection ended.
 #[derive(Debug)]
 enum TerminalEnd {
     Exit(u8, TerminalEndReason),
     Detached,
-    /// Somebody ended this process, or closed its window.
+    /// A signal ended this process, or its window was closed.
     Told,
 }
 
-/// Which terminal, and how it is left.
+/// Which terminal to open, and how to detach from it.
 #[derive(Debug)]
 pub(super) struct TerminalPlan {
     pub(super) attach: AttachQuery,
@@ -48,7 +48,7 @@ pub(super) async fn run(plan: TerminalPlan, cx: &CommandContext) -> Result<VerbO
     let keys = DetachKeys::parse(&detach_keys)?;
     let mut signals = TerminalSignals::listen()?;
     (attach.cols, attach.rows) = screen::terminal_size();
-    // What keeps it from beginning is told on a terminal that is as it was.
+    // Errors before the connection exists are printed on a terminal in normal mode.
     let terminal = open_terminal(attach, &mut signals, cx).await?;
     let (keyboard, screen) = screen::open_screen(cx.ui)?;
     let mut live = AttachedTerminal {
@@ -123,7 +123,7 @@ struct AttachedTerminal {
     terminal: TerminalClient,
     screen: TerminalScreen,
     keys: DetachKeys,
-    /// What is due to be said, or to be removed.
+    /// The next change of the note: its time, and the text to show, or `None` to remove the note.
     note: Option<(Instant, Option<String>)>,
     is_lost: bool,
     is_first: bool,
@@ -196,7 +196,7 @@ impl AttachedTerminal {
                 self.is_lost = true;
                 let leave = self.detach_keys.replace(',', " ");
                 let text = format!(" connection lost, trying again; {leave} leaves ");
-                // A moment is not worth a word.
+                // Short interruptions are not reported.
                 self.note = Some((Instant::now() + TERMINAL_NOTE_DELAY, Some(text)));
             }
             TerminalEvent::Output(bytes) => self.screen.show_output(bytes),
@@ -229,7 +229,7 @@ impl AttachedTerminal {
             let leave = self.detach_keys.replace(',', " ");
             self.show_note(&format!(" you see only; {leave} leaves "));
         } else if writer {
-            // The window may have changed meanwhile.
+            // The window size may have changed during the interruption.
             self.send_size();
         }
     }
@@ -239,7 +239,7 @@ impl AttachedTerminal {
         self.terminal.resize(cols, rows);
     }
 
-    /// Says something for a moment; while there is no connection, until there is one.
+    /// Shows a note for a short time, or, without a connection, until the connection is restored.
     fn show_note(&mut self, text: &str) {
         self.screen.show_note(text);
         if !self.is_lost {

@@ -1,12 +1,12 @@
-//! What the system tells a process that has a terminal.
+//! Signals for a process that controls a terminal.
 
 use crate::error::Result;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum TerminalSignal {
-    /// The window has another size.
+    /// The window size changed.
     Resized,
-    /// The process was stopped, and goes on.
+    /// The process was stopped and has resumed.
     Continued,
     /// The process is to end.
     End,
@@ -24,7 +24,7 @@ pub(super) struct TerminalSignals {
 impl TerminalSignals {
     pub(super) fn listen() -> Result<Self> {
         use tokio::signal::unix::{SignalKind, signal};
-        // Its number is another one elsewhere.
+        // The number of SIGCONT differs between systems.
         let goes_on = if cfg!(target_os = "linux") { 18 } else { 19 };
         Ok(Self {
             window: signal(SignalKind::window_change())?,
@@ -38,7 +38,7 @@ impl TerminalSignals {
         })
     }
 
-    /// The next of them. Loses nothing when dropped.
+    /// The next signal. Cancel safe.
     pub(super) async fn next(&mut self) -> TerminalSignal {
         let [terminate, hangup, interrupt, quit] = &mut self.ends;
         tokio::select! {

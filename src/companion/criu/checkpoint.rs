@@ -1,4 +1,4 @@
-//! Freezing: from an idle kernel to a checkpoint with a number.
+//! Checkpointing of an idle kernel with criu: from the running process to a numbered checkpoint.
 
 use super::manifest::{
     CRIU_MANIFEST_VERSION, CriuKernelInfo, CriuManifest, CriuMappedFile, CriuVersions,
@@ -23,7 +23,7 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use std::{fs, io};
 use tokio::task::spawn_blocking;
 
-/// Bytes of a command line that are told.
+/// Characters of a command line that a message shows.
 const MAX_SHOWN_COMMAND_CHARS: usize = 80;
 
 impl Criu {
@@ -40,7 +40,7 @@ impl Criu {
         let name = resolve_checkpoint_name(name, &session)?;
         let version = self.ensure_possible().await?;
         let kernel = self.sessions.find_kernel(&session)?;
-        // Before the kernel lets go, as it has to answer.
+        // Read the count before the kernel detaches, while it can still answer.
         let executed = kernel.view().counts.execution_count;
         let gauge = self.start_progress(&session);
         let storing = self.objects.store_objects(&session, &name);
@@ -79,7 +79,7 @@ impl Criu {
         let manifest = self.build_manifest(&apart, session, name.clone(), version, objects, &taken);
         let path = taken.draft.final_path().to_owned();
         let finished = match leave_running {
-            // Nothing is lost when the disk fails now, so it need not wait for that.
+            // A disk failure now loses nothing, so the kernel resumes before the draft is on disk.
             true => {
                 taken.stopped.resume();
                 let back = apart.reattach().await;
@@ -93,7 +93,7 @@ impl Criu {
             }
             false => match self.finish_with_marker(taken.draft, manifest).await {
                 Ok((finished, frozen)) => {
-                    // Ended before they go on.
+                    // Without `forget`, the drop would resume the processes that have just ended.
                     apart.finish_checkpoint(frozen).await;
                     std::mem::forget(taken.stopped);
                     finished
@@ -124,7 +124,8 @@ impl Criu {
         })
     }
 
-    /// Finishes it, with the mark by which every later life knows that the session lies there.
+    /// Finishes the draft and writes the marker by which later companion generations know that this checkpoint holds
+    /// the session.
     async fn finish_with_marker(
         &self,
         draft: CriuDraft,
@@ -146,8 +147,8 @@ impl Criu {
         Ok(flatten_join(laid.await)?)
     }
 
-    /// Writes the process to a draft. Until that is finished it stays stopped, so that the files that
-    /// it has open stay as the checkpoint knows them.
+    /// Dumps the process to a draft. The process stays stopped until the draft is finished, so that its open files stay
+    /// as the checkpoint records them.
     async fn dump_process(
         &self,
         apart: &DetachedKernel,
@@ -186,7 +187,7 @@ impl Criu {
                 opened,
                 ids,
             }),
-            // Dropped, they go on.
+            // The stopped processes resume when they are dropped.
             Err(error) => Err(error.into()),
         }
     }
@@ -227,14 +228,14 @@ impl Criu {
             mapped: taken.mapped.clone(),
             opened: taken.opened.clone(),
             images: taken.images.clone(),
-            // What can be written can be turned into a value.
+            // A value that serializes can be turned into a JSON value.
             shell: shell.and_then(|packed| serde_json::to_value(packed).ok()),
             objects,
             session,
         }
     }
 
-    /// What belongs to the session and is not below the kernel.
+    /// Lists what belongs to the session but runs outside the kernel's process tree, so the checkpoint omits it.
     async fn describe_left_out(
         &self,
         session: &str,
@@ -265,7 +266,7 @@ impl Criu {
     }
 }
 
-/// A process that lies in a draft, and is stopped.
+/// A process that was dumped to a draft and is still stopped.
 #[derive(Debug)]
 struct CriuDump {
     draft: CriuDraft,
@@ -276,11 +277,11 @@ struct CriuDump {
     ids: BTreeSet<i32>,
 }
 
-/// A process and its descendants, which go on when this is dropped.
+/// A stopped process and its descendants; dropping this value resumes them.
 #[derive(Debug)]
 struct StoppedProcesses {
     root: i32,
-    /// Those that somebody else had stopped.
+    /// Processes that another process had stopped before; they stay stopped.
     sleepers: BTreeSet<i32>,
 }
 
@@ -293,13 +294,13 @@ impl StoppedProcesses {
 impl Drop for StoppedProcesses {
     fn drop(&mut self) {
         for pid in list_tree_pids(self.root).difference(&self.sleepers) {
-            // Gone already is as good.
+            // A process that has already ended needs no signal.
             let _ = kill(Pid::from_raw(*pid), Signal::SIGCONT);
         }
     }
 }
 
-/// Has a kernel go on that was not frozen.
+/// Reattaches a kernel that was not checkpointed.
 async fn reattach_after(apart: DetachedKernel, refusal: CriuRefusal) -> CriuRefusal {
     match apart.reattach().await {
         Ok(_) => refusal,
@@ -319,17 +320,17 @@ fn flatten_join<T>(done: Result<io::Result<T>, tokio::task::JoinError>) -> io::R
     done.unwrap_or_else(|error| Err(io::Error::other(error)))
 }
 
-/// A process with all below it.
+/// The ids of a process and of all its descendants.
 fn list_tree_pids(root: i32) -> BTreeSet<i32> {
     let below = descendants::list_descendants(Pid::from_raw(root)).into_iter();
     below.map(|d| d.pid.as_raw()).chain([root]).collect()
 }
 
-/// Those that are stopped already.
+/// The ids of the processes of the tree that are already stopped.
 fn list_stopped_pids(root: i32) -> BTreeSet<i32> {
     let is_stopped = |pid: &i32| {
         let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-        // The name, in parentheses, may hold anything.
+        // The process name, in parentheses, may contain any character.
         let state = stat.rsplit_once(')').map(|(_, rest)| rest.trim_start());
         state.is_some_and(|state| state.starts_with('T'))
     };
@@ -339,7 +340,7 @@ fn list_stopped_pids(root: i32) -> BTreeSet<i32> {
         .collect()
 }
 
-/// The ids of a process's threads, its own among them.
+/// The ids of all threads of a process, the main thread included.
 pub(super) fn list_thread_ids(pid: i32) -> Vec<i32> {
     let tasks = fs::read_dir(format!("/proc/{pid}/task"));
     let ids = tasks.into_iter().flatten().flatten();

@@ -1,4 +1,4 @@
-//! criu itself: the commands, and what comes of them.
+//! The criu command line: how criu is run, and how its results are read.
 
 use super::error_text::{CriuFailure, CriuFailureKind, parse_log_failure};
 use crate::companion::kernel::RestoredKernel;
@@ -19,21 +19,21 @@ use tokio::net::unix::pipe::Receiver;
 use tokio::process::Command;
 use tokio::time::timeout;
 
-/// By its full path: what users install comes first in PATH.
+/// An absolute path, because folders that users install to come first in PATH.
 const CRIU_PROGRAM: &str = "/usr/sbin/criu";
 
-/// What takes longer has failed: a dump waits for nobody, but for the disk.
+/// A criu run that takes longer has failed: a dump waits for the disk only.
 const CRIU_TIMEOUT: Duration = Duration::from_secs(300);
 
-/// Deleted files up to this are kept in a checkpoint.
+/// A checkpoint contains deleted files up to this size.
 const MAX_GHOST_FILE_SIZE: &str = "1G";
 
-/// With less room than this a write has failed for want of it.
+/// A write that failed with less free space than this failed for lack of space.
 const MIN_CRIU_FREE_BYTES: u64 = 1 << 20;
 
-/// The same for both ways. `--unprivileged`: with the few capabilities that the container has;
-/// `--shell-job`: the leader of its session is elsewhere; `--ext-unix-sk`: so may peers of datagram
-/// sockets be.
+/// Arguments of both dump and restore. `--unprivileged`: criu runs with the few capabilities of the container.
+/// `--shell-job`: the session leader is outside the process tree. `--ext-unix-sk`: peers of datagram sockets may be
+/// outside it, too.
 const CRIU_COMMON_ARGS: [&str; 4] = [
     "--unprivileged",
     "--shell-job",
@@ -41,14 +41,14 @@ const CRIU_COMMON_ARGS: [&str; 4] = [
     "--ext-unix-sk",
 ];
 
-/// What criu needs beside the images.
+/// The criu program and the folder that it needs beside the images.
 #[derive(Debug, Clone)]
 pub(super) struct CriuTool {
-    /// A folder for its log.
+    /// Folder of criu's log.
     pub(super) work: PathBuf,
 }
 
-/// A process that came out of a checkpoint, and its guard.
+/// A restored process and its supervisor.
 #[derive(Debug)]
 pub(super) struct CriuRestoredProcess {
     stream: UnixStream,
@@ -57,10 +57,10 @@ pub(super) struct CriuRestoredProcess {
 }
 
 impl CriuTool {
-    /// The program's version.
+    /// Returns the version of criu.
     ///
     /// # Errors
-    /// Why there is none, in words.
+    /// Says why the program can't be run.
     pub(super) async fn read_version() -> Result<String, String> {
         let said = Command::new(CRIU_PROGRAM).arg("--version").output().await;
         let said = said.map_err(|error| match error.kind() {
@@ -73,10 +73,10 @@ impl CriuTool {
         Ok(line.trim().to_owned())
     }
 
-    /// Writes a process with its descendants to `images`; they are stopped then.
+    /// Dumps a process with its descendants to `images` and leaves them stopped.
     ///
     /// # Errors
-    /// They go on then.
+    /// When the dump fails; the processes resume.
     pub(super) async fn dump(&self, pid: i32, images: &Path) -> Result<(), CriuFailure> {
         let log = self.prepare_log_path("dump")?;
         let mut command = Command::new(CRIU_PROGRAM);
@@ -96,7 +96,7 @@ impl CriuTool {
         let ended = timeout(CRIU_TIMEOUT, command.status()).await;
         let is_done = matches!(&ended, Ok(Ok(status)) if status.success());
         let told = fs::read_to_string(&log).unwrap_or_default();
-        // Gone already is as good.
+        // The log may not exist.
         let _ = fs::remove_file(&log);
         match ended {
             _ if is_done => Ok(()),
@@ -115,10 +115,10 @@ impl CriuTool {
         }
     }
 
-    /// Brings back what lies in `images`, under a guard of its own.
+    /// Restores the process in `images` under a supervisor of its own.
     ///
     /// # Errors
-    /// Nothing of it is there then.
+    /// When the restore fails; no process of it is left.
     pub(super) async fn restore(&self, images: &Path) -> Result<CriuRestoredProcess, CriuFailure> {
         let log = self.prepare_log_path("restore")?;
         let restored = self.spawn_restore(images, &log).await;
@@ -140,7 +140,7 @@ impl CriuTool {
         ours.set_nonblocking(true)?;
         let (stderr, write_stderr) = nix::unistd::pipe2(OFlag::O_CLOEXEC)?;
         let pidfile = self.work.join("restored.pid");
-        // criu writes no file that is there.
+        // criu does not overwrite an existing pid file.
         let _ = fs::remove_file(&pidfile);
         let mut command = Command::new("/proc/self/exe");
         command
@@ -161,7 +161,7 @@ impl CriuTool {
             .stdout(Stdio::null())
             .stderr(write_stderr);
         let mut guard = command.spawn()?;
-        // It holds the other ends.
+        // The command holds the other ends of the sockets.
         drop(command);
         let root = guard.id();
         let gone = tokio::spawn(async move { guard.wait().await });
@@ -170,7 +170,8 @@ impl CriuTool {
         let _ = fs::remove_file(&pidfile);
         let _ = fs::remove_file(self.work.join("stats-restore"));
         let (Some(root), Ok(Ok(KERNEL_RESTORED_REPLY))) = (root, told) else {
-            // The guard ends everything with its connection, and whoever asked may try again then.
+            // The supervisor ends all its processes when the connection closes. After this wait the caller can try
+            // again.
             drop(stream);
             let _ = timeout(CRIU_TIMEOUT, gone).await;
             return Ok(None);
@@ -190,10 +191,10 @@ impl CriuTool {
 }
 
 impl CriuRestoredProcess {
-    /// Connects with a kernel.
+    /// Connects to the restored kernel.
     ///
     /// # Errors
-    /// When it does not listen where it did.
+    /// When the kernel does not listen on its former socket.
     pub(super) fn connect_kernel(self, socket: PathBuf) -> io::Result<RestoredKernel> {
         RestoredKernel::connect(self.stream, self.root, socket, self.stderr)
     }

@@ -1,8 +1,8 @@
-//! What criu's log means, in words; pure.
+//! Translation of criu's log into error messages; pure functions.
 
 use std::path::PathBuf;
 
-/// Why a process could not be frozen or thawed.
+/// Why a process could not be checkpointed or restored.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct CriuFailure {
     pub(crate) why: String,
@@ -10,14 +10,14 @@ pub(crate) struct CriuFailure {
     pub(crate) kind: CriuFailureKind,
 }
 
-/// What callers do about it.
+/// The kind of a failure, by which callers decide what to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum CriuFailureKind {
-    /// Something that the kernel holds, or that it held and that is not here.
+    /// A resource that the kernel holds and criu can't save, or that it held and that is missing here.
     Resource,
-    /// Ids of processes.
+    /// Process ids that are in use.
     Ids,
-    /// Room.
+    /// The disk is full.
     Full,
     Other,
 }
@@ -26,7 +26,7 @@ const NETWORK_SOCKET_HINT: &str = "close it first, or make it with `runtime.reso
 pub(super) const FILE_CHANGED_HINT: &str =
     "put it back as it was at the checkpoint, or restore an earlier generation";
 
-/// Reads the first thing that went wrong; what follows is its consequence.
+/// Returns the first error of the log; the errors after it are its consequences.
 pub(super) fn parse_log_failure(log: &str) -> CriuFailure {
     let errors: Vec<&str> = log.lines().filter_map(strip_error_prefix).collect();
     let found = errors.iter().find_map(|line| match_known_error(line));
@@ -40,7 +40,7 @@ pub(super) fn parse_log_failure(log: &str) -> CriuFailure {
     })
 }
 
-/// What a line says after `Error (FILE:LINE): `.
+/// Returns the text after `Error (FILE:LINE): `.
 fn strip_error_prefix(line: &str) -> Option<&str> {
     let (_, rest) = line.split_once("Error (")?;
     Some(rest.split_once("): ")?.1)
@@ -55,7 +55,7 @@ fn match_known_error(line: &str) -> Option<CriuFailure> {
         })
     };
     let has = |text: &str| line.contains(text);
-    // Linux refuses to tell these two options of a network socket since 6.16, and criu needs them.
+    // Since 6.16 Linux no longer reports two options of a network socket that criu needs.
     if has("Connected TCP socket") || has("inet:") || has("Can't get 1:16 opt") {
         return resource("it has a network socket".into(), NETWORK_SOCKET_HINT);
     }
@@ -139,7 +139,7 @@ fn text_between<'a>(line: &'a str, begin: &str, end: &str) -> Option<&'a str> {
     Some(line.split_once(begin)?.1.split_once(end)?.0)
 }
 
-/// criu names files without the first slash.
+/// criu writes file names without the leading slash.
 fn absolute_path(path: &str) -> String {
     PathBuf::from("/").join(path).display().to_string()
 }

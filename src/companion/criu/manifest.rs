@@ -1,4 +1,5 @@
-//! What is known of a checkpoint without looking into its images, and whether it fits here.
+//! The manifest of a checkpoint: everything known about it besides its images, and the checks whether it can be
+//! restored here.
 
 use super::error_text::CriuFailure;
 use super::open_files::CriuOpenFile;
@@ -14,10 +15,10 @@ use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::str;
 
-/// The version that is written; every one up to it is read.
+/// The version that this release writes; it reads every version up to this one.
 pub(super) const CRIU_MANIFEST_VERSION: u32 = 1;
 
-/// Larger files are compared by size alone.
+/// Larger files are compared by size only.
 const MAX_HASHED_FILE_BYTES: u64 = 256 << 20;
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -26,24 +27,24 @@ pub(super) struct CriuManifest {
     pub(super) name: String,
     pub(super) generation: u64,
     pub(super) session: String,
-    /// Seconds since 1970.
+    /// Unix time in seconds.
     pub(super) created: u64,
     pub(super) kernel: CriuKernelInfo,
     pub(super) versions: CriuVersions,
-    /// Seconds that the machine had been running.
+    /// Uptime of the machine in seconds.
     pub(super) running_for: u64,
-    /// The ids of all processes and threads, which must be free again.
+    /// The ids of all processes and threads; a restore needs each of them free.
     pub(super) ids: BTreeSet<i32>,
-    /// Where the kernel listens.
+    /// The socket on which the kernel listens.
     pub(super) socket: PathBuf,
     pub(super) mapped: Vec<CriuMappedFile>,
-    /// Checkpoints of earlier releases have none.
+    /// Empty in checkpoints of earlier releases.
     #[serde(default)]
     pub(super) opened: BTreeSet<CriuOpenFile>,
     pub(super) images: Vec<CriuImageFile>,
-    /// The shell's context, as its keeper wrote it.
+    /// The shell's context, in the format of the shell module.
     pub(super) shell: Option<serde_json::Value>,
-    /// What the keeper of objects said, which stored them beside.
+    /// The reference that the object store returned for the objects stored with the checkpoint.
     pub(super) objects: Option<serde_json::Value>,
 }
 
@@ -52,7 +53,7 @@ pub(super) struct CriuKernelInfo {
     pub(super) generation: u64,
     pub(super) execution_count: u64,
     pub(super) globals_count: u64,
-    /// Of its frames.
+    /// The version of the frame protocol.
     pub(super) protocol: u32,
     pub(super) python: String,
     pub(super) body: String,
@@ -65,28 +66,28 @@ pub(super) struct CriuVersions {
     pub(super) linux: String,
 }
 
-/// A file that a process has mapped: the same must be there when it is restored.
+/// A file that a process has mapped; the restore needs an identical one.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(super) struct CriuMappedFile {
     pub(super) path: PathBuf,
     pub(super) size: u64,
-    /// `None` where what is in it may change: it is shared, or too large.
+    /// `None` where the content may change (a shared mapping) or the file is too large to hash.
     pub(super) sha256: Option<String>,
 }
 
-/// A file of the checkpoint itself.
+/// An image file of the checkpoint.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct CriuImageFile {
     pub(super) file: String,
     pub(super) size: u64,
-    /// Of its content; checkpoints of earlier releases have none.
+    /// CRC-32 of the content; `None` in checkpoints of earlier releases.
     #[serde(default)]
     pub(super) crc32: Option<u32>,
 }
 
 impl CriuImageFile {
     /// # Errors
-    /// When it can't be read.
+    /// When the file can't be read.
     pub(super) fn checksum_file(path: &Path, gauge: &CriuProgress) -> io::Result<Self> {
         let name = path.file_name().unwrap_or_default();
         let mut file = File::open(path)?;
@@ -115,14 +116,15 @@ impl CriuManifest {
         self.images.iter().map(|image| image.size).sum()
     }
 
-    /// Why this companion could not speak with the kernel.
+    /// Says why this companion could not communicate with the kernel, if so.
     pub(super) fn describe_protocol_mismatch(&self) -> Option<String> {
         let theirs = self.kernel.protocol;
         let told = || format!("the kernel speaks protocol {theirs}, this companion {BODY_VERSION}");
         (theirs != BODY_VERSION).then(told)
     }
 
-    /// What a kernel does not know that sleeps until a moment counted from the machine's start.
+    /// Says by how much the machine's uptime is behind that of the checkpoint. A kernel that waits for a time counted
+    /// from the machine's start would wait too long.
     pub(super) fn describe_clock_lag(&self) -> Option<String> {
         let late = self.running_for.checked_sub(monotonic_seconds() + 1)?;
         Some(format!(
@@ -130,8 +132,8 @@ impl CriuManifest {
         ))
     }
 
-    /// How the content of the images differs from what was written: a flipped bit would be restored
-    /// as a process.
+    /// Returns the first image whose content differs from what was written: a flipped bit would be restored into a
+    /// running process.
     pub(super) fn find_checksum_mismatch(
         &self,
         images: &Path,
@@ -154,7 +156,7 @@ impl CriuManifest {
         })
     }
 
-    /// How the sizes of the images differ from what was written.
+    /// Returns the first image whose size differs from what was written.
     pub(super) fn find_size_mismatch(&self, images: &Path) -> Option<String> {
         self.images.iter().find_map(|image| {
             let size = fs::metadata(images.join(&image.file)).map(|found| found.len());
@@ -169,12 +171,12 @@ impl CriuManifest {
         })
     }
 
-    /// The first of the files that were open which can't be opened again.
+    /// Returns the first open file of the checkpoint that can't be opened again.
     pub(super) fn find_changed_open_file(&self) -> Option<CriuFailure> {
         self.opened.iter().find_map(CriuOpenFile::describe_change)
     }
 
-    /// The mapped files that are not here as they were, each with how it differs.
+    /// Lists the mapped files that differ here, each with the difference.
     pub(super) fn list_changed_mapped_files(&self) -> Vec<String> {
         let differs = |was: &CriuMappedFile| {
             let path = was.path.display();
@@ -195,18 +197,18 @@ impl CriuManifest {
     }
 }
 
-/// Seconds since the machine's start, as timers count them.
+/// Seconds since the machine's start, on the clock that timers use.
 pub(super) fn monotonic_seconds() -> u64 {
-    // A clock that every Linux has can't fail.
+    // Every Linux has this clock.
     let now = clock_gettime(ClockId::CLOCK_MONOTONIC);
     now.map_or(0, |now| now.tv_sec().cast_unsigned())
 }
 
 impl CriuMappedFile {
-    /// How a file is now.
+    /// Describes a file as it is now.
     ///
     /// # Errors
-    /// When it can't be read.
+    /// When the file can't be read.
     fn from_path(path: &Path, is_hashed: bool) -> io::Result<Self> {
         let size = fs::metadata(path)?.len();
         let sha256 = match is_hashed && size <= MAX_HASHED_FILE_BYTES {
@@ -220,10 +222,10 @@ impl CriuMappedFile {
         })
     }
 
-    /// Everything that these processes have mapped, as it is now.
+    /// Lists all files that these processes have mapped, as they are now.
     ///
     /// # Errors
-    /// When a process is gone, or a file can't be read.
+    /// When a process has ended, or a file can't be read.
     pub(super) fn list_for_pids(pids: &BTreeSet<i32>) -> io::Result<Vec<Self>> {
         let mut found = BTreeSet::new();
         for pid in pids {
@@ -233,13 +235,13 @@ impl CriuMappedFile {
         }
         let mut mapped = Vec::new();
         for (path, is_private) in &found {
-            // Mapped both ways, it may change.
+            // A file that is also mapped shared may change.
             if *is_private && found.contains(&(path.clone(), false)) {
                 continue;
             }
             match Self::from_path(path, *is_private) {
                 Ok(file) => mapped.push(file),
-                // A name that leads nowhere: the file was deleted, and is in the images.
+                // The mapped file was deleted, so its content is in the images.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 Err(error) => return Err(error),
             }
@@ -248,7 +250,7 @@ impl CriuMappedFile {
     }
 }
 
-/// The files in `/proc/PID/maps`, and whether each mapping is private.
+/// Reads the files from the text of `/proc/PID/maps`, and whether each mapping is private.
 fn parse_mapped_files(maps: &str) -> BTreeSet<(PathBuf, bool)> {
     let read = |line: &str| {
         let mut fields = line.splitn(6, ' ');
@@ -284,7 +286,7 @@ mod tests {
     use std::fs;
     use std::path::{Path, PathBuf};
 
-    /// As version 1 wrote it.
+    /// A manifest as version 1 wrote it.
     const CRIU_MANIFEST_V1_JSON: &str = r#"{"version":1,"name":"default","generation":3,"session":"default",
         "created":1795240000,"kernel":{"generation":7,"execution_count":12,"globals_count":3,
         "protocol":1,"python":"3.13.5","body":"0.1.0"},"versions":{"osctl":"0.1.0","criu":"4.1.1",

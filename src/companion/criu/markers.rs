@@ -1,8 +1,10 @@
-//! Which session lies in which checkpoint, on disk: `.frozen/SESSION.json` beside the checkpoints.
+//! Checkpoint markers: files that record which checkpoint holds which session, `.frozen/SESSION.json` beside the
+//! checkpoints.
 //!
-//! A mark is written before the checkpoint gets its number and the process ends, and goes when the
-//! session has a kernel again (by its owner, in `kernel`). So every life knows who lies where. What
-//! a life finds that ended in between is a mark of a checkpoint that is not there: its objects are.
+//! The marker is written before the checkpoint gets its number and before the process ends. The owner of the session
+//! (in `kernel`) removes the marker when the session has a kernel again. So every companion generation knows which
+//! checkpoint holds which session. When the companion ended between the two steps, the next generation finds a marker
+//! whose checkpoint is missing; the session's objects are stored nevertheless.
 
 use super::manifest::CriuManifest;
 use super::store::CriuStore;
@@ -14,20 +16,20 @@ use std::io::{self, Write};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
-/// The version that is written; every one up to it is read.
+/// The version that this release writes; it reads every version up to this one.
 const CRIU_MARKER_VERSION: u32 = 1;
 
-/// No checkpoint's name begins like that.
+/// No checkpoint name starts with a dot.
 const CRIU_MARKER_FOLDER: &str = ".frozen";
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct CriuMarker {
     version: u32,
     pub(super) session: String,
-    /// Of the checkpoint.
+    /// Name of the checkpoint.
     pub(super) name: String,
     pub(super) generation: u64,
-    /// What the keeper of objects said, which stored them beside.
+    /// The reference that the object store returned for the objects stored with the checkpoint.
     pub(super) objects: Option<Value>,
 }
 
@@ -43,18 +45,18 @@ impl CriuMarker {
     }
 }
 
-/// The folder of all marks. Its methods block.
+/// The folder of all markers. Its methods block.
 #[derive(Debug, Clone)]
 pub(super) struct CriuMarkers {
     root: PathBuf,
 }
 
-/// A mark that was found.
+/// A marker that was found on disk.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct FoundCriuMarker {
     pub(super) mark: CriuMarker,
     pub(super) frozen: KernelCheckpoint,
-    /// Why the session can't lie there any more.
+    /// Why the checkpoint can no longer hold the session, if so.
     pub(super) trouble: Option<String>,
 }
 
@@ -69,10 +71,10 @@ impl CriuMarkers {
             .join(format!("{session}.json"))
     }
 
-    /// Writes it beside, has it come to the disk, and renames it.
+    /// Writes the marker to a temporary file, syncs it and renames it.
     ///
     /// # Errors
-    /// When the disk does not take it; an earlier one is untouched then.
+    /// When the write fails; an earlier marker stays untouched.
     pub(super) fn write(&self, mark: &CriuMarker) -> io::Result<PathBuf> {
         let folder = self.root.join(CRIU_MARKER_FOLDER);
         DirBuilder::new()
@@ -84,7 +86,7 @@ impl CriuMarkers {
         file.write_all(&serde_json::to_vec(mark)?)?;
         file.as_file().sync_all()?;
         file.persist(&path)?;
-        // Its name, and that of the folder, which may be new.
+        // Sync the name of the file, and that of the folder, which may be new.
         File::open(&folder)?.sync_all()?;
         File::open(&self.root)?.sync_all()?;
         Ok(path)
@@ -94,7 +96,7 @@ impl CriuMarkers {
         read_marker(&self.path(session)).ok()
     }
 
-    /// All of them, each after a quick look at its checkpoint.
+    /// Lists all markers, each with a quick check of its checkpoint.
     pub(super) fn list_all(&self, store: &CriuStore) -> Vec<FoundCriuMarker> {
         let entries = fs::read_dir(self.root.join(CRIU_MARKER_FOLDER))
             .into_iter()
@@ -123,7 +125,7 @@ impl CriuMarkers {
     }
 }
 
-/// A mark whose file bears its session's name.
+/// Reads a marker and checks that its file is named after its session.
 fn read_marker(path: &Path) -> Result<CriuMarker, String> {
     let text = fs::read(path).map_err(|error| error.to_string())?;
     let mark: CriuMarker = serde_json::from_slice(&text).map_err(|error| error.to_string())?;
@@ -144,7 +146,7 @@ mod tests {
     use crate::companion::criu::store::tests::write;
     use std::fs;
 
-    /// As version 1 wrote it.
+    /// A marker as version 1 wrote it.
     const CRIU_MARKER_V1_JSON: &str = r#"{"version":1,"session":"default","name":"a","generation":1,
         "objects":{"name":"criu-a","generation":4}}"#;
 
@@ -160,7 +162,7 @@ mod tests {
         fs::write(&path, CRIU_MARKER_V1_JSON).unwrap();
         assert_eq!(marks.read("default"), Some(mark));
         assert_eq!(marks.list_all(&store).len(), 1);
-        // Another session's, a later one's, and what was not finished.
+        // The marker of another session, one of a later version, and an unfinished file.
         fs::write(path.with_file_name("other.json"), CRIU_MARKER_V1_JSON).unwrap();
         let later = CRIU_MARKER_V1_JSON.replace("\"version\":1", "\"version\":9");
         fs::write(&path, later).unwrap();
@@ -186,7 +188,7 @@ mod tests {
         assert_eq!(found.frozen.mark, Some(marks.path("default")));
         fs::write(root.path().join("a/1/images/pages-1.img"), "pag").unwrap();
         assert!(trouble().unwrap().contains("3 bytes"));
-        // A checkpoint can be listed and removed beside marks, which are none.
+        // The folder of markers is not listed as a checkpoint.
         assert_eq!(store.list_all().len(), 0);
         found.frozen.remove_mark();
         assert_eq!(marks.list_all(&store), []);

@@ -1,17 +1,22 @@
-//! Kernels frozen as whole processes, by criu.
+//! Checkpoint and restore of kernels as whole processes, with criu.
 //!
 //! ```text
-//! checkpoint: idle kernel ─ lets go ─▶ apart ─ criu dump ─▶ stopped ─ on disk ─┬─▶ ended, and frozen
-//!                                        ▲                     │               └─▶ goes on
-//!                                        └── whatever fails ───┘
-//! restore:    files the same? ids free? ─ criu restore ─▶ answers ─▶ takes the present one's place
+//! checkpoint: idle kernel ─ detach ─▶ detached ─ criu dump ─▶ stopped ─ on disk ─┬─▶ ended: checkpointed
+//!                                        ▲                     │                 └─▶ reattached: running
+//!                                        └───── any failure ───┘
+//! restore:    same files? ids free? ─ criu restore ─▶ connected ─▶ replaces the present kernel
 //! ```
 //!
-//! [`Criu`] is the handle that everyone uses; it does one thing at a time. What the checkpoints are is
-//! in [`store`] and [`manifest`], which session lies in which over all lives in [`markers`], how criu is
-//! called in [`criu_cli`], what it says in [`error_text`], whether it can work here in [`probe`], what it will find
-//! amiss in [`open_files`], and ids that stay free in [`pid_reservation`]. Objects are saved by cryo, which is asked to
-//! do so beside each checkpoint ([`objects`]).
+//! [`Criu`] is the shared handle; it runs one operation at a time.
+//!
+//! - [`store`] and [`manifest`]: the checkpoints on disk
+//! - [`markers`]: which checkpoint holds which session, across companion generations
+//! - [`criu_cli`]: how criu is run
+//! - [`error_text`]: what its log means
+//! - [`probe`]: whether it can work here
+//! - [`open_files`]: open files that criu would reject
+//! - [`pid_reservation`]: process ids that stay free
+//! - [`objects`]: the objects that cryo stores with each checkpoint
 
 mod checkpoint;
 mod criu_cli;
@@ -47,16 +52,16 @@ use store::{CriuStore, FoundCheckpoint};
 use tokio::sync::Mutex;
 use tokio::task::spawn_blocking;
 
-/// Where the parts are.
+/// Settings of checkpoints.
 #[derive(Debug, Clone)]
 pub(crate) struct CriuSettings {
     /// Folder of the checkpoints.
     data: PathBuf,
-    /// Folder of the objects beside them.
+    /// Folder of the objects that are stored with them.
     objects: PathBuf,
-    /// Folder of what lasts for one call.
+    /// Folder of temporary files of one call.
     work: PathBuf,
-    /// Whether this container was made for it.
+    /// Whether this container was started with `--criu`.
     is_wanted: bool,
 }
 
@@ -71,7 +76,7 @@ impl From<&super::CompanionSettings> for CriuSettings {
     }
 }
 
-/// Freezing and thawing, for everyone who asks.
+/// The shared handle of checkpoint and restore.
 #[derive(Debug, Clone)]
 pub(crate) struct Criu {
     settings: CriuSettings,
@@ -79,24 +84,24 @@ pub(crate) struct Criu {
     marks: CriuMarkers,
     tool: CriuTool,
     placed: PidReservation,
-    /// The sessions whose checkpoints were of no use when this life began, in sentences.
+    /// Messages about the sessions whose checkpoints were unusable when this companion generation started.
     useless: Vec<String>,
     sessions: KernelSessions,
     shells: Shells,
     objects: Arc<dyn KernelObjectStore>,
-    /// Held by who freezes, thaws or tries.
+    /// Held by the operation that runs: a checkpoint, a restore or a trial.
     turn: Arc<Mutex<()>>,
     now: Arc<StdMutex<CriuOperation>>,
 }
 
-/// What is frozen or thawed, and how far it is.
+/// The running checkpoint or restore, and its progress.
 #[derive(Debug, Default)]
 struct CriuOperation {
     session: String,
     gauge: Arc<CriuProgress>,
 }
 
-/// What is done before any kernel is made.
+/// What must be prepared before the first kernel starts.
 #[derive(Debug)]
 pub(crate) struct CriuPrerequisites {
     settings: CriuSettings,
@@ -108,7 +113,7 @@ pub(crate) struct CriuPrerequisites {
 }
 
 impl CriuPrerequisites {
-    /// Clears what an earlier life left, and keeps the ids of checkpoints free.
+    /// Removes what an earlier companion generation left unfinished, and reserves the process ids of checkpoints.
     pub(crate) async fn prepare(settings: CriuSettings) -> Self {
         let prepared = spawn_blocking(move || {
             let store = CriuStore::open(settings.data.clone());
@@ -142,13 +147,13 @@ impl CriuPrerequisites {
         }
     }
 
-    /// How the sessions begin that lay in a checkpoint when the last life ended.
+    /// How to start the sessions that were checkpointed when the last companion generation ended.
     pub(crate) fn restoring_sessions(&self) -> BTreeMap<String, SessionRestoring> {
         self.waking.clone()
     }
 }
 
-/// How sessions begin, and of those whose checkpoint is of no use, why, in sentences.
+/// Plans how these sessions start, and says why a checkpoint is unusable.
 fn plan_restoring_sessions(
     found: Vec<markers::FoundCriuMarker>,
     objects: &Path,
@@ -218,7 +223,7 @@ impl Criu {
         }
     }
 
-    /// Bytes that the checkpoint or restore of a session has moved so far, and of how many.
+    /// Bytes that the checkpoint or restore of a session has moved so far, and the total if known.
     pub(crate) fn moved_bytes(&self, session: &str) -> (u64, Option<u64>) {
         let now = self.now.lock().unwrap_or_else(PoisonError::into_inner);
         match now.session == session {
@@ -227,7 +232,7 @@ impl Criu {
         }
     }
 
-    /// A gauge for what begins now.
+    /// Starts the progress of an operation.
     fn start_progress(&self, session: &str) -> Arc<CriuProgress> {
         let gauge = Arc::new(CriuProgress::default());
         let mut now = self.now.lock().unwrap_or_else(PoisonError::into_inner);
@@ -238,15 +243,15 @@ impl Criu {
         gauge
     }
 
-    /// Whether this container was made for it.
+    /// Whether this container was started with `--criu`.
     pub(crate) fn is_wanted(&self) -> bool {
         self.settings.is_wanted
     }
 
-    /// Freezes an idle kernel.
+    /// Checkpoints an idle kernel.
     ///
     /// # Errors
-    /// The kernel went on, unless the refusal says otherwise.
+    /// The kernel continues, unless the refusal says otherwise.
     pub(crate) async fn checkpoint(
         &self,
         request: Checkpoint,
@@ -256,18 +261,18 @@ impl Criu {
             .await
     }
 
-    /// Brings a frozen kernel back.
+    /// Restores a checkpointed kernel.
     ///
     /// # Errors
-    /// The present kernel went on, unless the refusal says otherwise.
+    /// The present kernel continues, unless the refusal says otherwise.
     pub(crate) async fn restore(&self, request: Restore) -> Result<CriuRestored, CriuRefusal> {
         let criu = self.clone();
         self.run_exclusive(async move { criu.restore_kernel(request).await })
             .await
     }
 
-    /// Whether it can be done here, and what is stored. Waits for nobody: while a kernel is frozen or
-    /// brought back, nothing is tried.
+    /// Reports whether checkpoints are possible here, and which are stored. The call does not wait: while a checkpoint
+    /// or restore runs, it skips the trial.
     pub(crate) async fn status(&self) -> CriuStatus {
         let turn = self.turn.try_lock().ok();
         let tool = turn.as_ref().map(|_| &self.tool);
@@ -291,7 +296,7 @@ impl Criu {
         }
     }
 
-    /// What is stored, the newest first.
+    /// Lists the stored checkpoints, the newest first.
     pub(crate) async fn list_checkpoints(&self) -> Vec<StoredCheckpoint> {
         let store = self.store.clone();
         let stored = spawn_blocking(move || store.list_all()).await;
@@ -299,10 +304,11 @@ impl Criu {
         stored.map(stored_as).collect()
     }
 
-    /// Removes every generation of a name.
+    /// Removes every generation of a checkpoint name.
     ///
     /// # Errors
-    /// [`CriuRefusal::NoCheckpoint`], or [`CriuRefusal::InUse`] while a kernel lies in one.
+    /// [`CriuRefusal::NoCheckpoint`], or [`CriuRefusal::InUse`] while a checkpoint of that name holds a session's
+    /// kernel.
     pub(crate) async fn remove_checkpoint(&self, name: String) -> Result<CriuRemoved, CriuRefusal> {
         let criu = self.clone();
         self.run_exclusive(async move { criu.remove_if_unused(name).await })
@@ -344,7 +350,7 @@ impl Criu {
         }
     }
 
-    /// One after the other, and to its end: whoever asked may leave.
+    /// Runs one operation after the other, each to its end even when the caller drops the future.
     async fn run_exclusive<T: Send + 'static>(
         &self,
         work: impl Future<Output = Result<T, CriuRefusal>> + Send + 'static,
@@ -362,7 +368,8 @@ impl Criu {
     }
 
     /// # Errors
-    /// [`CriuRefusal::Unavailable`], quickly: what only a trial shows shows itself.
+    /// [`CriuRefusal::Unavailable`]. The check is quick: it runs no trial, so a fault that only a trial finds appears
+    /// during the operation.
     async fn ensure_possible(&self) -> Result<String, CriuRefusal> {
         if !self.settings.is_wanted {
             let why = "this instance was started without `--criu`";
@@ -386,10 +393,10 @@ fn stored_as(found: FoundCheckpoint) -> StoredCheckpoint {
     }
 }
 
-/// The checkpoint's name, which becomes a folder's.
+/// Returns the checkpoint's name, which is also the name of its folder.
 fn resolve_checkpoint_name(name: Option<String>, session: &str) -> Result<String, CriuRefusal> {
     let name = name.unwrap_or_else(|| session.into());
-    // The objects beside it are stored under a name that has to fit, too.
+    // The objects are stored under a derived name, which must be valid, too.
     match kernel::is_name(&name) && cryo::is_name(&objects::cryo_name_for(&name)) {
         true => Ok(name),
         false => Err(CriuRefusal::Invalid(format!(

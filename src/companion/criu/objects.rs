@@ -1,4 +1,4 @@
-//! The objects beside a process: stored by cryo, under a name that tells which checkpoint's they are.
+//! The objects of a checkpointed kernel, which cryo stores under a name derived from the checkpoint's name.
 
 use crate::companion::cryo::{self, CryoRefusal, CryoService};
 use crate::protocol::cryo::{CryoStore, CryoVerdict, ReceiptRow, Reload, StoreReason};
@@ -10,10 +10,10 @@ use std::collections::BTreeSet;
 use std::fmt::Debug;
 use std::path::{Path, PathBuf};
 
-/// Who keeps a kernel's objects, beside its process and for when that can't come back.
+/// A store of a kernel's objects, used when its process can't be restored.
 pub(crate) trait KernelObjectStore: Debug + Send + Sync {
-    /// Stores the objects of an idle session for a checkpoint of that name; what comes back is kept
-    /// with it.
+    /// Stores the objects of an idle session for the checkpoint of that name. The returned reference is kept in the
+    /// checkpoint.
     fn store_objects(
         &self,
         session: &str,
@@ -23,29 +23,30 @@ pub(crate) trait KernelObjectStore: Debug + Send + Sync {
     /// Bytes that storing a session's objects has moved so far.
     fn moved_bytes(&self, session: &str) -> u64;
 
-    /// Stores what a session holds under its own name, as its kernel is about to give way.
+    /// Stores the objects of a session under the session's own name before another kernel replaces its kernel.
     fn back_up_objects(&self, session: &str) -> BoxFuture<'_, Result<Value, String>>;
 
-    /// Reloads what `store` or `hold` gave into that session, and tells what became of it.
+    /// Reloads the objects of a reference from `store_objects` or `back_up_objects` into that session, and reports the
+    /// result.
     fn reload_objects(
         &self,
         session: &str,
         stored: &Value,
     ) -> BoxFuture<'_, Result<ReloadedObjects, String>>;
 
-    /// Removes what was stored for checkpoints of that name, but what `store` gave of these.
+    /// Removes the objects stored for checkpoints of that name, except those that `stored` refers to.
     fn retain_objects(&self, checkpoint: &str, stored: &[Value]) -> BoxFuture<'_, ()>;
 }
 
-/// Objects that came back.
+/// Objects that were reloaded.
 #[derive(Debug)]
 pub(crate) struct ReloadedObjects {
     pub(super) report: KernelReport,
-    /// Variables that did not, and why.
+    /// Variables that were not reloaded, and why.
     pub(super) lost: Vec<String>,
 }
 
-/// Where cryo has them.
+/// Where cryo stored the objects.
 #[derive(Debug, Serialize, Deserialize)]
 struct StoredObjectsRef {
     name: String,
@@ -112,7 +113,7 @@ impl KernelObjectStore for CryoService {
         let kept = list_retained_generations(&name, stored);
         Box::pin(async move {
             if kept.is_empty() {
-                // There may be none.
+                // There may be no generation.
                 let _ = self.remove_generations(name, None).await;
                 return;
             }
@@ -151,7 +152,7 @@ async fn store_in_cryo(
     serde_json::to_value(place).map_err(|error| error.to_string())
 }
 
-/// Where what `store` gave for that session lies in the folder of all objects, if it is whole.
+/// Returns the folder of the objects that `stored` refers to for that session, if they are complete.
 pub(super) fn find_object_folders(
     objects: &Path,
     stored: Option<&Value>,
@@ -172,7 +173,7 @@ pub(super) fn find_object_folders(
     whole
 }
 
-/// The numbers that are referred to under that name.
+/// The generations of that name that are referred to.
 fn list_retained_generations(name: &str, stored: &[Value]) -> BTreeSet<u64> {
     let places = stored
         .iter()
@@ -182,7 +183,7 @@ fn list_retained_generations(name: &str, stored: &[Value]) -> BTreeSet<u64> {
     same.filter_map(|place| place.generation).collect()
 }
 
-/// What a receipt calls lost, in words.
+/// Describes the variables that a receipt reports as lost.
 fn describe_lost_objects(receipt: &[ReceiptRow]) -> Vec<String> {
     let lost = receipt
         .iter()
@@ -194,7 +195,8 @@ fn describe_lost_objects(receipt: &[ReceiptRow]) -> Vec<String> {
     .collect()
 }
 
-/// Apart from what people store: it must not push that out, nor come back by itself.
+/// The prefix keeps these objects apart from the objects that users store: a checkpoint's objects must neither displace
+/// those of users nor be reloaded automatically.
 pub(super) fn cryo_name_for(checkpoint: &str) -> String {
     format!("{}{checkpoint}", cryo::CHECKPOINT_STATE_PREFIX)
 }
@@ -221,7 +223,7 @@ mod tests {
     #[test]
     fn what_checkpoints_refer_to_is_kept() {
         let of = |name: &str, generation| json!({"name": name, "generation": generation});
-        // An earlier version also wrote how many were lost.
+        // An earlier version also wrote the number of lost variables.
         let old = json!({"name": "criu-a", "generation": 3, "lost": 1});
         let stored = [of("criu-a", 1), old, of("criu-b", 2), json!(null)];
         assert_eq!(list_retained_generations("criu-a", &stored), [1, 3].into());

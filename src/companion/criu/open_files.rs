@@ -1,5 +1,5 @@
-//! The files that processes have open, by which it is known before anything is ended whether criu
-//! can open them again: it wants each to be there, and as long as it was.
+//! The open files of processes, checked before a kernel is ended: criu reopens each file only if it exists with its
+//! former size.
 
 use super::error_text::{CriuFailure, CriuFailureKind, FILE_CHANGED_HINT};
 use nix::fcntl::OFlag;
@@ -9,19 +9,19 @@ use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-/// Where the system makes files as they are asked for.
+/// Where the system creates files on access.
 const PSEUDO_FILESYSTEMS: [&str; 3] = ["/proc", "/sys", "/dev"];
 
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(super) struct CriuOpenFile {
     path: PathBuf,
-    /// `None` where it may grow: of what is only appended to, criu compares no size.
+    /// `None` where the file may grow: criu does not compare the size of a file that is only appended to.
     size: Option<u64>,
 }
 
 impl CriuOpenFile {
-    /// Everything that these processes have open and that has a name. What is gone meanwhile, and
-    /// what can't be looked at, is left to criu.
+    /// Lists the named files that these processes have open. criu handles files that disappear during the call, and
+    /// files that can't be examined.
     pub(super) fn list_for_pids(pids: &BTreeSet<i32>) -> BTreeSet<Self> {
         let each = pids.iter().flat_map(|pid| {
             let process = PathBuf::from(format!("/proc/{pid}"));
@@ -39,7 +39,7 @@ impl CriuOpenFile {
         each.collect()
     }
 
-    /// How it differs from what it was, as criu would find.
+    /// Says how the file differs from its former state, as criu would find.
     pub(super) fn describe_change(&self) -> Option<CriuFailure> {
         let path = self.path.display();
         let why = match (fs::metadata(&self.path), self.size) {
@@ -67,7 +67,7 @@ fn has_name(path: &Path) -> bool {
     path.is_absolute() && !is_made_up && !is_gone
 }
 
-/// Whether a file is only appended to, by what `/proc/PID/fdinfo/N` says.
+/// Whether a file is only appended to, according to the text of `/proc/PID/fdinfo/N`.
 fn is_log(told: &str) -> bool {
     let flags = told.lines().find_map(|line| line.strip_prefix("flags:"));
     let flags = flags.and_then(|text| i32::from_str_radix(text.trim(), 8).ok());

@@ -1,8 +1,8 @@
-//! Ids of processes that stay free for who comes back.
+//! Reservation of process ids for processes that are restored later.
 //!
-//! A restored process needs the ids that it had, and so do its threads and children. So each life of
-//! the container takes its ids from a region of its own, in which nobody of a stored checkpoint lies:
-//! the system hands ids out one after the other, and one write says where it goes on.
+//! A restored process needs its former ids, and so do its threads and children. So each generation of the container
+//! takes its ids from a region that contains no id of a stored checkpoint. The system assigns ids in ascending order,
+//! and one write to /proc sets the next id.
 
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
@@ -13,38 +13,38 @@ use std::io;
 use std::path::Path;
 use std::{fs, thread};
 
-/// Ids of one region, where there are enough; with fewer there are this many regions.
+/// Ids in a region. Where the system has too few ids, they are divided into [`MIN_PID_REGIONS`] regions instead.
 const PID_REGION_WIDTH: i32 = 1 << 16;
 const MIN_PID_REGIONS: i32 = 16;
 
-/// Where the ids of a life begin: behind those of every checkpoint, if there is room.
+/// Returns the first id of this generation: above the ids of every checkpoint, if there is room.
 pub(super) fn choose_pid_region(highest: i32, taken: &BTreeSet<i32>) -> i32 {
     let width = PID_REGION_WIDTH.min(highest / MIN_PID_REGIONS).max(1);
     let is_taken = |region: &i32| {
         let begin = region * width;
         taken.range(begin..begin + width).next().is_some()
     };
-    // The first one is where every container begins before anybody is asked.
+    // Every container starts in the first region, before this code runs.
     let free = (1..highest / width).find(|region| !is_taken(region));
     free.unwrap_or(1) * width
 }
 
-/// One more than the highest id.
+/// Returns the highest possible id plus one.
 ///
 /// # Errors
-/// When the system does not tell.
+/// When /proc can't be read.
 pub(super) fn read_pid_max() -> io::Result<i32> {
     let text = fs::read_to_string("/proc/sys/kernel/pid_max")?;
     text.trim().parse().map_err(io::Error::other)
 }
 
-/// Lets the next process or thread of this container have the id `begin`, or one soon after it.
+/// Makes the next process or thread of this container get the id `begin`, or one soon after it.
 ///
-/// The container's own /proc is read-only there. A fresh one is mounted where nobody else sees it: in
-/// a thread with a view of the files of its own, which ends with the thread.
+/// The container's own /proc is read-only. So a thread with a mount namespace of its own mounts a fresh /proc, which is
+/// invisible to other processes and ends with the thread.
 ///
 /// # Errors
-/// When the container may not.
+/// When the container lacks the permission.
 pub(super) fn set_next_pid(begin: i32) -> io::Result<()> {
     let write = move || {
         unshare(CloneFlags::CLONE_NEWNS)?;
@@ -58,7 +58,7 @@ pub(super) fn set_next_pid(begin: i32) -> io::Result<()> {
     written.unwrap_or_else(|_| Err(io::Error::other("it broke off")))
 }
 
-/// Those of the ids that are in use, by processes, threads or groups.
+/// Returns the ids that processes, threads or process groups use now.
 pub(super) fn find_pids_in_use(ids: &BTreeSet<i32>) -> BTreeSet<i32> {
     let taken = |id: &&i32| {
         Path::new(&format!("/proc/{id}")).exists() || kill(Pid::from_raw(-**id), None).is_ok()
@@ -97,7 +97,7 @@ mod tests {
 
     #[test]
     fn who_may_not_is_told() {
-        // Above every id there is, so that who may is told, too.
+        // The id is higher than any valid one, so the call also fails where it is permitted.
         assert!(set_next_pid(i32::MAX).is_err());
     }
 }

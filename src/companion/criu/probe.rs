@@ -1,4 +1,4 @@
-//! Whether processes can be frozen here, and in words why not.
+//! The check whether processes can be checkpointed here, and why not.
 
 use super::criu_cli::CriuTool;
 use super::pid_reservation;
@@ -12,17 +12,17 @@ use std::path::Path;
 use std::process::Stdio;
 use tokio::process::Command;
 
-/// Numbers of capabilities.
+/// Capability numbers of Linux.
 const CAP_SYS_PTRACE: u32 = 19;
 const CAP_SYS_ADMIN: u32 = 21;
 
-/// What `up` gives a container that may.
+/// Hint: how a container gets the capabilities.
 const CRIU_CAPABILITY_HINT: &str = "`osctl up --criu` gives it";
 
-/// Instead of a trial.
+/// Detail of the check when the trial is skipped.
 const CRIU_TRIAL_SKIPPED: &str = "not tried: a kernel is being frozen or brought back right now";
 
-/// What was found.
+/// The results of the checks.
 #[derive(Debug)]
 pub(super) struct CriuFindings {
     pub(super) checks: Vec<CriuCheck>,
@@ -34,7 +34,7 @@ impl CriuFindings {
         self.checks.iter().all(|check| check.fine || !check.needed)
     }
 
-    /// In a sentence.
+    /// The result as one sentence.
     pub(super) fn message(&self) -> String {
         let missing = self.checks.iter().filter(|c| !c.fine && c.needed);
         let missing: Vec<&str> = missing.map(|check| check.detail.as_str()).collect();
@@ -45,15 +45,15 @@ impl CriuFindings {
     }
 }
 
-/// How the ids of this life were placed.
+/// The process ids that this companion generation uses.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum PidReservation {
     At(i32),
-    /// Not in this life, which was not asked to, or could not.
+    /// The ids were not placed, because the instance was started without `--criu` or because an attempt failed.
     Not(String),
 }
 
-/// Has this life's ids begin where none of a stored checkpoint lies.
+/// Makes this companion generation's ids start in a region that contains no id of a stored checkpoint.
 pub(super) fn reserve_pids(store: &CriuStore) -> PidReservation {
     let taken = store
         .list_all()
@@ -70,7 +70,7 @@ pub(super) fn reserve_pids(store: &CriuStore) -> PidReservation {
     }
 }
 
-/// Looks at every precondition; the last one is a trial, unless there is no tool to be had.
+/// Checks every precondition; the last check is a trial, which runs only where criu is available.
 pub(super) async fn probe_criu(
     is_wanted: bool,
     placed: &PidReservation,
@@ -160,7 +160,7 @@ fn check_pid_reservation(placed: &PidReservation) -> CriuCheck {
     build_check("ids", false, judged)
 }
 
-/// What can't be frozen on this Linux.
+/// Lists what can't be checkpointed on this Linux.
 fn list_warnings() -> Vec<String> {
     let network = socket(
         AddressFamily::Inet,
@@ -175,7 +175,7 @@ fn list_warnings() -> Vec<String> {
     is_refused.then(|| told.to_owned()).into_iter().collect()
 }
 
-/// Freezes a process that sleeps, and thaws it.
+/// Checkpoints and restores a sleeping process.
 async fn check_trial(tool: &CriuTool) -> CriuCheck {
     let judged = run_trial(tool).await;
     let judged = judged.map(|()| "a process was frozen and thawed".to_owned());
@@ -185,7 +185,7 @@ async fn check_trial(tool: &CriuTool) -> CriuCheck {
 
 async fn run_trial(tool: &CriuTool) -> Result<(), String> {
     let images = tool.work.join("trial");
-    // What an earlier one left.
+    // Remove what an earlier trial left.
     let _ = fs::remove_dir_all(&images);
     fs::create_dir_all(&images).map_err(|error| error.to_string())?;
     let tried = checkpoint_and_restore(tool, &images).await;
@@ -207,7 +207,7 @@ async fn checkpoint_and_restore(tool: &CriuTool, images: &Path) -> Result<(), St
     let dumped = tool.dump(pid.cast_signed(), images).await;
     sleeper.kill().await.map_err(|error| error.to_string())?;
     dumped.map_err(|reason| reason.why)?;
-    // Dropped at once, which ends it.
+    // Dropping the restored process ends it.
     tool.restore(images)
         .await
         .map(drop)

@@ -1,16 +1,16 @@
-//! How far a checkpoint or a restore is, in bytes.
+//! The progress of a checkpoint or restore, in bytes.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::time::sleep;
 
-/// Between two looks.
+/// Time between two samples.
 const CRIU_PROGRESS_INTERVAL: Duration = Duration::from_millis(100);
 
 #[derive(Debug, Default)]
 pub(super) struct CriuProgress {
     moved: AtomicU64,
-    /// Nothing where it can't be told.
+    /// 0 where the total is unknown.
     total: AtomicU64,
 }
 
@@ -29,7 +29,8 @@ impl CriuProgress {
         (moved, (total > 0).then_some(total))
     }
 
-    /// Does the work; meanwhile what `measure` says comes on top of what there is. It never falls.
+    /// Runs `work`. Until it ends, the result of `measure` is added to the bytes moved before. The progress never
+    /// decreases.
     pub(super) async fn sample_during<T>(
         &self,
         measure: impl Fn() -> u64,

@@ -1,4 +1,4 @@
-//! Why a kernel was not frozen or brought back, in sentences.
+//! The reasons why a kernel was not checkpointed or restored, and their messages.
 
 use super::criu_cli::disk_full_failure;
 use super::error_text::{CriuFailure, CriuFailureKind};
@@ -6,16 +6,16 @@ use super::store::CriuLookupError;
 use crate::companion::kernel;
 use std::io;
 
-/// Files that differ, told at most.
+/// Differing files that a message lists at most.
 const MAX_LISTED_CRIU_FILES: usize = 5;
 
-/// Why a request was not fulfilled.
+/// Why a request was refused or failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum CriuRefusal {
     Kernel(kernel::KernelRefusal),
-    /// That can't be a checkpoint's name.
+    /// The name is not valid for a checkpoint.
     Invalid(String),
-    /// It can't be done in this container, for that reason.
+    /// Checkpoints are not possible in this container, for this reason.
     Unavailable(String),
     NoCheckpoint {
         name: String,
@@ -26,44 +26,44 @@ pub(crate) enum CriuRefusal {
         why: String,
         other: Option<u64>,
     },
-    /// The files that were mapped are not those that are here.
+    /// Files that the processes had mapped differ here.
     OtherFiles(Vec<String>),
-    /// This companion could not speak with it.
+    /// This companion can't communicate with the checkpointed kernel.
     OtherProtocol(String),
-    /// Ids that are taken, with who has them.
+    /// Process ids that are in use, with their owners.
     TakenIds(Vec<String>),
-    /// A session's kernel lies in it.
+    /// The checkpoint holds a session's kernel.
     InUse {
         name: String,
         session: String,
     },
-    /// It can't be removed.
+    /// The checkpoint could not be removed.
     Stays(String),
-    /// The kernel could not be frozen; it goes on, unless it was lost thereby.
+    /// The kernel could not be checkpointed; it continues, unless `is_lost`.
     NotFrozen {
         reason: CriuFailure,
         is_lost: bool,
     },
-    /// The kernel could not be brought back.
+    /// The kernel could not be restored.
     NotRestored {
         reason: CriuFailure,
         present: PresentKernelState,
     },
 }
 
-/// What became of the session's present kernel when another one was not brought back.
+/// The state of the session's present kernel after a failed restore.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum PresentKernelState {
     GoesOn,
-    /// There was none: the session lies in a checkpoint, as before.
+    /// There was none: the session is still checkpointed.
     Frozen,
-    /// It had to end before, and what it held was stored and is back, but for these.
+    /// The kernel was ended before the restore; its objects were stored and are reloaded, except these.
     Back(Vec<String>),
     Lost,
 }
 
 impl CriuRefusal {
-    /// In a sentence.
+    /// The refusal as one sentence.
     pub(crate) fn message(&self) -> String {
         match self {
             Self::Kernel(_) => "the kernel can't be had".into(),
@@ -118,8 +118,8 @@ impl CriuRefusal {
         }
     }
 
-    /// Whether trying again can't help: then the objects are what comes back. Else people put right
-    /// what is wrong, and lose nothing meanwhile.
+    /// Whether a retry can't help. Then the objects are reloaded instead. Otherwise the user can fix the cause and
+    /// retry; until then nothing is lost.
     pub(super) fn is_final(&self) -> bool {
         match self {
             Self::Unavailable(_) | Self::OtherFiles(_) | Self::OtherProtocol(_) => true,
@@ -128,12 +128,12 @@ impl CriuRefusal {
         }
     }
 
-    /// Whether there was no room on the disk.
+    /// Whether the disk was full.
     pub(crate) fn is_full(&self) -> bool {
         matches!(self, Self::NotFrozen { reason, .. } if reason.kind == CriuFailureKind::Full)
     }
 
-    /// The same, of a kernel that did not go on.
+    /// Marks the refusal as one after which the kernel was lost.
     pub(super) fn and_lost(self) -> Self {
         match self {
             Self::NotFrozen { reason, .. } => Self::NotFrozen {
@@ -146,7 +146,7 @@ impl CriuRefusal {
 }
 
 impl PresentKernelState {
-    /// In a sentence.
+    /// The state as a part of a sentence.
     fn describe(&self) -> String {
         match self {
             Self::GoesOn => "the present one goes on".into(),

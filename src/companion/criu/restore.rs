@@ -1,4 +1,4 @@
-//! Thawing: from a checkpoint to the kernel in its session.
+//! Restoring with criu: from a checkpoint to a running kernel of its session.
 
 use super::error_text::{CriuFailure, CriuFailureKind};
 use super::manifest::CriuManifest;
@@ -19,7 +19,7 @@ use std::fs;
 use std::time::Instant;
 use tokio::task::spawn_blocking;
 
-/// Who has taken ids, told at most.
+/// Owners of ids that a message lists at most.
 const MAX_LISTED_CRIU_PIDS: usize = 5;
 
 impl Criu {
@@ -70,7 +70,7 @@ impl Criu {
         })
     }
 
-    /// The process itself.
+    /// Restores the process.
     async fn restore_process(
         &self,
         found: &FoundCheckpoint,
@@ -98,7 +98,7 @@ impl Criu {
                 .not_restored(reason, PidClearance::Free, kernel, manifest)
                 .await);
         }
-        // No kernel may have been made in this life yet.
+        // The folder is missing if this companion generation has started no kernel yet.
         if let Some(folder) = manifest.socket.parent()
             && let Err(error) = fs::create_dir_all(folder)
         {
@@ -119,7 +119,7 @@ impl Criu {
         let restored = match restored {
             Ok(restored) => restored,
             Err(reason) => {
-                // Half of it may have been made.
+                // The failed restore may have created the socket.
                 let _ = fs::remove_file(&manifest.socket);
                 return Err(self.not_restored(reason, room, kernel, manifest).await);
             }
@@ -129,7 +129,7 @@ impl Criu {
             Err(kernel::KernelRefusal::NoKernel(why)) => {
                 let reason = restore_failure(format!("it came back and ended: {why}"));
                 let room = match room {
-                    // It has taken the present one's place.
+                    // The restored kernel has replaced the present one.
                     PidClearance::Free => PidClearance::Made(None),
                     made => made,
                 };
@@ -139,8 +139,8 @@ impl Criu {
         }
     }
 
-    /// Frees the ids that come back, where the session's own present kernel has them: what that holds
-    /// is stored, and it is ended. Whatever can be known before must be known by then.
+    /// Frees the ids that the restore needs where the session's present kernel uses them: stores the objects of this
+    /// kernel and ends it. All checks that are possible beforehand must have passed before this call.
     async fn free_pids(
         &self,
         found: &FoundCheckpoint,
@@ -165,7 +165,7 @@ impl Criu {
         };
         let apart = kernel.detach().await?;
         if apart.counts.execution_count > view.counts.execution_count {
-            // What code did meanwhile is not stored.
+            // Code ran after the backup, so its results are not stored.
             apart.reattach().await?;
             return Err(kernel::KernelRefusal::Busy.into());
         }
@@ -219,7 +219,7 @@ impl Criu {
             }
             PidClearance::Made(held) => held,
         };
-        // Whoever waits for a kernel gets an empty one; the log tells why there is none, if so.
+        // Callers that wait for a kernel get an empty one. If it does not start, the log says why.
         let _ = kernel.restart(StopReason::Restart).await;
         let present = match held {
             None => PresentKernelState::Lost,
@@ -241,7 +241,7 @@ impl Criu {
         CriuRefusal::NotRestored { reason, present }
     }
 
-    /// The objects, where they were stored beside and the process can't come back.
+    /// Reloads the objects that were stored with the checkpoint when the process can't be restored.
     async fn fall_back_to_objects(
         &self,
         manifest: &CriuManifest,
@@ -277,8 +277,8 @@ impl Criu {
         }
     }
 
-    /// Objects into a session, which begins anew for that if it lies in a checkpoint, and lies there
-    /// again if they do not come.
+    /// Reloads objects into a session. A checkpointed session gets a new kernel first, and returns to its checkpoint if
+    /// the reload fails.
     async fn start_with_objects(
         &self,
         session: &str,
@@ -299,7 +299,7 @@ impl Criu {
         back
     }
 
-    /// Puts a session back into its checkpoint that has an empty kernel; not, when somebody uses that.
+    /// Returns a session with an empty kernel to its checkpoint, unless a client uses the kernel.
     async fn return_to_checkpoint(
         &self,
         kernel: &KernelHandle,
@@ -320,12 +320,12 @@ impl Criu {
                     .finish_checkpoint(KernelCheckpoint { checkpoint, mark })
                     .await;
             }
-            // Dropped, it goes on.
+            // The detached kernel reattaches when it is dropped.
             failed => tracing::warn!("it does not lie in `{checkpoint}` any more: {failed:?}"),
         }
     }
 
-    /// Why the shell's context did not come back, if so.
+    /// Says why the shell's context was not restored, if so.
     fn restore_shell(&self, manifest: &CriuManifest) -> Option<String> {
         let packed: PackedContext = match serde_json::from_value(manifest.shell.clone()?) {
             Ok(packed) => packed,
@@ -337,19 +337,19 @@ impl Criu {
     }
 }
 
-/// Whether ids had to be made free.
+/// Whether ids had to be freed.
 #[derive(Debug)]
 enum PidClearance {
     Free,
-    /// The present kernel has ended; what of it is kept, where that was possible.
+    /// The present kernel has ended; its objects are stored where that was possible.
     Made(Option<DisplacedObjects>),
 }
 
-/// What a kernel held that has given way.
+/// The objects of a kernel that was ended for the restore.
 #[derive(Debug)]
 enum DisplacedObjects {
     Nothing,
-    /// What the keeper of objects said, which stored them.
+    /// The reference that the object store returned.
     Stored(Value),
 }
 
@@ -361,14 +361,14 @@ fn restore_failure(why: String) -> CriuFailure {
     }
 }
 
-/// All processes of a session, and their threads.
+/// The ids of all processes and threads of a session.
 fn list_tree_thread_ids(root: i32) -> BTreeSet<i32> {
     let all = descendants::list_descendants(Pid::from_raw(root)).into_iter();
     let pids = all.map(|d| d.pid.as_raw()).chain([root]);
     pids.flat_map(super::checkpoint::list_thread_ids).collect()
 }
 
-/// Those who have taken ids and do not belong to the session, in words.
+/// Describes the processes outside the session that use the ids.
 fn describe_pid_owners(taken: &BTreeSet<i32>, own: &BTreeSet<i32>) -> Vec<String> {
     let strangers = taken.difference(own).take(MAX_LISTED_CRIU_PIDS);
     strangers

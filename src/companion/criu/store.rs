@@ -1,8 +1,7 @@
-//! Checkpoints on disk: `NAME/GENERATION/{manifest.json, images/}`.
+//! The checkpoint store on disk: `NAME/GENERATION/{manifest.json, images/}`.
 //!
-//! One is written beside, as `.new-…`, comes to the disk and is then renamed, so that whatever has a
-//! number is whole. What is left of one that was not finished goes at the next start. Each name keeps
-//! its last [`MAX_CRIU_GENERATIONS`] generations.
+//! A checkpoint is written to a temporary folder `.new-…`, synced and then renamed, so that every numbered checkpoint
+//! is complete. The next start removes unfinished ones. Each name keeps its last [`MAX_CRIU_GENERATIONS`] generations.
 
 use super::manifest::{CRIU_MANIFEST_VERSION, CriuImageFile, CriuManifest};
 use super::progress::CriuProgress;
@@ -22,7 +21,7 @@ pub(super) struct CriuStore {
     root: PathBuf,
 }
 
-/// A checkpoint that is being written; removed when it is dropped before it is finished.
+/// A checkpoint that is being written; dropping it unfinished removes it.
 #[derive(Debug)]
 pub(super) struct CriuDraft {
     folder: PathBuf,
@@ -30,19 +29,19 @@ pub(super) struct CriuDraft {
     pub(super) generation: u64,
 }
 
-/// One that is whole.
+/// A complete checkpoint.
 #[derive(Debug, Clone)]
 pub(super) struct FoundCheckpoint {
     pub(super) manifest: CriuManifest,
     pub(super) path: PathBuf,
 }
 
-/// Why one can't be had.
+/// Why a checkpoint could not be read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum CriuLookupError {
-    /// There is none of that name, or not that generation.
+    /// No checkpoint of that name or of that generation exists.
     Unknown,
-    /// It is not as it was written; another generation that is.
+    /// The checkpoint differs from what was written; `other` is an intact generation.
     Damaged {
         path: PathBuf,
         why: String,
@@ -51,7 +50,7 @@ pub(super) enum CriuLookupError {
 }
 
 impl CriuStore {
-    /// Removes what was not finished in an earlier life.
+    /// Opens the store and removes what an earlier companion generation left unfinished.
     pub(super) fn open(root: PathBuf) -> Self {
         for name in list_folder(&root) {
             for path in list_folder(&name).iter().filter(|path| is_unfinished(path)) {
@@ -63,10 +62,10 @@ impl CriuStore {
         Self { root }
     }
 
-    /// Begins the next generation of that name.
+    /// Starts a draft of the next generation of that name.
     ///
     /// # Errors
-    /// When the folder can't be made.
+    /// When the folder can't be created.
     pub(super) fn begin_draft(&self, name: &str) -> io::Result<CriuDraft> {
         let folder = self.root.join(name);
         let generation = self.list_generations(name).last().copied().unwrap_or(0) + 1;
@@ -78,15 +77,14 @@ impl CriuStore {
         if draft.folder.exists() {
             fs::remove_dir_all(&draft.folder)?;
         }
-        // Everything that was in memory is in there.
+        // The images contain the whole memory of the process, so only this user may read them.
         let mut private = DirBuilder::new();
         private.recursive(true).mode(0o700);
         private.create(draft.images_folder())?;
         Ok(draft)
     }
 
-    /// The generation of that name, the last one when none is named, if it is whole; all of it is
-    /// read for that.
+    /// Returns that generation, or the last one when `None`, after reading and verifying all of its images.
     ///
     /// # Errors
     /// [`CriuLookupError`].
@@ -112,7 +110,7 @@ impl CriuStore {
         })
     }
 
-    /// All that are whole, the newest first.
+    /// Lists all complete checkpoints, the newest first.
     pub(super) fn list_all(&self) -> Vec<FoundCheckpoint> {
         let mut found = Vec::new();
         for folder in list_folder(&self.root) {
@@ -143,7 +141,7 @@ impl CriuStore {
         }
     }
 
-    /// It, as far as a quick look tells.
+    /// Reads a checkpoint after a quick check, without reading its images.
     fn read_checkpoint(&self, name: &str, generation: u64) -> Result<FoundCheckpoint, String> {
         let path = self.generation_path(name, generation);
         let text = fs::read(path.join(CRIU_MANIFEST_FILE))
@@ -165,12 +163,12 @@ impl CriuStore {
         }
     }
 
-    /// Of all generations of a name.
+    /// The folder of all generations of a name.
     pub(super) fn name_folder(&self, name: &str) -> PathBuf {
         self.root.join(name)
     }
 
-    /// Why a session can't lie in a checkpoint, after a quick look.
+    /// Says why a checkpoint can't hold a session, after a quick check.
     pub(super) fn find_problem(
         &self,
         name: &str,
@@ -191,7 +189,7 @@ impl CriuStore {
         self.root.join(name).join(generation.to_string())
     }
 
-    /// The numbers that are taken, in order.
+    /// The existing generation numbers, in ascending order.
     fn list_generations(&self, name: &str) -> Vec<u64> {
         let number = |path: &PathBuf| path.file_name()?.to_str()?.parse().ok();
         let mut all: Vec<u64> = list_folder(&self.root.join(name))
@@ -202,8 +200,8 @@ impl CriuStore {
         all
     }
 
-    /// What the checkpoints of a name say about the objects beside them; nothing when one can't be
-    /// read, as nobody knows then which these are.
+    /// Lists the object references of a name's checkpoints. Returns nothing when a manifest can't be read, because then
+    /// its references are unknown.
     pub(super) fn list_objects(&self, name: &str) -> Option<Vec<serde_json::Value>> {
         let numbers = self.list_generations(name).into_iter();
         let each = numbers.map(|number| {
@@ -215,10 +213,10 @@ impl CriuStore {
         each.collect()
     }
 
-    /// Removes every generation of a name; whether there was any.
+    /// Removes every generation of a name and returns whether any existed.
     ///
     /// # Errors
-    /// When it stays.
+    /// When the folder can't be removed.
     pub(super) fn remove(&self, name: &str) -> io::Result<bool> {
         match fs::remove_dir_all(self.root.join(name)) {
             Ok(()) => Ok(true),
@@ -227,8 +225,7 @@ impl CriuStore {
         }
     }
 
-    /// Removes the oldest generations of a name beyond those that are kept, but none in which a kernel
-    /// lies.
+    /// Removes the oldest generations of a name beyond the limit, except those that hold a kernel.
     pub(super) fn prune_generations(&self, name: &str, in_use: &BTreeSet<PathBuf>) {
         let all = self.list_generations(name);
         for generation in &all[..all.len().saturating_sub(MAX_CRIU_GENERATIONS)] {
@@ -254,15 +251,15 @@ impl CriuDraft {
         self.folder.join(CRIU_IMAGES_FOLDER)
     }
 
-    /// Where it will be.
+    /// The path of the finished checkpoint.
     pub(super) fn final_path(&self) -> &Path {
         &self.path
     }
 
-    /// The images, all of which have come to the disk.
+    /// Syncs all images to disk and lists them.
     ///
     /// # Errors
-    /// When one can't be read or written.
+    /// When an image can't be read or written.
     pub(super) fn sync_images(&self) -> io::Result<Vec<super::manifest::CriuImageFile>> {
         let mut images = Vec::new();
         for path in list_folder(&self.images_folder()) {
@@ -277,17 +274,17 @@ impl CriuDraft {
         Ok(images)
     }
 
-    /// Gives it its number.
+    /// Renames the draft to its generation number.
     ///
     /// # Errors
-    /// When the disk is full or fails; nothing is left of it then.
+    /// When the disk is full or fails; the draft is removed.
     pub(super) fn finish(self, manifest: &CriuManifest) -> io::Result<()> {
         let mut file = File::create(self.folder.join(CRIU_MANIFEST_FILE))?;
         file.write_all(&serde_json::to_vec_pretty(manifest)?)?;
         file.sync_all()?;
         File::open(&self.folder)?.sync_all()?;
         fs::rename(&self.folder, &self.path)?;
-        // Its name, and those of the folders, one of which may be new.
+        // Sync the new name and the parent folders, one of which may be new.
         self.path
             .ancestors()
             .skip(1)
@@ -298,9 +295,9 @@ impl CriuDraft {
 
 impl Drop for CriuDraft {
     fn drop(&mut self) {
-        // A finished one is not there any more under that name.
+        // A finished draft was renamed, so this removes nothing.
         let _ = fs::remove_dir_all(&self.folder);
-        // And a name without any generation is none.
+        // A name folder without a generation is removed, too.
         let _ = self.folder.parent().map(fs::remove_dir);
     }
 }
@@ -416,7 +413,7 @@ pub(super) mod tests {
         write(&store, "a");
         write(&store, "a");
         assert_eq!(store.list_objects("a").unwrap().len(), 2);
-        // Of a later version, too.
+        // The references of a manifest of a later version are read, too.
         let manifest = root.path().join("a/1/manifest.json");
         fs::write(&manifest, r#"{"version":9,"objects":{"name":"n"}}"#).unwrap();
         assert_eq!(store.list_objects("a").unwrap()[0]["name"], "n");

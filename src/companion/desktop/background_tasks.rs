@@ -1,4 +1,4 @@
-//! The task that ends what nobody needs any more.
+//! Background tasks of the desktop: one ends idle services, one sets the screen's size.
 
 use super::idle::{DesktopActivity, DesktopMode};
 use super::{CDP_PORT, Desktop, cdp, lock_unpoisoned};
@@ -7,14 +7,14 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
 
-/// Between two looks, at most and at least; a desktop may be idle for longer.
+/// Maximum and minimum time between two checks; the configured idle time may be longer.
 const MAX_IDLE_CHECK_INTERVAL: Duration = Duration::from_secs(5);
 const MIN_IDLE_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// How the browser names a file that it has not fetched whole.
+/// Suffix of the browser's partial downloads.
 const PARTIAL_DOWNLOAD_SUFFIX: &str = ".crdownload";
 
-/// Before a screen that has not got its size is asked again.
+/// Delay before a failed change of the screen's size is tried again.
 const SCREEN_RESIZE_RETRY_DELAY: Duration = Duration::from_millis(250);
 
 pub(super) async fn stop_idle_services(desktop: Desktop, mut stop: watch::Receiver<bool>) {
@@ -51,7 +51,7 @@ pub(super) async fn stop_idle_services(desktop: Desktop, mut stop: watch::Receiv
     }
 }
 
-/// Gives each server that starts its size: it starts as large as it can ever be.
+/// Sets the size of each display server that starts: a server starts at its maximum size.
 pub(super) async fn apply_screen_size(desktop: Desktop, mut stop: watch::Receiver<bool>) {
     let Ok(services) = desktop.services() else {
         return;
@@ -62,7 +62,7 @@ pub(super) async fn apply_screen_size(desktop: Desktop, mut stop: watch::Receive
             _ = stop.wait_for(|stop| *stop) => return,
             life = services.wait_next_display_server(life) => life,
         };
-        // Until then nobody is shown anything, so one that could not be asked just now is asked again.
+        // Viewers wait for the size, so a failed attempt is repeated.
         while services.display_server_generation() == life {
             let (width, height) = *lock_unpoisoned(&desktop.0.resolution);
             match desktop.0.display.resize_screen(width, height).await {
@@ -80,7 +80,7 @@ pub(super) async fn apply_screen_size(desktop: Desktop, mut stop: watch::Receive
     }
 }
 
-/// What of the settings is needed here.
+/// The settings that this task needs.
 struct DesktopIdleSettings {
     mode: DesktopMode,
     idle: Duration,
@@ -102,7 +102,7 @@ async fn read_activity(desktop: &Desktop, services: &Services, idle: Duration) -
         None => Some(Vec::new()),
     };
     let browser = services.is_needed(ServiceNeed::Browser);
-    // The browser is asked only where its answer matters.
+    // The browser is queried only when the answer makes a difference.
     let is_asked = browser && is_still_quiet(desktop, idle);
     let pages = !is_asked || cdp::has_pages(CDP_PORT).await.unwrap_or(true);
     let downloads = pages

@@ -1,4 +1,4 @@
-//! A browser, by its debugger's protocol over HTTP, inside only.
+//! A client of the browser's debugger protocol (CDP) over HTTP, inside the container only.
 
 use crate::error::Result;
 use anyhow::{Context, ensure};
@@ -13,7 +13,7 @@ use tokio::net::TcpStream;
 
 const CDP_REPLY_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What a new tab shows before anybody has gone anywhere. Which of them, Chromium decides while it runs.
+/// Addresses of an empty new tab. Chromium decides at run time which of them it uses.
 const BLANK_TAB_URLS: [&str; 5] = [
     "",
     "about:blank",
@@ -32,10 +32,10 @@ pub(crate) async fn is_browser_responding(port: u16) -> bool {
         .is_ok()
 }
 
-/// Opens a page in a new tab; the tab's name.
+/// Opens a page in a new tab; returns the id of the tab.
 ///
 /// # Errors
-/// When the browser does not.
+/// When the browser does not open the tab.
 pub(super) async fn open_tab(port: u16, url: &str) -> Result<String> {
     let path = format!("/json/new?{}", percent_encode_url(url));
     let answer = with_reply_timeout(send_cdp_request(Method::PUT, port, &path)).await?;
@@ -43,17 +43,17 @@ pub(super) async fn open_tab(port: u16, url: &str) -> Result<String> {
     Ok(tab.id)
 }
 
-/// Closes a tab, if there is one.
+/// Closes a tab, if it exists.
 pub(super) async fn close_tab(port: u16, tab: &str) {
     let path = format!("/json/close/{tab}");
-    // One that is gone, with its browser perhaps, is as good.
+    // A tab that is gone already, perhaps with its browser, counts as closed.
     let _ = with_reply_timeout(send_cdp_request(Method::GET, port, &path)).await;
 }
 
-/// The path by which a WebSocket reaches this life of the browser.
+/// The path of the WebSocket of the running browser process.
 ///
 /// # Errors
-/// When it does not tell.
+/// When the browser does not return the path.
 pub(super) async fn browser_ws_path(port: u16) -> Result<String> {
     #[derive(Deserialize)]
     struct CdpVersion {
@@ -66,22 +66,22 @@ pub(super) async fn browser_ws_path(port: u16) -> Result<String> {
     path.with_context(|| format!("`{url}` is no address of a debugger"))
 }
 
-/// Whether there is such a tab.
+/// Whether this tab exists.
 pub(super) async fn has_tab(port: u16, tab: &str) -> bool {
     let tabs = list_tabs(port).await.unwrap_or_default();
     tabs.iter().any(|one| one.id == tab)
 }
 
-/// Whether a tab shows more than a new one does.
+/// Whether a tab shows something other than an empty new tab.
 ///
 /// # Errors
-/// When the browser does not tell.
+/// When the browser does not list its tabs.
 pub(super) async fn has_pages(port: u16) -> Result<bool> {
     let shows = |tab: &CdpTab| tab.r#type == "page" && !BLANK_TAB_URLS.contains(&&*tab.url);
     Ok(list_tabs(port).await?.iter().any(shows))
 }
 
-/// All that can be looked into.
+/// Lists all targets of the debugger.
 async fn list_tabs(port: u16) -> Result<Vec<CdpTab>> {
     let answer = with_reply_timeout(send_cdp_request(Method::GET, port, "/json/list")).await?;
     Ok(serde_json::from_slice(&answer)?)
@@ -118,7 +118,7 @@ async fn send_cdp_request(method: Method, port: u16, path: &str) -> Result<Bytes
     Ok(body)
 }
 
-/// All but what is plain becomes `%XX`, so that a page's address ends no other one.
+/// Escapes all but plain characters as `%XX`, so that the address of a page cannot end the address of the request.
 fn percent_encode_url(url: &str) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~:/".contains(&byte);
     let encode = |byte: u8| match plain(byte) {

@@ -1,21 +1,21 @@
-//! What is copied inside, told as it happens to whoever listens.
+//! Watching the clipboard: each copied text is sent to all listeners.
 
 use super::{Desktop, DesktopRefusal};
 use tokio::sync::watch;
 
-/// Somebody who listens.
+/// A listener on the clipboard.
 #[derive(Debug)]
 pub(crate) struct ClipboardWatcher {
     desktop: Desktop,
     changes: watch::Receiver<u64>,
     stop: watch::Receiver<bool>,
-    /// There was a change, and the text has not been read since.
+    /// The clipboard has changed, and its text has not been read since.
     is_due: bool,
     told: Option<String>,
 }
 
 impl Desktop {
-    /// Tells what is copied, beginning with what is there now.
+    /// Starts a listener; its first text is the current one.
     ///
     /// # Errors
     /// Why there is no screen.
@@ -32,8 +32,7 @@ impl Desktop {
 }
 
 impl ClipboardWatcher {
-    /// The text, once it is another one than was told before; nothing when the companion ends. Loses
-    /// nothing when dropped.
+    /// Waits for a text other than the last one returned; `None` when the companion ends. Cancel safe.
     pub(crate) async fn next_text(&mut self) -> Option<String> {
         loop {
             if !self.is_due {
@@ -43,7 +42,7 @@ impl ClipboardWatcher {
                 }
             }
             self.is_due = true;
-            // Past what would start a screen: whoever only listens needs none.
+            // Reads from the display directly, without starting a screen: a listener alone needs no screen.
             let read = self.desktop.0.display.read_clipboard().await;
             self.is_due = false;
             match read {
@@ -51,7 +50,7 @@ impl ClipboardWatcher {
                     self.told = Some(text.clone());
                     return Some(text);
                 }
-                // Nothing can be told until something is copied again.
+                // There is nothing to report until the next change.
                 Ok(_) | Err(_) => {}
             }
         }

@@ -1,13 +1,13 @@
-//! The browser's debugger at an address that stays, whichever life the browser is in.
+//! A proxy with a stable address for the browser's debugger, across restarts of the browser.
 //!
 //! ```text
-//! browser-use, tools inside ── 127.0.0.1:9221 ── here ── 127.0.0.1:9222 ── chromium
+//! browser-use, tools inside ── 127.0.0.1:9221 ── proxy ── 127.0.0.1:9222 ── chromium
 //! ```
 //!
-//! Whoever asks by HTTP starts the browser. A WebSocket to it goes to the browser of now, also by the
-//! address of one that has crashed, so a client may simply connect again. But it starts none: clients
-//! do that by themselves, and would bring back what somebody has closed. Then bytes go both ways as
-//! they are, and whoever is connected keeps the browser.
+//! An HTTP request starts the browser. A WebSocket to the browser connects to the running browser, even with the
+//! address of a crashed one, so a client may simply reconnect. A WebSocket never starts the browser: clients reconnect
+//! automatically, and would reopen a browser that a person has closed. After the head of the request the proxy copies
+//! bytes in both directions, and each connected client keeps the browser running.
 
 use super::{Desktop, DesktopRefusal, cdp};
 use std::io;
@@ -18,31 +18,31 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-/// From connecting to the end of the request's head.
+/// Maximum time from the connection to the end of the request's head.
 const DEBUGGER_HEAD_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The longest head.
+/// Maximum bytes of a request's head.
 const MAX_DEBUGGER_HEAD_BYTES: usize = 16 << 10;
 
-/// After an error of the port itself, such as too many open files.
+/// Delay after an error of the port, such as too many open files.
 const DEBUGGER_ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(200);
 
-/// Where a browser's own WebSockets are, before the name of its life.
+/// Path of the browser's own WebSockets, before the id of a browser process.
 const BROWSER_WS_PREFIX: &str = "/devtools/browser";
 
-/// What a request's first line wants.
+/// The target of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum DebuggerTarget<'a> {
-    /// Something by HTTP.
+    /// An HTTP request.
     Http,
-    /// A WebSocket to the browser, by the address of some life of it; what stands around that.
+    /// A WebSocket to the browser, with the id of any browser process; the head before and after the path.
     Browser(&'a str, &'a str),
-    /// A WebSocket to one of its pages.
+    /// A WebSocket to a page.
     Page,
 }
 
 impl<'a> DebuggerTarget<'a> {
-    /// Of a whole head; nothing where it is no request.
+    /// Parses a complete head; `None` if it is not a request.
     fn from_head(head: &'a str) -> Option<Self> {
         let (line, _) = head.split_once("\r\n")?;
         let (method, rest) = line.split_once(' ')?;
@@ -106,7 +106,7 @@ async fn proxy_connection(desktop: &Desktop, mut client: TcpStream) -> io::Resul
     Ok(())
 }
 
-/// Waits for the browser, and says what it is to be told.
+/// Waits for the browser, and returns the head to forward.
 async fn prepare_request_head(desktop: &Desktop, head: &str) -> Result<String, String> {
     let told = |refusal: DesktopRefusal| refusal.to_string();
     match DebuggerTarget::from_head(head).ok_or("this is no request")? {
@@ -136,7 +136,7 @@ async fn respond_unavailable(client: &mut TcpStream, why: &str) -> io::Result<()
     client.shutdown().await
 }
 
-/// A request's head, and what came behind it.
+/// Reads the head of a request, and the bytes after it.
 async fn read_head(client: &mut TcpStream) -> io::Result<(String, Vec<u8>)> {
     let mut bytes = Vec::new();
     loop {

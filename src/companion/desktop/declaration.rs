@@ -1,4 +1,4 @@
-//! The services of a desktop, as its settings declare them.
+//! Declarations of the desktop's services, built from its settings.
 
 use super::{DEFAULT_MAX_SCREEN_SIZE, DesktopMode, DesktopSettings};
 use crate::companion::display;

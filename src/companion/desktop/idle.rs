@@ -1,32 +1,32 @@
-//! Whether nobody needs the desktop any more: a pure function of what can be seen.
+//! The idle policy of the desktop: a pure function of the observed activity.
 
 use std::time::Duration;
 
-/// When the desktop runs, as the configuration says.
+/// When the desktop runs, according to the configuration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum DesktopMode {
-    /// From the first need on, until nobody has needed it for a while.
+    /// From the first use until it has been idle for the configured time.
     Lazy,
     Always,
     Off,
 }
 
-/// What can be seen.
+/// The observed activity.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct DesktopActivity {
-    /// People who look.
+    /// Connected viewers.
     pub(super) viewers: usize,
-    /// Programs that are connected to the browser.
+    /// Programs connected to the browser.
     pub(super) clients: usize,
-    /// A browser runs, or is to.
+    /// A browser runs or is starting.
     pub(super) browser: bool,
-    /// A tab shows more than a new one; unknown is as good as that.
+    /// A tab shows something other than an empty new tab; unknown counts as `true`.
     pub(super) pages: bool,
-    /// It is fetching a file, which needs no tab; unknown is as good as that.
+    /// The browser is downloading a file, which needs no tab; unknown counts as `true`.
     pub(super) downloads: bool,
-    /// Windows are open, in which somebody's work may be; unknown is as good as some.
+    /// Windows are open, which may hold a person's work; unknown counts as `true`.
     pub(super) windows: bool,
-    /// Since somebody last asked for anything, or left.
+    /// Time since the last request, or since the last client left.
     pub(super) quiet: Duration,
 }
 
@@ -36,14 +36,14 @@ impl DesktopActivity {
         mode == DesktopMode::Lazy && !is_used && self.quiet >= patience
     }
 
-    /// Whether the browser can end: nobody looks or is connected, all its tabs are blank, and it fetches
+    /// Whether the browser can end: there are no viewers and no clients, all its tabs are blank, and it downloads
     /// nothing.
     pub(super) fn is_unbrowsed(self, patience: Duration) -> bool {
         let is_used = self.viewers > 0 || self.clients > 0 || self.pages || self.downloads;
         self.browser && !is_used && self.quiet >= patience
     }
 
-    /// Whether what only viewers need can end already.
+    /// Whether the services that only viewers need can end.
     pub(super) fn is_unseen(self, patience: Duration) -> bool {
         self.viewers == 0 && self.quiet >= patience
     }

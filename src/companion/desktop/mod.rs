@@ -1,16 +1,16 @@
-//! The desktop: a screen that people and agents share, there when somebody needs it.
+//! The desktop: a screen that people and agents share, started on demand.
 //!
 //! ```text
-//! VNC client ── :5900 ── gate (password) ──┐
-//! browser ── /desktop/socket (cookie) ─────┴── x11vnc ──┐
-//! agents ── /display/… ── companion::display ───────────┴── Xvfb ── openbox, pcmanfm, chromium
-//! tools ── :9221 ── debugger ──────────────────────────────────────────────── :9222 ──┘
+//! VNC client ── :5900 ── vnc_listener (password) ──┐
+//! browser ── /desktop/socket (cookie) ─────────────┴── x11vnc ──┐
+//! agents ── /display/… ── companion::display ───────────────────┴── Xvfb ── openbox, pcmanfm, chromium
+//! tools ── :9221 ── debugger ──────────────────────────────────────────────────────── :9222 ──┘
 //! ```
 //!
-//! [`Desktop`] is the handle. Its services are supervised by `companion::service`, its screen is
-//! reached by `companion::display`; here is decided when they run. Whoever uses it holds a
-//! [`DesktopLease`], and the task in [`background_tasks`] ends the services when [`idle`], a pure function, says so.
-//! The secret of a VNC client is checked in [`vnc_listener`] before anything is started.
+//! [`Desktop`] is the handle, and decides when the services run. `companion::service` supervises the services, and
+//! `companion::display` is the client of the screen. A user of the desktop holds a [`DesktopLease`]; the task in
+//! [`background_tasks`] ends the services according to [`idle`], a pure function. [`vnc_listener`] checks the password
+//! of a VNC client before any service starts.
 
 mod background_tasks;
 pub(crate) mod cdp;
@@ -47,51 +47,51 @@ use tokio::task::JoinHandle;
 /// The port inside on which the browser's debugger listens while the browser runs.
 const CDP_PORT: u16 = 9222;
 
-/// The port inside on which it is reached at any time.
+/// The port inside on which the debugger is always reachable.
 pub(crate) const DEBUGGER_PORT: u16 = 9221;
 
-/// The largest screen, unless a larger one is configured: all of it is held in memory.
+/// The default maximum size of the screen. Memory for the maximum size is always allocated.
 const DEFAULT_MAX_SCREEN_SIZE: (u16, u16) = (2560, 1600);
 
-/// In which a screen that was just started gets its size.
+/// Maximum time for a new screen to get its size.
 const SCREEN_SIZE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How often a picture is taken again when the screen was started anew meanwhile.
+/// Maximum number of attempts of an operation during which the screen was restarted.
 const MAX_SCREEN_ATTEMPTS: usize = 3;
 
 #[derive(Debug, Clone)]
 pub(crate) struct DesktopSettings {
     pub(crate) mode: DesktopMode,
-    /// How long nobody must need it until it ends.
+    /// Time without use after which the desktop ends.
     pub(crate) idle: Duration,
     pub(crate) resolution: (u16, u16),
     pub(crate) depth: u8,
-    /// The file that says what VNC clients must know; without it there are none.
+    /// The file with the password of VNC clients; without this file the companion admits no VNC client.
     pub(crate) password: PathBuf,
     pub(crate) body: PathBuf,
-    /// Sockets; readable by this user alone.
+    /// The folder of the sockets, readable by this user alone.
     pub(crate) run: PathBuf,
     /// The browser's profile.
     pub(crate) profile: PathBuf,
     /// The VNC client for browsers.
     pub(crate) novnc: PathBuf,
-    /// Whether this is a plain process, without isolation.
+    /// Whether the companion is a plain process, without isolation.
     pub(crate) is_embedded: bool,
 }
 
 impl DesktopSettings {
-    /// Whether there is to be a desktop at all.
+    /// Whether a desktop is configured.
     pub(crate) fn has_one(&self) -> bool {
         !self.is_embedded && self.mode != DesktopMode::Off
     }
 }
 
-/// Why nothing is shown.
+/// Why a request to the desktop failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum DesktopRefusal {
-    /// There is none here, and why.
+    /// There is no desktop, with the reason.
     Absent(String),
-    /// It is not ready; why.
+    /// The desktop is not ready, with the reason.
     Unready(String),
     Display(display::DisplayRefusal),
 }
@@ -112,37 +112,37 @@ impl From<display::DisplayRefusal> for DesktopRefusal {
     }
 }
 
-/// The desktop, for everyone who needs it.
+/// A handle to the desktop.
 #[derive(Debug, Clone)]
 pub(crate) struct Desktop(Arc<DesktopInner>);
 
 #[derive(Debug)]
 struct DesktopInner {
     settings: DesktopSettings,
-    /// Or why there are none.
+    /// The services, or the reason why there are none.
     services: Result<Services, String>,
     display: DisplayClient,
     viewers: AtomicUsize,
-    /// Who is connected to the browser's debugger.
+    /// Number of clients of the browser's debugger.
     clients: AtomicUsize,
-    /// The screen's size, as last asked for.
+    /// The last requested size of the screen.
     resolution: Mutex<(u16, u16)>,
     used: Mutex<Instant>,
-    /// The life of the server whose size was set.
+    /// The generation of the display server whose size was set.
     sized: watch::Sender<u64>,
     reading: page_reader::PageReader,
-    /// Told when the companion ends.
+    /// Becomes `true` when the companion ends.
     stop: watch::Receiver<bool>,
 }
 
-/// Where somebody uses it.
+/// The part of the desktop that is in use.
 #[derive(Debug, Clone, Copy)]
 enum DesktopUse {
     Screen,
     Debugger,
 }
 
-/// Somebody uses it, until this is dropped.
+/// A use of the desktop, until this is dropped.
 #[derive(Debug)]
 pub(crate) struct DesktopLease(Desktop, DesktopUse);
 
@@ -163,7 +163,7 @@ pub(crate) struct DesktopListeners {
 }
 
 impl Desktop {
-    /// The handle, and the tasks that end when `stop` is told.
+    /// Starts the tasks, which end when `stop` becomes `true`, and returns the handle.
     pub(crate) fn start(
         settings: DesktopSettings,
         ports: Option<DesktopListeners>,
@@ -212,24 +212,25 @@ impl Desktop {
         (desktop, tasks)
     }
 
-    /// Starts the screen unless it runs, and waits until its picture is there. Tools that need
-    /// `DISPLAY` call this before they start.
+    /// Starts the screen unless it runs, and waits until the desktop is drawn. Tools that need `DISPLAY` call this
+    /// before they start.
     ///
     /// # Errors
-    /// Why there is none.
+    /// Why there is no screen.
     pub(crate) async fn ensure_screen(&self) -> Result<(), DesktopRefusal> {
         self.ensure_screen_generation().await.map(drop)
     }
 
-    /// The same; the number is another one once the screen, or what paints it, was started anew.
+    /// As [`Self::ensure_screen`]; returns a number that changes when the screen, or the service that paints it, was
+    /// restarted.
     async fn ensure_screen_generation(&self) -> Result<u64, DesktopRefusal> {
-        // However long it takes to start, and however short the time after which nobody needs it.
+        // The lease keeps the services running during a start that takes longer than the idle time.
         let _waits = self.acquire_lease(DesktopUse::Screen);
         let services = self.services()?;
         services.set_need(ServiceNeed::Display, true);
         let moment = services.wait_ready(ServiceNeed::Display).await;
         let moment = moment.map_err(DesktopRefusal::Unready)?;
-        // A server that was just started is as large as it can be.
+        // A new display server has its maximum size until the task has set the size.
         let mut sized = self.0.sized.subscribe();
         let sized = sized.wait_for(|sized| *sized == services.display_server_generation());
         let is_sized = tokio::time::timeout(SCREEN_SIZE_TIMEOUT, sized)
@@ -243,11 +244,11 @@ impl Desktop {
         Ok(moment)
     }
 
-    /// The debugger's address of the one browser, started unless it runs. What it shows, everyone
-    /// sees who looks at the screen.
+    /// Starts the browser unless it runs, and returns the address of its debugger. All clients share the browser, and
+    /// every viewer of the screen sees its pages.
     ///
     /// # Errors
-    /// Why there is none.
+    /// Why there is no browser.
     pub(crate) async fn ensure_browser(&self) -> Result<String, DesktopRefusal> {
         let _waits = self.acquire_lease(DesktopUse::Screen);
         self.ensure_screen().await?;
@@ -261,10 +262,10 @@ impl Desktop {
         Ok(cdp::debugger_url(DEBUGGER_PORT))
     }
 
-    /// Waits for the browser if it runs or is about to, also again after a crash; starts none.
+    /// Waits for the browser if it runs or is starting, also after a crash; never starts it.
     ///
     /// # Errors
-    /// When there is none to wait for.
+    /// When the browser neither runs nor is starting.
     async fn browser_of_now(&self) -> Result<(), DesktopRefusal> {
         let _waits = self.acquire_lease(DesktopUse::Screen);
         let services = self.services()?;
@@ -277,15 +278,15 @@ impl Desktop {
         ready.map(drop).map_err(DesktopRefusal::Unready)
     }
 
-    /// Counts a client of the debugger, for as long as the stay.
+    /// Counts a client of the debugger until the lease is dropped.
     fn lease_debugger(&self) -> DesktopLease {
         self.acquire_lease(DesktopUse::Debugger)
     }
 
-    /// The browser, with a page in a new tab where one is named.
+    /// Starts the browser, and opens `url` in a new tab unless it is empty.
     ///
     /// # Errors
-    /// Why it does not show the page.
+    /// Why the browser does not show the page.
     pub(crate) async fn open_url(&self, url: &str) -> Result<Browser, DesktopRefusal> {
         let _waits = self.acquire_lease(DesktopUse::Screen);
         self.ensure_browser().await?;
@@ -299,14 +300,14 @@ impl Desktop {
     /// Ends the browser, which keeps its profile.
     ///
     /// # Errors
-    /// Where there is no desktop.
+    /// When there is no desktop.
     pub(crate) fn close_browser(&self) -> Result<Browser, DesktopRefusal> {
         self.services()?.set_need(ServiceNeed::Browser, false);
         self.look_at_browser()
     }
 
     /// # Errors
-    /// Where there is no desktop.
+    /// When there is no desktop.
     pub(crate) fn look_at_browser(&self) -> Result<Browser, DesktopRefusal> {
         let services = self.services()?;
         let running = services.generation_if_ready(ServiceNeed::Browser).is_some();
@@ -317,11 +318,10 @@ impl Desktop {
         })
     }
 
-    /// What is on the screen at this moment: never a picture of before, and never one of a screen
-    /// that nobody has painted yet.
+    /// Captures the current content of the screen: never an older picture, and never a screen that is not drawn yet.
     ///
     /// # Errors
-    /// Why there is none.
+    /// Why there is no picture.
     pub(crate) async fn capture_screen(
         &self,
         region: Option<ScreenRegion>,
@@ -375,11 +375,11 @@ impl Desktop {
         Ok(self.0.display.screen_info().await?)
     }
 
-    /// Changes the screen's size, until the companion ends. A screen, or what paints it, that is started
-    /// anew meanwhile gets it then.
+    /// Changes the size of the screen, until the companion ends. If the screen, or the service that paints it, is
+    /// restarted during the change, the size is set again.
     ///
     /// # Errors
-    /// Why it has not got it.
+    /// Why the size was not set.
     pub(crate) async fn resize_screen(
         &self,
         width: u16,
@@ -396,7 +396,7 @@ impl Desktop {
                     }
                 }
                 Err(gone @ display::DisplayRefusal::Gone(_)) => refusal = gone.into(),
-                // What covered the screen is another one now.
+                // The service that covers the screen was restarted.
                 Err(unmoved @ display::DisplayRefusal::Unmoved(_)) if !self.is_at(moment)? => {
                     refusal = unmoved.into();
                 }
@@ -406,10 +406,11 @@ impl Desktop {
         Err(refusal)
     }
 
-    /// A connection to the VNC server, which asks for no password, for as long as the stay.
+    /// Connects to the VNC server, without a password; the connection keeps the desktop running until the lease is
+    /// dropped.
     ///
     /// # Errors
-    /// Why there is none.
+    /// Why there is no connection.
     pub(crate) async fn connect_viewer(
         &self,
     ) -> Result<(UnixStream, DesktopLease), DesktopRefusal> {
@@ -424,12 +425,12 @@ impl Desktop {
         Ok((socket, stay))
     }
 
-    /// Where the VNC client for browsers lies.
+    /// The folder of the VNC client for browsers.
     pub(crate) fn novnc_folder(&self) -> &Path {
         &self.0.settings.novnc
     }
 
-    /// How its services stand, and whether all that must run do.
+    /// The state of the services, and whether all required services run.
     pub(crate) fn health(&self) -> (Vec<Service>, bool) {
         match &self.0.services {
             Ok(services) => {
@@ -449,7 +450,7 @@ impl Desktop {
         }
     }
 
-    /// Whether the same screen, and what paints it, are there as at that moment.
+    /// Whether the screen, and the service that paints it, have not been restarted since `moment`.
     fn is_at(&self, moment: u64) -> Result<bool, DesktopRefusal> {
         Ok(self.services()?.generation_if_ready(ServiceNeed::Display) == Some(moment))
     }
@@ -476,7 +477,7 @@ impl Desktop {
     }
 }
 
-/// Held for an assignment only, so what it guards is whole.
+/// The lock is held for single assignments only, so a panic leaves no partial value.
 fn lock_unpoisoned<T>(value: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     value.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,8 +1,8 @@
-//! How a browser comes in: a code that works once, exchanged for a pass in a cookie.
+//! Browser sign-in: a code that works once, exchanged for a session cookie.
 //!
-//! A pass proves itself by a signature, so that it outlives the companion; its key is derived from
-//! the token's digest, so that another token ends all passes. It opens what the desktop's page
-//! needs, and nothing else (see `http::guard`).
+//! A cookie carries a signature, so that it stays valid when the companion restarts. The key is derived from the digest
+//! of the token, so that a new token invalidates all cookies. A cookie gives access to the routes of the desktop's page
+//! and to nothing else (see `http::auth`).
 
 use super::lock_unpoisoned;
 use crate::protocol::hex::hex;
@@ -13,13 +13,13 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use subtle::ConstantTimeEq;
 
-/// How long a code waits for its browser.
+/// How long a code is valid.
 pub(crate) const ONE_TIME_TOKEN_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// How long a pass is worth something.
+/// How long a cookie is valid.
 pub(crate) const DESKTOP_COOKIE_TIMEOUT: Duration = Duration::from_secs(7 * 24 * 3600);
 
-/// Codes that wait; more are not needed by people.
+/// Maximum number of pending codes; people do not need more.
 const MAX_ONE_TIME_TOKENS: usize = 64;
 
 #[derive(Debug, Clone)]
@@ -28,7 +28,7 @@ pub(crate) struct OneTimeTokens {
     codes: Arc<Mutex<VecDeque<PendingToken>>>,
 }
 
-/// One that waits for its browser.
+/// A code that was not redeemed yet.
 #[derive(Debug)]
 struct PendingToken {
     digest: [u8; 32],
@@ -36,8 +36,7 @@ struct PendingToken {
 }
 
 impl OneTimeTokens {
-    /// Signed with what only the holder of the token's digest knows; without a token, no pass is
-    /// asked for.
+    /// Derives the key from the token's digest, which only its holder knows; without a token, no cookie is required.
     pub(crate) fn new(token: Option<&str>) -> Self {
         let mut key = Sha256::new();
         key.update(b"osctl pass\0");
@@ -48,7 +47,7 @@ impl OneTimeTokens {
         }
     }
 
-    /// A code that works once, for [`ONE_TIME_TOKEN_TIMEOUT`]; nothing without randomness.
+    /// Issues a code that works once, for [`ONE_TIME_TOKEN_TIMEOUT`]; `None` without randomness.
     pub(crate) fn issue_token(&self) -> Option<String> {
         let code = random_token()?;
         let mut codes = lock_unpoisoned(&self.codes);
@@ -62,7 +61,7 @@ impl OneTimeTokens {
         Some(code)
     }
 
-    /// A pass for a code, which is worth nothing afterwards.
+    /// Exchanges a code for a cookie; the code is invalid afterwards.
     pub(crate) fn redeem_token(&self, code: &str) -> Option<String> {
         let given = hash_token(code);
         let mut codes = lock_unpoisoned(&self.codes);
@@ -81,7 +80,7 @@ impl OneTimeTokens {
         Some(format!("{word}.{}", self.sign_cookie(&word)))
     }
 
-    /// Whether a pass is one of ours and not over.
+    /// Whether this companion issued the cookie, and the cookie has not expired.
     pub(crate) fn is_valid_cookie(&self, pass: &str) -> bool {
         let Some((word, signature)) = pass.rsplit_once('.') else {
             return false;
@@ -97,7 +96,7 @@ impl OneTimeTokens {
     }
 
     fn sign_cookie(&self, word: &str) -> String {
-        // A key of any length is fine.
+        // HMAC accepts a key of any length.
         let Ok(mut mac) = Hmac::<Sha256>::new_from_slice(&*self.key) else {
             return String::new();
         };

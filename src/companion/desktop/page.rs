@@ -1,11 +1,11 @@
-//! Reading a page as a person sees it, by the debugger's protocol over a WebSocket, inside only.
+//! Reading the visible text of a web page, with the debugger's protocol over a WebSocket, inside the container only.
 //!
 //! ```text
-//! navigate ─▶ there, or out of time ─▶ loaded and settled: its text stays the same ─▶ text, title, address
+//! navigate ─▶ answered, or timed out ─▶ loaded and stable: its text stays the same ─▶ text, title, address
 //! ```
 //!
-//! What the page asks meanwhile is dismissed, and told. A page that asks whether it may be left has something
-//! of somebody's in it, and is left to them.
+//! Dialogs of the page are dismissed and reported. A page that asks for confirmation before it is left holds a person's
+//! input, and stays open for that person.
 
 use crate::error::Result;
 use anyhow::{Context, Error, anyhow, bail};
@@ -18,50 +18,50 @@ use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::Message;
 
-/// For one answer of the debugger, unless it takes a server to answer.
+/// Maximum wait for a reply of the debugger, unless the reply depends on a web server.
 const PAGE_REPLY_TIMEOUT: Duration = Duration::from_secs(5);
-/// Between two looks at a page that may still grow, for how many of them it must stay the same, and the time
-/// for all of them once it is loaded.
+/// Time between two checks of a page that may still change, the number of checks during which it must stay the same,
+/// and the maximum time of all checks after the page has loaded.
 const PAGE_POLL_INTERVAL: Duration = Duration::from_millis(200);
 const STABLE_PAGE_POLLS: u32 = 4;
 const PAGE_SETTLE_TIMEOUT: Duration = Duration::from_secs(5);
-/// Dialogs that are told of, and characters of each.
+/// Maximum number of reported dialogs, and maximum characters of each.
 const MAX_PAGE_DIALOGS: usize = 10;
 const MAX_DIALOG_CHARS: usize = 200;
 
-/// What is visible, as text. Scripts and hidden parts are not.
+/// Returns the visible text, without scripts and hidden parts.
 const VISIBLE_TEXT_SCRIPT: &str = "({text: document.body ? document.body.innerText : '', title: document.title, url: location.href, state: document.readyState})";
-/// What the browser asks a page that a person has used before it leaves it. There, each client of the debugger may answer
-/// in the page's place, and browser-use says yes.
+/// Sends the event that the browser sends before it leaves a page that a person has used. The script asks the page
+/// directly, because each client of the debugger may answer the browser's own dialog, and browser-use accepts it.
 const PAGE_IN_USE_SCRIPT: &str = "(() => { if (!navigator.userActivation.hasBeenActive) return false; const event = document.createEvent('BeforeUnloadEvent'); event.initEvent('beforeunload', false, true); dispatchEvent(event); return event.defaultPrevented || event.returnValue !== ''; })()";
 const PAGE_STATE_SCRIPT: &str =
     "document.readyState + (document.body ? document.body.innerText.length : 0)";
 
-/// A page as a person sees it.
+/// The visible content of a page.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct WebPage {
-    /// Where the browser is in the end.
+    /// The final address, after redirects.
     pub(crate) url: String,
     pub(crate) title: String,
     pub(crate) text: String,
-    /// What the web server said.
+    /// The HTTP status.
     pub(crate) status: Option<u16>,
-    /// Whether it came to its end in time.
+    /// Whether the page finished loading in time.
     pub(crate) loaded: bool,
-    /// What it asked, and was not given.
+    /// Dialogs of the page, all dismissed.
     pub(crate) dialogs: Vec<String>,
 }
 
-/// Why there is no page.
+/// Why a page was not read.
 #[derive(Debug)]
 pub(super) enum WebPageError {
-    /// The browser did not get there; the tab is as good as before.
+    /// The browser did not reach the page; the tab remains usable.
     Refused(String),
-    /// What was in the tab is not to be left.
+    /// The tab holds a person's input and must not be left.
     Kept,
-    /// The tab did not answer before anything was done.
+    /// The tab did not answer before the navigation started.
     Dumb(anyhow::Error),
-    /// The tab is of no use any more.
+    /// The tab is unusable.
     Broken(anyhow::Error),
 }
 
@@ -72,27 +72,27 @@ struct TabConnection {
     seen: TabEvents,
 }
 
-/// What the tab has told of itself.
+/// The events of a tab so far.
 #[derive(Debug, Default)]
 struct TabEvents {
-    /// Documents that were answered: by frame and loader, the latest last.
+    /// Responses to documents: frame, loader and HTTP status, the latest last.
     documents: Vec<(String, String, u16)>,
     dialogs: Vec<String>,
-    /// It asked whether it may be left, and was told to stay.
+    /// The page asked for confirmation before it is left; the tab stays on the page.
     is_kept: bool,
 }
 
-/// What an event asks for.
+/// The action that an event requires.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum TabEventAction {
     Nothing,
-    /// A page that asks shows nothing until it is answered: no.
+    /// Dismiss the dialog: a page shows nothing until its dialog is answered.
     Dismiss,
 }
 
 impl TabEvents {
     /// # Errors
-    /// When the page can't come back.
+    /// When the page cannot recover.
     fn record_event(&mut self, event: &Value) -> Result<TabEventAction> {
         let params = &event["params"];
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
@@ -122,7 +122,8 @@ impl TabEvents {
         Ok(TabEventAction::Nothing)
     }
 
-    /// What was said of the main frame's document: of that load or, where it led elsewhere, a later one.
+    /// The HTTP status of the main frame's document: that of this load or, after a redirect by the page, that of a
+    /// later load.
     fn document_status(&self, frame: &str, loader: &str) -> Option<u16> {
         let begin = { self.documents.iter() }.position(|(_, of, _)| of == loader)?;
         let of_frame = self.documents[begin..]
@@ -132,7 +133,7 @@ impl TabEvents {
     }
 }
 
-/// Whether it is a page that anybody may read: files and scripts are not reached this way.
+/// Whether the address is `http` or `https`: this route does not open files and scripts.
 pub(super) fn is_of_the_web(url: &str) -> bool {
     let scheme = url.split_once("://").map(|(scheme, _)| scheme);
     scheme.is_some_and(|scheme| {
@@ -142,10 +143,10 @@ pub(super) fn is_of_the_web(url: &str) -> bool {
     })
 }
 
-/// Sends a tab elsewhere, and reads what it shows then.
+/// Navigates a tab to `url`, and reads the visible text.
 ///
 /// # Errors
-/// When the browser does not get there.
+/// When the browser does not reach the page.
 pub(super) async fn read_page(
     port: u16,
     tab: &str,
@@ -159,7 +160,7 @@ pub(super) async fn read_page(
         return Err(WebPageError::Kept);
     }
     let deadline = Instant::now() + patience;
-    // It answers when the web server has.
+    // The reply comes when the web server has answered.
     let sent = tab
         .navigate(url, deadline)
         .await
@@ -187,7 +188,7 @@ pub(super) async fn read_page(
         url: field("url"),
         title: field("title"),
         text: field("text"),
-        // Within the same page nothing is loaded, and nobody says anything.
+        // A navigation within the same page loads nothing, so there is no status.
         status: tab.seen.document_status(text("frameId"), text("loaderId")),
         loaded: field("state") == "complete",
         dialogs: tab.seen.dialogs,
@@ -195,7 +196,7 @@ pub(super) async fn read_page(
 }
 
 impl TabConnection {
-    /// Connected, and told to say what happens.
+    /// Connects to a tab and enables its events.
     async fn connect_tab(port: u16, id: &str) -> Result<Self> {
         let stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).await?;
         let url = format!("ws://127.0.0.1:{port}/devtools/page/{id}");
@@ -214,14 +215,14 @@ impl TabConnection {
         Ok(tab)
     }
 
-    /// Whether the page holds what a person did in it.
+    /// Whether the page holds a person's input.
     async fn is_used(&mut self) -> Result<bool> {
         let params = json!({"expression": PAGE_IN_USE_SCRIPT, "returnByValue": true});
         let said = self.call("Runtime.evaluate", params).await?;
         Ok(said["result"]["value"] == true)
     }
 
-    /// What the browser says of going there; nothing where no server has answered in time.
+    /// Returns the browser's reply to the navigation; `None` when the web server did not answer in time.
     async fn navigate(&mut self, url: &str, deadline: Instant) -> Result<Option<Value>> {
         let id = self
             .send_request("Page.navigate", json!({"url": url}))
@@ -229,14 +230,14 @@ impl TabConnection {
         match timeout_at(deadline, self.wait_for_reply(id)).await {
             Ok(sent) => Ok(Some(sent?.map_err(Error::msg)?)),
             Err(_) => {
-                // What comes later is nobody's.
+                // Discards a response that would arrive later.
                 self.call("Page.stopLoading", json!({})).await?;
                 Ok(None)
             }
         }
     }
 
-    /// What is visible once all is there, or the time is over.
+    /// The visible text once the page is loaded and stable, or at the deadline.
     async fn read_visible_text(&mut self, deadline: Instant) -> Result<Value> {
         self.call("Page.bringToFront", json!({})).await?;
         self.wait_until_stable(deadline).await?;
@@ -245,15 +246,15 @@ impl TabConnection {
         Ok(seen["result"]["value"].take())
     }
 
-    /// Waits until it is loaded, no longer than to the deadline, and until a page that goes on making itself
-    /// stays the same for a while.
+    /// Waits until the page is loaded, at most to the deadline, and then until a page that still changes stays the same
+    /// for a while.
     async fn wait_until_stable(&mut self, deadline: Instant) -> Result<()> {
         let (mut before, mut same) = (Value::Null, 0);
         let (mut end, mut is_loaded) = (deadline, false);
         while Instant::now() < end {
             let params = json!({"expression": PAGE_STATE_SCRIPT, "returnByValue": true});
             let id = self.send_request("Runtime.evaluate", params).await?;
-            // A page that leads elsewhere by itself, or computes, can't be asked for a moment.
+            // A page that redirects or computes does not answer for a moment.
             let mut now = match timeout_at(end, self.wait_for_reply(id)).await {
                 Ok(answer) => answer?.unwrap_or_default(),
                 Err(_) => return Ok(()),
@@ -277,7 +278,7 @@ impl TabConnection {
         Ok(())
     }
 
-    /// The next message, of which events are noted.
+    /// Returns the next message, and records events.
     async fn receive_message(&mut self) -> Result<Value> {
         loop {
             let message = self.socket.next().await.context("the tab was closed")??;
@@ -300,10 +301,10 @@ impl TabConnection {
         Ok(self.last)
     }
 
-    /// Waits for what that request brings, or why it was refused.
+    /// Waits for the reply to a request, or for its refusal.
     ///
     /// # Errors
-    /// When there is nobody to answer.
+    /// When the connection ends.
     async fn wait_for_reply(&mut self, id: u64) -> Result<Result<Value, String>> {
         loop {
             let mut message = self.receive_message().await?;
@@ -356,7 +357,7 @@ mod tests {
         answered("main", "ours", 200);
         answered("inner", "frame", 404);
         assert_eq!(seen.document_status("main", "ours"), Some(200));
-        // A page that leads elsewhere by itself is the page it leads to.
+        // After a redirect by the page, the status is that of the final page.
         let response = json!({"status": 403});
         let params = json!({"type": "Document", "frameId": "main", "loaderId": "later", "response": response});
         let event = json!({"method": "Network.responseReceived", "params": params});

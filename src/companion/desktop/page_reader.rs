@@ -1,4 +1,4 @@
-//! Who reads pages of the web: each in a tab of its own, of which one is kept for whoever comes next.
+//! The pool of tabs that read web pages: each read has its own tab, and one tab is kept for the next read.
 
 use super::page::{self, WebPage, WebPageError};
 use super::{CDP_PORT, Desktop, DesktopRefusal, cdp, lock_unpoisoned};
@@ -8,10 +8,10 @@ use std::time::Duration;
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
-/// How many pages are read at once; each is a process of the browser.
+/// Maximum number of pages read at the same time; each takes a process of the browser.
 const MAX_PAGE_READS: usize = 4;
 
-/// A tab in which somebody works, or that does not answer, is followed by another one.
+/// Maximum number of tabs tried, when a tab is in use by a person or does not answer.
 const MAX_TAB_ATTEMPTS: usize = 2;
 
 #[derive(Debug)]
@@ -29,7 +29,7 @@ impl Default for PageReader {
     }
 }
 
-/// A tab while somebody reads in it. It is there for the next one, however that ends.
+/// A tab during a read. When dropped, the tab is kept for the next read, or closed.
 struct TabLease<'a> {
     reading: &'a PageReader,
     id: Option<String>,
@@ -51,10 +51,10 @@ impl Drop for TabLease<'_> {
 }
 
 impl Desktop {
-    /// A page as a person sees it, in a tab of the one browser that is kept for this.
+    /// Reads the visible text of a page, in a tab of the shared browser that is reserved for this.
     ///
     /// # Errors
-    /// When it is none of the web, or the browser does not get there.
+    /// When the address is not `http` or `https`, or the browser does not reach the page.
     pub(crate) async fn read_page(
         &self,
         url: &str,

@@ -1,4 +1,4 @@
-//! The desktop as evolving sees it: the browser closed properly, and each service proved.
+//! The desktop's part in evolving: closes the browser cleanly, and checks each service.
 
 use super::{Desktop, DesktopUse};
 use crate::companion::service::ServiceNeed;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::time::timeout;
 
 impl Desktop {
-    /// Whether a browser runs, or is to.
+    /// Whether a browser runs or is starting.
     pub(crate) fn is_browsing(&self) -> bool {
         let services = self.services();
         services.is_ok_and(|services| services.is_needed(ServiceNeed::Browser))
@@ -18,12 +18,13 @@ impl Desktop {
         self.services().map(drop)
     }
 
-    /// Whether there is to be a desktop here.
+    /// Whether a desktop is configured here.
     pub(crate) fn has_one(&self) -> bool {
         self.0.settings.has_one()
     }
 
-    /// Ends the browser, which writes its profile, and waits until it has. `false`: it does not end.
+    /// Ends the browser, which writes its profile, and waits for its end. Returns `false` when the browser does not
+    /// end.
     pub(crate) async fn quiesce_browser(&self, patience: Duration) -> bool {
         let Ok(services) = self.services() else {
             return true;
@@ -34,10 +35,10 @@ impl Desktop {
             .is_ok()
     }
 
-    /// The services that there are, by name.
+    /// The names of the services.
     ///
     /// # Errors
-    /// Why there is no desktop, and whether that is as it should be.
+    /// Why there is no desktop, and whether the configuration says so.
     pub(crate) fn service_names(&self) -> Result<Vec<String>, (String, bool)> {
         let services = self.services();
         let services = services.map_err(|why| (why.to_string(), !self.has_one()))?;
@@ -48,14 +49,14 @@ impl Desktop {
             .collect())
     }
 
-    /// Starts what that service is for, unless it runs, and waits until it is ready. It ends again
-    /// when nobody has needed it for a while.
+    /// Starts the services that this service needs, and waits until it is ready. The services end again after the idle
+    /// time.
     ///
     /// # Errors
-    /// Why it is not ready, in words.
+    /// Why the service is not ready, as text.
     pub(crate) async fn check_service(&self, name: &str) -> Result<String, String> {
         let services = self.services().map_err(|why| why.to_string())?;
-        // However short the time is after which what nobody looks at ends.
+        // The lease keeps the services running even when the idle time is very short.
         let _looked_at = self.acquire_lease(DesktopUse::Screen);
         let need = services.need_of(name).ok_or("it is not declared")?;
         services.set_need(ServiceNeed::Display, true);
@@ -63,7 +64,7 @@ impl Desktop {
             services.reset_finished(need).await;
         }
         services.set_need(need, true);
-        // Of one that fails, the others of its kind are no fault.
+        // Waits for this service alone: a failure of another service of the same kind is not its fault.
         services.wait_service_ready(name).await?;
         Ok("ready".into())
     }

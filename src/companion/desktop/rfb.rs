@@ -1,6 +1,6 @@
-//! The first words of VNC's protocol (RFC 6143, section 7.1), from both sides.
+//! The handshake of the RFB protocol of VNC (RFC 6143, section 7.1), as server and as client.
 //!
-//! The password is asked for here, before a server runs; the server behind is let in without one.
+//! The companion asks for the password before a VNC server runs; the VNC server behind it asks for none.
 
 use des::Des;
 use des::cipher::{Array, BlockCipherEncrypt, KeyInit};
@@ -10,23 +10,23 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
 const RFB_VERSION: &[u8; 12] = b"RFB 003.008\n";
 
-/// Kinds of security.
+/// RFB security types.
 const RFB_SECURITY_NONE: u8 = 1;
 const RFB_SECURITY_PASSWORD: u8 = 2;
 
-/// Bytes of a password that count.
+/// Number of significant bytes of a password.
 const VNC_KEY_BYTES: usize = 8;
 
 const VNC_CHALLENGE_BYTES: usize = 16;
 
-/// What a client speaks.
+/// The protocol version of a client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum RfbVersion {
-    /// 3.3: the server decides.
+    /// 3.3: the server selects the security type.
     Old,
     /// 3.7
     Middle,
-    /// 3.8, and whatever is later.
+    /// 3.8 and later.
     New,
 }
 
@@ -36,7 +36,7 @@ impl RfbVersion {
         let (major, minor) = text.strip_prefix("RFB ")?.trim_end().split_once('.')?;
         match (major.parse::<u16>().ok()?, minor.parse::<u16>().ok()?) {
             (3, 7) => Some(Self::Middle),
-            // Apple's own numbers are later versions of its own.
+            // Apple's own version numbers are later versions of its own protocol.
             (3, 8..) | (4.., _) => Some(Self::New),
             (3, _) => Some(Self::Old),
             _ => None,
@@ -44,26 +44,26 @@ impl RfbVersion {
     }
 }
 
-/// What became of a client.
+/// The result of a client's authentication.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum RfbAuthResult {
     Yes,
     WrongPassword,
-    /// It speaks something else.
+    /// The client speaks another protocol.
     Foreign,
 }
 
-/// A client that was asked, and waits for the verdict.
+/// A client that has answered the challenge and waits for the result.
 #[derive(Debug)]
 pub(super) struct RfbChallengedClient {
     version: RfbVersion,
     pub(super) admitted: RfbAuthResult,
 }
 
-/// Asks a client for the password. It is not told the verdict yet.
+/// Asks a client for the password. Does not send the result yet.
 ///
 /// # Errors
-/// When it is gone.
+/// When the client disconnects.
 pub(super) async fn challenge_client<S: AsyncRead + AsyncWrite + Unpin>(
     client: &mut S,
     password: &str,
@@ -108,7 +108,7 @@ pub(super) async fn challenge_client<S: AsyncRead + AsyncWrite + Unpin>(
 
 impl RfbChallengedClient {
     /// # Errors
-    /// When the client is gone.
+    /// When the client has disconnected.
     pub(super) async fn send_accepted<S: AsyncWrite + Unpin>(
         &self,
         client: &mut S,
@@ -116,10 +116,10 @@ impl RfbChallengedClient {
         client.write_all(&0u32.to_be_bytes()).await
     }
 
-    /// Tells why not, as far as the client's version has words for it.
+    /// Sends the rejection, with the reason if the client's version has a field for it.
     ///
     /// # Errors
-    /// When the client is gone.
+    /// When the client has disconnected.
     pub(super) async fn send_rejected<S: AsyncWrite + Unpin>(
         &self,
         client: &mut S,
@@ -135,10 +135,10 @@ impl RfbChallengedClient {
     }
 }
 
-/// Comes to a server that asks for nothing.
+/// Connects to a server that requires no password.
 ///
 /// # Errors
-/// When it asks for something, or is gone.
+/// When the server requires a password, or disconnects.
 pub(super) async fn connect_without_password<S: AsyncRead + AsyncWrite + Unpin>(
     server: &mut S,
 ) -> io::Result<()> {
@@ -158,14 +158,14 @@ pub(super) async fn connect_without_password<S: AsyncRead + AsyncWrite + Unpin>(
     }
 }
 
-/// What a client that knows the password says.
+/// The response of a client that knows the password.
 fn challenge_response(
     challenge: [u8; VNC_CHALLENGE_BYTES],
     password: &str,
 ) -> [u8; VNC_CHALLENGE_BYTES] {
     let mut key = [0; VNC_KEY_BYTES];
     for (place, byte) in key.iter_mut().zip(password.bytes()) {
-        // The protocol's first implementation read the bits the other way round.
+        // The first implementation of the protocol read the bits in reverse order.
         *place = byte.reverse_bits();
     }
     let cipher = Des::new(&Array::from(key));
@@ -185,7 +185,7 @@ mod tests {
     use super::{RfbAuthResult, RfbVersion, challenge_client, challenge_response};
     use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
 
-    /// A client of that version, with that password; what the gate says of it.
+    /// A client of this version with this password; returns the result of its authentication.
     async fn asked(version: &[u8; 12], password: &str) -> RfbAuthResult {
         let (mut ours, theirs) = duplex(256);
         let client = tokio::spawn(client(theirs, *version, password.to_owned()));
@@ -210,7 +210,7 @@ mod tests {
         gate.write_all(&challenge_response(challenge, &password))
             .await
             .unwrap();
-        // Kept open until the gate has decided.
+        // Keeps the connection open until the listener has decided.
         std::future::pending::<()>().await;
     }
 

@@ -1,14 +1,14 @@
-//! What is on the screen, as a file for those who asked.
+//! Screenshots as PNG files.
 
 use super::{Desktop, DesktopRefusal, ScreenRegion};
 use std::time::{SystemTime, UNIX_EPOCH};
 use tokio::task::spawn_blocking;
 
-/// A picture as PNG, and what it is of.
+/// A screenshot as PNG, with its sizes and time.
 #[derive(Debug)]
 pub(crate) struct PngScreenshot {
     pub(crate) file: Vec<u8>,
-    /// Its own size.
+    /// The picture's own size.
     pub(crate) size: (u32, u32),
     /// The screen's size.
     pub(crate) screen: (u16, u16),
@@ -24,7 +24,7 @@ impl PngScreenshot {
 }
 
 impl Desktop {
-    /// What is on the screen at this moment, drawn larger or smaller.
+    /// Captures the current content of the screen, scaled.
     ///
     /// # Errors
     /// Why there is no picture.
@@ -34,7 +34,7 @@ impl Desktop {
         scale: f64,
     ) -> Result<PngScreenshot, DesktopRefusal> {
         let picture = self.capture_screen(region).await?;
-        // Seldom more than a few milliseconds, which others need not wait.
+        // Usually takes a few milliseconds; a blocking thread keeps other tasks from waiting for it.
         let drawn = spawn_blocking(move || {
             let (screen, taken) = (picture.screen, picture.taken);
             let picture = picture.scaled(scale)?;

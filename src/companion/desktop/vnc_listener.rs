@@ -1,16 +1,17 @@
-//! The VNC port: held by the companion, which asks for the password before it starts anything.
+//! The VNC port: the companion holds it, and asks for the password before it starts any service.
 //!
 //! ```text
-//! accept ─▶ stranger ──right──▶ viewer (bytes both ways)
-//!              │    └──wrong──▶ told so, one after the other, or cut
-//!              └─ out of time, or the oldest when too many come: cut
+//! accept ─▶ unauthenticated ──right──▶ viewer (bytes both ways)
+//!              │    └──wrong──▶ rejected, one after the other, or cut
+//!              └─ timed out, or the oldest when there are too many: cut
 //! ```
 //!
-//! Wrong answers are told one after the other, one in each [`WRONG_PASSWORD_DELAY`], whoever gave them; who has to wait
-//! longer than [`VNC_HANDSHAKE_TIMEOUT`] is cut without a word, and right answers wait for none of them. This slows down who
-//! waits for the verdict; who guesses through many connections at once is up against the password itself. Nobody
-//! who has not said it holds a place for long, so that guesses and silence keep nobody else out. Once let in,
-//! bytes go both ways as they are, for as long as the client's machine answers.
+//! Rejections are sent one after the other, one in each [`WRONG_PASSWORD_DELAY`], for all clients together. A rejection
+//! that would wait longer than [`VNC_HANDSHAKE_TIMEOUT`] is not sent, and the connection is cut; right passwords wait
+//! for no rejection. The delay slows down guessing over one connection; against guessing over many connections, only
+//! the strength of the password protects. An unauthenticated client holds its slot for a short time only, so that
+//! guesses and silent connections do not block other clients. After authentication the listener copies bytes in both
+//! directions, as long as the client's machine answers.
 
 use super::rfb::{self, RfbAuthResult, RfbChallengedClient};
 use super::{Desktop, lock_unpoisoned};
@@ -27,26 +28,27 @@ use tokio::sync::{Semaphore, watch};
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{sleep, timeout};
 
-/// How many may look at once.
+/// Maximum number of viewers.
 const MAX_VNC_CLIENTS: usize = 128;
 
-/// How many may be asked for the password at once.
+/// Maximum number of clients in authentication.
 const MAX_UNAUTHENTICATED_CLIENTS: usize = 64;
 
-/// From connecting to the answer, again to the verdict, and again for the server to let somebody in.
+/// Maximum time from the connection to the response, from the response to the result, and for the handshake with the
+/// server.
 const VNC_HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Between two guesses of anybody.
+/// Time between two rejections, for all clients together.
 const WRONG_PASSWORD_DELAY: Duration = Duration::from_secs(1);
 
-/// After an error of the port itself, such as too many open files.
+/// Delay after an error of the port, such as too many open files.
 const VNC_ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(200);
 
-/// Seconds of silence after which a client's machine is asked whether it is there, between two such questions,
-/// and how many of them it may leave open.
+/// TCP keepalive: seconds of silence before the first probe, seconds between two probes, and the number of unanswered
+/// probes that ends the connection.
 const VNC_TCP_KEEPALIVE: (u32, u32, u32) = (60, 15, 4);
 
-/// The longest password file.
+/// Maximum bytes of the password file.
 const MAX_VNC_PASSWORD_BYTES: usize = 64;
 
 pub(super) async fn serve_vnc(
@@ -89,19 +91,19 @@ pub(super) async fn serve_vnc(
     }
 }
 
-/// Those who have not said the password yet, the oldest first.
+/// Clients that have not authenticated yet, the oldest first.
 #[derive(Debug)]
 struct UnauthenticatedClients<T = AbortHandle>(VecDeque<(u64, T)>);
 
 impl<T> UnauthenticatedClients<T> {
-    /// Who has to go for this one.
+    /// Adds a client; returns the client that must be cut because the list is full.
     fn push_evicting_oldest(&mut self, number: u64, task: T) -> Option<T> {
         self.0.push_back((number, task));
         let is_full = self.0.len() > MAX_UNAUTHENTICATED_CLIENTS;
         is_full.then(|| self.0.pop_front().map(|(_, task)| task))?
     }
 
-    /// That one is known now, or gone.
+    /// Removes a client that has authenticated or disconnected.
     fn remove_client(&mut self, number: u64) {
         self.0.retain(|(other, _)| *other != number);
     }
@@ -110,13 +112,13 @@ impl<T> UnauthenticatedClients<T> {
 #[derive(Debug)]
 struct VncListener {
     desktop: Desktop,
-    /// Held while a wrong one waits for its verdict.
+    /// Held while a client with a wrong password waits for its rejection.
     guesses: tokio::sync::Mutex<()>,
     strangers: Mutex<UnauthenticatedClients>,
     places: Semaphore,
 }
 
-/// A place among the strangers, for as long as this lives.
+/// An entry of the list of unauthenticated clients, removed on drop.
 struct UnauthenticatedSlot<'a>(&'a VncListener, u64);
 
 impl Drop for UnauthenticatedSlot<'_> {
@@ -131,7 +133,7 @@ impl VncListener {
         set_socket_options(&client)?;
         let password = match read_password(&self.desktop.0.settings.password).await {
             Some(password) => password,
-            // The port answers, as in the trial of a new body, and lets nobody in.
+            // Without a password file, as in the trial of a new body, the port answers and rejects every client.
             None => random_password()?,
         };
         let asked = rfb::challenge_client(&mut client, &password);
@@ -194,7 +196,7 @@ impl VncListener {
     }
 }
 
-/// What the host has put there, read anew each time: it may have been changed.
+/// Reads the password file of the host; each client reads it again, because it may have changed.
 async fn read_password(file: &Path) -> Option<String> {
     let text = tokio::fs::read_to_string(file).await.ok()?;
     let text = text.trim();
@@ -203,14 +205,14 @@ async fn read_password(file: &Path) -> Option<String> {
         .then(|| text.to_owned())
 }
 
-/// One that nobody can say.
+/// A random password that no client can know.
 fn random_password() -> io::Result<String> {
     let mut random = [0; MAX_VNC_PASSWORD_BYTES / 2];
     getrandom::fill(&mut random).map_err(io::Error::other)?;
     Ok(hex(random))
 }
 
-/// Bytes go at once, and a machine that is gone is noticed: a desktop that somebody looks at never ends.
+/// Sends bytes without delay, and detects a vanished machine: the desktop never ends while it has a viewer.
 fn set_socket_options(client: &TcpStream) -> io::Result<()> {
     client.set_nodelay(true)?;
     let (silence, between, most) = VNC_TCP_KEEPALIVE;
@@ -239,7 +241,7 @@ mod tests {
             assert_eq!(strangers.push_evicting_oldest(number, number), None);
         }
         assert_eq!(strangers.push_evicting_oldest(most, most), Some(0));
-        // Whoever has said the password goes for nobody.
+        // An authenticated client no longer counts, so the next client evicts none.
         strangers.remove_client(1);
         assert_eq!(strangers.push_evicting_oldest(most + 1, most + 1), None);
         assert_eq!(strangers.push_evicting_oldest(most + 2, most + 2), Some(2));

@@ -1,4 +1,4 @@
-//! Pictures of the screen.
+//! Screenshots: reads pixels from the X server, crops, scales and encodes them.
 
 use super::DisplayRefusal;
 use super::connection::{X11Connection, ignore_missing_window, x11_call_failed};
@@ -8,7 +8,7 @@ use std::time::SystemTime;
 use x11rb::connection::Connection as _;
 use x11rb::protocol::xproto::{ConnectionExt as _, ImageFormat, ImageOrder, Visualtype};
 
-/// Of a picture's sides, enlarged.
+/// Maximum pixels of a side of an enlarged picture.
 const MAX_PICTURE_SIDE: f64 = 8192.0;
 
 /// A part of the screen, in pixels.
@@ -21,7 +21,7 @@ pub(crate) struct ScreenRegion {
 }
 
 impl ScreenRegion {
-    /// `X,Y,WIDTH,HEIGHT`.
+    /// Parses `X,Y,WIDTH,HEIGHT`.
     pub(crate) fn parse(text: &str) -> Option<Self> {
         let numbers: Vec<u16> = text
             .split(',')
@@ -46,18 +46,18 @@ impl ScreenRegion {
     }
 }
 
-/// Pixels: red, green and blue, a byte each.
+/// Pixels of a screenshot: red, green and blue, a byte each.
 #[derive(Debug, Clone)]
 pub(crate) struct ScreenPicture {
     pub(crate) width: u32,
     pub(crate) height: u32,
     pub(crate) pixels: Vec<u8>,
-    /// The whole screen then.
+    /// The size of the whole screen at the time of the screenshot.
     pub(crate) screen: (u16, u16),
     pub(crate) taken: SystemTime,
 }
 
-/// What the server shows at this moment.
+/// Captures the current content of the screen.
 pub(super) fn capture_screen(
     connection: &X11Connection,
     region: Option<ScreenRegion>,
@@ -91,7 +91,7 @@ pub(super) fn capture_screen(
         .reply();
     let image = match image {
         Ok(image) => image,
-        // The screen was made smaller just now.
+        // The screen became smaller since its size was read.
         Err(error) => {
             ignore_missing_window(error)?;
             return Err(DisplayRefusal::Gone(
@@ -110,12 +110,12 @@ pub(super) fn capture_screen(
     })
 }
 
-/// How the server lays pixels out.
+/// The server's pixel layout.
 #[derive(Debug, Clone, Copy)]
 struct PixelLayout {
-    /// Of a pixel.
+    /// Bytes of a pixel.
     bytes: usize,
-    /// Each row begins at a multiple of so many.
+    /// Each row starts at a multiple of this many bytes.
     pad: usize,
     is_big_endian: bool,
     masks: [u32; 3],
@@ -153,7 +153,7 @@ impl PixelLayout {
                 .chunks_exact_mut(3)
                 .zip(row.chunks_exact(self.bytes.max(1)));
             if self.bytes == 4 && !self.is_big_endian && self.masks == BLUE_FIRST_MASKS {
-                // The usual one, and much faster.
+                // The usual layout, which this path copies much faster.
                 for (target, pixel) in pairs {
                     (target[0], target[1], target[2]) = (pixel[2], pixel[1], pixel[0]);
                 }
@@ -190,10 +190,10 @@ fn color_masks(visual: &Visualtype) -> [u32; 3] {
 }
 
 impl ScreenPicture {
-    /// The picture with its sides multiplied. It computes for a while.
+    /// The picture with its sides multiplied by `scale`. CPU-bound.
     ///
     /// # Errors
-    /// When the result would be too large or nothing.
+    /// When the result would be too large or empty.
     pub(crate) fn scaled(self, scale: f64) -> Result<Self, DisplayRefusal> {
         if (scale - 1.0).abs() < f64::EPSILON {
             return Ok(self);
@@ -228,13 +228,13 @@ impl ScreenPicture {
         })
     }
 
-    /// As a file. It computes for a while.
+    /// Encodes the picture as a PNG file. CPU-bound.
     pub(crate) fn encode_png(&self) -> Result<Vec<u8>, DisplayRefusal> {
         let mut file = Vec::new();
         let mut encoder = png::Encoder::new(&mut file, self.width, self.height);
         encoder.set_color(png::ColorType::Rgb);
         encoder.set_depth(png::BitDepth::Eight);
-        // An agent waits for it; a better compression takes ten times as long.
+        // An agent waits for the picture; better compression takes ten times as long.
         encoder.set_compression(png::Compression::Fast);
         let written = encoder
             .write_header()

@@ -1,4 +1,5 @@
-//! The clipboard: X has none, but someone who answers for what was copied. Here that is us.
+//! The clipboard. X stores no clipboard: the program that copied a text owns a selection and serves the text on
+//! request. This module owns the selection for texts that the companion copies.
 
 use super::DisplayRefusal;
 use super::connection::{X11Connection, x11_call_failed};
@@ -14,22 +15,22 @@ use x11rb::protocol::xproto::{
 };
 use x11rb::wrapper::ConnectionExt as _;
 
-/// A program that has copied something answers within that.
+/// Time in which a program that owns the selection answers.
 const SELECTION_OWNER_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Bytes of text.
+/// Maximum bytes of text.
 pub(super) const MAX_CLIPBOARD_BYTES: usize = 8 << 20;
 
-/// What tells of selections in that version.
+/// The XFIXES version that reports owner changes of selections.
 const XFIXES_VERSION: (u32, u32) = (1, 0);
 
-/// What we answer for.
+/// The selections of the companion and their text.
 #[derive(Debug)]
 pub(super) struct X11Clipboard {
     text: Option<String>,
-    /// The selections that are ours.
+    /// The selections that the companion owns.
     owned: Vec<Atom>,
-    /// Another number whenever somebody else answers, or has copied anew.
+    /// Changes whenever another program becomes the owner, or the owner copies again.
     copied: watch::Sender<u64>,
 }
 
@@ -42,8 +43,8 @@ impl X11Clipboard {
         }
     }
 
-    /// Has the server say when something is copied, from now on. On a server that was not watched
-    /// before, something else may have been.
+    /// Subscribes to owner changes. If the server was not watched before, `copied` changes, because an owner may have
+    /// changed unnoticed.
     pub(super) fn watch_owner_changes(
         &self,
         connection: &X11Connection,
@@ -70,7 +71,7 @@ impl X11Clipboard {
         self.copied.send_modify(|number| *number += 1);
     }
 
-    /// Answers for the text from now on, for both what is copied and what is marked.
+    /// Becomes the owner of both selections, clipboard and primary, and serves `text` for them.
     pub(super) fn write_text(
         &mut self,
         connection: &X11Connection,
@@ -98,7 +99,7 @@ impl X11Clipboard {
         connection.sync()
     }
 
-    /// What was copied; empty, when nothing or no text was.
+    /// The copied text; empty when nothing or something other than text was copied.
     pub(super) fn read_text(
         &mut self,
         connection: &X11Connection,
@@ -132,7 +133,7 @@ impl X11Clipboard {
         Ok(String::from_utf8_lossy(&bytes).into_owned())
     }
 
-    /// Much text comes in pieces, each put where the one before was taken away.
+    /// Receives a large text in pieces: the owner writes each piece after the previous one was deleted.
     fn read_incremental(
         &mut self,
         connection: &X11Connection,
@@ -160,7 +161,7 @@ impl X11Clipboard {
         }
     }
 
-    /// The first event that says something; others are answered meanwhile.
+    /// Waits for the first event for which `says` returns a value; handles the others.
     fn wait_for_event<T>(
         &mut self,
         connection: &X11Connection,
@@ -182,12 +183,12 @@ impl X11Clipboard {
             }
             let mut polled = [PollFd::new(connection.as_fd(), PollFlags::POLLIN)];
             let left = PollTimeout::try_from(left).unwrap_or(PollTimeout::ZERO);
-            // Interrupted is as good as woken.
+            // An interrupted poll counts as a wake-up.
             let _ = poll(&mut polled, left);
         }
     }
 
-    /// Answers a program that pastes; other events mean nothing.
+    /// Serves a program that pastes; ignores other events.
     pub(super) fn handle_event(
         &mut self,
         connection: &X11Connection,
@@ -207,7 +208,7 @@ impl X11Clipboard {
         }
     }
 
-    /// Somebody else answers for it now; the text is ours for as long as any of them is.
+    /// Another program owns this selection now. The text is kept while the companion owns any selection.
     fn drop_selection(&mut self, selection: Atom) {
         self.owned.retain(|owned| *owned != selection);
         if self.owned.is_empty() {
@@ -221,7 +222,7 @@ impl X11Clipboard {
         request: &SelectionRequestEvent,
     ) -> Result<(), DisplayRefusal> {
         let (x, atoms) = (&connection.x, connection.atoms);
-        // Old programs name no place.
+        // Old programs name no property.
         let place = match request.property {
             x11rb::NONE => request.target,
             place => place,
@@ -264,7 +265,7 @@ impl X11Clipboard {
     }
 }
 
-/// What was put there, taken away: its kind and bytes.
+/// Reads a property and deletes it: its type and bytes.
 fn take_property(
     connection: &X11Connection,
     place: Atom,

@@ -1,4 +1,4 @@
-//! One connection to the server, which never waits for ever.
+//! A connection to the X server on which every wait has a timeout.
 
 use super::{DISPLAY_NAME, DisplayRefusal};
 use nix::errno::Errno;
@@ -15,11 +15,11 @@ use x11rb::protocol::xproto::{
 use x11rb::rust_connection::{DefaultStream, PollMode, RustConnection, Stream};
 use x11rb::utils::RawFdContainer;
 
-/// A server that works answers within milliseconds.
+/// Maximum wait for a reply; a working server replies within milliseconds.
 const X11_REPLY_TIMEOUT: Duration = Duration::from_secs(5);
 
 x11rb::atom_manager! {
-    /// Names that both sides know by number.
+    /// Atoms: names that both sides know by number.
     pub(super) Atoms: AtomsCookie {
         CLIPBOARD,
         INCR,
@@ -38,7 +38,7 @@ x11rb::atom_manager! {
     }
 }
 
-/// The socket; waiting for it ends after [`X11_REPLY_TIMEOUT`].
+/// The socket; a wait for it ends after [`X11_REPLY_TIMEOUT`].
 #[derive(Debug)]
 pub(super) struct X11TimeoutStream(DefaultStream);
 
@@ -51,7 +51,7 @@ impl Stream for X11TimeoutStream {
         let patience = PollTimeout::try_from(X11_REPLY_TIMEOUT).unwrap_or(PollTimeout::MAX);
         match poll(&mut polled, patience) {
             Ok(0) => Err(io::ErrorKind::TimedOut.into()),
-            // Whoever polls looks again anyway, and is not to hear of interruptions.
+            // The caller polls in a loop, so an interruption needs no error.
             Ok(_) | Err(Errno::EINTR) => Ok(()),
             Err(error) => Err(error.into()),
         }
@@ -71,7 +71,7 @@ pub(super) struct X11Connection {
     pub(super) x: RustConnection<X11TimeoutStream>,
     pub(super) atoms: Atoms,
     pub(super) root: Window,
-    /// Of ours, never seen: owns selections and gets properties.
+    /// An invisible window of this connection: it owns selections and receives properties.
     pub(super) window: Window,
 }
 
@@ -108,13 +108,13 @@ impl X11Connection {
         self.x.stream().0.as_fd()
     }
 
-    /// Waits until the server has done all that was asked.
+    /// Waits until the server has processed all requests.
     pub(super) fn sync(&self) -> Result<(), DisplayRefusal> {
         let reply = self.x.get_input_focus().map_err(x11_call_failed)?.reply();
         reply.map(|_| ()).map_err(x11_call_failed)
     }
 
-    /// A property of numbers; empty when there is none.
+    /// Reads a property of numbers; empty when the property is missing.
     pub(super) fn read_u32_property(
         &self,
         window: Window,
@@ -130,7 +130,7 @@ impl X11Connection {
         }
     }
 
-    /// A property of text; empty when there is none.
+    /// Reads a text property; empty when the property is missing.
     pub(super) fn read_text_property(
         &self,
         window: Window,
@@ -156,12 +156,12 @@ fn connect_x11() -> Result<RustConnection<X11TimeoutStream>, DisplayRefusal> {
     RustConnection::connect_to_stream(X11TimeoutStream(stream), 0).map_err(|e| gone(e.to_string()))
 }
 
-/// A call that failed: nothing but the connection's end, or a mistake of ours.
+/// A failed call: either the connection ended, or the call has a bug.
 pub(super) fn x11_call_failed(error: impl Into<X11CallError>) -> DisplayRefusal {
     DisplayRefusal::Gone(error.into().0)
 }
 
-/// A window that was there a moment ago is gone, which is no failure; anything else is.
+/// Ignores the error that a window is gone, which is not a failure; returns any other error.
 pub(super) fn ignore_missing_window(error: ReplyError) -> Result<(), DisplayRefusal> {
     match error {
         ReplyError::X11Error(_) => Ok(()),

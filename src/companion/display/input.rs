@@ -1,4 +1,4 @@
-//! What a hand does, on the server: all is checked before anything is done.
+//! Mouse and keyboard input. All actions are checked before the first one is performed.
 
 use super::connection::{X11Connection, x11_call_failed};
 use super::input_duration::{self, DRAG_STEP_DELAY, DRAG_STEPS};
@@ -15,23 +15,23 @@ use x11rb::protocol::xproto::{
 use x11rb::protocol::xtest::ConnectionExt as _;
 use xkeysym::Keysym;
 
-/// Characters of one request.
+/// Maximum characters of one request.
 const MAX_TYPED_CHARS: usize = 20_000;
 
-/// Actions of one request.
+/// Maximum actions of one request.
 const MAX_INPUT_ACTIONS: usize = 1000;
 
-/// Notches of one turn of the wheel.
+/// Maximum notches of one turn of the wheel.
 const MAX_WHEEL_NOTCHES: u16 = 200;
 
-/// Looks whether a click has come to its window, and how long between two.
+/// Maximum number of checks whether a click has reached its window, and the time between two checks.
 const MAX_CLICK_POLLS: u32 = 40;
 const CLICK_POLL_INTERVAL: Duration = Duration::from_millis(5);
 
-/// Which button the wheel presses.
+/// The buttons that the wheel presses.
 const WHEEL_BUTTONS: [(u8, u8); 2] = [(4, 5), (6, 7)];
 
-/// Does all of it, and tells where the pointer is then; stops when nobody waits for that any more.
+/// Performs all actions and returns the position of the pointer; stops when the caller no longer waits.
 pub(super) fn perform_actions(
     connection: &X11Connection,
     keyboard: &mut KeyboardMap,
@@ -132,12 +132,12 @@ struct InputInjector<'a> {
     connection: &'a X11Connection,
     keyboard: &'a mut KeyboardMap,
     is_awaited: &'a dyn Fn() -> bool,
-    /// Buttons may not have come to their window yet.
+    /// Button events may not have reached their window yet.
     has_pushed: bool,
 }
 
 impl InputInjector<'_> {
-    /// Whoever has given up may ask for all of it again.
+    /// Stops when the caller no longer waits, because the caller may repeat the whole request.
     fn go_on(&self) -> Result<(), DisplayRefusal> {
         match (self.is_awaited)() {
             true => Ok(()),
@@ -210,9 +210,9 @@ impl InputInjector<'_> {
         }
     }
 
-    /// Waits until what was clicked has come to its window: the window manager looks at it first, and
-    /// keys that come meanwhile are before it. It holds the pointer for that time; a menu that holds it
-    /// for longer is not waited for.
+    /// Waits until a click has reached its window: the window manager handles the click first, and keys sent before
+    /// that would overtake the click. The window manager grabs the pointer for that time. The number of checks is
+    /// limited, because a menu may grab the pointer for longer.
     fn wait_for_click(&mut self) -> Result<(), DisplayRefusal> {
         if !std::mem::take(&mut self.has_pushed) {
             return Ok(());
@@ -257,7 +257,7 @@ impl InputInjector<'_> {
         self.fake_input(BUTTON_RELEASE_EVENT, button_number(Button::Left))
     }
 
-    /// Text, key by key. Line breaks of any kind are one key each.
+    /// Types text, key by key. A line break of any kind is one key.
     fn type_text(&mut self, text: &str) -> Result<(), DisplayRefusal> {
         for character in text.replace("\r\n", "\n").chars() {
             self.go_on()?;

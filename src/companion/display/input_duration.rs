@@ -1,22 +1,23 @@
-//! How long hands take: more than anybody waits for is refused before anything is done.
+//! Estimated duration of input: a request that would take too long is refused before its first action.
 
 use super::keyboard::KeyboardMap;
 use super::{DisplayRefusal, key_names};
 use crate::protocol::display::InputAction;
 use std::time::Duration;
 
-/// Stops of the pointer on its way when it drags, and between them: programs look where it passes.
+/// Number of steps of the pointer during a drag, and the time between two steps: programs watch the path of the
+/// pointer.
 pub(super) const DRAG_STEPS: i32 = 12;
 pub(super) const DRAG_STEP_DELAY: Duration = Duration::from_millis(8);
 
-/// Of one press and release of a key or button, on a busy machine.
+/// Time of one press and release of a key or button, on a busy machine.
 const KEY_PRESS_DURATION: Duration = Duration::from_micros(100);
 
-/// Of one request; whoever has asked waits for half as long again at most.
+/// Maximum duration of one request; the caller waits at most half as long again.
 const MAX_INPUT_DURATION: Duration = Duration::from_secs(10);
 
 /// # Errors
-/// When it would take too long.
+/// When the actions would take too long.
 pub(super) fn check_duration(
     actions: &[InputAction],
     keyboard: &KeyboardMap,
@@ -32,7 +33,8 @@ pub(super) fn check_duration(
     )))
 }
 
-/// What all of it takes, one after the other; not to the end where it is too long already.
+/// The duration of all actions in sequence. When the actions alone exceed the limit, pauses of the keyboard are not
+/// added.
 fn estimate_duration(actions: &[InputAction], keyboard: &KeyboardMap) -> Duration {
     let rest: Duration = actions.iter().map(action_duration).sum();
     match rest > MAX_INPUT_DURATION {
@@ -41,7 +43,7 @@ fn estimate_duration(actions: &[InputAction], keyboard: &KeyboardMap) -> Duratio
     }
 }
 
-/// Without pauses of the keyboard.
+/// The duration of an action without pauses of the keyboard.
 fn action_duration(action: &InputAction) -> Duration {
     match action {
         InputAction::Drag { .. } => DRAG_STEPS.unsigned_abs() * DRAG_STEP_DELAY,
@@ -61,7 +63,7 @@ fn action_duration(action: &InputAction) -> Duration {
     }
 }
 
-/// What of the keyboard it needs, in that order.
+/// The keysyms that an action needs, in order.
 fn action_keysyms(action: &InputAction) -> Vec<u32> {
     match action {
         InputAction::Text { text } => text.chars().map(key_names::of_character).collect(),
@@ -90,7 +92,7 @@ mod tests {
     use crate::protocol::display::{InputAction, ScreenPoint};
     use std::time::Duration;
 
-    /// Types `a`, and has ten keys to lend.
+    /// Types `a`, and has ten spare keys.
     fn keyboard() -> KeyboardMap {
         let own = [u32::from('a')];
         KeyboardMap::from_symbols(8, 1, own.into_iter().chain([0; 10]).collect())
@@ -116,7 +118,7 @@ mod tests {
             estimate_duration(&usual, &keyboard),
             20_000 * KEY_PRESS_DURATION
         );
-        // As many as there are keys to lend wait for nothing; then each round of them does.
+        // As many characters as there are spare keys need no pause; then each further round of them does.
         let letters = |count: u32| (0..count).filter_map(|n| char::from_u32(0x4e00 + n));
         let foreign = |count| [text(letters(count).collect())];
         assert_eq!(

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::sync::OnceLock;
 use xkeysym::Keysym;
 
-/// Names besides X's own, in lower case.
+/// Key names besides those of X, in lower case.
 const KEY_ALIASES: &[(&str, Keysym)] = &[
     ("alt", Keysym::Alt_L),
     ("backspace", Keysym::BackSpace),
@@ -38,7 +38,7 @@ const KEY_ALIASES: &[(&str, Keysym)] = &[
     ("win", Keysym::Super_L),
 ];
 
-/// Keys that are pressed together, in their order.
+/// Parses keys that are pressed together, in their order.
 pub(super) fn parse_keys(text: &str) -> Result<Vec<u32>, DisplayRefusal> {
     // A plus is a key, too: `+`, `ctrl++`.
     let (text, is_plus) = match text.strip_suffix('+') {
@@ -75,7 +75,7 @@ fn parse_key(name: &str) -> Result<u32, DisplayRefusal> {
     })
 }
 
-/// The key that types a character.
+/// The keysym that types a character.
 pub(super) fn of_character(character: char) -> u32 {
     match character {
         '\n' | '\r' => Keysym::Return.raw(),
@@ -86,7 +86,7 @@ pub(super) fn of_character(character: char) -> u32 {
     }
 }
 
-/// X's own names, in lower case where that is not another key's.
+/// X's own key names, in lower case unless that is the name of another key.
 fn keysym_names() -> &'static HashMap<String, u32> {
     static KEYSYM_NAMES: OnceLock<HashMap<String, u32>> = OnceLock::new();
     KEYSYM_NAMES.get_or_init(|| {

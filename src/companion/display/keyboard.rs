@@ -1,8 +1,8 @@
-//! Which key types what, and keys for what none types.
+//! The keyboard map: which key types which character, and spare keys for characters that no key types.
 //!
-//! A character that the keyboard lacks is put on a key that nobody uses. Programs learn of it by an
-//! event that comes before the key's, and then ask for the keyboard as it is at that moment; so such
-//! a key keeps its character for as long as possible, and is given another one only after a pause.
+//! A character that the keyboard lacks is mapped to a spare key. Programs learn of a changed mapping by an event that
+//! arrives before the key event, and then read the mapping as it is at that moment. Therefore a spare key keeps its
+//! character as long as possible, and gets another character only after a pause.
 
 use super::DisplayRefusal;
 use super::connection::{X11Connection, x11_call_failed};
@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use x11rb::connection::Connection as _;
 use x11rb::protocol::xproto::{ConnectionExt as _, Keycode};
 
-/// In which programs have asked for the keyboard after a change.
+/// Time in which programs have read the mapping after a change.
 const KEY_REMAP_DELAY: Duration = Duration::from_millis(250);
 
 /// A key, and whether shift must be held with it.
@@ -26,7 +26,7 @@ pub(super) struct KeyboardMap {
     first: Keycode,
     width: usize,
     symbols: Vec<u32>,
-    /// Keys of ours, the one that was used longest ago first.
+    /// Spare keys with a character, the least recently used first.
     lent: VecDeque<RemappedKey>,
 }
 
@@ -51,7 +51,7 @@ impl KeyboardMap {
         Ok(Self::from_symbols(first, width, mapping.keysyms))
     }
 
-    /// Of what each key types, the first one's first.
+    /// Builds the map from the keysyms of each key, starting at `first`.
     pub(super) fn from_symbols(first: Keycode, width: usize, symbols: Vec<u32>) -> Self {
         let mut keyboard = Self {
             first,
@@ -80,7 +80,7 @@ impl KeyboardMap {
             .map(|(_, code)| code)
     }
 
-    /// The key that types it, made now where there is none.
+    /// The key that types `symbol`; maps a spare key when no key does.
     pub(super) fn key_for_symbol(
         &mut self,
         connection: &X11Connection,
@@ -103,14 +103,14 @@ impl KeyboardMap {
         Ok(key)
     }
 
-    /// Whether that key types what we have put on it.
+    /// Whether this key still types the character that this map put on it.
     pub(super) fn has_lent(&self, code: Keycode, symbol: u32) -> bool {
         let mut lent = self.lent.iter();
         symbol != 0 && lent.any(|lent| (lent.code, lent.symbol) == (code, symbol))
     }
 
-    /// How long typing all of these, one after the other and at once, must pause for keys that are to get
-    /// another character.
+    /// Total pause for typing all of these keysyms in sequence without delay: the time until spare keys may get another
+    /// character.
     pub(super) fn remap_delay(&self, symbols: impl IntoIterator<Item = u32>) -> Duration {
         let begin = Instant::now();
         let mut now = begin;
@@ -132,14 +132,14 @@ impl KeyboardMap {
         now - begin
     }
 
-    /// The key of the keyboard itself.
+    /// The key of the original keyboard.
     fn find_mapped_key(&self, symbol: u32) -> Option<KeyboardKey> {
         let keys = self
             .symbols
             .chunks(self.width.max(1))
             .zip(self.first..=Keycode::MAX);
         let mut found = keys.filter_map(|(symbols, code)| {
-            // Further columns are another group's.
+            // Further columns belong to another group.
             let column = symbols.iter().take(2).position(|s| *s == symbol)?;
             let shifted = column == 1;
             Some(KeyboardKey { code, shifted })
@@ -189,13 +189,13 @@ mod tests {
 
     #[test]
     fn a_key_pauses_only_before_it_gets_another_character() {
-        // One key of its own, and two to lend.
+        // One mapped key, and two spare keys.
         let keyboard = KeyboardMap::from_symbols(8, 1, vec![97, 0, 0]);
         let pauses = |text: &str| keyboard.remap_delay(text.chars().map(u32::from));
         assert_eq!(pauses("aaaa"), Duration::ZERO);
         assert_eq!(pauses("xaxyyaxy"), Duration::ZERO);
         assert_eq!(pauses("xyz"), KEY_REMAP_DELAY);
-        // Both have waited then.
+        // Both spare keys have waited for the pause.
         assert_eq!(pauses("xyzu"), KEY_REMAP_DELAY);
         assert_eq!(pauses("xyzuv"), 2 * KEY_REMAP_DELAY);
     }
@@ -207,7 +207,7 @@ mod tests {
         keyboard.lent[0].used = Instant::now();
         let code = keyboard.lent[0].code;
         assert!(keyboard.has_lent(code, 120));
-        // Somebody else has put something on it, or on one that we have not lent.
+        // Another program has changed the key, or a key that this map has not changed.
         assert!(!keyboard.has_lent(code, 121));
         assert!(!keyboard.has_lent(code + 1, 120) && !keyboard.has_lent(code + 1, 0));
     }

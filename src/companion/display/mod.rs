@@ -1,12 +1,11 @@
-//! The screen inside, as a client of its X server sees it: pictures, hands, the clipboard, windows.
+//! The screen inside, as a client of its X server: screenshots, input, clipboard, windows.
 //!
-//! [`DisplayClient`] sends requests to two threads, each an [`owner`], which alone holds its connection:
-//! X's calls block, and whoever has copied something must go on answering for it. A server that does
-//! not answer costs these threads a few seconds, and nobody else anything. Hands have a thread of
-//! their own ([`DisplayQueue`]), so that a key waits for no program that has copied something, and for no
-//! desktop that gets another size.
+//! [`DisplayClient`] sends requests to two threads, each an [`owner`], the only user of its connection: X calls block,
+//! and the owner of a selection must serve its text at any time. A server that does not answer blocks these threads for
+//! a few seconds and nothing else. Input has its own thread ([`DisplayQueue`]), so that a key waits neither for a
+//! program that owns the selection nor for a desktop that is being resized.
 //!
-//! Nothing here starts the server, or knows who looks: see `companion::desktop`.
+//! This module neither starts the server nor tracks viewers: see `companion::desktop`.
 
 mod capture;
 mod clipboard;
@@ -32,20 +31,20 @@ use std::sync::{Arc, OnceLock, mpsc};
 use std::time::Duration;
 use tokio::sync::{oneshot, watch};
 
-/// The server's name inside.
+/// The name of the X display inside.
 pub(crate) const DISPLAY_NAME: &str = ":99";
 
-/// How long anybody waits for the owner, the largest requests included.
+/// Maximum wait for the owner thread, sufficient for the largest requests.
 const DISPLAY_REQUEST_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// Why nothing was done.
+/// Why a request failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum DisplayRefusal {
-    /// The server is gone, or does not answer; why.
+    /// The server is gone or does not answer, with the reason.
     Gone(String),
     Invalid(String),
     NoWindow(u32),
-    /// The window manager did not do it.
+    /// The window manager or another program did not carry out the request.
     Unmoved(String),
 }
 
@@ -59,10 +58,10 @@ impl fmt::Display for DisplayRefusal {
     }
 }
 
-/// The connections' owners, for everyone.
+/// A handle to both owner threads.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct DisplayClient {
-    /// Each is made when it is first needed.
+    /// Each thread starts at its first request.
     hands: Arc<OnceLock<DisplayMailbox>>,
     eyes: Arc<OnceLock<DisplayMailbox>>,
     copied: watch::Sender<u64>,
@@ -76,7 +75,7 @@ struct DisplayMailbox {
 }
 
 impl DisplayClient {
-    /// What is on the screen now.
+    /// Captures the current content of the screen.
     pub(crate) async fn capture_screen(
         &self,
         region: Option<ScreenRegion>,
@@ -85,7 +84,7 @@ impl DisplayClient {
             .await
     }
 
-    /// Does all of it, and tells where the pointer is then.
+    /// Performs all actions and returns the position of the pointer.
     pub(crate) async fn perform_actions(
         &self,
         actions: Vec<InputAction>,
@@ -104,8 +103,8 @@ impl DisplayClient {
             .await
     }
 
-    /// Another number whenever something else may have been copied, once the screen was asked anything
-    /// but to move its hands.
+    /// Receives another number whenever the clipboard may have changed. The first request other than input starts the
+    /// watch.
     pub(crate) fn watch_clipboard(&self) -> watch::Receiver<u64> {
         self.copied.subscribe()
     }
@@ -145,7 +144,7 @@ impl DisplayClient {
         let mailbox = self.queue_mailbox(request.target_queue())?;
         let sent = mailbox.requests.send(request);
         sent.map_err(|_| gone("its client has ended"))?;
-        // A full bell rings already.
+        // A full pipe wakes the owner already.
         let _ = write(&mailbox.bell, &[0]);
         match tokio::time::timeout(DISPLAY_REQUEST_TIMEOUT, answered).await {
             Ok(answer) => answer.map_err(|_| gone("its client has ended"))?,
@@ -163,7 +162,7 @@ impl DisplayClient {
         }
         let made = owner::start_owner(lane, self.copied.clone());
         let made = made.map_err(|error| DisplayRefusal::Gone(error.to_string()))?;
-        // Nothing was awaited since, and there is one runtime's thread.
+        // No other task ran since the check: there is no await in between, and the runtime has one thread.
         Ok(place.get_or_init(|| made))
     }
 }

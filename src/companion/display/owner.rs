@@ -1,5 +1,4 @@
-//! A thread that owns a connection: it does one thing after the other, and between them answers
-//! programs that paste what was put on the clipboard.
+//! A thread that owns an X connection: it performs one request at a time, and serves pasting programs in between.
 
 use super::capture::{ScreenPicture, ScreenRegion, capture_screen};
 use super::clipboard::X11Clipboard;
@@ -19,18 +18,18 @@ use x11rb::connection::Connection as _;
 use x11rb::protocol::Event;
 use x11rb::protocol::xproto::{ConnectionExt as _, Keycode};
 
-/// Which of the threads does something: what stands in one waits for nothing in the other.
+/// The thread that performs a request: requests of one thread never wait for those of the other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum DisplayQueue {
-    /// Mouse and keys, which wait for the server alone.
+    /// Mouse and keyboard, which wait for the server alone.
     Hands,
-    /// All else: some of it waits for a program that has copied something, or for the desktop.
+    /// All other requests: some wait for the program that owns the selection, or for the desktop.
     Eyes,
 }
 
 type DisplayReplySender<T> = oneshot::Sender<Result<T, DisplayRefusal>>;
 
-/// What is asked of the screen.
+/// A request to the screen.
 #[derive(Debug)]
 pub(super) enum DisplayRequest {
     Capture {
@@ -79,7 +78,7 @@ impl DisplayRequest {
     }
 }
 
-/// A thread's connection, while there is one.
+/// The connection of a thread, while it is open.
 #[derive(Debug)]
 struct DisplayOwner {
     lane: DisplayQueue,
@@ -87,7 +86,7 @@ struct DisplayOwner {
     copied: watch::Sender<u64>,
 }
 
-/// A connection and what is known by it.
+/// A connection and its state.
 #[derive(Debug)]
 struct DisplaySession {
     connection: X11Connection,
@@ -95,8 +94,7 @@ struct DisplaySession {
     clipboard: X11Clipboard,
 }
 
-/// Starts the thread, which ends with its mailbox, and tells by `copied` when something else may have
-/// been copied.
+/// Starts the thread. It ends when its mailbox is dropped, and changes `copied` when the clipboard may have changed.
 pub(super) fn start_owner(
     lane: DisplayQueue,
     copied: watch::Sender<u64>,
@@ -128,7 +126,7 @@ impl DisplayOwner {
         }
     }
 
-    /// Answers what programs asked; a connection that has ended is forgotten.
+    /// Handles the pending events; drops a connection that has ended.
     fn handle_pending_events(&mut self) {
         let is_over = self
             .session
@@ -139,12 +137,12 @@ impl DisplayOwner {
         }
     }
 
-    /// Until somebody rings, or the server says something.
+    /// Waits for a request or an event of the server.
     fn wait_for_wakeup(&self, ring: &OwnedFd) {
         let mut polled = vec![PollFd::new(ring.as_fd(), PollFlags::POLLIN)];
         let session = self.session.as_ref();
         polled.extend(session.map(|s| PollFd::new(s.connection.as_fd(), PollFlags::POLLIN)));
-        // Interrupted is as good as woken.
+        // An interrupted poll counts as a wake-up.
         let _ = poll(&mut polled, PollTimeout::NONE);
         let _ = read(ring, &mut [0; 64]);
     }
@@ -184,13 +182,13 @@ impl DisplayOwner {
         }
     }
 
-    /// Does it on the connection, made anew where the old one has ended.
+    /// Performs a request on the connection, which is reopened if the old one has ended.
     fn run_and_reply<T>(
         &mut self,
         answer: DisplayReplySender<T>,
         deed: impl FnOnce(&mut DisplaySession, &DisplayReplySender<T>) -> Result<T, DisplayRefusal>,
     ) {
-        // Whoever asked has given up.
+        // The caller no longer waits.
         if answer.is_closed() {
             return;
         }
@@ -231,7 +229,7 @@ impl DisplaySession {
             match &event {
                 Event::MappingNotify(changed) => {
                     let is_ours = changed.count == 1 && self.has_lent(changed.first_keycode)?;
-                    // Somebody chose another layout.
+                    // Another program changed the layout.
                     self.keyboard.take_if(|_| !is_ours);
                 }
                 Event::Error(_) => {}
@@ -241,7 +239,7 @@ impl DisplaySession {
         Ok(())
     }
 
-    /// Whether we have lent that key, and it still types what we have put on it.
+    /// Whether this map remapped the key, and the key still types that character.
     fn has_lent(&self, code: Keycode) -> Result<bool, DisplayRefusal> {
         let Some(keyboard) = &self.keyboard else {
             return Ok(false);
@@ -269,7 +267,7 @@ mod tests {
             DisplayRequest::Act { actions, answer }.target_queue(),
             DisplayQueue::Hands
         );
-        // These wait for other programs, or take long.
+        // These requests wait for other programs, or take long.
         let answer = channel().0;
         assert_eq!(
             DisplayRequest::Read { answer }.target_queue(),

@@ -1,13 +1,13 @@
-//! What the screen tells of its services. Each question has a connection of its own, and blocks.
+//! Readiness probes of the screen's services. Each probe opens its own connection, and blocks.
 
 use super::DisplayRefusal;
 use super::connection::{X11Connection, ignore_missing_window, x11_call_failed};
 use x11rb::protocol::xproto::{ConnectionExt as _, ImageFormat, MapState, Window};
 
-/// Rows of the screen that are looked at.
+/// Number of rows of the screen that are probed.
 const PROBED_ROWS: i16 = 32;
 
-/// Pixels of a corner's sides.
+/// Side of a probed corner, in pixels.
 const PROBED_CORNER_PIXELS: i16 = 8;
 
 /// Whether the server answers.
@@ -15,7 +15,7 @@ pub(crate) fn is_server_responding() -> bool {
     X11Connection::open().is_ok()
 }
 
-/// Whether a window manager has taken over, which it shows by a window of its own.
+/// Whether a window manager runs, which it shows by a window of its own.
 pub(crate) fn is_managed() -> bool {
     let look = || {
         let connection = X11Connection::open()?;
@@ -32,8 +32,8 @@ pub(crate) fn is_managed() -> bool {
     look().unwrap_or(false)
 }
 
-/// Whether the desktop's window covers the screen and something of it can be seen. A fresh server's
-/// screen is black, and so is a window that nobody has drawn yet.
+/// Whether the desktop's window covers the screen and has visible content. The screen of a fresh server is black, and
+/// so is a window that has not been drawn yet.
 pub(crate) fn is_painted() -> bool {
     let look = || {
         let connection = X11Connection::open()?;
@@ -42,8 +42,8 @@ pub(crate) fn is_painted() -> bool {
     look().unwrap_or(false)
 }
 
-/// Whether a desktop's window is there and at least as large as the screen: PCManFM's stays as it is
-/// when the screen becomes smaller.
+/// Whether a desktop's window exists and is at least as large as the screen: PCManFM's window keeps its size when the
+/// screen becomes smaller.
 pub(super) fn is_covered(connection: &X11Connection) -> Result<bool, DisplayRefusal> {
     let list = connection.atoms._NET_CLIENT_LIST_STACKING;
     let (width, height) = window_size(connection, connection.root)?.unwrap_or_default();
@@ -68,13 +68,13 @@ pub(super) fn is_covered(connection: &X11Connection) -> Result<bool, DisplayRefu
     Ok(false)
 }
 
-/// Whether there are pixels that are not black. A desktop of that colour shows its icons.
+/// Whether any pixel is not black. A black desktop shows its icons.
 fn shows_something(connection: &X11Connection) -> Result<bool, DisplayRefusal> {
     let Some((width, height)) = window_size(connection, connection.root)? else {
         return Ok(false);
     };
     let step = (height.cast_signed() - 1) / (PROBED_ROWS - 1);
-    // From below, where a picture that is being drawn comes last.
+    // From the bottom, where a picture that is being drawn arrives last.
     for row in (0..PROBED_ROWS).rev() {
         if is_lit(connection, (0, step * row, width, 1))? {
             return Ok(true);
@@ -83,7 +83,7 @@ fn shows_something(connection: &X11Connection) -> Result<bool, DisplayRefusal> {
     Ok(false)
 }
 
-/// Whether the screen's last corner is not black, which is where a larger one is drawn last.
+/// Whether the screen's last corner is not black: a larger screen is drawn there last.
 pub(super) fn is_filled(connection: &X11Connection) -> Result<bool, DisplayRefusal> {
     let Some((width, height)) = window_size(connection, connection.root)? else {
         return Ok(false);
@@ -105,7 +105,7 @@ fn is_lit(
         .x
         .get_image(format, connection.root, x, y, w, h, !0);
     match cookie.map_err(x11_call_failed)?.reply() {
-        // The fourth byte of a pixel means nothing.
+        // The fourth byte of a pixel has no meaning.
         Ok(image) if image.depth >= 24 => {
             Ok((image.data.chunks_exact(4)).any(|pixel| pixel[..3] != [0; 3]))
         }

@@ -1,4 +1,4 @@
-//! The screen's size, changed while it runs.
+//! The resolution of the screen, changed while the server runs.
 
 use super::DisplayRefusal;
 use super::connection::{X11Connection, x11_call_failed};
@@ -11,15 +11,15 @@ use x11rb::protocol::randr::{
 };
 use x11rb::protocol::xproto::ConnectionExt as _;
 
-/// In which the desktop covers a screen that has grown, be it just started on a busy machine, and in which it
-/// is drawn there, unless it is black.
+/// Maximum time until the desktop covers a screen that has grown, even if it was just started on a busy machine, and
+/// until the desktop is drawn there, unless it is black.
 const DESKTOP_COVER_TIMEOUT: Duration = Duration::from_secs(8);
 const DESKTOP_PAINT_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Below, nobody can do anything.
+/// Smaller screens are unusable.
 const MIN_SCREEN_SIDE: u16 = 200;
 
-/// Millimetres of an inch, in tenths, and pixels of it.
+/// Millimetres per inch, and pixels per inch, both in tenths.
 const MM_TENTHS_PER_INCH: u32 = 254;
 const PIXEL_TENTHS_PER_INCH: u32 = 960;
 
@@ -42,7 +42,7 @@ pub(super) fn read_screen_info(connection: &X11Connection) -> Result<ScreenSize,
     })
 }
 
-/// Changes it, and where a desktop was shown waits until it is again.
+/// Changes the size, and waits until a desktop that was shown is shown again.
 pub(super) fn change_resolution(
     connection: &X11Connection,
     (width, height): (u16, u16),
@@ -95,7 +95,7 @@ fn set_resolution(
         .reply()
         .map_err(x11_call_failed)?;
     let screen = read_screen_info(connection)?;
-    // A screen can't be smaller than what shows a part of it, so nothing does meanwhile.
+    // A screen cannot be smaller than an output that shows a part of it, so the outputs are off during the change.
     let grab = x.grab_server().map_err(x11_call_failed)?;
     grab.check().map_err(x11_call_failed)?;
     let place = |size, mode, outputs: &[u32]| {
@@ -105,7 +105,7 @@ fn set_resolution(
     };
     let mut changed = place((width, height), mode, &[*output]);
     if let Err(why) = &changed {
-        // Otherwise nothing would be shown at all.
+        // Restores the old size: without this, no output would show anything.
         let old = (screen.width, screen.height);
         if let Err(worse) = place(old, before.mode, &before.outputs) {
             changed = Err(DisplayRefusal::Gone(format!("{why}, and then: {worse}")));
@@ -117,7 +117,7 @@ fn set_resolution(
     changed
 }
 
-/// Shows a mode on these outputs; none, where there are none.
+/// Shows a mode on these outputs; without outputs, switches the CRTC off.
 fn set_crtc_mode(
     connection: &X11Connection,
     crtc: u32,
@@ -132,7 +132,7 @@ fn set_crtc_mode(
     check_set_config(set.reply().map_err(x11_call_failed)?.status)
 }
 
-/// A reply may also say that nothing was done.
+/// A reply may report that the server changed nothing.
 fn check_set_config(status: SetConfig) -> Result<(), DisplayRefusal> {
     match status {
         SetConfig::SUCCESS => Ok(()),
@@ -142,7 +142,7 @@ fn check_set_config(status: SetConfig) -> Result<(), DisplayRefusal> {
     }
 }
 
-/// Gives the screen a size; nothing of it may be shown.
+/// Sets the size of the screen; all outputs must be off.
 fn set_screen_size(
     connection: &X11Connection,
     (width, height): (u16, u16),
@@ -157,7 +157,7 @@ fn set_screen_size(
         .map_err(x11_call_failed)
 }
 
-/// A mode of that size, made where there is none.
+/// The mode of this size, created if missing.
 fn find_or_create_mode(
     connection: &X11Connection,
     resources: &GetScreenResourcesReply,

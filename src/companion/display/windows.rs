@@ -10,13 +10,13 @@ use x11rb::protocol::xproto::{
     AtomEnum, ClientMessageEvent, ConnectionExt as _, EventMask, Window as Id,
 };
 
-/// In which a window manager brings a window to the front.
+/// Time in which a window manager brings a window to the front.
 const WINDOW_FOCUS_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Who asks: a pager, whose wish a window manager follows.
+/// The source of a request: a window manager obeys a pager.
 const EWMH_SOURCE_PAGER: u32 = 2;
 
-/// All but the desktop's own, the lowest first.
+/// All windows but the desktop's own, the lowest first.
 pub(super) fn list_windows(connection: &X11Connection) -> Result<Vec<Window>, DisplayRefusal> {
     let atoms = connection.atoms;
     let active = active_window(connection)?;
@@ -31,7 +31,7 @@ pub(super) fn list_windows(connection: &X11Connection) -> Result<Vec<Window>, Di
     Ok(windows)
 }
 
-/// One window; nothing when it is gone.
+/// One window; `None` when the window is gone.
 fn read_window(
     connection: &X11Connection,
     id: Id,
@@ -54,7 +54,7 @@ fn read_window(
         title = connection.read_text_property(id, AtomEnum::WM_NAME.into())?;
     }
     let class = connection.read_text_property(id, AtomEnum::WM_CLASS.into())?;
-    // The window's name, then the program's, each with a zero at its end.
+    // The window's name, then the program's, each terminated by a zero byte.
     let class = class.split_terminator('\0').next_back().unwrap_or_default();
     let state = connection.read_u32_property(id, atoms._NET_WM_STATE)?;
     Ok(Some(Window {

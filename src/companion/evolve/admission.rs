@@ -1,23 +1,24 @@
-//! Whether requests are let in: the gate that closes when the container comes to rest.
+//! Admission of requests: the gate that closes when the container quiesces.
 //!
 //! ```text
-//!        close          shut
-//!  Open ───────▶ Inside ─────▶ Closed      Inside: what runs is let finish, and may need the
-//!   ▲               │            │         companion for that; everybody else is refused
-//!   └───────────────┴── open ────┘
+//!       close_to_outside    close_and_drain
+//! Open ────────────────▶ Inside ────────▶ Closed     Inside: running work may finish, and may send
+//!  ▲                       │                │        requests to the companion for that; the gate
+//!  └───────────────────────┴────── open ────┘        refuses requests from outside
 //! ```
 //!
-//! However it stands, a container that is not proved yet refuses all but those inside: what was done in
-//! one that is taken back would be lost.
+//! In every state, a container that is not verified yet refuses requests from outside: their effects would be lost if
+//! the keeper rolled the container back.
 //!
-//! It knows nothing of HTTP: who is refused, and what may always be asked, is said by the faces.
+//! This module does not depend on HTTP. The transports decide how a refusal looks, and which requests need no
+//! admission.
 
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::timeout;
 
-/// Who may ask for something that changes anything.
+/// Which requests that change something are admitted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum AdmissionState {
     Open,
@@ -25,25 +26,25 @@ enum AdmissionState {
     Closed,
 }
 
-/// Where a request comes from.
+/// The listener that a request came from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ListenerKind {
-    /// By TCP, from everybody who has the token.
+    /// TCP, for every client with the token.
     Outside,
-    /// By the private socket.
+    /// The private socket.
     Inside,
 }
 
-/// The gate, for everyone who asks and who closes it.
+/// The shared handle of the gate.
 #[derive(Debug, Clone)]
 pub(crate) struct AdmissionControl {
     stand: Arc<watch::Sender<AdmissionState>>,
     is_proved: Arc<watch::Sender<bool>>,
-    /// Requests that were let in and are not answered yet.
+    /// Number of admitted requests without a reply.
     within: Arc<watch::Sender<usize>>,
 }
 
-/// A request that was let in, until it is answered.
+/// An admitted request, until its reply.
 #[derive(Debug)]
 pub(crate) struct AdmissionPermit(AdmissionControl);
 
@@ -64,7 +65,7 @@ impl Default for AdmissionControl {
 }
 
 impl AdmissionControl {
-    /// Lets a request in that may change something; nothing, when it is to come again later.
+    /// Admits a request that may change something; nothing, when the client must retry later.
     pub(crate) fn admit(&self, door: ListenerKind) -> Option<AdmissionPermit> {
         let is_fine = match (*self.stand.borrow(), door) {
             (AdmissionState::Open, ListenerKind::Outside) => *self.is_proved.borrow(),
@@ -77,7 +78,7 @@ impl AdmissionControl {
         })
     }
 
-    /// Whether everybody is let in.
+    /// Whether all listeners are admitted.
     pub(crate) fn is_open(&self) -> bool {
         *self.stand.borrow() == AdmissionState::Open && *self.is_proved.borrow()
     }
@@ -86,12 +87,12 @@ impl AdmissionControl {
         self.stand.send_replace(AdmissionState::Open);
     }
 
-    /// Only those inside are let in from now on.
+    /// From now on admits only requests over the private socket.
     pub(super) fn close_to_outside(&self) {
         self.stand.send_replace(AdmissionState::Inside);
     }
 
-    /// The container is to be proved first.
+    /// Marks the container as not verified yet.
     pub(super) fn mark_unproved(&self) {
         self.is_proved.send_replace(false);
     }
@@ -100,22 +101,22 @@ impl AdmissionControl {
         self.is_proved.send_replace(true);
     }
 
-    /// Returns when the container is proved.
+    /// Returns when the container is verified.
     pub(super) async fn wait_proved(&self) {
-        // It can't end while `self` holds the sender.
+        // The channel stays open while `self` holds the sender.
         let _ = self.is_proved.subscribe().wait_for(|is| *is).await;
     }
 
-    /// Nobody is let in from now on, and when this returns `true`, nobody is within.
+    /// From now on admits no request; `true` if every admitted request was answered within `patience`.
     pub(super) async fn close_and_drain(&self, patience: Duration) -> bool {
         self.stand.send_replace(AdmissionState::Closed);
         let mut within = self.within.subscribe();
-        // It can't end while `self` holds the sender.
+        // The channel stays open while `self` holds the sender.
         let empty = within.wait_for(|count| *count == 0);
         timeout(patience, empty).await.is_ok()
     }
 
-    /// Whether nothing may be changed any more, not even by the companion itself.
+    /// Whether no change is allowed any more, not even one by the companion.
     pub(crate) fn is_closed(&self) -> bool {
         *self.stand.borrow() == AdmissionState::Closed
     }
@@ -132,7 +133,7 @@ mod tests {
         gate.mark_unproved();
         let admits = |door| gate.admit(door).is_some();
         assert!(admits(ListenerKind::Inside) && !admits(ListenerKind::Outside));
-        // What was frozen is brought back meanwhile.
+        // The restore of checkpoints closes the gate and opens it again.
         gate.close_to_outside();
         gate.open();
         assert!(!admits(ListenerKind::Outside));

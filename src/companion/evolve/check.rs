@@ -1,4 +1,4 @@
-//! What is looked at: each thing has a name, a verdict, and a time that it may take.
+//! Checks of the container, each with a name, a verdict and a timeout.
 
 use super::{EvolveHandle, EvolveParts};
 use crate::protocol::evolve::inside::EvolveCheck;
@@ -11,22 +11,22 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-/// How long a kernel may take to be ready, with its variables.
+/// How long a kernel may take to become ready and to reload its variables.
 pub(super) const EVOLVE_KERNEL_TIMEOUT: Duration = Duration::from_secs(100);
 
-/// How long a service of the desktop may take, all that it stands on included.
+/// How long a service of the desktop may take, its dependencies included.
 const EVOLVE_SERVICE_TIMEOUT: Duration = Duration::from_secs(45);
 
-/// How long an MCP server may take to start and to list its tools: with everything else at the same
-/// time, and from a cold disk.
+/// How long an MCP server may take to start and to list its tools. All checks run at the same time, and the disk cache
+/// may be cold.
 const EVOLVE_MCP_SERVER_TIMEOUT: Duration = Duration::from_secs(45);
 
 const EVOLVE_PORT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Where VNC clients look.
+/// The default port of VNC clients.
 const EVOLVE_VNC_PORT: u16 = 5900;
 
-/// Looks at one thing.
+/// Runs one check with a timeout.
 pub(super) async fn run_check(
     name: impl Into<String>,
     patience: Duration,
@@ -51,7 +51,7 @@ pub(super) async fn run_check(
 }
 
 impl EvolveParts {
-    /// Whether the default session's kernel is ready.
+    /// Checks that the default session's kernel is ready.
     pub(super) async fn check_kernel(&self) -> EvolveCheck {
         run_check("kernel", EVOLVE_KERNEL_TIMEOUT, async {
             let kernel = self.sessions.find_kernel(DEFAULT_SESSION);
@@ -88,7 +88,7 @@ impl EvolveParts {
 }
 
 impl EvolveHandle {
-    /// Whether the ports are served to others, and not only within.
+    /// Checks that the ports answer on the container's network address, and not only on loopback.
     pub(super) async fn check_ports(&self) -> Vec<EvolveCheck> {
         let address = own_address();
         let asked = self.settings.ports.iter().map(|port| {
@@ -111,7 +111,7 @@ impl EvolveHandle {
     }
 }
 
-/// Whether somebody speaks HTTP there, or VNC.
+/// Whether a server answers at this port, with HTTP or VNC.
 async fn probe_port(address: IpAddr, port: u16, is_http: bool) -> Result<String, String> {
     let spoken = async {
         let mut stream = TcpStream::connect((address, port)).await?;
@@ -133,7 +133,7 @@ async fn probe_port(address: IpAddr, port: u16, is_http: bool) -> Result<String,
     }
 }
 
-/// The address by which others on the network reach this container; without one, its own loopback.
+/// The address of this container on its network; without one, loopback.
 fn own_address() -> IpAddr {
     let name = fs::read_to_string("/etc/hostname").unwrap_or_default();
     let hosts = fs::read_to_string("/etc/hosts").unwrap_or_default();

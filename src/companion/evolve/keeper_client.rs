@@ -1,7 +1,6 @@
-//! The keeper's socket: a question as a line of JSON, answers as lines of JSON.
+//! The client of the keeper's socket: a request is a line of JSON, replies are lines of JSON.
 //!
-//! Nothing of an image, a mount, a command or an environment can be asked: no question has a place
-//! for one.
+//! No request has a field for an image, a mount, a command or an environment, so a client can't choose these.
 
 use super::EvolveHandle;
 use crate::protocol::error::ApiError;
@@ -16,40 +15,40 @@ use tokio::net::UnixStream;
 use tokio::net::unix::OwnedReadHalf;
 use tokio::time::timeout;
 
-/// How long the first answer may take.
+/// How long the first reply may take.
 const EVOLVE_KEEPER_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Bytes of an answer at most: a history with its receipts.
+/// Limit of a reply in bytes; the largest reply is a history with its receipts.
 const MAX_EVOLVE_REPLY_BYTES: usize = 64 << 20;
 
-/// Why nothing came of a question.
+/// Why a request failed.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum EvolveRefusal {
-    /// There is no keeper here, and why.
+    /// There is no keeper here, for this reason.
     NoKeeper(String),
-    /// It does not answer.
+    /// The keeper does not answer.
     Silent(String),
-    /// Another run is on.
+    /// Another run is in progress.
     Busy(EvolveRunId),
-    /// A field that does not fit.
+    /// A field is invalid.
     Invalid(String),
-    /// The keeper's own words.
+    /// The error that the keeper returned.
     Keeper(ApiError),
 }
 
-/// What the keeper answers, one after the other.
+/// The stream of the keeper's replies.
 #[derive(Debug)]
 pub(crate) struct EvolveReplies {
     lines: BufReader<OwnedReadHalf>,
-    /// Kept open: who hangs up is not told more.
+    /// Kept open, because the keeper stops sending when the client closes its end.
     _asked: tokio::net::unix::OwnedWriteHalf,
 }
 
 impl EvolveReplies {
-    /// The next one; nothing at the end.
+    /// Returns the next reply; nothing at the end.
     ///
     /// # Errors
-    /// When the keeper can't be understood, or is gone.
+    /// When a reply is invalid, or the connection to the keeper is lost.
     pub(crate) async fn next(&mut self) -> io::Result<Option<KeeperReply>> {
         let mut line = Vec::new();
         let mut limited =
@@ -64,10 +63,10 @@ impl EvolveReplies {
 }
 
 impl EvolveHandle {
-    /// Asks the keeper, and hands its answers on.
+    /// Sends a request to the keeper and returns the first reply and the stream of the others.
     ///
     /// # Errors
-    /// When there is none, or it does not answer.
+    /// When there is no keeper, or the keeper does not answer.
     pub(crate) async fn ask_keeper(
         &self,
         ask: &KeeperRequest,
@@ -100,10 +99,10 @@ impl EvolveHandle {
         }
     }
 
-    /// The runs so far, the newest first.
+    /// Lists the runs so far, the newest first.
     ///
     /// # Errors
-    /// When there is no keeper, or it does not answer.
+    /// When there is no keeper, or the keeper does not answer.
     pub(crate) async fn fetch_history(&self) -> Result<Vec<EvolveRecord>, EvolveRefusal> {
         match self.ask_keeper(&KeeperRequest::History {}).await? {
             (KeeperReply::History { runs }, _) => Ok(runs),
@@ -112,7 +111,7 @@ impl EvolveHandle {
     }
 }
 
-/// The keeper speaks another version.
+/// The refusal for a reply of another protocol version.
 pub(crate) fn unexpected_reply(reply: &KeeperReply) -> EvolveRefusal {
     tracing::error!("the keeper answered something else: {reply:?}");
     EvolveRefusal::Silent("it answered what this companion does not understand".into())

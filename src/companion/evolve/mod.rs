@@ -1,15 +1,18 @@
-//! The body is replaced, the mind goes on: what of that happens inside.
+//! Evolve, the part inside the container: the body is replaced and the session state continues in the new container.
 //!
 //! ```text
-//! agent ── POST /evolve, runtime.evolve ──▶ keeper's socket ([`keeper`])
+//! agent ── POST /evolve, runtime.evolve ──▶ keeper's socket ([`keeper_client`])
 //! keeper ── engine exec ──▶ osctl selftest | quiesce | resume | verify ──▶ private socket ──▶ here
 //! ```
 //!
-//! [`EvolveHandle`] is the handle. It passes a wish on, and neither builds nor replaces anything: the keeper
-//! does, outside of what is replaced. A container proves itself before ([`selftest`]) and after
-//! ([`verify`]) it takes the place of another, which comes to [`quiesce`] meanwhile behind a [`admission`]; its own
-//! opens when it is proved ([`readiness_gate`]).
-//! Runs are told in the project's own repository, if there is one ([`git_history`]).
+//! [`EvolveHandle`] is the handle. It forwards requests to the keeper and neither builds nor replaces anything: the
+//! keeper does both, outside of the container that is replaced.
+//!
+//! - [`selftest`]: checks a new container before it replaces the current one
+//! - [`quiesce`]: brings the current container to rest behind its [`admission`] gate
+//! - [`verify`]: checks the new container after the replacement
+//! - [`readiness_gate`]: opens the new container's gate when it is verified
+//! - [`git_history`]: records runs in the project's repository, if there is one
 
 mod admission;
 mod check;
@@ -43,18 +46,18 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::watch;
 
-/// Where the parts are.
+/// Settings of evolve.
 #[derive(Debug, Clone)]
 pub(crate) struct EvolveSettings {
-    /// Where the keeper listens.
+    /// The keeper's socket.
     keeper: PathBuf,
     body: PathBuf,
     data: PathBuf,
-    /// The project.
+    /// Folder of the project.
     repository: PathBuf,
-    /// Ports that others must reach.
+    /// Ports that must be reachable on the container's network.
     ports: Vec<u16>,
-    /// Whether this is a plain process, which no keeper replaces.
+    /// Whether the companion is a plain process, which no keeper replaces.
     is_embedded: bool,
 }
 
@@ -71,7 +74,7 @@ impl From<&super::CompanionSettings> for EvolveSettings {
     }
 }
 
-/// Everything that comes to rest, and that is looked at.
+/// The parts of the companion that are quiesced and checked.
 #[derive(Debug, Clone)]
 pub(crate) struct EvolveParts {
     pub(crate) gate: AdmissionControl,
@@ -87,17 +90,17 @@ pub(crate) struct EvolveParts {
     pub(crate) mind: SessionStateStore,
 }
 
-/// Evolving, for everyone who asks.
+/// The shared handle of evolve.
 #[derive(Debug, Clone)]
 pub(crate) struct EvolveHandle {
     settings: EvolveSettings,
     parts: EvolveParts,
-    /// Held by who brings it to rest, or back; what that came to.
+    /// The quiesced state, if any; locked by the task that quiesces or resumes the container.
     rest: Arc<tokio::sync::Mutex<Option<QuiescedState>>>,
-    /// Tells who brings it to rest that nobody wants it any more.
+    /// Cancels a quiesce that is in progress.
     recalls: watch::Sender<()>,
     chronicle: GitHistory,
-    /// The sessions whose processes came back, and not their objects alone.
+    /// The sessions whose processes were restored, and not only their objects.
     thawed: Arc<Mutex<BTreeSet<String>>>,
 }
 

@@ -1,17 +1,18 @@
-//! What of a container is no variable, for the receipt: what the next one has of it, and what ends.
+//! State of a container other than variables, for the receipt: what the next container keeps and what ends.
 //!
-//! The old container says what it keeps ([`EvolveParts::list_non_variable_state`]), and the new one what it found of that
-//! ([`EvolveParts::verify_non_variable_state`]). What ends with the old one only that one knows.
+//! The old container lists what it keeps ([`EvolveParts::list_non_variable_state`]), and the new one reports what it
+//! found of that ([`EvolveParts::verify_non_variable_state`]). Only the old container can list the state that ends with
+//! it.
 
 use super::EvolveParts;
 use crate::protocol::evolve::inside::{ExpectedState, NonVariableState};
 use std::collections::BTreeMap;
 
-/// Bytes of names and folders of shells that are looked at: an argument hands them on, which has bounds.
+/// Limit in bytes for the names and folders of shells, because they are passed on as a command-line argument.
 const MAX_SHELL_LIST_BYTES: usize = 32 << 10;
 
 impl EvolveParts {
-    /// What becomes of all that is no variable when another container takes over.
+    /// Lists what happens to all state other than variables when another container takes over.
     pub(super) async fn list_non_variable_state(&self, browser: bool) -> Vec<NonVariableState> {
         let mut all: Vec<NonVariableState> = self
             .list_shell_folders()
@@ -43,7 +44,7 @@ impl EvolveParts {
         all
     }
 
-    /// What is here of what the container before has kept.
+    /// Reports which of the previous container's state exists here.
     pub(super) fn verify_non_variable_state(
         &self,
         expected: &ExpectedState,
@@ -73,7 +74,7 @@ impl EvolveParts {
     }
 }
 
-/// As many as there is room for.
+/// Takes the entries that fit into `room` bytes.
 fn take_within_bytes(
     mut room: usize,
     all: impl Iterator<Item = (String, String)>,
@@ -97,7 +98,7 @@ fn report_shell(session: &str, folder: &str) -> NonVariableState {
 fn found_shell(session: &str, folder: &str, here: Option<&String>) -> NonVariableState {
     match here {
         Some(here) if here == folder => report_shell(session, folder),
-        // Its environment is the session's own even so.
+        // The environment was restored all the same.
         Some(here) => report_lost(
             format!("shell:{session}"),
             format!("its folder `{folder}` is not there: it is in `{here}`, with its environment"),

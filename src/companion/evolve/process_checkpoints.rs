@@ -1,6 +1,6 @@
-//! Whole processes over a change of containers: where kernels can be frozen, each session is, beside
-//! its objects, and comes back as it was when the new body has the same kernel. With another kernel
-//! the objects come back: a process would go on with the code of the old one.
+//! Process checkpoints across a change of containers. Where checkpoints are possible, each session is checkpointed in
+//! addition to its objects, and restored if the new body has the same kernel. With another kernel only the objects are
+//! reloaded, because a restored process would continue with the old code.
 
 use super::{EvolveHandle, EvolveParts};
 use crate::companion::session_state::EvolveCheckpoints;
@@ -15,7 +15,8 @@ use std::path::{Path, PathBuf};
 use tokio::task::spawn_blocking;
 
 impl EvolveParts {
-    /// Freezes what holds anything and goes on. What can't be frozen has its objects, and is told.
+    /// Checkpoints each session that holds anything; its kernel continues. The receipt says which sessions could not be
+    /// checkpointed; their objects are stored.
     pub(super) async fn checkpoint_sessions(
         &self,
         kernel: PathBuf,
@@ -25,7 +26,7 @@ impl EvolveParts {
         if !self.criu.is_wanted() {
             return frozen;
         }
-        // What can't be read has no equal.
+        // Without a digest the kernels can't be compared.
         let digest = spawn_blocking(move || hash_kernel_sources(&kernel)).await;
         let Ok(Some(digest)) = digest else {
             return frozen;
@@ -54,10 +55,10 @@ impl EvolveParts {
         frozen
     }
 
-    /// Removes what was frozen for a change of containers.
+    /// Removes the checkpoints that were made for a change of containers.
     pub(super) async fn remove_checkpoints(&self, sessions: impl IntoIterator<Item = String>) {
         for session in sessions {
-            // One that was never frozen is as good.
+            // A session without a checkpoint needs no removal.
             let _ = self
                 .criu
                 .remove_checkpoint(format!("evolve-{session}"))
@@ -67,13 +68,13 @@ impl EvolveParts {
 }
 
 impl EvolveHandle {
-    /// Brings back what the last container has frozen. Nobody is let in until then: what was done
-    /// meanwhile would be lost.
+    /// Restores the checkpoints of the last container. Until then no request from outside is admitted, because its
+    /// effects would be lost.
     pub(super) fn start_restore(&self, frozen: EvolveCheckpoints) {
         if frozen.checkpoints.is_empty() {
             return;
         }
-        // Whoever wants to look waits for it.
+        // `verify` waits for this lock.
         let Ok(rest) = self.rest.clone().try_lock_owned() else {
             return;
         };
@@ -99,7 +100,7 @@ impl EvolveHandle {
             for (session, name) in &checkpoints {
                 self.restore_session(session, name).await;
             }
-            // A checkpoint has the shell's context, too, with the old container's environment.
+            // A checkpoint also contains the shell's context, with the old container's environment.
             self.parts.shells.restore_contexts(shells);
         }
         self.parts.remove_checkpoints(checkpoints.into_keys()).await;
@@ -127,7 +128,7 @@ impl EvolveHandle {
         }
     }
 
-    /// How a session came back.
+    /// How a session was restored.
     pub(super) fn kept_by(&self, session: &str) -> KeptBy {
         match self.lock_restored_sessions().contains(session) {
             true => KeptBy::Process,
@@ -136,8 +137,8 @@ impl EvolveHandle {
     }
 }
 
-/// What the code of a kernel is, but for operations, which are read when they are called. Nothing,
-/// when it can't be read.
+/// A digest of the kernel's code, without operations, which are read on each call. Nothing, when the code can't be
+/// read.
 fn hash_kernel_sources(kernel: &Path) -> Option<String> {
     let mut files = BTreeMap::new();
     collect_python_files(kernel, &mut files)?;

@@ -1,14 +1,16 @@
-//! The container comes to rest, and goes on: nothing runs, nothing is written, all is stored.
+//! Quiesce and resume: brings the container to rest, where nothing runs, nothing is written and all state is stored,
+//! and resumes it.
 //!
 //! ```text
-//!  at work ── close ──▶ waiting ── nothing runs ──▶ storing ──▶ at rest
-//!     ▲                    │ grace is over,            │ can't      │ resume, or nobody has
-//!     └────────────────────┴ or resume ────────────────┴────────────┘ replaced it for a while
+//! at work ── close ──▶ waiting ── nothing runs ──▶ storing ──▶ at rest
+//!    ▲                    │ grace is over,            │ fails      │ resume, or the run ended
+//!    └────────────────────┴ or resume ────────────────┴────────────┘ without a replacement
 //! ```
 //!
-//! Until it is at rest, every way back leaves it as it was. At rest it is replaced or paused at once.
-//! A container that was not replaced answers requests again when the keeper says that the run has ended,
-//! and after [`QUIESCE_LEASE_SECONDS`] in any case, so that the keeper's death does not leave a container that refuses requests.
+//! A failure before the rest leaves the container unchanged. At rest the keeper replaces or pauses the container at
+//! once. A container that was not replaced answers requests again when the keeper says that the run has ended, and
+//! after [`QUIESCE_LEASE_SECONDS`] in any case, so that the end of the keeper does not leave a container that refuses
+//! requests.
 
 use super::readiness_gate::{find_current_run, wait_not_replaced};
 use super::{EvolveHandle, EvolveParts};
@@ -27,45 +29,45 @@ use tokio::sync::watch;
 use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 
-/// How long requests that were let in before may take to be answered.
+/// How long requests that were admitted before may take to be answered.
 const QUIESCE_ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// How long the browser may take to end; its own grace time is shorter.
 const QUIESCE_BROWSER_TIMEOUT: Duration = Duration::from_secs(12);
 
-/// Between two looks at the calls of MCP servers.
+/// Time between two checks of the calls of MCP servers.
 const QUIESCE_POLL_INTERVAL: Duration = Duration::from_millis(20);
 
-/// How long interrupted code may take to end: it is ended by force before.
+/// How long the interrupt of code may take; its kill timeout is shorter.
 const QUIESCE_INTERRUPT_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Seconds in which a container at rest is replaced. Those in which it is paused do not count.
+/// Seconds after which a container at rest resumes if it was not replaced. Paused time does not count.
 const QUIESCE_LEASE_SECONDS: u32 = 60;
 
-/// What the container was brought to rest with.
+/// The result of a quiesce.
 #[derive(Debug)]
 pub(super) struct QuiescedState {
     told: Quiesced,
     /// Whether the browser ran.
     browser: bool,
-    /// Tells one rest from another.
+    /// Start of the quiesce, which distinguishes it from others.
     begun: Instant,
 }
 
-/// Something that runs.
+/// Running work that prevents the rest.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct QuiesceBlocker {
     id: String,
-    /// What it is, in words.
+    /// A description for people.
     what: String,
 }
 
 impl EvolveHandle {
-    /// Lets nobody in, waits for what runs, and stores everything.
+    /// Closes the gate, waits for running work, and stores everything.
     pub(crate) async fn quiesce(&self, grace: Duration, force: bool) -> Quiesced {
         let evolve = self.clone();
         let recalled = self.recalls.subscribe();
-        // In a task of its own: whoever asked may leave, and must not leave half of it undone.
+        // The task runs to its end even if the caller disconnects, so that no quiesce is left half done.
         let done = tokio::spawn(async move { evolve.quiesce_now(grace, force, recalled).await });
         done.await.unwrap_or_else(|error| {
             self.parts.gate.open();
@@ -124,7 +126,7 @@ impl EvolveHandle {
         let parts = &self.parts;
         let quiet = tokio::select! {
             biased;
-            // What runs goes on, also when it was to be interrupted.
+            // Running work continues, even if `force` would have interrupted it.
             _ = recalled.changed() => return Err(("it was called off".into(), Vec::new())),
             quiet = parts.wait_idle(deadline) => quiet,
         };
@@ -140,7 +142,7 @@ impl EvolveHandle {
                 "a request that was let in before has no answer yet".into(),
             ));
         }
-        // One that those inside began last.
+        // Check again for work that a request over the private socket started last.
         if let Err(running) = parts.wait_idle(Instant::now()).await {
             match force {
                 false => return Err((describe_blockers(&running), running)),
@@ -164,8 +166,8 @@ impl EvolveHandle {
         Ok(receipt)
     }
 
-    /// Stores every session that is idle, and changes nothing else: what a body is tried with that
-    /// has to bring it back. What can't be stored now is no hindrance yet.
+    /// Stores every idle session and changes nothing else. A new body is tested with these objects. Sessions that can't
+    /// be stored now do not cause an error.
     pub(crate) async fn store_and_pin(&self) -> Remembered {
         let stored = self.parts.cryo.snapshot_sessions(StoreReason::Evolve).await;
         self.parts.cryo.pin_newest().await;
@@ -178,7 +180,7 @@ impl EvolveHandle {
         }
     }
 
-    /// Lets everybody in again, or for the first time. What is waited for is not any longer.
+    /// Opens the gate again, or for the first time, and cancels a quiesce that is in progress.
     pub(crate) async fn resume(&self) -> EvolveResumed {
         let evolve = self.clone();
         self.recalls.send_replace(());
@@ -198,7 +200,7 @@ impl EvolveHandle {
     async fn resume_requests(&self, browser: bool) {
         let parts = &self.parts;
         if parts.gate.is_closed() {
-            // Another container may have had the state meanwhile.
+            // Another container may have used the state since.
             parts.sessions.adopt_newer_state().await;
             tokio::spawn(parts.clone().take_runs_over());
             parts.mind.save_or_warn(EvolveCheckpoints::default()).await;
@@ -224,12 +226,12 @@ impl EvolveHandle {
         tracing::info!("requests are answered again");
     }
 
-    /// Answers requests again when the run that brought the container to rest has ended without replacing it, or
-    /// when the lease is over. The keeper that says so may have started after the run's end.
+    /// Resumes when the run that quiesced the container has ended without replacing it, or when the lease is over. The
+    /// keeper may have restarted after the run's end.
     async fn resume_if_abandoned(self, begun: Instant) {
         let keeper = &self.settings.keeper;
         let left = async {
-            // Nothing has begun it where the keeper was ended in between, and the next one has ended the run already.
+            // There is no current run if the keeper ended in between and its next process has already ended the run.
             let run = find_current_run(keeper).await;
             wait_not_replaced(keeper, run.as_ref()).await;
         };
@@ -247,7 +249,7 @@ impl EvolveHandle {
     }
 }
 
-/// Counted in small steps, so that the time in which everything here is paused is not.
+/// Counts in small steps, so that the time in which the container is paused does not count.
 async fn wait_lease() {
     for _ in 0..QUIESCE_LEASE_SECONDS {
         sleep(Duration::from_secs(1)).await;
@@ -255,7 +257,7 @@ async fn wait_lease() {
 }
 
 impl EvolveParts {
-    /// Another container may have executed something meanwhile.
+    /// Takes over runs that another container may have executed since.
     async fn take_runs_over(self) {
         let store = self.store.clone();
         let recovered = spawn_blocking(move || store.recover_runs()).await;
@@ -268,7 +270,7 @@ impl EvolveParts {
     /// Waits until nothing runs.
     ///
     /// # Errors
-    /// What still runs then.
+    /// The work that still runs at the deadline.
     async fn wait_idle(&self, deadline: Instant) -> Result<(), Vec<QuiesceBlocker>> {
         loop {
             let running = self.list_blockers();
@@ -279,7 +281,7 @@ impl EvolveParts {
                 return Err(running);
             }
             let next = sleep_until(deadline.min(Instant::now() + QUIESCE_POLL_INTERVAL));
-            // A run tells its end; a call of an MCP server is looked at now and then.
+            // A run signals its end; calls of MCP servers are polled.
             tokio::select! {
                 () = self.wait_first_end(&running) => {}
                 () = next => {}
@@ -320,10 +322,10 @@ impl EvolveParts {
         cells.chain(commands).chain(calls).collect()
     }
 
-    /// Stops what runs; calls of MCP servers end with the container.
+    /// Interrupts running work; calls of MCP servers end with the container.
     async fn interrupt_all(&self, running: &[QuiesceBlocker]) {
         let deadline = Instant::now() + QUIESCE_INTERRUPT_TIMEOUT;
-        // The last come first: what is queued must not begin because another has ended.
+        // Interrupts the last work first, because queued work must not start when other work ends.
         let stops = running.iter().rev().map(|one| async move {
             tracing::info!("{} is interrupted", one.what);
             match self.sessions.find_run(&one.id) {
@@ -331,11 +333,11 @@ impl EvolveParts {
                 Err(_) => drop(self.shells.interrupt(&one.id).await),
             }
         });
-        // What does not stop is ended with the container.
+        // Work that does not stop ends with the container.
         let _ = timeout_at(deadline, join_all(stops)).await;
     }
 
-    /// Stores every session, and says of each what is kept.
+    /// Stores every session and lists the kept state of each session.
     async fn store_sessions(&self) -> Result<Vec<(SessionReceipt, Option<CryoStored>)>, String> {
         let views: BTreeMap<String, KernelView> =
             self.sessions.list_sessions().into_iter().collect();
@@ -350,11 +352,11 @@ impl EvolveParts {
             };
             let is_frozen = view.is_some_and(|view| view.checkpoint.is_some());
             let stored = match stored {
-                // Said below.
+                // The code below reports a checkpointed session.
                 _ if is_frozen => None,
                 Ok(Some(stored)) => Some(stored),
                 Ok(None) if view.is_none_or(KernelView::is_blank) => None,
-                // It was stored before, and nothing was done since.
+                // The session was stored before and has not changed since.
                 Ok(None) => self.stored_before(&kept.session).await,
                 Err(cryo::CryoRefusal::Kernel(kernel::KernelRefusal::Checkpointed { .. })) => None,
                 Err(cryo::CryoRefusal::Kernel(kernel::KernelRefusal::NoKernel(why))) => {
@@ -402,7 +404,7 @@ impl EvolveParts {
     }
 }
 
-/// How everything stood before it was brought to rest.
+/// The services, MCP servers and browser that ran before the quiesce.
 #[derive(Debug)]
 struct StateBeforeQuiesce {
     services: Vec<String>,

@@ -1,13 +1,13 @@
-//! A container that a run has brought lets nobody in until the keeper says that it is proved: what was
-//! done in one that is taken back would be lost.
+//! The readiness gate: a container that a run has placed refuses requests from outside until the keeper says that it is
+//! verified. If the keeper rolled the container back, the effects of such requests would be lost.
 //!
 //! ```text
-//!  it begins ── a keeper? ──▶ doubted ── `osctl resume`, or no run places a container ──▶ trusted
-//!       └────────── none ──────────────────────────────────────────────────────────────────▲
+//! start ── a keeper? ──▶ unverified ── `osctl resume`, or no run places a container ──▶ verified
+//!    └────── none ──────────────────────────────────────────────────────────────────────▲
 //! ```
 //!
-//! The keeper's word comes by a verb, so that nobody waits longer than the proof takes; one that is missed
-//! is made good by following the run.
+//! The keeper signals the result with a command, so that no client waits longer than the verification takes. The gate
+//! also follows the run, in case the command is missed.
 
 use super::keeper_client::send_keeper_request;
 use super::{AdmissionControl, EvolveHandle};
@@ -18,28 +18,28 @@ use std::path::Path;
 use std::time::Duration;
 use tokio::time::{Instant, sleep, timeout};
 
-/// Between two questions to the keeper.
+/// Time between two requests to the keeper.
 const EVOLVE_STATUS_INTERVAL: Duration = Duration::from_millis(200);
 
-/// How long one answer may take.
+/// How long one reply may take.
 const EVOLVE_STATUS_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// How long one may take to listen: both are started together when the engine is.
+/// How long the keeper may take to listen: the engine starts both containers together when it starts.
 const EVOLVE_KEEPER_START_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How long a keeper may give no answer that has said that the container is to be proved: it may be
-/// started again meanwhile, and takes it back then.
+/// How long a keeper that placed this container may give no reply: it may be restarting, and then rolls the container
+/// back.
 const EVOLVE_KEEPER_LOST_TIMEOUT: Duration = Duration::from_secs(60);
 
 impl EvolveHandle {
-    /// Brings back what the last container has left, and lets others in when that is done and the
-    /// keeper trusts this one.
+    /// Restores the state of the last container, and opens the gate when that is done and the keeper has verified this
+    /// container.
     pub(crate) fn start_readiness_gate(&self, frozen: EvolveCheckpoints) {
         if !self.settings.is_embedded && self.settings.keeper.exists() {
             self.parts.gate.mark_unproved();
             let evolve = self.clone();
             tokio::spawn(async move {
-                // What it came back from is what it has to prove that it has.
+                // Pin the generation that this container started from, because the verification compares with it.
                 evolve.parts.cryo.pin_newest().await;
                 wait_until_proved(
                     &evolve.parts.gate,
@@ -62,12 +62,12 @@ async fn wait_until_proved(
     lease: Duration,
 ) {
     let heard = async {
-        // Nothing was heard yet that would make it wait for longer.
+        // Before the first reply, wait only for the keeper to listen.
         let mut heard = (Instant::now(), listens);
         loop {
             match timeout(EVOLVE_STATUS_TIMEOUT, find_placing_run(keeper)).await {
                 Ok(Ok(Some(run))) => {
-                    // However it stops telling, it is asked again.
+                    // Ask again, whatever the reason for the end of the stream.
                     let _ = timeout(lease, follow_run(keeper, run)).await;
                     heard = (Instant::now(), lease);
                 }
@@ -85,13 +85,13 @@ async fn wait_until_proved(
     tracing::info!("others are let in");
 }
 
-/// The run that places a container which has not proved itself yet.
+/// Returns the run that is placing a container which is not verified yet.
 async fn find_placing_run(keeper: &Path) -> io::Result<Option<EvolveRunId>> {
     let status = fetch_keeper_status(keeper).await?;
     Ok(status.latest_run.filter(|_| status.restart_pending))
 }
 
-/// What the keeper says of its latest run.
+/// Asks the keeper for the status of its latest run.
 async fn fetch_keeper_status(keeper: &Path) -> io::Result<EvolveStatus> {
     match send_keeper_request(keeper, &KeeperRequest::Status {}).await? {
         Some((KeeperReply::Status(status), _)) => Ok(status),
@@ -99,7 +99,7 @@ async fn fetch_keeper_status(keeper: &Path) -> io::Result<EvolveStatus> {
     }
 }
 
-/// The run that is on, as far as there is a keeper that says so.
+/// Returns the run in progress, if a keeper reports one.
 pub(super) async fn find_current_run(keeper: &Path) -> Option<EvolveRunId> {
     let status = timeout(EVOLVE_STATUS_TIMEOUT, fetch_keeper_status(keeper))
         .await
@@ -108,8 +108,8 @@ pub(super) async fn find_current_run(keeper: &Path) -> Option<EvolveRunId> {
     status.latest_run.filter(|_| status.evolve_in_progress)
 }
 
-/// Returns when the keeper says that the run has ended and left the container in place; where no run was on, when
-/// none has begun for a while. As long as no keeper says so, it does not return.
+/// Returns when the keeper says that the run has ended and left the container in place; without a run, when none has
+/// started for a while. Without a reply of the keeper, the call does not return.
 pub(super) async fn wait_not_replaced(keeper: &Path, run: Option<&EvolveRunId>) {
     match run {
         Some(run) => drop(follow_run(keeper, run.clone()).await),
@@ -127,7 +127,7 @@ pub(super) async fn wait_not_replaced(keeper: &Path, run: Option<&EvolveRunId>) 
     }
 }
 
-/// Until the run has ended, or the keeper tells no more.
+/// Waits until the run has ended or the keeper ends the stream.
 async fn follow_run(keeper: &Path, run: EvolveRunId) -> io::Result<()> {
     let question = KeeperRequest::Log {
         run,
@@ -163,7 +163,7 @@ mod tests {
     use tokio::net::UnixListener;
     use tokio::time::{sleep, timeout};
 
-    /// A keeper that answers whether it places a container.
+    /// A keeper that reports whether it places a container.
     #[derive(Default)]
     struct FakeStatusKeeper {
         places: AtomicBool,
@@ -181,7 +181,7 @@ mod tests {
                 let mut line = String::new();
                 let mut reader = BufReader::new(&mut stream);
                 reader.read_line(&mut line).await.unwrap();
-                // Who wants to follow the run is hung up on.
+                // Close the connection of a client that follows the run.
                 if !line.contains("status") {
                     continue;
                 }
@@ -202,7 +202,7 @@ mod tests {
         (keeper, task)
     }
 
-    /// Waits until it was asked twice more.
+    /// Waits for two more status requests.
     async fn asked(keeper: &FakeStatusKeeper) {
         let twice_more = keeper.asked.load(Ordering::SeqCst) + 2;
         let waited = timeout(Duration::from_secs(60), async {
@@ -275,7 +275,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let socket = folder.path().join("s");
         let long = Duration::from_secs(600);
-        // Of one that ran once the socket is left.
+        // An ended keeper leaves its socket.
         drop(UnixListener::bind(&socket).unwrap());
         let gate = doubted();
         wait_until_proved(&gate, &socket, Duration::ZERO, long).await;

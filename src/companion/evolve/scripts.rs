@@ -1,4 +1,4 @@
-//! The person's own checks: what `body/selftest.d/` holds and begins with `#!`, in the order of names.
+//! The user's own checks: the files in `body/selftest.d/` that begin with `#!`, in the order of their names.
 
 use super::EvolveParts;
 use super::check::run_check;
@@ -9,13 +9,13 @@ use std::io::Read;
 use std::path::Path;
 use std::time::Duration;
 
-/// How long one may take, in seconds.
+/// Timeout of one script in seconds.
 const SELFTEST_SCRIPT_TIMEOUT: f64 = 60.0;
 
-/// Lines of what a failed one has written, that are told.
+/// Lines of a failed script's output that the check reports.
 const MAX_SCRIPT_OUTPUT_LINES: usize = 5;
 
-/// The names of the scripts in a folder, in their order.
+/// The names of the scripts in a folder, sorted.
 pub(super) fn list_scripts(folder: &Path) -> Vec<String> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     let scripts = entries.filter(|entry| is_script(&entry.path()));
@@ -33,7 +33,7 @@ fn is_script(path: &Path) -> bool {
 }
 
 impl EvolveParts {
-    /// Runs them one after the other, in the shell of that session.
+    /// Runs the scripts one after the other, in the shell of that session.
     pub(super) async fn check_scripts(&self, folder: &Path, session: &str) -> Vec<EvolveCheck> {
         let mut checks = Vec::new();
         for name in list_scripts(folder) {
@@ -69,7 +69,7 @@ impl EvolveParts {
     }
 }
 
-/// The end of what it wrote.
+/// The last lines of the output.
 fn describe_last_lines(reply: &crate::protocol::shell::ShellReply) -> String {
     let both = [reply.stdout.as_str(), reply.stderr.as_str()];
     let lines = both.iter().flat_map(|text| text.lines());
@@ -81,7 +81,7 @@ fn describe_last_lines(reply: &crate::protocol::shell::ShellReply) -> String {
     }
 }
 
-/// As one word of bash.
+/// Quotes a text as one word of bash.
 fn quote_for_shell(text: &str) -> String {
     format!("'{}'", text.replace('\'', "'\\''"))
 }

@@ -1,5 +1,5 @@
-//! Whether this body works: asked of a container with throw-away data, before it takes the place of
-//! another. It needs no network, and writes nothing to what it shares with others.
+//! The self-test of a body: runs in a container with throw-away data before the body replaces the current one. The test
+//! needs no network, and does not write to shared data.
 
 use super::check::{EVOLVE_KERNEL_TIMEOUT, run_check};
 use super::{EvolveHandle, EvolveParts};
@@ -14,18 +14,18 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// The session in which it is tried.
+/// The session of the test.
 const SELFTEST_SESSION: &str = "selftest";
 
 const SELFTEST_STEP_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// How long the state of one session may take to come back.
+/// How long the reload of one session's state may take.
 const SELFTEST_RELOAD_TIMEOUT: Duration = Duration::from_secs(300);
 
-/// How many generations of one session are tried that are gone before they were tried to the end.
+/// How many generations of one session are tried if each disappears during its trial.
 const MAX_SELFTEST_GENERATIONS: usize = 3;
 
-/// Something of everything that is stored in a way of its own.
+/// A sample of every kind of value that is stored in a way of its own.
 const SELFTEST_SAMPLE_CODE: &str = "
 import dataclasses
 @dataclasses.dataclass
@@ -38,10 +38,10 @@ def answer(more):
 ";
 
 impl EvolveHandle {
-    /// Looks at everything. `state` has the form of the data folder, and is only read.
+    /// Runs all checks. `state` has the structure of the data folder, and is only read.
     pub(crate) async fn selftest(&self, state: Option<PathBuf>) -> SelfTest {
         let evolve = self.clone();
-        // In a task of its own: what it has begun is tidied up, whoever leaves.
+        // The task runs to its end even if the caller disconnects, so that it cleans up.
         let done = tokio::spawn(async move { evolve.run_selftest_checks(state.as_deref()).await });
         let checks = done.await.unwrap_or_else(|error| {
             vec![EvolveCheck {
@@ -61,7 +61,7 @@ impl EvolveHandle {
         let parts = &self.parts;
         let browsed = parts.desktop.is_browsing();
         let kernel = parts.check_kernel().await;
-        // Nothing that follows can pass without it.
+        // No other check can pass without a kernel.
         if !kernel.passed {
             return vec![kernel];
         }
@@ -85,7 +85,7 @@ impl EvolveHandle {
         );
         let scripts = self.settings.body.join("selftest.d");
         let scripts = parts.check_scripts(&scripts, SELFTEST_SESSION).await;
-        // Not there any more is as good.
+        // The session may already be gone.
         let _ = parts.sessions.delete_session(SELFTEST_SESSION).await;
         if !browsed && let Err(why) = parts.desktop.close_browser() {
             tracing::debug!("no browser is closed: {why:?}");
@@ -100,7 +100,7 @@ impl EvolveHandle {
             .collect()
     }
 
-    /// The servers that people have added lie in the state.
+    /// Copies the configuration of MCP servers that users have added, which is part of the state.
     fn copy_server_configs(&self, state: &Path) {
         for file in ["mcp.json", "mcp/servers.json"] {
             let (from, to) = (state.join(file), self.settings.data.join(file));
@@ -115,8 +115,8 @@ impl EvolveHandle {
         self.parts.hub.reload_config();
     }
 
-    /// Those that have to answer: the body's own, and of the others those that have done so before
-    /// and need nothing that a trial has not.
+    /// Selects the servers that must answer: the servers of the body, and other servers if they have answered before
+    /// and need nothing that a trial lacks.
     fn select_servers(&self, state: Option<&Path>) -> Vec<String> {
         let body = fs::read(self.settings.body.join("mcp.json")).unwrap_or_default();
         let body: Value = serde_json::from_slice(&body).unwrap_or_default();
@@ -130,22 +130,22 @@ impl EvolveHandle {
     }
 }
 
-/// Whether a server that people have added has to answer in a trial.
+/// Whether a server that users have added must answer in a trial.
 fn must_answer(name: &str, words: &[String], state: &Path) -> bool {
     let has_answered = state.join(format!("mcp/cache/{name}.json")).exists();
     let is_ours = |word: &String| word.contains("/data") || word.contains("/root");
     let program = words.first().map_or("", String::as_str);
     let overlays = fs::read_dir(state.join("packages")).into_iter().flatten();
     let mut overlays = overlays.flatten().map(|overlay| overlay.path());
-    // By its name alone it may be one that was installed at run time.
+    // A program without a path may have been installed at run time.
     let is_installed = overlays.any(|overlay| overlay.join("bin").join(program).exists());
     has_answered && !words.is_empty() && !is_installed && !words.iter().any(is_ours)
 }
 
 impl EvolveParts {
-    /// Code, commands, and variables that are stored and come back.
+    /// Checks code, commands, and a round trip of variables through cryo.
     async fn try_kernel(&self, state: Option<&Path>) -> Vec<EvolveCheck> {
-        // One of an earlier time is not begun with.
+        // Remove the session of an earlier test.
         let _ = self.sessions.delete_session(SELFTEST_SESSION).await;
         let mut checks = vec![
             run_check("exec", SELFTEST_STEP_TIMEOUT, self.try_code()).await,
@@ -160,14 +160,14 @@ impl EvolveParts {
             let reload = self.try_newest(state, &session);
             checks
                 .push(run_check(format!("cryo:{session}"), SELFTEST_RELOAD_TIMEOUT, reload).await);
-            // As much memory again is not needed.
+            // Free the memory of the session before the next one is loaded.
             let _ = self.sessions.delete_session(SELFTEST_SESSION).await;
         }
         checks
     }
 
-    /// What is tried is one generation from its beginning to its end. One that is superseded meanwhile,
-    /// and gone, was not to blame: what has superseded it is tried instead.
+    /// Tries one generation from its start to its end. If the generation was replaced and removed during the trial, a
+    /// failure says nothing about the body. Then the newer generation is tried instead.
     async fn try_newest(&self, state: &Path, session: &str) -> Result<String, String> {
         let mut tried = Err("nothing is stored any more".into());
         for _ in 0..MAX_SELFTEST_GENERATIONS {
@@ -234,7 +234,7 @@ impl EvolveParts {
         };
         self.cryo.reload(wish).await.map_err(words)?;
         let reply = self.run_code("base = 41; answer(point.x)").await?;
-        // What only a trial has stored is in nobody's list.
+        // The generations of the trial must not appear in a list.
         let removed = self
             .cryo
             .remove_generations(SELFTEST_SESSION.into(), None)
@@ -246,9 +246,9 @@ impl EvolveParts {
         }
     }
 
-    /// Reloads what a session of the state holds, from where it lies.
+    /// Reloads the objects of a session of the state from their folder.
     async fn try_state(&self, state: &Path, folder: PathBuf) -> Result<String, String> {
-        // What was installed at run time is part of what the variables need.
+        // The variables may need packages that were installed at run time.
         let packages = format!(
             "import glob, os, site, sys
 _folder = os.path.relpath(os.environ.get('OSCTL_PACKAGES', '/data/packages'), '/data')
@@ -273,7 +273,7 @@ for _found in glob.glob(os.path.join({state:?}, _folder, 'lib', 'python*', 'site
         if !lost.is_empty() {
             return Err(format!("not all comes back: {}", lost.join(", ")));
         }
-        // And could be stored again.
+        // Check that the objects could be stored again.
         let wish = CryoStore {
             name: None,
             session: SELFTEST_SESSION.into(),
@@ -289,7 +289,7 @@ for _found in glob.glob(os.path.join({state:?}, _folder, 'lib', 'python*', 'site
         Ok(format!("{} variables come back", read.receipt.len()))
     }
 
-    /// Runs code to its end, which must be a good one.
+    /// Runs code, which must end without an error.
     async fn run_code(&self, code: &str) -> Result<ExecReply, String> {
         let words = |refusal| format!("{refusal:?}");
         let (_, kernel) = self
@@ -315,7 +315,7 @@ for _found in glob.glob(os.path.join({state:?}, _folder, 'lib', 'python*', 'site
     }
 }
 
-/// Where the newest generation of a session lies.
+/// The folder of the newest generation of a session.
 fn find_newest_snapshot(state: &Path, session: &str) -> Option<PathBuf> {
     let all = cryo::reloadable_generations(&state.join("cryo"), session);
     all.into_iter().next()
@@ -331,8 +331,8 @@ struct SelftestReceipt {
     receipt: Vec<ReceiptRow>,
 }
 
-/// What was saved as it is and did not come back, with the reasons. What is made again may need
-/// what a trial has not.
+/// Describes the variables that were stored as values and not reloaded, with the reasons. Variables that are recreated
+/// are excluded, because they may need what a trial lacks.
 pub(super) fn describe_lost_variables(stored: &[ReceiptRow], found: &[ReceiptRow]) -> Vec<String> {
     let saved = stored
         .iter()

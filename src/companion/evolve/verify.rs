@@ -1,6 +1,6 @@
-//! Whether the new container lives up to the old one: what was healthy is healthy, and what was
-//! stored has come back, which a look at the namespace says and not the receipt of who stored it.
-//! What the new body does not declare any more is not demanded of it.
+//! The verification of a new container against the old one: what was healthy is healthy, and what was stored is
+//! reloaded. The check reads the namespace, not the receipt of the store. What the new body no longer declares is not
+//! required.
 
 use super::check::{EVOLVE_KERNEL_TIMEOUT, run_check};
 use super::selftest::describe_lost_variables;
@@ -19,20 +19,20 @@ use std::{fs, io};
 use tokio::task::spawn_blocking;
 use tokio::time::{sleep, timeout};
 
-/// Between two questions to a kernel that executes code already.
+/// Time between two requests to a kernel that is executing code.
 const VERIFY_RETRY_INTERVAL: Duration = Duration::from_millis(50);
 
-/// More variables than these are not asked for one by one.
+/// Above this number, variables are not checked one by one.
 const MAX_VERIFIED_VARIABLES: usize = 20_000;
 
-/// How long a kernel may take to be asked what it holds.
+/// How long a kernel may take to list its variables.
 const VERIFY_QUERY_TIMEOUT: Duration = Duration::from_secs(20);
 
 impl EvolveHandle {
-    /// Waits for everything that is expected, and says what there is.
+    /// Waits for everything that is expected, and reports the state.
     pub(crate) async fn verify(&self, expected: &ExpectedState) -> Verified {
         let parts = &self.parts;
-        // What was frozen is brought back before.
+        // Wait until the process checkpoints are restored.
         drop(self.rest.lock().await);
         let services = expected.healthy_before.iter();
         let services: Vec<String> = services.filter(|name| *name != "kernel").cloned().collect();
@@ -73,11 +73,11 @@ impl EvolveHandle {
 }
 
 impl EvolveHandle {
-    /// Those that this body declares, and what is to be said of the others.
+    /// Returns the services that this body declares, and the names of the checks that report the others.
     fn declared_services(&self, names: Vec<String>) -> (Vec<String>, Vec<String>) {
         let declared = match self.parts.desktop.service_names() {
             Ok(declared) => declared,
-            // There is to be no desktop.
+            // The body has no desktop.
             Err((_, true)) => Vec::new(),
             Err((_, false)) => return (names, Vec::new()),
         };
@@ -87,7 +87,7 @@ impl EvolveHandle {
         (there, gone.collect())
     }
 
-    /// The same of MCP servers, which others declare, too.
+    /// The same for MCP servers, which users may declare, too.
     fn declared_servers(&self, names: &[String]) -> (Vec<String>, Vec<String>) {
         let own = fs::read(self.settings.body.join("mcp.json"));
         let is_declared =
@@ -98,7 +98,7 @@ impl EvolveHandle {
     }
 }
 
-/// Whether a body's file declares a server. A file that can't be read is not to let it off.
+/// Whether a body's file declares a server. If the file can't be read, the server counts as declared and must answer.
 fn declares_server(file: Result<&[u8], &io::Error>, name: &str) -> bool {
     let servers = match file {
         Ok(text) => serde_json::from_slice::<Value>(text),
@@ -184,7 +184,7 @@ impl EvolveParts {
         }
         let names = match timeout(VERIFY_QUERY_TIMEOUT, self.fetch_variable_names(session)).await {
             Ok(names) => names?,
-            // Code of a client runs in it already, which is as good an answer.
+            // A client's code runs in the kernel, which proves that the kernel works.
             Err(_) => {
                 kept.rows = rows;
                 return Ok("it executes code".into());
@@ -240,10 +240,10 @@ impl EvolveParts {
     }
 }
 
-/// A row of what was stored, after a look at what is there.
+/// Marks a stored row as lost if its variable is missing.
 fn mark_if_missing(row: &ReceiptRow, names: &BTreeSet<String>) -> ReceiptRow {
     let row = row.clone();
-    // A magic is no variable.
+    // A magic is not a variable.
     let is_there = names.contains(&row.name) || row.name.starts_with('%');
     if is_there || row.verdict == CryoVerdict::Lost {
         return row;
@@ -270,7 +270,7 @@ mod tests {
             Err(&Error::from(ErrorKind::NotFound)),
             "a"
         ));
-        // What it declares is not known then.
+        // If the file is invalid, the server counts as declared.
         assert!(declares_server(Ok(b"{"), "a"));
         assert!(declares_server(
             Err(&Error::from(ErrorKind::PermissionDenied)),

@@ -1,19 +1,19 @@
-//! The files of the container, streamed in and out.
+//! File transfer: streams the files of the container in and out.
 //!
-//! [`FilesHandle`] is the handle: it takes paths and streams and knows no HTTP. All work on files is done
-//! by blocking threads, which meet the companion's one thread in channels that hold a few pieces
-//! ([`archive`]): who reads slowly is waited for, and memory does not grow with a file.
+//! [`FilesHandle`] is the handle: it takes paths and streams and does not depend on HTTP. Blocking threads do all work
+//! on files. Bounded channels of a few pieces connect them to the companion's one thread ([`archive`]): a slow client
+//! makes the thread wait, and memory use does not grow with the file.
 //!
 //! ```text
-//! upload:  none ─begin─▶ beside, noted ─all there─▶ synced ─rename─▶ in its place
-//!                         │        ▲ └─no room─▶ none: the old file was never touched
-//!                        cut       │ the same id goes on where it was
+//! upload:  none ─start─▶ partial file, noted ─complete─▶ synced ─rename─▶ in its place
+//!                         │        ▲ └─disk full─▶ none: the old file stays untouched
+//!                        cut       │ the same id resumes at its offset
 //!                         ▼        │
 //!                        kept for a day (without an id: removed at once)
 //! ```
 //!
-//! Whoever asks may do here what the container's user may: links on the way to a path are followed.
-//! It keeps no versions, watches nothing, and copies nothing within the container.
+//! A client has the permissions of the container's user: links on the way to a path are followed. The module keeps no
+//! versions, watches no files, and copies nothing within the container.
 
 mod partial_uploads;
 mod path;
@@ -39,7 +39,7 @@ use std::sync::Arc;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use unpacking::ResumableUnpacks;
 
-/// Streams at once: each holds a thread while it goes on.
+/// Concurrent streams: each occupies a thread while it runs.
 const MAX_FILE_STREAMS: usize = 64;
 
 #[derive(Debug, Clone)]
@@ -50,8 +50,7 @@ pub(crate) struct FilesHandle {
 }
 
 impl FilesHandle {
-    /// `data`: where it is noted which uploads were begun. What an earlier companion left is
-    /// removed in the background.
+    /// `data`: folder of the notes about partial uploads. A background task removes what an earlier companion left.
     pub(crate) fn start(data: PathBuf) -> Self {
         let begun = Arc::new(PartialUploads::new(data.join("uploads")));
         tokio::spawn(partial_uploads::sweep_uploads(Arc::clone(&begun)));
@@ -63,12 +62,12 @@ impl FilesHandle {
         }
     }
 
-    /// What is at a place.
+    /// Describes the file, folder or link at a path.
     pub(crate) async fn find(&self, place: ContainerPath) -> Result<FoundPath, FilesRefusal> {
         run_file_task(move || FoundPath::resolve(place)).await
     }
 
-    /// A folder's entries.
+    /// Lists a folder's entries.
     pub(crate) async fn list(
         &self,
         found: FoundPath,
@@ -77,12 +76,13 @@ impl FilesHandle {
         run_file_task(move || found.list(page)).await
     }
 
-    /// A file, opened; nothing is read yet.
+    /// Opens a file; reads nothing yet.
     pub(crate) async fn open(&self, found: FoundPath) -> Result<OpenedFile, FilesRefusal> {
         run_file_task(move || found.open()).await
     }
 
-    /// `length` bytes of a file from `start` on; all to its end when it does not know its length.
+    /// Streams `length` bytes of a file from `start` on; without a length, all bytes to the end, because the size of
+    /// such a file is unknown.
     pub(crate) fn read(
         &self,
         open: OpenedFile,
@@ -98,7 +98,7 @@ impl FilesHandle {
         Ok(pieces)
     }
 
-    /// A folder with all that is in it, or one file, as a tar archive from a mark on.
+    /// Streams a folder with its content, or one file, as a tar archive from a resume point on.
     pub(crate) async fn pack(
         &self,
         found: FoundPath,
@@ -120,7 +120,7 @@ impl FilesHandle {
         Ok(archive::pack_stream(what, from, ErrorReporting::Archive, held).await?)
     }
 
-    /// A file, beside its place first.
+    /// Stores a file: writes it beside its place first.
     pub(crate) async fn store_file(
         &self,
         target: UploadTarget,
@@ -133,7 +133,7 @@ impl FilesHandle {
         .await
     }
 
-    /// How much of an upload has arrived; of an archive, with its form.
+    /// How much of an upload has arrived; for an archive, with the digest of the bytes without file data.
     pub(crate) async fn find_resume_point(
         &self,
         place: ContainerPath,
@@ -151,7 +151,7 @@ impl FilesHandle {
         .await
     }
 
-    /// Forgets an upload that was begun.
+    /// Discards a partial upload.
     pub(crate) async fn discard_upload(
         &self,
         place: ContainerPath,
@@ -164,8 +164,8 @@ impl FilesHandle {
         run_file_task(move || store::remove_partial_upload(&begun, &place, &id)).await
     }
 
-    /// Unpacks an archive beneath a folder that is made when it is missing. With an id, it goes on at
-    /// `offset` where another connection has left it.
+    /// Unpacks an archive below a folder, which is created if missing. With an id, the unpacking resumes at `offset`,
+    /// where an earlier connection ended.
     pub(crate) fn start_unpacking(
         &self,
         place: ContainerPath,
@@ -188,7 +188,7 @@ impl FilesHandle {
         }
     }
 
-    /// Makes a folder; `false` when it was there.
+    /// Creates a folder; `false` when it existed.
     pub(crate) async fn make_folder(
         &self,
         place: ContainerPath,
@@ -197,7 +197,8 @@ impl FilesHandle {
         run_file_task(move || store::make_folder(&place, parents)).await
     }
 
-    /// Removes a name, with `recursive` also a folder that is not empty. A link is a link.
+    /// Removes a file, a link or an empty folder, with `recursive` also a folder with content. A link itself is
+    /// removed, not its target.
     pub(crate) async fn remove(
         &self,
         place: ContainerPath,
@@ -270,10 +271,10 @@ mod tests {
     use std::path::Path;
     use tar::{EntryType, Header};
 
-    /// The names in a folder, when there are so many.
+    /// Waits until a folder contains `count` names, and returns them.
     async fn names(folder: &Path, count: usize) -> Vec<String> {
         loop {
-            // It may be made first.
+            // The test may run before the folder exists.
             let entries = fs::read_dir(folder).into_iter().flatten();
             let names = entries.map(|e| e.unwrap().file_name().to_string_lossy().into_owned());
             let mut names: Vec<String> = names.collect();
@@ -309,9 +310,9 @@ mod tests {
             there[0].starts_with(".half.osctl-once-") && there[1] == "whole",
             "{there:?}"
         );
-        // Nobody else's, whatever it is called.
+        // A file whose name resembles a partial upload but which has no note.
         fs::write(to.join(".other.osctl-once-1"), "").unwrap();
-        // The next one finds the notes of the one before, of which nothing is active any more.
+        // The next instance reads the notes of the first one; no upload is active in it.
         PartialUploads::new(data.join("uploads"))
             .remove_expired(true)
             .unwrap();

@@ -1,8 +1,8 @@
-//! Which uploads were begun and are not whole, so that none is left behind for ever.
+//! Notes about uploads that are incomplete, so that the companion can remove each of them.
 //!
-//! Each is a note in a folder of ours, named by the upload's id, that holds the path of what is
-//! written beside its place; for an archive, of what is written now, up to a NUL. Notes outlive the
-//! companion, as what they tell of does.
+//! Each note is a file in a folder of the companion, named by the upload's id. It contains the path of the temporary
+//! file beside the upload's place, up to a NUL; for an archive, the path of the file that is written now. Notes survive
+//! the companion, as the temporary files do.
 
 use super::FilesRefusal;
 use crate::archive;
@@ -16,11 +16,11 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-/// How long an upload may be taken up again.
+/// How long an upload can be resumed.
 const PARTIAL_UPLOAD_TIMEOUT: Duration = Duration::from_secs(24 * 3600);
 const UPLOAD_SWEEP_INTERVAL: Duration = Duration::from_secs(3600);
 
-/// Ids of uploads that nobody can take up again.
+/// Prefix of the ids of uploads that can't be resumed.
 const ONE_SHOT_UPLOAD_PREFIX: &str = "once-";
 
 #[derive(Debug)]
@@ -29,7 +29,7 @@ pub(super) struct PartialUploads {
     active: Mutex<HashSet<String>>,
 }
 
-/// An upload that a request brings now.
+/// An upload that a request is sending.
 #[derive(Debug)]
 pub(super) struct ActiveUpload<'a> {
     begun: &'a PartialUploads,
@@ -37,13 +37,13 @@ pub(super) struct ActiveUpload<'a> {
     note: File,
 }
 
-/// An id that nobody has, and nobody takes up again.
+/// Returns a unique id of an upload that can't be resumed.
 pub(super) fn generate_one_shot_id() -> Result<String, FilesRefusal> {
     let id = archive::random_id().map_err(|error| FilesRefusal::Failed(error.to_string()))?;
     Ok(format!("{ONE_SHOT_UPLOAD_PREFIX}{id}"))
 }
 
-/// Whether a client may call an upload so.
+/// Whether a client may use this id for an upload.
 pub(super) fn is_upload_id(id: &str) -> bool {
     let fine = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
     (8..=48).contains(&id.len()) && id.bytes().all(fine) && !id.starts_with(ONE_SHOT_UPLOAD_PREFIX)
@@ -55,8 +55,8 @@ impl PartialUploads {
         Self { folder, active }
     }
 
-    /// Notes an upload that writes to `path`, for as long as the answer lives and then until
-    /// [`ActiveUpload::remove_note`] or its life's end.
+    /// Notes an upload that writes to `path`. The upload is active while the returned value lives; the note stays until
+    /// [`ActiveUpload::remove_note`] or until the upload expires.
     pub(super) fn begin_upload<'a>(
         &'a self,
         id: &'a str,
@@ -85,11 +85,11 @@ impl PartialUploads {
         self.active.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Removes what nobody can or will take up again.
+    /// Removes the uploads that can't or will not be resumed.
     pub(super) fn remove_expired(&self, is_start: bool) -> io::Result<()> {
         for note in fs::read_dir(&self.folder)? {
             let note = note?;
-            // One that can't be removed must not keep the others.
+            // An upload that can't be removed must not keep the others from removal.
             if let Err(error) = self.remove_if_expired(&note, is_start) {
                 let note = note.path();
                 tracing::warn!(
@@ -101,7 +101,7 @@ impl PartialUploads {
         Ok(())
     }
 
-    /// Removes what one note tells of, and the note, when its time is over.
+    /// Removes one note and its temporary file when the upload has expired.
     fn remove_if_expired(&self, note: &fs::DirEntry, is_start: bool) -> io::Result<()> {
         let name = note.file_name();
         let id = name.to_string_lossy();
@@ -109,7 +109,7 @@ impl PartialUploads {
             return Ok(());
         }
         let mut path = fs::read(note.path())?;
-        // What is behind it is left of a longer one.
+        // Bytes behind the NUL are left of a longer path.
         path.truncate(
             path.iter()
                 .position(|byte| *byte == 0)
@@ -123,13 +123,14 @@ impl PartialUploads {
             Ok(age) => {
                 age > PARTIAL_UPLOAD_TIMEOUT || (is_start && id.starts_with(ONE_SHOT_UPLOAD_PREFIX))
             }
-            // It is not there any more, or the note is older than its file.
+            // The file is missing. During a start the note is stale; later the note may have been written before its
+            // file.
             Err(_) => is_start,
         };
         if !is_over {
             return Ok(());
         }
-        // A note names what is ours, or it is none.
+        // The suffix proves that the file is a partial upload; a note that names another file must not remove it.
         let is_ours = path.to_string_lossy().ends_with(&format!(".osctl-{id}"));
         if is_ours && age.is_ok() {
             tracing::info!("removing `{}`, an upload that was cut", path.display());
@@ -140,13 +141,13 @@ impl PartialUploads {
 }
 
 impl ActiveUpload<'_> {
-    /// What is written from now on.
+    /// Records the path of the file that is written from now on.
     pub(super) fn record_path(&self, path: &Path) -> io::Result<()> {
         let path = [path.as_os_str().as_bytes(), &[0]].concat();
         self.note.write_all_at(&path, 0)
     }
 
-    /// It is in its place, or gone.
+    /// Removes the note after the file was moved to its place or removed.
     pub(super) fn remove_note(self) {
         // A note without its file is removed at the next start.
         let _ = fs::remove_file(self.begun.folder.join(self.id));
@@ -159,7 +160,7 @@ impl Drop for ActiveUpload<'_> {
     }
 }
 
-/// Cleans now, and from time to time.
+/// Removes expired uploads at once and then periodically.
 pub(super) async fn sweep_uploads(begun: Arc<PartialUploads>) {
     let mut is_start = true;
     loop {
@@ -229,7 +230,7 @@ mod tests {
             active.record_path(path).unwrap();
         }
         drop(active);
-        // One that only looks like ours stays.
+        // A file that only resembles a partial upload stays.
         for path in [&paths[0], &paths[2]] {
             fs::write(path, "half").unwrap();
         }
@@ -260,7 +261,7 @@ mod tests {
             let path = folder.path().join(format!(".f.osctl-{id}"));
             fs::write(&path, "half").unwrap();
             drop(begun.begin_upload(id, &path).unwrap());
-            // A note that can't be read, and a file that is a folder by now.
+            // A note that can't be read, and a temporary file that has become a folder.
             let stuck = folder.path().join(format!(".g.osctl-stuck-{id}"));
             fs::create_dir(&stuck).unwrap();
             drop(begun.begin_upload(&format!("stuck-{id}"), &stuck).unwrap());

@@ -1,4 +1,4 @@
-//! Which place in the container a request is about.
+//! The path in the container that a request names.
 
 use super::FilesRefusal;
 use crate::protocol::files::percent_decode;
@@ -10,15 +10,15 @@ use std::path::PathBuf;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ContainerPath {
     pub(crate) path: PathBuf,
-    /// Whether a slash at the end says that a folder is meant.
+    /// Whether a trailing slash says that the path names a folder.
     pub(crate) is_folder: bool,
 }
 
 impl ContainerPath {
-    /// Reads what stands behind `/files` in a URL: percent-encoded bytes, which need not be UTF-8.
+    /// Parses the part after `/files` of a URL: percent-encoded bytes, which need not be UTF-8.
     ///
     /// # Errors
-    /// When a segment is `..`, or no name of a file.
+    /// When a segment is `..` or not a valid file name.
     pub(crate) fn parse(encoded: &str) -> Result<Self, FilesRefusal> {
         let invalid = |why: &str| FilesRefusal::Invalid(format!("`{encoded}` is no path: {why}"));
         let bytes =

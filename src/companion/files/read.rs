@@ -1,4 +1,4 @@
-//! Looking at files, and reading them.
+//! Metadata and content of files and folders.
 
 use super::{ContainerPath, FilesRefusal};
 use crate::archive::{ARCHIVE_CHUNK_BYTES, ChunkWriter, EntryStat, Folder};
@@ -10,21 +10,21 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-/// What a place holds, through links.
+/// What a path leads to, after following links.
 #[derive(Debug, Clone)]
 pub(crate) struct FoundPath {
     path: PathBuf,
     pub(crate) look: EntryStat,
-    /// Where it leads, when the place itself is a link.
+    /// The link's target, when the path itself is a link.
     target: Option<PathBuf>,
-    /// Where it leads in the end, then.
+    /// The path that the chain of links ends at, when the path itself is a link.
     real: Option<PathBuf>,
 }
 
-/// Which of a folder's entries.
+/// The part of a folder's entries to list.
 #[derive(Debug, Clone)]
 pub(crate) struct ListingPage {
-    /// Those behind this name.
+    /// Lists the entries after this name.
     pub(crate) after: Option<Vec<u8>>,
     pub(crate) limit: usize,
 }
@@ -34,7 +34,7 @@ pub(crate) struct ListingPage {
 pub(crate) struct OpenedFile {
     file: File,
     pub(crate) look: EntryStat,
-    /// What files of `/proc` are: they have content and do not know how much.
+    /// Whether the file has content but reports no size, as files of `/proc` do.
     pub(crate) is_endless: bool,
 }
 
@@ -75,7 +75,7 @@ impl FoundPath {
         });
         let mut entries = Vec::new();
         for name in names[first..].iter().take(page.limit) {
-            // It may be gone by now.
+            // The entry may have been removed since.
             let Ok(look) = folder.stat(name) else {
                 continue;
             };
@@ -101,7 +101,7 @@ impl FoundPath {
 
     pub(super) fn open(self) -> Result<OpenedFile, FilesRefusal> {
         let failed = FilesRefusal::for_path(&self.path);
-        // Opening a device or a pipe does something, so it is looked at before, and again after.
+        // Opening a device or a pipe has side effects, so the kind is checked before the open, and again after it.
         let mut file = match self.look.kind {
             EntryKind::File => open_nonblocking(&self.path).map_err(&failed)?,
             kind => return Err(no_file(self.path.clone(), kind)),
@@ -122,7 +122,7 @@ impl FoundPath {
         })
     }
 
-    /// The folder to pack, or the one where a file lies, and its name.
+    /// The folder to pack, or the parent folder and the name of a file.
     pub(super) fn into_pack(self) -> Result<(Folder, Option<OsString>), FilesRefusal> {
         let failed = FilesRefusal::for_path(&self.path);
         if self.look.kind == EntryKind::Folder {
@@ -141,7 +141,7 @@ impl FoundPath {
 }
 
 impl OpenedFile {
-    /// Runs on a thread of its own until all is read or nobody takes it.
+    /// Runs on a thread of its own until all is read or the reader is dropped.
     pub(super) fn stream(mut self, start: u64, length: Option<u64>, mut outlet: ChunkWriter) {
         let mut left = length.unwrap_or(u64::MAX);
         let sent = (|| -> io::Result<()> {
@@ -154,7 +154,7 @@ impl OpenedFile {
                 if piece.is_empty() {
                     return match length {
                         None => Ok(()),
-                        // It was promised more.
+                        // The file is shorter than the promised length.
                         Some(_) => Err(io::ErrorKind::UnexpectedEof.into()),
                     };
                 }
@@ -163,7 +163,7 @@ impl OpenedFile {
             }
             Ok(())
         })();
-        // Nobody is left to tell when the client has gone.
+        // The send fails when the client has disconnected.
         let _ = outlet.finish(sent.err());
     }
 }

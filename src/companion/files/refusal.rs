@@ -1,4 +1,4 @@
-//! Why something was not done with a file.
+//! The reasons why an operation on a file was refused or failed.
 
 use crate::archive::ArchiveError;
 use crate::protocol::files::EntryKind;
@@ -8,41 +8,41 @@ use std::path::{Path, PathBuf};
 
 #[derive(Debug)]
 pub(crate) enum FilesRefusal {
-    /// A path or a field that does not fit.
+    /// An invalid path or field.
     Invalid(String),
     Missing(PathBuf),
     Denied {
         path: PathBuf,
         why: String,
     },
-    /// It is no file, and what was asked needs one.
+    /// The path is not a file, but the operation needs one.
     NoFile {
         path: PathBuf,
         kind: EntryKind,
     },
     NoFolder(PathBuf),
     NotEmpty(PathBuf),
-    /// Used by something that keeps it there: a mount, a running program.
+    /// A mount or a running program uses the path.
     Busy(PathBuf),
-    /// The disk, or what this user may have of it. The old file is untouched.
+    /// The disk or the user's quota is full. The old file is untouched.
     Full,
-    /// So much of the upload has arrived, and the request does not go on there.
+    /// This many bytes of the upload have arrived, and the request does not continue there.
     Elsewhere(u64),
-    /// Another request brings the same upload.
+    /// Another request is sending the same upload.
     InProgress(String),
     NoUpload(String),
-    /// What lies before the mark is not what was sent.
+    /// The content before the resume point differs from what was sent.
     Changed,
-    /// The client went away in the middle.
+    /// The client disconnected before the end.
     Cut,
-    /// Streams, at once.
+    /// The limit of concurrent streams.
     TooMany(usize),
     Archive(ArchiveError),
     Failed(String),
 }
 
 impl FilesRefusal {
-    /// What an error means that came of using `path`.
+    /// Maps an I/O error on `path` to a refusal.
     pub(super) fn for_path(path: &Path) -> impl Fn(io::Error) -> Self + '_ {
         |error| {
             let path = path.to_owned();
@@ -69,7 +69,7 @@ impl FilesRefusal {
     }
 }
 
-/// Names that are too long, and links that lead to themselves.
+/// Whether a name is too long or links form a loop.
 fn is_unfit(error: &io::Error) -> bool {
     let code = error.raw_os_error().map(Errno::from_raw);
     matches!(code, Some(Errno::ENAMETOOLONG | Errno::ELOOP))

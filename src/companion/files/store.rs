@@ -1,4 +1,4 @@
-//! Writing one file: beside its place, synced, renamed; and what else changes names.
+//! Writes of single files (temporary file, sync, rename), and other changes of names.
 
 use super::partial_uploads::{self, PartialUploads};
 use super::{ContainerPath, FilesRefusal};
@@ -12,40 +12,40 @@ use std::io::{ErrorKind, Seek, SeekFrom, Write};
 use std::os::unix::fs::{MetadataExt, fchown};
 use std::path::PathBuf;
 
-/// What is to be written where.
+/// The target of an upload.
 #[derive(Debug)]
 pub(crate) struct UploadTarget {
     pub(crate) place: ContainerPath,
-    /// By default those of the file that is replaced.
+    /// Mode; by default that of the replaced file.
     pub(crate) mode: Option<u32>,
-    /// By default now.
+    /// Modification time; by default the current time.
     pub(crate) mtime: Option<Mtime>,
-    /// Whether missing folders on the way are made.
+    /// Whether missing parent folders are created.
     pub(crate) parents: bool,
-    /// By which the upload can be taken up again.
+    /// Id with which the upload can be resumed.
     pub(crate) id: Option<String>,
-    /// Where in the file the stream begins.
+    /// Offset in the file at which the stream begins.
     pub(crate) offset: u64,
-    /// The whole file's length, where it is known.
+    /// Length of the whole file, if known.
     pub(crate) total: Option<u64>,
 }
 
 /// How an upload ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum UploadOutcome {
-    /// It is in its place, of so many bytes.
+    /// The new file is in its place; its size in bytes.
     Created(u64),
     Replaced(u64),
-    /// So many bytes have arrived, more are to come.
+    /// This many bytes have arrived, and more follow.
     Partial(u64),
 }
 
-/// Where a file goes.
+/// The resolved place of a file.
 struct UploadDestination {
-    /// Its folder.
+    /// Parent folder of the file.
     parent: PathBuf,
     name: OsString,
-    /// What is there now.
+    /// Metadata of the existing file.
     old: Option<fs::Metadata>,
 }
 
@@ -76,7 +76,7 @@ pub(super) fn store_upload(
         .and_then(|mut file| Ok((write_upload(&mut file, &target, inlet)?, file)));
     let (end, file) = match written {
         Ok(written) => written,
-        // What has arrived is worth something to whom can go on.
+        // Keep the received bytes for a client that can resume.
         Err(FilesRefusal::Cut) if target.id.is_some() => return Err(FilesRefusal::Cut),
         Err(FilesRefusal::Elsewhere(have @ 1..)) => return Err(FilesRefusal::Elsewhere(have)),
         Err(refusal) => {
@@ -102,7 +102,7 @@ pub(super) fn store_upload(
     })
 }
 
-/// How much of an upload has arrived.
+/// Counts the bytes of an upload that have arrived.
 pub(super) fn count_uploaded_bytes(place: &ContainerPath, id: &str) -> Result<u64, FilesRefusal> {
     let spot = UploadDestination::resolve(place)?;
     let beside = spot
@@ -129,7 +129,7 @@ pub(super) fn remove_partial_upload(
     removed.map_err(|_| FilesRefusal::NoUpload(id.into()))
 }
 
-/// `false` when the folder was there.
+/// Creates a folder; `false` when it existed.
 pub(super) fn make_folder(place: &ContainerPath, parents: bool) -> Result<bool, FilesRefusal> {
     let path = &place.path;
     let made = DirBuilder::new().recursive(false).create(path);
@@ -165,7 +165,7 @@ impl UploadDestination {
         if *is_folder {
             return Err(no_file(EntryKind::Folder));
         }
-        // What a link leads to is replaced, and not the link; one that leads nowhere is.
+        // The target of a link is replaced, not the link; a link without a target is itself replaced.
         let real = match fs::canonicalize(path) {
             Ok(real) => real,
             Err(error) if error.kind() == ErrorKind::NotFound => path.clone(),
@@ -211,7 +211,7 @@ fn open_partial_file(
     Ok(file)
 }
 
-/// Where the file ends then.
+/// Returns the offset at which the file ends.
 fn write_upload(
     file: &mut File,
     target: &UploadTarget,
@@ -242,7 +242,7 @@ fn finalize_file(
     old: Option<&fs::Metadata>,
 ) -> std::io::Result<()> {
     if let Some(old) = old {
-        // Whoever may not give files away keeps them.
+        // Without the permission to change owners, the file stays with this user.
         let _ = fchown(file, Some(old.uid()), Some(old.gid()));
     }
     let kept = old.map_or(0o644, |old| old.mode() & 0o7777);

@@ -1,16 +1,16 @@
-//! Archives that are unpacked while connections come and go.
+//! Unpacking of archives across connections.
 //!
 //! ```text
-//! none ─begin─▶ fed ──all fed──▶ done
-//!                │ ▲    │
-//!              cut │ the same id goes on where it was, and hears how it ended
-//!                ▼ │    ▼
-//!               kept for two minutes, then cut: what is not whole is removed
+//! none ─start─▶ fed ──input complete──▶ done
+//!                │ ▲        │
+//!              cut │ the same id resumes at its offset, and gets the outcome
+//!                ▼ │        ▼
+//!               kept for two minutes, then cut: incomplete files are removed
 //! ```
 //!
-//! A thread unpacks what it is fed, and ends when nobody feeds it any more. What it was fed with an id
-//! is kept with its thread, so that another request goes on in the middle of a file; without one it is
-//! cut with its connection. A companion that ends forgets them all.
+//! A thread unpacks the input of a request. An unpacking with an id survives a lost connection together with its
+//! thread, so that another request can resume in the middle of a file. Without an id, it is cut with its connection.
+//! All unpackings end with the companion.
 
 use super::{ContainerPath, FilesRefusal};
 use crate::archive::{
@@ -24,13 +24,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::{oneshot, watch};
 
-/// How long one is kept that nobody feeds.
+/// How long an unpacking without a request is kept.
 const UNPACK_RESUME_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// By id, and where it goes.
+/// Id and target folder.
 type UnpackKey = (String, PathBuf);
 
-/// Those that have an id.
+/// The unpackings that have an id.
 #[derive(Debug, Clone, Default)]
 pub(super) struct ResumableUnpacks(Arc<Mutex<UnpackTable>>);
 
@@ -41,7 +41,7 @@ struct UnpackTable {
 }
 
 impl UnpackTable {
-    /// How that one ended, if nobody has fed it since.
+    /// The outcome of this lease's unpacking, unless another request has resumed it since.
     fn take_ended(
         &mut self,
         name: &UnpackKey,
@@ -60,13 +60,14 @@ impl UnpackTable {
 
 #[derive(Debug)]
 enum UnpackSlot {
-    /// A request feeds it.
+    /// A request feeds the unpacking.
     Fed,
-    /// Nobody does.
+    /// No request feeds the unpacking.
     Waits(UnpackStream),
 }
 
-/// Whose turn it is to feed it: one that was forgotten meanwhile is not kept.
+/// The right of a request to feed an unpacking. If the unpacking was discarded or replaced since, its stream is not
+/// kept.
 #[derive(Debug)]
 struct UnpackLease {
     kept: ResumableUnpacks,
@@ -74,7 +75,7 @@ struct UnpackLease {
     number: u64,
 }
 
-/// One that a request feeds. When it is dropped before its end, it is kept.
+/// An unpacking that a request feeds. Dropping it before its end keeps it for another request.
 #[derive(Debug)]
 pub(crate) struct Unpacking {
     stream: Option<UnpackStream>,
@@ -83,7 +84,7 @@ pub(crate) struct Unpacking {
 
 #[derive(Debug)]
 struct UnpackStream {
-    /// Nothing when all is there.
+    /// `None` when the input is complete.
     feed: Option<ChunkSender>,
     given: u64,
     seen: watch::Receiver<ReadProgress>,
@@ -100,7 +101,7 @@ impl UnpackStream {
         let (traced, seen) = VerifiedReader::new(inlet);
         let (tell, outcome) = oneshot::channel();
         tokio::task::spawn_blocking(move || {
-            // Nobody listens when it was cut.
+            // The receiver is gone when the unpacking was cut.
             let _ = tell.send(unpack(traced));
         });
         Self {
@@ -113,7 +114,7 @@ impl UnpackStream {
 }
 
 impl Unpacking {
-    /// One that ends with its connection.
+    /// Starts an unpacking that ends with its connection.
     pub(super) fn without_resume(
         unpack: impl FnOnce(VerifiedReader<ChunkReader>) -> Result<UnpackTotals, FilesRefusal>
         + Send
@@ -125,23 +126,23 @@ impl Unpacking {
         }
     }
 
-    /// `false` when it has ended.
+    /// Feeds a piece; `false` when the unpacking has ended.
     pub(crate) async fn feed_piece(&mut self, piece: Bytes) -> bool {
         let Some(stream) = &mut self.stream else {
             return false;
         };
         let Some(feed) = &stream.feed else {
-            // What is sent behind the end is none of it.
+            // Data after the end does not belong to the archive.
             return false;
         };
         let length = piece.len() as u64;
-        // A request that is dropped while it waits here has not given the piece.
+        // If the request is dropped during this wait, the piece does not count as given.
         let is_given = feed.send_chunk(piece).await;
         stream.given += length;
         is_given
     }
 
-    /// All of it was given: how it ended.
+    /// Marks the input as complete and waits for the outcome.
     pub(crate) async fn finish_input(mut self) -> Result<UnpackTotals, FilesRefusal> {
         if let Some(stream) = &mut self.stream
             && let Some(feed) = &stream.feed
@@ -152,14 +153,14 @@ impl Unpacking {
         self.wait_outcome().await
     }
 
-    /// The connection was cut.
+    /// Handles a lost connection.
     pub(crate) async fn cut_input(mut self) -> FilesRefusal {
         if self.turn.is_none()
             && let Some(stream) = &mut self.stream
             && let Some(feed) = stream.feed.take()
         {
             feed.fail(io::ErrorKind::UnexpectedEof.into()).await;
-            // What is not whole is gone then.
+            // After this wait the incomplete file is removed.
             let _ = self.wait_outcome().await;
         }
         FilesRefusal::Cut
@@ -183,7 +184,7 @@ impl Drop for Unpacking {
 }
 
 impl ResumableUnpacks {
-    /// One that goes on at `offset`, or begins there.
+    /// Resumes an unpacking at `offset`, or starts one.
     pub(super) fn start_or_resume(
         &self,
         id: &str,
@@ -200,7 +201,7 @@ impl ResumableUnpacks {
                 table.slots.insert(name, fed);
                 return Err(FilesRefusal::InProgress(id.into()));
             }
-            // What was begun before is cut.
+            // An unpacking that started before is cut.
             (_, 0) => UnpackStream::start(unpack),
             (Some((_, UnpackSlot::Waits(stream))), _) if stream.given == offset => stream,
             (Some((turn, UnpackSlot::Waits(stream))), _) => {
@@ -225,10 +226,10 @@ impl ResumableUnpacks {
         })
     }
 
-    /// How far one has come; nothing when there is none.
+    /// The resume point of an unpacking; nothing when there is none.
     ///
     /// # Errors
-    /// When it has ended before its time, why.
+    /// When the unpacking has failed, why.
     pub(super) async fn find_resume_point(
         &self,
         id: &str,
@@ -240,7 +241,7 @@ impl ResumableUnpacks {
             Some((_, UnpackSlot::Fed)) => return Err(FilesRefusal::InProgress(id.into())),
             Some((turn, UnpackSlot::Waits(stream))) => (*turn, stream.given, stream.seen.clone()),
         };
-        // The thread has yet to come to the end of what it was given, unless it has ended before.
+        // Wait until the thread has processed all input or has ended.
         let seen = seen
             .wait_for(|seen| seen.resume_point(given).is_some())
             .await;
@@ -249,7 +250,7 @@ impl ResumableUnpacks {
             return Ok(mark);
         }
         let Some(ended) = self.lock_table().take_ended(&name, turn) else {
-            // Another one has begun meanwhile.
+            // Another request has started or resumed one since.
             return Err(FilesRefusal::InProgress(id.into()));
         };
         match ended.await {
@@ -258,7 +259,7 @@ impl ResumableUnpacks {
         }
     }
 
-    /// Cuts one; while a request feeds it, with that.
+    /// Cuts an unpacking, and with it the request that feeds it.
     pub(super) fn discard_stream(&self, id: &str, place: &ContainerPath) -> bool {
         let name = (id.to_owned(), place.path.clone());
         self.lock_table().slots.remove(&name).is_some()
@@ -270,7 +271,7 @@ impl ResumableUnpacks {
 }
 
 impl UnpackLease {
-    /// From a request that feeds it no more; nothing when it has ended.
+    /// Returns the stream of a request that no longer feeds it; `None` when the unpacking has ended.
     fn return_stream(self, stream: Option<UnpackStream>) {
         let mut table = self.kept.lock_table();
         match table.slots.get_mut(&self.name) {
@@ -284,7 +285,7 @@ impl UnpackLease {
             _ => return,
         }
         drop(table);
-        // Without a runtime the companion is ending, and cuts them all.
+        // Without a runtime the companion is ending, and cuts all unpackings.
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
             runtime.spawn(async move {
                 tokio::time::sleep(UNPACK_RESUME_TIMEOUT).await;
@@ -293,7 +294,7 @@ impl UnpackLease {
         }
     }
 
-    /// Cuts it when nobody has fed it since.
+    /// Cuts the unpacking if no request has resumed it since.
     fn expire(&self) {
         let mut table = self.kept.lock_table();
         if matches!(table.slots.get(&self.name), Some((number, _)) if *number == self.number) {
@@ -310,7 +311,7 @@ mod tests {
 
     fn take(kept: &ResumableUnpacks, offset: u64) -> Result<Unpacking, FilesRefusal> {
         let place = ContainerPath::parse("/folder").unwrap();
-        // It takes what comes for an archive of nothing but form.
+        // This unpacking treats any input as archive structure without file data.
         kept.start_or_resume("id", &place, offset, |mut inlet| {
             let mut all = Vec::new();
             inlet.read_to_end(&mut all).map_err(|_| FilesRefusal::Cut)?;
@@ -356,7 +357,7 @@ mod tests {
         });
         let mut first = first.unwrap();
         assert!(first.feed_piece("12345".into()).await);
-        // The connection is lost while the answer is waited for.
+        // The connection is lost while the request waits for the outcome.
         let ended = tokio::time::timeout(std::time::Duration::ZERO, first.finish_input()).await;
         assert!(ended.is_err());
         go_on.send(()).unwrap();
@@ -395,7 +396,7 @@ mod tests {
             })
         };
         let mut first = kept.start_or_resume("id", &place, 0, slow).unwrap();
-        // There is no room for the end.
+        // The channel is full, so the end can't be sent.
         let mut given = 0;
         let full = std::time::Duration::from_millis(50);
         while tokio::time::timeout(full, first.feed_piece("1".into())).await == Ok(true) {

@@ -1,4 +1,4 @@
-//! Who is refused while the container comes to rest.
+//! Admission control: which requests are refused while the container quiesces.
 
 use super::response::error_response;
 use crate::companion::evolve::{AdmissionControl, ListenerKind};
@@ -7,7 +7,7 @@ use axum::http::{HeaderValue, Method, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::Response;
 
-/// Lets a request in, or says that it is to come again.
+/// Admits a request, or answers that the client must retry later.
 pub(super) async fn admit_request(
     State((gate, door)): State<(AdmissionControl, ListenerKind)>,
     request: Request,
@@ -36,11 +36,11 @@ fn evolving_response() -> Response {
     response
 }
 
-/// What is answered always: looks, and what helps to come to rest.
+/// Requests that are always answered: reads, and requests that help the container to quiesce.
 fn changes_nothing(method: &Method, path: &str) -> bool {
     let is_in = |folders: &[&str]| folders.iter().any(|folder| path.starts_with(folder));
     match *method {
-        // These start something, or ask a kernel.
+        // These paths start something, or query a kernel.
         Method::GET | Method::HEAD => {
             !is_in(&["/pty", "/display", "/desktop", "/variables", "/history"])
         }

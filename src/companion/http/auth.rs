@@ -1,7 +1,7 @@
-//! Who may ask: the token, the name by which we are called, and the page that calls.
+//! Authentication: the token, the host name of the request and the origin of the calling page.
 //!
-//! Loopback alone protects nothing: any web page can send requests there. The `Host` check stops
-//! DNS rebinding, the `Origin` check stops foreign pages, the token stops everyone else.
+//! A loopback address alone protects nothing: any web page can send requests to it. The `Host` check stops DNS
+//! rebinding, the `Origin` check stops foreign pages, the token stops every other client.
 
 use super::response::error_response;
 use super::service::ping_response;
@@ -19,21 +19,21 @@ use std::sync::Arc;
 use subtle::ConstantTimeEq;
 
 const API_KEY_HEADER: HeaderName = HeaderName::from_static("x-api-key");
-/// How a browser, which can't set headers of a WebSocket, presents the token.
+/// Prefix of the subprotocol that carries a browser's token: browsers cannot set headers of a WebSocket.
 const TOKEN_SUBPROTOCOL_PREFIX: &str = "osctl.token.";
 const FETCH_SITE_HEADER: HeaderName = HeaderName::from_static("sec-fetch-site");
-/// What needs no token: the one asks for nothing, the other brings a code.
+/// Paths that need no token: `/ping` changes nothing, `/desktop/enter` brings a code.
 const UNAUTHENTICATED_PATHS: [&str; 2] = [PING_PATH, "/desktop/enter"];
 const PING_PATH: &str = "/ping";
-/// A pass is no way to another pass.
+/// A browser's cookie does not give access to this path, so a cookie cannot obtain another link.
 const DESKTOP_LINK_PATH: &str = "/desktop/link";
 const LOOPBACK_HOSTS: &[&str] = &["localhost", "127.0.0.1", "[::1]"];
 
 #[derive(Debug)]
 pub(super) struct HttpAuth {
-    /// SHA-256 of the token in hexadecimal; `None` lets everyone in.
+    /// SHA-256 of the token in hexadecimal; `None` admits every client.
     token: Option<String>,
-    /// The same when everyone is let in, too: it proves whose companion this is.
+    /// The same digest, set even when every client is admitted: it proves which companion this is.
     digest: Option<String>,
     hosts: Vec<String>,
     tickets: OneTimeTokens,
@@ -55,7 +55,7 @@ impl HttpAuth {
             || self.hosts.iter().any(|h| name.eq_ignore_ascii_case(h))
     }
 
-    /// The answer to a nonce that `GET /ping` brings.
+    /// The reply to the nonce of `GET /ping`.
     fn prove_nonce(&self, uri: &Uri) -> Option<String> {
         let query = Query::<PingQuery>::try_from_uri(uri).ok()?;
         let nonce = query.0.nonce.filter(|n| n.len() <= MAX_NONCE_BYTES)?;
@@ -71,7 +71,8 @@ impl HttpAuth {
         digest.as_bytes().ct_eq(expected.as_bytes()).into()
     }
 
-    /// Whether a browser's pass opens this. Pages of other ports send the cookie, too, and say so.
+    /// Whether a browser's cookie gives access to `path`. Pages of other ports send the cookie, too; `Sec-Fetch-Site`
+    /// tells them apart.
     fn has_pass(&self, path: &str, headers: &HeaderMap, host: &str) -> bool {
         let is_ours = ["/desktop/", "/display/"]
             .iter()
@@ -85,7 +86,7 @@ impl HttpAuth {
     }
 }
 
-/// The name of a browser's pass: cookies are sent to all ports of a host.
+/// The name of a browser's cookie. It depends on the port because browsers send cookies to all ports of a host.
 pub(super) fn cookie_name(host: &str) -> String {
     let port = host.strip_prefix(without_port(host)).unwrap_or_default();
     let port = port.trim_start_matches(':');
@@ -109,7 +110,7 @@ pub(super) async fn authenticate_request(
     next: Next,
 ) -> Response {
     let headers = request.headers();
-    // HTTP/1.1 has the name in the header, an absolute request line has it in the URI.
+    // HTTP/1.1 has the host name in the header, an absolute request line has it in the URI.
     let host = header_text(headers, header::HOST)
         .or(request.uri().authority().map(|a| a.as_str()))
         .unwrap_or_default();
@@ -179,13 +180,13 @@ fn header_text(headers: &HeaderMap, name: HeaderName) -> Option<&str> {
 
 fn without_port(host: &str) -> &str {
     match host.rfind(':') {
-        // In `[::1]` every colon is part of the name.
+        // In `[::1]` every colon belongs to the name.
         Some(colon) if !host[colon..].contains(']') => &host[..colon],
         _ => host,
     }
 }
 
-/// Scheme, name and port: the companion speaks plain HTTP.
+/// Compares scheme, name and port; the scheme is `http` because the companion serves plain HTTP.
 fn is_same_origin(origin: &str, host: &str) -> bool {
     let full = |name: &str| {
         if without_port(name) == name {

@@ -1,4 +1,4 @@
-//! Freezing and thawing whole kernels, over HTTP.
+//! Routes that checkpoint and restore whole kernels.
 
 use super::progress_stream::stream_progress;
 use super::response::{FIELD_DOCS_HINT, JsonBody, PathId};
@@ -18,10 +18,10 @@ use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 use std::path::Path;
 
-/// Freezes an idle kernel as a whole process: variables, threads, generators, open files.
+/// Checkpoints an idle kernel as a whole process: variables, threads, generators, open files.
 ///
-/// With `Accept: text/event-stream` or `application/x-ndjson` the bytes that were written are told
-/// as it goes on.
+/// With `Accept: text/event-stream` or `application/x-ndjson` the reply is a stream that reports the bytes written so
+/// far.
 #[utoipa::path(post, path = "/criu/checkpoint", request_body = Option<Checkpoint>, responses(
     (status = 200, content(
         (Checkpointed = "application/json"), (ProgressEvent<Checkpointed> = "text/event-stream"), (ProgressEvent<Checkpointed> = "application/x-ndjson"),
@@ -48,10 +48,9 @@ pub(super) async fn checkpoint(
     }
 }
 
-/// Brings a frozen kernel back, in the place of the session's present one.
+/// Restores a checkpointed kernel in place of the session's current kernel.
 ///
-/// With `Accept: text/event-stream` or `application/x-ndjson` the bytes that were read are told as
-/// it goes on.
+/// With `Accept: text/event-stream` or `application/x-ndjson` the reply is a stream that reports the bytes read so far.
 #[utoipa::path(post, path = "/criu/restore", request_body = Option<Restore>, responses(
     (status = 200, content(
         (CriuRestored = "application/json"), (ProgressEvent<CriuRestored> = "text/event-stream"), (ProgressEvent<CriuRestored> = "application/x-ndjson"),
@@ -79,7 +78,7 @@ pub(super) async fn restore(
     }
 }
 
-/// What is stored.
+/// Lists the stored checkpoints.
 #[utoipa::path(get, path = "/criu", responses((status = 200, body = Checkpoints)))]
 pub(super) async fn list(Shared(state): Shared<HttpState>) -> Response {
     let checkpoints = state.criu.list_checkpoints().await;
@@ -96,7 +95,7 @@ pub(super) async fn remove(Shared(state): Shared<HttpState>, PathId(name): PathI
     result_response(state.criu.remove_checkpoint(name).await)
 }
 
-/// Whether kernels can be frozen here and exactly why not, and what is stored.
+/// Whether this host can checkpoint kernels, the exact reason if not, and the stored checkpoints.
 #[utoipa::path(get, path = "/criu/status", responses((status = 200, body = CriuStatus)))]
 pub(super) async fn status(Shared(state): Shared<HttpState>) -> Response {
     json_response(StatusCode::OK, state.criu.status().await)
@@ -121,19 +120,19 @@ impl IntoResponse for CriuRefusal {
     }
 }
 
-/// The name in a checkpoint's path, `…/NAME/NUMBER`.
+/// The name in the path of a checkpoint, `…/NAME/NUMBER`.
 fn checkpoint_name(checkpoint: &str) -> String {
     let name = Path::new(checkpoint).parent().and_then(Path::file_name);
     name.unwrap_or_default().to_string_lossy().into_owned()
 }
 
-/// How the generation beside a damaged one is restored.
+/// The command that restores the generation beside a damaged one.
 fn intact_generation_hint(damaged: &str, other: u64) -> String {
     let name = checkpoint_name(damaged);
     format!("`osctl criu restore {name} --generation {other}` brings back one that is whole")
 }
 
-/// How a session is given up for an empty one.
+/// The command that replaces a session by an empty one.
 fn reset_command(session: &str) -> String {
     match session {
         DEFAULT_SESSION => "`osctl reset`".into(),
@@ -141,7 +140,7 @@ fn reset_command(session: &str) -> String {
     }
 }
 
-/// What can be done about a session that lies in a checkpoint, `…/NAME/NUMBER`.
+/// The possible fixes for a session whose kernel is in a checkpoint, `…/NAME/NUMBER`.
 pub(super) fn ways_out(session: &str, checkpoint: &str) -> String {
     let path = Path::new(checkpoint);
     let number = path.file_name().unwrap_or_default().to_string_lossy();
@@ -152,7 +151,7 @@ pub(super) fn ways_out(session: &str, checkpoint: &str) -> String {
 }
 
 impl CriuRefusal {
-    /// As an HTTP status, and in words.
+    /// Returns the HTTP status and the error text.
     fn into_http_error(self) -> (StatusCode, ApiError) {
         let message = self.message();
         let (status, kind, hint): (_, _, String) = match self {

@@ -1,4 +1,4 @@
-//! Storing and reloading a session's objects, over HTTP.
+//! Routes that store and reload a session's objects.
 
 use super::progress_stream::stream_progress;
 use super::response::{JsonBody, PathId, QueryParams};
@@ -18,10 +18,10 @@ use axum::response::{IntoResponse, Response};
 use serde::{Deserialize, Serialize};
 use utoipa::IntoParams;
 
-/// Stores a session's variables, and says of each what became of it.
+/// Stores a session's variables and reports the result for each of them.
 ///
-/// With `Accept: text/event-stream` or `application/x-ndjson` the bytes that were moved are told
-/// as it goes on.
+/// With `Accept: text/event-stream` or `application/x-ndjson` the reply is a stream that reports the bytes moved so
+/// far.
 #[utoipa::path(post, path = "/cryo/store", request_body = Option<CryoStore>, responses(
     (status = 200, content(
         (CryoStored = "application/json"), (ProgressEvent<CryoStored> = "text/event-stream"), (ProgressEvent<CryoStored> = "application/x-ndjson"),
@@ -50,10 +50,10 @@ pub(super) async fn store(
     }
 }
 
-/// Brings a stored state back into a session, and says of each variable what is there afterwards.
+/// Restores a stored state into a session and reports for each variable what the session holds afterwards.
 ///
-/// With `Accept: text/event-stream` or `application/x-ndjson` the bytes that were moved are told
-/// as it goes on.
+/// With `Accept: text/event-stream` or `application/x-ndjson` the reply is a stream that reports the bytes moved so
+/// far.
 #[utoipa::path(post, path = "/cryo/reload", request_body = Option<Reload>, responses(
     (status = 200, content(
         (Reloaded = "application/json"), (ProgressEvent<Reloaded> = "text/event-stream"), (ProgressEvent<Reloaded> = "application/x-ndjson"),
@@ -82,8 +82,8 @@ pub(super) async fn reload(
     stream_progress(form, move || (cryo.moved_bytes(&session), total), work)
 }
 
-/// Stores every session that holds something new under its own name. `down` and `restart` say which
-/// stop of the container follows.
+/// Stores every session that has unsaved state under the session's own name. The `reason` `down` or `restart` says how
+/// the container stops afterwards.
 #[utoipa::path(post, path = "/cryo/snapshot", request_body = Snapshot, responses(
     (status = 200, body = Snapshots),
 ))]
@@ -108,7 +108,7 @@ pub(super) async fn snapshot(
     json_response(StatusCode::OK, Snapshots { snapshots })
 }
 
-/// All that is stored, by name, the newest first.
+/// Lists all stored states by name, the newest first.
 #[utoipa::path(get, path = "/cryo", responses((status = 200, body = CryoListing)))]
 pub(super) async fn list(Shared(state): Shared<HttpState>) -> Response {
     result_response(
@@ -127,7 +127,7 @@ pub(super) struct CryoGenerationQuery {
     generation: Option<u64>,
 }
 
-/// A stored state with its receipt; the newest of that name, unless `generation` says otherwise.
+/// A stored state with its receipt: the newest of that name, or `generation`.
 #[utoipa::path(get, path = "/cryo/{name}", params(("name" = String, Path, description = "What it is called"), CryoGenerationQuery), responses(
     (status = 200, body = GenerationDetails),
     (status = 404, description = "There is none.", body = Failed),
@@ -141,7 +141,7 @@ pub(super) async fn show(
     result_response(state.cryo.show_generation(name, which.generation).await)
 }
 
-/// Removes all that is stored under a name, or one `generation`.
+/// Removes everything stored under a name, or one `generation`.
 #[utoipa::path(delete, path = "/cryo/{name}", params(("name" = String, Path, description = "What it is called"), CryoGenerationQuery), responses(
     (status = 200, body = CryoRemoved),
     (status = 404, description = "There is none.", body = Failed),
@@ -162,7 +162,7 @@ fn result_response(done: Result<impl Serialize, CryoRefusal>) -> Response {
 }
 
 impl CryoRefusal {
-    /// As an HTTP status, and in words.
+    /// Returns the HTTP status and the error text.
     pub(super) fn into_http_error(self) -> (StatusCode, ApiError) {
         use StatusCode as S;
         match self {

@@ -1,4 +1,4 @@
-//! The desktop in a browser: the way in, the page, and its connection.
+//! Routes of the desktop in a browser: the link, the page and its WebSocket.
 
 use super::response::{QueryParams, error_response};
 use super::{HttpState, auth, json_response};
@@ -19,25 +19,25 @@ use tokio::net::UnixStream;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::time::timeout;
 
-/// The page, which is the binary's own; the VNC client comes with the image.
+/// The page, embedded in the binary; the VNC client is part of the image.
 const DESKTOP_PAGE: &str = include_str!("../../../assets/desktop/index.html");
 const DESKTOP_SCRIPT: &str = include_str!("../../../assets/desktop/desktop.js");
 const CLIPBOARD_SCRIPT: &str = include_str!("../../../assets/desktop/clipboard.js");
 const DESKTOP_STYLE: &str = include_str!("../../../assets/desktop/desktop.css");
 
-/// What VNC clients in browsers call their protocol.
+/// The subprotocol that VNC clients in browsers request.
 const VNC_SUBPROTOCOL: &str = "binary";
 
-/// Bytes of one frame to the browser.
+/// Maximum bytes of one frame to the browser.
 const VNC_FRAME_BYTES: usize = 64 << 10;
 
-/// A browser that went away without a word is noticed within twice that.
+/// A browser that vanishes is detected within twice this interval.
 const VNC_SOCKET_PING_INTERVAL: Duration = Duration::from_secs(20);
 
-/// The page loads nothing from elsewhere, runs nothing that stands in it, and lies in no frame.
+/// The page loads nothing from other hosts, runs no inline script and cannot be framed.
 const DESKTOP_PAGE_CSP: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
-/// A link that opens the desktop in a browser, once.
+/// Creates a link that opens the desktop in a browser, once.
 #[utoipa::path(post, path = "/desktop/link", responses(
     (status = 200, body = DesktopLinkReply),
     (status = 503, description = "There is no desktop, and why.", body = Failed),
@@ -63,7 +63,7 @@ pub(super) async fn link(Shared(state): Shared<HttpState>) -> Response {
     }
 }
 
-/// Exchanges a link's code for a cookie, and leads to the desktop.
+/// Exchanges a link's code for a cookie and redirects to the desktop.
 #[utoipa::path(get, path = "/desktop/enter", params(DesktopEnterQuery), responses(
     (status = 303, description = "Come in."),
     (status = 403, description = "The link was used already, or is too old.", body = Failed),
@@ -98,13 +98,13 @@ pub(super) async fn lead_in() -> Redirect {
     Redirect::to("/desktop/")
 }
 
-/// The desktop, for people with a browser.
+/// The page that shows the desktop in a browser.
 #[utoipa::path(get, path = "/desktop/", responses((status = 200, description = "A page.", content_type = "text/html")))]
 pub(super) async fn page() -> Response {
     asset_response("text/html; charset=utf-8", DESKTOP_PAGE)
 }
 
-/// What the page loads.
+/// Serves the files that the page loads.
 pub(super) async fn serve_asset(
     Shared(state): Shared<HttpState>,
     Path(name): Path<String>,
@@ -127,7 +127,7 @@ pub(super) async fn serve_asset(
     }
 }
 
-/// A module of the VNC client: a script, and nothing outside of its folder.
+/// The path of a module of the VNC client: only scripts, and nothing outside of its folder.
 fn novnc_module_path(name: &str) -> Option<PathBuf> {
     let path = PathBuf::from(name.strip_prefix("novnc/")?);
     let is_plain = path.components().all(|c| matches!(c, Component::Normal(_)));
@@ -144,8 +144,7 @@ fn asset_response(kind: &'static str, body: impl IntoResponse) -> Response {
     (headers, body).into_response()
 }
 
-/// The desktop as a WebSocket that speaks VNC's protocol; the cookie or the token is enough, no
-/// password is asked for.
+/// The desktop as a WebSocket that speaks VNC's protocol; the cookie or the token is sufficient, there is no password.
 #[utoipa::path(get, path = "/desktop/socket", responses(
     (status = 101, description = "Binary frames: VNC's bytes, both ways."),
     (status = 503, description = "The desktop can't be shown, and why.", body = Failed),
@@ -167,7 +166,7 @@ pub(super) async fn socket(
     }
 }
 
-/// Until either side has enough.
+/// Copies in both directions until either side closes.
 async fn bridge_vnc(socket: WebSocket, server: UnixStream) {
     let (sink, stream) = socket.split();
     let (reader, writer) = server.into_split();
@@ -188,18 +187,18 @@ async fn send_frames(mut sink: SplitSink<WebSocket, Message>, mut server: OwnedR
             },
             _ = pings.tick() => Message::Ping(Bytes::new()),
         };
-        // A browser that takes nothing for so long is gone.
+        // A browser that accepts no data for this interval is disconnected.
         let sent = timeout(VNC_SOCKET_PING_INTERVAL, sink.send(message)).await;
         if !matches!(sent, Ok(Ok(()))) {
             return;
         }
     }
-    // It comes again by itself; what it was told last is not lost.
+    // The page reconnects automatically, so a lost close frame does no harm.
     let _ = sink.send(Message::Close(None)).await;
 }
 
 async fn receive_frames(mut stream: SplitStream<WebSocket>, mut server: OwnedWriteHalf) {
-    // Whoever is there answers each ping.
+    // A connected browser answers each ping.
     while let Ok(Some(Ok(message))) = timeout(2 * VNC_SOCKET_PING_INTERVAL, stream.next()).await {
         match message {
             Message::Binary(bytes) => {
@@ -208,7 +207,7 @@ async fn receive_frames(mut stream: SplitStream<WebSocket>, mut server: OwnedWri
                 }
             }
             Message::Close(_) => return,
-            // Nothing else belongs to the protocol.
+            // The protocol has no other messages.
             Message::Text(_) | Message::Ping(_) | Message::Pong(_) => {}
         }
     }

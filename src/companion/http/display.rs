@@ -1,4 +1,4 @@
-//! The screen over HTTP.
+//! Routes of the screen: screenshot, input, clipboard, windows, resolution and browser.
 
 use super::response::{JsonBody, QueryParams, error_response, invalid_field};
 use super::stream::{EVENT_HEARTBEAT_INTERVAL, StreamFormat};
@@ -19,12 +19,11 @@ use std::convert::Infallible;
 use std::time::Instant;
 use tokio::time::timeout;
 
-/// Where it does not run by somebody's choice.
+/// Hint for a desktop that is switched off by configuration.
 const NO_DESKTOP_HINT: &str =
     "`desktop.run: lazy` in osctl.yaml and `osctl up` bring one, in a container";
 
-/// What is on the screen now, as PNG. It starts the desktop where it does not run, and is never a
-/// picture of before.
+/// The current content of the screen as PNG. Starts the desktop if it does not run; never returns an older picture.
 #[utoipa::path(get, path = "/display/screenshot", params(ScreenshotQuery), responses(
     (status = 200, description = "The picture; `osctl-picture` and `osctl-screen` tell its and the screen's size as `WIDTHxHEIGHT`, `osctl-taken` when it was taken, in milliseconds since 1970.", content_type = "image/png"),
     (status = 400, description = "The region or the scale does not fit.", body = Failed),
@@ -65,7 +64,7 @@ pub(super) async fn screenshot(
     response
 }
 
-/// Moves, clicks, turns the wheel, presses keys and types, in the order given.
+/// Moves the pointer, clicks, turns the wheel, presses keys and types, in the order given.
 #[utoipa::path(post, path = "/display/input", request_body = Input, responses(
     (status = 200, body = InputDone),
     (status = 400, description = "An action does not fit, or all take longer than 10 seconds; nothing was done.", body = Failed),
@@ -91,8 +90,8 @@ pub(super) async fn input(
 
 /// The text that was copied last.
 ///
-/// With `Accept: text/event-stream` or `application/x-ndjson` the text comes now, and again whenever
-/// another one is copied.
+/// With `Accept: text/event-stream` or `application/x-ndjson` the reply is a stream: the current text, then each text
+/// that is copied later.
 #[utoipa::path(get, path = "/display/clipboard", responses(
     (status = 200, content(
         (ClipboardText = "application/json"), (ClipboardEvent = "text/event-stream"), (ClipboardEvent = "application/x-ndjson"),
@@ -113,7 +112,7 @@ pub(super) async fn read_clipboard(
     }
 }
 
-/// What is copied, for as long as somebody listens.
+/// Streams copied texts until the client disconnects.
 fn stream_clipboard(copied: ClipboardWatcher, form: StreamFormat) -> Response {
     let events = unfold(copied, move |mut copied| async move {
         let event = match timeout(EVENT_HEARTBEAT_INTERVAL, copied.next_text()).await {
@@ -126,7 +125,7 @@ fn stream_clipboard(copied: ClipboardWatcher, form: StreamFormat) -> Response {
     (kind, Streamed::from_stream(events)).into_response()
 }
 
-/// Copies a text, so that it can be pasted inside.
+/// Copies a text to the clipboard inside.
 #[utoipa::path(put, path = "/display/clipboard", request_body = ClipboardText, responses((status = 200, body = ClipboardText)))]
 pub(super) async fn write_clipboard(
     Shared(state): Shared<HttpState>,
@@ -136,14 +135,14 @@ pub(super) async fn write_clipboard(
     result_response(written.map(|()| ClipboardText { text }))
 }
 
-/// The windows, the lowest first.
+/// Lists the windows, the lowest first.
 #[utoipa::path(get, path = "/display/windows", responses((status = 200, body = Windows)))]
 pub(super) async fn windows(Shared(state): Shared<HttpState>) -> Response {
     let windows = state.desktop.list_windows().await;
     result_response(windows.map(|windows| Windows { windows }))
 }
 
-/// Brings a window to the front, and answers with all.
+/// Brings a window to the front and returns all windows.
 #[utoipa::path(post, path = "/display/focus", request_body = Focus, responses(
     (status = 200, body = Windows),
     (status = 404, description = "There is no such window.", body = Failed),
@@ -159,13 +158,13 @@ pub(super) async fn focus(
     result_response(windows.map(|windows| Windows { windows }))
 }
 
-/// The screen's size.
+/// The size of the screen.
 #[utoipa::path(get, path = "/display/resolution", responses((status = 200, body = ScreenSize)))]
 pub(super) async fn resolution(Shared(state): Shared<HttpState>) -> Response {
     result_response(state.desktop.screen_info().await)
 }
 
-/// Changes the screen's size while it runs. It answers when the desktop fills the new one.
+/// Changes the size of the screen while the desktop runs. Replies when the desktop fills the new size.
 #[utoipa::path(put, path = "/display/resolution", request_body = Resolution, responses(
     (status = 200, body = ScreenSize),
     (status = 400, description = "The screen can't be so large, or so small.", body = Failed),
@@ -177,14 +176,14 @@ pub(super) async fn resize(
     result_response(state.desktop.resize_screen(width, height).await)
 }
 
-/// How the browser inside stands.
+/// The state of the browser inside.
 #[utoipa::path(get, path = "/display/browser", responses((status = 200, body = Browser)))]
 pub(super) async fn browser(Shared(state): Shared<HttpState>) -> Response {
     result_response(state.desktop.look_at_browser())
 }
 
-/// Starts the browser unless it runs, and opens a page. All share it: people at the screen, and
-/// agents by its debugger's protocol.
+/// Starts the browser if it does not run, and opens a page. All clients share it: people at the screen, and agents over
+/// its debugger protocol.
 #[utoipa::path(post, path = "/display/browser", params(BrowserOpenQuery), responses((status = 200, body = Browser)))]
 pub(super) async fn browse(
     Shared(state): Shared<HttpState>,
@@ -193,7 +192,7 @@ pub(super) async fn browse(
     result_response(state.desktop.open_url(&url).await)
 }
 
-/// Ends the browser, which keeps its profile.
+/// Stops the browser; its profile is kept.
 #[utoipa::path(delete, path = "/display/browser", responses((status = 200, body = Browser)))]
 pub(super) async fn close_browser(Shared(state): Shared<HttpState>) -> Response {
     result_response(state.desktop.close_browser())

@@ -1,5 +1,5 @@
-//! Evolving over HTTP: the wish goes on to the keeper, and what is asked of the container itself
-//! comes by the private socket alone.
+//! Routes of evolving: they forward requests to the keeper. What the keeper asks of the container arrives only over the
+//! private socket.
 
 use super::response::{JsonBody, PathId, QueryParams, error_response, invalid_field};
 use super::stream::StreamFormat;
@@ -23,16 +23,16 @@ use std::path::PathBuf;
 use std::time::Duration;
 use utoipa::IntoParams;
 
-/// Seconds that running code has, unless the keeper says otherwise.
+/// Seconds that running code gets to finish, unless the keeper names another number.
 const DEFAULT_QUIESCE_SECONDS: f64 = 30.0;
 
-/// Seconds that it may say.
+/// Maximum seconds that the keeper may name.
 const MAX_QUIESCE_SECONDS: f64 = 24.0 * 3600.0;
 
-/// Rebuilds the image from the project's `body/` and replaces the container by it, with the kernel's
-/// state carried over; goes back by itself when the new one does not prove itself.
+/// Rebuilds the image from the project's `body/` and replaces the container by it; the state of the kernels is carried
+/// over. Rolls back automatically when the new container fails its checks.
 ///
-/// The answer comes at once; the run goes on by itself, and `GET /evolve/status` tells how.
+/// The reply comes at once; the run continues in the background and `GET /evolve/status` reports it.
 #[utoipa::path(post, path = "/evolve", request_body = Option<EvolveRequest>, responses(
     (status = 200, description = "It has begun.", body = EvolveStarted),
     (status = 400, description = "A field does not fit; there is none for an image, a mount, a command or an environment.", body = Failed),
@@ -47,7 +47,7 @@ pub(super) async fn begin(
     start_run(&state, &KeeperRequest::Evolve(wish)).await
 }
 
-/// Goes back to the image before, or to the one that `run` brought, by the same gates.
+/// Rolls back to the previous image, or to the image of `run`, with the same checks.
 #[utoipa::path(post, path = "/evolve/rollback", request_body = Option<Rollback>, responses(
     (status = 200, description = "It has begun.", body = EvolveStarted),
     (status = 404, description = "There is nothing to go back to.", body = Failed),
@@ -73,7 +73,7 @@ async fn start_run(state: &HttpState, ask: &KeeperRequest) -> Response {
     }
 }
 
-/// Whether a run is on, and how the last one ended.
+/// Whether a run is active, and the result of the last run.
 #[utoipa::path(get, path = "/evolve/status", responses(
     (status = 200, body = EvolveStatus),
     (status = 503, description = "There is no keeper here, or it does not answer.", body = Failed),
@@ -86,7 +86,7 @@ pub(super) async fn status(Shared(state): Shared<HttpState>) -> Response {
     }
 }
 
-/// All runs, the newest first, each without its checks and its receipt.
+/// Lists all runs, the newest first, without their checks and receipts.
 #[utoipa::path(get, path = "/evolve/runs", responses(
     (status = 200, body = EvolveRuns),
     (status = 503, description = "There is no keeper here, or it does not answer.", body = Failed),
@@ -106,9 +106,9 @@ pub(super) struct EvolveLogQuery {
     offset: u64,
 }
 
-/// How a run stands, and its log from `offset` on.
+/// The state of a run, and its log from `offset` on.
 ///
-/// With `Accept: text/event-stream` or `application/x-ndjson` both come as they happen, to its end.
+/// With `Accept: text/event-stream` or `application/x-ndjson` both are streamed as they change, to the end of the run.
 #[utoipa::path(get, path = "/evolve/runs/{run}", params(("run" = String, Path, description = "The run's name"), EvolveLogQuery), responses(
     (status = 200, content(
         (EvolveRun = "application/json"), (EvolveEvent = "text/event-stream"), (EvolveEvent = "application/x-ndjson"),
@@ -246,7 +246,7 @@ impl IntoResponse for EvolveRefusal {
     }
 }
 
-/// What the keeper asks, by hidden verbs inside.
+/// Routes for the keeper, which calls them through hidden verbs inside the container.
 pub(super) fn private_routes() -> axum::Router<HttpState> {
     axum::Router::new()
         .route("/evolve/remember", post(remember))
@@ -263,7 +263,7 @@ async fn remember(Shared(state): Shared<HttpState>) -> Response {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct SelftestRequest {
-    /// State to bring back, in the form of the data folder.
+    /// State to restore, in the format of the data folder.
     snapshot: Option<PathBuf>,
 }
 
@@ -277,7 +277,7 @@ async fn selftest(
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct QuiesceRequest {
-    /// Seconds that running code has.
+    /// Seconds that running code gets to finish.
     grace: Option<f64>,
     #[serde(default)]
     force: bool,

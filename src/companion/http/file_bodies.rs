@@ -1,4 +1,4 @@
-//! Bodies of requests and answers with files: fed to an archive or a file, sent from one, read on when refused.
+//! Request and reply bodies that carry files: fed to an archive or a file, sent from a file, drained after a refusal.
 
 use crate::archive::{ChunkReceiver, ChunkSender, UnpackTotals};
 use crate::companion::files::{FilesRefusal, Unpacking};
@@ -7,14 +7,14 @@ use futures_util::StreamExt;
 use futures_util::stream::poll_fn;
 use std::time::Duration;
 
-/// A refused body is read on for so long, so that its sender comes to read why.
+/// Time during which a refused body is still read, so that its sender gets to read the refusal.
 const REFUSED_BODY_TIMEOUT: Duration = Duration::from_secs(10);
 
 pub(super) fn stream_body(mut pieces: ChunkReceiver) -> Body {
     Body::from_stream(poll_fn(move |cx| pieces.poll_recv(cx)))
 }
 
-/// Feeds an archive. Whoever is refused it gets to read why.
+/// Feeds an archive. After a refusal the body is drained, so that its sender reads the reason.
 pub(super) async fn unpack_body(
     body: Body,
     mut unpacking: Unpacking,
@@ -34,13 +34,13 @@ pub(super) async fn unpack_body(
     }
 }
 
-/// Reads what is refused for a while.
+/// Reads a refused body for [`REFUSED_BODY_TIMEOUT`].
 pub(super) async fn drain_refused(body: Body, refusal: FilesRefusal) -> FilesRefusal {
     let _ = tokio::time::timeout(REFUSED_BODY_TIMEOUT, drain_body(body.into_data_stream())).await;
     refusal
 }
 
-/// Hands the body over, piece by piece; when it is refused, reads on for a while.
+/// Feeds the body chunk by chunk; drains it for [`REFUSED_BODY_TIMEOUT`] when the receiver refuses it.
 pub(super) async fn pump_body(body: Body, feed: ChunkSender) {
     let mut pieces = body.into_data_stream();
     loop {

@@ -1,4 +1,4 @@
-//! Files, over HTTP.
+//! Routes that read, write and remove files.
 
 use super::file_bodies::{drain_refused, pump_body, stream_body, unpack_body};
 use super::range::{self, ByteRange, ContentRange};
@@ -22,37 +22,37 @@ use std::os::unix::ffi::OsStrExt;
 use std::time::{Duration, UNIX_EPOCH};
 use utoipa::IntoParams;
 
-/// As the router knows it; the document says `{path}`.
+/// The path in the router's syntax; the OpenAPI document says `{path}`.
 const FILES_ROUTE: &str = "/files/{*path}";
 
-/// Entries of one listing, unless `?limit=` says otherwise.
+/// Maximum entries of one listing, unless `?limit=` names another number.
 const DEFAULT_LISTING_ENTRIES: usize = 10_000;
 
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 pub(super) struct FileGetQuery {
-    /// Say what it is, instead of sending it.
+    /// Describe the file instead of sending it.
     #[serde(default, deserialize_with = "flag")]
     stat: bool,
-    /// Send it as a tar archive, as with `Accept: application/x-tar`.
+    /// Send a tar archive, as with `Accept: application/x-tar`.
     #[serde(default, deserialize_with = "flag")]
     tar: bool,
-    /// Entries of a folder behind this name, which is percent-encoded.
+    /// List the entries of a folder after this name, which is percent-encoded.
     after: Option<String>,
-    /// So many entries at most.
+    /// Maximum number of entries.
     limit: Option<usize>,
-    /// Say how much of this upload has arrived.
+    /// Report how many bytes of this upload have arrived.
     upload: Option<String>,
-    /// Of an archive that was cut: how many of its bytes came. What is behind them is sent.
+    /// Of an interrupted archive: the number of bytes received. The reply begins after them.
     from: Option<u64>,
-    /// With `from`: the SHA-256, in hexadecimal, of those of the bytes that are no data of files.
+    /// With `from`: the SHA-256, in hexadecimal, of those of the received bytes that are not file data.
     form: Option<String>,
 }
 
 /// Reads a file, lists a folder, or packs either as tar.
 ///
-/// The path is absolute and percent-encoded, its bytes need not be UTF-8. Ranges are served, with
-/// `If-Range`; `?stat` says what a place holds. A listing is sorted; `?after=NAME&limit=N` pages.
+/// The path is absolute and percent-encoded; its bytes need not be UTF-8. Ranges are served, with `If-Range`; `?stat`
+/// describes the entry at a path. A listing is sorted; `?after=NAME&limit=N` pages.
 #[utoipa::path(get, path = "/files/{*path}", params(("path" = String, Path, description = "An absolute path"), FileGetQuery), responses(
     (status = 200, description = "The file's bytes, the folder's entries, or the archive.", content(
         (Vec<u8> = "application/octet-stream"), (FileListing = "application/json"), (FileEntry = "application/json"), (Vec<u8> = "application/x-tar"),
@@ -145,7 +145,7 @@ async fn handle_get(
     Ok(response)
 }
 
-/// Which part is sent, and everything of the answer but its body.
+/// The range that is sent, and the reply without its body.
 fn response_head(open: &OpenedFile, headers: &HeaderMap) -> (ByteRange, Response) {
     let (tag, date) = (entity_tag(&open.look), format_http_date(open.look.mtime));
     let size = open.look.size;
@@ -164,7 +164,7 @@ fn response_head(open: &OpenedFile, headers: &HeaderMap) -> (ByteRange, Response
         ByteRange::Whole => StatusCode::OK.into_response(),
     };
     let mut set = |name: HeaderName, value: String| {
-        // Digits, letters and punctuation, every one of them.
+        // Every character is a digit, a letter or punctuation.
         if let Ok(value) = HeaderValue::from_str(&value) {
             response.headers_mut().insert(name, value);
         }
@@ -189,26 +189,26 @@ fn response_head(open: &OpenedFile, headers: &HeaderMap) -> (ByteRange, Response
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 pub(super) struct FilePutQuery {
-    /// Rights in octal; by default those of the file that is replaced, else 0644.
+    /// Permissions in octal; by default those of the replaced file, else 0644.
     mode: Option<String>,
     /// Seconds since 1970, with a fraction; now by default.
     mtime: Option<String>,
-    /// Make the folders that are missing on the way.
+    /// Create missing parent folders.
     #[serde(default, deserialize_with = "flag")]
     parents: bool,
-    /// An id of your choice, by which the upload goes on after a cut connection: `HEAD` with it tells
-    /// `Upload-Offset`, and `Content-Range: bytes FIRST-LAST/TOTAL` where a request goes on. An archive
-    /// is kept for two minutes and goes on where a request's own `Upload-Offset` says; `Upload-Form` is the
-    /// SHA-256 of those of its bytes that are no data of files.
+    /// An id of your choice with which an interrupted upload resumes: `HEAD` with this id returns `Upload-Offset`, and
+    /// `Content-Range: bytes FIRST-LAST/TOTAL` says where a request resumes. An archive is kept for two minutes and
+    /// resumes at the request's own `Upload-Offset`; `Upload-Form` is the SHA-256 of those of its bytes that are not
+    /// file data.
     upload: Option<String>,
 }
 
-/// Writes a file, makes a folder, or unpacks a tar archive into one.
+/// Writes a file, creates a folder, or unpacks a tar archive into a folder.
 ///
-/// The body is written beside the file and renamed when all of it is there and synced: what is cut
-/// leaves the old file. With a slash at the end of the path and no body, a folder is made. With
-/// `Content-Type: application/x-tar` the body is unpacked beneath the path, which is made when it is
-/// missing; each file in it is renamed into its place, without a sync.
+/// The body is written beside the file, synced and then renamed: an interrupted upload leaves the old file. With a
+/// slash at the end of the path and no body, a folder is created. With `Content-Type: application/x-tar` the body is
+/// unpacked beneath the path, which is created if missing; each file in the archive is renamed into its place, without
+/// a sync.
 #[utoipa::path(put, path = "/files/{*path}", params(("path" = String, Path, description = "An absolute path"), FilePutQuery), request_body(content = Vec<u8>, content_type = "application/octet-stream"), responses(
     (status = 200, description = "It was there, and is replaced, or was unpacked into.", body = Changed),
     (status = 201, description = "It is there now, and was not before.", body = Changed),
@@ -295,7 +295,7 @@ async fn handle_put(
     Ok(json_response(status, stored))
 }
 
-/// Where an archive goes on.
+/// The offset at which an archive resumes.
 fn upload_offset(headers: &HeaderMap) -> Result<u64, FilesRefusal> {
     let Some(told) = headers.get(UPLOAD_OFFSET_HEADER) else {
         return Ok(0);
@@ -344,10 +344,10 @@ fn upload_target(
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 pub(super) struct FileDeleteQuery {
-    /// Remove a folder with all that is in it.
+    /// Remove a folder with all its content.
     #[serde(default, deserialize_with = "flag")]
     recursive: bool,
-    /// Forget this upload instead.
+    /// Discard this upload instead.
     upload: Option<String>,
 }
 
@@ -377,14 +377,14 @@ pub(super) async fn delete(
     sandbox_response(removed.await)
 }
 
-/// The document names the path as people do.
+/// Writes the path into the OpenAPI document as `/files/{path}`.
 pub(super) fn rename_document_path(document: &mut utoipa::openapi::OpenApi) {
     if let Some(item) = document.paths.paths.remove(FILES_ROUTE) {
         document.paths.paths.insert("/files/{path}".into(), item);
     }
 }
 
-/// What comes from inside is no page of ours, whatever a browser takes it for.
+/// Marks the reply as foreign content, so that a browser never runs a file of the container as a page of the companion.
 fn sandbox_response(answer: Result<Response, FilesRefusal>) -> Response {
     let mut response = answer.unwrap_or_else(IntoResponse::into_response);
     response.headers_mut().insert(
@@ -399,7 +399,7 @@ fn parse_path(uri: &Uri) -> Result<ContainerPath, FilesRefusal> {
 }
 
 fn decode_name(encoded: &str) -> Result<Vec<u8>, FilesRefusal> {
-    // The query was decoded once already; what is left is the name's own encoding.
+    // The query was decoded once already; the remaining encoding is that of the name.
     percent_decode(encoded)
         .ok_or_else(|| FilesRefusal::Invalid(format!("`{encoded}` is no encoded name")))
 }
@@ -425,7 +425,7 @@ fn is_empty(headers: &HeaderMap) -> bool {
         && length.is_none_or(|length| length.as_bytes() == b"0")
 }
 
-/// A change of the file changes it, as far as its time tells.
+/// The tag changes with the file, as far as its modification time shows changes.
 fn entity_tag(look: &EntryStat) -> String {
     let (device, inode) = look.identity;
     let Mtime { seconds, nanos } = look.mtime;
@@ -440,7 +440,7 @@ fn format_http_date(mtime: Mtime) -> String {
     httpdate::fmt_http_date(UNIX_EPOCH + seconds)
 }
 
-/// `?tar`, `?tar=true`, `?tar=1`.
+/// Accepts `?tar`, `?tar=true` and `?tar=1`.
 fn flag<'de, D: Deserializer<'de>>(deserializer: D) -> Result<bool, D::Error> {
     let text = String::deserialize(deserializer)?;
     match text.as_str() {

@@ -1,4 +1,4 @@
-//! Executing code, over HTTP.
+//! Routes that execute code.
 
 use super::response::{JsonBody, PathId, QueryParams, execution_refused, invalid_field};
 use super::runs::{self, RunFindQuery, RunOutputQuery, is_id, output_page, wait_for_run};
@@ -12,8 +12,8 @@ use axum::response::{IntoResponse, Response};
 
 /// Executes Python in the kernel, which keeps its state.
 ///
-/// With `Accept: text/event-stream` or `application/x-ndjson` the events come as they happen, to
-/// `done`, or for `wait` seconds.
+/// With `Accept: text/event-stream` or `application/x-ndjson` the events are streamed as they happen, to `done`, or for
+/// `wait` seconds.
 #[utoipa::path(post, path = "/exec", request_body = Execute, responses(
     (status = 200, description = "How the run ended, or stands after `wait` seconds. An exception of the code is `failed`.", content(
         (ExecReply = "application/json"), (RunEvent = "text/event-stream"), (RunEvent = "application/x-ndjson"),
@@ -61,7 +61,7 @@ pub(super) async fn execute(
     }
 }
 
-/// The runs that can be found, the oldest first.
+/// Lists the retained runs, the oldest first.
 #[utoipa::path(get, path = "/exec", responses((status = 200, body = RunList)))]
 pub(super) async fn list(Shared(state): Shared<HttpState>) -> Response {
     let runs = state.sessions.list_runs();
@@ -70,10 +70,10 @@ pub(super) async fn list(Shared(state): Shared<HttpState>) -> Response {
     json_response(StatusCode::OK, RunList { runs })
 }
 
-/// How a run stands, and its events, also of one that another client began.
+/// The state of a run, and its events, also of a run that another client started.
 ///
-/// With `Accept: text/event-stream` or `application/x-ndjson` the events come as they happen, from
-/// `offset`, or behind `Last-Event-ID`.
+/// With `Accept: text/event-stream` or `application/x-ndjson` the events are streamed as they happen, from `offset`, or
+/// after `Last-Event-ID`.
 #[utoipa::path(get, path = "/exec/{id}", params(("id" = String, Path, description = "The run's id"), RunFindQuery), responses(
     (status = 200, content(
         (RunDetails = "application/json"), (RunEvent = "text/event-stream"), (RunEvent = "application/x-ndjson"),
@@ -96,7 +96,7 @@ pub(super) async fn find(
     .await
 }
 
-/// A page of what a run has written.
+/// A page of a run's output.
 #[utoipa::path(get, path = "/exec/{id}/output", params(("id" = String, Path, description = "The run's id"), RunOutputQuery), responses(
     (status = 200, body = OutputPage),
     (status = 404, description = "There is no such run.", body = Failed),
@@ -112,7 +112,7 @@ pub(super) async fn output(
     }
 }
 
-/// Interrupts a run; the reply says what became of it and of the kernel's state.
+/// Interrupts a run; the reply says how the run ended and whether the kernel's state is kept.
 #[utoipa::path(delete, path = "/exec/{id}", params(("id" = String, Path, description = "The run's id")), responses(
     (status = 200, body = ExecReply),
     (status = 404, description = "There is no such run.", body = Failed),

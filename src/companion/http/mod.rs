@@ -1,8 +1,8 @@
-//! The companion's face: requests in, calls to handles, replies out.
+//! The companion's HTTP server: it parses requests, calls handles and renders replies.
 //!
-//! Two doors lead to the same routes: TCP, behind the [`auth`], and a private Unix socket. A third one, behind
-//! the same guard, leads to the hub's (see `mcp`).
-//! Nothing is decided here; what a refusal means in HTTP stands in [`response`] alone.
+//! Two listeners serve the same routes: TCP, behind [`auth`], and a private Unix socket. A third listener, behind the
+//! same authentication, serves the routes of the hub (see `mcp`). This module makes no decisions. Only [`response`]
+//! maps refusals to HTTP.
 
 mod admission;
 mod auth;
@@ -62,10 +62,10 @@ use utoipa::OpenApi;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-/// Bytes of a request's body; what is streamed has no limit.
+/// Maximum bytes of a request body; streamed bodies have no limit.
 const MAX_HTTP_BODY_BYTES: usize = 64 << 20;
 
-/// From the last run's end to the end of idle connections.
+/// Time from the end of the last run to the end of idle connections.
 const HTTP_DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
 
 #[derive(OpenApi)]
@@ -75,7 +75,7 @@ const HTTP_DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
 ))]
 struct CompanionApiDoc;
 
-/// What the routes call.
+/// The handles that the routes call.
 #[derive(Debug, Clone)]
 pub(super) struct HttpHandles {
     pub(super) sessions: KernelSessions,
@@ -90,13 +90,13 @@ pub(super) struct HttpHandles {
     pub(super) evolve: EvolveHandle,
 }
 
-/// What handlers work with: the handles. Every route holds one, so it is small.
+/// State of the handlers: the handles. Every route holds a clone, so the type is one pointer.
 #[derive(Clone)]
 struct HttpState(Arc<HttpStateInner>);
 
 struct HttpStateInner {
     handles: HttpHandles,
-    /// The OpenAPI document as JSON: as objects it is ten times that size.
+    /// The OpenAPI document, serialized: as objects it takes ten times the memory.
     document: Bytes,
 }
 
@@ -114,7 +114,7 @@ impl Deref for HttpState {
     }
 }
 
-/// The doors, open.
+/// The running listeners.
 #[derive(Debug)]
 pub(super) struct HttpServer {
     doors: Vec<JoinHandle<()>>,
@@ -144,7 +144,7 @@ impl HttpServer {
         };
         let (close, closing) = watch::channel(false);
         let served_over_tcp = |listener: TcpListener, routes: Router| {
-            // Small answers must not wait for the client's acknowledgement of the headers.
+            // Without this, small replies wait for the client's acknowledgement of the headers.
             let listener = listener.tap_io(|stream| {
                 if let Err(error) = stream.set_nodelay(true) {
                     tracing::warn!("TCP_NODELAY: {error}");
@@ -167,7 +167,7 @@ impl HttpServer {
         Self { doors, close }
     }
 
-    /// Answers what was asked, then closes; connections that stay silent are cut.
+    /// Finishes pending replies, then closes; idle connections are cut.
     pub(super) async fn stop(self) {
         self.close.send_replace(true);
         let ends = self
@@ -189,11 +189,11 @@ async fn run_listener(door: impl Future<Output = std::io::Result<()>>) {
 }
 
 async fn wait_for_close(mut closing: watch::Receiver<bool>) {
-    // A sender that is gone closes, too.
+    // A dropped sender closes the server, too.
     let _ = closing.wait_for(|closing| *closing).await;
 }
 
-/// Those for everybody, and those for the private socket alone.
+/// Returns the public routes, and the routes of the private socket.
 fn build_routes(handles: HttpHandles) -> (Router, Router) {
     let (router, mut document) = OpenApiRouter::with_openapi(CompanionApiDoc::openapi())
         .routes(routes!(kernel::execute, kernel::list))
@@ -259,13 +259,13 @@ fn build_routes(handles: HttpHandles) -> (Router, Router) {
         .routes(routes!(service::openapi))
         .split_for_parts();
     files::rename_document_path(&mut document);
-    // Numbers, texts, lists and maps of these are always JSON.
+    // An OpenAPI document consists of numbers, strings, lists and maps, which always serialize.
     let document = serde_json::to_vec(&document).expect("an OpenAPI document is JSON");
     let state = HttpState(Arc::new(HttpStateInner {
         handles,
         document: document.into(),
     }));
-    // The wildcard takes no empty path, which is the root.
+    // The wildcard does not match the empty path, which is the root.
     let root = get(files::get).put(files::put).delete(files::delete);
     let private = evolve::private_routes().with_state(state.clone());
     let open = router
@@ -300,7 +300,7 @@ async fn wrong_method(method: Method, request: Request) -> Response {
     )
 }
 
-/// States the protocol with every answer, so that no peer misreads another version.
+/// States the protocol version in every reply, so that a peer of another version does not misread it.
 async fn add_protocol_headers(request: Request, next: Next) -> Response {
     let mut response = next.run(request).await;
     let headers = response.headers_mut();
@@ -316,7 +316,7 @@ async fn add_protocol_headers(request: Request, next: Next) -> Response {
     response
 }
 
-/// One request over a connection to the private socket: whether it went well, and the answer.
+/// Sends one request over a connection to the private socket; returns whether the request succeeded, and the reply.
 pub(super) async fn send_private_request(
     stream: UnixStream,
     method: Method,

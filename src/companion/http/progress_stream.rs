@@ -1,4 +1,4 @@
-//! Work that takes long, told as it goes on: how far it is, and in the end what came of it.
+//! Replies of long operations: a stream of progress events, then the result.
 
 use super::stream::StreamFormat;
 use crate::protocol::error::ApiError;
@@ -11,10 +11,10 @@ use std::convert::Infallible;
 use std::time::Duration;
 use tokio::sync::mpsc;
 
-/// How often progress is told.
+/// Interval of progress events.
 const PROGRESS_EVENT_INTERVAL: Duration = Duration::from_millis(200);
 
-/// How far it is: bytes that were moved, and of how many where that can be told.
+/// The progress of an operation: bytes moved, and the total if it is known.
 pub(super) trait ByteProgress: Send + 'static {
     fn moved_bytes(&self) -> (u64, Option<u64>);
 }
@@ -25,7 +25,7 @@ impl<F: Fn() -> (u64, Option<u64>) + Send + 'static> ByteProgress for F {
     }
 }
 
-/// Tells of it in that form; a client that leaves is not told, and the work goes on.
+/// Streams the progress in `form`. When the client disconnects, the operation continues without reports.
 pub(super) fn stream_progress<R: Serialize + Send + 'static>(
     form: StreamFormat,
     measure: impl ByteProgress,
@@ -46,7 +46,7 @@ pub(super) fn stream_progress<R: Serialize + Send + 'static>(
                     if bytes != last {
                         last = bytes;
                         let words = ProgressEvent::<R>::Progress { bytes, total };
-                        // A client that has left is not told; the work goes on.
+                        // A disconnected client gets no event; the operation continues.
                         let _ = pieces.try_send(Ok(form.encode_line(&words)));
                     }
                 }

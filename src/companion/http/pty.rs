@@ -1,4 +1,4 @@
-//! Terminals, over HTTP: the list, the end, and the way to a WebSocket.
+//! Routes of terminals: list, end, and attach over a WebSocket.
 
 use super::response::{PathId, QueryParams, error_response};
 use super::{HttpState, json_response, pty_socket};
@@ -13,21 +13,20 @@ use axum::extract::ws::rejection::WebSocketUpgradeRejection;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 
-/// Bytes of one frame from a client; more is no typing.
+/// Maximum bytes of one frame from a client; typing never needs more.
 const MAX_PTY_FRAME_BYTES: usize = 1 << 20;
 
 /// The subprotocol that browsers name beside the one with the token.
 const PTY_SUBPROTOCOL: &str = "osctl";
 
-/// The terminals; as a WebSocket, a terminal.
+/// Lists the terminals; as a WebSocket, attaches to a terminal.
 ///
-/// With `Upgrade: websocket` the query chooses one or opens a new one. Binary frames are its bytes:
-/// output from the terminal, keys to it. Text frames are JSON: those of `FromTerminal` come, the
-/// first of them a `hello`; those of `ToTerminal` may be sent. Whoever lost the connection asks
-/// again with the `id`, the same `client` and `since` set to the offset behind the last byte that
-/// came, and sends again what is behind the `typed` of the `hello`. The companion pings every 5
-/// seconds and ends a connection from which nothing came for 15. Browsers, which can't set headers
-/// here, name two subprotocols: `osctl` and `osctl.token.TOKEN`.
+/// With `Upgrade: websocket` the query selects a terminal or opens a new one. Binary frames are raw bytes: output of
+/// the terminal, and keys for it. Text frames are JSON: the companion sends those of `FromTerminal`, first a `hello`;
+/// the client may send those of `ToTerminal`. A client that lost the connection attaches again with the `id`, the same
+/// `client`, and `since` set to the offset after the last byte received, and sends again the keys after the `typed` of
+/// the `hello`. The companion pings every 5 seconds and ends a connection from which nothing came for 15 seconds.
+/// Browsers, which cannot set headers here, name two subprotocols: `osctl` and `osctl.token.TOKEN`.
 #[utoipa::path(get, path = "/pty", params(AttachQuery), responses(
     (status = 101, description = "A WebSocket. Text frames are `FromTerminal` one way, `ToTerminal` the other.", content(
         (FromTerminal = "application/json"), (ToTerminal = "application/json"),
@@ -112,7 +111,7 @@ async fn list_terminals(state: &HttpState) -> Response {
     json_response(StatusCode::OK, TerminalList { terminals })
 }
 
-/// Ends a terminal and everything that it runs.
+/// Ends a terminal and all its processes.
 #[utoipa::path(delete, path = "/pty/{id}", params(("id" = String, Path, description = "The terminal's id")), responses(
     (status = 200, body = TerminalEnded),
     (status = 404, description = "There is no such terminal.", body = Failed),

@@ -1,4 +1,4 @@
-//! One connection to a terminal: frames in, frames out, until either side has enough.
+//! One connection to a terminal: copies frames in both directions until either side closes.
 
 use crate::companion::pty::{
     PtyChunk, PtyClient, PtyClientView, PtyConnection, PtyConnectionStatus, PtyDisconnectReason,
@@ -13,14 +13,14 @@ use futures_util::{SinkExt, StreamExt};
 use std::time::Duration;
 use tokio::time::{interval, timeout};
 
-/// Between two pings.
+/// Time between two pings.
 const PTY_PING_INTERVAL: Duration = Duration::from_secs(5);
-/// After which a client that says nothing is gone.
+/// Time after which a silent client counts as disconnected.
 const PTY_SILENCE_TIMEOUT: Duration = Duration::from_secs(15);
-/// How long a client may take to hear that it is over.
+/// Maximum time for a client to take the close frame.
 const PTY_CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Of one frame with a part of the screen.
+/// Maximum bytes of one frame with a part of the screen.
 const MAX_SCREEN_FRAME_BYTES: usize = 32 << 10;
 
 /// Close code of a connection that the same client's next one replaces.
@@ -35,11 +35,11 @@ enum PtySocketEnd {
     /// The client said that it leaves.
     Left,
     Lost,
-    /// We have enough; for that reason.
+    /// The companion closes the connection, with this code and reason.
     Closed(u16, &'static str),
 }
 
-/// Serves one client to the end of its connection; the terminal goes on.
+/// Serves one client to the end of its connection; the terminal continues.
 pub(super) async fn serve_terminal(socket: WebSocket, visit: PtyConnection) {
     let (mut sink, mut stream) = socket.split();
     let mut first = vec![control_frame(&hello_frame(&visit))];
@@ -64,8 +64,8 @@ pub(super) async fn serve_terminal(socket: WebSocket, visit: PtyConnection) {
     };
     if let PtySocketEnd::Closed(code, reason) = end {
         let reason = Utf8Bytes::from_static(reason);
-        // One that is gone misses nothing. One that reads is waited for, or what was sent before
-        // would be lost with the connection.
+        // Waits for a client that still reads, because closing at once would lose the bytes sent before. A disconnected
+        // client loses nothing.
         let _ = timeout(PTY_CLOSE_TIMEOUT, async {
             let frame = Some(CloseFrame { code, reason });
             sink.send(Message::Close(frame)).await?;
@@ -79,7 +79,7 @@ pub(super) async fn serve_terminal(socket: WebSocket, visit: PtyConnection) {
     }
 }
 
-/// A text as pieces of some [`MAX_SCREEN_FRAME_BYTES`].
+/// Splits a text into pieces of about [`MAX_SCREEN_FRAME_BYTES`].
 fn split_text(text: &str) -> Vec<&str> {
     let mut rest = text;
     let mut pieces = Vec::new();
@@ -108,7 +108,7 @@ fn hello_frame(visit: &PtyConnection) -> FromTerminal {
     }
 }
 
-/// Sends what the terminal shows and how the connection stands.
+/// Sends the terminal's output and the status of the connection.
 async fn send_updates(
     sink: &mut PtySocketSink,
     sight: &mut PtyClientView,
@@ -180,7 +180,7 @@ async fn send_updates(
     }
 }
 
-/// What is different from what was told.
+/// The differences between the reported status and the current one.
 fn status_changes(told: PtyConnectionStatus, now: PtyConnectionStatus) -> Vec<FromTerminal> {
     let mut changes = Vec::new();
     if told.writes != now.writes {
@@ -200,7 +200,7 @@ fn status_changes(told: PtyConnectionStatus, now: PtyConnectionStatus) -> Vec<Fr
     changes
 }
 
-/// Does what the client says.
+/// Executes the client's messages.
 async fn receive_frames(stream: &mut PtySocketStream, place: &PtyClient) -> PtySocketEnd {
     loop {
         let done = match timeout(PTY_SILENCE_TIMEOUT, stream.next()).await {
@@ -232,6 +232,6 @@ async fn handle_control_frame(said: ToTerminal, place: &PtyClient) -> Result<(),
 }
 
 fn control_frame(word: &FromTerminal) -> Message {
-    // Numbers, names and flags can't fail to be written.
+    // Numbers, names and flags always serialize.
     Message::Text(serde_json::to_string(word).unwrap_or_default().into())
 }

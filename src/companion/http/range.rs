@@ -1,8 +1,8 @@
-//! Which part of a file a request wants: pure, after RFC 9110.
+//! The byte range that a request selects: pure, after RFC 9110.
 
 use axum::http::{HeaderMap, header};
 
-/// What is sent.
+/// The part of the file to send.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ByteRange {
     Whole,
@@ -11,12 +11,12 @@ pub(super) enum ByteRange {
         first: u64,
         last: u64,
     },
-    /// It begins behind the end.
+    /// The range starts after the end of the file.
     Beyond,
 }
 
-/// Of a file of `size` bytes with that tag and date. Several ranges at once, and what is no range,
-/// are answered with the whole file, as the RFC allows and asks.
+/// The range of a file of `size` bytes with this tag and date. Several ranges, and a header that is not a range, select
+/// the whole file, as the RFC allows and demands.
 pub(super) fn requested_range(headers: &HeaderMap, size: u64, tag: &str, date: &str) -> ByteRange {
     let text = |name| headers.get(name).and_then(|value| value.to_str().ok());
     let is_same = text(header::IF_RANGE).is_none_or(|known| known == tag || known == date);
@@ -30,7 +30,7 @@ fn parse_range(range: &str, size: u64) -> Option<ByteRange> {
     let (first, last) = range.strip_prefix("bytes=")?.split_once('-')?;
     let number = |text: &str| {
         let is_number = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
-        // Longer than any file is behind its end.
+        // A number longer than any file size is after the end of the file.
         is_number.then(|| text.parse().unwrap_or(u64::MAX))
     };
     let (first, last) = match (first, last) {
@@ -50,14 +50,14 @@ fn parse_range(range: &str, size: u64) -> Option<ByteRange> {
     })
 }
 
-/// Where an upload goes on: `bytes FIRST-LAST/TOTAL`.
+/// The part of an upload that a request carries: `bytes FIRST-LAST/TOTAL`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct ContentRange {
     pub(super) first: u64,
     pub(super) total: Option<u64>,
 }
 
-/// Nothing when the header is none of that form.
+/// Returns `None` when the header has another form.
 pub(super) fn parse_content_range(header: &str) -> Option<ContentRange> {
     let (range, total) = header.strip_prefix("bytes ")?.split_once('/')?;
     let (first, last) = range.split_once('-')?;

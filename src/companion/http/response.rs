@@ -1,4 +1,4 @@
-//! Every refusal as an HTTP answer, and every body that can't be read.
+//! HTTP replies for every refusal and for every unreadable body.
 
 use super::criu::ways_out;
 use super::json_response;
@@ -26,10 +26,10 @@ pub(in crate::companion) fn error_response(
     json_response(status, Failed::from(fault))
 }
 
-/// Where fields are described.
+/// The hint that names the documentation of fields.
 pub(super) const FIELD_DOCS_HINT: &str = "`GET /openapi.json` describes every field";
 
-/// A field that does not fit.
+/// The reply for a field with an invalid value.
 pub(super) fn invalid_field(message: String) -> Response {
     error_response(
         StatusCode::BAD_REQUEST,
@@ -39,7 +39,7 @@ pub(super) fn invalid_field(message: String) -> Response {
     )
 }
 
-/// The disk does not take what was to be durable.
+/// The reply for a failed write of something that must be durable.
 pub(super) fn not_recorded(what: &str) -> (StatusCode, ApiError) {
     let message = format!("the {what} can't be recorded on disk, and nothing was executed");
     let hint = "`osctl exec '!df -h /data'` shows where there is no room; without `\"durable\": true` it is executed";
@@ -48,7 +48,7 @@ pub(super) fn not_recorded(what: &str) -> (StatusCode, ApiError) {
 }
 
 impl KernelRefusal {
-    /// As an HTTP status, and in words.
+    /// Returns the HTTP status and the error text.
     pub(super) fn into_http_error(self) -> (StatusCode, ApiError) {
         use StatusCode as S;
         match self {
@@ -126,7 +126,7 @@ impl KernelRefusal {
     }
 }
 
-/// Of code, which can wait for its turn; nothing else can.
+/// The reply for refused code. Only code can wait for its turn, so only this reply suggests `queue`.
 pub(super) fn execution_refused(refusal: KernelRefusal) -> Response {
     let queue = "send `\"queue\": true` to wait for your turn";
     let hint = (refusal == KernelRefusal::Busy).then_some(queue);
@@ -140,10 +140,10 @@ impl IntoResponse for KernelRefusal {
 }
 
 impl KernelRefusal {
-    /// With another hint than its own.
+    /// Replaces the refusal's own hint.
     fn into_response_with_hint(self, hint: Option<&str>) -> Response {
         let is_frozen = matches!(self, Self::Checkpointed { .. });
-        // Others depend on what people do.
+        // These refusals pass with time; the others depend on what people do.
         let passes = matches!(
             self,
             Self::Busy | Self::QueueFull | Self::NoKernel(_) | Self::Stopping
@@ -291,7 +291,7 @@ impl IntoResponse for cryo::CryoRefusal {
     }
 }
 
-/// A JSON body; whatever is wrong with it is said in words.
+/// A JSON body; an invalid body is refused with an explanation.
 pub(super) struct JsonBody<T>(pub(super) T);
 
 impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for JsonBody<T> {
@@ -325,7 +325,7 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for JsonBody<T> {
     }
 }
 
-/// The query; whatever is wrong with it is said in words.
+/// The query; an invalid query is refused with an explanation.
 pub(super) struct QueryParams<T>(pub(super) T);
 
 impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for QueryParams<T> {
@@ -344,7 +344,7 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for QueryParams<T>
     }
 }
 
-/// The run's id in the path.
+/// The id of a run in the path.
 pub(super) struct PathId(pub(super) String);
 
 impl<S: Send + Sync> FromRequestParts<S> for PathId {
@@ -364,7 +364,7 @@ impl<S: Send + Sync> FromRequestParts<S> for PathId {
     }
 }
 
-/// An empty body is an empty object.
+/// An empty body counts as an empty object.
 fn parse_json_body<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, (&'static str, String)> {
     let bytes = if bytes.is_empty() { b"{}" } else { bytes };
     serde_json::from_slice(bytes).map_err(|error| match error.classify() {

@@ -1,5 +1,4 @@
-//! What requests about runs have in common, whatever the runs do: ids, durations, waiting, events,
-//! pages.
+//! Common parts of all routes about runs: ids, durations, waiting, events, pages.
 
 use super::json_response;
 use super::response::{error_response, invalid_field};
@@ -13,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use utoipa::IntoParams;
 
-/// A week: beyond it, a time limit is certainly a mistake of units.
+/// A week: a longer time limit is certainly a mistake of units.
 const MAX_WAIT_SECONDS: f64 = 7.0 * 24.0 * 3600.0;
 
 #[derive(Debug, Deserialize, IntoParams)]
@@ -21,14 +20,14 @@ const MAX_WAIT_SECONDS: f64 = 7.0 * 24.0 * 3600.0;
 pub(super) struct RunFindQuery {
     /// Wait up to this many seconds for the run's end.
     wait: Option<f64>,
-    /// Bring the events from this number on.
+    /// Return the events from this number on.
     offset: Option<u64>,
 }
 
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RunOutputQuery {
-    /// `stdout`, unless said otherwise.
+    /// Defaults to `stdout`.
     #[serde(default = "stdout")]
     #[param(inline)]
     stream: OutputStream,
@@ -43,7 +42,7 @@ fn stdout() -> OutputStream {
     OutputStream::Stdout
 }
 
-/// The refusal of a `timeout` or `wait` that is no sensible number of seconds.
+/// The refusal of a `timeout` or `wait` that is not a sensible number of seconds.
 pub(super) fn check_durations(timeout: Option<f64>, wait: Option<f64>) -> Option<Response> {
     if timeout.is_some_and(|s| !is_duration(s) || s == 0.0) {
         return Some(no_duration("timeout"));
@@ -70,7 +69,7 @@ pub(super) fn is_id(id: &str) -> bool {
             .all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c))
 }
 
-/// How a run stands, and its events; `report` is what to say of it while it goes on.
+/// The state of a run, and its events; `report` is the reply for a run that is still active.
 pub(super) async fn run_response<W: RunKind<Reply: Serialize>>(
     run: Result<Arc<TrackedRun<W>>, impl IntoResponse>,
     report: impl Fn(&TrackedRun<W>) -> W::Report + Send + Sync + 'static,
@@ -102,7 +101,7 @@ pub(super) async fn run_response<W: RunKind<Reply: Serialize>>(
     json_response(StatusCode::OK, RunDetails { reply, events })
 }
 
-/// The number behind the last event that a client of Server-Sent Events has seen.
+/// The number after the last event that a client of Server-Sent Events has received.
 fn last_event(headers: &HeaderMap) -> Option<u64> {
     let last = headers.get("last-event-id")?.to_str().ok()?;
     last.trim().parse::<u64>().ok()?.checked_add(1)
@@ -112,7 +111,7 @@ fn last_event(headers: &HeaderMap) -> Option<u64> {
 pub(super) async fn wait_for_run<W: RunKind>(run: &TrackedRun<W>, wait: Option<f64>) {
     match wait {
         None => run.wait_finished().await,
-        // That it still runs is what the reply then says.
+        // After a timeout the reply says that the run is still active.
         Some(seconds) => {
             drop(tokio::time::timeout(Duration::from_secs_f64(seconds), run.wait_finished()).await)
         }

@@ -1,4 +1,4 @@
-//! What the companion says of itself, over HTTP.
+//! Routes that describe the companion: ping, status, health and the API.
 
 use super::session::describe_session;
 use super::{HttpState, json_response};
@@ -12,10 +12,10 @@ use axum::response::{IntoResponse, Response};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 
-/// Whether somebody is there; the only question that needs no token.
+/// Whether the companion answers; the only request that needs no token.
 #[utoipa::path(get, path = "/ping", params(PingQuery), responses((status = 200, body = Ping)))]
 pub(super) async fn ping() -> Response {
-    // A nonce is answered by the guard, for both ports.
+    // Authentication answers a nonce, for both ports.
     ping_response(None)
 }
 
@@ -24,7 +24,7 @@ pub(super) fn ping_response(proof: Option<String>) -> Response {
     json_response(StatusCode::OK, Ping { status, proof })
 }
 
-/// What the kernel holds and does.
+/// The sessions, kernels and current work of the companion.
 #[utoipa::path(get, path = "/status", responses((status = 200, body = CompanionStatus)))]
 pub(super) async fn status(Shared(state): Shared<HttpState>) -> Response {
     let view = state.sessions.default_view();
@@ -39,7 +39,7 @@ pub(super) async fn status(Shared(state): Shared<HttpState>) -> Response {
             busy: view.busy,
             restored_from: view.report.origin.as_deref().cloned(),
             kernel: view.report,
-            // What they take is measured when it is asked for: `GET /sessions`.
+            // `GET /sessions` measures the memory of sessions; this reply does not.
             sessions: sessions
                 .map(|(name, view)| describe_session(name, view, None))
                 .collect(),
@@ -78,7 +78,7 @@ pub(super) async fn health(Shared(state): Shared<HttpState>) -> Response {
     )
 }
 
-/// What can be asked here.
+/// Lists the endpoints.
 #[utoipa::path(get, path = "/", responses((status = 200, body = Description)))]
 pub(super) async fn describe(Shared(state): Shared<HttpState>) -> Response {
     let document = serde_json::from_slice::<OpenApiPaths>(&state.openapi_document());
@@ -102,7 +102,7 @@ pub(super) async fn describe(Shared(state): Shared<HttpState>) -> Response {
     )
 }
 
-/// What [`describe`] tells of the OpenAPI document: methods and their summaries by path.
+/// The part of the OpenAPI document that [`describe`] lists: methods and their summaries by path.
 #[derive(Deserialize)]
 struct OpenApiPaths {
     paths: BTreeMap<String, BTreeMap<String, OpenApiOperation>>,

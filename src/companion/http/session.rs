@@ -1,4 +1,4 @@
-//! Sessions, and what can be asked of a kernel besides executing code, over HTTP.
+//! Routes of sessions, and of kernel requests other than executing code.
 
 use super::response::{JsonBody, PathId, QueryParams, error_response, invalid_field};
 use super::{HttpState, json_response};
@@ -34,7 +34,7 @@ pub(super) async fn reset(
     became_response(answer)
 }
 
-/// Interrupts what a session runs, and says what became of its state.
+/// Interrupts the running code of a session and reports whether its state is kept.
 #[utoipa::path(post, path = "/interrupt", request_body = Option<SessionRequest>, responses(
     (status = 200, body = KernelReply),
     (status = 404, description = "There is no such session.", body = Failed),
@@ -53,7 +53,7 @@ pub(super) async fn interrupt(
     }
 }
 
-/// Ends a session's kernel, whatever it does, and starts another.
+/// Ends a session's kernel, even if it is busy, and starts another.
 #[utoipa::path(post, path = "/restart", request_body = Option<SessionRequest>, responses(
     (status = 200, body = KernelReply),
     (status = 404, description = "There is no such session.", body = Failed),
@@ -87,7 +87,7 @@ fn completed_response(kernel: crate::protocol::kernel::KernelReport) -> Response
     json_response(StatusCode::OK, KernelReply { status, kernel })
 }
 
-/// User code that was run to find the answer has failed.
+/// The reply when user code that was run for the request has failed.
 fn exception_response(error: RunError) -> Response {
     let status = match error.kind.as_str() {
         "UnknownExtension" => StatusCode::NOT_FOUND,
@@ -97,7 +97,7 @@ fn exception_response(error: RunError) -> Response {
     error_response(status, &error.kind, error.message, None)
 }
 
-/// All sessions, the default one first.
+/// Lists all sessions, the default one first.
 #[utoipa::path(get, path = "/sessions", responses((status = 200, body = SessionList)))]
 pub(super) async fn list(Shared(state): Shared<HttpState>) -> Response {
     let mut sessions = Vec::new();
@@ -129,7 +129,7 @@ pub(super) fn describe_session(name: String, view: KernelView, memory: Option<u6
     }
 }
 
-/// Makes a session: a kernel with a process and a namespace of its own.
+/// Creates a session: a kernel with its own process and namespace.
 #[utoipa::path(post, path = "/sessions", request_body = Option<Create>, responses(
     (status = 200, description = "It is there, made now or before.", body = SessionInfo),
     (status = 400, description = "That can't be a name.", body = Failed),
@@ -147,7 +147,7 @@ pub(super) async fn create(
     }
 }
 
-/// Ends a session and everything that it runs.
+/// Ends a session and all its processes.
 #[utoipa::path(delete, path = "/sessions/{name}", params(("name" = String, Path, description = "The session's name")), responses(
     (status = 200, body = Deleted),
     (status = 404, description = "There is no such session.", body = Failed),
@@ -167,7 +167,7 @@ pub(super) async fn delete(Shared(state): Shared<HttpState>, PathId(name): PathI
 pub(super) struct KernelSessionQuery {
     /// The session, `default` when missing.
     session: Option<String>,
-    /// The last so many cells.
+    /// Number of cells, counted from the end.
     n: Option<u64>,
 }
 
@@ -196,7 +196,7 @@ pub(super) async fn variables(
     )
 }
 
-/// What could stand at a cursor.
+/// Completions at a cursor.
 #[utoipa::path(post, path = "/complete", request_body = CodeCursor, responses(
     (status = 200, body = Completions),
     (status = 429, description = "Code runs.", body = Failed),
@@ -213,7 +213,7 @@ pub(super) async fn complete(
     answer_response(answer, |found: Completions| found)
 }
 
-/// Help on what stands at a cursor.
+/// Help on the name at a cursor.
 #[utoipa::path(post, path = "/inspect", request_body = CodeCursor, responses(
     (status = 200, body = Inspection),
     (status = 429, description = "Code runs.", body = Failed),
@@ -235,7 +235,7 @@ pub(super) async fn inspect(
     answer_response(answer, |found: Inspection| found)
 }
 
-/// Whether code is whole, or more lines are to come.
+/// Whether code is complete or needs more lines.
 #[utoipa::path(post, path = "/is_complete", request_body = CompletenessQuery, responses(
     (status = 200, body = Completeness),
     (status = 429, description = "Code runs.", body = Failed),
@@ -265,7 +265,7 @@ pub(super) async fn history(
     answer_response(answer, |cells| History { cells })
 }
 
-/// Calls an operation of the body's own, from `kernel/extensions/`.
+/// Calls an extension of the body, from `kernel/extensions/`.
 #[utoipa::path(post, path = "/x/{name}", params(("name" = String, Path, description = "The extension's name"), KernelSessionQuery), request_body = Option<Value>, responses(
     (status = 200, description = "`{\"status\":\"completed\",\"value\":…}`", body = Value),
     (status = 404, description = "There is no such extension.", body = Failed),
@@ -286,7 +286,7 @@ pub(super) async fn call(
     )
 }
 
-/// The kernel's answer in the words of the API.
+/// Converts the kernel's answer to the reply of the API.
 fn answer_response<T: DeserializeOwned, S: serde::Serialize>(
     answer: Result<KernelAnswer, KernelRefusal>,
     word: impl FnOnce(T) -> S,

@@ -1,4 +1,4 @@
-//! Commands of the shell, over HTTP.
+//! Routes of shell commands.
 
 use super::response::{JsonBody, PathId, QueryParams, error_response, invalid_field, not_recorded};
 use super::runs::{self, RunFindQuery, RunOutputQuery, is_id, output_page, wait_for_run};
@@ -21,7 +21,7 @@ use serde::Deserialize;
 use std::sync::Arc;
 use utoipa::IntoParams;
 
-/// Ids that are words of the paths.
+/// Ids that are reserved because the paths use these words.
 const RESERVED_RUN_IDS: [&str; 3] = ["cd", "env", "runs"];
 
 impl IntoResponse for ShellRefusal {
@@ -84,11 +84,11 @@ impl IntoResponse for ShellRefusal {
     }
 }
 
-/// Runs a command in bash, with the session's folder, environment, functions and aliases, and keeps
-/// what it changes of them.
+/// Runs a command in bash, with the session's folder, environment, functions and aliases, and keeps the changes that
+/// the command makes to them.
 ///
-/// With `Accept: text/event-stream` or `application/x-ndjson` the events come as they happen, to
-/// `done`, or for `wait` seconds.
+/// With `Accept: text/event-stream` or `application/x-ndjson` the events are streamed as they happen, to `done`, or for
+/// `wait` seconds.
 #[utoipa::path(post, path = "/shell", request_body = Command, responses(
     (status = 200, description = "How the command ended, or stands after `wait` seconds, whatever its exit code.", content(
         (ShellReply = "application/json"), (RunEvent<ShellReply> = "text/event-stream"), (RunEvent<ShellReply> = "application/x-ndjson"),
@@ -128,7 +128,7 @@ pub(super) async fn execute(
         state.shells.execute(command).await,
         StreamFormat::from_accept_header(&headers),
     ) {
-        // Whoever began it and reads what it writes is waited for: nothing is left out.
+        // The command waits for this follower, so the client that started the command misses no output.
         (Ok(run), Some(form)) => {
             run.wait_begin_synced().await;
             let session = run.work.session.clone();
@@ -147,7 +147,7 @@ fn shell_reply(state: &HttpState, run: &CommandRun) -> ShellReply {
     run.build_reply(state.shells.report(&run.work.session))
 }
 
-/// The commands that can be found, the oldest first.
+/// Lists the retained commands, the oldest first.
 #[utoipa::path(get, path = "/shell/runs", responses((status = 200, body = RunList)))]
 pub(super) async fn list(Shared(state): Shared<HttpState>) -> Response {
     let runs = state.shells.list_runs();
@@ -160,10 +160,10 @@ pub(super) async fn list(Shared(state): Shared<HttpState>) -> Response {
     json_response(StatusCode::OK, RunList { runs })
 }
 
-/// How a command stands, and its events, also of one that another client began.
+/// The state of a command, and its events, also of a command that another client started.
 ///
-/// With `Accept: text/event-stream` or `application/x-ndjson` the events come as they happen, from
-/// `offset`, or behind `Last-Event-ID`.
+/// With `Accept: text/event-stream` or `application/x-ndjson` the events are streamed as they happen, from `offset`, or
+/// after `Last-Event-ID`.
 #[utoipa::path(get, path = "/shell/{id}", params(("id" = String, Path, description = "The command's id"), RunFindQuery), responses(
     (status = 200, content(
         (RunDetails<ShellReply> = "application/json"), (RunEvent<ShellReply> = "text/event-stream"), (RunEvent<ShellReply> = "application/x-ndjson"),
@@ -181,7 +181,7 @@ pub(super) async fn find(
     runs::run_response(run, report, &headers, query).await
 }
 
-/// A page of what a command has written.
+/// A page of a command's output.
 #[utoipa::path(get, path = "/shell/{id}/output", params(("id" = String, Path, description = "The command's id"), RunOutputQuery), responses(
     (status = 200, body = OutputPage),
     (status = 404, description = "There is no such command.", body = Failed),
@@ -197,7 +197,7 @@ pub(super) async fn output(
     }
 }
 
-/// Writes to the stdin of a command that was begun with `stdin_open`; its end is the stdin's.
+/// Writes to the stdin of a command that was started with `stdin_open`; the end of the body closes the stdin.
 #[utoipa::path(post, path = "/shell/{id}/stdin", params(("id" = String, Path, description = "The command's id")),
     request_body(content = Vec<u8>, content_type = "application/octet-stream"), responses(
     (status = 204, description = "All was taken, or the command needs no more."),
@@ -232,7 +232,7 @@ pub(super) async fn stdin(
     StatusCode::NO_CONTENT.into_response()
 }
 
-/// Interrupts a command as Ctrl-C does, and ends what does not stop within two seconds.
+/// Interrupts a command as Ctrl-C does, and kills processes that do not stop within two seconds.
 #[utoipa::path(delete, path = "/shell/{id}", params(("id" = String, Path, description = "The command's id")), responses(
     (status = 200, body = ShellReply),
     (status = 404, description = "There is no such command.", body = Failed),
@@ -247,12 +247,12 @@ pub(super) async fn interrupt(Shared(state): Shared<HttpState>, PathId(id): Path
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 pub(super) struct ShellSessionQuery {
-    /// The default one, unless said otherwise.
+    /// The session; `default` when missing.
     #[serde(default)]
     session: Option<String>,
 }
 
-/// Where the session's next command starts.
+/// The folder in which the session's next command starts.
 #[utoipa::path(get, path = "/shell", params(ShellSessionQuery), responses(
     (status = 200, body = Located),
     (status = 404, description = "There is no such session.", body = Failed),
@@ -268,7 +268,7 @@ pub(super) async fn locate(
     }
 }
 
-/// Goes to a folder, where the session's next command starts.
+/// Changes the folder in which the session's next command starts.
 #[utoipa::path(post, path = "/shell/cd", request_body = ChangeFolder, responses(
     (status = 200, body = Located),
     (status = 400, description = "There is no such folder; nothing has changed.", body = Failed),
@@ -286,7 +286,7 @@ pub(super) async fn change_folder(
         Ok(found) => found,
         Err(refusal) => return refusal.into_response(),
     };
-    // It may have been deleted meanwhile.
+    // The session may have been deleted since the lookup.
     if let Err(refusal) = state.sessions.find_kernel(&session) {
         return refusal.into_response();
     }
@@ -296,7 +296,7 @@ pub(super) async fn change_folder(
     }
 }
 
-/// Sets a variable of the environment of the session's next commands, or unsets it.
+/// Sets or unsets an environment variable of the session's next commands.
 #[utoipa::path(post, path = "/shell/env", request_body = ChangeVariable, responses(
     (status = 200, body = Located),
     (status = 400, description = "No variable can be called that.", body = Failed),
@@ -339,14 +339,14 @@ fn is_name(key: &str) -> bool {
         && key.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
 }
 
-/// What commands left running in the background.
+/// Lists background processes that commands left running.
 #[utoipa::path(get, path = "/jobs", responses((status = 200, body = JobList)))]
 pub(super) async fn jobs(Shared(state): Shared<HttpState>) -> Response {
     let jobs = state.shells.list_jobs().await;
     json_response(StatusCode::OK, JobList { jobs })
 }
 
-/// Ends what a command left running: SIGTERM, and SIGKILL after two seconds.
+/// Ends a background process of a command: SIGTERM, and SIGKILL after two seconds.
 #[utoipa::path(delete, path = "/jobs/{pid}", params(("pid" = i32, Path, description = "The job's id")), responses(
     (status = 200, description = "The job as it was.", body = JobInfo),
     (status = 404, description = "There is no such job.", body = Failed),

@@ -1,4 +1,4 @@
-//! A run's events as they come: Server-Sent Events, or one JSON object per line.
+//! A stream of a run's events: Server-Sent Events, or one JSON object per line.
 
 use super::json_text::write_json_string;
 use crate::companion::runs::{RunFollower, RunKind};
@@ -13,10 +13,10 @@ use std::io::Write;
 use std::time::Duration;
 use tokio::time::{Instant, timeout_at};
 
-/// After so long without an event clients and proxies are told that the run goes on.
+/// After this time without an event a heartbeat tells clients and proxies that the run is still active.
 pub(super) const EVENT_HEARTBEAT_INTERVAL: Duration = Duration::from_secs(10);
 
-/// How the events are written.
+/// The format of the stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum StreamFormat {
     Sse,
@@ -24,7 +24,7 @@ pub(super) enum StreamFormat {
 }
 
 impl StreamFormat {
-    /// What the client accepts; `None` for one reply at the end.
+    /// The format that the client accepts; `None` for one reply at the end.
     pub(super) fn from_accept_header(headers: &HeaderMap) -> Option<Self> {
         let accepted = headers.get_all(header::ACCEPT).iter();
         let mut types = accepted
@@ -38,7 +38,7 @@ impl StreamFormat {
         })
     }
 
-    /// One line of what is told meanwhile.
+    /// Encodes one message as a Server-Sent Event or a line.
     pub(super) fn encode_line(self, words: &impl Serialize) -> Bytes {
         let words = serde_json::to_string(words).unwrap_or_default();
         Bytes::from(match self {
@@ -65,13 +65,13 @@ impl StreamFormat {
                 to.write_all(b"\n")
             }
             Self::Sse => {
-                // A heartbeat is nothing that was seen: whoever resumes behind it would miss the
-                // event whose number it repeats.
+                // A heartbeat carries no number: a client that resumes after it would miss the event whose number the
+                // heartbeat repeats.
                 if !matches!(event.happened, RunEventKind::Heartbeat) {
                     writeln!(to, "id: {}", event.seq)?;
                 }
                 to.write_all(b"data: ")?;
-                // JSON has no line breaks of its own.
+                // Serialized JSON contains no line breaks.
                 write_event_json(event, to)?;
                 to.write_all(b"\n\n")
             }
@@ -79,14 +79,14 @@ impl StreamFormat {
     }
 }
 
-/// The event as JSON.
+/// Writes the event as JSON.
 fn write_event_json<R: Serialize>(event: &RunEvent<R>, to: &mut Vec<u8>) -> std::io::Result<()> {
     let (kind, text) = match &event.happened {
         RunEventKind::Stdout { text, base64: None } => ("stdout", text),
         RunEventKind::Stderr { text, base64: None } => ("stderr", text),
         _ => return Ok(serde_json::to_writer(to, event)?),
     };
-    // Floods are text, and there are few other bytes between.
+    // Output events are mostly text; few bytes need an escape.
     to.reserve(text.len() + text.len() / 16 + 64);
     write!(to, r#"{{"seq":{},"type":"{kind}","text":"#, event.seq)?;
     write_json_string(text, to);
@@ -94,10 +94,10 @@ fn write_event_json<R: Serialize>(event: &RunEvent<R>, to: &mut Vec<u8>) -> std:
     Ok(())
 }
 
-/// What a follower is told, to the end of the run or of `wait`: without a `done` the run
-/// goes on, and can be followed further from there.
+/// Streams events to a follower, to the end of the run or of `wait`: a stream without `done` means that the run is
+/// still active, and the client can follow it further from there.
 ///
-/// `running` is what to report of a run that goes on.
+/// `running` is the report of a run that is still active.
 pub(super) fn stream_run_events<W: RunKind<Reply: Serialize>>(
     follower: RunFollower<W>,
     running: impl Fn() -> W::Report + Send + Sync + 'static,
@@ -116,7 +116,7 @@ pub(super) fn stream_run_events<W: RunKind<Reply: Serialize>>(
                 Err(_) if end.is_some_and(|end| end <= Instant::now()) => return None,
                 Err(_) => vec![follower.heartbeat_event()],
             };
-            // What came together goes together: one write, one packet.
+            // Events that arrive together are sent together: one write, one packet.
             let mut bytes = Vec::new();
             for event in &events {
                 if let Err(error) = form.write_event(event, &mut bytes) {
@@ -129,7 +129,7 @@ pub(super) fn stream_run_events<W: RunKind<Reply: Serialize>>(
     );
     let headers = [
         (header::CONTENT_TYPE, form.content_type()),
-        // Proxies that gather answers would hold the events back.
+        // Without this header, proxies that buffer replies would hold the events back.
         (header::HeaderName::from_static("x-accel-buffering"), "no"),
     ];
     (headers, Body::from_stream(pieces)).into_response()

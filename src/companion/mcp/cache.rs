@@ -1,5 +1,5 @@
-//! What a server said of itself when it last ran, kept on disk, so that its lists are told at once
-//! and without starting it.
+//! What a server reported about itself at its last start, stored on disk: the hub answers lists from it at once and
+//! without starting the server.
 
 use super::message::{array_elements, find_value};
 use crate::error::Result;
@@ -14,8 +14,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// The lists that are kept, with the capability that a server has who has such a list, and the
-/// notification that tells of a change.
+/// The cached lists: the method, the capability of a server that has such a list, and the notification of a change.
 pub(super) const CACHED_LIST_METHODS: [(&str, &str, &str); 4] = [
     ("tools/list", "tools", "notifications/tools/list_changed"),
     (
@@ -51,7 +50,7 @@ struct CachedServer {
     lists: BTreeMap<String, Vec<McpListPage>>,
 }
 
-/// One result of a list, and the cursor it was asked for with.
+/// One page of a list, and the cursor of its request.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct McpListPage {
     pub(super) cursor: Option<String>,
@@ -65,7 +64,7 @@ impl PartialEq for McpListPage {
 }
 
 impl ServerCache {
-    /// Reads what is there, if it is of the same server.
+    /// Reads the file, if it belongs to the same server.
     pub(super) fn open(path: PathBuf, digest: String) -> Self {
         let found = fs::read(&path).ok();
         let kept = found.and_then(|text| serde_json::from_slice::<CachedServer>(&text).ok());
@@ -86,14 +85,14 @@ impl ServerCache {
             .map(|hello| Bytes::copy_from_slice(hello.get().as_bytes()))
     }
 
-    /// Whether the server has said that it can do that; nothing, when it was never asked.
+    /// Whether the server declared this capability; `None` if there is no cached handshake.
     pub(super) fn has_capability(&self, capability: &str) -> Option<bool> {
         let kept = self.lock();
         let hello = kept.hello.as_ref()?.get();
         Some(find_value(hello, &["capabilities", capability]).is_some())
     }
 
-    /// The text at that place of the handshake.
+    /// The text at this path of the `initialize` result.
     pub(super) fn handshake_text(&self, path: &[&str]) -> Option<String> {
         let kept = self.lock();
         let hello = kept.hello.as_ref()?.get();
@@ -108,14 +107,14 @@ impl ServerCache {
         Some(page.result.get().to_owned())
     }
 
-    /// All pages of a list; nothing, when it was never asked for.
+    /// All pages of a list; `None` if the list is not cached.
     pub(super) fn list_pages(&self, method: &str) -> Option<Vec<String>> {
         let kept = self.lock();
         let pages = kept.lists.get(method)?.iter();
         Some(pages.map(|page| page.result.get().to_owned()).collect())
     }
 
-    /// How the server has described a tool, if that has this word in it.
+    /// The raw description of a tool, if it contains `word`.
     pub(super) fn tool_description(&self, name: &str, word: &str) -> Option<String> {
         let kept = self.lock();
         let pages = kept.lists.get("tools/list")?.iter();
@@ -142,7 +141,7 @@ impl ServerCache {
         self.save();
     }
 
-    /// Whether there was another list before.
+    /// Stores a list. Returns whether a different list was stored before.
     pub(super) fn store_list(&self, method: &str, pages: Vec<McpListPage>) -> bool {
         let mut kept = self.lock();
         if kept.lists.get(method) == Some(&pages) {
@@ -158,7 +157,7 @@ impl ServerCache {
         let mut kept = self.lock();
         kept.digest.clone_from(&self.digest);
         if let Err(error) = write_json(&self.path, &*kept) {
-            // The next start of the server writes it again.
+            // The next start of the server writes the file again.
             tracing::warn!("`{}`: {error:#}", self.path.display());
         }
     }
@@ -168,7 +167,7 @@ impl ServerCache {
     }
 }
 
-/// Beside, then in place.
+/// Writes a temporary file in the same folder, then renames it.
 pub(super) fn write_json(path: &Path, value: &impl Serialize) -> Result<()> {
     let folder = path.parent().context("a file has a folder")?;
     fs::create_dir_all(folder)?;

@@ -1,4 +1,4 @@
-//! A client as a server's owner knows it, and where the answer to a call goes.
+//! A client as a server task sees it, and the recipient of an answer.
 
 use super::filter::NameFilter;
 use super::message::{self, RpcMessage, find_value, splice};
@@ -8,23 +8,23 @@ use bytes::Bytes;
 use std::fmt::Debug;
 use std::sync::Arc;
 
-/// Hears what belongs to no call of its own.
+/// Receives messages that are not part of a call's answer.
 pub(super) trait NotificationSink: Debug + Send + Sync {
-    /// `is_related`: it may well belong to the call that is open.
+    /// `is_related`: the message may belong to the open call.
     fn deliver(&self, text: Bytes, is_related: bool);
 }
 
 #[derive(Debug)]
 pub(super) struct McpClient {
-    /// Tells clients apart; never 0.
+    /// Identifies the client; never 0.
     pub(super) number: u64,
-    /// The parameters of its `initialize`; none for those who come without one.
+    /// The parameters of its `initialize`; `None` for a client without a session.
     pub(super) hello: Option<Bytes>,
     pub(super) ears: Arc<dyn NotificationSink>,
 }
 
 impl McpClient {
-    /// Whether it can be asked that, such as `sampling`.
+    /// Whether the client declared this capability, such as `sampling`.
     pub(super) fn has_capability(&self, capability: &str) -> bool {
         let hello = self.hello.as_deref().unwrap_or_default();
         let text = std::str::from_utf8(hello).unwrap_or_default();
@@ -32,29 +32,29 @@ impl McpClient {
     }
 }
 
-/// Where an answer goes, and in which shape.
+/// The stream that receives an answer, and the adaptations of the answer.
 #[derive(Debug, Clone)]
 pub(super) struct ReplySender {
     pub(super) stream: Arc<MessageStream>,
     pub(super) shape: ReplyShape,
 }
 
-/// What a client must not see, or must see beside what a server says.
+/// How an answer is adapted: what the client must not receive, and what it needs in addition to the server's answer.
 #[derive(Debug, Clone, Default)]
 pub(super) struct ReplyShape {
-    /// Of a list of tools.
+    /// The filter of a tool list.
     pub(super) tools: NameFilter,
-    /// The revision without sessions wants more fields than older servers give.
+    /// Whether to add the fields that the revision without sessions requires and older servers do not send.
     pub(super) completed: bool,
-    /// Of a list: how long it may be kept.
+    /// Whether the answer is a list; then the fields on caching are added, too.
     pub(super) is_list: bool,
-    /// The resource that was asked for.
+    /// The requested resource.
     pub(super) uri: Option<String>,
-    /// Where to note the resources that it points to.
+    /// The index that records the resources that the answer links to.
     pub(super) links: Option<Arc<ResourceIndex>>,
 }
 
-/// What the revisions call a resource that there is not: up to 2025-11-25, and from 2026-07-28 on.
+/// The error codes of a missing resource: up to revision 2025-11-25, and since 2026-07-28.
 pub(super) const RESOURCE_NOT_FOUND_CODE: i64 = -32002;
 const CLIENT_INVALID_PARAMS_CODE: i64 = -32602;
 
@@ -66,7 +66,7 @@ impl ReplySender {
         }
     }
 
-    /// Something on the way to the answer.
+    /// Sends a message that precedes the answer.
     pub(super) fn send_event(&self, text: Bytes) {
         self.stream.push_event(text);
     }
@@ -82,7 +82,7 @@ impl ReplySender {
         self.send_answer(message::result_response(id, result));
     }
 
-    /// There is no such resource.
+    /// Answers that no server has this resource.
     pub(super) fn send_no_resource(&self, id: &str, uri: &str) {
         let error = serde_json::json!({
             "code": RESOURCE_NOT_FOUND_CODE,
@@ -93,7 +93,7 @@ impl ReplySender {
         self.send_answer(text.into());
     }
 
-    /// Nobody knows what became of it.
+    /// Answers that the outcome of the call is unknown.
     pub(super) fn send_lost(&self, id: &str) {
         self.stream.push_answer(message::lost_response(id));
     }
@@ -128,7 +128,7 @@ impl ReplyShape {
 }
 
 impl ReplyShape {
-    /// An error as the newest revision has it.
+    /// Converts an error to the form of the newest revision.
     fn adapt_error(&self, message: &RpcMessage) -> Bytes {
         let text = message.text();
         let whole = std::str::from_utf8(text).unwrap_or_default();
@@ -150,7 +150,7 @@ impl ReplyShape {
     }
 }
 
-/// Adds the fields that every result of the newest revision has, where they are missing.
+/// Adds the fields that every result of the newest revision needs, where they are missing.
 fn add_result_fields(result: &str, is_list: bool) -> String {
     let mut fields = Vec::new();
     let mut need = |name: &str, value: &str| {

@@ -1,8 +1,9 @@
-//! Which servers there are: `mcpServers` in the body's `mcp.json`, and the files that override it.
+//! The configured servers: `mcpServers` in the body's `mcp.json`, and the files that override it.
 //!
-//! Later files win, server by server. A file that can't be read counts as it was before. A server that makes no
-//! sense is refused, also where a file before had one of that name: nobody is offered what was meant to be
-//! narrowed. Both are told in the status and leave the others alone.
+//! Later files win, server by server. If a file can't be read, its last valid content stays in effect. A server with
+//! an invalid entry is refused even if an earlier file has a valid entry of that name, so that no client gets the
+//! wider access that the later entry was meant to restrict. The status reports both errors; other servers are not
+//! affected.
 
 use crate::protocol::hex::hex;
 use crate::protocol::mcp::{McpServerEntry, McpServersFile, ServerStart};
@@ -13,17 +14,17 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 use std::{env, fs};
 
-/// Of one call, unless the server says otherwise; progress begins it anew.
+/// The timeout of one call, unless the server's entry sets one; progress restarts it.
 const MCP_CALL_TIMEOUT: f64 = 300.0;
-/// After so long without a call a server is ended, unless it says otherwise.
+/// A server is ended after this time without a call, unless its entry sets another.
 const MCP_IDLE_TIMEOUT: f64 = 1800.0;
-/// The server that is built in, whose tools have limits of their own.
+/// The built-in server, whose tools have limits of their own.
 const BUILT_IN_SERVER: &str = "os";
 const MCP_DAY_SECONDS: f64 = 24.0 * 3600.0;
-/// No clock reaches further.
+/// Longer durations count as 100 years, beyond which no clock reaches.
 const MAX_MCP_CONFIG_SECONDS: f64 = 36_500.0 * MCP_DAY_SECONDS;
 
-/// One server, ready to be used.
+/// The valid configuration of one server.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct McpServerConfig {
     pub(super) name: String,
@@ -33,11 +34,11 @@ pub(super) struct McpServerConfig {
     pub(super) shared: bool,
     pub(super) timeout: Duration,
     pub(super) idle: Option<Duration>,
-    /// Patterns of the tools that are offered; empty for all.
+    /// Patterns of the tools to offer; empty for all tools.
     pub(super) tools: Vec<String>,
 }
 
-/// How it is reached.
+/// How the hub reaches the server.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(super) enum ServerTransport {
     Child {
@@ -50,16 +51,17 @@ pub(super) enum ServerTransport {
         url: String,
         headers: BTreeMap<String, String>,
     },
-    /// Built in.
+    /// The built-in server.
     Inside,
 }
 
 impl McpServerConfig {
-    /// Names what a cache holds: another command, or the same one in another version, is another one.
+    /// Identifies the content of a cache. It changes with the server's command, with the version of its program, and
+    /// with the version of osctl.
     pub(super) fn cache_digest(&self) -> String {
         let mut all = Sha256::new();
         all.update(env!("CARGO_PKG_VERSION"));
-        // What was once a map of texts can be written.
+        // A map that was read from JSON can always be serialized.
         all.update(serde_json::to_vec(&self.way).unwrap_or_default());
         let program = match &self.way {
             ServerTransport::Child { command, .. } => Some(PathBuf::from(command)),
@@ -74,20 +76,20 @@ impl McpServerConfig {
     }
 }
 
-/// All servers by name, and what was wrong.
+/// All servers by name, and the errors.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct McpConfig {
     pub(super) servers: BTreeMap<String, McpServerConfig>,
-    /// Those that make no sense, and why.
+    /// Servers with an invalid entry, and the reason.
     pub(super) refused: BTreeMap<String, String>,
     pub(super) problems: Vec<String>,
 }
 
-/// The files, of which later ones win.
+/// The configuration files; later ones win.
 #[derive(Debug)]
 pub(super) struct McpConfigFiles {
     paths: Vec<PathBuf>,
-    /// What each of them held when it last made sense: editors write in more than one step.
+    /// The last valid content of each file: an editor may write a file in several steps.
     good: Vec<Option<McpServersFile>>,
 }
 
@@ -97,7 +99,7 @@ impl McpConfigFiles {
         Self { paths, good }
     }
 
-    /// What they say now. One that can't be read counts as it was before, and is told as a problem.
+    /// Reads the files. A file that can't be read keeps its last valid content, and is reported as a problem.
     pub(super) fn read(&mut self) -> McpConfig {
         let mut found = McpConfig::built_in();
         for (path, good) in self.paths.iter().zip(&mut self.good) {
@@ -121,7 +123,7 @@ impl McpConfigFiles {
     }
 }
 
-/// Why a file makes no sense, without what it says, which may be secret.
+/// Describes a JSON error without the file's content, which may be secret.
 fn json_error_text(error: &serde_json::Error) -> String {
     match error.is_data() {
         true => "it is no object with an object of servers in `mcpServers`".into(),
@@ -129,7 +131,7 @@ fn json_error_text(error: &serde_json::Error) -> String {
     }
 }
 
-/// What tells whether a file has changed.
+/// The modification time and size of each file, to detect changes.
 pub(super) fn file_stamps(files: &[PathBuf]) -> Vec<Option<(SystemTime, u64)>> {
     let one = |file: &PathBuf| {
         let found = fs::metadata(file).ok()?;
@@ -139,7 +141,7 @@ pub(super) fn file_stamps(files: &[PathBuf]) -> Vec<Option<(SystemTime, u64)>> {
 }
 
 impl McpConfig {
-    /// The server that is there without any file.
+    /// The server that exists without any file.
     fn built_in() -> Self {
         let mut found = Self::default();
         if let Ok(os) = parse_server(BUILT_IN_SERVER, McpServerEntry::default(), &|_| None) {
@@ -227,7 +229,7 @@ fn parse_server(
     }
     Ok(McpServerConfig {
         name: name.into(),
-        // A remote server tells its clients apart by itself, by their sessions.
+        // A remote server distinguishes its clients itself, by their sessions.
         shared: entry.shared && matches!(way, ServerTransport::Child { .. }),
         way,
         start: entry.start,
@@ -237,7 +239,7 @@ fn parse_server(
     })
 }
 
-/// Puts the environment's values in for `${NAME}` and `${NAME:-otherwise}`.
+/// Replaces `${NAME}` and `${NAME:-default}` by values of the environment.
 fn expand_variables(text: &str, variable: &impl Fn(&str) -> Option<String>) -> String {
     let mut filled = String::new();
     let mut rest = text;
@@ -333,7 +335,7 @@ mod tests {
             (r#""x""#, "it is no object"),
             ("null", "it is no object"),
         ] {
-            // Not even the one of that name that was there before.
+            // The valid entry of an earlier file is not used either.
             let before = r#"{"mcpServers": {"a": {"command": "x"}, "c": {"command": "x"}}}"#;
             let text = format!(r#"{{"mcpServers": {{"a": {wrong}, "b": {{"command": "x"}}}}}}"#);
             let found = read(&[before, &text]);
@@ -341,7 +343,7 @@ mod tests {
             assert_eq!(names, ["b", "c"], "{wrong}");
             assert!(found.refused["a"].starts_with(why), "{found:?}");
             assert!(found.problems[0].contains("`a` in `mcp.json`"), "{found:?}");
-            // A later file may put it right, or away.
+            // A later file may correct or remove the entry.
             let right = read(&[&text, before]);
             assert!(right.servers.contains_key("a") && right.refused.is_empty());
             let away = read(&[&text, r#"{"mcpServers": {"a": {"disabled": true}}}"#]);

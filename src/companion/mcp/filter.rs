@@ -1,9 +1,9 @@
-//! Which servers and tools a client is offered.
+//! The filter of the servers and tools that a client may use.
 
 use super::message::{array_elements, find_value, splice};
 
-/// Patterns with `*` for any part of a name; no patterns let all pass. Of several sets each must
-/// let a name pass.
+/// Sets of patterns with `*` for any part of a name. A name must match a pattern of every set; a filter
+/// without sets admits every name.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct NameFilter(Vec<Vec<String>>);
 
@@ -22,7 +22,7 @@ impl NameFilter {
         self
     }
 
-    /// As it stands in a query: separated by commas.
+    /// Parses a query parameter: patterns separated by commas.
     pub(super) fn from_query(text: Option<&str>) -> Self {
         Self::new(
             text.unwrap_or_default()
@@ -41,7 +41,7 @@ impl NameFilter {
             .all(|set| set.iter().any(|pattern| matches_pattern(pattern, name)))
     }
 
-    /// The result of `tools/list` without what is not offered.
+    /// Removes the tools that are not offered from a `tools/list` result.
     pub(super) fn filter_tools(&self, result: &str) -> Option<String> {
         if self.is_all() {
             return None;

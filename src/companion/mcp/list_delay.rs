@@ -1,10 +1,10 @@
-//! Whether the lists of one server arrive in time, for all clients alike.
+//! Whether the lists of one server arrive in time; shared by all clients.
 //!
 //! ```text
 //!   in time ── a list has waited in vain ──▶ late ── an answer ──▶ in time
 //! ```
 //!
-//! A late server is asked by one request at a time, however many clients list.
+//! A late server receives one list request at a time, however many clients list.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -13,7 +13,7 @@ use tokio::sync::watch;
 #[derive(Debug, Default)]
 pub(super) struct ListDelay {
     is_late: AtomicBool,
-    /// Requests without an answer.
+    /// The number of requests without an answer.
     asked: AtomicUsize,
     /// Counts the answers.
     arrivals: watch::Sender<u64>,
@@ -33,24 +33,24 @@ impl ListDelay {
         self.asked.load(Ordering::Relaxed) > 0
     }
 
-    /// Changes with the next answer.
+    /// A channel that changes with the next answer.
     pub(super) fn subscribe_arrivals(&self) -> watch::Receiver<u64> {
         self.arrivals.subscribe()
     }
 
-    /// Begins a request.
+    /// Counts a request as open.
     pub(super) fn begin_request(self: &Arc<Self>) -> PendingList {
         self.asked.fetch_add(1, Ordering::Relaxed);
         PendingList(self.clone())
     }
 }
 
-/// A request without an answer yet.
+/// A list request without an answer.
 #[derive(Debug)]
 pub(super) struct PendingList(Arc<ListDelay>);
 
 impl PendingList {
-    /// Whether the server has answered with a list.
+    /// Ends the request. `has_answered`: the server answered with a list.
     pub(super) fn finish_request(self, has_answered: bool) {
         if has_answered {
             self.0.is_late.store(false, Ordering::Relaxed);

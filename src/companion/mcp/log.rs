@@ -1,5 +1,4 @@
-//! What a server says beside its messages: its stderr, and what happened to it, in a file that stays
-//! small.
+//! The log of a server: its stderr and events such as its start and end, in a file of limited size.
 
 use crate::error::Result;
 use std::fs::{self, File, OpenOptions};
@@ -8,9 +7,9 @@ use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Bytes of the file; then it becomes the old one, and that one goes.
+/// The size at which the file replaces the previous old file and a new file begins.
 const MAX_MCP_LOG_BYTES: u64 = 512 << 10;
-/// Bytes of one line.
+/// The most bytes of one line.
 const MAX_MCP_LOG_LINE_BYTES: usize = 8 << 10;
 
 #[derive(Debug)]
@@ -25,11 +24,11 @@ struct McpServerLogState {
     last: Option<String>,
 }
 
-/// A piece of it.
+/// A part of the log.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct McpServerLogChunk {
     pub(super) text: Vec<u8>,
-    /// Where what comes next will be.
+    /// The position after this part, from which to read on.
     pub(super) end: u64,
 }
 
@@ -41,7 +40,7 @@ impl McpServerLog {
         }
     }
 
-    /// A line of the server's.
+    /// Appends a line of the server's stderr.
     pub(super) fn append_line(&self, line: &str) {
         let mut end = line.len().min(MAX_MCP_LOG_LINE_BYTES);
         while !line.is_char_boundary(end) {
@@ -55,7 +54,7 @@ impl McpServerLog {
         self.write_or_trace(&mut state, line);
     }
 
-    /// A line about the server.
+    /// Appends a line of the hub about the server.
     pub(super) fn append_note(&self, line: &str) {
         self.write_or_trace(&mut self.lock(), &format!("osctl: {line}"));
     }
@@ -66,7 +65,7 @@ impl McpServerLog {
         }
     }
 
-    /// The server's last line that says something: often the reason why it has ended.
+    /// The last non-empty line of the server: often the reason of its end.
     pub(super) fn last_line(&self) -> Option<String> {
         self.lock().last.clone()
     }
@@ -102,10 +101,10 @@ impl McpServerLog {
         self.path.with_extension("old")
     }
 
-    /// All that is kept, or what came after `from`.
+    /// Reads all that is kept, or what follows position `from`.
     ///
     /// # Errors
-    /// When the file can't be read.
+    /// Fails when the file can't be read.
     pub(super) fn read_from(&self, from: Option<u64>) -> Result<McpServerLogChunk> {
         let mut text = Vec::new();
         let mut end = 0;
@@ -116,7 +115,7 @@ impl McpServerLog {
         }
         if let Ok(mut file) = File::open(&self.path) {
             let size = file.metadata()?.len();
-            // A new file begins at its beginning.
+            // The file was replaced by a new one: read it from its start.
             let start = from.filter(|from| *from <= size).unwrap_or(0);
             file.seek(SeekFrom::Start(start))?;
             let count = file.read_to_end(&mut text)?;
@@ -130,7 +129,7 @@ impl McpServerLog {
     }
 }
 
-/// The time in UTC, to the second: days to a date as Howard Hinnant's `civil_from_days` does it.
+/// The time in UTC, to the second. The date follows Howard Hinnant's `civil_from_days`.
 fn utc_timestamp() -> String {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
     let seconds = since.map_or(0, |since| since.as_secs());

@@ -1,9 +1,9 @@
-//! The lists of all servers as one: tools, prompts, resources and templates.
+//! The merged lists of all servers: tools, prompts, resources and templates.
 //!
-//! A list waits [`MERGED_LIST_TIMEOUT`] for servers that start. A server that needs longer is left out, or listed from the
-//! cache, and no list waits for it again until it has answered ([`list_delay`](super::list_delay)). The answer
-//! names the servers that are missing in `_meta`, and `list_changed` follows when one of them answers. A client
-//! that prefers to wait names its seconds in the `_meta` of its request.
+//! A list waits [`MERGED_LIST_TIMEOUT`] for servers that start. A server that needs longer is left out, or listed
+//! from the cache, and no list waits for it again until it has answered ([`list_delay`](super::list_delay)). The
+//! answer names the missing servers in `_meta`, and `list_changed` follows when one of them answers. A client can
+//! request a longer wait in seconds in the `_meta` of its request.
 
 use super::client::ReplySender;
 use super::list_delay::PendingList;
@@ -18,20 +18,20 @@ use std::time::Duration;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, timeout_at};
 
-/// Clients give up after 5 s and more; a list without one server is worth more to them than no list.
+/// Clients time out after 5 s or more, and can use a list without one server better than an error.
 const MERGED_LIST_TIMEOUT: Duration = Duration::from_secs(1);
-/// Of a search for the server of a resource, which can't be repeated when a server comes late.
+/// The timeout of the search for the server of a resource, which can't be repeated when a server answers late.
 const ORIGIN_SEARCH_TIMEOUT: Duration = Duration::from_secs(20);
-/// What a client can ask for.
+/// The longest wait that a client can request.
 const MAX_MERGED_LIST_TIMEOUT: Duration = Duration::from_secs(120);
-/// Pages of one list.
+/// The most pages of one list.
 const MAX_MERGED_LIST_PAGES: usize = 100;
 
 /// How long a list waits.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct ListWait {
     timeout: Duration,
-    /// Whether it waits also for servers that were late before.
+    /// Whether to wait also for servers that were late before.
     is_for_late: bool,
 }
 
@@ -59,12 +59,12 @@ impl ListWait {
 pub(super) struct GatheredLists {
     /// In the order of the servers' names.
     pub(super) found: Vec<(Arc<ServerAccess>, ServerList)>,
-    /// Servers without a list, and what tells when they answer.
+    /// Servers without a list, and a channel that changes when they answer.
     missing: Vec<(Arc<ServerAccess>, watch::Receiver<u64>)>,
 }
 
 impl MergedServers {
-    /// The lists of all, as one.
+    /// Answers a list request with the lists of all servers.
     pub(super) async fn answer_list(self: Arc<Self>, message: RpcMessage, reply: ReplySender) {
         let id = message.id().unwrap_or("null").to_owned();
         let GatheredLists { found, missing } = self
@@ -80,7 +80,7 @@ impl MergedServers {
                         .map(|item| self.with_prefixed_name(server, item, capability));
                     items.extend(renamed.flatten());
                 }
-                // What all have is not known.
+                // The merged list would be incomplete.
                 ServerList::Lost => return reply.send_lost(&id),
             }
         }
@@ -131,7 +131,7 @@ impl MergedServers {
             if at.is_none() && is_waited_for {
                 server.spec().list_delay.note_late();
             }
-            // What it has listed before.
+            // The cached list of the server.
             let cached = || server.spec().cache.list_pages(method);
             let listed =
                 listed.or_else(|| cached().map(|pages| ServerList::from_pages(&pages, method)));
@@ -150,7 +150,7 @@ impl MergedServers {
         GatheredLists { found, missing }
     }
 
-    /// Sends `list_changed` when a server answers that was missing.
+    /// Sends `list_changed` when a missing server answers.
     fn notify_on_arrival(
         self: &Arc<Self>,
         missing: Vec<(Arc<ServerAccess>, watch::Receiver<u64>)>,
@@ -181,7 +181,7 @@ impl MergedServers {
     }
 }
 
-/// One server's whole list; nothing, where the server has none to tell.
+/// Requests one server's whole list and sends it to `answer`; `None` when the server fails.
 async fn request_list(
     server: Arc<ServerAccess>,
     method: String,
@@ -191,7 +191,7 @@ async fn request_list(
     let listed = fetch_list(&server, &method).await;
     asked.finish_request(listed.is_some());
     if let Some(answer) = answer {
-        // A list that has waited long enough does not take it any more.
+        // The receiver is gone after the list's timeout.
         let _ = answer.send((server.member.number, listed));
     }
 }
@@ -213,16 +213,16 @@ async fn fetch_list(server: &ServerAccess, method: &str) -> Option<ServerList> {
     }
 }
 
-/// What a server's list has brought.
+/// The result of a list request to one server.
 #[derive(Debug)]
 pub(super) enum ServerList {
     Items(Vec<String>),
-    /// The companion was stopped meanwhile.
+    /// The companion stopped during the request.
     Lost,
 }
 
 impl ServerList {
-    /// The items on the pages of a list.
+    /// The items of all pages of a list.
     fn from_pages(pages: &[String], method: &str) -> Self {
         let (key, _) = list_keys(method);
         let items = pages.iter().flat_map(|page| {
@@ -239,7 +239,7 @@ impl ServerList {
         }
     }
 
-    /// Of resources and templates.
+    /// The URIs of resources and templates.
     fn uris(&self) -> impl Iterator<Item = String> {
         self.items().iter().filter_map(|item| {
             let uri = find_value(item, &["uri"]).or_else(|| find_value(item, &["uriTemplate"]));
@@ -248,7 +248,7 @@ impl ServerList {
     }
 }
 
-/// Where the items of a list are, and which capability a server has who has such a list.
+/// The key of the items in a list's result, and the capability of a server that has such a list.
 fn list_keys(method: &str) -> (&'static str, &'static str) {
     match method {
         "tools/list" => ("tools", "tools"),
@@ -258,10 +258,10 @@ fn list_keys(method: &str) -> (&'static str, &'static str) {
     }
 }
 
-/// Every page of a server's list.
+/// Requests every page of a server's list.
 ///
 /// # Errors
-/// What it answers instead; nothing, where it does not answer at all.
+/// Fails with the server's error message; empty if it does not answer at all.
 pub(super) async fn all_pages(server: &ServerAccess, method: &str) -> Result<Vec<String>, Bytes> {
     let mut pages = Vec::new();
     let mut params = "{}".to_owned();

@@ -1,5 +1,5 @@
-//! All servers as one: tools and prompts are called `<server>__<name>`, resources keep their URIs, by which
-//! [`route_by_uri`](super::resource_route) finds whose they are.
+//! All servers as one. Tools and prompts have the name `<server>__<name>`. Resources keep their URIs;
+//! [`route_by_uri`](super::resource_route) finds the server of a URI.
 
 use super::client::{McpClient, NotificationSink, ReplySender};
 use super::filter::NameFilter;
@@ -14,10 +14,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::task::JoinSet;
 
-/// Between a server's name and that of its tool.
+/// Separates a server's name from the name of its tool or prompt.
 const SERVER_NAME_SEPARATOR: &str = "__";
 
-/// Lists that were missing, by way and kind, and the tasks that wait for them: these end with the merge.
+/// The missing lists that tasks wait for, by server connection and kind, and these tasks. The tasks end with the
+/// merge.
 #[derive(Debug, Default)]
 pub(super) struct AwaitedLists {
     pub(super) keys: HashSet<(u64, &'static str)>,
@@ -26,24 +27,25 @@ pub(super) struct AwaitedLists {
 
 #[derive(Debug)]
 pub(super) struct MergedServers {
-    /// By their names. Each way has a number of its own, so that a server is not taken for the one before it.
+    /// The server connections by name. Each has a unique number, so that a replaced server is not mistaken for its
+    /// successor.
     servers: Mutex<BTreeMap<String, Arc<ServerAccess>>>,
-    /// Ways to servers before them, as long as their calls are open.
+    /// Connections to replaced servers; kept while their calls are open.
     former: Mutex<Vec<Arc<ServerAccess>>>,
     wanted: NameFilter,
     tools: NameFilter,
     hello: Option<Bytes>,
     pub(super) outlet: Arc<dyn NotificationSink>,
-    /// Which way has told of which resource, or of which template.
+    /// The number of the connection that reported a resource or template.
     uris: Mutex<HashMap<String, u64>>,
     asked: Arc<RelayedRequests>,
     awaited: Mutex<AwaitedLists>,
-    /// Whether it hears what belongs to no call.
+    /// Whether the client receives messages that belong to no call.
     listens: AtomicBool,
 }
 
 impl MergedServers {
-    /// Of the servers those whose names are wanted. `next` counts the members, of which each server gets one.
+    /// Opens connections to the servers that match `wanted`. `next` returns the number of each connection's client.
     pub(super) fn new(
         servers: BTreeMap<String, Arc<ServerEntry>>,
         wanted: NameFilter,
@@ -68,7 +70,7 @@ impl MergedServers {
         Arc::new(merge)
     }
 
-    /// Goes on with the servers as they are now, and leaves those alone that are the same. Whether there was a change.
+    /// Switches to the current servers; connections to unchanged servers stay. Returns whether there was a change.
     pub(super) fn update_servers(
         &self,
         servers: &BTreeMap<String, Arc<ServerEntry>>,
@@ -140,7 +142,7 @@ impl MergedServers {
         former
     }
 
-    /// All servers, in the order of their names.
+    /// All server connections, in the order of their names.
     pub(super) fn servers(&self) -> Vec<Arc<ServerAccess>> {
         self.lock_servers().values().cloned().collect()
     }
@@ -218,7 +220,7 @@ impl MergedServers {
         }
     }
 
-    /// A call of what has the server's name in its own.
+    /// Routes a call whose name starts with the server's name.
     fn route_by_name(&self, message: &RpcMessage, path: &[&str], reply: &ReplySender) {
         let id = message.id().unwrap_or("null");
         let name = message.text_param(path).unwrap_or_default();
@@ -245,7 +247,7 @@ impl MergedServers {
         }
     }
 
-    /// The server that a name begins with, and what is left for it.
+    /// Splits a name into its server and the name at that server.
     fn split_server_name<'a>(&self, name: &'a str) -> Option<(Arc<ServerAccess>, &'a str)> {
         self.servers().into_iter().find_map(|server| {
             let rest = name
@@ -267,7 +269,8 @@ impl MergedServers {
         server.header_mismatch(rest, call, given)
     }
 
-    /// A tool, prompt or resource under the name that it has here.
+    /// Adds the server's name to the name of a tool, prompt or resource. Returns `None` for a tool that is not
+    /// offered.
     pub(super) fn with_prefixed_name(
         &self,
         server: &ServerAccess,
@@ -284,7 +287,7 @@ impl MergedServers {
         String::from_utf8(splice(item.as_bytes(), &[(span, &full)]).into()).ok()
     }
 
-    /// Notifications and answers of the client.
+    /// Forwards notifications and answers of the client.
     pub(super) fn send_message(&self, message: &RpcMessage) {
         if message.kind == RpcMessageKind::Answer {
             let asked = message
@@ -336,12 +339,12 @@ impl MergedServers {
         }
     }
 
-    /// The server that has told of that resource or template here.
+    /// The server that reported this resource or template to this client.
     pub(super) fn origin_of(&self, uri: &str) -> Option<Arc<ServerAccess>> {
         let number = self.lock_origins().get(uri).copied()?;
         let found = self.server_by_number(number);
         if found.is_none() {
-            // It was noted when its server was just let go of.
+            // The URI was recorded just as its server was removed.
             self.lock_origins().remove(uri);
         }
         found
@@ -351,7 +354,7 @@ impl MergedServers {
         self.lock_origins().contains_key(uri)
     }
 
-    /// Notes whose a resource or template is, unless another has told of it before.
+    /// Records the server of a resource or template, unless another server reported it before.
     pub(super) fn record_origin(&self, uri: String, server: &ServerAccess) {
         self.lock_origins()
             .entry(uri)
@@ -367,7 +370,7 @@ impl MergedServers {
     }
 }
 
-/// With a note of what the answer points to.
+/// Makes the reply record the resources that its answer links to.
 pub(super) fn with_resource_index(server: &ServerAccess, mut reply: ReplySender) -> ReplySender {
     reply.shape.links = Some(server.spec().links.clone());
     reply

@@ -1,8 +1,8 @@
-//! One JSON-RPC message as it came, and where in it the parts are that a hub must know.
+//! One JSON-RPC message as it was received, and the positions of the parts that a hub needs.
 //!
-//! Nothing is ever written anew: an id, a token or a name is replaced in place, and every other byte
-//! stays, unknown fields, big numbers and `1.0` included. A line break between tokens becomes a
-//! space, because the servers' messages are lines.
+//! A message is never re-serialized: an id, token or name is replaced in place. Every other byte stays, including
+//! unknown fields, big numbers and `1.0`. The only exception: a line break between tokens becomes a space, because
+//! messages of child processes are lines.
 
 use crate::protocol::mcp::{CALL_LOST_CODE, CALL_LOST_TYPE};
 use bytes::Bytes;
@@ -12,7 +12,7 @@ use std::borrow::Cow;
 use std::fmt;
 use std::ops::Range;
 
-/// Where a part lies in its message.
+/// The position of a part in its message.
 pub(super) type Span = Range<usize>;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,22 +47,22 @@ struct RpcParts<'a> {
     error: Option<&'a RawValue>,
 }
 
-/// A `null` is a value, too.
+/// Reads a field so that `null` counts as a value.
 fn raw<'de: 'a, 'a, D: Deserializer<'de>>(from: D) -> Result<Option<&'a RawValue>, D::Error> {
     <&RawValue>::deserialize(from).map(Some)
 }
 
-/// Why bytes are no message.
+/// Why bytes are not a message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum RpcParseError {
     NotJson(String),
-    /// It is JSON and no JSON-RPC; the raw id of what was meant as a request.
+    /// JSON, but not JSON-RPC; with the raw id if the bytes were meant as a request.
     NotRpc(String, Option<String>),
 }
 
 impl RpcMessage {
     /// # Errors
-    /// When the bytes are not one JSON-RPC message.
+    /// Fails when the bytes are not one JSON-RPC message.
     pub(super) fn parse(text: Bytes) -> Result<Self, RpcParseError> {
         let text = on_one_line(text);
         let whole =
@@ -95,10 +95,10 @@ impl RpcMessage {
         })
     }
 
-    /// All messages of a body, which may be a batch.
+    /// Parses all messages of a body, and tells whether the body is a batch.
     ///
     /// # Errors
-    /// When one of them is none.
+    /// Fails when one of them is not a message.
     pub(super) fn parse_all(text: Bytes) -> Result<(Vec<Self>, bool), RpcParseError> {
         let first = text.iter().find(|byte| !byte.is_ascii_whitespace());
         if first != Some(&b'[') {
@@ -118,11 +118,11 @@ impl RpcMessage {
 
     fn part_text(&self, span: &Option<Span>) -> Option<&str> {
         let bytes = self.text.get(span.clone()?)?;
-        // It was checked when the message was parsed.
+        // The parser has checked the encoding.
         std::str::from_utf8(bytes).ok()
     }
 
-    /// The id as it was written.
+    /// The raw id.
     pub(super) fn id(&self) -> Option<&str> {
         self.part_text(&self.id)
     }
@@ -135,30 +135,30 @@ impl RpcMessage {
         self.part_text(&self.result)
     }
 
-    /// Where something lies that is below the parameters, such as `["_meta", "progressToken"]`.
+    /// The position of a value in the parameters, such as `["_meta", "progressToken"]`.
     pub(super) fn param_span(&self, path: &[&str]) -> Option<Span> {
         let params = self.params.clone()?;
         let within = find_value(self.part_text(&Some(params.clone()))?, path)?;
         Some(params.start + within.start..params.start + within.end)
     }
 
-    /// The raw value below the parameters.
+    /// The raw value at a path in the parameters.
     pub(super) fn raw_param(&self, path: &[&str]) -> Option<&str> {
         self.part_text(&Some(self.param_span(path)?))
     }
 
-    /// The text below the parameters.
+    /// The string at a path in the parameters.
     pub(super) fn text_param(&self, path: &[&str]) -> Option<String> {
         serde_json::from_str(self.raw_param(path)?).ok()
     }
 
-    /// This message with other bytes in some places.
+    /// Copies the message with other bytes at some positions.
     pub(super) fn with_edits(&self, mut edits: Vec<(Span, &str)>) -> Bytes {
         edits.sort_by_key(|(span, _)| span.start);
         splice(&self.text, &edits)
     }
 
-    /// The edit that gives it another id.
+    /// The edit that replaces the id.
     pub(super) fn new_id<'a>(&self, id: &'a str) -> Option<(Span, &'a str)> {
         self.id.clone().map(|span| (span, id))
     }
@@ -166,12 +166,12 @@ impl RpcMessage {
 
 impl fmt::Debug for RpcMessage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // What it says may be secret.
+        // The parameters may be secret.
         write!(f, "{:?} {} {:?}", self.kind, self.method, self.id())
     }
 }
 
-/// Puts other bytes into places that are in order.
+/// Replaces bytes at positions that are in ascending order.
 pub(super) fn splice(text: &[u8], edits: &[(Span, &str)]) -> Bytes {
     let grown: usize = edits.iter().map(|(_, new)| new.len()).sum();
     let mut all = Vec::with_capacity(text.len() + grown);
@@ -185,7 +185,7 @@ pub(super) fn splice(text: &[u8], edits: &[(Span, &str)]) -> Bytes {
     all.into()
 }
 
-/// Where the value lies that these keys lead to, one object in the other.
+/// The position of the value at a path of keys in nested objects.
 pub(super) fn find_value(text: &str, path: &[&str]) -> Option<Span> {
     let mut at = 0..text.len();
     for key in path {
@@ -197,7 +197,7 @@ pub(super) fn find_value(text: &str, path: &[&str]) -> Option<Span> {
     Some(at)
 }
 
-/// The raw value of one key; the last one, where there are several, as most readers have it.
+/// The raw value of a key. Of duplicate keys the last one counts, as in most parsers.
 fn value_of<'a>(object: &'a str, key: &str) -> Option<&'a str> {
     let (_, value) = object_fields(object)?
         .into_iter()
@@ -205,7 +205,7 @@ fn value_of<'a>(object: &'a str, key: &str) -> Option<&'a str> {
     Some(value)
 }
 
-/// An object without some of its fields.
+/// Removes some fields of an object.
 pub(super) fn without_fields(object: &str, is_unwanted: impl Fn(&str) -> bool) -> Option<String> {
     let rest = object_fields(object)?
         .into_iter()
@@ -245,7 +245,7 @@ pub(super) fn object_fields(object: &str) -> Option<Vec<(String, &str)>> {
     )
 }
 
-/// The elements of an array, as they were written.
+/// The raw elements of an array.
 pub(super) fn array_elements(array: &str) -> Vec<&str> {
     let all: Result<Vec<&RawValue>, _> = serde_json::from_str(array);
     all.map(|all| all.into_iter().map(RawValue::get).collect())
@@ -257,7 +257,7 @@ fn span_of(whole: &str, part: &str) -> Span {
     start..start + part.len()
 }
 
-/// Between tokens a line break means nothing, and within a text none can be.
+/// Replaces line breaks. JSON allows them only between tokens, where they have no meaning.
 fn on_one_line(text: Bytes) -> Bytes {
     let is_break = |byte: &u8| matches!(byte, b'\n' | b'\r');
     if !text.iter().any(is_break) {
@@ -267,20 +267,20 @@ fn on_one_line(text: Bytes) -> Bytes {
     spaced.collect::<Vec<u8>>().into()
 }
 
-/// The raw id of an object that is no message; none where no answer can have it.
+/// The raw id of an object that is not a message; `None` if no answer can use it.
 fn id_of(text: &str) -> Option<String> {
     let id = &text[find_value(text, &["id"])?];
     is_id(id).then(|| id.to_owned())
 }
 
-/// Whether raw JSON can be an id.
+/// Whether raw JSON is valid as an id.
 pub(super) fn is_id(raw: &str) -> bool {
     !raw.starts_with(['{', '['])
 }
 
-/// Whether two ids or tokens mean the same: a server may have read `1.0` and written `1`.
+/// Whether two ids or tokens are equal: a server may have read `1.0` and written `1`.
 pub(super) fn is_same_id(a: &str, b: &str) -> bool {
-    // Of those that no double tells apart, too.
+    // Integers are compared as text, because a double can't distinguish all of them.
     let is_whole = |text: &str| text.bytes().all(|b| b.is_ascii_digit() || b == b'-');
     let number = |text: &str| text.parse::<f64>().ok();
     let words = |text: &str| serde_json::from_str::<String>(text).ok();
@@ -291,16 +291,16 @@ pub(super) fn is_same_id(a: &str, b: &str) -> bool {
     }
 }
 
-/// Takes a request back.
+/// The notification that cancels a request.
 pub(super) const CANCELLED_METHOD: &str = "notifications/cancelled";
 
-/// An error in answer to a request.
+/// An error response to a request.
 pub(super) fn error_response(id: &str, code: i64, message: &str) -> Bytes {
     let error = serde_json::json!({"code": code, "message": message});
     format!(r#"{{"jsonrpc":"2.0","id":{id},"error":{error}}}"#).into()
 }
 
-/// An error of the hub itself, of a kind that it has a name for.
+/// An error response of the hub, with the type of the error.
 pub(super) fn typed_error_response(
     id: &str,
     code: i64,
@@ -315,21 +315,21 @@ pub(super) fn typed_error_response(
     format!(r#"{{"jsonrpc":"2.0","id":{id},"error":{error}}}"#).into()
 }
 
-/// The error of a call that nobody knows the end of.
+/// The error response of a call whose outcome is unknown.
 pub(super) fn lost_response(id: &str) -> Bytes {
     let why = "the companion was stopped while this ran, and whether it was done is not known";
     let hint = "look what it has done before it is called again";
     typed_error_response(id, CALL_LOST_CODE, why, CALL_LOST_TYPE, Some(hint))
 }
 
-/// The error of a call whose answer is not kept any more.
+/// The error response of a call whose answer is not kept any more.
 pub(super) fn not_kept_response(id: &str) -> Bytes {
     let why = "the answer to this call is not kept any more";
     let hint = "look what it has done before it is called again";
     typed_error_response(id, CALL_LOST_CODE, why, "not_kept", Some(hint))
 }
 
-/// Whether an answer says that nobody knows the end.
+/// Whether an answer says that the outcome is unknown.
 pub(super) fn is_lost(text: &[u8]) -> bool {
     let text = std::str::from_utf8(text).unwrap_or_default();
     let told = |path: &[&str]| find_value(text, path).map(|span| text[span].trim_matches('"'));
@@ -337,17 +337,17 @@ pub(super) fn is_lost(text: &[u8]) -> bool {
     code == Some(CALL_LOST_CODE) && told(&["error", "data", "type"]) == Some(CALL_LOST_TYPE)
 }
 
-/// A result in answer to a request.
+/// A result response to a request.
 pub(super) fn result_response(id: &str, result: &str) -> Bytes {
     format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{result}}}"#).into()
 }
 
-/// A request of our own.
+/// A request of the hub.
 pub(super) fn request_message(id: &str, method: &str, params: &str) -> Bytes {
     format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"{method}","params":{params}}}"#).into()
 }
 
-/// A notification of our own; `params` may be empty.
+/// A notification of the hub; `params` may be empty.
 pub(super) fn notification_message(method: &str, params: &str) -> Bytes {
     let params = match params {
         "" => String::new(),

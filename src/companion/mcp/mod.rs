@@ -1,17 +1,19 @@
-//! The hub of MCP servers: what clients of any transport and revision say goes to the servers' one
-//! child or to a child of their own, and back, byte for byte.
+//! The hub of MCP servers. It forwards the messages of clients of every transport and protocol revision to the
+//! servers, and the servers' messages back, byte for byte. A server runs as one shared child or as one child for each
+//! client.
 //!
 //! ```text
-//! face (HTTP) ── session ──┬── access ── child's owner ── process | URL
-//!    one call's stream  ◀──┤      one server
-//!    the general stream ◀──┴── merge ── access … : all servers as one
+//! transport (HTTP) ── session ──┬── ServerAccess ── ServerTask ── process | URL | built in
+//!    one call's stream  ◀───────┤      one server
+//!    the general stream ◀───────┴── MergedServers ── ServerAccess … : all servers as one
 //! ```
 //!
-//! [`Hub`] is the handle. It knows the servers ([`config`], read again when a file changes) and the
-//! sessions, which are kept on disk and so survive the container. Nothing but what is eager is started
-//! before it is needed: what servers say of themselves is told from a cache ([`cache`]).
+//! [`Hub`] is the handle. It owns the servers ([`config`], read again when a file changes) and the sessions. Sessions
+//! are stored on disk, so they survive a replacement of the container. At start the hub starts only the eager
+//! servers; every other server starts when a client needs it. The hub answers lists and handshakes of stopped servers
+//! from a cache ([`cache`]).
 //!
-//! It does not interpret what tools do, and never writes a message anew ([`message`]).
+//! The hub does not interpret what tools do, and never re-serializes a message ([`message`]).
 
 mod cache;
 mod child;
@@ -64,20 +66,21 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use stream::MessageStream;
 
-/// Between two looks at the files and at the sessions.
+/// The pause between two checks of the configuration files; every 60th check also removes idle sessions.
 const HUB_WATCH_INTERVAL: Duration = Duration::from_secs(1);
-/// Sessions in memory; those who ask again come back from disk.
+/// Sessions in memory. A session that was evicted is loaded from disk at its next request.
 const MAX_HUB_SESSIONS: usize = 1024;
-/// A session that nobody has used for so long leaves memory, and after longer the disk.
+/// A session that is idle for this long is removed from memory; after [`PERSISTED_HUB_SESSION_TIMEOUT`] its file is
+/// removed, too.
 const HUB_SESSION_IDLE_TIMEOUT: Duration = Duration::from_secs(3600);
 const PERSISTED_HUB_SESSION_TIMEOUT: Duration = Duration::from_secs(14 * 24 * 3600);
 
-/// Whom a client wants, and how much of it.
+/// The servers and tools that a client selects.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 struct HubTarget {
-    /// The server's name; none for all.
+    /// The server's name; `None` for all servers.
     server: Option<String>,
-    /// Of all, only these.
+    /// With all servers selected: the patterns of the servers to include.
     servers: Option<String>,
     tools: Option<String>,
 }
@@ -91,34 +94,35 @@ struct HubInner {
     os: Arc<dyn InProcessServer>,
     servers: Mutex<BTreeMap<String, Arc<ServerEntry>>>,
     files: Mutex<McpConfigFiles>,
-    /// What the configuration can't be followed in.
+    /// Errors of the configuration files and of single servers.
     amiss: Mutex<ConfigErrors>,
     sessions: Mutex<HashMap<String, Arc<HubSession>>>,
-    /// Connections of the older transport.
+    /// Connections of the HTTP+SSE transport of 2024-11-05.
     visits: SseConnections,
     is_stopping: AtomicBool,
-    /// How often servers have changed.
+    /// How often the set of servers has changed.
     changes: AtomicU64,
-    /// Servers that are not offered any more, as long as calls to them are open.
+    /// Servers that were removed from the configuration; kept while calls to them are open.
     retired: Mutex<Vec<Arc<ServerEntry>>>,
-    /// Of members and streams. It goes on after a restart, so that no old event id names a new stream.
+    /// The last number given to a client or a stream. Numbers continue after a restart, so no old event id names a
+    /// new stream.
     last: AtomicU64,
-    /// The last number of the time before.
+    /// The last number of the previous run of the companion.
     before: u64,
 }
 
-/// What is wrong with the configuration.
+/// Errors of the last read of the configuration.
 #[derive(Debug, Default)]
 struct ConfigErrors {
     problems: Vec<String>,
-    /// Servers that make no sense, and why.
+    /// Servers with an invalid configuration, and the reason.
     refused: BTreeMap<String, String>,
 }
 
-/// Why a client can't be served.
+/// Why the hub refuses a client.
 #[derive(Debug)]
 enum HubRefusal {
-    /// In words.
+    /// The message for the client.
     NoServer(String),
     Stopping,
     NoSession,
@@ -126,7 +130,7 @@ enum HubRefusal {
 }
 
 impl Hub {
-    /// Reads the servers and watches their files. Nothing but eager servers is started.
+    /// Reads the configuration, starts the eager servers and watches the configuration files.
     pub(super) fn start(settings: HubSettings, os: Os) -> Self {
         let hub = Self::new(settings, Arc::new(os));
         let stamp = config::file_stamps(&hub.0.settings.files);
@@ -135,10 +139,10 @@ impl Hub {
         hub
     }
 
-    /// Without any server yet.
+    /// A hub without servers.
     fn new(settings: HubSettings, os: Arc<dyn InProcessServer>) -> Self {
         let since = SystemTime::now().duration_since(UNIX_EPOCH);
-        // More in a microsecond there can't be.
+        // Numbers start at the current time in microseconds: a run never assigns more than one number a microsecond.
         let before = since.map_or(0, |s| u64::try_from(s.as_micros()).unwrap_or(0));
         Self(Arc::new(HubInner {
             files: Mutex::new(McpConfigFiles::new(settings.files.clone())),
@@ -172,14 +176,14 @@ impl Hub {
         }
     }
 
-    /// Reads the servers' files now.
+    /// Reads the configuration files now.
     pub(in crate::companion) fn reload_config(&self) {
         let files = self.0.files.lock();
         let found = files.unwrap_or_else(PoisonError::into_inner).read();
         self.apply_config(found);
     }
 
-    /// Takes the servers over that are new or other; those that are the same go on.
+    /// Adds new and changed servers, and retires removed and changed ones. Unchanged servers keep running.
     fn apply_config(&self, found: McpConfig) {
         for problem in &found.problems {
             tracing::warn!("{problem}");
@@ -241,21 +245,22 @@ impl Hub {
                 let age = entry.metadata().and_then(|m| m.modified()).ok();
                 let age = age.and_then(|changed| changed.elapsed().ok());
                 if age.is_some_and(|age| age > PERSISTED_HUB_SESSION_TIMEOUT) {
-                    // Gone already is as good.
+                    // It does not matter whether the file still exists.
                     let _ = fs::remove_file(entry.path());
                 }
             }
         });
     }
 
-    /// Ends all servers, with everything that they have started.
+    /// Ends all servers and every process that they started.
     pub(super) async fn shutdown(&self) {
-        // From here on nobody is told that a session or a server is gone, which they are not.
+        // From here on no client receives an error that its session or server does not exist: both exist after the
+        // restart.
         self.0.is_stopping.store(true, Ordering::Relaxed);
         let sessions: Vec<_> = self.lock_sessions().drain().collect();
         let retiring = sessions.iter().map(|(_, session)| &session.outlet);
         retiring.for_each(|outlet| outlet.drain());
-        // With their servers all open calls end, and who waits is told so.
+        // The end of a server ends its open calls with an error to their clients.
         let mut servers: Vec<_> = std::mem::take(&mut *self.lock_servers())
             .into_values()
             .collect();
@@ -271,7 +276,7 @@ impl Hub {
         self.0.is_stopping.load(Ordering::Relaxed)
     }
 
-    /// Whether a stream of that number was one of the companion before this one.
+    /// Whether the number of a stream comes from the previous run of the companion.
     fn is_from_previous_run(&self, stream: u64) -> bool {
         stream <= self.0.before
     }
@@ -308,7 +313,7 @@ impl Hub {
         Ok(Backend::One(served.open_access(Arc::new(member), &tools)))
     }
 
-    /// Whom those talk to who come without a session.
+    /// The backend of a client without a session.
     fn sessionless_backend(
         &self,
         wish: &HubTarget,
@@ -317,7 +322,8 @@ impl Hub {
         self.open_backend(wish, None, ears)
     }
 
-    /// A session for who says `initialize` with these parameters, and the result for it.
+    /// Opens a session for a client's `initialize` parameters `hello`. Returns the session and the `initialize`
+    /// result.
     async fn open_session(
         &self,
         wish: HubTarget,
@@ -329,7 +335,8 @@ impl Hub {
             let outlet = ClientStreams::new(Arc::new(MessageStream::general(self.next_number())));
             let backend = self.open_backend(&wish, Some(hello.clone()), outlet.clone())?;
             let result = backend.initialize_result().await;
-            // What was said by a server that was exchanged meanwhile does not count.
+            // The servers changed during the handshake: repeat it, because the result may come from a replaced
+            // server.
             if self.change_count() == before {
                 break (before, outlet, backend, result.map_err(HubRefusal::Hello)?);
             }
@@ -365,8 +372,8 @@ impl Hub {
         self.0.changes.load(Ordering::Relaxed)
     }
 
-    /// The session under its id: this one, unless there is one already. `before` it there were so many changes of
-    /// the servers; those since then it may not have seen.
+    /// Registers a session, or returns the registered one with the same id. `before` is the change count when the
+    /// session was created; the session is then updated to the servers if they changed since.
     fn register_session(
         &self,
         session: HubSession,
@@ -395,7 +402,7 @@ impl Hub {
         kept.clone()
     }
 
-    /// A session, which may come back from the time before a restart.
+    /// Finds a session in memory, or restores it from disk.
     fn find_session(&self, id: &str, server: Option<&str>) -> Result<Arc<HubSession>, HubRefusal> {
         if self.is_stopping() {
             return Err(HubRefusal::Stopping);
@@ -412,12 +419,12 @@ impl Hub {
         Ok(session)
     }
 
-    /// Ends a session for ever.
+    /// Ends a session permanently.
     fn close_session(&self, session: &HubSession) {
         self.lock_sessions().remove(&session.id);
-        // Not while what it has asked for is written, which would bring it back.
+        // The lock keeps a concurrent subscription from writing the session's file again.
         let lasting = session.lock_subscriptions();
-        // Gone already is as good.
+        // It does not matter whether the file still exists.
         let _ = fs::remove_file(self.session_file(&session.id));
         drop(lasting);
         session.close();
@@ -484,7 +491,7 @@ fn new_session_id() -> Result<String, HubRefusal> {
     Ok(hex(random))
 }
 
-/// What a handshake has agreed on.
+/// The protocol version in an `initialize` result.
 fn protocol_version(result: &[u8]) -> String {
     let text = std::str::from_utf8(result).unwrap_or_default();
     let span = message::find_value(text, &["protocolVersion"]);

@@ -1,4 +1,4 @@
-//! How the servers speak to a client that takes them for one.
+//! Messages of the merged servers to their client, which sees one server.
 
 use super::client::NotificationSink;
 use super::message::{CANCELLED_METHOD, RpcMessage, RpcMessageKind};
@@ -8,18 +8,18 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Requests of servers to the client, which may have the same ids.
+/// Open requests of servers to the client; different servers may use the same ids.
 #[derive(Debug, Default)]
 pub(super) struct RelayedRequests {
     last: AtomicU64,
-    /// By the id that the client knows: which way's it is, and the server's own id.
+    /// By the id that the client knows: the number of the server connection, and the server's own id.
     open: Mutex<HashMap<String, (u64, String)>>,
 }
 
-/// One server's way to the client.
+/// The sink of one server's messages to the client.
 #[derive(Debug)]
 pub(super) struct NotificationSource {
-    /// The number of its way.
+    /// The number of the server connection.
     pub(super) server: u64,
     pub(super) links: Arc<ResourceIndex>,
     pub(super) outlet: Arc<dyn NotificationSink>,
@@ -58,7 +58,7 @@ impl NotificationSink for NotificationSource {
                 let span = message.param_span(&["requestId"]);
                 message.with_edits(span.map(|span| (span, own.as_str())).into_iter().collect())
             }
-            // It may be below the one that was asked for, and in no list.
+            // The URI may be below the subscribed one and in no list, so its server is recorded.
             _ if message.method == "notifications/resources/updated" => {
                 if let Some(uri) = message.text_param(&["uri"]) {
                     self.links.add(uri);

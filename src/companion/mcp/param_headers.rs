@@ -1,5 +1,5 @@
-//! Arguments of a tool that are told in headers, too, as the newest revision has it: where `x-mcp-header` stands
-//! in the schema of a tool, the argument goes along as `Mcp-Param-…`, to servers elsewhere and from clients.
+//! Tool arguments that are repeated in headers, as the newest revision requires: an argument whose schema has
+//! `x-mcp-header` is also sent as `Mcp-Param-…`, to remote servers and by clients.
 
 use super::message::{RpcMessage, array_elements, find_value, splice};
 use crate::protocol::mcp_header::encode_header;
@@ -8,29 +8,29 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::{Mutex, PoisonError};
 
 pub(super) const HEADER_SCHEMA_KEY: &str = "x-mcp-header";
-/// What the names of such headers begin with.
+/// The prefix of these headers.
 pub(super) const PARAM_HEADER_PREFIX: &str = "mcp-param-";
-/// What a server answers that misses headers, or finds others than the body says.
+/// The error code of a server that misses a header, or whose headers differ from the body.
 const RAW_HEADER_MISMATCH_CODE: &str = "-32020";
-/// Whatever is below them is a value, and no schema.
+/// Schema keywords whose content is a value and not a schema.
 const SCHEMA_VALUE_KEYS: [&str; 4] = ["const", "default", "enum", "examples"];
-/// Whole numbers that every reader has.
+/// The largest integer that a double represents exactly.
 const MAX_SAFE_INTEGER: f64 = 9_007_199_254_740_991.0;
 
-/// An argument that goes into a header.
+/// An argument that is sent in a header.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct ParamHeader {
     header: String,
     path: Vec<String>,
 }
 
-/// What is known of a server's tools.
+/// The headers that a server's tools require.
 #[derive(Debug, Default)]
 pub(super) struct ToolParamHeaders(Mutex<HashMap<String, Vec<ParamHeader>>>);
 
 impl ToolParamHeaders {
-    /// Takes the result of `tools/list` in. What remains of it without the tools that can't be called, because their
-    /// marks make no sense, where there are such; `refused` is told of each.
+    /// Records the tools of a `tools/list` result. Calls `refused` with the reason for each tool whose header
+    /// declarations are invalid. Returns the result without these tools, or `None` if all tools are valid.
     pub(super) fn learn_tools(
         &self,
         result: &str,
@@ -76,17 +76,17 @@ impl ToolParamHeaders {
     }
 }
 
-/// What a client's headers say of a call's arguments.
+/// The argument headers of a client's request.
 #[derive(Debug, Default)]
 pub(super) struct ClientParamHeaders {
-    /// By the names of the headers; nothing for what is no text.
+    /// By header name; `None` for a value that is not text.
     pub(super) arguments: Vec<(String, Option<String>)>,
-    /// Whether some may be missing.
+    /// Whether the client may omit headers.
     pub(super) is_partial: bool,
 }
 
 impl ParamHeader {
-    /// What its header says for a call.
+    /// The value of this header for a call.
     fn header_value(&self, call: &RpcMessage) -> Option<String> {
         raw_to_header_value(self.raw_argument(call)?)
     }
@@ -119,19 +119,19 @@ impl ParamHeader {
     }
 }
 
-/// What a client's headers do not say as its call does, for a tool that is described so.
+/// The first mismatch between a client's headers and its call, by the tool's description.
 pub(super) fn find_header_mismatch(
     tool: &str,
     call: &RpcMessage,
     given: &ClientParamHeaders,
 ) -> Option<String> {
     let schema = serde_json::from_str(&tool[find_value(tool, &["inputSchema"])?]).ok()?;
-    // Marks that make no sense ask for nothing.
+    // Invalid header declarations require nothing.
     let all = schema_param_headers(&schema).ok()?;
     all.iter().find_map(|one| one.mismatch_in(call, given))
 }
 
-/// `42.0` is the number `42`, where both are such that every reader has the same.
+/// Whether two numbers are equal, such as `42.0` and `42`; only for numbers that every reader represents exactly.
 fn is_same_number(raw: &str, given: &str) -> bool {
     let number = |text: &str| {
         text.parse::<f64>()
@@ -141,13 +141,13 @@ fn is_same_number(raw: &str, given: &str) -> bool {
     !raw.starts_with('"') && number(raw).is_some_and(|raw| number(given) == Some(raw))
 }
 
-/// Whether a server wants other headers than it got.
+/// Whether a server's error says that it requires other headers.
 pub(super) fn is_mismatch(body: &[u8]) -> bool {
     let text = std::str::from_utf8(body).unwrap_or_default();
     find_value(text, &["error", "code"]).is_some_and(|code| &text[code] == RAW_HEADER_MISMATCH_CODE)
 }
 
-/// A raw value as a header tells it; nothing for what has no place there.
+/// Converts a raw value to a header value; `None` for values that headers do not carry.
 fn raw_to_header_value(raw: &str) -> Option<String> {
     match raw.as_bytes().first()? {
         b'"' => serde_json::from_str(raw).ok(),
@@ -156,7 +156,7 @@ fn raw_to_header_value(raw: &str) -> Option<String> {
             let number: f64 = raw.parse().ok()?;
             let is_plain = raw.bytes().all(|b| b == b'-' || b.is_ascii_digit());
             let is_whole = number.fract() == 0.0 && number.abs() <= MAX_SAFE_INTEGER;
-            // `1.0` and `1e2` are whole numbers, too.
+            // `1.0` and `1e2` are integers, too.
             Some(match is_whole && !is_plain {
                 true => format!("{number:.0}"),
                 false => raw.into(),
@@ -166,10 +166,10 @@ fn raw_to_header_value(raw: &str) -> Option<String> {
     }
 }
 
-/// The arguments that a schema marks.
+/// The arguments that a schema declares as headers.
 ///
 /// # Errors
-/// When a mark is none, or stands where no argument is.
+/// Fails when a declaration is invalid, does not belong to an argument, or repeats a header name.
 fn schema_param_headers(schema: &Value) -> Result<Vec<ParamHeader>, String> {
     let mut found = Vec::new();
     walk_schema(schema, Some(&mut Vec::new()), &mut found)?;
@@ -180,7 +180,7 @@ fn schema_param_headers(schema: &Value) -> Result<Vec<ParamHeader>, String> {
     }
 }
 
-/// `path` leads to the argument, unless what is below it can't be told from the schema alone.
+/// `path` leads to the argument; `None` below keywords where the schema alone does not determine the argument's path.
 fn walk_schema(
     schema: &Value,
     path: Option<&mut Vec<String>>,
@@ -226,7 +226,7 @@ fn walk_fields(
                     walked?;
                 }
             }
-            // Names are no keywords.
+            // The keys of `properties` are names, not keywords.
             ("properties", Value::Object(properties), None) => {
                 let mut schemas = properties.values();
                 schemas.try_for_each(|schema| walk_schema(schema, None, found))?;
@@ -238,13 +238,13 @@ fn walk_fields(
     Ok(())
 }
 
-/// Whether it can be in a header's name.
+/// Whether the text is valid in a header's name.
 fn is_token(text: &str) -> bool {
     let is_fine = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
     !text.is_empty() && text.bytes().all(is_fine)
 }
 
-/// Whether an argument is a text, a number or a truth value, as far as its schema says.
+/// Whether the schema allows only strings, numbers, booleans and null, as far as it declares a type.
 fn is_simple(schema: &Map<String, Value>) -> bool {
     let is_simple = |kind: &Value| {
         let kinds = ["string", "integer", "number", "boolean", "null"];

@@ -1,5 +1,4 @@
-//! What of a session lasts longer than the companion: who the client is, and what it has asked for once
-//! and for all.
+//! The part of a session that survives the companion: the client's handshake, its subscriptions and its log level.
 
 use super::message::RpcMessage;
 use super::session::{ClientStreams, HubSession};
@@ -15,13 +14,13 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// What of a session is on disk.
+/// The part of a session that is stored on disk.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct PersistedHubSession {
     pub(super) wish: HubTarget,
     pub(super) version: String,
     pub(super) hello: Box<RawValue>,
-    /// The resources that it wants to hear of.
+    /// The subscribed resources.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub(super) subscribed: BTreeSet<String>,
     /// The parameters of its last `logging/setLevel`.
@@ -29,14 +28,14 @@ pub(super) struct PersistedHubSession {
     pub(super) level: Option<Box<RawValue>>,
 }
 
-/// What is asked once and holds until it is taken back.
+/// Requests with an effect that lasts until the client revokes it.
 const PERSISTED_METHODS: [&str; 3] = [
     "resources/subscribe",
     "resources/unsubscribe",
     "logging/setLevel",
 ];
 
-/// The same, of a session in memory.
+/// The subscriptions and log level of a session in memory.
 #[derive(Debug, Clone, Default)]
 pub(super) struct ClientSubscriptions {
     pub(super) subscribed: BTreeSet<String>,
@@ -49,7 +48,7 @@ impl ClientSubscriptions {
         self.level.as_ref().map(|level| level.get().to_owned())
     }
 
-    /// Whether there is something new in what the client asks for that must last.
+    /// Records a request with a lasting effect. Returns whether it changed anything.
     pub(super) fn record_request(&mut self, message: &RpcMessage) -> bool {
         if !PERSISTED_METHODS.contains(&message.method.as_str()) {
             return false;
@@ -77,9 +76,10 @@ impl PersistedHubSession {
 }
 
 impl Hub {
-    /// Remembers what a client has asked for that must last as long as its session.
+    /// Stores the effect of a request that lasts as long as its session.
     pub(super) fn persist_subscription(&self, session: &HubSession, message: &RpcMessage) {
-        // Until it is written, so that what is asked at once is not written over, nor a closed session brought back.
+        // The lock is held until the file is written, so that concurrent requests do not overwrite each other and a
+        // closed session's file is not written again.
         let mut lasting = session.lock_subscriptions();
         if !lasting.record_request(message) {
             return;
@@ -87,7 +87,7 @@ impl Hub {
         let path = self.session_file(&session.id);
         let kept = fs::read(&path).ok();
         let kept = kept.and_then(|text| serde_json::from_slice::<PersistedHubSession>(&text).ok());
-        // One of the older transport ends with its connection, and is not on disk.
+        // A session of the older transport ends with its connection and has no file.
         let Some(mut kept) = kept else {
             return;
         };
@@ -98,7 +98,7 @@ impl Hub {
         }
     }
 
-    /// A session that was kept, with all that it had asked for.
+    /// Restores a session from disk with its subscriptions and log level.
     pub(super) fn restore_session(&self, id: &str) -> Result<Arc<HubSession>, HubRefusal> {
         let text = fs::read(self.session_file(id)).map_err(|_| HubRefusal::NoSession)?;
         let kept: PersistedHubSession =
@@ -122,14 +122,14 @@ impl Hub {
         self.register_session(session, before)
     }
 
-    /// How many sessions in use come back in a later container, and how many connections end with this one.
+    /// The number of sessions in memory that survive a restart, and of connections that end with this companion.
     pub(in crate::companion) fn client_counts(&self) -> (usize, usize) {
         let sessions = self.lock_sessions();
         let kept = sessions.keys().filter(|id| self.session_file(id).exists());
         (kept.count(), self.0.visits.initialized_count())
     }
 
-    /// How many sessions could come back.
+    /// The number of sessions on disk that a client could resume.
     pub(in crate::companion) fn persisted_session_count(&self) -> usize {
         let folder = self.0.settings.data.join("sessions");
         let files = fs::read_dir(folder).into_iter().flatten().flatten();
@@ -138,7 +138,7 @@ impl Hub {
             .count()
     }
 
-    /// The id itself, which lets its holder in, is not on disk.
+    /// The file's name does not contain the id, because the id grants access to the session.
     pub(super) fn session_file(&self, id: &str) -> PathBuf {
         let name = hex(&Sha256::digest(id)[..16]);
         self.0.settings.data.join(Path::new("sessions")).join(name)

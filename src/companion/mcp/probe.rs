@@ -1,5 +1,5 @@
-//! Whether servers answer, asked by the companion itself: before a container takes the place of
-//! another, and after.
+//! The health check of servers: the companion asks them for their tools before and after a replacement of the
+//! container.
 
 use super::child::{HandshakeError, ServerPhase};
 use super::config::ServerTransport;
@@ -9,7 +9,7 @@ use crate::companion::mcp::session::Backend;
 use bytes::Bytes;
 use std::sync::Arc;
 
-/// Nobody hears what belongs to no call.
+/// Discards messages that belong to no call.
 #[derive(Debug)]
 struct ProbeNullSink;
 
@@ -18,7 +18,7 @@ impl NotificationSink for ProbeNullSink {
 }
 
 impl Hub {
-    /// The servers that run here, and those that are refused; those at a URL are others' affair.
+    /// The local servers and the refused ones. Remote servers do not depend on this container.
     pub(in crate::companion) fn local_servers(&self) -> Vec<String> {
         let refused: Vec<String> = self.lock_config_errors().refused.keys().cloned().collect();
         let servers = self.lock_servers();
@@ -27,7 +27,7 @@ impl Hub {
         local.chain(refused).collect()
     }
 
-    /// What a server is started with: its program, its arguments, and its folder; nothing of one that is none.
+    /// The program, arguments and folder of a server; empty if it is not a child process.
     pub(in crate::companion) fn command_line(&self, name: &str) -> Vec<String> {
         let Some(served) = self.find_server(name) else {
             return Vec::new();
@@ -43,12 +43,12 @@ impl Hub {
         words.chain(folder).collect()
     }
 
-    /// Whether anybody has declared a server of that name.
+    /// Whether a valid server of this name is configured.
     pub(in crate::companion) fn is_known(&self, name: &str) -> bool {
         self.find_server(name).is_some()
     }
 
-    /// Those that are up.
+    /// The local servers that run.
     pub(in crate::companion) fn running_servers(&self) -> Vec<String> {
         let servers = self.lock_servers();
         let up = servers.values().filter(|served| served.is_local());
@@ -56,7 +56,7 @@ impl Hub {
         up.map(|served| served.name().to_owned()).collect()
     }
 
-    /// The servers with calls that are not answered yet, one name for each.
+    /// The servers with unanswered calls, one name for each call.
     pub(in crate::companion) fn open_calls(&self) -> Vec<String> {
         let status = self.status();
         let servers = status.servers.into_iter();
@@ -64,16 +64,16 @@ impl Hub {
         open.collect()
     }
 
-    /// Starts a server unless it runs, and asks it for its tools. How many there are.
+    /// Starts a server unless it runs, and returns the number of its tools.
     ///
     /// # Errors
-    /// Why there is no answer, in words. It may take for ever.
+    /// Fails with the reason why there is no answer. There is no time limit.
     pub(in crate::companion) async fn probe_server(&self, name: &str) -> Result<usize, String> {
         if let Some(why) = self.lock_config_errors().refused.get(name) {
             return Err(format!("it is refused: {why}"));
         }
         let served = self.find_server(name).ok_or("it is not configured")?;
-        // What it said the last time does not count.
+        // The cached handshake does not count.
         served.start_shared_child().await.map_err(|why| match why {
             HandshakeError::Refused(error) => format!("it refuses: {error}"),
             HandshakeError::Failed(why) => why,

@@ -1,12 +1,12 @@
-//! The resources that a server has pointed to in what it answered: its lists need not name them, and whoever
-//! reads them has to find the way back to it.
+//! The resources that a server's answers link to. The server's lists need not contain them, and a later request for
+//! one must be routed to the same server.
 
 use super::message::{RpcMessage, array_elements, find_value};
 use bytes::Bytes;
 use std::collections::{HashSet, VecDeque};
 use std::sync::{Mutex, PoisonError};
 
-/// Kept of one server; then the oldest go.
+/// The most resources kept of one server; beyond it the oldest is dropped.
 const MAX_INDEXED_RESOURCES: usize = 4096;
 
 #[derive(Debug, Default)]
@@ -19,9 +19,9 @@ struct ResourceIndexState {
 }
 
 impl ResourceIndex {
-    /// Notes all that an answer points to.
+    /// Records all links of an answer.
     pub(super) fn index_answer(&self, answer: &Bytes) {
-        // Most answers point to nothing, and this look is quick.
+        // Most answers have no link; this check is cheap.
         let has_links = std::str::from_utf8(answer).is_ok_and(|text| text.contains("\"uri\""));
         let message = has_links.then(|| RpcMessage::parse(answer.clone()).ok());
         let Some(message) = message.flatten() else {

@@ -1,10 +1,11 @@
-//! Whose a resource is, where all servers are one: its server is asked for it, and nobody else.
+//! Routes a request for a resource to its server, among all servers.
 //!
 //! ```text
-//! told of ──▶ listed ──▶ a template that fits ──▶ unknown
+//! reported to this client ──▶ listed ──▶ a matching template ──▶ unknown
 //! ```
 //!
-//! What a list does not name may have come in an answer ([`links`](super::resource_index)), or belong to a template.
+//! A resource that no list contains may have been linked in an answer ([`resource_index`](super::resource_index)), or
+//! match a template.
 
 use super::client::ReplySender;
 use super::merged_lists::{GatheredLists, ListWait};
@@ -17,7 +18,7 @@ use std::sync::Arc;
 const ROUTE_INVALID_PARAMS_CODE: i64 = -32602;
 
 impl MergedServers {
-    /// A call about a resource, or about the template whose text is there.
+    /// Routes a request that names a resource, or the text of a template.
     pub(super) fn route_by_uri(
         self: &Arc<Self>,
         message: RpcMessage,
@@ -72,13 +73,13 @@ impl MergedServers {
                 .max()?;
             Some((closest, server))
         });
-        // Of those that fit as closely, the first.
+        // Of equally close matches, the first.
         let best = fits.reduce(|best, other| if other.0 > best.0 { other } else { best });
         best.map(|(_, server)| server.clone())
     }
 }
 
-/// Whether it was in the server's list when that was last asked for.
+/// Whether the server's cached list contains the resource.
 fn is_listed(server: &ServerAccess, uri: &str) -> bool {
     let pages = server.spec().cache.list_pages("resources/list");
     pages.unwrap_or_default().iter().any(|page| {

@@ -1,4 +1,4 @@
-//! One configured server: what is known of it, its children, and a client's way to it.
+//! One configured server: its specification, its children, and a client's access to it.
 
 use super::cache::{CACHED_LIST_METHODS, ServerCache};
 use super::child::{HandshakeError, InProcessServer, ServerHandle, ServerPhase, ServerSpec};
@@ -14,8 +14,8 @@ use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-/// The newest revision with a handshake: what we say to a server that clients share, and what is
-/// shaken hands with at all.
+/// The newest revision with a handshake, which the hub declares to shared servers. [`HANDSHAKE_REVISIONS`] are all
+/// revisions with a handshake that it supports.
 pub(super) const NEWEST_HANDSHAKE_REVISION: &str = "2025-11-25";
 pub(super) const HANDSHAKE_REVISIONS: [&str; 4] = [
     "2024-11-05",
@@ -27,9 +27,9 @@ pub(super) const HANDSHAKE_REVISIONS: [&str; 4] = [
 #[derive(Debug)]
 pub(super) struct ServerEntry {
     pub(super) known: Arc<ServerSpec>,
-    /// For all who share it, and for those who come without a session.
+    /// The child for all clients that share it, and for clients without a session.
     common: OnceLock<ServerHandle>,
-    /// Of single clients, also of those that have gone, as long as calls are open.
+    /// The children of single clients, including clients that are gone, while calls are open.
     own: Mutex<Vec<ServerHandle>>,
 }
 
@@ -70,8 +70,8 @@ impl ServerEntry {
         &self.known.server.name
     }
 
-    /// The child without a client of its own. It is told that nobody can be asked anything: a server
-    /// can't say which of several clients it means.
+    /// The shared child. Its handshake declares no client capabilities: the server can't say which of several clients
+    /// a request concerns.
     fn shared_child(&self) -> &ServerHandle {
         self.common.get_or_init(|| {
             let hello = serde_json::json!({
@@ -83,7 +83,7 @@ impl ServerEntry {
         })
     }
 
-    /// A client's way to it.
+    /// Opens a client's access to the server.
     pub(super) fn open_access(
         self: &Arc<Self>,
         member: Arc<McpClient>,
@@ -108,24 +108,24 @@ impl ServerEntry {
             member,
             child,
         };
-        // Those who come without a session hear nothing beside their answers.
+        // A client without a session receives only its answers.
         if access.member.hello.is_some() {
             access.start_listening();
         }
         access
     }
 
-    /// Starts the child without a client of its own unless it runs, and waits for its hello.
+    /// Starts the shared child unless it runs, and waits for its handshake.
     pub(super) async fn start_shared_child(&self) -> Result<(), HandshakeError> {
         self.shared_child().initialize_result().await.map(drop)
     }
 
-    /// Whether it is a program of this container.
+    /// Whether the server runs in this container.
     pub(super) fn is_local(&self) -> bool {
         matches!(self.known.server.way, ServerTransport::Child { .. })
     }
 
-    /// Whether one of its children stands like that.
+    /// Whether one of its children is in a wanted phase.
     pub(super) fn has_phase(&self, wanted: impl Fn(&ServerPhase) -> bool) -> bool {
         self.children().iter().any(|child| wanted(&child.phase().0))
     }
@@ -141,12 +141,12 @@ impl ServerEntry {
         common.chain(own.iter().cloned()).collect()
     }
 
-    /// Lets open calls end, and takes no more.
+    /// Accepts no more calls, and ends after the open ones.
     pub(super) fn drain(&self) {
         self.children().iter().for_each(ServerHandle::drain);
     }
 
-    /// Whether it has retired and answered all that was open.
+    /// Whether it has retired and has answered all open calls.
     pub(super) fn is_over(&self) -> bool {
         self.children().iter().all(ServerHandle::is_over)
     }
@@ -205,13 +205,13 @@ impl ServerEntry {
     }
 }
 
-/// Starts it, and waits for nothing: what is wrong with it is told to who calls it.
+/// Starts the server without waiting; the next call reports an error.
 fn start_in_background(child: &ServerHandle) {
     let child = child.clone();
     tokio::spawn(async move { child.initialize_result().await });
 }
 
-/// The status of a server that the configuration names and that makes no sense.
+/// The status of a server whose configuration is invalid.
 pub(super) fn refused_status(name: &str, why: &str) -> ServerStatus {
     ServerStatus {
         name: name.into(),
@@ -229,11 +229,11 @@ pub(super) fn refused_status(name: &str, why: &str) -> ServerStatus {
     }
 }
 
-/// One client's way to one server.
+/// One client's access to one server.
 #[derive(Debug)]
 pub(super) struct ServerAccess {
     served: Arc<ServerEntry>,
-    /// What the client asked for; the configuration may offer less.
+    /// The tools that the client selected; the configuration may offer less.
     tools: NameFilter,
     pub(super) member: Arc<McpClient>,
     child: ServerHandle,
@@ -255,12 +255,12 @@ impl ServerAccess {
         &self.served.known
     }
 
-    /// Whether it leads to that server, and not to one that had its name before.
+    /// Whether it leads to this server, and not to a previous one of that name.
     pub(super) fn is_of(&self, served: &Arc<ServerEntry>) -> bool {
         Arc::ptr_eq(&self.served, served)
     }
 
-    /// The same client's way to another server.
+    /// The same client's access to another server.
     pub(super) fn reopen_to(&self, served: &Arc<ServerEntry>, number: u64) -> Self {
         let McpClient { hello, ears, .. } = &*self.member;
         let member = McpClient {
@@ -271,14 +271,14 @@ impl ServerAccess {
         served.open_access(Arc::new(member), &self.tools)
     }
 
-    /// Lets open calls end where the server runs for this client alone.
+    /// Ends the child after its open calls, if it belongs to this client alone.
     pub(super) fn drain(&self) {
         if self.is_own() {
             self.child.drain();
         }
     }
 
-    /// Whether its server has retired and answered all that was open.
+    /// Whether its child has retired and has answered all open calls.
     pub(super) fn is_over(&self) -> bool {
         self.child.is_over()
     }
@@ -287,12 +287,12 @@ impl ServerAccess {
         !self.served.known.server.shared && self.member.hello.is_some()
     }
 
-    /// Hears from now on what belongs to no call.
+    /// From now on delivers messages that belong to no call.
     pub(super) fn start_listening(&self) {
         self.child.add_client(self.member.clone());
     }
 
-    /// What the server says of itself; starts it only when it never ran.
+    /// The `initialize` result of the server. Starts the server only if the cache has none.
     pub(super) async fn initialize_result(&self) -> Result<Bytes, HandshakeError> {
         let hello = match self.spec().cache.initialize_result() {
             Some(hello) => hello,
@@ -301,7 +301,7 @@ impl ServerAccess {
         Ok(self.with_common_revision(hello))
     }
 
-    /// The handshake's result in a version that the client knows.
+    /// Adapts the handshake's result to a version that the client knows.
     fn with_common_revision(&self, result: Bytes) -> Bytes {
         let text = std::str::from_utf8(&result).unwrap_or_default();
         let version_of = |text: &str| -> Option<String> {
@@ -314,7 +314,7 @@ impl ServerAccess {
             return result;
         };
         match (find_value(text, &["protocolVersion"]), version_of(text)) {
-            // Versions are dates.
+            // Versions are dates, so they compare as text.
             (Some(span), Some(spoken)) if asked < spoken => {
                 splice(&result, &[(span, &format!("\"{asked}\""))])
             }
@@ -331,7 +331,7 @@ impl ServerAccess {
         NameFilter::new(self.spec().server.tools.iter().cloned())
     }
 
-    /// What a client's headers do not say as its call of that tool does.
+    /// Describes a mismatch between a client's headers and its call of that tool.
     pub(super) fn header_mismatch(
         &self,
         tool: &str,
@@ -343,7 +343,7 @@ impl ServerAccess {
         }
         let known = self.spec();
         let tool = known.cache.tool_description(tool, HEADER_SCHEMA_KEY)?;
-        // A server elsewhere may want others by now: what it misses, it says itself.
+        // A remote server may have changed its headers; it reports a missing one itself.
         let is_elsewhere = matches!(known.server.way, ServerTransport::Remote { .. });
         let is_partial = given.is_partial || is_elsewhere;
         let given = ClientParamHeaders {
@@ -379,7 +379,7 @@ impl ServerAccess {
         if method == "tools/list" {
             reply.shape.tools = self.configured_filter().and(&self.tools);
         }
-        // A server that runs answers itself; for one that does not, its lists of the last time do.
+        // A running server answers itself; for a server that does not run, the cached list is returned.
         if is_list && self.child.phase().0 != ServerPhase::Up {
             let cursor = message.text_param(&["cursor"]);
             if let Some(page) = self.spec().cache.list_page(method, cursor.as_deref()) {
@@ -389,7 +389,7 @@ impl ServerAccess {
         self.child.send_request(message, &self.member, reply);
     }
 
-    /// A notification, or an answer to the server's own request.
+    /// Forwards a notification, or an answer to a request of the server.
     pub(super) fn send_message(&self, message: RpcMessage) {
         debug_assert_ne!(message.kind, RpcMessageKind::Request);
         self.child.send_message(message, self.member.number);
@@ -399,7 +399,7 @@ impl ServerAccess {
         self.child.set_level(level, self.member.number);
     }
 
-    /// The call behind that stream is not waited for any more.
+    /// Stops waiting for the call of this stream.
     pub(super) fn give_up(&self, stream: u64) {
         self.child.give_up(stream);
     }

@@ -1,4 +1,4 @@
-//! A client that has shaken hands: whom it talks to, and the streams on which it is talked to.
+//! A client's session: its backend, and the streams on which it receives messages.
 
 use super::cache::CACHED_LIST_METHODS;
 use super::child::HandshakeError;
@@ -16,13 +16,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// Streams that ended, kept for clients whose connection was lost before they heard the end: those that nobody has read
-/// to it, and those that were written out and may be lost on the way. The last one whatever its size.
+/// Ended streams are kept for clients that lost their connection before they received the end. These are the limits
+/// of streams that were not read to the end, of streams that were written out but may be lost on the way, and of the
+/// bytes of all. The newest ended stream is kept whatever its size.
 const MAX_ENDED_UNREAD_STREAMS: usize = 32;
 const MAX_ENDED_READ_STREAMS: usize = 4;
 const MAX_ENDED_STREAM_BYTES: usize = 16 << 20;
 
-/// Whom a client talks to.
+/// The servers that a client talks to.
 #[derive(Debug)]
 pub(super) enum Backend {
     One(ServerAccess),
@@ -38,7 +39,7 @@ impl Backend {
         }
     }
 
-    /// What a client's headers do not say as its call of a tool does; starts nothing.
+    /// Describes a mismatch between a client's headers and its tool call. Starts no server.
     pub(super) fn header_mismatch(
         &self,
         call: &RpcMessage,
@@ -65,7 +66,7 @@ impl Backend {
         }
     }
 
-    /// A request whose answer nobody waits for.
+    /// Sends a request and discards the answer.
     pub(super) fn send_unawaited_request(&self, method: &str, params: &str) {
         if let Ok(request) = RpcMessage::parse(message::request_message("0", method, params)) {
             let unread = Arc::new(MessageStream::of_answers(0, 1));
@@ -73,7 +74,7 @@ impl Backend {
         }
     }
 
-    /// Whether it is known who has that resource, and who so has been told who listens to it.
+    /// Whether the server that owns this resource is known. That server has then received the subscription already.
     fn has_origin(&self, uri: &str) -> bool {
         match self {
             Self::One(_) => false,
@@ -81,7 +82,7 @@ impl Backend {
         }
     }
 
-    /// The parameters of a `logging/setLevel` of former days; starts nothing.
+    /// Passes on the parameters of a `logging/setLevel` that was sent earlier. Starts no server.
     pub(super) fn set_level(&self, level: &str) {
         match self {
             Self::One(access) => access.set_level(level),
@@ -89,7 +90,7 @@ impl Backend {
         }
     }
 
-    /// Hears from now on what belongs to no call, also without a session.
+    /// From now on delivers messages that belong to no call, also to a client without a session.
     pub(super) fn start_listening(&self) {
         match self {
             Self::One(access) => access.start_listening(),
@@ -97,7 +98,7 @@ impl Backend {
         }
     }
 
-    /// The call behind that stream is not waited for any more.
+    /// Stops waiting for the call of this stream.
     pub(super) fn give_up(&self, stream: u64) {
         match self {
             Self::One(access) => access.give_up(stream),
@@ -105,7 +106,7 @@ impl Backend {
         }
     }
 
-    /// Whether its server has retired and answered all that was open.
+    /// Whether its server has retired and has answered all open calls.
     fn is_over(&self) -> bool {
         matches!(self, Self::One(access) if access.is_over())
     }
@@ -114,14 +115,14 @@ impl Backend {
 #[derive(Debug)]
 pub(super) struct HubSession {
     pub(super) id: String,
-    /// What was agreed on.
+    /// The protocol version of the handshake.
     pub(super) version: String,
-    /// The server's name; none for all.
+    /// The server's name; `None` for all servers.
     pub(super) server: Option<String>,
     backend: Mutex<Arc<Backend>>,
-    /// Those before it, as long as their calls are open.
+    /// Previous backends; kept while their calls are open.
     former: Mutex<Vec<Arc<Backend>>>,
-    /// What it has asked for once and for all.
+    /// The client's subscriptions and log level.
     lasting: Mutex<ClientSubscriptions>,
     pub(super) outlet: Arc<ClientStreams>,
     touched: Mutex<Instant>,
@@ -160,7 +161,8 @@ impl HubSession {
         former
     }
 
-    /// A notification or an answer of the client. It may be about a call that was open when the server changed.
+    /// Forwards a notification or an answer of the client. It may concern a call that was open when the server
+    /// changed, so previous backends receive it, too.
     pub(super) fn send_message(&self, message: RpcMessage) {
         if message.kind == RpcMessageKind::Answer || message.method == message::CANCELLED_METHOD {
             for backend in &*self.lock_former() {
@@ -174,8 +176,8 @@ impl HubSession {
         self.lasting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Goes on with the servers as they are now: those that are the same are left alone, and calls to others
-    /// still bring their answers. `false` when there is nobody to go on with.
+    /// Switches to the current servers. Connections to unchanged servers stay; open calls to other servers still
+    /// bring their answers. Returns `false` when the session's server was removed.
     pub(super) fn update_servers(
         &self,
         servers: &BTreeMap<String, Arc<ServerEntry>>,
@@ -212,7 +214,7 @@ impl HubSession {
         true
     }
 
-    /// Asks for what the client listens to, where it does not yet.
+    /// Subscribes to the client's resources where no server has the subscription yet.
     pub(super) fn resubscribe(&self) {
         let backend = self.backend();
         let subscribed = self.lock_subscriptions().subscribed.clone();
@@ -222,7 +224,7 @@ impl HubSession {
         }
     }
 
-    /// The client is gone for good: nobody waits for what is open.
+    /// Gives up all open calls and closes all streams; the client has ended the session.
     pub(super) fn close(&self) {
         let backends: Vec<_> = self
             .lock_former()
@@ -240,7 +242,7 @@ impl HubSession {
         *self.touched.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
     }
 
-    /// For how long nobody has asked or listened.
+    /// The time since the last request; zero while the client listens or has open calls.
     pub(super) fn idle_time(&self) -> Duration {
         if self.outlet.is_listening() || self.outlet.is_busy() {
             return Duration::ZERO;
@@ -250,7 +252,7 @@ impl HubSession {
     }
 }
 
-/// Tells that the servers may be others by now.
+/// Sends every `list_changed` notification: the servers may have changed.
 pub(super) fn notify_lists_changed(ears: &dyn NotificationSink) {
     let told: BTreeSet<&str> = CACHED_LIST_METHODS
         .iter()
@@ -261,10 +263,10 @@ pub(super) fn notify_lists_changed(ears: &dyn NotificationSink) {
     }
 }
 
-/// Where a client hears.
+/// The streams on which a client receives messages.
 #[derive(Debug)]
 pub(super) struct ClientStreams {
-    /// What belongs to no call.
+    /// Messages that belong to no call.
     pub(super) general: Arc<MessageStream>,
     listens: AtomicBool,
     calls: Mutex<BTreeMap<u64, Arc<MessageStream>>>,
@@ -279,7 +281,7 @@ impl ClientStreams {
         })
     }
 
-    /// Whether somebody reads the general stream.
+    /// Records whether a connection reads the general stream.
     pub(super) fn set_listening(&self, listens: bool) {
         self.listens.store(listens, Ordering::Relaxed);
     }
@@ -295,19 +297,19 @@ impl ClientStreams {
             .any(|stream| !stream.is_closed())
     }
 
-    /// Streams that still owe an answer.
+    /// The numbers of streams with a missing answer.
     fn unanswered_streams(&self) -> Vec<u64> {
         let calls = self.lock_streams();
         let open = calls.values().filter(|stream| !stream.is_closed());
         open.map(|stream| stream.number).collect()
     }
 
-    /// The servers may be others by now.
+    /// Sends every `list_changed` notification: the servers may have changed.
     pub(super) fn notify_lists_changed(&self) {
         notify_lists_changed(self);
     }
 
-    /// A stream of answers that can tell more than them.
+    /// Adds the stream of a call and drops old ended streams beyond the limits.
     pub(super) fn add_stream(&self, stream: &Arc<MessageStream>) {
         let mut calls = self.lock_streams();
         let ended = calls.values().filter(|stream| stream.is_closed());
@@ -335,22 +337,22 @@ impl ClientStreams {
         calls.insert(stream.number, stream.clone());
     }
 
-    /// Nobody will ask for it again.
+    /// Removes a stream that no client will resume.
     pub(super) fn remove_stream(&self, stream: u64) {
         self.lock_streams().remove(&stream);
     }
 
-    /// A stream of answers that is still known.
+    /// Finds the stream of a call.
     pub(super) fn find_stream(&self, stream: u64) -> Option<Arc<MessageStream>> {
         self.lock_streams().get(&stream).cloned()
     }
 
-    /// Ends the stream that belongs to no call, once it has brought the answers that it owes.
+    /// Ends the general stream after the answers that it still owes.
     pub(super) fn drain(&self) {
         self.general.drain();
     }
 
-    /// Ends all streams.
+    /// Closes all streams.
     pub(super) fn close(&self) {
         self.general.close();
         self.lock_streams()
@@ -371,7 +373,8 @@ impl NotificationSink for ClientStreams {
             if let Some(first) = open.next() {
                 match open.next_back() {
                     None => return first.push_event(text),
-                    // It may be any of them; who listens to all hears it.
+                    // The message may belong to any open call. A client that reads the general stream receives it
+                    // there.
                     Some(last) if !self.is_listening() => return last.push_event(text),
                     Some(_) => {}
                 }
@@ -414,7 +417,7 @@ mod tests {
         }
         assert!(outlet.find_stream(1).is_none() && outlet.find_stream(100).is_some());
         assert!(outlet.lock_streams().len() <= super::MAX_ENDED_UNREAD_STREAMS + 1);
-        // What was read makes room before what was not.
+        // Streams that were read are dropped before streams that were not.
         for number in 101..=120 {
             let stream = Arc::new(MessageStream::of_answers(number, 1));
             outlet.add_stream(&stream);

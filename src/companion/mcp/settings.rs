@@ -1,15 +1,15 @@
-//! Where the files of the hub are.
+//! The paths of the hub's files.
 
 use crate::companion::CompanionSettings;
 use std::path::PathBuf;
 
-/// Where its files lie.
+/// The paths that the hub uses.
 #[derive(Debug, Clone)]
 pub(in crate::companion) struct HubSettings {
-    /// Of servers; later ones win.
+    /// The configuration files; later ones win.
     pub(super) files: Vec<PathBuf>,
     pub(super) data: PathBuf,
-    /// Whose files are resources of the built-in server.
+    /// The root folder of the file resources of the built-in server.
     pub(in crate::companion) root: PathBuf,
 }
 
@@ -21,7 +21,7 @@ impl From<&CompanionSettings> for HubSettings {
                 settings.body.join("mcp.json"),
                 // Written by `osctl up` from `servers` in osctl.yaml.
                 data.join("servers.json"),
-                // Anybody's.
+                // Written by users.
                 settings.data.join("mcp.json"),
             ],
             data,

@@ -1,5 +1,5 @@
-//! Connections that end with their server: those of the older transport, on which everything is told, with a
-//! session once hands were shaken, and those that listen without one.
+//! Connections that end with their server: connections of the older transport, which carry all messages and have a
+//! session after the handshake, and listeners without a session.
 
 use super::client::NotificationSink;
 use super::message::RpcMessage;
@@ -16,7 +16,7 @@ pub(super) struct SseConnection {
     id: String,
     wish: HubTarget,
     pub(super) stream: Arc<MessageStream>,
-    /// Who listens without a session, and is told before the end that there was a change.
+    /// A listener without a session; it receives `list_changed` before the connection ends.
     listener: Option<Arc<dyn NotificationSink>>,
     session: OnceLock<Arc<HubSession>>,
 }
@@ -26,7 +26,7 @@ impl SseConnection {
         self.session.get()
     }
 
-    /// Ends it, once it has brought what it owes: its servers may be others by now.
+    /// Ends the connection after its pending answers: its servers may have changed.
     pub(super) fn drain(&self) {
         if let Some(listener) = &self.listener {
             notify_lists_changed(&**listener);
@@ -39,8 +39,8 @@ impl SseConnection {
 pub(super) struct SseConnections(Mutex<HashMap<String, Arc<SseConnection>>>);
 
 impl SseConnections {
-    /// Ends those who have nobody to go on with, once they have had the answers that are on their way. `goes_on` is
-    /// asked for the session, where hands were shaken, and for the server's name, or none for all.
+    /// Ends the connections for which `goes_on` returns `false`, after their pending answers. `goes_on` receives the
+    /// session, if there is one, and the server's name (`None` for all servers).
     pub(super) fn retain_connections(
         &self,
         goes_on: impl Fn(Option<&HubSession>, Option<&str>) -> bool,
@@ -55,7 +55,7 @@ impl SseConnections {
         });
     }
 
-    /// How many have shaken hands.
+    /// The number of connections with a completed handshake.
     pub(super) fn initialized_count(&self) -> usize {
         let visits = self.lock();
         visits.values().filter(|v| v.session().is_some()).count()
@@ -72,7 +72,7 @@ impl SseConnections {
 }
 
 impl Hub {
-    /// A connection was opened: its id, and what it is to be told.
+    /// Registers a connection. Returns its id and its stream.
     pub(super) fn open_connection(
         &self,
         wish: HubTarget,
@@ -82,8 +82,8 @@ impl Hub {
         Ok((visit.id.clone(), stream))
     }
 
-    /// Counts a connection as one that listens, and ends when its servers change; `before` it was opened there were so
-    /// many changes.
+    /// Registers a listener, which ends when its servers change. `before` is the change count when the listener was
+    /// created.
     pub(super) fn register_listener(
         &self,
         wish: HubTarget,
@@ -92,14 +92,14 @@ impl Hub {
         before: u64,
     ) -> Result<String, HubRefusal> {
         let visit = self.register_connection(wish, stream, Some(listener))?;
-        // That change did not find it yet.
+        // That change was not delivered to this listener.
         if self.change_count() != before {
             visit.drain();
         }
         Ok(visit.id.clone())
     }
 
-    /// Counts a connection as one that ends with its server.
+    /// Registers a connection that ends with its server.
     fn register_connection(
         &self,
         wish: HubTarget,
@@ -123,7 +123,7 @@ impl Hub {
         self.0.visits.lock().get(id).cloned()
     }
 
-    /// Shakes hands; the result of `initialize`.
+    /// Performs the handshake; returns the result of `initialize`.
     pub(super) async fn initialize_connection(
         &self,
         visit: &SseConnection,
@@ -147,7 +147,7 @@ impl Hub {
             lasting,
             outlet,
         );
-        // Whoever shakes hands twice keeps the first session.
+        // A repeated handshake keeps the first session.
         let _ = visit.session.set(Arc::new(session));
         if let Some(session) = visit.session()
             && self.change_count() != before
@@ -158,7 +158,7 @@ impl Hub {
         Ok(result)
     }
 
-    /// The connection is gone.
+    /// Removes a closed connection.
     pub(super) fn remove_connection(&self, id: &str) {
         self.0.visits.lock().remove(id);
     }

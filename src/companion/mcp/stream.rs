@@ -1,25 +1,25 @@
-//! What one side is told, one message after the other, kept for a while so that a connection that
-//! was lost can go on where it was.
+//! A stream of messages to one client. It keeps messages for a while, so that a client that lost its connection can
+//! resume at its last event.
 
 use bytes::Bytes;
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use tokio::sync::Notify;
 
-/// Kept of what was read, to be told again.
+/// Limits of kept messages that were read already; a client may resume before them.
 const MAX_STREAM_READ_EVENTS: usize = 1024;
 const MAX_STREAM_READ_BYTES: usize = 8 << 20;
-/// Kept of what nobody has read yet, in all; beyond it the oldest is lost.
+/// Limits of all kept messages while unread; beyond them the oldest message is dropped.
 const MAX_STREAM_UNREAD_EVENTS: usize = 16 << 10;
 const MAX_STREAM_UNREAD_BYTES: usize = 256 << 20;
-/// Kept of what belongs to no call, which a client may never listen to.
+/// Limits of the general stream (messages that belong to no call), which a client may never read.
 const MAX_STREAM_GENERAL_EVENTS: usize = 1024;
 const MAX_STREAM_GENERAL_BYTES: usize = 4 << 20;
 
 #[derive(Debug)]
 pub(super) struct MessageStream {
     pub(super) number: u64,
-    /// The raw ids of the requests that it answers, as a JSON array; empty where they are not known.
+    /// The raw ids of the requests that the stream answers, as a JSON array; empty where the ids are not known.
     pub(super) asked: String,
     state: Mutex<MessageStreamState>,
     changed: Notify,
@@ -28,19 +28,19 @@ pub(super) struct MessageStream {
 #[derive(Debug)]
 struct MessageStreamState {
     events: VecDeque<Bytes>,
-    /// The number of the first of them; they count from 1.
+    /// The number of the first kept event; events count from 1.
     first: u64,
     bytes: usize,
-    /// Up to this number a reader has come.
+    /// The last event that a reader has received.
     read: u64,
-    /// Answers still to come.
+    /// The number of answers that have not arrived.
     missing: usize,
-    /// Whether it ends with the last of them.
+    /// Whether the stream ends with the last answer.
     ends: bool,
     closed: bool,
-    /// Whoever reads last, reads; earlier readers end.
+    /// The number of the current reader. A new reader ends the earlier ones.
     reader: u64,
-    /// Messages and bytes that are kept unread.
+    /// The most messages and bytes that are kept unread.
     most: (usize, usize),
 }
 
@@ -65,17 +65,17 @@ impl MessageStreamState {
     }
 }
 
-/// What a reader finds.
+/// An event for a reader.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct MessageStreamEvent {
     pub(super) seq: u64,
     pub(super) text: Bytes,
-    /// Nothing comes after it.
+    /// No event follows.
     pub(super) is_last: bool,
 }
 
 impl MessageStream {
-    /// One that ends with so many answers.
+    /// A stream that ends after `count` answers.
     pub(super) fn of_answers(number: u64, count: usize) -> Self {
         Self::new(
             number,
@@ -84,14 +84,14 @@ impl MessageStream {
         )
     }
 
-    /// One that ends with the answers to these requests.
+    /// A stream that ends after the answers to these requests.
     pub(super) fn of_requests(number: u64, ids: &[&str]) -> Self {
         let mut stream = Self::of_answers(number, ids.len());
         stream.asked = format!("[{}]", ids.join(","));
         stream
     }
 
-    /// One without an end that brings everything, answers too.
+    /// A stream without an end for all messages, answers included.
     pub(super) fn endless(number: u64) -> Self {
         Self::new(
             number,
@@ -100,7 +100,7 @@ impl MessageStream {
         )
     }
 
-    /// One without an end that brings what belongs to no call.
+    /// A stream without an end for messages that belong to no call.
     pub(super) fn general(number: u64) -> Self {
         Self::new(
             number,
@@ -128,12 +128,12 @@ impl MessageStream {
         }
     }
 
-    /// Something on the way.
+    /// Adds a message that is not an answer.
     pub(super) fn push_event(&self, text: Bytes) {
         self.push_text(text, false);
     }
 
-    /// An answer; with the last one the stream ends.
+    /// Adds an answer. The last answer ends the stream.
     pub(super) fn push_answer(&self, text: Bytes) {
         self.push_text(text, true);
     }
@@ -153,18 +153,18 @@ impl MessageStream {
         self.changed.notify_waiters();
     }
 
-    /// One answer less will come, as when a call is given up.
+    /// Expects one answer less, as when a call is given up.
     pub(super) fn give_up(&self) {
         self.lock().count_answer();
         self.changed.notify_waiters();
     }
 
-    /// One answer more will come, on a stream without an end.
+    /// Expects one answer more, on a stream without an end.
     pub(super) fn expect_answer(&self) {
         self.lock().missing += 1;
     }
 
-    /// Ends it, once the answers that are still to come are there.
+    /// Ends the stream after the answers that have not arrived yet.
     pub(super) fn drain(&self) {
         let mut state = self.lock();
         state.ends = true;
@@ -178,19 +178,19 @@ impl MessageStream {
         self.changed.notify_waiters();
     }
 
-    /// Whether it has ended, and its reader has come to the end.
+    /// Whether the stream has ended and its reader has received everything.
     pub(super) fn is_read(&self) -> bool {
         let read = self.lock().read;
         self.is_over(read)
     }
 
-    /// Whether nothing will ever come after event number `seen`.
+    /// Whether no event can follow event number `seen`.
     pub(super) fn is_over(&self, seen: u64) -> bool {
         let state = self.lock();
         state.closed && state.first + state.events.len() as u64 <= seen + 1
     }
 
-    /// So much is kept.
+    /// The size of the kept messages in bytes.
     pub(super) fn kept_bytes(&self) -> usize {
         self.lock().bytes
     }
@@ -199,12 +199,12 @@ impl MessageStream {
         self.lock().closed
     }
 
-    /// Whether somebody has become the reader after that one.
+    /// Whether another reader has taken over from `reader`.
     pub(super) fn is_read_by_other(&self, reader: u64) -> bool {
         self.lock().reader != reader
     }
 
-    /// Becomes the reader; whoever was it ends.
+    /// Becomes the reader and ends the previous one. Returns the number of this reader.
     pub(super) fn take_over(&self) -> u64 {
         let mut state = self.lock();
         state.reader += 1;
@@ -214,11 +214,12 @@ impl MessageStream {
         reader
     }
 
-    /// What comes after event number `seen`; nothing at the end. Loses nothing when dropped.
+    /// Waits for the event after number `seen`; `None` at the end, or when another reader took over. Cancel-safe: a
+    /// dropped call loses no event.
     pub(super) async fn next_event(&self, seen: u64, reader: u64) -> Option<MessageStreamEvent> {
         let mut changed = std::pin::pin!(self.changed.notified());
         loop {
-            // From here on no change is missed.
+            // From here on every change wakes this task.
             changed.as_mut().enable();
             {
                 let mut state = self.lock();
@@ -243,7 +244,7 @@ impl MessageStream {
         }
     }
 
-    /// The first thing told, by whoever needs just one answer.
+    /// Waits for the last message, for a caller that needs one answer only.
     pub(super) async fn wait_for_answer(&self) -> Option<Bytes> {
         let reader = self.take_over();
         let mut seen = 0;
@@ -294,7 +295,7 @@ mod tests {
         let first = stream.next_event(0, reader).await.unwrap();
         assert_eq!(first.seq as usize, MAX_STREAM_UNREAD_EVENTS + 2);
         assert_eq!(stream.wait_for_answer().await.unwrap(), "end");
-        // Nobody may ever listen to what belongs to no call.
+        // A client may never read the general stream.
         let general = MessageStream::general(2);
         for _ in 0..10 {
             general.push_event(vec![b'x'; MAX_STREAM_GENERAL_BYTES / 2].into());

@@ -1,7 +1,7 @@
-//! Whether a URI can be one that a template of RFC 6570 makes.
+//! Matches a URI against a template of RFC 6570.
 
-/// How many bytes of the template the URI has as they stand there, so that the closest of several is known; nothing
-/// when it does not fit.
+/// The number of literal bytes of the template in the URI, to find the closest of several templates; `None` if the
+/// URI does not match.
 pub(super) fn match_template(template: &str, uri: &str) -> Option<usize> {
     let (mut parts, mut last) = (Vec::new(), template);
     while let Some((literal, rest)) = last.split_once('{') {
@@ -9,8 +9,8 @@ pub(super) fn match_template(template: &str, uri: &str) -> Option<usize> {
         parts.push((literal, expression));
         last = rest;
     }
-    // By the place in the URI: how well what begins there fits the template's end. From that end on, so that no place
-    // is looked at once more for each way that leads there.
+    // `fit[at]` is the match of the URI from `at` on with the end of the template. The table is built from the
+    // template's end, so that each place is evaluated once, however many ways lead to it.
     let bytes = uri.as_bytes();
     let begins = |at: usize, with: &str| bytes[at..].starts_with(with.as_bytes());
     let places = || 0..=bytes.len();
@@ -29,7 +29,7 @@ pub(super) fn match_template(template: &str, uri: &str) -> Option<usize> {
     fit[0]
 }
 
-/// By the place in the URI: how well the template can fit from an expression on, where its rest fits like that.
+/// For each place of the URI: the best match from this expression on, given the matches of the rest of the template.
 fn match_expression(expression: &str, uri: &[u8], rest: &[Option<usize>]) -> Vec<Option<usize>> {
     let (operator, ends): (Option<u8>, &[u8]) = match expression.bytes().next() {
         Some(b'+') => (None, b""),
@@ -39,7 +39,7 @@ fn match_expression(expression: &str, uri: &[u8], rest: &[Option<usize>]) -> Vec
         Some(by @ (b'.' | b';')) => (Some(by), b"/?#"),
         _ => (None, b"/?#"),
     };
-    // The best of all places that are reached from there on.
+    // The best match of all places that can follow.
     let mut best = rest.to_vec();
     for at in (0..uri.len()).rev() {
         if !ends.contains(&uri[at]) {
@@ -51,7 +51,7 @@ fn match_expression(expression: &str, uri: &[u8], rest: &[Option<usize>]) -> Vec
         let further = best[at + 1];
         match operator {
             Some(operator) if *next == operator => rest[at].max(further),
-            // It begins with its operator, and may be left out as a whole.
+            // The expression starts with its operator, or is omitted as a whole.
             Some(_) => rest[at],
             None if ends.contains(next) => None,
             None => further,
@@ -97,7 +97,7 @@ mod tests {
         ] {
             assert_eq!(match_template(template, uri), None, "{template} {uri}");
         }
-        // Ways that lead nowhere are not gone twice.
+        // The run time does not grow exponentially with the number of expressions.
         let many = "a:".to_owned() + &"{+x}-{x}".repeat(40) + "!";
         assert_eq!(
             match_template(&many, &("a:".to_owned() + &"-".repeat(20_000))),
@@ -105,7 +105,7 @@ mod tests {
         );
         assert_eq!(match_template("a:{x}{y}", "a:é"), None);
         assert_eq!(match_template("a:{x}-{y}", "a:--b"), Some(3));
-        // The closest is the one with more of its own words.
+        // The closest template has more literal bytes.
         assert!(match_template("a:b/{x}", "a:b/c") > match_template("a:{+x}", "a:b/c"));
     }
 }

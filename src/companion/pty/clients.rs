@@ -1,27 +1,28 @@
-//! Who looks at a terminal, and which one of them writes.
+//! The clients of a terminal, and which of them is the writer.
 //!
 //! ```text
-//!            first, or takes over                      leaves
-//!   nobody ─────────────────────▶ a writer, connected ────────▶ nobody
-//!     ▲                            │ lost   ▲ comes back
-//!     └── another comes later ── RESERVED ──┘
+//!            first, or takes over                       leaves
+//!   none ──────────────────────▶ a writer, connected ────────▶ none
+//!     ▲                           │ lost   ▲ reconnects
+//!     └── another, after ─────── reserved ─┘
+//!         WRITER_RECONNECT_TIMEOUT
 //! ```
 //!
-//! What a client typed is counted for as long as it is remembered, so that after a lost connection
-//! it sends exactly what did not arrive. Clients without a name are never found again.
+//! The terminal counts the typed bytes of each remembered client, so that after a lost connection the client sends
+//! exactly the bytes that did not arrive. Clients without a name are not remembered.
 
 use crate::protocol::pty::TerminalRole;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// How long the place of a writer that lost its connection is kept.
+/// How long the place of a writer that lost its connection is reserved.
 const WRITER_RECONNECT_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Clients whose count of typed bytes is remembered.
+/// Maximum number of clients whose count of typed bytes is remembered.
 const MAX_REMEMBERED_CLIENTS: usize = 16;
 
-/// One connection.
+/// The id of a connection.
 pub(super) type PtyConnectionId = u64;
 
 #[derive(Debug, Default)]
@@ -29,7 +30,7 @@ pub(super) struct PtyClients {
     last: PtyConnectionId,
     taken: BTreeMap<PtyConnectionId, PtyClientName>,
     writer: Option<PtyWriter>,
-    /// Bytes that each client typed, the last one to come at the end.
+    /// Typed bytes of each client, the latest client at the end.
     counts: VecDeque<(String, u64)>,
 }
 
@@ -39,17 +40,17 @@ type PtyClientName = Option<String>;
 struct PtyWriter {
     seat: PtyConnectionId,
     client: PtyClientName,
-    /// Since when it is not connected.
+    /// When the writer lost its connection; `None` while it is connected.
     lost: Option<Instant>,
 }
 
-/// A place that was given.
+/// An admitted connection.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct PtyAdmission {
     pub(super) seat: PtyConnectionId,
-    /// The same client's earlier connection, which is over now.
+    /// The same client's earlier connection, which ends now.
     pub(super) replaces: Option<PtyConnectionId>,
-    /// Bytes of the client that have arrived; nothing when it is not known.
+    /// Bytes of the client that have arrived; `None` when unknown.
     pub(super) typed: Option<u64>,
 }
 
@@ -80,7 +81,7 @@ impl PtyClients {
             let (client, lost) = (client.clone(), None);
             self.writer = Some(PtyWriter { seat, client, lost });
         } else if self.writer.as_ref().is_some_and(|w| is_same(&w.client)) {
-            // It comes back only to look.
+            // The former writer returns as a viewer.
             self.writer = None;
         }
         let typed = self.typed_count(seat, &client);
@@ -92,8 +93,8 @@ impl PtyClients {
         }
     }
 
-    /// What is known of a client that comes. One that was never here has typed nothing; one that
-    /// was forgotten can't be told from it, and counts its own bytes.
+    /// The typed bytes of a client that connects; `None` for an unknown client. A new client has typed nothing; a
+    /// forgotten client looks like a new one, and counts its own bytes.
     fn typed_count(&mut self, seat: PtyConnectionId, client: &PtyClientName) -> Option<u64> {
         let key = client.clone().unwrap_or_else(|| anonymous_name(seat));
         if let Some(at) = self.counts.iter().position(|(known, _)| *known == key) {
@@ -104,7 +105,7 @@ impl PtyClients {
         }
         self.counts.push_back((key, 0));
         while self.counts.len() > MAX_REMEMBERED_CLIENTS {
-            // One that is here, or whose place is kept, still types.
+            // A connected client, or one with a reserved place, still types.
             let Some(at) = self
                 .counts
                 .iter()
@@ -117,8 +118,8 @@ impl PtyClients {
         None
     }
 
-    /// Whether the client of that name is neither here nor waited for. The one that comes is not
-    /// seated yet, and is the last.
+    /// Whether the client of that name is neither connected nor waited for. The client that connects now is not listed
+    /// yet, and is the last entry.
     fn is_over(&self, name: &str) -> bool {
         let newest = self.counts.back().map(|(known, _)| known.as_str());
         let is_it = |client: &PtyClientName| client.as_deref() == Some(name);
@@ -132,10 +133,10 @@ impl PtyClients {
         !is_here && !self.taken.keys().any(is_nameless)
     }
 
-    /// `lost`: it did not say that it leaves.
+    /// `lost`: the connection ended without a message that the client leaves.
     pub(super) fn remove_client(&mut self, seat: PtyConnectionId, lost: bool, now: Instant) {
         if let Some(None) = self.taken.remove(&seat) {
-            // It is never found again.
+            // A client without a name cannot return.
             let name = anonymous_name(seat);
             self.counts.retain(|(known, _)| *known != name);
         }
@@ -151,7 +152,7 @@ impl PtyClients {
         }
     }
 
-    /// Writes from now on.
+    /// Makes this connection the writer.
     pub(super) fn take_writer(&mut self, seat: PtyConnectionId) {
         if let Some(client) = self.taken.get(&seat) {
             let (client, lost) = (client.clone(), None);
@@ -159,13 +160,13 @@ impl PtyClients {
         }
     }
 
-    /// Whether it writes.
+    /// Whether this connection is the connected writer.
     pub(super) fn is_writer(&self, seat: PtyConnectionId) -> bool {
         let writer = self.writer.as_ref();
         writer.is_some_and(|writer| writer.seat == seat && writer.lost.is_none())
     }
 
-    /// The writer, when it is connected.
+    /// The writer, if it is connected.
     pub(super) fn connected_writer(&self) -> Option<PtyConnectionId> {
         self.writer
             .as_ref()
@@ -173,12 +174,12 @@ impl PtyClients {
             .map(|w| w.seat)
     }
 
-    /// Whether somebody writes or is waited for.
+    /// Whether there is a writer, or a place reserved for one.
     pub(super) fn is_written(&self) -> bool {
         self.writer.is_some()
     }
 
-    /// Counts what a seat typed; all of it, so far.
+    /// Adds to the typed bytes of a connection; returns its total.
     pub(super) fn add_typed(&mut self, seat: PtyConnectionId, bytes: u64) -> u64 {
         let client = self.taken.get(&seat).cloned().flatten();
         let key = client.unwrap_or_else(|| anonymous_name(seat));
@@ -196,7 +197,7 @@ impl PtyClients {
     }
 }
 
-/// No client can have this name.
+/// A name that no client can have.
 fn anonymous_name(seat: PtyConnectionId) -> String {
     format!("/{seat}")
 }
@@ -248,7 +249,7 @@ mod tests {
         let again = seats.add_client(name("a"), Write, false, now);
         assert_eq!(again.replaces, Some(first));
         assert!(seats.is_writer(again.seat) && !seats.is_writer(first));
-        // The end of the old one, when it is noticed at last, changes nothing.
+        // The late end of the old connection changes nothing.
         seats.remove_client(first, true, now);
         assert!(seats.is_writer(again.seat));
         assert_eq!(seats.len(), 1);

@@ -1,6 +1,6 @@
-//! One connection's place before a terminal: what it says, and what it sees.
+//! One connection to a terminal: the half that sends to the terminal, and the half that reads from it.
 //!
-//! The two are apart, because a client that takes its time to read is heard meanwhile.
+//! The halves are separate, so that the terminal receives input while the client is slow to read.
 
 use super::output::{PtyChunk, PtyFollower};
 use super::{
@@ -15,30 +15,30 @@ use tokio::sync::watch;
 pub(crate) struct PtyConnection {
     pub(crate) place: PtyClient,
     pub(crate) sight: PtyClientView,
-    /// Output that shows the screen before what is seen.
+    /// Output that draws the screen as it was before the first byte of output.
     pub(crate) screen: Option<String>,
-    /// Bytes of this client that have arrived before; nothing when it is not known.
+    /// Bytes of this client that have arrived before; `None` when unknown.
     pub(crate) typed: Option<u64>,
 }
 
-/// What a connection says. Given back when dropped.
+/// The sending half of a connection. Dropping it detaches the client.
 #[derive(Debug)]
 pub(crate) struct PtyClient {
     terminal: PtyTerminal,
     seat: u64,
-    /// Whether this client says itself what it has seen.
+    /// Whether this client acknowledges output itself.
     says: AtomicBool,
     is_lost: bool,
 }
 
-/// What a connection sees.
+/// The reading half of a connection.
 #[derive(Debug)]
 pub(crate) struct PtyClientView {
     follower: PtyFollower,
     standing: watch::Receiver<PtyConnectionStatus>,
 }
 
-/// What a connection is told.
+/// An update for a connection.
 #[derive(Debug)]
 pub(crate) enum PtyUpdate {
     Piece(PtyChunk),
@@ -84,8 +84,7 @@ impl PtyClientView {
         *self.standing.borrow()
     }
 
-    /// What comes next: output, or a change of how this connection stands. Nothing when the
-    /// terminal is gone. Loses nothing when dropped.
+    /// The next update: output, or a change of the connection's status. `None` when the terminal is gone. Cancel safe.
     pub(crate) async fn next_update(&mut self) -> Option<PtyUpdate> {
         tokio::select! {
             biased;
@@ -100,8 +99,8 @@ impl PtyClientView {
 
 /// Each method fails with [`PtyRefusal::Stopping`] when the terminal is gone.
 impl PtyClient {
-    /// What was given out up to `offset` has left this process: for a client that says nothing
-    /// itself, that is what it has seen.
+    /// Output up to `offset` has left this process. This counts as seen for a client that does not acknowledge output
+    /// itself.
     pub(crate) async fn report_sent(&self, offset: u64) -> Result<(), PtyRefusal> {
         if self.says.load(Ordering::Relaxed) {
             return Ok(());
@@ -112,7 +111,7 @@ impl PtyClient {
             .await
     }
 
-    /// The client has seen everything up to this offset.
+    /// The client acknowledges all output up to this offset.
     pub(crate) async fn report_seen(&self, offset: u64) -> Result<(), PtyRefusal> {
         self.says.store(true, Ordering::Relaxed);
         let seat = self.seat;
@@ -135,7 +134,7 @@ impl PtyClient {
             .await
     }
 
-    /// Writes from now on.
+    /// Makes this client the writer.
     pub(crate) async fn take_writer(&self) -> Result<(), PtyRefusal> {
         let seat = self.seat;
         self.terminal.send_message(PtyMessage::Take { seat }).await
@@ -145,7 +144,7 @@ impl PtyClient {
         self.terminal.send_message(PtyMessage::Repaint).await
     }
 
-    /// The client leaves by its own wish, so its place is not kept.
+    /// The client leaves deliberately, so its place is not reserved.
     pub(crate) fn detach(mut self) {
         self.is_lost = false;
     }

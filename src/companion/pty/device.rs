@@ -1,4 +1,4 @@
-//! A pseudo-terminal: the side that is not the shell's.
+//! A pseudo-terminal: the master side, opposite to the shell.
 
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, open};
@@ -12,10 +12,10 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use tokio::io::unix::AsyncFd;
 
-/// Bytes taken at once, so that no flood starves the rest.
+/// Maximum bytes of one read, so that a flood of output does not starve other tasks.
 const PTY_READ_BYTES: usize = 64 << 10;
 
-/// Columns and rows; nobody's window has none.
+/// Columns and rows; neither is zero.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct TerminalSize {
     pub(crate) cols: u16,
@@ -28,24 +28,23 @@ pub(super) struct PtyDevice {
 }
 
 impl PtyDevice {
-    /// The device and the shell's side of it.
+    /// Opens a pseudo-terminal; returns the device and the shell's side.
     pub(super) fn open(size: TerminalSize) -> io::Result<(Self, OwnedFd)> {
-        // Never the controlling terminal of the companion itself, and nothing that a child inherits.
+        // Never the controlling terminal of the companion itself, and not inherited by children.
         let flags = OFlag::O_RDWR | OFlag::O_NOCTTY | OFlag::O_CLOEXEC;
         let master = posix_openpt(flags | OFlag::O_NONBLOCK)?;
         grantpt(&master)?;
         unlockpt(&master)?;
         let shell = open(ptsname_r(&master)?.as_str(), flags, Mode::empty())?;
-        // SAFETY: the master owns its descriptor, is the only one to use it, and is closed after
-        // it was taken from the runtime, when both are dropped.
+        // SAFETY: the master owns its descriptor, is its only user, and is closed after it was deregistered from the
+        // runtime, when both are dropped.
         let master = unsafe { AsyncFd::register(master) }?;
         let device = Self { master };
         device.resize(size)?;
         Ok((device, shell))
     }
 
-    /// What was shown; nothing at the end, when nobody holds the other side. Loses nothing when
-    /// dropped.
+    /// Reads output; empty at the end, when no process holds the other side open. Cancel safe.
     pub(super) async fn read(&self) -> io::Result<Vec<u8>> {
         loop {
             let mut ready = self.master.readable().await?;
@@ -56,7 +55,7 @@ impl PtyDevice {
                 Ok(bytes)
             });
             match read {
-                // That is how a pseudo-terminal says that its other side is closed.
+                // A pseudo-terminal reports EIO when its other side is closed.
                 Ok(Err(error)) if error.raw_os_error() == Some(libc::EIO) => return Ok(Vec::new()),
                 Ok(Err(error)) if error.kind() == io::ErrorKind::Interrupted => {}
                 Ok(read) => return read,
@@ -65,7 +64,7 @@ impl PtyDevice {
         }
     }
 
-    /// Types as many of the bytes as it takes now. Types nothing when dropped before it returns.
+    /// Writes as many bytes as the terminal takes now. Writes nothing when dropped before it returns.
     pub(super) async fn write(&self, bytes: &[u8]) -> io::Result<usize> {
         loop {
             let mut ready = self.master.writable().await?;
@@ -93,18 +92,18 @@ impl PtyDevice {
         Ok(())
     }
 
-    /// Whatever has the screen draws it again, as after a change of the window.
+    /// Makes the foreground program redraw, as after a change of the window.
     pub(super) fn repaint(&self) {
-        // Zero is nobody here, and ourselves there.
+        // A group of zero means no foreground group to `tcgetpgrp`, and the own group to `killpg`.
         if let Ok(group) = tcgetpgrp(self.master.get_ref())
             && group.as_raw() > 1
         {
-            // Nobody may be there any more.
+            // The group may have ended.
             let _ = killpg(group, Signal::SIGWINCH);
         }
     }
 
-    /// The name of the program that has the screen.
+    /// The name of the foreground program.
     pub(super) fn foreground_program(&self) -> Option<String> {
         let group = tcgetpgrp(self.master.get_ref()).ok()?;
         let name = fs::read_to_string(format!("/proc/{group}/comm")).ok()?;

@@ -1,29 +1,30 @@
-//! How fast a terminal's output is taken: no faster than its writer takes it, so that an ordinary
-//! flood loses nothing, and never held up for long by one who takes nothing.
+//! Flow control of a terminal's output: output is read no faster than the writer takes it, so that a normal flood loses
+//! nothing, and a writer that takes nothing delays it only for a limited time.
 //!
 //! ```text
 //!            the writer has seen enough
-//!   reading ◀───────────────────────── waiting ──── PATIENCE ───▶ reading, whatever is lost
-//!      └── WINDOW ahead of the writer ────▲
+//!   reading ◀───────────────────────── waiting ──── SLOW_WRITER_TIMEOUT ───▶ reading, output may be lost
+//!      └── FLOW_WINDOW_BYTES ahead ──────▲
+//!          of the writer
 //! ```
 //!
-//! A writer that lost its connection is waited for in the same way: it may come back and go on.
+//! Output waits in the same way for a writer that lost its connection, because it may reconnect.
 
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// Bytes that output may be ahead of what its writer has seen. Far less than what is kept, so that
-/// one who comes back finds all of it.
+/// Maximum bytes of output ahead of the writer's last acknowledgement. Far less than the retained output, so that a
+/// writer that reconnects finds all of it.
 pub(super) const FLOW_WINDOW_BYTES: u64 = 256 << 10;
 
-/// How long a program waits for a writer that takes nothing.
+/// Maximum time that a program waits for a writer that takes nothing.
 const SLOW_WRITER_TIMEOUT: Duration = Duration::from_secs(15);
 
 #[derive(Debug, Default)]
 pub(super) struct PtyFlowControl {
-    /// What the writer has seen; nothing while nobody is waited for.
+    /// The offset that the writer has seen; `None` while output waits for no writer.
     seen: Option<u64>,
-    /// Since when output waits.
+    /// When output started to wait.
     waits: Option<Instant>,
 }
 
@@ -35,17 +36,17 @@ impl PtyFlowControl {
         }
     }
 
-    /// Another writer, which begins there.
+    /// Sets a new writer, which starts at `offset`.
     pub(super) fn set_writer(&mut self, offset: u64) {
         (self.seen, self.waits) = (Some(offset), None);
     }
 
-    /// Nobody writes any more.
+    /// Removes the writer.
     pub(super) fn clear_writer(&mut self) {
         *self = Self::default();
     }
 
-    /// Nothing when more may be read behind `end`; else when to ask again at the latest.
+    /// `None` when output after `end` may be read; else the latest time to ask again.
     pub(super) fn hold_until(&mut self, end: u64, now: Instant) -> Option<Instant> {
         let ahead = end.saturating_sub(self.seen?);
         if ahead < FLOW_WINDOW_BYTES {
@@ -100,7 +101,7 @@ mod tests {
             pace.hold_until(FLOW_WINDOW_BYTES << 10, now + SLOW_WRITER_TIMEOUT),
             None
         );
-        // One that comes back is waited for again.
+        // Output waits again for a writer that returns.
         pace.acknowledge(5);
         assert!(
             pace.hold_until(FLOW_WINDOW_BYTES << 10, now + SLOW_WRITER_TIMEOUT)

@@ -1,10 +1,9 @@
-//! Terminals: shells on pseudo-terminals, which outlive the connections of those who look at them.
+//! Terminals: shells on pseudo-terminals, which outlive the connections of their clients.
 //!
-//! [`PtyTerminals`] knows them by id. A [`PtyTerminal`] sends messages to the task that owns one device
-//! and one shell ([`owner`]). Who sees and who writes is decided in [`clients`], how fast output is
-//! taken in [`flow_control`]; both are pure. What was shown is read from [`output`], by each at their own
-//! pace. A client that comes for the first time is given the [`screen`] as it is; one that lost its connection goes on
-//! with the very byte that it misses.
+//! [`PtyTerminals`] finds terminals by id. A [`PtyTerminal`] sends messages to the task that owns one device and one
+//! shell ([`owner`]). [`clients`] decides who sees and who writes, [`flow_control`] how fast output is read; both are
+//! pure. Each client reads the output from [`output`], at its own pace. A new client gets the current [`screen`]; a
+//! client that lost its connection resumes at the first byte it misses.
 
 mod clients;
 mod connection;
@@ -34,74 +33,74 @@ use std::time::Duration;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;
 
-/// How many may look at one terminal.
+/// Maximum number of clients of one terminal.
 const MAX_TERMINAL_CLIENTS: usize = 32;
 
-/// How many there may be, and how long one lives that nobody uses.
+/// The maximum number of terminals, and how long an unused one lives.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct PtyLimits {
     pub(crate) count: usize,
     pub(crate) idle: Duration,
 }
 
-/// Why nothing was done.
+/// Why a request was refused.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum PtyRefusal {
     NoTerminal(String),
-    /// There are as many as there may be.
+    /// The maximum number of terminals exists.
     TooMany(usize),
-    /// As many look at it as may.
+    /// The terminal has the maximum number of clients.
     Crowded,
     Invalid(String),
-    /// No shell can be started; why.
+    /// The shell cannot be started, with the reason.
     NoShell(String),
     Stopping,
 }
 
-/// What can be seen of a terminal at any time.
+/// The state of a terminal, readable at any time.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct PtyView {
     pub(crate) viewers: usize,
     pub(crate) has_writer: bool,
     pub(crate) size: TerminalSize,
-    /// When something was last typed or shown, or somebody left.
+    /// When input or output last happened, or a client last left.
     pub(crate) used: Instant,
 }
 
-/// Who comes.
+/// A request to attach to a terminal.
 #[derive(Debug)]
 pub(crate) struct PtyAttachRequest {
     pub(crate) client: Option<String>,
     pub(crate) role: TerminalRole,
     pub(crate) take: bool,
-    /// The first byte of output to see; the screen as it is when missing.
+    /// The first byte of output to send; the current screen when missing.
     pub(crate) since: Option<u64>,
     pub(crate) size: TerminalSize,
 }
 
-/// How a connection stands with its terminal.
+/// The status of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct PtyConnectionStatus {
     pub(crate) writes: bool,
     pub(crate) size: TerminalSize,
-    /// Bytes of the client that the terminal has taken.
+    /// Bytes of the client that were written to the terminal.
     pub(crate) typed: u64,
-    /// Bytes that it typed without being the writer.
+    /// Bytes that the client typed without being the writer.
     pub(crate) ignored: u64,
-    /// The connection is over.
+    /// The connection has ended, with the reason.
     pub(crate) out: Option<PtyDisconnectReason>,
 }
 
 /// Why the terminal ends a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum PtyDisconnectReason {
-    /// The same client came again.
+    /// The same client connected again.
     Replaced,
-    /// It typed far more than the terminal takes.
+    /// The client typed far more than the terminal takes.
     TooFast,
 }
 
-/// What the owner is asked to do.
+/// A message to the owner.
 #[derive(Debug)]
 enum PtyMessage {
     Attach {
@@ -124,7 +123,7 @@ enum PtyMessage {
         seat: PtyConnectionId,
     },
     Repaint,
-    /// The name of what has the screen.
+    /// Asks for the name of the foreground program.
     Program {
         answer: oneshot::Sender<Option<String>>,
     },
@@ -137,18 +136,18 @@ enum PtyMessage {
     },
 }
 
-/// What the owner answers to one who comes.
+/// The owner's reply to a client that attaches.
 #[derive(Debug)]
 struct PtyAttachReply {
     seat: PtyConnectionId,
     follower: PtyFollower,
-    /// Output that shows the screen before what follows.
+    /// Output that draws the screen as it was before the first byte of output.
     screen: Option<String>,
     standing: watch::Receiver<PtyConnectionStatus>,
     typed: Option<u64>,
 }
 
-/// One terminal, for everyone who uses it.
+/// A handle to one terminal.
 #[derive(Debug, Clone)]
 pub(crate) struct PtyTerminal {
     id: String,
@@ -190,7 +189,7 @@ impl PtyTerminal {
         &self.id
     }
 
-    /// The session in whose folder it was opened.
+    /// The session in whose folder the terminal was opened.
     pub(crate) fn session(&self) -> &str {
         &self.session
     }
@@ -199,17 +198,17 @@ impl PtyTerminal {
         self.view.borrow().clone()
     }
 
-    /// How it has ended.
+    /// How the terminal has ended.
     pub(crate) fn exit_status(&self) -> Option<PtyExit> {
         self.output.exit_status()
     }
 
-    /// Bytes that were shown so far.
+    /// Bytes of output so far.
     pub(crate) fn output_length(&self) -> u64 {
         self.output.end_offset()
     }
 
-    /// The name of the program that has the screen.
+    /// The name of the foreground program.
     pub(crate) async fn foreground_program(&self) -> Option<String> {
         let (answer, program) = oneshot::channel();
         self.send_message(PtyMessage::Program { answer })
@@ -218,7 +217,7 @@ impl PtyTerminal {
         program.await.ok()?
     }
 
-    /// Takes a place before it.
+    /// Attaches a client.
     ///
     /// # Errors
     /// [`PtyRefusal::Crowded`] or [`PtyRefusal::Stopping`].
@@ -236,9 +235,9 @@ impl PtyTerminal {
         Ok(PtyConnection::new(self.clone(), attached))
     }
 
-    /// Ends it with all that it runs, and waits until it has ended.
+    /// Ends the terminal with all its processes, and waits for the end.
     async fn end_terminal(&self, why: TerminalEndReason) -> Option<PtyExit> {
-        // One that has ended does nothing more.
+        // A terminal that has ended ignores this.
         let _ = self.send_message(PtyMessage::End { why }).await;
         self.output.wait_for_exit().await
     }

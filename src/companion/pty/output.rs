@@ -1,7 +1,7 @@
-//! What a terminal has shown, for everyone who looks at it, each at their own pace.
+//! The retained output of a terminal, for all clients, each at its own pace.
 //!
-//! The owner writes, followers read. A follower that is overtaken by the ring is told how much it
-//! has lost; it holds up neither the owner nor the others.
+//! The owner writes, followers read. A follower that the ring overtakes learns how many bytes it has lost; it delays
+//! neither the owner nor other followers.
 
 use super::ring::ByteRing;
 use crate::protocol::pty::TerminalEndReason;
@@ -9,16 +9,16 @@ use bytes::Bytes;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::watch;
 
-/// Bytes of a terminal that are kept.
+/// Bytes of output that are retained per terminal.
 const RETAINED_PTY_BYTES: usize = 1 << 20;
 
-/// Bytes that a follower is given at once.
+/// Maximum bytes of one chunk for a follower.
 const PTY_CHUNK_BYTES: usize = 32 << 10;
 
 #[derive(Debug, Clone)]
 pub(super) struct PtyOutput {
     ring: Arc<Mutex<ByteRing>>,
-    /// How far it is, and how it has ended.
+    /// The end of the output, and the exit.
     state: watch::Sender<PtyOutputState>,
 }
 
@@ -35,11 +35,11 @@ pub(crate) struct PtyExit {
     pub(crate) why: TerminalEndReason,
 }
 
-/// What comes next for a follower.
+/// The next chunk for a follower.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum PtyChunk {
     Bytes(Bytes),
-    /// So many are gone.
+    /// The number of bytes that are lost.
     Lost(u64),
     Exit(PtyExit),
 }
@@ -61,7 +61,7 @@ impl PtyOutput {
         self.state.send_modify(|state| state.end = end);
     }
 
-    /// Nothing comes any more.
+    /// Marks the output as complete.
     pub(super) fn finish(&self, exit: PtyExit) {
         self.state.send_modify(|state| state.exit = Some(exit));
     }
@@ -81,7 +81,7 @@ impl PtyOutput {
         ended.exit
     }
 
-    /// From that byte on.
+    /// A follower that starts at byte `since`.
     pub(super) fn follow(&self, since: u64) -> PtyFollower {
         let next = since.min(self.lock().end_offset());
         PtyFollower {
@@ -96,7 +96,7 @@ impl PtyOutput {
     }
 }
 
-/// A reader with a place of its own.
+/// A reader with its own position.
 #[derive(Debug)]
 pub(crate) struct PtyFollower {
     next: u64,
@@ -105,12 +105,12 @@ pub(crate) struct PtyFollower {
 }
 
 impl PtyFollower {
-    /// Offset of what comes next.
+    /// Offset of the next chunk.
     pub(crate) fn offset(&self) -> u64 {
         self.next
     }
 
-    /// The next piece; after the exit nothing comes. Loses nothing when dropped.
+    /// The next chunk; the exit is the last one. Cancel safe.
     pub(crate) async fn next_chunk(&mut self) -> PtyChunk {
         loop {
             let PtyOutputState { end, exit } = *self.state.borrow_and_update();

@@ -1,7 +1,7 @@
-//! The task that owns one terminal: the device, the shell, the keys that wait to be typed.
+//! The task that owns one terminal: the device, the shell, and the input that waits to be written.
 //!
-//! It never waits for a connection: output goes to what everyone reads from, and each connection
-//! has a [`PtyConnectionStatus`] that it looks at when it likes.
+//! The task never waits for a connection: it writes output to the shared buffer, and publishes a
+//! [`PtyConnectionStatus`] for each connection, which reads it at its own pace.
 
 use super::clients::{PtyAdmission, PtyClients, PtyConnectionId};
 use super::device::{PtyDevice, TerminalSize};
@@ -20,19 +20,19 @@ use std::time::Duration;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep_until};
 
-/// Bytes that may wait to be typed; one who sends more does not listen to what it is told.
+/// Maximum bytes of waiting input; a client that sends more ignores the status it gets.
 const MAX_UNTYPED_BYTES: usize = 1 << 20;
 
-/// How long a shell that was asked to end may take, with the guard's own patience in it.
+/// Maximum time for a shell to end after a request, including the timeout of its supervisor.
 const PTY_SHELL_EXIT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// From the end of all processes to the end of what they showed, with a slow writer's patience in
-/// it. Only where a guard was killed does a process stay that holds the terminal open.
+/// Maximum time from the end of all processes to the end of their output, including the timeout for a slow writer. A
+/// process holds the terminal open for longer only if its supervisor was killed.
 const PTY_DRAIN_TIMEOUT: Duration = Duration::from_secs(20);
 
 #[derive(Debug)]
 pub(super) struct PtyOwner {
-    /// Gone when the terminal was told to end: that is how a shell hears of it.
+    /// `None` once the end of the terminal was requested: closing the device hangs up the shell.
     device: Option<PtyDevice>,
     shell: PtyShell,
     output: PtyOutput,
@@ -43,22 +43,22 @@ pub(super) struct PtyOwner {
     size: TerminalSize,
     screen: PtyScreen,
     untyped: VecDeque<Bytes>,
-    /// Of the shell, once it and all below it are gone.
+    /// The shell's exit code, once the shell and all its descendants are gone.
     code: Option<u8>,
     why: TerminalEndReason,
-    /// When what should have ended by itself is ended the hard way.
+    /// When a shell or device that did not end in time is ended by force.
     deadline: Option<Instant>,
     idle: Duration,
 }
 
 enum PtyEvent {
     Message(PtyMessage),
-    /// Every handle is gone.
+    /// Every handle is dropped.
     Left,
     Shown(Vec<u8>),
     Typed(usize),
     Ended(u8),
-    /// It is time to look again.
+    /// A deadline has passed.
     Look,
 }
 
@@ -90,7 +90,7 @@ impl PtyOwner {
 
     pub(super) async fn run(mut self, mut mailbox: mpsc::Receiver<PtyMessage>) {
         loop {
-            // All was shown and all processes are gone.
+            // All output was read and all processes are gone.
             if let (Some(code), None) = (self.code, &self.device)
                 && self.output.exit_status().is_none()
             {
@@ -151,9 +151,9 @@ impl PtyOwner {
         };
         tokio::select! {
             message = mailbox.recv() => message.map_or(PtyEvent::Left, PtyEvent::Message),
-            // A device that can't be read is as closed as one at its end.
+            // A device that cannot be read counts as closed.
             shown = show => PtyEvent::Shown(shown.unwrap_or_default()),
-            // What can't be typed any more has nobody to read it.
+            // Input that cannot be written has no reader any more.
             written = write => PtyEvent::Typed(written.unwrap_or(usize::MAX)),
             code = end => PtyEvent::Ended(code),
             () = look => PtyEvent::Look,
@@ -190,7 +190,7 @@ impl PtyOwner {
                 standing.ignored += bytes.len() as u64;
             }),
             PtyMessage::Seen { seat, offset } if self.seats.is_writer(seat) => {
-                // What was never shown can't have been seen.
+                // A client cannot have seen output that does not exist.
                 self.pace.acknowledge(offset.min(self.output.end_offset()));
             }
             PtyMessage::Seen { .. } => {}
@@ -204,7 +204,7 @@ impl PtyOwner {
             PtyMessage::Repaint => self.device.iter().for_each(PtyDevice::repaint),
             PtyMessage::Program { answer } => {
                 let device = self.device.as_ref();
-                // Whoever asked may be gone.
+                // The caller may be gone.
                 let _ = answer.send(device.and_then(PtyDevice::foreground_program));
             }
             PtyMessage::Leave { seat, lost } => self.remove_client(seat, lost),
@@ -231,7 +231,7 @@ impl PtyOwner {
         if writes {
             self.resize(size);
             if since.is_none() {
-                // Not all that programs draw with is kept.
+                // The rendered screen does not hold everything that programs draw with.
                 self.device.iter().for_each(PtyDevice::repaint);
             }
         }
@@ -267,7 +267,7 @@ impl PtyOwner {
         if !self.seats.is_written() {
             self.pace.clear_writer();
         }
-        // Whoever left is connected no more, which is something that has happened.
+        // A client that leaves counts as activity.
         self.mark_used();
     }
 
@@ -280,7 +280,7 @@ impl PtyOwner {
     }
 
     fn resize(&mut self, size: TerminalSize) {
-        // A window of nothing is nobody's, and programs divide by it.
+        // Programs divide by the size, so a size of zero is ignored.
         if size.cols == 0 || size.rows == 0 || size == self.size {
             return;
         }
@@ -297,7 +297,7 @@ impl PtyOwner {
         self.untyped.iter().map(Bytes::len).sum()
     }
 
-    /// So many bytes of the first that wait were typed.
+    /// Removes `length` written bytes from the first waiting chunk.
     fn record_typed(&mut self, length: usize) {
         if let Some(bytes) = self.untyped.front_mut() {
             bytes.advance(length.min(bytes.len()));
@@ -315,7 +315,7 @@ impl PtyOwner {
         self.mark_used();
     }
 
-    /// Something is due.
+    /// Handles all passed deadlines.
     fn handle_deadlines(&mut self) {
         let now = Instant::now();
         if self.deadline.is_some_and(|at| at <= now) {
@@ -336,14 +336,14 @@ impl PtyOwner {
             return;
         }
         self.why = why;
-        // The shell and what it runs hear a hangup, as when a window is closed.
+        // Closing the device hangs up the shell and its processes, as closing a window does.
         self.device = None;
         self.untyped.clear();
         self.shell.hang_up();
         self.deadline = Some(Instant::now() + PTY_SHELL_EXIT_TIMEOUT);
     }
 
-    /// Tells everyone who writes, and how large the window is.
+    /// Publishes to all connections who writes, and the size of the window.
     fn publish_status(&mut self) {
         for (seat, standing) in &self.standings {
             let (writes, size) = (self.seats.is_writer(*seat), self.size);
@@ -365,7 +365,7 @@ impl PtyOwner {
         self.view.send_modify(|view| view.used = Instant::now());
     }
 
-    /// What others may see.
+    /// Publishes the state of the terminal.
     fn publish_view(&self) {
         self.view.send_modify(|view| {
             view.viewers = self.seats.len();

@@ -1,4 +1,4 @@
-//! The newest bytes of a stream, by their offset from its begin.
+//! A ring buffer of the newest bytes of a stream, addressed by their offset in the stream.
 
 use std::collections::VecDeque;
 
@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 pub(super) struct ByteRing {
     bytes: VecDeque<u8>,
     capacity: usize,
-    /// Offset behind the newest byte.
+    /// Offset after the newest byte.
     end: u64,
 }
 
@@ -27,7 +27,7 @@ impl ByteRing {
         self.bytes.extend(fresh);
     }
 
-    /// Offset of the oldest byte that is kept.
+    /// Offset of the oldest retained byte.
     pub(super) fn start_offset(&self) -> u64 {
         self.end - self.bytes.len() as u64
     }
@@ -36,7 +36,7 @@ impl ByteRing {
         self.end
     }
 
-    /// Up to `most` bytes from `offset` on, which is kept or the end.
+    /// Up to `most` bytes from `offset` on, which must be retained or the end.
     pub(super) fn read(&self, offset: u64, most: usize) -> Vec<u8> {
         let from = self.index(offset);
         let to = self.bytes.len().min(from + most);

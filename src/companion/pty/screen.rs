@@ -1,30 +1,30 @@
-//! The screen of a terminal: what a client that comes later is shown instead of the output before it.
+//! The screen of a terminal: drawn for a client that attaches later, instead of all earlier output.
 //!
-//! A parser reads all output and keeps the lines, the modes and the title. They are rendered as output that a
-//! terminal reads: text, colours, positions and modes, and never a query, to which the client's terminal would
-//! answer as if the person had typed it. The parser is given whole characters and sequences only; what is rendered
-//! ends there ([`PtyScreen::unparsed_length`]), and the client's output begins with the bytes behind.
+//! A parser reads all output and keeps the lines, the modes and the title. They are rendered as terminal output: text,
+//! colours, positions and modes, and never a query, because the client's terminal would answer the query as if the
+//! person had typed the answer. The parser gets whole characters and sequences only; the rendered screen ends there
+//! ([`PtyScreen::unparsed_length`]), and the client's output starts with the bytes after.
 //!
-//! Deliberately not here: character sets, tab stops, scroll regions and pictures. A program that uses them draws
-//! again when a client that writes is there, because its window changes.
+//! Deliberately left out: character sets, tab stops, scroll regions and pictures. A program that uses them redraws when
+//! a writer attaches, because its window changes.
 
 use super::TerminalSize;
 use std::num::NonZeroU16;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use vt100::{Callbacks, Parser};
 
-/// Lines above the screen that are kept.
+/// Lines kept above the screen.
 const SCROLLBACK_LINES: usize = 1000;
-/// Of each side of a screen: with the scrollback it bounds the memory.
+/// Maximum length of each side of a screen: with the scrollback this limit bounds the memory.
 const MAX_SCREEN_SIDE: u16 = 1000;
-/// Bytes of an unfinished sequence; of a longer one the parser is given a part.
+/// Maximum bytes of an unfinished sequence; the parser gets a part of a longer one.
 const MAX_UNPARSED_BYTES: usize = 64 << 10;
 const MAX_TITLE_CHARS: usize = 256;
 
 pub(super) struct PtyScreen {
     parser: Parser<TerminalTitle>,
     sequences: EscapeSequenceState,
-    /// The begin of a character or sequence.
+    /// The start of an unfinished character or sequence.
     unread: Vec<u8>,
 }
 
@@ -37,7 +37,7 @@ impl std::fmt::Debug for PtyScreen {
     }
 }
 
-/// What the window is called.
+/// The title of the window.
 #[derive(Debug, Default)]
 struct TerminalTitle(String);
 
@@ -58,7 +58,7 @@ impl PtyScreen {
         }
     }
 
-    /// Reads output.
+    /// Parses output.
     pub(super) fn process_output(&mut self, bytes: &[u8]) {
         self.unread.extend_from_slice(bytes);
         let begin = self.unread.len() - bytes.len();
@@ -71,14 +71,14 @@ impl PtyScreen {
         let whole = std::mem::replace(&mut self.unread, rest);
         let parsed = catch_unwind(AssertUnwindSafe(|| self.parser.process(&whole)));
         if parsed.is_err() {
-            // The parser's mistake costs the lines before, and not the terminal.
+            // A panic of the parser costs the earlier lines, not the terminal.
             let (rows, cols) = self.parser.screen().size();
             let (rows, cols) = (rows.get(), cols.get());
             self.parser = new_parser(TerminalSize { cols, rows });
         }
     }
 
-    /// Bytes at the end of the output that are not part of what is rendered.
+    /// Bytes at the end of the output that the rendered screen does not include.
     pub(super) fn unparsed_length(&self) -> u64 {
         self.unread.len() as u64
     }
@@ -88,7 +88,7 @@ impl PtyScreen {
         self.parser.set_size(rows, cols);
     }
 
-    /// Output after which a terminal shows the same.
+    /// Output after which another terminal shows the same screen.
     pub(super) fn render(&self) -> String {
         let screen = self.parser.screen();
         let (rows, cols) = screen.size();
@@ -110,14 +110,15 @@ impl PtyScreen {
         }
         shown.push_str(&screen.input_mode_formatted());
         if self.unread.is_empty() && self.sequences.is_within_text() {
-            // Bytes that are not valid text are skipped.
+            // The output continues inside a string. This starts an invalid string, so that the client's terminal skips
+            // the rest.
             shown.push_str("\x1b]_;");
         }
         shown
     }
 }
 
-/// The lines above the screen, and as many empty ones as move them above the client's.
+/// The lines above the screen, and the number of empty lines that moves them above the client's screen.
 fn push_scrollback(shown: &mut String, screen: &mut vt100::Screen) {
     let (rows, cols) = screen.size();
     screen.set_scrollback(usize::MAX);
@@ -150,7 +151,7 @@ fn clamp_size(size: TerminalSize) -> (NonZeroU16, NonZeroU16) {
     (side(size.rows), side(size.cols))
 }
 
-/// Where characters and escape sequences end.
+/// A state machine that finds the ends of characters and escape sequences.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 enum EscapeSequenceState {
     #[default]
@@ -159,14 +160,14 @@ enum EscapeSequenceState {
     Character(u8),
     Escape,
     Control,
-    /// A text for the terminal, such as its title.
+    /// A string for the terminal, such as its title.
     Text,
-    /// In it, what may be its end.
+    /// Inside a string, a possible start of its end.
     TextEscape,
 }
 
 impl EscapeSequenceState {
-    /// Reads on; the index behind the last byte that ends a character or a sequence.
+    /// Advances by `bytes`; returns the index after the last byte that ends a character or a sequence.
     fn advance(&mut self, bytes: &[u8]) -> Option<usize> {
         let mut end = None;
         for (at, byte) in bytes.iter().enumerate() {
@@ -214,7 +215,7 @@ mod tests {
 
     const SIZE: TerminalSize = TerminalSize { cols: 20, rows: 5 };
 
-    /// What terminals answer to.
+    /// Sequences that terminals answer.
     const QUERIES: [&str; 12] = [
         "\x1b[c",
         "\x1b[>c",
@@ -236,7 +237,7 @@ mod tests {
         screen
     }
 
-    /// A terminal that is shown what was rendered.
+    /// A terminal after the rendered screen.
     fn shown(screen: &PtyScreen) -> PtyScreen {
         let rendered = screen.render();
         for query in QUERIES {

@@ -1,11 +1,12 @@
-//! The shell of a terminal, below a guard of its own (see `companion::reaper`): whatever the shell
-//! starts ends with the terminal, also what left its session.
+//! The shell of a terminal, below its own supervisor (see `companion::supervisor`): all processes that the shell starts
+//! end with the terminal, even processes that left its session.
 //!
 //! ```text
-//! companion ═══ guard (its stdin: one word in, one byte out) ── shell (session, terminal) ── …
+//! companion ═══ supervisor (its stdin: one byte in, one byte out) ── shell (session, terminal) ── …
 //! ```
 //!
-//! The guard holds the terminal open, so its end of file comes after the last descendant's.
+//! The supervisor holds the terminal open, so the end of file of the terminal comes after the end of the last
+//! descendant.
 
 use super::device::TerminalSize;
 use crate::companion::kernel::{SUPERVISOR_END_BYTE, SUPERVISOR_SHUTDOWN_BYTE};
@@ -27,10 +28,10 @@ use std::process::Stdio;
 use tokio::net::UnixStream;
 use tokio::process::{Child, Command};
 
-/// What programs draw for when the client's kind of terminal is not known inside.
+/// The `TERM` used when the client's kind of terminal is unknown inside.
 const FALLBACK_TERM: &str = "xterm-256color";
 
-/// Where the descriptions of terminals are, by the first letter of their names.
+/// Folders of terminal descriptions, sorted by the first letter of their names.
 const TERMINFO_FOLDERS: &[&str] = &[
     "/etc/terminfo",
     "/lib/terminfo",
@@ -38,14 +39,14 @@ const TERMINFO_FOLDERS: &[&str] = &[
     "/usr/lib/terminfo",
 ];
 
-/// What a shell is started with.
+/// The parameters of a shell.
 #[derive(Debug, Clone)]
 pub(crate) struct PtyStart {
     pub(crate) size: TerminalSize,
     /// The kind of the client's terminal.
     pub(crate) term: Option<String>,
     pub(crate) folder: Option<PathBuf>,
-    /// The companion's own when missing.
+    /// The environment; the companion's own when missing.
     pub(crate) environment: Option<Vec<(OsString, OsString)>>,
     pub(crate) session: String,
 }
@@ -53,7 +54,7 @@ pub(crate) struct PtyStart {
 #[derive(Debug)]
 pub(super) struct PtyShell {
     guard: UnixStream,
-    /// Collected when it has ended. Never killed: it ends all below it when we are gone.
+    /// Reaped when it has ended. Never killed: it ends all its descendants when the companion is gone.
     _process: Child,
     code: Option<u8>,
 }
@@ -62,7 +63,7 @@ impl PtyShell {
     pub(super) fn start_shell(terminal: OwnedFd, start: &PtyStart) -> Result<Self> {
         let (ours, theirs) = StdStream::pair()?;
         ours.set_nonblocking(true)?;
-        // This very binary, also when its file was replaced meanwhile.
+        // This very binary, even if its file was replaced since.
         let mut command = Command::new("/proc/self/exe");
         if let Some(environment) = &start.environment {
             command.env_clear().envs(environment.iter().cloned());
@@ -75,7 +76,7 @@ impl PtyShell {
             .env("OSCTL_SESSION", &start.session)
             .stdin(OwnedFd::from(theirs))
             .stdout(Stdio::null())
-            // What keeps it from starting is then shown to whom it concerns.
+            // A start error appears on the terminal, to the person who opened it.
             .stderr(terminal);
         for secret in settings::COMPANION_ONLY_VARIABLES {
             command.env_remove(secret);
@@ -91,46 +92,45 @@ impl PtyShell {
         })
     }
 
-    /// The exit code, 128+n for signal n, once the shell and all below it are gone. Loses nothing
-    /// when dropped.
+    /// The exit code, 128+n for signal n, once the shell and all its descendants are gone. Cancel safe.
     pub(super) async fn wait_for_exit(&mut self) -> u8 {
         loop {
-            // What can't be polled any more is over.
+            // A socket that cannot be polled counts as closed.
             let _ = self.guard.readable().await;
             let mut byte = [0];
             match self.guard.try_read(&mut byte) {
                 Ok(1) => self.code = Some(byte[0]),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                // Without a code its guard was killed, and it with it.
+                // Without an exit code, the supervisor was killed, and the shell with it.
                 Ok(_) | Err(_) => return self.code.unwrap_or(128 + libc::SIGKILL as u8),
             }
         }
     }
 
-    /// Ends the shell, which has a moment to end by itself.
+    /// Asks the shell to end; it has a moment to do so.
     pub(super) fn hang_up(&self) {
         self.send_byte(SUPERVISOR_SHUTDOWN_BYTE);
     }
 
-    /// Ends the shell and all below it now.
+    /// Ends the shell and all its descendants now.
     pub(super) fn end_now(&self) {
         self.send_byte(SUPERVISOR_END_BYTE);
     }
 
     fn send_byte(&self, word: u8) {
-        // Past the runtime, which may not have heard yet that a new socket takes bytes. A guard that
-        // is gone has nobody left to end.
+        // Writes without the async runtime, which may not know yet that a new socket is writable. A failed write means
+        // that the supervisor has ended, and all its descendants with it.
         let _ = nix::unistd::write(self.guard.as_fd(), &[word]);
     }
 }
 
-/// Starts the shell, in the guard: its terminal is this process's stderr. Returns its pid.
+/// Starts the shell in the supervisor process; the terminal is this process's stderr. Returns the shell's pid.
 ///
 /// # Errors
-/// When there is no such program.
+/// When the program does not exist.
 pub(crate) fn spawn_terminal_shell(command: &[OsString]) -> Result<i32> {
     let (program, arguments) = command.split_first().context("no shell is named")?;
-    // Before anything is started: a descendant whose parent has ended must come to us.
+    // Before anything is started: orphaned descendants must be reparented to this process.
     prctl::set_child_subreaper(true)?;
     let terminal = || io::stderr().as_fd().try_clone_to_owned();
     let mut shell = std::process::Command::new(program);
@@ -152,7 +152,7 @@ pub(crate) fn spawn_terminal_shell(command: &[OsString]) -> Result<i32> {
     Ok(shell.id().cast_signed())
 }
 
-/// The person's own shell where the machine is theirs, bash inside, else what every system has.
+/// The person's own shell in embedded mode, bash in a container, else the shell that every system has.
 fn shell_program() -> OsString {
     let own = env::var_os("SHELL").filter(|_| env::var_os("OSCTL_EMBEDDED").is_some());
     let known = ["/bin/bash", "/usr/bin/bash"].map(OsString::from);
@@ -162,13 +162,13 @@ fn shell_program() -> OsString {
         .unwrap_or_else(|| "/bin/sh".into())
 }
 
-/// The client's kind of terminal where it is known here.
+/// The client's kind of terminal if it is known here.
 fn supported_term(asked: Option<&str>) -> &str {
     let asked = asked.filter(|asked| is_kind(asked));
     asked.filter(|kind| is_known(kind)).unwrap_or(FALLBACK_TERM)
 }
 
-/// A name becomes part of a path.
+/// Validates the name, because it becomes part of a path.
 fn is_kind(name: &str) -> bool {
     let fits = |c: char| c.is_ascii_alphanumeric() || "-_.+".contains(c);
     (1..=64).contains(&name.len()) && name.chars().all(fits) && !name.starts_with('.')

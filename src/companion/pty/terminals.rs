@@ -1,5 +1,5 @@
-//! The terminals by id: those that live, and for a while those that have ended, so that whoever
-//! lost a connection still hears the end.
+//! All terminals by id: the live ones, and for a while those that have ended, so that a client that lost its connection
+//! still learns how the terminal ended.
 
 use super::{
     PtyAttachRequest, PtyConnection, PtyExit, PtyLimits, PtyRefusal, PtyStart, PtyTerminal,
@@ -10,13 +10,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// How long one that has ended can be found.
+/// How long an ended terminal can be found.
 const ENDED_TERMINAL_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// How many of those there may be.
+/// Maximum number of ended terminals that are kept.
 const MAX_ENDED_TERMINALS: usize = 16;
 
-/// Characters of a client's name.
+/// Maximum characters of a client's name.
 const MAX_CLIENT_NAME_CHARS: usize = 64;
 
 #[derive(Debug, Clone)]
@@ -27,7 +27,7 @@ pub(crate) struct PtyTerminals {
 
 #[derive(Debug, Default)]
 struct PtyTerminalsState {
-    /// By the order in which they began.
+    /// In order of their start.
     terminals: BTreeMap<u64, PtyTerminalEntry>,
     last: u64,
     is_stopping: bool,
@@ -36,7 +36,7 @@ struct PtyTerminalsState {
 #[derive(Debug)]
 struct PtyTerminalEntry {
     terminal: PtyTerminal,
-    /// Who asked for it: a client that lost its connection before it heard the id asks again.
+    /// The client that opened the terminal: a client that lost its connection before it received the id asks again.
     client: Option<String>,
 }
 
@@ -48,21 +48,21 @@ impl PtyTerminals {
         }
     }
 
-    /// All of them, the oldest first.
+    /// All terminals, the oldest first.
     pub(crate) fn list(&self) -> Vec<PtyTerminal> {
         let known = self.lock();
         let all = known.terminals.values();
         all.map(|entry| entry.terminal.clone()).collect()
     }
 
-    /// The sessions of those that live.
+    /// The sessions of live terminals.
     pub(crate) fn live_sessions(&self) -> BTreeSet<String> {
         let all = self.list().into_iter();
         let living = all.filter(|terminal| terminal.exit_status().is_none());
         living.map(|terminal| terminal.session().into()).collect()
     }
 
-    /// Takes a place before the terminal of that id, or before a new one.
+    /// Attaches to the terminal of that id, or to a new one.
     ///
     /// # Errors
     /// Every [`PtyRefusal`].
@@ -81,7 +81,7 @@ impl PtyTerminals {
         let terminal = match id {
             Some(id) => self.find(id)?,
             None => {
-                // All that a new one has shown is for its first client.
+                // The first client of a new terminal gets all its output.
                 who.since = who.since.or(Some(0));
                 self.find_or_start(start, who.client.as_deref())?
             }
@@ -89,7 +89,7 @@ impl PtyTerminals {
         terminal.attach_client(who).await
     }
 
-    /// Ends a terminal and everything that it runs.
+    /// Ends a terminal and all its processes.
     ///
     /// # Errors
     /// [`PtyRefusal::NoTerminal`] or [`PtyRefusal::Stopping`].
@@ -101,7 +101,7 @@ impl PtyTerminals {
             .ok_or(PtyRefusal::Stopping)
     }
 
-    /// Ends all of them; none begins any more.
+    /// Ends all terminals; no new ones start.
     pub(crate) async fn shutdown(&self) {
         let all: Vec<PtyTerminal> = {
             let mut known = self.lock();
@@ -124,7 +124,7 @@ impl PtyTerminals {
         found.ok_or_else(|| PtyRefusal::NoTerminal(id.into()))
     }
 
-    /// A new one; the one that this client has asked for before.
+    /// Starts a new terminal, or finds the terminal that this client has opened before.
     fn find_or_start(
         &self,
         start: &PtyStart,
@@ -162,8 +162,7 @@ impl PtyTerminals {
         Ok(terminal)
     }
 
-    /// Forgets a terminal some time after its end, and older ones that have ended when there are
-    /// too many.
+    /// Forgets a terminal some time after its end, and the oldest ended terminals when there are too many.
     async fn forget_after_exit(self, number: u64, terminal: PtyTerminal) {
         terminal.output.wait_for_exit().await;
         drop(terminal);

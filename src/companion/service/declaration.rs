@@ -1,4 +1,4 @@
-//! What a service is, as the body declares it.
+//! Declarations of services, as the body contains them.
 
 use serde::Deserialize;
 use serde_json::Value;
@@ -7,43 +7,43 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Seconds to end by itself, unless it says otherwise.
+/// Default time in seconds for a service to exit before it is killed.
 const DEFAULT_SERVICE_GRACE_SECONDS: u64 = 2;
 
-/// Who needs a service.
+/// The kind of client that needs a service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum ServiceNeed {
-    /// Whoever looks at the screen or draws on it.
+    /// Clients that look at the screen or draw on it.
     Display,
     /// People with a VNC client.
     Viewer,
-    /// Whoever browses.
+    /// Clients that use the browser.
     Browser,
 }
 
 impl ServiceNeed {
-    /// Whether who needs `self` needs what is there for `other`: all need the screen.
+    /// Whether the need `self` includes services of the need `other`: every need includes the display.
     pub(super) fn includes(self, other: Self) -> bool {
         other == self || other == Self::Display
     }
 }
 
-/// How a service shows that it is ready.
+/// How to check that a service is ready.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Probe {
     /// The X server answers.
     Display,
-    /// A window manager has taken over.
+    /// A window manager manages the screen.
     WindowManager,
-    /// The desktop's window is there and its picture on the screen.
+    /// The desktop's window exists and is drawn on the screen.
     Desktop,
-    /// A Unix socket takes connections.
+    /// A Unix socket accepts connections.
     Socket(PathBuf),
-    /// A Unix socket speaks VNC's protocol.
+    /// A Unix socket answers with the VNC protocol.
     Rfb(PathBuf),
-    /// A browser answers to its debugger's protocol.
+    /// A browser answers with the DevTools protocol.
     Cdp(u16),
 }
 
@@ -52,7 +52,7 @@ pub(crate) enum Probe {
 pub(crate) enum ServiceRestartPolicy {
     #[default]
     Always,
-    /// A clean end is somebody's wish.
+    /// Restart only after a failure: a user has closed a service that exits cleanly.
     OnFailure,
 }
 
@@ -70,11 +70,11 @@ pub(crate) struct ServiceDeclaration {
     pub(crate) environment: Arc<BTreeMap<String, String>>,
 }
 
-/// The file, before its variables are filled in.
+/// The file before its variables are substituted.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct ServicesFile {
-    /// Of every service.
+    /// Variables for every service.
     #[serde(default)]
     environment: BTreeMap<String, String>,
     services: Vec<ServicesFileEntry>,
@@ -97,13 +97,13 @@ struct ServicesFileEntry {
     restart: ServiceRestartPolicy,
 }
 
-/// The services in an order in which they can be started.
+/// The services, each after its dependencies.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct ServiceDeclarations(Vec<Arc<ServiceDeclaration>>);
 
 impl ServiceDeclarations {
     pub(super) fn parse(text: &str, variables: &[(&str, String)]) -> Result<Self, String> {
-        // As JSON, where a map with one key is a variant; YAML would want a tag.
+        // Parse as JSON, where a map with one key is a variant; YAML would need a tag.
         let value: Value = serde_yaml::from_str(text).map_err(|error| error.to_string())?;
         let file: ServicesFile =
             serde_json::from_value(value).map_err(|error| error.to_string())?;
@@ -184,7 +184,7 @@ fn build_declaration(
     })
 }
 
-/// Each `${NAME}` by its value.
+/// Replaces each `${NAME}` by its value.
 fn substitute_variables(text: &str, variables: &[(&str, String)]) -> Result<String, String> {
     let mut filled = String::new();
     let mut rest = text;

@@ -1,7 +1,7 @@
-//! What a service writes, as lines of the container's log under its name.
+//! The output of a service as lines of the container's log, each prefixed with the service's name.
 //!
-//! Browsers and toolkits write without end when something is wrong. What nobody could read is
-//! counted instead, so that no service fills the disk or holds up another.
+//! Browsers and toolkits write endlessly when something is wrong. Lines beyond a rate limit are only counted, so that
+//! no service fills the disk or delays another.
 
 use std::time::Duration;
 use tokio::io::AsyncReadExt;
@@ -14,7 +14,7 @@ const SERVICE_READ_BYTES: usize = 4096;
 /// Bytes of a line that are kept.
 const MAX_SERVICE_LINE_BYTES: usize = 2048;
 
-/// Lines that are kept within each span.
+/// Lines that are kept within each interval.
 const MAX_SERVICE_LOG_LINES: usize = 50;
 const SERVICE_LOG_RATE_INTERVAL: Duration = Duration::from_secs(10);
 
@@ -34,7 +34,7 @@ impl ServiceLog {
         }
     }
 
-    /// Until the last process that writes there has ended.
+    /// Runs until the last process that writes to the pipe has ended.
     pub(super) async fn follow_output(mut self, mut output: Receiver) {
         let mut piece = vec![0; SERVICE_READ_BYTES];
         while let Ok(count @ 1..) = output.read(&mut piece).await {
@@ -68,7 +68,7 @@ impl ServiceLog {
     }
 }
 
-/// So many in each span of time.
+/// A limit of lines for each interval.
 #[derive(Debug)]
 struct ServiceLogRateLimit {
     since: Instant,
@@ -80,7 +80,7 @@ struct ServiceLogRateLimit {
 enum ServiceLogVerdict {
     Yes,
     No,
-    /// The first one after so many that were not.
+    /// The first line after this many dropped ones.
     After(usize),
 }
 

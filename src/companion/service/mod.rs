@@ -1,12 +1,12 @@
 //! Supervised services: the programs that `body/desktop/services.yaml` declares.
 //!
-//! Each has one task, the [`service_task`], which alone holds its process. When it runs is decided by
-//! [`policy`], a pure function; whether it is ready is asked of it by [`probe`], never guessed from
-//! time. What it writes goes to the container's log under its name. Its descendants end with it,
-//! because it runs below a guard (see `companion::reaper`).
+//! Each service has one task, the [`service_task`], which alone owns its process. [`policy`], a pure function, decides
+//! when the service runs. [`probe`] asks the service whether it is ready, instead of a guess from elapsed time. Its
+//! output goes to the container's log under its name. Its descendants end with it, because it runs below a supervisor
+//! (see `companion::supervisor`).
 //!
-//! [`Services`] is the handle: who needs what says so with [`Services::set_need`], and waits with
-//! [`Services::wait_ready`]. Nothing here knows why somebody needs a service.
+//! [`Services`] is the handle: a client declares its need with [`Services::set_need`] and waits with
+//! [`Services::wait_ready`]. The reason for a need is not part of this module.
 
 mod declaration;
 mod log_lines;
@@ -31,33 +31,33 @@ use std::time::Duration;
 use tokio::sync::{mpsc, watch};
 use tokio::task::{JoinHandle, spawn_blocking};
 
-/// How long anybody waits for a service, restarts included.
+/// How long a client waits for a service, restarts included.
 const SERVICE_WAIT_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// How a service stands.
+/// The state of a service, as its task publishes it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ServiceView {
     pub(crate) ready: bool,
-    /// Rises with every start.
+    /// The number of starts so far.
     pub(crate) life: u64,
-    /// In words.
+    /// A description for people.
     pub(crate) detail: String,
-    /// It does not run, and nobody needs it.
+    /// The service does not run, and no client needs it.
     pub(crate) idle: bool,
-    /// It ended by somebody's wish.
+    /// A user has ended the service.
     pub(crate) finished: bool,
-    /// The process below which all of it runs, while it does.
+    /// Pid of the supervisor below which the processes of the service run, while they do.
     guard: Option<u32>,
 }
 
-/// A service and where its state is seen.
+/// A service and the channel of its state.
 #[derive(Debug, Clone)]
 struct ServiceSlot {
     declaration: Arc<ServiceDeclaration>,
     view: watch::Receiver<ServiceView>,
 }
 
-/// All services, for everyone who needs one.
+/// The shared handle of all services.
 #[derive(Debug, Clone)]
 pub(crate) struct Services {
     seats: Arc<[ServiceSlot]>,
@@ -65,7 +65,7 @@ pub(crate) struct Services {
 }
 
 impl Services {
-    /// Starts the tasks, and no process yet. They end all processes when `stop` is told.
+    /// Starts the tasks, but no process yet. The tasks end all processes on `stop`.
     pub(crate) fn start(
         declarations: &ServiceDeclarations,
         stop: &watch::Receiver<bool>,
@@ -75,7 +75,7 @@ impl Services {
         let mut tasks = Vec::new();
         let mut holds: BTreeMap<String, mpsc::Sender<()>> = BTreeMap::new();
         for declaration in declarations.all() {
-            // A declaration names only what stands before it.
+            // A declaration names only services that are declared before it.
             let ground = seats
                 .iter()
                 .filter(|seat| declaration.after.contains(&seat.declaration.name))
@@ -99,7 +99,7 @@ impl Services {
         (Self { seats, needs }, tasks)
     }
 
-    /// Says whether somebody needs the services of that kind.
+    /// Declares whether a client needs the services of that kind.
     pub(crate) fn set_need(&self, need: ServiceNeed, is_needed: bool) {
         self.needs.send_if_modified(|needs| match is_needed {
             true => needs.insert(need),
@@ -111,11 +111,11 @@ impl Services {
         self.needs.borrow().contains(&need)
     }
 
-    /// Waits until all services of that kind are ready, and what they stand on. The number rises
-    /// whenever one of them has started anew.
+    /// Waits until all services of that kind and their dependencies are ready. The returned number rises with every
+    /// restart of one of them.
     ///
     /// # Errors
-    /// Why one of them is not, in words.
+    /// A description of a service that is not ready.
     pub(crate) async fn wait_ready(&self, need: ServiceNeed) -> Result<u64, String> {
         self.wait_ready_within(need, SERVICE_WAIT_TIMEOUT).await
     }
@@ -135,11 +135,11 @@ impl Services {
                 return Err(format!("`{name}` is not ready: {detail}"));
             }
         }
-        // One may have ended while another was waited for.
+        // A service may have ended while this call waited for another.
         Ok(self.sum_generations(need))
     }
 
-    /// The sum of all lives; nothing, when one of that kind is not ready now.
+    /// The sum of the services' start counts; nothing when one of that kind is not ready now.
     pub(crate) fn generation_if_ready(&self, need: ServiceNeed) -> Option<u64> {
         let is_ready = self
             .required_slots(need)
@@ -147,8 +147,8 @@ impl Services {
         is_ready.then(|| self.sum_generations(need))
     }
 
-    /// Waits for the X server alone to be ready in another life than that one, and tells which.
-    /// Never, where none is declared.
+    /// Waits until the X server is ready with another start count than `after`, and returns this count. Never returns
+    /// where no X server is declared.
     pub(crate) async fn wait_next_display_server(&self, after: u64) -> u64 {
         let seats = &mut self.seats.iter();
         let server = seats.find(|seat| seat.declaration.ready == Probe::Display);
@@ -160,12 +160,12 @@ impl Services {
         let next = view.wait_for(is_next).await.map(|view| view.life);
         match next {
             Ok(life) => life,
-            // Its task is gone: so is the companion.
+            // The task has ended, because the companion is ending.
             Err(_) => pending().await,
         }
     }
 
-    /// The life of the X server, whether it is ready or not.
+    /// The start count of the X server, whether it is ready or not.
     pub(crate) fn display_server_generation(&self) -> u64 {
         let mut seats = self.seats.iter();
         let server = seats.find(|seat| seat.declaration.ready == Probe::Display);
@@ -184,7 +184,7 @@ impl Services {
             .filter(move |seat| need.includes(seat.declaration.need))
     }
 
-    /// All, in their order.
+    /// Lists all services in the order of their declaration.
     pub(crate) fn list_services(&self) -> Vec<Service> {
         let view = |seat: &ServiceSlot| {
             let view = seat.view.borrow();
@@ -198,21 +198,21 @@ impl Services {
         self.seats.iter().map(view).collect()
     }
 
-    /// Of the services that only who has that need has.
+    /// The services of exactly this need, without those of needs that it includes.
     fn own_slots(&self, need: ServiceNeed) -> impl Iterator<Item = &ServiceSlot> {
         let seats = self.seats.iter();
         seats.filter(move |seat| seat.declaration.need == need)
     }
 
-    /// Who needs the service of that name.
+    /// The need of the service of that name.
     pub(crate) fn need_of(&self, name: &str) -> Option<ServiceNeed> {
         self.find_slot(name).map(|seat| seat.declaration.need)
     }
 
-    /// Waits until that one is ready.
+    /// Waits until the service of that name is ready.
     ///
     /// # Errors
-    /// Why it is not, in words.
+    /// A description of why it is not ready.
     pub(crate) async fn wait_service_ready(&self, name: &str) -> Result<(), String> {
         let seat = self.find_slot(name).ok_or("it is not declared")?;
         let mut view = seat.view.clone();
@@ -223,11 +223,11 @@ impl Services {
         }
     }
 
-    /// Waits until those that only who has that need has do not run.
+    /// Waits until no service of exactly this need runs.
     pub(crate) async fn wait_stopped(&self, need: ServiceNeed) {
         for seat in self.own_slots(need) {
             let mut view = seat.view.clone();
-            // Its task is gone: so is the companion.
+            // The task has ended, because the companion is ending.
             let _ = view.wait_for(|view| view.idle).await;
         }
     }
@@ -237,7 +237,7 @@ impl Services {
         seats.find(|seat| seat.declaration.name == name)
     }
 
-    /// How the services of that need alone stand, in words.
+    /// Describes the state of the services of exactly this need.
     pub(crate) fn describe_state(&self, need: ServiceNeed) -> String {
         let details = self
             .own_slots(need)
@@ -245,18 +245,18 @@ impl Services {
         details.collect::<Vec<_>>().join(", ")
     }
 
-    /// Whether one of them was closed by somebody, and so is not started again by itself.
+    /// Whether a user has closed a service of exactly this need, so that it does not restart automatically.
     pub(crate) fn has_finished(&self, need: ServiceNeed) -> bool {
         self.own_slots(need).any(|seat| seat.view.borrow().finished)
     }
 
-    /// Whether one of them has a file open whose name ends so.
+    /// Whether a service of exactly this need has a file open whose name ends with `ending`.
     pub(crate) async fn has_open(&self, need: ServiceNeed, ending: &'static str) -> bool {
         let guards = self
             .own_slots(need)
             .filter_map(|seat| seat.view.borrow().guard);
         let guards: Vec<Pid> = guards.map(|pid| Pid::from_raw(pid.cast_signed())).collect();
-        // There are thousands of files to look at. What can't be told may well be.
+        // The scan covers thousands of files. If it fails, the file counts as open.
         let looked = spawn_blocking(move || {
             let mut guards = guards.into_iter();
             guards.any(|guard| descendants::have_file_open(guard, ending))
@@ -264,21 +264,21 @@ impl Services {
         looked.await.unwrap_or(true)
     }
 
-    /// Says that nobody needs them any more, and waits until they have heard it.
+    /// Withdraws the need and waits until the tasks of the services have processed that.
     pub(crate) async fn reset_finished(&self, need: ServiceNeed) {
         self.set_need(need, false);
         for seat in self.own_slots(need) {
             let mut view = seat.view.clone();
-            // Its task is gone: so is the companion.
+            // The task has ended, because the companion is ending.
             let _ = view.wait_for(|view| !view.finished).await;
         }
     }
 }
 
-/// The declarations of a body.
+/// Loads the declarations of a body.
 ///
 /// # Errors
-/// Why they can't be used, in words.
+/// A description of why they are invalid.
 pub(crate) fn load_declarations(
     body: &Path,
     variables: &[(&str, String)],

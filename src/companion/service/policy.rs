@@ -1,4 +1,4 @@
-//! When a service runs: a pure function of what happened.
+//! The policy that decides when a service runs: a pure function of events.
 //!
 //! ```text
 //!            Needed            GroundReady             Probed
@@ -10,42 +10,42 @@
 //!    └── NotNeeded, GroundLost (then Waiting again, if still needed)
 //! ```
 //!
-//! A life that never became ready costs more and more rest. One that did costs little, and nothing
-//! is remembered once it lasted.
+//! The restart delay doubles with every run that ends, up to a maximum. The delay is longer after runs that never
+//! became ready. A ready run that lasted [`MIN_STABLE_SERVICE_UPTIME`] resets the delay.
 
 use std::time::Duration;
 
-/// A life that lasted so long says that all is well.
+/// A run that became ready and lasted this long resets the restart delay.
 const MIN_STABLE_SERVICE_UPTIME: Duration = Duration::from_secs(5);
 
-/// Rests after lives that became ready, and after those that did not.
+/// The first and the longest restart delay: after runs that became ready, and after runs that did not.
 const READY_RESTART_DELAY: [Duration; 2] = [Duration::from_millis(50), Duration::from_secs(1)];
 const UNREADY_RESTART_DELAY: [Duration; 2] = [Duration::from_millis(200), Duration::from_secs(10)];
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ServiceState {
-    /// Nobody needs it.
+    /// No client needs the service.
     Off,
-    /// What it stands on is not ready.
+    /// A dependency is not ready.
     Waiting {
         failures: u32,
     },
-    /// It runs, and does not answer yet.
+    /// The service runs, but does not answer its probe yet.
     Starting {
         failures: u32,
     },
     Ready {
         failures: u32,
     },
-    /// It ended, and is started again in a while.
+    /// The service has ended and restarts after a delay.
     Resting {
         failures: u32,
     },
-    /// It is told to end; whether it is needed again afterwards.
+    /// The service was ordered to end; `again` says whether it is needed afterwards.
     Leaving {
         again: bool,
     },
-    /// It ended by somebody's wish, and waits until nobody needs it any more.
+    /// A user has ended the service; it stays off until no client needs it any more.
     Finished,
 }
 
@@ -55,27 +55,27 @@ pub(super) enum ServiceEvent {
     NotNeeded,
     GroundReady,
     GroundLost,
-    /// It answered.
+    /// The service answered its probe.
     Probed,
-    /// It did not answer in time.
+    /// The service did not answer in time.
     TooLate,
-    /// It is gone, with all below it, after so long a life.
+    /// The service and all its descendants have ended.
     Ended {
         lasted: Duration,
-        /// By itself, with exit code 0, and that is to be respected.
+        /// Whether the service exited with code 0 and its restart policy respects this as a user's decision.
         is_wish: bool,
     },
     Rested,
 }
 
-/// What the owner does.
+/// What the owning task must do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ServiceAction {
     Nothing,
     Start,
-    /// Tell it to end.
+    /// Order the service to exit.
     Leave,
-    /// End it now.
+    /// Kill the service now.
     Kill,
     Rest(Duration),
 }
@@ -93,7 +93,7 @@ impl ServiceState {
             (S::Starting { .. } | S::Ready { .. }, E::NotNeeded) => {
                 (S::Leaving { again: false }, A::Leave)
             }
-            // What it stood on is gone, so nothing it holds can be saved.
+            // The dependency is gone, so the service can't save anything.
             (S::Starting { .. } | S::Ready { .. }, E::GroundLost) => {
                 (S::Leaving { again: true }, A::Kill)
             }
@@ -141,7 +141,7 @@ mod tests {
         is_wish: false,
     };
 
-    /// The state after all of it, and the last action.
+    /// The state after all events, and the last action.
     fn after(state: ServiceState, events: &[ServiceEvent]) -> (ServiceState, ServiceAction) {
         events
             .iter()

@@ -1,4 +1,4 @@
-//! Whether a service answers, asked of itself.
+//! Readiness probes, which ask the service itself.
 
 use super::declaration::Probe;
 use crate::companion::display;
@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::io::AsyncReadExt;
 use tokio::net::UnixStream;
 
-/// A service that is asked and does not answer is not ready.
+/// A service that does not answer within this time is not ready.
 const SERVICE_PROBE_TIMEOUT: Duration = Duration::from_secs(2);
 
 pub(super) async fn is_ready(probe: &Probe) -> bool {
@@ -24,7 +24,7 @@ pub(super) async fn is_ready(probe: &Probe) -> bool {
     tokio::time::timeout(SERVICE_PROBE_TIMEOUT, answer).await == Ok(true)
 }
 
-/// The display is asked by a connection of its own, which blocks.
+/// Asks the display over a connection of its own, which blocks.
 async fn ask_blocking(question: impl FnOnce() -> bool + Send + 'static) -> bool {
     tokio::task::spawn_blocking(question).await.unwrap_or(false)
 }

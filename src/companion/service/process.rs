@@ -1,5 +1,5 @@
-//! A service's process, below a guard of its own (see `companion::reaper`), which ends all below it
-//! with it. One word goes to the guard, one byte comes back.
+//! A service's process, below a supervisor of its own (see `companion::supervisor`), which ends all descendants with
+//! it. The companion sends the supervisor one-byte commands, and the supervisor replies with one byte, the exit code.
 
 use super::declaration::ServiceDeclaration;
 use crate::companion::kernel::{SUPERVISOR_END_BYTE, SUPERVISOR_SHUTDOWN_BYTE};
@@ -21,13 +21,15 @@ use tokio::process::{Child, Command};
 #[derive(Debug)]
 pub(super) struct ServiceProcess {
     guard: UnixStream,
-    /// Collected when it has ended. Never killed: it ends all below it when we are gone.
+    /// The supervisor, which is reaped after its end and never killed: it ends all descendants when the companion is
+    /// gone.
     process: Child,
     code: Option<u8>,
 }
 
 impl ServiceProcess {
-    /// The process, and where its output is read. It is told how many lives before it were short.
+    /// Starts the process and returns the reader of its output. The process gets `failures`, the number of short runs
+    /// before it, in its environment.
     pub(super) fn start(
         declaration: &ServiceDeclaration,
         failures: u32,
@@ -35,7 +37,7 @@ impl ServiceProcess {
         let (ours, theirs) = StdStream::pair()?;
         ours.set_nonblocking(true)?;
         let (output, written) = io::pipe()?;
-        // This very binary, also when its file was replaced meanwhile.
+        // The running binary, even if its file was replaced since.
         let mut command = Command::new("/proc/self/exe");
         command.arg("reaper").arg("--grace");
         command.arg(declaration.grace.as_secs().to_string());
@@ -63,51 +65,51 @@ impl ServiceProcess {
         Ok((process, output))
     }
 
-    /// The guard's, below which all of it is.
+    /// The pid of the supervisor, below which all processes of the service run.
     pub(super) fn supervisor_pid(&self) -> Option<u32> {
         self.process.id()
     }
 
-    /// The exit code, 128+n for signal n, once it and all below it are gone. Loses nothing when
-    /// dropped.
+    /// Waits until the process and all its descendants have ended, and returns the exit code, 128+n for signal n.
+    /// Dropping the future loses nothing.
     pub(super) async fn wait_end(&mut self) -> u8 {
         loop {
-            // What can't be polled any more is over.
+            // A socket that can't be polled has ended; the read finds out.
             let _ = self.guard.readable().await;
             let mut byte = [0];
             match self.guard.try_read(&mut byte) {
                 Ok(1) => self.code = Some(byte[0]),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                // Without a code its guard was killed, or could not start it and said so.
+                // Without a code, the supervisor was killed or could not start the service and logged that.
                 Ok(_) | Err(_) => return self.code.unwrap_or(128 + libc::SIGKILL as u8),
             }
         }
     }
 
-    /// Lets it end by itself; its guard ends it after its grace.
+    /// Asks the process to exit; the supervisor kills it after the grace time.
     pub(super) fn request_shutdown(&self) {
         self.send_command(SUPERVISOR_SHUTDOWN_BYTE);
     }
 
-    /// Ends it and all below it now.
+    /// Kills the process and all its descendants now.
     pub(super) fn kill_tree(&self) {
         self.send_command(SUPERVISOR_END_BYTE);
     }
 
     fn send_command(&self, word: u8) {
-        // Past the runtime, which may not have heard yet that a new socket takes bytes. A guard that
-        // is gone has nobody left to end.
+        // Write directly, because the runtime may not have registered yet that a new socket is writable. If the
+        // supervisor is gone, no process is left to end.
         let _ = nix::unistd::write(self.guard.as_fd(), &[word]);
     }
 }
 
-/// Starts the service, in the guard, and returns its pid.
+/// Starts the service inside the supervisor and returns its pid.
 ///
 /// # Errors
-/// When there is no such program.
+/// When the program does not exist.
 pub(crate) fn spawn_service(command: &[OsString], files: Option<u64>) -> Result<i32> {
     let (program, arguments) = command.split_first().context("no service is named")?;
-    // Before anything is started: a descendant whose parent has ended must come to us.
+    // This call comes before the start, so that orphaned descendants become children of the supervisor.
     prctl::set_child_subreaper(true)?;
     if let Some(files) = files {
         let (_, most) = getrlimit(Resource::RLIMIT_NOFILE)?;

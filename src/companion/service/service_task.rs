@@ -1,4 +1,4 @@
-//! The task that owns one service: it turns wake-ups into events, and does what the policy says.
+//! The task that owns one service: it turns wake-ups into events and executes the actions of the policy.
 
 use super::declaration::{ServiceDeclaration, ServiceNeed, ServiceRestartPolicy};
 use super::log_lines::ServiceLog;
@@ -15,15 +15,15 @@ use tokio::time::Instant;
 /// How long a service may take to become ready.
 const SERVICE_START_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// Between two probes; many services are ready after a few of them.
+/// Time between two probes; many services are ready after a few of them.
 const SERVICE_PROBE_INTERVAL: Duration = Duration::from_millis(10);
 
-/// In which order services end with the companion: whoever stands on another ends before it.
+/// The order in which services end with the companion: a service ends before its dependencies.
 #[derive(Debug)]
 pub(super) struct ServiceShutdownOrder {
-    /// Closed when all have ended that stand on this one.
+    /// Closed when all services that depend on this one have ended.
     pub(super) held: mpsc::Receiver<()>,
-    /// Let go when this one has ended.
+    /// Dropped when this service has ended.
     pub(super) _holds: Vec<mpsc::Sender<()>>,
 }
 
@@ -35,10 +35,10 @@ pub(super) struct ServiceTask {
     view: watch::Sender<ServiceView>,
     state: ServiceState,
     process: Option<ServiceProcess>,
-    /// The lives of the ground when this one began.
+    /// The dependencies' start counts when this process started.
     stands_on: u64,
     began: Instant,
-    /// When it must have ended, or may start again.
+    /// When the process must have ended, or when the service may restart.
     deadline: Option<Instant>,
     last_end: String,
     life: u64,
@@ -77,12 +77,12 @@ impl ServiceTask {
         (owner, seen)
     }
 
-    /// Runs until it is told to stop; then the process is gone.
+    /// Runs until `stop`; returns after the process has ended.
     pub(super) async fn run(mut self, mut stop: watch::Receiver<bool>) {
         loop {
             self.apply_needs();
             let event = tokio::select! {
-                // Whoever held the word is gone: so is the companion.
+                // The wait also ends when the sender is dropped, because the companion is ending.
                 _ = stop.wait_for(|stop| *stop) => break,
                 event = self.next_event() => event,
             };
@@ -90,7 +90,7 @@ impl ServiceTask {
                 self.apply_event(event);
             }
         }
-        // Nobody says anything there; it ends when the last sender is gone.
+        // The channel carries no messages; it closes when the last sender is dropped.
         while self.order.held.recv().await.is_some() {}
         if let Some(mut process) = self.process.take() {
             process.request_shutdown();
@@ -98,7 +98,7 @@ impl ServiceTask {
         }
     }
 
-    /// What others say, as far as it means something now.
+    /// Turns changes of needs and dependencies into events that are valid in the current state.
     fn apply_needs(&mut self) {
         let is_needed = (self.needs.borrow_and_update().iter())
             .any(|need| need.includes(self.declaration.need));
@@ -124,7 +124,7 @@ impl ServiceTask {
         }
     }
 
-    /// The lives of what it stands on; nothing, when one is not ready.
+    /// The sum of the dependencies' start counts; nothing when one is not ready.
     fn read_dependencies(&mut self) -> Option<u64> {
         let mut lives = 0;
         let mut is_ready = true;
@@ -136,7 +136,7 @@ impl ServiceTask {
         is_ready.then_some(lives)
     }
 
-    /// The next thing that happens; nothing, when it is to look again.
+    /// Waits for the next event; returns nothing when the task should only check its inputs again.
     async fn next_event(&mut self) -> Option<ServiceEvent> {
         let is_starting = matches!(self.state, ServiceState::Starting { .. });
         let late = self.began + SERVICE_START_TIMEOUT;
@@ -193,7 +193,7 @@ impl ServiceTask {
                         "{}: it does not answer, and is ended",
                         self.declaration.name
                     );
-                    // Not asked again; its end is awaited.
+                    // The reset keeps the timeout from firing again; the task waits for the end.
                     self.began = Instant::now();
                 }
                 self.process.iter().for_each(ServiceProcess::kill_tree);
@@ -275,7 +275,7 @@ async fn wait_deadline(deadline: Option<Instant>) {
     }
 }
 
-/// Until a need, or something it stands on, is another one.
+/// Waits until a need or a dependency changes.
 async fn wait_input_change(
     needs: &mut watch::Receiver<BTreeSet<ServiceNeed>>,
     ground: &mut [watch::Receiver<ServiceView>],

@@ -1,4 +1,4 @@
-//! One command, from its start to its end: the task that owns its guard and its pipes.
+//! The task that owns one command, from start to end: its supervisor and its pipes.
 
 use super::Shells;
 use super::command_run::{CommandReport, CommandRun};
@@ -29,21 +29,22 @@ use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep_until};
 
-/// From the signal to the end of what did not stop.
+/// Time from the signal until processes that did not stop are killed.
 const COMMAND_STOP_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Bytes of an argument; a longer command is read from memory. Linux's limit is 128 KiB.
+/// Maximum bytes of the command as an argument; a longer command is passed as a file in memory. Linux's limit is 128
+/// KiB.
 const MAX_COMMAND_ARG_BYTES: usize = 120 << 10;
 
-/// A year: whatever is out of a clock's range is as good as never.
+/// A year: a timeout beyond the range of the clock never expires.
 const MAX_COMMAND_TIMEOUT: Duration = Duration::from_secs(365 * 24 * 3600);
 
-/// Why a command is to end early.
+/// Why a command ends early.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum CommandStopReason {
     Asked,
     Timeout(f64),
-    /// What it was to read did not come whole.
+    /// Its input was cut off.
     Cut,
     Deleted,
     Shutdown,
@@ -76,7 +77,7 @@ fn command_error(kind: &str, message: String) -> RunError {
     }
 }
 
-/// The owner.
+/// Owns one running command.
 #[derive(Debug)]
 pub(super) struct CommandOwner {
     shells: Shells,
@@ -85,23 +86,23 @@ pub(super) struct CommandOwner {
     guard: CommandSupervisor,
     stops: mpsc::Receiver<CommandStopReason>,
     input: Option<mpsc::Receiver<Bytes>>,
-    /// Brings the command what it reads.
+    /// The task that writes the command's stdin.
     feeding: Option<AbortHandle>,
 }
 
-/// What bash and we share while it runs.
+/// Files shared with bash while the command runs.
 #[derive(Debug)]
 struct CommandFiles {
     pipes: OutputPipes,
-    /// Where it writes its context as it exits.
+    /// Bash writes its context to this file when it exits.
     left: File,
-    /// Must live until bash has read them.
+    /// Must stay open until bash has read them.
     _scripts: Vec<File>,
 }
 
-/// How it ended.
+/// How a command ended.
 enum CommandEnd {
-    /// `left`: something of it goes on, which is not so when it was to stop.
+    /// `left`: background processes are still running; always `false` for a command that was stopped.
     Code {
         code: i32,
         left: bool,
@@ -147,7 +148,7 @@ impl CommandOwner {
         match end {
             CommandEnd::Code { code, left } => {
                 let (status, code) = match stop {
-                    // One that is ended from outside leaves nothing, however far it came.
+                    // A command that was stopped leaves no context, even if it had finished.
                     Some(_) => (RunStatus::Interrupted, -1),
                     None => {
                         self.take_over(&mut shared.left);
@@ -184,8 +185,8 @@ impl CommandOwner {
         }
     }
 
-    /// Until the command has ended, for whatever reason; when it was to stop, with all that it
-    /// started, which has the same time for it.
+    /// Waits for the end of the command, for any reason. A command that was asked to stop is waited for with all
+    /// processes that it started; they have the same time to stop.
     async fn wait_for_end(
         &mut self,
         shared: &mut CommandFiles,
@@ -199,7 +200,7 @@ impl CommandOwner {
         let mut deadline = timeout.map(|(at, _)| at);
         let mut stop = None;
         let mut is_made_to = false;
-        // How the command itself ended, while what it started is still about to.
+        // The exit code of the command, while processes that it started are still stopping.
         let mut ended = None;
         loop {
             let has_room = self.run.has_room();
@@ -211,7 +212,7 @@ impl CommandOwner {
                     stop = Some(asked);
                     continue;
                 }
-                // Time comes before output, or a flood would hold it up.
+                // The deadline has priority over output, because a flood of output would delay it.
                 () = sleep_until_deadline(deadline) => {
                     match (stop, timeout) {
                         (None, Some((_, seconds))) => {
@@ -220,7 +221,7 @@ impl CommandOwner {
                             stop = Some(asked);
                         }
                         _ if is_made_to => {
-                            // It is stopped, or worse.
+                            // The supervisor does not react: it is stopped, or worse.
                             self.guard.kill_supervisor();
                             deadline = None;
                         }
@@ -240,7 +241,7 @@ impl CommandOwner {
                     CommandSupervisorEvent::Failed(errno) => return (CommandEnd::NotStarted(errno), stop),
                     CommandSupervisorEvent::Ended { code, left: true } if stop.is_some() && ended.is_none() => {
                         ended = Some(code);
-                        // What runs in the background does not hear of an interrupt.
+                        // Background processes ignore an interrupt.
                         if stop == Some(CommandStopReason::Asked) {
                             self.guard.send_signal(Signal::SIGTERM);
                         }
@@ -263,7 +264,7 @@ impl CommandOwner {
         }
     }
 
-    /// Asks the command to stop; the moment when it is made to.
+    /// Signals the command to stop; returns the time at which it is killed.
     fn request_stop(&self, why: CommandStopReason) -> Instant {
         self.guard.send_signal(match why {
             CommandStopReason::Asked => Signal::SIGINT,
@@ -289,18 +290,17 @@ impl CommandOwner {
         }
     }
 
-    /// What the command itself wrote is in the pipes by now; what runs on in the background may hold
-    /// them open.
+    /// The pipes hold all output of the command itself by now; background processes may keep them open.
     async fn drain_pipes(&self, shared: &CommandFiles, spill: &mut SpillFiles) {
         for (stream, bytes) in shared.pipes.drain() {
             self.record_output(spill, stream, bytes).await;
         }
     }
 
-    /// The context that the command left is its session's, when the session is still there.
+    /// Stores the context that the command left in its session, if the session still exists.
     fn take_over(&mut self, left: &mut File) {
         let mut written = Vec::new();
-        // In memory, and as short as a context is.
+        // The file is in memory and as short as a context, so reading it does not block.
         if left
             .rewind()
             .and_then(|()| left.read_to_end(&mut written))
@@ -311,13 +311,13 @@ impl CommandOwner {
         if let Some(next) = self.context.next_context(&written) {
             let session = self.run.work.session.clone();
             let mut contexts = self.shells.lock_contexts();
-            // Its session was deleted while its last output was read.
+            // The session was deleted while the last output of the command was read.
             if matches!(self.stops.try_recv(), Ok(CommandStopReason::Deleted)) {
                 return;
             }
             let next = match contexts.get(&session) {
-                // The first of a session has nothing to tell its own changes by; those of others that
-                // have ended meanwhile are worth more.
+                // The first command of a session has no earlier context against which its changes could be told apart;
+                // the contexts of commands that have ended since are worth more.
                 Some(now) if self.context.is_fresh() && !now.is_fresh() => return,
                 Some(now) => next.merge_changes_of(now, self.context.serial),
                 None => next,
@@ -395,7 +395,7 @@ impl CommandOwner {
         })
     }
 
-    /// What the command reads.
+    /// Opens the command's stdin.
     fn open_stdin(&mut self) -> io::Result<OwnedFd> {
         let given = self.run.work.stdin.clone().map(Bytes::from);
         if given.is_none() && self.input.is_none() {
@@ -407,7 +407,7 @@ impl CommandOwner {
         let feeding = tokio::spawn(async move {
             let mut next = given;
             loop {
-                // A command that has closed it needs no more; what is in the way is dropped.
+                // A command that has closed its stdin needs no more bytes; the rest is dropped.
                 if let Some(bytes) = next.take()
                     && ours.write_all(&bytes).await.is_err()
                 {
@@ -427,10 +427,10 @@ impl CommandOwner {
     }
 }
 
-/// A command that sets a trap for its own end would take the place of ours, so what it leaves is
-/// written before.
+/// A command that sets its own EXIT trap would replace the trap that writes the context, so the context is written
+/// before the command exits.
 fn with_own_end(command: &str, leave: &str, left: &str) -> String {
-    // Behind a heredoc, which may be without its end, nothing can be added; a here-string is none.
+    // After a heredoc, which may lack its end, nothing can be appended; a here-string is not a heredoc.
     let has_heredoc = command.replace("<<<", "").contains("<<");
     let sets_trap = command.contains("trap") && !has_heredoc;
     if !sets_trap || !(command.contains("EXIT") || command.contains(" 0")) {
@@ -442,7 +442,7 @@ fn with_own_end(command: &str, leave: &str, left: &str) -> String {
     )
 }
 
-/// What the companion has, but for what is between it and its engine.
+/// The environment of the companion, without the variables that the engine passes to the companion alone.
 pub(super) fn first_environment(session: &str) -> impl Iterator<Item = (Vec<u8>, Vec<u8>)> {
     let own = std::env::vars_os().filter(|(name, _)| {
         !settings::COMPANION_ONLY_VARIABLES
@@ -454,14 +454,14 @@ pub(super) fn first_environment(session: &str) -> impl Iterator<Item = (Vec<u8>,
         .chain([session])
 }
 
-/// A file that is nowhere but in memory.
+/// A file that exists only in memory.
 fn memory_file(bytes: &[u8]) -> io::Result<File> {
     let mut file = File::from(memfd_create(c"osctl-shell", MFdFlags::MFD_CLOEXEC)?);
     file.write_all(bytes)?;
     Ok(file)
 }
 
-/// By which another process opens it.
+/// The path under which another process opens the file.
 fn proc_fd_path(file: &File) -> String {
     format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd())
 }

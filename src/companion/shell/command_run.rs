@@ -1,4 +1,4 @@
-//! A command as a run: what its reply says beside what every run tells.
+//! A command as a run: the fields of its reply besides those of every run.
 
 use crate::companion::runs::{self, RunKind, RunSnapshot};
 use crate::protocol::shell::{Command, ShellReply};
@@ -7,10 +7,10 @@ use sha2::{Digest, Sha256};
 
 pub(crate) type CommandRun = runs::TrackedRun<Command>;
 
-/// What is known of a command besides its output.
+/// The state of a command besides its output.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct CommandReport {
-    /// Nothing while it runs.
+    /// `None` while the command runs.
     pub(super) returncode: Option<i32>,
     pub(super) cwd: String,
     pub(super) background: bool,
@@ -46,7 +46,7 @@ impl RunKind for Command {
         false
     }
 
-    /// What the command reads may be a secret: that there is something must do.
+    /// The command's input may be a secret, so the hash covers only whether there is any.
     fn hash_request(&self, hash: &mut Sha256) {
         for part in [&self.session, &self.command] {
             hash.update(part.len().to_le_bytes());

@@ -1,9 +1,8 @@
-//! What lasts from command to command: folder, environment, variables, functions, aliases, options.
+//! The state that lasts from command to command: folder, environment, variables, functions, aliases, options.
 //!
-//! Each command has a bash of its own, so it behaves as `bash -c` does to the byte: `exit`, `set -e`,
-//! a crash or a kill end it alone. It begins by reading a script that makes the context (by
-//! `BASH_ENV`), and as it exits writes the next one's (`leave.bash`). One that is killed leaves none,
-//! and the context stays as it was.
+//! Each command runs in its own bash, so it behaves exactly as `bash -c`: `exit`, `set -e`, a crash or a kill end this
+//! bash alone. It starts by reading a script that sets up the context (by `BASH_ENV`), and as it exits writes the
+//! context for the next command (`leave.bash`). A killed command writes none, and the context stays unchanged.
 //!
 //! Not kept: jobs of the shell and `$!` (see [`super::jobs`]), open descriptors, history.
 
@@ -20,10 +19,10 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Read as a command's bash exits.
+/// The script that a command's bash reads as it exits.
 pub(super) const CONTEXT_EXIT_SCRIPT: &str = include_str!("leave.bash");
 
-/// Variables that bash sets itself, and that can't or need not be made again.
+/// Variables that bash sets itself, and that cannot or need not be restored.
 const BASH_OWN_VARIABLES: &[&str] = &[
     "_",
     "__osctl_code",
@@ -60,7 +59,7 @@ const BASH_OWN_VARIABLES: &[&str] = &[
     "UID",
 ];
 
-/// Changes from outside that are remembered.
+/// Maximum number of remembered changes from outside.
 const MAX_CONTEXT_CHANGES: usize = 256;
 
 /// The context of one session.
@@ -69,25 +68,25 @@ pub(super) struct ShellContext {
     pub(super) cwd: PathBuf,
     /// The folder itself, which may have been moved or removed since.
     pub(super) folder: Arc<OwnedFd>,
-    /// Bash that makes everything but options, and then the options; no command has ended yet when
-    /// there is none, and the environment is the companion's.
+    /// Bash code that sets up everything but options, and the code for options. `None` until a command has ended; the
+    /// environment is then the companion's.
     left: Option<BashState>,
-    /// What was changed from outside since.
+    /// Changes from outside since the last command ended, as bash code.
     changes: Vec<u8>,
-    /// Those of them that commands which run may not have heard of, and earlier ones.
+    /// Recent changes from outside, including changes that a running command may not have seen.
     told: VecDeque<ContextChange>,
     /// Rises with every change.
     pub(super) serial: u64,
 }
 
-/// A folder to go to.
+/// A folder to change to.
 #[derive(Debug)]
 pub(crate) struct ShellFolder {
     cwd: PathBuf,
     folder: Arc<OwnedFd>,
 }
 
-/// What was changed from outside.
+/// A change from outside.
 #[derive(Debug, Clone)]
 struct ContextChange {
     serial: u64,
@@ -101,7 +100,7 @@ struct BashState {
     rest: Vec<u8>,
 }
 
-/// A context in a form that can be stored; what bash wrote need not be UTF-8, so it is in base64.
+/// A context in a form that can be stored; in base64, because bash's output need not be UTF-8.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct PackedContext {
     cwd: PathBuf,
@@ -110,8 +109,8 @@ pub(crate) struct PackedContext {
     changes: String,
 }
 
-/// What makes bash write its context with [`CONTEXT_EXIT_SCRIPT`]. A trap of DEBUG, which would strike in it, is taken away before,
-/// where nobody sees what it prints.
+/// The command that makes bash write its context with [`CONTEXT_EXIT_SCRIPT`]. It removes a DEBUG trap first, because
+/// the trap would run inside the script; the output of the trap is discarded.
 pub(super) fn exit_trap(leave: &str, left: &str) -> String {
     let debug = format!("builtin trap -p DEBUG >|{left}; builtin trap - DEBUG");
     format!("{{ {{ {debug}; }} >/dev/null; . {leave} >>{left}; }} 2>/dev/null")
@@ -130,17 +129,17 @@ impl ShellContext {
         })
     }
 
-    /// Whether the next command gets the companion's environment, as none has left one yet.
+    /// Whether no command has left a context yet; the next command then gets the companion's environment.
     pub(super) fn is_fresh(&self) -> bool {
         self.left.is_none()
     }
 
-    /// The script that a command begins with; `leave` is the path of [`CONTEXT_EXIT_SCRIPT`], `left` where that
-    /// writes.
+    /// The script with which a command starts; `leave` is the path of [`CONTEXT_EXIT_SCRIPT`], `left` the path of its
+    /// output.
     pub(super) fn start_script(&self, leave: &str, left: &str) -> Vec<u8> {
         let mut script = Vec::new();
-        // One group, so that nothing of it is traced or expanded by an alias. What functions need to
-        // be parsed comes before.
+        // One group, so that nothing in it is traced or expanded by an alias. Options that functions need to be parsed
+        // come before it.
         script.extend_from_slice(b"shopt -s extglob\n{\n");
         match &self.left {
             Some(left) => script.extend_from_slice(&left.rest),
@@ -157,11 +156,11 @@ impl ShellContext {
         script
     }
 
-    /// The context that a command left; nothing, when it was killed or changed nothing.
+    /// The context that a command left; `None` when it was killed or changed nothing.
     pub(super) fn next_context(&self, written: &[u8]) -> Option<Self> {
         let mut parts = written.split(|byte| *byte == 0);
         let mut next = || parts.next();
-        // What comes behind the last NUL was printed by a trap for the end of a script.
+        // Text after the last NUL was printed by a trap at the end of a script.
         let [
             Some(debug),
             Some(cwd),
@@ -174,7 +173,7 @@ impl ShellContext {
             return None;
         };
         let mut options = filter_lines(options, |line| !line.starts_with(b"shopt -u compat"));
-        // It comes last, because it strikes before every command.
+        // The DEBUG trap comes last, because it runs before every command.
         options.extend_from_slice(debug);
         let left = BashState {
             options,
@@ -182,14 +181,14 @@ impl ShellContext {
         };
         let cwd = PathBuf::from(OsString::from_vec(cwd.to_vec()));
         let folder = match cwd == self.cwd {
-            // The folder was made anew under the same name, and entered.
+            // The folder was recreated under the same name, and entered.
             true if !is_there.is_empty() => match open_folder(&cwd) {
                 Ok(folder) if !is_same(&folder, &self.folder) => Arc::new(folder),
                 _ => self.folder.clone(),
             },
-            // It was moved or removed, and bash is still in it.
+            // The folder was moved or removed, and bash is still in it.
             true => self.folder.clone(),
-            // One that is gone already: the next command starts where this one did.
+            // The folder is gone already: the next command starts where this command did.
             false => Arc::new(open_folder(&cwd).ok()?),
         };
         let stays = cwd == self.cwd && Arc::ptr_eq(&folder, &self.folder);
@@ -206,8 +205,8 @@ impl ShellContext {
         })
     }
 
-    /// What a command left that began when the serial was `began`, and what was changed from outside
-    /// since then: `now` is the context that it replaces.
+    /// Merges changes from outside into the context that a command left. The command started when the serial was
+    /// `began`; `now` is the context that the result replaces.
     pub(super) fn merge_changes_of(mut self, now: &Self, began: u64) -> Self {
         for change in now.told.iter().filter(|change| change.serial > began) {
             self.changes.extend_from_slice(&change.script);
@@ -234,7 +233,7 @@ impl ShellContext {
         });
     }
 
-    /// As it is kept outside of this process.
+    /// The context in a form that can be stored.
     pub(super) fn pack(&self) -> PackedContext {
         PackedContext {
             cwd: self.cwd.clone(),
@@ -245,7 +244,7 @@ impl ShellContext {
     }
 
     /// # Errors
-    /// When its folder is not there, or what is packed is damaged.
+    /// When its folder does not exist, or the packed context is damaged.
     pub(super) fn unpack(packed: PackedContext) -> io::Result<Self> {
         let bytes = |text: &str| STANDARD.decode(text).map_err(io::Error::other);
         let left = match (packed.options, packed.rest) {
@@ -262,10 +261,10 @@ impl ShellContext {
         })
     }
 
-    /// The same; in `home`, where its folder is not there any more.
+    /// As [`Self::unpack`], but in `home` when the folder no longer exists.
     ///
     /// # Errors
-    /// When what is packed is damaged.
+    /// When the packed context is damaged.
     pub(super) fn unpack_near(packed: PackedContext, home: &Path) -> io::Result<Self> {
         match open_folder(&packed.cwd) {
             Ok(_) => Self::unpack(packed),
@@ -277,18 +276,18 @@ impl ShellContext {
         }
     }
 
-    /// What bash wrote besides options, when a command has left anything.
+    /// Bash's output without options, if a command has left any.
     pub(super) fn rest_mut(&mut self) -> Option<&mut Vec<u8>> {
         self.left.as_mut().map(|left| &mut left.rest)
     }
 
-    /// What bash wrote besides options, when a command has left anything, and what was changed since.
+    /// Bash's output without options, if a command has left any, and the changes since then.
     pub(super) fn variable_scripts(&self) -> (Option<&[u8]>, &[u8]) {
         let rest = self.left.as_ref().map(|left| left.rest.as_slice());
         (rest, &self.changes)
     }
 
-    /// Goes to a folder.
+    /// Changes the folder.
     pub(super) fn change_folder(&mut self, found: ShellFolder) {
         let ShellFolder { cwd, folder } = found;
         self.folder = folder;
@@ -302,7 +301,7 @@ impl ShellContext {
         self.cwd = cwd;
     }
 
-    /// Sets a variable of the environment, or unsets it. The name must be one.
+    /// Sets or unsets an environment variable. The caller checks the name.
     pub(super) fn set_variable(&mut self, key: &str, value: Option<&str>) {
         let mut script = match value {
             Some(value) => {
@@ -318,10 +317,10 @@ impl ShellContext {
 }
 
 impl ShellFolder {
-    /// Looks for a folder, relative to `cwd`. It may have to wait for the disk.
+    /// Resolves a folder, relative to `cwd`. May wait for the disk.
     ///
     /// # Errors
-    /// When it is none, or can't be entered.
+    /// When the path is not a folder, or cannot be entered.
     pub(super) fn resolve(path: &Path, cwd: &Path, home: &Path) -> io::Result<Self> {
         if path.as_os_str().is_empty() {
             return Err(io::ErrorKind::NotFound.into());
@@ -357,12 +356,12 @@ fn filter_lines(text: &[u8], keep: impl Fn(&[u8]) -> bool) -> Vec<u8> {
     kept.filter(|line| keep(line)).flatten().copied().collect()
 }
 
-/// Whether the line declares a variable. Bash writes each on one line.
+/// Whether the line declares a variable. Bash writes each declaration on one line.
 pub(super) fn is_declaration(line: &[u8]) -> bool {
     declared_name(line).is_some()
 }
 
-/// Whether the line declares a variable of bash's own.
+/// Whether the line declares a variable that bash sets itself.
 fn is_its_own(line: &[u8]) -> bool {
     declared_name(line)
         .is_some_and(|name| BASH_OWN_VARIABLES.iter().any(|own| own.as_bytes() == name))
@@ -380,7 +379,7 @@ fn declared_name(line: &[u8]) -> Option<&[u8]> {
     rest[1..].split(|byte| b"=\n".contains(byte)).next()
 }
 
-/// As one word of bash, whatever is in it.
+/// Quotes any bytes as one word of bash.
 pub(super) fn quote_word(bytes: &[u8]) -> Vec<u8> {
     let mut word = vec![b'\''];
     for byte in bytes {
@@ -416,7 +415,7 @@ mod tests {
             "{script}"
         );
         assert!(!script.contains("UID") && !script.contains("compat31"));
-        // The same again is no change.
+        // The same output again is not a change.
         assert!(next.next_context(left).is_none());
     }
 
@@ -449,7 +448,7 @@ mod tests {
         assert!(super::is_same(&entered.folder, &fresh));
         let stayed = context.next_context(&left("")).unwrap();
         assert!(super::is_same(&stayed.folder, &context.folder));
-        // That alone is a change, and no change is none.
+        // Entering the folder is a change; the same output again is not.
         let again = stayed.next_context(&left("here")).unwrap();
         assert!(super::is_same(&again.folder, &fresh));
         assert!(

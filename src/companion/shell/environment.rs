@@ -1,8 +1,8 @@
-//! The environment of a session, for a program that is none of its commands: a terminal's shell.
+//! The environment of a session, for a program that is not one of its commands: the shell of a terminal.
 //!
-//! It is kept as bash has written it, and only bash knows for certain what that means: one of its own
-//! reads the exported variables, and becomes the program that tells them. Nothing else of the context
-//! is made, so nothing of it can strike here: no trap, no function, no option.
+//! The environment is kept as bash code, which only bash can evaluate with certainty: a separate bash reads the
+//! exported variables and executes `env`, which prints them. The rest of the context is left out, so no trap, function
+//! or option of the session can run.
 
 use super::context::ShellContext;
 use super::retained_context::split_declarations;
@@ -16,16 +16,16 @@ use std::time::Duration;
 use tokio::io::AsyncWriteExt;
 use tokio::process::Command;
 
-/// A person waits for a terminal.
+/// Maximum wait for bash: a person waits for the terminal.
 const ENVIRONMENT_READ_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// What the shell of a terminal counts itself, and what is the teller's own.
+/// Variables that a terminal's shell sets itself, or that belong to the separate bash.
 const EXCLUDED_VARIABLES: [&[u8]; 2] = [b"SHLVL", b"_"];
 
-/// By name.
+/// Names and values.
 pub(crate) type EnvironmentVariables = Vec<(OsString, OsString)>;
 
-/// What makes the variables, and whether they are all that there are.
+/// Bash code that sets the variables, and whether these are all variables.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct ExportScript {
     script: Vec<u8>,
@@ -33,7 +33,7 @@ pub(super) struct ExportScript {
 }
 
 impl ExportScript {
-    /// Nothing, when the session has the companion's environment.
+    /// `None` when the session has the companion's environment.
     pub(super) fn from_context(context: &ShellContext) -> Option<Self> {
         let (rest, changes) = context.variable_scripts();
         if rest.is_none() && changes.is_empty() {
@@ -53,7 +53,7 @@ impl ExportScript {
     }
 
     /// # Errors
-    /// When bash can't be asked, or does not answer.
+    /// When bash cannot be started, or does not answer.
     pub(super) async fn evaluate(self, bash: &Path) -> io::Result<EnvironmentVariables> {
         let mut command = Command::new(bash);
         command

@@ -1,4 +1,4 @@
-//! What commands left running: found, read and ended by their guards.
+//! Background processes of commands: listed, read and ended with their supervisors.
 
 use super::command::sleep_until_deadline;
 use super::command_run::CommandRun;
@@ -16,16 +16,16 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep};
 
-/// Bytes kept of what a job writes.
+/// Bytes kept of a job's output.
 const MAX_JOB_TAIL_BYTES: usize = 16 << 10;
 
-/// Between two looks at what is left.
+/// Time between two checks whether processes remain.
 const JOB_POLL_INTERVAL: Duration = Duration::from_millis(20);
 
-/// From the signal to the end of what did not stop.
+/// Time from the signal until processes that did not stop are killed.
 const JOB_STOP_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// What is left of one command.
+/// The remaining processes of one command.
 #[derive(Debug)]
 pub(super) struct BackgroundJob {
     guard: CommandSupervisor,
@@ -33,7 +33,7 @@ pub(super) struct BackgroundJob {
     entry: JobEntry,
 }
 
-/// What is known of a job.
+/// The description of a job.
 #[derive(Debug, Clone)]
 struct JobEntry {
     session: String,
@@ -42,7 +42,7 @@ struct JobEntry {
     tail: Arc<Mutex<VecDeque<u8>>>,
 }
 
-/// The job that was ended, as it was before.
+/// The ended job, as it was before its end.
 pub(crate) type EndedJob = JobInfo;
 
 #[derive(Debug, Clone)]
@@ -51,7 +51,7 @@ struct JobHandle {
     end: mpsc::Sender<oneshot::Sender<()>>,
 }
 
-/// All jobs, by the ids of their guards.
+/// All jobs, by the process ids of their supervisors.
 #[derive(Debug, Clone, Default)]
 pub(super) struct ShellJobs(Arc<Mutex<BTreeMap<i32, JobHandle>>>);
 
@@ -69,7 +69,7 @@ impl BackgroundJob {
         }
     }
 
-    /// Until nobody is left. What they write must be read, or they would wait for ever.
+    /// Waits until no process remains. Reads their output, because full pipes would block them.
     async fn wait_for_end(mut self, mut ends: mpsc::Receiver<oneshot::Sender<()>>) {
         let mut asked: Vec<oneshot::Sender<()>> = Vec::new();
         let mut deadline = None;
@@ -81,7 +81,7 @@ impl BackgroundJob {
                     deadline.get_or_insert(Instant::now() + JOB_STOP_TIMEOUT);
                     match end {
                         Some(end) => asked.push(end),
-                        // Nobody can ask any more: the companion ends.
+                        // All handles are dropped: the companion ends.
                         None => return self.guard.end_all(),
                     }
                     continue;
@@ -103,7 +103,7 @@ impl BackgroundJob {
             tail.drain(..excess);
         }
         for end in asked {
-            // Whoever asked may have left.
+            // The caller may have left.
             let _ = end.send(());
         }
     }
@@ -130,7 +130,7 @@ impl ShellJobs {
             .iter()
             .map(|(pid, kept)| (*pid, kept.entry.clone()))
             .collect();
-        // Looking through /proc takes a while.
+        // Reading /proc takes a while.
         let described = spawn_blocking(move || {
             let jobs = kept
                 .into_iter()
@@ -147,7 +147,7 @@ impl ShellJobs {
             .collect()
     }
 
-    /// The job as it was; nothing when there is none.
+    /// Ends a job and returns it as it was before; `None` when it does not exist.
     pub(super) async fn end_job(&self, pid: i32) -> Option<JobInfo> {
         let kept = lock_unpoisoned(&self.0).get(&pid).cloned()?;
         let entry = kept.entry.clone();
@@ -156,12 +156,12 @@ impl ShellJobs {
             .ok()?;
         let (ended, end) = oneshot::channel();
         kept.end.send(ended).await.ok()?;
-        // It is over when nobody can say so any more, too.
+        // A dropped sender also means that the job has ended.
         let _ = end.await;
         Some(job)
     }
 
-    /// Waits until none is left, as long as they may take.
+    /// Waits until no job remains, at most the time after which jobs are killed.
     pub(super) async fn wait_until_empty(&self) {
         let begin = Instant::now();
         while !lock_unpoisoned(&self.0).is_empty()
@@ -171,11 +171,11 @@ impl ShellJobs {
         }
     }
 
-    /// Those of a session, or all; waits for nothing.
+    /// Ends the jobs of a session, or all jobs, without waiting.
     pub(super) fn end_all(&self, session: Option<&str>) {
         for kept in lock_unpoisoned(&self.0).values() {
             if session.is_none_or(|session| kept.entry.session == session) {
-                // A full mailbox has been told already.
+                // A full mailbox holds an end request already.
                 let _ = kept.end.try_send(oneshot::channel().0);
             }
         }

@@ -1,9 +1,9 @@
-//! Commands in bash, and the contexts that last from one to the next.
+//! Commands in bash, and the context that each session keeps between commands.
 //!
-//! [`Shells`] is the handle that everyone uses. Every command has a guard ([`supervisor`]), a process of its
-//! own and a task that owns both ([`command`]); commands of one session may run at the same time, each
-//! begins with the context that is there ([`context`]), and the last one to end leaves its own. What
-//! commands leave in the background is a job ([`jobs`]).
+//! [`Shells`] is the handle. Every command has a supervisor process ([`supervisor`]), a bash process, and a task that
+//! owns both ([`command`]). Commands of one session may run at the same time: each starts with the current context
+//! ([`context`]), and the last one to end stores its own. Processes that commands leave in the background are jobs
+//! ([`jobs`]).
 
 mod command;
 mod command_run;
@@ -40,20 +40,20 @@ use supervisor_client::SupervisorPool;
 use tokio::sync::mpsc;
 use tokio::task::spawn_blocking;
 
-/// Commands that may run at once.
+/// Maximum number of running commands.
 const MAX_RUNNING_COMMANDS: usize = 256;
 
-/// From the wish to stop to the end of what does not.
+/// Time from the stop signal until all remaining commands are killed.
 const COMMAND_SHUTDOWN_DELAY: Duration = Duration::from_millis(20);
 
-/// Where the parts are.
+/// Paths and the store that commands use.
 #[derive(Debug, Clone)]
 pub(crate) struct ShellSettings {
-    /// Folder of what commands have written and memory does not hold.
+    /// The folder of command output that exceeds the memory limit.
     pub(crate) runs: PathBuf,
-    /// What is on disk of them.
+    /// The store of commands on disk.
     pub(crate) store: RunStore,
-    /// Where the first command starts.
+    /// The folder in which the first command starts.
     pub(crate) cwd: PathBuf,
     pub(crate) home: PathBuf,
     pub(crate) bash: PathBuf,
@@ -64,7 +64,7 @@ impl ShellSettings {
         let home = std::env::var_os("HOME").map_or_else(|| "/root".into(), PathBuf::from);
         Self {
             store,
-            // Executions may have the same ids.
+            // A folder of its own, because executions may have the same ids.
             runs: settings.lives.own_folder().join("commands"),
             bash: find_bash(),
             cwd: std::env::current_dir().unwrap_or_else(|_| "/".into()),
@@ -73,37 +73,37 @@ impl ShellSettings {
     }
 }
 
-/// Why a request was not taken.
+/// Why a request was refused.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum ShellRefusal {
     /// A run of that id exists and was another command.
     OtherRun(String),
     NoRun(String),
-    /// The command was to be durable, and the disk does not take it.
+    /// The command was to be durable, and the write to the disk failed.
     NotRecorded,
     NoJob(i32),
     /// The run has ended, or its stdin is not open.
     NoStdin(String),
-    /// That can't be gone to.
+    /// The folder cannot be entered.
     NoFolder {
         path: String,
         why: String,
     },
-    /// As many commands run as may.
+    /// The maximum number of commands is running.
     TooMany,
-    /// No guard can be made.
+    /// The supervisor cannot be started.
     NoGuard(String),
     Stopping,
 }
 
-/// What reaches a command that runs.
+/// The channels to a running command.
 #[derive(Debug, Clone)]
 struct RunningCommand {
     stop: mpsc::Sender<CommandStopReason>,
     stdin: Option<mpsc::Sender<Bytes>>,
 }
 
-/// All commands, contexts and jobs, for everyone who uses them.
+/// A handle to all commands, contexts and jobs.
 #[derive(Debug, Clone)]
 pub(crate) struct Shells {
     settings: ShellSettings,
@@ -127,12 +127,12 @@ impl Shells {
         }
     }
 
-    /// Begins a command, or finds the one of that id again.
+    /// Starts a command, or finds an earlier run of the same id.
     ///
     /// # Errors
     /// Nothing was executed then.
     pub(crate) async fn execute(&self, command: Command) -> Result<Arc<CommandRun>, ShellRefusal> {
-        // Its folder may be gone.
+        // Checked before the folder, which may be gone.
         let known = self.runs.find_same(&command).await;
         if let Some(run) = known.map_err(|RunIdConflict(id)| ShellRefusal::OtherRun(id))? {
             return Ok(run);
@@ -146,7 +146,7 @@ impl Shells {
                 false => Box::pin(self.execute(run.work.clone())).await,
             };
         }
-        // In a task of its own: the client may disconnect.
+        // In a separate task, because the client may disconnect.
         let started = tokio::spawn(self.clone().start_run(run, context));
         started.await.unwrap_or(Err(ShellRefusal::Stopping))
     }
@@ -205,17 +205,17 @@ impl Shells {
             .ok_or_else(|| ShellRefusal::NoRun(id.into()))
     }
 
-    /// The commands themselves, for who records them.
+    /// The registry of commands, for the code that records them.
     pub(crate) fn run_registry(&self) -> &RunRegistry<Command> {
         &self.runs
     }
 
-    /// The commands that can be found, the oldest first.
+    /// The retained commands, the oldest first.
     pub(crate) fn list_runs(&self) -> Vec<Arc<CommandRun>> {
         self.runs.list_runs()
     }
 
-    /// What to say of a command that goes on.
+    /// The report of a command that is still running.
     pub(crate) fn report(&self, session: &str) -> CommandReport {
         CommandReport {
             returncode: None,
@@ -224,7 +224,7 @@ impl Shells {
         }
     }
 
-    /// Interrupts a command as Ctrl-C does, ends what does not stop, and waits until all is over.
+    /// Interrupts a command as Ctrl-C does, kills processes that do not stop, and waits until all have ended.
     ///
     /// # Errors
     /// [`ShellRefusal::NoRun`].
@@ -236,20 +236,20 @@ impl Shells {
             .as_ref()
             .and_then(|r| r.get(id).cloned());
         if let Some(running) = running {
-            // One that has just ended no longer hears.
+            // A command that has just ended does not receive this.
             let _ = running.stop.send(CommandStopReason::Asked).await;
         }
         run.wait_finished().await;
         Ok(run)
     }
 
-    /// The way to a command's stdin.
+    /// Takes the writer of a command's stdin.
     ///
     /// # Errors
     /// [`ShellRefusal::NoRun`] or [`ShellRefusal::NoStdin`].
     pub(crate) fn take_stdin(&self, id: &str) -> Result<CommandStdin, ShellRefusal> {
         let run = self.find_run(id)?;
-        // Whoever takes it closes it: there is one writer.
+        // There is one writer, and it closes the stdin.
         let mut running = self.lock_running();
         let found = running.as_mut().and_then(|r| r.get_mut(id));
         let taken = found.and_then(|running| Some((running.stdin.take()?, running.stop.clone())));
@@ -261,14 +261,14 @@ impl Shells {
         })
     }
 
-    /// Where the next command of a session starts.
+    /// The folder in which the next command of a session starts.
     pub(crate) fn cwd(&self, session: &str) -> PathBuf {
         let contexts = self.lock_contexts();
         let found = contexts.get(session).map(|context| context.cwd.clone());
         found.unwrap_or_else(|| self.settings.cwd.clone())
     }
 
-    /// The environment that a command of a session would have; nothing, when it is the companion's.
+    /// The environment of a command of the session; `None` when it is the companion's.
     pub(crate) async fn session_environment(&self, session: &str) -> Option<EnvironmentVariables> {
         let exports = ExportScript::from_context(self.lock_contexts().get(session)?)?;
         let told = exports.evaluate(&self.settings.bash).await;
@@ -278,7 +278,7 @@ impl Shells {
         told.inspect_err(failed).ok()
     }
 
-    /// Looks for a folder that a session is to [`Self::change_folder`]; a slow disk holds nobody else up.
+    /// Resolves a folder for [`Self::change_folder`]; a slow disk delays no other request.
     ///
     /// # Errors
     /// [`ShellRefusal::NoFolder`].
@@ -295,7 +295,7 @@ impl Shells {
     }
 
     /// # Errors
-    /// [`ShellRefusal::NoFolder`], and then nothing has changed.
+    /// [`ShellRefusal::NoFolder`]; nothing has changed then.
     pub(crate) fn change_folder(
         &self,
         session: &str,
@@ -308,7 +308,7 @@ impl Shells {
         Ok(cwd)
     }
 
-    /// Sets or unsets a variable of the environment; `key` must be a name.
+    /// Sets or unsets an environment variable; `key` must be a valid name.
     ///
     /// # Errors
     /// [`ShellRefusal::NoFolder`].
@@ -324,25 +324,25 @@ impl Shells {
         Ok(())
     }
 
-    /// A session's context in a form that can be stored; nothing, when it has none of its own yet.
+    /// The context of a session in a form that can be stored; `None` when the session has no context yet.
     pub(crate) fn pack_context(&self, session: &str) -> Option<PackedContext> {
         self.lock_contexts().get(session).map(ShellContext::pack)
     }
 
-    /// Gives a session a context that was stored.
+    /// Replaces the context of a session by a stored one.
     ///
     /// # Errors
-    /// When its folder is not there; nothing has changed then.
+    /// When its folder does not exist; nothing has changed then.
     pub(crate) fn unpack_context(&self, session: &str, packed: PackedContext) -> io::Result<()> {
         let mut context = ShellContext::unpack(packed)?;
         let mut contexts = self.lock_contexts();
-        // A command that runs began with another one, and must not leave its own.
+        // A running command started with another context, and must not store its own.
         context.serial = contexts.get(session).map_or(1, |now| now.serial + 1);
         contexts.insert(session.into(), context);
         Ok(())
     }
 
-    /// How often each session's context has changed, as far as it has one of its own.
+    /// The number of changes of each session's context, for sessions that have one.
     pub(crate) fn context_serials(&self) -> BTreeMap<String, u64> {
         let contexts = self.lock_contexts();
         let each = contexts.iter();
@@ -350,7 +350,7 @@ impl Shells {
             .collect()
     }
 
-    /// All contexts in a form that a later container can take over.
+    /// All contexts in a form that a later container can restore.
     pub(crate) fn retain_contexts(&self) -> BTreeMap<String, RetainedContext> {
         let contexts = self.lock_contexts().clone();
         let kept = |(session, context): (String, ShellContext)| {
@@ -363,7 +363,7 @@ impl Shells {
         contexts.into_iter().map(kept).collect()
     }
 
-    /// Gives sessions the contexts that they had in an earlier container.
+    /// Restores the contexts of an earlier container.
     pub(crate) fn restore_contexts(&self, all: BTreeMap<String, RetainedContext>) {
         for (session, kept) in all {
             let environment = command::first_environment(&session).collect();
@@ -374,7 +374,7 @@ impl Shells {
         }
     }
 
-    /// The sessions of commands and jobs that run.
+    /// The sessions with running commands or jobs.
     pub(crate) fn in_use(&self) -> BTreeSet<String> {
         let ids: Vec<String> = match &*self.lock_running() {
             Some(running) => running.keys().cloned().collect(),
@@ -386,12 +386,12 @@ impl Shells {
         sessions
     }
 
-    /// What commands left running.
+    /// The background processes of commands.
     pub(crate) async fn list_jobs(&self) -> Vec<JobInfo> {
         self.jobs.list_jobs().await
     }
 
-    /// Ends what a command left running.
+    /// Ends a background process of a command.
     ///
     /// # Errors
     /// [`ShellRefusal::NoJob`].
@@ -399,7 +399,7 @@ impl Shells {
         self.jobs.end_job(pid).await.ok_or(ShellRefusal::NoJob(pid))
     }
 
-    /// Forgets a session that has ended, and ends all that it runs.
+    /// Removes the context of a session that has ended, and ends all its processes.
     pub(crate) fn forget_session(&self, session: &str) {
         self.lock_contexts().remove(session);
         for run in self.runs.list_runs() {
@@ -407,14 +407,14 @@ impl Shells {
             if let Some(running) = self.lock_running().as_ref().and_then(|r| r.get(&run.id))
                 && is_its
             {
-                // A full mailbox has been told already.
+                // A full mailbox holds a stop request already.
                 let _ = running.stop.try_send(CommandStopReason::Deleted);
             }
         }
         self.jobs.end_all(Some(session));
     }
 
-    /// Takes no more commands, lets those that run finish within `grace`, then ends all.
+    /// Refuses new commands, lets running commands finish within `grace`, then ends all.
     pub(crate) async fn shutdown(&self, grace: Duration) {
         let Some(running) = self.lock_running().take() else {
             return;
@@ -460,7 +460,7 @@ impl Shells {
     }
 }
 
-/// The first on the companion's own path: a command's may lead elsewhere.
+/// The first bash on the companion's own path; the path of a command may lead elsewhere.
 fn find_bash() -> PathBuf {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let all = std::env::split_paths(&path).map(|folder| folder.join("bash"));

@@ -1,6 +1,6 @@
-//! A context as it is kept beyond this container: what a session has changed, and not what the
-//! container's environment gave it. So a later container's `PATH` and keys are seen, and what is
-//! handed to this one is not written down.
+//! A session's context that outlives the container: only the changes of the session, without the inherited environment.
+//! So a later container's `PATH` and keys take effect, and the environment passed to this container is not written to
+//! disk.
 
 use super::context::{PackedContext, ShellContext, is_declaration};
 use serde::{Deserialize, Serialize};
@@ -8,14 +8,14 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
 
-/// By name, what the first command of a session gets.
+/// The environment of the first command of a session, by name.
 pub(super) type InheritedEnvironment = BTreeMap<Vec<u8>, Vec<u8>>;
 
-/// A context without what it has inherited.
+/// A context without the inherited environment.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct RetainedContext {
     context: PackedContext,
-    /// What it had inherited, and was unset. A name that is no text is no bash variable.
+    /// Inherited variables that were unset. A name that is not UTF-8 is not a bash variable.
     gone: Vec<String>,
 }
 
@@ -45,7 +45,7 @@ impl RetainedContext {
     }
 
     /// # Errors
-    /// When it is damaged.
+    /// When the context is damaged.
     pub(super) fn restore_context(
         self,
         environment: &InheritedEnvironment,
@@ -61,7 +61,7 @@ impl RetainedContext {
                 let is_gone = gone.iter().any(|name| name.as_bytes() == *key);
                 !is_ours && !is_gone && is_name(key)
             });
-            // As bash writes them and where, so that they are known as inherited when this is kept again.
+            // In bash's format and position, so that the next save recognizes them as inherited.
             let inherited: Vec<u8> = inherited
                 .flat_map(|(key, value)| format_declaration(key, value))
                 .collect();
@@ -71,10 +71,10 @@ impl RetainedContext {
     }
 }
 
-/// What bash wrote before its variables, and a line for each of them.
+/// Bash's output before its variables, and one line for each variable.
 pub(super) fn split_declarations(rest: &[u8]) -> (&[u8], Vec<&[u8]>) {
     let lines: Vec<&[u8]> = rest.split_inclusive(|byte| *byte == b'\n').collect();
-    // They come last, so a line of a function that looks like one is none.
+    // Declarations come last, so a line of a function that looks like a declaration does not count.
     let tail = lines.iter().rev().take_while(|line| is_declaration(line));
     let count = tail.count();
     let (head, tail) = lines.split_at(lines.len() - count);
@@ -94,7 +94,7 @@ fn is_name(name: &[u8]) -> bool {
         && name.first().is_some_and(|b| !b.is_ascii_digit())
 }
 
-/// Whether a variable is as the environment gave it. One that bash writes in another form is kept.
+/// Whether a variable has its inherited value. A variable that bash writes in another form is kept.
 fn is_inherited(line: &[u8], environment: &InheritedEnvironment) -> bool {
     let Some(name) = variable_name(line) else {
         return false;
@@ -105,7 +105,7 @@ fn is_inherited(line: &[u8], environment: &InheritedEnvironment) -> bool {
     line == format_declaration(name, value)
 }
 
-/// An exported variable as bash writes it: on one line, whatever is in it.
+/// An exported variable in bash's format: on one line, whatever its value contains.
 fn format_declaration(name: &[u8], value: &[u8]) -> Vec<u8> {
     let mut line = [b"declare -x ", name, b"="].concat();
     let has_control = value.iter().any(u8::is_ascii_control);
@@ -184,7 +184,7 @@ mod tests {
             assert!(!script.contains(gone), "{gone} is in {script}");
         }
         assert_eq!(restored.cwd, Path::new("/tmp"));
-        // Kept again before a command has run, it holds no more than before.
+        // Saved again before a command has run, the context is the same as before.
         assert_eq!(RetainedContext::from_context(&restored, &new), kept);
     }
 

@@ -1,4 +1,4 @@
-//! The stdin of a command that runs.
+//! The stdin of a running command.
 
 use super::CommandRun;
 use super::command::CommandStopReason;
@@ -6,8 +6,8 @@ use bytes::Bytes;
 use std::sync::Arc;
 use tokio::sync::mpsc;
 
-/// The way to a command's stdin. Dropped before [`CommandStdin::close_input`], what came was not whole: the command
-/// must not take that for all there is, and is stopped.
+/// The writer of a command's stdin. If it is dropped before [`CommandStdin::close_input`], the input is incomplete, and
+/// the command is stopped so that it does not take the input for complete.
 #[derive(Debug)]
 pub(crate) struct CommandStdin {
     pub(super) bytes: Option<mpsc::Sender<Bytes>>,
@@ -16,7 +16,7 @@ pub(crate) struct CommandStdin {
 }
 
 impl CommandStdin {
-    /// `false` when the command needs no more.
+    /// Returns `false` when the command needs no more bytes.
     pub(crate) async fn send_bytes(&self, bytes: Bytes) -> bool {
         match &self.bytes {
             Some(way) => way.send(bytes).await.is_ok(),
@@ -24,14 +24,14 @@ impl CommandStdin {
         }
     }
 
-    /// Waits until the command needs no more.
+    /// Waits until the command needs no more bytes.
     pub(crate) async fn wait_closed(&self) {
         if let Some(way) = &self.bytes {
             way.closed().await;
         }
     }
 
-    /// That was all.
+    /// Marks the input as complete.
     pub(crate) fn close_input(mut self) {
         self.bytes = None;
     }
@@ -44,10 +44,10 @@ impl Drop for CommandStdin {
         };
         let (stop, run) = (self.stop.clone(), self.run.clone());
         tokio::spawn(async move {
-            // One that has just ended no longer hears.
+            // A command that has just ended does not receive this.
             let _ = stop.send(CommandStopReason::Cut).await;
             run.wait_finished().await;
-            // Only now, or it would see the end.
+            // Dropped only now: an earlier drop would signal the end of the input to the command.
             drop(bytes);
         });
     }

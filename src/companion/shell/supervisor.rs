@@ -1,20 +1,20 @@
-//! The guard of one command: a child subreaper that starts it, tells its end, and stays until the
-//! last process that it left in the background has gone.
+//! The supervisor of one command: a child subreaper that starts the command, reports its end, and runs until the last
+//! of its background processes has ended.
 //!
-//! It is started in advance and waits for its command on its standard input, a socket, on which
-//! both then speak:
+//! The companion starts it in advance; it waits for its command on its standard input, a socket. Both sides then use
+//! this socket:
 //!
 //! ```text
-//! companion                               guard
-//!    │── Order, stdin stdout stderr cwd ───▶│
+//! companion                             supervisor
+//!    │── command, stdin stdout stderr cwd ─▶│
 //!    │◀── STARTED pid | FAILED errno ───────│
-//!    │── END, or any signal's number ──────▶│   to all descendants
-//!    │◀── ENDED code | LEFT code ───────────│   LEFT: some of them go on
-//!    │◀── closed ───────────────────────────│   nobody is left
+//!    │── END_ALL, or any signal's number ──▶│   to all descendants
+//!    │◀── ENDED code | LEFT_JOBS code ──────│   LEFT_JOBS: some descendants still run
+//!    │◀── closed ───────────────────────────│   no descendant is left
 //! ```
 //!
-//! The companion's end ends all. It runs without a runtime and without threads, so that it works when no
-//! process can be made.
+//! When the companion ends, the supervisor ends all descendants. It uses no async runtime and no threads, so that it
+//! works when the system can create no further process.
 
 use crate::companion::descendants;
 use crate::companion::supervisor::end_descendants;
@@ -41,13 +41,13 @@ pub(super) const COMMAND_STARTED: u8 = b'S';
 pub(super) const COMMAND_FAILED: u8 = b'F';
 pub(super) const COMMAND_ENDED: u8 = b'E';
 pub(super) const COMMAND_LEFT_JOBS: u8 = b'L';
-/// Bytes of each word of the guard: what it is, and a number.
+/// Bytes of each event of the supervisor: its kind, and a number.
 pub(super) const COMMAND_EVENT_BYTES: usize = 5;
-/// The companion's word that ends all; others are signals.
+/// The order that ends all descendants; other orders are signal numbers.
 pub(super) const COMMAND_END_ALL: u8 = 0xff;
 
-/// A command as bytes: its length, how many arguments there are, those, then the environment. The
-/// first argument is the program, the second what it is called.
+/// Encodes a command: its length, the number of arguments, the arguments, then the environment. The first argument is
+/// the path of the program, the second its `argv[0]`.
 pub(in crate::companion) fn encode_command(args: &[&[u8]], environment: &[Vec<u8>]) -> Vec<u8> {
     let mut text = (args.len() as u32).to_le_bytes().to_vec();
     for part in args
@@ -63,10 +63,10 @@ pub(in crate::companion) fn encode_command(args: &[&[u8]], environment: &[Vec<u8
     order
 }
 
-/// Waits for a command, guards it, and ends when nobody is left.
+/// Waits for a command, supervises it, and returns when no descendant is left.
 ///
 /// # Errors
-/// When the system does not let it watch, or the order makes no sense.
+/// When the system refuses the watch on signals and processes, or the command is malformed.
 pub(crate) fn supervise_command() -> Result<()> {
     prctl::set_child_subreaper(true)?;
     let mut watched = SigSet::empty();
@@ -127,7 +127,7 @@ pub(crate) fn supervise_command() -> Result<()> {
     }
 }
 
-/// The order and its descriptors; nothing, when there will be none.
+/// Receives the command and its descriptors; `None` when the companion sends none.
 fn receive_command(companion: &mut UnixStream) -> Result<Option<(Vec<u8>, Vec<OwnedFd>)>> {
     let mut length = [0; 4];
     let mut space = cmsg_space!([RawFd; 4]);
@@ -141,7 +141,7 @@ fn receive_command(companion: &mut UnixStream) -> Result<Option<(Vec<u8>, Vec<Ow
         }
         for control in message.cmsgs()? {
             if let ControlMessageOwned::ScmRights(raw) = control {
-                // SAFETY: the kernel has just made them for this process, and nobody else knows them.
+                // SAFETY: the kernel has just created these descriptors for this process, and no other code has them.
                 descriptors.extend(
                     raw.into_iter()
                         .map(|fd| unsafe { OwnedFd::from_raw_fd(fd) }),
@@ -178,7 +178,7 @@ fn spawn_command(text: &[u8], descriptors: Vec<OwnedFd>) -> io::Result<Pid> {
     }
     let [stdin, stdout, stderr, folder] =
         <[OwnedFd; 4]>::try_from(descriptors).map_err(|_| invalid())?;
-    // Its own, as nobody else lives in this process.
+    // Changes the folder of the whole process, which runs no other code.
     fchdir(&folder)?;
     command
         .stdin(Stdio::from(stdin))
@@ -188,13 +188,13 @@ fn spawn_command(text: &[u8], descriptors: Vec<OwnedFd>) -> io::Result<Pid> {
     let guard = getpid();
     let dies_with_guard = move || {
         prctl::set_pdeathsig(Signal::SIGKILL)?;
-        // It may have died before.
+        // The supervisor may have died before the call.
         match getppid() == guard {
             true => Ok(()),
             false => Err(io::ErrorKind::NotConnected.into()),
         }
     };
-    // SAFETY: two system calls, and nothing that allocates or locks.
+    // SAFETY: two system calls, and no allocation or lock.
     unsafe { command.pre_exec(dies_with_guard) };
     Ok(Pid::from_raw(command.spawn()?.id().cast_signed()))
 }
@@ -202,18 +202,18 @@ fn spawn_command(text: &[u8], descriptors: Vec<OwnedFd>) -> io::Result<Pid> {
 fn send_event(companion: &UnixStream, word: u8, number: i32) {
     let mut bytes = [word; COMMAND_EVENT_BYTES];
     bytes[1..].copy_from_slice(&number.to_le_bytes());
-    // Nobody is there to read it when the companion has ended.
+    // When the companion has ended, there is no reader.
     let _ = nix::unistd::write(companion.as_fd(), &bytes);
 }
 
-/// Does as the companion says; `false` when all is to end.
+/// Executes an order of the companion; `false` when all descendants must end.
 fn handle_order(companion: &mut UnixStream) -> bool {
     let mut word = [0];
     match companion.read(&mut word) {
         Ok(1) if word[0] != COMMAND_END_ALL => {
             if let Ok(signal) = Signal::try_from(i32::from(word[0])) {
                 for below in descendants::list_descendants(getpid()) {
-                    // Gone already is as good.
+                    // A process that is gone already needs no signal.
                     let _ = kill(below.pid, signal);
                 }
             }
@@ -223,7 +223,7 @@ fn handle_order(companion: &mut UnixStream) -> bool {
     }
 }
 
-/// Takes every exit that is due: the command's own code, and whether nobody is left.
+/// Reaps all ended children; returns the command's exit code, and whether no child is left.
 fn reap_children(command: Pid) -> (Option<i32>, bool) {
     let mut ended = None;
     loop {

@@ -1,4 +1,4 @@
-//! The companion's end of a command's guard, and guards that wait for a command in advance.
+//! The companion's end of a command's supervisor, and a pool of supervisors that wait for a command.
 
 use super::supervisor::{
     COMMAND_END_ALL, COMMAND_ENDED, COMMAND_EVENT_BYTES, COMMAND_FAILED, COMMAND_LEFT_JOBS,
@@ -21,27 +21,27 @@ use tokio::io::AsyncWriteExt;
 use tokio::net::UnixStream;
 use tokio::process::Command;
 
-/// Guards started in advance.
+/// Number of supervisors started in advance.
 const SPARE_SUPERVISORS: usize = 2;
-/// From the use of one to the start of the next: the command shall have the processors first.
+/// Delay from the use of a supervisor to the start of the next: the new command gets the processors first.
 const SPARE_SUPERVISOR_DELAY: Duration = Duration::from_millis(20);
 
-/// What a guard says.
+/// An event of a supervisor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::companion) enum CommandSupervisorEvent {
     Started(i32),
-    /// The command could not be started: the system's number for why.
+    /// The command could not be started, with the errno.
     Failed(i32),
-    /// The command ended with that code, 128+n for signal n; whether it left processes.
+    /// The command ended with this code, 128+n for signal n; `left` says whether background processes remain.
     Ended {
         code: i32,
         left: bool,
     },
-    /// Nobody is left.
+    /// No process is left.
     Gone,
 }
 
-/// The process that starts one command and outlives it as long as something of it runs.
+/// The process that starts one command and runs until the command's last descendant has ended.
 #[derive(Debug)]
 pub(in crate::companion) struct CommandSupervisor {
     stream: UnixStream,
@@ -53,7 +53,7 @@ impl CommandSupervisor {
     pub(in crate::companion) fn spawn_supervisor() -> Result<Self> {
         let (ours, theirs) = StdStream::pair()?;
         ours.set_nonblocking(true)?;
-        // This very binary, also when its file was replaced meanwhile.
+        // This very binary, even if its file was replaced since.
         let mut child = Command::new("/proc/self/exe")
             .args(["reaper", "--waiting"])
             .env_clear()
@@ -63,7 +63,7 @@ impl CommandSupervisor {
             .spawn()
             .context("starting a guard")?;
         let pid = child.id().unwrap_or_default().cast_signed();
-        // Its end is told by its connection; its exit has only to be taken.
+        // The connection reports its end; the task only reaps it.
         tokio::spawn(async move { child.wait().await });
         Ok(Self {
             stream: UnixStream::from_std(ours)?,
@@ -72,13 +72,13 @@ impl CommandSupervisor {
         })
     }
 
-    /// Hands the command over; what became of it is said next.
+    /// Sends the command; the next event reports the result.
     pub(in crate::companion) async fn send_command(
         &mut self,
         order: &[u8],
         descriptors: [RawFd; 4],
     ) -> io::Result<()> {
-        // The first bytes carry the descriptors; a fresh socket takes them.
+        // The first bytes carry the descriptors; a fresh socket accepts them.
         let (length, text) = order.split_at(4);
         let control = [ControlMessage::ScmRights(&descriptors)];
         let fd = self.stream.as_raw_fd();
@@ -92,7 +92,7 @@ impl CommandSupervisor {
         self.stream.write_all(text).await
     }
 
-    /// The next thing it says. Loses nothing when dropped.
+    /// Waits for the next event. Cancel safe.
     pub(in crate::companion) async fn next_event(&mut self) -> CommandSupervisorEvent {
         loop {
             if let Some(word) = self.unread.first_chunk::<COMMAND_EVENT_BYTES>() {
@@ -110,7 +110,7 @@ impl CommandSupervisor {
                 }
                 continue;
             }
-            // What can't be polled any more is over.
+            // A socket that cannot be polled counts as closed.
             let _ = self.stream.readable().await;
             match self.stream.try_read_buf(&mut self.unread) {
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
@@ -120,17 +120,17 @@ impl CommandSupervisor {
         }
     }
 
-    /// Sends a signal to all that is left of the command.
+    /// Sends a signal to all remaining processes of the command.
     pub(super) fn send_signal(&self, signal: Signal) {
         self.send_byte(signal as u8);
     }
 
-    /// Ends all that is left of the command.
+    /// Ends all remaining processes of the command.
     pub(in crate::companion) fn end_all(&self) {
         self.send_byte(COMMAND_END_ALL);
     }
 
-    /// Ends the guard itself, which no longer does as it is told; what it guards is ended first.
+    /// Kills a supervisor that no longer reacts, after its descendants.
     pub(in crate::companion) fn kill_supervisor(&self) {
         let guard = Pid::from_raw(self.pid);
         descendants::kill_found(|| {
@@ -139,11 +139,11 @@ impl CommandSupervisor {
                 .map(|d| d.pid)
                 .collect()
         });
-        // Gone already is as good.
+        // A supervisor that is gone already needs no signal.
         let _ = kill(guard, Signal::SIGKILL);
     }
 
-    /// Whether it still waits for its command.
+    /// Whether the supervisor still waits for its command.
     fn is_waiting(&self) -> bool {
         let flags = MsgFlags::MSG_PEEK | MsgFlags::MSG_DONTWAIT;
         let mut byte = [0];
@@ -151,20 +151,20 @@ impl CommandSupervisor {
     }
 
     fn send_byte(&self, word: u8) {
-        // Past the runtime, which may not have heard yet that a new socket takes bytes. A guard that
-        // is gone has nobody left to end, which its connection tells.
+        // Writes without the async runtime, which may not know yet that a new socket is writable. A failed write means
+        // that the supervisor has ended, which its connection reports.
         let _ = nix::unistd::write(self.stream.as_fd(), &[word]);
-        // One that was stopped would never read it.
+        // A stopped supervisor would not read the byte.
         let _ = kill(Pid::from_raw(self.pid), Signal::SIGCONT);
     }
 }
 
-/// Guards that wait for a command.
+/// Supervisors that wait for a command.
 #[derive(Debug, Clone, Default)]
 pub(super) struct SupervisorPool(Arc<Mutex<Vec<CommandSupervisor>>>);
 
 impl SupervisorPool {
-    /// One that was started in advance, or now.
+    /// Takes a supervisor from the pool, or starts one.
     pub(super) fn take_or_spawn(&self) -> Result<CommandSupervisor> {
         let spare = {
             let mut spares = self.lock();
@@ -183,7 +183,7 @@ impl SupervisorPool {
         while self.lock().len() < SPARE_SUPERVISORS {
             match CommandSupervisor::spawn_supervisor() {
                 Ok(guard) => self.lock().push(guard),
-                // Whoever needs one tries again, and is told.
+                // The next command tries again, and reports the error.
                 Err(error) => return tracing::debug!("{error:#}"),
             }
         }

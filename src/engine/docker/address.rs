@@ -1,4 +1,4 @@
-//! Where the engine listens: `DOCKER_HOST`, the current Docker context, the usual sockets.
+//! Addresses of container engines: `DOCKER_HOST`, the current Docker context, the usual sockets.
 
 use crate::error::{Error, Result};
 use crate::protocol::hex::hex;
@@ -9,15 +9,15 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::{env, fmt, fs};
 
-/// One place where an engine may answer.
+/// An address at which an engine may answer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct EngineAddress {
     /// `unix:///path`, `tcp://host:port` or `npipe:////./pipe/name`.
     pub(crate) url: String,
-    /// `ca.pem`, `cert.pem` and `key.pem`, when the engine wants TLS.
+    /// The folder with `ca.pem`, `cert.pem` and `key.pem`, if the engine requires TLS.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) certificates: Option<PathBuf>,
-    /// Chosen by the person, so nothing else is tried.
+    /// Whether the user chose the address, so that no other address is tried.
     pub(super) chosen: bool,
 }
 
@@ -36,7 +36,7 @@ impl EngineAddress {
         }
     }
 
-    /// The socket of that path and no other.
+    /// The address of the socket at this path, with no alternative.
     pub(super) fn from_socket(path: &Path) -> Self {
         Self::from_chosen_url(format!("unix://{}", path.display()))
     }
@@ -49,7 +49,7 @@ impl EngineAddress {
         }
     }
 
-    /// What the person chose, which was not asked whether it answers.
+    /// The address that the user chose, without a connection attempt.
     ///
     /// # Errors
     /// When the chosen Docker context can't be read.
@@ -57,12 +57,12 @@ impl EngineAddress {
         Ok(Self::candidates(home)?.into_iter().find(|a| a.chosen))
     }
 
-    /// The socket's path, where it is one.
+    /// The path of the socket, if the address is a Unix socket.
     pub(crate) fn socket_path(&self) -> Option<&Path> {
         self.url.strip_prefix("unix://").map(Path::new)
     }
 
-    /// Whether something is there that this user may not talk to.
+    /// Whether a socket exists that this user may not connect to.
     #[cfg(unix)]
     pub(super) fn is_barred(&self) -> bool {
         use std::os::unix::{fs::FileTypeExt, net::UnixStream};
@@ -78,8 +78,8 @@ impl EngineAddress {
         false
     }
 
-    /// The machine that it names, unless that is this one. A name is not looked up: only
-    /// `localhost` is taken for here.
+    /// The host in the address, unless it is this machine. Names are not resolved: only `localhost` means this
+    /// machine.
     pub(crate) fn remote_host(&self) -> Option<&str> {
         let (scheme, rest) = self.url.split_once("://")?;
         if !["tcp", "http", "https", "ssh"].contains(&scheme) {
@@ -92,14 +92,14 @@ impl EngineAddress {
             None => place.split(':').next()?,
         };
         let here = match host.parse::<IpAddr>().map(|ip| ip.to_canonical()) {
-            // Connecting to no address in particular leads to this machine.
+            // A connection to the unspecified address leads to this machine.
             Ok(ip) => ip.is_loopback() || ip.is_unspecified(),
             Err(_) => host.is_empty() || host.eq_ignore_ascii_case("localhost"),
         };
         (!here).then_some(host)
     }
 
-    /// The addresses to try, in order; one only when the person chose it.
+    /// The addresses to try, in order; only one if the user chose it.
     ///
     /// # Errors
     /// When the chosen Docker context can't be read.
@@ -146,7 +146,7 @@ impl EngineAddress {
     }
 }
 
-/// The context that is not the built-in `default`.
+/// The current context, unless it is the built-in `default`.
 fn current_context(folder: &Path, named: Option<String>) -> Option<String> {
     let named = named.or_else(|| {
         let text = fs::read_to_string(folder.join("config.json")).ok()?;
@@ -156,7 +156,7 @@ fn current_context(folder: &Path, named: Option<String>) -> Option<String> {
     (!named.is_empty() && named != "default").then_some(named)
 }
 
-/// Contexts are stored under the digest of their name.
+/// The address of a context. Contexts are stored under the digest of their names.
 fn of_context(folder: &Path, name: &str) -> Result<EngineAddress> {
     let digest = hex(Sha256::digest(name.as_bytes()));
     let meta = folder.join("contexts/meta").join(&digest).join("meta.json");
@@ -188,7 +188,7 @@ mod tests {
     #[test]
     fn a_context_is_read_from_its_metadata() {
         let folder = tempfile::tempdir().unwrap();
-        // SHA-256 of "colima", as the Docker client names the folder.
+        // SHA-256 of "colima", the folder name that the Docker client uses.
         let digest = "f24fd3749c1368328e2b149bec149cb6795619f244c5b584e844961215dadd16";
         let meta = folder.path().join("contexts/meta").join(digest);
         fs::create_dir_all(&meta).unwrap();
@@ -205,7 +205,7 @@ mod tests {
         );
     }
 
-    /// The addresses that are tried, and whether they were chosen.
+    /// The candidate addresses, each with whether the user chose it.
     fn tried(home: &Path, variables: &[(&str, &str)]) -> Vec<(String, bool)> {
         let variable = |name: &str| {
             let mut found = variables.iter().filter(|(key, _)| *key == name);
@@ -304,7 +304,7 @@ mod tests {
         let _listener = UnixListener::bind(&path).unwrap();
         assert!(!EngineAddress::from_socket(&path).is_barred());
         allow(&path, 0).unwrap();
-        // As nobody, which holds for this thread alone: root may enter everywhere.
+        // Run as uid 65534, for this thread alone: root may open every socket.
         let barred = std::thread::spawn(move || {
             nix::unistd::setfsuid(nix::unistd::Uid::from_raw(65534));
             EngineAddress::from_socket(&path).is_barred()

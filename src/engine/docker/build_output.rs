@@ -1,4 +1,4 @@
-//! The steps and the log of a build, from what the builder says.
+//! Steps and log of a build, parsed from the builder's output.
 
 use super::{explain_api_error, root_cause};
 use crate::engine::EngineProgress;
@@ -7,17 +7,17 @@ use bollard::moby::buildkit::v1::StatusResponse;
 use bollard::models::{BuildInfo, BuildInfoAux};
 use std::collections::{HashSet, VecDeque};
 
-/// Lines of a failed build's output that go with the error.
+/// Lines of a failed build's output that the error includes.
 const MAX_BUILD_LOG_LINES: usize = 20;
 
-/// How BuildKit ends the error of a step that it has canceled.
+/// The end of BuildKit's error for a step that it has canceled.
 const CANCELED_STEP_SUFFIX: &str = "context canceled";
 
-/// What the builder says, as steps and a log.
+/// The builder's output as steps and a log.
 #[derive(Debug, Default)]
 pub(super) struct BuildOutput {
     log: VecDeque<String>,
-    /// The digests of BuildKit's steps of the Dockerfile, and those of all that it has done.
+    /// The digests of BuildKit's steps of the Dockerfile, and of all steps that have ended.
     steps: HashSet<String>,
     done: HashSet<String>,
     error: Option<String>,
@@ -59,7 +59,8 @@ impl BuildOutput {
                     shorten_step_name(name)
                 ));
             }
-            // What fails cancels what runs beside it; the first failure that is none of these is the reason.
+            // A failed step cancels the steps that run beside it. The reason is the first failure that is not a
+            // cancellation.
             let has_reason = self
                 .error
                 .as_ref()
@@ -113,12 +114,12 @@ impl BuildOutput {
     }
 }
 
-/// Whether BuildKit's name is that of a step of the Dockerfile: not `[internal] load …`, not `exporting …`.
+/// Whether this BuildKit name is a step of the Dockerfile: not `[internal] load …`, not `exporting …`.
 fn is_step(name: &str) -> bool {
     name.starts_with('[') && !name.starts_with("[internal]")
 }
 
-/// A step's name on one line of a terminal.
+/// Shortens a step's name to one line of a terminal.
 fn shorten_step_name(name: &str) -> String {
     let line = name.split_whitespace().collect::<Vec<_>>().join(" ");
     match line.char_indices().nth(100) {

@@ -1,4 +1,4 @@
-//! Containers.
+//! Containers: created, started, inspected, stopped and removed.
 
 use super::container_ops::error_contains;
 use super::{Docker, explain_api_error, is_status, root_cause, with_query_timeout};
@@ -18,11 +18,11 @@ use bollard::query_parameters::{
 use futures_util::StreamExt;
 use std::collections::{BTreeMap, HashMap};
 
-/// Where everything begins that the engine starts. No image can replace this folder by a link, as it can the one
-/// that its `WORKDIR` names: some versions of runc follow such a link out of the container.
+/// The working directory of every process that the engine starts. No image can replace `/` by a link, as it can
+/// replace the folder of its `WORKDIR`: some versions of runc follow such a link out of the container.
 pub(super) const WORKING_DIR: &str = "/";
 const NANOS_PER_SECOND: i64 = 1_000_000_000;
-/// A longer line of a log is given in pieces.
+/// The maximum length of a log line; a longer line is split.
 const MAX_LOG_LINE_BYTES: usize = 1 << 20;
 
 impl Docker {
@@ -35,7 +35,7 @@ impl Docker {
         }
     }
 
-    /// The names of the containers with that label, running or not.
+    /// The names of the containers with this label, running or not.
     ///
     /// # Errors
     /// When the engine does not answer.
@@ -56,7 +56,7 @@ impl Docker {
             .collect())
     }
 
-    /// Which container publishes that port of the host.
+    /// The container that publishes this port of the host.
     ///
     /// # Errors
     /// When the engine does not answer.
@@ -79,7 +79,7 @@ impl Docker {
         self.create_container(spec).await?;
         if let Err(error) = self.api.start_container(&spec.name, None).await {
             let why = root_cause(&error);
-            // A container that never ran holds nothing worth keeping, and would be in the way.
+            // Remove the container: it never ran, so it holds no data, and would block the name.
             self.remove(&spec.name).await?;
             return Err(match is_port_taken(&why) {
                 true => self.port_taken_error(&spec.ports, &why).await,
@@ -89,7 +89,7 @@ impl Docker {
         Ok(())
     }
 
-    /// Creates the container and does not start it.
+    /// Creates the container without starting it.
     ///
     /// # Errors
     /// When the engine refuses.
@@ -117,7 +117,7 @@ impl Docker {
         }
     }
 
-    /// The error for a name that another container has, which may be one of the same instance.
+    /// The error for a name that another container has, which may belong to the same instance.
     async fn name_taken(&self, name: &str, owner: Option<&String>) -> anyhow::Error {
         let found = self.inspect(name).await;
         let holder = found.ok().flatten();
@@ -156,7 +156,7 @@ impl Docker {
         .into()
     }
 
-    /// Gives a container another name.
+    /// Renames a container.
     ///
     /// # Errors
     /// When another container has that name, or the engine refuses.
@@ -253,12 +253,12 @@ impl Docker {
     }
 }
 
-/// Whether the engine refuses to start a container because of a port of the host.
+/// Whether the engine refused to start a container because a port of the host is taken.
 fn is_port_taken(why: &str) -> bool {
     why.contains("port is already allocated") || why.contains("address already in use")
 }
 
-/// Whether something was made for the same instance. The other labels tell of versions.
+/// Whether an object was created for the same instance. The other labels describe versions.
 pub(super) fn has_same_owner(
     found: Option<&HashMap<String, String>>,
     wanted: &BTreeMap<String, String>,
@@ -309,7 +309,7 @@ fn container_from_inspect(found: ContainerInspectResponse) -> Container {
     }
 }
 
-/// Those that are bound to an address of the host.
+/// The ports that are bound to an address of the host.
 fn published_ports(wanted: &PortMap) -> Vec<Port> {
     let each = wanted.iter().flat_map(|(inside, bindings)| {
         let bindings = bindings.iter().flatten();
@@ -324,7 +324,7 @@ fn published_ports(wanted: &PortMap) -> Vec<Port> {
     each.flatten().collect()
 }
 
-/// Whether each port that is wanted is bound; one that is only exposed is named without a binding.
+/// Whether each requested port is bound. A port that is only exposed appears without a binding.
 fn publishes_all(wanted: &PortMap, had: &PortMap) -> bool {
     fn has_binding(ports: &PortMap, port: &str) -> bool {
         let bindings = ports.get(port).and_then(Option::as_ref);
@@ -395,7 +395,7 @@ fn host_config(spec: &ContainerSpec) -> HostConfig {
         security_opt: Some(spec.security.clone()),
         nano_cpus: spec.limits.cpus.map(|c| (c * 1e9) as i64),
         memory: spec.limits.memory.map(|m| m as i64),
-        // Swap beyond the limit would only make a runaway slower to end.
+        // Swap beyond the limit would only delay the end of a process that uses too much memory.
         memory_swap: spec.limits.memory.map(|m| m as i64),
         pids_limit: Some(spec.limits.pids.into()),
         shm_size: Some(spec.limits.shm as i64),
@@ -432,7 +432,7 @@ fn volume_mount(volume: &Volume) -> ApiMount {
         source: volume.name.clone(),
         target: Some(volume.container.clone()),
         read_only: Some(volume.read_only),
-        // What an image has there is not wanted.
+        // Do not copy the image's files at this path into the volume.
         volume_options: Some(MountVolumeOptions {
             no_copy: Some(true),
             ..Default::default()

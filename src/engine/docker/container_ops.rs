@@ -1,6 +1,6 @@
-//! How one container gives its place to another and takes it back, and the volumes they share.
+//! Operations for replacing a container and rolling it back, and for the volumes that containers share.
 //!
-//! Every step can be done again: what is already so is no error.
+//! Every operation is idempotent: a state that is already reached is not an error.
 
 use super::container::has_same_owner;
 use super::{Docker, ENGINE_UPLOAD_TIMEOUT, explain_api_error, is_status, with_query_timeout};
@@ -20,10 +20,10 @@ use std::io;
 use std::pin::pin;
 
 impl Docker {
-    /// Stops all its processes where they are, which they do not notice.
+    /// Pauses all processes of a container, which do not notice the pause.
     ///
     /// # Errors
-    /// When there is no such container, or it does not run.
+    /// When the container does not exist or does not run.
     pub(crate) async fn pause(&self, name: &str) -> Result<()> {
         match self.api.pause_container(name).await {
             Err(e) if error_contains(&e, "already paused") => Ok(()),
@@ -31,10 +31,10 @@ impl Docker {
         }
     }
 
-    /// Lets them go on.
+    /// Resumes the processes of a paused container.
     ///
     /// # Errors
-    /// When there is no such container, or the engine refuses.
+    /// When the container does not exist, or the engine refuses.
     pub(crate) async fn unpause(&self, name: &str) -> Result<()> {
         match self.api.unpause_container(name).await {
             Err(e) if error_contains(&e, "not paused") => Ok(()),
@@ -42,10 +42,10 @@ impl Docker {
         }
     }
 
-    /// Whether the engine starts it again when it ends, or when the engine itself was started anew.
+    /// Sets whether the engine restarts the container when it ends, or when the engine itself restarts.
     ///
     /// # Errors
-    /// When there is no such container, or the engine refuses.
+    /// When the container does not exist, or the engine refuses.
     pub(crate) async fn let_restart(&self, name: &str, restarts: bool) -> Result<()> {
         let policy = match restarts {
             true => RestartPolicyNameEnum::ALWAYS,
@@ -59,16 +59,16 @@ impl Docker {
             ..Default::default()
         };
         match self.api.update_container(name, update).await {
-            // Podman before 5: no daemon of it starts anything again, so nothing is to be kept from it.
+            // Podman before 5 can't change the policy, but has no daemon that restarts containers.
             Err(e) if is_status(&e, 404) && !error_contains(&e, "container") => Ok(()),
             done => done.map_err(|e| explain_api_error("to change how the container restarts", e)),
         }
     }
 
-    /// Puts the files of a tar archive into a folder of a container, running or not.
+    /// Extracts a tar archive into a folder of a container, running or not.
     ///
     /// # Errors
-    /// When there is no such container or folder.
+    /// When the container or folder does not exist.
     pub(crate) async fn put_archive(&self, name: &str, folder: &str, archive: Bytes) -> Result<()> {
         let options = UploadToContainerOptionsBuilder::new().path(folder).build();
         let body = bollard::body_full(archive);
@@ -77,10 +77,10 @@ impl Docker {
             .map_err(|e| explain_api_error("to put files into the container", e))
     }
 
-    /// The same of an archive that is being made.
+    /// Extracts a streamed archive into a folder of a container.
     ///
     /// # Errors
-    /// Also when it ends with an error.
+    /// As [`Docker::put_archive`], and when the stream ends with an error.
     pub(crate) async fn put_stream(
         &self,
         name: &str,
@@ -94,11 +94,11 @@ impl Docker {
         done.map_err(|e| explain_api_error("to put files into the container", e))
     }
 
-    /// A file or folder of a container, running or not, as a tar archive of at most `limit` bytes;
-    /// nothing when there is none.
+    /// Reads a file or folder of a container, running or not, as a tar archive of at most `limit` bytes; `None` if
+    /// the path does not exist.
     ///
     /// # Errors
-    /// When there is no such container, or it is larger.
+    /// When the archive is larger than `limit`, or the engine refuses.
     pub(crate) async fn get_archive(
         &self,
         name: &str,
@@ -123,7 +123,7 @@ impl Docker {
         Ok(Some(archive))
     }
 
-    /// Whether there is such a volume.
+    /// Whether this volume exists.
     ///
     /// # Errors
     /// When the engine does not answer.
@@ -165,8 +165,8 @@ impl Docker {
         Ok(())
     }
 
-    /// Removes a volume with that label; not an error when there is none, when it has another owner, or
-    /// somebody still uses it.
+    /// Removes a volume with this label. It is not an error if the volume does not exist, has another owner, or is in
+    /// use.
     ///
     /// # Errors
     /// When the engine does not answer.
@@ -188,7 +188,7 @@ impl Docker {
     }
 }
 
-/// Older and newer engines answer with different numbers, and with the same words.
+/// Compares the message: older and newer engines use different status codes with the same message.
 pub(super) fn error_contains(error: &bollard::errors::Error, words: &str) -> bool {
     super::root_cause(error).contains(words)
 }

@@ -1,14 +1,14 @@
-//! The variables of containers and images.
+//! Environment variables of containers and images.
 
 use super::{Docker, explain_api_error, is_status, with_query_timeout};
 use crate::error::Result;
 use std::collections::BTreeMap;
 
 impl Docker {
-    /// The environment that a container was made with.
+    /// The environment that a container was created with.
     ///
     /// # Errors
-    /// When the engine does not answer, or there is none.
+    /// When the engine does not answer, or the container does not exist.
     pub(crate) async fn container_environment(
         &self,
         name: &str,
@@ -20,7 +20,7 @@ impl Docker {
         Ok(parse_env_pairs(&all))
     }
 
-    /// The environment that an image gives its containers; none where there is no such image.
+    /// The environment that an image gives its containers; empty if the image does not exist.
     ///
     /// # Errors
     /// When the engine does not answer.
@@ -35,7 +35,7 @@ impl Docker {
     }
 }
 
-/// Of texts `NAME=VALUE`.
+/// Parses texts of the form `NAME=VALUE`.
 fn parse_env_pairs(all: &[String]) -> BTreeMap<String, String> {
     let pairs = all.iter().filter_map(|pair| pair.split_once('='));
     pairs

@@ -1,4 +1,4 @@
-//! Commands inside of running containers, without a terminal.
+//! Commands in running containers, without a terminal.
 
 use super::container::WORKING_DIR;
 use super::{Docker, explain_api_error};
@@ -13,15 +13,15 @@ use std::io;
 use std::pin::Pin;
 use tokio::io::AsyncWrite;
 
-/// What a command left.
+/// The result of a command.
 #[derive(Debug, Clone)]
 pub(crate) struct EngineExecOutput {
     pub(crate) code: i64,
-    /// The end of what it wrote to stderr.
+    /// The end of the command's stderr.
     pub(crate) stderr: String,
 }
 
-/// A command that runs, by its ends.
+/// The pipes of a running command.
 pub(crate) struct EngineExecPipes {
     pub(crate) stdin: Pin<Box<dyn AsyncWrite + Send>>,
     /// Ends with the command.
@@ -33,10 +33,10 @@ const EXEC_ACTION_TEXT: &str = "to run a command in the container";
 const MAX_ENGINE_EXEC_STDERR_BYTES: usize = 16 << 10;
 
 impl Docker {
-    /// Runs a command in a container, and hands what it writes to stdout to `each` as it comes.
+    /// Runs a command in a container, and passes its stdout to `each` as it arrives.
     ///
     /// # Errors
-    /// When there is no such container, it does not run, or the engine goes away; and what `each` says.
+    /// When the container does not exist or does not run, when the engine goes away, and when `each` fails.
     pub(crate) async fn exec(
         &self,
         name: &str,
@@ -64,17 +64,16 @@ impl Docker {
             .map_err(|e| explain_api_error(EXEC_ACTION_TEXT, e))?
             .exit_code;
         Ok(EngineExecOutput {
-            // One that has none was ended with its container.
+            // A command without an exit code was ended with its container.
             code: code.unwrap_or(-1),
             stderr: String::from_utf8_lossy(&stderr).into_owned(),
         })
     }
 
-    /// Runs a command in a container, to be written to and read from. What it writes to stderr goes to
-    /// the log.
+    /// Runs a command in a container, with pipes to its stdin and stdout. Its stderr is logged.
     ///
     /// # Errors
-    /// When there is no such container, or it does not run.
+    /// When the container does not exist or does not run.
     pub(crate) async fn exec_piped(&self, name: &str, command: &[&str]) -> Result<EngineExecPipes> {
         let (_, started) = self.start_exec(name, command, true).await?;
         let StartExecResults::Attached { output, input } = started else {

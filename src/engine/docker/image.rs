@@ -1,4 +1,4 @@
-//! Images: pulled, imported, built.
+//! Images: pulled, imported, built, tagged and removed.
 
 use super::build_output::BuildOutput;
 use super::{Docker, explain_api_error, is_status, root_cause, with_query_timeout};
@@ -16,21 +16,21 @@ use futures_util::{Stream, StreamExt};
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
-/// How long an engine may take to say that it is there.
+/// How long an engine may take to answer a ping.
 const ENGINE_PING_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// An image that exists.
+/// An existing image.
 #[derive(Debug, Clone)]
 pub(crate) struct EngineImage {
     pub(crate) id: String,
     pub(crate) labels: HashMap<String, String>,
-    /// Names that point to it.
+    /// The names of the image.
     pub(crate) tags: Vec<String>,
     /// Bytes.
     pub(crate) size: u64,
 }
 
-/// What to build an image from.
+/// The input of an image build.
 #[derive(Debug, Clone)]
 pub(crate) struct ImageBuild {
     pub(crate) tag: String,
@@ -41,24 +41,24 @@ pub(crate) struct ImageBuild {
     pub(crate) builder: ImageBuilder,
 }
 
-/// What builds an image, chosen before the build by [`Docker::has_buildkit`].
+/// The builder, which [`Docker::has_buildkit`] determines before the build.
 #[derive(Debug, Clone)]
 pub(crate) enum ImageBuilder {
     BuildKit,
     Classic(ClassicBuild),
 }
 
-/// What only the classic builder is given. BuildKit takes no limits of steps from the engine's API, and leaves no
-/// images between them.
+/// Settings for the classic builder only. With BuildKit, the engine's API has no limits for steps, and no images
+/// remain between steps.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct ClassicBuild {
-    /// The value of [`BUILD_LABEL`] in the Dockerfile; empty where there is none.
+    /// The value of [`BUILD_LABEL`] in the Dockerfile; empty if there is none.
     pub(crate) mark: String,
     /// CPUs; `None` is all.
     pub(crate) cpus: Option<f64>,
     /// Bytes; `None` is all.
     pub(crate) memory: Option<u64>,
-    /// The network of the steps, once it exists.
+    /// The network of the steps, if it exists.
     pub(crate) network: Option<String>,
 }
 
@@ -73,14 +73,14 @@ impl ClassicBuild {
     }
 }
 
-/// How often a build is begun whose end the engine does not tell.
+/// How often a build is started whose result the engine's output does not show.
 const BUILD_ATTEMPTS: usize = 2;
 
-/// The period of a quota of CPU time, in microseconds: the usual one.
+/// The period of a CPU quota in microseconds: Docker's default.
 const CPU_QUOTA_PERIOD_MICROS: i32 = 100_000;
 
 impl Docker {
-    /// The image of that name, if there is one.
+    /// The image of this name, if it exists.
     ///
     /// # Errors
     /// When the engine does not answer.
@@ -98,7 +98,7 @@ impl Docker {
         }))
     }
 
-    /// Whether the engine has the image `NAME@sha256:…` from a registry, under that very digest, and can run it.
+    /// Whether the engine has the image `NAME@sha256:…` from a registry, under exactly this digest, and can run it.
     ///
     /// # Errors
     /// When the engine does not answer.
@@ -111,7 +111,7 @@ impl Docker {
                 .split_once('@')
                 .map(|(_, digest)| digest.to_owned())
         };
-        // Engines may write the name otherwise than it was given.
+        // Compare the digests only: an engine may normalize the name.
         let mut held = found.repo_digests.iter().flatten().map(|held| digest(held));
         let is_held = held.any(|held| held.is_some() && held == digest(reference));
         Ok(is_held && found.architecture.as_deref() == Some(self.architecture()))
@@ -129,7 +129,7 @@ impl Docker {
     /// Pulls an image from its registry.
     ///
     /// # Errors
-    /// The reason in the engine's words, when it can't be had.
+    /// When the image can't be pulled; the error includes the engine's reason.
     pub(crate) async fn pull_image(
         &self,
         name: &str,
@@ -164,10 +164,10 @@ impl Docker {
         Ok(())
     }
 
-    /// Makes an image of one layer from a tar archive of a root folder.
+    /// Creates an image of one layer from a tar archive of a root folder.
     ///
     /// # Errors
-    /// When the engine refuses it or goes away.
+    /// When the engine refuses the archive or goes away.
     pub(crate) async fn import_image(
         &self,
         name: &str,
@@ -188,8 +188,8 @@ impl Docker {
         Ok(())
     }
 
-    /// Removes an image; not an error when there is none or a container needs it. Its nameless
-    /// parents stay: they are the classic builder's cache.
+    /// Removes an image. It is not an error if the image does not exist or a container needs it. Its untagged parents
+    /// stay: they are the classic builder's cache.
     ///
     /// # Errors
     /// When the engine does not answer.
@@ -202,7 +202,8 @@ impl Docker {
         }
     }
 
-    /// Removes a name of an image, and where it is the last tag, the names by digest under which it was pulled.
+    /// Removes a tag of an image. If it is the last tag, also removes the digest names under which the image was
+    /// pulled.
     ///
     /// # Errors
     /// When the engine does not answer.
@@ -213,7 +214,7 @@ impl Docker {
         let (_, start) = split_image_name(tag);
         let mut digests = found.repo_digests.iter().flatten();
         if !digests.any(|held| held.contains(&format!("@sha256:{start}"))) || start.len() != 16 {
-            // A name that osctl has not given.
+            // The tag was not created by osctl.
             return Ok(());
         }
         if found.repo_tags.is_some_and(|tags| tags == [tag]) {
@@ -224,10 +225,10 @@ impl Docker {
         self.remove_image(tag).await
     }
 
-    /// Gives an image one more name.
+    /// Adds a name to an image.
     ///
     /// # Errors
-    /// When there is no such image.
+    /// When the image does not exist.
     pub(crate) async fn tag_image(&self, image: &str, name: &str) -> Result<()> {
         let (repository, tag) = split_image_name(name);
         let options = TagImageOptionsBuilder::new()
@@ -238,7 +239,7 @@ impl Docker {
         done.map_err(|e| explain_api_error("to name the image", e))
     }
 
-    /// The names `REPOSITORY:TAG` that there are.
+    /// The names `REPOSITORY:TAG` of the images in this repository.
     ///
     /// # Errors
     /// When the engine does not answer.
@@ -251,7 +252,7 @@ impl Docker {
         Ok(found.into_iter().flat_map(|i| i.repo_tags).collect())
     }
 
-    /// Whether there is an image with that label.
+    /// Whether an image with this label exists.
     ///
     /// # Errors
     /// When the engine does not answer.
@@ -263,7 +264,7 @@ impl Docker {
         Ok(!found.map_err(|e| explain_api_error(doing, e))?.is_empty())
     }
 
-    /// The images that have no name any more, and that no other is made of.
+    /// The images that have no name and that no other image is based on.
     ///
     /// # Errors
     /// When the engine does not answer.
@@ -276,7 +277,7 @@ impl Docker {
         let images = found.into_iter().map(|image| EngineImage {
             id: image.id,
             labels: image.labels,
-            // Older engines write down that there is none.
+            // Older engines use this name for an image without a tag.
             tags: image
                 .repo_tags
                 .into_iter()
@@ -287,7 +288,8 @@ impl Docker {
         Ok(images.collect())
     }
 
-    /// Builds an image. What the build writes is shown and never decides anything: it is the agent's.
+    /// Builds an image. The output of the build is shown and decides nothing: it is untrusted, since the agent may
+    /// write it.
     ///
     /// # Errors
     /// [`Error::BuildFailed`] with the end of the output, [`Error::DiskFull`], or a lost engine.
@@ -296,8 +298,7 @@ impl Docker {
         build: &ImageBuild,
         progress: &dyn EngineProgress,
     ) -> Result<()> {
-        // Engines have written two messages into each other, so that the end is not known. What was built is in the
-        // cache.
+        // Some engines interleave two messages, so that the result is unknown. The finished steps are in the cache.
         for _ in 0..BUILD_ATTEMPTS {
             if self.try_build(build, progress).await? {
                 return Ok(());
@@ -310,7 +311,7 @@ impl Docker {
         .into())
     }
 
-    /// Builds an image; `false` when the engine's output does not tell how that ended.
+    /// Builds an image; `false` if the engine's output does not show the result.
     async fn try_build(&self, build: &ImageBuild, progress: &dyn EngineProgress) -> Result<bool> {
         let args: HashMap<_, _> = build.args.clone().into_iter().collect();
         let labels: HashMap<_, _> = build.labels.clone().into_iter().collect();
@@ -333,7 +334,8 @@ impl Docker {
                 api = with_memory(api, classic.memory);
             }
         }
-        // Of builds before this one: what the last failed one left serves the next as a cache.
+        // List the images of earlier builds before this one: the images of the last failed build are a cache for the
+        // next.
         let unfinished = match &build.builder {
             ImageBuilder::Classic(classic) => self.list_unfinished_images(&classic.mark).await?,
             ImageBuilder::BuildKit => Vec::new(),
@@ -370,12 +372,12 @@ impl Docker {
                 }
             }
         }
-        // A step that failed and was run again is no failure; those end the stream with an error.
+        // A step that failed and was retried is not a failure: a failed build ends the stream with an error.
         Ok(true)
     }
 
-    /// The nameless images that classic builds with that mark have left between their steps. Those that are
-    /// whole have the name of their instance. A base may have further labels of osctl.
+    /// The unnamed images that classic builds with this mark have left between their steps. Finished images have the
+    /// label of their instance. A base image may have further labels of osctl.
     async fn list_unfinished_images(&self, mark: &str) -> Result<Vec<String>> {
         let instance = mark.strip_prefix(BUILD_MARK);
         let mut images = self.list_dangling_images().await?;
@@ -386,8 +388,7 @@ impl Docker {
         Ok(images.into_iter().map(|image| image.id).collect())
     }
 
-    /// Removes an image without a name, with those that it is made of and no other is. One that something needs
-    /// stays.
+    /// Removes an image without a name, and the parents that no other image is based on. An image in use stays.
     ///
     /// # Errors
     /// When the engine does not answer.
@@ -403,7 +404,7 @@ impl Docker {
         }
     }
 
-    /// Gives the steps of the classic builder the limit of CPU and the network.
+    /// Limits the CPU and the network of the classic builder's steps.
     async fn limit_classic_build(
         &self,
         mut options: BuildImageOptionsBuilder,
@@ -421,7 +422,8 @@ impl Docker {
         Ok(options)
     }
 
-    /// An engine that is being stopped fails the step that runs, which is not to blame.
+    /// Attributes a failed step to a lost engine if the engine no longer answers: an engine that shuts down fails the
+    /// running step.
     async fn attribute_build_failure(&self, error: anyhow::Error) -> anyhow::Error {
         let Some(Error::BuildFailed { why, .. }) = error.downcast_ref() else {
             return error;
@@ -437,26 +439,26 @@ impl Docker {
     }
 }
 
-/// Whether an answer came to its end and is not what an engine says; a connection that is lost gives another error.
+/// Whether a response ended and is not a valid message of an engine. A lost connection gives another error.
 fn is_garbled(error: &bollard::errors::Error) -> bool {
     use bollard::errors::Error::{IOError, JsonDataError, JsonSerdeError};
     match error {
         JsonDataError { .. } | JsonSerdeError { .. } => true,
-        // The words of `tokio_util::codec::Decoder`, which has no kind of its own for an unfinished message.
+        // The message of `tokio_util::codec::Decoder`, which has no error kind for an unfinished message.
         IOError { err } => err.to_string() == "bytes remaining on stream",
         _ => false,
     }
 }
 
-/// BuildKit wants a session of its own for each build.
+/// A random session id: BuildKit requires one per build.
 fn new_buildkit_session() -> Result<String> {
     let mut bytes = [0u8; 16];
     getrandom::fill(&mut bytes).map_err(|e| anyhow::anyhow!("no randomness: {e}"))?;
     Ok(hex(bytes))
 }
 
-/// A client that gives the steps of a build that limit of memory, with no swap beside it. The options of a build have
-/// numbers up to 2 GiB alone, so the limit is written into the request.
+/// A client that limits the memory of a build's steps, without swap. The build options hold at most 2 GiB, so the
+/// limit is added to the request itself.
 fn with_memory(api: bollard::Docker, limit: Option<u64>) -> bollard::Docker {
     let Some(bytes) = limit else {
         return api;
@@ -470,7 +472,7 @@ fn with_memory(api: bollard::Docker, limit: Option<u64>) -> bollard::Docker {
     })
 }
 
-/// Name and tag, or name and digest: `host:5000/x` has a port and no tag.
+/// Splits a name into name and tag, or name and digest: `host:5000/x` has a port and no tag.
 fn split_image_name(name: &str) -> (&str, &str) {
     if let Some((name, digest)) = name.split_once('@') {
         return (name, digest);

@@ -1,4 +1,4 @@
-//! Docker, and what speaks its API. The only place that names bollard.
+//! Docker, and other engines with its API. The only module that uses bollard.
 
 mod address;
 mod build_output;
@@ -25,7 +25,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// It takes a Unix socket, which is not to be had here.
+/// The tunnel needs a Unix socket, which this platform does not have.
 #[cfg(not(unix))]
 mod ssh {
     use std::io;
@@ -51,11 +51,11 @@ mod ssh {
     }
 }
 
-/// Seconds until a request without an answer counts as lost; imports and stops take long.
+/// Seconds until a request without an answer fails; imports and stops take long.
 const ENGINE_REQUEST_TIMEOUT: u64 = 600;
-/// The same for an archive that is made while it is sent, which may be a whole project.
+/// The timeout for uploading an archive that is created while it is sent, such as a whole project.
 const ENGINE_UPLOAD_TIMEOUT: Duration = Duration::from_secs(24 * 3600);
-/// The same for what is only asked.
+/// The timeout for queries.
 const ENGINE_QUERY_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A connection to an engine that answered.
@@ -63,25 +63,25 @@ const ENGINE_QUERY_TIMEOUT: Duration = Duration::from_secs(10);
 pub(crate) struct Docker {
     api: bollard::Docker,
     address: EngineAddress,
-    /// What leads there, as long as somebody talks to it.
+    /// Keeps the ssh tunnel open while the client exists.
     _ssh: Option<Arc<EngineSshTunnel>>,
     version: String,
     architecture: String,
-    /// The parts that it names, with their versions.
+    /// The engine's components, with their versions.
     components: Arc<BTreeMap<String, String>>,
     has_buildkit: bool,
     is_podman: bool,
 }
 
-/// The first API whose engines have BuildKit unless they run Windows containers (Docker 18.09).
+/// The first API version whose engines have BuildKit unless they run Windows containers (Docker 18.09).
 const MIN_BUILDKIT_API: (u32, u32) = (1, 39);
 
 impl Docker {
-    /// The engine of the person's choice, else the first usual one that answers.
+    /// Connects to the engine that the user chose, or to the first usual address that answers.
     ///
     /// # Errors
-    /// When the chosen one does not answer, or none does: [`Error::NoEngine`], or
-    /// [`Error::EngineBarred`] when there is one that this user may not talk to.
+    /// When the chosen engine does not answer, or none does: [`Error::NoEngine`], or [`Error::EngineBarred`] when
+    /// this user may not connect to an existing one.
     pub(crate) async fn find(home: &Path, hint: &str) -> Result<Self> {
         let candidates = EngineAddress::candidates(home)?;
         let mut tried = Vec::new();
@@ -112,18 +112,18 @@ impl Docker {
         .into())
     }
 
-    /// The engine that listens at that socket.
+    /// Connects to the engine at this socket.
     ///
     /// # Errors
-    /// When it does not answer.
+    /// When the engine does not answer.
     pub(crate) async fn connect_at_socket(socket: &Path) -> Result<Self> {
         Self::connect_to(&EngineAddress::from_socket(socket)).await
     }
 
-    /// The engine of that address.
+    /// Connects to the engine at this address.
     ///
     /// # Errors
-    /// When it does not answer, or its address is none that osctl can use.
+    /// When the engine does not answer, or osctl does not support the address.
     pub(crate) async fn connect_to(address: &EngineAddress) -> Result<Self> {
         let connected = Self::connect(address.clone()).await;
         connected.map_err(|why| {
@@ -146,7 +146,7 @@ impl Docker {
         let api = open_api_client(&address, socket.as_deref()).map_err(|e| root_cause(&e))?;
         let meet = async {
             let version = api.version().await.map_err(|e| root_cause(&e))?;
-            // Old and new engines are met at the newest version that both sides know.
+            // Use the newest API version that both sides support.
             let api = api.negotiate_version().await.map_err(|e| root_cause(&e))?;
             Ok((version, api))
         };
@@ -158,7 +158,7 @@ impl Docker {
                     ENGINE_QUERY_TIMEOUT.as_secs()
                 ))
             })
-            // Its own words tell more than that the connection ended.
+            // The last line of ssh's stderr says more than the closed connection.
             .map_err(|why| {
                 ssh.as_ref()
                     .and_then(EngineSshTunnel::last_stderr_line)
@@ -184,10 +184,10 @@ impl Docker {
         &self.address
     }
 
-    /// Whether it confines containers by AppArmor.
+    /// Whether the engine confines containers by AppArmor.
     ///
     /// # Errors
-    /// When it does not answer.
+    /// When the engine does not answer.
     pub(crate) async fn has_apparmor(&self) -> Result<bool> {
         let doing = "asking how it confines containers";
         let info = with_query_timeout(doing, self.api.info()).await?;
@@ -203,25 +203,25 @@ impl Docker {
         &self.version
     }
 
-    /// The parts of the engine by name, as far as it names them: `runc`, `containerd`.
+    /// The versions of the engine's components by name, if the engine reports them: `runc`, `containerd`.
     pub(crate) fn components(&self) -> &BTreeMap<String, String> {
         &self.components
     }
 
-    /// Whether it builds with BuildKit, by what it says of itself before a build. The header `Builder-Version`
-    /// of `/_ping` does not tell: it names the default, which is the classic builder up to Docker 20.10.
+    /// Whether the engine builds with BuildKit, from its version before a build. The header `Builder-Version` of
+    /// `/_ping` does not show this: it names the default, which is the classic builder up to Docker 20.10.
     pub(crate) fn has_buildkit(&self) -> bool {
         self.has_buildkit
     }
 
-    /// Whether a container that is paused and off its network still has its ports: Podman's have them
-    /// as long as they run.
+    /// Whether a container that is paused and disconnected from its network keeps its ports: with Podman a container
+    /// keeps its ports while it runs.
     pub(crate) fn keeps_ports(&self) -> bool {
         self.is_podman
     }
 
-    /// The folder of this machine that images and containers are in. Nothing when the engine runs
-    /// in a virtual machine, as it does on macOS: its folder is not here then.
+    /// The engine's data folder on this machine. `None` if the engine runs in a virtual machine, as on macOS: its
+    /// folder is not on this machine then.
     ///
     /// # Errors
     /// When the engine does not answer.
@@ -236,8 +236,8 @@ impl Docker {
         Ok(root.filter(|root| here && root.is_dir()))
     }
 
-    /// Whether a build that names an image gets the engine's own. With containerd's image store, BuildKit asks a registry
-    /// first.
+    /// Whether a build that names an image uses the engine's own. With containerd's image store, BuildKit asks a
+    /// registry first.
     ///
     /// # Errors
     /// When the engine does not answer.
@@ -249,7 +249,7 @@ impl Docker {
         Ok(!words.any(|word| word.contains("containerd.snapshotter")))
     }
 
-    /// The architecture of the containers it runs, as Docker names it.
+    /// The architecture of the containers that the engine runs, by Docker's name.
     pub(crate) fn architecture(&self) -> &str {
         &self.architecture
     }
@@ -270,7 +270,7 @@ fn is_podman(components: &[SystemVersionComponents]) -> bool {
         .any(|part| part.name.starts_with("Podman"))
 }
 
-/// By its own address, or by the socket that leads there.
+/// Connects to the engine's own address, or to the socket of the tunnel.
 fn open_api_client(
     address: &EngineAddress,
     socket: Option<&str>,
@@ -301,13 +301,13 @@ fn open_api_client(
     bollard::Docker::connect_with_socket(url, ENGINE_REQUEST_TIMEOUT, API_DEFAULT_VERSION)
 }
 
-/// The innermost reason, which is the one that tells.
+/// The innermost error, which is the specific one.
 fn root_cause(error: &ApiError) -> String {
     let mut inner: &dyn std::error::Error = error;
     let mut why = inner.to_string();
     while let Some(source) = inner.source() {
         inner = source;
-        // Some have no words of their own.
+        // Some errors have an empty message.
         let words = inner.to_string();
         if !words.is_empty() {
             why = words;
@@ -320,7 +320,7 @@ fn root_cause(error: &ApiError) -> String {
     }
 }
 
-/// What an API error means for the person.
+/// Converts an API error into an error for the user.
 fn explain_api_error(doing: &str, error: ApiError) -> anyhow::Error {
     let why = root_cause(&error);
     if why.contains("no space left on device") {
@@ -342,7 +342,7 @@ fn explain_api_error(doing: &str, error: ApiError) -> anyhow::Error {
     }
 }
 
-/// The answer to a question that costs the engine nothing; one that gives none has gone.
+/// Waits for the answer to a query with a short timeout. An engine that gives none is lost.
 async fn with_query_timeout<T>(
     doing: &str,
     question: impl Future<Output = std::result::Result<T, ApiError>>,

@@ -1,4 +1,4 @@
-//! Networks, and which containers are on them.
+//! Networks, and the containers on them.
 
 use super::container::has_same_owner;
 use super::container_ops::error_contains;
@@ -9,7 +9,7 @@ use bollard::models::{NetworkConnectRequest, NetworkCreateRequest, NetworkDiscon
 use std::collections::BTreeMap;
 
 impl Docker {
-    /// Whether there is a network of that name.
+    /// Whether a network of this name exists.
     ///
     /// # Errors
     /// When the engine does not answer.
@@ -27,7 +27,7 @@ impl Docker {
             .await
     }
 
-    /// Makes a network that leads nowhere and publishes no ports, unless it is there.
+    /// Creates an internal network, which has no external access and publishes no ports, unless it exists.
     ///
     /// # Errors
     /// When the engine refuses.
@@ -73,8 +73,8 @@ impl Docker {
         }
     }
 
-    /// Removes a network with that label; not an error when there is none, when it has another
-    /// owner, or a container still uses it.
+    /// Removes a network with this label. It is not an error if the network does not exist, has another owner, or is
+    /// in use.
     ///
     /// # Errors
     /// When the engine does not answer.
@@ -101,7 +101,7 @@ impl Docker {
         }
     }
 
-    /// Takes a container off a network, which frees the ports that it publishes.
+    /// Disconnects a container from a network, which frees the ports that the container publishes.
     ///
     /// # Errors
     /// When the engine refuses.
@@ -116,10 +116,10 @@ impl Docker {
         }
     }
 
-    /// Puts it back, with its ports.
+    /// Connects a container to a network, with its ports.
     ///
     /// # Errors
-    /// When the engine refuses, as it does when a port is taken meanwhile.
+    /// When the engine refuses, for example because a port is taken.
     pub(crate) async fn join_network(&self, name: &str, network: &str) -> Result<()> {
         let request = NetworkConnectRequest {
             container: name.into(),

@@ -1,5 +1,5 @@
-//! The way to an engine on another machine through the person's own `ssh`, with their keys, their known hosts
-//! and their settings. Each connection is one of `ssh`, in which `docker system dial-stdio` reaches the engine.
+//! Tunnel to an engine on another machine through the user's own `ssh`, with the user's keys, known hosts and
+//! settings. Each connection starts one `ssh`, in which `docker system dial-stdio` connects to the engine.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -11,10 +11,10 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::process::Command;
 use tokio::task::AbortHandle;
 
-/// Bytes of what `ssh` says that are kept.
+/// Bytes of ssh's stderr that are kept.
 const MAX_ENGINE_SSH_STDERR_BYTES: usize = 4 << 10;
 
-/// A socket of this machine, and of this process alone, that leads there.
+/// A socket of this machine, for this process alone, that leads to the engine.
 #[derive(Debug)]
 pub(super) struct EngineSshTunnel {
     folder: TempDir,
@@ -23,13 +23,13 @@ pub(super) struct EngineSshTunnel {
 }
 
 impl EngineSshTunnel {
-    /// Nobody is connected to yet.
+    /// Opens the socket, without a connection yet.
     ///
     /// # Errors
-    /// When the address names no machine, or there is no room for a socket.
+    /// When the address names no machine, or the socket can't be created.
     pub(super) fn open(url: &str) -> io::Result<Self> {
         let words = ssh_arguments(url).ok_or_else(|| io::Error::other("it names no machine"))?;
-        // Only its owner gets in.
+        // Only its owner may enter the folder.
         let folder = tempfile::Builder::new().prefix("osctl-").tempdir()?;
         let listener = UnixListener::bind(socket_in_folder(folder.path()))?;
         let said = Arc::default();
@@ -45,7 +45,7 @@ impl EngineSshTunnel {
         socket_in_folder(self.folder.path())
     }
 
-    /// What `ssh` said last, when it said anything.
+    /// The last line of ssh's stderr, if there is one.
     pub(super) fn last_stderr_line(&self) -> Option<String> {
         let said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
         let last = said
@@ -67,7 +67,7 @@ fn socket_in_folder(folder: &Path) -> PathBuf {
     folder.join("engine.sock")
 }
 
-/// What `ssh` is called with. Nothing of the address can be taken for an option.
+/// The arguments for `ssh`. No part of the address can be parsed as an option.
 fn ssh_arguments(url: &str) -> Option<Vec<String>> {
     let rest = url.strip_prefix("ssh://")?;
     let authority = rest.split('/').next().filter(|a| !a.is_empty())?;
@@ -88,7 +88,7 @@ async fn accept_connections(listener: UnixListener, words: Vec<String>, said: Ar
     }
 }
 
-/// Until one of the two ends it.
+/// Relays until one side closes the connection.
 async fn relay_connection(
     mut connection: UnixStream,
     words: &[String],
@@ -107,7 +107,7 @@ async fn relay_connection(
     };
     let (mut read, mut write) = connection.split();
     let up = async {
-        // Who has gone sends no more.
+        // A client that has disconnected sends nothing more.
         let _ = tokio::io::copy(&mut read, &mut stdin).await;
         drop(stdin);
     };

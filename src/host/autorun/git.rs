@@ -1,7 +1,7 @@
-//! The settings of a git repository that name commands.
+//! Settings of a git repository that name commands.
 
-/// The settings of the text that make git run a command, by their key in small letters. Git is not asked: it may
-/// run a command to answer.
+/// The settings of the text that make git run a command, by their lower-case keys. This function parses the text
+/// itself, because git may run a command while reading its configuration.
 pub(super) fn find_git_commands(text: &str) -> Vec<(String, String)> {
     let mut section = String::new();
     let mut found = Vec::new();
@@ -12,7 +12,7 @@ pub(super) fn find_git_commands(text: &str) -> Vec<(String, String)> {
         if let Some(rest) = line.strip_prefix('[') {
             let end = end_of_section(rest);
             section = section_name(&rest[..end]);
-            // A setting may follow in the same line.
+            // A setting may follow on the same line.
             line = rest.get(end + 1..).unwrap_or_default().trim();
         }
         if line.is_empty() || line.starts_with(['#', ';']) {
@@ -27,7 +27,7 @@ pub(super) fn find_git_commands(text: &str) -> Vec<(String, String)> {
     found
 }
 
-/// Where the `]` is that is in no quotes.
+/// The position of the first `]` outside quotes.
 fn end_of_section(text: &str) -> usize {
     let (mut quoted, mut escaped) = (false, false);
     for (at, c) in text.char_indices() {
@@ -42,7 +42,7 @@ fn end_of_section(text: &str) -> usize {
     text.len()
 }
 
-/// `filter "x"` as `filter.x`.
+/// Converts `filter "x"` to `filter.x`.
 fn section_name(section: &str) -> String {
     match section.split_once('"') {
         Some((name, rest)) => {
@@ -53,7 +53,7 @@ fn section_name(section: &str) -> String {
     }
 }
 
-/// Sections of which every setting counts: they bring further settings, or each names a command.
+/// Sections whose every setting counts: they include further settings, or each setting names a command.
 const GIT_COMMAND_SECTIONS: &[&str] = &["alias", "include", "includeif", "pager"];
 const GIT_CORE_KEYS: &[&str] = &[
     "alternaterefscommand",
@@ -66,7 +66,7 @@ const GIT_CORE_KEYS: &[&str] = &[
     "sshcommand",
     "worktree",
 ];
-/// Last words of keys whose values are commands, in whichever section.
+/// Last parts of keys whose values are commands, in any section.
 const GIT_COMMAND_KEYS: &[&str] = &[
     "clean",
     "cmd",

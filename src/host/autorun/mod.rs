@@ -1,11 +1,12 @@
-//! Files of the project that programs of the host run code from: git's hooks and settings, `.envrc`, tasks of
-//! editors, settings of agents.
+//! Files of the project from which programs on the host run code: git hooks and settings, `.envrc`, editor tasks, agent
+//! settings.
 //!
-//! The agent writes in the project, and a person's `git status` or editor runs what these files say. `up`
-//! records them ([`record_baseline`]) when it succeeds; `doctor` names those that appeared or changed since ([`find_autorun_changes`]). Nothing is
-//! executed and no link is followed. The scan is bounded, and tells when it stopped.
+//! The agent writes in the project, and a person's `git status` or editor runs the contents of these files. `up`
+//! records the files ([`record_baseline`]) when it succeeds; `doctor` names those that appeared or changed since then
+//! ([`find_autorun_changes`]). The scan executes nothing and follows no link. The scan is bounded, and reports when it
+//! stopped early.
 //!
-//! It does not judge what a file says, nor code that a person starts by name (`make`, `npm run`).
+//! This module judges neither the contents of a file nor code that a person starts by name (`make`, `npm run`).
 
 mod git;
 mod scan;
@@ -25,22 +26,22 @@ use std::path::{Path, PathBuf};
 const APPEARED_SUFFIX: &str = " appeared";
 const CHANGED_SUFFIX: &str = " changed";
 
-/// What `up` found in the project.
+/// The files that `up` found in the project.
 #[derive(Debug, Serialize, Deserialize)]
 struct AutorunBaseline {
     project: PathBuf,
     /// Digests by place.
     places: BTreeMap<String, String>,
-    /// The names that were looked for; none from a version that did not record them.
+    /// The names that the scan looked for; `None` from a version that did not record them.
     #[serde(default)]
     names: Option<BTreeSet<String>>,
 }
 
-/// The changes in words since the last `up`, the most dangerous first, and the scan that found them. Without an earlier `up` in this
-/// project there are none.
+/// The changes since the last `up` as sentences, the most dangerous first, and the scan that found them. Without an
+/// earlier `up` in this project there are none.
 ///
 /// # Errors
-/// When the project or the record of the last `up` can't be read.
+/// When the project or the record of the last `up` cannot be read.
 pub(crate) fn find_autorun_changes(
     instance: &Instance,
     project: &Path,
@@ -52,10 +53,10 @@ pub(crate) fn find_autorun_changes(
     Ok((changes, scan))
 }
 
-/// Records what the scan found as known, without the changes that the user was not shown.
+/// Records the scan's findings as known, except changes that the user has not seen.
 ///
 /// # Errors
-/// When the state folder can't be written.
+/// When the state folder cannot be written.
 pub(crate) fn record_baseline(
     instance: &Instance,
     project: &Path,
@@ -106,7 +107,7 @@ fn compare_baseline(before: &AutorunBaseline, now: &BTreeMap<String, String>) ->
         Some((place, how))
     });
     let mut changes: Vec<_> = changes.collect();
-    // An agent can plant many files with names that come first, to hide the file that runs most often.
+    // An agent can plant many files whose names sort first, to hide the file that runs most often.
     changes.sort_by_key(|(place, _)| {
         let place = place.trim_start_matches('`');
         (!place.starts_with(".git/"), place.matches('/').count())
@@ -115,7 +116,7 @@ fn compare_baseline(before: &AutorunBaseline, now: &BTreeMap<String, String>) ->
     named.collect()
 }
 
-/// Whether the earlier scan did not look for the name of a place: its file may be older than that scan.
+/// Whether the earlier scan did not look for this name: the file may be older than that scan.
 fn is_first_scan_for(before: &AutorunBaseline, place: &str) -> bool {
     let path = place.trim_matches('`');
     let of = |names: &BTreeSet<String>| names.iter().any(|name| scan::is_of(path, name));
@@ -141,7 +142,7 @@ mod tests {
         Instance::new("default", &folders).unwrap()
     }
 
-    /// What a successful `up` does: the changes, and why the scan stopped early.
+    /// The steps of a successful `up`; returns the changes, and why the scan stopped early.
     fn renew(
         instance: &Instance,
         project: &Path,
@@ -224,13 +225,13 @@ mod tests {
             find_autorun_changes(&instance, &project).unwrap().0,
             planted
         );
-        // The next `up` names them once more, and from then on they are known.
+        // The next `up` reports them once more; after that they are known.
         assert_eq!(renew(&instance, &project).unwrap().0, planted);
         assert_eq!(
             find_autorun_changes(&instance, &project).unwrap().0,
             [""; 0]
         );
-        // Another project is not compared with this one.
+        // A baseline of another project is not compared.
         let other = home.path().join("q");
         write(&other, ".envrc", "x");
         assert_eq!(find_autorun_changes(&instance, &other).unwrap().0, [""; 0]);
@@ -245,7 +246,7 @@ mod tests {
         let file = instance.autorun_baseline();
         let mut record: serde_json::Value =
             serde_json::from_slice(&fs::read(&file).unwrap()).unwrap();
-        // As an earlier version wrote it, which did not know the name.
+        // The record of an earlier version, which did not look for the name.
         let names = record["names"].as_array_mut().unwrap();
         names.retain(|name| name != ".pdbrc" && name != ".run/");
         fs::write(&file, record.to_string()).unwrap();

@@ -1,4 +1,4 @@
-//! The walk over a folder that the agent writes in, nearest entries first.
+//! The scan of a folder in which the agent writes, nearest entries first.
 
 use super::git;
 use crate::archive::{EntryStat, Folder};
@@ -12,19 +12,19 @@ use std::io::{self, Read};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// Entries that are looked at.
+/// Limit of scanned entries.
 const MAX_SCAN_ENTRIES: usize = 200_000;
 const SCAN_TIMEOUT: Duration = Duration::from_secs(2);
-/// Places and files that are kept: what is named is read by a person.
+/// Limit of recorded places and files, because a person reads them.
 const MAX_SCAN_FINDINGS: usize = 1000;
-/// Bytes of a file that its digest is made of.
+/// The digest covers this number of bytes at the start of a file.
 const MAX_AUTORUN_DIGEST_BYTES: u64 = 1 << 20;
 const SETUID_BIT: u32 = 0o4000;
 const SETGID_BIT: u32 = 0o2000;
 const GROUP_EXECUTE_BIT: u32 = 0o010;
 
-/// Files that programs run code from, by the end of their path: shells and editors that enter the folder, and
-/// agents on the host.
+/// Files from which programs run code, by the end of their path: shells and editors that enter the folder, and agents
+/// on the host.
 const AUTORUN_FILES: &[&str] = &[
     ".Rprofile",
     ".autoenv.zsh",
@@ -65,11 +65,11 @@ const AUTORUN_FILES: &[&str] = &[
     "lefthook.yml",
     "mise.toml",
 ];
-/// Folders of which every file counts.
+/// Folders whose every file counts.
 const AUTORUN_FOLDERS: &[&str] = &[".husky", ".idea/runConfigurations", ".run"];
 const AUTORUN_SUFFIXES: &[&str] = &[".code-workspace"];
 
-/// The names of files that are looked for: a path, a folder with `/` behind it, an ending with `*` before it.
+/// The patterns of the scan: a path, a folder with a trailing `/`, or an ending with a leading `*`.
 pub(super) fn autorun_names() -> BTreeSet<String> {
     let files = AUTORUN_FILES.iter().map(ToString::to_string);
     let folders = AUTORUN_FOLDERS.iter().map(|folder| format!("{folder}/"));
@@ -77,17 +77,17 @@ pub(super) fn autorun_names() -> BTreeSet<String> {
     files.chain(folders).chain(endings).collect()
 }
 
-/// What makes a folder a git repository.
+/// The file that identifies a git repository.
 const GIT_HEAD: &str = "HEAD";
 const GIT_CONFIGS: &[&str] = &["config", "config.worktree"];
 const GIT_HOOKS: &str = "hooks";
-/// A hook that git does not run.
+/// The suffix of hooks that git does not run.
 const SAMPLE_HOOK_SUFFIX: &str = ".sample";
 
-/// What was found.
+/// The findings of a scan.
 #[derive(Debug, Default)]
 pub(crate) struct AutorunScan {
-    /// Digests of what programs run code from, by place in words.
+    /// Digests of the files from which programs run code, by place as displayed.
     pub(crate) places: BTreeMap<String, String>,
     /// Files with the setuid bit, or with the setgid bit and execute permission of the group.
     pub(crate) setuid: Vec<String>,
@@ -95,10 +95,10 @@ pub(crate) struct AutorunScan {
     pub(crate) incomplete: Option<String>,
 }
 
-/// Looks at all that is beneath a folder, through no link.
+/// Scans everything in a folder, without following links.
 ///
 /// # Errors
-/// When the folder itself can't be read.
+/// When the folder itself cannot be read.
 pub(crate) fn scan_project(root: &Path) -> io::Result<AutorunScan> {
     let mut walk = AutorunWalk {
         root: Folder::open(root)?,
@@ -117,7 +117,7 @@ struct AutorunWalk {
     root: Folder,
     names: BTreeSet<String>,
     found: AutorunScan,
-    /// Folders that are still to be read, by their names from the root on.
+    /// Folders still to be read, as names from the root.
     waiting: VecDeque<Vec<OsString>>,
     entries: usize,
     deadline: Instant,
@@ -126,8 +126,8 @@ struct AutorunWalk {
 impl AutorunWalk {
     fn run(&mut self) {
         while let Some(folder) = self.waiting.pop_front() {
-            // One that was removed meanwhile is of no interest, nor one that this user can't read: no program of
-            // theirs can, either.
+            // Skip a folder that was removed during the scan, or that this user cannot read: the user's programs cannot
+            // read it either.
             if let Ok((opened, names)) = self.open_folder(&folder) {
                 self.read_folder(&folder, &opened, &names);
             }
@@ -149,8 +149,8 @@ impl AutorunWalk {
         }
     }
 
-    /// A folder and the names in it. It is opened name by name, so that few descriptors are open at a time and no
-    /// link leads elsewhere.
+    /// Opens a folder and lists its names. The folder is opened name by name, so that few descriptors are open at a
+    /// time and no link redirects the path.
     fn open_folder(&self, path: &[OsString]) -> io::Result<(Folder, Vec<OsString>)> {
         let here = self.root.open_folder(OsStr::new("."))?;
         let opened = path
@@ -240,21 +240,21 @@ impl AutorunWalk {
                 text_sanitizer::sanitize_line(&key)
             );
             let digest = hex(Sha256::digest(value));
-            // A key may be there more than once.
+            // A key may occur more than once.
             let known = self.found.places.entry(place).or_default();
             known.push_str(&digest);
         }
     }
 }
 
-/// The path beneath the root, `/`-separated.
+/// The path relative to the root, `/`-separated.
 fn join_path(folder: &[OsString], name: &OsStr) -> String {
     let names = folder.iter().map(OsString::as_os_str).chain([name]);
     let names: Vec<_> = names.map(OsStr::to_string_lossy).collect();
     names.join("/")
 }
 
-/// Whether one of the [`autorun_names`] is that of a path.
+/// Whether `name`, one of the [`autorun_names`], matches a path.
 pub(super) fn is_of(path: &str, name: &str) -> bool {
     let ends = |path: &str, end: &str| {
         let before = path.strip_suffix(end);
@@ -269,7 +269,7 @@ pub(super) fn is_of(path: &str, name: &str) -> bool {
     }
 }
 
-/// The digest of what is there: of a file its content, of a link its target.
+/// The digest of an entry: the contents of a file, the target of a link.
 fn digest_entry(folder: &Folder, name: &OsStr, look: EntryStat) -> String {
     let mut all = Sha256::new();
     all.update(format!("{:?} {}\0", look.kind, look.size));
@@ -281,11 +281,11 @@ fn digest_entry(folder: &Folder, name: &OsStr, look: EntryStat) -> String {
     hex(all.finalize())
 }
 
-/// The beginning of a file.
+/// The start of a file.
 fn read_prefix(folder: &Folder, name: &OsStr) -> io::Result<Vec<u8>> {
     let file = folder.open_file(name)?;
     let mut content = Vec::new();
-    // What was a file may be a device meanwhile.
+    // The file may have been replaced by a device since the scan listed it.
     if EntryStat::stat_file(&file)?.kind == EntryKind::File {
         file.take(MAX_AUTORUN_DIGEST_BYTES)
             .read_to_end(&mut content)?;

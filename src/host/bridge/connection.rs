@@ -1,4 +1,4 @@
-//! The way to the hub: found again when it was lost, with the session that the client has there.
+//! The connection to the hub: reconnects when it is lost, with the client's session.
 
 use super::BridgeOptions;
 use super::fault::BridgeError;
@@ -20,18 +20,18 @@ const BRIDGE_SESSION_HEADER: &str = "mcp-session-id";
 const BRIDGE_VERSION_HEADER: &str = "mcp-protocol-version";
 const BRIDGE_STREAM_TYPE: &str = "text/event-stream";
 const BRIDGE_ACCEPT_TYPES: &str = "application/json, text/event-stream";
-/// How long an instance is looked for that was never seen, and one that was there before: it may be building.
+/// Time limit for finding an instance never reached before, and one reached before, which may be building its image.
 const BRIDGE_CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 const BRIDGE_RECONNECT_TIMEOUT: Duration = Duration::from_secs(180);
-/// Between two looks, at first and at last.
+/// Delay between two attempts, initial and maximum.
 const BRIDGE_RECONNECT_DELAY: Duration = Duration::from_millis(50);
 const MAX_BRIDGE_RECONNECT_DELAY: Duration = Duration::from_secs(1);
-/// For one look.
+/// Time limit of one attempt.
 const BRIDGE_HUB_PROBE_TIMEOUT: Duration = Duration::from_secs(5);
-/// For the last word: a client that has asked for the end does not wait for long.
+/// Time limit for closing the session: a client that has ended its input does not wait long.
 const BRIDGE_CLOSE_TIMEOUT: Duration = Duration::from_millis(1500);
 
-/// Finds the instance as it is now: its ports and its token may be others than before.
+/// Finds the instance, whose ports and token may have changed.
 pub(crate) type FindInstance = Box<dyn Fn() -> Result<CompanionClient> + Send + Sync>;
 /// Starts the instance.
 pub(crate) type StartInstance = Box<dyn Fn() -> BoxFuture<'static, Result<()>> + Send + Sync>;
@@ -39,21 +39,21 @@ pub(crate) type StartInstance = Box<dyn Fn() -> BoxFuture<'static, Result<()>> +
 pub(super) struct BridgeConnection {
     find: FindInstance,
     start: Option<StartInstance>,
-    /// The one server; none for all as one.
+    /// The one server; `None` for all servers combined.
     server: Option<String>,
     path: String,
     state: Mutex<BridgeConnectionState>,
-    /// One looks for all.
+    /// Lets one task reconnect on behalf of all.
     mending: tokio::sync::Mutex<()>,
 }
 
 #[derive(Debug, Default)]
 struct BridgeConnectionState {
     client: Option<CompanionClient>,
-    /// Rises whenever the hub was found.
+    /// Number of times that the hub was found.
     round: u64,
     session: Option<BridgeSession>,
-    /// What the client has shaken hands with, and that it is ready.
+    /// The client's `initialize` request, and its `initialized` notification.
     hello: Option<BridgeMessage>,
     ready: Option<BridgeMessage>,
 }
@@ -64,17 +64,17 @@ pub(super) struct BridgeSession {
     version: String,
 }
 
-/// Why there is no answer yet.
+/// Why there is no response yet.
 #[derive(Debug)]
 pub(super) enum BridgeSendError {
-    /// Nobody has seen the request.
+    /// The request was not delivered.
     Unsent,
-    /// The server may have it.
+    /// The server may have received the request.
     Cut,
 }
 
 impl BridgeSession {
-    /// The same, in a version.
+    /// The same session, with a protocol version.
     pub(super) fn with_version(self, version: String) -> Self {
         Self { version, ..self }
     }
@@ -90,7 +90,7 @@ impl std::fmt::Debug for BridgeConnection {
 
 impl BridgeConnection {
     /// # Errors
-    /// When the server's name can't be one.
+    /// When the server's name is not valid.
     pub(super) fn new(way: BridgeOptions) -> Result<Self> {
         Ok(Self {
             find: way.find,
@@ -118,7 +118,7 @@ impl BridgeConnection {
         self.lock_state().session.clone()
     }
 
-    /// Hands were shaken: by that line, with that answer.
+    /// Stores the session: the client's `initialize` message, and the session that the response opened.
     pub(super) fn set_session(&self, hello: &BridgeMessage, session: Option<BridgeSession>) {
         let mut state = self.lock_state();
         state.hello = Some(hello.clone());
@@ -129,7 +129,7 @@ impl BridgeConnection {
         self.lock_state().ready = Some(line.clone());
     }
 
-    /// Sends a message; the head of the answer.
+    /// Sends a message; returns the head of the response.
     pub(super) async fn post(&self, line: &BridgeMessage) -> Result<Response, BridgeSendError> {
         let request = self.build_request(
             Method::POST,
@@ -150,7 +150,7 @@ impl BridgeConnection {
         send_to_hub(request).await
     }
 
-    /// Listens, from behind an event where one is named.
+    /// Opens an event stream, after an event if one is given.
     pub(super) async fn open_stream(
         &self,
         behind: Option<&str>,
@@ -165,13 +165,13 @@ impl BridgeConnection {
         send_to_hub(request).await
     }
 
-    /// Ends the session, if there is one.
+    /// Ends the session, if any.
     pub(super) async fn close_session(&self) {
         if !self.has_session() {
             return;
         }
         if let Some(request) = self.build_request(Method::DELETE, true, None) {
-            // Whether it hears that or not, we are gone.
+            // The bridge exits in either case.
             let _ = timeout(BRIDGE_CLOSE_TIMEOUT, request.send()).await;
         }
     }
@@ -199,7 +199,7 @@ impl BridgeConnection {
         Some(request)
     }
 
-    /// Waits until the hub is there, unless somebody has found it since `round`.
+    /// Waits until the hub is found, unless another task has found it since `round`.
     pub(super) async fn reconnect(&self, round: u64) -> Result<(), BridgeError> {
         let _turn = self.mending.lock().await;
         if self.connection_number() > round {
@@ -247,7 +247,8 @@ impl BridgeConnection {
         Ok(client)
     }
 
-    /// Shakes hands again in the client's words, unless somebody has since `lost`. Returns whether this did.
+    /// Repeats the client's `initialize` handshake, unless another task has done so since `lost`. Returns whether this
+    /// call did.
     pub(super) async fn renew_session(
         &self,
         lost: Option<&BridgeSession>,
@@ -278,7 +279,7 @@ impl BridgeConnection {
     }
 }
 
-/// The session that an answer to `initialize` opens.
+/// The session that a response to `initialize` opens.
 pub(super) fn session_of_response(response: &Response) -> Option<BridgeSession> {
     let id = response
         .headers()
@@ -291,7 +292,7 @@ pub(super) fn session_of_response(response: &Response) -> Option<BridgeSession> 
     })
 }
 
-/// What the hub has agreed on.
+/// The protocol version that the hub has negotiated.
 pub(super) fn negotiated_version(answer: &[u8]) -> String {
     #[derive(Default, Deserialize)]
     #[serde(default, rename_all = "camelCase")]
@@ -307,7 +308,7 @@ pub(super) fn negotiated_version(answer: &[u8]) -> String {
     answer.result.protocol_version
 }
 
-/// The number of the stream that an answer is.
+/// The number of the stream in a response.
 pub(super) fn bridge_stream_number(response: &Response) -> Option<String> {
     let number = response.headers().get(STREAM_HEADER)?.to_str().ok()?;
     Some(number.into())
@@ -322,7 +323,7 @@ pub(super) fn is_events(response: &Response) -> bool {
 
 async fn send_to_hub(request: RequestBuilder) -> Result<Response, BridgeSendError> {
     match request.send().await {
-        // A token that was rotated is read again by who mends, and a hub that stops is waited for.
+        // The reconnect reads a rotated token again, and waits for a hub that stops.
         Ok(response)
             if [StatusCode::UNAUTHORIZED, StatusCode::SERVICE_UNAVAILABLE]
                 .contains(&response.status()) =>

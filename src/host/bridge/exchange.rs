@@ -1,4 +1,4 @@
-//! A request on its way: sent, answered, and found again when the connection was lost meanwhile.
+//! A request and its answer: sends the request, forwards the answer, and resumes after a lost connection.
 
 use super::StdioBridge;
 use super::connection::{
@@ -21,27 +21,27 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::time::sleep;
 
-/// How often a request is sent that is lost each time, and the time between, which grows.
+/// How often a request is sent that is lost each time, and the delay between attempts, which grows.
 const MAX_BRIDGE_SEND_ATTEMPTS: u32 = 8;
 const BRIDGE_RESEND_DELAY: Duration = Duration::from_millis(100);
-/// How long a request is sent again at least, as long as the replacement of a body takes on a busy machine.
+/// Minimum time of retries: the replacement of a container on a busy machine may take this long.
 const BRIDGE_RESEND_TIMEOUT: Duration = Duration::from_secs(60);
-/// Bytes of an error of the hub's own at most, among which no id is long.
+/// Limit of an error that the hub itself produces, in bytes; no id in such an error is long.
 const MAX_HUB_ERROR_BYTES: usize = 64 << 10;
-/// Of a session that there is not.
+/// Code of the error for an unknown session.
 const NO_SESSION_CODE: i64 = -32600;
 
-/// What came of a connection.
+/// The outcome of one attempt.
 enum ExchangeOutcome {
     Answer,
     Lost(RequestLoss),
-    /// The hub does not know the session any more.
+    /// The hub no longer knows the session.
     Forgotten,
     Refused(BridgeError),
 }
 
 impl StdioBridge {
-    /// Brings a request to its answer, or says why there is none.
+    /// Sends a request until it is answered, or answers it with an error.
     pub(super) async fn handle_request(self: Arc<Self>, line: BridgeMessage) {
         let failed = self.exchange_request(&line).await.err();
         let asked = self.lock_pending().remove(&line.id);
@@ -101,7 +101,7 @@ impl StdioBridge {
         is_harmless(&line.method, line.name.as_deref(), self.link.server_name())
     }
 
-    /// Goes on behind an event, if the stream is still there.
+    /// Resumes after an event, if the stream still exists.
     async fn go_on(
         &self,
         line: &BridgeMessage,
@@ -116,7 +116,7 @@ impl StdioBridge {
                     if is_events(&response) && bridge_stream_number(&response) == wanted =>
                 {
                     return Ok(match self.forward_stream(response, line).await {
-                        // Nothing new was told, and what was is still known.
+                        // No new event arrived, and the old position is still valid.
                         ExchangeOutcome::Lost(RequestLoss::Silent) => {
                             ExchangeOutcome::Lost(RequestLoss::Telling(event.into()))
                         }
@@ -154,7 +154,7 @@ impl StdioBridge {
         {
             return ExchangeOutcome::Forgotten;
         }
-        // What the hub itself refuses has a type.
+        // The hub's own errors have a type.
         if let (true, Some(why)) = (
             error["data"]["type"].is_string(),
             error["message"].as_str().filter(|_| !status.is_success()),
@@ -170,14 +170,14 @@ impl StdioBridge {
             self.send_to_client(&text).await;
             return ExchangeOutcome::Answer;
         }
-        // The hub's own refusals have no id, because they came before it was read.
+        // The hub's own refusals have no id, because the hub refuses before it reads the message.
         if let Some(why) = error["message"].as_str() {
             let hint = serde_json::from_slice::<Failed>(&text).ok();
             let hint = hint.and_then(|failed| failed.error.hint);
             return ExchangeOutcome::Refused(BridgeError::refused(why.into(), hint));
         }
         match status {
-            // It was given up.
+            // The request was cancelled.
             StatusCode::ACCEPTED => ExchangeOutcome::Lost(RequestLoss::Silent),
             status => ExchangeOutcome::Refused(BridgeError::refused(
                 format!("the hub answered {status}"),
@@ -186,7 +186,7 @@ impl StdioBridge {
         }
     }
 
-    /// Hands on what a stream tells, to the answer.
+    /// Forwards the messages of a stream, up to the response.
     async fn forward_stream(&self, response: Response, line: &BridgeMessage) -> ExchangeOutcome {
         let mut stream = EventStream::new(response);
         let mut last = None;
@@ -214,7 +214,7 @@ impl StdioBridge {
         ExchangeOutcome::Lost(last.map_or(RequestLoss::Silent, RequestLoss::Telling))
     }
 
-    /// A notification, or an answer; what can't be told is let go.
+    /// Sends a notification or a response; drops it if it cannot be delivered.
     pub(super) async fn send_notification(&self, line: &BridgeMessage) {
         if line.method == "notifications/initialized" {
             self.link.record_initialized(line);
@@ -226,7 +226,7 @@ impl StdioBridge {
                     self.reinitialize(session.as_ref()).await;
                 }
                 Ok(_) => return,
-                // A server that went away in the middle knows nothing of what this is about.
+                // A server that restarted does not know the request of this message.
                 Err(BridgeSendError::Cut) => return,
                 Err(BridgeSendError::Unsent) => {
                     if self.link.reconnect(round).await.is_err() {
@@ -237,7 +237,7 @@ impl StdioBridge {
         }
     }
 
-    /// Opens another session, whose lists may be others.
+    /// Opens another session, and reports that its lists may have changed.
     pub(super) async fn reinitialize(&self, lost: Option<&BridgeSession>) {
         if !matches!(self.link.renew_session(lost).await, Ok(true)) {
             return;
@@ -256,7 +256,7 @@ impl StdioBridge {
     }
 }
 
-/// What the client itself can't be handed.
+/// The error for a response that cannot be passed to the client.
 fn unreadable_response(failure: &ReadFailure) -> ExchangeOutcome {
     ExchangeOutcome::Refused(BridgeError::refused(
         format!("the hub does not answer as it should: {failure}"),
@@ -264,7 +264,7 @@ fn unreadable_response(failure: &ReadFailure) -> ExchangeOutcome {
     ))
 }
 
-/// An answer as far as it is looked at: what is in a result passes as it is, and takes no memory beside its text.
+/// The inspected part of a response: the result passes unchanged, and takes no memory besides its text.
 #[derive(Debug, Default, Deserialize)]
 struct BridgeReply<'a> {
     #[serde(borrow, default)]
@@ -276,13 +276,13 @@ struct BridgeReply<'a> {
 }
 
 impl<'a> BridgeReply<'a> {
-    /// Nothing, when it is none.
+    /// An empty reply if the text is not a response.
     fn read(text: &'a [u8]) -> Self {
         serde_json::from_slice(text).unwrap_or_default()
     }
 }
 
-/// An error, unless that is longer than one of the hub's.
+/// The error, unless it is longer than the hub's own errors.
 fn small<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Value, D::Error> {
     let raw = <&RawValue>::deserialize(deserializer)?.get();
     let is_small = raw.len() <= MAX_HUB_ERROR_BYTES;
@@ -292,7 +292,7 @@ fn small<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Value, D::Error> 
         .unwrap_or_default())
 }
 
-/// Whether an answer says that nobody knows the end of what was asked, because the hub was stopped.
+/// Whether a response says that the result of the request is unknown, because the hub was stopped.
 fn is_lost(answer: &[u8]) -> bool {
     answer.len() <= MAX_HUB_ERROR_BYTES && says_lost(&BridgeReply::read(answer))
 }

@@ -1,10 +1,10 @@
-//! Why a request has no answer of the hub's, as JSON-RPC tells it.
+//! JSON-RPC errors for requests that the hub did not answer.
 
 use crate::error::Error;
 use serde_json::json;
 use std::fmt;
 
-/// Of a server that can't be reached, as implementations choose their codes.
+/// Code of the error for an unreachable server, from the range for implementations.
 const BRIDGE_UNREACHABLE_CODE: i64 = -32000;
 const BRIDGE_INTERNAL_CODE: i64 = -32603;
 const BRIDGE_PARSE_CODE: i64 = -32700;
@@ -33,7 +33,7 @@ impl BridgeError {
         }
     }
 
-    /// The connection was lost, and nobody knows how far the server had come.
+    /// The connection was lost, and the progress of the server is unknown.
     pub(super) fn lost(method: &str) -> Self {
         Self {
             code: BRIDGE_UNREACHABLE_CODE,
@@ -52,7 +52,7 @@ impl BridgeError {
         }
     }
 
-    /// The whole message.
+    /// The complete message.
     pub(super) fn to_response(&self, id: &str) -> String {
         let mut error = json!({"code": self.code, "message": self.message});
         if let Some(hint) = &self.hint {

@@ -1,4 +1,4 @@
-//! A client's line: as it is, and what has to be known of it on the way.
+//! A message from the client: its unchanged text, and the fields that the bridge needs.
 
 use bytes::Bytes;
 use serde::{Deserialize, Deserializer};
@@ -7,7 +7,7 @@ use serde_json::value::RawValue;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum BridgeMessageKind {
     Request,
-    /// A notification, or an answer to the server's own request.
+    /// A notification, or a response to a request of the server.
     Other,
 }
 
@@ -15,20 +15,20 @@ pub(super) enum BridgeMessageKind {
 pub(super) struct BridgeMessage {
     pub(super) text: Bytes,
     pub(super) kind: BridgeMessageKind,
-    /// Its raw JSON.
+    /// The raw JSON of the id.
     pub(super) id: Box<str>,
     pub(super) method: String,
-    /// The revision, of a message that says so itself: such clients have no session.
+    /// The protocol revision, if the message states it: such clients have no session.
     pub(super) version: Option<String>,
-    /// What a header tells beside the method.
+    /// The value of the header that accompanies the method.
     pub(super) name: Option<String>,
-    /// The raw id of the request that it takes back.
+    /// The raw id of the request that this message cancels.
     pub(super) cancelled: Option<Box<str>>,
 }
 
 #[derive(Deserialize)]
 struct BridgeEnvelope<'a> {
-    /// Also `null`.
+    /// Includes `null`.
     #[serde(borrow, default, deserialize_with = "present")]
     id: Option<&'a RawValue>,
     method: Option<String>,
@@ -36,7 +36,7 @@ struct BridgeEnvelope<'a> {
     params: Option<&'a RawValue>,
 }
 
-/// Raw, because numbers that no double holds are fine on the way.
+/// Raw, because numbers that do not fit a double pass unchanged.
 #[derive(Default, Deserialize)]
 struct BridgeParams<'a> {
     #[serde(borrow, default)]
@@ -55,7 +55,7 @@ struct BridgeMeta<'a> {
     version: &'a RawValue,
 }
 
-/// The text of a value that is one.
+/// The text, if the value is a string.
 fn raw_to_string(raw: &RawValue) -> Option<String> {
     serde_json::from_str(raw.get()).ok()
 }
@@ -65,10 +65,10 @@ fn present<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<&'de Raw
 }
 
 impl BridgeMessage {
-    /// The messages of a line, which is one unless it is a batch.
+    /// The messages of a line: one, unless the line is a batch.
     ///
     /// # Errors
-    /// When it is no JSON.
+    /// When the line is not JSON.
     pub(super) fn parse_all(text: &Bytes) -> Result<Vec<Self>, String> {
         let trimmed = text.trim_ascii();
         if !trimmed.starts_with(b"[") {
@@ -89,7 +89,7 @@ impl BridgeMessage {
             _ => BridgeMessageKind::Other,
         };
         let method = method.unwrap_or_default();
-        // Parameters may be a list, or none.
+        // Parameters may be an array, or absent.
         let raw = envelope.params.map_or("{}", RawValue::get);
         let params: BridgeParams<'_> = serde_json::from_str(raw).unwrap_or_default();
         let name = match method.as_str() {
@@ -115,7 +115,7 @@ impl BridgeMessage {
         })
     }
 
-    /// Whether a message of the hub's answers this request.
+    /// Whether a message of the hub answers this request.
     pub(super) fn is_answered_by(&self, text: &[u8]) -> bool {
         let Ok(envelope) = serde_json::from_slice::<BridgeEnvelope<'_>>(text) else {
             return false;
@@ -124,7 +124,7 @@ impl BridgeMessage {
     }
 }
 
-/// A message without line breaks, which JSON has between its values alone.
+/// A message without line breaks, which JSON allows only between values.
 pub(super) fn on_one_line(text: &[u8]) -> Bytes {
     let text = text.trim_ascii();
     let is_break = |byte: &u8| *byte == b'\n' || *byte == b'\r';

@@ -2,15 +2,16 @@
 //!
 //! ```text
 //! stdin ── line ──┬─ request ──── exchange ──┐
-//!                 └─ the rest ─── in turn ───┼── link ── hub
+//!                 └─ the rest ─── in order ──┼── connection ── hub
 //! stdout ◀─ lines, in the server's bytes ────┤
-//!                              hearing ──────┘
+//!                         server_stream ─────┘
 //! ```
 //!
-//! Messages pass as they are. The [`connection`] finds the hub again when the container was started anew, and the
-//! session, should that be gone; what was asked meanwhile is asked again where that can do no harm
-//! ([`resend_policy`]), so that a client notices nothing but a call whose end is not known, which it is told.
-//! It keeps no queue beyond what is on its way, and knows nothing of what the messages are about.
+//! Messages pass unchanged. When the container restarts, the [`connection`] finds the hub again, and opens a new
+//! session if the old one is gone. Requests that were in flight are sent again where this is safe ([`resend_policy`]).
+//! The client notices a reconnect only when the result of a call is unknown: that call fails with an error.
+//!
+//! The bridge queues only messages in flight, and does not interpret their contents.
 
 mod connection;
 mod exchange;
@@ -35,11 +36,11 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::timeout;
 
-/// Messages on their way to the hub that must keep their order.
+/// Limit of queued messages to the hub whose order matters.
 const MAX_BRIDGE_QUEUED_MESSAGES: usize = 64;
-/// Bytes that wait for a client that does not read; then nothing more is taken of the hub.
+/// Limit of bytes not yet read by the client; at the limit the bridge stops reading from the hub.
 const MAX_BRIDGE_UNREAD_BYTES: u32 = 64 << 20;
-/// For a handshake that is on its way when the end comes: clients end what does not end soon.
+/// Time limit at exit for a handshake in progress: clients kill a process that does not end soon.
 const BRIDGE_HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// One client, from its first line to its last.
@@ -47,13 +48,13 @@ const BRIDGE_HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(1);
 struct StdioBridge {
     link: BridgeConnection,
     out: mpsc::Sender<BridgeOutputLine>,
-    /// Of [`MAX_BRIDGE_UNREAD_BYTES`], what is left.
+    /// The unused part of [`MAX_BRIDGE_UNREAD_BYTES`].
     room: Arc<Semaphore>,
-    /// Requests on their way by their raw ids.
+    /// Requests in flight, by their raw ids.
     asked: Mutex<HashMap<Box<str>, BridgePendingRequest>>,
 }
 
-/// A line for the client, which takes its room until it is dropped.
+/// A line for the client, which counts as unread until it is dropped.
 #[derive(Debug)]
 pub(crate) struct BridgeOutputLine {
     pub(crate) text: Bytes,
@@ -63,15 +64,15 @@ pub(crate) struct BridgeOutputLine {
 #[derive(Debug)]
 struct BridgePendingRequest {
     task: Option<AbortHandle>,
-    /// Whether the client wants no answer any more.
+    /// Whether the client has cancelled the request.
     is_cancelled: bool,
 }
 
-/// What a client is bridged to.
+/// The instance and server to which a client is bridged.
 pub(crate) struct BridgeOptions {
-    /// Finds the instance, anew each time.
+    /// Finds the instance, for each connection.
     pub(crate) find: FindInstance,
-    /// Starts it, should that be wanted.
+    /// Starts the instance, if the user asked for it.
     pub(crate) start: Option<StartInstance>,
     pub(crate) wish: BridgeTarget,
 }
@@ -84,20 +85,20 @@ impl std::fmt::Debug for BridgeOptions {
     }
 }
 
-/// What is on its way; ended with this.
+/// Tasks in flight; dropping this ends them.
 #[derive(Debug, Default)]
 struct BridgeTasks {
     requests: JoinSet<()>,
     background: JoinSet<()>,
-    /// The handshake, which alone is waited for.
+    /// The handshake, the only task that the bridge waits for at exit.
     shaking: JoinSet<()>,
 }
 
-/// Bridges until `lines` end and all is answered, nobody reads `out` any more, or `ended` comes. The hub is
-/// told of the end in each case, so that what it had started for this client ends, too.
+/// Bridges until `lines` end and all requests are answered, `out` has no reader, or `ended` resolves. In each case the
+/// bridge closes the session, so that the hub stops the servers that it started for this client.
 ///
 /// # Errors
-/// When the server's name can't be one.
+/// When the server's name is not valid.
 pub(crate) async fn run_bridge(
     way: BridgeOptions,
     lines: mpsc::Receiver<Bytes>,
@@ -116,7 +117,7 @@ pub(crate) async fn run_bridge(
         () = out.closed() => {}
         () = ended => {}
     }
-    // A session that is just being opened can only be left once its name is known.
+    // A session that is being opened can only be closed once its id is known.
     let shaken = async { while tasks.shaking.join_next().await.is_some() {} };
     let _ = timeout(BRIDGE_HANDSHAKE_TIMEOUT, shaken).await;
     drop(tasks);
@@ -125,7 +126,7 @@ pub(crate) async fn run_bridge(
 }
 
 impl StdioBridge {
-    /// Takes lines until they end and all is answered.
+    /// Reads lines until they end and all requests are answered.
     async fn serve_lines(
         self: &Arc<Self>,
         mut lines: mpsc::Receiver<Bytes>,
@@ -155,7 +156,7 @@ impl StdioBridge {
             };
             for message in messages {
                 match message.kind {
-                    // Nothing is said before hands are shaken.
+                    // No message passes before the handshake.
                     BridgeMessageKind::Request if message.method == "initialize" => {
                         shaking.spawn(self.clone().handle_request(message));
                         shaking.join_next().await;
@@ -177,7 +178,7 @@ impl StdioBridge {
                             continue;
                         }
                         let begins = message.method == "notifications/initialized";
-                        // The task that takes it lives as long as we do.
+                        // The receiving task lives as long as this one.
                         let _ = tell.send(message).await;
                         if begins {
                             background.spawn(self.clone().forward_notifications());
@@ -186,12 +187,12 @@ impl StdioBridge {
                 }
             }
         }
-        // Its task ends when all is told.
+        // Its task ends when all messages are sent.
         drop(tell);
         while requests.join_next().await.is_some() {}
     }
 
-    /// Notifications, and answers to the server's requests, one after the other.
+    /// Sends notifications, and responses to the server's requests, in order.
     async fn tell_all(self: Arc<Self>, mut told: mpsc::Receiver<BridgeMessage>) {
         while let Some(message) = told.recv().await {
             self.send_notification(&message).await;
@@ -206,7 +207,8 @@ impl StdioBridge {
         self.lock_pending().insert(id.into(), asked);
     }
 
-    /// Notes a call that its client gives up. Without a session its connection is all that there is to end.
+    /// Records a request that the client cancels. Without a session, closing its connection is the only way to cancel
+    /// it.
     fn is_taken_back(&self, message: &BridgeMessage) -> bool {
         let Some(id) = message.cancelled.as_deref() else {
             return false;
@@ -226,13 +228,13 @@ impl StdioBridge {
         true
     }
 
-    /// Hands a message to the client.
+    /// Sends a message to the client.
     async fn send_to_client(&self, text: &[u8]) {
-        // A client that is gone ends the whole.
+        // A client that is gone ends the bridge.
         let length = u32::try_from(text.len()).unwrap_or(u32::MAX);
         let room = Arc::clone(&self.room).acquire_many_owned(length.min(MAX_BRIDGE_UNREAD_BYTES));
         let unread = BridgeOutputLine {
-            // It is never closed.
+            // The semaphore is never closed.
             _room: room.await.ok(),
             text: message::on_one_line(text),
         };

@@ -1,28 +1,28 @@
-//! What may be asked again after a connection was lost in the middle.
+//! Policy for sending a request again after its connection was lost.
 
 use crate::protocol::mcp::READ_ONLY_TOOLS;
 
-/// How far a request had come.
+/// The progress of a request when its connection was lost.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum RequestLoss {
-    /// Nobody has seen it.
+    /// The request was not delivered.
     Unsent,
-    /// The server may have it, and has told nothing.
+    /// The server may have received the request, and has sent nothing.
     Silent,
-    /// The server has told something, up to this event.
+    /// The server has sent messages, up to this event.
     Telling(String),
 }
 
-/// What is done about it.
+/// The action after the loss.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum RetryDecision {
     Again,
-    /// Behind that event, should the server still know it.
+    /// Resume after this event, if the server still knows it.
     GoOn(String),
     GiveUp,
 }
 
-/// Requests that only look, or that change nothing when they are asked twice.
+/// Requests that only read, or that have the same effect when repeated.
 const RETRYABLE_METHODS: [&str; 14] = [
     "initialize",
     "ping",
@@ -40,7 +40,7 @@ const RETRYABLE_METHODS: [&str; 14] = [
     "subscriptions/listen",
 ];
 
-/// Whether a request may be asked twice; `server` is whose the bridge is, none for all as one.
+/// Whether a request may be repeated; `server` is the server of the bridge, `None` for all servers combined.
 pub(super) fn is_harmless(method: &str, name: Option<&str>, server: Option<&str>) -> bool {
     let looks = |name: &str| {
         let own = match server {
@@ -62,7 +62,7 @@ pub(super) fn decide_resend(is_harmless: bool, lost: RequestLoss) -> RetryDecisi
     }
 }
 
-/// The same, once it is known that the server has forgotten the stream.
+/// The same, after the server has forgotten the stream.
 pub(super) fn without_stream(is_harmless: bool) -> RetryDecision {
     decide_resend(is_harmless, RequestLoss::Silent)
 }
@@ -77,7 +77,7 @@ mod tests {
         assert!(!is_harmless("an/unknown", None, None));
         let call = |name, server| is_harmless("tools/call", Some(name), server);
         assert!(call("read_file", Some("os")) && call("os__read_file", None));
-        // What others call so may do anything.
+        // A tool of this name on another server may do anything.
         assert!(!call("read_file", Some("filesystem")) && !call("read_file", None));
         assert!(!call("run_shell", Some("os")));
         assert_eq!(
@@ -88,7 +88,7 @@ mod tests {
             decide_resend(false, RequestLoss::Silent),
             RetryDecision::GiveUp
         );
-        // What nobody has seen was not done.
+        // An undelivered request was not executed.
         assert_eq!(
             decide_resend(false, RequestLoss::Unsent),
             RetryDecision::Again

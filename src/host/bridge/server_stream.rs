@@ -1,4 +1,4 @@
-//! Hearing what belongs to no request, for as long as the client is there.
+//! The stream of server messages that belong to no request, open until the client leaves.
 
 use super::StdioBridge;
 use super::connection::is_events;
@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::sleep;
 
-/// Before a stream that ended is opened again.
+/// Delay before a stream that ended is opened again.
 const BRIDGE_STREAM_REOPEN_DELAY: Duration = Duration::from_millis(200);
 
 impl StdioBridge {
@@ -41,10 +41,10 @@ impl StdioBridge {
                     last = None;
                     self.reinitialize(session.as_ref()).await;
                 }
-                // A server that has nothing to tell is not asked again.
+                // A server without notifications is not asked again.
                 Ok(response) if response.status().is_client_error() => return,
                 Ok(_) => {}
-                // Requests say why; here it is looked for until it is there.
+                // Requests report the error; this task retries until the hub is found.
                 Err(_) => drop(self.link.reconnect(round).await),
             }
             sleep(BRIDGE_STREAM_REOPEN_DELAY).await;

@@ -1,22 +1,22 @@
-//! Whom a client wants to speak with, and how much of what is there it wants to be offered.
+//! The hub endpoint that a client connects to, and the selection of servers and tools that the hub offers to it.
 
 use crate::error::{Error, Result};
 use crate::protocol::files::percent_encode;
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct BridgeTarget {
-    /// One server under its own names; none for all as one.
+    /// One server under its own names; `None` for all servers combined.
     pub(crate) server: Option<String>,
-    /// Of all, only these; none for no choice, as with the tools.
+    /// Only these servers of all; empty for no restriction, as with the tools.
     pub(crate) servers: Vec<String>,
     pub(crate) tools: Vec<String>,
 }
 
 impl BridgeTarget {
-    /// The hub's endpoint for it.
+    /// The hub's endpoint for the target.
     ///
     /// # Errors
-    /// When the server's name can't be one.
+    /// When the server's name is not valid.
     pub(super) fn endpoint_path(&self) -> Result<String> {
         let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
         let path = match &self.server {
@@ -39,14 +39,14 @@ impl BridgeTarget {
         })
     }
 
-    /// What narrows the bridge so, on its command line.
+    /// The command-line arguments that restrict the bridge in the same way.
     pub(crate) fn to_arguments(&self) -> Vec<String> {
-        // In one word each, so that a pattern may begin with `-`.
+        // One argument each, so that a pattern may start with `-`.
         let word = |(name, patterns)| format!("--{name}={patterns}");
         self.chosen_patterns().map(word).collect()
     }
 
-    /// What is chosen from, and the patterns as the hub takes them.
+    /// Each kind of restriction, with its patterns in the hub's format.
     fn chosen_patterns(&self) -> impl Iterator<Item = (&'static str, String)> {
         [("servers", &self.servers), ("tools", &self.tools)]
             .into_iter()

@@ -1,4 +1,4 @@
-//! What went wrong between the host and the companion, as errors with their hints.
+//! Failures between the host and the companion, as errors with hints.
 
 use super::CompanionClient;
 use crate::error::{Error, Result};
@@ -37,7 +37,7 @@ impl CompanionClient {
         .into())
     }
 
-    /// The companion went away in the middle of an answer.
+    /// The companion closed the connection before the end of a response.
     pub(in crate::host) fn ended_early_error(&self) -> anyhow::Error {
         self.lost_error("the connection ended early".into())
     }
@@ -65,7 +65,7 @@ impl CompanionClient {
         .into()
     }
 
-    /// Another listener has the port, or a companion that can't prove itself.
+    /// The port belongs to another listener, or to a companion that cannot prove itself.
     fn unproven_error(&self, url: Option<&Url>, has_proof: bool) -> Error {
         let port = url.and_then(Url::port_or_known_default).unwrap_or_default();
         let owner =
@@ -79,7 +79,7 @@ impl CompanionClient {
         }
     }
 
-    /// What the way there says in the companion's place.
+    /// The error that the tunnel reports in place of the companion.
     fn no_way(&self, tunnel: &Tunnel, told: &str) -> anyhow::Error {
         let address = tunnel.engine().to_string();
         match told.split_once(": ") {
@@ -107,7 +107,7 @@ impl CompanionClient {
         .into()
     }
 
-    /// What an answer that is not whole means.
+    /// The error for an incomplete response.
     pub(in crate::host) fn read_error(&self, failure: &ReadFailure) -> anyhow::Error {
         match failure {
             ReadFailure::TooLong(_) | ReadFailure::TooMany(_) => Error::Refused {
@@ -122,7 +122,7 @@ impl CompanionClient {
     }
 }
 
-/// The error for an instance that was never up or is down.
+/// The error for an instance that is down or for which `up` never ran.
 pub(crate) fn not_running(instance: &Instance) -> anyhow::Error {
     Error::NotRunning {
         container: instance.container_name(),
@@ -133,7 +133,7 @@ pub(crate) fn not_running(instance: &Instance) -> anyhow::Error {
 
 pub(super) async fn read_refusal(response: Response) -> anyhow::Error {
     let status = response.status();
-    // An answer to `HEAD` has a status and no words.
+    // A response to `HEAD` has a status and no body.
     let body = read_body(response, MAX_JSON_BYTES)
         .await
         .unwrap_or_default();

@@ -1,4 +1,4 @@
-//! A change of one file: shown first, then made beside it and renamed, with what was there kept.
+//! A change of one file: shown first, then written to a file beside it and renamed, with a backup of the old contents.
 
 use crate::error::{Error, Result};
 use anyhow::Context;
@@ -11,20 +11,20 @@ use tempfile::NamedTempFile;
 #[derive(Debug, Clone)]
 pub(crate) struct ClientFileChange {
     pub(crate) file: PathBuf,
-    /// What it says; nothing where there is no file.
+    /// The current contents; `None` if there is no file.
     pub(super) before: Option<String>,
-    /// What it is to say; nothing where it is to go.
+    /// The new contents; `None` to remove the file.
     pub(super) after: Option<String>,
     pub(super) backup: BackupAction,
 }
 
-/// What becomes of the copy beside the file.
+/// The action on the backup beside the file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum BackupAction {
     None,
-    /// It is made of what is there now.
+    /// Create the backup from the current contents.
     Make(PathBuf),
-    /// The file is whole without the entry, so it goes.
+    /// Remove the backup: the file is complete without the entry.
     Drop(PathBuf),
 }
 
@@ -40,7 +40,7 @@ impl ClientFileChange {
         self.before == self.after && self.dropped_backup().is_none()
     }
 
-    /// The copy that goes.
+    /// The backup to remove.
     pub(crate) fn dropped_backup(&self) -> Option<&Path> {
         match &self.backup {
             BackupAction::Drop(path) => Some(path),
@@ -48,7 +48,7 @@ impl ClientFileChange {
         }
     }
 
-    /// Where what was there is kept.
+    /// The path of the backup to create.
     pub(crate) fn backup_path(&self) -> Option<&Path> {
         match &self.backup {
             BackupAction::Make(path) => Some(path),
@@ -56,7 +56,7 @@ impl ClientFileChange {
         }
     }
 
-    /// What goes and what comes, and nothing around it, which may be secret.
+    /// The removed and added lines, without context, which may be secret.
     pub(crate) fn diff_lines(&self) -> Vec<DiffLine> {
         let before = self.before.as_deref().unwrap_or_default();
         let after = self.after.as_deref().unwrap_or_default();
@@ -75,10 +75,10 @@ impl ClientFileChange {
         lines
     }
 
-    /// Makes it.
+    /// Writes the change.
     ///
     /// # Errors
-    /// When the file says something else by now, or can't be written. Then it is as it was.
+    /// When the file has changed since the plan, or cannot be written. The file is then unchanged.
     pub(crate) fn apply(&self) -> Result<()> {
         let file = resolve_link(&self.file)?;
         if read_optional_file(&file)? != self.before {
@@ -97,7 +97,7 @@ impl ClientFileChange {
 
     fn write_files(&self, file: &Path) -> Result<()> {
         let rights = fs::metadata(file).ok().map(|found| found.permissions());
-        // Each beside itself: where a link leads may be another file system.
+        // Each temporary file is beside its target: the target of a link may be on another file system.
         let put = |path: &Path, text: &str| -> Result<()> {
             let folder = path.parent().context("it is in no folder")?;
             fs::create_dir_all(folder)?;
@@ -125,11 +125,11 @@ impl ClientFileChange {
     }
 }
 
-/// Where the person keeps the file that a link leads to: the link stays one. A link to what is not there is
-/// followed, too, as far as there is a folder for it.
+/// The path to which a link leads, so that the link itself stays. A dangling link is followed, too, if the folder of
+/// its target exists.
 ///
 /// # Errors
-/// When nothing can be put there.
+/// When the target cannot be written.
 fn resolve_link(file: &Path) -> Result<PathBuf> {
     if let Ok(found) = fs::canonicalize(file) {
         return Ok(found);
@@ -142,7 +142,7 @@ fn resolve_link(file: &Path) -> Result<PathBuf> {
         .parent()
         .and_then(|folder| fs::canonicalize(folder).ok());
     match place.zip(next.file_name()) {
-        // Links that lead to each other were refused when the file was read.
+        // Reading the file has already refused circular links.
         Some((folder, name)) => resolve_link(&folder.join(name)),
         None => {
             let (link, next) = (file.display(), next.display());
@@ -153,7 +153,7 @@ fn resolve_link(file: &Path) -> Result<PathBuf> {
     }
 }
 
-/// Both without what they begin and end with alike, and whether that cuts a line.
+/// Both texts without their common start and end, and whether this cuts a line.
 fn trim_common_ends<'a>(old: &'a str, new: &'a str) -> ((&'a str, &'a str), bool) {
     let same = |(a, b): &(char, char)| a == b;
     let head: usize = { old.chars().zip(new.chars()) }
@@ -173,7 +173,7 @@ fn trim_common_ends<'a>(old: &'a str, new: &'a str) -> ((&'a str, &'a str), bool
     ((old, new), is_cut)
 }
 
-/// Line by line, but for those that only part others.
+/// The lines of a text, except those that only separate others.
 fn to_diff_lines(text: &str, is_new: bool, is_cut: bool) -> impl Iterator<Item = DiffLine> {
     let lines = text.lines().enumerate();
     let lines = lines.filter(|(_, line)| !["", ","].contains(&line.trim()));
@@ -184,10 +184,10 @@ fn to_diff_lines(text: &str, is_new: bool, is_cut: bool) -> impl Iterator<Item =
     })
 }
 
-/// What a file says; nothing where there is none.
+/// The contents of a file; `None` if there is no file.
 ///
 /// # Errors
-/// When it can't be read as text.
+/// When the file cannot be read as text.
 pub(super) fn read_optional_file(file: &Path) -> Result<Option<String>> {
     match fs::read_to_string(file) {
         Ok(text) => Ok(Some(text)),

@@ -1,4 +1,4 @@
-//! The clients: what they are called, which file they read, and what an entry looks like in it.
+//! The supported MCP clients: their names, their configuration files, and the form of an entry in each.
 
 use super::config_paths::ClientConfigPaths;
 use super::edit::ClientEntry;
@@ -6,10 +6,10 @@ use super::launch_command::LaunchCommand;
 use serde_json::{Value, json};
 use std::path::PathBuf;
 
-/// Seconds that a call may take where a client's own limit is too short for code that computes.
+/// Seconds that a call may take, for clients whose own limit is too short for code that computes.
 const CLIENT_TOOL_TIMEOUT: u64 = 600;
 
-/// Seconds from the start to the list of tools, where a client's own limit may be too short.
+/// Seconds from the start to the list of tools, for clients whose own limit may be too short.
 const CLIENT_STARTUP_TIMEOUT: u64 = 60;
 
 const CLIENT_ENTRY_DESCRIPTION: &str = "A computer of its own: Python, shell, files and a browser";
@@ -29,15 +29,15 @@ pub(crate) enum ConnectClient {
     Continue,
 }
 
-/// The form of a file, and where in it the servers are.
+/// The format of a file, and the location of the servers in it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ClientFileFormat {
-    /// JSON, comments and trailing commas included.
+    /// JSON, with comments and trailing commas.
     Json(&'static [&'static str]),
     Toml(&'static str),
     /// A block of YAML.
     Yaml(&'static str),
-    /// A file that holds nothing else.
+    /// A dedicated file, which holds nothing else.
     Own,
 }
 
@@ -56,7 +56,7 @@ impl ConnectClient {
         Self::Continue,
     ];
 
-    /// As it is typed.
+    /// The name on the command line.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::ClaudeDesktop => "claude-desktop",
@@ -73,7 +73,7 @@ impl ConnectClient {
         }
     }
 
-    /// As its makers call it.
+    /// The product name.
     pub(crate) fn title(self) -> &'static str {
         match self {
             Self::ClaudeDesktop => "Claude Desktop",
@@ -90,7 +90,7 @@ impl ConnectClient {
         }
     }
 
-    /// What makes it take over the change.
+    /// How to make the client load the change.
     pub(crate) fn reload_hint(self) -> &'static str {
         match self {
             Self::ClaudeDesktop => "quit Claude Desktop and open it again",
@@ -107,7 +107,7 @@ impl ConnectClient {
         }
     }
 
-    /// The file of the person, for all projects.
+    /// The user's configuration file, for all projects.
     pub(super) fn config_file(self, places: &ClientConfigPaths, name: &str) -> PathBuf {
         match self {
             Self::ClaudeDesktop => places.in_application_data("Claude/claude_desktop_config.json"),
@@ -147,12 +147,12 @@ impl ConnectClient {
         }
     }
 
-    /// The form of a file that says `read`.
+    /// The format of a file with the contents `read`.
     pub(super) fn file_format(self, read: &Value) -> ClientFileFormat {
         match self {
             Self::VsCode => ClientFileFormat::Json(&["servers"]),
             Self::Zed => ClientFileFormat::Json(&["context_servers"]),
-            // Its second version has them one deeper, and still reads the first one's.
+            // Version 2 nests the servers one level deeper, and still reads the format of version 1.
             Self::OpenCode => match &read["mcp"]["servers"] {
                 Value::Object(servers) if !servers.contains_key("type") => {
                     ClientFileFormat::Json(&["mcp", "servers"])
@@ -170,7 +170,7 @@ impl ConnectClient {
         }
     }
 
-    /// How it writes down what to start.
+    /// The client's entry for a command.
     pub(super) fn make_entry(self, name: &str, call: &LaunchCommand) -> ClientEntry {
         let (program, words) = (json!(call.program), json!(call.words));
         let kind = ("type", json!("stdio"));
@@ -237,7 +237,7 @@ mod tests {
     use super::ConnectClient;
     use crate::host::connect::ClientConfigPaths;
 
-    /// As each client's makers document it.
+    /// The locations that each client's documentation states.
     #[test]
     fn each_client_has_its_file_on_each_platform() {
         let file = |client: ConnectClient, platform| {

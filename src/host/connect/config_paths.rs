@@ -1,4 +1,4 @@
-//! Where programs keep a person's configuration, by platform.
+//! Locations of a person's configuration files, by platform.
 
 use std::path::{Path, PathBuf};
 
@@ -10,14 +10,14 @@ pub(crate) struct ClientConfigPaths {
 }
 
 impl ClientConfigPaths {
-    /// Of this platform and environment.
+    /// The locations for this platform and environment.
     pub(crate) fn for_home(home: &Path) -> Self {
         Self {
             home: home.into(),
             platform: std::env::consts::OS,
             variable: |name| {
                 let value = std::env::var_os(name).map(PathBuf::from);
-                // A relative one is nobody's, and each program would take it for another one.
+                // Ignore a relative path: each program would resolve it against its own working directory.
                 value.filter(|path| path.is_absolute())
             },
         }
@@ -27,7 +27,7 @@ impl ClientConfigPaths {
         self.home.join(path)
     }
 
-    /// `path` beneath what the variable names, else in the home folder.
+    /// `path` in the folder that the variable names, otherwise `otherwise` in the home folder.
     pub(super) fn beneath_variable(&self, variable: &str, path: &str, otherwise: &str) -> PathBuf {
         match (self.variable)(variable) {
             Some(folder) => folder.join(path),
@@ -35,12 +35,12 @@ impl ClientConfigPaths {
         }
     }
 
-    /// `~/.config`, also on macOS, as programs of the terminal have it.
+    /// `~/.config`, also on macOS, where command-line programs use it as well.
     pub(super) fn in_config(&self, path: &str) -> PathBuf {
         self.beneath_variable("XDG_CONFIG_HOME", path, &format!(".config/{path}"))
     }
 
-    /// Where programs of the desktop have theirs.
+    /// The configuration folder of desktop programs.
     pub(super) fn in_application_data(&self, path: &str) -> PathBuf {
         match self.platform {
             "macos" => self.home.join("Library/Application Support").join(path),
@@ -49,7 +49,7 @@ impl ClientConfigPaths {
         }
     }
 
-    /// The one or, on Windows, the other.
+    /// `unix`, or `windows` on Windows.
     pub(super) fn unless_windows(&self, unix: PathBuf, windows: &str) -> PathBuf {
         match self.platform {
             "windows" => self.in_roaming_data(windows),
@@ -61,7 +61,7 @@ impl ClientConfigPaths {
         self.beneath_variable("APPDATA", path, &format!("AppData/Roaming/{path}"))
     }
 
-    /// On which platform a test looks.
+    /// The locations on the platform that a test selects.
     #[cfg(test)]
     pub(super) fn for_platform(platform: &'static str) -> Self {
         Self {

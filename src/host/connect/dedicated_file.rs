@@ -1,4 +1,4 @@
-//! An entry in a file of its own, which holds nothing else.
+//! An entry in a dedicated file, which holds nothing else.
 
 use super::client::ClientFileFormat;
 use super::edit::{self, ClientEntry, EditRefusal};
@@ -23,7 +23,7 @@ pub(super) fn insert(text: &str, name: &str, entry: &ClientEntry) -> Result<Stri
     Ok(lines)
 }
 
-/// Nothing is left of it.
+/// Returns an empty text: nothing remains without the entry.
 pub(super) fn remove(said: &Value, name: &str) -> Result<String, EditRefusal> {
     let is_ours = edit::find_entry(ClientFileFormat::Own, said, name).is_some() && is_alone(said);
     match is_ours {

@@ -1,13 +1,13 @@
-//! One entry into a text and out of it again, whatever its form.
+//! Insertion of one entry into a text, and its removal, for every file format.
 
 use super::client::ClientFileFormat;
 use super::{dedicated_file, json, toml, yaml};
 use serde_json::{Map, Value};
 
-/// Why a text is left alone, in words.
+/// Why a text is left unchanged, as a sentence.
 pub(super) type EditRefusal = String;
 
-/// An entry's fields, in their order.
+/// An entry's fields, in order.
 #[derive(Debug, Clone)]
 pub(super) struct ClientEntry(pub(super) Vec<(&'static str, Value)>);
 
@@ -20,7 +20,7 @@ impl ClientEntry {
     }
 }
 
-/// A text without what says nothing but how it is stored.
+/// A text without a byte order mark and CRLF line ends, which are restored later.
 #[derive(Debug)]
 struct NormalizedText {
     text: String,
@@ -52,10 +52,10 @@ impl NormalizedText {
     }
 }
 
-/// What the text says; nothing, where it is empty.
+/// The parsed settings of the text; empty settings if the text is empty.
 ///
 /// # Errors
-/// When that can't be read.
+/// When the text cannot be parsed.
 pub(super) fn parse_settings(form: ClientFileFormat, text: &str) -> Result<Value, EditRefusal> {
     let text = &NormalizedText::normalize(text).text;
     let said = match form {
@@ -64,7 +64,7 @@ pub(super) fn parse_settings(form: ClientFileFormat, text: &str) -> Result<Value
         ClientFileFormat::Toml(_) => toml::parse_toml(text)?,
         ClientFileFormat::Yaml(_) | ClientFileFormat::Own => yaml::parse_yaml(text)?,
     };
-    // Comments alone say nothing.
+    // A text with only comments has no settings.
     let said = if said.is_null() {
         Value::Object(Map::new())
     } else {
@@ -76,7 +76,7 @@ pub(super) fn parse_settings(form: ClientFileFormat, text: &str) -> Result<Value
     }
 }
 
-/// Where the entry is.
+/// The path of the entry.
 fn entry_path(form: ClientFileFormat, name: &str) -> Vec<&str> {
     let mut way = match form {
         ClientFileFormat::Json(servers) => servers.to_vec(),
@@ -87,7 +87,7 @@ fn entry_path(form: ClientFileFormat, name: &str) -> Vec<&str> {
     way
 }
 
-/// The entry of that name.
+/// The entry with this name.
 pub(super) fn find_entry<'a>(
     form: ClientFileFormat,
     said: &'a Value,
@@ -102,17 +102,17 @@ pub(super) fn find_entry<'a>(
         .try_fold(said, |at, key| at.get(key))
 }
 
-/// What holds the entries.
+/// The map that holds the entries.
 pub(super) fn find_servers(form: ClientFileFormat, said: &Value) -> Option<&Value> {
     let way = entry_path(form, "");
     let (_, holder) = way.split_last()?;
     holder.iter().try_fold(said, |at, key| at.get(key))
 }
 
-/// Puts the entry in, in the place of one of that name.
+/// Inserts the entry, or replaces the entry with the same name.
 ///
 /// # Errors
-/// When the text can't be read, or nothing but that could not be changed.
+/// When the text cannot be parsed, or the edit would change other settings.
 pub(super) fn insert_entry(
     form: ClientFileFormat,
     text: &str,
@@ -136,7 +136,7 @@ pub(super) fn insert_entry(
             .ok_or("its servers are no map")?
             .entry(key)
             .or_insert_with(|| Value::Object(Map::new()));
-        // An empty key of YAML.
+        // An empty key in YAML.
         if at.is_null() {
             *at = Value::Object(Map::new());
         }
@@ -161,10 +161,10 @@ pub(super) fn insert_entry(
     }
 }
 
-/// Takes the entry out, and what held it, if that is empty then and is not to stay.
+/// Removes the entry, and the map that held it if that map is empty and `holder_stays` is false.
 ///
 /// # Errors
-/// When the text can't be read, or more than that would be gone.
+/// When the text cannot be parsed, or the edit would remove other settings.
 pub(super) fn remove_entry(
     form: ClientFileFormat,
     text: &str,
@@ -209,7 +209,7 @@ fn remove_path(at: &mut Value, way: &[&str], holder_stays: bool) {
     }
 }
 
-/// A key of YAML whose last child is gone says nothing, which is as good as an empty map.
+/// A YAML key without children is null; treat it as an empty map.
 fn drop_nulls(at: &mut Value, way: &[&str]) {
     if let [holder, _] = way
         && let Some(holder) = at.get_mut(holder)
@@ -219,7 +219,7 @@ fn drop_nulls(at: &mut Value, way: &[&str]) {
     }
 }
 
-/// Whether all that was written is still there, in its order; blanks and commas aside.
+/// Whether all earlier characters are still present, in order; ignores whitespace and commas.
 fn preserves_text(before: &str, after: &str) -> bool {
     let counts = |c: &char| !c.is_whitespace() && *c != ',';
     let mut after = after.chars().filter(counts);
@@ -250,7 +250,7 @@ mod tests {
         ])
     }
 
-    /// In and out again, and the text in between.
+    /// Inserts and removes an entry, and checks the text in between.
     fn round(form: ClientFileFormat, text: &str, holder_stays: bool) -> String {
         let inside = insert_entry(form, text, "osctl", &entry()).unwrap();
         let said = parse_settings(form, &inside).unwrap();

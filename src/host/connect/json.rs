@@ -5,7 +5,7 @@ use jsonc_parser::ParseOptions;
 use jsonc_parser::cst::{CstInputValue, CstObject, CstRootNode};
 use serde_json::Value;
 
-/// Comments and trailing commas, which editors' files have; no more.
+/// Allows comments and trailing commas, as in editors' files, and no other extension.
 const JSON_PARSE_OPTIONS: ParseOptions = ParseOptions {
     allow_comments: true,
     allow_trailing_commas: true,
@@ -34,7 +34,7 @@ pub(super) fn insert(
     name: &str,
     entry: &ClientEntry,
 ) -> Result<String, EditRefusal> {
-    // A file of our own ends with its line, as most do.
+    // A new file ends with a newline.
     let text = if text.trim().is_empty() { "{}\n" } else { text };
     let root = parse_json_tree(text)?;
     let mut at = root.object_value().ok_or("it holds no object")?;

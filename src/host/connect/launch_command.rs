@@ -1,21 +1,21 @@
-//! What a client starts: a program, its words, its environment.
+//! The command that a client starts: a program, its arguments, its environment.
 
 use serde_json::Value;
 use std::collections::BTreeMap;
 
-/// The words that make an entry ours.
+/// The arguments that mark an entry as osctl's.
 const BRIDGE_ARGUMENTS: [&str; 2] = ["mcp", "stdio"];
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct LaunchCommand {
-    /// By its full path: a desktop's programs know no shell's `PATH`.
+    /// An absolute path: desktop programs do not have the `PATH` of a shell.
     pub(crate) program: String,
     pub(crate) words: Vec<String>,
     pub(crate) environment: BTreeMap<String, String>,
 }
 
 impl LaunchCommand {
-    /// The bridge of the instance that `words` name, as narrow as `narrow` says.
+    /// The bridge to the instance that `words` name, restricted by `narrow`.
     pub(crate) fn for_bridge(
         program: String,
         mut words: Vec<String>,
@@ -32,7 +32,7 @@ impl LaunchCommand {
     }
 }
 
-/// What an entry starts, in whatever form its client has it.
+/// The command that an entry starts, in any client's format.
 pub(super) fn command_of_entry(entry: &Value) -> Option<LaunchCommand> {
     let texts = |value: &Value| -> Option<Vec<String>> {
         let texts = value.as_array()?.iter();

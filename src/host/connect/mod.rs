@@ -1,14 +1,14 @@
-//! The configuration of MCP clients: which file each of them reads, what osctl's entry is there, and how
-//! it comes in and goes out again without touching anything else.
+//! The configuration of MCP clients: the file that each client reads, osctl's entry in that file, and how osctl inserts
+//! and removes the entry without touching anything else.
 //!
 //! ```text
-//! client (whose file, which entry) ──┐
-//! json · toml · yaml · own (texts) ──┴── plan ── Change (shown, asked) ── apply: backup, write, rename
-//! call ── probe: what the client will start, asked for its tools
+//! client (file and entry of each client) ────────┐
+//! json · toml · yaml · dedicated_file (formats) ─┴── plan ── change (shown, confirmed) ── apply: backup, write, rename
+//! launch_command ── probe: starts the client's command and lists its tools
 //! ```
 //!
-//! Texts are edited, not written anew, so comments, order and layout stay. Every edit is read again
-//! before it is believed: all else must say what it said. What can't be read is not touched.
+//! osctl edits texts instead of rewriting them, so comments, order and layout stay. After every edit osctl parses the
+//! result and compares: all other settings must be unchanged. osctl does not touch a file that it cannot read.
 
 mod change;
 mod client;

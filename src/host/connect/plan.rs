@@ -1,4 +1,4 @@
-//! What connecting and disconnecting change.
+//! The file changes that `connect` and `disconnect` make.
 
 use super::change::{self, BackupAction, ClientFileChange};
 use super::client::{ClientFileFormat, ConnectClient};
@@ -9,7 +9,7 @@ use crate::error::{Error, Result};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 
-/// A client's file, as it is now.
+/// A client's current file.
 #[derive(Debug)]
 struct ClientFile {
     file: PathBuf,
@@ -18,10 +18,10 @@ struct ClientFile {
     entry: Option<Value>,
 }
 
-/// Puts an entry of that name into the client's file, beside what is there.
+/// Adds an entry with this name to the client's file, and keeps the rest.
 ///
 /// # Errors
-/// When the file can't be read, or the name is somebody else's.
+/// When the file cannot be read, or another program's entry has the name.
 pub(crate) fn plan_connect(
     client: ConnectClient,
     name: &str,
@@ -38,7 +38,7 @@ pub(crate) fn plan_connect(
     let after = edit::insert_entry(found.form, text, name, &entry);
     let after = after.map_err(|why| edit_error(&found.file, &why))?;
     let backup = backup_path_of(&found.file, name);
-    // With an entry in it, it is not what was there before osctl.
+    // A file that already has an entry is not the original from before osctl.
     let is_kept = found.text.is_none() || is_there;
     Ok(ClientFileChange {
         backup: match is_kept {
@@ -51,10 +51,10 @@ pub(crate) fn plan_connect(
     })
 }
 
-/// Takes the entry out again. Where nothing else has changed, the file is what it was, to the byte.
+/// Removes the entry. If nothing else has changed since, restores the original file byte by byte.
 ///
 /// # Errors
-/// When the file can't be read, or the entry is somebody else's.
+/// When the file cannot be read, or the entry belongs to another program.
 pub(crate) fn plan_disconnect(
     client: ConnectClient,
     name: &str,
@@ -68,7 +68,7 @@ pub(crate) fn plan_disconnect(
         None => BackupAction::None,
     };
     let Some(text) = &found.text else {
-        // Where the file is gone, the copy may be all that there is.
+        // Keep the backup: without the file, it may be the only copy.
         return Ok(found.unchanged(BackupAction::None));
     };
     let Some(entry) = &found.entry else {
@@ -103,7 +103,7 @@ pub(crate) fn plan_disconnect(
     Ok(ClientFileChange {
         file: found.file,
         before: found.text.clone(),
-        // Nothing of anybody's is left in a file that was ours.
+        // Remove a file that osctl created and that is empty now.
         after: after.filter(|after| !after.trim().is_empty() || kept.is_some()),
         backup: dropped,
     })
@@ -150,20 +150,20 @@ impl ClientFile {
     }
 }
 
-/// The form of a client's file, which for some depends on what stands in it.
+/// The format of a client's file, which for some clients depends on its contents.
 fn detect_format(client: ConnectClient, text: &str) -> Result<ClientFileFormat, edit::EditRefusal> {
     let usual = client.file_format(&Value::Null);
     Ok(client.file_format(&edit::parse_settings(usual, text)?))
 }
 
-/// Whether a text has the servers' place, be it empty.
+/// Whether a text has the key that holds the servers, even if empty.
 fn has_holder(client: ConnectClient, text: &str) -> bool {
     let form = detect_format(client, text);
     let said = form.and_then(|form| Ok((form, edit::parse_settings(form, text)?)));
     said.is_ok_and(|(form, said)| edit::find_servers(form, &said).is_some())
 }
 
-/// Beside the file, by what was put in.
+/// The path of the backup, beside the file and named after the entry.
 fn backup_path_of(file: &Path, name: &str) -> PathBuf {
     let mut path = file.as_os_str().to_owned();
     path.push(format!(".before-{name}"));

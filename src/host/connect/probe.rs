@@ -1,4 +1,4 @@
-//! What a client will start, started and asked for its tools.
+//! A probe that starts the client's command and lists its tools.
 
 use super::launch_command::LaunchCommand;
 use crate::error::{Error, Result};
@@ -10,19 +10,19 @@ use std::time::Duration;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader, Lines};
 use tokio::process::{ChildStdin, ChildStdout, Command};
 
-/// From the start to the last tool.
+/// Time limit from the start to the last tool.
 const CONNECT_PROBE_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Of those, what the servers have to start.
+/// The part of this limit in which the servers start.
 const CONNECT_LIST_TIMEOUT: Duration = Duration::from_secs(45);
 
-/// In which it may end by itself.
+/// Time limit for the command to exit before it is killed.
 const CONNECT_EXIT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A revision that all clients' servers know.
+/// A protocol revision that the servers of all clients support.
 const CONNECT_PROBE_VERSION: &str = "2025-06-18";
 
-/// What the client will find.
+/// The tools and servers that the client will find.
 #[derive(Debug, Default)]
 pub(crate) struct ConnectProbeResult {
     /// The names of the tools.
@@ -32,7 +32,7 @@ pub(crate) struct ConnectProbeResult {
 }
 
 /// # Errors
-/// When it does not start, or does not answer as a server.
+/// When the command does not start, or does not answer as a server.
 pub(crate) async fn probe_command(call: &LaunchCommand) -> Result<ConnectProbeResult> {
     let mut child = Command::new(&call.program)
         .args(&call.words)
@@ -52,7 +52,7 @@ pub(crate) async fn probe_command(call: &LaunchCommand) -> Result<ConnectProbeRe
     };
     let complaint = tokio::spawn(async move {
         let mut said = String::new();
-        // What it has said is told also when the rest can't be read.
+        // Report the output read so far, also when the rest cannot be read.
         let _ = stderr.read_to_string(&mut said).await;
         said
     });
@@ -63,7 +63,7 @@ pub(crate) async fn probe_command(call: &LaunchCommand) -> Result<ConnectProbeRe
             CONNECT_PROBE_TIMEOUT.as_secs()
         )),
     };
-    // The end of its input tells it to go.
+    // Closing its input makes it exit.
     drop(server);
     let left = tokio::time::timeout(CONNECT_EXIT_TIMEOUT, child.wait()).await;
     if left.is_err() {
@@ -81,7 +81,7 @@ pub(crate) async fn probe_command(call: &LaunchCommand) -> Result<ConnectProbeRe
     }
 }
 
-/// Its own words, where it has any.
+/// The command's own error message, if any.
 fn last_error_line(said: &str) -> Option<&str> {
     let lines = || said.lines().map(str::trim).filter(|line| !line.is_empty());
     let error = lines().find_map(|line| line.strip_prefix("error: "));

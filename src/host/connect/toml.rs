@@ -1,4 +1,4 @@
-//! An entry in TOML: a table of its own.
+//! An entry in TOML, as a table.
 
 use super::edit::{ClientEntry, EditRefusal};
 use serde_json::Value;
@@ -34,7 +34,7 @@ pub(super) fn insert(
     let mut document = parse_toml_tree(text)?;
     let holder = document.entry(servers).or_insert_with(|| {
         let mut table = Table::new();
-        // Only the tables in it have a line.
+        // The table has no header line of its own; only its subtables have one.
         table.set_implicit(true);
         Item::Table(table)
     });
@@ -48,7 +48,7 @@ pub(super) fn insert(
     let made = match is_inline {
         true => Item::Value(table.into_inline_table().into()),
         false => {
-            // As many lines apart as tables are.
+            // Separate the table with the same number of blank lines as other tables.
             if !text.trim().is_empty() {
                 table.decor_mut().set_prefix("\n");
             }

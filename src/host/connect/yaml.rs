@@ -1,10 +1,10 @@
-//! An entry in YAML: lines of its own in a block. No library edits YAML and keeps comments, so lines are
-//! put in and taken out, and `edit` reads the result again before it is believed.
+//! An entry in YAML, as lines of a block. No library edits YAML and keeps comments, so this module inserts and removes
+//! lines, and `edit` parses the result before it is used.
 
 use super::edit::{ClientEntry, EditRefusal};
 use serde_json::Value;
 
-/// Beneath its key, where nothing shows how the file does it.
+/// Indentation under a key, if the file has no example.
 const YAML_INDENT: &str = "  ";
 
 pub(super) fn parse_yaml(text: &str) -> Result<Value, EditRefusal> {
@@ -69,7 +69,7 @@ pub(super) fn remove(
     Ok(lines.concat())
 }
 
-/// The lines of the entry of that name, beneath the key in line `at`.
+/// The lines of the entry with this name, under the key in line `at`.
 fn find_entry_lines(lines: &[String], at: usize, name: &str) -> Option<(usize, usize)> {
     let (_, indent) = first_child(&lines[at + 1..])?;
     let is_child = |line: &String| indent_width(line) == indent.len();
@@ -92,7 +92,7 @@ fn find_entry_lines(lines: &[String], at: usize, name: &str) -> Option<(usize, u
     Some((begin, last))
 }
 
-/// Where the first child of a block is, and its indentation.
+/// The line and the indentation of a block's first child.
 fn first_child(lines: &[String]) -> Option<(usize, &str)> {
     let (at, line) = lines.iter().enumerate().find(|(_, line)| !is_blank(line))?;
     let depth = indent_width(line);
@@ -103,13 +103,13 @@ fn indent_width(line: &str) -> usize {
     line.len() - line.trim_start_matches(' ').len()
 }
 
-/// Whether it says nothing; comments belong to what comes after them.
+/// Whether the line is blank or a comment; comments belong to the lines that follow.
 fn is_blank(line: &str) -> bool {
     let line = line.trim_start();
     line.trim().is_empty() || line.starts_with('#')
 }
 
-/// Whether the line begins with that key.
+/// Whether the line starts with this key.
 fn is_key(line: &str, key: &str) -> bool {
     let line = line.strip_prefix(key).or_else(|| {
         let quoted = ['"', '\''].map(|quote| format!("{quote}{key}{quote}"));
@@ -120,7 +120,7 @@ fn is_key(line: &str, key: &str) -> bool {
     line.is_some_and(|rest| rest.starts_with(':'))
 }
 
-/// What stands behind a key, without a comment.
+/// The value after a key, without a comment.
 fn value_after_key(line: &str) -> &str {
     let rest = line.split_once(':').map_or("", |(_, rest)| rest).trim();
     match rest.starts_with('#') {
@@ -129,7 +129,7 @@ fn value_after_key(line: &str) -> &str {
     }
 }
 
-/// Texts are in quotes, as JSON has them, which is YAML, too.
+/// Strings are quoted as in JSON, which is valid YAML.
 fn entry_block(indent: &str, name: &str, entry: &ClientEntry) -> Vec<String> {
     let field = |(key, value): &(&str, Value)| format!("{indent}{indent}{key}: {value}\n");
     let head = [format!("{indent}{name}:\n")];

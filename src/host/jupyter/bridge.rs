@@ -1,8 +1,7 @@
-//! The kernel process from its first word to its last: who answers what.
+//! The kernel process from start to exit: routes each request to its handler.
 //!
-//! One task on one thread. Its parts run side by side and end together: requests on `shell` and
-//! `control`, the cells, the heartbeat. It ends when a front end says so, and when the Jupyter
-//! that started it is gone.
+//! One task on one thread. Its parts run concurrently and end together: requests on `shell` and `control`, the cells,
+//! the heartbeat. The process ends when a front end asks for it, or when the Jupyter process that started it is gone.
 
 use super::cells::CellRunner;
 use super::connection::ConnectionFile;
@@ -20,13 +19,13 @@ use std::time::Duration;
 use tokio::sync::mpsc::{self, UnboundedSender};
 use tracing::debug;
 
-/// How long the sockets' own tasks have to pass on the last words.
+/// Time for the sockets' tasks to send the last messages.
 const JUPYTER_FLUSH_DELAY: Duration = Duration::from_millis(200);
 
 /// Serves the front ends of one kernel until it is shut down.
 ///
 /// # Errors
-/// When a port is taken.
+/// When a port is in use.
 pub(crate) async fn serve_kernel(
     connection: &ConnectionFile,
     attached: &NotebookSession<'_>,
@@ -61,7 +60,7 @@ struct JupyterBridge<'a> {
     queue: UnboundedSender<JupyterRequest>,
 }
 
-/// Whether the kernel goes on after a request.
+/// Whether the kernel keeps running after a request.
 #[derive(PartialEq, Eq)]
 enum AfterRequest {
     GoOn,
@@ -69,8 +68,7 @@ enum AfterRequest {
 }
 
 impl JupyterBridge<'_> {
-    /// Takes requests until one ends the kernel. Cells wait for their turn, the rest is answered
-    /// beside them.
+    /// Serves requests until one shuts the kernel down. Cells are queued; other requests are answered concurrently.
     async fn serve_requests(
         &self,
         (mut inbox, replies): (RequestSocket, ReplySocket),
@@ -124,7 +122,7 @@ impl JupyterBridge<'_> {
         Ok(next)
     }
 
-    /// A restart is the session's; otherwise the session lives on, without the cell that runs.
+    /// A restart restarts the session's kernel; otherwise the session stays, and only the running cell is interrupted.
     async fn shut_down(&self, request: &JupyterRequest) -> Value {
         let asked: ShutdownRequest = request.parse_content().unwrap_or_default();
         let session = self.attached.session_name();
@@ -144,7 +142,7 @@ impl JupyterBridge<'_> {
         reply
     }
 
-    /// There is nobody to whom a comm could be opened.
+    /// Closes the comm: the kernel has no comm targets.
     async fn close_comm(&self, request: &JupyterRequest) -> Result<()> {
         let Ok(asked) = request.parse_content::<CommOpen>() else {
             return Ok(());
@@ -160,7 +158,7 @@ fn ok_reply() -> Value {
     json!({"status": "ok"})
 }
 
-/// When the Jupyter that started this is gone; it would have ended it otherwise.
+/// Waits until the Jupyter process that started this one is gone without ending it.
 #[cfg(unix)]
 async fn wait_for_parent_exit() {
     use std::os::unix::process::parent_id;

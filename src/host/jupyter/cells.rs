@@ -20,13 +20,13 @@ pub(super) struct CellRunner<'a> {
     pub(super) attached: &'a NotebookSession<'a>,
     pub(super) iopub: &'a IopubSocket,
     pub(super) replies: ReplySocket,
-    /// The id of the run that goes on.
+    /// The id of the current run.
     running: RefCell<Option<String>>,
     /// The generation of the kernel that answered last.
     seen: Cell<Option<u64>>,
-    /// What the last cell counted as.
+    /// The execution count of the last cell.
     count: Cell<u64>,
-    /// What became of the namespace since then, until a cell tells it.
+    /// A change of the namespace that no cell has reported yet.
     untold: RefCell<Option<String>>,
 }
 
@@ -47,7 +47,7 @@ impl<'a> CellRunner<'a> {
         }
     }
 
-    /// Runs what comes in, in order.
+    /// Runs queued cells in order.
     pub(super) async fn run_queued(
         &self,
         queue: &mut UnboundedReceiver<JupyterRequest>,
@@ -63,8 +63,8 @@ impl<'a> CellRunner<'a> {
             };
             self.iopub.begin_cell(&request).await?;
             let ended = self.run_cell(&request, &asked).await?;
-            // What was asked before the failure was told is given up; so those that wait in the
-            // socket are taken in first.
+            // Requests sent before the client learned of the failure are aborted, including those still in the socket;
+            // the yield lets the socket task deliver them.
             let mut aborted = Vec::new();
             if ended.raised.is_some() && asked.stop_on_error {
                 tokio::task::yield_now().await;
@@ -83,7 +83,7 @@ impl<'a> CellRunner<'a> {
         Ok(())
     }
 
-    /// Interrupts the cell that runs, if there is one; runs of others go on.
+    /// Interrupts the running cell, if any; other clients' runs continue.
     pub(super) async fn interrupt_running(&self) -> Result<()> {
         let running = self.running.borrow().clone();
         let Some(id) = running else {
@@ -118,7 +118,7 @@ impl<'a> CellRunner<'a> {
             })
             .await;
         match reply {
-            // What a front end runs silently, nobody sees.
+            // The front end shows no output of silent code, so keep the report for a visible cell.
             Ok(reply) if asked.silent => story.publish_end(reply, None).await,
             Ok(reply) => story.publish_end(reply, self.untold.take()).await,
             Err(error) => story.publish_failure(&error).await,
@@ -141,7 +141,7 @@ impl<'a> CellRunner<'a> {
         };
         self.running.replace(Some(id));
         let followed = self.attached.with_client(async |client| {
-            // One that nobody used for long is gone.
+            // An idle session may have been removed.
             self.attached.ensure_session(client).await?;
             let mut events = client.execute(&execute).await?;
             while let Some(event) = events.next().await? {
@@ -163,7 +163,7 @@ impl<'a> CellRunner<'a> {
         followed
     }
 
-    /// What the next cell will count as, unless others come first.
+    /// The execution count of the next cell, if no other run comes first.
     async fn next_count(&self) -> u64 {
         let name = self.attached.session_name();
         let sessions = self
@@ -191,7 +191,7 @@ impl<'a> CellRunner<'a> {
         reply
     }
 
-    /// The values of a front end's own expressions, each shown by a run that leaves no trace.
+    /// The values of a front end's user expressions, each displayed by a silent run, which leaves no trace.
     async fn evaluate_expressions(
         &self,
         expressions: Option<&Map<String, Value>>,
@@ -235,7 +235,7 @@ fn no_value_error(name: &str) -> RunError {
     }
 }
 
-/// What a person has to know about the namespace.
+/// The warning about a changed namespace.
 fn state_warning(kernel: &KernelReport) -> Option<String> {
     let became = match (kernel.state, &kernel.restored_from) {
         (KernelState::Kept, _) => return None,

@@ -30,7 +30,7 @@ fn sha256() -> String {
 
 impl ConnectionFile {
     /// # Errors
-    /// When the file can't be read, or asks for what this kernel does not speak.
+    /// When the file cannot be read, or requires a feature that this kernel does not support.
     pub(crate) fn read(path: &Path) -> Result<Self> {
         let unfit = |why: String| {
             let message = format!("the connection file `{}` {why}", path.display());

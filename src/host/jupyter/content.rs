@@ -1,11 +1,11 @@
-//! What front ends ask, as far as it means something here, and failures as they are told them.
+//! Contents of the requests that this kernel supports, and errors in Jupyter's format.
 
 use crate::error::Error;
 use crate::protocol::kernel::{Execute, RunError};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-/// What the companion calls the end of a run that was to be stopped.
+/// The companion's error kind for an interrupted run.
 pub(super) const JUPYTER_INTERRUPTED_KIND: &str = "Interrupted";
 
 fn yes() -> bool {
@@ -19,7 +19,7 @@ pub(super) struct ExecuteRequest {
     pub(super) silent: bool,
     #[serde(default = "yes")]
     pub(super) store_history: bool,
-    /// By the name under which the value goes back: an expression.
+    /// Expressions, by the name under which each value is returned.
     #[serde(default)]
     pub(super) user_expressions: Option<Map<String, Value>>,
     #[serde(default = "yes")]
@@ -90,14 +90,14 @@ pub(super) struct CommOpen {
     pub(super) comm_id: String,
 }
 
-/// An exception in Jupyter's words.
+/// An exception in Jupyter's format.
 pub(super) fn error_content(raised: &RunError) -> Value {
     let traceback: Vec<&str> = raised
         .traceback
         .iter()
         .map(|line| line.trim_end_matches('\n'))
         .collect();
-    // Front ends know an interrupt by Python's name for it.
+    // Front ends recognise an interrupt by Python's name.
     let name = match raised.kind.as_str() {
         JUPYTER_INTERRUPTED_KIND => "KeyboardInterrupt",
         kind => kind,
@@ -112,7 +112,7 @@ pub(super) fn error_reply(raised: &RunError) -> Value {
     reply
 }
 
-/// A failure of ours with its cure, to be shown where a traceback would be.
+/// An osctl error with its hint, shown in place of a traceback.
 pub(super) fn error_to_raised(error: &anyhow::Error) -> RunError {
     let expected = error.downcast_ref::<Error>();
     let message = match expected {

@@ -1,4 +1,4 @@
-//! What front ends hear of one cell while it runs: its events in the words of Jupyter.
+//! Events of one running cell, as messages of Jupyter's iopub channel.
 
 use super::content::{JUPYTER_INTERRUPTED_KIND, error_content, error_to_raised};
 use super::outputs::OutputPolicy;
@@ -14,15 +14,15 @@ pub(super) struct CellOutcome {
     pub(super) raised: Option<RunError>,
 }
 
-/// One cell's events on their way to the front ends.
+/// Publishes one cell's events to the front ends.
 pub(super) struct CellPublisher<'a> {
     request: &'a JupyterRequest,
     iopub: &'a IopubSocket,
     silent: bool,
     outputs: OutputPolicy,
-    /// Held until the end, which brings its number.
+    /// Held until the end, which provides its execution count.
     result: Option<DisplayData>,
-    /// Held until the end, which may say more of the same.
+    /// Held until the end, which may add details.
     raised: Option<RunError>,
 }
 
@@ -56,7 +56,7 @@ impl<'a> CellPublisher<'a> {
         Ok(())
     }
 
-    /// The cell has ended; `news` is what became of the namespace.
+    /// Publishes the end of the cell; `news` is the change of the namespace.
     pub(super) async fn publish_end(
         mut self,
         reply: ExecReply,
@@ -75,7 +75,7 @@ impl<'a> CellPublisher<'a> {
             self.publish("stream", &content).await?;
         }
         if reply.status == RunStatus::Completed {
-            // The code has shown an exception and gone on.
+            // The code has displayed an exception and continued.
             self.tell_raised().await?;
             let raised = None;
             return Ok(CellOutcome { count, raised });
@@ -93,7 +93,7 @@ impl<'a> CellPublisher<'a> {
         })
     }
 
-    /// The cell can't be run, or not be followed any further.
+    /// Publishes that the cell cannot be run, or not be followed further.
     pub(super) async fn publish_failure(mut self, error: &anyhow::Error) -> Result<CellOutcome> {
         self.hold_exception(error_to_raised(error)).await?;
         self.tell_raised().await?;
@@ -103,8 +103,7 @@ impl<'a> CellPublisher<'a> {
         })
     }
 
-    /// Keeps what was raised; an interrupt comes twice, as Python's exception and in the words of
-    /// who asked for it.
+    /// Holds an exception; an interrupt arrives twice, as Python's exception and as the interrupter's message.
     async fn hold_exception(&mut self, raised: RunError) -> Result<()> {
         if (self.raised.as_ref()).is_some_and(|before| before.traceback != raised.traceback) {
             self.tell_raised().await?;
@@ -125,8 +124,7 @@ impl<'a> CellPublisher<'a> {
     }
 }
 
-/// Front ends show the traceback alone, and it ends with the code's exception: what became of the
-/// run is put beneath.
+/// Front ends show only the traceback, which ends with the code's exception; the reason of the run's end is appended.
 fn shown_whole(mut raised: RunError) -> RunError {
     if raised.traceback.is_empty() || raised.kind == JUPYTER_INTERRUPTED_KIND {
         let RunError { kind, message, .. } = &raised;
@@ -135,7 +133,7 @@ fn shown_whole(mut raised: RunError) -> RunError {
     raised
 }
 
-/// What front ends hear of an event that says all by itself.
+/// The iopub message for an event that needs no other event.
 fn event_to_message(
     happened: &RunEventKind,
     outputs: OutputPolicy,

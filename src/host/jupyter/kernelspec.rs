@@ -1,7 +1,7 @@
-//! Kernelspecs: how Jupyter learns that a session can be opened. Those of ours say so in their
-//! metadata, and no others are touched.
+//! Kernelspecs, by which Jupyter offers sessions as kernels. The metadata marks osctl's kernelspecs; osctl touches no
+//! others.
 //!
-//! Files are read through no link and up to a size: an agent may write in a folder that the user names.
+//! Files are read through no link and up to a size limit: an agent may write in a folder that the user names.
 
 use crate::archive::Folder;
 use crate::error::{Error, Result};
@@ -16,26 +16,26 @@ use std::{env, fs};
 
 /// The file in each kernelspec's folder.
 const KERNELSPEC_FILE: &str = "kernel.json";
-/// Bytes of that file at most.
+/// Limit of this file in bytes.
 const MAX_KERNELSPEC_BYTES: u64 = 1 << 20;
-/// Kernelspecs in one folder at most.
+/// Limit of kernelspecs in one folder.
 const MAX_KERNELSPECS: usize = 10_000;
 
-/// One of ours.
+/// A kernelspec of osctl.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(crate) struct Kernelspec {
-    /// By which Jupyter's commands call it; its folder's name.
+    /// The name for Jupyter's commands; also the name of its folder.
     pub(crate) name: String,
-    /// What people choose.
+    /// The name that front ends show.
     pub(crate) display_name: String,
-    /// How it is started; `{connection_file}` stands for Jupyter's file.
+    /// The command that starts the kernel; `{connection_file}` is replaced by the path of Jupyter's file.
     pub(crate) argv: Vec<String>,
     pub(crate) env: BTreeMap<String, String>,
     #[serde(flatten)]
     pub(crate) opens: KernelspecTarget,
 }
 
-/// What it opens.
+/// The instance and session that the kernelspec opens.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct KernelspecTarget {
     pub(crate) instance: String,
@@ -57,10 +57,10 @@ struct KernelspecMetadata {
 }
 
 impl Kernelspec {
-    /// Writes it into Jupyter's data folder, and says where.
+    /// Writes the kernelspec into Jupyter's data folder, and returns its path.
     ///
     /// # Errors
-    /// When the name does not fit, or belongs to a kernel that is not ours.
+    /// When the name is not valid, or belongs to another program's kernel.
     pub(crate) fn write(&self, data: &Path) -> Result<PathBuf> {
         let folder = self.free_folder(data)?;
         fs::create_dir_all(&folder).map_err(|error| {
@@ -107,7 +107,7 @@ impl Kernelspec {
         }
     }
 
-    /// Those of ours in Jupyter's data folder, by name.
+    /// The kernelspecs of osctl in Jupyter's data folder, by name.
     pub(crate) fn list_all(data: &Path) -> Result<Vec<Self>> {
         let kernels = match Folder::open(&kernels_folder(data)) {
             Ok(kernels) => kernels,
@@ -121,10 +121,10 @@ impl Kernelspec {
             .collect())
     }
 
-    /// Removes the one of that name, and says whether there was one.
+    /// Removes the kernelspec with this name, and returns whether there was one.
     ///
     /// # Errors
-    /// When it is not ours.
+    /// When the kernelspec belongs to another program.
     pub(crate) fn remove(data: &Path, name: &str) -> Result<bool> {
         let found = Self::list_all(data)?
             .into_iter()
@@ -168,7 +168,7 @@ fn foreign_error(folder: &Path) -> anyhow::Error {
     Error::precondition(message, hint).into()
 }
 
-/// The folder in which Jupyter looks for what this person installed.
+/// The user's data folder of Jupyter.
 pub(crate) fn data_folder(home: &Path) -> PathBuf {
     let given = |name: &str| {
         env::var_os(name)

@@ -1,22 +1,21 @@
-//! A Jupyter kernel that has no namespace of its own: notebooks see a session of the instance.
+//! A Jupyter kernel without a namespace of its own: notebooks use a session of the instance.
 //!
 //! ```text
-//! JupyterLab, VS Code ──ZMQ──▶ sockets ─▶ bridge ─┬─ answers   questions, at once
-//!                                  ▲              ├─ cells     code, one cell after the other
-//!                                  └──── story ◀──┘      │      as it is told on iopub
-//!                                              attached ◀┘ ──HTTP──▶ the companion
+//! JupyterLab, VS Code ──ZMQ──▶ sockets ─▶ bridge ─┬─ shell_requests   queries, answered at once
+//!                                  ▲              ├─ cells            code, one cell after the other
+//!                                  └──── iopub ◀──┘      │            its events, as they happen
+//!                                   notebook_session ◀───┘ ──HTTP──▶ the companion
 //! ```
 //!
-//! Jupyter starts one such process per notebook, from the [`Kernelspec`] that `osctl jupyter
-//! install` writes. The session belongs to whoever works in the container, so the end of a
-//! notebook's kernel is not the session's end; a restart is the restart of the session's kernel.
-//! While the instance does not answer, cells fail with the cure, and the bridge goes on.
+//! Jupyter starts one such process per notebook, from the [`Kernelspec`] that `osctl jupyter install` writes. The
+//! session does not belong to the notebook, so it survives the shutdown of the notebook's kernel; a restart of that
+//! kernel restarts the session's kernel. While the instance does not answer, cells fail with a hint, and the bridge
+//! keeps running.
 //!
-//! What code inside shows reaches the front end without scripts ([`outputs`]): the page of JupyterLab can start
-//! programs on the person's machine.
+//! Output of the code reaches the front end without scripts ([`outputs`]): the page of JupyterLab can start programs on
+//! the person's machine.
 //!
-//! Deliberately not here: comms (widgets), the debugger, and answers to `input()`, which raises in
-//! the kernel.
+//! Not supported by design: comms (widgets), the debugger, and answers to `input()`, which raises in the kernel.
 
 mod bridge;
 mod cells;

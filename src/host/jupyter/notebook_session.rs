@@ -1,5 +1,5 @@
-//! The session that a notebook is attached to. The instance may come and go: its client is made
-//! when it is needed, and made anew after it failed.
+//! The session that a notebook uses. The instance may stop and start: this module creates the client on demand, and
+//! creates another after a failure.
 
 use super::outputs::OutputPolicy;
 use crate::error::{Error, Result};
@@ -25,7 +25,7 @@ impl fmt::Debug for NotebookSession<'_> {
 }
 
 impl<'a> NotebookSession<'a> {
-    /// `connect` makes a client of the instance as it is then.
+    /// `connect` creates a client of the current instance.
     pub(crate) fn new(
         session: String,
         outputs: OutputPolicy,
@@ -47,7 +47,7 @@ impl<'a> NotebookSession<'a> {
         self.session.clone()
     }
 
-    /// Asks the instance something.
+    /// Calls the instance with a connected client.
     pub(super) async fn with_client<T>(
         &self,
         question: impl AsyncFnOnce(&CompanionClient) -> Result<T>,
@@ -75,7 +75,7 @@ impl<'a> NotebookSession<'a> {
         Ok(client)
     }
 
-    /// The default session is always there; another one is made when there is none.
+    /// Creates the session if missing; the default session always exists.
     pub(super) async fn ensure_session(&self, client: &CompanionClient) -> Result<()> {
         if self.session != DEFAULT_SESSION {
             client.create_session(Some(&self.session)).await?;
@@ -84,7 +84,7 @@ impl<'a> NotebookSession<'a> {
     }
 }
 
-/// Whether the instance and the session were found, and said no.
+/// Whether the instance and the session answered with a refusal.
 fn is_answer(error: &anyhow::Error) -> bool {
     match error.downcast_ref::<Error>() {
         Some(Error::Refused { status, .. }) => ![401, 403, 404].contains(status),

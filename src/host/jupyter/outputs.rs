@@ -1,12 +1,13 @@
-//! What of an output reaches the front end: types that show, without anything that acts.
+//! The policy for outputs that reach the front end: types that display, without active content.
 //!
 //! ```text
-//! text/plain, image/png, image/jpeg, application/json ──▶ as they are
+//! text/plain, image/png, image/jpeg, application/json ──▶ unchanged
 //! text/html, image/svg+xml, text/markdown, text/latex ──▶ sanitized
 //! application/javascript, application/vnd.*, others   ──▶ dropped
 //! ```
 //!
-//! A person who trusts the code inside with their Jupyter installs the kernelspec with `--trust-html`; then all passes.
+//! A person who trusts the code of the session with their Jupyter installs the kernelspec with `--trust-html`; then all
+//! outputs pass.
 
 use crate::host::sanitize::{
     markdown_as_html, plain_markdown, quiet_tex, sanitize_html, sanitize_svg, shows_something,
@@ -14,9 +15,9 @@ use crate::host::sanitize::{
 use crate::protocol::kernel::MimeBundle;
 use serde_json::{Map, Value, json};
 
-/// Of a text that is sanitized; a longer one is not shown.
+/// Limit of a text that is sanitized; a longer text is not shown.
 const MAX_SANITIZED_BYTES: usize = 4 << 20;
-/// Of what passes as it is.
+/// Limit of an output that passes unchanged.
 const MAX_JUPYTER_OUTPUT_BYTES: usize = 64 << 20;
 
 const JUPYTER_PLAIN_TYPE: &str = "text/plain";
@@ -25,12 +26,12 @@ const JUPYTER_MARKDOWN_TYPE: &str = "text/markdown";
 const JUPYTER_SVG_TYPE: &str = "image/svg+xml";
 const JUPYTER_IMAGE_TYPES: [&str; 2] = ["image/png", "image/jpeg"];
 
-/// What a front end is given.
+/// The outputs that reach a front end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum OutputPolicy {
     #[default]
     Sanitized,
-    /// All types, as they come.
+    /// All types, unchanged.
     Trusted,
 }
 
@@ -57,7 +58,7 @@ fn sanitize_bundle(data: &MimeBundle) -> Map<String, Value> {
             None => dropped.push(kind.as_str()),
         }
     }
-    // The plain text of an output in HTML only names the object.
+    // The plain text beside an HTML output only names the object.
     let was_page =
         dropped.contains(&JUPYTER_HTML_TYPE) && safe.keys().all(|kind| kind == JUPYTER_PLAIN_TYPE);
     if !dropped.is_empty() && (safe.is_empty() || was_page) {
@@ -88,13 +89,13 @@ fn sanitize_representation<'a>(
         _ if JUPYTER_IMAGE_TYPES.contains(&kind) => text
             .filter(|text| text.len() <= MAX_JUPYTER_OUTPUT_BYTES && is_base64(text))
             .map(|text| (kind, text.into())),
-        // Of a page of scripts an empty one is left.
+        // A page of scripts is empty after sanitizing.
         JUPYTER_HTML_TYPE => {
             let clean = sanitize_html(short?);
             let is_left = shows_something(&clean) || short?.trim().is_empty();
             is_left.then(|| (JUPYTER_HTML_TYPE, clean.into()))
         }
-        // The same picture without anything that could act.
+        // The output has the same picture in a type without active content.
         JUPYTER_SVG_TYPE
             if JUPYTER_IMAGE_TYPES
                 .iter()
@@ -118,7 +119,7 @@ fn is_base64(text: &str) -> bool {
     text.bytes().all(fits)
 }
 
-/// Of what is passed, the keys that front ends lay pictures and trees out by.
+/// The metadata of the passed types that front ends use for the layout of pictures and trees.
 fn known_metadata(metadata: &MimeBundle, data: &Map<String, Value>) -> Map<String, Value> {
     let is_known = |key: &str, value: &Value| match key {
         "width" | "height" => value.is_number(),
@@ -177,7 +178,7 @@ mod tests {
             text.contains("`application/javascript` is not shown") && text.contains("--trust-html")
         );
         assert_eq!(sanitized(json!({})), json!({}));
-        // What plotly shows, and what IPython shows of a page.
+        // The output of plotly, and IPython's text for a page.
         let page = "<div><div id=\"x\" style=\"height:525px\"></div><script>Plotly.newPlot('x')</script></div>";
         let plotly = json!({"application/vnd.plotly.v1+json": {"data": []}, "text/html": page});
         let named = json!({"text/html": page, "text/plain": "<HTML object>"});

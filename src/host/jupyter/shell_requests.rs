@@ -1,4 +1,4 @@
-//! Questions that a front end asks beside running code; answered at once, also while a cell runs.
+//! Requests of a front end other than running code; answered at once, also while a cell runs.
 
 use super::content::{CursorRequest, HistoryAccess, HistoryRequest, IsCompleteRequest};
 use super::notebook_session::NotebookSession;
@@ -9,13 +9,13 @@ use serde_json::{Value, json};
 use std::collections::HashSet;
 use std::time::Duration;
 
-/// A front end takes a kernel that does not introduce itself for dead.
+/// A front end treats a kernel that does not answer in time as dead.
 const JUPYTER_INFO_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// As many cells as a kernel remembers.
+/// Limit of cells in a history reply, as many as a kernel stores.
 const MAX_JUPYTER_HISTORY_CELLS: u64 = 1_000_000;
 
-/// The content of the reply; `None` for what is no question.
+/// The content of the reply; `None` for other message types.
 pub(super) async fn answer_shell_request(
     request: &JupyterRequest,
     attached: &NotebookSession<'_>,
@@ -38,7 +38,7 @@ async fn kernel_info(attached: &NotebookSession<'_>) -> Value {
         Ok(found.filter(|s| s.name == session).find_map(|s| s.python))
     });
     let python = tokio::time::timeout(JUPYTER_INFO_TIMEOUT, python).await;
-    // Which one it is does not matter as long as there is none.
+    // Without a session, the version does not matter.
     let python = python.ok().and_then(Result::ok).flatten();
     let python = python.unwrap_or_else(|| "3".into());
     let osctl = env!("CARGO_PKG_VERSION");
@@ -70,7 +70,7 @@ async fn complete_reply(request: &JupyterRequest, attached: &NotebookSession<'_>
         detail: None,
         session: attached.session_name(),
     };
-    // While code runs, there is nothing to offer.
+    // While code runs, completion is not available.
     let found = attached
         .with_client(async |client| client.complete(&at).await)
         .await;
@@ -150,7 +150,7 @@ async fn history_reply(request: &JupyterRequest, attached: &NotebookSession<'_>)
     let cells = told.map(|told| told.cells).unwrap_or_default();
     let history: Vec<Value> = select_cells(cells, &asked)
         .into_iter()
-        // All are of the session at hand, which is number 0.
+        // All cells are of the current session, whose number is 0.
         .map(|(line, input)| match asked.output {
             true => json!([0, line, [input, null]]),
             false => json!([0, line, input]),
@@ -159,7 +159,7 @@ async fn history_reply(request: &JupyterRequest, attached: &NotebookSession<'_>)
     Ok(json!({"status": "ok", "history": history}))
 }
 
-/// The cells that are asked for, the oldest first.
+/// The requested cells, the oldest first.
 fn select_cells(mut cells: Vec<(u64, String)>, asked: &HistoryRequest) -> Vec<(u64, String)> {
     match asked.hist_access_type {
         HistoryAccess::Tail => {}
@@ -191,9 +191,9 @@ fn select_cells(mut cells: Vec<(u64, String)>, asked: &HistoryRequest) -> Vec<(u
     cells
 }
 
-/// Whether the text as a whole fits the pattern: `*` stands for any text, `?` for one character.
+/// Whether the whole text matches the pattern: `*` stands for any text, `?` for one character.
 fn matches_glob(pattern: &[char], text: &str) -> bool {
-    // What the pattern so far may have read: the places in the text, by whether they are reached.
+    // For each position of the text, whether the pattern so far can match the text up to it.
     let text: Vec<char> = text.chars().collect();
     let mut reached = vec![false; text.len() + 1];
     reached[0] = true;

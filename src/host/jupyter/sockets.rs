@@ -1,8 +1,7 @@
-//! The five sockets of a kernel, and who may speak on which.
+//! The five sockets of a kernel, and the direction of each.
 //!
-//! Requests come in on `shell` and `control`, and are answered there; `iopub` tells everybody
-//! what happens. The heartbeat is a mirror. `stdin` listens so that front ends can connect to it,
-//! and says nothing.
+//! Requests arrive on `shell` and `control`, and are answered there; `iopub` publishes events to all front ends. The
+//! heartbeat echoes. `stdin` is bound so that front ends can connect to it; the kernel sends nothing on it.
 
 use super::connection::ConnectionFile;
 use super::wire::{JupyterCodec, JupyterRequest};
@@ -17,7 +16,7 @@ use zeromq::{
     ZmqMessage,
 };
 
-/// All of them, bound.
+/// All five sockets, bound.
 pub(super) struct JupyterSockets {
     pub(super) shell: (RequestSocket, ReplySocket),
     pub(super) control: (RequestSocket, ReplySocket),
@@ -28,7 +27,7 @@ pub(super) struct JupyterSockets {
 
 impl JupyterSockets {
     /// # Errors
-    /// When a port is taken.
+    /// When a port is in use.
     pub(super) async fn bind(connection: &ConnectionFile) -> Result<Self> {
         let speech = JupyterCodec::new(&connection.key)?;
         let channel = |socket: RouterSocket| {
@@ -51,7 +50,7 @@ impl JupyterSockets {
                 speech: speech.clone(),
                 cell: RefCell::default(),
             },
-            // Answers as REP would, and to several at once.
+            // A ROUTER socket answers as REP would, and serves several front ends at once.
             heartbeat: bind_jupyter_socket(connection, connection.hb_port).await?,
             stdin: bind_jupyter_socket(connection, connection.stdin_port).await?,
         })
@@ -72,23 +71,23 @@ fn to_multipart(frames: Vec<Bytes>) -> Result<ZmqMessage> {
     ZmqMessage::try_from(frames).map_err(|_| anyhow::anyhow!("a message without frames"))
 }
 
-/// Sends back what comes in.
+/// Echoes heartbeats.
 pub(super) async fn echo_heartbeat(mut socket: RouterSocket) -> Result<()> {
     loop {
         let beat = socket.recv().await?;
-        // Who asked may be gone.
+        // The requester may be gone.
         let _ = socket.send(beat).await;
     }
 }
 
-/// Where requests come in.
+/// A socket that receives requests.
 pub(super) struct RequestSocket {
     socket: RouterRecvHalf,
     speech: JupyterCodec,
 }
 
 impl RequestSocket {
-    /// The next request. Loses nothing when dropped.
+    /// The next request. Cancel-safe.
     pub(super) async fn next(&mut self) -> Result<JupyterRequest> {
         loop {
             let frames = self.socket.recv().await?.into_vec();
@@ -100,7 +99,7 @@ impl RequestSocket {
     }
 }
 
-/// Where they are answered.
+/// A socket that sends replies.
 #[derive(Clone)]
 pub(super) struct ReplySocket {
     socket: RouterSendHalf,
@@ -118,11 +117,11 @@ impl ReplySocket {
     }
 }
 
-/// What everybody hears.
+/// The socket that publishes events to all front ends.
 pub(super) struct IopubSocket {
     socket: Mutex<PubSocket>,
     speech: JupyterCodec,
-    /// The cell that runs.
+    /// The running cell.
     cell: RefCell<Option<JupyterRequest>>,
 }
 
@@ -142,13 +141,13 @@ impl IopubSocket {
         self.publish_status(None, "starting").await
     }
 
-    /// A question is worked on, until [`IopubSocket::publish_idle`].
+    /// Publishes that the kernel works on a request, until [`IopubSocket::publish_idle`].
     pub(super) async fn publish_busy(&self, request: &JupyterRequest) -> Result<()> {
         self.publish_status(Some(request), "busy").await
     }
 
-    /// A question is answered. Front ends show the last word that they heard, so a cell that goes
-    /// on says so again.
+    /// Publishes that a request is answered. Front ends show the last status received, so a running cell publishes
+    /// `busy` again.
     pub(super) async fn publish_idle(&self, request: &JupyterRequest) -> Result<()> {
         self.publish_status(Some(request), "idle").await?;
         let cell = self.cell.borrow().clone();
@@ -158,7 +157,7 @@ impl IopubSocket {
         }
     }
 
-    /// A cell begins, until [`IopubSocket::end_cell`].
+    /// Publishes the start of a cell, until [`IopubSocket::end_cell`].
     pub(super) async fn begin_cell(&self, cell: &JupyterRequest) -> Result<()> {
         self.cell.replace(Some(cell.clone()));
         self.publish_busy(cell).await

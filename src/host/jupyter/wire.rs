@@ -18,12 +18,12 @@ pub(super) const JUPYTER_PROTOCOL_VERSION: &str = "5.3";
 
 const JUPYTER_DELIMITER: &[u8] = b"<IDS|MSG>";
 
-/// What a front end asks.
+/// A request of a front end.
 #[derive(Debug, Clone)]
 pub(super) struct JupyterRequest {
-    /// By which the answer finds its way.
+    /// The routing prefix of the reply.
     identities: Vec<Bytes>,
-    /// Goes back unchanged, as the parent of every answer.
+    /// Returned unchanged, as the parent of every reply.
     header: Box<RawValue>,
     pub(super) kind: String,
     content: Bytes,
@@ -42,10 +42,10 @@ struct JupyterHeader {
     msg_type: String,
 }
 
-/// This side of the conversation: reads what is signed, and signs.
+/// Encodes and decodes messages: verifies and makes signatures.
 #[derive(Debug, Clone)]
 pub(super) struct JupyterCodec {
-    /// No key: nothing is signed.
+    /// `None`: messages are not signed.
     key: Option<Hmac<Sha256>>,
     session: String,
 }
@@ -61,7 +61,7 @@ impl JupyterCodec {
         })
     }
 
-    /// Reads a request; `None` for one that is malformed or wrongly signed.
+    /// Decodes a request; `None` if malformed or wrongly signed.
     pub(super) fn decode_request(&self, mut frames: Vec<Bytes>) -> Option<JupyterRequest> {
         let at = frames
             .iter()
@@ -85,7 +85,7 @@ impl JupyterCodec {
         })
     }
 
-    /// An answer, on its way back to who asked.
+    /// A reply to the requester.
     pub(super) fn encode_reply(
         &self,
         to: &JupyterRequest,
@@ -95,7 +95,7 @@ impl JupyterCodec {
         self.encode_message(to.identities.clone(), Some(to), kind, content)
     }
 
-    /// What all who listen hear; its topic is its type.
+    /// A message to all subscribers; its topic is its type.
     pub(super) fn encode_iopub(
         &self,
         parent: Option<&JupyterRequest>,
@@ -149,7 +149,7 @@ impl JupyterCodec {
     }
 }
 
-/// A name that nothing else has.
+/// A unique name.
 pub(super) fn fresh_id() -> Result<String> {
     let mut bytes = [0u8; 16];
     getrandom::fill(&mut bytes).map_err(|e| anyhow::anyhow!("no randomness: {e}"))?;

@@ -1,11 +1,11 @@
 //! Resolution of the paths that a user names, where an agent may have planted links.
 //!
-//! A path is walked component by component, with links expanded one at a time. In a folder that no agent
-//! writes, a link belongs to the user and is followed. In a folder that an agent writes, a link belongs
-//! to the agent: it is followed only as long as it stays in that folder, and refused where it leads out.
-//! From the folder of an agent on, every component is opened by a descriptor from its parent, through no
-//! link. The result is a descriptor and a name, never a path that is opened later, so that a link which
-//! is exchanged meanwhile leads nowhere else.
+//! The resolver walks a path component by component, and expands links one at a time. In a folder that no agent writes,
+//! a link belongs to the user and is followed. In a folder that an agent writes, a link belongs to the agent: the
+//! resolver follows it only while it stays in that folder, and refuses it where it leads out. From the agent's folder
+//! on, the resolver opens every component by a descriptor from its parent, through no link. The result is a descriptor
+//! and a name, never a path that is opened later, so that a link which is replaced after the check cannot lead
+//! elsewhere.
 //!
 //! This module opens files to read. It writes nothing except the folders of [`PathResolver::make_folder`].
 
@@ -27,7 +27,7 @@ use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use walk::{PathWalk, PathWalkStop};
 
-/// Resolves paths with the knowledge of which folders agents write.
+/// Resolves paths, given the folders that agents write.
 #[derive(Debug)]
 pub(crate) struct PathResolver {
     agents: Vec<AgentFolder>,
@@ -38,15 +38,15 @@ pub(crate) struct PathResolver {
 struct AgentFolder {
     /// Without links.
     path: PathBuf,
-    /// Recognizes the folder by whichever name it is reached; nothing while it does not exist.
+    /// Identifies the folder under any name; `None` while the folder does not exist.
     look: Option<EntryStat>,
 }
 
-/// What a path leads to.
+/// The target of a path.
 #[derive(Debug)]
 pub(crate) enum ResolvedPath {
     Folder(Folder),
-    /// A file, something else, or a name that is free.
+    /// A file, another entry, or an unused name.
     Name(ResolvedName),
 }
 
@@ -55,7 +55,7 @@ pub(crate) enum ResolvedPath {
 pub(crate) struct ResolvedName {
     pub(crate) folder: Folder,
     pub(crate) name: OsString,
-    /// What has the name; nothing if it is free.
+    /// The entry with this name; `None` if the name is unused.
     pub(crate) look: Option<EntryStat>,
     /// Without links, for messages.
     pub(crate) path: PathBuf,
@@ -75,16 +75,16 @@ pub(crate) enum PathResolveError {
 /// A path that an agent can redirect.
 #[derive(Debug)]
 pub(crate) struct Redirectable {
-    /// The folder on the way in which the agent writes.
+    /// The folder on the path in which the agent writes.
     pub(crate) folder: PathBuf,
 }
 
 impl PathResolver {
-    /// A resolver that knows the folders of all instances: what an instance mounts it knows from the
-    /// instance's first `up` on.
+    /// A resolver that knows the folders of all instances. It knows an instance's mounts after the instance's first
+    /// `up`.
     ///
     /// # Errors
-    /// When the state folder can't be read.
+    /// When the state folder cannot be read.
     pub(crate) fn new(instance: &Instance, folders: &Folders) -> Result<Self> {
         Ok(Self::with_agent_folders(all_agents_folders(
             instance, folders,
@@ -102,10 +102,10 @@ impl PathResolver {
         }
     }
 
-    /// What the path leads to. The last name may be free; the folder that it lies in must exist.
+    /// The target of the path. The last name may be unused; its folder must exist.
     ///
     /// # Errors
-    /// When a link of an agent leads out of its folder, or the path can't be opened.
+    /// When a link of an agent leads out of its folder, or the path cannot be opened.
     pub(crate) fn resolve(
         &self,
         path: &Path,
@@ -120,7 +120,7 @@ impl PathResolver {
         }
     }
 
-    /// The place of a file that is to be written.
+    /// The destination of a file to be written.
     ///
     /// # Errors
     /// As [`PathResolver::resolve`], and when the path is a folder.
@@ -134,10 +134,10 @@ impl PathResolver {
         }
     }
 
-    /// The folder at the path, which is created with its parents where it is missing.
+    /// The folder at the path; created with its parents if missing.
     ///
     /// # Errors
-    /// As [`PathResolver::resolve`], and when a folder can't be created.
+    /// As [`PathResolver::resolve`], and when a folder cannot be created.
     pub(crate) fn make_folder(&self, path: &Path) -> std::result::Result<Folder, PathResolveError> {
         let mut walk = PathWalk::start(self, path)?;
         loop {
@@ -151,10 +151,10 @@ impl PathResolver {
         }
     }
 
-    /// A file to read and what it is. In an agent's folder only a regular file is opened.
+    /// Opens a file for reading; returns the file and its kind. In an agent's folder only a regular file is opened.
     ///
     /// # Errors
-    /// As [`PathResolver::resolve`], and when the file can't be opened.
+    /// As [`PathResolver::resolve`], and when the file cannot be opened.
     pub(crate) fn open_file(
         &self,
         path: &Path,
@@ -164,11 +164,11 @@ impl PathResolver {
             .map_err(PathResolveError::from)
     }
 
-    /// The path without links, if no agent can redirect it: no component of the path as written, links
-    /// expanded one at a time, is a name in an agent's folder. What does not exist is kept as written.
+    /// The path without links, if no agent can redirect it: no component of the path as written, links expanded one at
+    /// a time, is a name in an agent's folder. Components that do not exist are kept as written.
     ///
     /// # Errors
-    /// When a component lies in an agent's folder.
+    /// When a component is in an agent's folder.
     pub(crate) fn resolve_trusted(
         &self,
         path: &Path,
@@ -190,7 +190,7 @@ impl PathResolver {
 
     /// Whether this is an agent's folder.
     fn is_agent_folder(&self, path: &Path, look: &EntryStat) -> bool {
-        // Where folders have no identity, names may differ in case.
+        // On systems without file identities, names may differ in case.
         #[cfg(not(unix))]
         let path = &std::fs::canonicalize(path).unwrap_or_else(|_| path.into());
         let is_same = |agent: &AgentFolder| {
@@ -202,7 +202,7 @@ impl PathResolver {
 }
 
 impl ResolvedName {
-    /// A name in a folder, whatever has it.
+    /// A name in a folder, of any kind.
     pub(crate) fn new(folder: Folder, name: OsString, path: PathBuf) -> Self {
         Self {
             folder,
@@ -213,11 +213,11 @@ impl ResolvedName {
         }
     }
 
-    /// The file, and what it is.
+    /// Opens the file; returns the file and its kind.
     pub(crate) fn open(&self) -> io::Result<(File, EntryStat)> {
         let file = match self.is_agents {
             true => self.folder.open_file(&self.name)?,
-            // Also what the system gives out by names of its own, such as `/dev/stdin`.
+            // Also opens special names of the system, such as `/dev/stdin`.
             false => File::open(&self.path)?,
         };
         let look = EntryStat::stat_file(&file)?;
@@ -232,7 +232,7 @@ impl ResolvedName {
 }
 
 impl PathResolveError {
-    /// The error for the user: the refusal of a link, else what `word` makes of the system's error.
+    /// The error for the user: the refusal of a link, or the result of `word` for the system's error.
     pub(crate) fn into_error(self, word: impl FnOnce(io::Error) -> anyhow::Error) -> anyhow::Error {
         match self {
             Self::LeadsOut { ref link, .. } => {

@@ -1,4 +1,4 @@
-//! Attacks on the resolver: the agent writes in `agent`, and `outside` is not its own.
+//! Attacks on the resolver: the agent writes in `agent`, and not in `outside`.
 
 use super::{PathResolver, ResolvedPath};
 use crate::archive::{EntryStat, Folder};
@@ -97,7 +97,7 @@ fn a_link_of_an_agent_is_followed_in_its_folder_and_refused_where_it_leads_out()
         }
         fs::remove_file(link).unwrap();
     }
-    // A dangling one, which `exists` calls free.
+    // A dangling link, which `exists` reports as unused.
     symlink(machine.outside.join("absent"), at("dangling")).unwrap();
     assert!(machine.write(&at("dangling")).is_err());
     assert!(machine.make(&at("dangling")).is_err());
@@ -139,7 +139,7 @@ fn in_an_agents_folder_only_regular_files_are_opened() {
     let machine = Machine::new();
     let pipe = machine.agent.join("pipe");
     nix::unistd::mkfifo(&pipe, Mode::S_IRWXU).unwrap();
-    // It hangs here when the pipe is opened as any file.
+    // If the pipe is opened as a regular file, the test hangs here.
     assert!(machine.read(&pipe).unwrap_err().contains("not a file"));
     let device = machine.agent.join("zero");
     if mknod(&device, SFlag::S_IFCHR, Mode::S_IRWXU, makedev(1, 5)).is_ok() {
@@ -197,10 +197,10 @@ fn a_path_that_crosses_an_agents_folder_is_not_trusted() {
     }
 }
 
-/// A file's mode, inode, times and content by its path.
+/// A file's mode, inode, times and contents by its path.
 type OutsideListing = BTreeMap<PathBuf, (u32, u64, i64, i64, i64, Vec<u8>)>;
 
-/// All that is outside, with what would tell a write, a change of rights, or a read.
+/// All entries outside, with the data that reveals a write, a change of permissions, or a read.
 fn listing(folder: &Path) -> OutsideListing {
     let mut found = BTreeMap::new();
     for entry in fs::read_dir(folder).unwrap() {
@@ -240,7 +240,7 @@ fn ten_thousand_exchanged_names_lead_nowhere_else() {
     std::thread::scope(|scope| {
         scope.spawn(|| {
             while !stop.load(Ordering::Relaxed) {
-                // A folder, then a link, then a file.
+                // First a folder, then a link, then a file.
                 let _ = fs::rename(at("deep"), at("aside"));
                 let _ = symlink(&machine.outside, at("deep"));
                 let _ = fs::remove_file(at("deep"));
@@ -266,7 +266,7 @@ fn ten_thousand_exchanged_names_lead_nowhere_else() {
     assert_eq!(listing(&machine.outside), before);
 }
 
-/// One thing that an agent plants.
+/// One entry that an agent plants.
 #[derive(Debug, Clone)]
 enum Planted {
     File,
@@ -306,7 +306,7 @@ fn plant(machine: &Machine, what: &[(String, Planted)]) {
     for (name, planted) in what {
         let path = machine.agent.join(name);
         let other = |index: &usize| what.get(*index).map(|(name, _)| machine.agent.join(name));
-        // What does not fit the rest is not planted.
+        // Entries that conflict with earlier ones are not planted.
         let _ = match planted {
             Planted::File => File::create_new(&path).map(drop),
             Planted::Folder => fs::create_dir(&path),

@@ -1,4 +1,4 @@
-//! One walk along a path, from the root of the file system on.
+//! One walk along a path, from the root of the file system.
 
 use super::{PathResolveError, PathResolver, ResolvedName};
 use crate::archive::{EntryStat, Folder};
@@ -9,22 +9,22 @@ use std::fs;
 use std::io::{self, ErrorKind};
 use std::path::{Component, Path, PathBuf};
 
-/// Links on the way of one path. Linux has the same limit.
+/// Limit of links on one path. Linux has the same limit.
 const MAX_LINKS: u32 = 40;
 
-/// Where a walk ends.
+/// The end of a walk.
 pub(super) enum PathWalkStop {
-    /// At the folder that it is in.
+    /// At the current folder.
     Folder,
-    /// At a name in the folder that it is in.
+    /// At a name in the current folder.
     Name(OsString, EntryStat),
-    /// At a name that is free in the folder that it is in, and why it was not found.
+    /// At an unused name in the current folder, and why it was not found.
     Missing(OsString, io::Error),
 }
 
 pub(super) struct PathWalk<'a> {
     resolver: &'a PathResolver,
-    /// The folder that the walk is in, without links.
+    /// The current folder, without links.
     pub(super) location: PathBuf,
     inside: Option<AgentFolderWalk>,
     pub(super) pending: VecDeque<OsString>,
@@ -36,7 +36,7 @@ pub(super) struct PathWalk<'a> {
 /// The part of a walk in an agent's folder.
 struct AgentFolderWalk {
     root: PathBuf,
-    /// From the agent's folder to where the walk is, each held open.
+    /// The folders from the agent's folder to the current one, each held open.
     way: Vec<Folder>,
     /// The first link of the agent that was followed.
     link: Option<PathBuf>,
@@ -57,12 +57,12 @@ impl<'a> PathWalk<'a> {
         Ok(walk)
     }
 
-    /// Begins again at the root of an absolute path, before what is pending.
+    /// Restarts at the root of an absolute path, and adds its names before the pending ones.
     fn begin_at_root(&mut self, path: &Path) -> io::Result<()> {
         let is_root =
             |part: &Component<'_>| matches!(part, Component::Prefix(_) | Component::RootDir);
         let root: PathBuf = path.components().take_while(is_root).collect();
-        // Where drives have several forms, the one that folders without links have.
+        // Drives may have several forms; use the form of paths without links.
         self.location = fs::canonicalize(root)?;
         self.push_front(path);
         Ok(())
@@ -86,7 +86,7 @@ impl<'a> PathWalk<'a> {
         }
     }
 
-    /// Walks to the end, or to the first name that is missing.
+    /// Walks to the end, or to the first missing name.
     pub(super) fn run_to_missing(&mut self) -> std::result::Result<PathWalkStop, PathResolveError> {
         while let Some(name) = self.pending.pop_front() {
             if name == ".." {
@@ -141,7 +141,7 @@ impl<'a> PathWalk<'a> {
         Ok(())
     }
 
-    /// Goes to the folder above.
+    /// Moves to the parent folder.
     fn go_up(&mut self) -> std::result::Result<(), PathResolveError> {
         if let Some(inside) = &mut self.inside {
             if inside.way.len() > 1 {
@@ -157,7 +157,7 @@ impl<'a> PathWalk<'a> {
         Ok(())
     }
 
-    /// Puts what a link leads to in the place of its name.
+    /// Replaces the name of a link by the link's target.
     fn expand(&mut self, name: &OsStr) -> std::result::Result<(), PathResolveError> {
         self.links += 1;
         if self.links > MAX_LINKS {
@@ -189,13 +189,13 @@ impl<'a> PathWalk<'a> {
         Ok(())
     }
 
-    /// Whether it is a link of the kernel to an open file, such as `/proc/self/fd/0`, which has no path.
+    /// Whether the name is a link of the kernel to an open file, such as `/proc/self/fd/0`, which has no path.
     fn is_kernels(&self, name: &OsStr) -> bool {
         let is_descriptor = self.location.starts_with("/proc") && self.location.ends_with("fd");
         is_descriptor && self.pending.is_empty() && name.to_string_lossy().parse::<u32>().is_ok()
     }
 
-    /// Makes a missing folder, which the walk then enters.
+    /// Creates a missing folder, which the walk then enters.
     pub(super) fn make_folder(&mut self, name: &OsStr) -> io::Result<()> {
         match &mut self.inside {
             Some(inside) => {

@@ -1,6 +1,6 @@
-//! What of HTML and SVG passes.
+//! The allowed elements and attributes of HTML and SVG.
 
-/// Attributes of presentation that pandas, Styler, scikit-learn and IPython write.
+/// Style properties that pandas, Styler, scikit-learn and IPython write.
 pub(super) const HTML_STYLES: [&str; 33] = [
     "background",
     "background-color",
@@ -37,7 +37,7 @@ pub(super) const HTML_STYLES: [&str; 33] = [
     "word-break",
 ];
 
-/// Elements of SVG that draw, or name what is drawn.
+/// SVG elements that draw, or describe drawn elements.
 pub(super) const SVG_TAGS: &[&str] = &[
     "svg",
     "g",

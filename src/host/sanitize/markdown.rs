@@ -1,12 +1,12 @@
-//! Markdown that is passed as it is, or as HTML that shows and does nothing.
+//! Markdown, passed unchanged or as HTML without active content.
 
 use super::tex::quiet_tex;
 use super::{DIAGRAM_KEYWORD, is_elsewhere, sanitize_html};
 use pulldown_cmark::{Event, Options, Parser};
 use std::borrow::Cow;
 
-/// Markdown without HTML, images, diagrams, links that act or lead to the page's own server, or characters that stand
-/// for others; nothing of one that has any.
+/// Markdown without HTML, images, diagrams, active links, links to the page's own server, or character references;
+/// `None` if the text has any of these.
 pub(crate) fn plain_markdown(text: &str) -> Option<Cow<'_, str>> {
     let is_plain = !text.contains(['<', '&'])
         && !text.contains("![")
@@ -16,10 +16,10 @@ pub(crate) fn plain_markdown(text: &str) -> Option<Cow<'_, str>> {
     is_plain.then(|| quiet_tex(text))
 }
 
-/// Markdown as HTML that shows and does nothing.
+/// Markdown as HTML without active content.
 pub(crate) fn markdown_as_html(text: &str) -> String {
     let options = Options::ENABLE_TABLES | Options::ENABLE_STRIKETHROUGH | Options::ENABLE_MATH;
-    // Formulas are for the front end.
+    // The front end renders formulas.
     let events = Parser::new_ext(text, options).map(|event| match event {
         Event::InlineMath(tex) => Event::Text(format!("${tex}$").into()),
         Event::DisplayMath(tex) => Event::Text(format!("$${tex}$$").into()),
@@ -30,7 +30,7 @@ pub(crate) fn markdown_as_html(text: &str) -> String {
     sanitize_html(&html)
 }
 
-/// Whether no address of those that run code is in a text, whatever stands between its letters.
+/// Whether a text has no address that runs code, also with other characters between its letters.
 fn has_no_code_address(text: &str) -> bool {
     let solid: String = text
         .chars()
@@ -42,8 +42,8 @@ fn has_no_code_address(text: &str) -> bool {
         .any(|scheme| solid.contains(scheme))
 }
 
-/// Whether all that may be the address of a link leads elsewhere, however a front end reads the text. JupyterLab opens
-/// a relative one as a file of its server.
+/// Whether every possible link address leads to another server, for every front end's interpretation. JupyterLab opens
+/// a relative address as a file of its server.
 fn has_links_elsewhere_alone(text: &str) -> bool {
     text.match_indices(']').all(|(at, _)| {
         let behind = &text[at + 1..];

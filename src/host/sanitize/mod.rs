@@ -1,9 +1,9 @@
-//! HTML, SVG, Markdown and TeX without anything that acts: no script, no event handler, no style sheet, no address
-//! that runs code, and no image from elsewhere.
+//! HTML, SVG, Markdown and TeX without active content: no script, no event handler, no style sheet, no address that
+//! runs code, and no image from elsewhere.
 //!
 //! Front ends of Jupyter trust the outputs of cells that the person runs and evaluate their scripts in Jupyter's own
-//! page, which can start programs on the person's machine. A browser runs the scripts of a saved figure. The code
-//! inside is not trusted with that.
+//! page, which can start programs on the person's machine. A browser runs the scripts of a saved figure. The code in
+//! the container is not trusted with either.
 
 mod allowed;
 mod markdown;
@@ -19,13 +19,13 @@ use std::sync::LazyLock;
 
 /// Classes with these prefixes belong to JupyterLab's own page.
 const PAGE_CLASSES: [&str; 6] = ["jp-", "lm-", "p-", "bp", "cm-", "fa"];
-/// What makes a page draw a text as a diagram, as part of a class or behind a fence.
+/// The keyword that makes a page draw a text as a diagram, in a class or after a fence.
 const DIAGRAM_KEYWORD: &str = "mermaid";
 
 static HTML_SANITIZER: LazyLock<Builder<'static>> = LazyLock::new(|| {
     let mut builder = Builder::default();
     builder
-        // A `wbr` does not end a command of TeX.
+        // A `wbr` does not end a TeX command.
         .rm_tags(["area", "map", "wbr"])
         .add_tags(["tfoot"])
         .add_generic_attributes(["class", "style", "align", "valign", "dir"])
@@ -65,12 +65,12 @@ static SVG_SANITIZER: LazyLock<Builder<'static>> = LazyLock::new(|| {
     builder
 });
 
-/// HTML that shows and does nothing.
+/// HTML without active content.
 pub(crate) fn sanitize_html(html: &str) -> String {
     quiet_tex(&HTML_SANITIZER.clean(html).to_string()).into_owned()
 }
 
-/// Whether sanitized HTML has anything to be seen.
+/// Whether sanitized HTML has visible content.
 pub(crate) fn shows_something(html: &str) -> bool {
     let mut outside = html
         .split('<')
@@ -85,14 +85,14 @@ pub(crate) fn shows_something(html: &str) -> bool {
             .any(|tag| html.contains(tag))
 }
 
-/// A picture that draws and does nothing; nothing where it is no picture.
+/// A picture without active content; `None` if the text is not a picture.
 pub(crate) fn sanitize_svg(svg: &str) -> Option<String> {
     const SVG_NAMESPACES: &str =
         r#"<svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink""#;
     let clean = SVG_SANITIZER.clean(svg).to_string();
     let (_, drawn) = clean.split_once("<svg")?;
     let (drawn, _) = drawn.rsplit_once("</svg>")?;
-    // Front ends read it as XML, which knows no entity of that name.
+    // Front ends parse the result as XML, which does not define this entity.
     Some(format!(
         "{SVG_NAMESPACES}{}</svg>",
         drawn.replace("&nbsp;", "&#160;")
@@ -108,7 +108,7 @@ fn own_classes(value: &str) -> Cow<'_, str> {
     own.join(" ").into()
 }
 
-/// Whether a value of style or presentation names nothing outside of its picture. A backslash may hide one.
+/// Whether a style or presentation value refers to nothing outside its picture. A backslash may hide a reference.
 fn has_no_address(value: &str) -> bool {
     let lower = value.to_ascii_lowercase();
     let mut addresses = lower.match_indices("url(");
@@ -137,14 +137,15 @@ fn has_negative_length(style: &str) -> bool {
     })
 }
 
-/// A picture in the address itself; one from elsewhere would tell that it is looked at.
+/// A picture embedded in the address; loading one from a server would reveal that the person views it.
 fn is_picture(value: &str) -> bool {
     let kinds = ["png", "jpeg", "gif", "webp"];
     let is_it = |kind: &str| value.starts_with(&format!("data:image/{kind};base64,"));
     kinds.into_iter().any(is_it)
 }
 
-/// Whether an address is one of the web or of mail, whatever page it is on: `https:x` is a path of the page's own server.
+/// Whether an address is a complete web or mail address, independent of the page: `https:x` is a path of the page's own
+/// server.
 fn is_elsewhere(value: &str) -> bool {
     let begin = value.trim_start().chars().take(8);
     let begin: String = begin.flat_map(char::to_lowercase).collect();
@@ -159,7 +160,7 @@ mod tests {
         markdown_as_html, plain_markdown, quiet_tex, sanitize_html, sanitize_svg, shows_something,
     };
 
-    /// Known ways to make a page run code, or ask for something elsewhere.
+    /// Known ways to make a page run code, or load a resource from another server.
     const ATTACKS: [&str; 54] = [
         "<script>alert(1)</script>",
         "<scr<script>ipt>alert(1)</scr</script>ipt>",
@@ -276,7 +277,7 @@ mod tests {
     fn nothing_that_acts_is_left_of_html_or_svg_or_markdown() {
         for attack in ATTACKS {
             check(&sanitize_html(attack), attack);
-            // Once more, as a page reads it.
+            // Sanitize twice, as a page parses the result again.
             check(&sanitize_html(&sanitize_html(attack)), attack);
             for svg in [attack.to_owned(), format!("<svg>{attack}</svg>")] {
                 check(&sanitize_svg(&svg).unwrap_or_default(), attack);
@@ -372,10 +373,10 @@ mod tests {
             assert_ne!(quiet, tex);
             assert_eq!(quiet_tex(&quiet), quiet);
         }
-        // A reference that becomes a backslash only when the page is made.
+        // A reference that becomes a backslash only when the page is rendered.
         let html = sanitize_html("$&#92;href{javascript:alert(1)}{x}$");
         assert!(!html.contains('\\'), "{html}");
-        // A place where a line may end is no end of a command.
+        // A possible line break does not end a command.
         let html = sanitize_html("$\\hr<wbr>ef{javascript:alert(1)}{x} \\mml<!-- -->Token$");
         assert!(!html.contains('\\'), "{html}");
         let markdown =

@@ -1,4 +1,4 @@
-//! TeX whose commands do not act.
+//! TeX without commands that act.
 
 use std::borrow::Cow;
 
@@ -17,11 +17,11 @@ const ACTIVE_TEX: [&str; 13] = [
     "bbox",
     // Makes a command of any name.
     "csname",
-    // May have a font, which may be any style, behind blanks and tags.
+    // May name a font, which may be any style, after blanks and tags.
     "unicode",
 ];
 
-/// TeX whose commands do not act: their backslash becomes another character, and their name is shown.
+/// TeX without active commands: another character replaces their backslash, so their name is displayed.
 pub(crate) fn quiet_tex(text: &str) -> Cow<'_, str> {
     let acts = |at: usize| {
         let behind = text.as_bytes()[at + 1..].iter();

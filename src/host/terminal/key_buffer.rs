@@ -1,17 +1,16 @@
-//! What a person typed, until the terminal has taken it: after a lost connection exactly the rest
-//! is sent again.
+//! Typed bytes that the terminal has not acknowledged: after a lost connection, exactly these are sent again.
 
 use crate::protocol::pty::MAX_TYPE_AHEAD_BYTES;
 use bytes::{Buf, Bytes, BytesMut};
 
-/// Bytes that wait at most; the person waits then, too.
+/// Limit of waiting bytes; at the limit, input is not read.
 const MAX_TYPED_BYTES: usize = 1 << 20;
 
 #[derive(Debug, Default)]
 pub(super) struct KeyBuffer {
-    /// Offset of the first byte that is kept: all before it has arrived.
+    /// Offset of the first byte kept; all earlier bytes have arrived.
     begin: u64,
-    /// Offset behind the last byte that was sent.
+    /// Offset after the last byte sent.
     sent: u64,
     kept: BytesMut,
 }
@@ -25,7 +24,7 @@ impl KeyBuffer {
         self.kept.len() < MAX_TYPED_BYTES
     }
 
-    /// What may be sent now.
+    /// The bytes that may be sent now.
     pub(super) fn take_due(&mut self) -> Option<Bytes> {
         let until = (self.begin + self.kept.len() as u64).min(self.begin + MAX_TYPE_AHEAD_BYTES);
         let from = self.index(self.sent);
@@ -37,18 +36,18 @@ impl KeyBuffer {
         Some(Bytes::copy_from_slice(due))
     }
 
-    /// The terminal has taken everything before `offset`.
+    /// Records that the terminal has received all bytes before `offset`.
     pub(super) fn acknowledge(&mut self, offset: u64) {
-        // More than was sent can't have arrived, and what has arrived once stays.
+        // Bytes that were not sent cannot have arrived, and the acknowledged offset never decreases.
         let offset = offset.min(self.sent);
         let fresh = self.index(offset);
         self.kept.advance(fresh);
         self.begin += fresh as u64;
     }
 
-    /// A new connection, to a terminal that has `arrived` bytes of ours; or that knows nothing of
-    /// us: then nobody can tell what arrived, and typing something twice is worse than losing it.
-    /// Tells how many bytes are given up.
+    /// Prepares for a new connection. `arrived` is the number of bytes that the terminal has received, or `None` if the
+    /// terminal does not know this client: then the number is unknown, and sent bytes are dropped, because typing text
+    /// twice is worse than losing it. Returns the number of dropped bytes.
     pub(super) fn rewind(&mut self, arrived: Option<u64>) -> u64 {
         match arrived {
             Some(offset) => {
@@ -69,7 +68,7 @@ impl KeyBuffer {
     }
 
     fn index(&self, offset: u64) -> usize {
-        // Within what is kept, which is a `usize`.
+        // The offset is within the kept bytes, whose length is a `usize`.
         offset.saturating_sub(self.begin) as usize
     }
 }
@@ -119,7 +118,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whenever connections break, the other side gets every byte once and in order.
+        /// Whenever connections break, the other side receives every byte once and in order.
         #[test]
         fn connections_may_break_anywhere(
             pieces in proptest::collection::vec((proptest::collection::vec(any::<u8>(), 1..9), any::<u8>()), 1..40),
@@ -129,7 +128,7 @@ mod tests {
                 typed.push(piece);
                 all.extend_from_slice(piece);
                 if let Some(due) = typed.take_due() {
-                    // A part of it arrives before the connection breaks, or all.
+                    // All bytes arrive before the connection breaks, or only a part.
                     let arrives = match fate % 3 { 0 => due.len(), _ => usize::from(*fate) % (due.len() + 1) };
                     got.extend_from_slice(&due[..arrives]);
                     if arrives == due.len() && fate % 2 == 0 {

@@ -1,4 +1,4 @@
-//! A terminal inside, from the host: its connection may break, the terminal does not.
+//! A terminal in the container, from the host: it survives a lost connection.
 //!
 //! ```text
 //!   connecting ── hello ──▶ open ── exit ──▶ the end
@@ -7,8 +7,8 @@
 //!   waiting ◀─────────────────────┘
 //! ```
 //!
-//! Output is asked for again from the byte behind the last one that came; what was typed is sent
-//! again from the byte behind the last one that arrived ([`key_buffer`]).
+//! After a reconnect, the host requests output from the byte after the last one received, and sends typed bytes again
+//! from the byte after the last one that arrived ([`key_buffer`]).
 
 mod key_buffer;
 mod socket;
@@ -25,14 +25,14 @@ use std::time::Duration;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep_until, timeout};
 
-/// Between two attempts to connect again, the first and the longest.
+/// Delay between two attempts to reconnect, initial and maximum.
 const TERMINAL_RECONNECT_DELAY: Duration = Duration::from_millis(100);
 const MAX_TERMINAL_RECONNECT_DELAY: Duration = Duration::from_secs(2);
-/// How long one attempt may take.
+/// Time limit of one attempt.
 const TERMINAL_CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// After which a port at which nobody listens is no restart any more.
+/// Time limit for a port without a listener during a restart.
 const TERMINAL_RESTART_TIMEOUT: Duration = Duration::from_secs(30);
-/// Bytes shown, after which that is told.
+/// Bytes shown between two acknowledgements.
 const TERMINAL_ACK_BYTES: u64 = 32 << 10;
 
 #[derive(Debug)]
@@ -43,9 +43,9 @@ pub(crate) struct TerminalClient {
     typed: KeyBuffer,
     /// Offset of the next byte of output.
     offset: u64,
-    /// Bytes of output that were shown, as told last.
+    /// Bytes of output shown, as last acknowledged.
     told: u64,
-    /// Since when nobody answers.
+    /// Since when the companion does not answer.
     lost: Option<Instant>,
     pause: Duration,
 }
@@ -54,13 +54,13 @@ pub(crate) struct TerminalClient {
 enum TerminalClientState {
     Waiting(Instant),
     Connecting(JoinHandle<Result<TerminalSocket>>),
-    /// Connected; not greeted yet.
+    /// Connected; no hello received yet.
     Silent(TerminalSocket),
     Open(TerminalSocket),
     Ended,
 }
 
-/// What happens at the other end.
+/// An event of the terminal.
 #[derive(Debug)]
 pub(crate) enum TerminalEvent {
     /// Connected, for the first time or again. `given_up`: bytes typed that may not have arrived.
@@ -68,13 +68,13 @@ pub(crate) enum TerminalEvent {
         writer: bool,
         given_up: u64,
     },
-    /// Not connected any more, and trying to be.
+    /// The connection is lost; the client reconnects.
     Lost,
     Output(Bytes),
-    /// So many bytes of output are skipped here.
+    /// This number of bytes of output is skipped here.
     Skipped(u64),
     Writer(bool),
-    /// Keys were not typed, because another one writes.
+    /// Keys were ignored, because another client is the writer.
     Ignored,
     Exit(u8, TerminalEndReason),
 }
@@ -83,13 +83,13 @@ impl TerminalClient {
     /// Connects for the first time.
     ///
     /// # Errors
-    /// When the companion can't be reached, or refuses.
+    /// When the companion cannot be reached, or refuses.
     pub(crate) async fn open(client: CompanionClient, mut attach: AttachQuery) -> Result<Self> {
         let mut name = [0u8; 8];
         getrandom::fill(&mut name).map_err(|e| anyhow::anyhow!("no randomness: {e}"))?;
         attach.client = Some(hex(name));
         let link = TerminalSocket::open(&client, &attach).await?;
-        // What was taken once is taken from nobody again by connecting again.
+        // Take over input once only; a reconnect must not take it from a later writer.
         attach.take = false;
         Ok(Self {
             client,
@@ -103,15 +103,15 @@ impl TerminalClient {
         })
     }
 
-    /// Its id, once it is known.
+    /// The id of the terminal, once known.
     pub(crate) fn id(&self) -> Option<&str> {
         self.attach.id.as_deref()
     }
 
-    /// What happens next; after the exit nothing does. Loses nothing when dropped.
+    /// The next event; pending forever after the exit. Cancel-safe.
     ///
     /// # Errors
-    /// When the terminal is gone for good.
+    /// When the terminal no longer exists.
     pub(crate) async fn next(&mut self) -> Result<TerminalEvent> {
         loop {
             match &mut self.state {
@@ -190,7 +190,7 @@ impl TerminalClient {
                 self.state = TerminalClientState::Ended;
                 Some(TerminalEvent::Exit(code, why))
             }
-            // The window is the person's.
+            // The size of the window belongs to the person.
             FromTerminal::Resize { .. } => None,
         }
     }
@@ -205,7 +205,7 @@ impl TerminalClient {
         None
     }
 
-    /// Waits and tries again, unless that is of no use.
+    /// Schedules a reconnect, unless the error is permanent.
     fn retry_connect(&mut self, error: anyhow::Error) -> Result<()> {
         let since = *self.lost.get_or_insert_with(Instant::now);
         tracing::debug!("not connected: {error:#}");
@@ -230,7 +230,7 @@ impl TerminalClient {
         self.pause = (self.pause * 2).min(MAX_TERMINAL_RECONNECT_DELAY);
     }
 
-    /// Whether more can be typed.
+    /// Whether the buffer accepts more keys.
     pub(crate) fn has_room(&self) -> bool {
         self.typed.has_room()
     }
@@ -255,14 +255,14 @@ impl TerminalClient {
         self.send_message(&ToTerminal::Resize { cols, rows });
     }
 
-    /// Lets the program that has the screen draw it again.
+    /// Asks the foreground program to redraw the screen.
     pub(crate) fn repaint(&self) {
         self.send_message(&ToTerminal::Repaint {});
     }
 
-    /// All but the last `unshown` bytes that came were shown.
+    /// Acknowledges all output received but the last `unshown` bytes.
     pub(crate) fn acknowledge_shown(&mut self, unshown: u64) {
-        // The screen that it began with waits to be shown, too, and has no offset.
+        // The initial screen counts as unshown, too, and has no offset.
         let seen = self.offset.saturating_sub(unshown);
         if seen.saturating_sub(self.told) >= TERMINAL_ACK_BYTES {
             self.told = seen;

@@ -1,5 +1,5 @@
-//! One WebSocket to a terminal. Two tasks carry its frames, so that waiting for one direction
-//! never holds up the other; it is lost when either has an error or nothing came for long.
+//! One WebSocket to a terminal. Two tasks carry its frames, so that waiting for one direction never blocks the other.
+//! The connection is lost when either direction fails or no frame arrives within [`TERMINAL_READ_TIMEOUT`].
 
 use crate::error::{Error, Result};
 use crate::host::client::CompanionClient;
@@ -18,10 +18,10 @@ use tokio_tungstenite::tungstenite::protocol::{Message, Role, WebSocketConfig};
 /// The companion pings every five seconds.
 const TERMINAL_READ_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// Of a message of the companion, which sends the screen and what was missed in pieces.
+/// Limit of a message of the companion, which sends the screen and missed output in pieces.
 const MAX_TERMINAL_MESSAGE_BYTES: usize = 4 << 20;
 
-/// How long the companion may take to hear that we leave.
+/// Time limit for sending the close frame.
 const TERMINAL_CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
@@ -39,7 +39,7 @@ pub(super) enum TerminalFrame {
 
 impl TerminalSocket {
     /// # Errors
-    /// When the companion can't be reached, or refuses.
+    /// When the companion cannot be reached, or refuses.
     pub(super) async fn open(client: &CompanionClient, attach: &AttachQuery) -> Result<Self> {
         let key = generate_key();
         let (stream, accepted) = client.upgrade_connection("/pty", attach, &key).await?;
@@ -62,7 +62,7 @@ impl TerminalSocket {
                     return;
                 }
             }
-            // Nobody may listen any more.
+            // The receiver may be gone.
             let _ = sink.close().await;
         });
         carriers.spawn(async move {
@@ -71,7 +71,7 @@ impl TerminalSocket {
                     Message::Binary(bytes) => TerminalFrame::Output(bytes),
                     Message::Text(text) => match serde_json::from_str(&text) {
                         Ok(word) => TerminalFrame::Word(word),
-                        // A word of a later companion.
+                        // A message type of a later companion.
                         Err(_) => continue,
                     },
                     Message::Close(_) => return,
@@ -89,7 +89,7 @@ impl TerminalSocket {
         })
     }
 
-    /// The next frame; nothing when the connection is lost. Loses nothing when dropped.
+    /// The next frame; `None` when the connection is lost. Cancel-safe.
     pub(super) async fn next(&mut self) -> Option<TerminalFrame> {
         self.frames.recv().await
     }
@@ -99,29 +99,29 @@ impl TerminalSocket {
         self.words.capacity() > 8
     }
 
-    /// Sends keys, which are sent again when this connection is lost.
+    /// Sends keys, which the caller sends again after a lost connection.
     pub(super) fn send_keys(&self, keys: Bytes) {
         self.try_send(Message::Binary(keys));
     }
 
     pub(super) fn send_message(&self, word: &ToTerminal) {
-        // Numbers and names can't fail to be written.
+        // Serializing numbers and names cannot fail.
         let text = serde_json::to_string(word).unwrap_or_default();
         self.try_send(Message::Text(text.into()));
     }
 
     fn try_send(&self, message: Message) {
-        // A connection that is lost tells it when it is listened to. One that takes nothing will
-        // be; what is said again and again may be missing once.
+        // The receiving side reports a lost connection. A connection that accepts no data will be lost; one of the
+        // repeated messages may be missing.
         let _ = self.words.try_send(message);
     }
 
-    /// Says that we leave, and waits a moment until that is heard.
+    /// Closes the connection, and waits briefly for the close frame to be sent.
     pub(super) async fn close(mut self) {
         self.frames.close();
         drop(self.words);
         let all = async { while self.carriers.join_next().await.is_some() {} };
-        // The companion notices by itself, later.
+        // Without the close frame, the companion notices the lost connection later.
         let _ = timeout(TERMINAL_CLOSE_TIMEOUT, all).await;
     }
 }

@@ -1,4 +1,4 @@
-//! What a replacement changes beside the image, and the question about it.
+//! The changes of a replacement other than the image, and the confirmation of them.
 
 use super::UpRunner;
 use crate::engine::{Container, Engine};
@@ -9,8 +9,8 @@ use crate::protocol::spec::ContainerSpec;
 use std::collections::{BTreeMap, BTreeSet};
 
 impl UpRunner<'_> {
-    /// The names of the variables that the container has and the next one does not have. Variables of the image, of
-    /// osctl and of proxies are none of them.
+    /// The names of the variables that the current container has and the next one lacks, except variables of the image,
+    /// of osctl and of proxies.
     pub(super) async fn lost_variables(
         &self,
         container: &Container,
@@ -33,7 +33,7 @@ impl UpRunner<'_> {
     }
 
     /// Asks before a container is replaced by one that differs in more than its image. `lost` are variables of a
-    /// container that an earlier version has made without a record of them.
+    /// container that an earlier version created without a record of them.
     pub(super) fn check_changes(
         &self,
         before: &InstanceRecord,

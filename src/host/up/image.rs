@@ -1,4 +1,4 @@
-//! The image of the container that `up` makes: built from `body/`, or the one that a rollback has brought back.
+//! The image of the container that `up` creates: built from `body/`, or the image that a rollback has restored.
 
 use super::UpRunner;
 use crate::config::Config;
@@ -10,12 +10,12 @@ use crate::host::provision;
 use crate::image::Body;
 use std::path::Path;
 
-/// The image of the container.
+/// The image for the container.
 #[derive(Debug)]
 pub(super) struct ChosenImage {
-    /// Its id, or what takes its place.
+    /// Its id, or a substitute for the id.
     pub(super) image: String,
-    /// The body that it is made of; nothing where a rollback keeps an image that `body/` differs from.
+    /// The body from which it is built; `None` if a rollback keeps an image that differs from `body/`.
     pub(super) body: Option<Body>,
     /// The warning about its Dockerfile.
     pub(super) note: Option<String>,
@@ -44,7 +44,7 @@ impl UpRunner<'_> {
         if self.build {
             build::forget_rollback(docker, self.instance).await?;
         } else if let Some(kept) = build::rolled_back(docker, self.instance).await? {
-            // A body that can't be used differs, too.
+            // An unusable body counts as different.
             let same = recipe.ok().filter(|recipe| build::is_of(&kept, recipe));
             return Ok(ChosenImage {
                 image: kept.id,

@@ -1,27 +1,27 @@
-//! What `up` has done.
+//! The result of `up`.
 
 use crate::host::instance::InstanceRecord;
 
-/// What had to be done.
+/// The action that `up` took.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum UpOutcome {
     Nothing,
-    /// And the variables that the calling shell passes are not those of the container.
+    /// None; the variables that the calling shell passes differ from those of the container.
     NothingWithOtherKeys,
     Started,
     Created,
     Replaced,
-    /// By the keeper's gates, with what the kernel knew.
+    /// Replaced through the keeper's gates, with the state of the kernel.
     HandedOver,
 }
 
-/// What now runs.
+/// The container that runs now.
 #[derive(Debug)]
 pub(crate) struct UpResult {
     pub(crate) record: InstanceRecord,
-    /// What had to be done for it.
+    /// The action that `up` took.
     pub(crate) done: UpOutcome,
-    /// Why the keeper does not run beside it, where there should be one.
+    /// Why the keeper does not run, if the instance should have one.
     pub(crate) without_keeper: Option<anyhow::Error>,
     /// Notes for the user about variables and the image.
     pub(crate) notes: Vec<String>,

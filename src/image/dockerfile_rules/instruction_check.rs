@@ -1,11 +1,11 @@
-//! What each instruction may say.
+//! Checks of each instruction's arguments.
 
 use super::DockerfileRefusal;
 use super::syntax::DockerfileInstruction;
 use crate::image::GROUND_STAGE;
 use std::collections::BTreeSet;
 
-/// Instructions that say nothing about where anything comes from.
+/// Instructions that name no source of files or images.
 const PLAIN_INSTRUCTIONS: &[&str] = &[
     "ARG",
     "CMD",
@@ -20,29 +20,30 @@ const PLAIN_INSTRUCTIONS: &[&str] = &[
     "VOLUME",
 ];
 
-/// The only keys of labels that images get. Other tools obey labels of images and of the containers made from them.
-/// No list of those labels is complete.
+/// The only keys of labels that images get. Other tools act on labels of images and of the containers made from them,
+/// and no list of those labels is complete.
 const ALLOWED_LABEL_PREFIX: &str = "org.opencontainers.";
 
-/// What a `FROM` may write for the images that the host chooses.
+/// The variables in a `FROM` for the images that the host chooses.
 const BASE_IMAGE_VARIABLES: [&str; 2] = ["${BASE}", "$BASE"];
 pub(super) const GROUND_IMAGE_VARIABLES: [&str; 2] = ["${GROUND}", "$GROUND"];
 
-/// Folders of the kernel. Some versions of runc lead a step that begins in `/proc/self/fd/N` to the host.
+/// File systems of the kernel. With some versions of runc, a step whose working directory is `/proc/self/fd/N` has
+/// access to the host.
 const KERNEL_FS_FOLDERS: &[&str] = &["proc", "sys", "dev"];
 
-/// What becomes of cache mounts.
+/// What to do with cache mounts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum CacheMountPolicy<'a> {
-    /// Their ids stay.
+    /// Keep their ids.
     Kept,
-    /// Their ids become those of the scope.
+    /// Replace their ids by ids of this scope.
     Scoped(&'a str),
-    /// They are left out: the classic builder knows none, and they are an optimisation.
+    /// Leave them out: the classic builder does not support them, and they only speed up builds.
     Dropped,
 }
 
-/// What may be said of a cache mount; where it comes `from` is not among it.
+/// The allowed keys of a cache mount; `from` is not one of them.
 const CACHE_MOUNT_KEYS: &[&str] = &[
     "type",
     "id",
@@ -57,10 +58,10 @@ const CACHE_MOUNT_KEYS: &[&str] = &[
     "mode",
 ];
 
-/// What was read so far.
+/// The state after the instructions checked so far.
 #[derive(Debug, Default)]
 pub(super) struct InstructionChecker {
-    /// The names of the stages, where they have one, in small letters.
+    /// The names of the stages in lower case; `None` for a stage without a name.
     stages: Vec<Option<String>>,
     /// Keys of labels that are left out.
     left_out: BTreeSet<String>,
@@ -75,7 +76,7 @@ impl InstructionChecker {
         self.left_out
     }
 
-    /// The instruction as a line, unless nothing of it is left.
+    /// Returns the instruction as a line, or `None` if nothing of it is left.
     pub(super) fn check_instruction(
         &mut self,
         instruction: &DockerfileInstruction,
@@ -122,7 +123,7 @@ impl InstructionChecker {
                 );
             }
         };
-        // Without that stage, the builder would look for an image of its name.
+        // If that stage is missing, the builder would pull an image of its name.
         let is_ground = GROUND_IMAGE_VARIABLES.contains(&image) && self.is_stage(GROUND_STAGE);
         if !BASE_IMAGE_VARIABLES.contains(&image) && !is_ground && !self.is_stage(image) {
             return Err(format!(
@@ -147,13 +148,13 @@ impl InstructionChecker {
         Ok(rest.to_owned())
     }
 
-    /// An earlier stage, by its name.
+    /// Whether this is the name of an earlier stage.
     fn is_stage(&self, word: &str) -> bool {
         let word = word.to_ascii_lowercase();
         self.stages.iter().flatten().any(|name| *name == word)
     }
 
-    /// Of labels in the form that every builder reads the same way, those that no other tool obeys.
+    /// Keeps the labels on which no other tool acts. Only the label syntax that every builder reads alike is allowed.
     fn filter_labels(&mut self, rest: &str) -> Result<String, String> {
         if rest.contains(['$', '\\']) {
             return Err("a variable or a backslash in a `LABEL` is not allowed".into());
@@ -175,7 +176,7 @@ impl InstructionChecker {
     fn check_copy(&self, rest: &str) -> Result<String, String> {
         no_heredoc(rest)?;
         let (flags, _) = split_flags(rest)?;
-        // The present stage is the last one, and no source.
+        // The current stage is the last one, and can't be a source.
         let earlier = self.stages.len().saturating_sub(1);
         for InstructionFlag { name, value } in flags {
             match name.as_str() {
@@ -220,7 +221,7 @@ fn check_run(rest: &str, caches: CacheMountPolicy<'_>) -> Result<String, String>
     Ok(words.join(" "))
 }
 
-/// The flag of a cache mount, if the builder is to have it.
+/// The flag of a cache mount, unless the builder does not support it.
 fn check_cache_mount(value: &str, caches: CacheMountPolicy<'_>) -> Result<Option<String>, String> {
     let mut fields: Vec<(String, &str)> = Vec::new();
     for field in value.split(',') {
@@ -284,7 +285,7 @@ fn check_add(rest: &str) -> Result<String, String> {
             ));
         }
     }
-    // A backslash may stand for either: `["http\\u003a//…"]`.
+    // A backslash may encode either character: `["http\\u003a//…"]`.
     if places.contains([':', '$', '\\']) {
         return Err(
             "`ADD` of an address or a variable is not allowed: download it in a `RUN`".into(),
@@ -293,7 +294,7 @@ fn check_add(rest: &str) -> Result<String, String> {
     Ok(rest.to_owned())
 }
 
-/// The words between blanks, of which those within quotes are none.
+/// Splits words at blanks outside of quotes.
 fn quoted_words(rest: &str) -> Result<Vec<&str>, String> {
     let (mut words, mut begin, mut quote) = (Vec::new(), 0, None);
     for (at, c) in rest.char_indices() {
@@ -315,7 +316,7 @@ fn quoted_words(rest: &str) -> Result<Vec<&str>, String> {
     Ok(words)
 }
 
-/// A folder that steps and containers begin in.
+/// Checks a working directory of steps and containers.
 fn check_workdir(rest: &str) -> Result<String, String> {
     if rest.contains(['$', '"', '\'', '\\']) {
         return Err("a variable, quote or backslash in a `WORKDIR` is not allowed".into());
@@ -326,7 +327,7 @@ fn check_workdir(rest: &str) -> Result<String, String> {
     if parts.clone().any(|part| part == "..") {
         return Err("`..` in a `WORKDIR` is not allowed".into());
     }
-    // A relative path may begin in `/`.
+    // A relative path may be relative to `/`.
     if parts
         .next()
         .is_some_and(|first| KERNEL_FS_FOLDERS.contains(&first))
@@ -339,13 +340,13 @@ fn check_workdir(rest: &str) -> Result<String, String> {
     Ok(rest.to_owned())
 }
 
-/// `--name=value` before everything else.
+/// A flag `--name=value` before the other arguments.
 struct InstructionFlag {
     name: String,
     value: String,
 }
 
-/// The flags that an instruction begins with, and the rest.
+/// Splits off the flags at the start of an instruction.
 fn split_flags(rest: &str) -> Result<(Vec<InstructionFlag>, &str), String> {
     let mut flags = Vec::new();
     let mut rest = rest;
@@ -364,7 +365,7 @@ fn split_flags(rest: &str) -> Result<(Vec<InstructionFlag>, &str), String> {
     Ok((flags, rest))
 }
 
-/// Engines up to 20.10 take the lines of a heredoc for instructions. `<<<` is none.
+/// Refuses heredocs: engines up to 20.10 read the lines of a heredoc as instructions. `<<<` is not a heredoc.
 fn no_heredoc(rest: &str) -> Result<(), String> {
     for word in rest.split_ascii_whitespace() {
         let without = word.replace("<<<", "");
@@ -376,7 +377,7 @@ fn no_heredoc(rest: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// What an agent wrote, in a message that people read.
+/// Escapes the agent's text for a message to people.
 fn escape_for_message(text: &str) -> String {
     text.escape_debug().take(80).collect()
 }

@@ -1,20 +1,20 @@
 //! The keeper's rules for a Dockerfile that an agent may have written.
 //!
 //! ```text
-//! text ──syntax──▶ instructions ──check──▶ instructions ──▶ text, one line each
+//! text ──syntax──▶ instructions ──instruction_check──▶ instructions ──▶ text, one line each
 //! ```
 //!
-//! The engine receives the text that is written from the instructions, and never the text that was
-//! read: no comment, continuation or directive is left that another parser could read otherwise. What
-//! engines of different age read differently (heredocs, doubled backslashes) is refused. Labels that other tools
-//! could obey are left out. The written text is
-//! read and checked again, as the engine receives it.
+//! The engine receives text that is generated from the instructions, never the original text: it contains no comment,
+//! continuation or directive that another parser could read differently. Syntax that engine versions read differently
+//! (heredocs, doubled backslashes) is refused. Labels on which other tools could act are left out. The generated text
+//! is parsed and checked again, as the engine receives it.
 //!
 //! Allowed are `FROM ${BASE}`, `FROM ${GROUND}` after a stage `ground`, and earlier stages, in `--from` too. The host
-//! says what the two variables stand for, in each build. Cache mounts are allowed, and their ids become the
-//! instance's own: what another instance or the host finds in its caches is no agent's. The instructions that a Dockerfile begins with exactly as the one inside of osctl does, upon the same
-//! files, keep their ids, and so the layers that the host has built. Where these lead up to the first `FROM ${GROUND}`,
-//! that may stand for the published image of the stage `ground`.
+//! sets the two variables in each build. Cache mounts are allowed, and their ids become the instance's own: an agent
+//! must not change the caches of another instance or of the host. The leading instructions that are identical to
+//! those of the Dockerfile inside of osctl, on the same files, keep their ids, and so reuse the layers that the host
+//! has built. If these instructions include the first `FROM ${GROUND}`, the published image of the stage `ground` may
+//! replace that stage.
 
 mod instruction_check;
 mod syntax;
@@ -30,7 +30,7 @@ use syntax::DockerfileInstruction;
 /// Keys of labels that a note names.
 const MAX_NAMED_LABEL_KEYS: usize = 10;
 
-/// Why a Dockerfile is not built, and where.
+/// Why a Dockerfile is not built, and the line of the reason.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct DockerfileRefusal {
     /// The first line of the instruction, counted from 1.
@@ -53,19 +53,19 @@ impl DockerfileRefusal {
     }
 }
 
-/// A Dockerfile that the engine may have.
+/// A Dockerfile that may be sent to the engine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct PermittedDockerfile {
     pub(crate) text: String,
-    /// Keys of labels that are left out of it.
+    /// Keys of labels that are left out.
     left_out: BTreeSet<String>,
-    /// Whether the builder takes an image in the place of a stage, and all up to the first `FROM ${GROUND}` is as
-    /// inside of osctl.
+    /// Whether the builder can use an image in the place of a stage, and all instructions up to the first `FROM
+    /// ${GROUND}` are those inside of osctl.
     has_usual_ground: bool,
 }
 
 impl PermittedDockerfile {
-    /// The published image that the build arguments name, where it has what the stage `ground` would have.
+    /// The published image that the build arguments name, if it has the same content as the stage `ground`.
     pub(crate) fn published_image<'a>(
         &self,
         args: &'a BTreeMap<String, String>,
@@ -92,14 +92,14 @@ impl PermittedDockerfile {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum DockerfileDialect {
     BuildKit,
-    /// Knows no cache mounts.
+    /// The classic builder, which does not support cache mounts.
     Classic,
 }
 
-/// The body's Dockerfile as the engine may have it, its caches belonging to `scope`.
+/// Checks the body's Dockerfile and generates the text for the engine, with cache ids of `scope`.
 ///
 /// # Errors
-/// The first line that is against the rules.
+/// The first line that violates the rules.
 pub(crate) fn permit_dockerfile(
     body: &Body,
     scope: &str,
@@ -119,12 +119,12 @@ fn permit_beside(
     let begins_at_ground = |i: &DockerfileInstruction| {
         i.keyword == "FROM" && GROUND_IMAGE_VARIABLES.iter().any(|g| i.rest.starts_with(g))
     };
-    // The classic builder builds every stage, also those that are not needed.
+    // The classic builder builds every stage, including those that are not needed.
     let has_usual_ground = dialect == DockerfileDialect::BuildKit
         && instructions[..shared].iter().any(begins_at_ground);
     let mut checked = InstructionChecker::default();
     let mut text = String::new();
-    // Of each line of the text, the line in the file.
+    // The line in the file for each line of the text.
     let mut places = Vec::new();
     for (index, instruction) in instructions.iter().enumerate() {
         let caches = match dialect {
@@ -154,8 +154,8 @@ fn permit_beside(
     })
 }
 
-/// Labels what the classic builder leaves between the steps: each step is an image, and no image of a build that
-/// failed has the labels of the whole.
+/// Labels the images that the classic builder leaves between the steps: each step is an image, and a failed build
+/// does not set the labels of the final image.
 fn add_build_labels(text: &str, scope: &str) -> String {
     let mut marked = String::with_capacity(text.len());
     for line in text.lines() {
@@ -168,8 +168,8 @@ fn add_build_labels(text: &str, scope: &str) -> String {
     marked
 }
 
-/// Checks the text that the engine receives: it is under the rules, each line is one instruction, and a second
-/// reading gives the same text.
+/// Checks the text that the engine receives: it satisfies the rules, each line is one instruction, and parsing it
+/// again gives the same text.
 fn check_again(text: &str, places: &[usize]) -> Result<(), DockerfileRefusal> {
     let in_file = |line: usize| places.get(line - 1).copied().unwrap_or(1);
     let in_place =

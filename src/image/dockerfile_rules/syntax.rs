@@ -1,20 +1,20 @@
-//! A Dockerfile's text as instructions. Only what every builder reads the same way is read at all.
+//! Parser from the text of a Dockerfile to instructions. It accepts only syntax that every builder reads alike.
 
 use super::DockerfileRefusal;
 
-/// Builders give up at lines that are longer than 64 KiB.
+/// The maximum length of an instruction: builders fail at lines longer than 64 KiB.
 const MAX_INSTRUCTION_BYTES: usize = 60_000;
-/// Bytes of a Dockerfile, and instructions: an image has 127 layers at most, and each is named in logs.
+/// The maximum bytes and instructions of a Dockerfile: an image has at most 127 layers, and logs name each layer.
 const MAX_DOCKERFILE_BYTES: usize = 1 << 20;
 const MAX_DOCKERFILE_INSTRUCTIONS: usize = 500;
 
-/// A keyword and what follows it, on however many lines it stood.
+/// A keyword and its arguments, which may span several lines.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct DockerfileInstruction {
     pub(super) line: usize,
-    /// In capitals.
+    /// In upper case.
     pub(super) keyword: String,
-    /// As builders join it: without the ends of lines and the backslashes before them.
+    /// The arguments, joined as builders join them: without line ends and the backslashes before them.
     pub(super) rest: String,
 }
 
@@ -73,7 +73,7 @@ pub(super) fn parse_instructions(
     Ok(instructions)
 }
 
-/// What some parser takes for a space, an end of line or nothing.
+/// Refuses characters that some parser reads as a space, a line end or nothing.
 fn check_characters(line: &str, number: usize) -> Result<(), DockerfileRefusal> {
     let odd = |c: char| {
         let space = c.is_whitespace() && c != ' ' && c != '\t';
@@ -88,7 +88,7 @@ fn check_characters(line: &str, number: usize) -> Result<(), DockerfileRefusal> 
     }
 }
 
-/// `# syntax=` has another program read the file, `# escape=` has it read otherwise.
+/// Refuses directives: with `# syntax=` another program parses the file, and `# escape=` changes how it is parsed.
 fn check_directive(comment: &str, number: usize) -> Result<(), DockerfileRefusal> {
     let Some((name, _)) = comment.trim_start_matches('#').split_once('=') else {
         return Ok(());
@@ -103,7 +103,7 @@ fn check_directive(comment: &str, number: usize) -> Result<(), DockerfileRefusal
     }
 }
 
-/// The line without the backslash that joins it to the next one.
+/// Splits off the backslash that joins the line to the next one.
 fn split_end(line: &str, number: usize) -> Result<(&str, bool), DockerfileRefusal> {
     let Some(content) = line.trim_end_matches([' ', '\t']).strip_suffix('\\') else {
         return Ok((line, false));

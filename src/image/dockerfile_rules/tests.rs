@@ -1,4 +1,4 @@
-//! Each rule by what it refuses.
+//! Each rule, tested by the Dockerfiles that it refuses.
 
 mod ground;
 
@@ -69,7 +69,7 @@ fn what_comes_after_a_change_has_caches_of_its_own() {
     assert!(permitted.contains("id=apt-archives"), "the stage before");
     assert!(permitted.contains("id=osctl-x/pip"), "{permitted}");
     assert!(!permitted.contains("id=uv,"), "{permitted}");
-    // A file that none of them copies, and one that changes what they copy.
+    // A file that no early instruction copies, and a file that changes which files they copy.
     let mut changed = Body::embedded();
     changed.files.insert("notes".into(), b"x".to_vec());
     assert!(
@@ -365,7 +365,7 @@ fn a_label_that_a_tool_of_the_host_could_obey_is_left_out_and_named() {
         "not closed",
     );
     refused(&label("org.opencontainers.${X}=x"), 2, "a variable");
-    // What follows keeps its place in the file.
+    // The instructions after a removed label keep their line numbers.
     refused(&(label("a=b") + "ONBUILD RUN x"), 4, "`ONBUILD`");
     let fine = label("org.opencontainers.image.title=\"a = b\" org.opencontainers.image.url='x'");
     assert_eq!(permitted(&fine).unwrap(), fine);
@@ -379,7 +379,7 @@ fn the_classic_builder_gets_no_text_that_the_rules_have_not_seen() {
             &format!("FROM ${{BASE}}\n{text}"),
         )
     };
-    // Only the flags that an instruction begins with are left out.
+    // Only the flags at the start of an instruction are left out.
     for (text, line) in [
         (
             "RUN --mount=type=cache,target=/a \\\n    --mount=type=cache,target=/b \\\n    make",

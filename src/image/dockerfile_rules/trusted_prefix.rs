@@ -1,11 +1,11 @@
-//! How far a Dockerfile is the one inside of osctl.
+//! Length of the prefix that a Dockerfile shares with the one inside of osctl.
 
 use super::syntax::{self, DockerfileInstruction};
 use super::{Body, dockerfile_content};
 
-/// How many instructions, from the first on, are those of the trusted body and copy the same files.
+/// Counts the leading instructions that are those of the trusted body and copy the same files.
 ///
-/// Whatever comes after a difference may run what the difference brought, so it is not looked at.
+/// Instructions after the first difference do not count, because they may run content that the difference added.
 pub(super) fn trusted_prefix_length(
     instructions: &[DockerfileInstruction],
     body: &Body,
@@ -45,7 +45,7 @@ fn copies_the_same(instruction: &DockerfileInstruction, body: &Body, trusted: &B
     })
 }
 
-/// The files that a source names.
+/// The files that a source of `COPY` names.
 fn files_beneath<'a>(
     body: &'a Body,
     source: &str,

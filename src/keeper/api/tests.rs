@@ -1,4 +1,4 @@
-//! What is answered, and what is refused, without an engine.
+//! Replies and refusals of the API, without an engine.
 
 use super::KeeperServer;
 use crate::keeper::KeeperSettings;
@@ -13,7 +13,7 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 
-/// A desk with a shelf of its own, whose owner does nothing.
+/// An API server with its own run store, whose controller does nothing.
 struct Office {
     _folder: tempfile::TempDir,
     _owner: RunController,
@@ -38,7 +38,7 @@ impl Office {
         }
     }
 
-    /// Everything that is answered to a question.
+    /// All replies to a request.
     async fn ask(&self, by: EvolveCaller, question: &[u8]) -> Vec<KeeperReply> {
         let (mut ours, theirs) = UnixStream::pair().unwrap();
         let desk = self.desk.clone();
@@ -63,7 +63,7 @@ impl Office {
         assert!(error.message.contains(words), "{error:?}");
     }
 
-    /// A run of which nothing is kept but its record.
+    /// A run of which only the record is kept.
     fn run(&self, status: EvolveStage) -> EvolveRecord {
         let record = EvolveRecord {
             run: self.shelf.create_run(1e9).unwrap(),
@@ -155,7 +155,7 @@ async fn of_runs_that_nobody_knows_nothing_is_told() {
     assert_eq!((&record.run, record.status), (&run, EvolveStage::Failed));
 }
 
-/// A question about a body reads archives of up to 64 MiB, and from inside come 32 questions at once.
+/// A request for a body reads archives of up to 64 MiB, and the agent may send 32 requests at once.
 #[tokio::test]
 async fn one_question_of_the_agent_at_a_time_holds_a_body_and_others_are_refused_as_busy() {
     let mut office = Office::new();
@@ -168,7 +168,7 @@ async fn one_question_of_the_agent_at_a_time_holds_a_body_and_others_are_refused
         office
             .refused(&question, refusal::KEEPER_BUSY, "is busy")
             .await;
-        // The host has its own turn.
+        // The host has its own permit.
         let replies = office.ask(EvolveCaller::Host, &question).await;
         let [KeeperReply::Refused { error }] = replies.as_slice() else {
             panic!("{replies:?}");

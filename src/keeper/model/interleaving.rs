@@ -1,4 +1,4 @@
-//! What may follow a state of a swap, and what must never be.
+//! The possible successors of a state of a swap, and the violations that must never occur.
 
 use super::{
     Latest, NEW_CONTAINER, OLD, Op, RUNNING, SWAP_IMAGES, SwapAction, SwapAdmission, SwapContainer,
@@ -50,7 +50,7 @@ impl Model for SwapModel {
             let next = SwapState {
                 has_run: true,
                 journal: Some(RunJournalStep::Preparing),
-                // Without a record it is `recovery::unknown`.
+                // If the record is missing, this is the record of `recovery::placeholder_record`.
                 latest: Latest {
                     status: stage_transitions::first_stage(Task::Evolve),
                     image: NEW_CONTAINER,
@@ -66,7 +66,7 @@ impl Model for SwapModel {
         for (container, found) in state.containers.iter().enumerate() {
             let is_heard = match found.filter(|one| one.phase == SwapPhase::Running) {
                 Some(found) if found.gate == SwapAdmission::Doubted => !is_placing,
-                // `rest::lease`: it may go on at any time.
+                // `quiesce::wait_lease`: the container may resume at any time.
                 Some(found) => found.gate == SwapAdmission::AtRest,
                 _ => false,
             };

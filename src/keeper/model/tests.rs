@@ -1,4 +1,4 @@
-//! The protocol as it is holds, and each earlier order does not.
+//! The current protocol holds its promises, and each earlier order of steps breaks one.
 
 use super::{SwapModel, SwapState, SwapViolation, first, left_aside};
 use crate::model::{assert_finds, assert_holds};

@@ -1,4 +1,4 @@
-//! *building*: an image from the project's body, under the keeper's rules.
+//! *building*: builds an image from the project's body, under the keeper's rules.
 
 use super::RunExecutor;
 use crate::engine::{ClassicBuild, EngineProgress, IMAGE_LABEL, ImageBuild, ImageBuilder};
@@ -15,15 +15,15 @@ use anyhow::{Context, bail};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-/// What the engine is sent.
+/// The input of a build, ready to send to the engine.
 struct PreparedBuild {
     digest: String,
     build: ImageBuild,
-    /// What the log tells of the Dockerfile.
+    /// Lines for the log about the Dockerfile.
     notes: Vec<String>,
 }
 
-/// What the engine has to build with.
+/// The capabilities of the engine that affect a build.
 struct BuildCapabilities {
     buildkit: bool,
     published: bool,
@@ -50,7 +50,7 @@ impl RunExecutor {
             shelf.save_body(&run, &recipe.body.to_archive()?)?;
             prepare_build(&recipe, &charge, tag, &means)
         };
-        // A disk that is far away may not answer. The thread that waits for it reads nothing more then.
+        // A network disk may not answer. The thread that waits for the disk stops reading at its own deadline.
         let prepare = tokio::time::timeout(limit, tokio::task::spawn_blocking(prepare)).await;
         let Ok(prepared) = prepare else {
             bail!("the body could not be read within {} s", limit.as_secs());
@@ -97,12 +97,12 @@ impl RunExecutor {
         if !self.site.docker.builds_on_own_images().await? {
             return Ok(None);
         }
-        // Without its name, which anybody may remove, the binary is sent along.
+        // If the image has lost its name, which any program may remove, the build context includes the binary.
         let found = self.site.docker.find_image(name).await?;
         Ok(found.map(|_| name.clone()))
     }
 
-    /// Whether the engine has the published image that the host has chosen. The keeper pulls none.
+    /// Whether the engine has the published image that the host has chosen. The keeper pulls no images.
     async fn has_published_image(&self) -> Result<bool> {
         let ground = self.site.charge.args.get(GROUND_ARG);
         match ground.filter(|ground| *ground != GROUND_STAGE) {

@@ -1,4 +1,4 @@
-//! The end that is success: the new container stays, the old one goes, and its image is kept.
+//! The successful end of a run: the new container and its image stay, the old container is removed.
 
 use super::RunExecutor;
 use crate::engine::EngineProgress;
@@ -10,7 +10,7 @@ impl RunExecutor {
     pub(super) async fn finalize_run(&mut self) -> Result<()> {
         self.write_step(RunJournalStep::Concluding)?;
         self.log.begin_stage("concluding");
-        // It is proved: what was refused until now is let in. One that does not hear it asks.
+        // The new container is verified: it may accept requests. If it misses this call, it asks the keeper.
         if let Err(error) = self.site.resume_requests(self.site.container_name()).await {
             self.log.log(&format!("{error:#}"));
         }
@@ -23,7 +23,7 @@ impl RunExecutor {
                 .tag_image(image, &self.site.image_tag("latest"))
                 .await?;
         }
-        // Ended as it is: it holds nothing that is not stored, and must not run beside the new one.
+        // Remove the old container without unpausing it: its state is stored, and it must not run beside the new one.
         if let Some(old) = &self.entry.old
             && self.site.find_container(old).await?.is_some()
         {
@@ -44,7 +44,7 @@ impl RunExecutor {
             (Task::Rollback | Task::Rescue, Some(image)) => {
                 docker.tag_image(image, &rolled_back).await
             }
-            // The image keeps another name: it runs, or is the one before.
+            // The image keeps another name: it runs, or is the previous image.
             _ => docker.remove_image(&rolled_back).await,
         }
     }

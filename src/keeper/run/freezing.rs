@@ -1,4 +1,4 @@
-//! *freezing*: what runs comes to rest, and its state is stored.
+//! *freezing*: the old container quiesces and stores its state.
 
 use super::RunExecutor;
 use crate::engine::{ContainerPhase, EngineProgress};
@@ -11,11 +11,11 @@ use anyhow::bail;
 use std::pin::pin;
 use std::time::{Duration, Instant};
 
-/// How long and how often a container is told that it is not to come to rest, and between two times.
+/// How long and how often the keeper tells a container not to quiesce, and the pause between two calls.
 const QUIESCE_CANCEL_TIMEOUT: Duration = Duration::from_secs(20);
 const MAX_QUIESCE_CANCELS: u32 = 50;
 const QUIESCE_CANCEL_INTERVAL: Duration = Duration::from_millis(200);
-/// What storing the state takes beyond the grace time.
+/// The time limit for storing the state, in addition to the grace time.
 const QUIESCE_STORE_TIMEOUT: Duration = Duration::from_secs(300);
 
 impl RunExecutor {
@@ -28,7 +28,7 @@ impl RunExecutor {
         let restarts = found.as_ref().map_or(0, |found| found.restarts);
         match found.map(|found| found.phase) {
             Some(ContainerPhase::Running) => {}
-            // Its memory holds what nobody has stored.
+            // The memory of a paused container may hold state that is not stored.
             Some(ContainerPhase::Paused) if !self.is_forced() => bail!(
                 "the container is paused: `docker unpause {}` lets it go on, and --force replaces it as \
                  it was stored last",
@@ -39,7 +39,7 @@ impl RunExecutor {
                 return Ok(());
             }
         }
-        // One that hangs is not waited for as long as one that stores much.
+        // Check the health first: a companion that hangs must not take the long time limit of a large state.
         if self.is_forced()
             && self
                 .stop
@@ -66,7 +66,7 @@ impl RunExecutor {
             return self.stop.check_cancelled();
         };
         match answered.and_then(|quiesced| self.accept_quiesced(quiesced, restarts)) {
-            // The person's way out of a body that does not come to rest any more.
+            // With --force a person replaces a container that no longer quiesces.
             Err(error) if self.is_forced() => {
                 let said = sanitize::sanitize_sentence(&format!("{error:#}"));
                 self.log.log(&format!(
@@ -78,7 +78,7 @@ impl RunExecutor {
         }
     }
 
-    /// The answer; nothing, when it is not wanted any more.
+    /// The answer; `None` if the run was cancelled.
     async fn ask_to_rest(
         &self,
         old: &str,
@@ -94,8 +94,8 @@ impl RunExecutor {
         None
     }
 
-    /// What is waited for goes on by itself, and does not keep the container closed until it has ended.
-    /// One that has not begun to wait yet is told again.
+    /// Cancels quiescing: the running code continues, and the container accepts requests without waiting for that
+    /// code to end. Repeats the call, because the container may not have started to quiesce yet.
     async fn call_off(&self, old: &str, asked: impl Future<Output = Result<Quiesced>>) {
         let told = async {
             for _ in 0..MAX_QUIESCE_CANCELS {
@@ -106,7 +106,7 @@ impl RunExecutor {
             }
         };
         tokio::select! {
-            // Whatever it says, it does not wait any more.
+            // Any answer means that the container no longer quiesces.
             _ = asked => {}
             () = told => {}
             () = tokio::time::sleep(QUIESCE_CANCEL_TIMEOUT) => {}

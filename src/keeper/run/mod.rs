@@ -1,4 +1,4 @@
-//! One run from its beginning to its end.
+//! One run from its first stage to its end.
 
 mod building;
 mod finalize;
@@ -20,11 +20,11 @@ use crate::error::{Error, Result};
 use crate::protocol::evolve::{EvolveCaller, EvolveRecord, EvolveStage, PassedStage, Task};
 use std::time::{Duration, Instant};
 
-/// How often the record of an end is tried to be written, and how long after one another.
+/// The number of attempts to write the final record, and the pause between two attempts.
 const MAX_RUN_RECORD_WRITES: u32 = 40;
 const RUN_RECORD_WRITE_INTERVAL: Duration = Duration::from_millis(500);
 
-/// A run, and everything that its stages work with.
+/// A run, with the state that its stages share.
 #[derive(Debug)]
 pub(super) struct RunExecutor {
     pub(super) settings: KeeperSettings,
@@ -34,24 +34,23 @@ pub(super) struct RunExecutor {
     pub(super) log: RunLog,
     pub(super) record: EvolveRecord,
     pub(super) entry: RunJournalEntry,
-    /// Since when requests are refused.
+    /// Since when the old container refuses requests.
     pub(super) refusing: Option<Instant>,
-    /// Since when the old container is at rest for certain, and how often the engine had started it again by then.
+    /// Since when the old container is certainly quiesced, and how often the engine had restarted it by then.
     pub(super) at_rest: Option<(Instant, u64)>,
-    /// The port that somebody else has.
+    /// The port that another program has.
     pub(super) robbed: Option<u16>,
-    /// Whether a container that no run has brought is in the place of the old one.
+    /// Whether a container that no run created is in the place of the old one.
     pub(super) is_displaced: bool,
     pub(super) stop: RunCancellation,
 }
 
 impl RunExecutor {
-    /// Goes through the stages. The record of the end is written, and there is nothing in the journal
-    /// but, after success, the probation.
+    /// Executes the stages and the end. Afterwards the final record is written, and the journal is empty or, after
+    /// success, contains the watch period.
     ///
     /// # Errors
-    /// When the engine or the keeper's own disk leaves it alone with a half of a run; the journal tells
-    /// where to go on.
+    /// When the engine or the keeper's disk fails in the middle of a run; the journal says where to continue.
     pub(super) async fn run_stages(mut self) -> Result<EvolveRecord> {
         let mut stage = stage_transitions::first_stage(self.record.task);
         while !stage.has_ended() {
@@ -60,7 +59,7 @@ impl RunExecutor {
             let stop = self.stop.clone();
             let passed = match stage {
                 EvolveStage::Building => stop.run_until_cancelled(self.run_building()).await,
-                // They stop by themselves where nothing is half made.
+                // These stages check for cancellation at points where no step is half done.
                 EvolveStage::Testing => self.run_testing().await,
                 EvolveStage::Freezing => self.run_freezing().await,
                 EvolveStage::Swapping => self.run_swapping().await,
@@ -78,7 +77,7 @@ impl RunExecutor {
             stage = stage_transitions::next_stage(stage, event, self.record.dry_run);
         }
         if let Err(error) = self.end_run(stage).await {
-            // Who goes on from the journal knows then why it failed.
+            // Save why the run failed for the recovery.
             if let Err(error) = self.shelf.save_record(&self.record) {
                 tracing::warn!("{error:#}");
             }
@@ -87,7 +86,7 @@ impl RunExecutor {
         Ok(self.record)
     }
 
-    /// Does what the end takes, and says that it is reached.
+    /// Performs the steps of the end, and records it.
     ///
     /// # Errors
     /// As [`RunExecutor::run_stages`].
@@ -105,7 +104,7 @@ impl RunExecutor {
             self.record.refused_ms = Some(since.elapsed().as_secs_f64() * 1e3);
         }
         if end != EvolveStage::Succeeded {
-            // What was to end with the old container has gone on with it.
+            // The old container still runs, so nothing that these fields report was lost.
             self.record.receipt.clear();
             self.record.besides.clear();
         }
@@ -128,8 +127,7 @@ impl RunExecutor {
         Ok(())
     }
 
-    /// A person who stops the way back from what does not last wants that as it is: the keeper does not
-    /// begin anew.
+    /// A person who cancels a rescue keeps the failing container: the keeper does not start the rescue again.
     fn forgo_rescue(&mut self) -> Result<()> {
         if self.record.task != Task::Rescue || !self.stop.is_a_persons() {
             return Ok(());
@@ -139,12 +137,12 @@ impl RunExecutor {
         self.journal.write(&self.entry)
     }
 
-    /// Whether what runs is to be replaced however it stands: only who sits outside of it may say so.
+    /// Whether the container is replaced whatever its state is. The agent may not force this.
     pub(super) fn is_forced(&self) -> bool {
         self.record.force && self.record.by != EvolveCaller::Agent
     }
 
-    /// Adds to why the run did not succeed what else is true.
+    /// Adds a further reason to the record.
     pub(super) fn add_reason(&mut self, what: &str) {
         self.log.log(what);
         let before = self.record.why.iter().map(String::as_str);
@@ -152,8 +150,8 @@ impl RunExecutor {
         self.record.why = Some(sanitize::sanitize_sentence(&whole.join("; ")));
     }
 
-    /// Writes the record of the end. The disk that a build has filled has room again soon, and nobody
-    /// but this run knows why it has failed.
+    /// Writes the final record, with retries: a disk that a build has filled has space again soon, and only this run
+    /// knows why it failed.
     async fn save_final_record(&self) -> Result<()> {
         for _ in 0..MAX_RUN_RECORD_WRITES {
             match self.shelf.save_record(&self.record) {
@@ -170,7 +168,7 @@ impl RunExecutor {
         why.map(|why| format!(": {why}")).collect()
     }
 
-    /// Writes down what is about to be done.
+    /// Writes the next step to the journal.
     pub(super) fn write_step(&mut self, step: RunJournalStep) -> Result<()> {
         self.entry.step = step;
         self.journal.write(&self.entry)
@@ -189,12 +187,12 @@ impl RunExecutor {
 
     fn leave_stage(&mut self, begin: Instant) {
         if let Some(last) = self.record.stages.last_mut() {
-            // The clock may have been set meanwhile.
+            // A monotonic clock: the system time may have been set during the stage.
             last.seconds = Some(begin.elapsed().as_secs_f64());
         }
     }
 
-    /// The first gate that was not passed is the one that counts.
+    /// Records the first failed stage as the run's gate; later failures do not change it.
     pub(super) fn record_failure(&mut self, stage: EvolveStage, error: &anyhow::Error) {
         if let Some(Error::PortTaken { port, .. }) = error.downcast_ref() {
             self.robbed = Some(*port);

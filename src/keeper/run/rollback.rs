@@ -1,6 +1,6 @@
-//! The ends that are none of success: what ran before goes on.
+//! Rollback, and the other unsuccessful ends: the container that ran before keeps running.
 //!
-//! Every step asks the engine how things stand, so that it can be gone through again from any point.
+//! Every step asks the engine for the current state, so that the rollback can be repeated from any point.
 
 use super::RunExecutor;
 use crate::engine::{Container, ContainerPhase, EngineProgress};
@@ -13,16 +13,16 @@ use crate::protocol::evolve::EvolveStage;
 use anyhow::bail;
 use std::time::{Duration, Instant};
 
-/// What a container that was started again may take.
+/// How long a restarted container may take to become healthy.
 const ROLLBACK_HEALTH_TIMEOUT: Duration = Duration::from_secs(120);
-/// How long the old companion is asked to go on, and the first pause between two times.
+/// How long the keeper asks the old companion to resume, and the first pause between two calls.
 const ROLLBACK_RESUME_TIMEOUT: Duration = Duration::from_secs(15);
 const FIRST_ROLLBACK_RETRY_DELAY: Duration = Duration::from_millis(200);
-/// How long ports are tried again that another program has taken meanwhile.
+/// How long the keeper retries ports that another program has taken.
 const ROLLBACK_PORTS_TIMEOUT: Duration = Duration::from_secs(10);
 
 impl RunExecutor {
-    /// The old container in its place, alone, and answering.
+    /// Restores the old container: in its place, alone, and answering requests.
     pub(super) async fn roll_back(&mut self) -> Result<()> {
         self.log.begin_stage("going back");
         self.site.remove_trial().await?;
@@ -35,7 +35,7 @@ impl RunExecutor {
             && Some(&found.id) != old.as_ref().map(|old| &old.id)
         {
             if !self.site.is_of(&found, &self.entry.run) {
-                // The host has made another one meanwhile. What is stored is in that one.
+                // The host has created another container, which has the stored state.
                 self.add_reason("another container is in its place, which no run has brought");
                 self.is_displaced = true;
                 if let Some(old) = old {
@@ -73,7 +73,7 @@ impl RunExecutor {
             docker.rename(&old.id, name).await?;
         }
         docker.let_restart(&old.id, true).await?;
-        // Without its network it works, too, and is not to be reached: that holds nothing else up.
+        // A container without its network works, but can't be reached. This must not block the rollback.
         if let Err(error) = joined {
             self.until_reached(&old.id, error).await?;
             let since = refusing.map(|since| since.elapsed().as_secs_f64() * 1e3);
@@ -82,7 +82,7 @@ impl RunExecutor {
         self.restart_old_container(&old.id).await
     }
 
-    /// Somebody has its ports meanwhile: they are tried for a while, and then whenever nothing is on.
+    /// Another program has taken a port: retry for a while, then leave the ports to the idle keeper.
     async fn until_reached(&mut self, old: &str, mut error: anyhow::Error) -> Result<()> {
         self.log.step("its ports can't be had: trying it again");
         let (begin, mut pause) = (Instant::now(), FIRST_ROLLBACK_RETRY_DELAY);
@@ -95,7 +95,7 @@ impl RunExecutor {
             }
             tokio::time::sleep(pause).await;
             pause *= 2;
-            // One that is gone is looked after by whoever comes next.
+            // A container that is gone is handled by a later recovery.
             let Some(found) = self.site.find_container(old).await? else {
                 return Ok(());
             };
@@ -118,7 +118,7 @@ impl RunExecutor {
         }
     }
 
-    /// Says so, and leaves it to the time after the run.
+    /// Records that the container is unreachable, and leaves its ports to the idle keeper.
     fn mark_unreachable(&mut self, old: &str, error: &anyhow::Error) -> Result<()> {
         self.add_unreached(error);
         UnreachableFile::new(&self.settings.state).write(&UnreachableContainer {
@@ -134,8 +134,8 @@ impl RunExecutor {
         ));
     }
 
-    /// What ran runs again. One that the engine has started gives all that is left of the old one: that
-    /// it does not become healthy is told, and no reason to try it again.
+    /// Restarts the old container if it ran before. The engine has then restored everything that is left of the old
+    /// container: if it does not become healthy, the record says so and the rollback is not repeated.
     async fn restart_old_container(&mut self, old: &str) -> Result<()> {
         if !self.entry.running {
             return Ok(());
@@ -158,7 +158,8 @@ impl RunExecutor {
         self.resume_and_await_health(old, again).await
     }
 
-    /// Lets requests in, because nothing can take this container back any more, and waits until it is healthy.
+    /// Accepts requests at once, because no further rollback can replace this container, and waits until it is
+    /// healthy.
     async fn resume_and_await_health(&mut self, container: &str, what: &str) -> Result<()> {
         self.add_reason(what);
         self.go_on(container).await;
@@ -176,8 +177,8 @@ impl RunExecutor {
         }
     }
 
-    /// The engine can't start the old container, as after its processes were killed while they were paused. One of
-    /// the same image takes its place, if that one starts.
+    /// Replaces an old container that the engine can't start, for example after its processes were killed while they
+    /// were paused, by a container of the same image. If that one does not start, the old container stays.
     async fn replace_unstartable(&mut self, old: &str, error: &anyhow::Error) -> Result<()> {
         self.add_reason(&format!("{error:#}"));
         let (name, aside) = (
@@ -208,8 +209,8 @@ impl RunExecutor {
         }
     }
 
-    /// Requests are answered again. A companion that does not say so is asked again, and in the end told
-    /// of: it goes on by itself after a while, if it still can.
+    /// Makes the old companion answer requests again. If it does not confirm, the keeper repeats the call and finally
+    /// adds a reason to the record: a companion that works resumes after a while without the call.
     async fn go_on(&mut self, old: &str) {
         let begin = Instant::now();
         let mut pause = FIRST_ROLLBACK_RETRY_DELAY;
@@ -225,7 +226,7 @@ impl RunExecutor {
                 runs.is_ok_and(|found| found.is_some_and(|c| c.phase == ContainerPhase::Running));
             if !runs || begin.elapsed() > ROLLBACK_RESUME_TIMEOUT {
                 self.log.log(&format!("{error:#}"));
-                // One that has ended is looked after next.
+                // A container that has ended is restarted next.
                 if runs {
                     self.add_reason("the old container does not say that it answers again");
                 }
@@ -236,7 +237,7 @@ impl RunExecutor {
         }
     }
 
-    /// There is no old container: one of its image, which finds its state in what was stored.
+    /// The old container is gone: creates a container of its image, which starts from the stored state.
     async fn make_anew(&mut self, name: &str) -> Result<()> {
         if self.entry.previous.is_none() {
             return Ok(());
@@ -247,8 +248,8 @@ impl RunExecutor {
         }
     }
 
-    /// A container of the image before, under that name. Whether the engine has started it, or will when a port is
-    /// free.
+    /// Creates a container of the previous image under this name. Returns whether the engine has started it, or will
+    /// start it when a port is free.
     async fn make_again(&mut self, name: &str) -> Result<bool> {
         let Some(previous) = self.entry.previous.clone() else {
             return Ok(false);
@@ -288,7 +289,7 @@ impl RunExecutor {
         stages.any(|passed| passed.stage == EvolveStage::Testing)
     }
 
-    /// Nothing was changed that could not be taken back at once.
+    /// Ends a run that has changed nothing that can't be undone at once.
     pub(super) async fn undo_nothing(&mut self) -> Result<()> {
         self.site.remove_trial().await?;
         let Some(old) = self.entry.old.clone() else {
@@ -296,7 +297,7 @@ impl RunExecutor {
         };
         match (self.entry.step, self.entry.running) {
             (RunJournalStep::Freezing, true) => self.go_on(&old).await,
-            // What a trial has looked at need not be kept any more.
+            // The state that the trial has read no longer needs to be kept.
             (_, true) if self.has_tested() => drop(self.site.resume_requests(&old).await),
             _ => {}
         }

@@ -1,4 +1,4 @@
-//! *swapping*: the old container waits, with all that it has in memory, and the new one is in its place.
+//! *swapping*: the old container is paused with its memory, and the new one takes its place.
 
 use super::RunExecutor;
 use crate::engine::{ContainerPhase, EngineProgress};
@@ -9,8 +9,8 @@ use crate::protocol::evolve::Task;
 use anyhow::{Context, bail};
 use std::time::{Duration, Instant};
 
-/// A container at rest goes on by itself after a minute, which an engine that is slow must not make of
-/// this: what it then does would be lost.
+/// A quiesced container resumes after a minute. If a slow engine takes too long to pause it, the work that it does
+/// after resuming would be lost.
 const PAUSE_AFTER_QUIESCE_TIMEOUT: Duration = Duration::from_secs(40);
 
 impl RunExecutor {
@@ -22,7 +22,7 @@ impl RunExecutor {
             .context("there is no image to run")?;
         let spec = self.site.successor_spec(&image, &self.record.run)?;
         if self.record.task == Task::Rescue {
-            // What ports were tried with may be left.
+            // The trial container that tested the ports may be left.
             self.site.remove_trial().await?;
         }
         self.write_step(RunJournalStep::Swapping)?;
@@ -40,13 +40,14 @@ impl RunExecutor {
             return Ok(());
         };
         self.log.step("setting the old container aside");
-        // The engine must not start it beside the new one, on the same data; nor what ends while it is paused.
+        // The engine must not start the old container beside the new one, on the same data, nor a container that ends
+        // while it is paused.
         docker.let_restart(old, false).await?;
         match found.phase {
-            // It comes back from what was stored.
+            // On a rollback the container starts from its stored state.
             ContainerPhase::Running if docker.keeps_ports() => docker.stop(old).await?,
             ContainerPhase::Running => self.pause_old_container(old).await?,
-            // It crashes again and again.
+            // The container crashes in a loop.
             ContainerPhase::Restarting => docker.stop(old).await?,
             ContainerPhase::Created
             | ContainerPhase::Paused
@@ -67,7 +68,7 @@ impl RunExecutor {
         Ok(())
     }
 
-    /// First of all, because it does not stay at rest for ever otherwise.
+    /// Pauses before anything else, because a quiesced container resumes after its lease.
     async fn pause_old_container(&self, old: &str) -> Result<()> {
         let docker = &self.site.docker;
         match docker.pause(old).await {
@@ -87,7 +88,7 @@ impl RunExecutor {
                 waited.as_secs()
             );
         }
-        // It lets requests in again when it was started again, and what those do is stored nowhere.
+        // A restarted container accepts requests again, and the work of those requests is not stored.
         let found = self.site.find_container(old).await?;
         if found.is_some_and(|found| found.restarts != restarts) {
             bail!("the old container ended after its state was stored, and was started again");

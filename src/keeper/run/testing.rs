@@ -1,4 +1,4 @@
-//! *testing*: the image beside what runs, with data to throw away.
+//! *testing*: runs the image beside the current container, with temporary data.
 
 use super::RunExecutor;
 use crate::engine::EngineProgress;
@@ -10,7 +10,7 @@ use crate::protocol::evolve::inside::{EvolveCheck, Remembered, SelfTest};
 use anyhow::{Context, bail};
 use std::time::Duration;
 
-/// How long storing what is idle may take.
+/// The time limit for storing the state of idle sessions.
 const TRIAL_SNAPSHOT_TIMEOUT: Duration = Duration::from_secs(60);
 
 impl RunExecutor {
@@ -27,7 +27,7 @@ impl RunExecutor {
         let trial = self.site.trial_spec(&image, Some(&self.record.run));
         self.log.step("starting the image beside what runs");
         self.site.docker.create_and_start(&trial).await?;
-        // Not before it is made: what is half made can't be removed.
+        // Cancel only after the container exists: a half created container can't be removed.
         let (stop, volume) = (self.stop.clone(), self.settings.state.clone());
         let passed = tokio::select! {
             passed = stop.run_until_cancelled(self.try_out(&trial.name)) => passed,
@@ -37,13 +37,13 @@ impl RunExecutor {
         passed.and(removed)
     }
 
-    /// What the trial brings back is what there is now. What can't be stored now holds nothing up: it is
-    /// stored again before the swap.
+    /// Stores the current state, which the trial restores. A failure stops nothing: the state is stored again before
+    /// the swap.
     async fn store_old_state(&self) {
         let Some(old) = self.entry.old.as_deref().filter(|_| self.entry.running) else {
             return;
         };
-        // One that hangs has what was stored last.
+        // For a companion that hangs, the trial uses the state that was stored last.
         if self.is_forced() && matches!(self.site.probe_health(old).await, Ok(TargetHealth::Silent))
         {
             self.log.log("the companion gives no answer");
@@ -83,11 +83,11 @@ impl RunExecutor {
             self.site.last_words(trial, &self.log).await;
             return passed;
         }
-        // What ends a little later does not pass, either.
+        // A container that ends shortly after the self-test fails the stage, too.
         self.site.check_runs(trial, &self.log).await
     }
 
-    /// Logs what was looked at, and says what did not pass.
+    /// Logs the checks. The error names the checks that did not pass.
     pub(super) fn record_checks(&mut self, passed: bool, checks: Vec<EvolveCheck>) -> Result<()> {
         for check in &checks {
             let how = if check.passed { "ok" } else { "not ok" };

@@ -1,4 +1,4 @@
-//! *verifying*: the new container in place is as healthy as the old one was, and has its state.
+//! *verifying*: the new container in its place is as healthy as the old one was, and has its state.
 
 use super::RunExecutor;
 use crate::engine::EngineProgress;

@@ -1,4 +1,4 @@
-//! The bodies that runs were made of, and those that ran when they began.
+//! Bodies of runs: the body that a run was made of, and the body that ran when the run started.
 
 use super::KeeperRunStore;
 use crate::error::Result;
@@ -11,19 +11,19 @@ use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 
-/// The body of a run, in its folder.
+/// The run's own body, in its folder.
 const RUN_BODY_FILE: &str = "body.tar";
-/// The one that ran before.
+/// The body that ran before.
 const PREVIOUS_BODY_FILE: &str = "before.tar";
 
 impl KeeperRunStore {
-    /// The body that a run was made of, as an archive.
+    /// Saves the body that a run was made of, as an archive.
     pub(in crate::keeper) fn save_body(&self, run: &EvolveRunId, archive: &[u8]) -> Result<()> {
         replace_file_synced(&self.folder_of_run(run).join(RUN_BODY_FILE), archive)
             .context("keeping the run's body")
     }
 
-    /// Keeps the body that runs now, whichever runs are forgotten before this one.
+    /// Keeps the body that runs now, so that it remains when earlier runs are deleted.
     pub(in crate::keeper) fn keep_before(&self, record: &EvolveRecord) -> Result<()> {
         let Some(found) = self.archive_of(record.previous.as_deref())? else {
             return Ok(());
@@ -32,13 +32,13 @@ impl KeeperRunStore {
         if place.exists() {
             return Ok(());
         }
-        // It is never written again, so that it need not be there twice.
+        // An archive is never changed, so a hard link saves the space of a copy.
         fs::hard_link(&found, &place)
             .or_else(|_| fs::copy(&found, &place).map(drop))
             .context("keeping the body that ran before")
     }
 
-    /// The body that ran when the run began, as an archive.
+    /// The body that ran when the run started, as an archive.
     pub(in crate::keeper) fn body_before(&self, record: &EvolveRecord) -> Result<Option<Vec<u8>>> {
         let own = self.folder_of_run(&record.run).join(PREVIOUS_BODY_FILE);
         match own.exists() {
@@ -47,7 +47,7 @@ impl KeeperRunStore {
         }
     }
 
-    /// The body that the run was made of, or that of the image which it goes back to.
+    /// The body that the run was made of, or that of the image which the run rolls back to.
     pub(in crate::keeper) fn body_of(&self, record: &EvolveRecord) -> Result<Option<Vec<u8>>> {
         match record.task {
             Task::Evolve => read_archive(Some(self.folder_of_run(&record.run).join(RUN_BODY_FILE))),
@@ -57,7 +57,8 @@ impl KeeperRunStore {
         }
     }
 
-    /// Where the body lies that an image was made of. One image has one body: it carries its digest.
+    /// The path of the body that an image was made of. An image has exactly one body: the image carries the body's
+    /// digest.
     fn archive_of(&self, image: Option<&str>) -> Result<Option<PathBuf>> {
         let Some(image) = image else {
             return Ok(None);
@@ -83,7 +84,7 @@ impl KeeperRunStore {
         Ok(None)
     }
 
-    /// Removes the bodies that the host has laid down, but that of `image`; runs have their own.
+    /// Removes the bodies that the host has uploaded, except that of `image`; runs have their own copies.
     pub(in crate::keeper) fn remove_uploaded_bodies(&self, image: &str) -> Result<()> {
         for entry in fs::read_dir(&self.state)? {
             let name = entry?.file_name();
@@ -95,7 +96,7 @@ impl KeeperRunStore {
         Ok(())
     }
 
-    /// Forgets all but the newest, and of those the bodies that together are larger than `bodies` bytes.
+    /// Keeps the newest `keep` runs, and of their bodies the newest that together have at most `bodies` bytes.
     pub(in crate::keeper) fn prune_runs(&self, keep: usize, bodies: u64) -> Result<()> {
         let runs = self.list_runs()?;
         for run in runs.iter().skip(keep) {
@@ -109,7 +110,7 @@ impl KeeperRunStore {
             let Ok(found) = fs::metadata(&place) else {
                 continue;
             };
-            // One that several runs have takes room once.
+            // An archive that several runs share takes space once.
             if known.contains(&found.ino()) {
                 continue;
             }
@@ -128,7 +129,7 @@ impl KeeperRunStore {
     }
 }
 
-/// What lies there, if anything does.
+/// Reads the archive, if there is one.
 fn read_archive(archive: Option<PathBuf>) -> Result<Option<Vec<u8>>> {
     match archive.map(fs::read) {
         None => Ok(None),
@@ -158,7 +159,7 @@ mod tests {
             .iter()
             .map(|run| shelf.folder_of_run(run).join(RUN_BODY_FILE).exists());
         assert_eq!(kept.collect::<Vec<_>>(), [false, false, true, true]);
-        // What two runs have in common takes room once.
+        // An archive that two runs share takes space once.
         let shared = shelf.folder_of_run(&runs[3]).join(PREVIOUS_BODY_FILE);
         std::fs::hard_link(shelf.folder_of_run(&runs[2]).join(RUN_BODY_FILE), &shared).unwrap();
         shelf.prune_runs(4, 80).unwrap();

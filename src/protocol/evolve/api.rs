@@ -1,11 +1,11 @@
-//! What is said of evolving over HTTP, beside [`EvolveRecord`] and [`EvolveStatus`](super::EvolveStatus).
+//! HTTP requests and replies of evolve, beside [`EvolveRecord`] and [`EvolveStatus`](super::EvolveStatus).
 
 use super::{EvolveRecord, EvolveRunId};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// The reply to `POST /evolve` and `POST /evolve/rollback`: it goes on by itself.
+/// The reply to `POST /evolve` and `POST /evolve/rollback`; the run continues in the background.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema, JsonSchema)]
 #[schema(as = EvolveStarted)]
 pub(crate) struct EvolveStarted {
@@ -14,14 +14,14 @@ pub(crate) struct EvolveStarted {
     pub(crate) run: EvolveRunId,
 }
 
-/// `GET /evolve/runs`, the newest first, each without its checks and its receipt.
+/// `GET /evolve/runs`: the runs, newest first, each without its checks and its receipt.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 #[schema(as = EvolveRuns)]
 pub(crate) struct EvolveRuns {
     pub(crate) runs: Vec<EvolveRecord>,
 }
 
-/// `GET /evolve/runs/{run}`: how it stands, and a piece of its log.
+/// `GET /evolve/runs/{run}`: the record and a part of the log.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 #[schema(as = EvolveRun)]
 pub(crate) struct EvolveRun {
@@ -30,23 +30,23 @@ pub(crate) struct EvolveRun {
     pub(crate) log: EvolveLog,
 }
 
-/// A piece of a run's log.
+/// A part of a run's log.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[schema(as = EvolveLog)]
 pub(crate) struct EvolveLog {
-    /// Where it begins, in bytes.
+    /// Offset of this part, in bytes.
     pub(crate) offset: u64,
     pub(crate) text: String,
-    /// Where the next one begins.
+    /// Offset of the next part.
     pub(crate) next: u64,
 }
 
-/// What happens in a run that is followed.
+/// An event of a run that is followed.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(tag = "type", rename_all = "snake_case")]
 #[schema(as = EvolveEvent)]
 pub(crate) enum EvolveEvent {
     Log(EvolveLog),
-    /// How it stands now; the last one is of a run that has ended.
+    /// The current record; the last record is of a run that has ended.
     Record(Box<EvolveRecord>),
 }

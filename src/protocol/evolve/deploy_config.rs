@@ -1,4 +1,4 @@
-//! What the host lays down for the keeper at each `osctl up`: all that it may do, and with what.
+//! The deploy config: what the keeper may do and with which settings. The host writes it at each `osctl up`.
 
 use crate::protocol::spec::ContainerSpec;
 use serde::{Deserialize, Serialize};
@@ -6,11 +6,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::path::PathBuf;
 
-/// Where the host puts it, in a volume that no container but the keeper sees.
+/// The file of the deploy config, in a volume that only the keeper mounts.
 pub(crate) const DEPLOY_CONFIG_FILE: &str = "charge.json";
 
-/// Where the host puts the body of an image that it has built, beside the charge: what runs are compared
-/// with that replace it.
+/// The name under which the host stores the body of an image that it has built, beside the deploy config. Runs that
+/// replace the image are compared with this body.
 pub(crate) fn built_body_name(image: &str) -> String {
     format!(
         "{BUILT_BODY_PREFIX}{}.tar",
@@ -18,55 +18,55 @@ pub(crate) fn built_body_name(image: &str) -> String {
     )
 }
 
-/// Whether a file is such a body.
+/// Whether a file name has the form of [`built_body_name`].
 pub(crate) fn is_built(name: &str) -> bool {
     name.starts_with(BUILT_BODY_PREFIX)
 }
 
 const BUILT_BODY_PREFIX: &str = "built-";
 
-/// The name of the network beside an instance's that publishes no ports.
+/// The name of the network without published ports, beside the instance's network.
 pub(crate) fn portless_network(network: &str) -> String {
     format!("{network}.portless")
 }
 
-/// The keeper's whole leave. Nobody but the host can change it.
+/// All permissions of the keeper. Only the host can change them.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct DeployConfig {
     pub(crate) instance: String,
-    /// The container, which differs from one run to the next in its image alone.
+    /// The container; between runs, only its image differs.
     pub(crate) spec: ContainerSpec,
-    /// Variables that do not tell one specification from another.
+    /// Variables that are ignored when specifications are compared.
     pub(crate) passing: BTreeSet<String>,
-    /// Where the container waits while another one proves itself.
+    /// The name of the old container while the new one is verified.
     pub(crate) aside: String,
-    /// The name of its images.
+    /// The name of the images that the keeper builds.
     pub(crate) image: String,
-    /// The body, beneath `/repo`; where there is none, the keeper's own is meant.
+    /// The path of the body beneath `/repo`; without it, the keeper's own body is used.
     pub(crate) body: PathBuf,
-    /// Where the project's git repository begins, if that is above the project.
+    /// The root of the project's git repository, if it is above the project.
     #[serde(default)]
     pub(crate) above: Option<PathBuf>,
-    /// What `FROM ${BASE}` stands for in this engine.
+    /// The image that `FROM ${BASE}` denotes in this engine.
     pub(crate) base: String,
-    /// Build arguments that shape the image.
+    /// Build arguments that affect the image.
     pub(crate) args: BTreeMap<String, String>,
-    /// Build arguments that do not.
+    /// Build arguments that do not affect the image.
     pub(crate) proxies: ProxyVariables,
     pub(crate) certificates: Vec<CertificateAuthority>,
-    /// Whether BuildKit is not to be tried.
+    /// Whether to use the classic builder and not to try BuildKit.
     pub(crate) classic: bool,
     pub(crate) bounds: EvolveBounds,
 }
 
-/// A certificate authority that the host trusts beyond the usual ones.
+/// A certificate authority that the host trusts in addition to the usual ones.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct CertificateAuthority {
     pub(crate) name: String,
     pub(crate) pem: Vec<u8>,
 }
 
-/// Proxies may have passwords in their addresses, which never reach a log.
+/// Proxy addresses, which may contain passwords and therefore never reach a log.
 #[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub(crate) struct ProxyVariables(pub(crate) BTreeMap<String, String>);
@@ -77,32 +77,32 @@ impl fmt::Debug for ProxyVariables {
     }
 }
 
-/// How far a run may go. Times are in seconds.
+/// Limits of a run. Times are in seconds.
 ///
-/// What the host of another version has not said is as it is by default.
+/// Fields that a host of another version does not set have their defaults.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct EvolveBounds {
-    /// Until the body is read, however slow its disk is.
+    /// Time to read the body, also from a slow disk.
     pub(crate) read: u64,
     pub(crate) build: u64,
-    /// A new container, until it is healthy.
+    /// Time for a new container to become healthy.
     pub(crate) start: u64,
     pub(crate) test: u64,
-    /// What runs has so long to come to its end before it is frozen.
+    /// Time for running code to end before the state is stored.
     pub(crate) grace: u64,
     pub(crate) verify: u64,
-    /// After success, a new container that ends again and again is taken back.
+    /// Watch period after success: a new container that ends repeatedly in this time is rolled back.
     pub(crate) probation: u64,
-    /// Bytes of a body.
+    /// Maximum size of a body.
     pub(crate) context: u64,
-    /// Bytes of all bodies that are kept; of older runs it is not told any more what has changed.
+    /// Maximum size of all retained bodies; the diffs of older runs are not available.
     pub(crate) bodies: u64,
-    /// Bytes of a run's log.
+    /// Maximum size of a run's log.
     pub(crate) log: u64,
-    /// Runs that the agent may begin in an hour.
+    /// Maximum number of runs that the agent may start per hour.
     pub(crate) hourly: usize,
-    /// Images that are kept to go back to, and records.
+    /// Number of retained records, and of images for rollbacks.
     pub(crate) images: usize,
     pub(crate) runs: usize,
 }

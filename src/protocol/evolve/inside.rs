@@ -1,15 +1,15 @@
-//! What the keeper asks of a container, by hidden verbs of `/opt/osctl/bin/osctl` in it.
+//! Calls of the keeper into a container: hidden verbs of `/opt/osctl/bin/osctl`.
 //!
-//! Each prints one JSON document on stdout and ends with 0 when it has one, whatever that says; any
-//! other end is a failed gate, with stderr as its reason. They reach the companion over its private
-//! socket, so that only who may exec in the container can ask.
+//! Each verb prints one JSON document on stdout and exits with 0 if it has a result, whether good or bad. Any other
+//! exit is a failed gate, with stderr as its reason. The verbs call the companion over its private socket, so only a
+//! caller who may exec in the container can use them.
 //!
 //! ```text
-//! osctl remember --json                           → Remembered in the old one, before a trial
-//! osctl selftest --json [--snapshot DIR]          → SelfTest   in the trial container
-//! osctl quiesce --json --grace S [--force]        → Quiesced   in the old one
-//! osctl resume --json                             → Resumed    in the old one
-//! osctl verify --json --expected DOC              → Verified   in the new one, DOC is Expected
+//! osctl remember --json                           → Remembered    in the old container, before a trial
+//! osctl selftest --json [--snapshot DIR]          → SelfTest      in the trial container
+//! osctl quiesce --json --grace S [--force]        → Quiesced      in the old container
+//! osctl resume --json                             → EvolveResumed in the old container
+//! osctl verify --json --expected DOC              → Verified      in the new container; DOC is ExpectedState
 //! ```
 
 use crate::protocol::cryo::ReceiptRow;
@@ -17,136 +17,137 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use utoipa::ToSchema;
 
-/// One thing that was looked at.
+/// The result of one check.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub(crate) struct EvolveCheck {
     /// Short and stable: `services`, `exec`, `shell`, `cryo`, `mcp:linux`, `selftest.d/10-mine`.
     pub(crate) name: String,
     pub(crate) passed: bool,
-    /// What was found, in a sentence.
+    /// The finding, in a sentence.
     pub(crate) detail: String,
-    /// How long it took, in milliseconds.
+    /// Duration in milliseconds.
     pub(crate) ms: f64,
 }
 
-/// `osctl selftest`: whether this body works, asked of a container with throw-away data.
+/// `osctl selftest`: whether this body works, checked in a container with throw-away data.
 ///
-/// `DIR` has the form of `/data` and is read-only: the state that the body will have to bring back.
+/// `DIR` has the layout of `/data` and is read-only. It holds the state that the body will have to restore.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct SelfTest {
     pub(crate) passed: bool,
     pub(crate) checks: Vec<EvolveCheck>,
 }
 
-/// `osctl remember`: what is idle is stored, so that a trial has the present state to bring back.
+/// `osctl remember`: stores idle sessions, so that a trial can restore the current state.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Remembered {
-    /// Of each session, why it could not be stored now, if it could not.
+    /// For each session, why it could not be stored, or `null`.
     pub(crate) sessions: BTreeMap<String, Option<String>>,
 }
 
-/// `osctl quiesce`: no runs, no writes, the browser closed, every session stored; requests are
-/// refused with 503 `evolving` and `Retry-After` until `osctl resume`.
+/// `osctl quiesce`: no runs, no writes, the browser closed, every session stored. Requests are refused with 503
+/// `evolving` and `Retry-After` until `osctl resume`.
 ///
-/// Asked again it answers again. When it can't be done within the grace time, nothing has changed.
+/// A repeated call gives the same reply. If the container can't be quiesced within the grace time, nothing has changed.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Quiesced {
     pub(crate) quiesced: bool,
-    /// Why not, in a sentence.
+    /// The reason of a failure, in a sentence.
     #[serde(default)]
     pub(crate) why: Option<String>,
-    /// The ids of the runs that were on when the grace time was over.
+    /// The ids of the runs that were still running at the end of the grace time.
     #[serde(default)]
     pub(crate) running: Vec<String>,
-    /// What was stored of each session.
+    /// The stored state of each session.
     #[serde(default)]
     pub(crate) receipt: Vec<SessionReceipt>,
-    /// What becomes of all else.
+    /// The state that is not variables, and what happens to it.
     #[serde(default)]
     pub(crate) besides: Vec<NonVariableState>,
-    /// What the new container has to live up to; the keeper hands it on as it is, with the run's name.
+    /// The state that the new container must have. The keeper passes it on unchanged and adds the name of the run.
     #[serde(default)]
     pub(crate) expected: ExpectedState,
 }
 
-/// `osctl resume`: whether requests are answered again. Not an error when nothing was quiesced.
+/// `osctl resume`: whether requests are answered again. Not an error if nothing was quiesced.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct EvolveResumed {
     pub(crate) resumed: bool,
 }
 
-/// What the old container had, which the new one must have. It is small: an argument carries it.
+/// The state of the old container that the new one must have. It is small, because it is passed as an argument.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct ExpectedState {
-    /// The run that brings the new container, so that it can tell which one made it.
+    /// The run that creates the new container, which thereby knows its run.
     #[serde(default)]
     pub(crate) run: Option<String>,
-    /// The services that were ready.
+    /// The services that were healthy.
     pub(crate) healthy_before: Vec<String>,
-    /// The sessions that were there.
+    /// The sessions that existed.
     pub(crate) sessions: Vec<ExpectedSession>,
     /// The MCP servers that answered.
     #[serde(default)]
     pub(crate) servers: Vec<String>,
-    /// The folder of each session's shell.
+    /// The working directory of each session's shell.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub(crate) shells: BTreeMap<String, String>,
-    /// How many sessions of MCP clients were kept.
+    /// The number of MCP client sessions that were stored.
     #[serde(default)]
     pub(crate) clients: u64,
 }
 
-/// A session that has to come back.
+/// A session that the new container must restore.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct ExpectedSession {
     pub(crate) session: String,
-    /// The kernel's generation; a later one answers afterwards.
+    /// The kernel's generation; the restored kernel has a later one.
     pub(crate) kernel: u64,
-    /// What was stored of it, if anything was.
+    /// The generation that was stored, if any.
     #[serde(default)]
     pub(crate) stored: Option<u64>,
-    /// How many of its variables were stored.
+    /// The number of variables that were stored.
     #[serde(default)]
     pub(crate) variables: u64,
-    /// The checkpoint that it lay in.
+    /// The checkpoint of the session's kernel, if it was checkpointed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) checkpoint: Option<String>,
 }
 
-/// `osctl verify`: waits until everything that was healthy is healthy, the state is reloaded and
-/// probed, and says what it found.
+/// `osctl verify`: waits until everything that was healthy is healthy again and the state is reloaded and probed, and
+/// reports the result.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Verified {
     pub(crate) passed: bool,
     pub(crate) checks: Vec<EvolveCheck>,
-    /// What came back of each session.
+    /// The restored state of each session.
     #[serde(default)]
     pub(crate) receipt: Vec<SessionReceipt>,
-    /// What it found of all else; what it does not speak of is as the old container said.
+    /// The state that is not variables, as found now. For items that are missing here, the list of the old container
+    /// applies.
     #[serde(default)]
     pub(crate) besides: Vec<NonVariableState>,
 }
 
-/// What became of one session's variables.
+/// The result for one session's variables.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub(crate) struct SessionReceipt {
     pub(crate) session: String,
-    /// `process` when the whole kernel was frozen and thawed, `objects` when its variables were
-    /// stored and reloaded, `nothing` when neither could be.
+    /// `process` when the whole kernel was frozen and restored, `objects` when its variables were stored and reloaded,
+    /// `nothing` when both failed.
     pub(crate) by: KeptBy,
     pub(crate) rows: Vec<ReceiptRow>,
-    /// Why something is missing, beyond what the rows tell.
+    /// Why something is missing, in addition to the rows.
     #[serde(default)]
     pub(crate) why: Option<String>,
 }
 
-/// What became of something that is no variable.
+/// The result for a part of the state that is not a variable.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub(crate) struct NonVariableState {
     /// Short and stable: `shell:default`, `job:default`, `terminals`, `mcp`, `mcp:sse`, `browser`.
     pub(crate) what: String,
     pub(crate) kept: bool,
-    /// How it is kept, or why it is not, in a sentence.
+    /// How it is kept, or why it is lost, in a sentence.
     pub(crate) detail: String,
 }
 

@@ -1,13 +1,13 @@
-//! Evolving: what the keeper is asked, what it answers, and what it asks of the container.
+//! The evolve protocol: requests to the keeper, its replies, and its calls into the container.
 //!
-//! Three wires carry these words:
+//! Three channels use these types:
 //!
 //! - **To the keeper**, through a Unix socket: one [`KeeperRequest`] as a line of JSON, then [`KeeperReply`]s as lines
-//!   of JSON until it hangs up. The agent's side is [`KEEPER_SOCKET`] inside `os-host`; who asks there can
-//!   name no image, mount, command or environment, because no question has a place for one.
-//! - **From the keeper into `os-host`**, by an engine exec of the hidden verbs of [`inside`], whose
-//!   answer is one JSON document on stdout.
-//! - **To everybody else** [`EvolveStatus`] and [`EvolveRecord`], over HTTP and from the command line.
+//!   of JSON until the keeper closes the connection. The agent's end is [`KEEPER_SOCKET`] inside `os-host`. A caller
+//!   there can't name an image, mount, command or environment, because no request has a field for one.
+//! - **From the keeper into `os-host`**, by an engine exec of the hidden verbs of [`inside`], which answer with one
+//!   JSON document on stdout.
+//! - **To all other clients**: [`EvolveStatus`] and [`EvolveRecord`], over HTTP and from the command line.
 
 mod api;
 mod deploy_config;
@@ -30,34 +30,34 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// The folder where `os-host` finds the keeper, mounted read-only there, so that the socket can be
-/// connected to and nothing in the folder changed.
+/// The folder of the keeper's socket in `os-host`. It is mounted read-only: the socket can be connected to, and nothing
+/// in the folder can be changed.
 pub(crate) const KEEPER_SOCKET_FOLDER: &str = "/run/os";
 
-/// The keeper's socket in it.
+/// The keeper's socket in [`KEEPER_SOCKET_FOLDER`].
 pub(crate) const KEEPER_SOCKET: &str = "/run/os/keeper.sock";
 
-/// The variable that tells the keeper the name of its own image.
+/// The variable with the name of the keeper's own image.
 pub(crate) const KEEPER_IMAGE_VARIABLE: &str = "OSCTL_KEEPER_IMAGE";
 
-/// The tag of the image that a rollback has brought back. The keeper sets it, and removes it when another image is
-/// evolved; as long as it is set, `up` builds no other image.
+/// The tag of the image to which a rollback has returned. The keeper sets it, and removes it when another image is
+/// evolved. While the tag is set, `up` builds no other image.
 pub(crate) const ROLLED_BACK_TAG: &str = "rolled-back";
 
-/// Bytes of a question at most, with its line feed.
+/// Maximum length of a request in bytes, including its line feed.
 pub(crate) const MAX_KEEPER_REQUEST_BYTES: usize = 64 << 10;
 
-/// Characters of a reason at most.
+/// Maximum number of characters of a reason.
 pub(crate) const MAX_REASON_CHARS: usize = 1000;
 
-/// `POST /evolve`, and what the keeper is told of it.
+/// `POST /evolve`, and the keeper's request for it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct EvolveRequest {
-    /// Why, for the history.
+    /// The reason, for the history.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) reason: Option<String>,
-    /// Interrupt what still runs when the grace time is over, instead of giving up.
+    /// Interrupt code that still runs at the end of the grace time, instead of giving up.
     #[serde(default)]
     pub(crate) force: bool,
     /// Build and test, and change nothing.
@@ -65,22 +65,22 @@ pub(crate) struct EvolveRequest {
     pub(crate) dry_run: bool,
 }
 
-/// `POST /evolve/rollback`, and what the keeper is told of it.
+/// `POST /evolve/rollback`, and the keeper's request for it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Rollback {
-    /// Back to the image that this run brought; to the one before the present one when missing.
+    /// Roll back to the image that this run created; to the previous image when missing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) run: Option<EvolveRunId>,
-    /// Why, for the history.
+    /// The reason, for the history.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) reason: Option<String>,
-    /// Interrupt what still runs when the grace time is over, instead of giving up.
+    /// Interrupt code that still runs at the end of the grace time, instead of giving up.
     #[serde(default)]
     pub(crate) force: bool,
 }
 
-/// Everything that the keeper can be asked.
+/// All requests to the keeper.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "ask", rename_all = "snake_case", deny_unknown_fields)]
 pub(crate) enum KeeperRequest {
@@ -88,7 +88,7 @@ pub(crate) enum KeeperRequest {
     Evolve(EvolveRequest),
     /// [`KeeperReply::Started`], or a refusal.
     Rollback(Rollback),
-    /// [`KeeperReply::Stopping`], or a refusal: nobody but the host may ask it.
+    /// [`KeeperReply::Stopping`], or a refusal: only the host may send it.
     Stop {},
     /// [`KeeperReply::Status`].
     Status {},
@@ -96,8 +96,8 @@ pub(crate) enum KeeperRequest {
     History {},
     /// [`KeeperReply::Record`].
     Show { run: EvolveRunId },
-    /// [`KeeperReply::Log`] from that byte on, then [`KeeperReply::Record`]. Following, both come as they happen,
-    /// and the last record is of a run that has ended.
+    /// [`KeeperReply::Log`] from byte `offset` on, then [`KeeperReply::Record`]. With `follow`, both are sent as they
+    /// change, and the last record is of a run that has ended.
     Log {
         run: EvolveRunId,
         #[serde(default)]
@@ -107,70 +107,71 @@ pub(crate) enum KeeperRequest {
     },
     /// [`KeeperReply::Diff`].
     Diff { run: EvolveRunId },
-    /// [`KeeperReply::File`]s: the body that the run was made of or has gone back to, where it is kept.
+    /// [`KeeperReply::File`]s: the body from which the run was built or to which it rolled back, if the body is
+    /// retained.
     Body { run: EvolveRunId },
 }
 
-/// One line of what the keeper answers.
+/// One line of the keeper's reply.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "reply", rename_all = "snake_case")]
 pub(crate) enum KeeperReply {
-    /// The run goes on by itself, whoever hangs up.
+    /// The run continues even if the client disconnects.
     Started {
         run: EvolveRunId,
     },
-    /// Another run is on: 409.
+    /// Another run is active: 409.
     Busy {
         run: EvolveRunId,
     },
-    /// It is not done; `error.type` is one of [`refusal`].
+    /// The request was refused; `error.type` is one of [`refusal`].
     Refused {
         error: ApiError,
     },
-    /// The run that is on comes to an end, with what ran before it.
+    /// The active run is being cancelled; the old container keeps running.
     Stopping {
         run: EvolveRunId,
     },
     Status(EvolveStatus),
-    /// The newest first, each without its checks and its receipt.
+    /// The runs, newest first, each without its checks and its receipt.
     History {
         runs: Vec<EvolveRecord>,
     },
     Record(Box<EvolveRecord>),
-    /// A piece of a run's log.
+    /// A part of a run's log.
     Log {
-        /// Where it begins, in bytes.
+        /// Offset of this part, in bytes.
         offset: u64,
         text: String,
-        /// Where the next one begins.
+        /// Offset of the next part.
         next: u64,
     },
-    /// What in `body/` differs from the body before.
+    /// The files of `body/` that differ from the previous body.
     Diff {
         run: EvolveRunId,
         changes: Vec<BodyChange>,
     },
-    /// A piece of a file of a body; those of one file follow each other.
+    /// A part of a file of a body; the parts of one file follow each other.
     File {
-        /// Beneath `body/`.
+        /// The path beneath `body/`.
         path: String,
         base64: String,
     },
 }
 
-/// Names of refusals, for programs, and what they are in HTTP.
+/// Error types of refusals, and their HTTP statuses.
 pub(crate) mod refusal {
-    /// 400: the question has no meaning.
+    /// 400: the request is malformed.
     pub(crate) const KEEPER_BAD_REQUEST: &str = "bad_request";
-    /// 403: who asks may not have it.
+    /// 403: the caller is not permitted to do this.
     pub(crate) const KEEPER_FORBIDDEN: &str = "forbidden";
-    /// 404: no such run, or none that could be gone back to.
+    /// 404: the run does not exist, or can't be rolled back to.
     pub(crate) const KEEPER_NO_SUCH_RUN: &str = "no_such_run";
-    /// 429: too soon after the one before.
+    /// 429: too soon after the previous run.
     pub(crate) const KEEPER_TOO_OFTEN: &str = "too_often";
-    /// 503: the keeper answers another question of the same kind.
+    /// 503: the keeper is answering another request of the same kind.
     pub(crate) const KEEPER_BUSY: &str = "busy";
-    /// 503: the keeper can't begin; the message says what is missing.
+    /// 503: the keeper can't start a run; the message says what is missing.
     pub(crate) const KEEPER_NOT_READY: &str = "not_ready";
 }
 

@@ -1,4 +1,4 @@
-//! What is told of a run, while it is on and for ever after.
+//! The record of a run, during the run and in the history.
 
 use super::inside::{EvolveCheck, NonVariableState, SessionReceipt};
 use schemars::JsonSchema;
@@ -7,7 +7,7 @@ use std::fmt;
 use std::str::FromStr;
 use utoipa::ToSchema;
 
-/// The name of a run, which is when it began: `YYYYMMDD-HHMMSS`, in UTC.
+/// The name of a run: its start time as `YYYYMMDD-HHMMSS` in UTC.
 #[derive(
     Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, ToSchema, JsonSchema,
 )]
@@ -61,7 +61,7 @@ impl fmt::Display for EvolveRunId {
     }
 }
 
-/// Where a run is, and how it ended.
+/// The current stage of a run, or how it ended.
 #[derive(
     Debug,
     Clone,
@@ -78,26 +78,26 @@ impl fmt::Display for EvolveRunId {
 )]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum EvolveStage {
-    /// The image is made from `/repo/body`.
+    /// The keeper builds the image from `/repo/body`.
     Building,
-    /// The image proves itself beside what runs.
+    /// The new image is tested in a trial container while the old container keeps running.
     Testing,
-    /// What runs comes to rest, and its state is stored.
+    /// The old container is quiesced, and its state is stored.
     Freezing,
-    /// The new container takes the place of the old one, which waits.
+    /// The new container takes the place of the old one, which is set aside.
     Swapping,
-    /// The new container proves itself in place.
+    /// The new container is verified in place.
     Verifying,
-    /// The new container has answered. For a dry run: it would be tried.
+    /// The new container has answered. For a dry run: the new image has passed its tests.
     Succeeded,
-    /// The old container answers again, with all that it had.
+    /// The old container answers again, with its complete state.
     RolledBack,
     /// Nothing was changed.
     Failed,
 }
 
 impl EvolveStage {
-    /// As it is written.
+    /// The word in JSON and in texts.
     pub(crate) fn word(self) -> &'static str {
         match self {
             Self::Building => "building",
@@ -111,7 +111,7 @@ impl EvolveStage {
         }
     }
 
-    /// Whether nothing comes after it.
+    /// Whether the stage is final.
     pub(crate) fn has_ended(self) -> bool {
         matches!(self, Self::Succeeded | Self::RolledBack | Self::Failed)
     }
@@ -123,22 +123,22 @@ impl fmt::Display for EvolveStage {
     }
 }
 
-/// What a run is for.
+/// The purpose of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Task {
     Evolve,
-    /// Back to an image before, which somebody asked for.
+    /// A requested return to an earlier image.
     Rollback,
-    /// The same by the keeper itself: what had succeeded did not last.
+    /// A rollback by the keeper: the new container succeeded at first but failed later.
     Rescue,
 }
 
-/// Who wanted it.
+/// Who requested the run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum EvolveCaller {
-    /// A person, from the host.
+    /// The user, from the host.
     Host,
     /// Code inside `os-host`.
     Agent,
@@ -146,17 +146,17 @@ pub(crate) enum EvolveCaller {
     Keeper,
 }
 
-/// A stage that was gone through.
+/// A stage that the run has entered.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub(crate) struct PassedStage {
     pub(crate) stage: EvolveStage,
-    /// In seconds since 1970.
+    /// Start time in seconds since 1970.
     pub(crate) began: f64,
-    /// `null` while it is on.
+    /// Duration; `null` while the stage is active.
     pub(crate) seconds: Option<f64>,
 }
 
-/// Everything about a run. What is not known yet is missing.
+/// Everything about a run. Values that are not known yet are missing.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub(crate) struct EvolveRecord {
     pub(crate) run: EvolveRunId,
@@ -165,50 +165,50 @@ pub(crate) struct EvolveRecord {
     pub(crate) by: EvolveCaller,
     pub(crate) force: bool,
     pub(crate) dry_run: bool,
-    /// In seconds since 1970.
+    /// Start time in seconds since 1970.
     pub(crate) began: f64,
-    /// The stage it is in, or how it ended.
+    /// The current stage, or how the run ended.
     pub(crate) status: EvolveStage,
     pub(crate) stages: Vec<PassedStage>,
-    /// The stage that was not passed.
+    /// The stage that failed.
     pub(crate) gate: Option<EvolveStage>,
-    /// Why not, in a sentence.
+    /// Why the stage failed, in a sentence.
     pub(crate) why: Option<String>,
-    /// The last lines that tell more about it.
+    /// The last log lines about the failure.
     pub(crate) log_tail: Vec<String>,
-    /// What the last self-test or verification looked at.
+    /// The checks of the last self-test or verification.
     #[serde(default)]
     pub(crate) checks: Vec<EvolveCheck>,
-    /// The id of the image that it made or went back to.
+    /// The id of the image that the run built or rolled back to.
     pub(crate) image: Option<String>,
-    /// The id of the image that ran before.
+    /// The id of the previous image.
     pub(crate) previous: Option<String>,
-    /// The digest of the body that it was made of.
+    /// The digest of the body from which the image was built.
     pub(crate) body: Option<String>,
-    /// How long requests were not answered, in milliseconds.
+    /// How long requests were refused, in milliseconds.
     pub(crate) refused_ms: Option<f64>,
-    /// What became of each session's variables.
+    /// The result for each session's variables.
     #[serde(default)]
     pub(crate) receipt: Vec<SessionReceipt>,
-    /// What became of all else: shells, jobs, terminals, sessions of MCP.
+    /// The result for other state: shells, jobs, terminals, MCP sessions.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) besides: Vec<NonVariableState>,
-    /// Where the body lies beneath the project.
+    /// The path of the body beneath the project.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) folder: Option<String>,
-    /// Why it becomes no commit in the project's git repository, where there is one.
+    /// Why the run is not committed to the project's git repository, if there is a repository.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) untold: Option<String>,
 }
 
 impl EvolveRecord {
-    /// What its stages have taken until now.
+    /// The total duration of the stages so far.
     pub(crate) fn total_seconds(&self) -> f64 {
         let stages = self.stages.iter().filter_map(|stage| stage.seconds);
         stages.fold(0.0, |all, seconds| all + seconds)
     }
 
-    /// As a list has it: without what may be long.
+    /// The record in lists: without fields that may be long.
     pub(crate) fn without_details(self) -> Self {
         Self {
             checks: Vec::new(),
@@ -223,27 +223,27 @@ impl EvolveRecord {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema, JsonSchema)]
 pub(crate) struct EvolveStatus {
     pub(crate) evolve_in_progress: bool,
-    /// Whether what runs is about to be replaced: the new container has not answered yet.
+    /// Whether the container is about to be replaced: the new container has not answered yet.
     pub(crate) restart_pending: bool,
     pub(crate) latest_run: Option<EvolveRunId>,
     /// `succeeded` only after the new container has answered.
     pub(crate) latest_status: Option<EvolveStage>,
-    /// Where the run is that is on.
+    /// The stage of the active run.
     pub(crate) stage: Option<EvolveStage>,
-    /// Why the latest run was asked for.
+    /// The reason given for the latest run.
     pub(crate) reason: Option<String>,
-    /// Why the latest run did not succeed.
+    /// Why the latest run failed.
     #[serde(default)]
     pub(crate) why: Option<String>,
 }
 
-/// A file of `body/` that is not as it was before.
+/// A file of `body/` that differs from the previous body.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub(crate) struct BodyChange {
-    /// Beneath `body/`.
+    /// The path beneath `body/`.
     pub(crate) path: String,
     pub(crate) edit: Edit,
-    /// The lines, in the unified form; missing for what is no text.
+    /// The unified diff; missing for files that are not text.
     pub(crate) diff: Option<String>,
 }
 

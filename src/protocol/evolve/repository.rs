@@ -1,23 +1,23 @@
-//! Where a project's git repository is, when its `.git` is a file or a link.
+//! The location of a project's git repository when `.git` is a file or a link.
 
 use std::path::{Component, Path, PathBuf};
 
-/// How a `.git` begins that is a file.
+/// The prefix of a `.git` file.
 const GITDIR_PREFIX: &str = "gitdir:";
 
-/// Bytes of such a file at most.
+/// Maximum size of a `.git` file.
 pub(crate) const MAX_GIT_FILE_BYTES: u64 = 4096;
 
-/// What a `.git` says that is a link.
+/// The text of a `.git` file that points to `to`.
 pub(crate) fn gitdir_line(to: &Path) -> String {
     format!("{GITDIR_PREFIX} {}", to.display())
 }
 
-/// The folder to which a `.git` leads that holds that text, where it lies in the `project`: nothing else of
-/// the host is seen inside. A worktree's and a submodule's lie elsewhere.
+/// The folder to which a `.git` file with this text points, if it is in the `project`. Other folders of the host are
+/// not visible inside; the repositories of worktrees and submodules are elsewhere.
 ///
 /// # Errors
-/// Where it leads instead.
+/// When the folder is outside of the project; the error is its path.
 pub(crate) fn led_to(project: &Path, text: &str) -> Result<PathBuf, String> {
     let named = text.strip_prefix(GITDIR_PREFIX).map_or("", str::trim);
     let folder = project.join(named);

@@ -1,9 +1,9 @@
-//! Protocols that take a picture's file as it is: kitty's and iTerm2's.
+//! Terminal protocols that transmit the picture's file: those of kitty and iTerm2.
 
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 
-/// Bytes of base64 in one command of kitty's protocol, which allows no more.
+/// Maximum length of the base64 data in one command of kitty's protocol.
 const KITTY_CHUNK_BYTES: usize = 4096;
 
 pub(super) fn encode_kitty(png: &[u8]) -> String {
@@ -13,8 +13,7 @@ pub(super) fn encode_kitty(png: &[u8]) -> String {
     let mut is_first = true;
     while is_first || !rest.is_empty() {
         let (chunk, later) = rest.split_at(rest.len().min(KITTY_CHUNK_BYTES));
-        // `a=T`: take it and show it; `f=100`: a PNG; `q=2`: answer nothing, which would be read
-        // as typed.
+        // `a=T`: transmit and display; `f=100`: PNG; `q=2`: no response, because it would be read as typed input.
         let control = if is_first { "a=T,f=100,q=2," } else { "q=2," };
         let more = u8::from(!later.is_empty());
         commands.push_str(&format!("\x1b_G{control}m={more};{chunk}\x1b\\"));
@@ -36,7 +35,7 @@ mod tests {
     use base64::Engine;
     use base64::prelude::BASE64_STANDARD;
 
-    /// The controls and the payload of each command.
+    /// Splits the text into commands, each with its controls and payload.
     fn commands(text: &str) -> Vec<(String, String)> {
         let body = text.strip_suffix('\n').unwrap();
         let parts = body.split_terminator("\x1b\\");
@@ -51,7 +50,7 @@ mod tests {
 
     #[test]
     fn kittys_chunks_add_up_to_the_file_and_only_the_last_ends_it() {
-        // Around one and two chunks of base64, which holds three bytes in four letters.
+        // Lengths around one and two chunks of base64, which encodes three bytes as four letters.
         for length in [0, 1, 3071, 3072, 3073, 6144, 6145, 20_000] {
             let file: Vec<u8> = (0..length).map(|n| (n % 251) as u8).collect();
             let commands = commands(&encode_kitty(&file));

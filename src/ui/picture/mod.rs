@@ -1,7 +1,7 @@
 //! Pictures on terminals that can show them.
 //!
-//! A terminal's variables tell what it understands; one that they do not name is asked. Multiplexers
-//! are taken to show nothing: what they pass through, and to which of their terminals, can't be told.
+//! The environment variables of a terminal say which protocol it supports; other terminals are queried. Multiplexers
+//! count as unsupported: what they pass through, and to which of their terminals, is unknown.
 
 mod inline;
 mod sixel;
@@ -11,10 +11,10 @@ mod terminal_query;
 use std::env;
 use std::io::{self, IsTerminal};
 
-/// Pixels of a column where the terminal does not tell: those of a small font.
+/// Width of a column in pixels if the terminal does not report it: that of a small font.
 const COLUMN_PIXELS: usize = 8;
 
-/// What a terminal understands.
+/// A protocol that a terminal supports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum PictureProtocol {
     Kitty,
@@ -22,16 +22,16 @@ enum PictureProtocol {
     Sixel,
 }
 
-/// What the variables tell.
+/// The support that the environment variables indicate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum PictureSupport {
     Shows(PictureProtocol),
-    /// Nothing: the terminal has to be asked.
+    /// Unknown: the terminal must be queried.
     Unknown,
     ShowsNone,
 }
 
-/// Shows a picture in the terminal on stdout; `false` where that can't be done.
+/// Shows a picture in the terminal on stdout; `false` if that is not possible.
 pub(crate) fn show_picture(bytes: &[u8], ending: &str) -> bool {
     if !io::stdout().is_terminal() {
         return false;
@@ -57,7 +57,7 @@ pub(crate) fn show_picture(bytes: &[u8], ending: &str) -> bool {
         }
         _ => return false,
     };
-    // The text that goes with it tells what is wrong.
+    // A write error also affects the text output that follows, which reports it.
     let _ = super::write_all(io::stdout(), commands.as_bytes());
     true
 }
@@ -89,11 +89,11 @@ fn detect_support(variable: impl Fn(&str) -> Option<String>) -> PictureSupport {
     PictureSupport::Unknown
 }
 
-/// What the terminal answers when it is asked.
+/// The responses of a terminal to the queries.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct TerminalAnswers {
     sixel: bool,
-    /// Of its text area, in pixels.
+    /// Width of the text area in pixels.
     width: Option<usize>,
 }
 
@@ -108,7 +108,7 @@ fn terminal_answers() -> TerminalAnswers {
     TerminalAnswers::default()
 }
 
-/// How wide a picture may be, in pixels.
+/// Maximum width of a picture in pixels.
 fn max_picture_width() -> usize {
     terminal_answers().width.unwrap_or_else(|| {
         let (_, columns) = console::Term::stdout().size();

@@ -1,8 +1,8 @@
-//! Pixels as text, six rows at a time, for terminals that know no files.
+//! Sixel encoding: pixels as text, six rows at a time, for terminals without a file protocol.
 
 use icy_sixel::SixelImage;
 
-/// Bytes that a picture may have when it is unpacked; a larger one is not for a terminal.
+/// Maximum size of an unpacked picture; a larger one is not shown.
 const MAX_PIXELS_BYTES: usize = 256 << 20;
 
 /// Red, green, blue and opacity of each pixel, row by row.
@@ -13,7 +13,7 @@ struct Pixels {
     bytes: Vec<u8>,
 }
 
-/// The PNG, scaled down to `width` pixels where it is wider; nothing when it can't be read.
+/// Encodes the PNG, scaled down to `width` pixels if it is wider; `None` when it can't be decoded.
 pub(super) fn encode_sixel(png: &[u8], width: usize) -> Option<String> {
     let Pixels {
         width,
@@ -55,7 +55,7 @@ fn decode_png(file: &[u8]) -> Option<Pixels> {
 }
 
 impl Pixels {
-    /// Each pixel is the mean of those that it stands for.
+    /// Scales down: each pixel is the mean of its source pixels.
     fn at_most(self, width: usize) -> Self {
         if self.width <= width {
             return self;
@@ -83,7 +83,7 @@ impl Pixels {
             for column in columns.clone() {
                 let at = (row * self.width + column) * 4;
                 let pixel = &self.bytes[at..at + 4];
-                // A colour counts as much as it can be seen.
+                // Colours are weighted by their opacity.
                 let weight = usize::from(pixel[3]);
                 for (sum, value) in colour.iter_mut().zip(pixel) {
                     *sum += usize::from(*value) * weight;
@@ -97,7 +97,7 @@ impl Pixels {
     }
 }
 
-/// What the `number`th of `few` stands for among `many`.
+/// The range among `many` source pixels that the `number`th of `few` pixels covers.
 fn source_span(number: usize, few: usize, many: usize) -> std::ops::Range<usize> {
     let begin = number * many / few;
     begin..((number + 1) * many / few).max(begin + 1)
@@ -111,7 +111,7 @@ mod tests {
     const RED: [u8; 4] = [255, 0, 0, 255];
     const BLUE: [u8; 4] = [0, 0, 255, 255];
 
-    /// Red on the left, blue on the right.
+    /// A picture with a red left half and a blue right half.
     fn halves(width: usize, height: usize) -> Vec<u8> {
         let row = (0..width).flat_map(|x| if x < width / 2 { RED } else { BLUE });
         row.collect::<Vec<u8>>().repeat(height)

@@ -1,9 +1,9 @@
-//! Asking the terminal what it is, without ever waiting long for it.
+//! Queries for the properties of the terminal, with a short timeout.
 //!
-//! Two questions go out together: the size of the text area in pixels, which many leave unanswered,
-//! and the primary device attributes, which all answer. Answers come in the order of the
-//! questions, so the second one is the end. The terminal's mode is restored in any case. What is
-//! typed in this moment, once per process, is lost.
+//! Two queries are sent together: the size of the text area in pixels, which many terminals do not answer, and the
+//! primary device attributes, which all terminals answer. Responses arrive in the order of the queries, so the second
+//! response is the last. The terminal's mode is always restored. Input typed during the query, which happens once per
+//! process, is lost.
 
 use super::TerminalAnswers;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -17,23 +17,23 @@ use std::time::{Duration, Instant};
 /// `CSI 14 t`, then `CSI c`.
 const TERMINAL_QUERIES: &[u8] = b"\x1b[14t\x1b[c";
 
-/// A terminal at the other end of a slow line answers in this time; a pipe never does.
+/// A terminal at the other end of a slow connection answers in this time; a pipe never does.
 const TERMINAL_ANSWER_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// More is no answer.
+/// A longer input is not a response.
 const MAX_ANSWER_BYTES: usize = 1024;
 
 /// The attribute of terminals that draw sixels.
 const SIXEL_ATTRIBUTE: &str = "4";
 
-/// Nothing where there is no terminal, or it is another job's.
+/// `None` if there is no terminal, or another job is in its foreground.
 pub(super) fn query_terminal() -> Option<TerminalAnswers> {
     let terminal = OpenOptions::new()
         .read(true)
         .write(true)
         .open("/dev/tty")
         .ok()?;
-    // Whoever is in the background would be stopped for touching the terminal.
+    // A background process would be stopped when it accesses the terminal.
     if tcgetpgrp(&terminal).ok()? != getpgrp() {
         return None;
     }
@@ -42,7 +42,7 @@ pub(super) fn query_terminal() -> Option<TerminalAnswers> {
     Some(parse_answers(&raw.read_answers()))
 }
 
-/// The terminal while it hands over what comes letter by letter and unseen.
+/// The terminal in a mode without line buffering and echo.
 #[derive(Debug)]
 struct UnbufferedTerminal {
     terminal: File,
@@ -53,14 +53,14 @@ impl UnbufferedTerminal {
     fn new(terminal: File) -> Option<Self> {
         let before = termios::tcgetattr(&terminal).ok()?;
         let mut mode = before.clone();
-        // Ctrl-C stays what it is: `ISIG` is left on.
+        // Ctrl-C keeps its effect: `ISIG` stays set.
         mode.local_flags
             .remove(LocalFlags::ICANON | LocalFlags::ECHO);
         termios::tcsetattr(&terminal, SetArg::TCSANOW, &mode).ok()?;
         Some(Self { terminal, before })
     }
 
-    /// What comes until the answers are complete or it has taken too long.
+    /// Reads until the responses are complete or the timeout expires.
     fn read_answers(&mut self) -> String {
         let mut heard = Vec::new();
         let end = Instant::now() + TERMINAL_ANSWER_TIMEOUT;
@@ -83,7 +83,7 @@ impl UnbufferedTerminal {
 
 impl Drop for UnbufferedTerminal {
     fn drop(&mut self) {
-        // A terminal that is gone has no mode.
+        // The terminal may be gone.
         let _ = termios::tcsetattr(&self.terminal, SetArg::TCSANOW, &self.before);
     }
 }
@@ -97,7 +97,7 @@ fn parse_answers(heard: &str) -> TerminalAnswers {
     let attributes = find_parameters(heard, "\x1b[?", 'c').unwrap_or_default();
     let size = find_parameters(heard, "\x1b[4;", 't').unwrap_or_default();
     TerminalAnswers {
-        // The first one is the class of the terminal.
+        // The first attribute is the class of the terminal.
         sixel: attributes.iter().skip(1).any(|a| *a == SIXEL_ATTRIBUTE),
         width: size
             .get(1)
@@ -106,7 +106,7 @@ fn parse_answers(heard: &str) -> TerminalAnswers {
     }
 }
 
-/// What stands between `begin` and `end`, when nothing but numbers does.
+/// The text between `begin` and `end`, if it consists only of numbers and separators.
 fn find_parameters<'a>(heard: &'a str, begin: &str, end: char) -> Option<Vec<&'a str>> {
     heard.split(begin).skip(1).find_map(|rest| {
         let (inner, _) = rest.split_once(end)?;

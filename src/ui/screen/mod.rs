@@ -1,9 +1,8 @@
-//! The person's terminal while a program elsewhere has it: keys go there as they are, and what
-//! comes from there is shown as it is.
+//! The user's terminal while it is connected to a program elsewhere: keys are sent and output is shown unchanged.
 //!
-//! Reading and writing a terminal blocks, and its owner may stop it for hours, so each has a
-//! thread. However the hand-over ends, the terminal is as it was: its mode, and what programs have
-//! switched on ([`modes`]).
+//! Reading and writing a terminal blocks, and the terminal may be stopped for hours, so each direction has a thread.
+//! The terminal is restored however the connection ends: its mode, and the modes that programs have switched on
+//! ([`modes`]).
 
 mod modes;
 mod raw;
@@ -19,15 +18,15 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 use tokio::sync::{mpsc, watch};
 
-/// How long a terminal may take to show the last bytes.
+/// How long the terminal may take to show the last bytes.
 const SCREEN_FLUSH_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// What is typed, piece by piece.
+/// The typed input, in chunks.
 #[derive(Debug)]
 pub(crate) struct ScreenKeyboard(mpsc::Receiver<Vec<u8>>);
 
 impl ScreenKeyboard {
-    /// The next keys; nothing when the terminal is gone. Loses nothing when dropped.
+    /// The next keys; `None` when the terminal is gone. Cancel safe.
     pub(crate) async fn next(&mut self) -> Option<Vec<u8>> {
         self.0.recv().await
     }
@@ -40,10 +39,10 @@ pub(crate) struct TerminalScreen {
     modes: TerminalModes,
     pen: Option<mpsc::UnboundedSender<ScreenWrite>>,
     writing: JoinHandle<()>,
-    /// Bytes of output that were given to the pen, and that it has shown.
+    /// Bytes of output that were passed to the writer thread, and the bytes that it has shown.
     given: u64,
     shown: watch::Receiver<u64>,
-    /// Whether what was shown ends within a line.
+    /// Whether the output so far ends within a line.
     within_line: bool,
     note: Option<(NotePlace, String)>,
 }
@@ -54,19 +53,19 @@ enum ScreenWrite {
     Own(String),
 }
 
-/// Where a note stands.
+/// The position of a note.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum NotePlace {
-    /// In the line beneath the cursor.
+    /// In the line below the cursor.
     Beneath,
-    /// In the last line, over what a full-screen program has drawn.
+    /// In the last line, over the display of a full-screen program.
     Over,
 }
 
-/// Takes the terminal over.
+/// Takes over the terminal.
 ///
 /// # Errors
-/// Where there is none.
+/// When there is no terminal.
 pub(crate) fn open_screen(ui: Ui) -> Result<(ScreenKeyboard, TerminalScreen)> {
     let raw = RawMode::enter()?;
     let (press, keys) = mpsc::channel(8);
@@ -88,16 +87,16 @@ pub(crate) fn open_screen(ui: Ui) -> Result<(ScreenKeyboard, TerminalScreen)> {
     Ok((ScreenKeyboard(keys), screen))
 }
 
-/// Columns and rows of the person's terminal.
+/// Columns and rows of the user's terminal.
 pub(crate) fn terminal_size() -> (u16, u16) {
     let (rows, cols) = Term::stdout().size_checked().unwrap_or((24, 80));
     (cols.max(1), rows.max(1))
 }
 
 impl TerminalScreen {
-    /// Shows what a program wrote.
+    /// Shows output of the program.
     pub(crate) fn show_output(&mut self, bytes: Bytes) {
-        // What stands in the way of output stands beneath it again afterwards.
+        // The note is removed before the output and shown again below it.
         let note = self.note.clone();
         self.remove_note();
         self.modes.track_output(&bytes);
@@ -114,12 +113,12 @@ impl TerminalScreen {
         self.given - *self.shown.borrow()
     }
 
-    /// Waits until more was shown; `false` when nothing can be shown any more.
+    /// Waits until more output was shown; `false` when the writer thread has ended.
     pub(crate) async fn wait_for_progress(&mut self) -> bool {
         self.shown.changed().await.is_ok()
     }
 
-    /// One line of our own, which [`TerminalScreen::remove_note`] removes.
+    /// Shows one line of osctl, which [`TerminalScreen::remove_note`] removes.
     pub(crate) fn show_note(&mut self, text: &str) {
         self.remove_note();
         let (cols, rows) = terminal_size();
@@ -129,7 +128,7 @@ impl TerminalScreen {
                 NotePlace::Over,
                 format!("\x1b7\x1b[{rows};1H\x1b[0;7m{fits}\x1b[0m\x1b[K\x1b8"),
             ),
-            // A line down and up again: beneath the last line there is one then, too.
+            // The cursor moves one line down and up again, so that there is a line below it even on the last line.
             false => (
                 NotePlace::Beneath,
                 format!("\x1bD\x1b[A\x1b7\x1b[B\r\x1b[0;7m{fits}\x1b[0m\x1b[K\x1b8"),
@@ -139,7 +138,7 @@ impl TerminalScreen {
         self.queue_write(ScreenWrite::Own(drawn));
     }
 
-    /// Removes the note; `true` when what it stood on has to be drawn again.
+    /// Removes the note; `true` if the program must redraw the screen below it.
     pub(crate) fn remove_note(&mut self) -> bool {
         let place = self.note.take().map(|(place, _)| place);
         let (_, rows) = terminal_size();
@@ -155,28 +154,28 @@ impl TerminalScreen {
         place == Some(NotePlace::Over)
     }
 
-    /// Takes the terminal over again, after this process was stopped.
+    /// Takes over the terminal again after this process was stopped.
     ///
     /// # Errors
-    /// When it is gone.
+    /// When the terminal is gone.
     pub(crate) fn reenter_raw_mode(&self) -> Result<()> {
         self.raw.reenter()
     }
 
     fn queue_write(&self, stroke: ScreenWrite) {
         if let Some(pen) = &self.pen {
-            // A terminal that is gone shows nothing.
+            // If the writer thread has ended, the terminal is gone.
             let _ = pen.send(stroke);
         }
     }
 
-    /// Shows what was given, and gives the terminal back.
+    /// Shows the remaining output and restores the terminal.
     pub(crate) async fn close(mut self) {
         self.remove_note();
         self.pen = None;
         let mut late = Instant::now() + SCREEN_FLUSH_TIMEOUT;
         while !self.writing.is_finished() && Instant::now() < late {
-            // The pen has no other way to say that it has come to its end.
+            // The writer thread does not signal its end, so its state is polled.
             let look = Duration::from_millis(5);
             match tokio::time::timeout(look, self.shown.changed()).await {
                 Ok(Ok(())) => late = Instant::now() + SCREEN_FLUSH_TIMEOUT,
@@ -194,13 +193,13 @@ impl Drop for TerminalScreen {
         while !self.writing.is_finished() && Instant::now() < late {
             thread::sleep(Duration::from_millis(1));
         }
-        // A terminal that is stopped would stop us, too, and its mode matters more.
+        // A write to a stopped terminal would stop this process, too, and it must still restore the mode.
         if self.writing.is_finished() {
             let line = match self.within_line && !self.modes.is_alternate() {
                 true => "\r\n",
                 false => "",
             };
-            // A terminal that is gone needs no repair.
+            // The terminal may be gone.
             let _ = self
                 .ui
                 .print_data(&format!("{}{line}", self.modes.reset_sequence()));

@@ -1,18 +1,18 @@
-//! What programs have switched on in a terminal, read from what they write, so that it can be
-//! switched off when they can't do so themselves any more.
+//! Tracker of the terminal modes that programs switch on. It reads their output, so that osctl can switch the modes off
+//! when the programs no longer can.
 //!
-//! Only switches that would spoil the terminal for what comes after are known here. Nothing is
-//! drawn and no screen is kept.
+//! Only modes that would make the terminal unusable afterwards are tracked. This module does not draw and keeps no
+//! screen content.
 
 use std::collections::BTreeSet;
 
-/// Bytes of one sequence's parameters; more is none of those known here.
+/// Maximum length of a sequence's parameters; a longer sequence is not tracked.
 const MAX_SEQUENCE_BYTES: usize = 64;
 
-/// The other screen, which full-screen programs use, by its three names.
+/// The alternate screen of full-screen programs, by its three numbers.
 const ALTERNATE_SCREEN_MODES: &[u16] = &[47, 1047, 1049];
 
-/// Cursor keys that send something else, mice that are reported, focus, pasted text in brackets.
+/// Application cursor keys, mouse reports, focus reports, bracketed paste.
 const TRACKED_MODES: &[u16] = &[1, 9, 1000, 1002, 1003, 1004, 1005, 1006, 1015, 1016, 2004];
 
 #[derive(Debug, Default)]
@@ -25,7 +25,7 @@ pub(super) struct TerminalModes {
     has_graphics: bool,
     /// xterm's `modifyOtherKeys`.
     has_other_keys: bool,
-    /// Kitty's keyboard protocol, that often.
+    /// How often Kitty's keyboard protocol was pushed.
     keyboards: u32,
 }
 
@@ -34,9 +34,9 @@ enum ModeParserState {
     #[default]
     Text,
     Escape,
-    /// `ESC (`: what follows names a set of characters.
+    /// `ESC (`: the next byte names a character set.
     Set,
-    /// `CSI`, with what came of it.
+    /// `CSI`, with its parameters so far.
     Control(Vec<u8>),
 }
 
@@ -47,14 +47,14 @@ impl TerminalModes {
         }
     }
 
-    /// Whether a full-screen program has the terminal.
+    /// Whether a full-screen program uses the terminal.
     pub(super) fn is_alternate(&self) -> bool {
         ALTERNATE_SCREEN_MODES
             .iter()
             .any(|mode| self.on.contains(mode))
     }
 
-    /// What switches everything off that is on.
+    /// The sequence that switches off all modes that are on.
     pub(super) fn reset_sequence(&self) -> String {
         let mut off = String::new();
         for mode in TRACKED_MODES.iter().filter(|mode| self.on.contains(mode)) {
@@ -70,7 +70,7 @@ impl TerminalModes {
             off += "\x1b>";
         }
         if self.has_region {
-            // It moves the cursor, which shall stay.
+            // The reset of the scroll region moves the cursor, so the cursor is saved and restored.
             off += "\x1b7\x1b[r\x1b8";
         }
         for mode in ALTERNATE_SCREEN_MODES
@@ -101,7 +101,7 @@ impl TerminalModes {
                 match other {
                     b'=' => self.has_keypad = true,
                     b'>' => self.has_keypad = false,
-                    // The terminal begins anew.
+                    // A full reset of the terminal.
                     b'c' => *self = Self::default(),
                     _ => {}
                 }

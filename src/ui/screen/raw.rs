@@ -1,4 +1,4 @@
-//! The mode of the person's terminal: handed over while a program elsewhere has it.
+//! Raw mode of the user's terminal, while it is connected to a program elsewhere.
 
 use crate::error::Error;
 #[cfg(not(unix))]
@@ -16,7 +16,7 @@ mod unix {
     };
     use std::io;
 
-    /// Every key goes through as it is. Restored when dropped.
+    /// Raw mode, in which every key passes through unchanged. The earlier mode is restored on drop.
     #[derive(Debug)]
     pub(in crate::ui::screen) struct RawMode {
         before: Termios,
@@ -24,10 +24,10 @@ mod unix {
 
     impl RawMode {
         /// # Errors
-        /// Where there is no terminal.
+        /// When there is no terminal.
         pub(in crate::ui::screen) fn enter() -> Result<Self> {
             let mut before = tcgetattr(io::stdin()).map_err(|e| handover_error(&e.to_string()))?;
-            // Whoever had it before may have been killed, and left it like this.
+            // An earlier program may have been killed and left the terminal in raw mode.
             if !before.local_flags.contains(LocalFlags::ICANON) {
                 restore_line_mode(&mut before);
             }
@@ -36,7 +36,7 @@ mod unix {
             Ok(raw)
         }
 
-        /// After somebody else had the terminal.
+        /// Enters raw mode again after another process used the terminal.
         pub(in crate::ui::screen) fn reenter(&self) -> Result<()> {
             let mut mode = self.before.clone();
             cfmakeraw(&mut mode);
@@ -45,7 +45,7 @@ mod unix {
         }
     }
 
-    /// What a person expects of a terminal.
+    /// Sets the line mode that a shell expects.
     fn restore_line_mode(mode: &mut Termios) {
         mode.local_flags.insert(
             LocalFlags::ICANON
@@ -63,7 +63,7 @@ mod unix {
 
     impl Drop for RawMode {
         fn drop(&mut self) {
-            // A terminal that is gone has no mode.
+            // The terminal may be gone.
             let _ = tcsetattr(io::stdin(), SetArg::TCSANOW, &self.before);
         }
     }

@@ -1,4 +1,4 @@
-//! A body that the keeper has kept, laid out in a folder of ours.
+//! A folder to which the body of a run, as the keeper stores it, is written.
 
 use crate::error::Result;
 use anyhow::{Context, ensure};
@@ -10,7 +10,7 @@ use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Component, Path, PathBuf};
 
-/// The folder, which was empty.
+/// A folder that was empty before.
 #[derive(Debug)]
 pub(super) struct GitBodyFolder {
     folder: PathBuf,
@@ -30,10 +30,10 @@ impl GitBodyFolder {
         })
     }
 
-    /// The next piece of a file.
+    /// Appends the next piece of a file.
     ///
     /// # Errors
-    /// When its name leads elsewhere, or it can't be written.
+    /// When the path leads out of the folder, or the write fails.
     pub(super) fn append_file(&mut self, path: &str, base64: &str) -> Result<()> {
         let place = Path::new(path);
         let plain = place
@@ -50,7 +50,7 @@ impl GitBodyFolder {
             true => options.write(true).create_new(true),
             false => options.append(true),
         };
-        // As in the image: what is a script may be executed.
+        // The image makes scripts executable, too.
         let mode = if content.starts_with(b"#!") {
             0o755
         } else {

@@ -1,13 +1,13 @@
-//! Runs as commits: where the project is a git repository, each run that has ended is a commit on
-//! [`GIT_HISTORY_BRANCH`] with the body that it was made of, made by whom the repository belongs to.
+//! Git history of runs: if the project is a git repository, each finished run becomes a commit on
+//! [`GIT_HISTORY_BRANCH`]. The commit contains the body of the run, and its author is the owner of the repository.
 //!
 //! ```text
-//! a run has ended ─▶ keeper: its body ─▶ files of our own ([`bodies`]) ─▶ git ([`repository`])
+//! a run has ended ─▶ keeper: its body ─▶ temporary folder ([`body_folder`]) ─▶ git ([`repository`])
 //! ```
 //!
-//! Neither the checkout nor the index is touched: the tree is made of the body that the keeper has kept,
-//! in an index of its own. A branch that is checked out stays as it is. It is written here and never on
-//! the host, which runs no git.
+//! The checkout and the index stay untouched: the commit's tree is made from the body that the keeper stores, in a
+//! separate index. A branch that is checked out is not changed. The companion writes the commits, never the host, which
+//! runs no git.
 
 mod body_folder;
 mod repository;
@@ -23,28 +23,29 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::sleep;
 
-/// Where the commits are.
+/// The branch of the commits.
 const GIT_HISTORY_BRANCH: &str = "refs/heads/osctl/evolve";
 
-/// The body's usual place.
+/// The default folder of the body.
 const GIT_DEFAULT_BODY_FOLDER: &str = "body";
 
-/// In each commit, the run that it is of.
+/// Trailer of each commit: the id of its run.
 const GIT_RUN_TRAILER: &str = "Osctl-Run";
 
-/// Between two looks whether this container is at rest, or two questions to a keeper that is gone.
+/// Time between two checks of whether this container is quiesced, and between two requests to a keeper that does not
+/// answer.
 const GIT_HISTORY_RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Between two looks whether somebody has begun a run from outside.
+/// Time between two checks for a run that was started from outside.
 const GIT_HISTORY_WATCH_INTERVAL: Duration = Duration::from_secs(10);
 
-/// How long a run is followed.
+/// How long the recording waits for the end of a run.
 const GIT_RUN_FOLLOW_TIMEOUT: Duration = Duration::from_secs(3600);
 
 #[derive(Debug, Clone)]
 pub(super) struct GitHistory {
     repository: PathBuf,
-    /// Held by who tells.
+    /// Held by the task that writes commits.
     turn: Arc<tokio::sync::Mutex<()>>,
 }
 
@@ -58,8 +59,8 @@ impl GitHistory {
 }
 
 impl EvolveHandle {
-    /// Tells runs for as long as the container lives, also those that are begun from outside and end
-    /// before anything in here is asked.
+    /// Records runs while the container runs, including runs that are started from outside and end without a request to
+    /// this companion.
     pub(crate) fn keep_recording_runs(&self) {
         if self.settings.is_embedded {
             return;
@@ -81,18 +82,18 @@ impl EvolveHandle {
         });
     }
 
-    /// Tells the runs that are not told yet, once the one that is on has ended.
+    /// Records the runs without a commit after the current run has ended.
     pub(crate) fn record_runs(&self) {
         let evolve = self.clone();
         tokio::spawn(async move { evolve.record_runs_now().await });
     }
 
-    /// Whether nothing is left that could be told later.
+    /// Returns whether no run is left to record later.
     async fn record_runs_now(&self) -> bool {
         let git = match locate_git_folder(&self.chronicle.repository) {
             GitLocation::At(git) => git,
             GitLocation::Nowhere => return true,
-            // The record of the run says it, too.
+            // The record of the run also says so.
             GitLocation::Beyond(there) => {
                 tracing::warn!(
                     "runs are not told in `{GIT_HISTORY_BRANCH}`: `.git` leads to `{there}`, which is not seen here"
@@ -100,7 +101,7 @@ impl EvolveHandle {
                 return true;
             }
         };
-        // Somebody tells already, perhaps of the run before.
+        // Another task is recording, perhaps the previous run.
         let Ok(_turn) = self.chronicle.turn.clone().try_lock_owned() else {
             return false;
         };
@@ -120,7 +121,7 @@ impl EvolveHandle {
         true
     }
 
-    /// How many runs are told now; nothing where the keeper does not answer.
+    /// Returns the number of recorded runs; nothing when the keeper does not answer.
     async fn commit_new_runs(&self, git: PathBuf) -> Result<Option<usize>> {
         let runs = loop {
             let Ok(runs) = self.fetch_history().await else {
@@ -157,7 +158,7 @@ impl EvolveHandle {
         Ok(Some(untold.len()))
     }
 
-    /// The keeper tells by itself when it has ended.
+    /// Waits for the end of a run; the keeper closes the stream then.
     async fn wait_run_ended(&self, run: &EvolveRunId) {
         let question = KeeperRequest::Log {
             run: run.clone(),
@@ -179,8 +180,8 @@ impl EvolveHandle {
         sleep(GIT_HISTORY_RETRY_INTERVAL).await;
     }
 
-    /// Lays the body out that a run was made of, or has gone back to; whether the keeper has it, where it
-    /// answers.
+    /// Fetches the body that a run was built from or rolled back to. Returns whether the keeper has the body; nothing
+    /// when the keeper does not answer.
     async fn fetch_body(
         &self,
         run: &EvolveRecord,
@@ -192,7 +193,7 @@ impl EvolveHandle {
         };
         let (mut reply, mut answer) = match self.ask_keeper(&question).await {
             Ok(answer) => answer,
-            // It is not kept for ever.
+            // The keeper stores bodies only for a limited time.
             Err(EvolveRefusal::Keeper(fault)) if fault.kind == refusal::KEEPER_NO_SUCH_RUN => {
                 return Ok(Some(false));
             }
@@ -212,13 +213,13 @@ impl EvolveHandle {
     }
 }
 
-/// Whether a run has begun or ended since the last look.
+/// Whether a run has started or ended since the last check.
 fn has_new_run(last: Option<&EvolveStatus>, now: &EvolveStatus) -> bool {
     let known = |status: &EvolveStatus| (status.latest_run.clone(), status.evolve_in_progress);
     now.latest_run.is_some() && last.map(known) != Some(known(now))
 }
 
-/// Where the body of a run lies beneath the repository's root.
+/// The folder of a run's body, relative to the repository's root.
 fn resolve_body_folder(run: &EvolveRecord) -> &Path {
     let folder = Path::new(run.folder.as_deref().unwrap_or(GIT_DEFAULT_BODY_FOLDER));
     let plain = |part| matches!(part, Component::Normal(_));
@@ -228,8 +229,8 @@ fn resolve_body_folder(run: &EvolveRecord) -> &Path {
     }
 }
 
-/// The runs without a commit that are newer than all that have one, the oldest first. Where none has
-/// one, only the last: of the others the body is not known.
+/// Selects the runs without a commit that are newer than all runs with one, the oldest first. If no run has a commit,
+/// selects only the last run, because the bodies of the others are unknown.
 fn select_uncommitted_runs<'a>(
     runs: &'a [EvolveRecord],
     told: &[EvolveRunId],
@@ -255,7 +256,7 @@ fn build_commit_message(run: &EvolveRecord) -> String {
     };
     let mut text = format!("Evolve: {outcome}\n");
     for paragraph in [&run.reason, &run.why].into_iter().flatten() {
-        // A line of theirs must not be taken for one of ours.
+        // A line of the run's text must not look like the trailer.
         let lines = paragraph
             .lines()
             .map(|line| line.replace(GIT_RUN_TRAILER, "…"));

@@ -1,4 +1,4 @@
-//! A repository, as its owner works on it.
+//! The project's git repository; commands run as its owner.
 
 use super::body_folder::GitBodyFolder;
 use super::{GIT_HISTORY_BRANCH, GIT_RUN_TRAILER};
@@ -15,22 +15,22 @@ use tokio::io::AsyncWriteExt;
 use tokio::process::Command;
 use tokio::time::timeout;
 
-/// By its full path: what users install comes first on the way, and must not become the owner.
+/// An absolute path: folders that users install to come first in PATH, and their programs must not run as the owner.
 const GIT_HISTORY_PROGRAM: &str = "/usr/bin/git";
 
-/// Commits that are looked at for runs that are told already.
+/// Commits that are scanned for recorded runs.
 const MAX_SCANNED_COMMITS: &str = "200";
 
-/// How long one command may take: the repository is the agent's, and may be such that git never ends.
+/// Timeout of one command: the agent controls the repository and may make git run endlessly.
 const GIT_COMMAND_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Where a project's repository is.
+/// The location of a project's repository.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum GitLocation {
-    /// There is none, or it begins above the project, which is not seen here.
+    /// No repository exists, or its root is above the project and not visible here.
     Nowhere,
     At(PathBuf),
-    /// As a worktree's does, it lies where only the host sees it.
+    /// As in a worktree, the repository is at a path that exists only on the host.
     Beyond(String),
 }
 
@@ -56,11 +56,11 @@ pub(super) fn locate_git_folder(project: &Path) -> GitLocation {
 
 #[derive(Debug)]
 pub(super) struct GitRepository {
-    /// What git calls its folder.
+    /// The repository's git folder.
     git: PathBuf,
     uid: u32,
     gid: u32,
-    /// Whether we may become somebody else.
+    /// Whether this process may run commands as another user.
     is_root: bool,
     scratch: tempfile::TempDir,
     program: PathBuf,
@@ -97,7 +97,7 @@ impl GitRepository {
         }
     }
 
-    /// Where the next commit's body is laid out.
+    /// Creates the folder for the body of the next commit.
     pub(super) fn create_body_folder(&self, folder: &Path) -> Result<GitBodyFolder> {
         GitBodyFolder::new(self.scratch.path().join("tree").join(folder))
     }
@@ -118,7 +118,7 @@ impl GitRepository {
         asked.await.ok()
     }
 
-    /// The runs that have commits.
+    /// Lists the runs that have commits.
     pub(super) async fn list_committed_runs(&self) -> Result<Vec<EvolveRunId>> {
         if self.read_tip().await.is_none() {
             return Ok(Vec::new());
@@ -142,7 +142,7 @@ impl GitRepository {
             .collect())
     }
 
-    /// A commit of the body that was laid out in `folder`, beneath the project's root.
+    /// Commits the body in `folder`, a path relative to the project's root.
     pub(super) async fn commit_body(&self, folder: &Path, message: &str) -> Result<()> {
         self.run_git(&["read-tree", "--empty"], "").await?;
         let folder = format!(":(literal){}", folder.display());
@@ -152,7 +152,7 @@ impl GitRepository {
         self.commit_tree(&tree, message).await
     }
 
-    /// A commit of a run whose body nobody knows any more, or that had none.
+    /// Commits a run without a body, or whose body is no longer known, with the tree of the last commit.
     pub(super) async fn commit_unchanged(&self, message: &str) -> Result<()> {
         let tree = match self.read_tip().await {
             Some(tip) => {
@@ -174,7 +174,8 @@ impl GitRepository {
             words.extend(["-p", tip]);
         }
         let commit = self.run_git(&words, message).await?;
-        // Whoever has moved it meanwhile wins; an empty name says that there is none yet.
+        // The update fails if another process has moved the branch since. A zero id says that the branch does not exist
+        // yet.
         let tip = tip.unwrap_or_else(|| "0".repeat(commit.len()));
         let words = [
             "update-ref",
@@ -244,7 +245,7 @@ impl GitRepository {
             .spawn()
             .context("starting git")?;
         if let Some(mut stdin) = child.stdin.take() {
-            // One that does not read has failed, which it says itself.
+            // A git process that does not read its input reports an error.
             let _ = stdin.write_all(input.as_bytes()).await;
         }
         Ok(child.wait_with_output().await?)

@@ -38,7 +38,7 @@ fn record(run: &str, status: EvolveStage) -> EvolveRecord {
     }
 }
 
-/// A project, which belongs to somebody else where we may give it away.
+/// Creates a project that belongs to another user where this process may change owners.
 fn project() -> (tempfile::TempDir, u32) {
     let folder = tempfile::tempdir().unwrap();
     let uid = match nix::unistd::geteuid().is_root() {
@@ -52,7 +52,7 @@ fn project() -> (tempfile::TempDir, u32) {
     git(&["init", "--quiet", "--initial-branch=main"]);
     git(&["add", "mine"]);
     git(&["commit", "--quiet", "-m", "mine"]);
-    // Something in the index, and something in the checkout alone.
+    // One change in the index, and one in the checkout only.
     fs::write(folder.path().join("mine"), "staged\n").unwrap();
     git(&["add", "mine"]);
     fs::write(folder.path().join("mine"), "edited\n").unwrap();
@@ -77,7 +77,7 @@ fn give(path: &Path, uid: u32) {
 
 fn run(folder: &Path, words: &[&str]) -> String {
     let mut command = Command::new("git");
-    // A look must not write the index as us.
+    // A status query must not write the index as this user.
     command.env("GIT_OPTIONAL_LOCKS", "0");
     command.args([
         "-c",
@@ -108,13 +108,13 @@ fn open(project: &Path) -> GitRepository {
     GitRepository::open(git).unwrap()
 }
 
-/// Tells runs whose bodies are kept: each is one file, with the run's name in it.
+/// Records runs whose bodies are stored: each body is one file that contains the run's name.
 async fn tell(project: &Path, runs: &[EvolveRecord]) -> usize {
     let repository = open(project);
     let told = repository.list_committed_runs().await.unwrap();
     let untold = select_uncommitted_runs(runs, &told);
     for run in &untold {
-        // As the keeper answers: one that could not be read has none.
+        // As in the keeper's replies: a run whose body could not be read has none.
         if run.body.is_none() && run.image.is_none() {
             repository
                 .commit_unchanged(&build_commit_message(run))
@@ -144,14 +144,14 @@ async fn runs_become_commits_of_the_owner_and_nothing_else_is_touched() {
     let known = [first.clone(), earlier.clone()];
     assert_eq!(tell(folder.path(), &known).await, 1);
     assert_eq!(tell(folder.path(), &known).await, 0);
-    // What is in the checkout by now is none of a run's.
+    // The current content of the checkout belongs to no run.
     fs::write(folder.path().join("body/more"), "x").unwrap();
     let on = record("20261120-130000", EvolveStage::Building);
     let mut second = record("20261120-110000", EvolveStage::RolledBack);
     second.image = Some("sha256:2".into());
     let mut back = record("20261120-120000", EvolveStage::Succeeded);
     (back.task, back.body) = (Task::Rollback, None);
-    // A run whose body could not be read has the one before.
+    // A run whose body could not be read gets the body of the previous commit.
     let mut unread = record("20261120-123000", EvolveStage::Failed);
     (unread.body, unread.image, unread.gate) = (None, None, Some(EvolveStage::Building));
     let all = [on, unread, back, second, first, earlier];
@@ -194,7 +194,7 @@ async fn runs_become_commits_of_the_owner_and_nothing_else_is_touched() {
         "{message}"
     );
     assert!(!message.contains("Osctl-Run: 2999"), "{message}");
-    // The checkout has one file that nobody has added yet, and is as it was otherwise.
+    // The checkout has one new untracked file and is otherwise unchanged.
     assert_eq!(git(&["status", "--porcelain"]), before.0);
     assert_eq!(git(&["diff", "--cached"]), before.1);
     assert_eq!(git(&["branch", "--show-current"]), "main\n");
@@ -241,7 +241,7 @@ async fn a_repository_whose_folder_lies_elsewhere_in_the_project_has_the_commits
     let mut found = Vec::new();
     owners(&folder.path().join("aside/meta"), &mut found);
     assert!(found.iter().all(|owner| *owner == uid), "{found:?}");
-    // A worktree of it has its own beyond.
+    // A worktree has its git folder outside the project.
     let tree = tempfile::tempdir().unwrap();
     let path = tree.path().join("tree");
     let words = [
@@ -280,7 +280,7 @@ async fn what_a_repository_would_have_git_run_is_not_run() {
     names.iter().for_each(|name| hook(&hooks.join(name)));
     let watch = folder.path().join("watch");
     hook(&watch);
-    // They are such that git would run them.
+    // Check that git would run the hooks.
     run(folder.path(), &["update-ref", "refs/heads/other", "HEAD"]);
     assert!(fs::remove_file(&ran).is_ok());
     for (key, value) in [("core.fsmonitor", &watch), ("core.hooksPath", &hooks)] {
@@ -310,7 +310,7 @@ fn runs_that_begin_or_end_outside_are_news() {
         Some(&status(first, true)),
         &status(first, false)
     ));
-    // It has begun and failed between two looks.
+    // The run has started and failed between two checks.
     let second = status(Some("20261120-110000"), false);
     assert!(has_new_run(Some(&status(first, false)), &second));
 }

@@ -1,15 +1,16 @@
-//! The built-in server, reached through channels in the place of pipes: it is a part of this process.
+//! The pipe to the built-in server, which is part of this process: channels instead of OS pipes.
 
 use super::pipe::ServerPipeEvent;
 use bytes::Bytes;
 use std::fmt::Debug;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
 
-/// A server that is a part of this process.
+/// The built-in server, which is part of this process.
 pub(in crate::companion::mcp) trait InProcessServer:
     Debug + Send + Sync
 {
-    /// Opens a pipe to what has that name: messages in, messages out. Dropping the way in is its end.
+    /// Opens a connection to the built-in server `name`: a channel to send messages, a channel to receive them.
+    /// Dropping the sender ends the connection.
     fn open(&self, name: &str) -> (UnboundedSender<Bytes>, UnboundedReceiver<Bytes>);
 }
 
@@ -26,7 +27,7 @@ impl InProcessPipe {
     }
 
     pub(super) fn send(&self, text: Bytes) {
-        // One that has ended is heard of.
+        // If the server has ended, the next event says so.
         let _ = self.unsent.send(text);
     }
 

@@ -1,11 +1,13 @@
-//! One running server and the task that owns it.
+//! One running server (a child) and the task that owns it.
 //!
-//! [`ServerHandle`] is the handle. The owner ([`server_task`]) starts the server when it is needed ([`restart_policy`]), shakes
-//! hands with it, knows which client waits for which answer ([`pending_requests`]), speaks the revision that it knows ([`protocol_revision`]), and ends it when nobody asks for
-//! long. What the server does wrong stays here: whoever waits is told, and others never notice.
+//! [`ServerHandle`] is the handle. The owner task ([`server_task`]) starts the server when a client needs it
+//! ([`restart_policy`]), performs the handshake in the revision that the server supports ([`protocol_revision`]),
+//! routes each answer to the client that waits for it ([`pending_requests`]), and ends the server after its idle
+//! time. Failures of the server stay in this module: waiting clients receive an error, other servers are not
+//! affected.
 //!
-//! A server is reached by a [`pipe`]: a process of ours ([`process`]), a URL ([`remote`]), or channels to the
-//! one that is built in ([`in_process`]).
+//! The task reaches a server through a [`pipe`]: a child process ([`process`]), a URL ([`remote`]), or channels to
+//! the built-in server ([`in_process`]).
 
 mod in_process;
 mod pending_requests;
@@ -34,7 +36,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::{mpsc, oneshot};
 
-/// What is known of a server beside its process, by all of its children.
+/// What all children of one configured server share.
 #[derive(Debug)]
 pub(super) struct ServerSpec {
     pub(super) server: McpServerConfig,
@@ -42,9 +44,9 @@ pub(super) struct ServerSpec {
     pub(super) log: Arc<McpServerLog>,
     pub(super) links: Arc<ResourceIndex>,
     pub(super) list_delay: Arc<ListDelay>,
-    /// The server that is built in, should this be it.
+    /// The built-in server, used if the configuration selects it.
     pub(super) os: Arc<dyn InProcessServer>,
-    /// How often one of its children ended that nobody had ended.
+    /// How often a child ended unexpectedly.
     pub(super) crashes: AtomicUsize,
 }
 
@@ -54,14 +56,14 @@ pub(super) struct ServerHandle {
     seen: Arc<ServerTaskState>,
 }
 
-/// How it stands, for everyone to see.
+/// The state of the task, readable through the handle.
 #[derive(Debug)]
 struct ServerTaskState {
     phase: Mutex<(ServerPhase, Option<i32>)>,
     calls: AtomicUsize,
 }
 
-/// A handshake that did not come about: the server's own error, or why there was none.
+/// A failed handshake: the server's own error, or why there was no answer.
 #[derive(Debug, Clone)]
 pub(super) enum HandshakeError {
     /// The raw JSON of `error`.
@@ -71,24 +73,25 @@ pub(super) enum HandshakeError {
 
 #[derive(Debug)]
 enum ServerTaskCommand {
-    /// Hears from now on what belongs to no call.
+    /// Delivers messages that belong to no call to this client from now on.
     Join(Arc<McpClient>),
     Leave(u64),
     Hello(oneshot::Sender<Result<Bytes, HandshakeError>>),
     Request(RpcMessage, Arc<McpClient>, ReplySender),
-    /// A notification, or an answer to the server's own request.
+    /// A notification, or an answer to a request of the server.
     Tell(RpcMessage, u64),
-    /// From which level on a client wants to be told of logs.
+    /// The lowest level of log messages that a client wants.
     Level(String, u64),
-    /// The call behind that stream is not waited for any more.
+    /// Stops waiting for the call of this stream.
     GiveUp(u64),
-    /// Ends when nothing is open any more.
+    /// Ends the task when no call is open any more.
     Retire,
     End(oneshot::Sender<()>),
 }
 
 impl ServerHandle {
-    /// Nothing is started yet. `numbered`: clients share it.
+    /// Creates the task without starting the server. `numbered`: several clients share the child, so request ids are
+    /// replaced by numbers.
     pub(super) fn new(known: Arc<ServerSpec>, hello: Bytes, numbered: bool) -> Self {
         let (asks, mailbox) = mpsc::unbounded_channel();
         let seen = Arc::new(ServerTaskState {
@@ -108,7 +111,7 @@ impl ServerHandle {
         self.send_command(ServerTaskCommand::Leave(member));
     }
 
-    /// The result of the handshake; starts the server if need be.
+    /// The result of the handshake; starts the server if necessary.
     pub(super) async fn initialize_result(&self) -> Result<Bytes, HandshakeError> {
         let (answer, receiver) = oneshot::channel();
         self.send_command(ServerTaskCommand::Hello(answer));
@@ -148,15 +151,15 @@ impl ServerHandle {
         self.send_command(ServerTaskCommand::Retire);
     }
 
-    /// Ends it with all that it has started; returns when all are gone.
+    /// Ends the server and every process that it started, and waits until all have ended.
     pub(super) async fn shutdown(&self) {
         let (done, receiver) = oneshot::channel();
         self.send_command(ServerTaskCommand::End(done));
-        // An owner that has ended already has left nobody behind.
+        // If the task has ended already, no process is left.
         let _ = receiver.await;
     }
 
-    /// Whether it has retired and has nothing open any more, or was ended.
+    /// Whether the task has ended: the server was ended, or retired and has no open call.
     pub(super) fn is_over(&self) -> bool {
         self.asks.is_closed()
     }
@@ -174,7 +177,7 @@ impl ServerHandle {
     }
 
     fn send_command(&self, ask: ServerTaskCommand) {
-        // An owner that has ended has nobody to tell.
+        // A task that has ended needs no command.
         let _ = self.asks.send(ask);
     }
 }

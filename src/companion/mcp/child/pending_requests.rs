@@ -1,8 +1,8 @@
-//! Which call an answer belongs to, and under which id the server knows it.
+//! The table of pending requests: which call an answer belongs to, and the id under which the server knows the call.
 //!
-//! A child of one client sees the client's own ids. Where clients share a child, their ids may be the
-//! same, so calls are numbered; so are odd ids (`1.0`, `null`, what no double holds), which a server
-//! may give back in other bytes. The token that progress is reported by goes the same way.
+//! A child of one client receives the client's own ids. Clients that share a child may use the same ids, so their
+//! calls are numbered. Unusual ids (`1.0`, `null`, numbers that do not fit a double) are numbered, too, because a
+//! server may write them back in other bytes. Progress tokens are handled the same way.
 
 use crate::companion::mcp::message::{RpcMessage, is_same_id};
 use bytes::Bytes;
@@ -10,14 +10,14 @@ use std::collections::HashMap;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// Of a text that is taken as an id, and not numbered.
+/// The longest string that is passed on as an id without a number.
 const MAX_PLAIN_ID_BYTES: usize = 256;
 
-/// A call that is not answered yet; `T` is who waits.
+/// A call that is not answered yet; `T` is the recipient of the answer.
 #[derive(Debug)]
 pub(super) struct PendingRequest<T> {
     pub(super) member: u64,
-    /// The id by which the client knows it.
+    /// The id that the client uses.
     pub(super) id: Box<str>,
     token: Option<ProgressToken>,
     pub(super) deadline: Instant,
@@ -27,9 +27,9 @@ pub(super) struct PendingRequest<T> {
 
 #[derive(Debug)]
 struct ProgressToken {
-    /// As the server was told.
+    /// The token that the server received.
     wire: Box<str>,
-    /// As the client has said it.
+    /// The token that the client sent.
     own: Box<str>,
 }
 
@@ -54,13 +54,13 @@ impl<T> PendingRequests<T> {
         self.open.len()
     }
 
-    /// An id for a request of our own.
+    /// A new id for a request of the hub.
     pub(super) fn own_id(&mut self) -> Box<str> {
         self.last += 1;
         format!("\"osctl-{}\"", self.last).into()
     }
 
-    /// Notes a request, and returns what the server is to be sent.
+    /// Registers a request, and returns the message for the server.
     pub(super) fn register_request(
         &mut self,
         message: &RpcMessage,
@@ -109,7 +109,7 @@ impl<T> PendingRequests<T> {
         text
     }
 
-    /// Notes a request of our own.
+    /// Registers a request of the hub.
     pub(super) fn register_own(&mut self, id: Box<str>, timeout: Duration, to: T) {
         let call = PendingRequest {
             member: 0,
@@ -134,7 +134,7 @@ impl<T> PendingRequests<T> {
         }
     }
 
-    /// The call that was answered, and the answer as the client is to read it.
+    /// Removes the answered call. Returns it with the answer under the client's id.
     pub(super) fn take_answered(
         &mut self,
         message: &RpcMessage,
@@ -154,7 +154,8 @@ impl<T> PendingRequests<T> {
         Some((call, text))
     }
 
-    /// The call that goes on, which then has its time anew, and the report as the client is to read it.
+    /// Finds the call that a progress notification belongs to, and restarts its timeout. Returns the notification
+    /// with the client's token.
     pub(super) fn match_progress(
         &mut self,
         message: &RpcMessage,
@@ -176,7 +177,7 @@ impl<T> PendingRequests<T> {
         Some((call, text))
     }
 
-    /// The call that its client gives up, and what tells the server.
+    /// Removes the call that its client cancels. Returns it with the cancellation under the server's id.
     pub(super) fn take_cancelled(
         &mut self,
         member: u64,
@@ -194,7 +195,7 @@ impl<T> PendingRequests<T> {
         Some((self.open.remove(&wire)?, text))
     }
 
-    /// Takes one out, with the id that the server knows.
+    /// Removes one matching call. Returns it with the id that the server knows.
     pub(super) fn take_matching(
         &mut self,
         is_meant: impl Fn(&PendingRequest<T>) -> bool,
@@ -208,7 +209,7 @@ impl<T> PendingRequests<T> {
         self.open.drain().map(|(_, call)| call).collect()
     }
 
-    /// The client's call that is open; none, when there are several or none.
+    /// The only open call of a client; `None` if no call or several calls are open.
     pub(super) fn only_request(&self) -> Option<&PendingRequest<T>> {
         let mut calls = self.open.values().filter(|call| call.member != 0);
         let first = calls.next()?;
@@ -219,7 +220,7 @@ impl<T> PendingRequests<T> {
         self.open.values().map(|call| call.deadline).min()
     }
 
-    /// The one client whose calls are open; none, when there are several or none.
+    /// The only client with open calls; `None` if no client or several clients have some.
     pub(super) fn only_client(&self) -> Option<u64> {
         let mut members = self.open.values().map(|c| c.member).filter(|m| *m != 0);
         let first = members.next()?;
@@ -227,7 +228,7 @@ impl<T> PendingRequests<T> {
     }
 }
 
-/// Whether every server gives it back in the same bytes.
+/// Whether every server returns this id in the same bytes.
 pub(super) fn is_plain(id: &str) -> bool {
     let digits = id.strip_prefix('-').unwrap_or(id);
     let is_small = digits.len() < 16
@@ -281,7 +282,7 @@ mod tests {
         let mut calls = PendingRequests::new(false);
         let plain = message(r#"{"id":"a-1","method":"m"}"#);
         assert_eq!(calls.register_request(&plain, 1, MINUTE, 0), plain.text());
-        // The same id again, while the first one is open, is no reason to mix them up.
+        // A second request with an id that is still open must not be confused with the first.
         assert_ne!(calls.register_request(&plain, 1, MINUTE, 1), plain.text());
         let odd = message(r#"{"id":12345678901234567890,"method":"m"}"#);
         let sent = calls.register_request(&odd, 1, MINUTE, 2);

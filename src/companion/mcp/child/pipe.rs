@@ -1,4 +1,5 @@
-//! The three ways to a server, as one: messages in, messages out, an end.
+//! The connection to a server, with one interface for its three kinds: messages to the server, messages from it, its
+//! end.
 
 use super::ServerSpec;
 use super::in_process::InProcessPipe;
@@ -8,11 +9,11 @@ use crate::companion::mcp::config::ServerTransport;
 use crate::error::Result;
 use bytes::Bytes;
 
-/// What a server did.
+/// An event of the server.
 #[derive(Debug)]
 pub(super) enum ServerPipeEvent {
     Line(Bytes),
-    /// Why it is gone.
+    /// The server has ended, with the reason.
     Ended(String),
 }
 
@@ -25,7 +26,7 @@ pub(super) enum ServerPipe {
 
 impl ServerPipe {
     /// # Errors
-    /// When the process can't be started.
+    /// Fails when the process can't be started.
     pub(super) async fn open(known: &ServerSpec) -> Result<Self> {
         match &known.server.way {
             ServerTransport::Child {
@@ -64,7 +65,7 @@ impl ServerPipe {
         }
     }
 
-    /// Bytes that it has not taken yet.
+    /// The bytes that the server has not read yet.
     pub(super) fn backlog(&self) -> usize {
         match self {
             Self::Process(process) => process.backlog(),
@@ -72,7 +73,7 @@ impl ServerPipe {
         }
     }
 
-    /// What happens next. Loses nothing when dropped.
+    /// Waits for the next event. Cancel-safe: a dropped call loses no event.
     pub(super) async fn next_event(&mut self) -> ServerPipeEvent {
         match self {
             Self::Process(process) => process.next_event().await,
@@ -81,7 +82,7 @@ impl ServerPipe {
         }
     }
 
-    /// Ends it, and whatever it has started.
+    /// Ends the server and every process that it started.
     pub(super) async fn shutdown(self) {
         match self {
             Self::Process(process) => process.shutdown().await,
@@ -91,7 +92,7 @@ impl ServerPipe {
     }
 }
 
-/// The next event of a pipe; none ever while there is no pipe.
+/// Waits for the next event of a pipe; never returns while there is no pipe.
 pub(super) async fn next_pipe_event(pipe: &mut Option<ServerPipe>) -> ServerPipeEvent {
     match pipe {
         Some(pipe) => pipe.next_event().await,

@@ -1,4 +1,5 @@
-//! A server as a process of ours: lines in, lines out, and a guard that ends all its descendants with it.
+//! A server as a child process: messages are lines of its stdin and stdout, and a supervisor ends all its descendants
+//! with it.
 
 use super::pipe::ServerPipeEvent;
 use crate::companion::mcp::log::McpServerLog;
@@ -22,15 +23,15 @@ use tokio::io::AsyncReadExt;
 use tokio::net::unix::pipe::{Receiver, Sender};
 use tokio::time::timeout;
 
-/// Bytes read at once.
+/// Bytes of one read.
 const STDIO_READ_BYTES: usize = 64 << 10;
-/// Bytes of one message; a server that says more is broken.
+/// The most bytes of one message; a server that exceeds them is ended as faulty.
 const MAX_STDIO_MESSAGE_BYTES: usize = 256 << 20;
-/// Bytes that a pipe holds, so that a large message is not handed over in many turns.
+/// The size of a pipe, so that a large message takes few writes.
 const STDIO_PIPE_BYTES: i32 = 1 << 20;
-/// From the end of its stdin to the end of a server that does not go by itself.
+/// From the end of its stdin to the forced end of a server that does not exit.
 const MCP_SERVER_EXIT_TIMEOUT: Duration = Duration::from_secs(2);
-/// From the word to the guard to the guard's own end.
+/// From the command to end all processes to the forced end of the supervisor.
 const MCP_SUPERVISOR_EXIT_TIMEOUT: Duration = Duration::from_secs(5);
 
 #[derive(Debug)]
@@ -40,18 +41,18 @@ pub(super) struct ServerProcess {
     stdin: Option<Sender>,
     stdout: Option<Receiver>,
     read: BytesMut,
-    /// So many of the bytes have no line's end.
+    /// The bytes at the start of `read` that were searched and contain no line break.
     looked: usize,
     unsent: VecDeque<Bytes>,
-    /// How it ended; what it said before comes first.
+    /// How the process ended; reported after the messages that came before.
     ended: Option<String>,
 }
 
 impl ServerProcess {
-    /// Starts it, and lets its stderr flow into the log.
+    /// Starts the process and copies its stderr to the log.
     ///
     /// # Errors
-    /// When it can't be started.
+    /// Fails when the process can't be started.
     pub(super) async fn start(
         command: &str,
         args: &[String],
@@ -66,7 +67,7 @@ impl ServerProcess {
         let (stdout, stdout_end) = pipe2(OFlag::O_CLOEXEC)?;
         let (stderr, stderr_end) = pipe2(OFlag::O_CLOEXEC)?;
         for pipe in [&stdin, &stdout] {
-            // A smaller one works, too.
+            // A smaller pipe works, too.
             let _ = fcntl(pipe, FcntlArg::F_SETPIPE_SZ(STDIO_PIPE_BYTES));
         }
         let mut words = vec![command.as_bytes(), command.as_bytes()];
@@ -100,14 +101,14 @@ impl ServerProcess {
         })
     }
 
-    /// Sends a line, now as far as the pipe takes it.
+    /// Queues a line, and writes as much as the pipe accepts now.
     pub(super) fn send(&mut self, line: Bytes) {
         self.unsent.push_back(line);
         self.unsent.push_back(Bytes::from_static(b"\n"));
         self.write_unsent();
     }
 
-    /// Bytes that the server has not taken yet.
+    /// The bytes that the server has not read yet.
     pub(super) fn backlog(&self) -> usize {
         self.unsent.iter().map(Bytes::len).sum()
     }
@@ -137,7 +138,7 @@ impl ServerProcess {
                 }
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => return,
                 Err(_) => {
-                    // It reads no more: what it still says, and its end, tell the rest.
+                    // The server reads no more. Its remaining output and its exit are still reported.
                     self.stdin = None;
                     return self.unsent.clear();
                 }
@@ -145,7 +146,7 @@ impl ServerProcess {
         }
     }
 
-    /// What happens next. Loses nothing when dropped.
+    /// Waits for the next event. Cancel-safe: a dropped call loses no event.
     pub(super) async fn next_event(&mut self) -> ServerPipeEvent {
         loop {
             if let Some(line) = self.next_line() {
@@ -172,7 +173,7 @@ impl ServerProcess {
         }
     }
 
-    /// Reads a piece; `false` when there is none at the moment.
+    /// Reads once; `false` when no more can be read now.
     fn read_stdout(&mut self) -> bool {
         let Some(stdout) = &self.stdout else {
             return false;
@@ -191,7 +192,7 @@ impl ServerProcess {
     fn next_line(&mut self) -> Option<Bytes> {
         loop {
             let fresh = &self.read[self.looked..];
-            // This search is the fast one.
+            // `contains` searches bytes faster than `position`.
             if !fresh.contains(&b'\n') {
                 self.looked = self.read.len();
                 return None;
@@ -206,7 +207,7 @@ impl ServerProcess {
         }
     }
 
-    /// Ends it and all its descendants: by the end of its stdin, then by force.
+    /// Ends the process and all its descendants: first by closing its stdin, then by force.
     pub(super) async fn shutdown(mut self) {
         self.stdin = None;
         let gone = async {
@@ -220,7 +221,7 @@ impl ServerProcess {
                 }
             }
         };
-        // Either way, what it left is ended now.
+        // In both cases the supervisor now ends the processes that are left.
         let _ = timeout(MCP_SERVER_EXIT_TIMEOUT, gone).await;
         self.guard.end_all();
         let gone = async { while self.guard.next_event().await != CommandSupervisorEvent::Gone {} };
@@ -232,7 +233,7 @@ impl ServerProcess {
 
 async fn wait_readable(pipe: Option<&Receiver>) {
     match pipe {
-        // An error is found by the next read.
+        // The next read reports an error.
         Some(pipe) => drop(pipe.readable().await),
         None => std::future::pending().await,
     }
@@ -245,7 +246,8 @@ async fn wait_writable(pipe: Option<&Sender>, is_wanted: bool) {
     }
 }
 
-/// Ours, without what concerns the companion alone, and the server's own.
+/// The companion's environment without the companion's own variables, and the variables of the server's
+/// configuration.
 fn server_environment(own: &BTreeMap<String, String>) -> Vec<Vec<u8>> {
     let ours = std::env::vars_os().filter(|(name, _)| {
         let name = name.to_string_lossy();
@@ -266,7 +268,7 @@ fn exit_text(code: i32) -> String {
     }
 }
 
-/// Lines of stderr into the log, to the end.
+/// Copies the lines of stderr to the log until the pipe ends.
 async fn copy_stderr_to_log(mut pipe: Receiver, log: Arc<McpServerLog>) {
     let mut unread = Vec::new();
     while let Ok(1..) = pipe.read_buf(&mut unread).await {

@@ -1,7 +1,8 @@
-//! Which era of the protocol a server is of, and how messages are dressed for it: pure functions.
+//! The two kinds of protocol revisions, with and without a handshake, and how messages are adapted to a server's
+//! kind. Pure functions.
 //!
-//! Servers of the older era are shaken hands with, and may refuse what the newest revision says with every
-//! request. Those that know the newest alone refuse the handshake, and want an envelope around each request.
+//! Servers with a handshake may reject the fields that the newest revision requires in every request. Servers that
+//! support only the newest revision refuse the handshake, and require an envelope in each request.
 //!
 //! ```text
 //!            refuses `initialize`             answers `server/discover`
@@ -16,7 +17,7 @@ use bytes::Bytes;
 /// The revision without a handshake.
 pub(in crate::companion::mcp) const STATELESS_REVISION: &str = "2026-07-28";
 
-/// What every request of that revision says of itself.
+/// The keys in `_meta` of every request of that revision.
 pub(in crate::companion::mcp) const META_PROTOCOL_VERSION: &str =
     "io.modelcontextprotocol/protocolVersion";
 pub(in crate::companion::mcp) const META_CLIENT_CAPABILITIES: &str =
@@ -29,10 +30,10 @@ const ENVELOPE_META_KEYS: [&str; 4] = [
     META_CLIENT_CAPABILITIES,
     META_LOG_LEVEL,
 ];
-/// Where a server says who it is.
+/// The key under which a server describes itself.
 const META_SERVER_INFO: &str = "io.modelcontextprotocol/serverInfo";
 
-/// What a client of the older era can be asked for a server of the newest.
+/// What a server of the newest revision can request from a client of an older revision.
 const CLIENT_REQUEST_CAPABILITIES: [&str; 3] = ["sampling", "elicitation", "roots"];
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,7 +42,7 @@ pub(super) enum ProtocolRevision {
     Stateless,
 }
 
-/// What is said of ourselves.
+/// The envelope of the hub's own requests.
 pub(super) fn own_envelope() -> String {
     let info = serde_json::json!({"name": "osctl", "version": env!("CARGO_PKG_VERSION")});
     format!(
@@ -49,7 +50,7 @@ pub(super) fn own_envelope() -> String {
     )
 }
 
-/// What is said of a client: what it said in its own handshake, as far as it counts.
+/// The envelope for a client's request, from the client's `initialize` parameters.
 pub(super) fn client_envelope(member: &McpClient, level: Option<&str>) -> String {
     let hello = member.hello.as_deref().unwrap_or_default();
     let hello = std::str::from_utf8(hello).unwrap_or_default();
@@ -69,14 +70,14 @@ pub(super) fn client_envelope(member: &McpClient, level: Option<&str>) -> String
     )
 }
 
-/// Whether a request says of itself what the newest revision wants.
+/// Whether a request has the envelope of the newest revision.
 pub(super) fn is_enveloped(message: &RpcMessage) -> bool {
     message
         .param_span(&["_meta", META_PROTOCOL_VERSION])
         .is_some()
 }
 
-/// A request with an envelope; as it is, where it has one or there is no place for it.
+/// Adds an envelope to a request. Returns the request unchanged if it has one, or if its parameters are an array.
 pub(super) fn with_envelope(message: RpcMessage, envelope: &str) -> RpcMessage {
     if is_enveloped(&message) {
         return message;
@@ -87,7 +88,7 @@ pub(super) fn with_envelope(message: RpcMessage, envelope: &str) -> RpcMessage {
     with_params(message, &format!("\"_meta\":{{{envelope}}}"))
 }
 
-/// A request with more parameters.
+/// Adds fields to the parameters of a request.
 pub(super) fn with_params(message: RpcMessage, fields: &str) -> RpcMessage {
     if let Some(params) = message.param_span(&[]) {
         return with_fields(message, params, fields);
@@ -100,14 +101,14 @@ pub(super) fn with_params(message: RpcMessage, fields: &str) -> RpcMessage {
     replace_span(&message, end..end, &params)
 }
 
-/// The same, with more fields in the object that lies there.
+/// Adds fields to the object at this place.
 fn with_fields(message: RpcMessage, object: Span, fields: &str) -> RpcMessage {
     let inner = &message.text()[object.start..object.end];
     let rest = inner.strip_prefix(b"{").map(<[u8]>::trim_ascii_start);
     let comma = match rest {
         Some(rest) if rest.starts_with(b"}") => "",
         Some(_) => ",",
-        // Parameters by position have no names.
+        // Positional parameters have no names.
         None => return message,
     };
     let start = object.start + 1;
@@ -119,7 +120,7 @@ fn replace_span(message: &RpcMessage, place: Span, text: &str) -> RpcMessage {
     RpcMessage::parse(edited).unwrap_or_else(|_| message.clone())
 }
 
-/// What a server with a handshake understands: some refuse what says of itself that it needs none.
+/// Removes the envelope for a server with a handshake, because some of these servers reject it.
 pub(super) fn without_envelope(message: RpcMessage) -> RpcMessage {
     let meta = message.raw_param(&["_meta"]);
     let rest = meta
@@ -130,10 +131,10 @@ pub(super) fn without_envelope(message: RpcMessage) -> RpcMessage {
     replace_span(&message, span, &rest)
 }
 
-/// What the handshake would have told, made of the answer to `server/discover`.
+/// Builds an `initialize` result from the result of `server/discover`.
 ///
 /// # Errors
-/// When the server does not speak the newest revision either.
+/// Fails when the server does not support the newest revision either.
 pub(super) fn initialize_result_from_discovery(found: &str) -> Result<Bytes, String> {
     let versions = find_value(found, &["supportedVersions"]).map(|span| &found[span]);
     let versions = versions.unwrap_or("[]");

@@ -1,4 +1,5 @@
-//! When a server is started, and when it must rest first. Pure: the owner turns wake-ups into events.
+//! The restart policy of a server: when it starts, and how long the restart delay is. Pure: the owner task turns
+//! timers into events.
 //!
 //! ```text
 //!            Needed              Ready
@@ -6,12 +7,12 @@
 //!   │   ▲ ▲              │ Ended         │   │ Idle
 //!   │   │ └── Rested ─ Resting ◀── Ended ┘   │
 //!   │   └────────────────────────────────────┘
-//!   └ the first end in a row costs no rest: the next call starts it again
+//!   └ the first end in a row costs no delay: the next call starts it again
 //! ```
 
 use std::time::Duration;
 
-/// The rest after the second end in a row; each further one doubles it.
+/// The delay after the second end in a row; each further end doubles it.
 const MCP_FIRST_RESTART_DELAY: Duration = Duration::from_millis(500);
 const MAX_MCP_RESTART_DELAY: Duration = Duration::from_secs(30);
 
@@ -20,7 +21,7 @@ pub(in crate::companion::mcp) enum ServerPhase {
     Down,
     Starting,
     Up,
-    /// Nothing is started before that time, counted from the owner's begin.
+    /// The server does not start before `until`, counted from the start of the owner task.
     Resting {
         until: Duration,
     },
@@ -28,23 +29,23 @@ pub(in crate::companion::mcp) enum ServerPhase {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ServerEvent {
-    /// Somebody asked.
+    /// A command needs the server.
     Needed,
-    /// It has shaken hands.
+    /// The handshake is complete.
     Ready,
-    /// It has answered a call.
+    /// The server has answered a call.
     Answered,
-    /// It ended, or could not be started.
+    /// The server ended, or failed to start.
     Ended,
     Rested,
-    /// Nobody has asked for long.
+    /// The idle time is over.
     Idle,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct ServerLifecycle {
     pub(super) phase: ServerPhase,
-    /// Ends in a row without an answer in between.
+    /// Consecutive ends without an answer in between.
     failures: u32,
 }
 

@@ -1,7 +1,7 @@
-//! Requests of the server to its clients, and under which id a client knows them.
+//! Open requests of the server to its clients, and the ids under which the clients know them.
 //!
-//! A client may give an odd id (`1.0`, `null`, what no double holds) back in other bytes, so it is shown one
-//! of ours; the server gets its own back as it has written it.
+//! A client may write an unusual id (`1.0`, `null`, a number that does not fit a double) back in other bytes. The
+//! client therefore receives an id of the hub instead, and the server receives its own id exactly as it wrote it.
 
 use super::pending_requests::is_plain;
 use crate::companion::mcp::message::{RpcMessage, is_same_id};
@@ -23,7 +23,7 @@ struct ServerRequest {
 }
 
 impl ServerRequests {
-    /// Notes a request, and returns what the client is to be sent.
+    /// Registers a request, and returns the message for the client.
     pub(super) fn register_request(&mut self, message: &RpcMessage, member: u64) -> Bytes {
         let id = message.id().unwrap_or("null");
         let is_fit = is_plain(id) && !id.starts_with("\"osctl-") && !self.open.contains_key(id);
@@ -43,7 +43,7 @@ impl ServerRequests {
         text
     }
 
-    /// A client's answer as the server is to read it; nothing, where that client was not asked that.
+    /// Returns a client's answer under the server's id; `None` if the client has no such request.
     pub(super) fn take_answered(&mut self, message: &RpcMessage, member: u64) -> Option<Bytes> {
         let id = message.id()?;
         let mut all = self.open.iter();
@@ -57,7 +57,8 @@ impl ServerRequests {
         })
     }
 
-    /// Who was asked what the server takes back, and what tells that client.
+    /// Finds the client of a request that the server cancels. Returns the client with the cancellation under the
+    /// client's id.
     pub(super) fn take_cancelled(&mut self, message: &RpcMessage) -> Option<(u64, Bytes)> {
         let span = message.param_span(&["requestId"])?;
         let id = message.raw_param(&["requestId"])?;
@@ -74,7 +75,7 @@ impl ServerRequests {
         Some((question.member, text))
     }
 
-    /// What the server has asked a client that is gone, by its own ids.
+    /// Removes the open requests to a client that is gone. Returns their ids as the server knows them.
     pub(super) fn take_unanswered(&mut self, member: u64) -> Vec<Box<str>> {
         let mut gone = Vec::new();
         self.open.retain(|_, question| {
@@ -118,7 +119,7 @@ mod tests {
             let shown = questions.register_request(&message(&ask), 1);
             let shown = message(std::str::from_utf8(&shown).unwrap());
             assert_eq!(shown.params(), Some(r#"{"n":1.0}"#));
-            // What a client has parsed and written again.
+            // A client that parses the id and serializes it again.
             let value: serde_json::Value = serde_json::from_str(shown.id().unwrap()).unwrap();
             let answer = message(&format!(r#"{{"id":{value},"result":1e400}}"#));
             assert_eq!(questions.take_answered(&answer, 2), None);

@@ -1,5 +1,5 @@
-//! What must be said again to a server that was started anew: who listens to which resource, and
-//! from which level on it logs.
+//! The subscriptions and log level of a server's clients. The owner task sends them again after a restart of the
+//! server.
 
 use crate::companion::mcp::message::find_value;
 use std::collections::{BTreeMap, BTreeSet};
@@ -8,12 +8,12 @@ use std::collections::{BTreeMap, BTreeSet};
 pub(super) struct ServerSubscriptions {
     listeners: BTreeMap<String, BTreeSet<u64>>,
     level: Option<String>,
-    /// The levels that single clients want.
+    /// The log level of each client.
     levels: BTreeMap<u64, String>,
 }
 
 impl ServerSubscriptions {
-    /// Whether the server must be told: nobody else listens.
+    /// Adds a subscription. Returns whether the server must receive the request: the client is the first subscriber.
     pub(super) fn subscribe(&mut self, uri: &str, member: u64) -> bool {
         let listeners = self.listeners.entry(uri.into()).or_default();
         let is_first = listeners.is_empty();
@@ -21,7 +21,7 @@ impl ServerSubscriptions {
         is_first
     }
 
-    /// Whether the server must be told: nobody listens any more.
+    /// Removes a subscription. Returns whether the server must receive the request: no subscriber is left.
     pub(super) fn unsubscribe(&mut self, uri: &str, member: u64) -> bool {
         let Some(listeners) = self.listeners.get_mut(uri) else {
             return true;
@@ -38,7 +38,7 @@ impl ServerSubscriptions {
         self.listeners.get(uri).into_iter().flatten().copied()
     }
 
-    /// Forgets those who are gone, and returns what nobody listens to any more.
+    /// Removes clients that are gone, and returns the resources without a subscriber.
     pub(super) fn retain_clients(&mut self, is_here: impl Fn(u64) -> bool) -> Vec<String> {
         let mut silent = Vec::new();
         self.levels.retain(|member, _| is_here(*member));
@@ -52,7 +52,7 @@ impl ServerSubscriptions {
         silent
     }
 
-    /// Nobody listens to what the server does not let anybody listen to.
+    /// Removes all subscribers of a resource whose subscription the server refused.
     pub(super) fn remove_resource(&mut self, uri: &str) {
         self.listeners.remove(uri);
     }
@@ -61,7 +61,7 @@ impl ServerSubscriptions {
         self.listeners.keys().map(String::as_str)
     }
 
-    /// The parameters of `logging/setLevel`.
+    /// Records the parameters of a client's `logging/setLevel`.
     pub(super) fn set_level(&mut self, params: &str, member: u64) {
         self.level = Some(params.into());
         if let Some(span) = find_value(params, &["level"]) {
@@ -69,12 +69,12 @@ impl ServerSubscriptions {
         }
     }
 
-    /// The level that a client wants, as it was written.
+    /// The raw log level of a client.
     pub(super) fn log_level(&self, member: u64) -> Option<&str> {
         self.levels.get(&member).map(String::as_str)
     }
 
-    /// Requests that bring a new server to where the old one was.
+    /// The requests that restore this state in a restarted server.
     pub(super) fn replay_requests(&self) -> Vec<(&'static str, String)> {
         let uris = self.listeners.keys();
         let subscribe = uris.map(|uri| {

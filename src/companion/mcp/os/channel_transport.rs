@@ -1,4 +1,4 @@
-//! A client's pipe as rmcp knows transports: a message is a piece of bytes, so nothing is framed.
+//! The transport of a client's pipe for rmcp: each message is one piece of bytes, so there is no framing.
 
 use crate::companion::mcp::message::{self, RpcMessage};
 use bytes::Bytes;
@@ -14,7 +14,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
 pub(super) struct ChannelTransport {
     pub(super) from: UnboundedReceiver<Bytes>,
     pub(super) to: UnboundedSender<Bytes>,
-    /// Whether the client is gone. What it began goes on then; only a call that is taken back ends.
+    /// Whether the client is gone. Runs that it started continue; only a cancelled call ends its run.
     pub(super) is_over: Arc<AtomicBool>,
 }
 
@@ -54,14 +54,14 @@ impl Transport<RoleServer> for ChannelTransport {
 }
 
 impl ChannelTransport {
-    /// Whoever waits for an answer is told that there is none.
+    /// Answers an invalid request with an error.
     fn reject_message(&self, text: Bytes, why: &serde_json::Error) {
         tracing::debug!("os: no message: {why}");
         if let Ok(message) = RpcMessage::parse(text)
             && let Some(id) = message.id()
         {
             let why = format!("the message does not fit: {why}");
-            // A client that is gone need not hear it.
+            // The client may be gone.
             let _ = self.to.send(message::error_response(id, -32600, &why));
         }
     }

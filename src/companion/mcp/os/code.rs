@@ -1,4 +1,4 @@
-//! Tools of the kernel: executing code, finding it again, interrupting it, emptying the namespace.
+//! Kernel tools: execute code, find, wait for and interrupt runs, reset the namespace.
 
 use super::logging::{LogSeverity, send_log_message};
 use super::run_result::{DEFAULT_TOOL_OUTPUT_BYTES, ToolRunContent, ToolRunReport};
@@ -18,70 +18,70 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
-/// Bytes of one page of output.
+/// The default size of one page of output in bytes.
 const TOOL_OUTPUT_PAGE_BYTES: u64 = 64 << 10;
 
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct ExecuteArgs {
-    /// Python as in a notebook: top-level `await`, `%magics` and `!commands` work, the last expression's
-    /// value is the result, figures are shown.
+    /// Python as in a notebook: top-level `await`, `%magics` and `!commands` work, the value of the last expression
+    /// is the result, figures are shown.
     code: String,
-    /// Whose variables it uses. It is made when there is none of that name; `default` is everybody's.
+    /// Session whose variables the code uses, created if missing. If omitted, `default`, which all clients share.
     session: Option<String>,
-    /// Interrupt the code after so many seconds; it may take any time unless this is given.
+    /// Interrupt the code after this many seconds; no limit if omitted.
     timeout: Option<f64>,
-    /// Answer after so many seconds, whether it has ended or not; it goes on.
+    /// Answer after this many seconds at the latest; a run that has not ended continues.
     wait: Option<f64>,
-    /// Bytes of each stream in the answer.
+    /// Most bytes of each stream in the answer.
     max_output: Option<usize>,
 }
 
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct RunArgs {
-    /// The run's id, as another tool's answer tells it.
+    /// Id of the run, from another tool's answer.
     id: String,
-    /// Answer after so many seconds, whether it has ended or not.
+    /// Answer after this many seconds at the latest, even if the run has not ended.
     wait: Option<f64>,
-    /// Bytes of each stream in the answer.
+    /// Most bytes of each stream in the answer.
     max_output: Option<usize>,
 }
 
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct OutputArgs {
-    /// The run's id, as another tool's answer tells it.
+    /// Id of the run, from another tool's answer.
     id: String,
-    /// Which of the two; `stdout` unless said otherwise.
+    /// Stream to read; `stdout` if omitted.
     stream: Option<OutputStream>,
-    /// The first byte.
+    /// Offset of the first byte.
     #[serde(default)]
     offset: u64,
-    /// Bytes, a MiB at most.
+    /// Number of bytes, at most 1 MiB.
     limit: Option<u64>,
 }
 
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct InterruptToolArgs {
-    /// Only this run, of code or of a command; otherwise whatever the session runs.
+    /// Run of code or of a command to interrupt; if omitted, whatever the session runs.
     id: Option<String>,
-    /// Whose code; `default` unless said otherwise.
+    /// Session to interrupt; `default` if omitted.
     session: Option<String>,
 }
 
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct ResetToolArgs {
-    /// Whose variables; `default` unless said otherwise.
+    /// Session whose variables to delete; `default` if omitted.
     session: Option<String>,
-    /// End the process, too, whatever it does, and start another.
+    /// Also end the kernel process, whatever it does, and start another.
     #[serde(default)]
     restart: bool,
 }
 
-/// What became of a session.
+/// The state of a session's kernel after an operation.
 #[derive(Debug, Serialize, JsonSchema)]
 struct SessionKernelReport {
     session: String,
@@ -90,9 +90,9 @@ struct SessionKernelReport {
 
 #[tool_router(router = code_tools, vis = "pub(super)")]
 impl OsServer {
-    /// Executes Python in a kernel that keeps its variables from call to call. Output comes as progress
-    /// while it runs; figures and other pictures are images in the answer. A cancelled call interrupts the
-    /// code, and its variables stay.
+    /// Executes Python in a kernel that keeps its variables from call to call. Output is sent as progress while the
+    /// code runs; figures and other pictures are images in the answer. Cancelling the call interrupts the code; the
+    /// variables stay.
     #[tool(
         title = "Execute Python",
         annotations(read_only_hint = false, destructive_hint = true, idempotent_hint = false, open_world_hint = true),
@@ -132,7 +132,7 @@ impl OsServer {
         .into_tool_result()
     }
 
-    /// Waits for code or a command that goes on, and tells how it ended or stands.
+    /// Waits for running code or a running command, and reports how it ended or its current state.
     #[tool(
         title = "Wait for a run",
         annotations(read_only_hint = true, open_world_hint = false),
@@ -146,7 +146,7 @@ impl OsServer {
         let wait = parse_seconds("wait", args.wait)?;
         let limit = args.max_output.unwrap_or(DEFAULT_TOOL_OUTPUT_BYTES);
         let handles = &self.os.0.handles;
-        // Whoever only waits interrupts nothing.
+        // Cancelling a wait does not interrupt the run.
         if let Ok(run) = handles.sessions.find_run(&args.id) {
             follow_run(
                 self,
@@ -167,7 +167,7 @@ impl OsServer {
         ToolRunContent::of_command(reply, &session, limit).into_tool_result()
     }
 
-    /// A page of what code or a command has written, from byte `offset` on.
+    /// Reads a page of the output of code or of a command, from byte `offset` on.
     #[tool(
         title = "Read a run's output",
         annotations(read_only_hint = true, open_world_hint = false),
@@ -190,8 +190,8 @@ impl OsServer {
         text_result(page, text)
     }
 
-    /// Interrupts what a session runs, or one run, as Ctrl-C does, and tells whether its variables are
-    /// still there.
+    /// Interrupts what a session runs, or one run, as Ctrl-C does, and reports whether the session's variables are
+    /// kept.
     #[tool(
         title = "Interrupt",
         annotations(read_only_hint = false, destructive_hint = false, idempotent_hint = true, open_world_hint = false),
@@ -221,8 +221,8 @@ impl OsServer {
         session_kernel_result(session, kernel)
     }
 
-    /// Forgets a session's variables; its working directory and environment stay. With `restart` its process
-    /// is ended, whatever it does.
+    /// Deletes a session's variables; its working directory and environment stay. `restart` also ends the session's
+    /// process, whatever it does.
     #[tool(
         title = "Reset",
         annotations(read_only_hint = false, destructive_hint = true, idempotent_hint = true, open_world_hint = false),
@@ -251,7 +251,7 @@ fn session_kernel_result(session: String, kernel: KernelReport) -> ToolResult {
 }
 
 impl OsServer {
-    /// The session of that name, made now unless it exists.
+    /// Returns the session's name; creates the session if it does not exist.
     pub(super) async fn ensure_session(&self, name: Option<String>) -> Result<String, ToolError> {
         match name {
             None => Ok(DEFAULT_SESSION.into()),
@@ -266,7 +266,7 @@ impl OsServer {
         }
     }
 
-    /// A page of what a run has written.
+    /// A page of a run's output.
     pub(super) async fn output_page(
         &self,
         id: &str,
@@ -288,7 +288,7 @@ impl OsServer {
         page.map_err(|error| ToolError(format!("the output can't be read: {error}")))
     }
 
-    /// Interrupts the code of a call that was taken back; a client that has just gone wants it to go on.
+    /// Interrupts the code of a cancelled call. If the client only disconnected, the code continues.
     async fn interrupt_cancelled_run(
         &self,
         cx: &RequestContext<RoleServer>,

@@ -1,4 +1,4 @@
-//! Tools of cryo: storing a session's variables and bringing them back.
+//! Cryo tools: store a session's variables and restore them.
 
 use super::server::OsServer;
 use super::tool_result::{ToolResult, text_result};
@@ -10,9 +10,9 @@ use rmcp::{tool, tool_router};
 
 #[tool_router(router = cryo_tools, vis = "pub(super)")]
 impl OsServer {
-    /// Stores a session's variables on disk, loads them back to compare them, and says of each whether it is
-    /// saved, made again from a recipe, altered, unverified or lost. What was stored before stays as a
-    /// generation of its own.
+    /// Stores a session's variables on disk, loads them back to compare them, and reports for each whether it is
+    /// saved, restored by a recipe, altered, unverified or lost. Earlier stored variables stay as a generation of
+    /// their own.
     #[tool(
         title = "Store variables",
         annotations(read_only_hint = false, destructive_hint = false, idempotent_hint = false, open_world_hint = false),
@@ -54,7 +54,7 @@ impl OsServer {
         text_result(stored, text)
     }
 
-    /// Brings variables back that were stored, into a session whose other variables stay.
+    /// Restores stored variables into a session; the session's other variables stay.
     #[tool(
         title = "Bring variables back",
         annotations(read_only_hint = false, destructive_hint = true, idempotent_hint = true, open_world_hint = false),

@@ -1,4 +1,4 @@
-//! Tools of the desktop: what is on its screen, hands, the clipboard, windows, and pages of its browser.
+//! Desktop tools: screenshot, mouse and keyboard, clipboard, windows, and pages of the browser.
 
 use super::server::OsServer;
 use super::tool_error::ToolError;
@@ -20,9 +20,9 @@ use serde_json::{Value, json};
 use std::time::Duration;
 use tokio::task::spawn_blocking;
 
-/// For a page to load, unless the caller says otherwise.
+/// The default time limit for a page to load.
 const TOOL_PAGE_LOAD_TIMEOUT: Duration = Duration::from_secs(30);
-/// Characters of a page's text, unless the caller says otherwise.
+/// The default number of characters of a page's text.
 const DEFAULT_PAGE_TEXT_CHARS: usize = 50_000;
 
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -32,33 +32,33 @@ pub(super) struct Nothing {}
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct ScreenshotToolArgs {
-    /// Only this part: `X,Y,WIDTH,HEIGHT` in pixels of the screen.
+    /// Part of the screen to capture: `X,Y,WIDTH,HEIGHT` in pixels.
     region: Option<String>,
-    /// By how much the picture is larger than the screen: above 0, at most 4. Places on the screen are the
-    /// picture's, divided by this.
+    /// Factor by which the picture is larger than the screen: above 0, at most 4. Divide positions in the picture by
+    /// this factor to get positions on the screen.
     scale: Option<f64>,
 }
 
-/// The picture that is in the content.
+/// The properties of the picture in the content.
 #[derive(Debug, Serialize, JsonSchema)]
 struct ScreenshotReport {
-    /// Pixels.
+    /// Width in pixels.
     width: u32,
     height: u32,
     screen_width: u16,
     screen_height: u16,
-    /// When it was taken, by the container's clock: RFC 3339, in UTC.
+    /// Time of the capture by the container's clock: RFC 3339, in UTC.
     taken: String,
 }
 
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct InputArgs {
-    /// Done in this order: all or, where one does not fit, none.
+    /// Actions in order. All are performed, or none if one is invalid.
     actions: Vec<InputAction>,
 }
 
-/// Where the pointer is then.
+/// The position of the pointer afterwards.
 #[derive(Debug, Serialize, JsonSchema)]
 struct Pointer {
     pointer: ScreenPoint,
@@ -67,47 +67,46 @@ struct Pointer {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct CopyArgs {
-    /// What is to be pasted.
+    /// Text to put into the clipboard.
     text: String,
 }
 
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct PageArgs {
-    /// With `http://` or `https://`.
+    /// URL, with `http://` or `https://`.
     url: String,
-    /// Seconds for the page to load; what is there then is read. 30 unless this is given.
+    /// Seconds to wait for the page to load; then its current text is read. 30 if omitted.
     timeout: Option<f64>,
-    /// Characters of the text to leave out, as those that an earlier call has brought.
+    /// Number of characters to skip, such as those that an earlier call returned.
     #[serde(default)]
     offset: usize,
-    /// Characters; 50000 unless this is given.
+    /// Most characters to return; 50000 if omitted.
     limit: Option<usize>,
 }
 
-/// A page as a person sees it.
+/// The visible content of a page.
 #[derive(Debug, Serialize, JsonSchema)]
 struct PageText {
-    /// Where the browser is in the end.
+    /// Final URL of the browser, after redirects.
     url: String,
     title: String,
-    /// What the web server said, such as 200 or 404.
+    /// HTTP status of the page, such as 200 or 404.
     status: Option<u16>,
-    /// The visible text, from `offset` on.
+    /// Visible text, from `offset` on.
     text: String,
     offset: usize,
-    /// Where the next part begins; none at the end.
+    /// Offset of the next part; missing at the end.
     next: Option<usize>,
-    /// Whether the page came to its end in time.
+    /// Whether the page finished loading in time.
     loaded: bool,
-    /// What the page asked by dialogs, each of which was dismissed.
+    /// Texts of the page's dialogs; each dialog was dismissed.
     dialogs: Vec<String>,
 }
 
 #[tool_router(router = desktop_tools, vis = "pub(super)")]
 impl OsServer {
-    /// What is on the desktop's screen at this moment, as a picture. It starts the desktop where it does not
-    /// run.
+    /// Takes a screenshot of the desktop. Starts the desktop if it does not run.
     #[tool(
         title = "Screenshot",
         annotations(read_only_hint = true, open_world_hint = false),
@@ -131,8 +130,8 @@ impl OsServer {
         structured_result(shot, vec![picture, ContentBlock::text(words)])
     }
 
-    /// Moves the pointer, clicks, drags, turns the wheel, presses keys and types on the desktop, in the order
-    /// given. A screenshot shows what came of it.
+    /// Moves the pointer, clicks, drags, turns the wheel, presses keys and types on the desktop, in the given order.
+    /// A screenshot shows the effect.
     #[tool(
         title = "Mouse and keyboard",
         annotations(read_only_hint = false, destructive_hint = true, idempotent_hint = false, open_world_hint = true),
@@ -150,7 +149,7 @@ impl OsServer {
         text_result(Pointer { pointer }, text)
     }
 
-    /// The text that was copied last on the desktop.
+    /// Reads the text that was copied last on the desktop.
     #[tool(
         title = "Read the clipboard",
         annotations(read_only_hint = true, open_world_hint = false),
@@ -161,7 +160,7 @@ impl OsServer {
         text_result(ClipboardText { text: text.clone() }, text)
     }
 
-    /// Copies a text on the desktop, so that it can be pasted there.
+    /// Copies a text to the desktop's clipboard, so that it can be pasted there.
     #[tool(
         title = "Fill the clipboard",
         annotations(read_only_hint = false, destructive_hint = false, idempotent_hint = true, open_world_hint = false),
@@ -176,7 +175,7 @@ impl OsServer {
         text_result(ClipboardText { text }, "it can be pasted now")
     }
 
-    /// The desktop's windows, the lowest first, with their places, titles and ids.
+    /// Lists the desktop's windows, the lowest first, with their positions, titles and ids.
     #[tool(
         title = "Windows",
         annotations(read_only_hint = true, open_world_hint = false),
@@ -186,7 +185,7 @@ impl OsServer {
         windows_result(self.os.0.handles.desktop.list_windows().await?)
     }
 
-    /// Brings a window of the desktop to the front, and lists all.
+    /// Brings a window of the desktop to the front, and lists all windows.
     #[tool(
         title = "Focus a window",
         annotations(read_only_hint = false, destructive_hint = false, idempotent_hint = true, open_world_hint = false),
@@ -198,8 +197,8 @@ impl OsServer {
         windows_result(desktop.list_windows().await?)
     }
 
-    /// Opens a page in the desktop's browser, which people see, too, waits until it has settled, and tells all
-    /// visible text of its main frame. The tab is kept for the next page, and can be looked at and clicked in.
+    /// Opens a page in the desktop's browser, where people see it, too, waits until it has settled, and returns all
+    /// visible text of its main frame. The next page opens in the same tab, which can be viewed and clicked.
     #[tool(
         title = "Read a web page",
         annotations(read_only_hint = false, destructive_hint = false, idempotent_hint = true, open_world_hint = true),
@@ -247,7 +246,7 @@ impl OsServer {
 }
 
 impl OsServer {
-    /// The screen as PNG in base64.
+    /// The screen, or a part of it, as PNG in base64.
     async fn take_screenshot(
         &self,
         region: Option<display::ScreenRegion>,
@@ -268,13 +267,13 @@ impl OsServer {
             screen_height: screen.1,
             taken: format_taken_time(taken.taken_ms()),
         };
-        // Seldom more than a few milliseconds, which others need not wait.
+        // Encoding seldom takes more than a few milliseconds; other tasks need not wait for it.
         let file = spawn_blocking(move || STANDARD.encode(taken.file)).await;
         let file = file.map_err(|e| ToolError(format!("the picture can't be made: {e}")))?;
         Ok((file, shot))
     }
 
-    /// The whole screen as PNG in base64, and its size and time.
+    /// The whole screen as PNG in base64, with its size and time.
     pub(super) async fn whole_screen(&self) -> Result<(String, Value), ToolError> {
         let (picture, shot) = self.take_screenshot(None, 1.0).await?;
         Ok((picture, json!(shot)))
@@ -282,7 +281,7 @@ impl OsServer {
 }
 
 impl ScreenshotReport {
-    /// For who sees no fields.
+    /// A summary for models that do not receive the structured fields.
     fn summary_text(&self) -> String {
         let Self {
             width,
@@ -322,7 +321,7 @@ fn windows_result(windows: Vec<Window>) -> ToolResult {
     text_result(Windows { windows }, text)
 }
 
-/// So many characters from one on, and where the next part begins.
+/// The characters from `offset` on, at most `limit`, and the offset of the next part.
 fn text_part(text: &str, offset: usize, limit: usize) -> (&str, Option<usize>) {
     let place = |count: usize| text.char_indices().nth(count).map(|(place, _)| place);
     let start = place(offset).unwrap_or(text.len());

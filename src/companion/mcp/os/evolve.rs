@@ -1,4 +1,4 @@
-//! Tools of evolving: asking for a new body, and hearing what became of it.
+//! Evolve tools: request a new container from the project's `body/`, and read the outcome.
 
 use super::desktop::Nothing;
 use super::server::OsServer;
@@ -14,9 +14,9 @@ use rmcp::{tool, tool_router};
 
 #[tool_router(router = evolve_tools, vis = "pub(super)")]
 impl OsServer {
-    /// Rebuilds this computer from the project's `body/` and moves into it: variables, sessions and the shell's
-    /// context come along. It is built and tested beside what runs, and taken back when it does not prove
-    /// itself. This answers at once; `evolve_status` tells how it goes.
+    /// Rebuilds this computer from the project's `body/` and moves into the new container with variables, sessions
+    /// and the shell's context. The new container is built and tested beside the running one, and rolled back if
+    /// verification fails. This call returns at once; `evolve_status` reports the progress.
     #[tool(
         title = "Move into a new body",
         annotations(read_only_hint = false, destructive_hint = true, idempotent_hint = false, open_world_hint = false),
@@ -38,7 +38,7 @@ impl OsServer {
         }
     }
 
-    /// Whether this computer is moving into a new body, and how the latest such run ended.
+    /// Reports whether this computer is moving into a new container, and how the latest such run ended.
     #[tool(
         title = "How evolving goes",
         annotations(read_only_hint = true, open_world_hint = false),

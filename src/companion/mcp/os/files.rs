@@ -1,4 +1,4 @@
-//! Tools of files: reading, writing, listing. Whatever the container's user may do, they may.
+//! File tools: read, write, list. They have the permissions of the container's user.
 
 use super::server::OsServer;
 use super::tool_error::ToolError;
@@ -18,40 +18,40 @@ use serde::{Deserialize, Serialize};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-/// Bytes of one page of a file, and the most that can be asked for.
+/// The default size of one page of a file in bytes, and the largest size.
 const TOOL_FILE_PAGE_BYTES: u64 = 64 << 10;
 const MAX_TOOL_FILE_PAGE_BYTES: u64 = 1 << 20;
-/// Bytes of a picture that is shown, and of a resource.
+/// The most bytes of a picture that is shown, and of a resource.
 pub(super) const MAX_OS_RESOURCE_BYTES: u64 = 16 << 20;
-/// Entries of one listing.
+/// The default number of entries of one listing.
 const DEFAULT_TOOL_LIST_ENTRIES: usize = 200;
 
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct ReadArgs {
-    /// Absolute, or beneath the folder that resources show.
+    /// Path: absolute, or relative to the root folder of the resources.
     path: String,
-    /// The first byte.
+    /// Offset of the first byte.
     #[serde(default)]
     offset: u64,
-    /// Bytes, a MiB at most.
+    /// Number of bytes, at most 1 MiB.
     limit: Option<u64>,
 }
 
-/// A piece of a file.
+/// A part of a file.
 #[derive(Debug, Serialize, JsonSchema)]
 struct FilePage {
     path: String,
-    /// Bytes of the file, where it knows them.
+    /// Size of the file in bytes, if it is known.
     size: Option<u64>,
     offset: u64,
-    /// Where the next page begins; none at the end.
+    /// Offset of the next page; missing at the end.
     next: Option<u64>,
     mime_type: String,
-    /// The piece, when it is text.
+    /// Content of the page, if it is text.
     #[serde(skip_serializing_if = "Option::is_none")]
     text: Option<String>,
-    /// The piece, when it is neither text nor shown as a picture.
+    /// Content of the page, if it is neither text nor shown as a picture.
     #[serde(skip_serializing_if = "Option::is_none")]
     base64: Option<String>,
 }
@@ -59,11 +59,11 @@ struct FilePage {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct WriteArgs {
-    /// Absolute, or beneath the folder that resources show. Missing folders on the way are made.
+    /// Path: absolute, or relative to the root folder of the resources. Missing parent folders are created.
     path: String,
-    /// All that the file is to hold.
+    /// Complete content of the file.
     content: String,
-    /// What `content` is: text unless this is given.
+    /// Encoding of `content`; text if omitted.
     #[serde(default)]
     encoding: Encoding,
 }
@@ -80,18 +80,18 @@ enum Encoding {
 struct WrittenFile {
     path: String,
     bytes: u64,
-    /// Whether there was a file before.
+    /// Whether the file existed before.
     replaced: bool,
 }
 
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct ListArgs {
-    /// A folder: absolute, or beneath the one that resources show, which is listed when this is missing.
+    /// Folder: absolute, or relative to the root folder of the resources, which is listed if omitted.
     path: Option<String>,
-    /// Only what comes behind this name.
+    /// List only the entries after this name.
     after: Option<String>,
-    /// So many entries at most; 200 unless this is given.
+    /// Most entries to return; 200 if omitted.
     limit: Option<usize>,
 }
 
@@ -99,7 +99,7 @@ struct ListArgs {
 struct FolderListing {
     path: String,
     entries: Vec<FolderEntry>,
-    /// Whether there are further ones: `after` with the last one's name brings them.
+    /// Whether there are further entries; pass the last name as `after` to list them.
     more: bool,
 }
 
@@ -107,16 +107,16 @@ struct FolderListing {
 pub(super) struct FolderEntry {
     name: String,
     kind: EntryKind,
-    /// Bytes.
+    /// Size in bytes.
     size: u64,
-    /// When it was changed, in seconds since 1970.
+    /// Time of the last change, in seconds since 1970.
     modified: String,
-    /// Where a symbolic link leads.
+    /// Target of a symbolic link.
     #[serde(skip_serializing_if = "Option::is_none")]
     target: Option<String>,
 }
 
-/// What was read of a file.
+/// A part of a file.
 pub(super) struct ToolFileChunk {
     pub(super) bytes: Bytes,
     pub(super) size: Option<u64>,
@@ -124,7 +124,7 @@ pub(super) struct ToolFileChunk {
 
 #[tool_router(router = file_tools, vis = "pub(super)")]
 impl OsServer {
-    /// Reads a file, page by page. Pictures are shown; what is no text comes as base64.
+    /// Reads a file, page by page. Pictures are shown; other content that is not text is returned as base64.
     #[tool(
         title = "Read a file",
         annotations(read_only_hint = true, open_world_hint = false),
@@ -180,7 +180,7 @@ impl OsServer {
         text_result(page, words + &more)
     }
 
-    /// Writes a file: beside its place first, so that it is never half written.
+    /// Writes a file: first to a temporary file beside it, so that the file is never half written.
     #[tool(
         title = "Write a file",
         annotations(read_only_hint = false, destructive_hint = true, idempotent_hint = true, open_world_hint = false),
@@ -280,7 +280,7 @@ impl FolderEntry {
 }
 
 impl OsServer {
-    /// A path as it was meant.
+    /// Resolves a relative path against the root folder.
     fn resolve_path(&self, given: &str) -> PathBuf {
         match given.strip_prefix("~/") {
             Some(rest) => self.os.0.root.join(rest),
@@ -288,7 +288,7 @@ impl OsServer {
         }
     }
 
-    /// At most `limit` bytes of a file from `offset` on.
+    /// Reads at most `limit` bytes of a file from `offset` on.
     pub(super) async fn read_chunk(
         &self,
         path: &Path,
@@ -320,7 +320,7 @@ impl OsServer {
         })
     }
 
-    /// A folder's entries behind a name, and whether there are further ones.
+    /// The entries of a folder after a name, and whether there are further ones.
     pub(super) async fn list_entries(
         &self,
         path: &Path,
@@ -353,7 +353,7 @@ pub(super) fn parse_place(path: &Path) -> Result<ContainerPath, ToolError> {
     ))?)
 }
 
-/// All of it as text; a character that goes on in the next page is left for that one.
+/// The bytes as text. With `has_more`, a character that continues in the next page is omitted.
 pub(super) fn text_prefix(bytes: &[u8], has_more: bool) -> Option<&str> {
     if bytes.contains(&0) {
         return None;
@@ -367,7 +367,7 @@ pub(super) fn text_prefix(bytes: &[u8], has_more: bool) -> Option<&str> {
     }
 }
 
-/// By its name, as much as clients make a difference.
+/// The MIME type by the file's name, for the types that clients distinguish.
 pub(super) fn mime_type(path: &Path) -> &'static str {
     let extension = path
         .extension()

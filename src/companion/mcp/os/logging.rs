@@ -1,5 +1,5 @@
-//! Messages beside the answers, for clients that have asked for them by a level. The newest revision has none,
-//! and so rmcp calls them deprecated; older clients have nothing else.
+//! Log messages to clients that have set a log level. The newest revision has no such messages, so rmcp marks them as
+//! deprecated; older clients have no alternative.
 #![expect(
     deprecated,
     reason = "clients of the revisions before 2026-07-28 are told by nothing else"
@@ -10,10 +10,10 @@ use rmcp::model::{LoggingLevel, LoggingMessageNotificationParam, SetLevelRequest
 use rmcp::service::RequestContext;
 use std::sync::atomic::{AtomicU8, Ordering};
 
-/// Nobody has asked for messages.
+/// The client has set no log level.
 const NO_LOG_LEVEL: u8 = u8::MAX;
 
-/// The lowest level that a client wants to hear.
+/// The lowest level of messages that a client wants.
 #[derive(Debug)]
 pub(super) struct ClientLogLevel(AtomicU8);
 
@@ -23,7 +23,7 @@ impl Default for ClientLogLevel {
     }
 }
 
-/// What this server has to tell.
+/// The severity of a message of this server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum LogSeverity {
     Info,
@@ -51,7 +51,7 @@ impl ClientLogLevel {
     }
 }
 
-/// Tells a client that wants to hear it.
+/// Sends a log message to the client.
 pub(super) async fn send_log_message(
     cx: &RequestContext<RoleServer>,
     weight: LogSeverity,
@@ -60,7 +60,7 @@ pub(super) async fn send_log_message(
 ) {
     let message = LoggingMessageNotificationParam::new(weight.logging_level(), text.into());
     let told = cx.peer.notify_logging_message(message.with_logger(logger));
-    // A client that is gone hears nothing.
+    // The client may be gone.
     let _ = told.await;
 }
 

@@ -1,14 +1,14 @@
-//! The built-in server `os`: the computer itself as tools and resources, for clients of MCP.
+//! The built-in server `os`: the computer itself as MCP tools and resources.
 //!
 //! ```text
-//! child's owner ── bytes ── wire ── rmcp ── server ─┬─ tools: code, shell, files, cryo, desktop, evolve
-//!                                                   └─ resources: files, runs, the screen
+//! ServerTask ── bytes ── channel_transport ── rmcp ── server ─┬─ tools: code, shell, files, cryo, desktop, evolve
+//!                                                             └─ resources: files, runs, the screen
 //! ```
 //!
-//! [`Os`] is the handle. Every pipe to it has a [`server`] of its own, so that a client's log level is
-//! its own; tools and their schemas are made when they are first asked for, once for all.
-//! It is a face: each tool checks what comes in, calls one handle and words what goes out. A refusal is
-//! a result that says so, because a model reads results and never errors of the protocol.
+//! [`Os`] is the handle. Every connection has a [`server`] of its own, so that each client has its own log level.
+//! Tools and their schemas are built once, when they are first needed. Each tool checks its arguments, calls one
+//! handle and formats the result. A refusal is a result with an error flag, because a model reads results and never
+//! protocol errors.
 
 mod channel_transport;
 mod code;
@@ -39,7 +39,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
 
-/// What its tools call.
+/// The handles that the tools call.
 #[derive(Debug, Clone)]
 pub(in crate::companion) struct ToolContext {
     pub(in crate::companion) sessions: KernelSessions,
@@ -49,17 +49,17 @@ pub(in crate::companion) struct ToolContext {
     pub(in crate::companion) desktop: Desktop,
 }
 
-/// The server, for everyone who opens a pipe to it.
+/// The handle of the server; each connection opens a server of its own.
 #[derive(Debug, Clone)]
 pub(in crate::companion) struct Os(Arc<OsInner>);
 
 #[derive(Debug)]
 struct OsInner {
     handles: ToolContext,
-    /// Beneath it files are resources, and relative paths begin there.
+    /// The root folder of the file resources, and of relative paths.
     root: PathBuf,
     tools: OnceLock<ToolRouter<OsServer>>,
-    /// It needs the hub, and so comes later.
+    /// Set later, because the evolve handle needs the hub.
     evolve: OnceLock<EvolveHandle>,
 }
 
@@ -73,9 +73,9 @@ impl Os {
         }))
     }
 
-    /// Lets clients ask for a new body.
+    /// Enables the evolve tools.
     pub(in crate::companion) fn set_evolve(&self, evolve: EvolveHandle) {
-        // A second one is the same.
+        // A second call passes the same handle.
         let _ = self.0.evolve.set(evolve);
     }
 

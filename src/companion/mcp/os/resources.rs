@@ -1,4 +1,4 @@
-//! Resources: files beneath a root, runs, and the screen.
+//! Resources: files in the root folder, runs, and the screen.
 
 use super::files::{MAX_OS_RESOURCE_BYTES, ToolFileChunk, mime_type, text_prefix};
 use super::server::OsServer;
@@ -18,7 +18,7 @@ use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
-/// Files of one page of the list.
+/// The most files of one page of the list.
 const RESOURCE_PAGE_ENTRIES: usize = 200;
 const SCREEN_URI: &str = "os://screen";
 const RUNS_URI: &str = "os://runs";
@@ -26,7 +26,7 @@ const FILE_URI_PREFIX: &str = "file://";
 const RESOURCE_JSON_TYPE: &str = "application/json";
 
 impl OsServer {
-    /// The screen and the runs, then the files that lie in the root itself.
+    /// A page of the list: the screen and the runs, then the files directly in the root folder.
     pub(super) async fn resources_page(
         &self,
         cursor: Option<&str>,
@@ -161,7 +161,7 @@ impl OsServer {
         Ok(ResourceContents::text(all, uri))
     }
 
-    /// A file beneath the root, wherever links lead.
+    /// Reads a file. Its path, with all symbolic links resolved, must be in the root folder.
     async fn file_contents(&self, uri: &str, path: PathBuf) -> Result<ResourceContents, ToolError> {
         let root = self.os.0.root.clone();
         let found = tokio::task::spawn_blocking(move || {

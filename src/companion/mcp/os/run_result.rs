@@ -1,4 +1,4 @@
-//! How a run ended or stands, in fields and in words: one form for code and for commands.
+//! The state or end of a run, as fields and as text: one form for code and for commands.
 
 use super::tool_result::{ToolResult, structured_result, with_error_flag};
 use crate::protocol::kernel::{
@@ -13,58 +13,58 @@ use serde::Serialize;
 use serde_json::Value;
 use std::sync::Arc;
 
-/// Bytes of each stream in an answer, unless the caller wants another number.
+/// The default for the most bytes of each stream in an answer.
 pub(super) const DEFAULT_TOOL_OUTPUT_BYTES: usize = 16 << 10;
 
-/// The run as it stands now.
+/// Current state of the run.
 #[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub(super) struct ToolRunReport {
-    /// By which `wait_for_run` and `read_output` find it again.
+    /// Id of the run for `wait_for_run` and `read_output`.
     pub(super) id: String,
     pub(super) session: String,
     pub(super) status: RunStatus,
-    /// What was written; its middle is left out where it is long, as `omitted` tells.
+    /// Output of the run; the middle of long output is left out, see `omitted`.
     stdout: String,
     stderr: String,
-    /// The value of the last expression.
+    /// Value of the last expression.
     #[serde(skip_serializing_if = "Option::is_none")]
     result: Option<String>,
-    /// What the code raised, or why it ended early.
+    /// Exception of the code, or the reason for an early end.
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<RunError>,
     #[serde(skip_serializing_if = "Option::is_none")]
     execution_count: Option<u64>,
-    /// Pictures in the content.
+    /// Number of pictures in the content.
     images: usize,
-    /// Of a command: its exit code, 128+n for signal n, -1 when it was ended from outside.
+    /// For a command: its exit code, 128+n for signal n, -1 if it was ended from outside.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) returncode: Option<i32>,
-    /// Of a command: where the session's next one starts.
+    /// For a command: the directory where the session's next command starts.
     #[serde(skip_serializing_if = "Option::is_none")]
     cwd: Option<String>,
-    /// Of a command: whether it left processes in the background.
+    /// For a command: whether it left processes in the background.
     #[serde(skip_serializing_if = "Option::is_none")]
     background: Option<bool>,
     timing_ms: f64,
-    /// Whether it is found again after the death of this computer's service, or of the computer.
+    /// Whether the run can still be found after a crash of this computer's service or of the computer.
     durable: bool,
-    /// Of code: which life of the kernel it ran in, and whether variables are still there.
+    /// For code: the kernel generation in which it ran, and whether its variables are kept.
     #[serde(skip_serializing_if = "Option::is_none")]
     kernel: Option<KernelReport>,
-    /// Streams that are not here as a whole.
+    /// Streams that are not complete in this answer.
     omitted: Vec<Omitted>,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 struct Omitted {
     stream: OutputStream,
-    /// Bytes written in all.
+    /// Number of bytes written in total.
     total: u64,
-    /// The resource that holds it.
+    /// URI of the resource with the complete stream.
     uri: String,
 }
 
-/// Fields, and what is shown besides.
+/// The fields of the result, and the content for models.
 pub(super) struct ToolRunContent {
     pub(super) ran: ToolRunReport,
     content: Vec<ContentBlock>,
@@ -154,7 +154,7 @@ impl ToolRunContent {
         Self { ran, content }
     }
 
-    /// The answer; an error is what did not run to its end.
+    /// Converts the run to a tool result; a run that did not complete is an error.
     pub(super) fn into_tool_result(self) -> ToolResult {
         let is_error = matches!(
             self.ran.status,
@@ -227,7 +227,7 @@ impl ToolRunReport {
     }
 }
 
-/// Head and tail of a text that is too long.
+/// Keeps the head and tail of a text that exceeds `limit`.
 fn shorten_text(text: &str, limit: usize, total: u64) -> String {
     if text.len() <= limit {
         return text.into();
@@ -239,7 +239,7 @@ fn shorten_text(text: &str, limit: usize, total: u64) -> String {
     [&text[..head], &note, &text[tail..]].concat()
 }
 
-/// The next place between two characters.
+/// The next position between two characters.
 pub(super) fn char_boundary(text: &str, mut at: usize, forward: bool) -> usize {
     while !text.is_char_boundary(at) {
         at = if forward { at + 1 } else { at - 1 };
@@ -247,7 +247,7 @@ pub(super) fn char_boundary(text: &str, mut at: usize, forward: bool) -> usize {
     at
 }
 
-/// Pictures, and the text of what was shown beside the result.
+/// The pictures, and the text of outputs other than the result.
 fn split_outputs(
     data: &[Arc<MimeBundle>],
     result: Option<&str>,
@@ -263,7 +263,7 @@ fn split_outputs(
             .find_map(|kind| bundle.get(*kind)?.as_str());
         texts.extend(text.map(str::to_owned));
     }
-    // The result is told as such.
+    // The result has a field of its own.
     if let Some(result) = result
         && texts.last().is_some_and(|last| last == result)
     {
@@ -303,7 +303,7 @@ mod tests {
             short.starts_with("ééééé\n… 180 bytes") && short.ends_with("…\nééééé"),
             "{short}"
         );
-        // Of what was cut before, the whole is counted.
+        // The count includes the bytes that were cut before.
         assert!(shorten_text(&text, 20, 1000).contains("980 bytes"));
     }
 

@@ -1,4 +1,5 @@
-//! Waiting for a run as its caller does: output is told on the way, taking the call back interrupts it.
+//! Waits for a run on behalf of a tool call: output is sent as progress, and cancelling the call ends the wait, after
+//! which the tool interrupts the run.
 
 use super::logging::{LogSeverity, send_log_message};
 use super::run_result::char_boundary;
@@ -13,39 +14,40 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 
-/// Between two reports; more would cost a client more than they tell.
+/// The shortest interval between two reports; more reports would cost a client more than they are worth.
 const TOOL_PROGRESS_INTERVAL: Duration = Duration::from_millis(100);
-/// After so long in silence a client is told that the run goes on, so that its own limits do not end it.
+/// After this time without output a report says that the run continues, so that the client's own timeout does not end
+/// it.
 const TOOL_HEARTBEAT_INTERVAL: Duration = Duration::from_secs(10);
-/// Bytes of output in one report; all of it is in the answer.
+/// The most bytes of output in one report; the answer contains all output.
 const MAX_TOOL_PROGRESS_BYTES: usize = 4096;
-/// A week: beyond it, a time limit is certainly a mistake of units.
+/// One week: a longer time limit is certainly a mistake of units.
 const MAX_TOOL_SECONDS: f64 = 7.0 * 24.0 * 3600.0;
 
-/// How the waiting ended.
+/// How the wait ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum RunWaitEnd {
     Ended,
-    /// The run goes on, and may be asked for again.
+    /// The run continues; the client can wait for it again.
     GoesOn,
-    /// The caller wants no answer any more.
+    /// The client cancelled the call.
     TakenBack,
 }
 
-/// Whoever waits, and how they hear.
+/// The recipient of progress reports.
 struct ToolProgressReporter<'a> {
     server: &'a OsServer,
     cx: &'a RequestContext<RoleServer>,
     begun: Instant,
     told: Instant,
-    /// Not told yet.
+    /// Output that was not reported yet.
     unsaid: [String; 2],
 }
 
-/// A time limit that makes sense, in seconds.
+/// Checks a time limit in seconds.
 ///
 /// # Errors
-/// When it is none.
+/// Fails when the value is negative, not a number, or longer than a week.
 pub(super) fn parse_seconds(name: &str, given: Option<f64>) -> Result<Option<Duration>, ToolError> {
     let Some(seconds) = given else {
         return Ok(None);
@@ -57,7 +59,7 @@ pub(super) fn parse_seconds(name: &str, given: Option<f64>) -> Result<Option<Dur
     Ok(Some(Duration::from_secs_f64(seconds)))
 }
 
-/// Waits for the end of a run, or for `wait`.
+/// Waits for the end of a run, or until `wait` has passed.
 pub(super) async fn follow_run<W: RunKind>(
     server: &OsServer,
     cx: &RequestContext<RoleServer>,
@@ -102,7 +104,7 @@ impl ToolProgressReporter<'_> {
         self.cx.meta.get_progress_token().is_some() || self.server.wants_log(LogSeverity::Info)
     }
 
-    /// Tells what the run writes, to its end.
+    /// Reports the output of the run until its end.
     async fn report_run<W: RunKind>(
         &mut self,
         run: &Arc<TrackedRun<W>>,
@@ -130,7 +132,7 @@ impl ToolProgressReporter<'_> {
         }
     }
 
-    /// Of a flood only its end is kept.
+    /// Buffers output; of a large amount only the end is kept.
     fn buffer_output(&mut self, stream: OutputStream, text: &str) {
         let unsaid = &mut self.unsaid[stream as usize];
         unsaid.push_str(text);
@@ -167,17 +169,17 @@ impl ToolProgressReporter<'_> {
         }
     }
 
-    /// Seconds rise, whatever is told.
+    /// Sends a report; its progress value in seconds always increases.
     async fn send_progress(&mut self, text: String) {
         let Some(token) = self.cx.meta.get_progress_token() else {
             return;
         };
         let so_far = self.begun.elapsed().as_secs_f64();
-        // Two reports of one moment would not rise.
+        // Two reports at the same moment would have the same value.
         let rising = so_far.max((self.told - self.begun).as_secs_f64() + 1e-6);
         self.told = self.begun + Duration::from_secs_f64(rising);
         let report = ProgressNotificationParam::new(token, rising).with_message(text);
-        // A client that is gone hears nothing.
+        // The client may be gone.
         let _ = self.cx.peer.notify_progress(report).await;
     }
 }

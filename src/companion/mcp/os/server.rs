@@ -1,4 +1,4 @@
-//! What one client speaks with: rmcp's handler over the tools and the resources.
+//! The MCP server of one client: rmcp's handler for the tools and the resources.
 
 use super::Os;
 use super::channel_transport::ChannelTransport;
@@ -20,7 +20,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
 
-/// What a model is told before it sees the tools.
+/// The instructions for a model, which it reads before the tools.
 const OS_INSTRUCTIONS: &str = "A computer of its own: a Python kernel whose variables stay from call to call, \
 a shell whose folder and environment stay, files, and a desktop with a browser that people see, too. \
 `execute_python_code` shows figures as images. Output that is long is shortened; `read_output` brings the rest. \
@@ -37,7 +37,7 @@ pub(super) struct OsServer {
     is_over: Arc<AtomicBool>,
 }
 
-/// Serves a new pipe until its way in is dropped.
+/// Serves a new connection until its sender is dropped.
 pub(super) fn serve_client(os: &Os) -> (UnboundedSender<Bytes>, UnboundedReceiver<Bytes>) {
     let (to_server, from) = mpsc::unbounded_channel();
     let (to, from_server) = mpsc::unbounded_channel();
@@ -54,7 +54,7 @@ pub(super) fn serve_client(os: &Os) -> (UnboundedSender<Bytes>, UnboundedReceive
     };
     tokio::spawn(async move {
         match server.serve(wire).await {
-            // Its end is seen at the other end of the pipe.
+            // The other end of the channel detects the end.
             Ok(running) => drop(running.waiting().await),
             Err(error) => tracing::debug!("os: {error}"),
         }
@@ -62,7 +62,7 @@ pub(super) fn serve_client(os: &Os) -> (UnboundedSender<Bytes>, UnboundedReceive
     (to_server, from_server)
 }
 
-/// All tools, with schemas that name no formats but those that everybody knows.
+/// All tools. Their schemas contain only standard formats.
 pub(super) fn all_tools() -> ToolRouter<OsServer> {
     let mut all = OsServer::code_tools()
         + OsServer::shell_tools()
@@ -73,7 +73,7 @@ pub(super) fn all_tools() -> ToolRouter<OsServer> {
     for route in all.map.values_mut() {
         let tool = &mut route.attr;
         let mut input = without_number_formats(&tool.input_schema);
-        // A tool without arguments: clients read the key although JSON Schema does not require it.
+        // Some clients require `properties` for tools without arguments, although JSON Schema does not.
         input
             .entry("properties")
             .or_insert_with(|| Map::new().into());
@@ -86,7 +86,7 @@ pub(super) fn all_tools() -> ToolRouter<OsServer> {
     all
 }
 
-/// A schema without formats of numbers, such as `uint64`, at which validators take offence.
+/// Removes number formats such as `uint64` from a schema, because some validators reject them.
 fn without_number_formats(schema: &Map<String, Value>) -> Map<String, Value> {
     let entries = schema.iter().filter(|(key, value)| {
         let is_number = |format: &str| {
@@ -109,12 +109,12 @@ fn plain_value(value: &Value) -> Value {
 }
 
 impl OsServer {
-    /// Whether the client has gone without taking its calls back.
+    /// Whether the client has disconnected without cancelling its calls.
     pub(super) fn is_over(&self) -> bool {
         self.is_over.load(Ordering::Relaxed)
     }
 
-    /// Whether the client wants to hear that.
+    /// Whether the client wants messages of this severity.
     pub(super) fn wants_log(&self, weight: LogSeverity) -> bool {
         self.level.admits(weight)
     }
@@ -197,7 +197,7 @@ impl ServerHandler for OsServer {
         self.read_uri(&request.uri).await.map(Into::into)
     }
 
-    // What was not declared is not there, and not an empty list.
+    // A capability that is not declared is an unknown method, not an empty list.
     async fn list_prompts(
         &self,
         _request: Option<PaginatedRequestParams>,
@@ -219,7 +219,7 @@ impl ServerHandler for OsServer {
         request: CustomRequest,
         _cx: RequestContext<RoleServer>,
     ) -> Result<CustomResult, ErrorData> {
-        // A known method comes here, too, when its parameters are not those that it takes.
+        // A known method arrives here if its parameters are invalid.
         let known = [
             "tools/",
             "resources/",

@@ -1,4 +1,4 @@
-//! Tools of the shell: commands, and installing packages, which is one.
+//! Shell tools: run commands, and install packages with a command.
 
 use super::run_result::{DEFAULT_TOOL_OUTPUT_BYTES, ToolRunContent, ToolRunReport};
 use super::run_wait::{RunWaitEnd, follow_run, parse_seconds};
@@ -17,37 +17,37 @@ use std::time::Duration;
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct ShellToolArgs {
-    /// Text for bash.
+    /// Command for bash.
     command: String,
-    /// Whose working directory, environment, functions and aliases are used and changed. It is made when there
-    /// is none of that name; `default` is everybody's.
+    /// Session whose working directory, environment, functions and aliases the command uses and changes, created if
+    /// missing. If omitted, `default`, which all clients share.
     session: Option<String>,
-    /// What the command reads; nothing unless this is given.
+    /// Standard input of the command; empty if omitted.
     stdin: Option<String>,
-    /// End the command, and all that it started, after so many seconds.
+    /// End the command and all processes that it started after this many seconds.
     timeout: Option<f64>,
-    /// Answer after so many seconds, whether it has ended or not; it goes on.
+    /// Answer after this many seconds at the latest; a command that has not ended continues.
     wait: Option<f64>,
-    /// Bytes of each stream in the answer.
+    /// Most bytes of each stream in the answer.
     max_output: Option<usize>,
 }
 
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct InstallToolArgs {
-    /// Requirements as pip takes them, such as `pandas` or `numpy>=2`.
+    /// Requirements in pip's format, such as `pandas` or `numpy>=2`.
     packages: Vec<String>,
-    /// Take newer versions of what is there already.
+    /// Upgrade packages that are installed already.
     #[serde(default)]
     upgrade: bool,
-    /// End it after so many seconds.
+    /// End the installation after this many seconds.
     timeout: Option<f64>,
 }
 
 #[tool_router(router = shell_tools, vis = "pub(super)")]
 impl OsServer {
-    /// Runs a command in bash. `cd`, `export`, functions and aliases stay from call to call. Output comes as
-    /// progress while it runs; a cancelled call ends the command with all that it started.
+    /// Runs a command in bash. `cd`, `export`, functions and aliases stay from call to call. Output is sent as
+    /// progress while the command runs; cancelling the call ends the command and all processes that it started.
     #[tool(
         title = "Run a command",
         annotations(read_only_hint = false, destructive_hint = true, idempotent_hint = false, open_world_hint = true),
@@ -71,8 +71,8 @@ impl OsServer {
             .into_tool_result()
     }
 
-    /// Installs Python packages for the kernel. They are kept when the computer is replaced, and can be
-    /// imported at once.
+    /// Installs Python packages for the kernel. They are kept when the computer is replaced, and can be imported at
+    /// once.
     #[tool(
         title = "Install packages",
         annotations(read_only_hint = false, destructive_hint = false, idempotent_hint = true, open_world_hint = true),
@@ -113,7 +113,7 @@ impl OsServer {
         let run = shells.execute(command).await?;
         let waited = follow_run(self, cx, &run, || shells.report(&session), wait).await;
         if waited == RunWaitEnd::TakenBack {
-            // A client that has just gone wants it to go on.
+            // If the client only disconnected, the command continues.
             if !self.is_over() {
                 shells.interrupt(&run.id).await?;
             }
@@ -124,7 +124,7 @@ impl OsServer {
     }
 }
 
-/// The command that installs them, of which none can be an option or a second command.
+/// The command that installs the packages. A package can't be an option or a second command.
 fn install_command(packages: &[String], upgrade: bool) -> Result<String, ToolError> {
     if packages.is_empty() {
         return Err(ToolError::new("`packages` is empty: name one at least"));

@@ -1,9 +1,9 @@
-//! Every refusal as a sentence for whoever has called a tool. What helps names tools, not endpoints.
+//! Refusals as sentences for a model. Hints name tools, not HTTP endpoints.
 
 use crate::companion::{cryo, desktop, display, evolve, files, kernel, shell};
 use rmcp::model::{ContentBlock, IntoContents};
 
-/// Why nothing was done.
+/// Why a tool did nothing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct ToolError(pub(super) String);
 
@@ -129,7 +129,7 @@ impl From<files::FilesRefusal> for ToolError {
             R::TooMany(count) => format!("{count} files are on their way already"),
             R::Cut => "the file ended early".into(),
             R::Archive(fault) => fault.to_string(),
-            // Of uploads that go on, which no tool does.
+            // Refusals of resumable uploads, which no tool uses.
             R::Elsewhere(_) | R::InProgress(_) | R::NoUpload(_) | R::Changed => {
                 "the upload is another one".into()
             }

@@ -1,4 +1,4 @@
-//! What a tool gives: the same in words, for models, and in fields, for programs.
+//! Results of tools: text for models, and the same as fields for programs.
 
 use super::tool_error::ToolError;
 use rmcp::model::{CallToolResult, ContentBlock};
@@ -6,7 +6,7 @@ use serde::Serialize;
 
 pub(super) type ToolResult = Result<CallToolResult, ToolError>;
 
-/// `value` in fields; `content` is what a model sees.
+/// A result with `value` as fields and `content` for models.
 pub(super) fn structured_result(value: impl Serialize, content: Vec<ContentBlock>) -> ToolResult {
     let fields = serde_json::to_value(value);
     let fields =
@@ -16,12 +16,12 @@ pub(super) fn structured_result(value: impl Serialize, content: Vec<ContentBlock
     Ok(result)
 }
 
-/// One sentence or text, and the fields.
+/// A result with one text and fields.
 pub(super) fn text_result(value: impl Serialize, text: impl Into<String>) -> ToolResult {
     structured_result(value, vec![ContentBlock::text(text)])
 }
 
-/// The same, of something that went wrong for the caller.
+/// Sets the error flag of a result.
 pub(super) fn with_error_flag(answer: ToolResult, is_error: bool) -> ToolResult {
     answer.map(|mut result| {
         result.is_error = Some(is_error);

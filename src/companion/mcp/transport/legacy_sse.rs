@@ -1,4 +1,5 @@
-//! The transport of 2024-11-05: one stream of events down, and a path to send up.
+//! The HTTP+SSE transport of 2024-11-05 for clients: one event stream carries all messages to the client, and the
+//! client posts its messages to a second path.
 
 use super::refusal::{self, api_error_response};
 use super::stream_response::{self, OnDisconnect, SseFormat, SseIdKind};
@@ -16,7 +17,7 @@ pub(super) struct SseSessionQuery {
     session_id: Option<String>,
 }
 
-/// Opens the stream, and says where to send.
+/// Opens the event stream; its first event is the path for the client's messages.
 pub(super) async fn open_stream(State(hub): State<Hub>, wish: HubTarget) -> Response {
     let base = match &wish.server {
         Some(name) if hub.find_server(name).is_some() => format!("/servers/{name}"),
@@ -40,7 +41,7 @@ pub(super) async fn open_stream(State(hub): State<Hub>, wish: HubTarget) -> Resp
     stream_response::respond_after(first.into(), stream, reader, form, at_end)
 }
 
-/// Takes a message; what it brings is told on the stream.
+/// Accepts a message of the client; answers to it are sent on the stream.
 pub(super) async fn post_message(
     State(hub): State<Hub>,
     McpQuery(of): McpQuery<SseSessionQuery>,
@@ -68,7 +69,7 @@ pub(super) async fn post_message(
         }
         if message.kind == RpcMessageKind::Request && message.method == "initialize" {
             let hub = hub.clone();
-            // It may have to start a server, which the client need not wait for here.
+            // The handshake may start a server; the client's POST does not wait for it.
             tokio::spawn(async move {
                 match hub.initialize_connection(&visit, &message).await {
                     Ok(result) => {

@@ -1,11 +1,11 @@
-//! The hub over HTTP: every transport and revision, on the same servers.
+//! The hub's HTTP interface: every transport and protocol revision, on the same servers.
 //!
 //! | path | speaks |
 //! |---|---|
 //! | `/servers/NAME/mcp` | Streamable HTTP ([`streamable`]), also without sessions ([`stateless`]) |
 //! | `/servers/NAME/sse`, `/servers/NAME/messages` | the older transport ([`legacy_sse`]) |
 //! | `/mcp`, `/sse`, `/messages` | the same with all servers as one |
-//! | `/status`, `/servers/NAME/log` | how they stand ([`status`]) |
+//! | `/status`, `/servers/NAME/log` | the state of the servers, and their logs ([`status`]) |
 
 #[cfg(test)]
 mod hub_tests;
@@ -30,10 +30,10 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use std::collections::HashMap;
 
-/// Bytes of a request's body.
+/// The most bytes of a request's body.
 const MAX_MCP_BODY_BYTES: usize = 64 << 20;
 
-/// All routes of the hub's port; who may ask is decided before.
+/// All routes of the hub's port. Authentication takes place before them.
 pub(in crate::companion) fn hub_routes(hub: Hub) -> Router {
     let endpoint = post(streamable::post_messages)
         .get(streamable::open_event_stream)
@@ -79,7 +79,7 @@ impl<S: Send + Sync> FromRequestParts<S> for HubTarget {
     }
 }
 
-/// The server that the path names; none for all.
+/// The server that the path names; `None` for all servers.
 #[derive(Debug)]
 struct PathServerName(Option<String>);
 
@@ -89,14 +89,15 @@ impl<S: Send + Sync> FromRequestParts<S> for PathServerName {
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Response> {
         let path = Path::<HashMap<String, String>>::from_request_parts(parts, state).await;
         let found = path.map(|Path(mut path)| Self(path.remove("name")));
-        // What is no text is nobody's name, and must not be taken for none.
+        // A name that is not valid text matches no server, and must not be mistaken for a missing name, which selects
+        // all servers.
         found.map_err(|e| {
             api_error_response(StatusCode::NOT_FOUND, "unknown_path", e.body_text(), None)
         })
     }
 }
 
-/// What the query asks for.
+/// The parameters of the query.
 #[derive(Debug)]
 struct McpQuery<T>(T);
 
@@ -113,7 +114,7 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for McpQuery<T> {
     }
 }
 
-/// A whole body.
+/// The complete body of a request.
 #[derive(Debug)]
 struct McpBody(Bytes);
 
@@ -136,12 +137,12 @@ fn header_text<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
     headers.get(name)?.to_str().ok()
 }
 
-/// What kinds of answers a client takes.
+/// The content types that a client accepts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct AcceptedTypes {
     json: bool,
     events: bool,
-    /// It names events before JSON, and is given them also where JSON would do.
+    /// The client names events before JSON, and then receives events even where JSON is sufficient.
     events_first: bool,
 }
 

@@ -1,4 +1,4 @@
-//! Every refusal of the hub as an HTTP answer.
+//! Refusals of the hub as HTTP responses.
 
 use crate::companion::http::error_response as failure;
 use crate::companion::mcp::child::HandshakeError;
@@ -23,12 +23,12 @@ pub(super) fn api_error_response(
     failure(status, kind, message, hint)
 }
 
-/// One JSON-RPC message as the whole answer.
+/// A response whose body is one JSON-RPC message.
 pub(super) fn json_response(status: StatusCode, text: Bytes) -> Response {
     (status, [(header::CONTENT_TYPE, "application/json")], text).into_response()
 }
 
-/// A JSON-RPC error as the whole answer.
+/// A response whose body is a JSON-RPC error.
 pub(super) fn rpc_error_response(status: StatusCode, id: &str, code: i64, why: &str) -> Response {
     json_response(status, message::error_response(id, code, why))
 }
@@ -37,7 +37,7 @@ pub(super) fn accepted_response() -> Response {
     StatusCode::ACCEPTED.into_response()
 }
 
-/// The one request among the messages, whose id the refusal of all has.
+/// The id of the only request in a body; an error about the whole body uses it.
 pub(super) fn only_id(messages: &[RpcMessage]) -> Option<&str> {
     match messages {
         [message] if message.kind == RpcMessageKind::Request => message.id(),
@@ -45,7 +45,7 @@ pub(super) fn only_id(messages: &[RpcMessage]) -> Option<&str> {
     }
 }
 
-/// A refusal in JSON-RPC, where there is a request that it answers; otherwise as the API has it.
+/// A JSON-RPC error if there is a request to answer, otherwise an error of the HTTP API.
 pub(super) fn refusal_response(
     status: StatusCode,
     kind: &str,
@@ -62,7 +62,7 @@ pub(super) fn refusal_response(
     }
 }
 
-/// What can't be said without a session, or not in this one.
+/// The refusal of a message that needs a session, or another one.
 pub(super) fn session_refusal(status: StatusCode, id: Option<&str>, why: &str) -> Response {
     let kind = match status {
         StatusCode::NOT_FOUND => "unknown_session",
@@ -94,7 +94,7 @@ impl IntoResponse for RpcParseError {
 }
 
 impl HubRefusal {
-    /// As a message on a stream.
+    /// An error message for a stream.
     pub(super) fn into_error_message(self, id: &str) -> Bytes {
         match self {
             Self::NoServer(why) => message::error_response(id, REFUSAL_INVALID_PARAMS_CODE, &why),
@@ -109,7 +109,7 @@ impl HubRefusal {
         }
     }
 
-    /// In answer to the request of that id, should there be one.
+    /// An HTTP response, in answer to the request with this id if there is one.
     pub(super) fn into_http_response(self, id: Option<&str>) -> Response {
         let missing = StatusCode::NOT_FOUND;
         match self {
@@ -133,7 +133,8 @@ impl HubRefusal {
     }
 }
 
-/// Until the companion is there again nothing is asked of it: whoever comes then finds all as it was.
+/// Refuses all requests except `/ping` while the companion stops. A client that retries after the restart finds all
+/// state as it was.
 pub(super) async fn refuse_while_stopping(
     State(hub): State<Hub>,
     request: Request,

@@ -1,9 +1,9 @@
-//! The revision of 2026-07-28, without sessions: every request says who asks and in which version, and
-//! its connection's end takes it back.
+//! The revision 2026-07-28 without sessions: every request carries its client's identity and protocol version, and
+//! the end of its connection cancels it.
 //!
-//! Servers that were shaken hands with may well know nothing of it: what it asks of a result that they do not
-//! say is added, and nothing else is touched. Such a client can't be asked anything by an older server; one that
-//! speaks this revision is handed every request as it came.
+//! Servers with a handshake may not know this revision: the hub adds the result fields that the revision requires and
+//! that they omit, and changes nothing else. An older server can't send requests to such a client; a server of this
+//! revision receives every request unchanged.
 
 use super::refusal::{self, json_response, rpc_error_response};
 use super::stream_response::{self, OnDisconnect, SseFormat, SseIdKind};
@@ -34,7 +34,7 @@ const METHOD_NOT_FOUND_CODE: i64 = -32601;
 const STATELESS_INVALID_PARAMS_CODE: i64 = -32602;
 const CLIENT_CAPABILITIES_PATH: [&str; 2] = ["_meta", protocol_revision::META_CLIENT_CAPABILITIES];
 
-/// What went with the sessions.
+/// The methods that were removed together with sessions.
 const SESSION_ONLY_METHODS: [&str; 5] = [
     "initialize",
     "ping",
@@ -43,7 +43,7 @@ const SESSION_ONLY_METHODS: [&str; 5] = [
     "resources/unsubscribe",
 ];
 
-/// Hears nothing: such a client is told what belongs to its calls alone.
+/// Discards messages outside calls: a client without a session receives only messages of its calls.
 #[derive(Debug)]
 struct StatelessNullSink;
 
@@ -51,7 +51,7 @@ impl NotificationSink for StatelessNullSink {
     fn deliver(&self, _text: Bytes, _is_related: bool) {}
 }
 
-/// Whether a message is of this revision, or of one still to come.
+/// Whether a message belongs to this revision or a later one.
 pub(super) fn is_stateless_request(headers: &HeaderMap, message: &RpcMessage) -> bool {
     message.param_span(&PROTOCOL_VERSION_PATH).is_some()
         || header_text(headers, HUB_VERSION_HEADER) == Some(STATELESS_REVISION)
@@ -68,7 +68,7 @@ pub(super) async fn handle_message(
     if let Err(refusal) = check_headers(headers, &message, &id) {
         return *refusal;
     }
-    // The only one there is, `notifications/cancelled`, means nothing over HTTP.
+    // Over HTTP the only notification, `notifications/cancelled`, has no meaning.
     if message.kind != RpcMessageKind::Request {
         return refusal::accepted_response();
     }
@@ -119,7 +119,7 @@ pub(super) async fn handle_message(
     with_status(response, &stream).await
 }
 
-/// A method that a server does not know is a path that there is not, and what the revision refuses is a bad request.
+/// Sets the HTTP status that the revision requires: 404 for an unknown method, 400 for an error code of the revision.
 async fn with_status(mut response: Response, stream: &MessageStream) -> Response {
     if header_text(response.headers(), "content-type") != Some("application/json") {
         return response;
@@ -144,7 +144,7 @@ async fn with_status(mut response: Response, stream: &MessageStream) -> Response
     response
 }
 
-/// What a client says of its call's arguments.
+/// The argument headers of a client's call.
 fn client_param_headers(headers: &HeaderMap) -> ClientParamHeaders {
     let ours = headers
         .iter()
@@ -154,7 +154,7 @@ fn client_param_headers(headers: &HeaderMap) -> ClientParamHeaders {
         arguments: ours
             .map(|(name, said)| (name.as_str().to_owned(), value(said)))
             .collect(),
-        // osctl's own clients send none: nobody is between who would look at them.
+        // osctl's own clients do not send these headers: no intermediary reads them.
         is_partial: headers.contains_key(VERSION_HEADER),
     }
 }
@@ -164,7 +164,7 @@ fn header_mismatch_response(id: &str, why: &str) -> Response {
     rpc_error_response(StatusCode::BAD_REQUEST, id, HEADER_MISMATCH_CODE, &why)
 }
 
-/// The headers must say what the body says.
+/// Checks that the headers agree with the body.
 fn check_headers(headers: &HeaderMap, message: &RpcMessage, id: &str) -> Result<(), Box<Response>> {
     let mismatch = |why: String| Err(Box::new(header_mismatch_response(id, &why)));
     let version = header_text(headers, HUB_VERSION_HEADER).unwrap_or_default();
@@ -235,7 +235,7 @@ fn supported_revisions() -> Vec<&'static str> {
     std::iter::once(STATELESS_REVISION).chain(older).collect()
 }
 
-/// What the handshake would have told.
+/// Answers `server/discover` from the server's `initialize` result.
 async fn respond_to_discover(backend: &Backend, id: &str) -> Response {
     let hello = match backend.initialize_result().await {
         Ok(hello) => hello,
@@ -261,10 +261,10 @@ async fn respond_to_discover(backend: &Backend, id: &str) -> Response {
     )
 }
 
-/// One who wants to hear of changes.
+/// A client that listens for changes.
 #[derive(Debug)]
 struct SubscriptionListener {
-    /// The raw id of the request, which names the subscription.
+    /// The raw id of the request; it identifies the subscription.
     id: String,
     methods: BTreeSet<&'static str>,
     uris: BTreeSet<String>,
@@ -355,7 +355,7 @@ fn open_subscription(hub: &Hub, wish: &HubTarget, message: &RpcMessage, id: &str
         ids: SseIdKind::None,
         primed: false,
     };
-    // With the connection the backend goes, and with it the subscriptions.
+    // The closure owns the backend, so the end of the connection ends the subscriptions.
     let at_end = OnDisconnect::new({
         let hub = hub.clone();
         move || {

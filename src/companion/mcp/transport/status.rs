@@ -1,4 +1,4 @@
-//! How the servers stand, and what they say beside their messages.
+//! The state of the servers, and their logs.
 
 use super::refusal::api_error_response;
 use super::{McpQuery, PathServerName};
@@ -16,7 +16,7 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Between two looks at a log that is followed.
+/// The interval at which a followed log is read.
 const MCP_LOG_POLL_INTERVAL: Duration = Duration::from_millis(200);
 
 const HUB_ENDPOINTS: [(&str, &str); 9] = [
@@ -115,7 +115,7 @@ pub(super) async fn get_log(
     (kind, Body::from_stream(all)).into_response()
 }
 
-/// The last lines.
+/// The last `count` lines.
 fn last_lines(text: Vec<u8>, count: Option<usize>) -> Vec<u8> {
     let Some(count) = count else {
         return text;

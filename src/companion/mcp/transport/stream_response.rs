@@ -1,4 +1,4 @@
-//! A stream as server-sent events, or its only answer as JSON.
+//! Responses from a message stream: server-sent events, or the only answer as JSON.
 
 use super::{AcceptedTypes, refusal};
 use crate::companion::mcp::message;
@@ -15,20 +15,20 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::timeout;
 
-/// After so long in silence a connection is told that it lives.
+/// After this time without an event a comment is sent to keep the connection open.
 const MCP_SSE_KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(15);
-/// After so long an answer that may be events becomes them, so that nobody waits in silence.
+/// A response that may be JSON becomes events after this time, so that the client receives its headers.
 const MCP_JSON_ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Bytes of the ids of requests that are told with each event.
+/// The most bytes of request ids in an event's id.
 const MAX_REQUEST_IDS_BYTES: usize = 256;
 
-/// The ids of events, from which a client can go on.
+/// The kind of event ids, with which a client can resume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum SseIdKind {
     None,
     OfCall,
-    /// Of the stream that belongs to no call.
+    /// Ids of the general stream, which carries messages that belong to no call.
     General,
 }
 
@@ -41,18 +41,18 @@ impl SseIdKind {
     }
 }
 
-/// What ids of the general stream begin with: unlike a call's, that one is always there to go on with.
+/// The prefix of the general stream's event ids. That stream, unlike a call's, always exists and can be resumed.
 const GENERAL_ID_PREFIX: &str = "g";
 
-/// How events are written.
+/// The format of events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct SseFormat {
     pub(super) ids: SseIdKind,
-    /// Begun by an empty event, whose id a client can go on from before anything was said.
+    /// Whether the first event is empty. A client can resume from its id before any message.
     pub(super) primed: bool,
 }
 
-/// Runs at the end of a connection, however it ends.
+/// Runs a function when a connection ends for any reason.
 pub(super) struct OnDisconnect(pub(super) Option<Box<dyn FnOnce() + Send + Sync>>);
 
 impl OnDisconnect {
@@ -73,7 +73,7 @@ impl Drop for OnDisconnect {
     }
 }
 
-/// The answer to requests: JSON when nothing but one answer comes soon, else events.
+/// The response to requests: JSON if the first message arrives soon and is the last, otherwise events.
 pub(super) async fn answer_requests(
     stream: Arc<MessageStream>,
     form: SseFormat,
@@ -99,7 +99,7 @@ pub(super) async fn answer_requests(
     }
 }
 
-/// All answers for who takes no events; what else was said is lost on them.
+/// All answers as JSON, for a client that does not accept events. Other messages are dropped.
 async fn collect_json(stream: &MessageStream, reader: u64, is_batch: bool) -> Response {
     let mut answers = Vec::new();
     let mut seen = 0;
@@ -119,7 +119,7 @@ async fn collect_json(stream: &MessageStream, reader: u64, is_batch: bool) -> Re
     refusal::json_response(StatusCode::OK, text.into())
 }
 
-/// Events from number `seen` on.
+/// The events after number `seen`.
 pub(super) fn respond_with_events(
     stream: Arc<MessageStream>,
     reader: u64,
@@ -139,7 +139,7 @@ pub(super) fn respond_with_events(
     sse_response(first, stream, reader, seen, form, at_end)
 }
 
-/// All events, after something else.
+/// All events after the event `first`.
 pub(super) fn respond_after(
     first: Bytes,
     stream: Arc<MessageStream>,
@@ -176,7 +176,7 @@ fn sse_response(
     let pieces = futures_util::StreamExt::chain(futures_util::stream::iter(first), rest);
     let headers = [
         (header::CONTENT_TYPE, "text/event-stream".to_owned()),
-        // Proxies that gather answers would hold the events back.
+        // Buffering proxies would delay the events.
         (
             HeaderName::from_static("x-accel-buffering"),
             "no".to_owned(),
@@ -192,7 +192,7 @@ fn format_event(stream: &MessageStream, told: &MessageStreamEvent, form: SseForm
         SseIdKind::None => String::new(),
         ids => format!("id: {}{number}.{}{asked}\n", ids.id_prefix(), told.seq),
     };
-    // In one piece, so that it is one write.
+    // One buffer, so that an event is one write.
     let mut piece = Vec::with_capacity(told.text.len() + id.len() + 24);
     piece.extend_from_slice(b"event: message\n");
     piece.extend_from_slice(id.as_bytes());
@@ -202,7 +202,7 @@ fn format_event(stream: &MessageStream, told: &MessageStreamEvent, form: SseForm
     piece.into()
 }
 
-/// What an event's id names.
+/// The parts of an event's id.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct SseEventId {
     pub(super) is_general: bool,
@@ -228,7 +228,7 @@ pub(super) fn parse_event_id(id: &str) -> Option<SseEventId> {
     parts.next().is_none().then_some(place)
 }
 
-/// The end of an event's id, which brings back after a restart whose stream it was.
+/// The suffix of an event's id. After a restart it tells which requests the stream answered.
 fn encode_request_ids(asked: &str) -> String {
     match asked.len() {
         1..=MAX_REQUEST_IDS_BYTES => format!(".{}", URL_SAFE_NO_PAD.encode(asked)),
@@ -243,8 +243,8 @@ fn decode_request_ids(mark: &str) -> Option<Vec<String>> {
     all_are_ids.then(|| ids.into_iter().map(str::to_owned).collect())
 }
 
-/// The end of a stream that there is not any more, with what to say of each request. Its own events name no requests,
-/// so that whoever asks once more is told that there is nothing.
+/// Ends a stream that does not exist any more, with one answer for each request. These events contain no request ids,
+/// so a further attempt to resume receives 204.
 pub(super) fn ended_stream_response(
     place: &SseEventId,
     answer: impl Fn(&str) -> Bytes,

@@ -39,7 +39,7 @@ pub(super) async fn post_messages(
     if !accepted.json && !accepted.events {
         return not_acceptable(id, "application/json, text/event-stream");
     }
-    // Neither a handshake nor what the newest revision says comes in batches.
+    // A handshake and messages of the newest revision are never in a batch.
     if let (false, [message]) = (is_batch, &messages[..]) {
         if stateless::is_stateless_request(&headers, message) {
             return stateless::handle_message(hub, wish, &headers, message.clone(), accepted).await;
@@ -58,7 +58,7 @@ pub(super) async fn post_messages(
     let ids: Vec<&str> = requests.map(|m| m.id().unwrap_or("null")).collect();
     let is_asked = !ids.is_empty();
     let stream = Arc::new(MessageStream::of_requests(hub.next_number(), &ids));
-    // Who takes no events can hear nothing but answers.
+    // A client that accepts no events receives only the answers.
     if is_asked && accepted.events {
         session.outlet.add_stream(&stream);
     }
@@ -101,7 +101,7 @@ async fn initialize_session(hub: &Hub, wish: HubTarget, message: &RpcMessage) ->
             let result = std::str::from_utf8(&result).unwrap_or("{}");
             let mut response =
                 refusal::json_response(StatusCode::OK, message::result_response(id, result));
-            // Its id is hexadecimal digits.
+            // The id is hexadecimal, so it is a valid header value.
             if let Ok(value) = HeaderValue::from_str(&session.id) {
                 response
                     .headers_mut()
@@ -118,7 +118,7 @@ fn is_json_kind(kind: &str) -> bool {
     kind.eq_ignore_ascii_case("application/json")
 }
 
-/// The session that the headers name, in a version that there is; `asked` is the id of the one request.
+/// The session that the headers name, in a supported version. `asked` is the id of the only request.
 fn require_session(
     hub: &Hub,
     wish: &HubTarget,
@@ -153,7 +153,7 @@ fn require_session(
     })
 }
 
-/// Listens to what belongs to no call, or goes on where a connection was lost.
+/// Opens the general stream, or resumes a stream after a lost connection.
 pub(super) async fn open_event_stream(
     State(hub): State<Hub>,
     wish: HubTarget,
@@ -170,7 +170,7 @@ pub(super) async fn open_event_stream(
     let seen = match header_text(&headers, "last-event-id") {
         None => 0,
         Some(id) => match stream_response::parse_event_id(id) {
-            // An older one than there is: what was told on it is lost, what comes is not.
+            // The event belongs to an earlier general stream: its messages are lost, new ones follow.
             Some(place) if place.is_general => match session.outlet.general.number {
                 number if number == place.stream => place.seq,
                 _ => 0,
@@ -197,8 +197,8 @@ pub(super) async fn open_event_stream(
     stream_response::respond_with_events(stream, reader, seen, form, at_end)
 }
 
-/// The rest of a call's stream. Where nothing more will come, clients need an answer that says so: they take
-/// the end of a stream for one more lost connection.
+/// Resumes a call's stream. If no event can follow, the client receives an explicit end, because clients treat the
+/// end of a stream as another lost connection.
 fn resume_call_stream(
     hub: &Hub,
     session: &HubSession,
@@ -224,7 +224,8 @@ fn resume_call_stream(
     stream_response::respond_with_events(stream, reader, seen, form, OnDisconnect::nothing())
 }
 
-/// Whether streams begin with an empty event. What a request says of its version counts, not what was said before.
+/// Whether streams start with an empty event. The version in the request's header takes precedence over the
+/// session's.
 fn is_primed(headers: &HeaderMap, session: &HubSession) -> bool {
     let version = header_text(headers, "mcp-protocol-version").unwrap_or(&session.version);
     version >= NEWEST_HANDSHAKE_REVISION

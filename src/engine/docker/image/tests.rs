@@ -26,7 +26,7 @@ impl EngineProgress for Silent {
     fn log(&self, _line: &str) {}
 }
 
-/// An engine whose builds end within a message `cut` times.
+/// An engine that cuts the output of `cut` builds in the middle of a message.
 async fn engine(listener: UnixListener, cut: usize, builds: Arc<AtomicUsize>) {
     while let Ok((stream, _)) = listener.accept().await {
         let builds = builds.clone();
@@ -42,7 +42,7 @@ async fn serve(mut stream: UnixStream, cut: usize, builds: &AtomicUsize) {
             _ => return,
         }
     }
-    // A message without its end, and one within another.
+    // A message without its end, and a message within another.
     let cut_answers = [
         "{\"stream\":\"one\"}\n{\"stream\":\"tw",
         "{\"stream\":\"tw{\"stream\":\"three\"}\n",
@@ -61,7 +61,7 @@ async fn serve(mut stream: UnixStream, cut: usize, builds: &AtomicUsize) {
         "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
         answer.len()
     );
-    // A client that has left needs no answer.
+    // A client that has disconnected needs no answer.
     let _ = stream.write_all(format!("{head}{answer}").as_bytes()).await;
     let _ = stream.shutdown().await;
 }

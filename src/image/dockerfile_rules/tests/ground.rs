@@ -1,4 +1,4 @@
-//! `FROM ${GROUND}`: where it may be, and when it may be a published image.
+//! `FROM ${GROUND}`: where it is allowed, and when it may be a published image.
 
 use super::{permitted, refused};
 use crate::image::Body;

@@ -1,11 +1,11 @@
-//! Why a server elsewhere does not let us in, and what its person can do: a pure function of what it says.
+//! Why a remote server denies access, and what its user can do. Pure function of the server's answer.
 //!
-//! Signing in by OAuth is left to its person: the hub has no browser of theirs, and keeps no secrets.
+//! The hub does not perform an OAuth sign-in: it has no browser of the user, and stores no secrets.
 
 use reqwest::StatusCode;
 
-/// In words, where it is a matter of being let in. `challenge` is its `WWW-Authenticate`, `is_known`
-/// whether a token was shown.
+/// The error message, if the answer is about authentication. `challenge` is the `WWW-Authenticate` header; `is_known`
+/// tells whether the request had a token.
 pub(super) fn auth_problem(status: StatusCode, challenge: &str, is_known: bool) -> Option<String> {
     let cure =
         "put one from its provider into `headers` of the server: `Authorization: Bearer ${NAME}`";
@@ -60,7 +60,7 @@ mod tests {
         ] {
             assert_eq!(auth_problem(other, challenge, true), None);
         }
-        // A host that is not one of the server's, for example, is nobody's token's fault.
+        // The token is not the cause, for example, when the server does not accept the host name.
         assert_eq!(auth_problem(StatusCode::FORBIDDEN, "", false), None);
     }
 }

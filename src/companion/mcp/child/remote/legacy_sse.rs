@@ -1,5 +1,5 @@
-//! The transport of 2024-11-05: one stream down, on which everything is told, and a place to send up, which is the
-//! first thing that it tells.
+//! The client side of the HTTP+SSE transport of 2024-11-05: one event stream carries all messages of the server, and
+//! its first event names the endpoint to which the hub posts messages.
 
 use super::response::read_body;
 use super::{REMOTE_SEND_TIMEOUT, REMOTE_SSE_TYPE, RemoteHttpClient, content_type, root_cause};
@@ -11,10 +11,10 @@ use reqwest::{Response, StatusCode, Url};
 use std::sync::PoisonError;
 use tokio::time::timeout;
 
-/// Bytes of one message; a server that says more is broken.
+/// The most bytes of one message; a server that exceeds them is ended as faulty.
 const MAX_LEGACY_SSE_MESSAGE_BYTES: usize = 256 << 20;
 
-/// Whether a server that answers so to its first message may speak the older transport alone.
+/// Whether a server that answers the first message with this status may support only the older transport.
 pub(super) fn is_possible(status: StatusCode) -> bool {
     [
         StatusCode::BAD_REQUEST,
@@ -24,15 +24,16 @@ pub(super) fn is_possible(status: StatusCode) -> bool {
     .contains(&status)
 }
 
-/// Whether a refusal is one of JSON-RPC, as those give it who speak the newer transport; many others have errors
-/// in JSON, too.
+/// Whether a refusal is a JSON-RPC error, which servers of the newer transport send. Other servers may also send
+/// errors as JSON.
 pub(super) fn is_rpc(body: &[u8]) -> bool {
     let text = std::str::from_utf8(body).unwrap_or_default();
     let code = find_value(text, &["error", "code"]).map(|span| &text[span]);
     code.is_some_and(|code| code.parse::<i64>().is_ok())
 }
 
-/// Where messages go: it must be on the same server, because what is in `headers` goes there, too.
+/// Resolves the endpoint for messages. It must have the same origin as `url`, because the requests carry the
+/// configured `headers`.
 fn resolve_endpoint(url: &Url, told: &[u8]) -> Result<Url, String> {
     let told = String::from_utf8_lossy(told);
     let place = url.join(told.trim());
@@ -53,10 +54,10 @@ impl RemoteHttpClient {
         older.unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Opens the stream, sends the first message where it says, and hears it to its end.
+    /// Opens the stream, posts the first message to its endpoint, and reads the stream to its end.
     ///
     /// # Errors
-    /// When it does not speak that transport either; `refused` is how it answered to the newer one.
+    /// Fails when the server does not support this transport either. `refused` is its answer to the newer transport.
     pub(super) async fn run_legacy_sse(
         &self,
         hello: &RpcMessage,

@@ -1,8 +1,8 @@
-//! A server elsewhere, by Streamable HTTP: each message is a request, and so is listening.
+//! A remote server, reached by Streamable HTTP: each message is one HTTP request, and a further request listens.
 //!
-//! Requests go side by side; notifications and answers go one after the other, before whatever was
-//! said after them. A server that refuses the first message may speak the older transport alone ([`legacy_sse`]).
-//! What its own words say is the way in ([`auth_required`]) is left to its person.
+//! Requests are sent concurrently. Notifications and answers are sent one at a time, before the messages that follow
+//! them. A server that refuses the first message may support only the older transport ([`legacy_sse`]). When a server
+//! denies access, the error tells its user what to do ([`auth_required`]).
 
 mod auth_required;
 mod legacy_sse;
@@ -34,12 +34,12 @@ const REMOTE_SESSION_HEADER: HeaderName = HeaderName::from_static("mcp-session-i
 const REMOTE_VERSION_HEADER: HeaderName = HeaderName::from_static("mcp-protocol-version");
 const REMOTE_ACCEPT_TYPES: &str = "application/json, text/event-stream";
 const REMOTE_SSE_TYPE: &str = "text/event-stream";
-/// For what needs no answer: whatever comes after it waits.
+/// The time limit of a message without an answer; later messages wait for it.
 const REMOTE_SEND_TIMEOUT: Duration = Duration::from_secs(10);
-/// Pages of one list, and the id by which we ask for it ourselves.
+/// The most pages of one tool list, and the id of the hub's own requests for it.
 const MAX_REMOTE_LIST_PAGES: usize = 100;
 const TOOLS_LIST_REQUEST_ID: &str = "\"osctl-tools\"";
-/// For the last word.
+/// The time limit of the request that ends the session.
 const REMOTE_DELETE_TIMEOUT: Duration = Duration::from_secs(2);
 
 #[derive(Debug)]
@@ -47,23 +47,23 @@ pub(super) struct RemoteServer {
     line: RemoteHttpClient,
     unsent: mpsc::UnboundedSender<Bytes>,
     heard: mpsc::UnboundedReceiver<ServerPipeEvent>,
-    /// The tasks end with it.
+    /// Dropping the set ends the tasks.
     _tasks: JoinSet<()>,
 }
 
-/// What all requests have in common.
+/// What all requests to one server share.
 #[derive(Debug, Clone)]
 struct RemoteHttpClient {
     client: Client,
     url: Url,
-    /// Where messages go to one that speaks the older transport.
+    /// The endpoint for messages, if the server uses the older transport.
     older: Arc<Mutex<Option<Url>>>,
-    /// A token is shown with every request.
+    /// Whether the configured headers contain a token.
     is_known: bool,
     agreed: Arc<Mutex<HeaderMap>>,
-    /// What has to be told of their arguments in headers.
+    /// The tool arguments that must also be sent in headers.
     tools: Arc<ToolParamHeaders>,
-    /// Whether what is asked now is the list of them.
+    /// Whether this request lists the tools.
     lists_tools: bool,
     log: Arc<McpServerLog>,
     heard: mpsc::UnboundedSender<ServerPipeEvent>,
@@ -71,7 +71,7 @@ struct RemoteHttpClient {
 
 impl RemoteServer {
     /// # Errors
-    /// When the URL or a header makes no sense.
+    /// Fails when the URL or a header is invalid.
     pub(super) fn open(
         url: &str,
         headers: &BTreeMap<String, String>,
@@ -107,7 +107,7 @@ impl RemoteServer {
             heard,
         };
         for page in known.cache.list_pages("tools/list").unwrap_or_default() {
-            // What can't be called is not in there any more.
+            // The cached pages do not contain tools that can't be called.
             line.tools.learn_tools(&page, |_| {});
         }
         let mut tasks = JoinSet::new();
@@ -121,7 +121,7 @@ impl RemoteServer {
     }
 
     pub(super) fn send(&self, text: Bytes) {
-        // The task that takes it lives as long as we do.
+        // The receiving task is owned by `self`, so it exists.
         let _ = self.unsent.send(text);
     }
 
@@ -130,7 +130,7 @@ impl RemoteServer {
         self.heard.recv().await.unwrap_or_else(gone)
     }
 
-    /// Says goodbye, where there is a session to end.
+    /// Ends the session of the server, if there is one.
     pub(super) async fn shutdown(self) {
         let agreed = self.line.session_headers();
         if agreed.contains_key(REMOTE_SESSION_HEADER) {
@@ -139,7 +139,7 @@ impl RemoteServer {
                 .client
                 .delete(self.line.url.clone())
                 .headers(agreed);
-            // Whether it hears that or not, we are gone.
+            // The result does not matter: the connection ends either way.
             let _ = timeout(REMOTE_DELETE_TIMEOUT, request.send()).await;
         }
     }
@@ -159,7 +159,7 @@ impl RemoteHttpClient {
     }
 
     fn emit_event(&self, happened: ServerPipeEvent) {
-        // Nobody listens to what comes after the end.
+        // Events after the end have no receiver.
         let _ = self.heard.send(happened);
     }
 
@@ -182,7 +182,7 @@ impl RemoteHttpClient {
                 _ => None,
             };
             let given_up = given_up.and_then(|id| open.remove(id));
-            // Where there is no session, the end of its connection takes a request back.
+            // Without a session, closing the connection cancels the request.
             if given_up.is_none()
                 || self.session_headers().contains_key(REMOTE_VERSION_HEADER)
                 || self.is_legacy_sse()
@@ -198,7 +198,7 @@ impl RemoteHttpClient {
         }
     }
 
-    /// Sends what is not answered.
+    /// Sends a notification or an answer.
     async fn send_unanswered(&self, message: &RpcMessage) {
         let why = match timeout(REMOTE_SEND_TIMEOUT, self.post_message(message)).await {
             Ok(Ok(_)) => return,
@@ -228,7 +228,7 @@ impl RemoteHttpClient {
         request.send().await.map_err(|e| root_cause(&e))
     }
 
-    /// An answer, unless it says that there is none.
+    /// Returns the response, or an error that describes why the server did not serve the request.
     fn check_response(&self, response: Response) -> Result<Response, String> {
         let status = response.status();
         if status == StatusCode::NOT_FOUND
@@ -252,14 +252,14 @@ impl RemoteHttpClient {
             ));
         }
         let is_json = content_type(&response).starts_with("application/json");
-        // An error may well be told in a message.
+        // A client error may contain a JSON-RPC error message.
         if status.is_success() || (is_json && status.is_client_error()) {
             return Ok(response);
         }
         Err(format!("it answered {status}"))
     }
 
-    /// Sends a request, and takes what comes until it is answered.
+    /// Sends a request and forwards all messages up to its answer.
     async fn send_request(mut self, message: RpcMessage) {
         let id = message.id().unwrap_or("null").to_owned();
         let is_modern = protocol_revision::is_enveloped(&message);
@@ -283,7 +283,7 @@ impl RemoteHttpClient {
         }
     }
 
-    /// A call of a tool, made once more where the tool wants other headers than it did when its list came.
+    /// Calls a tool. If the tool requires other headers than its last list said, reads the list and repeats the call.
     async fn call_tool(&self, message: &RpcMessage, id: &str) -> Result<(), String> {
         let response = self.post_unchecked(message).await?;
         if response.status() != StatusCode::BAD_REQUEST {
@@ -302,7 +302,7 @@ impl RemoteHttpClient {
         }
     }
 
-    /// Asks for the list of tools, for ourselves alone.
+    /// Reads the tool list for the hub itself.
     async fn list_tools(&self) -> Result<(), String> {
         let mut params = "{}".to_owned();
         for _ in 0..MAX_REMOTE_LIST_PAGES {
@@ -336,7 +336,7 @@ impl RemoteHttpClient {
         Ok(())
     }
 
-    /// The first message, by which it turns out which transport is spoken.
+    /// Sends the first message and detects the transport of the server from the answer.
     async fn initialize_session(&self, message: &RpcMessage, id: &str) -> Result<(), String> {
         let response = self.post_unchecked(message).await?;
         if let Some(session) = response.headers().get(REMOTE_SESSION_HEADER) {
@@ -357,8 +357,8 @@ impl RemoteHttpClient {
     }
 }
 
-/// Within the same server alone, and only where the request stays what it is: `headers` may hold tokens under any
-/// name.
+/// Follows redirects within the same origin only, and only if they keep the method: the configured `headers` may
+/// contain tokens under any name.
 fn follow_same_origin(attempt: Attempt<'_>) -> reqwest::redirect::Action {
     let keeps = [
         StatusCode::TEMPORARY_REDIRECT,
@@ -375,7 +375,7 @@ fn follow_same_origin(attempt: Attempt<'_>) -> reqwest::redirect::Action {
     }
 }
 
-/// The headers that the newest revision wants beside what the body says.
+/// Adds the headers that the newest revision requires.
 fn with_mcp_headers(
     request: RequestBuilder,
     message: &RpcMessage,

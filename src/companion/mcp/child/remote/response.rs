@@ -1,4 +1,4 @@
-//! What a server elsewhere answers: one message, or a stream of them, which is gone on with where it was cut.
+//! The response of a remote server: one message, or an event stream, which is resumed where it was cut.
 
 use super::{REMOTE_SSE_TYPE, RemoteHttpClient, content_type, root_cause};
 use crate::companion::mcp::child::pipe::ServerPipeEvent;
@@ -11,34 +11,34 @@ use std::time::Duration;
 use tokio::time::sleep;
 
 const REMOTE_LAST_EVENT_HEADER: HeaderName = HeaderName::from_static("last-event-id");
-/// Bytes of one message; a server that says more is broken.
+/// The most bytes of one message; a longer one is an error of the server.
 const MAX_REMOTE_MESSAGE_BYTES: usize = 256 << 20;
-/// Before a stream that ended is opened again.
+/// The pause before a listen stream that ended is opened again.
 const REMOTE_REOPEN_DELAY: Duration = Duration::from_secs(3);
-/// The first pause before an answer is gone on with, which each try without a word doubles.
+/// The pause before the first attempt to resume an answer; each attempt without a message doubles it.
 const FIRST_REMOTE_RESUME_DELAY: Duration = Duration::from_millis(500);
 const MAX_REMOTE_RESUME_ATTEMPTS: u32 = 5;
 
 /// How a stream ended.
 enum RemoteResponseEnd {
     Answered,
-    /// Before the answer, and whether anything had come.
+    /// The stream ended before the answer: the reason, and whether a message had arrived.
     Cut(String, bool),
 }
 
-/// Whether there is a stream to go on with.
+/// The result of an attempt to resume a stream.
 enum RemoteResumeOutcome {
     Open(Response),
-    /// There is none, and there will be none.
+    /// The server can't resume the stream; a further attempt is useless.
     Never,
     NotYet,
 }
 
 impl RemoteHttpClient {
-    /// Takes all messages of an answer.
+    /// Forwards all messages of a response, up to the answer to `id`.
     ///
     /// # Errors
-    /// Why it did not bring what was asked for.
+    /// Fails with the reason why the response did not contain the answer.
     pub(super) async fn read_response(&self, response: Response, id: &str) -> Result<(), String> {
         if !content_type(&response).starts_with(REMOTE_SSE_TYPE) {
             let text = read_body(response).await?;
@@ -100,7 +100,7 @@ impl RemoteHttpClient {
         }
     }
 
-    /// Takes a stream's messages, up to the answer to `id`; `last` is the event to go on behind.
+    /// Forwards the messages of a stream, up to the answer to `id`. Sets `last` to the id of the last event.
     async fn read_stream(
         &self,
         mut stream: Response,
@@ -141,7 +141,7 @@ impl RemoteHttpClient {
         }
     }
 
-    /// Hands a message, or a batch, on; `true` when the answer to `id` was in it.
+    /// Forwards a message or a batch. Returns `true` when it contains the answer to `id`.
     pub(super) fn forward_messages(&self, text: Bytes, id: &str) -> bool {
         let Ok((messages, _)) = RpcMessage::parse_all(text) else {
             return false;
@@ -162,7 +162,7 @@ impl RemoteHttpClient {
         is_answered
     }
 
-    /// An answer as it is to be read, which is as it came unless it is a list of tools and some can't be called.
+    /// Removes tools that can't be called from a tool list; returns every other answer unchanged.
     fn without_unfit_tools(&self, answer: &RpcMessage) -> Bytes {
         let result = answer.result().filter(|_| self.lists_tools);
         let result = result.unwrap_or_default();
@@ -175,7 +175,7 @@ impl RemoteHttpClient {
         }
     }
 
-    /// Hears what belongs to no request, if the server tells such.
+    /// Listens for messages that belong to no request, if the server supports that.
     pub(super) async fn read_listen_stream(self) {
         let mut last = None;
         loop {
@@ -189,10 +189,10 @@ impl RemoteHttpClient {
             }
             match request.send().await {
                 Ok(response) if response.status() == StatusCode::OK => {
-                    // Answers come elsewhere, so that no id is one of them.
+                    // The empty id matches no answer: answers arrive in the responses to their requests.
                     self.read_stream(response, "", &mut last).await;
                 }
-                // It may have forgotten what it told last.
+                // The server may have forgotten the last event; listen from now on.
                 Ok(response) if response.status().is_client_error() => match last.take() {
                     Some(_) => {}
                     None => return,
@@ -218,7 +218,7 @@ impl RemoteHttpClient {
 
 const MESSAGE_TOO_LONG: &str = "a message of it is longer than 256 MiB";
 
-/// The whole body, if it is of a sane size.
+/// Reads the whole body, up to the size limit.
 pub(super) async fn read_body(mut response: Response) -> Result<Bytes, String> {
     let mut text = BytesMut::new();
     while let Some(piece) = response.chunk().await.map_err(|e| root_cause(&e))? {

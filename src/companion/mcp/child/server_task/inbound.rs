@@ -1,5 +1,5 @@
-//! What the server says: answers go to their calls, its own requests and notifications to those whom they
-//! mean.
+//! Messages from the server: answers are routed to their calls, requests and notifications to the clients that they
+//! concern.
 
 use super::{DISCOVER_METHOD, OnReply, PendingOrigin, ServerTask};
 use crate::companion::mcp::cache::{CACHED_LIST_METHODS, McpListPage};
@@ -12,7 +12,7 @@ use serde_json::Value;
 use std::sync::Arc;
 use tokio::time::Instant;
 
-/// Pages of a list.
+/// The most pages of one list.
 const MAX_CACHED_LIST_PAGES: usize = 100;
 
 impl ServerTask {
@@ -30,7 +30,7 @@ impl ServerTask {
             if self.take_listen_end(message) {
                 return;
             }
-            // Its client has given the call up, or it belongs to none.
+            // The client gave the call up, or the answer belongs to no call.
             return;
         };
         match call.to {
@@ -62,7 +62,7 @@ impl ServerTask {
         }
     }
 
-    /// It does not shake hands: it may know the newest revision alone.
+    /// Handles a refused handshake: the server may support only the newest revision.
     fn handle_initialize_error(&mut self, message: &RpcMessage) {
         if self.refusal.is_none() {
             let text = std::str::from_utf8(message.text()).unwrap_or_default();
@@ -89,7 +89,7 @@ impl ServerTask {
                 self.complete_handshake(greeting);
             }
             Some(Err(why)) => self.handle_server_loss(&why),
-            // It was another one when it ran last.
+            // The server supported the handshake at its last start.
             None if self.refusal.is_none() => {
                 self.era = ProtocolRevision::Handshake;
                 self.send_initialize();
@@ -99,7 +99,7 @@ impl ServerTask {
     }
 
     fn fail_handshake(&mut self) {
-        // Its own words; the whole of it where it has none.
+        // The `message` of the server's error, or the whole error if it has none.
         let error = self.refusal.clone().unwrap_or_default();
         let said: Option<Value> = serde_json::from_str(&error).ok();
         let said = said.as_ref().and_then(|said| said["message"].as_str());
@@ -119,7 +119,7 @@ impl ServerTask {
         }
         self.apply_event(ServerEvent::Ready);
         for to in std::mem::take(&mut self.greeted) {
-            // Who asked may have gone.
+            // The requester may be gone.
             let _ = to.send(Ok(greeting.clone()));
         }
         match self.era {
@@ -136,7 +136,7 @@ impl ServerTask {
         self.refresh_lists(|_| true, true);
     }
 
-    /// Asks for the lists anew.
+    /// Requests the server's lists again.
     fn refresh_lists(&mut self, is_wanted: impl Fn(&str) -> bool, is_first: bool) {
         for (number, (method, capability, changed)) in CACHED_LIST_METHODS.iter().enumerate() {
             if is_wanted(changed) && self.known.cache.has_capability(capability) == Some(true) {
@@ -185,7 +185,7 @@ impl ServerTask {
                 };
                 self.send_own_request(method, &params, to, self.known.server.timeout);
             }
-            // Clients may have been told the list of the last time.
+            // Clients may have received the list of the previous run.
             None if self.known.cache.store_list(method, pages) && is_first => {
                 self.notify_all_clients(&message::notification_message(changed, ""));
             }
@@ -193,7 +193,7 @@ impl ServerTask {
         }
     }
 
-    /// A request of the server goes to the one client that it can mean.
+    /// Forwards a request of the server to the client that it can only mean.
     fn forward_to_client(&mut self, message: &RpcMessage) {
         let id = message.id().unwrap_or("null");
         if message.method == "ping" {
@@ -212,7 +212,7 @@ impl ServerTask {
         }
     }
 
-    /// The client whose call is open, or the only one there is.
+    /// The client of the only open call, or the only client.
     fn addressed_client(&self) -> Option<Arc<McpClient>> {
         let number = match self.calls.only_client() {
             Some(number) => number,
@@ -262,7 +262,7 @@ impl ServerTask {
                     }
                 }
                 Some(member) => member.ears.deliver(message.text().clone(), true),
-                // To tell everybody would tell one what another does.
+                // Sent to all clients, the message would show one client what another does.
                 None => tracing::debug!(
                     "{}: {} is for nobody",
                     self.known.server.name,

@@ -1,4 +1,4 @@
-//! How the server comes, and what becomes of who waits when it goes.
+//! The start and end of the server, and what waiting clients receive when it ends.
 
 use super::{
     DISCOVER_METHOD, PendingOrigin, RESTART_WAIT_TIMEOUT, SERVER_GONE_MESSAGE, ServerTask,
@@ -13,7 +13,7 @@ use std::sync::atomic::Ordering;
 use tokio::sync::mpsc;
 
 impl ServerTask {
-    /// Starts the server, unless it runs, starts or rests.
+    /// Starts the server, unless it runs, starts or waits for its restart delay.
     pub(super) async fn ensure_started(&mut self) {
         if let ServerPhase::Resting { until } = self.life.phase
             && until > self.begun.elapsed() + RESTART_WAIT_TIMEOUT
@@ -64,7 +64,7 @@ impl ServerTask {
         );
     }
 
-    /// The server is gone that nobody has ended.
+    /// Handles an unexpected end of the server.
     pub(super) fn handle_server_loss(&mut self, why: &str) {
         self.known.log.append_note(why);
         self.known.crashes.fetch_add(1, Ordering::Relaxed);
@@ -98,7 +98,7 @@ impl ServerTask {
         self.fail_unsent(why);
     }
 
-    /// With the companion all ends. What was sent may have been done.
+    /// Ends all calls when the companion stops. The server may have processed what it received.
     pub(super) fn stop_all(&mut self) {
         for (reply, id) in self.drop_open() {
             reply.send_lost(&id);
@@ -109,7 +109,7 @@ impl ServerTask {
         self.fail_unsent("the companion is stopping");
     }
 
-    /// Forgets the calls that the server has, or that their client is asked about.
+    /// Removes the calls that the server received, and the calls that wait for a client's input.
     fn drop_open(&mut self) -> Vec<(ReplySender, String)> {
         let calls = self.calls.take_all().into_iter();
         let open = calls.filter_map(|call| match call.to {
@@ -133,13 +133,13 @@ impl ServerTask {
         let refusal = self.refusal.take().map(HandshakeError::Refused);
         let no_hello = refusal.unwrap_or_else(|| HandshakeError::Failed(why.into()));
         for to in self.greeted.drain(..) {
-            // Who asked may have gone.
+            // The requester may be gone.
             let _ = to.send(Err(no_hello.clone()));
         }
     }
 }
 
-/// Nobody waits for one that takes nothing any more.
+/// Rejects the commands that are left in the mailbox of a task that has ended.
 pub(super) async fn reject_commands(
     mut mailbox: mpsc::UnboundedReceiver<ServerTaskCommand>,
     is_stopping: bool,

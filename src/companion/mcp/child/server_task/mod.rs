@@ -1,5 +1,5 @@
-//! The task that owns one server: it turns what is asked, what the server does and what time it is
-//! into events of the [`policy`](super::restart_policy), and moves messages.
+//! The task that owns one server. It turns commands, messages of the server and timers into events of the
+//! [`policy`](super::restart_policy), and moves messages.
 
 mod inbound;
 mod lifecycle;
@@ -26,24 +26,25 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
 
-/// Of the handshake, unless the server's `timeout` is shorter: the first start of a large server on a slow machine.
+/// The handshake's time limit, unless the server's `timeout` is shorter. It allows for the first start of a large
+/// server on a slow machine.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(90);
-/// Calls that wait for a server, and bytes that it has not read.
+/// Limits of calls that wait for a server, and of bytes that it has not read.
 const MAX_PENDING_CALLS: usize = 4096;
 const MAX_SERVER_BACKLOG_BYTES: usize = 256 << 20;
-/// What a server without a handshake is asked first.
+/// The first request to a server without a handshake.
 const DISCOVER_METHOD: &str = "server/discover";
-/// A rest that a call waits for; before a longer one it is refused.
+/// A call waits for a restart delay up to this long; before a longer delay it is refused.
 const RESTART_WAIT_TIMEOUT: Duration = Duration::from_secs(3);
 
 const CLIENT_GONE_MESSAGE: &str = "the client that was asked is gone";
-/// What those are told who are too late.
+/// The error for calls to a server that the configuration does not offer any more.
 pub(super) const SERVER_GONE_MESSAGE: &str = "the server is not offered any more";
 
 #[derive(Debug)]
 pub(super) struct ServerTask {
     known: Arc<ServerSpec>,
-    /// The parameters that it says `initialize` with.
+    /// The parameters of the `initialize` request to the server.
     hello: Bytes,
     shared: bool,
     seen: Arc<ServerTaskState>,
@@ -51,27 +52,27 @@ pub(super) struct ServerTask {
     used: Instant,
     life: ServerLifecycle,
     pipe: Option<ServerPipe>,
-    /// How it is spoken with; found out when it is started first.
+    /// The server's protocol revision; detected at its first start.
     era: ProtocolRevision,
-    /// The error by which it refused the handshake.
+    /// The error with which the server refused the handshake.
     refusal: Option<String>,
-    /// What the server answered to the handshake.
+    /// The server's `initialize` result.
     greeting: Option<Bytes>,
     calls: PendingRequests<PendingOrigin>,
     members: BTreeMap<u64, Arc<McpClient>>,
-    /// Requests of the server to its clients.
+    /// Open requests of the server to its clients.
     questions: ServerRequests,
     standing: ServerSubscriptions,
-    /// Calls that wait for what the server wants to know of their clients.
+    /// Calls that wait for input that the server requested from their clients.
     asking: Vec<InputRequiredCall>,
     listening: Option<ListenRequest>,
     listen_at: Option<Instant>,
-    /// Before the handshake.
+    /// Calls that wait for the handshake.
     queue: VecDeque<(RpcMessage, Arc<McpClient>, ReplySender)>,
     greeted: Vec<oneshot::Sender<Result<Bytes, HandshakeError>>>,
     why: String,
     is_retired: bool,
-    /// Servers on their way out.
+    /// Servers that are shutting down.
     leaving: JoinSet<()>,
 }
 
@@ -120,7 +121,7 @@ impl ServerTask {
                         break;
                     }
                     Some(ask) => self.handle_command(ask).await,
-                    // Who asked is gone, and still gets the answers that are open.
+                    // The handle was dropped; open calls still bring their answers.
                     None => (is_known, self.is_retired) = (false, true),
                 },
                 happened = next_pipe_event(&mut self.pipe) => self.handle_pipe_event(happened),
@@ -128,7 +129,7 @@ impl ServerTask {
                 Some(_) = self.leaving.join_next() => {}
             }
             self.publish_state();
-            // What was asked before it retired is still answered.
+            // Commands that arrived before the retirement are still processed.
             if self.is_retired && self.is_quiet() && mailbox.is_empty() {
                 break;
             }
@@ -145,7 +146,7 @@ impl ServerTask {
         self.life.phase = ServerPhase::Down;
         self.publish_state();
         if let Some(done) = done {
-            // Who asked for the end may have gone.
+            // The requester may be gone.
             let _ = done.send(());
         }
     }
@@ -165,11 +166,11 @@ impl ServerTask {
         self.seen.calls.store(calls, Ordering::Relaxed);
     }
 
-    /// When there is something to do though nothing happens.
+    /// The next time at which a timer fires.
     fn next_wake(&self) -> Option<Instant> {
         let resting = match self.life.phase {
             ServerPhase::Resting { until } => Some(self.begun + until),
-            // Whoever listens to a resource is not left without its server.
+            // A server with subscriptions is restarted without a request.
             ServerPhase::Down if !self.standing.is_empty() && !self.is_retired => Some(self.begun),
             _ => None,
         };
@@ -186,7 +187,7 @@ impl ServerTask {
         .min()
     }
 
-    /// Whether it runs for nobody.
+    /// Whether the server runs without open calls and subscriptions.
     fn is_idle(&self) -> bool {
         self.life.phase == ServerPhase::Up && self.is_quiet() && self.standing.is_empty()
     }
@@ -205,7 +206,7 @@ impl ServerTask {
         {
             self.apply_event(ServerEvent::Rested);
         }
-        // Who retires still answers what waits for it.
+        // A retired task still answers the calls that wait.
         let is_waited_for = !self.queue.is_empty() || !self.greeted.is_empty();
         let is_listened_to = !self.standing.is_empty() && !self.is_retired;
         if self.life.phase == ServerPhase::Down && (is_waited_for || is_listened_to) {
@@ -281,14 +282,14 @@ impl ServerTask {
                 }
             }
             ServerTaskCommand::Retire => self.is_retired = true,
-            // Taken by the loop.
+            // The main loop handles `End`.
             ServerTaskCommand::End(_) => {}
         }
     }
 
     fn remove_client(&mut self, member: u64) {
         self.members.remove(&member);
-        // Its calls go on, and need no longer wait for what it would say.
+        // The client's calls continue; the server need not wait for the client's answers any more.
         for id in self.questions.take_unanswered(member) {
             self.send_to_server(message::error_response(&id, -32603, CLIENT_GONE_MESSAGE));
         }
@@ -335,7 +336,8 @@ impl ServerTask {
         self.ensure_started().await;
     }
 
-    /// What has to be said again to a new server; a result, where nobody else need be told.
+    /// Records a subscription or log level for a restart. Returns a result for the client where the server need not
+    /// receive the request.
     fn record_subscription(&mut self, message: &RpcMessage, member: u64) -> Option<&'static str> {
         let uri = || message.text_param(&["uri"]);
         match message.method.as_str() {
@@ -384,7 +386,7 @@ impl ServerTask {
         }
     }
 
-    /// A request of our own; whatever the answer is, it is not waited for.
+    /// Sends a request of the hub and ignores its answer.
     fn send_unawaited_request(&mut self, method: &str, params: &str) {
         self.send_own_request(
             method,
@@ -414,7 +416,7 @@ impl ServerTask {
         }
     }
 
-    /// Sends a request of our own to a server without a handshake.
+    /// Sends a request of the hub to a server without a handshake.
     fn send_enveloped(&mut self, text: Bytes) {
         if let Ok(message) = RpcMessage::parse(text) {
             let message =
@@ -423,7 +425,7 @@ impl ServerTask {
         }
     }
 
-    /// Notifications and answers of a client.
+    /// Forwards notifications and answers of a client.
     fn handle_client_message(&mut self, message: &RpcMessage, member: u64) {
         self.used = Instant::now();
         match (message.kind, message.method.as_str()) {
@@ -436,9 +438,9 @@ impl ServerTask {
                 }
             }
             (_, "notifications/cancelled") => self.cancel_call(message, member),
-            // The owner says it itself, when the server is ready.
+            // The task sends this notification itself when the server is ready.
             (_, "notifications/initialized") => {}
-            // A server that clients share knows none of them.
+            // A server that clients share has no roots of a single client.
             (_, "notifications/roots/list_changed")
                 if self.shared || self.era == ProtocolRevision::Stateless => {}
             _ if self.life.phase == ServerPhase::Up => self.send_to_server(message.text().clone()),

@@ -1,10 +1,10 @@
-//! Where the answer of a server goes, and what happens with it there.
+//! The origin of a pending request: where the server's answer is sent, and what it changes on arrival.
 
 use super::stateless::RetryableCall;
 use crate::companion::mcp::cache::McpListPage;
 use crate::companion::mcp::client::ReplySender;
 
-/// Who waits for an answer.
+/// The recipient of an answer.
 #[derive(Debug)]
 pub(super) enum PendingOrigin {
     Client {
@@ -21,13 +21,13 @@ pub(super) enum PendingOrigin {
     Nobody,
 }
 
-/// What an answer brings beside itself.
+/// The additional effect of an answer.
 #[derive(Debug)]
 pub(super) enum OnReply {
     Done,
-    /// Should it be refused, nobody listens to that.
+    /// If the server refuses, the subscription to this resource is removed.
     Subscribed(String),
-    /// It may be a question instead.
+    /// The result may be a request for input instead of an answer.
     Asks(Box<RetryableCall>),
 }
 

@@ -1,6 +1,5 @@
-//! A server without a handshake: every request goes in an envelope, what clients want to hear of goes into one
-//! request that stays open, and what the server wants to know first goes to the client, for whom the call is
-//! then made again.
+//! Servers without a handshake. Every request carries an envelope, one open listen request holds all subscriptions of
+//! the clients, and a server's request for input is forwarded to the client, whereupon the call is sent again.
 
 use super::{OnReply, PendingOrigin, PendingRequest, ServerTask};
 use crate::companion::mcp::child::protocol_revision::{self, ProtocolRevision};
@@ -13,16 +12,16 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// How often a server may ask within one call.
+/// How often a server may request input within one call.
 const MAX_INPUT_ROUNDS: u32 = 32;
-/// Before listening that was cut is begun again.
+/// The pause before an interrupted listen request is sent again.
 const RELISTEN_DELAY: Duration = Duration::from_secs(5);
 
-/// What a client can be asked.
+/// Requests that a client can answer.
 const CLIENT_REQUEST_METHODS: [&str; 3] =
     ["sampling/createMessage", "elicitation/create", "roots/list"];
 
-/// A call of a client of the older era, which can be made again with what the server wants to know.
+/// A call of a client of an older revision; the task can repeat it with the input that the server requests.
 #[derive(Debug)]
 pub(super) struct RetryableCall {
     message: RpcMessage,
@@ -30,14 +29,14 @@ pub(super) struct RetryableCall {
     turn: u32,
 }
 
-/// A call whose client is being asked.
+/// A call that waits for its client's input.
 #[derive(Debug)]
 pub(super) struct InputRequiredCall {
     round: RetryableCall,
     reply: ReplySender,
-    /// What the server wants back.
+    /// The server's opaque state, which it wants back.
     state: Option<String>,
-    /// The ids of our questions, and what the server calls them.
+    /// The ids of the hub's requests to the client, and the server's names of the inputs.
     open: BTreeMap<Box<str>, String>,
     answers: Vec<String>,
 }
@@ -56,7 +55,7 @@ impl InputRequiredCall {
     }
 }
 
-/// The request that stays open.
+/// The listen request that stays open.
 #[derive(Debug)]
 pub(super) struct ListenRequest {
     id: Box<str>,
@@ -76,7 +75,7 @@ impl ServerTask {
                 self.renew_listen_request();
                 reply.send_result(&id, "{}");
             }
-            // It is said with each request from now on.
+            // The envelope of each request carries the level from now on.
             "logging/setLevel" => reply.send_result(&id, "{}"),
             _ => {
                 let round = RetryableCall {
@@ -109,7 +108,7 @@ impl ServerTask {
         self.send_call(&message, member.number, reply, then);
     }
 
-    /// What comes of a call: its answer, or questions to the client.
+    /// Handles the result of a call: an answer, or requests for input from the client.
     pub(super) fn handle_call_result(
         &mut self,
         round: RetryableCall,
@@ -167,7 +166,7 @@ impl ServerTask {
         }
     }
 
-    /// Takes a client's answer to one of our questions; `false` when it is to none.
+    /// Takes a client's answer to a request of the hub; `false` when it belongs to no such request.
     pub(super) fn take_client_answer(&mut self, answer: &RpcMessage, member: u64) -> bool {
         let id = answer.id().unwrap_or("null");
         let is_meant = |asking: &InputRequiredCall| {
@@ -195,7 +194,7 @@ impl ServerTask {
         true
     }
 
-    /// The same call, with what the client has answered.
+    /// Sends the call again with the client's input.
     fn retry_call(&mut self, asking: InputRequiredCall) {
         let InputRequiredCall {
             mut round,
@@ -214,7 +213,7 @@ impl ServerTask {
         self.send_retryable_call(message, round, reply);
     }
 
-    /// Takes our questions back, and forgets those calls.
+    /// Cancels the hub's requests to clients, and forgets their calls.
     pub(super) fn drop_input_required(
         &mut self,
         is_meant: impl Fn(&InputRequiredCall) -> bool,
@@ -241,7 +240,7 @@ impl ServerTask {
         }
     }
 
-    /// Says anew what is to be told: a change is a new request, and the end of the one before.
+    /// Sends a new listen request with the current subscriptions, and ends the one before.
     pub(super) fn renew_listen_request(&mut self) {
         self.listen_at = None;
         let hello = self.greeting.as_deref().unwrap_or_default();
@@ -277,7 +276,7 @@ impl ServerTask {
         }
     }
 
-    /// Whether that is the end of listening, which is begun again where it had worked.
+    /// Whether the answer ends the listen request. An established one is sent again.
     pub(super) fn take_listen_end(&mut self, answer: &RpcMessage) -> bool {
         let is_meant = |listening: &mut ListenRequest| answer.id() == Some(&*listening.id);
         let Some(gone) = self.listening.take_if(is_meant) else {
@@ -293,7 +292,7 @@ impl ServerTask {
         }
     }
 
-    /// The one call that is open, to which alone a word without an address can belong.
+    /// The only open call: a message without an address can belong to no other.
     pub(super) fn only_call(&self) -> Option<&ReplySender> {
         if self.era != ProtocolRevision::Stateless || self.life.phase != ServerPhase::Up {
             return None;

@@ -1,4 +1,4 @@
-//! What becomes of calls and listeners when the servers change.
+//! Tests of open calls and listeners when the configured servers change.
 
 use super::{
     HUB_TEST_TIMEOUT, Scene, TEST_ACCEPT_BOTH, TestEventStream, TestMcpClient, ask, call, found,
@@ -31,14 +31,14 @@ async fn open_calls_are_answered_when_their_server_changes_and_the_others_are_le
             server("b", false, 600),
             server("c", true, 600),
         ]));
-        // A new call is the new server's, in the same session.
+        // A new call is sent to the new server, in the same session.
         let answer = client.answer(&call("8", &tool("echo"), "")).await;
         assert_eq!(
             answer,
             r#"{"jsonrpc":"2.0","id":8,"result":{"name":"echo"}}"#
         );
         assert_eq!(scene.stage.starts("a"), 2);
-        // The open one is the old server's, also where its connection is lost meanwhile.
+        // The open call remains with the old server, even if its connection is lost.
         drop(told);
         let mut told = TestEventStream::new(client.go_on(&last).await);
         scene.stage.answer("a", 0, &open, r#"{"n":1.0}"#);
@@ -82,7 +82,7 @@ async fn what_a_client_listens_to_is_said_to_a_server_that_takes_anothers_place(
             scene.stage.heard("b", "resources/subscribe").len()
         };
         let before = said().await;
-        // It stays, and is told nothing.
+        // The session stays and receives no notification.
         scene.hub.apply_config(found([server("b", false, 601)]));
         assert_eq!(said().await, before, "{path}");
     }
@@ -104,12 +104,12 @@ async fn a_server_that_is_taken_away_answers_what_is_open_and_nothing_more() {
             .hub
             .apply_config(found([server(rest, rest == "a", 600)]));
         let words = match path {
-            // The session goes on, and with it who was asked.
+            // The session and the client that was asked stay.
             "/mcp" => {
                 client.answer(&answer_to(&asked)).await;
                 "it was asked"
             }
-            // It need not wait for an answer that can't come any more.
+            // The server need not wait for an answer that can't arrive.
             _ => "the client that was asked is gone",
         };
         let heard = scene.stage.hears(name, words, 1).await;
@@ -131,7 +131,7 @@ async fn a_server_that_is_taken_away_answers_what_is_open_and_nothing_more() {
     }
 }
 
-/// A call whose server asks the client something, and what it asks.
+/// Calls a tool whose server sends a request to the client; returns the stream and the request.
 async fn asked(client: &TestMcpClient, tool: &str) -> (TestEventStream, String) {
     let mut told = client.open("7", tool, r#","arguments":{"id":1.0}"#).await;
     let asked = told.next().await.unwrap();
@@ -139,7 +139,7 @@ async fn asked(client: &TestMcpClient, tool: &str) -> (TestEventStream, String) 
     (told, asked)
 }
 
-/// What a client answers to that.
+/// The client's answer to that request.
 fn answer_to(asked: &str) -> String {
     let asked = RpcMessage::parse(Bytes::copy_from_slice(asked.as_bytes())).unwrap();
     let id = asked.id().unwrap();
@@ -159,7 +159,7 @@ async fn a_call_that_is_open_over_a_change_is_still_its_clients() {
             "/mcp" => format!("{name}__{tool}"),
             _ => tool.into(),
         };
-        // One that can be asked is its client's own.
+        // Only a server with a child for each client can send requests to its client.
         let mut open = match name {
             "b" => Some(asked(&client, &tool("ask")).await),
             _ => None,
@@ -184,7 +184,7 @@ async fn a_call_that_is_open_over_a_change_is_still_its_clients() {
         while let Some(told) = waiting.next().await {
             assert!(!told.contains("\"id\":8"), "{told}");
         }
-        // Nothing is open any more, and the server before ends.
+        // No call is open any more, so the previous server ends.
         let begin = Instant::now();
         while !before.is_over() {
             assert!(begin.elapsed() < HUB_TEST_TIMEOUT, "{path}");
@@ -290,7 +290,7 @@ async fn the_older_transport_brings_what_is_open_before_it_ends() {
             .status(),
         404
     );
-    // Whoever has another server, or others beside, goes on.
+    // Connections to another server or to all servers stay.
     for (to, tool, told) in [
         (&to_all, "b__echo", &mut all),
         (&to_other, "echo", &mut other),

@@ -1,4 +1,4 @@
-//! Servers that do as a test says, and remember what they heard.
+//! In-process test servers that a test controls and that record what they receive.
 
 use super::{HUB_TEST_TIMEOUT, lists};
 use crate::companion::mcp::child::InProcessServer;
@@ -15,13 +15,13 @@ pub(super) struct TestServers(Arc<Mutex<TestServersState>>);
 
 #[derive(Debug, Default)]
 struct TestServersState {
-    /// Who heard what, in that order.
+    /// The received messages with the server's name, in order.
     heard: Vec<(String, String)>,
-    /// The ways out of each that was ever started.
+    /// The senders of each started server.
     voices: HashMap<String, Vec<UnboundedSender<Bytes>>>,
-    /// So many that are started next end at once.
+    /// The number of servers that will end at their start.
     broken: usize,
-    /// What servers that are held have heard and not answered.
+    /// The messages that held servers have received and not answered.
     held: HashMap<String, Vec<(Bytes, UnboundedSender<Bytes>)>>,
 }
 
@@ -82,7 +82,7 @@ impl TestServers {
         };
         match message.kind {
             RpcMessageKind::Notification => return,
-            // What it was told is what its call brings.
+            // The client's answer becomes the result of the call.
             RpcMessageKind::Answer => {
                 let told = serde_json::Value::from(text).to_string();
                 return answer(&asking.take().unwrap(), &told);
@@ -97,7 +97,7 @@ impl TestServers {
         let tool = message.text_param(&["name"]).unwrap_or_default();
         let raw = |key: &str| message.raw_param(&["arguments", key]).unwrap_or("null");
         match (message.method.as_str(), tool.as_str()) {
-            // The test answers.
+            // The test sends the answer.
             ("tools/call", "wait") => {}
             ("tools/call", "ask") => {
                 *asking = Some(id.to_owned());
@@ -124,12 +124,12 @@ impl TestServers {
         }
     }
 
-    /// Lets a server answer nothing until it is released.
+    /// Stops a server from answering until it is released.
     pub(super) fn hold(&self, name: &str) {
         self.state().held.insert(name.into(), Vec::new());
     }
 
-    /// Lets a server answer what it has heard meanwhile.
+    /// Answers the messages that a held server received.
     pub(super) fn release(&self, name: &str) {
         let held = self.state().held.remove(name).unwrap_or_default();
         for (line, voice) in held {
@@ -137,23 +137,23 @@ impl TestServers {
         }
     }
 
-    /// Lets so many servers that are started next end at once.
+    /// Makes the next `count` started servers end at once.
     pub(super) fn break_next(&self, count: usize) {
         self.state().broken = count;
     }
 
-    /// How often a server of that name was started.
+    /// The number of starts of a server.
     pub(super) fn starts(&self, name: &str) -> usize {
         self.state().voices.get(name).map_or(0, Vec::len)
     }
 
-    /// What the server of that start says by itself.
+    /// Sends a message from a server's given start.
     pub(super) fn say(&self, name: &str, start: usize, text: &str) {
         let voice = self.state().voices[name][start].clone();
         voice.send(Bytes::copy_from_slice(text.as_bytes())).unwrap();
     }
 
-    /// All that a server heard that has these words in it.
+    /// All messages that a server received and that contain `words`.
     pub(super) fn heard(&self, name: &str, words: &str) -> Vec<String> {
         let state = self.state();
         let heard = state.heard.iter();
@@ -161,7 +161,7 @@ impl TestServers {
         heard.map(|(_, text)| text.clone()).collect()
     }
 
-    /// Waits for a server to hear these words, as often as that.
+    /// Waits until a server has received `words` `count` times; returns the `count`-th message.
     pub(super) async fn hears(&self, name: &str, words: &str, count: usize) -> RpcMessage {
         let begin = Instant::now();
         loop {

@@ -1,15 +1,15 @@
-//! Lists of all servers while one of them is slow or silent.
+//! Tests of merged lists while one server is slow or does not answer.
 
 use super::{Scene, TestEventStream, TestMcpClient, found, server, value};
 use serde_json::json;
 use std::time::{Duration, Instant};
 
-/// Well below the limits of clients, and far above what a list waits.
+/// Well below the time limits of clients, and far above the wait of a list.
 const FAST_LIST_TIMEOUT: Duration = Duration::from_secs(4);
 
 const TOOLS_LIST_REQUEST: &str = r#"{"jsonrpc":"2.0","id":1,"method":"tools/list"}"#;
 
-/// The names of the tools, and the servers that are missing.
+/// The names of the tools, and the missing servers.
 async fn list(client: &TestMcpClient, body: &str) -> (Vec<String>, serde_json::Value) {
     let answer = value(&client.answer(body).await);
     let tools = answer["result"]["tools"].as_array().unwrap().iter();
@@ -33,13 +33,13 @@ async fn a_list_of_all_leaves_a_silent_server_out_and_names_it_and_list_changed_
     assert!(begin.elapsed() < FAST_LIST_TIMEOUT, "{:?}", begin.elapsed());
     assert_eq!(names, ["a__echo", "a__marked"]);
     assert_eq!(missing, json!(["slow"]));
-    // Neither this client nor another one waits for it again.
+    // Neither this client nor another one waits for the server again.
     let begin = Instant::now();
     let other = scene.client("/mcp").await;
     for client in [&client, &other, &client, &other, &client, &other] {
         assert_eq!(list(client, TOOLS_LIST_REQUEST).await.1, json!(["slow"]));
     }
-    // Six lists that waited would take longer.
+    // Six lists that wait would take longer.
     assert!(begin.elapsed() < FAST_LIST_TIMEOUT, "{:?}", begin.elapsed());
     assert_eq!(scene.stage.heard("slow", "initialize").len(), 1);
     scene.stage.release("slow");

@@ -1,10 +1,10 @@
-//! What goes through all-in-one comes out in its own bytes, and what is refused is refused in JSON.
+//! Tests that messages pass through the merged endpoint unchanged, and that refusals are JSON.
 
 use super::{Scene, TEST_ACCEPT_BOTH, TestEventStream, ask, call, text, value};
 use crate::companion::mcp::message::RpcMessage;
 use serde_json::{Value, json};
 
-/// Ids and arguments as servers and clients of several languages write them, and worse.
+/// Ids and arguments in the form that servers and clients of several languages write, and more unusual ones.
 const ODD: [(&str, &str); 8] = [
     ("1", r#"{"n":1.0}"#),
     ("1.0", r#"{"n":1e400,"m":-0.0,"k":1E+2}"#),
@@ -76,7 +76,7 @@ async fn a_call_is_taken_back_at_its_own_server_alone() {
         let cancel = format!(
             r#"{{"jsonrpc":"2.0","method":"notifications/cancelled","params":{{"requestId":{id},"x":1.0}}}}"#
         );
-        // Of another client that is nobody's call.
+        // From another client this id matches no call.
         let stranger = scene.client("/mcp").await;
         assert_eq!(stranger.post(&cancel).await.status(), 202);
         assert_eq!(client.post(&cancel).await.status(), 202);
@@ -135,12 +135,12 @@ async fn odd_ids_of_servers_come_back_in_their_own_bytes() {
                 asked.ends_with(r#""params":{"n":1.0,"big":1e400}}"#),
                 "{asked}"
             );
-            // As a client writes it that has read it.
+            // The id after a client parsed and serialized it.
             let shown = RpcMessage::parse(asked.into()).unwrap();
             let shown: Value = serde_json::from_str(shown.id().unwrap()).unwrap();
             let answer =
                 |id: &Value| format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{{"n":1.0}}}}"#);
-            // Nobody was asked that, or by that name.
+            // Answers of another client or with another id are ignored.
             let stranger = scene.client(path).await;
             assert_eq!(stranger.post(&answer(&shown)).await.status(), 202);
             assert_eq!(client.post(&answer(&json!("nobody"))).await.status(), 202);
@@ -187,7 +187,7 @@ async fn answers_that_nobody_waits_for_do_no_harm() {
     }
 }
 
-/// Either the id and the code of an error of JSON-RPC, or the type of one of the API.
+/// The id and code of a JSON-RPC error, or the type of an API error.
 fn kind(text: &str) -> String {
     let said = value(text);
     let error = &said["error"];
@@ -420,7 +420,7 @@ async fn refusals_are_json_and_have_the_requests_id_where_it_had_one() {
         assert_eq!(response.status(), 413);
         assert_eq!(kind(&text(response).await), "too_large");
     }
-    // However it is written, JSON is JSON.
+    // The content type is compared without regard to case and parameters.
     let written = ("content-type", "Application/JSON ; charset=utf-8");
     let response = ask(&client.routes, "POST", a, &[written, both, session], ping).await;
     assert_eq!(

@@ -1,4 +1,4 @@
-//! The hub over HTTP, proved in this process: servers that do as a test says, and clients that speak with them.
+//! Tests of the hub over HTTP in this process: test servers that follow a script, and clients that use them.
 
 mod changes;
 mod harness;
@@ -27,20 +27,20 @@ use tempfile::TempDir;
 use tokio::time::timeout;
 use tower::ServiceExt;
 
-/// Longer than anything takes, on a slow machine, too.
+/// A time that no step exceeds, not even on a slow machine.
 const HUB_TEST_TIMEOUT: Duration = Duration::from_secs(120);
 const TEST_ACCEPT_BOTH: &str = "application/json, text/event-stream";
-/// Who says so is given events at once.
+/// Makes the hub answer with events at once.
 const EVENTS_FIRST: &str = "text/event-stream, application/json";
 
-/// A hub with servers on a stage.
+/// A hub with test servers.
 struct Scene {
     hub: Hub,
     stage: TestServers,
     data: TempDir,
 }
 
-/// A server on the stage; those with another `timeout` are others.
+/// A test server. Another `timeout` makes it a different configuration, so the hub replaces the server.
 fn server(name: &str, shared: bool, timeout: u64) -> McpServerConfig {
     McpServerConfig {
         name: name.into(),
@@ -73,7 +73,7 @@ fn hub(data: &Path, stage: &TestServers) -> Hub {
 }
 
 impl Scene {
-    /// With `a`, which all share, and `b`, of which each client has its own.
+    /// A hub with server `a`, which all clients share, and server `b`, with a child for each client.
     fn new() -> Self {
         let scene = Self::empty();
         let servers = [server("a", true, 600), server("b", false, 600)];
@@ -91,7 +91,7 @@ impl Scene {
         }
     }
 
-    /// The same after the companion was started anew.
+    /// The same hub after a restart of the companion.
     fn again(self, servers: impl IntoIterator<Item = McpServerConfig>) -> Self {
         let hub = hub(self.data.path(), &self.stage);
         hub.apply_config(found(servers));
@@ -107,7 +107,7 @@ impl Scene {
         }
     }
 
-    /// A client that has shaken hands, and can be asked things.
+    /// A client with a session that accepts requests of servers.
     async fn client(&self, path: &str) -> TestMcpClient {
         let mut client = self.plain_client(path);
         let hello = json!({
@@ -125,7 +125,7 @@ impl Scene {
         client
     }
 
-    /// The same client, after the companion was started anew.
+    /// The same client after a restart of the companion.
     fn back(&self, client: &TestMcpClient) -> TestMcpClient {
         TestMcpClient {
             routes: hub_routes(self.hub.clone()),
@@ -178,31 +178,31 @@ impl TestMcpClient {
         self.send("POST", TEST_ACCEPT_BOTH, "", body).await
     }
 
-    /// The text of an answer.
+    /// The text of the response to a message.
     async fn answer(&self, body: &str) -> String {
         text(self.post(body).await).await
     }
 
-    /// A call of a tool, whose answer comes as events.
+    /// Calls a tool and receives the answer as events.
     async fn open(&self, id: &str, tool: &str, params: &str) -> TestEventStream {
         let body = call(id, tool, params);
         TestEventStream::new(self.send("POST", EVENTS_FIRST, "", &body).await)
     }
 
-    /// What comes behind an event.
+    /// Resumes after an event.
     async fn go_on(&self, last: &str) -> Response<Body> {
         self.send("GET", "text/event-stream", last, "").await
     }
 }
 
-/// A call of a tool; `params` are what stands beside its name.
+/// A tool call; `params` follow the name of the tool.
 fn call(id: &str, tool: &str, params: &str) -> String {
     format!(
         r#"{{"jsonrpc":"2.0","id":{id},"method":"tools/call","params":{{"name":"{tool}"{params}}}}}"#
     )
 }
 
-/// Events as they come.
+/// The events of a response.
 struct TestEventStream {
     body: BodyDataStream,
     events: SseParser,
@@ -220,7 +220,7 @@ impl TestEventStream {
         }
     }
 
-    /// The next event, also an empty one: its id and its data.
+    /// The id and data of the next event, which may be empty.
     async fn event(&mut self) -> Option<(String, String)> {
         while self.ready.is_empty() {
             let piece = timeout(HUB_TEST_TIMEOUT, self.body.next())
@@ -235,7 +235,7 @@ impl TestEventStream {
         self.ready.pop_front()
     }
 
-    /// What the next event says.
+    /// The data of the next event that is not empty.
     async fn next(&mut self) -> Option<String> {
         loop {
             let (_, data) = self.event().await?;
@@ -250,7 +250,7 @@ fn value(text: &str) -> Value {
     serde_json::from_str(text).unwrap_or_else(|e| panic!("{e}: {text}"))
 }
 
-/// What a server says of itself, by what it is asked.
+/// A test server's answers to `initialize` and list requests.
 fn lists(name: &str) -> BTreeMap<&'static str, Value> {
     let resource = json!({"uri": format!("{name}:listed"), "name": "listed"});
     let template = json!({"uriTemplate": format!("{name}:t/{{x}}"), "name": "t"});

@@ -1,4 +1,4 @@
-//! Arguments of tools that stand in headers, too: for a server elsewhere, of the newest revision, and from clients.
+//! Tests of tool arguments in headers: for a remote server of the newest revision, and from clients.
 
 use super::{HUB_TEST_TIMEOUT, Scene, TEST_ACCEPT_BOTH, ask, call, found, server, text, value};
 use crate::companion::mcp::config::{McpServerConfig, ServerTransport};
@@ -18,10 +18,10 @@ use tokio::time::{Instant, sleep};
 
 #[derive(Debug, Default)]
 struct Wants {
-    /// Whether the tool wants another header now than it did first.
+    /// Whether the tool requires another header than at first.
     other: AtomicBool,
     refused: AtomicUsize,
-    /// Lists that were asked for, but for those after a refusal.
+    /// The number of list requests, without the ones after a refusal.
     lists: AtomicUsize,
 }
 
@@ -75,7 +75,7 @@ async fn answer(State(wants): State<Arc<Wants>>, headers: HeaderMap, body: Bytes
 
 #[tokio::test]
 async fn arguments_go_into_the_headers_that_a_server_wants() {
-    // Whoever was first has done it.
+    // Fails if another test has installed the provider already.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let wants = Arc::new(Wants::default());
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -106,11 +106,11 @@ async fn arguments_go_into_the_headers_that_a_server_wants() {
         };
         assert_eq!(told(r#""us west""#).await, "us west");
         assert_eq!(told("null").await, Value::Null);
-        // A tool whose marks make no sense is not offered.
+        // A tool with invalid header declarations is not offered.
         let list = r#"{"jsonrpc":"2.0","id":1,"method":"tools/list"}"#;
         let list = client.answer(list).await;
         assert!(list.contains("where") && !list.contains("unfit"), "{list}");
-        // It asks for the list by itself, too, when it has shaken hands.
+        // The hub also requests the list itself after the handshake.
         let begin = Instant::now();
         while wants.lists.load(Ordering::Relaxed) < lists + 2 {
             assert!(
@@ -119,7 +119,7 @@ async fn arguments_go_into_the_headers_that_a_server_wants() {
             );
             sleep(Duration::from_millis(2)).await;
         }
-        // What it wants now is found out from its list, and the call made again.
+        // The hub reads the list again, learns the new header, and repeats the call.
         wants.other.fetch_xor(true, Ordering::Relaxed);
         let refused = wants.refused.load(Ordering::Relaxed);
         assert_eq!(told(r#""eu""#).await, "eu");
@@ -150,7 +150,7 @@ async fn what_a_clients_headers_say_of_arguments_is_what_its_call_says() {
             let response = ask(&client.routes, "POST", path, &headers, body).await;
             (response.status(), value(&text(response).await))
         };
-        // What the tool is like is known as soon as its server has told its list.
+        // The hub knows the tool as soon as the server has sent its list.
         let begin = Instant::now();
         while called(None, None).await.0 != StatusCode::BAD_REQUEST {
             assert!(
@@ -159,7 +159,7 @@ async fn what_a_clients_headers_say_of_arguments_is_what_its_call_says() {
             );
             sleep(Duration::from_millis(2)).await;
         }
-        // osctl's own clients send none, and no false ones either.
+        // osctl's own clients may omit the header, but may not send a wrong one.
         for (region, own) in [
             (Some("eu"), None),
             (None, Some("1")),

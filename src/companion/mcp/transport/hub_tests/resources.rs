@@ -1,4 +1,4 @@
-//! Where all servers are one, a resource is its server's affair and nobody else's.
+//! Tests that a request for a resource reaches only the resource's server when all servers are merged.
 
 use super::{Scene, TEST_ACCEPT_BOTH, TestMcpClient, ask, call, found, server, text, value};
 
@@ -9,7 +9,7 @@ const METHODS: [&str; 4] = [
     "completion/complete",
 ];
 
-/// What all three servers were asked of resources.
+/// The resource requests that all three servers received.
 fn asked(scene: &Scene) -> Vec<(&'static str, String)> {
     let mut all = Vec::new();
     for name in ["a", "b", "c"] {
@@ -83,7 +83,7 @@ async fn a_resource_that_nobody_has_is_asked_of_nobody() {
             "{answer}"
         );
     }
-    // The newest revision calls it otherwise.
+    // The newest revision uses another error code.
     let meta = r#"{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}"#;
     let modern = async |uri: &str| {
         let params = format!(r#"{{"uri":"{uri}","_meta":{meta}}}"#);
@@ -113,7 +113,7 @@ async fn what_an_answer_points_to_is_found_at_who_gave_it() {
     let link = call("1", "c__link", r#","arguments":{"uri":"x:linked"}"#);
     assert!(client.answer(&link).await.contains("x:linked"));
     assert!(read(&client, "x:linked").await.contains(r#""of":"c""#));
-    // Also for those who come later.
+    // The route also exists for clients that connect later.
     let other = scene.client("/mcp").await;
     assert!(read(&other, "x:linked").await.contains(r#""of":"c""#));
     assert!(asked(&scene).iter().all(|(name, _)| *name == "c"));

@@ -1,4 +1,4 @@
-//! What becomes of calls when a connection is lost, and when the companion ends.
+//! Tests of open calls when a connection is lost, and when the companion ends.
 
 use super::{
     Scene, TEST_ACCEPT_BOTH, TestEventStream, TestMcpClient, call, found, hub, hub_routes, server,
@@ -35,7 +35,7 @@ async fn a_lost_stream_goes_on_where_the_companion_lives() {
     }
 }
 
-/// That an answer says that nobody knows the end of the call.
+/// Asserts that the answer says that the outcome of the call is unknown.
 #[track_caller]
 fn is_lost(answer: &str, id: &str) {
     let start = format!(r#"{{"jsonrpc":"2.0","id":{id},"error":"#);
@@ -54,16 +54,16 @@ async fn after_a_restart_a_lost_call_is_told_as_that_at_once() {
         let client = scene.client(path).await;
         let mut told = client.open("1.0", tool, "").await;
         let (last, _) = told.event().await.unwrap();
-        // Killed, so that nobody was told anything.
+        // A killed companion sends no message to its clients.
         let scene = scene.again([server("a", true, 600), server("b", false, 600)]);
         let client = scene.back(&client);
         let mut told = TestEventStream::new(client.go_on(&last).await);
         let (end, data) = told.event().await.unwrap();
         is_lost(&data, "1.0");
         assert_eq!(told.next().await, None);
-        // Whoever then asks once more is told that there is nothing.
+        // A further attempt to resume receives 204.
         assert_eq!(client.go_on(&end).await.status(), StatusCode::NO_CONTENT);
-        // The session goes on.
+        // The session still works.
         let tool = tool.replace("wait", "echo");
         assert!(
             client
@@ -102,7 +102,7 @@ async fn a_companion_that_stops_answers_what_is_open() {
     for whole in wholes {
         is_lost(&whole.await.unwrap(), "3");
     }
-    // Nothing is begun, and nobody is told that a session is gone, which it is not.
+    // New calls are refused, and no client receives an error that its session does not exist.
     assert_eq!(
         one.post(&call("4", "echo", "")).await.status(),
         StatusCode::SERVICE_UNAVAILABLE
@@ -130,7 +130,7 @@ async fn servers_that_are_not_offered_any_more_end_with_the_companion() {
     scene.stage.hears("b", "\"wait\"", 2).await;
     let ended = other.send("DELETE", TEST_ACCEPT_BOTH, "", "").await;
     assert_eq!(ended.status(), StatusCode::OK);
-    // Its server has not answered yet, and is not forgotten.
+    // The server has an unanswered call, so the hub keeps it.
     let served = scene.hub.find_server("b").unwrap();
     assert_eq!(served.status().calls, 1);
     scene.hub.shutdown().await;
