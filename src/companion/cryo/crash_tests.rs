@@ -1,5 +1,5 @@
-//! Stores that are cut off at each of their steps, on a real folder: what was acknowledged stays what it was, and no
-//! number is given to two.
+//! Stores that crash at each of their steps, on a real folder: an acknowledged generation keeps its content, and no
+//! number is used twice.
 
 use super::manifest::{CryoManifest, add_seal};
 use super::retention::CryoLimits;

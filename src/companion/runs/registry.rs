@@ -1,4 +1,4 @@
-//! The runs that can be found again, until newer ones push them out.
+//! Registry of the runs that can still be found, until newer runs displace them.
 
 use super::RunKind;
 use super::identity::stored_begin_of;
