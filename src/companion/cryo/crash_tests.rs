@@ -109,7 +109,7 @@ impl World {
                     Ok(())
                 }
             };
-            // What was swept away meanwhile fails there, and is not acknowledged.
+            // A store whose folder was swept in between fails here, and is not acknowledged.
             if done.is_err() {
                 return;
             }

@@ -62,7 +62,7 @@ pub(crate) struct CryoSettings {
     pub(crate) limits: CryoLimits,
     /// Between two snapshots; none when missing.
     pub(crate) every: Option<Duration>,
-    /// Whether the companion stores before it ends, when nobody has said by which verb.
+    /// Whether the companion stores before it ends, when no verb was announced.
     pub(crate) at_stop: bool,
     pub(crate) compress: bool,
 }

@@ -25,9 +25,9 @@ pub(super) struct RetentionCandidate {
     pub(super) created: f64,
     pub(super) size: u64,
     pub(super) is_whole: bool,
-    /// Whether somebody asked for it, and no schedule or end.
+    /// Whether a caller requested the store, not a schedule or a shutdown.
     pub(super) is_asked: bool,
-    /// Whether somebody needs it just now.
+    /// Whether the generation is in use now.
     pub(super) is_pinned: bool,
 }
 

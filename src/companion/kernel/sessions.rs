@@ -270,7 +270,7 @@ impl KernelSessions {
         Ok(run)
     }
 
-    /// Another container may have had the sessions meanwhile: their generations go on from there.
+    /// Reads all records again: another container may have advanced the generations of the sessions.
     pub(crate) async fn adopt_newer_state(&self) {
         let kernels: Vec<KernelHandle> = self.lock_kernels().values().cloned().collect();
         futures_util::future::join_all(kernels.iter().map(KernelHandle::adopt_newer_state)).await;

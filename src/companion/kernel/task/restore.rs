@@ -90,7 +90,7 @@ impl KernelRestore {
         }
     }
 
-    /// The kernel has ended meanwhile. That need not be due to what it reloaded: the next kernel tries it once more.
+    /// The kernel has ended during the reload. The cause need not be the reload: the next kernel tries it once more.
     fn retry_after_exit(&mut self) {
         if self.fatal == self.folder {
             return self.skip_current("the kernel ended twice while it was reloaded".into());

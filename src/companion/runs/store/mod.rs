@@ -164,7 +164,7 @@ impl RunStore {
         !inner.shared.has_failed()
     }
 
-    /// Writes what waits, and ends; blocks meanwhile.
+    /// Writes all queued records, and ends. Blocks until then.
     pub(crate) fn close(&self) {
         let Some(inner) = &self.0 else { return };
         inner.shared.close_queue();
