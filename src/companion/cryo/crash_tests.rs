@@ -1,5 +1,5 @@
-//! Stores that are cut off at each of their steps, on a real folder: what was acknowledged stays what it was, and no
-//! number is given to two.
+//! Stores that crash at each of their steps, on a real folder: an acknowledged generation keeps its content, and no
+//! number is used twice.
 
 use super::manifest::{CryoManifest, add_seal};
 use super::retention::CryoLimits;
@@ -109,7 +109,7 @@ impl World {
                     Ok(())
                 }
             };
-            // What was swept away meanwhile fails there, and is not acknowledged.
+            // A store whose folder was swept in between fails here, and is not acknowledged.
             if done.is_err() {
                 return;
             }

@@ -1,8 +1,8 @@
-//! Numbers of generations: each is written to the disk before it is used, and none is given twice.
+//! Generation numbers: each number is written to disk before its use, and no number is used twice.
 //!
-//! `NAME/last` holds the newest number that was ever given under a name. It is replaced as a whole and synced before
-//! a number leaves this module, and stays when all generations of the name go. So whatever ends between here and the
-//! answer of a store costs a number, and never makes one mean two states.
+//! `NAME/last` holds the newest number that was ever used under a name. The file is replaced atomically and synced
+//! before a number leaves this module, and stays when all generations of the name are removed. A crash before the
+//! answer of a store therefore costs a number, and never makes one number mean two states.
 
 use std::fs::{self, DirBuilder, File};
 use std::io::{self, ErrorKind, Write};

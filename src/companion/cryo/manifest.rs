@@ -1,6 +1,6 @@
-//! The manifest of a generation, as far as the companion reads it. The kernel writes it.
+//! Manifest of a generation: the fields that the companion reads. The kernel writes the manifest.
 //!
-//! It is one JSON object whose last member seals all the text before it with SHA-256.
+//! The manifest is one JSON object whose last member seals all the text before it with SHA-256.
 
 use crate::protocol::cryo::{CryoVerdict, ReceiptRow, StoredGeneration};
 use crate::protocol::hex::hex;

@@ -1,17 +1,17 @@
-//! Objects that survive: a session's variables, stored on disk and brought back, with a receipt.
+//! Stored variables: a session's variables, stored on disk and reloaded, with a receipt.
 //!
-//! [`CryoService`] is the handle. The kernel writes and reads the content itself, so that no byte of it
-//! comes through here; this module owns names, numbers and how many are kept ([`store`],
-//! [`retention`]), and reads manifests ([`manifest`]).
+//! [`CryoService`] is the handle. The kernel itself writes and reads the content; no content passes through the
+//! companion. This module owns names, numbers and retention ([`store`], [`retention`]), and reads manifests
+//! ([`manifest`]).
 //!
 //! ```text
-//! store:  number, synced ─▶ kernel writes NAME/NUMBER.part ─▶ synced, renamed NAME/NUMBER ─▶ looked at ─▶ prune ─▶ reply
+//! store:  number, synced ─▶ kernel writes NAME/NUMBER.part ─▶ synced, renamed NAME/NUMBER ─▶ checked ─▶ prune ─▶ reply
 //! reload: manifest whole? ─▶ kernel checks, reads, looks what is there ─▶ receipt
-//! boot:   last life not ended by wish ─▶ the newest of the session's name that can be reloaded
+//! boot:   previous state not discarded by a request ─▶ the newest of the session's name that can be reloaded
 //! ```
 //!
-//! A store or reload that was begun goes on when its client leaves. It does not store the kernel's
-//! process: that is criu's.
+//! A store or reload that has started continues when its client disconnects. This module does not store the kernel's
+//! process; the `criu` module does.
 
 #[cfg(test)]
 mod crash_tests;
@@ -62,7 +62,7 @@ pub(crate) struct CryoSettings {
     pub(crate) limits: CryoLimits,
     /// Between two snapshots; none when missing.
     pub(crate) every: Option<Duration>,
-    /// Whether the companion stores before it ends, when nobody has said by which verb.
+    /// Whether the companion stores before it ends, when no verb was announced.
     pub(crate) at_stop: bool,
     pub(crate) compress: bool,
 }

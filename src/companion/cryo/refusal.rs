@@ -1,4 +1,4 @@
-//! Why something was not stored or reloaded. Nothing has changed then.
+//! Reasons why a store or reload was refused. A refused request has changed nothing.
 
 use crate::companion::kernel;
 use crate::protocol::kernel::RunError;

@@ -1,7 +1,7 @@
-//! What a reload brought back and what it lost, for those who are told later.
+//! Reload record: what a reload restored and what it lost, for later reports.
 //!
-//! A generation's folder keeps what its last reload lost, in `reload.json`. That goes with the generation and is no
-//! part of what was stored.
+//! A generation's folder keeps what its last reload lost, in `reload.json`. The file is removed with the generation and
+//! is not part of the stored state.
 
 use super::manifest::CryoManifest;
 use super::store::CryoStorage;

@@ -1,9 +1,9 @@
-//! Which generations go, as a pure function.
+//! Retention policy: selects the generations to remove, as a pure function.
 //!
-//! The newest that can be reloaded stays under each name, whatever it weighs and however old it is;
-//! so does the newest that somebody asked for, which snapshots must not push out, and what is pinned.
-//! Of the others go those beyond a number, those beyond an age, and then the oldest of all names,
-//! until all is within the budget.
+//! Three kinds of generations stay under each name, regardless of size and age: the newest that can be reloaded, the
+//! newest that a caller requested (snapshots must not displace it), and those that are pinned. Of the others, the
+//! policy removes those beyond the maximum number, those beyond the maximum age, and then the oldest of all names until
+//! the total is within the budget.
 
 use std::time::Duration;
 
@@ -25,9 +25,9 @@ pub(super) struct RetentionCandidate {
     pub(super) created: f64,
     pub(super) size: u64,
     pub(super) is_whole: bool,
-    /// Whether somebody asked for it, and no schedule or end.
+    /// Whether a caller requested the store, not a schedule or a shutdown.
     pub(super) is_asked: bool,
-    /// Whether somebody needs it just now.
+    /// Whether the generation is in use now.
     pub(super) is_pinned: bool,
 }
 

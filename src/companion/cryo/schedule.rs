@@ -1,8 +1,7 @@
-//! Snapshots that nobody asks for one by one: on a schedule, before the container goes, and when
-//! the companion is stopped.
+//! Automatic snapshots: on a schedule, before the container is removed, and when the companion is stopped.
 //!
-//! Which verb stops a companion is said before, by who stops it ([`CryoService::snapshot_before_stop`]); a stop by the
-//! engine alone is as the configuration wants it for `down`.
+//! The caller that stops the companion announces its verb before ([`CryoService::snapshot_before_stop`]). A stop by the
+//! engine alone follows the configuration for `down`.
 
 use super::{CryoRefusal, CryoService, lock_unpoisoned};
 use crate::companion::kernel::{self, KernelView};

@@ -1,27 +1,27 @@
-//! Where a kernel lies that was frozen, and the mark on disk by which the next life knows it.
+//! Checkpoint of a kernel, and the mark on disk that tells the next companion about the checkpoint.
 //!
-//! Who freezes writes the mark before the process ends; here it goes when the session has a kernel
-//! again, or ends.
+//! The code that checkpoints a kernel writes the mark before the process ends. This module removes the mark when the
+//! session has a kernel again, or ends.
 
 use std::fs::{self, File};
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
-/// A checkpoint that a session lies in.
+/// A checkpoint that contains a session's kernel.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct KernelCheckpoint {
-    /// As callers are told of it.
+    /// The checkpoint id that callers see.
     pub(crate) checkpoint: String,
-    /// None, where it lies there for a moment only.
+    /// Path of the mark; `None` for a checkpoint that is only brief.
     pub(crate) mark: Option<PathBuf>,
 }
 
-/// How a session begins that lay in a checkpoint when the last life ended.
+/// How a session starts whose kernel was in a checkpoint when the previous companion ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum SessionRestoring {
-    /// It still does.
+    /// The kernel is still in the checkpoint.
     Sleeping(KernelCheckpoint),
-    /// The checkpoint is of no use: with its objects, of which the first that can be reloaded count.
+    /// The checkpoint can't be restored. The session starts with the objects of the first folder that can be reloaded.
     Objects {
         frozen: KernelCheckpoint,
         folders: Vec<PathBuf>,
@@ -29,7 +29,7 @@ pub(crate) enum SessionRestoring {
 }
 
 impl KernelCheckpoint {
-    /// The session does not lie there any more.
+    /// Removes the mark: the session is not in the checkpoint any more.
     pub(crate) fn remove_mark(self) {
         let Some(mark) = self.mark else { return };
         if let Err(error) = remove_file_synced(&mark) {
@@ -38,7 +38,7 @@ impl KernelCheckpoint {
     }
 }
 
-/// Removes a file; one that is gone is as good. That it is gone outlasts a loss of power a moment later.
+/// Removes a file and syncs its folder, so that the removal survives a loss of power. A missing file is a success.
 fn remove_file_synced(path: &Path) -> io::Result<()> {
     match fs::remove_file(path) {
         Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),

@@ -1,7 +1,7 @@
-//! Frames between companion and kernel: u32 big-endian length, then one JSON object.
+//! Frames between companion and kernel: a u32 big-endian length, then one JSON object.
 //!
-//! Control is never read from what code prints: output comes through pipes of its own, whose
-//! read ends the kernel passes along with its first frame.
+//! Output of user code never carries control data. Output comes through separate pipes; the kernel passes their read
+//! ends with its first frame.
 
 use crate::protocol::kernel::{DisplayData, RunError};
 use bytes::{Buf, BufMut, BytesMut};
@@ -17,15 +17,15 @@ use tokio::net::UnixStream;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio_util::codec::{FramedRead, LengthDelimitedCodec};
 
-/// A frame above this ends the connection.
+/// A longer frame ends the connection.
 const MAX_KERNEL_FRAME_BYTES: usize = 256 << 20;
 
-/// Companion to kernel.
+/// Messages from the companion to the kernel.
 #[derive(Debug, Serialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub(super) enum KernelRequest<'a> {
-    /// A kernel that was made in advance gets its name, and unless it is to be `plain` what people
-    /// have installed since. Answered as a question is.
+    /// Gives a pre-started kernel its name and, unless `plain`, the packages that users have installed since its start.
+    /// Answered like a query.
     Adopt {
         id: &'a str,
         session: &'a str,
@@ -40,7 +40,7 @@ pub(super) enum KernelRequest<'a> {
     },
 }
 
-/// A question as a frame.
+/// A query as a frame.
 #[derive(Debug, Serialize)]
 pub(super) struct KernelQueryFrame<'a> {
     pub(super) id: &'a str,
@@ -52,18 +52,18 @@ fn is_false(flag: &bool) -> bool {
     !flag
 }
 
-/// What a kernel can be asked besides executing code.
+/// Queries to the kernel, apart from executing code.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub(crate) enum KernelQuery {
     /// Empty the namespace.
     Reset,
-    /// Are you there?
+    /// Check that the kernel answers.
     Probe,
-    /// End live objects, and after the reply the connection: the process is to be frozen.
+    /// End live objects and, after the reply, the connection: the process is about to be checkpointed.
     LetGo,
     Variables {
-        /// How many at most; the kernel has a number of its own.
+        /// Maximum number of variables. The kernel has its own default.
         #[serde(skip_serializing_if = "Option::is_none")]
         limit: Option<usize>,
     },
@@ -100,25 +100,25 @@ pub(crate) enum KernelQuery {
         dry_run: bool,
         files: bool,
         compress: bool,
-        /// Runs that the session has begun; its owner knows.
+        /// Number of runs that the session has started. The owner task fills the number in.
         runs: u64,
-        /// The kernel generation that is meant.
+        /// The kernel generation that the caller means.
         #[serde(skip)]
         seen: Option<u64>,
     },
-    /// Bring a generation back into the namespace.
+    /// Reload a generation into the namespace.
     CryoReload {
         folder: PathBuf,
     },
 }
 
 impl KernelQuery {
-    /// Whether it takes as long as there is to move.
+    /// Whether the query takes time proportional to the data it moves.
     pub(super) fn is_long(&self) -> bool {
         matches!(self, Self::CryoStore { .. } | Self::CryoReload { .. })
     }
 
-    /// Whether the namespace may be another one after it.
+    /// Whether the query may replace the namespace.
     pub(super) fn changes_namespace(&self) -> bool {
         matches!(
             self,
@@ -127,7 +127,7 @@ impl KernelQuery {
     }
 }
 
-/// Kernel to companion. Kinds that this version does not know are passed over.
+/// Messages from the kernel to the companion. Unknown kinds are ignored.
 #[derive(Debug, PartialEq, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub(super) enum KernelFrame {
@@ -155,7 +155,7 @@ pub(super) enum KernelFrame {
     Refused {
         error: RunError,
     },
-    /// Bytes that a long question has moved so far.
+    /// Bytes that a long query has moved so far.
     Progress {
         bytes: u64,
     },
@@ -163,7 +163,7 @@ pub(super) enum KernelFrame {
     Unknown,
 }
 
-/// The kernel's first frame.
+/// First frame of the kernel.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub(super) struct KernelHello {
     pub(super) protocol: u32,
@@ -174,7 +174,7 @@ pub(super) struct KernelHello {
     pub(super) counts: KernelCounts,
 }
 
-/// What the kernel holds.
+/// Counts that the kernel reports.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 pub(crate) struct KernelCounts {
     pub(crate) execution_count: u64,
@@ -183,7 +183,7 @@ pub(crate) struct KernelCounts {
     pub(crate) resources_count: u64,
 }
 
-/// How a cell ended, in the kernel's eyes.
+/// Outcome of a cell as the kernel reports it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum KernelCellOutcome {
@@ -192,21 +192,21 @@ pub(super) enum KernelCellOutcome {
     Interrupted,
 }
 
-/// The connection, after its first bytes.
+/// The connection after its first bytes.
 #[derive(Debug)]
 pub(super) struct KernelConnection {
     frames: FramedRead<Chain<Cursor<BytesMut>, OwnedReadHalf>, LengthDelimitedCodec>,
     writer: OwnedWriteHalf,
-    /// What the kernel has not taken yet.
+    /// Bytes that the kernel has not read yet.
     outgoing: BytesMut,
 }
 
 impl KernelConnection {
-    /// Waits for the kernel's first bytes, and takes the pipes that come with them. Loses nothing
-    /// when dropped.
+    /// Waits for the kernel's first bytes, and takes the pipes that come with them. Cancel-safe: no data is lost when
+    /// the future is dropped.
     ///
     /// # Errors
-    /// When the kernel ended before, or passed no pipes.
+    /// When the kernel ended before its first frame, or passed no pipes.
     pub(super) async fn receive_first(stream: &UnixStream) -> io::Result<KernelFirstBytes> {
         loop {
             stream.readable().await?;
@@ -229,11 +229,11 @@ impl KernelConnection {
         }
     }
 
-    /// The next frame; `None` at the end of the connection. Meanwhile it sends what was queued: a
-    /// kernel that does not read yet holds up nothing but itself. Loses nothing when dropped.
+    /// Returns the next frame, or `None` at the end of the connection. Sends queued bytes at the same time, so that a
+    /// kernel that does not read yet blocks only itself. Cancel-safe: no data is lost when the future is dropped.
     ///
     /// # Errors
-    /// When the connection breaks, or what comes is no frame.
+    /// When the connection breaks, or the data is not a frame.
     pub(super) async fn read_frame(&mut self) -> io::Result<Option<KernelFrame>> {
         loop {
             tokio::select! {
@@ -241,16 +241,16 @@ impl KernelConnection {
                     None => Ok(None),
                     Some(bytes) => Ok(Some(serde_json::from_slice(&bytes?)?)),
                 },
-                // What a closed connection does not take, the end of its frames tells.
+                // A write error needs no handling: the end of the frames reports a closed connection.
                 _ = self.writer.write_buf(&mut self.outgoing), if !self.outgoing.is_empty() => {}
             }
         }
     }
 
-    /// Takes a request; it is sent at once where there is room, else by [`KernelConnection::read_frame`].
+    /// Queues a request. The request is sent at once if the socket has room, else by [`KernelConnection::read_frame`].
     ///
     /// # Errors
-    /// When it is too long for a frame.
+    /// When the request is too long for a frame.
     pub(super) fn queue_frame(&mut self, request: &impl Serialize) -> io::Result<()> {
         self.outgoing.put_slice(&encode_frame(request)?);
         if let Ok(sent) = self.writer.try_write(&self.outgoing) {
@@ -260,10 +260,10 @@ impl KernelConnection {
     }
 }
 
-/// A frame as bytes.
+/// Encodes a frame.
 ///
 /// # Errors
-/// When it is too long for one.
+/// When the message is too long for a frame.
 pub(super) fn encode_frame(words: &impl Serialize) -> io::Result<Vec<u8>> {
     let mut bytes = vec![0; 4];
     serde_json::to_writer(&mut bytes, words)?;
@@ -272,14 +272,14 @@ pub(super) fn encode_frame(words: &impl Serialize) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Frames of a stream, none above the limit.
+/// Codec for frames up to the length limit.
 pub(super) fn frame_codec() -> LengthDelimitedCodec {
     LengthDelimitedCodec::builder()
         .max_frame_length(MAX_KERNEL_FRAME_BYTES)
         .new_codec()
 }
 
-/// The first bytes, and the read ends of the kernel's stdout and stderr.
+/// The first bytes, and the read ends of the kernel's stdout and stderr pipes.
 type KernelFirstBytes = (BytesMut, [OwnedFd; 2]);
 
 fn receive_with_pipes(stream: &UnixStream) -> io::Result<KernelFirstBytes> {
@@ -296,8 +296,8 @@ fn receive_with_pipes(stream: &UnixStream) -> io::Result<KernelFirstBytes> {
     let mut passed = Vec::new();
     for control in message.cmsgs()? {
         if let ControlMessageOwned::ScmRights(fds) = control {
-            // SAFETY: the kernel of the system just made these descriptors for this process, and
-            // nothing else knows their numbers.
+            // SAFETY: the operating system just created these descriptors for this process, and no other code knows
+            // their numbers.
             passed.extend(
                 fds.into_iter()
                     .map(|fd| unsafe { OwnedFd::from_raw_fd(fd) }),
@@ -382,7 +382,7 @@ mod tests {
         }
     }
 
-    /// One of each kind.
+    /// One frame of each kind.
     const WIRE_TEST_FRAMES: [&str; 10] = [
         r#"{"type":"hello","protocol":1,"pid":7,"body_version":"1","python":"3.13","execution_count":0,"globals_count":0}"#,
         r#"{"type":"display","data":{"text/plain":"a"},"metadata":{}}"#,
@@ -403,7 +403,7 @@ mod tests {
         }
     }
 
-    /// What is done to a frame whose length stays right.
+    /// Damage to a frame that keeps its length.
     #[derive(Debug, Clone)]
     enum Damage {
         Cut(prop::sample::Index),
@@ -447,7 +447,7 @@ mod tests {
                 let (mut wire, theirs) = connected(&bytes).await;
                 drop(theirs);
                 assert_eq!(wire.read_frame().await.unwrap(), Some(KernelFrame::Clear { wait: true }));
-                // Another byte within a text is another text.
+                // A changed byte inside a string yields a different valid string.
                 if let Ok(frame) = wire.read_frame().await {
                     assert!(frame.is_some() && !is_no_frame, "{frame:?}");
                 }
@@ -485,7 +485,7 @@ mod tests {
                 drop(theirs);
                 assert_eq!(wire.read_frame().await.unwrap(), Some(KernelFrame::Clear { wait: true }));
                 match wire.read_frame().await {
-                    // A length alone says no more than the end of the connection.
+                    // A length without a payload is treated as the end of the connection.
                     Ok(None) => assert_eq!(cut, 4),
                     Ok(Some(frame)) => panic!("{frame:?} of {cut} bytes"),
                     Err(_) => {}

@@ -1,12 +1,12 @@
-//! A kernel apart from its companion: before it is frozen, and after it was thawed.
+//! A kernel without connections to its companion: before its checkpoint, and after its restore.
 //!
 //! ```text
-//! Kernel::part ─▶ Apart ─┬─ rejoin, or dropped ─▶ goes on as it was
-//!                        └─ freeze             ─▶ its process is ended; requests are refused
-//! Kernel::thaw(Restored)                       ─▶ takes the place of whatever was there
+//! KernelHandle::detach ─▶ DetachedKernel ─┬─ reattach, or dropped ─▶ continues with the same state
+//!                                         └─ finish_checkpoint    ─▶ its process ends; requests are refused
+//! KernelHandle::restore_process(RestoredKernel)                   ─▶ replaces the current process, if there is one
 //! ```
 //!
-//! Who owns the process stays its owner. How a process is frozen and thawed is not known here.
+//! The owner task keeps the ownership of the process. This module does not checkpoint or restore processes.
 
 use super::checkpoint::KernelCheckpoint;
 use super::connection::KernelCounts;
@@ -20,13 +20,13 @@ use tokio::net::UnixStream;
 use tokio::net::unix::pipe::Receiver;
 use tokio::sync::oneshot;
 
-/// An idle kernel without any connection. When this is dropped, it goes on as it was.
+/// An idle kernel without any connection. When this value is dropped, the kernel reattaches with the same state.
 #[derive(Debug)]
 pub(crate) struct DetachedKernel {
     pub(crate) pid: i32,
-    /// Its guard.
+    /// PID of the kernel's supervisor.
     pub(crate) root: i32,
-    /// Where it listens.
+    /// Socket on which the kernel listens.
     pub(crate) socket: PathBuf,
     pub(crate) generation: u64,
     pub(crate) counts: KernelCounts,
@@ -35,46 +35,47 @@ pub(crate) struct DetachedKernel {
     pub(super) fate: oneshot::Sender<DetachResolution>,
 }
 
-/// What becomes of a kernel that was apart.
+/// Decision about a detached kernel.
 #[derive(Debug)]
 pub(super) enum DetachResolution {
     Rejoins(oneshot::Sender<Result<KernelAnswer, KernelRefusal>>),
-    /// It lies in a checkpoint; its process is to end.
+    /// The kernel is in a checkpoint; the owner ends its process.
     Frozen(KernelCheckpoint, oneshot::Sender<()>),
 }
 
 impl DetachedKernel {
-    /// Has it go on, and waits until it does.
+    /// Reattaches the kernel, and waits until the kernel is ready.
     ///
     /// # Errors
-    /// [`KernelRefusal::NoKernel`] when it did not survive; [`KernelRefusal::Stopping`].
+    /// [`KernelRefusal::NoKernel`] when the kernel did not survive; [`KernelRefusal::Stopping`].
     pub(crate) async fn reattach(self) -> Result<KernelAnswer, KernelRefusal> {
         let (done, answer) = oneshot::channel();
-        // An owner that has ended has dropped the other end, which the answer tells.
+        // An owner that has ended has dropped the receiver; the answer below reports this case.
         let _ = self.fate.send(DetachResolution::Rejoins(done));
         answer.await.unwrap_or(Err(KernelRefusal::Stopping))
     }
 
-    /// Ends its process, which is kept there, and waits until nothing is left of it.
+    /// Ends the process, whose state is in the checkpoint, and waits until the process and its descendants are gone.
     pub(crate) async fn finish_checkpoint(self, frozen: KernelCheckpoint) {
         let (done, gone) = oneshot::channel();
         let _ = self.fate.send(DetachResolution::Frozen(frozen, done));
-        // Without an owner there is no process, either.
+        // Without an owner there is no process either.
         let _ = gone.await;
     }
 }
 
-/// A kernel's process that came out of a checkpoint.
+/// A kernel process that was restored from a checkpoint.
 #[derive(Debug)]
 pub(crate) struct RestoredKernel {
     pub(super) made: SpawnedKernel,
 }
 
 impl RestoredKernel {
-    /// Connects with it. `guard` is the process `root`, which is its parent; `stderr` what both say.
+    /// Connects with the process. `guard` is the connection to the supervisor `root`, the parent of the kernel;
+    /// `stderr` carries the output of both.
     ///
     /// # Errors
-    /// When nobody listens at `socket`.
+    /// When no process listens at `socket`.
     pub(crate) fn connect(
         guard: UnixStream,
         root: i32,
@@ -92,10 +93,10 @@ impl RestoredKernel {
 }
 
 impl KernelHandle {
-    /// Waits until the kernel is idle and has let go of every connection.
+    /// Waits until the kernel is idle and has closed every connection.
     ///
     /// # Errors
-    /// [`KernelRefusal::Busy`] while code runs; [`KernelRefusal::Held`], and then it goes on as it was;
+    /// [`KernelRefusal::Busy`] while code runs; [`KernelRefusal::Held`], in which case the kernel stays attached;
     /// [`KernelRefusal::Checkpointed`], [`KernelRefusal::NoKernel`] or [`KernelRefusal::Stopping`].
     pub(crate) async fn detach(&self) -> Result<DetachedKernel, KernelRefusal> {
         let (done, answer) = oneshot::channel();
@@ -103,11 +104,11 @@ impl KernelHandle {
         answer.await.unwrap_or(Err(KernelRefusal::Stopping))
     }
 
-    /// Ends the present process and has the restored one in its place, once it has answered.
+    /// Ends the current process, and replaces it with the restored one after that has answered.
     ///
     /// # Errors
-    /// [`KernelRefusal::Busy`] while code runs, and then the restored one is ended;
-    /// [`KernelRefusal::NoKernel`] when that does not answer, and then the state is lost.
+    /// [`KernelRefusal::Busy`] while code runs, in which case the restored process is ended;
+    /// [`KernelRefusal::NoKernel`] when the restored process does not answer, in which case the state is lost.
     pub(crate) async fn restore_process(
         &self,
         restored: RestoredKernel,

@@ -1,10 +1,10 @@
-//! Executing code as a run: what the reply says beside what every run tells.
+//! Executing code as a run: the part of the reply that other kinds of runs do not have.
 
 use crate::companion::runs::{self, RunKind, RunSnapshot};
 use crate::protocol::kernel::{ExecReply, Execute, KernelReport};
 use sha2::{Digest, Sha256};
 
-/// One execution, from its acceptance to its end and beyond.
+/// One execution, from its acceptance until its record is removed.
 pub(crate) type KernelRun = runs::TrackedRun<Execute>;
 
 impl RunKind for Execute {

@@ -1,25 +1,25 @@
-//! Why runs and processes ended, in the words that callers read.
+//! Reasons why runs and processes ended, in the wording that callers read.
 
 use super::supervisor::KernelExit;
 use crate::protocol::kernel::RunError;
 use nix::sys::signal::Signal;
 use std::fs;
 
-/// Why the current job is to end early.
+/// Why the current job is ended early.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum StopReason {
     Asked,
     Timeout(f64),
     Restart,
-    /// The session was ended.
+    /// The session was deleted.
     Deleted,
-    /// The session takes more than so many bytes.
+    /// The session exceeds this memory limit in bytes.
     Memory(u64),
     Shutdown,
 }
 
 impl StopReason {
-    /// What a run is told that was interrupted, and whose kernel goes on.
+    /// Error of a run that was interrupted while its kernel survived.
     pub(super) fn interrupted_error(self) -> RunError {
         match self {
             Self::Shutdown => self.stop_error("and was interrupted; its process ends with it"),
@@ -27,7 +27,7 @@ impl StopReason {
         }
     }
 
-    /// What a run is told whose kernel has ended. `how` it did, unless it was killed because the
+    /// Error of a run whose kernel has ended. `how` describes the exit; `None` if the kernel was killed because the
     /// code did not stop.
     pub(super) fn kernel_lost_error(self, how: Option<&str>) -> RunError {
         match (self, how) {
@@ -76,7 +76,7 @@ pub(super) fn raised_error(kind: &str, message: String) -> RunError {
     }
 }
 
-/// Counts what the system killed for memory, to tell such a kill from others.
+/// Counts the out-of-memory kills of the system, to tell them from other kills.
 #[derive(Debug)]
 pub(super) struct ExitHistory {
     memory_kills: u64,
@@ -89,7 +89,7 @@ impl ExitHistory {
         }
     }
 
-    /// How a kernel ended, in words.
+    /// Describes in words how a kernel ended.
     pub(super) fn describe_exit(&mut self, ended: &KernelExit) -> String {
         let kills = memory_kills();
         let by_memory = kills > self.memory_kills;
@@ -108,7 +108,7 @@ impl ExitHistory {
     }
 }
 
-/// How often the system killed for memory in this container, in either version of cgroups.
+/// Number of out-of-memory kills in this container, with cgroups v1 or v2.
 fn memory_kills() -> u64 {
     let files = [
         "/sys/fs/cgroup/memory.events",

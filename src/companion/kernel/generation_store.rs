@@ -1,8 +1,8 @@
-//! Generations: which life of the namespace this is, and which one callers were last told of.
+//! Generation store: the current generation of the namespace, and the last generation that was reported to callers.
 //!
-//! Kept on disk, because they rise for ever, also across containers. A reply waits until the file is
-//! replaced, so that no death of the companion forgets what was told; it does not wait until the
-//! disk has it, which takes milliseconds and only a loss of power needs.
+//! Generations are stored on disk, because their numbers only rise, also across containers. A reply waits until the
+//! file is replaced, so that a crash of the companion can't lose a reported generation. The reply does not wait for a
+//! sync to disk, which takes milliseconds and matters only after a loss of power.
 
 use crate::protocol::kernel::{KernelReport, KernelState};
 use crate::protocol::restored::RestoredFrom;
@@ -16,7 +16,7 @@ use std::sync::Arc;
 pub(super) struct GenerationStore {
     path: PathBuf,
     entry: GenerationRecord,
-    /// What this generation began with. A later life begins with something else.
+    /// The stored generation that this generation was reloaded from. Never applies to a later generation.
     origin: Option<Arc<RestoredFrom>>,
 }
 
@@ -24,18 +24,18 @@ pub(super) struct GenerationStore {
 struct GenerationRecord {
     generation: u64,
     reported: Option<u64>,
-    /// Whether this generation began with what an earlier one held.
+    /// Whether this generation started with the state of an earlier generation.
     #[serde(default)]
     restored: bool,
-    /// Whether what this life holds has been stored, and nobody has asked it away since.
+    /// Whether the state of this generation is stored and is to be reloaded at the next start.
     #[serde(default)]
     stored: bool,
-    /// Lives in a row that were to come back with it, and have not told that they have.
+    /// Consecutive starts that tried to reload the state and did not report success.
     #[serde(default)]
     attempts: u8,
 }
 
-/// One that fails to come back is not tried for ever.
+/// Limit of reload attempts for a state that can't be reloaded.
 const MAX_RESTORE_ATTEMPTS: u8 = 3;
 
 impl GenerationRecord {
@@ -45,7 +45,7 @@ impl GenerationRecord {
 }
 
 impl GenerationStore {
-    /// An unreadable file begins again at generation 1, and says so in the log.
+    /// Reads the record. An unreadable record is logged, and the store starts again at generation 1.
     pub(super) fn open(folder: &Path, session: &str) -> Self {
         let path = record_path(folder, session);
         let entry = Self::read_record(&path);
@@ -73,12 +73,12 @@ impl GenerationStore {
         self.entry.generation
     }
 
-    /// A new, empty namespace.
+    /// Starts a generation with an empty namespace.
     pub(super) fn begin_empty(&mut self) {
         self.advance_generation(false);
     }
 
-    /// The namespace as it was in an earlier generation.
+    /// Starts a generation with the namespace of an earlier generation.
     pub(super) fn begin_restored(&mut self) {
         self.advance_generation(true);
     }
@@ -94,12 +94,12 @@ impl GenerationStore {
         self.save_record();
     }
 
-    /// Whether the next life is to begin with what this one has stored.
+    /// Whether the next start is to reload what this generation has stored.
     pub(super) fn is_stored(&self) -> bool {
         self.entry.is_restorable()
     }
 
-    /// Whether nothing is waited for that is to come back.
+    /// Whether no reload is outstanding.
     pub(super) fn is_restore_settled(&self) -> bool {
         self.entry.attempts == 0
     }
@@ -111,7 +111,7 @@ impl GenerationStore {
         }
     }
 
-    /// This generation holds what an earlier one did, and was stored as `origin`.
+    /// Records that this generation holds the state of an earlier one, stored as `origin`.
     pub(super) fn note_restored(&mut self, origin: Option<RestoredFrom>) {
         self.origin = origin.map(Arc::new);
         (self.entry.restored, self.entry.stored) = (true, true);
@@ -119,7 +119,8 @@ impl GenerationStore {
         self.save_record();
     }
 
-    /// Another process may have had the namespace, which then goes on here in a generation above.
+    /// Reads the record again: another process may have advanced the generation. If so, this store continues with the
+    /// next higher generation.
     pub(super) fn adopt_newer_generation(&mut self) {
         let theirs = Self::read_record(&self.path).generation;
         if theirs > self.entry.generation {
@@ -130,7 +131,8 @@ impl GenerationStore {
         }
     }
 
-    /// What a caller is told who last saw `seen`, or what anyone was last told.
+    /// Builds the report for a caller that last saw `seen` or, without `seen`, relative to the last reported
+    /// generation.
     pub(super) fn peek_report(&self, generation: u64, seen: Option<u64>) -> KernelReport {
         let known = seen.or(self.entry.reported).unwrap_or(generation);
         let restored = self.entry.restored && generation == self.entry.generation;
@@ -144,7 +146,7 @@ impl GenerationStore {
         report.seen_from(Some(known))
     }
 
-    /// The same, and from now on it has been told.
+    /// Like [`GenerationStore::peek_report`], and records the generation as reported.
     pub(super) fn record_report(&mut self, generation: u64, seen: Option<u64>) -> KernelReport {
         let report = self.peek_report(generation, seen);
         if self.entry.reported != Some(generation) {
@@ -155,7 +157,7 @@ impl GenerationStore {
     }
 
     fn save_record(&self) {
-        // A full disk must not stop the kernel; the log tells that truth may be lost with it.
+        // A full disk must not stop the kernel. The log says that the record may be outdated.
         if let Err(error) = self.write_record() {
             tracing::error!("`{}` can't be written: {error}", self.path.display());
         }
@@ -176,7 +178,7 @@ impl GenerationStore {
     }
 }
 
-/// Replaces a file as a whole.
+/// Replaces a whole file atomically.
 pub(super) fn replace_file_atomically(path: &Path, content: &[u8]) -> io::Result<File> {
     let folder = path.parent().unwrap_or(Path::new("."));
     fs::create_dir_all(folder)?;
@@ -185,7 +187,7 @@ pub(super) fn replace_file_atomically(path: &Path, content: &[u8]) -> io::Result
     Ok(file.persist(path)?)
 }
 
-/// Puts a session's record onto the disk: that what it holds is stored.
+/// Syncs a session's record to disk: a stored state is a durable state from here on.
 pub(super) fn sync_record(folder: &Path, session: &str) -> io::Result<()> {
     File::open(record_path(folder, session))?.sync_all()?;
     File::open(folder)?.sync_all()
@@ -195,7 +197,7 @@ fn record_path(folder: &Path, session: &str) -> PathBuf {
     folder.join(format!("{session}.json"))
 }
 
-/// The sessions whose next life begins with what they have stored, in a folder of records.
+/// Lists the sessions in a folder of records whose next start reloads a stored state.
 pub(crate) fn stored_sessions(folder: &Path) -> Vec<String> {
     let records = fs::read_dir(folder).into_iter().flatten().flatten();
     let named = records.filter_map(|record| {
@@ -263,7 +265,7 @@ mod tests {
             comes_back
         });
         assert_eq!(lives.collect::<Vec<_>>(), [true, true, true, false, false]);
-        // What could not be brought back is given up at once, and what is new counts anew.
+        // A state that could not be reloaded is given up at once, and a new state starts a new count.
         ledger.note_stored(true);
         let mut ledger = GenerationStore::open(folder.path(), "default");
         ledger.begin_empty();
@@ -317,7 +319,7 @@ mod tests {
         let mut waiting = GenerationStore::open(folder.path(), "default");
         waiting.begin_empty();
         waiting.record_report(1, None);
-        // Nobody had it meanwhile.
+        // No other process changed the state in between.
         waiting.adopt_newer_generation();
         assert_eq!(waiting.record_report(1, None).state, KernelState::Kept);
 

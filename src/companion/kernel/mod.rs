@@ -1,10 +1,11 @@
-//! Python processes, their sessions and what they run.
+//! Python kernels: their processes, sessions and runs.
 //!
-//! [`KernelSessions`] is the handle that everyone uses: it knows the kernels by name and the runs by id.
-//! A [`KernelHandle`] sends messages to the task that owns one process ([`task`]), which asks a pure
-//! function what to do next ([`policy`]). Who freezes a process has it let go of everything first
-//! ([`detached`]), and the session lies there over all lives until it has a kernel again ([`checkpoint`]).
-//! Processes are forked from a [`template`]. Runs outlive the requests that began them ([`execution`]).
+//! [`KernelSessions`] is the entry point for all callers. [`KernelSessions`] finds kernels by name and runs by id. A
+//! [`KernelHandle`] sends messages to the task that owns one process ([`task`]). The task asks a pure function for the
+//! next state and actions ([`policy`]). Before a caller checkpoints a process, the process closes all its connections
+//! ([`detached`]). The session then stays in the checkpoint, across companion restarts, until the session has a kernel
+//! again ([`checkpoint`]). Processes are forked from a [`template`]. Runs outlive the requests that started them
+//! ([`execution`]).
 
 mod checkpoint;
 mod connection;
@@ -41,36 +42,36 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
-/// Where the kernel's parts are.
+/// Paths and stores that kernels use.
 #[derive(Debug, Clone)]
 pub(crate) struct KernelSettings {
     pub(crate) python: PathBuf,
     pub(crate) program: PathBuf,
-    /// Folder of its socket.
+    /// Folder of the kernel's socket.
     pub(crate) run: PathBuf,
-    /// Folder of the record of generations.
+    /// Folder of the generation records.
     pub(crate) data: PathBuf,
-    /// Folder of what cryo has stored.
+    /// Folder of the stored generations (cryo).
     pub(crate) cryo: PathBuf,
-    /// Folder of what runs have written and memory does not hold; nobody else's.
+    /// Folder of run output that memory does not hold. Only the run output is in this folder.
     pub(crate) runs: PathBuf,
-    /// What is on disk of runs.
+    /// Runs on disk.
     pub(crate) store: RunStore,
     pub(crate) limits: SessionLimits,
 }
 
-/// How much sessions may take.
+/// Limits of sessions.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct SessionLimits {
-    /// How many there may be, the default one included.
+    /// Maximum number of sessions, including the default session.
     pub(crate) count: usize,
-    /// Bytes of one session, its child processes included.
+    /// Maximum bytes of memory of one session, including its child processes.
     pub(crate) memory: Option<u64>,
-    /// After which time without a request a session is released; the default one never is.
+    /// Idle time after which a session is released. The default session is never released.
     pub(crate) idle: Duration,
-    /// After which time without a request a kernel is asked whether it is well, and again. It has
-    /// twice as long to answer: a thread that was left behind may hold the interpreter's lock for a
-    /// while, and ending it would lose what was never in danger.
+    /// Idle time after which the companion probes a kernel; also the interval of further probes. The kernel has twice
+    /// this time to answer: a thread that a run left behind may hold the interpreter lock for a while, and ending the
+    /// kernel would lose a healthy state.
     pub(crate) check: Duration,
 }
 
@@ -89,77 +90,77 @@ impl KernelSettings {
     }
 }
 
-/// Why a request was not taken.
+/// Why a request was refused.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum KernelRefusal {
-    /// Another run is on, and the request did not want to queue.
+    /// Another run is in progress, and the request does not allow queueing.
     Busy,
     /// The queue is full.
     QueueFull,
-    /// A run of that id exists and was another request.
+    /// A run with that id exists and came from a different request.
     OtherRun(String),
     NoRun(String),
-    /// The run was to be durable, and the disk does not take it.
+    /// The run was to be durable, and the record could not be written to disk.
     NotRecorded,
     NoSession(String),
-    /// There are as many sessions as there may be.
+    /// The maximum number of sessions exists.
     TooManySessions(usize),
-    /// That can't be a session's name, or the default session can't be deleted.
+    /// The session name is invalid, or the request would delete the default session.
     Invalid(String),
-    /// The kernel can't be started; the end of what it said.
+    /// The kernel can't be started. Contains the end of the kernel's stderr.
     NoKernel(String),
-    /// The session's kernel lies in this checkpoint.
+    /// The session's kernel is in this checkpoint.
     Checkpointed {
         session: String,
         checkpoint: String,
     },
-    /// The kernel can't let go of something.
+    /// The kernel can't release a resource.
     Held(String),
-    /// The kernel is not the one that was meant.
+    /// The current kernel generation is not the requested one.
     OtherGeneration {
         seen: u64,
         generation: u64,
     },
-    /// The companion is about to end.
+    /// The companion is shutting down.
     Stopping,
 }
 
-/// What can be seen of a kernel at any time.
+/// State of a kernel that can be read at any time.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct KernelView {
     pub(crate) ready: bool,
-    /// The checkpoint that the kernel lies in, which is as good as ready.
+    /// The checkpoint that contains the kernel. Counts as ready.
     pub(crate) checkpoint: Option<String>,
-    /// How it stands, in words.
+    /// The state in words.
     pub(crate) detail: String,
     pub(crate) busy: bool,
     pub(crate) queued: usize,
     pub(crate) counts: KernelCounts,
-    /// Cells that had run when its namespace was last emptied.
+    /// Execution count when the namespace was last emptied.
     pub(crate) emptied: u64,
     pub(crate) report: KernelReport,
     pub(crate) python: Option<String>,
-    /// The process that all of the session's descend from.
+    /// The process that all processes of the session descend from.
     pub(crate) root: Option<i32>,
-    /// When something was last asked or answered.
+    /// Time of the last request or answer.
     pub(crate) used: Instant,
-    /// When what it holds may last have become another.
+    /// Time when the namespace may last have changed.
     pub(crate) changed: Instant,
     /// Bytes that a store or reload has moved so far.
     pub(crate) moved: u64,
 }
 
 impl KernelView {
-    /// Whether its namespace is as it began: nothing to store.
+    /// Whether the namespace is in its initial state, with nothing to store.
     pub(crate) fn is_blank(&self) -> bool {
         self.counts.globals_count == 0 && self.counts.execution_count <= self.emptied
     }
 }
 
-/// What came of a question.
+/// Result of a query.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct KernelAnswer {
-    /// What the kernel said, or what user code raised meanwhile.
+    /// The kernel's answer, or the exception that user code raised during the query.
     pub(crate) value: Result<Value, RunError>,
     pub(crate) report: KernelReport,
 }
@@ -175,7 +176,7 @@ impl KernelAnswer {
 
 type KernelAnswerSender = oneshot::Sender<Result<KernelAnswer, KernelRefusal>>;
 
-/// What the owner is asked to do.
+/// Messages to the owner task.
 #[derive(Debug)]
 enum KernelMessage {
     Execute {
@@ -185,20 +186,20 @@ enum KernelMessage {
     },
     Ask {
         question: KernelQuery,
-        /// Whoever asks is nobody who is told which life it is.
+        /// Do not report the kernel generation to this caller.
         quiet: bool,
         done: KernelAnswerSender,
     },
-    /// That run, or whatever is on; the answer comes when it has ended.
+    /// Interrupts the given run, or the current one. The answer comes when the run has ended.
     Interrupt {
         id: Option<String>,
         done: oneshot::Sender<KernelReport>,
     },
-    /// Finds out whether an idle kernel is well, and replaces it otherwise.
+    /// Probes an idle kernel, and replaces the kernel if the probe fails.
     Check,
-    /// The session is in use, if not its kernel.
+    /// Marks the session as used, although the kernel got no request.
     Touch,
-    /// Another container may have had the state meanwhile; `done` is dropped when it is known.
+    /// Another container may have changed the state in between. `done` is dropped after the newer state is read.
     Overtake {
         done: oneshot::Sender<()>,
     },
@@ -206,23 +207,23 @@ enum KernelMessage {
         why: StopReason,
         done: KernelAnswerSender,
     },
-    /// Let go of everything, once idle.
+    /// Release all resources and connections as soon as the kernel is idle.
     Part {
         done: oneshot::Sender<Result<DetachedKernel, KernelRefusal>>,
     },
-    /// Take this one instead.
+    /// Replace the kernel with this restored one.
     Thaw {
         restored: Box<RestoredKernel>,
         done: KernelAnswerSender,
     },
-    /// Ends the session, if nothing is on, nothing waits, and nothing was asked for so long; says
-    /// whether it does.
+    /// Ends the session if nothing runs, nothing waits, and the last request is older than `idle`. Answers whether the
+    /// session ends.
     Release {
         idle: Duration,
         done: oneshot::Sender<bool>,
     },
-    /// Take no more requests and let what runs finish within that time, but stay, so that what is held
-    /// can be stored; `done` is dropped when nothing runs any more.
+    /// Refuse new requests, and let current runs finish within `grace`. The owner stays, so that the namespace can be
+    /// stored. `done` is dropped when nothing runs any more.
     Close {
         grace: Duration,
         done: oneshot::Sender<()>,
@@ -233,7 +234,7 @@ enum KernelMessage {
     },
 }
 
-/// One kernel, for everyone who uses it.
+/// Handle to one kernel, shared by all its users.
 #[derive(Debug, Clone)]
 pub(crate) struct KernelHandle {
     owner: mpsc::Sender<KernelMessage>,
@@ -241,7 +242,7 @@ pub(crate) struct KernelHandle {
 }
 
 impl KernelHandle {
-    /// Starts the owner, which starts the process; it ends after [`KernelHandle::shutdown`].
+    /// Starts the owner task, which starts the process. The owner task ends after [`KernelHandle::shutdown`].
     fn start(
         session: &str,
         settings: KernelSettings,
@@ -257,11 +258,11 @@ impl KernelHandle {
         self.view.borrow().clone()
     }
 
-    /// How it stands once it is ready, with what the last life has stored.
+    /// Waits until the kernel is ready, including the reload of stored variables. Returns the view then.
     pub(crate) async fn wait_ready(&self) -> KernelView {
         let mut view = self.view.clone();
         let ready = view.wait_for(|view| view.ready).await.map(|v| v.clone());
-        // One that has ended stands as it did.
+        // An owner that has ended leaves its last view.
         ready.unwrap_or_else(|_| self.view())
     }
 
@@ -272,7 +273,7 @@ impl KernelHandle {
         answer.await.unwrap_or(Err(KernelRefusal::Stopping))
     }
 
-    /// Asks what needs the kernel idle.
+    /// Sends a query that needs an idle kernel.
     ///
     /// # Errors
     /// [`KernelRefusal::Busy`] while code runs; [`KernelRefusal::NoKernel`] or [`KernelRefusal::Stopping`].
@@ -280,7 +281,7 @@ impl KernelHandle {
         self.send_query(question, false).await
     }
 
-    /// The same, for the companion itself: the next caller still learns what became of the state.
+    /// Like [`KernelHandle::query`], for the companion's own queries: the report stays unread for the next caller.
     ///
     /// # Errors
     /// Those of [`KernelHandle::query`].
@@ -306,7 +307,7 @@ impl KernelHandle {
         answer.await.unwrap_or(Err(KernelRefusal::Stopping))
     }
 
-    /// Interrupts what is on, and waits until it has ended. Returns what became of the state.
+    /// Interrupts the current run, and waits until the run has ended. Returns the state report.
     ///
     /// # Errors
     /// [`KernelRefusal::Stopping`].
@@ -317,7 +318,7 @@ impl KernelHandle {
         answer.await.map_err(|_| KernelRefusal::Stopping)
     }
 
-    /// Ends the process, whatever it does, and waits for the next one.
+    /// Ends the process, even while code runs, and waits for the next process.
     ///
     /// # Errors
     /// [`KernelRefusal::NoKernel`] or [`KernelRefusal::Stopping`].
@@ -328,12 +329,13 @@ impl KernelHandle {
         answer.await.unwrap_or(Err(KernelRefusal::Stopping))
     }
 
-    /// Has an idle kernel looked after; one that is busy, or full of messages, shows its health.
+    /// Probes an idle kernel. A busy kernel or a full mailbox already shows that the kernel is in use.
     fn check_health(&self) {
         let _ = self.owner.try_send(KernelMessage::Check);
     }
 
-    /// The session is in use, if not its kernel; a full mailbox says so, too.
+    /// Marks the session as used, although the kernel got no request. A full mailbox shows the same, so the message may
+    /// be dropped.
     pub(crate) fn mark_used(&self) {
         let _ = self.owner.try_send(KernelMessage::Touch);
     }
@@ -351,7 +353,8 @@ impl KernelHandle {
         }
     }
 
-    /// Has it take no more requests if it rests and nothing was asked of it for so long.
+    /// Ends the session if the kernel is idle and the last request is older than `idle`. Returns whether the session
+    /// ends.
     async fn release_if_idle(&self, idle: Duration) -> bool {
         let (done, answer) = oneshot::channel();
         let sent = self
@@ -360,11 +363,11 @@ impl KernelHandle {
         sent.is_ok() && answer.await.unwrap_or(false)
     }
 
-    /// Takes no more requests but to be stored, lets what runs finish within `grace`, then stops it;
-    /// waits until nothing runs.
+    /// Refuses new requests except stores, lets current runs finish within `grace`, then stops them. Returns when
+    /// nothing runs any more.
     pub(crate) async fn drain_runs(&self, grace: Duration) {
         let (done, rests) = oneshot::channel();
-        // An owner that has ended has nothing that could run.
+        // An owner that has ended runs nothing.
         if self
             .send_message(KernelMessage::Close { grace, done })
             .await
@@ -374,9 +377,9 @@ impl KernelHandle {
         }
     }
 
-    /// Takes no more requests, lets what runs finish within `grace`, then ends the process.
+    /// Refuses new requests, lets current runs finish within `grace`, then ends the process.
     async fn shutdown(&self, grace: Duration, why: StopReason) {
-        // A closed mailbox means that it has ended already.
+        // A closed mailbox means that the owner has ended already.
         let _ = self
             .owner
             .send(KernelMessage::Shutdown { grace, why })
@@ -384,7 +387,7 @@ impl KernelHandle {
         self.wait_ended().await;
     }
 
-    /// Waits until nothing is left of it.
+    /// Waits until the owner and its process have ended.
     async fn wait_ended(&self) {
         self.owner.closed().await;
     }

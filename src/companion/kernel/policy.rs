@@ -1,4 +1,4 @@
-//! What the owner does next, as a pure function.
+//! Next state and actions of the owner task, as a pure function.
 //!
 //! ```text
 //!             Ready          Work            Stop             TimeUp
@@ -18,11 +18,11 @@
 //!  (begin) ────▶ Frozen ─────────────┘       begin: it lay in a checkpoint when the last life ended
 //! ```
 //!
-//! Code that was to be stopped and did is not believed: a probe has to be answered first. An idle
-//! kernel is probed now and then, too (`Check`), and has as long for it as that says.
+//! After an interrupt, the kernel has to answer a probe before it counts as idle. An idle kernel is probed from time to
+//! time, too (`Check`); the event contains the time limit for the answer.
 //!
-//! A kernel that dies before it was ever ready is started again at once twice, then after rests
-//! that double up to [`MAX_KERNEL_RESTART_DELAY`]. It decides nothing about what callers are told.
+//! A kernel that dies before it was ever ready is restarted at once twice, then after delays that double up to
+//! [`MAX_KERNEL_RESTART_DELAY`]. This module does not decide what callers are told.
 
 use std::time::Duration;
 

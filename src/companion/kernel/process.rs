@@ -1,4 +1,4 @@
-//! One life of a kernel's process: its guard, its connection, its output.
+//! One generation of a kernel process: its supervisor, its connection, its output.
 
 use super::connection::{
     KernelConnection, KernelFrame, KernelQuery, KernelQueryFrame, KernelRequest,
@@ -233,8 +233,8 @@ impl KernelProcess {
         }
     }
 
-    /// Closes our ends of the connection and the pipes, after the kernel has closed its own; frames
-    /// that come meanwhile belong to nobody.
+    /// Closes the companion's ends of the connection and the pipes, after the kernel has closed its own. Frames that
+    /// arrive in between are dropped.
     ///
     /// # Errors
     /// When it does not.

@@ -1,9 +1,9 @@
-//! How many runs a session has begun, over all lives of its kernel and of the companion.
+//! Run count of a session over all generations of its kernel and of the companion.
 //!
-//! A generation is stored with that number, so that the difference tells how many runs came after it. The number is
-//! written before the kernel gets the code, into the page cache: it survives the death of the companion and of the
-//! container. When the machine itself stops without writing its caches to the disk, runs may be missing; that is
-//! noticed at the next start, and differences to what was stored before are then estimates.
+//! A stored generation contains the run count at the time of the store, so that the difference is the number of later
+//! runs. The count is written before the kernel gets the code, into the page cache: the count survives a crash of the
+//! companion and of the container. When the machine stops without writing its caches to disk, runs may be missing from
+//! the count. The next start detects this case; differences to earlier stores are then estimates.
 
 use super::generation_store::replace_file_atomically;
 use std::fs::{self, File, OpenOptions};
@@ -12,16 +12,16 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Changes whenever the machine starts.
+/// This file's content changes at every boot of the machine.
 const BOOT_ID_PATH: &str = "/proc/sys/kernel/random/boot_id";
 
-/// Stands for the boot where everything was synced before the end.
+/// Boot id of a count that was synced to disk at shutdown.
 const SYNCED_BOOT_ID: &str = "synced";
 
-/// Digits of a number, so that it is replaced in place.
+/// Fixed number of digits, so that the count is replaced in place.
 const RUN_COUNT_DIGITS: usize = 20;
 
-/// What is on disk: the number, the boot of the machine that it was written in, and when runs may have been missed last.
+/// The record on disk: the count, the boot id at the time of writing, and the last time when runs may have been missed.
 #[derive(Debug, Clone, Default, PartialEq)]
 struct RunCountRecord {
     count: u64,
@@ -61,7 +61,7 @@ impl RunCountRecord {
         entry
     }
 
-    /// Runs since a generation was stored at `created` with the number `stored`, and whether that is an estimate.
+    /// Runs since the store at `created` with the count `stored`, and whether the number is an estimate.
     fn count_since(&self, stored: u64, created: f64) -> Option<(u64, bool)> {
         let runs = self.count.checked_sub(stored)?;
         Some((runs, self.doubtful > created))
@@ -76,7 +76,7 @@ pub(super) struct RunCount {
 }
 
 impl RunCount {
-    /// Without a file that can be written runs are counted for this life alone.
+    /// Opens the count. If the file can't be written, runs are counted in memory until the owner ends.
     pub(super) fn open(folder: &Path, session: &str) -> Self {
         let boot = fs::read_to_string(BOOT_ID_PATH).unwrap_or_default();
         Self::open_in(folder, session, boot.trim())
@@ -103,19 +103,19 @@ impl RunCount {
         self.entry.count
     }
 
-    /// One more begins.
+    /// Counts one more run.
     pub(super) fn increment(&mut self) {
         self.entry.count += 1;
         self.write_count();
     }
 
-    /// The last one did not begin after all.
+    /// Uncounts the last run, which did not start.
     pub(super) fn take_back(&mut self) {
         self.entry.count -= 1;
         self.write_count();
     }
 
-    /// Another companion may have counted meanwhile.
+    /// Reads the file again: another companion may have counted in between.
     pub(super) fn adopt_newer_count(&mut self) {
         if let Some(theirs) =
             RunCountRecord::read(&self.path).filter(|e| e.count > self.entry.count)
@@ -125,8 +125,8 @@ impl RunCount {
         self.replace_file();
     }
 
-    /// The end of this life: what was counted outlasts the machine's. Where another companion counts already, in the
-    /// container that took the place of this one, its count stays.
+    /// Syncs the count to disk at shutdown, so that the count survives the end of the machine. If the companion of the
+    /// replacement container counts already, the count of that companion stays.
     pub(super) fn sync_and_close(&mut self) {
         if !self.is_own() {
             return;
@@ -139,7 +139,7 @@ impl RunCount {
         }
     }
 
-    /// Whether the file is the one that this companion has made.
+    /// Whether the file is the one that this companion has created.
     fn is_own(&self) -> bool {
         let inode = |found: fs::Metadata| (found.dev(), found.ino());
         let own = self.file.as_ref().map(|file| file.metadata().map(inode));
@@ -168,7 +168,7 @@ impl RunCount {
     }
 }
 
-/// Runs of a session since one of its generations was stored, and whether that is an estimate.
+/// Runs of a session since one of its generations was stored, and whether the number is an estimate.
 pub(crate) fn runs_since(
     folder: &Path,
     session: &str,
@@ -178,7 +178,7 @@ pub(crate) fn runs_since(
     RunCountRecord::read(&count_path(folder, session))?.count_since(stored, created)
 }
 
-/// Puts what was counted so far onto the disk, with the generation that it belongs to.
+/// Syncs the count to disk, together with the generation that the count belongs to.
 pub(super) fn sync_count(folder: &Path, session: &str) -> io::Result<()> {
     File::open(count_path(folder, session))?.sync_all()
 }
@@ -205,12 +205,12 @@ mod tests {
         (0..12).for_each(|_| count.increment());
         count.take_back();
         assert_eq!((count.count(), since(9, 1.0)), (11, Some((2, false))));
-        // The companion dies; its file is as it was.
+        // The companion crashes; its file stays as it was.
         std::mem::forget(count);
         let mut count = RunCount::open_in(folder.path(), "a", "boot-1");
         count.increment();
         assert_eq!(since(9, 1.0), Some((3, false)));
-        // An orderly end loses nothing, whatever the machine does then.
+        // An orderly shutdown loses no count, even if the machine then stops without a sync.
         count.sync_and_close();
         let count = RunCount::open_in(folder.path(), "a", "boot-2");
         assert_eq!((count.count(), since(9, 1.0)), (12, Some((3, false))));
@@ -219,7 +219,7 @@ mod tests {
         assert_eq!(since(9, 1.0), Some((3, true)));
         let later = super::unix_seconds() + 1.0;
         assert_eq!(since(12, later), Some((0, false)), "stored after that");
-        // A folder of another time tells nothing.
+        // A stored count above the current one comes from another history of the folder.
         assert_eq!(since(13, 1.0), None);
     }
 
@@ -259,7 +259,7 @@ mod tests {
         let mut count = RunCount::open_in(folder.path(), "a", "boot");
         count.increment();
         assert_eq!(count.count(), 1);
-        // A folder that can't be made stops no run.
+        // A folder that can't be created prevents no run.
         let mut count = RunCount::open_in(&folder.path().join("a.runs/none"), "a", "boot");
         count.increment();
         assert_eq!(count.count(), 1);

@@ -1,7 +1,7 @@
-//! The kernels by name: the default one, which is always there, and those that people made.
+//! Kernels by session name: the default session, which always exists, and the sessions that users created.
 //!
-//! One that nothing was asked of for long, or that takes more memory than it may, is released; a
-//! running cell is never idle. Nothing of a session is kept but its generation.
+//! The companion releases a session that is idle for too long, or that exceeds its memory limit. A session with a
+//! running cell is never idle. Of a released session, only the generation record is kept.
 
 use super::template::KernelTemplate;
 use super::{
@@ -156,9 +156,9 @@ impl KernelSessions {
             lock_unpoisoned(&self.ending).insert(name.into(), kernel.clone());
             kernel
         };
-        // In a task of its own: whoever asked may leave, and the name must be free in the end.
+        // In a separate task: the caller may disconnect, and the name must become free in any case.
         let (ending, name) = (self.ending.clone(), name.to_owned());
-        // Nobody may listen.
+        // There may be no subscriber.
         let _ = self.ends.send(name.clone());
         let ended = tokio::spawn(async move {
             kernel.shutdown(Duration::ZERO, StopReason::Deleted).await;
@@ -270,7 +270,7 @@ impl KernelSessions {
         Ok(run)
     }
 
-    /// Another container may have had the sessions meanwhile: their generations go on from there.
+    /// Reads all records again: another container may have advanced the generations of the sessions.
     pub(crate) async fn adopt_newer_state(&self) {
         let kernels: Vec<KernelHandle> = self.lock_kernels().values().cloned().collect();
         futures_util::future::join_all(kernels.iter().map(KernelHandle::adopt_newer_state)).await;
@@ -363,7 +363,7 @@ impl KernelSessions {
     async fn release_one(&self, name: &str, kernel: &KernelHandle, idle: Duration) {
         if kernel.release_if_idle(idle).await {
             tracing::info!(session = name, "released: nothing was asked of it for long");
-            // Somebody may have deleted it meanwhile.
+            // Another caller may have deleted the session in between.
             let _ = self.delete_session(name).await;
         }
     }

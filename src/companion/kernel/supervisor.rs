@@ -1,8 +1,9 @@
-//! The companion's end of a kernel's guard: the process that ends all of the kernel's descendants
-//! with it, and says how the kernel ended.
+//! Connection to a kernel's supervisor: the process that ends all of the kernel's descendants with the kernel, and
+//! reports how the kernel ended.
 //!
-//! One byte goes there, [`SUPERVISOR_END_BYTE`] or [`SUPERVISOR_SHUTDOWN_BYTE`]; one comes back when all is over, the exit code or 128+n for a
-//! signal. Its connection closes when it exits, also when it was killed.
+//! The companion sends one byte, [`SUPERVISOR_END_BYTE`] or [`SUPERVISOR_SHUTDOWN_BYTE`]. The supervisor answers with
+//! one byte when all processes are gone: the exit code, or 128+n for signal n. The connection closes when the
+//! supervisor exits, also when it was killed.
 
 use nix::sys::signal::{Signal, kill, killpg};
 use nix::unistd::Pid;
@@ -58,7 +59,7 @@ impl KernelSupervisor {
         }
     }
 
-    /// Whether it still guards somebody.
+    /// Whether the kernel or one of its descendants may still exist.
     pub(super) fn is_alive(&mut self) -> bool {
         self.poll_exit().is_none()
     }
@@ -80,7 +81,7 @@ impl KernelSupervisor {
             return KernelExit::Code(code);
         }
         if let Some(group) = self.group.take() {
-            // One signal reaches all of the group, also a fork bomb. The system uses the number again only after all others.
+            // One signal reaches the whole group, also a fork bomb. The system reuses the number after all others.
             let _ = killpg(group, Signal::SIGKILL);
         }
         KernelExit::Unguarded
@@ -97,8 +98,8 @@ impl KernelSupervisor {
     }
 
     fn send_byte(&self, word: u8) {
-        // Past the runtime, which may not have heard yet that a new socket takes bytes. A guard that
-        // is gone has nobody left to end, which its connection tells.
+        // Written past the runtime, which may not know yet that a new socket is writable. A supervisor that has exited
+        // has no process left to end; its connection reports the exit.
         let _ = nix::unistd::write(self.stream.as_fd(), &[word]);
         // One that was stopped would never read it.
         self.signal_supervisor(Signal::SIGCONT);

@@ -1,13 +1,13 @@
-//! The process that kernels are forked from: Python with everything imported that each of them
-//! needs, so that a new one takes milliseconds and shares most of its memory with the others.
+//! The template process that kernels are forked from: Python with all modules imported that each kernel needs, so that
+//! a new kernel starts in milliseconds and shares most of its memory with the others.
 //!
-//! One task owns it and a few kernels made in advance, which have no name yet. A template that dies
-//! takes no kernel with it; the next request starts another.
+//! One task owns the template and a few pre-started kernels without a name. A template that dies takes no kernel with
+//! it; the next request starts another template.
 //!
 //! ```text
-//! companion ── template            (ends with the companion)
-//!     ├─────── guard ── kernel     (forked twice, so they are nobody's but their guard's)
-//!     └─────── guard ── kernel
+//! companion ── template                 (ends with the companion)
+//!     ├─────── supervisor ── kernel     (forked twice, so that only the supervisor is their parent)
+//!     └─────── supervisor ── kernel
 //! ```
 
 use super::KernelSettings;
@@ -86,7 +86,7 @@ impl KernelSocket {
 
 impl Drop for KernelSocket {
     fn drop(&mut self) {
-        // An emptied run folder is as good.
+        // A missing file is fine: the run folder may be empty.
         let _ = std::fs::remove_file(&self.0);
     }
 }
@@ -103,7 +103,7 @@ impl KernelTemplate {
     /// time.
     pub(super) fn request_kernel(&self, plain: bool) -> oneshot::Receiver<Result<SpawnedKernel>> {
         let (made, answer) = oneshot::channel();
-        // A full mailbox drops the request, which its asker is told by the closed channel.
+        // If the mailbox is full, the request is dropped; the caller sees a closed channel.
         let _ = self.0.try_send(ForkPoolRequest { plain, made });
         answer
     }
@@ -139,7 +139,7 @@ impl ForkPool {
                     Some(asked) => Some(asked),
                     None => return,
                 },
-                // Whoever got the last one shall have the processors for a while.
+                // The kernel that was just handed out gets the processors for a while.
                 () = sleep(FORK_POOL_REFILL_DELAY), if is_short => None,
             };
             match asked {
@@ -148,8 +148,7 @@ impl ForkPool {
                         true => self.fork_kernel(true).await,
                         false => self.take_kernel().await,
                     };
-                    // Whoever asked may have ended meanwhile; the kernel ends with its guard's
-                    // connection.
+                    // The caller may have ended in between; the kernel then ends with its supervisor's connection.
                     let _ = asked.send(made);
                 }
                 None => match self.fork_kernel(false).await {

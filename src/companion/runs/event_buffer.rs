@@ -1,8 +1,8 @@
-//! A run's events in their order, within limits: what a reply is made of and followers read.
+//! A run's events in order, within limits: the source of replies and of followers.
 //!
-//! Text is kept once, in the [`StreamOutput`]s; an entry only says which bytes it stands for. An entry
-//! that nobody was handed yet grows instead of getting a successor, so slow followers, and runs
-//! that nobody follows, have few.
+//! The [`StreamOutput`]s hold the text once; an entry only refers to a byte range. An entry that no follower has
+//! received yet grows instead of getting a successor. Slow followers, and runs without followers, therefore have few
+//! entries.
 
 use super::output::{OutputPiece, StreamOutput};
 use crate::protocol::kernel::{
@@ -229,8 +229,7 @@ impl<R: Clone> RunEventBuffer<R> {
             })
     }
 
-    /// Where each stream stands before the entry of that number; before the first one that is kept
-    /// nobody knows.
+    /// Position of each stream before the entry of that number; unknown before the first entry that is kept.
     pub(super) fn positions_before(&self, number: u64) -> [u64; 2] {
         [OutputStream::Stdout, OutputStream::Stderr].map(|stream| self.entry_start(number, stream))
     }

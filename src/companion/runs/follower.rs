@@ -1,4 +1,4 @@
-//! Reading a run's events as they come, from any number on, at the reader's own pace.
+//! Follower: reads a run's events as they come, from any number on, at the reader's own pace.
 
 use super::RunKind;
 use super::event_buffer::{EventChunk, EventGap};
@@ -18,7 +18,7 @@ const FOLLOWER_BATCH_INTERVAL: Duration = Duration::from_millis(5);
 /// Batches of the journal that are brought at once where nobody reads them one by one.
 const MAX_FOLLOWER_BATCHES: usize = 4;
 
-/// Somebody who reads a run's events as they come, at their own pace.
+/// Reader of a run's events at its own pace.
 #[derive(Debug)]
 pub(crate) struct RunFollower<W: RunKind> {
     run: Arc<TrackedRun<W>>,
@@ -156,7 +156,7 @@ impl<W: RunKind> RunFollower<W> {
         }
     }
 
-    /// What says that the run goes on and this connection with it.
+    /// Heartbeat: the run continues, and the connection is open.
     pub(crate) fn heartbeat_event(&self) -> RunEvent<W::Reply> {
         RunEvent {
             seq: self.next,

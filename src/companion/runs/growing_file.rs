@@ -1,7 +1,7 @@
-//! A file that fills while it is read: what was promised and is on its way is waited for.
+//! A file that is read while it is written. A reader waits for bytes that were announced and are not written yet.
 //!
-//! It is removed when the run, its writer and all readers have released it. When the companion ends, it
-//! stays for the next life.
+//! The file is removed when the run, its writer and all readers have released it. When the companion ends, the file
+//! stays for the next companion.
 
 use super::store::make_private;
 use std::fs::{self, File, OpenOptions};

@@ -1,4 +1,4 @@
-//! What a run is known by when its work is not in memory any more.
+//! Identity of a run after its work has left memory.
 
 use super::RunKind;
 use super::store::StoredRunBegin;

@@ -1,9 +1,8 @@
-//! Whatever takes time has an id and a log: executions of code, commands of the shell.
+//! Runs with an id and a log: executions of code and commands of the shell.
 //!
-//! A [`TrackedRun`] holds what was asked ([`RunKind`]), what happened, and how it ended; [`RunRegistry`] are those that
-//! can still be found. A run does nothing by itself: whoever owns the process writes into it, and
-//! anybody may follow it, from any event on, at their own pace. The [`RunStore`] is what is on disk of
-//! them.
+//! A [`TrackedRun`] holds the request ([`RunKind`]), its events, and its outcome. The [`RunRegistry`] finds runs by id.
+//! The owner of the process writes into the run. Any number of followers read the run, each from any event on and at
+//! its own pace. The [`RunStore`] holds the records on disk.
 
 mod event_buffer;
 mod follower;

@@ -1,5 +1,5 @@
-//! What code wrote to one stream: head and tail in memory, the middle in a file, so that a flood
-//! neither grows memory nor hides its end.
+//! Output of one stream: head and tail in memory, the middle in a file, so that a flood neither grows memory nor hides
+//! the end.
 //!
 //! ```text
 //! 0          HALF                    HALF + spilled        total - tail    total

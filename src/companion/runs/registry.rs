@@ -1,4 +1,4 @@
-//! The runs that can be found again, until newer ones push them out.
+//! Registry of the runs that can still be found, until newer runs displace them.
 
 use super::RunKind;
 use super::identity::stored_begin_of;
@@ -111,7 +111,7 @@ impl<W: RunKind> RunRegistry<W> {
         Ok((run, true))
     }
 
-    /// A new run goes on: older ones make room.
+    /// Adds a new run; older runs make room.
     pub(crate) fn prune_excess(&self) {
         prune_runs(&mut self.lock_runs());
     }
@@ -140,7 +140,7 @@ fn prune_runs<W: RunKind>(runs: &mut VecDeque<Arc<TrackedRun<W>>>) {
     let mut bytes: u64 = runs.iter().map(|r| r.memory_bytes()).sum();
     let mut on_disk: u64 = runs.iter().map(|r| r.on_disk()).sum();
     let mut count = runs.len();
-    // The newest stays whatever it weighs: somebody is about to read it.
+    // The newest stays regardless of its size: a client is about to read it.
     let newest = runs.back().cloned();
     runs.retain(|run| {
         let is_newest = newest.as_ref().is_some_and(|n| Arc::ptr_eq(n, run));

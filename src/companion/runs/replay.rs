@@ -1,4 +1,4 @@
-//! A run of an earlier life, from what the journal says of it.
+//! Rebuilding a run of an earlier companion from its journal.
 
 use super::RunKind;
 use super::growing_file::GrowingFile;

@@ -1,6 +1,6 @@
-//! Where the runs of one life of the companion are on disk: their journal, and what memory does not
-//! hold. A life takes over what earlier ones have left, and removes it, but for one that only waits: a
-//! container at rest, which may go on when the one that replaces it does not prove itself.
+//! Files of the runs of one companion generation: the journal, and output that memory does not hold. A companion takes
+//! over the files of earlier companions and removes them. It keeps the files of a companion that only waits: a paused
+//! container that may continue when its replacement fails.
 
 use super::store::make_private;
 use std::fs;

@@ -1,4 +1,4 @@
-//! A run: work that was accepted, what came of it, and how it stands.
+//! A run: accepted work, its events, and its state.
 
 use super::RunKind;
 use super::event_buffer::RunEventBuffer;
@@ -405,7 +405,7 @@ impl<W: RunKind> TrackedRun<W> {
         self.follow(0).with_pacing()
     }
 
-    /// Whether nobody set the pace so far.
+    /// Claims to set the pace; `false` if another follower has claimed it.
     pub(super) fn claim_pace(&self) -> bool {
         self.pace.send_if_modified(|pace| {
             let is_free = pace.is_none();

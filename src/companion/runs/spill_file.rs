@@ -1,9 +1,8 @@
-//! Writing what memory does not hold of a run's output to files, one for each stream.
+//! Spill files: run output that memory does not hold, in one file for each stream.
 //!
-//! Each file has a thread, which is handed the pieces as they were read. All files together have so
-//! much on its way; beyond that the owner waits, and so a slow disk slows the code down as a slow
-//! reader of its pipes would. A file that is full or can't be written is left as it is: head and
-//! tail remain.
+//! Each file has a thread, which receives the pieces as they were read. The bytes in flight of all files together are
+//! limited. Beyond the limit the owner waits, so a slow disk slows the code down as a slow reader of its pipes would. A
+//! file that is full or can't be written stays as it is: head and tail remain.
 
 use super::RunKind;
 use super::growing_file::GrowingFile;

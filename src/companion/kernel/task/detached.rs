@@ -1,4 +1,4 @@
-//! Letting go of a process, and taking one that was frozen.
+//! Detaching from a process, and attaching to a restored one.
 
 use super::job::KernelJob;
 use super::{KernelOwner, reap_process};
@@ -64,7 +64,7 @@ impl KernelOwner {
             body_version: hello.body_version.clone(),
             fate,
         };
-        // Whoever asked may have left: it is dropped then, which has the kernel come back.
+        // The caller may have disconnected: the value is dropped then, and the kernel reattaches.
         let _ = done.take().map(|done| done.send(Ok(apart)));
     }
 
@@ -84,7 +84,7 @@ impl KernelOwner {
                 for job in std::mem::take(&mut self.queue) {
                     self.abandon_job(job, &refusal);
                 }
-                // Whoever asked may have left.
+                // The caller may have disconnected.
                 let _ = done.send(());
             }
             decision => {
@@ -137,10 +137,10 @@ impl KernelOwner {
         self.apply_event(KernelPolicyEvent::Thaw);
     }
 
-    /// Tells whoever waits for a kernel to come back.
+    /// Answers the caller that waits for a detached or restored kernel.
     pub(super) fn answer_returning(&mut self, how: Result<KernelReport, KernelRefusal>) {
         if let Some(done) = self.returning.take() {
-            // Whoever asked may have left.
+            // The caller may have disconnected.
             let _ = done.send(how.map(KernelAnswer::without_value));
         }
     }

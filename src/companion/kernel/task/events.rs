@@ -1,4 +1,4 @@
-//! What comes from the process: output, frames, its end.
+//! Handling of process events: output, frames, and the exit.
 
 use super::KernelOwner;
 use super::detached::StartAction;
@@ -51,8 +51,8 @@ impl KernelOwner {
         }
     }
 
-    /// Output of threads and processes that a run left behind: nobody waits for it, so the log
-    /// gets its beginning.
+    /// Logs output of threads and processes that a run left behind. No run can receive the output, so the log gets the
+    /// first bytes.
     fn log_stray_output(&mut self, bytes: &[u8]) {
         let room = MAX_STRAY_OUTPUT_BYTES.saturating_sub(self.strayed);
         self.strayed += bytes.len();
@@ -185,7 +185,7 @@ impl KernelOwner {
         }
         for waiting in std::mem::take(&mut self.restarts) {
             let report = self.ledger.record_report(generation, None);
-            // Whoever asked may have left.
+            // The caller may have disconnected.
             let _ = waiting.send(Ok(KernelAnswer::without_value(report)));
         }
     }

@@ -1,4 +1,4 @@
-//! Jobs: taken, queued, begun, finished, given up. Every job ends in exactly one answer.
+//! Jobs: admission, queue, start, end, abandonment. Every job ends with exactly one answer.
 
 use super::KernelOwner;
 use super::job::{KernelJob, KernelJobOutcome, refuse_message};
@@ -55,7 +55,7 @@ impl KernelOwner {
                 if answer.is_ok() {
                     self.queue.push_back(KernelJob::Run(run));
                 }
-                // Whoever asked may have left; the run goes on and can be found by its id.
+                // The caller may have disconnected; the run continues and can be found by its id.
                 let _ = taken.send(answer);
             }
             KernelMessage::Ask {
@@ -100,7 +100,7 @@ impl KernelOwner {
                 if is_idle {
                     self.shut_down(Duration::ZERO, StopReason::Deleted);
                 }
-                // Whoever asked may have ended.
+                // The caller may have ended.
                 let _ = done.send(is_idle);
             }
             KernelMessage::Close { grace, done } => {
@@ -178,7 +178,7 @@ impl KernelOwner {
     }
 
     fn admit_job(&self, queue: bool, bytes: usize) -> Result<(), KernelRefusal> {
-        // A kernel that wakes up is not busy for anybody.
+        // A reload at start does not count as busy.
         let own = usize::from(self.thaw.is_on());
         let waiting = usize::from(self.current.is_some()) + self.queue.len() > own;
         let queued = || self.queue.iter().map(KernelJob::code_bytes).sum::<usize>();
@@ -207,7 +207,7 @@ impl KernelOwner {
             self.interrupts.push(done);
             return self.apply_event(KernelPolicyEvent::Stop);
         }
-        // Nothing is on; whoever asked may have left.
+        // Nothing runs; the caller may have disconnected.
         let _ = done.send(self.ledger.peek_report(self.ledger.generation(), None));
         if id.is_some()
             && let Some(at) = self.queue.iter().position(is_it)
@@ -364,17 +364,17 @@ impl KernelOwner {
                 let is_store = matches!(question, KernelQuery::CryoStore { .. });
                 let seen = (!is_store).then_some(known);
                 let report = match self.thaw.is_on() || quiet || is_store {
-                    // Whoever asked is not told of it.
+                    // The report is not recorded as seen by a caller.
                     true => self.ledger.peek_report(generation, seen),
                     false => self.ledger.record_report(generation, seen),
                 };
-                // Whoever asked may have left.
+                // The caller may have disconnected.
                 let _ = done.send(Ok(KernelAnswer { value, report }));
                 self.check_restore();
             }
             (Some(KernelJob::Part { done }), Some(KernelJobOutcome::Ask(Err(error)))) => {
                 let why = stop.map_or(error.message, |stop| stop.interrupted_error().message);
-                // Whoever asked may have left.
+                // The caller may have disconnected.
                 let _ = done.map(|done| done.send(Err(KernelRefusal::Held(why))));
             }
             (job, outcome) => tracing::error!("{outcome:?} of {job:?}"),
@@ -411,7 +411,7 @@ impl KernelOwner {
 
     pub(super) fn answer_interrupts(&mut self, report: &KernelReport) {
         for waiting in std::mem::take(&mut self.interrupts) {
-            // Whoever asked may have left.
+            // The caller may have disconnected.
             let _ = waiting.send(report.clone());
         }
     }
@@ -453,7 +453,7 @@ impl KernelOwner {
     }
 }
 
-/// Whatever is out of a clock's range is as good as never.
+/// A value out of a clock's range counts as no limit.
 fn seconds_from(seconds: f64) -> Duration {
     const MAX_RUN_TIMEOUT: Duration = Duration::from_secs(365 * 24 * 3600);
     Duration::try_from_secs_f64(seconds).map_or(MAX_RUN_TIMEOUT, |d| d.min(MAX_RUN_TIMEOUT))

@@ -1,4 +1,4 @@
-//! The task that owns the process: turns wake-ups into events, asks the policy, does as it says.
+//! The owner task of a kernel process: turns wake-ups into events, asks the policy, and performs its actions.
 
 mod detached;
 mod events;
@@ -297,7 +297,7 @@ impl KernelOwner {
     fn perform_actions(&mut self, actions: Vec<KernelPolicyAction>) {
         for action in actions {
             match action {
-                // Nobody would ask it for anything.
+                // No request would reach the new process.
                 KernelPolicyAction::Spawn
                     if self.leaving != KernelShutdownState::Staying && self.has_no_jobs() => {}
                 KernelPolicyAction::Spawn => self.spawn_process(),

@@ -1,7 +1,7 @@
-//! Bringing a kernel's variables back before anything else is asked of it, once in the owner's life.
+//! Reload of a kernel's variables before the first request, once per owner task.
 //!
-//! A generation that can't be reloaded gives way to the one before it. When none can, the kernel is
-//! empty, which its replies then say.
+//! If a generation can't be reloaded, the task tries the previous one. If none can be reloaded, the kernel is empty,
+//! and its replies say so.
 
 use super::KernelOwner;
 use super::job::KernelJob;
@@ -90,7 +90,7 @@ impl KernelRestore {
         }
     }
 
-    /// The kernel has ended meanwhile. That need not be due to what it reloaded: the next kernel tries it once more.
+    /// The kernel has ended during the reload. The cause need not be the reload: the next kernel tries it once more.
     fn retry_after_exit(&mut self) {
         if self.fatal == self.folder {
             return self.skip_current("the kernel ended twice while it was reloaded".into());
@@ -179,7 +179,7 @@ impl KernelOwner {
         Some(from)
     }
 
-    /// A store is of the kernel that is there when it is asked for, unless one is yet to come: the next one may be empty.
+    /// Binds a store to the current kernel generation, unless a kernel is starting: the next kernel may be empty.
     pub(super) fn bind_generation(&self, question: &mut KernelQuery) {
         if let KernelQuery::CryoStore { seen, .. } = question
             && !matches!(self.state, KernelPolicyState::Starting { .. })

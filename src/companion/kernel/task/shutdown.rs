@@ -1,4 +1,4 @@
-//! How far a session's end has come; pure.
+//! Shutdown state of a session; pure.
 //!
 //! ```text
 //!          close               nothing runs
@@ -13,7 +13,7 @@ use tokio::time::Instant;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum KernelShutdownState {
-    /// Nobody has asked for its end.
+    /// The session has no shutdown request.
     Staying,
     /// Takes no more requests. What runs may finish until then; it was stopped when that is missing.
     Closing { until: Option<Instant> },

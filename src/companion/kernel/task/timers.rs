@@ -1,4 +1,4 @@
-//! What the owner waits for besides messages and its process: moments, and a reply that is near.
+//! Timers of the owner task: deadlines, and a brief spin before an imminent reply.
 
 use std::convert::Infallible;
 use std::future::pending;
@@ -11,8 +11,8 @@ use tokio::time::{Instant, sleep_until};
 /// processor with cold caches (measured: a third of a request).
 const REPLY_SPIN_TIMEOUT: Duration = Duration::from_micros(400);
 
-/// Never sleeps for a moment, then for ever; everything else of the thread goes on meanwhile. It
-/// lets others have the processor: the kernel itself may wait for this one, when the rest are busy.
+/// Yields for a moment, then sleeps for ever; the other work of the thread continues. The spin yields the processor:
+/// the kernel itself may wait for this processor when the others are busy.
 pub(super) async fn spin_briefly(since: Instant) -> Infallible {
     while since.elapsed() < REPLY_SPIN_TIMEOUT {
         std::thread::yield_now();

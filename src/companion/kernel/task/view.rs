@@ -1,4 +1,4 @@
-//! What everyone sees of the kernel.
+//! Publishes the state of the kernel to all readers.
 
 use super::KernelOwner;
 use crate::companion::kernel::KernelView;

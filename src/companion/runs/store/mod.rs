@@ -1,17 +1,15 @@
-//! The journal of runs: what is on disk of them, so that they are found again after the companion's
-//! death.
+//! Run store: the journal of runs on disk, so that runs are found again after a crash of the companion.
 //!
-//! A [`RunStore`] is the handle. Each life of the companion writes a journal of its own, in its own
-//! folder, and begins with a copy of what the journals before it hold ([`recovery`]); so two
-//! companions, of which one waits while the other takes its place, never write to one file. Records
-//! ([`record`]) are written by one thread ([`writer`]), several at once and with one sync for all
-//! ([`queue`]), as frames that tell where a crash has cut them ([`frame`]).
+//! A [`RunStore`] is the handle. Each companion generation writes its own journal in its own folder, and starts with a
+//! copy of the runs in earlier journals ([`recovery`]). Two companions, of which one waits while the other takes its
+//! place, therefore never write to one file. One thread ([`writer`]) writes records ([`record`]), several at once with
+//! one sync for all ([`queue`]), as frames that show where a crash has cut them ([`frame`]).
 //!
-//! What was written outlasts the death of the companion and of the container. What was synced
-//! outlasts a loss of power: that a run began, before the run is acknowledged, and its end with all that is
-//! in the journal by then, before the end is published. Text of a running run is written within ten
-//! milliseconds and synced within a second or so. Text beyond the first half MiB of a stream is in
-//! files beside the journal, which are not waited for: after a loss of power their end may be missing.
+//! Written records survive a crash of the companion and of the container. Synced records survive a loss of power. The
+//! start of a run is synced before the run is acknowledged. The end of a run, with all journal records up to the end,
+//! is synced before the end is published. Text of a running run is written within ten milliseconds and synced within
+//! about a second. Text beyond the first half MiB of a stream is in files beside the journal, which no reply waits for:
+//! after a loss of power their end may be missing.
 
 mod frame;
 #[cfg(test)]
@@ -166,7 +164,7 @@ impl RunStore {
         !inner.shared.has_failed()
     }
 
-    /// Writes what waits, and ends; blocks meanwhile.
+    /// Writes all queued records, and ends. Blocks until then.
     pub(crate) fn close(&self) {
         let Some(inner) = &self.0 else { return };
         inner.shared.close_queue();

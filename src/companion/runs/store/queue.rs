@@ -1,4 +1,4 @@
-//! Records that wait for the writer, and who waits for them.
+//! Queue of records for the writer, and the tasks that wait for these records.
 
 use super::record::{RECORD_KIND_FORGET, RECORD_KIND_TEXT, StoredRunRecord};
 use crate::companion::runs::run::RunSignal;

@@ -1,7 +1,7 @@
-//! What the journal says of a run: that it began, what happened, how it ended.
+//! Records of the journal: the start, the events and the end of a run.
 //!
-//! Left out on purpose: the code beyond its first line, and what a command reads. Of a run that is
-//! kept out of the history neither the code nor what it has written is there.
+//! Deliberately left out: the code beyond its first line, and the input of a command. For a run that is kept out of the
+//! history, neither the code nor its output is recorded.
 
 use crate::protocol::kernel::{OutputStream, RunStatus};
 use serde::{Deserialize, Serialize};

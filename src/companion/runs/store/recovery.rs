@@ -1,4 +1,4 @@
-//! Reading the journals of earlier lives of the companion.
+//! Recovery of runs from the journals of earlier companions.
 
 use super::frame::parse_frames;
 use super::record::{StoredRunBegin, StoredRunRecord};

@@ -1,4 +1,4 @@
-//! The journal against deaths: of its process at any moment, of a disk, of a life among others.
+//! The journal under crashes: of its process at any moment, of a disk, of one companion among others.
 
 mod killed;
 
