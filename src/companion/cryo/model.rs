@@ -2,21 +2,21 @@
 //! two stores at once.
 //!
 //! A store by hand and one at the stop, or one of the next companion, run beside each other in any order: the model has
-//! no turn ([`super::Cryo::turn`]), because two companions may share the folder for a moment. Each step stands for a
+//! no turn (`Cryo::name_lock`), because two companions may share the folder for a moment. Each step stands for a
 //! function of the code:
 //!
 //! | step | function |
 //! |---|---|
-//! | `Lock`, `Read` | `number::take`: `lock`, `newest` |
-//! | `Record`, `Number` | `number::record`: `last` is replaced, then synced; the number leaves `Store::next` |
-//! | `Begin` | the kernel's `Beside.__enter__`: it makes `NUMBER.part`, and removes one that is there |
+//! | `Lock`, `Read` | `generation_number::allocate_number`: `lock_folder`, `newest_number` |
+//! | `Record`, `Number` | `generation_number::write_last`: `last` is replaced, then synced; `CryoStorage::next_generation` returns the number |
+//! | `Begin` | the kernel's `Beside.__enter__`: it makes `NUMBER.part` and removes an earlier one |
 //! | `Write` | the kernel's `writer`: objects, buffers and manifest, synced |
 //! | `Rename`, `Sync` | the kernel's `Beside.commit`: the folder gets its name, then the name is synced |
-//! | `Look` | `Store::stored`: the companion reads the manifest in its place |
+//! | `Look` | `CryoStorage::verify_stored`: the companion reads the manifest in its place |
 //! | `Acknowledge` | `Cryo::store_now` answers |
-//! | `Prune` | `Store::prune` and `Store::discard`: all but the newest go |
-//! | `Remove` | `Store::remove` and `number::hold`: the newest goes |
-//! | `Sweep` | `Store::sweep` of a companion that begins |
+//! | `Prune` | `CryoStorage::prune` and `CryoStorage::discard_generation`: all but the newest are removed |
+//! | `Remove` | `CryoStorage::remove_generations` and `generation_number::reserve_up_to`: the newest is removed |
+//! | `Sweep` | `CryoStorage::sweep_unfinished` of a companion that starts |
 //!
 //! [`replay`] drives the real folders through the traces.
 
@@ -150,7 +150,7 @@ fn value_of(store: usize) -> u8 {
 }
 
 impl CryoModelState {
-    /// `number::newest`: of `last`, of folders and of what is half-way.
+    /// `generation_number::newest_number`: of `last`, of folders and of what is half-way.
     fn newest(&self) -> u8 {
         let there = |one: &CryoModelGeneration| one.part.is_some() || one.whole.is_some();
         self.last.0.max(self.highest(there))

@@ -6,14 +6,14 @@
 //!
 //! | step | function |
 //! |---|---|
-//! | `Ask` | `Runs::begin`; `Shared::begin` puts the begin into the queue |
-//! | `Write`, `Sync` | `Writer::take`: `append`, then `sync`, for all that is queued |
-//! | `Execute` | `Sessions::begin`, `Shells::begin`: the code begins after `Run::recorded` |
-//! | `Acknowledge` | the id is told after `Run::acknowledged` |
-//! | `Finish` | `Run::finish`; `Kept::end` puts the end into the queue |
-//! | `Tell` | `Run::finished`: `Shared::done` publishes the end after the sync |
-//! | `Boot` | `RunStore::recover`, `Run::replay`: earlier journals are read, their runs queued for the own journal |
-//! | `Serve` | `companion::serve`: `RunStore::settle`, then `Lives::begin` removes the earlier journals |
+//! | `Ask` | `RunRegistry::begin_run`; `RunStoreShared::begin_run` puts the record of the start into the queue |
+//! | `Write`, `Sync` | `write_batch`: `append_bytes`, then `sync_segment`, for all that is queued |
+//! | `Execute` | `Sessions::execute`, `Shells::execute`: the code starts after the run is recorded |
+//! | `Acknowledge` | the reply names the id after the record is synced |
+//! | `Finish` | `TrackedRun::finish`; `RunRecorder::push_end` puts the record of the end into the queue |
+//! | `Tell` | `RunStoreShared::complete_batch` publishes the end after the sync |
+//! | `Boot` | `RunStore::recover_runs`: earlier journals are read, and their runs queued for the own journal |
+//! | `Serve` | `RunStore::wait_synced`, then `RetainedRuns::remove_stale` removes the earlier journals |
 //!
 //! [`replay`] drives the real journal through the traces.
 
