@@ -11,6 +11,7 @@ import kinds_data
 import kinds_dynamic
 import kinds_libraries
 
+
 @dataclass
 class Kind:
     variable: str

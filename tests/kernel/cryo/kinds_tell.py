@@ -4,7 +4,7 @@ from __future__ import annotations
 
 TELL = r"""
 import copyreg as _copyreg, ctypes as _ctypes, functools as _functools, io as _io, itertools as _itertools
-import logging as _logging, queue as _queue, random as _random, re as _re, types as _types, weakref as _weakref
+import logging as _logging, queue as _queue, random as _random, re as _re, sys as _sys, types as _types, weakref as _weakref
 
 _UNSAID = r"0x[0-9a-fA-F]+|at [0-9A-F]{9,}|id='\d+'| of \w+ \d+>"
 _CACHES = {"_cache", "_cached", "_mgr", "_grouper"}  # filled when somebody looks
@@ -27,15 +27,13 @@ def _tell(x, depth=3):
     # A kind, what it says of itself, and what it consists of.
     kind = type(x)
     name = "iterator" if kind.__name__.endswith("iterator") else kind.__qualname__
-    if depth == 0:
+    if depth == 0 or x is _sys.stdout or x is _sys.stderr:
         return name
     if kind.__name__ == "ndarray":
         return kind, x.shape, x.dtype, x.flags.writeable, x.tolist()
     if kind.__module__.startswith("pandas") and hasattr(x, "equals"):
         return kind, str(x), str(getattr(x, "dtypes", None))
     found = [kind.__module__, name, sorted(map(repr, x)) if kind in (set, frozenset) else _text(x)]
-    if isinstance(x, (_logging.Logger, type, _types.ModuleType)):
-        return found
     try:
         found += _contents(x, kind, depth - 1)
     except Exception as error:
@@ -46,6 +44,8 @@ def _each(items, depth):
     return [_tell(each, depth) for each in _itertools.islice(items, _MANY)]
 
 def _contents(x, kind, depth):
+    if issubclass(kind, (_logging.Logger, type, _types.ModuleType)):
+        return []
     if isinstance(x, (dict, _types.MappingProxyType)):
         return [_each(x, depth), _each(x.values(), depth)]
     if isinstance(x, (list, tuple)) or kind.__name__ == "deque":
