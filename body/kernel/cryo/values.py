@@ -42,6 +42,10 @@ class Values:
         """Modules that code made, by where their functions have their globals."""
         self.modules: set[str] = set()
         """Modules that something was told by the name of."""
+        self.packages: set[str] = set()
+        """Of those, what has submodules and was told itself."""
+        self.names: set[str] = set()
+        """What the code that was told calls by a name."""
         self.sources: dict[str, str] = {}
         """The text of cells that functions came from."""
 
@@ -107,6 +111,7 @@ class Values:
         name = code.co_filename
         if name.startswith("<cell ") and name not in self.sources:
             self.sources[name] = "".join(linecache.cache.get(name, (0, 0, []))[2])
+        self.names.update(code.co_names)
         args = (
             importlib.util.MAGIC_NUMBER,
             code.co_argcount,
