@@ -59,21 +59,13 @@ def judge(
     return verdicts
 
 
-LIES = ("gone", "different")
-"""What `saved` and `recipe` must not be."""
+LIES = [f"{told} and {truth}" for told in ("saved", "recipe") for truth in ("gone", "different")]
+LIES += ["altered and gone", "unverified and gone", "lost and same", "lost and different"]
 
 
-def check(
-    verdicts: dict[str, list[str]], least: int, changed: frozenset[str] = frozenset()
-) -> None:
-    """`changed` are the names whose recipe makes another object, and says so."""
+def check(verdicts: dict[str, list[str]], least: int) -> None:
     counts = Counter({verdict: len(names) for verdict, names in verdicts.items()})
-    for truth in LIES:
-        for told in ("saved", "recipe"):
-            names = set(verdicts.get(f"{told} and {truth}", ())) - changed
-            assert not names, (told, truth, names)
-    assert changed == set(verdicts.get("recipe and different", ())), verdicts
-    for lie in ("altered and gone", "unverified and gone", "lost and same", "lost and different"):
+    for lie in LIES:
         assert not verdicts.get(lie), (lie, verdicts[lie])
     assert counts["altered and same"] < 6, verdicts  # alarms without a fire
     assert counts["saved and same"] + counts["recipe and same"] >= least, counts
