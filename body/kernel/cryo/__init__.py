@@ -13,6 +13,7 @@ manifest  what is stored, sealed       disk      a folder that is written beside
 writer    pieces with checksums        reader    the same, and nothing without its checksum
 slack     memory that nobody uses      rows      what needs no memo
 receipt   a row for each variable      around    versions, packages, sources of modules
+submodules  what `import a.b` has loaded besides `a`
 ```
 
 All variables go through one pickler with one memo, so what they share and how they point at each

@@ -21,11 +21,19 @@ _ENVIRONMENT = tuple(
 )
 
 
+def attribute(module: Any, name: str) -> Any:
+    """Of what is among the loaded modules: that may be anything, and fail when it is asked."""
+    try:
+        return getattr(module, name, None)
+    except Exception:
+        return None
+
+
 def libraries(modules: set[str]) -> dict[str, str]:
     """Versions of those that something was told by the name of."""
     found = {}
     for name in sorted({name.split(".")[0] for name in modules}):
-        version = getattr(sys.modules.get(name), "__version__", None)
+        version = attribute(sys.modules.get(name), "__version__")
         if isinstance(version, str):
             found[name] = version
     return found
@@ -49,7 +57,7 @@ def sources(modules: set[str]) -> dict[str, dict[str, str]]:
     """Those modules' files that people edit, with their checksums."""
     found = {}
     for name in sorted(modules):
-        path = getattr(sys.modules.get(name), "__file__", None)
+        path = attribute(sys.modules.get(name), "__file__")
         if not isinstance(path, str) or is_environment(path):
             continue
         stale = path.endswith(".py") and _is_stale(sys.modules[name], path)
@@ -111,7 +119,7 @@ def _is_environment(folder: str) -> bool:
 
 def is_installed(name: Any) -> bool:
     """Whether a module is a library's: neither the user's nor Python's own."""
-    path = getattr(sys.modules.get(str(name)), "__file__", None)
+    path = attribute(sys.modules.get(str(name)), "__file__")
     return isinstance(path, str) and "-packages" + os.sep in path
 
 

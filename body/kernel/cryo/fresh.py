@@ -15,7 +15,7 @@ from typing import Any
 from .. import resources
 from ..shell import Shell
 from . import make
-from .around import is_environment
+from .around import attribute, is_environment
 from .live import anchors
 
 
@@ -53,7 +53,7 @@ def _recipe(resource: resources.Resource) -> Any:
 
 def _is_users(module: Any) -> bool:
     """Of files that people edit, or made by code; of none in C, as that stays in the process."""
-    path, spec = (getattr(module, name, None) for name in ("__file__", "__spec__"))
+    path, spec = (attribute(module, name) for name in ("__file__", "__spec__"))
     if isinstance(path, str):
         return path.endswith((".py", ".pyc")) and not is_environment(path)
     return getattr(spec, "loader", None) is None

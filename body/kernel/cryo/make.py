@@ -71,7 +71,9 @@ def new_module(name: str) -> types.ModuleType:
 
 
 def set_module(target: types.ModuleType, state: dict[str, Any]) -> None:
+    """With the builtins, which `exec` gives to a module and which are not stored."""
     target.__dict__.update(state)
+    target.__dict__.setdefault("__builtins__", vars(builtins))
 
 
 # Functions.

@@ -112,6 +112,8 @@ class Recipes:
         name = module.__name__
         if self._values.loaded.get(name) is module and self._values.is_importable(name):
             self._values.modules.add(name)
+            if "__path__" in vars(module):
+                self._values.packages.add(name)
             return make.module, (name,)
         if type(module) is not types.ModuleType:
             raise Unsaveable(f"the module `{name}`, which no import finds")

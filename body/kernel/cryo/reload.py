@@ -14,7 +14,7 @@ from typing import Any
 
 from ..shell import Shell
 from ..variables import type_name
-from . import around, make, manifest
+from . import around, make, manifest, submodules
 from .disk import Moved
 from .live import MAGIC, anchors, magics, register
 from .loader import Content, Loader
@@ -39,6 +39,7 @@ def reload(shell: Shell, folder: str, moved: Moved) -> dict[str, Any]:
         with no_collection(), warnings.catch_warnings(), Content(folder, words, moved) as content:
             warnings.simplefilter("ignore")
             around.look_there(words.get("paths", {}))
+            submodules.load(words.get("submodules", ()))
             lost = _fill(shell, Loader(words, content), origin)
     except BaseException:
         _put_back(shell.user_ns, before)

@@ -16,7 +16,7 @@ from .. import BODY_VERSION
 from ..resources import Resource
 from ..shell import Shell
 from ..variables import type_name
-from . import around, manifest
+from . import around, manifest, submodules
 from .arrays import is_mapped
 from .culprit import why
 from .disk import Beside, zstd
@@ -148,6 +148,7 @@ class _Store:
         self._variables = variables
         self._stream, self._rules, self._buffers = stream, rules, buffers
         self._anchors = anchors(shell)
+        self._cells = shell.user_ns.get("In")
         self._rows: list[dict[str, Any]] = []
         self._referred: dict[int, list[Any]] = {}
         """What weak references in a variable lead to, by the number of its row."""
@@ -189,14 +190,16 @@ class _Store:
             self._rows[at]["look"] = {}
 
     def words(self) -> dict[str, Any]:
-        piece, place = self._stream.variable({"sources": self._rules.values.sources})
+        values = self._rules.values
+        piece, place = self._stream.variable({"sources": values.sources})
         return {
             "anchors": self._first,
             "variables": self._rows,
             "extras": {"piece": piece, "place": place, "buffer": 0},
             "buffers": self._stream.pieces,
-            "libraries": around.libraries(self._rules.values.modules),
-            "modules": around.sources(self._rules.values.modules),
+            "libraries": around.libraries(values.modules),
+            "modules": around.sources(values.modules),
+            "submodules": submodules.used(values.packages, values.names, self._cells),
         }
 
     def _one(self, name: Any, value: Any) -> Row:

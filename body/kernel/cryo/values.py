@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import Any
 
 from . import make
-from .around import is_environment
+from .around import attribute, is_environment
 from .hints import Hints
 from .refusal import Unsaveable
 
@@ -42,6 +42,10 @@ class Values:
         """Modules that code made, by where their functions have their globals."""
         self.modules: set[str] = set()
         """Modules that something was told by the name of."""
+        self.packages: set[str] = set()
+        """Of those, what has submodules and was told itself."""
+        self.names: set[str] = set()
+        """What the code that was told calls by a name."""
         self.sources: dict[str, str] = {}
         """The text of cells that functions came from."""
 
@@ -107,6 +111,7 @@ class Values:
         name = code.co_filename
         if name.startswith("<cell ") and name not in self.sources:
             self.sources[name] = "".join(linecache.cache.get(name, (0, 0, []))[2])
+        self.names.update(code.co_names)
         args = (
             importlib.util.MAGIC_NUMBER,
             code.co_argcount,
@@ -243,7 +248,7 @@ def _is_importable(name: str, loaded: dict[str, types.ModuleType]) -> bool:
     module = loaded.get(name)
     if module is None:
         return False
-    spec = getattr(module, "__spec__", None)
+    spec = attribute(module, "__spec__")
     if spec is None or getattr(spec, "loader", None) is None:
         return False
     if name.partition(".")[0] == __name__.partition(".")[0]:
@@ -253,7 +258,7 @@ def _is_importable(name: str, loaded: dict[str, types.ModuleType]) -> bool:
         is_there = _is_importable(spec.name, loaded)
         return is_there and (not above or _is_importable(above, loaded))
     parent = loaded.get(above)
-    path = getattr(parent, "__path__", None)
+    path = attribute(parent, "__path__")
     for finder in sys.meta_path:  # not `find_spec` of importlib, which believes `sys.modules`
         try:
             found = finder.find_spec(name, path)

@@ -135,6 +135,12 @@ ARRAYS = [
 
 OTHERS = [
     case(
+        "modules among those that are loaded which fail to answer, or are none",
+        "import sys, types\nclass Faulty(types.ModuleType):\n    def __getattr__(self, n): raise Exception(n)\nsys.modules['faulty'] = Faulty('faulty'); sys.modules['no_module'] = object()\nclass A:\n    __module__ = 'missing'\n    def get(self): return 'works'\nclass B(A): __module__ = None\na, b = A(), B()\ndef f(): return A().get()\ndef g(): return 1\nf.__module__, g.__module__ = 'missing', None",
+        "a.get(), b.get(), type(a) is A, A.__module__, B.__module__, f(), f.__module__, g(), g.__module__",
+        recipe="sys types",
+    ),
+    case(
         "weak references that call back",
         "import weakref\nclass A:\n    def m(self): return 1\nlog = []\na = A(); w = weakref.ref(a, lambda r: log.append('gone')); fin = weakref.finalize(a, log.append, 'final'); dead = weakref.finalize(A(), int); wm = weakref.WeakMethod(a.m); nobody = weakref.WeakMethod(A().m)",
         "alive = fin.alive, dead.alive, wm()(), nobody(), w() is a; del a; alive, sorted(log), w()",

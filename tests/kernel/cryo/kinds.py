@@ -6,29 +6,10 @@ import re
 from dataclasses import dataclass
 
 import kinds_code
+import kinds_content
 import kinds_data
+import kinds_dynamic
 import kinds_libraries
-
-TELL = r"""
-import re as _re
-_UNSAID = r"0x[0-9a-fA-F]+|at [0-9A-F]{9,}|id='\d+'| of \w+ \d+>"
-def _tell(x):
-    # A kind and what it says of itself, without addresses and counters.
-    kind = type(x)
-    if kind.__name__ == "ndarray":
-        return kind, x.shape, x.dtype, x.flags.writeable, x.tolist()
-    if kind.__module__.startswith("pandas") and hasattr(x, "equals"):
-        return kind, str(x), str(getattr(x, "dtypes", None))
-    name = "iterator" if kind.__name__.endswith("iterator") else kind.__qualname__
-    text = _re.sub(_UNSAID + r"|\b\w{1,30}iterator", "", repr(x))
-    found = [kind.__module__, name, text]
-    if isinstance(x, (set, frozenset)):
-        found[2] = sorted(map(repr, x))
-    state = getattr(x, "__dict__", None)
-    if isinstance(state, dict) and not isinstance(x, (type, type(_re))):
-        found.append(sorted(set(map(str, state)) - {"_cache"}))
-    return found
-"""
 
 
 @dataclass
@@ -42,6 +23,7 @@ def kinds() -> list[Kind]:
     """An expression is asked what `_tell` says of it."""
     plain = [(f"X = {each}", "_tell(X)") for each in kinds_data.EXPRESSIONS]
     found = [*plain, *kinds_code.STATEMENTS, *kinds_libraries.LIBRARIES]
+    found += [*kinds_dynamic.DYNAMIC, *kinds_content.CONTENT]
     return [_named(number, *each) for number, each in enumerate(found)]
 
 
@@ -56,4 +38,4 @@ def _renamed(names: dict[str, str], text: str) -> str:
     return text.replace("_C__", f"_{names['C']}__")
 
 
-IMPORTS = kinds_data.IMPORTS + kinds_libraries.IMPORTS
+IMPORTS = kinds_data.IMPORTS + kinds_libraries.IMPORTS + kinds_dynamic.IMPORTS

@@ -329,7 +329,7 @@ PROCESSES = [
     ),
     (
         "def F():\n    def a(n): return [] if n == 0 else [n, *b(n - 1)]\n    def b(n): return a(n)\n    return a, b\nX = F()",
-        "X[0](3), X[1](2), X[0].__closure__[1].cell_contents is X[1]",
+        "X[0](3), X[1](2), X[0].__closure__[0].cell_contents is X[1]",
     ),
     (
         "def F(x, *, y=[0]):\n    y[0] += x\n    return y[0]\nX = [F, F.__kwdefaults__['y']]",

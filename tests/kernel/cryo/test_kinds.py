@@ -9,7 +9,9 @@ from pathlib import Path
 
 from client import Kernel
 from frozen import ask, reload, store
-from kinds import IMPORTS, TELL, Kind, kinds
+from kinds import IMPORTS, Kind, kinds
+from kinds_dynamic import DYNAMIC
+from kinds_tell import TELL
 
 ANSWERS = """
 def _answers(path):
@@ -22,7 +24,7 @@ def _answers(path):
             value = eval(code, globals())
             found[name] = repr(asyncio.run(value) if inspect.iscoroutine(value) else value)
         except BaseException as error:
-            found[name] = type(error).__name__
+            found[name] = '!' + type(error).__name__
     open(path, 'w', errors='surrogatepass').write(json.dumps(found))
 """
 
@@ -39,6 +41,8 @@ def judge(
     """Names by what the store said of them, and what is true."""
     told = {row["name"]: row for row in store(before, folder / "s" / "1")}
     expected = answers(before, probes, folder / "before")
+    failed = {name: answer for name, answer in expected.items() if answer[0] == "!"}
+    assert not failed, failed  # which would tell nothing
     after = fork("import asyncio, json")
     reload(after, folder / "s" / "1")
     found = answers(after, probes, folder / "after")
@@ -55,9 +59,13 @@ def judge(
     return verdicts
 
 
+LIES = [f"{told} and {truth}" for told in ("saved", "recipe") for truth in ("gone", "different")]
+LIES += ["altered and gone", "unverified and gone", "lost and same", "lost and different"]
+
+
 def check(verdicts: dict[str, list[str]], least: int) -> None:
     counts = Counter({verdict: len(names) for verdict, names in verdicts.items()})
-    for lie in ("saved and gone", "saved and different", "recipe and gone", "lost and same"):
+    for lie in LIES:
         assert not verdicts.get(lie), (lie, verdicts[lie])
     assert counts["altered and same"] < 6, verdicts  # alarms without a fire
     assert counts["saved and same"] + counts["recipe and same"] >= least, counts
@@ -70,13 +78,16 @@ def make(kernel: Kernel, some: list[Kind]) -> None:
         assert run.status == "completed", (kind, run.traceback)
 
 
+KINDS = 695
+
+
 def test_what_is_called_saved_is_there_and_the_same(fork, tmp_path: Path) -> None:
     some, kernel = kinds(), fork()
-    assert len(some) >= 300
+    assert len(some) == KINDS
+    assert len(DYNAMIC) > 84  # as many of cloudpickle's tests make something and load it
     make(kernel, some)
     verdicts = judge(fork, kernel, [(each.variable, each.probe) for each in some], tmp_path)
-    check(verdicts, 300)
-    assert not verdicts.get("unverified and gone")
+    check(verdicts, 610)
 
 
 DILL = """
@@ -87,10 +98,15 @@ for _name, _value in _all.items(): globals()[f'd_{_name}'] = _value
 del _name, _value, _all, _objects
 """
 
+DILLS = 229
+"""Of the 233 names in its source. It counts 251, as its 21 `registered` are in `succeeds`, too, and one
+is in `failures` and `succeeds`. Four it does not make here: `PackerType` (its module left Python 3.13),
+`CFunctionType` (up to Python 3.11 alone), `QuitterType` and `ExitType` (not in IPython)."""
+
 
 def test_what_dill_knows_is_told_truly(fork, tmp_path: Path) -> None:
     kernel = fork(DILL)
     names = eval(ask(kernel, "[n for n in globals() if n.startswith('d_')]") or "[]")
-    assert len(names) > 220
+    assert len(names) == DILLS, sorted(names)
     verdicts = judge(fork, kernel, [(name, f"_tell({name})") for name in names], tmp_path)
-    check(verdicts, 150)
+    check(verdicts, 165)

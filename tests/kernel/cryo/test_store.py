@@ -247,3 +247,16 @@ def test_cells_go_on_being_numbered(fork, tmp_path: Path) -> None:
     run = kernel.run("f()")
     assert run.of("done")[0]["execution_count"] == 6
     assert "def f(): 1 / 0" in run.traceback
+
+
+def test_submodules_that_cells_have_imported_come_back(fork, tmp_path: Path) -> None:
+    kernel = fork(
+        "import wsgiref.headers, xml.dom.minidom\ndef f(): return wsgiref.headers.Headers"
+    )
+    probe = "f().__name__, xml.dom.minidom.parseString('<a/>').documentElement.tagName"
+    for number in (1, 2):  # the second process has no cell that says so
+        folder = tmp_path / "s" / str(number)
+        store(kernel, folder)
+        kernel = fork()
+        reload(kernel, folder)
+    assert ask(kernel, probe) == "('Headers', 'a')"
