@@ -38,14 +38,14 @@ pub(super) async fn stop_idle_services(desktop: Desktop, mut stop: watch::Receiv
         }
         let signs = read_activity(&desktop, services, idle).await;
         if signs.is_unbrowsed(idle) && is_still_quiet(&desktop, idle) {
-            tracing::info!("desktop: nobody browses, so the browser ends");
+            tracing::info!("desktop: no client uses the browser, so it is stopped");
             services.set_need(ServiceNeed::Browser, false);
         }
         if signs.is_unseen(idle) {
             services.set_need(ServiceNeed::Viewer, false);
         }
         if signs.is_idle(mode, idle) && is_still_quiet(&desktop, idle) {
-            tracing::info!("desktop: nobody needs it, so it ends");
+            tracing::info!("desktop: no client is connected, so it is stopped");
             services.set_need(ServiceNeed::Display, false);
         }
     }

@@ -76,7 +76,7 @@ impl Desktop {
         let _stay = self.lease_debugger();
         self.ensure_browser().await?;
         let failed = |why: anyhow::Error| DesktopRefusal::Unready(format!("the browser: {why:#}"));
-        let mut last = anyhow::anyhow!("somebody works in each of its tabs");
+        let mut last = anyhow::anyhow!("every tab of the browser is in use");
         for _ in 0..MAX_TAB_ATTEMPTS {
             let mut tab = TabLease {
                 reading,

@@ -369,7 +369,10 @@ impl Shells {
             let environment = command::first_environment(&session).collect();
             match kept.restore_context(&environment, &self.settings.cwd) {
                 Ok(context) => drop(self.lock_contexts().insert(session, context)),
-                Err(error) => tracing::warn!(session, "its shell begins anew: {error}"),
+                Err(error) => tracing::warn!(
+                    session,
+                    "the context of the shell is not restored, an empty one is used: {error}"
+                ),
             }
         }
     }
