@@ -113,8 +113,8 @@ pub(crate) async fn serve_keeper(
     settings: KeeperSettings,
     shutdown: impl Future<Output = ()>,
 ) -> Result<()> {
-    tracing::info!(version = env!("CARGO_PKG_VERSION"), "keeper starts");
-    let shelf = KeeperRunStore::open(&settings.state).context("opening what is kept of runs")?;
+    tracing::info!(version = env!("CARGO_PKG_VERSION"), "the keeper starts");
+    let shelf = KeeperRunStore::open(&settings.state).context("opening the run store")?;
     // A run that is being recovered is active until recovery ends.
     let begun = RunJournal::new(&settings.state).read().ok().flatten();
     shelf.set_active_run(begun.and_then(|entry| entry.active_run()));

@@ -227,7 +227,7 @@ fn a_run_is_told_by_what_it_changed_kept_and_lost() {
     );
     let ran = home.run(["evolve", "show", "20200101-000000"]);
     assert!(
-        ran.code == 2 && ran.stderr.contains("there is no run"),
+        ran.code == 2 && ran.stderr.contains("does not exist"),
         "{ran:?}"
     );
     home.down();

@@ -102,7 +102,7 @@ fn what_does_not_build_or_start_changes_nothing() {
     fs::remove_file(home.project.join("body/selftest.d/10-mine")).unwrap();
     home.up();
     let slow = more("RUN sleep 600");
-    fails("Dockerfile", &slow, "building", "it took longer than 3 s");
+    fails("Dockerfile", &slow, "building", "the build took longer than 3 s");
     // Of all these images none is left, with a name or without, but the one that runs.
     let filter = format!(r#"{{"label":["osctl.image-of={}"]}}"#, home.instance);
     let left = Engine.get(&format!("/images/json?all=true&filters={filter}"));
@@ -256,7 +256,7 @@ fn code_that_does_not_end_keeps_its_container_unless_forced() {
     let record = home.json(["evolve", "--force"]);
     assert_eq!(record["status"], "succeeded", "{record:#}");
     let log = home.ok(["evolve", "logs", record["run"].as_str().unwrap()]);
-    assert!(log.stdout.contains("gives no answer"), "{log:?}");
+    assert!(log.stdout.contains("does not answer"), "{log:?}");
     assert_one_that_remembers(&home);
     home.down();
 }

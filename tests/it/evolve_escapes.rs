@@ -81,12 +81,12 @@ fn the_keepers_socket_gives_nothing_but_a_new_body() {
         ),
         (
             r#"{"ask": "show", "run": "20200101-000000"}"#,
-            "there is no run",
+            "does not exist",
         ),
-        (r#"{"ask": "stop"}"#, "stopped from the host alone"),
+        (r#"{"ask": "stop"}"#, "only the host can stop"),
         (
             r#"b"GET /containers/json HTTP/1.1\r\n\r\n""#,
-            "has no meaning",
+            "is malformed",
         ),
         (r#"b"x" * 100000"#, "longer than"),
         (
@@ -257,7 +257,7 @@ fn a_body_reaches_nothing_beyond_itself() {
     fs::remove_file(&body).unwrap();
     fs::rename(&aside, &body).unwrap();
     write(&home, ".osctl/osctl", "#!/bin/sh\n");
-    refused("where osctl puts what is its own");
+    refused("reserves for its own files");
     fs::remove_dir_all(body.join(".osctl")).unwrap();
     fs::write(body.join("big"), vec![0u8; 65 << 20]).unwrap();
     refused("larger than 64 MiB");

@@ -133,7 +133,7 @@ impl RunExecutor {
             return Ok(());
         }
         self.entry.after = None;
-        self.add_reason("it is not tried again");
+        self.add_reason("the keeper does not repeat the rescue");
         self.journal.write(&self.entry)
     }
 
