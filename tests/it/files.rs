@@ -411,7 +411,8 @@ fn an_upload_goes_on_where_it_was_cut() {
         let answer = go_on(1_000_000, 1_999_999);
         (answer.error().1 != "upload_in_progress").then_some(answer)
     });
-    let message = "2000000 bytes of the upload have arrived, the request begins elsewhere";
+    let message =
+        "2000000 bytes of the upload have arrived, but the request starts at another offset";
     assert_eq!(
         elsewhere.error(),
         (409, "other_offset".into(), message.into())
