@@ -70,7 +70,7 @@ fn the_desktop_is_seen_and_used() {
     let none = os.refusal("desktop_focus", json!({"id": 1}));
     assert!(none.contains("there is no window 1"), "{none}");
     let wrong = os.refusal("desktop_screenshot", json!({"region": "here"}));
-    assert!(wrong.contains("`here` is no region"), "{wrong}");
+    assert!(wrong.contains("`here` is not a region"), "{wrong}");
 }
 
 fn a_page_of_the_web_is_read_in_the_browser_that_people_see() {
