@@ -297,8 +297,8 @@ fn while_a_run_is_on_nobody_else_replaces_the_container() {
     ] {
         let ran = home.run(args);
         assert_eq!(ran.code, 4, "{args:?}: {ran:?}");
-        assert!(ran.stderr.contains(&format!("`{run}` is on")), "{ran:?}");
-        assert!(ran.stderr.contains("evolve stop` ends it"), "{ran:?}");
+        assert!(ran.stderr.contains(&format!("`{run}` is in progress")), "{ran:?}");
+        assert!(ran.stderr.contains("evolve stop` cancels it"), "{ran:?}");
     }
     home.ok(["evolve", "stop"]);
     write(
@@ -399,7 +399,10 @@ fn a_run_that_becomes_no_commit_says_so() {
         );
         let run = record["run"].as_str().unwrap();
         let log = home.ok(["evolve", "logs", run]).stdout;
-        assert!(log.contains(&format!("does not become a commit: {why}")), "{log}");
+        assert!(
+            log.contains(&format!("does not become a commit: {why}")),
+            "{log}"
+        );
         let shown = home.ok(["evolve", "show", run]).stdout;
         assert!(shown.contains(&format!("no commit: {why}")), "{shown}");
     };

@@ -55,7 +55,7 @@ fn what_does_not_build_or_start_changes_nothing() {
         "Dockerfile",
         &more("FROBNICATE x"),
         "building",
-        "`FROBNICATE` is no instruction",
+        "`FROBNICATE` is not an instruction",
     );
     fails(
         "Dockerfile",
@@ -102,7 +102,12 @@ fn what_does_not_build_or_start_changes_nothing() {
     fs::remove_file(home.project.join("body/selftest.d/10-mine")).unwrap();
     home.up();
     let slow = more("RUN sleep 600");
-    fails("Dockerfile", &slow, "building", "the build took longer than 3 s");
+    fails(
+        "Dockerfile",
+        &slow,
+        "building",
+        "the build took longer than 3 s",
+    );
     // Of all these images none is left, with a name or without, but the one that runs.
     let filter = format!(r#"{{"label":["osctl.image-of={}"]}}"#, home.instance);
     let left = Engine.get(&format!("/images/json?all=true&filters={filter}"));

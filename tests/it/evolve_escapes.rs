@@ -73,7 +73,7 @@ fn the_keepers_socket_gives_nothing_but_a_new_body() {
         ),
         (
             r#"{"ask": "rollback", "run": "../../../etc"}"#,
-            "names no run",
+            "is not a run ID",
         ),
         (
             r#"{"ask": "rollback", "run": "20200101-000000"}"#,
@@ -223,7 +223,7 @@ fn a_body_reaches_nothing_beyond_itself() {
         if line.starts_with("LABEL") {
             let run = latest(&home)["run"].as_str().unwrap().to_owned();
             let log = home.ok(["evolve", "logs", &run]).stdout;
-            assert!(log.contains("no label `a.b`, `osctl.instance`"), "{log}");
+            assert!(log.contains("labels `a.b`, `osctl.instance`"), "{log}");
         }
     }
     write(
@@ -247,13 +247,13 @@ fn a_body_reaches_nothing_beyond_itself() {
     // What makes a folder a body is no link, either, and no other body is taken for it.
     fs::remove_file(body.join("Dockerfile")).unwrap();
     symlink("/state/charge.json", body.join("Dockerfile")).unwrap();
-    refused("`Dockerfile` is no file");
+    refused("`Dockerfile` is not a regular file");
     fs::remove_file(body.join("Dockerfile")).unwrap();
     write(&home, "Dockerfile", DOCKERFILE);
     let aside = home.project.join("aside");
     fs::rename(&body, &aside).unwrap();
     symlink("/", &body).unwrap();
-    refused("`body` is no folder");
+    refused("`body` is not a folder");
     fs::remove_file(&body).unwrap();
     fs::rename(&aside, &body).unwrap();
     write(&home, ".osctl/osctl", "#!/bin/sh\n");
@@ -332,7 +332,7 @@ fn what_is_planted_in_the_project_gains_nothing() {
     for (planted, why) in [
         (
             "os.mkfifo('/repo/osctl.yaml')",
-            "no file of an ordinary size",
+            "not a regular file",
         ),
         (
             "os.symlink('/dev/zero', '/repo/osctl.yaml')",
@@ -377,8 +377,8 @@ fn what_is_planted_in_the_project_gains_nothing() {
     assert_eq!(home.api().address, api_port);
     // What a project may set works, and leads nowhere else.
     for (body, why) in [
-        ("../elsewhere", "beneath the project"),
-        ("/etc", "beneath the project"),
+        ("../elsewhere", "must be in the project"),
+        ("/etc", "must be in the project"),
         ("out", "no folder"),
     ] {
         let planted = format!(

@@ -194,7 +194,11 @@ fn a_keeper_that_is_stopped_leaves_a_container_that_answers() {
         &entrypoint.replace("exec /opt", late),
     );
     let before = container_id(&home);
-    let evolve = evolve_until(&home, 0, "verifying: waiting until the container is healthy");
+    let evolve = evolve_until(
+        &home,
+        0,
+        "verifying: waiting until the container is healthy",
+    );
     let send = |verb: &str| {
         let path = format!("/containers/{keeper}/{verb}");
         engine(&home).send("POST", &path, &Value::Null).status

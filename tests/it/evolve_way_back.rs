@@ -264,7 +264,11 @@ fn what_a_body_is_tried_with_is_not_pruned_meanwhile() {
     let waits = "#!/bin/sh\nuntil test -e /repo/go; do sleep 0.1; done\n";
     write(&home, "selftest.d/10-waits", waits);
     let mut evolve = Followed::start(home.command(["evolve", "--dry-run"]));
-    assert!(evolve.wait_for("testing: running the self-test"), "{:?}", evolve.seen);
+    assert!(
+        evolve.wait_for("testing: running the self-test"),
+        "{:?}",
+        evolve.seen
+    );
     let tried = *generations(&home).last().unwrap();
     for _ in 0..3 {
         home.ok(["cryo", "store"]);
@@ -315,7 +319,7 @@ fn a_rescue_is_a_run_that_can_be_stopped() {
         (&json!(true), &run)
     );
     let ran = home.run(["evolve"]);
-    let busy = format!("`{}` is on", run.as_str().unwrap());
+    let busy = format!("`{}` is in progress", run.as_str().unwrap());
     assert!(ran.code == 4 && ran.stderr.contains(&busy), "{ran:?}");
     fs::remove_file(file("crash")).unwrap();
     home.ok(["evolve", "stop"]);

@@ -167,7 +167,7 @@ fn of_context(folder: &Path, name: &str) -> Result<EngineAddress> {
         .ok_or_else(|| {
             Error::precondition(
                 format!("the Docker context `{name}` has no readable endpoint"),
-                "`docker context ls` lists them, `docker context use default` leaves it",
+                "run `docker context ls` to list the contexts, or `docker context use default`",
             )
         })?;
     let certificates = folder.join("contexts/tls").join(&digest).join("docker");

@@ -118,7 +118,7 @@ impl Docker {
     }
 
     async fn inspect_image(&self, name: &str) -> Result<Option<ImageInspect>> {
-        let doing = "looking at the image";
+        let doing = "inspecting the image";
         match with_query_timeout(doing, self.api.inspect_image(name)).await? {
             Ok(found) => Ok(Some(found)),
             Err(e) if is_status(&e, 404) => Ok(None),
@@ -198,7 +198,7 @@ impl Docker {
         match self.api.remove_image(name, Some(options), None).await {
             Ok(_) => Ok(()),
             Err(e) if is_status(&e, 404) || is_status(&e, 409) => Ok(()),
-            Err(e) => Err(explain_api_error("to remove the image", e)),
+            Err(e) => Err(explain_api_error("removing the image", e)),
         }
     }
 
@@ -236,7 +236,7 @@ impl Docker {
             .tag(tag)
             .build();
         let done = self.api.tag_image(image, Some(options)).await;
-        done.map_err(|e| explain_api_error("to name the image", e))
+        done.map_err(|e| explain_api_error("tagging the image", e))
     }
 
     /// The names `REPOSITORY:TAG` of the images in this repository.
@@ -306,7 +306,7 @@ impl Docker {
         }
         Err(Error::EngineLost {
             doing: "building the image".into(),
-            why: "its output can not be read".into(),
+            why: "the engine's output can't be read".into(),
         }
         .into())
     }
@@ -400,7 +400,7 @@ impl Docker {
         {
             Ok(_) => Ok(()),
             Err(e) if is_status(&e, 404) || is_status(&e, 409) => Ok(()),
-            Err(e) => Err(explain_api_error("to remove an image", e)),
+            Err(e) => Err(explain_api_error("removing an image", e)),
         }
     }
 
@@ -453,7 +453,8 @@ fn is_garbled(error: &bollard::errors::Error) -> bool {
 /// A random session id: BuildKit requires one per build.
 fn new_buildkit_session() -> Result<String> {
     let mut bytes = [0u8; 16];
-    getrandom::fill(&mut bytes).map_err(|e| anyhow::anyhow!("no randomness: {e}"))?;
+    getrandom::fill(&mut bytes)
+        .map_err(|e| anyhow::anyhow!("the system provides no random numbers: {e}"))?;
     Ok(hex(bytes))
 }
 
