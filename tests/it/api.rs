@@ -277,7 +277,7 @@ fn what_can_not_be_read_is_said_in_words() {
         (
             "{\"code\": \"1\", \"id\": \"../x\"}",
             "invalid_field",
-            "can't be an id",
+            "is not a valid ID",
         ),
         ("\u{0}\u{1}", "malformed_json", "expected value"),
     ];

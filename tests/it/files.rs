@@ -151,7 +151,7 @@ fn ranges_are_served_and_a_changed_file_is_sent_whole() {
         (
             416,
             "range".into(),
-            "the range begins behind the file's 10 bytes".into()
+            "the range starts after the end of the file, which has 10 bytes".into()
         )
     );
     let tag = part.headers["etag"].clone();
@@ -454,7 +454,7 @@ fn a_full_disk_is_told_and_leaves_the_old_file() {
     let api = home.api();
     put(&api, "/files/dev/shm/f", b"old");
     let large = vec![b'n'; 9 << 20];
-    let message = "the disk is full; what was there before is untouched";
+    let message = "the disk is full; existing files are unchanged";
     let full = put(&api, "/files/dev/shm/f", &large);
     assert_eq!(full.error(), (507, "disk_full".into(), message.into()));
     let resumable = put(&api, "/files/dev/shm/f?upload=resumable", &large);

@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn a_port_is_told_from_an_address() {
+    fn a_port_differs_from_an_address() {
         assert_eq!(without_port("[::1]:80"), "[::1]");
         assert_eq!(without_port("[::1]"), "[::1]");
         assert_eq!(without_port("a:80"), "a");
