@@ -67,7 +67,7 @@ pub(crate) async fn pack_stream(
         };
         let packed = write_archive(what, to, &from, telling, &mut moved);
         let failed = packed.err().map(|fault| {
-            tracing::info!("an archive ended early: {fault}");
+            tracing::info!("packing stopped early: {fault}");
             io::Error::other(fault)
         });
         // The receiver may have been dropped.
@@ -195,7 +195,7 @@ impl<W: Write> Packer<'_, W> {
                 let folder = level.folder.open_folder(&name);
                 let folder = folder.map_err(ArchiveError::for_file(&self.path))?;
                 if levels.len() == MAX_FOLDER_DEPTH {
-                    let cause = std::io::Error::other("folders nest too deep");
+                    let cause = std::io::Error::other("the folders are nested too deeply");
                     return Err(ArchiveError::for_file(&self.path)(cause));
                 }
                 self.begin_member(look, MemberKind::Folder)?;
@@ -243,8 +243,8 @@ impl<W: Write> Packer<'_, W> {
                 MemberKind::Symlink(target)
             }
             EntryKind::Fifo => MemberKind::Special("a named pipe"),
-            EntryKind::Device if look.is_character => MemberKind::Special("a device of characters"),
-            EntryKind::Device => MemberKind::Special("a device of blocks"),
+            EntryKind::Device if look.is_character => MemberKind::Special("a character device"),
+            EntryKind::Device => MemberKind::Special("a block device"),
             EntryKind::Socket | EntryKind::Folder => return Ok(()),
             EntryKind::File => {
                 if look.names > 1 {

@@ -27,6 +27,7 @@ pub(crate) fn temporary_name(name: &OsStr, id: &str) -> OsString {
 /// When the system provides no randomness.
 pub(crate) fn random_id() -> io::Result<String> {
     let mut bytes = [0u8; 8];
-    getrandom::fill(&mut bytes).map_err(|e| io::Error::other(format!("no randomness: {e}")))?;
+    getrandom::fill(&mut bytes)
+        .map_err(|e| io::Error::other(format!("no random numbers available: {e}")))?;
     Ok(hex(bytes))
 }

@@ -89,7 +89,7 @@ impl<W: Write> TarWriter<W> {
                 EntryType::Link
             }
             MemberKind::Special("a named pipe") => EntryType::Fifo,
-            MemberKind::Special("a device of characters") => EntryType::Char,
+            MemberKind::Special("a character device") => EntryType::Char,
             MemberKind::Special(_) => EntryType::Block,
         };
         header.set_entry_type(kind);

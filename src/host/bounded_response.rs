@@ -19,9 +19,9 @@ pub(super) const MAX_SCREENSHOT_BYTES: usize = 256 << 20;
 /// Why a response is incomplete.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ReadFailure {
-    #[error("the answer is longer than {0} bytes")]
+    #[error("the response is longer than {0} bytes")]
     TooLong(usize),
-    #[error("the values of the answer take more than {0} bytes of memory")]
+    #[error("the values of the response take more than {0} bytes of memory")]
     TooMany(usize),
     #[error(transparent)]
     Cut(#[from] reqwest::Error),

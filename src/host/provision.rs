@@ -143,7 +143,7 @@ impl StartedDaemon {
         };
         // This daemon found another one, which may still answer.
         let gave_way = self.read_log().contains("ensure docker is not running");
-        Ok((!gave_way).then(|| format!("ended at once ({status})")))
+        Ok((!gave_way).then(|| format!("exited immediately ({status})")))
     }
 
     /// The log since the start.
@@ -161,7 +161,7 @@ impl StartedDaemon {
             true => format!("dockerd {why}"),
             false => format!("dockerd {why}: {last}"),
         };
-        Error::precondition(message, format!("its log is `{}`", self.log.display())).into()
+        Error::precondition(message, format!("the log is `{}`", self.log.display())).into()
     }
 }
 
@@ -203,7 +203,7 @@ async fn run_apt(arguments: &[&str], progress: &dyn EngineProgress) -> Result<()
             _ => return done,
         };
         if why.contains("dpkg was interrupted") {
-            progress.step("finishing an installation that was cut off");
+            progress.step("finishing an interrupted installation");
             run_with_progress(
                 tool("dpkg", &["--configure", "-a"]),
                 InterruptPolicy::LeftToFinish,
@@ -341,7 +341,7 @@ pub(super) async fn run_with_progress(
         if why.contains("No space left on device") {
             return Err(Error::DiskFull { why }.into());
         }
-        return Err(Error::precondition(why, "`osctl -v up` shows its whole output").into());
+        return Err(Error::precondition(why, "`osctl -v up` shows the whole output").into());
     }
     Ok(())
 }
@@ -416,7 +416,7 @@ mod tests {
         };
         let why = daemon.exit_reason().unwrap().unwrap();
         let told = daemon.start_error(&why).to_string();
-        assert!(told.starts_with("dockerd ended at once"), "{told}");
+        assert!(told.starts_with("dockerd exited immediately"), "{told}");
         assert!(told.ends_with(": starting / no iptables"), "{told}");
         // A daemon that found another one has not failed: osctl waits for the other one.
         fs::write(

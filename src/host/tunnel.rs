@@ -197,11 +197,11 @@ impl TunnelTarget {
         let EngineExecPipes { stdin, mut stdout } =
             docker.exec_piped(&self.container, &command).await?;
         let Some(mut first) = stdout.next().await.transpose()? else {
-            bail!("nobody listens at port {port} there");
+            bail!("no process in the container listens on port {port}");
         };
         if first.split_to(1.min(first.len())) != [RELAY_CONNECTED][..] {
             bail!(
-                "the container answers what it was not asked; `osctl up` replaces it by this version"
+                "unexpected reply from the relay in the container; `osctl up` replaces it with this version"
             );
         }
         Ok(TunnelStream {

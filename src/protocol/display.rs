@@ -18,7 +18,7 @@ pub(crate) fn format_taken_time(taken: u64) -> String {
     let taken = i64::try_from(taken).ok();
     let taken = taken.and_then(DateTime::from_timestamp_millis);
     let taken = taken.map(|taken| taken.to_rfc3339_opts(SecondsFormat::Millis, true));
-    taken.unwrap_or_else(|| "a time that is none".into())
+    taken.unwrap_or_else(|| "an invalid time".into())
 }
 
 /// The query of `GET /display/screenshot`.
@@ -230,6 +230,6 @@ mod tests {
             format_taken_time(1_700_000_000_042),
             "2023-11-14T22:13:20.042Z"
         );
-        assert_eq!(format_taken_time(u64::MAX), "a time that is none");
+        assert_eq!(format_taken_time(u64::MAX), "an invalid time");
     }
 }

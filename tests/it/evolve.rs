@@ -297,7 +297,10 @@ fn while_a_run_is_on_nobody_else_replaces_the_container() {
     ] {
         let ran = home.run(args);
         assert_eq!(ran.code, 4, "{args:?}: {ran:?}");
-        assert!(ran.stderr.contains(&format!("`{run}` is in progress")), "{ran:?}");
+        assert!(
+            ran.stderr.contains(&format!("`{run}` is in progress")),
+            "{ran:?}"
+        );
         assert!(ran.stderr.contains("evolve stop` cancels it"), "{ran:?}");
     }
     home.ok(["evolve", "stop"]);

@@ -98,7 +98,7 @@ fn assert_up_keeps(home: &Home, image: &str, args: &[&str], stdout: &str) {
     assert_eq!(running(home), image, "{ran:?}");
     assert!(
         ran.stderr.contains("body/ differs from the running image")
-            && ran.stderr.contains("evolve` applies it")
+            && ran.stderr.contains("evolve` applies body/")
             && ran.stdout.contains(stdout),
         "{ran:?}"
     );

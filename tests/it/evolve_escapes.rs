@@ -330,10 +330,7 @@ fn what_is_planted_in_the_project_gains_nothing() {
     }
     // Neither a pipe nor a whole disk is waited for.
     for (planted, why) in [
-        (
-            "os.mkfifo('/repo/osctl.yaml')",
-            "not a regular file",
-        ),
+        ("os.mkfifo('/repo/osctl.yaml')", "not a regular file"),
         (
             "os.symlink('/dev/zero', '/repo/osctl.yaml')",
             "it is a link",

@@ -183,7 +183,11 @@ fn an_engine_killed_while_up_waits_is_told() {
     let begin = Instant::now();
     let (code, seen) = up.end();
     assert!(begin.elapsed() < AT_ONCE, "{:?}", begin.elapsed());
-    assert_told(&(code, seen.concat()), 4, &["lost the connection to the engine"]);
+    assert_told(
+        &(code, seen.concat()),
+        4,
+        &["lost the connection to the engine"],
+    );
 }
 
 fn an_engine_that_freezes_while_up_waits_is_told() {
@@ -405,7 +409,11 @@ fn ctrl_c_at_the_first_word_is_told() {
         let up = up_until(&home, LOOKING);
         up.signal("INT");
         let (code, seen) = up.end();
-        assert_told(&(code, seen.concat()), 5, &["interrupted", "run the command again"]);
+        assert_told(
+            &(code, seen.concat()),
+            5,
+            &["interrupted", "run the command again"],
+        );
     }
 }
 

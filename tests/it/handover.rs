@@ -108,7 +108,9 @@ fn up_replaces_what_runs_by_the_gates_and_the_mind_goes_on() {
     let (code, seen) = up.end();
     let seen = seen.concat();
     assert!(
-        code == 5 && seen.contains("goes on without you") && seen.contains("evolve logs -f"),
+        code == 5
+            && seen.contains("continues in the background")
+            && seen.contains("evolve logs -f"),
         "{seen}"
     );
     until("its end", || latest(&home)["status"] == "succeeded");

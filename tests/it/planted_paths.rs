@@ -342,8 +342,7 @@ fn a_mount_that_the_agent_can_redirect_is_refused() {
     // A record that can't be read is none without mounts.
     home.write_config("");
     fs::write(other.join("mounts.json"), "[").unwrap();
-    let hint =
-        "hint: remove the instance's containers (`docker rm -f os-host-other os-keeper-other`) and the file";
+    let hint = "hint: remove the instance's containers (`docker rm -f os-host-other os-keeper-other`) and the file";
     for verb in ["up", "build"] {
         let ran = home.run(["--quiet", verb, "--yes"]);
         let said = format!("`{}` can't be read: ", other.join("mounts.json").display());

@@ -180,7 +180,7 @@ impl StdioBridge {
             // The request was cancelled.
             StatusCode::ACCEPTED => ExchangeOutcome::Lost(RequestLoss::Silent),
             status => ExchangeOutcome::Refused(BridgeError::refused(
-                format!("the hub answered {status}"),
+                format!("the hub responded with {status}"),
                 None,
             )),
         }
@@ -259,7 +259,7 @@ impl StdioBridge {
 /// The error for a response that cannot be passed to the client.
 fn unreadable_response(failure: &ReadFailure) -> ExchangeOutcome {
     ExchangeOutcome::Refused(BridgeError::refused(
-        format!("the hub does not answer as it should: {failure}"),
+        format!("invalid response from the hub: {failure}"),
         None,
     ))
 }

@@ -20,7 +20,7 @@ impl BridgeError {
     pub(super) fn parse(why: &str) -> Self {
         Self {
             code: BRIDGE_PARSE_CODE,
-            message: format!("the line is no message: {why}"),
+            message: format!("the line is not a JSON-RPC message: {why}"),
             hint: None,
         }
     }
@@ -37,10 +37,8 @@ impl BridgeError {
     pub(super) fn lost(method: &str) -> Self {
         Self {
             code: BRIDGE_UNREACHABLE_CODE,
-            message: format!(
-                "the connection was lost while `{method}` ran, and whether it was done is not known"
-            ),
-            hint: Some("look what it has done before it is called again".into()),
+            message: format!("the connection was lost while `{method}` ran; its result is unknown"),
+            hint: Some("check the effects of the first call before you repeat it".into()),
         }
     }
 

@@ -25,8 +25,10 @@ impl BridgeTarget {
                 format!("/servers/{name}/mcp")
             }
             Some(name) => {
-                let hint = "`osctl mcp list` shows the servers";
-                return Err(Error::usage(format!("`{name}` is no server's name"), hint).into());
+                let hint = "`osctl mcp list` lists the servers";
+                return Err(
+                    Error::usage(format!("`{name}` is not a valid server name"), hint).into(),
+                );
             }
         };
         let query: Vec<String> = self

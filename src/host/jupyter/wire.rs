@@ -152,7 +152,7 @@ impl JupyterCodec {
 /// A unique name.
 pub(super) fn fresh_id() -> Result<String> {
     let mut bytes = [0u8; 16];
-    getrandom::fill(&mut bytes).map_err(|e| anyhow::anyhow!("no randomness: {e}"))?;
+    getrandom::fill(&mut bytes).map_err(|e| anyhow::anyhow!("no random numbers available: {e}"))?;
     Ok(hex(bytes))
 }
 

@@ -86,7 +86,8 @@ impl TerminalClient {
     /// When the companion cannot be reached, or refuses.
     pub(crate) async fn open(client: CompanionClient, mut attach: AttachQuery) -> Result<Self> {
         let mut name = [0u8; 8];
-        getrandom::fill(&mut name).map_err(|e| anyhow::anyhow!("no randomness: {e}"))?;
+        getrandom::fill(&mut name)
+            .map_err(|e| anyhow::anyhow!("no random numbers available: {e}"))?;
         attach.client = Some(hex(name));
         let link = TerminalSocket::open(&client, &attach).await?;
         // Take over input once only; a reconnect must not take it from a later writer.

@@ -98,7 +98,7 @@ async fn what_has_no_meaning_or_no_leave_is_refused_with_its_reason() {
         (line(&json!({"ask": "remove"})), "unknown variant `remove`"),
         (
             line(&json!({"ask": "rollback", "run": "../x"})),
-            "names no run",
+            "is not a run ID",
         ),
         (line(&json!({"ask": "show"})), "missing field `run`"),
         (b"GET / HTTP/1.1\r\n\r\n".to_vec(), "is malformed"),

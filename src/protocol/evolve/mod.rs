@@ -239,7 +239,7 @@ mod tests {
         ] {
             assert!(bad.parse::<EvolveRunId>().is_err(), "{bad}");
             let text = serde_json::json!({"ask": "show", "run": bad}).to_string();
-            assert!(ask(&text).unwrap_err().contains("names no run"), "{bad}");
+            assert!(ask(&text).unwrap_err().contains("is not a run ID"), "{bad}");
         }
     }
 

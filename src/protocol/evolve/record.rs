@@ -34,7 +34,7 @@ impl FromStr for EvolveRunId {
         match fits {
             true => Ok(Self(text.into())),
             false => Err(format!(
-                "`{}` names no run, which looks like `20261120-193600`",
+                "`{}` is not a run ID (example: `20261120-193600`)",
                 text.escape_debug()
             )),
         }
