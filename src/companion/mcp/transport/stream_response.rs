@@ -244,7 +244,7 @@ fn decode_request_ids(mark: &str) -> Option<Vec<String>> {
 }
 
 /// Ends a stream that does not exist any more, with one answer for each request. These events contain no request ids,
-/// so a further attempt to resume receives 204.
+/// so another attempt to resume receives 204.
 pub(super) fn ended_stream_response(
     place: &SseEventId,
     answer: impl Fn(&str) -> Bytes,

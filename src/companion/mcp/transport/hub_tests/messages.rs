@@ -161,7 +161,7 @@ async fn odd_ids_of_servers_come_back_in_their_own_bytes() {
 }
 
 #[tokio::test]
-async fn answers_that_nobody_waits_for_do_no_harm() {
+async fn unexpected_answers_are_ignored() {
     let scene = Scene::new();
     for server in ["a", "b"] {
         let client = scene.client(&format!("/servers/{server}/mcp")).await;

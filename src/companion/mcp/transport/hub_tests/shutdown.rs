@@ -61,7 +61,7 @@ async fn after_a_restart_a_lost_call_is_told_as_that_at_once() {
         let (end, data) = told.event().await.unwrap();
         is_lost(&data, "1.0");
         assert_eq!(told.next().await, None);
-        // A further attempt to resume receives 204.
+        // Another attempt to resume receives 204.
         assert_eq!(client.go_on(&end).await.status(), StatusCode::NO_CONTENT);
         // The session still works.
         let tool = tool.replace("wait", "echo");
