@@ -51,7 +51,7 @@ pub(super) fn read_body_files(
     }
     match at.stat(OsStr::new(DOCKERFILE_NAME)) {
         Ok(look) if look.kind == EntryKind::File => {}
-        // The user meant this body, so the embedded one must not replace it.
+        // The user chose this body, so the embedded one must not replace it.
         Ok(_) => {
             return Err(unfit_body_error(
                 &name,
@@ -76,7 +76,7 @@ pub(super) fn read_body_files(
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct BodyReadLimit {
     pub(crate) bytes: u64,
-    /// No further entry is read after this time.
+    /// No more entries are read after this time.
     pub(crate) deadline: Option<Instant>,
 }
 
@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn more_files_than_anybody_means_are_refused() {
+    fn too_many_files_are_refused() {
         let project = project();
         let first = project.path().join("body/deep/first");
         fs::write(&first, "").unwrap();

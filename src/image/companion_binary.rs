@@ -5,7 +5,8 @@ use crate::error::{Error, Result};
 use std::path::{Path, PathBuf};
 use std::{env, fs, io};
 
-const LINUX_BINARY_HINT: &str = "run `osctl up --companion PATH` with a Linux binary of osctl (to build it on Linux: `cargo build --release`)";
+const LINUX_BINARY_HINT: &str = "run `osctl up --companion PATH` with a Linux binary of osctl (to build one on Linux: \
+                                 `cargo build --release`)";
 
 /// A static Linux executable.
 #[derive(Debug, Clone)]

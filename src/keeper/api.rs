@@ -31,7 +31,7 @@ const MAX_REFUSED_REQUEST_BYTES: u64 = 1 << 20;
 const REFUSED_REQUEST_TIMEOUT: Duration = Duration::from_secs(1);
 /// Bytes of a body's file per reply line.
 const BODY_FILE_CHUNK_BYTES: usize = 1 << 20;
-/// Connections per side at a time; further connections wait.
+/// Connections per side at a time; more connections wait.
 const MAX_KEEPER_CONNECTIONS: usize = 32;
 /// Requests per side at a time that hold whole bodies in memory.
 const MAX_RUN_BODY_REQUESTS: usize = 1;

@@ -69,7 +69,7 @@ mod tests {
     use super::{RunCancellation, STOPPED_BY_PERSON};
 
     #[tokio::test]
-    async fn what_goes_on_is_left_when_somebody_wishes_it() {
+    async fn a_cancellation_drops_the_running_future() {
         let stop = RunCancellation::default();
         assert!(
             stop.run_until_cancelled(async { Ok(1) })

@@ -94,7 +94,7 @@ pub(super) async fn watch_container(
     Ok(WatchVerdict::Lasted)
 }
 
-/// Whether no further rescue from this container is tried.
+/// Whether the keeper tries no more rescues from this container.
 pub(super) fn is_hopeless(entry: &RunJournalEntry) -> bool {
     entry.rescues >= MAX_FAILED_RESCUES
 }

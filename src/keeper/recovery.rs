@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn a_journal_that_can_not_be_read_holds_nobody_up() {
+    fn an_unreadable_journal_does_not_block_the_keeper() {
         let folder = tempfile::tempdir().unwrap();
         let settings = KeeperSettings {
             state: folder.path().into(),

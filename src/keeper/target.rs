@@ -279,7 +279,7 @@ impl DeployTarget {
     /// Reconnects a container to its network, with its ports, unless it has them.
     ///
     /// # Errors
-    /// When the engine refuses, for example because another program has taken a port.
+    /// When the engine refuses, for example because another program uses a port.
     pub(super) async fn restore_network(&self, container: &Container) -> Result<()> {
         self.join_with_ports(container).await?;
         if let Some(portless) = self.portless_network()
@@ -313,7 +313,7 @@ impl DeployTarget {
         }
     }
 
-    /// Restores the network of a container after another program had one of its ports. An engine that fails at this
+    /// Restores the network of a container after another program used one of its ports. An engine that fails at this
     /// may leave the container's network half configured, so a trial container tests the ports first. If the
     /// container can't get its ports while it runs, it is restarted from its stored state. Returns whether it was
     /// restarted.

@@ -52,7 +52,7 @@ pub(crate) enum ImageBuilder {
 /// remain between steps.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct ClassicBuild {
-    /// The value of [`BUILD_LABEL`] in the Dockerfile; empty if there is none.
+    /// The value of [`BUILD_LABEL`] in the Dockerfile; empty if the Dockerfile has none.
     pub(crate) mark: String,
     /// CPUs; `None` is all.
     pub(crate) cpus: Option<f64>,
@@ -377,7 +377,7 @@ impl Docker {
     }
 
     /// The unnamed images that classic builds with this mark have left between their steps. Finished images have the
-    /// label of their instance. A base image may have further labels of osctl.
+    /// label of their instance. A base image may have more labels of osctl.
     async fn list_unfinished_images(&self, mark: &str) -> Result<Vec<String>> {
         let instance = mark.strip_prefix(BUILD_MARK);
         let mut images = self.list_dangling_images().await?;

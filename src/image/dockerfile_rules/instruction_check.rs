@@ -58,7 +58,7 @@ const CACHE_MOUNT_KEYS: &[&str] = &[
     "mode",
 ];
 
-/// The state after the instructions checked so far.
+/// The state after the instructions that are already checked.
 #[derive(Debug, Default)]
 pub(super) struct InstructionChecker {
     /// The names of the stages in lower case; `None` for a stage without a name.

@@ -126,7 +126,7 @@ async fn what_has_no_meaning_or_no_leave_is_refused_with_its_reason() {
 }
 
 #[tokio::test]
-async fn of_runs_that_nobody_knows_nothing_is_told() {
+async fn a_request_for_an_unknown_run_is_refused() {
     let office = Office::new();
     for ask in ["show", "log", "diff", "body"] {
         let question = line(&json!({"ask": ask, "run": "20200101-000000"}));
@@ -155,7 +155,7 @@ async fn of_runs_that_nobody_knows_nothing_is_told() {
     assert_eq!((&record.run, record.status), (&run, EvolveStage::Failed));
 }
 
-/// A request for a body reads archives of up to 64 MiB, and the agent may send 32 requests at once.
+/// A request for a body reads archives of up to 64 MiB, and the agent may send 32 requests at a time.
 #[tokio::test]
 async fn one_question_of_the_agent_at_a_time_holds_a_body_and_others_are_refused_as_busy() {
     let mut office = Office::new();

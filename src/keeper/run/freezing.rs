@@ -11,7 +11,7 @@ use anyhow::bail;
 use std::pin::pin;
 use std::time::{Duration, Instant};
 
-/// How long and how often the keeper tells a container not to quiesce, and the pause between two calls.
+/// How long and how often the keeper cancels the quiescing of a container, and the pause between two calls.
 const QUIESCE_CANCEL_TIMEOUT: Duration = Duration::from_secs(20);
 const MAX_QUIESCE_CANCELS: u32 = 50;
 const QUIESCE_CANCEL_INTERVAL: Duration = Duration::from_millis(200);

@@ -18,7 +18,7 @@ const ROLLBACK_HEALTH_TIMEOUT: Duration = Duration::from_secs(120);
 /// How long the keeper asks the old companion to resume, and the first pause between two calls.
 const ROLLBACK_RESUME_TIMEOUT: Duration = Duration::from_secs(15);
 const FIRST_ROLLBACK_RETRY_DELAY: Duration = Duration::from_millis(200);
-/// How long the keeper retries ports that another program has taken.
+/// How long the keeper retries ports that another program uses.
 const ROLLBACK_PORTS_TIMEOUT: Duration = Duration::from_secs(10);
 
 impl RunExecutor {
@@ -84,7 +84,7 @@ impl RunExecutor {
         self.restart_old_container(&old.id).await
     }
 
-    /// Another program has taken a port: retry for a while, then leave the ports to the idle keeper.
+    /// Retries while another program uses a port. After a while the idle keeper continues the retries.
     async fn until_reached(&mut self, old: &str, mut error: anyhow::Error) -> Result<()> {
         self.log
             .step("waiting until the ports of the old container are free");
