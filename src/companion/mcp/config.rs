@@ -2,7 +2,7 @@
 //!
 //! Later files win, server by server. If a file can't be read, its last valid content stays in effect. A server with
 //! an invalid entry is refused even if an earlier file has a valid entry of that name, so that no client gets the
-//! wider access that the later entry was meant to restrict. The status reports both errors; other servers are not
+//! wider access that the later entry restricts. The status reports both errors; other servers are not
 //! affected.
 
 use crate::protocol::hex::hex;

@@ -33,7 +33,7 @@ struct ExecuteArgs {
     timeout: Option<f64>,
     /// Answer after this many seconds at the latest; a run that has not ended continues.
     wait: Option<f64>,
-    /// Maximum number of bytes of each stream in the answer.
+    /// Maximum bytes of each stream in the answer.
     max_output: Option<usize>,
 }
 
@@ -44,7 +44,7 @@ struct RunArgs {
     id: String,
     /// Answer after this many seconds at the latest, even if the run has not ended.
     wait: Option<f64>,
-    /// Maximum number of bytes of each stream in the answer.
+    /// Maximum bytes of each stream in the answer.
     max_output: Option<usize>,
 }
 
@@ -167,7 +167,7 @@ impl OsServer {
         ToolRunContent::of_command(reply, &session, limit).into_tool_result()
     }
 
-    /// Read a page of the output of code or of a command, starting at byte `offset`.
+    /// Read a page of the output of code or of a command, starting at `offset`.
     #[tool(
         title = "Read a run's output",
         annotations(read_only_hint = true, open_world_hint = false),
@@ -190,8 +190,7 @@ impl OsServer {
         text_result(page, text)
     }
 
-    /// Interrupt the running code of a session, or one run, as Ctrl-C does, and report whether the session's
-    /// variables are kept.
+    /// Interrupt a session's running code, or one run, as Ctrl-C does, and report whether the variables are kept.
     #[tool(
         title = "Interrupt",
         annotations(read_only_hint = false, destructive_hint = false, idempotent_hint = true, open_world_hint = false),
@@ -222,7 +221,7 @@ impl OsServer {
     }
 
     /// Delete a session's variables; its working directory and environment stay. `restart` also ends the session's
-    /// process, even if it is busy.
+    /// process, even if busy.
     #[tool(
         title = "Reset",
         annotations(read_only_hint = false, destructive_hint = true, idempotent_hint = true, open_world_hint = false),

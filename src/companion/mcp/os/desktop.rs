@@ -81,7 +81,7 @@ struct PageArgs {
     /// Number of characters to skip, for example `next` of an earlier call.
     #[serde(default)]
     offset: usize,
-    /// Maximum number of characters; 50000 if omitted.
+    /// Maximum characters to return; 50000 if omitted.
     limit: Option<usize>,
 }
 

@@ -16,7 +16,7 @@ use rmcp::{tool, tool_router};
 impl OsServer {
     /// Rebuild this computer from the project's `body/` and move into the new container with variables, sessions and
     /// the shell's context. The new container is built and tested beside the running one, and rolled back if
-    /// verification fails. This call returns immediately; `evolve_status` reports the progress.
+    /// verification fails. This call returns immediately; `evolve_status` reports progress.
     #[tool(
         title = "Rebuild the computer",
         annotations(read_only_hint = false, destructive_hint = true, idempotent_hint = false, open_world_hint = false),
@@ -38,7 +38,7 @@ impl OsServer {
         }
     }
 
-    /// Report whether this computer is moving into a new container, and the result of the latest such run.
+    /// Report whether this computer is moving into a new container, and the result of the latest run.
     #[tool(
         title = "Evolve status",
         annotations(read_only_hint = true, open_world_hint = false),

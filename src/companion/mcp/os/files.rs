@@ -91,7 +91,7 @@ struct ListArgs {
     path: Option<String>,
     /// List only the entries after this name.
     after: Option<String>,
-    /// Maximum number of entries; 200 if omitted.
+    /// Maximum entries to return; 200 if omitted.
     limit: Option<usize>,
 }
 
@@ -180,7 +180,7 @@ impl OsServer {
         text_result(page, words + &more)
     }
 
-    /// Write a file. The content goes to a temporary file first, so the file is never half written.
+    /// Write a file through a temporary file beside it, so that the file is never half written.
     #[tool(
         title = "Write a file",
         annotations(read_only_hint = false, destructive_hint = true, idempotent_hint = true, open_world_hint = false),

@@ -24,8 +24,8 @@ use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
 const OS_INSTRUCTIONS: &str = "A computer with a Python kernel that keeps its variables from call to call, \
 a shell that keeps its working directory and environment, files, and a desktop with a browser that people also see. \
 `execute_python_code` returns figures as images. Long output is shortened; `read_output` returns the rest. \
-A call with `wait` returns after at most that many seconds; the run continues, and `wait_for_run` returns its result. \
-All clients share the session `default`; pass another `session` for separate variables and a separate directory. \
+With `wait`, a call returns after at most that many seconds; the run continues, and `wait_for_run` returns its result. \
+All clients share the session `default`; pass another `session` for separate variables and a separate folder. \
 `cryo_store` saves variables on disk across replacements of the computer; `cryo_reload` restores them. \
 `evolve` rebuilds the computer from the project's `body/` and carries over everything in memory.";
 

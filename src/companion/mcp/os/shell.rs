@@ -28,7 +28,7 @@ struct ShellToolArgs {
     timeout: Option<f64>,
     /// Answer after this many seconds at the latest; a command that has not ended continues.
     wait: Option<f64>,
-    /// Maximum number of bytes of each stream in the answer.
+    /// Maximum bytes of each stream in the answer.
     max_output: Option<usize>,
 }
 
@@ -71,8 +71,7 @@ impl OsServer {
             .into_tool_result()
     }
 
-    /// Install Python packages for the kernel, which can import them immediately. The packages survive a replacement
-    /// of the computer.
+    /// Install Python packages, which the kernel can import immediately. They survive a replacement of the computer.
     #[tool(
         title = "Install packages",
         annotations(read_only_hint = false, destructive_hint = false, idempotent_hint = true, open_world_hint = true),

@@ -228,7 +228,7 @@ pub(super) fn parse_event_id(id: &str) -> Option<SseEventId> {
     parts.next().is_none().then_some(place)
 }
 
-/// The suffix of an event's id. After a restart it tells which requests the stream answered.
+/// The suffix of an event's id. After a restart it identifies the requests that the stream answered.
 fn encode_request_ids(asked: &str) -> String {
     match asked.len() {
         1..=MAX_REQUEST_IDS_BYTES => format!(".{}", URL_SAFE_NO_PAD.encode(asked)),

@@ -4,8 +4,8 @@
 
 use reqwest::StatusCode;
 
-/// The error message, if the answer is about authentication. `challenge` is the `WWW-Authenticate` header; `is_known`
-/// tells whether the request had a token.
+/// The error message, if the answer is about authentication. `challenge` is the `WWW-Authenticate` header; `is_known`:
+/// the request had a token.
 pub(super) fn auth_problem(status: StatusCode, challenge: &str, is_known: bool) -> Option<String> {
     let cure =
         "add a token of its provider to `headers` of the server: `Authorization: Bearer ${NAME}`";

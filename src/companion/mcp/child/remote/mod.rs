@@ -2,7 +2,7 @@
 //!
 //! Requests are sent concurrently. Notifications and answers are sent one at a time, before the messages that follow
 //! them. A server that refuses the first message may support only the older transport ([`legacy_sse`]). When a server
-//! denies access, the error tells its user what to do ([`auth_required`]).
+//! denies access, the error names the remedy ([`auth_required`]).
 
 mod auth_required;
 mod legacy_sse;
