@@ -120,7 +120,7 @@ impl OsServer {
             })
             .await?;
         let waited = follow_run(self, &cx, &run, || sessions.kernel_report(&run), wait).await;
-        if waited == RunWaitEnd::TakenBack {
+        if waited == RunWaitEnd::Cancelled {
             return self.interrupt_cancelled_run(&cx, &run.id).await;
         }
         let reply = run.build_reply(sessions.kernel_report(&run));

@@ -29,9 +29,9 @@ const MAX_TOOL_SECONDS: f64 = 7.0 * 24.0 * 3600.0;
 pub(super) enum RunWaitEnd {
     Ended,
     /// The run continues; the client can wait for it again.
-    GoesOn,
+    StillRunning,
     /// The client cancelled the call.
-    TakenBack,
+    Cancelled,
 }
 
 /// The recipient of progress reports.
@@ -90,10 +90,10 @@ pub(super) async fn follow_run<W: RunKind>(
     let waited = tokio::select! {
         biased;
         () = told => RunWaitEnd::Ended,
-        () = deadline => RunWaitEnd::GoesOn,
-        () = cx.ct.cancelled() => RunWaitEnd::TakenBack,
+        () = deadline => RunWaitEnd::StillRunning,
+        () = cx.ct.cancelled() => RunWaitEnd::Cancelled,
     };
-    if waited == RunWaitEnd::GoesOn {
+    if waited == RunWaitEnd::StillRunning {
         run.wait_begin_synced().await;
     }
     waited

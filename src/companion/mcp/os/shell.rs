@@ -111,7 +111,7 @@ impl OsServer {
         let session = command.session.clone();
         let run = shells.execute(command).await?;
         let waited = follow_run(self, cx, &run, || shells.report(&session), wait).await;
-        if waited == RunWaitEnd::TakenBack {
+        if waited == RunWaitEnd::Cancelled {
             // If the client only disconnected, the command continues.
             if !self.is_over() {
                 shells.interrupt(&run.id).await?;

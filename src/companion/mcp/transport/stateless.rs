@@ -415,7 +415,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_listener_hears_what_it_asked_for_under_its_own_id() {
+    async fn a_listener_receives_the_requested_changes_under_its_own_id() {
         let stream = Arc::new(MessageStream::endless(1));
         let listener = SubscriptionListener {
             id: "\"x\"".into(),

@@ -214,7 +214,7 @@ async fn a_call_that_waits_for_a_server_at_rest_is_answered_though_it_is_taken_a
 }
 
 #[tokio::test]
-async fn a_listener_without_a_session_is_told_of_a_change_before_it_ends() {
+async fn a_listener_without_a_session_receives_a_change_before_it_ends() {
     let scene = Scene::new();
     let app = hub_routes(scene.hub.clone());
     let meta = r#""_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}"#;

@@ -107,7 +107,7 @@ async fn a_request_for_an_unknown_resource_reaches_no_server() {
 }
 
 #[tokio::test]
-async fn what_an_answer_points_to_is_found_at_who_gave_it() {
+async fn a_linked_resource_is_read_from_the_server_that_linked_it() {
     let scene = scene();
     let client = scene.client("/mcp").await;
     let link = call("1", "c__link", r#","arguments":{"uri":"x:linked"}"#);
