@@ -20,7 +20,7 @@ use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use tokio::sync::oneshot;
 
-/// With more multiply linked files than this, further hard links are packed as separate files.
+/// With more multiply linked files than this, more hard links are packed as separate files.
 const MAX_TRACKED_LINKS: usize = 100_000;
 /// Every folder on the path to the current entry is held open.
 pub(super) const MAX_FOLDER_DEPTH: usize = 512;

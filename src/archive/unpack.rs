@@ -275,7 +275,7 @@ impl Unpacker<'_> {
             let mut settling = None;
             let opened = match here.open_folder(name) {
                 Err(error) if error.kind() == ErrorKind::NotFound => {
-                    // The default for a folder without a member of its own; an existing folder keeps its mode.
+                    // The default for a folder without its own member; an existing folder keeps its mode.
                     settling = Some((0o755, None));
                     here.create_folder(name)
                         .and_then(|()| here.open_folder(name))

@@ -126,7 +126,7 @@ impl<W: Write> TarWriter<W> {
         self.to.finish()
     }
 
-    /// Writes an error record in place of a member: why the archive ends here.
+    /// Writes an error record instead of a member: why the archive ends here.
     pub(super) fn write_error(&mut self, why: &str) -> io::Result<()> {
         self.write_padding()?;
         let mut records = PaxRecords::default();

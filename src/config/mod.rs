@@ -50,7 +50,7 @@ pub(crate) struct Config {
     pub(crate) servers: BTreeMap<String, Value>,
     pub(crate) mcp: McpStdioConfig,
     pub(crate) desktop: DesktopConfig,
-    /// Additional environment variables inside.
+    /// Additional environment variables of the container.
     pub(crate) env: BTreeMap<String, String>,
     /// Names of variables that are passed in from the environment of `up`.
     pub(crate) pass_env: Vec<String>,
@@ -132,7 +132,7 @@ pub(crate) struct McpStdioConfig {
     pub(crate) start: bool,
 }
 
-/// The screen inside.
+/// The container's screen.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct DesktopConfig {
     pub(crate) run: DesktopRun,

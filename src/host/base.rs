@@ -1,5 +1,5 @@
 //! The images that bodies start from. osctl pulls the base, or builds it from Debian packages when no registry answers.
-//! osctl pulls the published image of the Dockerfile stage `ground` by its digest, and uses it in place of that stage.
+//! osctl pulls the published image of the Dockerfile stage `ground` by its digest, and uses it instead of that stage.
 
 use super::folders::Folders;
 use super::provision::{

@@ -123,7 +123,7 @@ impl ResponseLines {
 /// The length of the first line including its line end, if the line is complete.
 fn line_length(mut bytes: &[u8]) -> Option<usize> {
     let all = bytes;
-    // `skip_until` scans many bytes at once, and events are long.
+    // `skip_until` scans many bytes per step, and events are long.
     let length = bytes.skip_until(b'\n').ok()?;
     all[..length].ends_with(b"\n").then_some(length)
 }

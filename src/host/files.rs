@@ -22,7 +22,7 @@ pub(super) const TRANSFER_RETRY_DELAY: Duration = Duration::from_millis(200);
 /// Time limit for the companion to notice that a connection is gone.
 const UPLOAD_RELEASE_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Bytes transferred so far, for a progress display.
+/// Bytes transferred up to now, for a progress display.
 pub(crate) type TransferredBytes = Arc<AtomicU64>;
 
 /// A file to upload.
@@ -36,7 +36,7 @@ pub(crate) struct FileUpload<'a> {
 }
 
 impl CompanionClient {
-    /// The entry at a path, following links; `None` if there is none.
+    /// The entry at a path, following links; `None` if the path does not exist.
     pub(crate) async fn stat(&self, path: &str) -> Result<Option<FileEntry>> {
         match self.get(&format!("/files{path}?stat=true")).await {
             Ok(entry) => Ok(Some(entry)),

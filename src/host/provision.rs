@@ -301,7 +301,7 @@ pub(super) async fn run_with_progress(
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped());
-    // A process group of its own: the terminal's Ctrl-C applies only to osctl.
+    // A separate process group: the terminal's Ctrl-C applies only to osctl.
     #[cfg(unix)]
     command.process_group(0);
     let mut child = command

@@ -47,7 +47,7 @@ pub(crate) struct KeeperReplacement<'a> {
 }
 
 impl KeeperReplacement<'_> {
-    /// Replaces the container by the one that `wish` describes.
+    /// Replaces the container with the one that `wish` describes.
     ///
     /// # Errors
     /// When a gate fails: the old container then keeps running, as `otherwise` describes. When another run is in

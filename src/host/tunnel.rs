@@ -27,7 +27,7 @@ const TUNNEL_RETRY_TIMEOUT: Duration = Duration::from_secs(3);
 const TUNNEL_RETRY_DELAY: Duration = Duration::from_millis(100);
 /// Time limit for the engine to open a connection.
 const TUNNEL_DIAL_TIMEOUT: Duration = Duration::from_secs(10);
-/// Header of a response that the tunnel sends in place of the companion: the reason why the container is unreachable.
+/// Header of a response that the tunnel sends instead of the companion: the reason why the container is unreachable.
 pub(super) const TUNNEL_ERROR_HEADER: &str = "osctl-no-way";
 pub(super) const TUNNEL_NOT_RUNNING: &str = "not running";
 pub(super) const TUNNEL_NO_ENGINE: &str = "no engine";
@@ -223,7 +223,7 @@ impl TunnelTarget {
     }
 }
 
-/// Sends a response in place of the companion.
+/// Sends a response instead of the companion.
 async fn refuse_connection(mut connection: TcpStream, why: &str) -> io::Result<()> {
     // A client discards a response that arrives before its request.
     connection.readable().await?;

@@ -1,4 +1,4 @@
-//! Requests and replies of the screen inside.
+//! Requests and replies of the container's screen.
 //!
 //! Coordinates are pixels from the screen's upper left corner.
 
@@ -214,8 +214,8 @@ pub(crate) struct BrowserOpenQuery {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub(crate) struct Browser {
     pub(crate) running: bool,
-    /// The address of the Chrome DevTools Protocol, reachable inside only. A connection starts the browser. The address
-    /// stays the same when the browser restarts.
+    /// The address of the Chrome DevTools Protocol, reachable only in the container. A connection starts the browser.
+    /// The address stays the same when the browser restarts.
     pub(crate) cdp_url: Option<String>,
     pub(crate) detail: String,
 }

@@ -79,7 +79,7 @@ impl CompanionClient {
         }
     }
 
-    /// The error that the tunnel reports in place of the companion.
+    /// The error that the tunnel reports instead of the companion.
     fn no_way(&self, tunnel: &Tunnel, told: &str) -> anyhow::Error {
         let address = tunnel.engine().to_string();
         match told.split_once(": ") {

@@ -11,7 +11,7 @@ use tempfile::NamedTempFile;
 #[derive(Debug, Clone)]
 pub(crate) struct ClientFileChange {
     pub(crate) file: PathBuf,
-    /// The current contents; `None` if there is no file.
+    /// The current contents; `None` if the file does not exist.
     pub(super) before: Option<String>,
     /// The new contents; `None` to remove the file.
     pub(super) after: Option<String>,
@@ -184,7 +184,7 @@ fn to_diff_lines(text: &str, is_new: bool, is_cut: bool) -> impl Iterator<Item =
     })
 }
 
-/// The contents of a file; `None` if there is no file.
+/// The contents of a file; `None` if it does not exist.
 ///
 /// # Errors
 /// When the file cannot be read as text.

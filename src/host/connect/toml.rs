@@ -34,7 +34,7 @@ pub(super) fn insert(
     let mut document = parse_toml_tree(text)?;
     let holder = document.entry(servers).or_insert_with(|| {
         let mut table = Table::new();
-        // The table has no header line of its own; only its subtables have one.
+        // The table has no header line; only its subtables have header lines.
         table.set_implicit(true);
         Item::Table(table)
     });

@@ -1,4 +1,4 @@
-//! Cells, run one after the other in the session, and what they do as front ends hear it.
+//! Cells, run one after the other in the session, and their events as messages to front ends.
 //!
 //! A cell is a run like any other: it queues behind runs of others, has an id by which it is found
 //! again when the connection is lost, and stays in `osctl runs`.

@@ -93,7 +93,7 @@ impl<'a> CellPublisher<'a> {
         })
     }
 
-    /// Publishes that the cell cannot be run, or not be followed further.
+    /// Publishes that the cell cannot be run or followed.
     pub(super) async fn publish_failure(mut self, error: &anyhow::Error) -> Result<CellOutcome> {
         self.hold_exception(error_to_raised(error)).await?;
         self.tell_raised().await?;

@@ -50,7 +50,7 @@ impl JupyterSockets {
                 speech: speech.clone(),
                 cell: RefCell::default(),
             },
-            // A ROUTER socket answers as REP would, and serves several front ends at once.
+            // A ROUTER socket answers as REP would, and serves several front ends at the same time.
             heartbeat: bind_jupyter_socket(connection, connection.hb_port).await?,
             stdin: bind_jupyter_socket(connection, connection.stdin_port).await?,
         })

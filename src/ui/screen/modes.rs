@@ -36,7 +36,7 @@ enum ModeParserState {
     Escape,
     /// `ESC (`: the next byte names a character set.
     Set,
-    /// `CSI`, with its parameters so far.
+    /// `CSI`, with its parameters up to now.
     Control(Vec<u8>),
 }
 
