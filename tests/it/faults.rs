@@ -330,12 +330,12 @@ impl Instance {
         let change = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
         let path = self.project.join("body/Dockerfile");
         let text = fs::read_to_string(&path).unwrap();
-        let (before, after) = text.split_once("# The binary stays the same").unwrap();
+        let (before, after) = text.split_once("# The binary does not change").unwrap();
         let before = before.split("RUN sleep").next().unwrap();
         let step = format!("{SLOW} # since {change:?}\n\n");
         fs::write(
             path,
-            format!("{before}{step}# The binary stays the same{after}"),
+            format!("{before}{step}# The binary does not change{after}"),
         )
         .unwrap();
     }

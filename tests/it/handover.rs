@@ -151,7 +151,7 @@ fn up_builds_under_the_rules_of_the_keeper() {
     write(&home, ".osctl/osctl", "not ours");
     let ran = home.run(["up", "--yes", "--auto-ports"]);
     assert!(
-        ran.code == 4 && ran.stderr.contains("what is its own"),
+        ran.code == 4 && ran.stderr.contains("osctl reserves"),
         "{ran:?}"
     );
     fs::remove_dir_all(home.project.join("body/.osctl")).unwrap();
