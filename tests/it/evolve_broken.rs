@@ -145,7 +145,7 @@ fn what_works_beside_and_not_in_place_is_taken_back_with_all_in_memory() {
     let hangs = "printf 'import time; time.sleep(1000)' > /opt/osctl/body/servers/echo.py";
     fails(hangs, "mcp:echo");
     let lost = "rm /usr/lib/python3*/graphlib.py";
-    fails(lost, "not all comes back: `order`");
+    fails(lost, "variables are lost: `order`");
     let status = home.json(["evolve", "status"]);
     assert_eq!(status["latest_status"], "rolled_back", "{status}");
     // The body is mended, and the way is free.

@@ -173,7 +173,7 @@ fn what_a_body_does_not_have_any_more_is_not_demanded_of_it() {
     let checks = record["checks"].as_array().unwrap();
     let left_out = checks.iter().find(|check| check["name"] == "mcp:second");
     let said = &left_out.unwrap_or_else(|| panic!("{checks:#?}"))["detail"];
-    assert!(said.as_str().unwrap().contains("not have it any more"));
+    assert!(said.as_str().unwrap().contains("does not declare it"));
     assert_one_that_remembers(&home);
     home.down();
 }
