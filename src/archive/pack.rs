@@ -378,7 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stream_goes_on_at_any_byte() {
+    fn a_stream_resumes_at_any_byte() {
         let folder = tempfile::tempdir().unwrap();
         grow(folder.path());
         let (whole, moved) = from(folder.path(), &ResumePoint::default()).unwrap();
@@ -392,7 +392,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tree_that_was_changed_before_the_mark_does_not_go_on() {
+    fn a_tree_that_changed_before_the_resume_point_does_not_resume() {
         let folder = tempfile::tempdir().unwrap();
         grow(folder.path());
         let (whole, _) = from(folder.path(), &ResumePoint::default()).unwrap();
@@ -412,7 +412,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tree_that_was_changed_behind_the_mark_goes_on() {
+    fn a_tree_that_changed_after_the_resume_point_resumes() {
         let folder = tempfile::tempdir().unwrap();
         grow(folder.path());
         let (whole, _) = from(folder.path(), &ResumePoint::default()).unwrap();

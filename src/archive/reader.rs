@@ -392,7 +392,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_was_written_is_read(members in proptest::collection::vec(member(), 0..12)) {
+        fn written_archives_are_read(members in proptest::collection::vec(member(), 0..12)) {
             let mut archive = Vec::new();
             let mut writer = TarWriter::new(&mut archive, &ResumePoint::default());
             for member in &members {

@@ -234,7 +234,7 @@ mod tests {
 
     #[cfg(unix)]
     #[test]
-    fn what_code_inside_puts_in_the_way_is_not_followed() {
+    fn a_link_of_code_in_the_container_is_not_followed() {
         let data = tempfile::tempdir().unwrap();
         let elsewhere = tempfile::tempdir().unwrap();
         std::os::unix::fs::symlink(elsewhere.path(), data.path().join("mcp")).unwrap();

@@ -207,7 +207,7 @@ mod tests {
     use std::net::{Ipv4Addr, TcpListener};
 
     #[test]
-    fn only_a_port_that_somebody_has_is_taken() {
+    fn only_a_port_in_use_is_taken() {
         let here = Ipv4Addr::LOCALHOST.into();
         let listener = TcpListener::bind((here, 0)).unwrap();
         let port = listener.local_addr().unwrap().port();

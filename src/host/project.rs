@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_of_the_system_or_of_secrets_is_no_project() {
+    fn a_folder_of_the_system_or_of_secrets_is_refused_as_the_project() {
         let home = Path::new("/home/u");
         let path = ["/home/u/bin".into(), "/opt/tool/bin".into()];
         let is_refused = |project: &str| system_folder(Path::new(project), home, &path).is_some();

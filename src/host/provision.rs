@@ -373,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn another_package_manager_is_told_from_words_with_lock_in_them() {
+    fn another_package_manager_differs_from_words_with_lock_in_them() {
         for why in [
             "E: Could not get lock /var/lib/dpkg/lock-frontend. It is held by process 7 (apt)",
             "E: Unable to acquire the dpkg frontend lock (/var/lib/dpkg/lock-frontend), is another process using it?",
@@ -392,7 +392,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_line_that_is_no_text_ends_nothing() {
+    async fn a_line_that_is_not_text_stops_nothing() {
         let said = ProvisionTestProgress::default();
         let command = shell(r"printf 'a \351 b\nlast'");
         run_with_progress(command, InterruptPolicy::Killed, &said)
@@ -402,7 +402,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_daemon_that_dies_is_told_with_its_last_lines() {
+    async fn a_daemon_that_dies_is_reported_with_its_last_lines() {
         let folder = tempfile::tempdir().unwrap();
         let log = folder.path().join("dockerd.log");
         let old = "of an earlier one\n";

@@ -143,7 +143,7 @@ mod tests {
     use super::{LostVariable, RestoredFrom, SkippedGeneration, age_in_words};
 
     #[test]
-    fn what_is_missing_is_said_in_a_sentence() {
+    fn a_sentence_names_the_lost_variables() {
         let mut from = RestoredFrom {
             name: "default".into(),
             generation: 4,

@@ -159,7 +159,7 @@ fn servers_of_the_project_and_of_the_person_come_together() {
 }
 
 #[test]
-fn the_body_lies_beneath_the_project() {
+fn the_body_is_beneath_the_project() {
     assert!(load("body: ../elsewhere").is_err());
     assert!(load("body: /etc").is_err());
 }

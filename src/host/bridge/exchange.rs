@@ -316,7 +316,7 @@ mod tests {
     use super::is_lost;
 
     #[test]
-    fn a_lost_call_is_told_from_an_error_of_a_server() {
+    fn a_lost_call_differs_from_an_error_of_a_server() {
         let error = |code: i64, kind: &str| {
             let error = format!(r#"{{"code":{code},"message":"x","data":{{"type":"{kind}"}}}}"#);
             is_lost(format!(r#"{{"id":1,"error":{error}}}"#).as_bytes())

@@ -75,7 +75,7 @@ mod tests {
     use super::BridgeError;
 
     #[test]
-    fn a_fault_is_told_under_the_requests_own_id() {
+    fn an_error_has_the_id_of_its_request() {
         let fault = BridgeError::refused("no".into(), Some("try".into()));
         let expected = r#"{"jsonrpc":"2.0","id":1.0,"error":{"code":-32603,"data":{"hint":"try"},"message":"no"}}"#;
         assert_eq!(fault.to_response("1.0"), expected);

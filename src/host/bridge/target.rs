@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wish_is_a_path_with_a_query() {
+    fn a_target_is_a_path_with_a_query() {
         for (wish, path) in [
             (wish(None, &[], &[]), "/mcp"),
             (wish(Some("os"), &[], &[]), "/servers/os/mcp"),
@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wish_is_said_to_the_bridge_in_words() {
+    fn a_target_becomes_arguments_of_the_bridge() {
         assert!(wish(None, &[], &[]).to_arguments().is_empty());
         let narrow = wish(None, &["a", "b"], &["-x*"]);
         assert_eq!(narrow.to_arguments(), ["--servers=a,b", "--tools=-x*"]);

@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_found_and_removed() {
+    fn a_written_kernelspec_is_found_and_removed() {
         let data = tempfile::tempdir().unwrap();
         assert_eq!(Kernelspec::list_all(data.path()).unwrap(), []);
         spec("osctl").write(data.path()).unwrap();
