@@ -15,8 +15,8 @@ const MEMORY_TRIM_INTERVAL: Duration = Duration::from_secs(10);
 /// Growth in bytes from which a walk through the heap is worthwhile.
 const MIN_TRIM_GROWTH_BYTES: u64 = 512 << 10;
 
-/// Free bytes at the end of the heap that stay until the next check, and the size from which an allocation is a mapping
-/// of its own.
+/// Free bytes at the end of the heap that stay until the next check, and the size from which an allocation gets its own
+/// mapping.
 #[cfg(target_env = "gnu")]
 const HEAP_TRIM_THRESHOLD_BYTES: libc::c_int = 64 << 20;
 #[cfg(target_env = "gnu")]

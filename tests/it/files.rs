@@ -259,7 +259,7 @@ fn paths_that_climb_are_refused() {
             let refused = api
                 .connect()
                 .send(method, &format!("/files{path}"), &[], b"x");
-            let message = format!("`{path}` is no path: `..` is not followed");
+            let message = format!("`{path}` is not a valid path: the path contains `..`");
             assert_eq!(
                 refused.error(),
                 (400, "invalid_field".into(), message),

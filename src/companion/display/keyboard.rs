@@ -154,7 +154,7 @@ impl KeyboardMap {
     ) -> Result<RemappedKey, DisplayRefusal> {
         let lent = self.lent.pop_front();
         let lent =
-            lent.ok_or_else(|| DisplayRefusal::Gone("its keyboard has no key to spare".into()))?;
+            lent.ok_or_else(|| DisplayRefusal::Gone("the keyboard has no unused key code".into()))?;
         if lent.symbol != 0 {
             std::thread::sleep(KEY_REMAP_DELAY.saturating_sub(lent.used.elapsed()));
         }

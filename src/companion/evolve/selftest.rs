@@ -25,7 +25,7 @@ const SELFTEST_RELOAD_TIMEOUT: Duration = Duration::from_secs(300);
 /// How many generations of one session are tried if each disappears during its trial.
 const MAX_SELFTEST_GENERATIONS: usize = 3;
 
-/// A sample of every kind of value that is stored in a way of its own.
+/// A sample of every kind of value that is stored in its own way.
 const SELFTEST_SAMPLE_CODE: &str = "
 import dataclasses
 @dataclasses.dataclass

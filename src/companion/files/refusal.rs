@@ -61,7 +61,7 @@ impl FilesRefusal {
                     why: error.to_string(),
                 },
                 _ if is_unfit(&error) => {
-                    Self::Invalid(format!("`{}` is no path: {error}", path.display()))
+                    Self::Invalid(format!("`{}` is not a valid path: {error}", path.display()))
                 }
                 _ => Self::Failed(format!("`{}`: {error}", path.display())),
             }

@@ -221,7 +221,7 @@ impl IntoResponse for EvolveRefusal {
             Self::Silent(why) => error_response(
                 S::SERVICE_UNAVAILABLE,
                 "keeper_silent",
-                format!("the keeper does not answer: {why}"),
+                format!("no valid reply from the keeper: {why}"),
                 Some("`osctl evolve status` on the host shows details"),
             ),
             Self::Busy(run) => error_response(

@@ -126,7 +126,7 @@ impl KernelRefusal {
     }
 }
 
-/// The reply for refused code. Only code can wait for its turn, so only this reply suggests `queue`.
+/// The reply for refused code. Only code can be queued, so only this reply suggests `queue`.
 pub(super) fn execution_refused(refusal: KernelRefusal) -> Response {
     let queue = "send `\"queue\": true` to queue the code";
     let hint = (refusal == KernelRefusal::Busy).then_some(queue);

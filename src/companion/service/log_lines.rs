@@ -8,7 +8,7 @@ use tokio::io::AsyncReadExt;
 use tokio::net::unix::pipe::Receiver;
 use tokio::time::Instant;
 
-/// Bytes read at once.
+/// Bytes of one read.
 const SERVICE_READ_BYTES: usize = 4096;
 
 /// Bytes of a line that are kept.

@@ -38,7 +38,7 @@ const SERVICE_WAIT_TIMEOUT: Duration = Duration::from_secs(20);
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ServiceView {
     pub(crate) ready: bool,
-    /// The number of starts so far.
+    /// The number of starts up to now.
     pub(crate) life: u64,
     /// A description for people.
     pub(crate) detail: String,

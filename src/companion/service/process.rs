@@ -1,4 +1,4 @@
-//! A service's process, below a supervisor of its own (see `companion::supervisor`), which ends all descendants with
+//! A service's process, below its own supervisor (see `companion::supervisor`), which ends all descendants with
 //! it. The companion sends the supervisor one-byte commands, and the supervisor replies with one byte, the exit code.
 
 use super::declaration::ServiceDeclaration;
