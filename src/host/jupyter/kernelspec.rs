@@ -259,7 +259,7 @@ mod tests {
         ] {
             let told = refused.unwrap_err().to_string();
             assert!(
-                told.contains("not osctl's") || told.contains("can't be"),
+                told.contains("not osctl's") || told.contains("not a valid"),
                 "{told}"
             );
         }
