@@ -2,7 +2,7 @@
 //!
 //! | named by | value |
 //! |---|---|
-//! | `up --env NAME=VALUE` | that one |
+//! | `up --env NAME=VALUE` | the given value |
 //! | `up --env NAME` | the shell's |
 //! | `up --env` of an earlier command | the container's, else the shell's |
 //! | `pass_env` of the configuration | the shell's, else the container's |

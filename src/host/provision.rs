@@ -242,7 +242,7 @@ async fn start_daemon(folders: &Folders, progress: &dyn EngineProgress) -> Resul
     let path = folders.state.join("dockerd.log");
     let log = OpenOptions::new().create(true).append(true).open(&path)?;
     let before = log.metadata()?.len();
-    // The daemon's own session outlives the terminal in which osctl was called.
+    // A separate session, so that the daemon keeps running when the terminal of osctl is closed.
     let mut command = Command::new("setsid");
     command
         .arg("dockerd")
@@ -257,7 +257,7 @@ async fn start_daemon(folders: &Folders, progress: &dyn EngineProgress) -> Resul
     })
 }
 
-/// The fate of a command when osctl is interrupted.
+/// How an interrupt of osctl affects a command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum InterruptPolicy {
     /// The command finishes: an interrupted package manager leaves a broken system.

@@ -203,7 +203,7 @@ pub(crate) enum RunStatus {
     Running,
     /// Ended without an exception.
     Completed,
-    /// Ended by an exception, or by the death of its kernel.
+    /// Ended by an exception, or because its kernel exited.
     Failed,
     /// Ended by a timeout or an interrupt request.
     Interrupted,
