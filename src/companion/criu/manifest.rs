@@ -133,7 +133,7 @@ impl CriuManifest {
         ))
     }
 
-    /// Returns the first image whose content differs from what was written: a flipped bit would be restored into a
+    /// Returns the first image whose content differs from the written content: a flipped bit would be restored into a
     /// running process.
     pub(super) fn find_checksum_mismatch(
         &self,
@@ -154,7 +154,7 @@ impl CriuManifest {
         })
     }
 
-    /// Returns the first image whose size differs from what was written.
+    /// Returns the first image whose size differs from the written size.
     pub(super) fn find_size_mismatch(&self, images: &Path) -> Option<String> {
         self.images.iter().find_map(|image| {
             let size = fs::metadata(images.join(&image.file)).map(|found| found.len());

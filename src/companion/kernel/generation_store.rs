@@ -94,7 +94,7 @@ impl GenerationStore {
         self.save_record();
     }
 
-    /// Whether the next start is to reload what this generation has stored.
+    /// Whether the next start reloads the stored state of this generation.
     pub(super) fn is_stored(&self) -> bool {
         self.entry.is_restorable()
     }

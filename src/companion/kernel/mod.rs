@@ -69,7 +69,7 @@ pub(crate) struct SessionLimits {
     pub(crate) memory: Option<u64>,
     /// Idle time after which a session is released. The default session is never released.
     pub(crate) idle: Duration,
-    /// Idle time after which the companion probes a kernel; also the interval of further probes. The kernel has twice
+    /// Idle time after which the companion probes a kernel; also the interval of later probes. The kernel has twice
     /// this time to answer: a thread that a run left behind may hold the interpreter lock for a while, and ending the
     /// kernel would lose a healthy state.
     pub(crate) check: Duration,
@@ -131,7 +131,7 @@ pub(crate) struct KernelView {
     pub(crate) ready: bool,
     /// The checkpoint that contains the kernel. Counts as ready.
     pub(crate) checkpoint: Option<String>,
-    /// The state in words.
+    /// Description of the state.
     pub(crate) detail: String,
     pub(crate) busy: bool,
     pub(crate) queued: usize,

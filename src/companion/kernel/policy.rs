@@ -224,7 +224,7 @@ impl KernelPolicyState {
         matches!(self, Self::Starting { failed } if failed >= MAX_QUICK_STARTS)
     }
 
-    /// Whether so many starts have failed that callers get an error instead of waiting.
+    /// Whether repeated starts have failed, so that callers get an error instead of waiting.
     pub(super) fn is_waiting_to_restart(self) -> bool {
         matches!(self, Self::Resting { .. })
     }

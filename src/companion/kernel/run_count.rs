@@ -139,7 +139,7 @@ impl RunCount {
         }
     }
 
-    /// Whether the file is the one that this companion has created.
+    /// Whether this companion created the file.
     fn is_own(&self) -> bool {
         let inode = |found: fs::Metadata| (found.dev(), found.ino());
         let own = self.file.as_ref().map(|file| file.metadata().map(inode));

@@ -120,7 +120,7 @@ impl<W: RunKind> RunFollower<W> {
         (ends, None)
     }
 
-    /// The notice in place of the events between the follower's start and the oldest kept event.
+    /// The notice that replaces the events between the follower's start and the oldest kept event.
     fn gap_event(&mut self, ends: [u64; 2], first: u64) -> RunEvent<W::Reply> {
         let (from, last) = (self.next, first - 1);
         let text = format!(

@@ -434,7 +434,7 @@ impl CommandOwner {
     }
 }
 
-/// Appends the write of the context to a command that sets an EXIT trap of its own: that trap would replace the trap
+/// Appends the write of the context to a command that sets its own EXIT trap: that trap would replace the trap
 /// that writes the context.
 /// before the command exits.
 fn with_own_end(command: &str, leave: &str, left: &str) -> String {

@@ -14,7 +14,7 @@
 //! ```
 //!
 //! When the companion ends, the supervisor ends all descendants. It uses no async runtime and no threads, so that it
-//! works when the system can create no further process.
+//! works when the system can create no more processes.
 
 use crate::companion::descendants;
 use crate::companion::supervisor::end_descendants;
@@ -205,7 +205,7 @@ fn spawn_command(text: &[u8], descriptors: Vec<OwnedFd>) -> io::Result<Pid> {
 fn send_event(companion: &UnixStream, word: u8, number: i32) {
     let mut bytes = [word; COMMAND_EVENT_BYTES];
     bytes[1..].copy_from_slice(&number.to_le_bytes());
-    // When the companion has ended, there is no reader.
+    // After the end of the companion, no process reads the event.
     let _ = nix::unistd::write(companion.as_fd(), &bytes);
 }
 

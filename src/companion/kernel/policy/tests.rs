@@ -166,9 +166,9 @@ fn a_frozen_kernel_returns_when_it_is_requested_and_no_sooner() {
             vec![KernelPolicyAction::Arm(KERNEL_HELLO_TIMEOUT)]
         )
     );
-    let anew = walk(&[&frozen[..], &[KernelPolicyEvent::Restart]].concat());
+    let restarted = walk(&[&frozen[..], &[KernelPolicyEvent::Restart]].concat());
     assert_eq!(
-        anew,
+        restarted,
         (
             KernelPolicyState::INITIAL_STATE,
             vec![
