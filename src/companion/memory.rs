@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_goes_on_without_its_start() {
+    fn a_process_continues_without_its_start_pages() {
         let words = ["what", "is", "read", "is", "as", "before"];
         let before = words.join(" ");
         drop_startup_pages();

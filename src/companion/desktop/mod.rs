@@ -119,7 +119,7 @@ pub(crate) struct Desktop(Arc<DesktopInner>);
 #[derive(Debug)]
 struct DesktopInner {
     settings: DesktopSettings,
-    /// The services, or the reason why there are none.
+    /// The services, or the reason why no desktop is available.
     services: Result<Services, String>,
     display: DisplayClient,
     viewers: AtomicUsize,

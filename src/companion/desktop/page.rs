@@ -367,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn dialogs_are_dismissed_and_told() {
+    fn dialogs_are_dismissed_and_reported() {
         let mut seen = TabEvents::default();
         let asks = |kind: &str| {
             let params = json!({"type": kind, "message": "Delete all?"});

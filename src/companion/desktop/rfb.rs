@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn versions_are_told_apart() {
+    fn versions_are_distinguished() {
         assert_eq!(
             RfbVersion::parse_version(b"RFB 003.005\n"),
             Some(RfbVersion::Old)

@@ -144,7 +144,8 @@ impl VncListener {
                 let told = async {
                     let _one = self.guesses.lock().await;
                     sleep(WRONG_PASSWORD_DELAY).await;
-                    let why = "the password is wrong; osctl status shows the path of the password";
+                    let why =
+                        "the password is wrong; osctl status shows the path of the password file";
                     asked.send_rejected(&mut client, why).await
                 };
                 timeout(VNC_HANDSHAKE_TIMEOUT, told).await?

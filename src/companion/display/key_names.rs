@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_key_is_refused() {
+    fn unknown_keys_are_refused() {
         for text in ["", "hyperdrive", "ctrl+", "ctrl+nokey"] {
             // `ctrl+` is control and plus, which are keys.
             assert_eq!(parse_keys(text).is_ok(), text == "ctrl+", "{text}");

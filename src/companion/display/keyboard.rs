@@ -176,7 +176,7 @@ mod tests {
     use xkeysym::Keysym;
 
     #[test]
-    fn a_key_is_found_with_its_shift_and_the_unused_are_told() {
+    fn a_key_is_found_with_its_shift_and_unused_keys_are_listed() {
         let (a, big) = (Keysym::a.raw(), Keysym::A.raw());
         let symbols = [[0, 0, 0, 0], [a, big, Keysym::ae.raw(), 0], [0, 0, 0, 0]];
         let keyboard = KeyboardMap::from_symbols(8, 4, symbols.concat());

@@ -204,7 +204,7 @@ mod tests {
     use x11rb::protocol::randr::SetConfig;
 
     #[test]
-    fn a_reply_that_says_no_is_no_success() {
+    fn a_refused_change_is_an_error() {
         assert!(check_set_config(SetConfig::SUCCESS).is_ok());
         for no in [
             SetConfig::FAILED,

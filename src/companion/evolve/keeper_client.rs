@@ -90,7 +90,7 @@ impl EvolveHandle {
             Err(_) => Err(silent(format!("no reply within {EVOLVE_KEEPER_TIMEOUT:?}"))),
             Ok(Err(error)) if is_absent(&error) => Err(EvolveRefusal::NoKeeper(error.to_string())),
             Ok(Err(error)) => Err(silent(error.to_string())),
-            Ok(Ok(None)) => Err(silent("it closed the connection".into())),
+            Ok(Ok(None)) => Err(silent("the keeper closed the connection".into())),
             Ok(Ok(Some((KeeperReply::Busy { run }, _)))) => Err(EvolveRefusal::Busy(run)),
             Ok(Ok(Some((KeeperReply::Refused { error }, _)))) => Err(EvolveRefusal::Keeper(error)),
             Ok(Ok(Some((reply, answer)))) => Ok((reply, answer)),
@@ -112,7 +112,7 @@ impl EvolveHandle {
 /// The refusal for a reply of another protocol version.
 pub(crate) fn unexpected_reply(reply: &KeeperReply) -> EvolveRefusal {
     tracing::error!("unexpected reply from the keeper: {reply:?}");
-    EvolveRefusal::Silent("its reply has an unknown format".into())
+    EvolveRefusal::Silent("the reply has an unknown format".into())
 }
 
 pub(super) async fn send_keeper_request(

@@ -1,8 +1,7 @@
-//! State of a container other than variables, for the receipt: what the next container keeps and what ends.
+//! State of a container other than variables, for the receipt: the kept state and the lost state.
 //!
-//! The old container lists what it keeps ([`EvolveParts::list_non_variable_state`]), and the new one reports what it
-//! found of that ([`EvolveParts::verify_non_variable_state`]). Only the old container can list the state that ends with
-//! it.
+//! The old container lists the state that it keeps ([`EvolveParts::list_non_variable_state`]), and the new one reports
+//! which of it exists ([`EvolveParts::verify_non_variable_state`]). Only the old container can list the lost state.
 
 use super::EvolveParts;
 use crate::protocol::evolve::inside::{ExpectedState, NonVariableState};

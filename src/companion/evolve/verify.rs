@@ -1,6 +1,6 @@
-//! The verification of a new container against the old one: what was healthy is healthy, and what was stored is
-//! reloaded. The check reads the namespace, not the receipt of the store. What the new body no longer declares is not
-//! required.
+//! The verification of a new container against the old one: the services and servers that were healthy are healthy, and
+//! the stored variables are restored. The check reads the namespace, not the receipt of the store. Services and servers
+//! that the new body does not declare are not required.
 
 use super::check::{EVOLVE_KERNEL_TIMEOUT, run_check};
 use super::selftest::describe_lost_variables;

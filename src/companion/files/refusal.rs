@@ -24,14 +24,14 @@ pub(crate) enum FilesRefusal {
     NotEmpty(PathBuf),
     /// A mount or a running program uses the path.
     Busy(PathBuf),
-    /// The disk or the user's quota is full. The old file is untouched.
+    /// The disk or the user's quota is full. The old file is unchanged.
     Full,
     /// This many bytes of the upload have arrived, and the request does not continue there.
     Elsewhere(u64),
     /// Another request is sending the same upload.
     InProgress(String),
     NoUpload(String),
-    /// The content before the resume point differs from what was sent.
+    /// The content before the resume point differs from the sent content.
     Changed,
     /// The client disconnected before the end.
     Cut,

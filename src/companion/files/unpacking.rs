@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn one_that_was_dropped_goes_on_where_it_was() {
+    async fn an_interrupted_unpacking_resumes() {
         let kept = ResumableUnpacks::default();
         let place = ContainerPath::parse("/folder").unwrap();
         assert!(matches!(take(&kept, 5), Err(FilesRefusal::Elsewhere(0))));

@@ -144,7 +144,7 @@ pub(super) async fn authenticate_request(
         let hint = match path.starts_with("/desktop") {
             true => "`osctl desktop` opens the desktop in a browser",
             false => {
-                "send `Authorization: Bearer TOKEN`; `osctl status` shows the path of the token"
+                "send `Authorization: Bearer TOKEN`; `osctl status` shows the path of the token file"
             }
         };
         let mut response = error_response(StatusCode::UNAUTHORIZED, kind, message, Some(hint));

@@ -182,7 +182,9 @@ async fn collect_log(
             .await
             .map_err(|error| EvolveRefusal::Silent(error.to_string()))?;
     }
-    Err(EvolveRefusal::Silent("it closed the connection".into()))
+    Err(EvolveRefusal::Silent(
+        "the keeper closed the connection".into(),
+    ))
 }
 
 fn stream_log(first: KeeperReply, rest: EvolveReplies, form: StreamFormat) -> Response {

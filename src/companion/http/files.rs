@@ -60,7 +60,7 @@ pub(super) struct FileGetQuery {
     (status = 206, description = "The requested range."),
     (status = 400, description = "The path is invalid or contains `..`.", body = Failed),
     (status = 404, description = "The file does not exist.", body = Failed),
-    (status = 409, description = "The path is a device, a socket or a named pipe; or `form` is not the digest of the content before `from`.", body = Failed),
+    (status = 409, description = "The path is a device, a socket or a named pipe; or `form` does not match the content before `from`.", body = Failed),
     (status = 416, description = "The range starts after the end of the file.", body = Failed),
 ))]
 pub(super) async fn get(

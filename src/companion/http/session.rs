@@ -160,7 +160,7 @@ pub(super) async fn create(
 /// Delete a session
 ///
 /// The companion ends the kernel and all processes of the session.
-#[utoipa::path(delete, path = "/sessions/{name}", params(("name" = String, Path, description = "The session's name")), responses(
+#[utoipa::path(delete, path = "/sessions/{name}", params(("name" = String, Path, description = "Name of the session")), responses(
     (status = 200, body = Deleted),
     (status = 404, description = "The session does not exist.", body = Failed),
 ))]
@@ -282,7 +282,7 @@ pub(super) async fn history(
 /// Call an extension of the body
 ///
 /// Extensions are in `kernel/extensions/` of the body.
-#[utoipa::path(post, path = "/x/{name}", params(("name" = String, Path, description = "The extension's name"), KernelSessionQuery), request_body = Option<Value>, responses(
+#[utoipa::path(post, path = "/x/{name}", params(("name" = String, Path, description = "Name of the extension"), KernelSessionQuery), request_body = Option<Value>, responses(
     (status = 200, description = "`{\"status\":\"completed\",\"value\":…}`", body = Value),
     (status = 404, description = "The extension does not exist.", body = Failed),
     (status = 422, description = "The extension raised an exception.", body = Failed),

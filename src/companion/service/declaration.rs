@@ -243,7 +243,7 @@ mod tests {
                 "variable `NO` does not exist",
             ),
             (service("name: a, command: ['${RUN']"), "without a `}`"),
-            (service("name: a, command: [x], wish: 1"), "wish"),
+            (service("name: a, command: [x], extra: 1"), "extra"),
         ] {
             let told = parsed(&text).unwrap_err();
             assert!(told.contains(why), "{told}");
