@@ -95,16 +95,16 @@ impl ConnectClient {
     pub(crate) fn reload_hint(self) -> &'static str {
         match self {
             Self::ClaudeDesktop => "quit Claude Desktop and open it again",
-            Self::ClaudeCode => "restart `claude`; `/mcp` shows the server",
-            Self::Cursor => "restart Cursor, or enable the server in its MCP settings",
-            Self::VsCode => "run `MCP: List Servers` in VS Code and start the server",
+            Self::ClaudeCode => "restart `claude`; `/mcp` lists the servers",
+            Self::Cursor => "restart Cursor; its MCP settings list and enable servers",
+            Self::VsCode => "run `MCP: List Servers` in VS Code to start or stop the server",
             Self::Windsurf => "refresh the list of MCP servers in Cascade, or restart Windsurf",
             Self::Zed => {
-                "nothing: Zed loads the change immediately; the settings of its agent panel list the servers"
+                "nothing to do: Zed loads the change immediately; the settings of its agent panel list the servers"
             }
-            Self::Codex => "restart `codex`; `/mcp` shows the server",
-            Self::Gemini => "restart `gemini`; `/mcp` shows the server",
-            Self::OpenCode => "restart `opencode`; `opencode mcp list` shows the server",
+            Self::Codex => "restart `codex`; `/mcp` lists the servers",
+            Self::Gemini => "restart `gemini`; `/mcp` lists the servers",
+            Self::OpenCode => "restart `opencode`; `opencode mcp list` lists the servers",
             Self::Goose => "start a new goose session",
             Self::Continue => "reload Continue's configuration, or restart the editor",
         }
