@@ -124,7 +124,7 @@ impl<W: RunKind> RunFollower<W> {
     fn gap_event(&mut self, ends: [u64; 2], first: u64) -> RunEvent<W::Reply> {
         let (from, last) = (self.next, first - 1);
         let text = format!(
-            "\n… events {from} to {last} were dropped; read their text with `GET {}/{}/output` …\n",
+            "\n… events {from} to {last} were dropped; read their text at `{}/{}/output` …\n",
             W::RUN_API_PATH,
             self.run.id,
         );
