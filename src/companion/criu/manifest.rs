@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn another_protocol_and_a_machine_that_was_started_since_are_told() {
+    fn another_protocol_and_a_restarted_machine_are_reported() {
         let mut manifest: CriuManifest = serde_json::from_str(CRIU_MANIFEST_V1_JSON).unwrap();
         manifest.kernel.protocol = BODY_VERSION;
         manifest.running_for = monotonic_seconds();
@@ -356,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn files_that_changed_are_told_with_how() {
+    fn changed_files_are_reported_with_the_difference() {
         let folder = tempfile::tempdir().unwrap();
         let path = |name: &str| folder.path().join(name);
         for name in ["same", "other", "longer", "gone", "shared"] {

@@ -398,7 +398,7 @@ mod tests {
     ];
 
     #[test]
-    fn every_kind_of_frame_is_among_those_that_are_damaged() {
+    fn every_kind_of_frame_is_damaged_by_the_tests() {
         for frame in WIRE_TEST_FRAMES {
             serde_json::from_str::<KernelFrame>(frame).unwrap();
         }
