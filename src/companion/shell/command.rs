@@ -434,9 +434,8 @@ impl CommandOwner {
     }
 }
 
-/// Appends the write of the context to a command that sets its own EXIT trap: that trap would replace the trap
-/// that writes the context.
-/// before the command exits.
+/// Lets a command that sets its own EXIT trap write the context before it exits: that trap would replace the trap that
+/// writes the context.
 fn with_own_end(command: &str, leave: &str, left: &str) -> String {
     // After a heredoc, which may lack its end, nothing can be appended; a here-string is not a heredoc.
     let has_heredoc = command.replace("<<<", "").contains("<<");
