@@ -92,7 +92,7 @@ impl KernelRestore {
     /// The kernel has ended during the reload. The reload need not be the cause: the next kernel tries it once more.
     fn retry_after_exit(&mut self) {
         if self.fatal == self.folder {
-            return self.skip_current("the kernel ended twice while it was reloaded".into());
+            return self.skip_current("the kernel ended twice during the reload".into());
         }
         self.fatal.clone_from(&self.folder);
         self.left.push_front(self.folder.clone());

@@ -17,7 +17,7 @@ pub(super) enum KernelShutdownState {
     Staying,
     /// Refuses new requests. Current runs may finish until `until`; `None` after they were stopped.
     Closing { until: Option<Instant> },
-    /// Nothing runs any more, and new requests are refused.
+    /// Nothing runs any more; only stores are accepted.
     Closed,
     /// Like `Closing`, and the owner ends with the last job.
     Ending { until: Option<Instant> },
