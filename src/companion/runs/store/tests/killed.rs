@@ -40,7 +40,7 @@ async fn acknowledged_runs_of_a_killed_process_are_found() {
     }
     for kills in 1..=5 {
         let folder = tempfile::tempdir().unwrap();
-        let test = "what_a_killed_process_has_acknowledged_is_found";
+        let test = "acknowledged_runs_of_a_killed_process_are_found";
         let listener = UnixListener::bind(folder.path().join("socket")).unwrap();
         let mut child = child(test, &[], folder.path()).spawn().unwrap();
         listener.set_nonblocking(true).unwrap();
@@ -96,7 +96,7 @@ async fn a_full_disk_is_reported_and_ends_nothing() {
         let script = "mount -t tmpfs -o size=2m tmpfs \"$0\" && exec \"$@\"";
         let path = folder.path().display().to_string();
         let wrapper = ["unshare", "-m", "sh", "-c", script, &path];
-        let test = "a_full_disk_is_told_and_ends_nothing";
+        let test = "a_full_disk_is_reported_and_ends_nothing";
         let output = child(test, &wrapper, folder.path()).output().unwrap();
         assert!(output.status.success(), "{output:?}");
         return;
