@@ -53,7 +53,7 @@ fn ctrl_c_interrupts_the_code_and_a_second_one_stops_waiting() {
     running.signal("INT");
     let (status, said) = running.end();
     assert_eq!(status, 5, "{said:?}");
-    assert!(said.concat().contains("its state is kept"), "{said:?}");
+    assert!(said.concat().contains("variables are kept"), "{said:?}");
     assert_eq!(api.exec("before_ctrl_c")["result"], "7");
 
     std::fs::remove_file(&begun).unwrap();
@@ -277,7 +277,7 @@ fn what_can_not_be_read_is_said_in_words() {
         (
             "{\"code\": \"1\", \"id\": \"../x\"}",
             "invalid_field",
-            "can't be an id",
+            "is not a valid ID",
         ),
         ("\u{0}\u{1}", "malformed_json", "expected value"),
     ];

@@ -223,7 +223,7 @@ fn an_archive_that_climbs_is_refused() {
         let shown = name.trim_end_matches('/');
         let message = refused(&api, &folder, &members);
         assert!(
-            message == format!("`{name}` leaves the folder") || shown.is_empty(),
+            message == format!("`{name}` is outside the folder") || shown.is_empty(),
             "{message}"
         );
     }
@@ -231,10 +231,10 @@ fn an_archive_that_climbs_is_refused() {
     put(&api, &format!("/files{base}/secret"), b"secret");
     assert_eq!(
         refused(&api, &folder, &[hard]),
-        "`../secret` leaves the folder"
+        "`../secret` is outside the folder"
     );
     let hard = linked("twin", EntryType::Link, 0, "missing");
-    let message = "`missing` is linked to and was not unpacked before";
+    let message = "the hard link's target `missing` is not an earlier entry of the archive";
     assert_eq!(refused(&api, &folder, &[hard]), message);
     assert_eq!(
         inside(
@@ -264,16 +264,16 @@ fn links_are_kept_and_never_followed() {
         let at = name.rsplit_once('/').unwrap().0;
         assert_eq!(
             message,
-            format!("`{at}` leads through the link `{link}`, which is not followed")
+            format!("`{at}` passes through the link `{link}`, which osctl does not follow")
         );
     }
     // Neither by a folder's member, nor by the target of a hard link.
     let inner = header("before/", EntryType::Directory, 0);
-    let message = "`before` leads through the link `before`, which is not followed";
+    let message = "`before` passes through the link `before`, which osctl does not follow";
     assert_eq!(refused(&api, &folder, &[inner]), message);
     put(&api, &format!("/files{base}/out/secret"), b"secret");
     let hard = linked("twin", EntryType::Link, 0, "before/secret");
-    let message = "`twin` leads through the link `before`, which is not followed";
+    let message = "`twin` passes through the link `before`, which osctl does not follow";
     assert_eq!(refused(&api, &folder, &[hard]), message);
     // A file in the link's own place replaces the link, and not what it leads to.
     let archive = finished(&[through("before")]);
@@ -296,24 +296,24 @@ fn links_are_kept_and_never_followed() {
         ])
     );
     let over = refused(&api, &base, &[through("out")]);
-    assert_eq!(over, "`out` can't take the place of a folder");
+    assert_eq!(over, "`out` can't replace a folder");
     let beneath = refused(&api, &folder, &[through("before/x")]);
-    assert_eq!(beneath, "`before` can't take the place of a file");
+    assert_eq!(beneath, "`before` can't replace a file");
 }
 
 fn devices_in_archives_are_refused_by_name() {
     let api = shared().api();
     let folder = folder(&api, "files-devices");
     for (kind, what) in [
-        (EntryType::Char, "a device of characters"),
-        (EntryType::Block, "a device of blocks"),
+        (EntryType::Char, "a character device"),
+        (EntryType::Block, "a block device"),
         (EntryType::Fifo, "a named pipe"),
     ] {
         let members = [header("sub/thing", kind, 0)];
         let message = refused(&api, &folder, &members);
         assert_eq!(
             message,
-            format!("`sub/thing` is {what}, which is not unpacked")
+            format!("`sub/thing` is {what}, which osctl does not unpack")
         );
     }
     assert_eq!(inside(&api, &format!("os.listdir('{folder}')")), json!([]));
@@ -325,7 +325,7 @@ fn a_damaged_archive_is_refused() {
     let good = header("f", EntryType::Regular, 4);
     let mut flipped = good.clone();
     flipped[3] ^= 1;
-    let message = "the archive is damaged: a checksum does not fit";
+    let message = "the archive is damaged: a checksum does not match";
     assert_eq!(refused(&api, &folder, &[flipped]), message);
     let long = header("x", EntryType::GNULongName, 1 << 40);
     let message = "the archive is damaged: a name or a record is too long";

@@ -58,7 +58,7 @@ fn a_changed_kernel_replaces_the_container() {
     assert_eq!(
         home.api().exec("1+1")["result"],
         "2",
-        "the old container goes on"
+        "the old container keeps running"
     );
     home.down();
 }

@@ -185,31 +185,31 @@ fn a_hostile_companion_writes_nowhere_else() {
     let cases = [
         (
             vec![file("../evil")],
-            "`../evil` leaves the folder".to_owned(),
+            "`../evil` is outside the folder".to_owned(),
         ),
         (
             vec![file("/etc/osctl-evil")],
-            "`/etc/osctl-evil` leaves the folder".into(),
+            "`/etc/osctl-evil` is outside the folder".into(),
         ),
         (
             vec![planted.clone(), file("link/evil")],
-            "`link` leads through the link `link`, which is not followed".into(),
+            "`link` passes through the link `link`, which osctl does not follow".into(),
         ),
         (
             vec![file("before/evil")],
-            "`before` leads through the link `before`, which is not followed".into(),
+            "`before` passes through the link `before`, which osctl does not follow".into(),
         ),
         (
             vec![linked("twin", EntryType::Link, 0, up), file("twin")],
-            format!("`{up}` leaves the folder"),
+            format!("`{up}` is outside the folder"),
         ),
         (
             vec![linked("twin", EntryType::Link, 0, "before/secret")],
-            "`twin` leads through the link `before`, which is not followed".into(),
+            "`twin` passes through the link `before`, which osctl does not follow".into(),
         ),
         (
             vec![linked("null", EntryType::Char, 0, "")],
-            "`null` is a device of characters, which is not unpacked".into(),
+            "`null` is a character device, which osctl does not unpack".into(),
         ),
     ];
     for (members, sentence) in cases {
@@ -248,7 +248,7 @@ fn a_hostile_companion_writes_nowhere_else() {
     refused(
         &ran,
         4,
-        "the archive is damaged: it holds more than one file",
+        "the archive is damaged: it contains more than one file",
     );
     let landed = here.join("one").metadata().unwrap();
     assert_eq!((landed.len(), landed.mode() & 0o7777), (4, 0o755));
@@ -269,7 +269,7 @@ fn what_can_not_be_read_inside_is_named() {
     assert_eq!(ran.code, 4, "{ran:?}");
     assert!(
         ran.stderr
-            .contains("/d/d`: folders nest too deep\n\nhint: "),
+            .contains("/d/d`: the folders are nested too deeply\n\nhint: "),
         "{ran:?}"
     );
     // Another tar does not take it for whole either.
@@ -286,5 +286,9 @@ fn what_can_not_be_read_inside_is_named() {
         "os:/root/host/cp-unreadable/tree",
         "cp-unreadable/tree",
     ]);
-    refused(&ran, 2, "`pipe` is a named pipe, which is not unpacked");
+    refused(
+        &ran,
+        2,
+        "`pipe` is a named pipe, which osctl does not unpack",
+    );
 }

@@ -76,7 +76,8 @@ fn an_image_has_no_label_that_other_tools_obey() {
             assert_eq!(labels[key], Value::Null, "{line}: {ran:?}");
             let has_title = labels["org.opencontainers.image.title"] == "x";
             assert_eq!(has_title, line.contains("title"), "{line}: {labels}");
-            let is_named = ran.stderr.contains(key) && ran.stderr.contains("gets no label ");
+            let is_named =
+                ran.stderr.contains(key) && ran.stderr.contains("leaves out the labels ");
             assert!(ran.code == 0 && is_named, "{ran:?}");
             // The form `KEY VALUE` is refused as a whole.
             let ran = build(&home, "LABEL ofelia.enabled true");

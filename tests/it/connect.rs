@@ -380,7 +380,10 @@ fn a_link_may_lead_to_another_file_system_or_to_nothing_yet() {
     drop(elsewhere);
     let ran = person.osctl(&["mcp", "connect", "cursor", "--yes", "--no-verify"]);
     assert_eq!(ran.code, 4, "{ran:?}");
-    assert!(ran.stderr.contains("whose folder is not there"), "{ran:?}");
+    assert!(
+        ran.stderr.contains("whose folder does not exist"),
+        "{ran:?}"
+    );
     assert!(file.is_symlink() && !kept.exists());
 }
 
@@ -425,7 +428,7 @@ fn a_client_is_not_connected_to_what_does_not_answer() {
     let person = Person::new();
     let ran = person.osctl(&["mcp", "connect", "codex", "--yes"]);
     assert_eq!(ran.code, 4, "{ran:?}");
-    assert!(ran.stderr.contains("does not serve"), "{ran:?}");
+    assert!(ran.stderr.contains("did not start"), "{ran:?}");
     assert!(ran.stderr.contains("--no-verify"), "{ran:?}");
     assert!(!person.file(".codex/config.toml").exists());
 }

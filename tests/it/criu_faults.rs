@@ -24,7 +24,7 @@ fn what_can_not_be_frozen_is_named_and_the_kernel_goes_on() {
     api.exec("import socket\nx = 7\ns = socket.create_connection(('127.0.0.1', 8080))");
     let (code, kind, message) = api.post("/criu/checkpoint", &json!({})).error();
     assert_eq!((code, kind.as_str()), (409, "not_frozen"), "{message}");
-    assert!(message.contains("network socket") && message.contains("goes on"));
+    assert!(message.contains("network socket") && message.contains("keeps running"));
     let told =
         api.exec("s.send(b'GET /ping HTTP/1.1\\r\\nHost: localhost\\r\\n\\r\\n'); s.recv(12), x");
     assert_eq!(told["result"], "(b'HTTP/1.1 200', 7)", "{told}");
@@ -49,7 +49,7 @@ fn what_is_not_here_any_more_is_named_and_the_present_kernel_goes_on() {
         assert_eq!((code, kind.as_str()), (409, "not_restored"), "{message}");
         let is_told = message.contains("/root/host/gone.txt") && message.contains(what);
         assert!(
-            is_told && message.contains("present one goes on"),
+            is_told && message.contains("current kernel keeps running"),
             "{message}"
         );
         let told = api.exec("x");
@@ -96,9 +96,9 @@ fn with_other_files_the_objects_come_back() {
     let back = restore(&api, json!({"name": "mapped"}));
     assert_eq!(back["kernel"]["state"], "restored", "{back}");
     let note = back["notes"][0].as_str().unwrap();
-    assert!(note.contains("the process did not"), "{note}");
+    assert!(note.contains("the objects were reloaded"), "{note}");
     assert!(
-        note.contains("`/root/host/lib.bin` has other contents"),
+        note.contains("`/root/host/lib.bin` has different contents"),
         "{note}"
     );
     let told = api.exec("numbers is same, numbers, 'm' in globals()");
@@ -177,7 +177,7 @@ fn a_kernel_that_made_room_in_vain_is_back_with_its_objects() {
     let (_, kind, message) = api.post("/criu/restore", &wish).error();
     assert_eq!(kind, "not_restored");
     assert!(
-        message.contains("4 bytes and had 0") && message.contains("goes on"),
+        message.contains("4 bytes and had 0") && message.contains("keeps running"),
         "{message}"
     );
     assert_eq!(api.exec("x, next(g)")["result"], "(2, 'a')");
@@ -189,7 +189,7 @@ fn a_kernel_that_made_room_in_vain_is_back_with_its_objects() {
     let seen = told["kernel"]["generation"].clone();
     let (_, kind, message) = api.post("/criu/restore", &wish).error();
     assert_eq!(kind, "not_restored");
-    let is_told = message.contains("its objects are back, but for") && message.contains("`g`");
+    let is_told = message.contains("its objects were reloaded, except") && message.contains("`g`");
     assert!(is_told, "{message}");
     let wanted = "x, 'g' in globals()";
     let told = api.exec_with(json!({"code": wanted, "seen": seen}));

@@ -121,7 +121,7 @@ fn a_reload_with_losses_ends_with_one_and_is_listed() {
     // What the store lost is no difference.
     let ran = home.run(["cryo", "reload", "--session", "told-losses"]);
     assert_eq!(ran.code, 0, "{ran:?}");
-    assert!(ran.stderr.contains("no run came after it"), "{ran:?}");
+    assert!(ran.stderr.contains("no runs since then"), "{ran:?}");
     exec(&api, &of, "import os; os.remove('/tmp/told_module.py')");
     assert_eq!(api.post("/restart", &json!({"session": of})).status, 200);
     let ran = home.run(["cryo", "reload", "--session", "told-losses"]);
@@ -130,7 +130,7 @@ fn a_reload_with_losses_ends_with_one_and_is_listed() {
         "did not come back",
         "`a` (",
         "told_module",
-        "1 run came after it",
+        "1 run since then",
     ] {
         assert!(ran.stderr.contains(words), "{words}: {ran:?}");
     }
@@ -217,7 +217,7 @@ fn a_restore_names_its_generation_and_the_runs_after_it() {
     let number = first["generation"].as_u64().unwrap();
     let words =
         format!("the kernel's state was restored from `default` generation {number}, stored ");
-    for words in [&*words, "; 4 runs came after it", "could not be reloaded"] {
+    for words in [&*words, "; 4 runs since then", "could not be reloaded"] {
         assert!(ran.stderr.contains(words), "{words}: {ran:?}");
     }
     let api = home.api();
@@ -285,7 +285,7 @@ fn a_restart_says_what_came_back() {
     assert!(ran.stderr.contains(words), "{ran:?}");
     assert!(
         ran.stderr
-            .contains("; no run came after it; 1 lost: `g` (a generator"),
+            .contains("; no runs since then; 1 lost: `g` (a generator"),
         "{ran:?}"
     );
     assert!(

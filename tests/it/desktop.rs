@@ -432,6 +432,6 @@ fn all_share_one_browser() {
     assert_eq!(closed.status, 200);
     api.until("its end", |api| {
         let browser = api.get("/display/browser").json();
-        (browser["running"] == false && browser["detail"] == "off until it is needed").then_some(())
+        (browser["running"] == false && browser["detail"] == "on demand").then_some(())
     });
 }

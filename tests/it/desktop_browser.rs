@@ -49,7 +49,7 @@ fn close(api: &Api) {
     assert_eq!(closed.status, 200);
     api.until("its end", |api| {
         let browser = api.get("/display/browser").json();
-        (browser["detail"] == "off until it is needed").then_some(())
+        (browser["detail"] == "on demand").then_some(())
     });
 }
 

@@ -297,8 +297,11 @@ fn while_a_run_is_on_nobody_else_replaces_the_container() {
     ] {
         let ran = home.run(args);
         assert_eq!(ran.code, 4, "{args:?}: {ran:?}");
-        assert!(ran.stderr.contains(&format!("`{run}` is on")), "{ran:?}");
-        assert!(ran.stderr.contains("evolve stop` ends it"), "{ran:?}");
+        assert!(
+            ran.stderr.contains(&format!("`{run}` is in progress")),
+            "{ran:?}"
+        );
+        assert!(ran.stderr.contains("evolve stop` cancels it"), "{ran:?}");
     }
     home.ok(["evolve", "stop"]);
     write(
@@ -338,13 +341,13 @@ fn while_a_run_is_on_nobody_else_replaces_the_container() {
         (
             &json!("failed"),
             &json!("building"),
-            &json!("a person has stopped it")
+            &json!("a person cancelled the run")
         )
     );
     assert_one_that_remembers(&home);
     let ran = home.run(["evolve", "stop"]);
     assert!(
-        ran.code == 2 && ran.stderr.contains("no run is on"),
+        ran.code == 2 && ran.stderr.contains("no run is in progress"),
         "{ran:?}"
     );
     let image = format!(
@@ -377,7 +380,7 @@ fn a_dry_run_changes_nothing() {
     assert_one_that_remembers(&home);
     let ran = home.run(["evolve", "rollback"]);
     assert_eq!(ran.code, 2, "{ran:?}");
-    assert!(ran.stderr.contains("no image before"), "{ran:?}");
+    assert!(ran.stderr.contains("no previous image"), "{ran:?}");
     home.down();
 }
 
@@ -399,11 +402,14 @@ fn a_run_that_becomes_no_commit_says_so() {
         );
         let run = record["run"].as_str().unwrap();
         let log = home.ok(["evolve", "logs", run]).stdout;
-        assert!(log.contains(&format!("becomes no commit: {why}")), "{log}");
+        assert!(
+            log.contains(&format!("does not become a commit: {why}")),
+            "{log}"
+        );
         let shown = home.ok(["evolve", "show", run]).stdout;
         assert!(shown.contains(&format!("no commit: {why}")), "{shown}");
     };
-    said("`.git` leads to `/elsewhere/.git/worktrees/mine`");
+    said("`.git` points to `/elsewhere/.git/worktrees/mine`");
     // It begins above the project.
     fs::remove_file(&git).unwrap();
     fs::create_dir(home.folder.join(".git")).unwrap();

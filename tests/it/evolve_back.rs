@@ -98,7 +98,7 @@ fn assert_up_keeps(home: &Home, image: &str, args: &[&str], stdout: &str) {
     assert_eq!(running(home), image, "{ran:?}");
     assert!(
         ran.stderr.contains("body/ differs from the running image")
-            && ran.stderr.contains("evolve` applies it")
+            && ran.stderr.contains("evolve` applies body/")
             && ran.stdout.contains(stdout),
         "{ran:?}"
     );
@@ -227,7 +227,7 @@ fn a_run_is_told_by_what_it_changed_kept_and_lost() {
     );
     let ran = home.run(["evolve", "show", "20200101-000000"]);
     assert!(
-        ran.code == 2 && ran.stderr.contains("there is no run"),
+        ran.code == 2 && ran.stderr.contains("does not exist"),
         "{ran:?}"
     );
     home.down();

@@ -55,7 +55,7 @@ fn what_does_not_build_or_start_changes_nothing() {
         "Dockerfile",
         &more("FROBNICATE x"),
         "building",
-        "`FROBNICATE` is no instruction",
+        "`FROBNICATE` is not an instruction",
     );
     fails(
         "Dockerfile",
@@ -102,7 +102,12 @@ fn what_does_not_build_or_start_changes_nothing() {
     fs::remove_file(home.project.join("body/selftest.d/10-mine")).unwrap();
     home.up();
     let slow = more("RUN sleep 600");
-    fails("Dockerfile", &slow, "building", "it took longer than 3 s");
+    fails(
+        "Dockerfile",
+        &slow,
+        "building",
+        "the build took longer than 3 s",
+    );
     // Of all these images none is left, with a name or without, but the one that runs.
     let filter = format!(r#"{{"label":["osctl.image-of={}"]}}"#, home.instance);
     let left = Engine.get(&format!("/images/json?all=true&filters={filter}"));
@@ -140,7 +145,7 @@ fn what_works_beside_and_not_in_place_is_taken_back_with_all_in_memory() {
     let hangs = "printf 'import time; time.sleep(1000)' > /opt/osctl/body/servers/echo.py";
     fails(hangs, "mcp:echo");
     let lost = "rm /usr/lib/python3*/graphlib.py";
-    fails(lost, "not all comes back: `order`");
+    fails(lost, "variables are lost: `order`");
     let status = home.json(["evolve", "status"]);
     assert_eq!(status["latest_status"], "rolled_back", "{status}");
     // The body is mended, and the way is free.
@@ -256,7 +261,7 @@ fn code_that_does_not_end_keeps_its_container_unless_forced() {
     let record = home.json(["evolve", "--force"]);
     assert_eq!(record["status"], "succeeded", "{record:#}");
     let log = home.ok(["evolve", "logs", record["run"].as_str().unwrap()]);
-    assert!(log.stdout.contains("gives no answer"), "{log:?}");
+    assert!(log.stdout.contains("does not answer"), "{log:?}");
     assert_one_that_remembers(&home);
     home.down();
 }

@@ -73,7 +73,7 @@ fn the_keepers_socket_gives_nothing_but_a_new_body() {
         ),
         (
             r#"{"ask": "rollback", "run": "../../../etc"}"#,
-            "names no run",
+            "is not a run ID",
         ),
         (
             r#"{"ask": "rollback", "run": "20200101-000000"}"#,
@@ -81,12 +81,12 @@ fn the_keepers_socket_gives_nothing_but_a_new_body() {
         ),
         (
             r#"{"ask": "show", "run": "20200101-000000"}"#,
-            "there is no run",
+            "does not exist",
         ),
-        (r#"{"ask": "stop"}"#, "stopped from the host alone"),
+        (r#"{"ask": "stop"}"#, "only the host can stop"),
         (
             r#"b"GET /containers/json HTTP/1.1\r\n\r\n""#,
-            "has no meaning",
+            "is malformed",
         ),
         (r#"b"x" * 100000"#, "longer than"),
         (
@@ -223,7 +223,7 @@ fn a_body_reaches_nothing_beyond_itself() {
         if line.starts_with("LABEL") {
             let run = latest(&home)["run"].as_str().unwrap().to_owned();
             let log = home.ok(["evolve", "logs", &run]).stdout;
-            assert!(log.contains("no label `a.b`, `osctl.instance`"), "{log}");
+            assert!(log.contains("labels `a.b`, `osctl.instance`"), "{log}");
         }
     }
     write(
@@ -247,17 +247,17 @@ fn a_body_reaches_nothing_beyond_itself() {
     // What makes a folder a body is no link, either, and no other body is taken for it.
     fs::remove_file(body.join("Dockerfile")).unwrap();
     symlink("/state/charge.json", body.join("Dockerfile")).unwrap();
-    refused("`Dockerfile` is no file");
+    refused("`Dockerfile` is not a regular file");
     fs::remove_file(body.join("Dockerfile")).unwrap();
     write(&home, "Dockerfile", DOCKERFILE);
     let aside = home.project.join("aside");
     fs::rename(&body, &aside).unwrap();
     symlink("/", &body).unwrap();
-    refused("`body` is no folder");
+    refused("`body` is not a folder");
     fs::remove_file(&body).unwrap();
     fs::rename(&aside, &body).unwrap();
     write(&home, ".osctl/osctl", "#!/bin/sh\n");
-    refused("where osctl puts what is its own");
+    refused("reserves for its own files");
     fs::remove_dir_all(body.join(".osctl")).unwrap();
     fs::write(body.join("big"), vec![0u8; 65 << 20]).unwrap();
     refused("larger than 64 MiB");
@@ -330,10 +330,7 @@ fn what_is_planted_in_the_project_gains_nothing() {
     }
     // Neither a pipe nor a whole disk is waited for.
     for (planted, why) in [
-        (
-            "os.mkfifo('/repo/osctl.yaml')",
-            "no file of an ordinary size",
-        ),
+        ("os.mkfifo('/repo/osctl.yaml')", "not a regular file"),
         (
             "os.symlink('/dev/zero', '/repo/osctl.yaml')",
             "it is a link",
@@ -377,8 +374,8 @@ fn what_is_planted_in_the_project_gains_nothing() {
     assert_eq!(home.api().address, api_port);
     // What a project may set works, and leads nowhere else.
     for (body, why) in [
-        ("../elsewhere", "beneath the project"),
-        ("/etc", "beneath the project"),
+        ("../elsewhere", "must be in the project"),
+        ("/etc", "must be in the project"),
         ("out", "no folder"),
     ] {
         let planted = format!(

@@ -49,19 +49,19 @@ impl Extent {
 pub(crate) const POINTS: [&str; 9] = [
     "building: reading the body",
     "building: building the image",
-    "testing: waiting until it is healthy",
-    "testing: testing it",
+    "testing: waiting until the container is healthy",
+    "testing: running the self-test",
     "freezing",
     "swapping: setting the old container aside",
     "swapping: starting the new container",
-    "verifying: looking whether everything is there",
-    "concluding: ending the old container",
+    "verifying: checking variables, ports and services",
+    "finalizing: removing the old container",
 ];
 
 /// The same where what works beside does not work in place.
 const BACK: [&str; 2] = [
-    "going back: removing the new container",
-    "going back: the old container goes on",
+    "rolling back: removing the new container",
+    "rolling back: resuming the old container",
 ];
 
 /// The points where two containers exist.
@@ -194,7 +194,11 @@ fn a_keeper_that_is_stopped_leaves_a_container_that_answers() {
         &entrypoint.replace("exec /opt", late),
     );
     let before = container_id(&home);
-    let evolve = evolve_until(&home, 0, "verifying: waiting until it is healthy");
+    let evolve = evolve_until(
+        &home,
+        0,
+        "verifying: waiting until the container is healthy",
+    );
     let send = |verb: &str| {
         let path = format!("/containers/{keeper}/{verb}");
         engine(&home).send("POST", &path, &Value::Null).status

@@ -142,7 +142,7 @@ fn the_history_names_what_runs_after_down_by_force() {
     // A run that ends when it is told to, and one whose keeper does not hear it.
     for (number, point, hears) in [
         (0, "building: building the image", true),
-        (1, "verifying: waiting until it is healthy", true),
+        (1, "verifying: waiting until the container is healthy", true),
         (2, "swapping: starting the new container", false),
     ] {
         let followed = evolve_until(&home, number, point);

@@ -89,7 +89,7 @@ fn ports_that_somebody_took_meanwhile_are_had_again_when_they_are_free() {
     );
     // Neither is anything said that is not so, nor is it the end.
     let why = record["why"].as_str().unwrap();
-    assert!(why.contains("is not to be reached"), "{record:#}");
+    assert!(why.contains("can't be reached until"), "{record:#}");
     assert_eq!(container_id(&home), before);
     assert_eq!(published(&home, "8080/tcp"), Value::Null);
     // A keeper that is started again knows it, too.
@@ -118,7 +118,7 @@ fn in_vain(home: &Home) -> usize {
     let path = format!("/containers/{name}/logs?stdout=true&stderr=true");
     let log = engine(home).get(&path).body;
     let log = String::from_utf8_lossy(&log);
-    log.matches("not reached yet").count()
+    log.matches("does not have its ports yet").count()
 }
 
 fn an_engine_that_starts_anew_forgets_no_container_without_its_ports() {
@@ -137,7 +137,7 @@ fn an_engine_that_starts_anew_forgets_no_container_without_its_ports() {
     assert_eq!(code, 1, "{seen:?}");
     let record = latest(&home);
     let why = record["why"].as_str().unwrap();
-    assert!(why.contains("is not to be reached"), "{record:#}");
+    assert!(why.contains("can't be reached until"), "{record:#}");
     for signal in [Signal::SIGTERM, Signal::SIGKILL] {
         let tried = in_vain(&home);
         second.stop(signal);
@@ -173,7 +173,7 @@ fn what_a_body_does_not_have_any_more_is_not_demanded_of_it() {
     let checks = record["checks"].as_array().unwrap();
     let left_out = checks.iter().find(|check| check["name"] == "mcp:second");
     let said = &left_out.unwrap_or_else(|| panic!("{checks:#?}"))["detail"];
-    assert!(said.as_str().unwrap().contains("not have it any more"));
+    assert!(said.as_str().unwrap().contains("does not declare it"));
     assert_one_that_remembers(&home);
     home.down();
 }
@@ -192,7 +192,7 @@ fn nobody_is_let_in_before_the_new_container_is_proved() {
     write(&home, "servers/echo.py", &later);
     let api = home.api();
     let mut evolve = Followed::start(home.command(["evolve"]));
-    let point = "verifying: looking whether everything is there";
+    let point = "verifying: checking variables, ports and services";
     assert!(evolve.wait_for(point), "{:?}", evolve.seen);
     let refused = api.post("/exec", &json!({"code": "x = 0"}));
     assert_eq!((refused.status, &*refused.error().1), (503, "evolving"));
@@ -234,7 +234,7 @@ fn a_cell_that_is_waited_for_goes_on_when_the_run_is_stopped() {
         (
             &json!("freezing"),
             &json!("failed"),
-            &json!("a person has stopped it")
+            &json!("a person cancelled the run")
         )
     );
     fs::write(home.files().join("go"), "").unwrap();
@@ -264,7 +264,11 @@ fn what_a_body_is_tried_with_is_not_pruned_meanwhile() {
     let waits = "#!/bin/sh\nuntil test -e /repo/go; do sleep 0.1; done\n";
     write(&home, "selftest.d/10-waits", waits);
     let mut evolve = Followed::start(home.command(["evolve", "--dry-run"]));
-    assert!(evolve.wait_for("testing: testing it"), "{:?}", evolve.seen);
+    assert!(
+        evolve.wait_for("testing: running the self-test"),
+        "{:?}",
+        evolve.seen
+    );
     let tried = *generations(&home).last().unwrap();
     for _ in 0..3 {
         home.ok(["cryo", "store"]);
@@ -315,7 +319,7 @@ fn a_rescue_is_a_run_that_can_be_stopped() {
         (&json!(true), &run)
     );
     let ran = home.run(["evolve"]);
-    let busy = format!("`{}` is on", run.as_str().unwrap());
+    let busy = format!("`{}` is in progress", run.as_str().unwrap());
     assert!(ran.code == 4 && ran.stderr.contains(&busy), "{ran:?}");
     fs::remove_file(file("crash")).unwrap();
     home.ok(["evolve", "stop"]);
@@ -327,7 +331,7 @@ fn a_rescue_is_a_run_that_can_be_stopped() {
     // It may have to be said, too, that what crashes was started again.
     let why = record["why"].as_str().unwrap();
     assert!(
-        why.starts_with("a person has stopped it; it is not tried again"),
+        why.starts_with("a person cancelled the run; the keeper does not repeat the rescue"),
         "{record:#}"
     );
     assert_remembers(&home);

@@ -158,7 +158,7 @@ fn engine_goes_while_building(name: &str, signal: Signal) {
     assert_told(
         &told,
         4,
-        &["the engine went away", "start the engine again"],
+        &["lost the connection to the engine", "start the engine"],
     );
     second.start_daemon();
     builds_again(&home);
@@ -183,7 +183,11 @@ fn an_engine_killed_while_up_waits_is_told() {
     let begin = Instant::now();
     let (code, seen) = up.end();
     assert!(begin.elapsed() < AT_ONCE, "{:?}", begin.elapsed());
-    assert_told(&(code, seen.concat()), 4, &["the engine went away"]);
+    assert_told(
+        &(code, seen.concat()),
+        4,
+        &["lost the connection to the engine"],
+    );
 }
 
 fn an_engine_that_freezes_while_up_waits_is_told() {
@@ -206,7 +210,7 @@ fn a_disk_that_fills_while_building_is_told_and_its_room_comes_back() {
     let room = second.room();
     let home = second.home("it-full", "RUN dd if=/dev/zero of=/big bs=1M count=700");
     let told = ended(&home, ["up", "--yes"]);
-    assert_told(&told, 4, &["the disk is full", "make room"]);
+    assert_told(&told, 4, &["the disk is full", "free disk space"]);
     write_body(&home, "RUN dd if=/dev/zero of=/small bs=1M count=10");
     home.ok(["build"]);
     // The small layer, and its copy in the build cache; nothing of the big one.
@@ -266,7 +270,7 @@ fn a_container_that_ends_at_once_is_told_with_its_code_and_its_log() {
     let told = ended(&home, ["up", "--yes", "--auto-ports"]);
     let words = [
         "did not become healthy",
-        "it ended with exit code 3",
+        "the container ended with exit code 3",
         "a-clue\n",
         "another\n",
         "logs",
@@ -326,12 +330,12 @@ impl Instance {
         let change = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
         let path = self.project.join("body/Dockerfile");
         let text = fs::read_to_string(&path).unwrap();
-        let (before, after) = text.split_once("# The binary stays the same").unwrap();
+        let (before, after) = text.split_once("# The binary does not change").unwrap();
         let before = before.split("RUN sleep").next().unwrap();
         let step = format!("{SLOW} # since {change:?}\n\n");
         fs::write(
             path,
-            format!("{before}{step}# The binary stays the same{after}"),
+            format!("{before}{step}# The binary does not change{after}"),
         )
         .unwrap();
     }
@@ -405,20 +409,24 @@ fn ctrl_c_at_the_first_word_is_told() {
         let up = up_until(&home, LOOKING);
         up.signal("INT");
         let (code, seen) = up.end();
-        assert_told(&(code, seen.concat()), 5, &["interrupted", "run it again"]);
+        assert_told(
+            &(code, seen.concat()),
+            5,
+            &["interrupted", "run the command again"],
+        );
     }
 }
 
 fn ctrl_c_at_each_stage_of_up_leaves_nothing_in_the_way() {
     let stages = [LOOKING, BEFORE_THE_BUILD, BUILDING, CREATING, WAITING];
     ends_up_at("it-int", &stages, "INT", |_, told| {
-        assert_told(told, 5, &["interrupted", "run it again"]);
+        assert_told(told, 5, &["interrupted", "run the command again"]);
     });
 }
 
 fn an_ended_up_leaves_nothing_in_the_way() {
     ends_up_at("it-term", &[BUILDING, CREATING], "TERM", |_, told| {
-        assert_told(told, 5, &["interrupted", "run it again"]);
+        assert_told(told, 5, &["interrupted", "run the command again"]);
     });
 }
 

@@ -151,7 +151,7 @@ fn ranges_are_served_and_a_changed_file_is_sent_whole() {
         (
             416,
             "range".into(),
-            "the range begins behind the file's 10 bytes".into()
+            "the range starts after the end of the file, which has 10 bytes".into()
         )
     );
     let tag = part.headers["etag"].clone();
@@ -259,7 +259,7 @@ fn paths_that_climb_are_refused() {
             let refused = api
                 .connect()
                 .send(method, &format!("/files{path}"), &[], b"x");
-            let message = format!("`{path}` is no path: `..` is not followed");
+            let message = format!("`{path}` is not a valid path: the path contains `..`");
             assert_eq!(
                 refused.error(),
                 (400, "invalid_field".into(), message),
@@ -411,7 +411,8 @@ fn an_upload_goes_on_where_it_was_cut() {
         let answer = go_on(1_000_000, 1_999_999);
         (answer.error().1 != "upload_in_progress").then_some(answer)
     });
-    let message = "2000000 bytes of the upload have arrived, the request begins elsewhere";
+    let message =
+        "2000000 bytes of the upload have arrived, but the request starts at another offset";
     assert_eq!(
         elsewhere.error(),
         (409, "other_offset".into(), message.into())
@@ -453,7 +454,7 @@ fn a_full_disk_is_told_and_leaves_the_old_file() {
     let api = home.api();
     put(&api, "/files/dev/shm/f", b"old");
     let large = vec![b'n'; 9 << 20];
-    let message = "the disk is full; what was there before is untouched";
+    let message = "the disk is full; existing files are unchanged";
     let full = put(&api, "/files/dev/shm/f", &large);
     assert_eq!(full.error(), (507, "disk_full".into(), message.into()));
     let resumable = put(&api, "/files/dev/shm/f?upload=resumable", &large);

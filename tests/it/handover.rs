@@ -108,7 +108,9 @@ fn up_replaces_what_runs_by_the_gates_and_the_mind_goes_on() {
     let (code, seen) = up.end();
     let seen = seen.concat();
     assert!(
-        code == 5 && seen.contains("goes on without you") && seen.contains("evolve logs -f"),
+        code == 5
+            && seen.contains("continues in the background")
+            && seen.contains("evolve logs -f"),
         "{seen}"
     );
     until("its end", || latest(&home)["status"] == "succeeded");
@@ -149,7 +151,7 @@ fn up_builds_under_the_rules_of_the_keeper() {
     write(&home, ".osctl/osctl", "not ours");
     let ran = home.run(["up", "--yes", "--auto-ports"]);
     assert!(
-        ran.code == 4 && ran.stderr.contains("what is its own"),
+        ran.code == 4 && ran.stderr.contains("osctl reserves"),
         "{ran:?}"
     );
     fs::remove_dir_all(home.project.join("body/.osctl")).unwrap();

@@ -30,7 +30,7 @@ fn a_build_that_leaves_too_little_of_the_machine_is_ended() {
     write_body(&home, &greedy);
     let ran = home.run(["build", "--yes"]);
     assert_eq!(ran.code, 4, "{ran:?}");
-    let words = "the build was ended: the disk is nearly full";
+    let words = "osctl stopped the build: the disk is nearly full";
     assert!(ran.stderr.contains(words), "{ran:?}");
     until("the end of the build's step", || !is_running(&step));
 }

@@ -170,7 +170,10 @@ fn deep_recursion_is_an_exception() {
 
 fn a_kernel_that_exits_is_replaced_and_the_loss_is_told() {
     let reply = dies("import os\nprint('last words')\nos._exit(3)");
-    assert!(message(&reply).contains("it exited with code 3"), "{reply}");
+    assert!(
+        message(&reply).contains("the kernel exited with code 3"),
+        "{reply}"
+    );
     assert_eq!(reply["stdout"], "last words\n");
 }
 
@@ -185,7 +188,7 @@ fn killing_the_guard_ends_the_kernel_and_its_forks() {
          if forked == 0: time.sleep(600)\n\
          print(os.getpid(), forked)\nos.kill(guard, 9)\ntime.sleep(60)",
     );
-    assert!(message(&reply).contains("its guard was killed"), "{reply}");
+    assert!(message(&reply).contains("supervisor was killed"), "{reply}");
     let pids = reply["stdout"].as_str().unwrap().trim().replace(' ', ", ");
     shared().api().until("the old kernel's end", |api| {
         let code = format!("import os; [p for p in [{pids}] if os.path.exists(f'/proc/{{p}}')]");
@@ -244,7 +247,7 @@ fn code_that_ignores_interrupts_is_ended() {
         (reply["status"].as_str(), reply["kernel"]["state"].as_str()),
         (Some("interrupted"), Some("lost"))
     );
-    assert!(message(&reply).contains("its state is lost"), "{reply}");
+    assert!(message(&reply).contains("variables are lost"), "{reply}");
     assert_next_life(&api, before);
 }
 

@@ -206,7 +206,8 @@ fn a_stream_of_the_hub_with_an_event_that_is_too_long_is_left() {
     drop(stdin);
     let (ran, peak) = watched.end();
     assert!(peak < MAX_HELD_BYTES, "it held {} MiB", peak >> 20);
-    let words = "the hub's stream is not read any more: the answer is longer than 67108864 bytes";
+    let words =
+        "the bridge stopped reading the hub's stream: the response is longer than 67108864 bytes";
     assert!(ran.stderr.contains(words), "{ran:?}");
     let listened = companion.requests();
     let listened = listened

@@ -325,7 +325,7 @@ fn a_terminal_that_is_gone_is_told_as_such() {
     shared().ok(["restart"]);
     let (code, shown) = window.end();
     assert_eq!(code, 3, "{shown:?}");
-    assert!(shown.contains("is gone: it has ended, or its container was started anew"));
+    assert!(shown.contains("no longer exists: it ended, or the container was restarted"));
     // It ends while nobody can be told.
     let window = open(&home);
     road.close();
@@ -336,5 +336,5 @@ fn a_terminal_that_is_gone_is_told_as_such() {
     assert_eq!(window.wait(), 3);
     assert_eq!(window.mode(), mode);
     let (_, shown) = window.end();
-    assert!(shown.contains("is gone: it has ended"), "{shown:?}");
+    assert!(shown.contains("no longer exists: it ended"), "{shown:?}");
 }

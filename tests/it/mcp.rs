@@ -158,7 +158,7 @@ fn the_three_servers_do_real_work_through_the_command_line() {
         "{tools}"
     );
     let log = home.ok(["logs", "mcp/linux", "-n", "50"]).stdout;
-    assert!(log.contains("osctl: it is started"), "{log}");
+    assert!(log.contains("osctl: the hub starts the server"), "{log}");
     let unknown = home.run(["mcp", "call", "nobody", "x"]);
     assert_eq!(unknown.code, 2);
     assert!(
@@ -252,7 +252,7 @@ fn all_servers_are_one_with_names_that_say_whose_a_tool_is() {
         all.post(r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"broken__x"}}"#);
     let why = bad.json()["error"]["message"].as_str().unwrap().to_owned();
     assert!(
-        why.contains("`broken` is gone") && why.contains("it is broken"),
+        why.contains("`broken` failed") && why.contains("it is broken"),
         "{why}"
     );
 }
@@ -403,7 +403,7 @@ fn sessions_and_lists_outlive_the_container() {
     assert_eq!(status(&own.api, "echo-own")["state"], "running");
     // Its server was told what the client had said.
     let log = home.ok(["logs", "mcp/echo-own", "-n", "1"]).stdout;
-    assert!(log.contains("it is started"), "{log}");
+    assert!(log.contains("the hub starts the server"), "{log}");
 }
 
 /// The same client, when ports may be others.

@@ -210,7 +210,7 @@ fn what_a_server_says_beside_its_messages_is_in_its_log() {
     client.api.until("the log", |_| {
         let log = log();
         let is_there = log.contains("Z this goes to the log\n")
-            && log.contains("Z osctl: no message: this is no message\n");
+            && log.contains("Z osctl: not a message: this is no message\n");
         is_there.then_some(())
     });
 }
@@ -402,8 +402,8 @@ fn a_server_that_never_works_rests_and_says_why() {
             .connect()
             .send("POST", "/servers/broken/mcp", &headers, body.as_bytes());
         let why = last_message(&answer.body)["error"]["message"].to_string();
-        assert!(why.contains("it ended with code 1 (it is broken)"), "{why}");
-        rested |= why.contains("started again in");
+        assert!(why.contains("it exited with code 1 (it is broken)"), "{why}");
+        rested |= why.contains("restarts the server in");
     }
     assert!(rested);
     assert_eq!(status(&api, "broken")["state"], "resting");

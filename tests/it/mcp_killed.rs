@@ -89,7 +89,7 @@ fn killed_under_load_every_call_ends_and_the_others_never_notice() {
                             results.fetch_add(1, Ordering::Relaxed);
                         } else {
                             let why = answer["error"]["message"].as_str().unwrap();
-                            assert!(why.contains("is gone: it"), "{answer}");
+                            assert!(why.contains("failed: it"), "{answer}");
                             errors.fetch_add(1, Ordering::Relaxed);
                         }
                     }
@@ -200,14 +200,14 @@ impl Victim {
         self.results.load(Ordering::Relaxed) + self.errors.load(Ordering::Relaxed)
     }
 
-    /// A call, which ends with what was asked for or says that the server is gone.
+    /// A call, which ends with what was asked for or reports that the server failed.
     fn call(&self, client: &Client) {
         self.calls.fetch_add(1, Ordering::Relaxed);
         let answer = last_message(&client.post(&self.body).body);
         let result = &answer["result"];
         if result.is_null() {
             let why = answer["error"]["message"].as_str().unwrap();
-            let expected = format!("the server `{}` is gone: it", self.name);
+            let expected = format!("the server `{}` failed: it", self.name);
             assert!(why.contains(&expected), "{answer}");
             self.errors.fetch_add(1, Ordering::Relaxed);
         } else {

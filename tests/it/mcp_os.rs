@@ -269,7 +269,7 @@ fn long_output_comes_in_pages() {
     let fields = &answer["structuredContent"];
     let stdout = fields["stdout"].as_str().unwrap();
     assert!(
-        stdout.len() < 1200 && stdout.contains("999000 bytes are left out"),
+        stdout.len() < 1200 && stdout.contains("999000 bytes are omitted"),
         "{stdout}"
     );
     assert_eq!(fields["omitted"][0]["total"], 1_000_000);

@@ -70,7 +70,7 @@ fn the_desktop_is_seen_and_used() {
     let none = os.refusal("desktop_focus", json!({"id": 1}));
     assert!(none.contains("there is no window 1"), "{none}");
     let wrong = os.refusal("desktop_screenshot", json!({"region": "here"}));
-    assert!(wrong.contains("`here` is no region"), "{wrong}");
+    assert!(wrong.contains("`here` is not a region"), "{wrong}");
 }
 
 fn a_page_of_the_web_is_read_in_the_browser_that_people_see() {
@@ -96,7 +96,7 @@ fn a_page_of_the_web_is_read_in_the_browser_that_people_see() {
         404
     );
     for (url, why) in [
-        ("file:///etc/passwd", "is no page of the web"),
+        ("file:///etc/passwd", "is not a web address"),
         ("http://127.0.0.1:1/", "ERR_"),
     ] {
         let refused = os.refusal(tool, json!({"url": url}));
@@ -128,7 +128,7 @@ fn a_server_that_never_answers_is_told_and_keeps_nobody_waiting() {
     let never = format!("{base}never");
     let refused = os.refusal(READ, json!({"url": never, "timeout": 0.5}));
     assert!(
-        refused.contains("has not answered within 0.5 seconds"),
+        refused.contains("did not answer within 0.5 seconds"),
         "{refused}"
     );
     // Nobody waits for who waits.

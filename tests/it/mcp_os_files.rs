@@ -49,7 +49,7 @@ fn commands_keep_their_folder_and_packages_can_be_imported_at_once() {
     let missing = os.tool("install_package", json!({"packages": ["/tmp/not-there"]}));
     assert_eq!(missing["isError"], true, "{missing}");
     let option = os.refusal("install_package", json!({"packages": ["--target=/x"]}));
-    assert!(option.contains("is no package"), "{option}");
+    assert!(option.contains("is not a package"), "{option}");
 }
 
 fn files_are_written_listed_read_and_shown() {
@@ -238,7 +238,7 @@ fn what_does_not_fit_is_said_and_changes_nothing() {
         (
             "write_file",
             json!({"path": "x", "content": "!", "encoding": "base64"}),
-            "no base64",
+            "not valid base64",
         ),
         (
             "wait_for_run",

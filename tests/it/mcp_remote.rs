@@ -92,7 +92,7 @@ fn a_server_elsewhere_that_sends_us_on_gets_no_token_there() {
     with_servers(&[("moved", moved)], || {
         let ran = home.run(["mcp", "tools", "moved"]);
         assert_eq!(ran.code, 3, "{ran:?}");
-        assert!(ran.stderr.contains("it sends us to `http://"), "{ran:?}");
+        assert!(ran.stderr.contains("it redirects to `http://"), "{ran:?}");
     });
     assert_eq!(home.api().exec("brought")["result"], "[]");
 }
@@ -131,9 +131,9 @@ fn a_server_elsewhere_that_lets_nobody_in_says_what_to_do() {
     ];
     with_servers(&guarded, || {
         for (server, why) in [
-            ("stranger", "it wants a sign-in by OAuth"),
+            ("stranger", "it requires a sign-in by OAuth"),
             ("expired", "it does not accept the token in `headers`"),
-            ("weak", "the token in `headers` is not allowed"),
+            ("weak", "the token in `headers` does not have the rights"),
         ] {
             let ran = home.run(["mcp", "tools", server]);
             assert_eq!(ran.code, 3, "{server}: {ran:?}");

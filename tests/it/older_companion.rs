@@ -61,7 +61,10 @@ fn an_older_companion_is_named_and_stopped_and_never_given_the_token() {
     until("an answer", || {
         home.run(["sessions"]).stderr.contains("earlier osctl")
     });
-    let up = format!("`osctl --instance {} up` renews it", home.instance);
+    let up = format!(
+        "`osctl --instance {} up` replaces the companion",
+        home.instance
+    );
     for verb in [
         &["exec", "secret = 1"][..],
         &["shell", "true"],

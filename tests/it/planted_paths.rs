@@ -164,7 +164,7 @@ fn init_follows_no_link_and_waits_for_no_pipe() {
         fs::remove_file(body.join(name)).unwrap();
         nix::unistd::mkfifo(&body.join(name), nix::sys::stat::Mode::S_IRWXU).unwrap();
         let ran = init();
-        let said = format!("`{name}` is no plain file");
+        let said = format!("`{name}` is not a regular file");
         assert!(ran.code != 0 && ran.stderr.contains(&said), "{ran:?}");
         fs::remove_file(body.join(name)).unwrap();
         let huge = fs::File::create(body.join(name)).unwrap();
@@ -289,7 +289,7 @@ fn a_mount_that_the_agent_can_redirect_is_refused() {
     let data = home.project.join("data");
     symlink(&big, &data).unwrap();
     let why = format!(
-        "an agent can write in `{}`, and replace a part of the path by a link",
+        "an agent can write in `{}`, and replace a part of the path with a link",
         home.project.display()
     );
     for path in [data.clone(), data.join("deep")] {
@@ -313,7 +313,7 @@ fn a_mount_that_the_agent_can_redirect_is_refused() {
     .unwrap();
     home.write_config(&format!("mounts: ['{}/deep:/mnt/data']", big.display()));
     let sentence = format!(
-        "`{}/deep` can't be mounted: an agent can write in `{}`, and replace a part of the path by a link",
+        "`{}/deep` can't be mounted: an agent can write in `{}`, and replace a part of the path with a link",
         big.display(),
         big.display()
     );
@@ -331,7 +331,7 @@ fn a_mount_that_the_agent_can_redirect_is_refused() {
     let mount = serde_json::json!([{"host": source, "container": "/m", "read_only": true}]);
     fs::write(other.join("mounts.json"), mount.to_string()).unwrap();
     let why = format!(
-        "another instance mounts `{}`, and the agent could replace a part of that path by a link",
+        "another instance mounts `{}`, and the agent could replace a part of that path with a link",
         source.display()
     );
     let sentence = format!("`{}` can't be the project: {why}", big.display());
@@ -342,8 +342,7 @@ fn a_mount_that_the_agent_can_redirect_is_refused() {
     // A record that can't be read is none without mounts.
     home.write_config("");
     fs::write(other.join("mounts.json"), "[").unwrap();
-    let hint =
-        "hint: stop its containers (`docker rm -f os-host-other os-keeper-other`), remove the file";
+    let hint = "hint: remove the instance's containers (`docker rm -f os-host-other os-keeper-other`) and the file";
     for verb in ["up", "build"] {
         let ran = home.run(["--quiet", verb, "--yes"]);
         let said = format!("`{}` can't be read: ", other.join("mounts.json").display());

@@ -281,7 +281,7 @@ fn the_persons_own_ssh_is_a_way_there() {
     let deep = home.project.join("deep");
     fs::create_dir_all(deep.join("d/".repeat(600))).unwrap();
     let told = ended(&home, ["up", "--yes"]);
-    assert_told(&told, 4, &["can't be copied", "nest too deep"]);
+    assert_told(&told, 4, &["can't be copied", "nested too deeply"]);
     fs::remove_dir_all(deep).unwrap();
     home.up();
     remember(&home);
@@ -298,7 +298,7 @@ fn the_persons_own_ssh_is_a_way_there() {
     let other = home.folder.join("other");
     fs::create_dir_all(&other).unwrap();
     let told = ended(&home, ["up", "--project", other.to_str().unwrap()]);
-    assert_told(&told, 4, &["has a copy of", "down --purge"]);
+    assert_told(&told, 4, &["already has a copy of", "down --purge"]);
     // A copy that this machine does not know is not written over.
     home.ok(["down"]);
     fs::remove_dir_all(home.state()).unwrap();

@@ -127,7 +127,7 @@ fn ctrl_c_clears_the_line_at_the_prompt_and_interrupts_what_runs() {
     terminal.wait_for("begun");
     terminal.types(CTRL_C);
     let shown = terminal.wait_for("In [4]: ");
-    assert!(shown.contains("its state is kept"), "{shown}");
+    assert!(shown.contains("variables are kept"), "{shown}");
     terminal.types("kept\r");
     terminal.wait_for("\n5\r\n");
     leave(home, "repl-ctrl-c", terminal);

@@ -137,7 +137,7 @@ fn a_timeout_interrupts_and_keeps_the_state() {
         reply["error"]["message"]
             .as_str()
             .unwrap()
-            .contains("its state is kept")
+            .contains("variables are kept")
     );
     assert_eq!(api.exec("before_timeout")["result"], "7");
 }
@@ -220,5 +220,5 @@ fn an_interrupt_does_not_wait_for_what_is_queued() {
     assert_eq!(ended.status, 200);
     let second = api.get("/exec/second-asleep").json();
     let message = second["error"]["message"].as_str().unwrap();
-    assert!(message.starts_with("the session was ended"), "{second}");
+    assert!(message.starts_with("the session was deleted"), "{second}");
 }

@@ -69,8 +69,8 @@ fn an_interrupted_successor_that_does_not_work_gives_way_to_the_old_container() 
     // The next one waits at another port, and nothing is known about it when its osctl is gone.
     broken_up(Some(free_port()), "to become healthy", "INT");
     fs::write(&end, "").unwrap();
-    broken_up(None, "bringing the old", "INT");
-    broken_up(None, "bringing the old", "KILL");
+    broken_up(None, "restoring the old", "INT");
+    broken_up(None, "restoring the old", "KILL");
     let ran = home.run(["up"]);
     assert_eq!(ran.code, 4, "{ran:?}");
     assert!(ran.stderr.contains("no companion today"), "{ran:?}");

@@ -247,7 +247,7 @@ fn an_instance_keeps_its_configuration_and_its_variables() {
     let ran = home.ok(["up", "--yes", "--env", "OPENAI_API_KEY", "-e", "GIVEN=a=b"]);
     assert!(
         ran.stderr
-            .contains("passes into the container: GIVEN, HTTPS_PROXY, NO_PROXY, OPENAI_API_KEY\n")
+            .contains("passing into the container: GIVEN, HTTPS_PROXY, NO_PROXY, OPENAI_API_KEY\n")
             && ran.stderr.contains("env: -STRIPE_KEY")
             && !ran.stderr.contains("sk-of")
             && !ran.stderr.contains(warned),

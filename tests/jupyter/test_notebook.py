@@ -93,7 +93,7 @@ def test_an_interrupt_ends_the_cell_and_keeps_the_state(notebook: Notebook) -> N
     notebook.manager.interrupt_kernel()
     reply = notebook.reply(request)
     assert (reply["status"], reply["ename"]) == ("error", "KeyboardInterrupt")
-    assert "its state is kept" in reply["traceback"][-1]
+    assert "variables are kept" in reply["traceback"][-1]
     heard = notebook.until(lambda m: is_idle(m, request))
     assert [m["msg_type"] for m in heard].count("error") == 1
     assert notebook.run("kept += 1")[0]["status"] == "ok"
