@@ -1,7 +1,7 @@
 //! What the bridge of MCP clients does with changed answers of the hub.
 
 use crate::fake_companion::{FakeCompanion, Request, respond, respond_without_end};
-use crate::harness::{Home, PATIENCE};
+use crate::harness::{Home, TEST_TIMEOUT};
 use crate::memory::{MAX_HELD_BYTES, Watched};
 use crate::mutations::{for_each, mutation};
 use crate::trials;
@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 trials![
     changed_answers_of_the_hub_end_no_bridge,
     an_answer_of_the_hub_without_an_end_is_not_held,
-    a_stream_of_the_hub_with_an_event_that_is_too_long_is_left,
+    a_stream_of_the_hub_with_too_long_an_event_is_closed,
     values_of_the_hub_beyond_their_bound_are_not_held,
     what_a_client_does_not_read_is_not_held,
 ];
@@ -70,7 +70,7 @@ fn hub(change: impl Fn(&Value, &mut TcpStream) -> bool + Send + Sync + 'static) 
     )
 }
 
-/// A hub that also answers who listens for what belongs to no request.
+/// A hub that also answers requests for a stream of messages that belong to no request.
 fn hub_with_stream(
     listen: impl Fn(&mut TcpStream) + Send + Sync + 'static,
     change: impl Fn(&Value, &mut TcpStream) -> bool + Send + Sync + 'static,
@@ -97,7 +97,7 @@ fn hub_with_stream(
     })
 }
 
-/// Asks everything through the bridge, which must answer, end, and hold little.
+/// Sends each request through the bridge, which must answer, end, and hold little.
 #[track_caller]
 fn ask_all(home: &Home) -> String {
     let mut command = home.command(["mcp", "stdio"]);
@@ -135,7 +135,7 @@ fn changed_answers_of_the_hub_end_no_bridge() {
         let method = asked["method"].as_str().unwrap().to_owned();
         let (which, mutation): (usize, crate::mutations::Mutation) =
             given.lock().unwrap().clone().unwrap();
-        // Once alone: a request that is lost is sent again.
+        // Once only: the bridge sends a lost request again.
         if method != ASKED[which] || !seen.lock().unwrap().insert(method) {
             return false;
         }
@@ -186,7 +186,7 @@ fn an_answer_of_the_hub_without_an_end_is_not_held() {
     }
 }
 
-fn a_stream_of_the_hub_with_an_event_that_is_too_long_is_left() {
+fn a_stream_of_the_hub_with_too_long_an_event_is_closed() {
     let (done, left) = mpsc::channel();
     let listen = move |stream: &mut TcpStream| {
         let piece = vec![b'7'; 1 << 20];
@@ -201,7 +201,7 @@ fn a_stream_of_the_hub_with_an_event_that_is_too_long_is_left() {
     let ready = r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#;
     let asked = [&line(0, "initialize"), ready].join("\n") + "\n";
     stdin.write_all(asked.as_bytes()).unwrap();
-    let taken = left.recv_timeout(PATIENCE).unwrap();
+    let taken = left.recv_timeout(TEST_TIMEOUT).unwrap();
     assert!(taken >= 64 << 20, "{taken}");
     drop(stdin);
     let (ran, peak) = watched.end();
@@ -238,7 +238,7 @@ fn values_of_the_hub_beyond_their_bound_are_not_held() {
     }
 }
 
-/// Writes events until nothing more is taken, at the earliest after [`LEAST_TAKEN`]; the bytes that were taken.
+/// Writes events until the bridge accepts no more, at the earliest after [`LEAST_TAKEN`]; the number of accepted bytes.
 fn taken_until_stalled(stream: &mut TcpStream, event: &[u8]) -> usize {
     let head = "HTTP/1.1 200 OK\r\nosctl-protocol: 1\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n";
     stream.write_all(head.as_bytes()).unwrap();
@@ -248,8 +248,8 @@ fn taken_until_stalled(stream: &mut TcpStream, event: &[u8]) -> usize {
     while taken < 2 * MOST_TAKEN {
         match stream.write(&event[taken % event.len()..]) {
             Ok(length) => taken += length,
-            // A busy machine pauses, too.
-            Err(_) if taken < LEAST_TAKEN && begin.elapsed() < PATIENCE => {}
+            // On a busy machine a write may also time out.
+            Err(_) if taken < LEAST_TAKEN && begin.elapsed() < TEST_TIMEOUT => {}
             Err(_) => break,
         }
     }
@@ -274,8 +274,8 @@ fn what_a_client_does_not_read_is_not_held() {
     let mut stdin = watched.child.stdin.take().unwrap();
     let asked = [line(0, "initialize"), line(1, "tools/list")].join("\n") + "\n";
     stdin.write_all(asked.as_bytes()).unwrap();
-    let taken = finished.recv_timeout(2 * PATIENCE).unwrap();
-    // The client goes away, which ends the bridge.
+    let taken = finished.recv_timeout(2 * TEST_TIMEOUT).unwrap();
+    // The client disconnects, which ends the bridge.
     drop((stdin, watched.child.stdout.take()));
     let (ran, peak) = watched.end();
     let held = peak >> 20;

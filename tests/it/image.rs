@@ -1,4 +1,4 @@
-//! What the image holds, and what it leaves out.
+//! What the image contains, and what it leaves out.
 
 use crate::harness::{Engine, Home, shared};
 use crate::instance::shared_image;
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 trials![
     what_people_and_agents_expect_is_in_the_image,
-    it_boots_without_any_network,
+    the_image_boots_without_a_network,
     the_compiler_is_left_out_on_request,
 ];
 
@@ -46,7 +46,7 @@ fn what_people_and_agents_expect_is_in_the_image() {
     }
 }
 
-/// A container of that name, which goes however its test ends.
+/// A container of that name, removed at the end of its test.
 struct Offline(String);
 
 impl Offline {
@@ -62,7 +62,7 @@ impl Drop for Offline {
     }
 }
 
-fn it_boots_without_any_network() {
+fn the_image_boots_without_a_network() {
     let suffix = std::env::var("OSCTL_TEST_SUFFIX").unwrap_or_default();
     let offline = Offline(format!("os-host-it-offline{suffix}"));
     let name = &offline.0;
@@ -94,7 +94,7 @@ fn it_boots_without_any_network() {
     assert_eq!(offline.remove(), 204);
 }
 
-/// The layer of the compiler, as the image's history tells it.
+/// The layer of the compiler in the image's history.
 fn compiler_layer(image: &str) -> Value {
     let layers = Engine.get(&format!("/images/{image}/history")).json();
     let layers = layers.as_array().unwrap();

@@ -41,7 +41,7 @@ fn a_command_that_runs_too_long_is_ended_with_all_it_started() {
     api.until("all are ended", |api| {
         (processes(api, "7653") == 0).then_some(())
     });
-    // What an earlier command left is not this one's.
+    // What an earlier command left does not belong to this command.
     assert_eq!(processes(&api, "7654"), 1);
     end_jobs(&api);
     shell(&api, "default", "cd /root/host");
@@ -89,7 +89,7 @@ fn a_command_is_stopped_as_by_ctrl_c() {
 
 fn what_is_left_in_the_background_is_a_job() {
     let api = shared().api();
-    // It keeps its stdout open, and nobody waits for it.
+    // It keeps its stdout open, and no process waits for it.
     let reply = shell(
         &api,
         "default",
@@ -130,10 +130,10 @@ fn what_is_left_in_the_background_is_a_job() {
         api.exec(&format!("import os; os.path.exists('/proc/{pid}')"))["result"],
         "False"
     );
-    // With its session, a job ends, too.
+    // A job ends with its session.
     create(&api, "leaving");
     shell(&api, "leaving", "setsid sleep 7655 &");
-    // The shell may end before what it left has become that program.
+    // The shell may end before its child has become that program.
     api.until("the job", |api| (processes(api, "7655") == 1).then_some(()));
     delete(&api, "leaving");
     api.until("its end", |api| (processes(api, "7655") == 0).then_some(()));

@@ -1,4 +1,4 @@
-//! Many requests: nothing freezes, nothing grows, nothing is lost.
+//! Many requests: the service answers each of them, and its memory does not grow.
 
 use crate::harness::{Home, shared};
 use crate::trials;
@@ -70,7 +70,7 @@ fn serve(count: usize, growth: u64) {
         }
     };
     send(5_000);
-    // A leak grows in every round. What an allocator keeps grows in one, and in the next finds its room there:
+    // A leak grows in every round. What an allocator keeps grows in one round, and is used again in the next:
     // the limit is far above it for a leak of 100 bytes a request in the long run, and of 500 in the short.
     let mut seen = vec![memory(home)];
     for _ in 0..ROUNDS {

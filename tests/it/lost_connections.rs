@@ -1,4 +1,4 @@
-//! Terminals whose connection is cut, again and again: no byte is lost or doubled, either way.
+//! Terminals whose connection is cut many times: no byte is lost or doubled in either direction.
 
 use crate::harness::{Engine, Home, shared};
 use crate::trials;
@@ -16,12 +16,12 @@ trials![
     a_counter_has_no_gap_and_no_double,
     what_is_typed_arrives_once_and_in_order,
     a_restarted_network_is_a_lost_connection,
-    a_lost_connection_is_told_in_a_line_that_goes_again,
+    a_lost_connection_is_reported_in_a_line_that_disappears,
     a_program_waits_for_a_writer_that_comes_back,
     a_connection_that_carries_nothing_any_more_is_lost,
-    one_that_does_not_begin_can_be_given_up,
-    one_can_leave_while_there_is_no_connection,
-    a_terminal_that_is_gone_is_told_as_such,
+    a_terminal_that_does_not_open_can_be_cancelled,
+    a_user_can_leave_while_there_is_no_connection,
+    a_terminal_that_has_ended_is_reported_as_ended,
 ];
 
 /// A road to the companion that can be cut, and closed.
@@ -56,7 +56,7 @@ impl Road {
                     continue;
                 }
                 let Ok(server) = TcpStream::connect(&to) else {
-                    continue; // it is being started anew
+                    continue; // the companion restarts
                 };
                 for (from, to) in [(&client, &server), (&server, &client)] {
                     let (mut from, mut to) = (from.try_clone().unwrap(), to.try_clone().unwrap());
@@ -82,7 +82,7 @@ impl Road {
         road
     }
 
-    /// Cuts every connection: what is on its way is lost, and nobody is told politely.
+    /// Cuts every connection with a reset: bytes on the way are lost, and neither side gets an end.
     fn cut(&self) {
         let ways = std::mem::take(&mut self.0.0.lock().unwrap().ways);
         for way in ways {
@@ -91,18 +91,18 @@ impl Road {
                 l_linger: 0,
             };
             setsockopt(&way, Linger, &now).unwrap();
-            // The threads that carry have copies, which end with this.
+            // The forwarding threads have copies of the sockets, which end with this one.
             let _ = way.shutdown(Shutdown::Both);
         }
     }
 
-    /// From now on nobody comes through.
+    /// Cuts every connection, and refuses new connections.
     fn close(&self) {
         self.0.0.lock().unwrap().is_closed = true;
         self.cut();
     }
 
-    /// Connections stay, and carry nothing, as when a cable is drawn.
+    /// Connections stay, and carry nothing, as when a cable is unplugged.
     fn freeze(&self) {
         self.0.0.lock().unwrap().is_frozen = true;
     }
@@ -116,7 +116,7 @@ impl Road {
         self.0.0.lock().unwrap().count
     }
 
-    /// Waits until more than `count` were let in.
+    /// Waits until more than `count` connections were forwarded.
     fn more_than(&self, count: usize) {
         let (traffic, changed) = &*self.0;
         let more = changed.wait_while(traffic.lock().unwrap(), |t| t.count <= count);
@@ -124,7 +124,7 @@ impl Road {
     }
 }
 
-/// A person's machine that reaches the shared instance by a road of its own.
+/// A user's machine that reaches the shared instance by a separate route.
 fn away(name: &str) -> (Home, Road) {
     let shared = shared();
     let road = Road::open(shared.api().address);
@@ -149,7 +149,7 @@ pub(crate) fn open(home: &Home) -> Window {
     window
 }
 
-/// What the inside has shown, without the lines of osctl's own.
+/// What the terminal printed, without osctl's own lines.
 fn inside(shown: &str) -> String {
     let mut rest = shown.replace("\x1bD\x1b[A", "");
     while let Some(begin) = rest.find("\x1b7") {
@@ -159,11 +159,11 @@ fn inside(shown: &str) -> String {
     rest
 }
 
-/// Every number from 1 on is there, once and in order, each in a line of its own.
+/// The shown numbers are 1 to `to`, each once and in order, in separate lines.
 #[track_caller]
 pub(crate) fn assert_counts(shown: &str, prefix: &str, to: u32) {
     let shown = inside(shown);
-    // What a shell switches stands before its first line.
+    // Mode changes of the shell come before its first line.
     let lines = shown.lines().map(|l| l.rsplit('\r').next().unwrap());
     let numbers = lines.filter_map(|line| line.strip_prefix(prefix)?.parse().ok());
     let mut next = 1;
@@ -178,7 +178,7 @@ pub(crate) fn assert_counts(shown: &str, prefix: &str, to: u32) {
 fn a_counter_has_no_gap_and_no_double() {
     let (home, road) = away("counter");
     let mut window = open(&home);
-    // More than is kept of a terminal, as fast as it goes.
+    // More than is kept of a terminal, as fast as possible.
     let count = "for ((i = 1; i <= 250000; i++)); do echo n$i; done; echo al''l\r";
     window.types(count);
     let mut shown = String::new();
@@ -186,7 +186,7 @@ fn a_counter_has_no_gap_and_no_double() {
         shown += &window.wait_for(&format!("n{cut}\r\n"));
         let before = road.count();
         road.cut();
-        // A cut where there is no connection cuts nothing.
+        // A cut without a connection cuts nothing.
         road.more_than(before);
     }
     shown += &window.wait_for("all\r\n");
@@ -206,7 +206,7 @@ fn what_is_typed_arrives_once_and_in_order() {
         window.types(&format!("{}\r", piece.join("\r")));
         let before = road.count();
         road.cut();
-        // A cut where there is no connection cuts nothing.
+        // A cut without a connection cuts nothing.
         shared().api().until("the next connection", |_| {
             (road.count() > before).then_some(())
         });
@@ -236,17 +236,17 @@ fn a_restarted_network_is_a_lost_connection() {
     assert_eq!(window.end().0, 0);
 }
 
-fn a_lost_connection_is_told_in_a_line_that_goes_again() {
+fn a_lost_connection_is_reported_in_a_line_that_disappears() {
     let (home, road) = away("told");
     let mut window = open(&home);
     road.close();
     window.wait_for("connection lost, trying again; ctrl-] ctrl-] leaves");
-    // What is typed meanwhile is kept.
+    // osctl sends later what is typed now.
     window.types("echo aft''er\r");
     road.reopen();
     let shown = window.wait_for("after\r\n");
     assert!(shown.contains("\x1b[2K"), "{shown:?}");
-    // Over a full screen it is in the last line, and the screen is drawn again.
+    // Over a full screen the message is in the last line, and osctl draws the screen again.
     window.wait_for("# ");
     window.types("vim\r");
     window.wait_for("\x1b[29;1H");
@@ -290,7 +290,7 @@ fn a_connection_that_carries_nothing_any_more_is_lost() {
     assert_eq!(window.end().0, 0);
 }
 
-fn one_that_does_not_begin_can_be_given_up() {
+fn a_terminal_that_does_not_open_can_be_cancelled() {
     let (home, road) = away("begins");
     road.freeze();
     let mut window = Window::open(home.command(["shell", "--attach", "any"]));
@@ -300,7 +300,7 @@ fn one_that_does_not_begin_can_be_given_up() {
     assert_eq!(window.mode(), window.before);
 }
 
-fn one_can_leave_while_there_is_no_connection() {
+fn a_user_can_leave_while_there_is_no_connection() {
     let (home, road) = away("leaves");
     let mut window = open(&home);
     road.close();
@@ -318,7 +318,7 @@ fn one_can_leave_while_there_is_no_connection() {
     assert_eq!(window.end().0, 3);
 }
 
-fn a_terminal_that_is_gone_is_told_as_such() {
+fn a_terminal_that_has_ended_is_reported_as_ended() {
     let (home, road) = away("gone");
     // The companion ends, and says so.
     let window = open(&home);
@@ -326,7 +326,7 @@ fn a_terminal_that_is_gone_is_told_as_such() {
     let (code, shown) = window.end();
     assert_eq!(code, 3, "{shown:?}");
     assert!(shown.contains("no longer exists: it ended, or the container was restarted"));
-    // It ends while nobody can be told.
+    // The terminal ends while osctl has no connection.
     let window = open(&home);
     road.close();
     shared().ok(["restart"]);

@@ -130,9 +130,9 @@ use std::process::ExitCode;
 #[macro_export]
 macro_rules! trials {
     ($($name:ident $(= $quick:literal)?),* $(,)?) => {
-        pub(crate) fn trials() -> Vec<$crate::lanes::Story> {
+        pub(crate) fn trials() -> Vec<$crate::lanes::TestCase> {
             let module = module_path!().trim_start_matches("it::");
-            vec![$($crate::lanes::Story::new(
+            vec![$($crate::lanes::TestCase::new(
                 format!("{module}::{}", stringify!($name)),
                 None$(.or(Some($quick)))?,
                 $name,

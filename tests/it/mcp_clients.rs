@@ -2,7 +2,7 @@
 
 use crate::commands::Ran;
 use crate::harness::{Home, servers};
-use crate::lanes::Story;
+use crate::lanes::TestCase;
 use crate::pages::page;
 use crate::pytest::{self, REPORTING};
 use crate::trials;
@@ -22,8 +22,8 @@ trials![
 ];
 
 /// MCP's Python client does real work by each transport.
-pub(crate) fn python_trials() -> Vec<Story> {
-    pytest::stories("mcp_clients", "tests/mcp", report)
+pub(crate) fn python_trials() -> Vec<TestCase> {
+    pytest::cases("mcp_clients", "tests/mcp", report)
 }
 
 fn report(file: &Path) -> String {

@@ -1,6 +1,6 @@
 //! Tests in Python as trials: a file runs once, and each of its functions has a verdict of its own.
 
-use crate::lanes::Story;
+use crate::lanes::TestCase;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
@@ -10,11 +10,11 @@ pub(crate) const REPORTING: [&str; 5] = ["-B", "-m", "pytest", "-q", "-rA"];
 
 /// The functions of the files `test_*.py` beneath `folder`; `run` runs one file with `REPORTING` and
 /// returns what pytest prints.
-pub(crate) fn stories(module: &str, folder: &str, run: fn(&Path) -> String) -> Vec<Story> {
+pub(crate) fn cases(module: &str, folder: &str, run: fn(&Path) -> String) -> Vec<TestCase> {
     let mut files = Vec::new();
     find(Path::new(folder), &mut files);
     files.sort();
-    let mut stories = Vec::new();
+    let mut cases = Vec::new();
     for file in files {
         let report = Arc::new(OnceLock::new());
         let functions = functions(&fs::read_to_string(&file).unwrap());
@@ -22,7 +22,7 @@ pub(crate) fn stories(module: &str, folder: &str, run: fn(&Path) -> String) -> V
             let stem = file.file_stem().unwrap().display();
             let name = format!("{module}::{stem}::{function}");
             let (file, report, functions) = (file.clone(), Arc::clone(&report), functions.clone());
-            stories.push(Story::new(name, None, move || {
+            cases.push(TestCase::new(name, None, move || {
                 let report: &String = report.get_or_init(|| run(&file));
                 let has_passed = passes(report, &file, &function);
                 let strange = strange(report, &file, &functions);
@@ -31,8 +31,8 @@ pub(crate) fn stories(module: &str, folder: &str, run: fn(&Path) -> String) -> V
             }));
         }
     }
-    assert!(!stories.is_empty(), "no tests in `{folder}`");
-    stories
+    assert!(!cases.is_empty(), "no tests in `{folder}`");
+    cases
 }
 
 fn find(folder: &Path, files: &mut Vec<PathBuf>) {

@@ -1,7 +1,7 @@
 //! The kernel's own tests, with pytest and ruff, on the image's Python.
 
 use crate::harness::Home;
-use crate::lanes::Story;
+use crate::lanes::TestCase;
 use crate::pytest::{self, REPORTING};
 use std::fs;
 use std::path::Path;
@@ -25,16 +25,20 @@ done"#;
 
 static HOME: OnceLock<Home> = OnceLock::new();
 
-pub(crate) fn trials() -> Vec<Story> {
+pub(crate) fn trials() -> Vec<TestCase> {
     let clean = "python::the_kernel_and_its_tests_are_clean".to_owned();
-    let mut stories = vec![Story::new(clean, None, the_kernel_and_its_tests_are_clean)];
-    stories.extend(pytest::stories("python", "tests/kernel", |file| {
+    let mut cases = vec![TestCase::new(
+        clean,
+        None,
+        the_kernel_and_its_tests_are_clean,
+    )];
+    cases.extend(pytest::cases("python", "tests/kernel", |file| {
         let file = file.to_str().unwrap();
         let words = [&["/tmp/pytest/bin/python"], &REPORTING[..], &[file]].concat();
         let ran = home().run(["shell", &format!("cd /repo && {}", words.join(" "))]);
         ran.stdout + &ran.stderr
     }));
-    stories
+    cases
 }
 
 /// An instance with nothing but the tests and what they test.
