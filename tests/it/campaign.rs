@@ -9,7 +9,7 @@ use crate::campaign_load::{CLIENTS, Client, Load, SHARED, STORED, random};
 use crate::campaign_record::{Restored, Verdict, agree};
 use crate::durable_runs::ask;
 use crate::evolve::{configure, small};
-use crate::harness::PATIENCE;
+use crate::harness::TEST_TIMEOUT;
 use crate::mutations::seed;
 use crate::soak::{Random, say};
 use crate::trials;
@@ -140,7 +140,7 @@ impl Campaign<'_> {
             let before = self.generations.get(session).copied().unwrap_or_default();
             // A process that was killed may answer once more.
             let mut now = self.answered(session)?;
-            while hit.contains(&session) && now == before && begin.elapsed() < PATIENCE {
+            while hit.contains(&session) && now == before && begin.elapsed() < TEST_TIMEOUT {
                 now = self.answered(session)?;
             }
             self.generations.insert(session, now);
@@ -162,7 +162,7 @@ impl Campaign<'_> {
             if let Some(counted) = counted {
                 return Ok(counted.generation);
             }
-            agree(begin.elapsed() < PATIENCE, || {
+            agree(begin.elapsed() < TEST_TIMEOUT, || {
                 format!("{session} does not answer")
             })?;
         }
@@ -338,7 +338,7 @@ impl Campaign<'_> {
                 Some((404, reply)) if reply["error"]["type"] == "unknown_session" => {
                     self.load.create(CHECKS);
                 }
-                Some((429 | 503, _)) if begin.elapsed() < PATIENCE => {
+                Some((429 | 503, _)) if begin.elapsed() < TEST_TIMEOUT => {
                     thread::sleep(Duration::from_millis(10));
                 }
                 other => return Err(format!("{path} {request}: {other:?}")),

@@ -1,6 +1,6 @@
 //! Commands: run to their end, followed line by line, or typed at on a terminal.
 
-use crate::harness::PATIENCE;
+use crate::harness::TEST_TIMEOUT;
 use nix::sys::signal::Signal;
 use nix::unistd::Pid;
 use std::ffi::OsStr;
@@ -74,7 +74,7 @@ impl Followed {
         let (watch, gone) = mpsc::channel::<()>();
         let pid = child.id().to_string();
         thread::spawn(move || {
-            if gone.recv_timeout(5 * PATIENCE) == Err(RecvTimeoutError::Timeout) {
+            if gone.recv_timeout(5 * TEST_TIMEOUT) == Err(RecvTimeoutError::Timeout) {
                 let _ = Command::new("kill").args(["-s", "KILL", &pid]).status();
             }
         });

@@ -2,7 +2,7 @@
 
 use crate::commands::{Ran, terminal};
 use crate::fake_companion::{FakeCompanion, respond};
-use crate::harness::{Home, PATIENCE, shared};
+use crate::harness::{Home, TEST_TIMEOUT, shared};
 use crate::middle::{Break, Middle, by_port};
 use crate::trials;
 use serde_json::json;
@@ -62,7 +62,7 @@ pub(crate) fn assert_completes(home: &Home, words: &[&str], expected: &[&str]) {
         if told == expected {
             return;
         }
-        assert!(begin.elapsed() < PATIENCE, "{told:?}, not {expected:?}");
+        assert!(begin.elapsed() < TEST_TIMEOUT, "{told:?}, not {expected:?}");
     }
 }
 

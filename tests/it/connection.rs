@@ -1,6 +1,6 @@
 //! HTTP spoken by hand, over sockets of any kind, so that nothing is tidied up on the way.
 
-use crate::harness::PATIENCE;
+use crate::harness::TEST_TIMEOUT;
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -42,7 +42,7 @@ impl Connection {
     #[track_caller]
     pub(crate) fn open_to(address: &str, token: &str) -> Self {
         let stream = TcpStream::connect(address).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_read_timeout(Some(TEST_TIMEOUT)).unwrap();
         stream.set_nodelay(true).unwrap();
         Self {
             reader: BufReader::new(stream),

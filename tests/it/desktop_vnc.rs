@@ -1,7 +1,7 @@
 //! The desktop by VNC: who knows the password sees what it shows, and nobody else anything.
 
 use crate::desktop::{GROUND, Picture, instance, screenshot, settled, vnc};
-use crate::harness::{Api, Engine, PATIENCE};
+use crate::harness::{Api, Engine, TEST_TIMEOUT};
 use crate::trials;
 use crate::viewer::Viewer;
 use serde_json::json;
@@ -106,7 +106,7 @@ fn who_does_not_say_the_password_keeps_nobody_out() {
     }
     // Silence ends by itself.
     for mut client in silent {
-        client.set_read_timeout(Some(PATIENCE)).unwrap();
+        client.set_read_timeout(Some(TEST_TIMEOUT)).unwrap();
         // One that was cut for another may be told so less politely.
         let end = client.read_to_end(&mut Vec::new());
         let goes_on = |error: std::io::Error| error.kind() == ErrorKind::WouldBlock;

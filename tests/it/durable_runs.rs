@@ -4,7 +4,7 @@
 //! The seed of the random kills is printed; `OSCTL_DURABLE_SEED` strikes the same.
 
 use crate::evolve::small;
-use crate::harness::{Api, Engine, Home, PATIENCE};
+use crate::harness::{Api, Engine, Home, TEST_TIMEOUT};
 use crate::soak::{Random, number, say};
 use crate::trials;
 use serde_json::{Value, json};
@@ -287,7 +287,7 @@ fn requests_repeated_across_kills_are_executed_once() {
                 }
                 let begin = Instant::now();
                 let end = loop {
-                    assert!(begin.elapsed() < PATIENCE, "{id} has no end");
+                    assert!(begin.elapsed() < TEST_TIMEOUT, "{id} has no end");
                     match ask(&api, "POST", path, &request) {
                         Some((200, reply)) if reply["status"] != "running" => break reply,
                         Some((200 | 429 | 503, _)) | None => {

@@ -1,7 +1,7 @@
 //! What of evolving happens inside: the container proves itself, comes to rest, and lives up to the
 //! one before it.
 
-use crate::harness::{Engine, Home, PATIENCE, shared};
+use crate::harness::{Engine, Home, TEST_TIMEOUT, shared};
 use crate::mcp::{BOTH, JSON, hello};
 use crate::trials;
 use serde_json::{Value, json};
@@ -44,7 +44,7 @@ pub(crate) fn inside(home: &Home, words: &[&str]) -> Value {
         if state["Running"] == false {
             break state["ExitCode"].clone();
         }
-        assert!(begin.elapsed() < 2 * PATIENCE, "{words:?} does not end");
+        assert!(begin.elapsed() < 2 * TEST_TIMEOUT, "{words:?} does not end");
         std::thread::sleep(std::time::Duration::from_millis(20));
     };
     let read = |kind: &str| fs::read_to_string(home.files().join(format!("{name}.{kind}")));

@@ -2,7 +2,7 @@
 //! had, uses what is new, and asks again.
 
 use crate::desktop_memory;
-use crate::harness::{Api, Home, PATIENCE};
+use crate::harness::{Api, Home, TEST_TIMEOUT};
 use crate::pages::{page, serve_again};
 use crate::trials;
 use serde_json::{Value, json};
@@ -38,7 +38,7 @@ fn evolve(home: &Home, reason: &str) -> Value {
         .to_owned();
     // As long as a person's evolve may take.
     let begun = home.api();
-    begun.until_within(5 * PATIENCE, "the end of the run", |_| {
+    begun.until_within(5 * TEST_TIMEOUT, "the end of the run", |_| {
         let record = home.json(["evolve", "history"])["runs"][0].clone();
         assert_eq!(record["run"], run.as_str());
         assert!(

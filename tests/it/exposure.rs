@@ -2,7 +2,7 @@
 
 use crate::cp::folders;
 use crate::evolve::{base, small, write_small};
-use crate::harness::{Home, PATIENCE, shared};
+use crate::harness::{Home, TEST_TIMEOUT, shared};
 use crate::trials;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -160,7 +160,7 @@ fn a_pipe_in_the_body_does_not_hold_init() {
         fs::remove_file(&pipe).unwrap();
         nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
         let mut bounded = home.clone();
-        let limit = PATIENCE.as_secs().to_string();
+        let limit = TEST_TIMEOUT.as_secs().to_string();
         bounded.wrapper = vec!["timeout".into(), "--signal=KILL".into(), limit];
         let ran = bounded.run(["init", "--update", "exposure-pipe"]);
         // One that waits for a writer is killed.

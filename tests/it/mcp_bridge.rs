@@ -1,7 +1,7 @@
 //! The bridge from stdio to the hub, as a client sees it that starts a command.
 
 use crate::evolve::small;
-use crate::harness::{Home, PATIENCE, servers};
+use crate::harness::{Home, TEST_TIMEOUT, servers};
 use crate::mcp_children::{ODD, large};
 use crate::middle::{Break, Middle, by_port};
 use crate::trials;
@@ -76,7 +76,7 @@ impl Bridge {
 
     #[track_caller]
     fn line(&self) -> String {
-        self.lines.recv_timeout(PATIENCE).unwrap()
+        self.lines.recv_timeout(TEST_TIMEOUT).unwrap()
     }
 
     /// The next line that is no notification.

@@ -1,6 +1,6 @@
 //! The hub's servers when they are killed while many call them. The seed is printed; `OSCTL_KILL_SEED` strikes the same.
 
-use crate::harness::{PATIENCE, servers};
+use crate::harness::{TEST_TIMEOUT, servers};
 use crate::mcp::{Client, last_message, status};
 use crate::soak::{Random, number, say};
 use crate::trials;
@@ -75,7 +75,7 @@ fn killed_under_load_every_call_ends_and_the_others_never_notice() {
                 scope.spawn(move || {
                     // They go on until the killer has struck often enough, and one of them.
                     let is_hurt = || errors.load(Ordering::Relaxed) > 0 && kills.load(Ordering::Relaxed) >= KILLS;
-                    let next = |n| (n < CALLS || !(is_hurt() || begin.elapsed() > PATIENCE)).then_some(n + 1);
+                    let next = |n| (n < CALLS || !(is_hurt() || begin.elapsed() > TEST_TIMEOUT)).then_some(n + 1);
                     let take = || calls.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next);
                     while let Ok(call) = take() {
                         let pause = if call % 3 == 0 { 0.02 } else { 0.0 };
@@ -122,7 +122,7 @@ fn killed_under_load_every_call_ends_and_the_others_never_notice() {
             break;
         }
         assert!(
-            begin.elapsed() < PATIENCE,
+            begin.elapsed() < TEST_TIMEOUT,
             "{found} are left of {shared} and {own}"
         );
         thread::sleep(Duration::from_millis(100));
@@ -257,7 +257,7 @@ fn the_images_servers_are_killed_and_neither_the_others_nor_their_clients_hang()
     let victims = OWN.map(Victim::new);
     let before = processes();
     let (begin, done) = (Instant::now(), AtomicBool::new(false));
-    let is_late = || begin.elapsed() > 2 * PATIENCE;
+    let is_late = || begin.elapsed() > 2 * TEST_TIMEOUT;
     thread::scope(|scope| {
         let killer = scope.spawn(|| {
             while !victims.iter().all(Victim::is_over) && !is_late() {

@@ -1,6 +1,6 @@
 //! The ways in which clients speak with the hub.
 
-use crate::harness::{PATIENCE, servers};
+use crate::harness::{TEST_TIMEOUT, servers};
 use crate::mcp::{BOTH, Client, JSON, hello};
 use crate::mcp_children::{ODD, large};
 use crate::trials;
@@ -259,6 +259,6 @@ fn the_older_transport_reaches_the_same_servers() {
     // The session ends with the connection.
     let begin = Instant::now();
     while post(r#"{"jsonrpc":"2.0","method":"notifications/x"}"#) != 404 {
-        assert!(begin.elapsed() < PATIENCE, "the session goes on");
+        assert!(begin.elapsed() < TEST_TIMEOUT, "the session goes on");
     }
 }

@@ -1,7 +1,7 @@
 //! Commands whose memory and time are bounded by the test.
 
 use crate::commands::Ran;
-use crate::harness::PATIENCE;
+use crate::harness::TEST_TIMEOUT;
 use nix::libc::{WNOHANG, rusage, wait4};
 use std::fs;
 use std::io::Read;
@@ -66,7 +66,7 @@ impl Watched {
                 self.peak = self.peak.max(if peak > own { peak } else { 0 });
                 break status;
             }
-            if begin.elapsed() > PATIENCE {
+            if begin.elapsed() > TEST_TIMEOUT {
                 self.child.kill().unwrap();
                 let said = self.outputs.map(|output| output.join().unwrap());
                 panic!("it does not end: {said:?}");

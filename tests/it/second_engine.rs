@@ -1,6 +1,6 @@
 //! An engine that may be stopped, frozen and filled: a second `dockerd` of the tests' own.
 
-use crate::harness::{EngineAt, Home, PATIENCE, hold_apt, provide};
+use crate::harness::{EngineAt, Home, TEST_TIMEOUT, hold_apt, provide};
 use nix::sched::{CloneFlags, setns};
 use nix::sys::signal::{Signal, kill};
 use nix::sys::statvfs::statvfs;
@@ -125,7 +125,7 @@ impl Second {
         let begin = Instant::now();
         while UnixStream::connect(self.socket()).is_err() {
             let ended = self.daemon.as_mut().unwrap().try_wait().unwrap();
-            let hopeless = ended.is_some() || begin.elapsed() > PATIENCE;
+            let hopeless = ended.is_some() || begin.elapsed() > TEST_TIMEOUT;
             assert!(!hopeless, "no second engine: {}", log());
             thread::sleep(Duration::from_millis(20));
         }
@@ -256,7 +256,10 @@ impl Second {
                 if let Ok(taken) = TcpListener::bind(("127.0.0.1", port)) {
                     return taken;
                 }
-                assert!(begin.elapsed() < 5 * PATIENCE, "port {port} was not free");
+                assert!(
+                    begin.elapsed() < 5 * TEST_TIMEOUT,
+                    "port {port} was not free"
+                );
                 thread::sleep(Duration::from_millis(1));
             }
         });
@@ -427,7 +430,7 @@ pub(crate) fn remove_group(group: &Path) -> std::io::Result<()> {
 pub(crate) fn until(what: &str, mut happened: impl FnMut() -> bool) {
     let begin = Instant::now();
     while !happened() {
-        assert!(begin.elapsed() < PATIENCE, "{what} did not happen");
+        assert!(begin.elapsed() < TEST_TIMEOUT, "{what} did not happen");
         thread::sleep(Duration::from_millis(20));
     }
 }

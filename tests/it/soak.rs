@@ -3,7 +3,7 @@
 //!
 //! The seed is printed; `OSCTL_SOAK_SEED` replays its mix, `OSCTL_SOAK_STEPS` makes it longer.
 
-use crate::harness::{Api, Events, PATIENCE, shared};
+use crate::harness::{Api, Events, TEST_TIMEOUT, shared};
 use crate::trials;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -113,7 +113,7 @@ fn a_random_life_leaves_nothing_behind() {
     let begin = Instant::now();
     while let Some(what) = surplus(&before, &at_rest(&api)) {
         // A kernel may take its seconds to go, and free memory is given back every ten.
-        assert!(begin.elapsed() < PATIENCE, "{what} (seed {seed})");
+        assert!(begin.elapsed() < TEST_TIMEOUT, "{what} (seed {seed})");
         thread::sleep(Duration::from_millis(50));
     }
 }

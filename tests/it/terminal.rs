@@ -1,7 +1,7 @@
 //! A person at a terminal: types, and waits for what is shown.
 
 use crate::commands::terminal;
-use crate::harness::PATIENCE;
+use crate::harness::TEST_TIMEOUT;
 use std::io::{Read, Write};
 use std::process::{Child, ChildStdin, Command};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
@@ -53,7 +53,7 @@ impl Terminal {
     #[track_caller]
     pub(crate) fn press_until(&mut self, key: &str, text: &str) {
         let begin = Instant::now();
-        while begin.elapsed() < PATIENCE && !self.fresh.contains(text) {
+        while begin.elapsed() < TEST_TIMEOUT && !self.fresh.contains(text) {
             self.types(key);
             let pressed = Instant::now();
             while let Some(left) = AGAIN.checked_sub(pressed.elapsed())
@@ -75,7 +75,7 @@ impl Terminal {
                 let rest = self.fresh.split_off(at + text.len());
                 return std::mem::replace(&mut self.fresh, rest);
             }
-            let left = PATIENCE.saturating_sub(begin.elapsed());
+            let left = TEST_TIMEOUT.saturating_sub(begin.elapsed());
             match self.shows.recv_timeout(left) {
                 Ok(bytes) => self.fresh += &String::from_utf8_lossy(&bytes),
                 Err(_) => {
@@ -90,7 +90,7 @@ impl Terminal {
     #[track_caller]
     pub(crate) fn end(mut self) -> (i32, String) {
         loop {
-            match self.shows.recv_timeout(PATIENCE) {
+            match self.shows.recv_timeout(TEST_TIMEOUT) {
                 Ok(bytes) => self.fresh += &String::from_utf8_lossy(&bytes),
                 Err(RecvTimeoutError::Disconnected) => break,
                 Err(RecvTimeoutError::Timeout) => {

@@ -1,6 +1,6 @@
 //! A person's browser, on the host: a real headless Chromium, driven by its debugger's protocol.
 
-use crate::harness::{PATIENCE, provide};
+use crate::harness::{TEST_TIMEOUT, provide};
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader};
 use std::net::TcpStream;
@@ -62,7 +62,7 @@ impl Page {
             .next()
             .unwrap();
         let stream = TcpStream::connect(host).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_read_timeout(Some(TEST_TIMEOUT)).unwrap();
         let (socket, _) = client(address.as_str(), stream).unwrap();
         let mut page = Self {
             browser,
@@ -147,7 +147,7 @@ impl Page {
             {
                 return;
             }
-            if begin.elapsed() > PATIENCE {
+            if begin.elapsed() > TEST_TIMEOUT {
                 let shown = self.value("document.body.innerText.slice(0, 500)");
                 panic!("`{expression}` did not come true; the page shows {shown}");
             }

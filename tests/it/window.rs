@@ -1,7 +1,7 @@
 //! A window on a screen: a real pseudo-terminal, of which a test holds the other side. It can be
 //! resized, its mode can be looked at, and every byte that was shown is there.
 
-use crate::harness::PATIENCE;
+use crate::harness::TEST_TIMEOUT;
 use nix::libc;
 use nix::pty::{Winsize, openpty};
 use nix::sys::signal::{Signal, kill};
@@ -107,7 +107,7 @@ impl Window {
                 return String::from_utf8_lossy(&before).into_owned();
             }
             looked = (self.fresh.len() + 1).saturating_sub(text.len());
-            let left = PATIENCE.saturating_sub(begin.elapsed());
+            let left = TEST_TIMEOUT.saturating_sub(begin.elapsed());
             match self.shows.recv_timeout(left) {
                 Ok(bytes) => self.fresh.extend(bytes),
                 Err(why) => {
@@ -143,7 +143,7 @@ impl Window {
             if let Ok(bytes) = self.shows.recv_timeout(Duration::from_millis(20)) {
                 self.fresh.extend(bytes);
             }
-            if begin.elapsed() > PATIENCE {
+            if begin.elapsed() > TEST_TIMEOUT {
                 let _ = self.child.kill();
                 let shown = String::from_utf8_lossy(&self.fresh);
                 panic!("it did not end, but showed {shown:?}");
@@ -158,7 +158,7 @@ impl Window {
         // Without it, the screen comes to its end.
         self.terminal = None;
         loop {
-            match self.shows.recv_timeout(PATIENCE) {
+            match self.shows.recv_timeout(TEST_TIMEOUT) {
                 Ok(bytes) => self.fresh.extend(bytes),
                 Err(RecvTimeoutError::Disconnected) => break,
                 Err(RecvTimeoutError::Timeout) => panic!("the window does not close"),
