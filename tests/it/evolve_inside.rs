@@ -2,7 +2,7 @@
 //! one before it.
 
 use crate::harness::{Engine, Home, TEST_TIMEOUT, shared};
-use crate::mcp::{BOTH, JSON, hello};
+use crate::mcp::{ACCEPT_JSON_OR_SSE, JSON, hello};
 use crate::trials;
 use serde_json::{Value, json};
 use std::fs;
@@ -283,7 +283,7 @@ fn the_next_container_has_the_whole_mind_and_says_so() {
     let greeted = hub.send(
         "POST",
         "/servers/filesystem/mcp",
-        &[JSON, BOTH],
+        &[JSON, ACCEPT_JSON_OR_SSE],
         hello.as_bytes(),
     );
     assert_eq!(greeted.status, 200, "{greeted:?}");

@@ -8,7 +8,7 @@ use crate::evolve::{
 };
 use crate::harness::{Engine, Home};
 use crate::instance::container_id;
-use crate::middle::engine_socket_behind;
+use crate::middle::observed_engine_at_socket;
 use crate::second_engine::{Second, short_folder, until};
 use crate::trials;
 use nix::sys::signal::Signal;
@@ -63,7 +63,8 @@ fn ports_that_somebody_took_meanwhile_are_had_again_when_they_are_free() {
     let taker = Arc::new(Mutex::new(Taker::default()));
     let hears = Arc::clone(&taker);
     let socket = folder.path().join("docker.sock");
-    let address = engine_socket_behind(&socket, move |asked| hears.lock().unwrap().hear(asked));
+    let address =
+        observed_engine_at_socket(&socket, move |asked| hears.lock().unwrap().hear(asked));
     home.env.insert("DOCKER_HOST".into(), address);
     home.up();
     remember(&home);

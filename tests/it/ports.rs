@@ -1,7 +1,7 @@
 //! The ports of the host: taken by others before `up` looks, and after.
 
 use crate::harness::Home;
-use crate::middle::engine_behind;
+use crate::middle::observed_engine_at_port;
 use crate::trials;
 use std::net::TcpListener;
 use std::sync::Mutex;
@@ -46,7 +46,7 @@ fn a_taken_port_is_named_with_its_owner_and_its_cure() {
     // Whoever takes it between the choice and the start only costs another choice.
     home.ok(["down"]);
     let stolen = Mutex::new(None);
-    let engine = engine_behind({
+    let engine = observed_engine_at_port({
         let address = address.clone();
         move |asked| {
             let mut stolen = stolen.lock().unwrap();

@@ -1,7 +1,7 @@
 //! Output as it comes: events, floods, pages, and followers that come late or read slowly.
 
 use crate::harness::{Api, Events, shared};
-use crate::middle::{Break, Middle, by_port};
+use crate::middle::{Break, BreakingProxy, by_port};
 use crate::trials;
 use serde_json::{Value, json};
 use std::fs;
@@ -396,7 +396,7 @@ fn ctrl_c_stops_following_a_run_that_was_attached_to_and_the_run_goes_on() {
 
 fn the_command_line_finds_its_run_again_on_a_lost_connection() {
     let home = shared();
-    let middle = Middle::start(&home.api().address, 1 << 20, 3, Break::Cut);
+    let middle = BreakingProxy::start(&home.api().address, 1 << 20, 3, Break::Cut);
     let cut = by_port(home, "exec-cut", middle.port);
     let ran = cut.ok(["exec", NUMBERS]);
     assert_eq!(middle.left(), 0, "nothing was cut");

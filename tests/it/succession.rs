@@ -6,7 +6,7 @@ use crate::commands::Followed;
 use crate::evolve::containers;
 use crate::harness::{Engine, Home};
 use crate::instance::container_id;
-use crate::middle::engine_at_a_port;
+use crate::middle::engine_at_port;
 use crate::ports::free_port;
 use crate::trials;
 use serde_json::{Value, json};
@@ -24,7 +24,7 @@ const BROKEN: &str = "#!/bin/bash\nwhile ! test -e /root/host/end; do sleep 0.1;
 /// A home whose engine is at a port.
 fn without_keeper(name: &str) -> Home {
     let mut home = Home::new(name);
-    home.env.insert("DOCKER_HOST".into(), engine_at_a_port());
+    home.env.insert("DOCKER_HOST".into(), engine_at_port());
     home
 }
 
