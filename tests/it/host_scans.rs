@@ -17,7 +17,7 @@ trials![
 fn a_build_that_leaves_too_little_of_the_machine_is_ended() {
     let second = Second::start();
     let mut home = second.home("it-greedy", "");
-    // The engine's disk is to be seen, as it is where engine and osctl are on one machine.
+    // osctl must see the engine's disk, as it does where the engine and osctl are on one machine.
     home.wrapper = second.wrapper();
     let inside = ["--mount", "--pid", "sh", "-c", "cd \"$0\" && exec \"$@\""];
     home.wrapper.extend(inside.map(str::to_owned));

@@ -32,9 +32,9 @@ trials![
     a_package_that_prevents_the_kernel_start_is_left_out,
 ];
 
-/// Sets a variable, runs the code, and checks that the next run tells of the loss.
+/// Sets a variable, runs code that ends the kernel, and checks that the next run reports the loss.
 #[track_caller]
-fn dies(code: &str) -> Value {
+fn lose_kernel(code: &str) -> Value {
     let api = shared().api();
     let before = api.exec("survivor = 1")["kernel"]["generation"]
         .as_u64()
@@ -169,7 +169,7 @@ fn deep_recursion_is_an_exception() {
 }
 
 fn a_kernel_that_exits_is_replaced_and_the_loss_is_reported() {
-    let reply = dies("import os\nprint('last words')\nos._exit(3)");
+    let reply = lose_kernel("import os\nprint('last words')\nos._exit(3)");
     assert!(
         message(&reply).contains("the kernel exited with code 3"),
         "{reply}"
@@ -178,12 +178,12 @@ fn a_kernel_that_exits_is_replaced_and_the_loss_is_reported() {
 }
 
 fn a_kernel_that_crashes_is_named_by_its_signal() {
-    assert!(message(&dies("import ctypes; ctypes.string_at(0)")).contains("SIGSEGV"));
-    assert!(message(&dies("import os; os.kill(os.getpid(), 9)")).contains("SIGKILL"));
+    assert!(message(&lose_kernel("import ctypes; ctypes.string_at(0)")).contains("SIGSEGV"));
+    assert!(message(&lose_kernel("import os; os.kill(os.getpid(), 9)")).contains("SIGKILL"));
 }
 
 fn killing_the_supervisor_ends_the_kernel_and_its_forks() {
-    let reply = dies(
+    let reply = lose_kernel(
         "import os, time\nguard = os.getppid()\nforked = os.fork()\n\
          if forked == 0: time.sleep(600)\n\
          print(os.getpid(), forked)\nos.kill(guard, 9)\ntime.sleep(60)",
@@ -232,7 +232,7 @@ fn processes() -> u32 {
 }
 
 fn code_that_eats_all_memory_is_ended_and_named() {
-    let reply = dies("hog = []\nwhile True: hog.append(bytearray(b'x' * (16 << 20)))");
+    let reply = lose_kernel("hog = []\nwhile True: hog.append(bytearray(b'x' * (16 << 20)))");
     assert!(message(&reply).contains("out of memory"), "{reply}");
 }
 
@@ -256,7 +256,7 @@ fn descendants_that_left_the_group_end_with_the_kernel() {
     let code = "import subprocess\nescaped = subprocess.Popen(['setsid', 'sleep', '86399'])\nimport time\n\
                 while not subprocess.run(['pgrep', '-fx', 'sleep 86399'], capture_output=True).stdout: time.sleep(0.01)\n\
                 import os; os.kill(os.getpid(), 9)";
-    dies(code);
+    lose_kernel(code);
     let left = api.exec("import subprocess\nsubprocess.run(['pgrep', '-fx', 'sleep 86399'], capture_output=True, text=True).stdout");
     assert_eq!(left["result"], "''");
 }

@@ -26,10 +26,10 @@ const VERBS: [&[&str]; 7] = [
     &["shell", "--list"],
 ];
 
-/// These print or store what they get as it is.
+/// These verbs print or store the answer unchanged.
 const RAW_VERBS: [&[&str]; 2] = [&["exec", "6*7"], &["cp", "os:/root/host/answered", "."]];
 
-/// By method and path.
+/// The answers by method and path.
 type Answers = BTreeMap<(String, String), Vec<u8>>;
 
 fn key(request: &Request) -> (String, String) {

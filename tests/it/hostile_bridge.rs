@@ -21,12 +21,12 @@ trials![
     what_a_client_does_not_read_is_not_held,
 ];
 
-/// What the bridge takes for a client that reads nothing.
-const LEAST_TAKEN: usize = 56 << 20;
-const MOST_TAKEN: usize = 200 << 20;
+/// The bytes that the bridge accepts for a client that reads nothing: at least, and at most.
+const MIN_ACCEPTED_BYTES: usize = 56 << 20;
+const MAX_ACCEPTED_BYTES: usize = 200 << 20;
 
-/// What a client asks, one line each.
-const ASKED: [&str; 4] = ["initialize", "tools/list", "tools/call", "resources/read"];
+/// The client's requests, one line each.
+const REQUESTS: [&str; 4] = ["initialize", "tools/list", "tools/call", "resources/read"];
 
 fn line(id: usize, method: &str) -> String {
     let params = match method {
@@ -105,7 +105,7 @@ fn ask_all(home: &Home) -> String {
     let mut watched = Watched::start(command);
     let mut stdin = watched.child.stdin.take().unwrap();
     let ready = r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#.to_owned();
-    let mut lines: Vec<String> = ASKED
+    let mut lines: Vec<String> = REQUESTS
         .iter()
         .enumerate()
         .map(|(id, m)| line(id, m))
@@ -136,7 +136,7 @@ fn changed_answers_of_the_hub_end_no_bridge() {
         let (which, mutation): (usize, crate::mutations::Mutation) =
             given.lock().unwrap().clone().unwrap();
         // Once only: the bridge sends a lost request again.
-        if method != ASKED[which] || !seen.lock().unwrap().insert(method) {
+        if method != REQUESTS[which] || !seen.lock().unwrap().insert(method) {
             return false;
         }
         let (kind, body) = answer(asked);
@@ -151,7 +151,7 @@ fn changed_answers_of_the_hub_end_no_bridge() {
         true
     });
     let home = companion.home("bridge");
-    for_each(40, (0..ASKED.len(), mutation()), |(which, mutation)| {
+    for_each(40, (0..REQUESTS.len(), mutation()), |(which, mutation)| {
         *change.lock().unwrap() = Some((which, mutation));
         changed.lock().unwrap().clear();
         ask_all(&home);
@@ -182,7 +182,7 @@ fn an_answer_of_the_hub_without_an_end_is_not_held() {
             .requests()
             .into_iter()
             .filter(|r| r.method == "POST");
-        assert_eq!(posts.count(), ASKED.len() + 1, "each is asked once");
+        assert_eq!(posts.count(), REQUESTS.len() + 1, "each is asked once");
     }
 }
 
@@ -238,18 +238,18 @@ fn values_of_the_hub_beyond_their_bound_are_not_held() {
     }
 }
 
-/// Writes events until the bridge accepts no more, at the earliest after [`LEAST_TAKEN`]; the number of accepted bytes.
-fn taken_until_stalled(stream: &mut TcpStream, event: &[u8]) -> usize {
+/// Writes events until the bridge accepts no more, at the earliest after [`MIN_ACCEPTED_BYTES`]; the number of accepted bytes.
+fn accepted_until_stalled(stream: &mut TcpStream, event: &[u8]) -> usize {
     let head = "HTTP/1.1 200 OK\r\nosctl-protocol: 1\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n";
     stream.write_all(head.as_bytes()).unwrap();
     let pause = Duration::from_millis(500);
     stream.set_write_timeout(Some(pause)).unwrap();
     let (begin, mut taken) = (Instant::now(), 0);
-    while taken < 2 * MOST_TAKEN {
+    while taken < 2 * MAX_ACCEPTED_BYTES {
         match stream.write(&event[taken % event.len()..]) {
             Ok(length) => taken += length,
             // On a busy machine a write may also time out.
-            Err(_) if taken < LEAST_TAKEN && begin.elapsed() < TEST_TIMEOUT => {}
+            Err(_) if taken < MIN_ACCEPTED_BYTES && begin.elapsed() < TEST_TIMEOUT => {}
             Err(_) => break,
         }
     }
@@ -264,7 +264,7 @@ fn what_a_client_does_not_read_is_not_held() {
         }
         let news = json!({"jsonrpc": "2.0", "method": "x", "params": "7".repeat(8 << 20)});
         let event = format!("data: {news}\n\n");
-        let _ = done.send(taken_until_stalled(stream, event.as_bytes()));
+        let _ = done.send(accepted_until_stalled(stream, event.as_bytes()));
         let _ = stream.shutdown(Shutdown::Both);
         true
     });
@@ -280,7 +280,7 @@ fn what_a_client_does_not_read_is_not_held() {
     let (ran, peak) = watched.end();
     let held = peak >> 20;
     assert!(
-        peak < MAX_HELD_BYTES && (LEAST_TAKEN..MOST_TAKEN).contains(&taken),
+        peak < MAX_HELD_BYTES && (MIN_ACCEPTED_BYTES..MAX_ACCEPTED_BYTES).contains(&taken),
         "{held} MiB of {taken} bytes: {ran:?}"
     );
 }

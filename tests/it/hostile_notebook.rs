@@ -22,8 +22,8 @@ trials![
     answers_without_an_end_are_not_held_for_a_notebook,
 ];
 
-/// What a front end asks on `shell`.
-const ASKED: [&str; 6] = [
+/// The requests of a Jupyter client on `shell`.
+const REQUESTS: [&str; 6] = [
     "execute_request",
     "kernel_info_request",
     "complete_request",
@@ -185,17 +185,17 @@ fn changed_answers_end_no_kernel_of_a_notebook() {
         respond(stream, "200 OK", &[], &body);
     });
     let notebook = std::cell::RefCell::new(Notebook::start(&companion, "notebook"));
-    for kind in ASKED {
+    for kind in REQUESTS {
         let reply = notebook.borrow_mut().ask(kind);
         assert_ne!(reply["status"], "error", "{kind}: {reply}");
     }
     for_each(
         200,
-        (0..ASKED.len(), mutation(), any::<bool>()),
+        (0..REQUESTS.len(), mutation(), any::<bool>()),
         |(which, mutation, _)| {
             *change.lock().unwrap() = Some(mutation);
             changed.lock().unwrap().clear();
-            notebook.borrow_mut().ask(ASKED[which]);
+            notebook.borrow_mut().ask(REQUESTS[which]);
         },
     );
     *change.lock().unwrap() = None;
@@ -234,7 +234,7 @@ fn answers_without_an_end_are_not_held_for_a_notebook() {
         );
     });
     let mut notebook = Notebook::start(&companion, "notebook-endless");
-    for kind in ASKED {
+    for kind in REQUESTS {
         notebook.ask(kind);
     }
     notebook.end();

@@ -23,9 +23,9 @@ const BINARY: u8 = 2;
 const HELLO: &str = r#"{"type":"hello","protocol":1,"id":"1","offset":7,"typed":0,"writer":true,"cols":80,"rows":24}"#;
 const EXIT: &str = r#"{"type":"exit","code":0,"why":"exited"}"#;
 
-const MOST: &str = r#"{"type":"lost","bytes":18446744073709551615}"#;
+const MOST_LOST: &str = r#"{"type":"lost","bytes":18446744073709551615}"#;
 
-/// What a terminal says on its first connection.
+/// What a terminal sends on its first connection.
 const FRAMES: [(u8, &str); 9] = [
     (TEXT, HELLO),
     (TEXT, r#"{"type":"screen","text":"user@os-host:~$ "}"#),
@@ -117,7 +117,7 @@ fn changed_frames_end_no_shell_and_the_next_connection_continues() {
         attach(&home);
     };
     // The count of lost bytes overflows.
-    attach_to((4, Mutation::Other(MOST), false));
+    attach_to((4, Mutation::Other(MOST_LOST), false));
     for_each(60, changes, attach_to);
 }
 

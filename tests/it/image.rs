@@ -6,12 +6,12 @@ use crate::trials;
 use serde_json::{Value, json};
 
 trials![
-    what_people_and_agents_expect_is_in_the_image,
+    the_image_contains_the_expected_tools,
     the_image_boots_without_a_network,
     the_compiler_is_left_out_on_request,
 ];
 
-/// Each has to end with 0, in the container's own environment.
+/// Each command must exit with 0, in the container's own environment.
 const COMMANDS: &[&str] = &[
     "test $(cat /proc/1/comm) = tini",
     "python -c 'import sys; assert sys.version_info[:2] == (3, 13)'",
@@ -38,7 +38,7 @@ const COMMANDS: &[&str] = &[
     "ldd /opt/osctl/bin/osctl | grep -q 'statically linked'",
 ];
 
-fn what_people_and_agents_expect_is_in_the_image() {
+fn the_image_contains_the_expected_tools() {
     let api = shared().api();
     for command in COMMANDS {
         let reply = api.done("/shell", &json!({"command": command}));

@@ -11,8 +11,8 @@ trials![
     code_that_asks_the_user_fails_and_never_waits,
 ];
 
-/// Runs the code in a session of its own until it has printed "begun", interrupts it, and compares what the
-/// reply says of the state with what is there.
+/// Runs the code in a separate session until it has printed "begun", interrupts it, and compares the state in the
+/// reply with the session's state.
 fn interrupt(api: &Api, name: &str, code: &str, expected: &str) {
     let made = api.post("/sessions", &json!({"name": name}));
     assert_eq!(made.status, 200, "{}", made.json());

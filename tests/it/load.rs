@@ -5,13 +5,13 @@ use crate::trials;
 use serde_json::json;
 
 trials![
-    sixty_four_clients_at_once_lose_no_reply,
+    sixty_four_concurrent_clients_lose_no_reply,
     ten_thousand_requests_neither_freeze_nor_grow,
     a_hundred_thousand_requests_neither_freeze_nor_grow =
         "load::ten_thousand_requests_neither_freeze_nor_grow",
 ];
 
-fn sixty_four_clients_at_once_lose_no_reply() {
+fn sixty_four_concurrent_clients_lose_no_reply() {
     let api = shared().api();
     std::thread::scope(|scope| {
         for client in 0..64 {

@@ -27,7 +27,7 @@ trials![
     an_evolve_is_invisible_to_the_client,
 ];
 
-/// A client and the command that it has started.
+/// A client and the command that it started.
 struct Bridge {
     child: Child,
     stdin: Option<ChildStdin>,

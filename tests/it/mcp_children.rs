@@ -23,7 +23,7 @@ trials![
     a_server_that_never_works_pauses_and_says_why,
 ];
 
-/// Ids, parameters: recorded where clients and servers of several languages met, and worse.
+/// Ids and parameters: recorded between clients and servers in several languages, and less usual ones.
 pub(crate) const ODD: &[(&str, &str)] = &[
     ("1", r#"{"n":1.0}"#),
     ("1.0", r#"{"n":1e400,"m":-0.0,"k":1E+2}"#),

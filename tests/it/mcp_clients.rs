@@ -21,7 +21,7 @@ trials![
     the_tests_of_mcp_in_python_are_clean,
 ];
 
-/// MCP's Python client does real work by each transport.
+/// MCP's Python client does real work through each transport.
 pub(crate) fn python_trials() -> Vec<TestCase> {
     pytest::cases("mcp_clients", "tests/mcp", report)
 }

@@ -11,17 +11,17 @@ use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 trials![
-    killed_under_load_every_call_ends_and_the_others_never_notice,
+    killed_under_load_every_call_ends_and_other_servers_keep_running,
     killed_servers_of_the_image_affect_no_other_server_and_no_client_hangs,
 ];
 
-/// Calls in all, at least, and after how many a server is killed.
+/// The least number of calls, and the number of calls after which a server is killed.
 const CALLS: usize = 1000;
 const CALLS_PER_KILL: usize = 25;
-/// So many kills at least.
+/// The least number of kills.
 const KILLS: usize = CALLS / 50;
 
-fn killed_under_load_every_call_ends_and_the_others_never_notice() {
+fn killed_under_load_every_call_ends_and_other_servers_keep_running() {
     let api = servers().hub();
     let processes = "import os; len([p for p in os.listdir('/proc') if p.isdigit() and b'echo.py' in open(f'/proc/{p}/cmdline', 'rb').read()])";
     let (calls, done) = (AtomicUsize::new(0), AtomicBool::new(false));
@@ -30,7 +30,7 @@ fn killed_under_load_every_call_ends_and_the_others_never_notice() {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
     let seed = number("OSCTL_KILL_SEED", u64::from(now.subsec_nanos()) | 1);
     say(&format!("OSCTL_KILL_SEED={seed}"));
-    // Zero would stay zero for ever.
+    // A zero state stays zero forever.
     let mut random = Random(seed.max(1));
     let clients: Vec<Client> = (0..4)
         .flat_map(|_| ["/servers/echo/mcp", "/servers/echo-own/mcp"])

@@ -12,7 +12,7 @@ trials![
 
 const CHANGED: &str = r#"{"jsonrpc":"2.0","method":"notifications/roots/list_changed","params":{"_meta":{"x":1.0, "u":[ ]}}}"#;
 
-/// A request of the tests' echo server, which is a tool where all are one.
+/// A request of the tests' echo server, or a tool call where all servers are together.
 fn request(path: &str, server: &str, name: &str) -> (Value, &'static str) {
     match path.contains('?') {
         true => (json!({"name": format!("{server}__{name}")}), "tools/call"),

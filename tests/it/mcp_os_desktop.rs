@@ -18,7 +18,7 @@ trials![
 
 const READ: &str = "navigate_and_get_all_visible_text";
 
-/// Waits until a window's title holds these words.
+/// Waits until a window's title contains the text.
 #[track_caller]
 fn until_titled(os: &Client, words: &str) {
     os.api.until(&format!("a window `{words}`"), |_| {

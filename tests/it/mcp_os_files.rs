@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use std::fs;
 
 trials![
-    commands_keep_their_folder_and_packages_can_be_imported_at_once,
+    commands_keep_their_folder_and_installed_packages_can_be_imported,
     files_are_written_listed_read_and_shown,
     variables_are_stored_and_restored,
     resources_are_files_runs_and_the_screen,
@@ -16,7 +16,7 @@ trials![
     every_answer_matches_its_schema,
 ];
 
-fn commands_keep_their_folder_and_packages_can_be_imported_at_once() {
+fn commands_keep_their_folder_and_installed_packages_can_be_imported() {
     let os = os();
     let failed = os.tool("run_shell", json!({"command": "echo out; exit 3"}));
     assert_eq!(failed["isError"], false);
@@ -28,7 +28,7 @@ fn commands_keep_their_folder_and_packages_can_be_imported_at_once() {
         (&late["isError"], &late["structuredContent"]["returncode"]),
         (&json!(true), &json!(-1))
     );
-    // Made here, so that no registry is asked.
+    // A local package, so that the test needs no registry.
     let project = "[project]\nname = \"made-here\"\nversion = \"1.0\"\n[build-system]\nrequires = []\nbuild-backend = \"backend\"\nbackend-path = [\".\"]\n";
     let backend = "import zipfile\ndef build_wheel(folder, *_):\n    name = 'made_here-1.0-py3-none-any.whl'\n    with zipfile.ZipFile(f'{folder}/{name}', 'w') as z:\n        z.writestr('made_here.py', 'value = 5')\n        z.writestr('made_here-1.0.dist-info/METADATA', 'Metadata-Version: 2.1\\nName: made-here\\nVersion: 1.0\\n')\n        z.writestr('made_here-1.0.dist-info/WHEEL', 'Wheel-Version: 1.0\\nRoot-Is-Purelib: true\\nTag: py3-none-any\\n')\n        z.writestr('made_here-1.0.dist-info/RECORD', '')\n    return name\n";
     os.fields(

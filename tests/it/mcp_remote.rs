@@ -8,15 +8,15 @@ use serde_json::json;
 use std::thread;
 
 trials![
-    servers_elsewhere_are_reached_by_either_transport,
+    remote_servers_work_through_either_transport,
     a_remote_server_that_redirects_gets_no_token_there,
     a_refused_sign_in_at_a_remote_server_says_what_to_do,
 ];
 
-fn servers_elsewhere_are_reached_by_either_transport() {
+fn remote_servers_work_through_either_transport() {
     let home = servers();
     let token = home.hub().token;
-    // The hub's own doors, from within.
+    // The hub's own endpoints, from inside the container.
     let door = |path: &str| {
         let url = format!("http://127.0.0.1:8765/servers/echo/{path}");
         json!({"url": url, "headers": {"Authorization": format!("Bearer {token}")}})

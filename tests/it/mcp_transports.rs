@@ -8,13 +8,13 @@ use serde_json::{Value, json};
 use std::time::Instant;
 
 trials![
-    streamable_http_is_spoken_as_it_is_specified,
+    streamable_http_follows_its_specification,
     a_lost_stream_continues_after_its_last_event,
     clients_of_the_revision_without_sessions_use_older_servers,
     the_older_transport_reaches_the_same_servers,
 ];
 
-fn streamable_http_is_spoken_as_it_is_specified() {
+fn streamable_http_follows_its_specification() {
     let client = Client::new("/servers/echo/mcp");
     let answer = client.post(r#"{"jsonrpc":"2.0","id":"a","method":"test/x","params":{"n":1}}"#);
     assert_eq!(answer.headers["content-type"], "application/json");
@@ -22,7 +22,7 @@ fn streamable_http_is_spoken_as_it_is_specified() {
         answer.json(),
         json!({"jsonrpc": "2.0", "id": "a", "result": {"n": 1}})
     );
-    // Older versions are agreed on where a client asks for them.
+    // The hub agrees to an older version that a client requests.
     for version in ["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25"] {
         let mut fresh = client.clone();
         fresh.session.clear();

@@ -7,11 +7,11 @@ use crate::trials;
 use serde_json::{Value, json};
 
 trials![
-    a_wrong_field_refuses_one_server_and_is_told,
+    a_wrong_field_refuses_one_server_and_is_reported,
     a_call_that_a_restart_cut_is_reported_as_lost,
 ];
 
-fn a_wrong_field_refuses_one_server_and_is_told() {
+fn a_wrong_field_refuses_one_server_and_is_reported() {
     let home = servers();
     let echo = Client::new("/servers/echo/mcp");
     let pid = echo.ask("test/pid", &json!({}));

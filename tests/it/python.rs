@@ -7,7 +7,7 @@ use std::fs;
 use std::path::Path;
 use std::sync::OnceLock;
 
-/// The tests begin at the project, which has the same folders as this one.
+/// The paths of the tests begin at the project, which has the same folders as this repository.
 const FOLDERS: [&str; 4] = [
     "tests/kernel",
     "body/kernel",
@@ -15,7 +15,7 @@ const FOLDERS: [&str; 4] = [
     "body/requirements",
 ];
 
-/// Makes the Python that runs the tests: the kernel's packages, and those of the tests.
+/// Creates the Python environment of the tests: the kernel's packages, and those of the tests.
 const PREPARE: &str = r#"cd /repo
 base=$("$OSCTL_PYTHON" -c 'import sys; print(sys.base_prefix)')
 uv venv --quiet --clear /tmp/pytest --python "$base/bin/python3"
@@ -41,7 +41,7 @@ pub(crate) fn trials() -> Vec<TestCase> {
     cases
 }
 
-/// An instance with nothing but the tests and what they test.
+/// An instance with only the tests and the tested files.
 fn home() -> &'static Home {
     HOME.get_or_init(|| {
         let home = Home::new("it-python");

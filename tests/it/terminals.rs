@@ -27,7 +27,7 @@ trials![
     several_see_the_same_and_one_writes,
     it_opens_where_the_sessions_shell_is,
     an_unknown_kind_of_terminal_is_a_common_one,
-    without_a_terminal_it_names_what_to_use_instead,
+    without_a_terminal_the_error_names_the_alternative,
     what_can_not_be_is_refused_in_words,
 ];
 
@@ -457,7 +457,7 @@ fn an_unknown_kind_of_terminal_is_a_common_one() {
     assert_eq!(hello["writer"], true);
 }
 
-fn without_a_terminal_it_names_what_to_use_instead() {
+fn without_a_terminal_the_error_names_the_alternative() {
     let home = shared();
     let ran = home.run(["shell"]);
     assert_eq!(ran.code, 2);
