@@ -1,6 +1,6 @@
 //! What the host does with changed text of a container's log, of its companion's health and of its keeper.
 
-use crate::fake_engine::{Said, engine};
+use crate::fake_engine::{FakeAnswers, engine};
 use crate::hostile_answers::{assert_expected, assert_harmless};
 use crate::memory::{MAX_HELD_BYTES, run_within, run_within_bounds};
 use crate::mutations::{for_each, mutation};
@@ -80,7 +80,7 @@ fn changed_text_of_the_keeper_the_log_and_the_health_does_no_harm() {
     let (said, home) = engine("words");
     let verbs = verbs();
     let tell = |keeper: &[u8], log: &[u8], companion: &[u8]| {
-        *said.lock().unwrap() = Said {
+        *said.lock().unwrap() = FakeAnswers {
             companion: companion.to_vec(),
             log: log.to_vec(),
             keeper: keeper.to_vec(),
@@ -108,7 +108,7 @@ fn a_line_of_the_keeper_or_the_log_without_an_end_is_not_held() {
     let (said, home) = engine("endless-words");
     let piece = vec![b'7'; 1 << 20];
     let health = [br#"{"status":"healthy","version":""#, &*piece.repeat(80)].concat();
-    *said.lock().unwrap() = Said {
+    *said.lock().unwrap() = FakeAnswers {
         companion: health,
         log: piece.clone(),
         keeper: piece,

@@ -5,7 +5,7 @@
 //! the real debootstrap.
 
 use crate::commands::{Followed, Ran, on_terminal};
-use crate::faults::{assert_told, ended};
+use crate::faults::{assert_failure, ended};
 use crate::harness::{Engine, Home, provide};
 use crate::second_engine::{Second, busybox, until};
 use crate::trials;
@@ -34,7 +34,7 @@ fn proxies_reach_the_build() {
     ];
     let mut home = second.home("it-proxy", &lines.join("\n"));
     let told = ended(&home, ["build"]);
-    assert_told(&told, 4, &["could not be built", "http_proxy"]);
+    assert_failure(&told, 4, &["could not be built", "http_proxy"]);
     for (name, value) in [
         ("HTTP_PROXY", "http://one.invalid:3128"),
         ("https_proxy", "http://two.invalid:3128"),
@@ -153,14 +153,14 @@ fn the_user_confirms_before_an_engine_is_installed() {
         "{yes:?}"
     );
     let (code, seen) = Followed::start(bare.command(&["build", "--yes"])).end();
-    assert_told(&(code, seen.concat()), 4, &["E: no network"]);
+    assert_failure(&(code, seen.concat()), 4, &["E: no network"]);
     assert_eq!(bare.asked(), "update -q\nupdate -q\n");
 }
 
 fn without_a_terminal_nothing_is_installed_and_the_flag_is_named() {
     let bare = MachineWithoutEngine::new("it-bare", "exit 0");
     let (code, seen) = Followed::start(bare.command(&["up"])).end();
-    assert_told(&(code, seen.concat()), 4, &["up --yes` installs Docker"]);
+    assert_failure(&(code, seen.concat()), 4, &["up --yes` installs Docker"]);
     assert_eq!(bare.asked(), "");
 }
 
@@ -175,7 +175,7 @@ fn ctrl_c_lets_a_package_manager_finish() {
     assert!(up.wait_for("unpacking"), "{:?}", up.seen);
     up.signal("INT");
     let (code, seen) = up.end();
-    assert_told(&(code, seen.concat()), 5, &["interrupted"]);
+    assert_failure(&(code, seen.concat()), 5, &["interrupted"]);
     // The package manager still waits; the test lets it finish.
     fs::write(&fifo, "done\n").unwrap();
     until("the package manager's end", || {
@@ -194,7 +194,7 @@ fn ctrl_c_ends_the_build_of_a_base_image() {
     assert!(is_named_by_a_process(&temporary));
     up.signal("INT");
     let (code, seen) = up.end();
-    assert_told(&(code, seen.concat()), 5, &["interrupted"]);
+    assert_failure(&(code, seen.concat()), 5, &["interrupted"]);
     until("debootstrap's end", || !is_named_by_a_process(&temporary));
     let roots = shell_output(&format!("find {temporary} -name 'base-*'"));
     assert_eq!(roots, "");

@@ -2,7 +2,7 @@
 //! machine can't reach its ports, and everything works as with a local engine.
 
 use crate::evolve::{assert_remembers, configure, engine, on_second, remember, write};
-use crate::faults::{assert_told, ended};
+use crate::faults::{assert_failure, ended};
 use crate::harness::{Engine, Home};
 use crate::lost_connections::{assert_counts, open};
 use crate::second_engine::{Second, until};
@@ -120,13 +120,13 @@ fn a_remote_engine_works_like_a_local_one() {
     let proxy = EngineProxy::start(&second);
     let mut home = remote_home(&second, "it-remote", &proxy);
     // The engine accepts only TLS, with a client certificate.
-    assert_told(&ended(&home, ["up"]), 4, &[&proxy.address, "HTTPS"]);
+    assert_failure(&ended(&home, ["up"]), 4, &[&proxy.address, "HTTPS"]);
     let certificates = second.certificates();
     let certificates = certificates.to_str().unwrap();
     home.env.insert("DOCKER_TLS_VERIFY".into(), "1".into());
     let nowhere = home.folder.display().to_string();
     home.env.insert("DOCKER_CERT_PATH".into(), nowhere);
-    assert_told(&ended(&home, ["up"]), 4, &[&proxy.address, "ca.pem"]);
+    assert_failure(&ended(&home, ["up"]), 4, &[&proxy.address, "ca.pem"]);
     home.env
         .insert("DOCKER_CERT_PATH".into(), certificates.into());
     home.up();
@@ -217,7 +217,7 @@ fn a_remote_engine_works_like_a_local_one() {
         format!("unix://{}", second.socket().display()),
     );
     let told = ended(&home, ["status"]);
-    assert_told(&told, 4, &[&address, "is chosen", "unset DOCKER_HOST"]);
+    assert_failure(&told, 4, &[&address, "is chosen", "unset DOCKER_HOST"]);
     // `ls` asks each instance's own engine.
     let rows = home.json(["ls"]);
     let row = rows.as_array().unwrap().iter();
@@ -231,7 +231,7 @@ fn a_remote_engine_works_like_a_local_one() {
     home.ok(["cryo", "store"]);
     home.ok(["down"]);
     let told = ended(&home, ["exec", "1"]);
-    assert_told(&told, 3, &["osctl", "up"]);
+    assert_failure(&told, 3, &["osctl", "up"]);
     home.up();
     assert_remembers(&home);
     let size = home.ok([
@@ -281,7 +281,7 @@ fn the_users_ssh_reaches_a_remote_engine() {
     let deep = home.project.join("deep");
     fs::create_dir_all(deep.join("d/".repeat(600))).unwrap();
     let told = ended(&home, ["up", "--yes"]);
-    assert_told(&told, 4, &["can't be copied", "nested too deeply"]);
+    assert_failure(&told, 4, &["can't be copied", "nested too deeply"]);
     fs::remove_dir_all(deep).unwrap();
     home.up();
     remember(&home);
@@ -292,18 +292,18 @@ fn the_users_ssh_reaches_a_remote_engine() {
     assert!(called.lines().all(|line| line.ends_with(words)), "{called}");
     // An invalid body there is refused, and the body here does not replace it.
     home.ok(["shell", "mkfifo /repo/body/kernel/pipe"]);
-    assert_told(&ended(&home, ["up"]), 4, &["pipe", "body"]);
+    assert_failure(&ended(&home, ["up"]), 4, &["pipe", "body"]);
     home.ok(["shell", "rm /repo/body/kernel/pipe"]);
     // Another project does not use the copy of this project.
     let other = home.folder.join("other");
     fs::create_dir_all(&other).unwrap();
     let told = ended(&home, ["up", "--project", other.to_str().unwrap()]);
-    assert_told(&told, 4, &["already has a copy of", "down --purge"]);
+    assert_failure(&told, 4, &["already has a copy of", "down --purge"]);
     // A copy that this machine does not know is not overwritten.
     home.ok(["down"]);
     fs::remove_dir_all(home.state()).unwrap();
     let told = ended(&home, ["up", "--yes"]);
-    assert_told(&told, 4, &["osctl-project-", "docker volume rm"]);
+    assert_failure(&told, 4, &["osctl-project-", "docker volume rm"]);
     // The engine is also reached without ssh and TLS.
     for volume in volumes(&second) {
         let path = format!("/volumes/{volume}");
@@ -317,7 +317,7 @@ fn the_users_ssh_reaches_a_remote_engine() {
     // Folders of this machine can't be mounted there, which `up` reports before it creates anything.
     home.write_config("mounts: ['/srv:/srv']\n");
     let told = ended(&home, ["up", "--yes"]);
-    assert_told(&told, 2, &["/srv:/srv", "can't be mounted", "cp` brings"]);
+    assert_failure(&told, 2, &["/srv:/srv", "can't be mounted", "cp` brings"]);
     assert!(!home.state().join("instance.json").exists());
 }
 
@@ -330,7 +330,7 @@ fn an_unreachable_engine_is_reported() {
     ] {
         home.env.insert("DOCKER_HOST".into(), address.into());
         let told = ended(&home, ["up", "--yes"]);
-        assert_told(&told, 4, &[address, why]);
+        assert_failure(&told, 4, &[address, why]);
     }
     for made in ["instance.json", "token"] {
         assert!(!home.state().join(made).exists(), "{made}");
@@ -346,7 +346,7 @@ fn an_unreachable_engine_is_reported() {
     fs::write(&path, record.to_string()).unwrap();
     for verb in ["status", "up", "down"] {
         let told = ended(&home, [verb]);
-        assert_told(
+        assert_failure(
             &told,
             4,
             &["is on this machine", "is chosen", "unset DOCKER_HOST"],
