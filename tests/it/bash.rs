@@ -2,7 +2,7 @@
 //! interactive bash.
 
 use crate::harness::{Api, shared};
-use crate::shell::{Came, create, decoded, delete, exactly, shell};
+use crate::shell::{ShellOutput, create, decoded, delete, exactly, shell};
 use crate::trials;
 use serde_json::{Value, json};
 
@@ -127,13 +127,13 @@ fn commands_behave_as_in_bash() {
         .unwrap_or_else(|_| panic!("{reply}"));
     let cases: Vec<_> = SAME_AS_BASH.iter().zip(&told).collect();
     let others = run_each_in_own_session(&api, &cases, |session, (command, told)| {
-        let real = Came {
+        let real = ShellOutput {
             stdout: decoded(told[0].as_str().unwrap()),
             stderr: decoded(told[1].as_str().unwrap()),
             code: told[2].as_i64().unwrap(),
         };
         let ours = exactly(&api, session, command);
-        let text = |came: &Came| {
+        let text = |came: &ShellOutput| {
             let [stdout, stderr] = [&came.stdout, &came.stderr]
                 .map(|bytes| String::from_utf8_lossy(&bytes[..bytes.len().min(300)]).into_owned());
             format!("{} {stdout:?} {stderr:?}", came.code)

@@ -11,7 +11,7 @@ use crate::durable_runs::ask;
 use crate::evolve::{configure, small};
 use crate::harness::TEST_TIMEOUT;
 use crate::mutations::seed;
-use crate::soak::{Random, say};
+use crate::soak::{Random, print_line};
 use crate::trials;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -43,7 +43,7 @@ fn two_thousand_faults_leave_what_was_acknowledged() {
 
 fn campaign(blocks: usize) {
     let seed = seed();
-    say(&format!("OSCTL_TEST_SEED={seed}"));
+    print_line(&format!("OSCTL_TEST_SEED={seed}"));
     let home = small("it-campaign");
     configure(&home, &format!("cryo:\n  keep: {KEPT}\n"));
     home.up();
@@ -367,7 +367,7 @@ impl Campaign<'_> {
         for (kind, times) in &mut self.times {
             times.sort_unstable();
             let (middle, longest) = (times[times.len() / 2], times[times.len() - 1]);
-            say(&format!(
+            print_line(&format!(
                 "{kind:?}: {} times, back after {middle:.2?}, at most {longest:.2?}",
                 times.len()
             ));
@@ -378,7 +378,7 @@ impl Campaign<'_> {
             .map(|(what, count)| format!("{what}: {count}"))
             .collect();
         let took = self.began.elapsed();
-        say(&format!("{took:.1?}; {}", counts.join(", ")));
+        print_line(&format!("{took:.1?}; {}", counts.join(", ")));
     }
 }
 

@@ -5,7 +5,7 @@
 
 use crate::evolve::small;
 use crate::harness::{Api, Engine, Home, TEST_TIMEOUT};
-use crate::soak::{Random, number, say};
+use crate::soak::{Random, env_number, print_line};
 use crate::trials;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -251,8 +251,8 @@ fn requests_repeated_across_kills_are_executed_once() {
     home.up();
     let api = home.api();
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
-    let seed = number("OSCTL_DURABLE_SEED", u64::from(now.subsec_nanos()) | 1);
-    say(&format!("OSCTL_DURABLE_SEED={seed}"));
+    let seed = env_number("OSCTL_DURABLE_SEED", u64::from(now.subsec_nanos()) | 1);
+    print_line(&format!("OSCTL_DURABLE_SEED={seed}"));
     let mut random = Random(seed.max(1));
     let next = Mutex::new(0);
     let is_done = AtomicBool::new(false);
@@ -314,7 +314,7 @@ fn requests_repeated_across_kills_are_executed_once() {
     let lines = lines(&home);
     let ends = ends.into_inner().unwrap();
     let lost = ends.values().filter(|end| end["status"] == "lost").count();
-    say(&format!("{lost} of {} runs are lost", ends.len()));
+    print_line(&format!("{lost} of {} runs are lost", ends.len()));
     assert!(ends.len() >= REQUESTS && lost > 0);
     for (path, end) in &ends {
         let id = path.rsplit('/').next().unwrap();

@@ -76,7 +76,7 @@ fn an_engine_that_dies_at_any_stage_is_back_with_one_os_host() {
 
 /// Has one engine die so often, each time in the midst of a run of its own.
 fn die(deaths: &[(Death, Moment)]) {
-    let mut second = Second::with_room(8000 << 20);
+    let mut second = Second::with_disk(8000 << 20);
     let home = on_second(&second, "it-death");
     home.up();
     remember(&home);

@@ -211,7 +211,7 @@ fn an_engine_that_freezes_while_up_waits_is_reported() {
 
 fn a_disk_that_fills_while_building_is_reported_and_its_space_is_freed() {
     let second = Second::start();
-    let room = second.room();
+    let room = second.free_disk();
     let home = second.home("it-full", "RUN dd if=/dev/zero of=/big bs=1M count=700");
     let failure = ended(&home, ["up", "--yes"]);
     assert_failure(&failure, 4, &["the disk is full", "free disk space"]);
@@ -219,7 +219,7 @@ fn a_disk_that_fills_while_building_is_reported_and_its_space_is_freed() {
     home.ok(["build"]);
     // The small layer and its copy in the build cache remain; the big layer is removed.
     until("the release of the disk space", || {
-        second.room() + (40 << 20) > room
+        second.free_disk() + (40 << 20) > room
     });
 }
 

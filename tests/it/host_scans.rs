@@ -23,7 +23,7 @@ fn a_build_that_leaves_too_little_of_the_machine_is_ended() {
     home.wrapper.extend(inside.map(str::to_owned));
     home.wrapper.push(home.project.display().to_string());
     // A twentieth of the disk has 30 MiB. The remaining space does not end the step, and the step would keep running.
-    let megabytes = (second.room() >> 20) - 15;
+    let megabytes = (second.free_disk() >> 20) - 15;
     // No other test sleeps for the same time.
     let step = format!("sleep {}", 1_000_000 + std::process::id());
     let greedy = format!("RUN dd if=/dev/zero of=/big bs=1M count={megabytes} && {step}");

@@ -2,7 +2,7 @@
 
 use crate::harness::{TEST_TIMEOUT, servers};
 use crate::mcp::{Client, last_message, status};
-use crate::soak::{Random, number, say};
+use crate::soak::{Random, env_number, print_line};
 use crate::trials;
 use serde_json::{Value, json};
 use std::fs;
@@ -28,8 +28,8 @@ fn killed_under_load_every_call_ends_and_other_servers_keep_running() {
     let (results, errors) = (AtomicUsize::new(0), AtomicUsize::new(0));
     let kills = AtomicUsize::new(0);
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
-    let seed = number("OSCTL_KILL_SEED", u64::from(now.subsec_nanos()) | 1);
-    say(&format!("OSCTL_KILL_SEED={seed}"));
+    let seed = env_number("OSCTL_KILL_SEED", u64::from(now.subsec_nanos()) | 1);
+    print_line(&format!("OSCTL_KILL_SEED={seed}"));
     // A zero state stays zero forever.
     let mut random = Random(seed.max(1));
     let clients: Vec<Client> = (0..4)
@@ -249,8 +249,8 @@ fn killed_servers_of_the_image_affect_no_other_server_and_no_client_hangs() {
     let home = servers();
     fs::write(home.files().join("killed.txt"), "").unwrap();
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
-    let seed = number("OSCTL_KILL_SEED", u64::from(now.subsec_nanos()) | 1);
-    say(&format!("OSCTL_KILL_SEED={seed}"));
+    let seed = env_number("OSCTL_KILL_SEED", u64::from(now.subsec_nanos()) | 1);
+    print_line(&format!("OSCTL_KILL_SEED={seed}"));
     let mut random = Random(seed.max(1));
     let other = Client::new("/servers/echo-own/mcp");
     let pid = other.ask("test/pid", &json!({}));

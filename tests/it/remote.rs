@@ -261,7 +261,7 @@ while piece := engine.recv(65536):
 "#;
 
 fn the_users_ssh_reaches_a_remote_engine() {
-    let second = Second::with_room(4000 << 20);
+    let second = Second::with_disk(4000 << 20);
     let proxy = EngineProxy::start(&second);
     let mut home = remote_home(&second, "it-remote-ssh", &proxy);
     let (bin, log) = (home.folder.join("bin"), home.folder.join("ssh.log"));
