@@ -5,7 +5,7 @@ use crate::commands::Followed;
 use crate::cp::{copy, digest, fill, folders, refused};
 use crate::fake_companion::{FakeCompanion, respond};
 use crate::harness::Home;
-use crate::middle::{Break, BreakingProxy, by_port};
+use crate::proxies::{Break, BreakingProxy, by_port};
 use crate::trials;
 use serde_json::json;
 use std::fs;

@@ -3,7 +3,7 @@
 use crate::commands::{Ran, terminal};
 use crate::fake_companion::{FakeCompanion, respond};
 use crate::harness::{Home, TEST_TIMEOUT, shared};
-use crate::middle::{Break, BreakingProxy, by_port};
+use crate::proxies::{Break, BreakingProxy, by_port};
 use crate::trials;
 use serde_json::json;
 use std::fs;

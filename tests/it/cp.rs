@@ -3,7 +3,7 @@
 use crate::archives::{assert_same, grow};
 use crate::commands::{Ran, on_terminal};
 use crate::harness::{Home, shared};
-use crate::middle::by_port;
+use crate::proxies::by_port;
 use crate::trials;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};

@@ -8,7 +8,7 @@ use crate::evolve::{
 };
 use crate::harness::{Engine, Home};
 use crate::instance::container_id;
-use crate::middle::observed_engine_at_socket;
+use crate::proxies::observed_engine_at_socket;
 use crate::second_engine::{Second, short_folder, until};
 use crate::trials;
 use nix::sys::signal::Signal;
@@ -63,8 +63,9 @@ fn ports_taken_during_the_swap_are_recovered_when_they_are_free() {
     let taker = Arc::new(Mutex::new(PortTaker::default()));
     let observer = Arc::clone(&taker);
     let socket = folder.path().join("docker.sock");
-    let address =
-        observed_engine_at_socket(&socket, move |asked| observer.lock().unwrap().observe(asked));
+    let address = observed_engine_at_socket(&socket, move |asked| {
+        observer.lock().unwrap().observe(asked)
+    });
     home.env.insert("DOCKER_HOST".into(), address);
     home.up();
     remember(&home);
@@ -143,7 +144,9 @@ fn port_recovery_continues_after_an_engine_restart() {
         let tried = failed_port_recoveries(&home);
         second.stop(signal);
         second.start_daemon();
-        until("an answer of the keeper", || home.run(["evolve", "status"]).code == 0);
+        until("an answer of the keeper", || {
+            home.run(["evolve", "status"]).code == 0
+        });
         // The engine could not start the container, and the keeper continues to recover its ports.
         until("a failed attempt", || failed_port_recoveries(&home) > tried);
     }
@@ -342,6 +345,8 @@ fn a_rescue_is_a_run_that_can_be_stopped() {
         "/containers/os-keeper-{}/archive?path=/state/journal.json",
         home.instance
     );
-    until("the removal of the journal", || Engine.get(&journal).status == 404);
+    until("the removal of the journal", || {
+        Engine.get(&journal).status == 404
+    });
     home.down();
 }

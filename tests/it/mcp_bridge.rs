@@ -3,7 +3,7 @@
 use crate::evolve::small;
 use crate::harness::{Home, TEST_TIMEOUT, servers};
 use crate::mcp_children::{ODD, large};
-use crate::middle::{Break, BreakingProxy, by_port};
+use crate::proxies::{Break, BreakingProxy, by_port};
 use crate::trials;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;

@@ -2,8 +2,8 @@
 
 use crate::harness::{Home, provide, shared};
 use crate::memory::run_within_bounds;
-use crate::middle::by_port;
 use crate::mutations::for_each;
+use crate::proxies::by_port;
 use crate::trials;
 use crate::victims::{Listing, PNG, has_secret, listing, showing, victim};
 use nix::fcntl::{AT_FDCWD, RenameFlags, renameat2};

@@ -1,7 +1,7 @@
 //! The ports of the host: used by others before `up` checks, and after.
 
 use crate::harness::Home;
-use crate::middle::observed_engine_at_port;
+use crate::proxies::observed_engine_at_port;
 use crate::trials;
 use std::net::TcpListener;
 use std::sync::Mutex;

@@ -1,7 +1,7 @@
 //! Output as it comes: events, floods, pages, and late or slow followers.
 
 use crate::harness::{Api, Events, shared};
-use crate::middle::{Break, BreakingProxy, by_port};
+use crate::proxies::{Break, BreakingProxy, by_port};
 use crate::trials;
 use serde_json::{Value, json};
 use std::fs;
