@@ -136,7 +136,10 @@ fn a_body_that_fails_after_the_swap_is_rolled_back_without_a_restart() {
         let record = assert_fails(&home, "verifying", "rolled_back", why);
         assert!(record["refused_ms"].as_f64().unwrap() > 0.0);
         expected += 1;
-        assert_eq!(home.api().exec("next(live)")["result"], expected.to_string());
+        assert_eq!(
+            home.api().exec("next(live)")["result"],
+            expected.to_string()
+        );
     };
     fails("echo not here >&2; exit 4", "not here");
     // The container runs but fails its checks: its port is unreachable, a server hangs, a variable is lost.

@@ -3,7 +3,7 @@
 //! the history names, and remembers.
 
 use crate::evolve::{assert_remembers, containers, engine, on_second, remember, write};
-use crate::evolve_faults::{POINTS, assert_told, evolve_until};
+use crate::evolve_faults::{POINTS, assert_history_matches, evolve_until};
 use crate::harness::Home;
 use crate::second_engine::{HeldPorts, Second, until};
 use crate::trials;
@@ -111,7 +111,7 @@ fn die(deaths: &[(Death, Moment)]) {
         let took = ended.elapsed();
         assert!(took < OPEN, "{what}: let in after {took:?}");
         if !home.json(["evolve", "history"])["runs"][0].is_null() {
-            assert_told(&home, &what);
+            assert_history_matches(&home, &what);
         }
     }
     home.down();

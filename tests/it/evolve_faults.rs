@@ -168,7 +168,9 @@ fn kill_the_keeper(extent: Extent) {
 fn restart(home: &Home, keeper: &str) {
     let path = format!("/containers/{keeper}/restart");
     assert_eq!(engine(home).send("POST", &path, &Value::Null).status, 204);
-    until("an answer of the keeper", || home.run(["evolve", "status"]).code == 0);
+    until("an answer of the keeper", || {
+        home.run(["evolve", "status"]).code == 0
+    });
 }
 
 /// An entry point that ends with an error after the swap, but not in the self-test.
@@ -311,7 +313,9 @@ fn kill_the_engine(extent: Extent) {
         restart_engine(&mut second, number);
         let (_, seen) = evolve.end();
         assert!(!seen.is_empty());
-        until("an answer of the keeper", || home.run(["evolve", "status"]).code == 0);
+        until("an answer of the keeper", || {
+            home.run(["evolve", "status"]).code == 0
+        });
         assert_finished(&home, point);
     }
     if extent == Extent::Swap {
@@ -320,7 +324,9 @@ fn kill_the_engine(extent: Extent) {
     write(&home, "kernel/more.py", "\"\"\"On probation.\"\"\"\n");
     home.ok(["evolve"]);
     restart_engine(&mut second, 0);
-    until("an answer of the keeper", || home.run(["evolve", "status"]).code == 0);
+    until("an answer of the keeper", || {
+        home.run(["evolve", "status"]).code == 0
+    });
     assert_finished(&home, "probation");
     assert_eq!(latest(&home)["status"], "succeeded");
     // During a rollback.
@@ -331,7 +337,9 @@ fn kill_the_engine(extent: Extent) {
         let evolve = evolve_until(&home, number, point);
         restart_engine(&mut second, number);
         evolve.end();
-        until("an answer of the keeper", || home.run(["evolve", "status"]).code == 0);
+        until("an answer of the keeper", || {
+            home.run(["evolve", "status"]).code == 0
+        });
         assert_finished(&home, point);
         assert_eq!(container_id(&home), old, "{point}");
         let record = latest(&home);

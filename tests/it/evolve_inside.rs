@@ -138,7 +138,10 @@ fn code_that_outlasts_the_grace_time_keeps_running_unless_forced() {
     let quiesced = inside(home, &["quiesce", "--grace", "0.3"]);
     assert_eq!(quiesced["quiesced"], false, "{quiesced}");
     assert_eq!(quiesced["running"], json!(["outlasts"]));
-    assert!(quiesced["why"].as_str().unwrap().contains("outlasts"), "{quiesced}");
+    assert!(
+        quiesced["why"].as_str().unwrap().contains("outlasts"),
+        "{quiesced}"
+    );
     assert_eq!(api.get("/exec/outlasts").json()["status"], "running");
     assert_eq!(
         api.done("/shell", &json!({"command": "echo fine"}))["stdout"],
@@ -288,7 +291,10 @@ fn the_next_container_verifies_the_whole_session_state() {
     assert_eq!(greeted.status, 200, "{greeted:?}");
     let quiesced = inside(home, &["quiesce", "--grace", "5"]);
     assert_eq!(quiesced["quiesced"], true, "{quiesced}");
-    assert!(is_kept(non_variable_state(&quiesced, "mcp"), "go on"), "{quiesced}");
+    assert!(
+        is_kept(non_variable_state(&quiesced, "mcp"), "go on"),
+        "{quiesced}"
+    );
     let (folder, other) = (
         non_variable_state(&quiesced, "shell:default"),
         non_variable_state(&quiesced, "shell:mind"),
@@ -331,7 +337,10 @@ fn the_next_container_verifies_the_whole_session_state() {
         is_kept(folder, "`/data/place`") && is_kept(other, "`/usr`"),
         "{report:#}"
     );
-    assert!(is_kept(non_variable_state(&report, "mcp"), "go on"), "{report:#}");
+    assert!(
+        is_kept(non_variable_state(&report, "mcp"), "go on"),
+        "{report:#}"
+    );
     let after = api.exec("answer(2), list(frame.a)");
     assert_eq!(after["result"], "(42, [1, 2])");
     assert_eq!(after["kernel"]["state"], "restored", "{after}");
@@ -360,7 +369,11 @@ fn the_next_container_verifies_the_whole_session_state() {
     assert_eq!(report["passed"], false);
     assert_eq!(verdict(&report, "session:gone")["passed"], false);
     for what in ["shell:gone", "shell:mind", "mcp"] {
-        assert_eq!(non_variable_state(&report, what)["kept"], false, "{report:#}");
+        assert_eq!(
+            non_variable_state(&report, what)["kept"],
+            false,
+            "{report:#}"
+        );
     }
     api.connect().send("DELETE", "/sessions/mind", &[], b"");
     api.done("/shell", &json!({"command": "cd; unset -f f; unset MINE"}));

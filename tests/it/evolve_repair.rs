@@ -65,13 +65,16 @@ const STATES: [State; 8] = [
         remove(&format!("os-keeper-{}", home.instance));
         set_aside(home, &format!("{}.old", home.container()));
     }),
-    ("set aside and stopped, with a new container that never ran", |home| {
-        let aside = format!("{}.old", home.container());
-        set_aside(home, &aside);
-        post(&format!("/containers/{aside}/unpause"), &Value::Null, 204);
-        post(&format!("/containers/{aside}/stop"), &Value::Null, 204);
-        twin_of_aside(home, &aside);
-    }),
+    (
+        "set aside and stopped, with a new container that never ran",
+        |home| {
+            let aside = format!("{}.old", home.container());
+            set_aside(home, &aside);
+            post(&format!("/containers/{aside}/unpause"), &Value::Null, 204);
+            post(&format!("/containers/{aside}/stop"), &Value::Null, 204);
+            twin_of_aside(home, &aside);
+        },
+    ),
     ("renamed to a name that no version uses", |home| {
         let (container, other) = (home.container(), format!("{}.new", home.container()));
         let rename = format!("/containers/{container}/rename?name={other}");
@@ -82,16 +85,19 @@ const STATES: [State; 8] = [
         twin(home, &name, None);
         post(&format!("/containers/{name}/start"), &Value::Null, 204);
     }),
-    ("with two other containers, one of which never ran", |home| {
-        let name = |end: &str| format!("{}.{end}", home.container());
-        twin(home, &name("new"), None);
-        twin(home, &name("old"), None);
-        post(
-            &format!("/containers/{}/start", name("old")),
-            &Value::Null,
-            204,
-        );
-    }),
+    (
+        "with two other containers, one of which never ran",
+        |home| {
+            let name = |end: &str| format!("{}.{end}", home.container());
+            twin(home, &name("new"), None);
+            twin(home, &name("old"), None);
+            post(
+                &format!("/containers/{}/start", name("old")),
+                &Value::Null,
+                204,
+            );
+        },
+    ),
     ("with a container of a self-test", |home| {
         let name = format!("{}.trial", home.container());
         twin(home, &name, Some("trial"));
