@@ -40,8 +40,9 @@ mod evolve_broken;
 mod evolve_deaths;
 mod evolve_escapes;
 mod evolve_faults;
+mod evolve_full_body;
 mod evolve_inside;
-mod evolve_mind;
+mod evolve_keeper_socket;
 mod evolve_repair;
 mod evolve_way_back;
 mod exposure;
@@ -191,13 +192,14 @@ fn lanes() -> Vec<Lane> {
     // Each module has its own instance.
     let evolve = Lane::new("evolve").share([
         evolve_broken::trials(),
-        evolve_mind::trials(),
+        evolve_full_body::trials(),
         evolve_back::trials(),
         evolve_way_back::trials(),
         evolve_faults::trials(),
         evolve_deaths::trials(),
         evolve_repair::trials(),
         evolve_escapes::trials(),
+        evolve_keeper_socket::trials(),
         evolve::trials(),
         handover::trials(),
         replacement::trials(),
@@ -258,8 +260,8 @@ fn lanes() -> Vec<Lane> {
             criu_faults::trials(),
             criu::trials(),
         ]);
-    // These trials compare memory over many requests, measure response times, or change the machine's network rules like
-    // the engine.
+    // These trials compare memory over many requests, measure response times, or change the machine's network rules,
+    // which the engine also changes.
     let machine = Lane::new(MACHINE).hold([
         podman::trials(),
         soak::trials(),
