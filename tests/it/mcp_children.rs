@@ -287,7 +287,7 @@ fn a_server_of_only_the_newest_revision_serves_clients_of_all_revisions() {
     };
     let tool = "test_input_required_result_multi_round";
     let told = answering(&client, tool, &[accepted("name"), accepted("color")]);
-    assert_eq!(told, "both are told");
+    assert_eq!(told, "both are known");
     let deaf = Client::new("/servers/modern/mcp");
     let params = json!({"name": tool});
     let body = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params});
