@@ -20,9 +20,9 @@
 //!
 //! The benchmark brings up its own instance (which provisions the machine as `osctl up --yes` does) and installs the
 //! peers from a lock file with hashes into that container: same Python, same limits. All contestants of a row take
-//! turns within one run, so that noise affects them equally; only ratios are comparable. The peers are measured inside the
-//! container, osctl inside and from the host. A missed target makes the exit code 1. The instance is always removed at
-//! the end; the next run removes the instance of a killed one.
+//! turns within one run, so that noise affects them equally; only ratios are comparable. The peers are measured inside
+//! the container, osctl inside and from the host. A missed target makes the exit code 1. The instance is always removed
+//! at the end; the next run removes the instance of a killed one.
 //!
 //! `cargo bench --bench kernel -- cryo` measures only the rows of cryo, `-- output` only those of large outputs, and
 //! `-- durable` only the cost of recorded runs.

@@ -54,7 +54,7 @@ fn tree(root: &Path) -> Vec<TreeEntry> {
 }
 
 /// Creates a tree with every kind of file that is hard to copy.
-pub(crate) fn grow(root: &Path) {
+pub(crate) fn create_tree(root: &Path) {
     fs::create_dir_all(root.join("folder/empty")).unwrap();
     fs::write(root.join("plain"), "content").unwrap();
     fs::write(root.join("none"), "").unwrap();
@@ -115,7 +115,7 @@ fn an_archive_of_gnu_tar_is_unpacked_and_ours_is_read_by_it() {
     folder(&api, "files-tar");
     let original = home.folder.join("gnu-tree");
     let _ = fs::remove_dir_all(&original);
-    grow(&original);
+    create_tree(&original);
     for format in ["gnu", "posix"] {
         let mut tar = Command::new("tar");
         tar.args([

@@ -123,14 +123,14 @@ fn commands_behave_as_in_bash() {
         first["cwd"].as_str().unwrap(),
     );
     let reply = api.exec(&code);
-    let told: Vec<Value> = serde_json::from_str(reply["stdout"].as_str().unwrap())
+    let results: Vec<Value> = serde_json::from_str(reply["stdout"].as_str().unwrap())
         .unwrap_or_else(|_| panic!("{reply}"));
-    let cases: Vec<_> = SAME_AS_BASH.iter().zip(&told).collect();
-    let others = run_each_in_own_session(&api, &cases, |session, (command, told)| {
+    let cases: Vec<_> = SAME_AS_BASH.iter().zip(&results).collect();
+    let others = run_each_in_own_session(&api, &cases, |session, (command, results)| {
         let real = ShellOutput {
-            stdout: decoded(told[0].as_str().unwrap()),
-            stderr: decoded(told[1].as_str().unwrap()),
-            code: told[2].as_i64().unwrap(),
+            stdout: decoded(results[0].as_str().unwrap()),
+            stderr: decoded(results[1].as_str().unwrap()),
+            code: results[2].as_i64().unwrap(),
         };
         let ours = exactly(&api, session, command);
         let text = |came: &ShellOutput| {

@@ -1,6 +1,6 @@
 //! Trials of `osctl cp` over connections that break, with interrupts, and from an untrusted companion.
 
-use crate::archives::{assert_same, finished, grow, linked, padded};
+use crate::archives::{assert_same, create_tree, finished, linked, padded};
 use crate::commands::Followed;
 use crate::cp::{copy, digest, fill, folders, refused};
 use crate::fake_companion::{FakeCompanion, respond};
@@ -74,7 +74,7 @@ fn home_with_breaking_connections(home: &Home, name: &str) -> Home {
 fn folder_copies_resume_in_the_middle_of_a_file() {
     let (home, here, inside) = folders("cp-cut-tree");
     let tree = here.join("tree");
-    grow(&tree);
+    create_tree(&tree);
     for (name, megabytes) in [("a large", 9), ("folder/large", 1), ("z large", 11)] {
         fill(&tree.join(name), megabytes);
     }
@@ -159,8 +159,8 @@ fn an_interrupted_copy_leaves_the_old_file_and_nothing_else() {
         home.api()
             .until("the stall", |_| (middle.left() == 0).then_some(()));
         running.signal("INT");
-        let (code, said) = running.end();
-        assert_eq!(code, 5, "{said:?}");
+        let (code, lines) = running.end();
+        assert_eq!(code, 5, "{lines:?}");
         assert_eq!(
             fs::read_to_string(here.join(name.replace("/.", "/large"))).unwrap(),
             "old"
@@ -224,10 +224,10 @@ fn a_hostile_companion_writes_nowhere_else() {
         let hostile = companion.home("cp-hostile");
         let args = [Path::new("cp"), Path::new("os:/x/."), &here];
         refused(&hostile.run(args), 2, &sentence);
-        let kept = fs::read_dir(&outside)
+        let entries = fs::read_dir(&outside)
             .unwrap()
             .map(|e| e.unwrap().file_name());
-        assert_eq!(kept.collect::<Vec<_>>(), ["secret"], "{sentence}");
+        assert_eq!(entries.collect::<Vec<_>>(), ["secret"], "{sentence}");
         assert_eq!(
             fs::read_to_string(outside.join("secret")).unwrap(),
             "secret"

@@ -1,6 +1,6 @@
 //! Trials of `osctl cp` in both directions, with the rules of `docker cp`.
 
-use crate::archives::{assert_same, grow};
+use crate::archives::{assert_same, create_tree};
 use crate::commands::{Ran, on_terminal};
 use crate::harness::{Home, shared};
 use crate::proxies::by_port;
@@ -54,7 +54,7 @@ pub(crate) fn refused(ran: &Ran, code: i32, sentence: &str) {
 
 fn a_tree_survives_both_ways() {
     let (home, here, inside) = folders("cp-tree");
-    grow(&here.join("tree"));
+    create_tree(&here.join("tree"));
     let reply = copy(home, "cp-tree/tree", "os:/root/host/cp-tree/landed");
     assert_eq!(
         (&reply["files"], &reply["folders"], &reply["links"]),

@@ -89,8 +89,9 @@ impl Picture {
 #[track_caller]
 pub(crate) fn screenshot(api: &Api, query: &str) -> (Picture, Response) {
     let response = api.get(&format!("/display/screenshot{query}"));
-    let told = String::from_utf8_lossy(&response.body[..response.body.len().min(300)]).into_owned();
-    assert_eq!(response.status, 200, "{told}");
+    let reply =
+        String::from_utf8_lossy(&response.body[..response.body.len().min(300)]).into_owned();
+    assert_eq!(response.status, 200, "{reply}");
     assert_eq!(response.headers["content-type"], "image/png");
     (Picture::read(&response.body), response)
 }
@@ -174,8 +175,8 @@ fn no_service_runs_before_the_first_use() {
     }
     // A connection with a wrong password does not start the desktop either.
     let (address, _) = vnc(home);
-    let told = Viewer::open(&address, "wrong").unwrap_err();
-    assert!(told.contains("the password is wrong"), "{told}");
+    let reply = Viewer::open(&address, "wrong").unwrap_err();
+    assert!(reply.contains("the password is wrong"), "{reply}");
     assert!(!is_ready(&api, "xvfb"));
     screenshot(&api, "");
     for service in ["xvfb", "dbus", "openbox", "pcmanfm"] {
@@ -214,8 +215,8 @@ fn a_screenshot_is_cut_and_scaled_and_states_its_size_and_time() {
     assert_eq!(half.at(half.width - 5, 5), whole.at(whole.width - 10, 10));
     let file = home.folder.join("shot.png");
     let path = file.to_str().unwrap();
-    let told = home.json(["screenshot", path, "--region", "20,5,90,70"]);
-    assert_eq!(told["picture"], "90x70");
+    let reply = home.json(["screenshot", path, "--region", "20,5,90,70"]);
+    assert_eq!(reply["picture"], "90x70");
     assert_eq!(Picture::read(&fs::read(&file).unwrap()), part);
     // An existing file stays when the screenshot fails.
     let ran = home.run(["screenshot", path, "--region", "0,0,1,99999"]);
@@ -377,9 +378,9 @@ fn the_resolution_changes_while_the_desktop_runs() {
     let api = home.api();
     for (width, height) in [(1600, 900), (640, 480), (1280, 800)] {
         let size = format!("{width}x{height}");
-        let told = home.json(["desktop", "--resolution", &size]);
+        let reply = home.json(["desktop", "--resolution", &size]);
         assert_eq!(
-            (&told["width"], &told["height"]),
+            (&reply["width"], &reply["height"]),
             (&json!(width), &json!(height))
         );
         let (shown, _) = screenshot(&api, "");
@@ -400,16 +401,16 @@ fn all_clients_share_one_browser() {
     // A page of one colour, with a title that identifies its window.
     let page = "data:text/html,<title>red</title><body style='background:rgb(255,0,0)'>";
     let page: String = page.bytes().map(|byte| format!("%{byte:02X}")).collect();
-    let begun = api.post(&format!("/display/browser?url={page}"), &Value::Null);
-    assert_eq!(begun.status, 200, "{:?}", begun.json());
-    assert_eq!(begun.json()["running"], true);
+    let started = api.post(&format!("/display/browser?url={page}"), &Value::Null);
+    assert_eq!(started.status, 200, "{:?}", started.json());
+    assert_eq!(started.json()["running"], true);
     let is_red = |api: &Api| {
         let (shown, _) = screenshot(api, "?scale=0.25");
         (shown.share(|[r, g, b]| r > 250 && g < 5 && b < 5) > 0.5).then_some(())
     };
     api.until("the page on the screen", is_red);
     // A tool inside finds the same browser through its debugger and changes the page that all clients see.
-    let endpoint = begun.json()["cdp_url"].as_str().unwrap().to_owned();
+    let endpoint = started.json()["cdp_url"].as_str().unwrap().to_owned();
     let pages = format!(
         "import json, urllib.request\n\
          pages = json.load(urllib.request.urlopen('{endpoint}/json/list'))\n\

@@ -13,9 +13,8 @@ use serde_json::{Value, json};
 use std::io::ErrorKind;
 
 trials![
-    each_service_that_is_killed_comes_back,
-    services_that_are_killed_twenty_times_come_back =
-        "desktop_faults::each_service_that_is_killed_comes_back",
+    each_killed_service_restarts,
+    services_that_are_killed_twenty_times_restart = "desktop_faults::each_killed_service_restarts",
     viewers_that_come_and_go_leave_nothing,
     a_frozen_server_gives_no_picture_and_blocks_nothing_else,
     a_hard_stop_leaves_no_lock_behind,
@@ -93,11 +92,11 @@ fn until_ready(api: &Api, services: &[&str]) {
     });
 }
 
-fn each_service_that_is_killed_comes_back() {
+fn each_killed_service_restarts() {
     kill_services(2);
 }
 
-fn services_that_are_killed_twenty_times_come_back() {
+fn services_that_are_killed_twenty_times_restart() {
     kill_services(20);
 }
 

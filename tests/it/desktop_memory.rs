@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 trials![
     the_browser_is_killed_before_the_companion_and_the_kernel,
     a_page_that_uses_all_memory_ends_alone,
-    a_browser_that_is_ended_for_its_memory_comes_back_with_its_profile,
+    a_browser_killed_for_its_memory_restarts_with_its_profile,
 ];
 
 /// Reads the text of a page with the tool that agents use.
@@ -115,7 +115,7 @@ fn a_page_that_uses_all_memory_ends_alone() {
     assert!(code == 0 && text.contains("shown"), "{code} {text}");
 }
 
-fn a_browser_that_is_ended_for_its_memory_comes_back_with_its_profile() {
+fn a_browser_killed_for_its_memory_restarts_with_its_profile() {
     let home = instance();
     let api = home.api();
     let (keeps, loud) = (page(home, "keeps"), page(home, "press"));

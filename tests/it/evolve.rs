@@ -206,8 +206,8 @@ fn a_changed_body_replaces_the_container_and_keeps_the_variables() {
     );
     assert!(record["refused_ms"].as_f64().unwrap() > 0.0);
     assert_ne!(container_id(&home), before);
-    let kept = record["receipt"][0]["rows"].as_array().unwrap();
-    assert!(kept.iter().any(|row| row["name"] == "f"), "{kept:?}");
+    let rows = record["receipt"][0]["rows"].as_array().unwrap();
+    assert!(rows.iter().any(|row| row["name"] == "f"), "{rows:?}");
     let reply = home.api().exec("f(1)");
     assert_eq!(
         (&reply["result"], &reply["kernel"]["state"]),

@@ -249,19 +249,19 @@ fn images_are_kept_as_long_as_a_rollback_may_need_them() {
     until("the removal of the failed image", || {
         Engine.get(&format!("/images/{image}/json")).status == 404
     });
-    let kept: Vec<bool> = all
+    let is_kept: Vec<bool> = all
         .iter()
         .map(|(run, _)| named(&home, &format!("run-{run}")).is_some())
         .collect();
-    assert_eq!(kept[2..], [true; 5]);
+    assert_eq!(is_kept[2..], [true; 5]);
     // One older image may be kept as the last image that passed its watch period.
-    assert!(!kept[0] || !kept[1], "{kept:?}");
+    assert!(!is_kept[0] || !is_kept[1], "{is_kept:?}");
     assert_eq!(named(&home, "latest"), Some(all[6].1.clone()));
     assert_eq!(named(&home, "previous"), Some(all[5].1.clone()));
     // An image without a tag is removed.
-    for ((_, image), kept) in all.iter().zip(&kept) {
+    for ((_, image), is_kept) in all.iter().zip(&is_kept) {
         let found = Engine.get(&format!("/images/{image}/json")).status == 200;
-        assert_eq!(found, *kept, "{image}");
+        assert_eq!(found, *is_kept, "{image}");
     }
     let label = format!("osctl.image-of={}", home.instance);
     let filters = json!({"dangling": ["true"], "label": [label]});
