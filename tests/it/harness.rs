@@ -203,7 +203,7 @@ pub(crate) fn clean_up() {
     }
 }
 
-/// Nearly every test of the server `os` has a session of its own.
+/// Most tests of the server `os` have their own session.
 pub(crate) const SERVERS_CONFIG: &str = "sessions:\n  max: 64\n";
 
 /// The instance of the tests with MCP servers, a browser among them; created at the first call.
@@ -280,7 +280,7 @@ pub(crate) fn python_with(name: &str, requirements: &str) -> PathBuf {
     provide_unless(make, &["python3-venv"]);
     assert!(
         folder.join("bin/pip").exists() || make(),
-        "no environment for Python"
+        "python3 -m venv failed"
     );
     let pip = folder.join("bin/pip");
     let words = [
@@ -293,7 +293,7 @@ pub(crate) fn python_with(name: &str, requirements: &str) -> PathBuf {
     let words = [&words[..], &[requirements]].concat();
     assert!(
         succeeds(pip.to_str().unwrap(), &words),
-        "no packages of `{requirements}`"
+        "pip could not install `{requirements}`"
     );
     folder
 }
@@ -348,11 +348,11 @@ impl Api {
         self.until_within(TEST_TIMEOUT, what, question)
     }
 
-    /// Waits until `question` gives an answer, at most `patience`.
+    /// Waits until `question` gives an answer, at most `timeout`.
     #[track_caller]
     pub(crate) fn until_within<T>(
         &self,
-        patience: Duration,
+        timeout: Duration,
         what: &str,
         mut question: impl FnMut(&Self) -> Option<T>,
     ) -> T {
@@ -361,7 +361,7 @@ impl Api {
             if let Some(answer) = question(self) {
                 return answer;
             }
-            assert!(begin.elapsed() < patience, "{what} did not happen");
+            assert!(begin.elapsed() < timeout, "{what} did not happen");
             std::thread::sleep(Duration::from_millis(20));
         }
     }

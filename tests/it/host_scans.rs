@@ -8,13 +8,13 @@ use std::fs;
 use std::process::Command;
 
 trials![
-    a_build_that_leaves_too_little_of_the_machine_is_ended,
+    a_build_that_fills_the_disk_is_stopped,
     the_fix_for_setuid_files_works_for_any_file_name,
     a_scan_that_planted_files_stop_says_so,
     a_scan_reads_a_tree_that_is_deeper_than_a_path_may_be_long,
 ];
 
-fn a_build_that_leaves_too_little_of_the_machine_is_ended() {
+fn a_build_that_fills_the_disk_is_stopped() {
     let second = Second::start();
     let mut home = second.home("it-greedy", "");
     // osctl must see the engine's disk, as it does where the engine and osctl are on one machine.

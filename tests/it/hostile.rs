@@ -16,10 +16,10 @@ trials![
     closing_descriptors_does_not_end_the_service,
     deep_recursion_is_an_exception,
     a_kernel_that_exits_is_replaced_and_the_loss_is_reported,
-    a_kernel_that_crashes_is_named_by_its_signal,
+    a_crash_of_the_kernel_is_reported_with_its_signal,
     killing_the_supervisor_ends_the_kernel_and_its_forks,
     a_fork_bomb_ends_with_its_run,
-    code_that_eats_all_memory_is_ended_and_named,
+    code_that_uses_all_memory_is_ended_with_the_reason,
     code_that_ignores_interrupts_is_ended,
     descendants_that_left_the_group_end_with_the_kernel,
     a_question_to_the_user_fails_with_a_message,
@@ -177,7 +177,7 @@ fn a_kernel_that_exits_is_replaced_and_the_loss_is_reported() {
     assert_eq!(reply["stdout"], "last words\n");
 }
 
-fn a_kernel_that_crashes_is_named_by_its_signal() {
+fn a_crash_of_the_kernel_is_reported_with_its_signal() {
     assert!(message(&lose_kernel("import ctypes; ctypes.string_at(0)")).contains("SIGSEGV"));
     assert!(message(&lose_kernel("import os; os.kill(os.getpid(), 9)")).contains("SIGKILL"));
 }
@@ -231,7 +231,7 @@ fn processes() -> u32 {
     u32::try_from(stats["pids_stats"]["current"].as_u64().unwrap()).unwrap()
 }
 
-fn code_that_eats_all_memory_is_ended_and_named() {
+fn code_that_uses_all_memory_is_ended_with_the_reason() {
     let reply = lose_kernel("hog = []\nwhile True: hog.append(bytearray(b'x' * (16 << 20)))");
     assert!(message(&reply).contains("out of memory"), "{reply}");
 }

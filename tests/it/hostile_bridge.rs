@@ -18,7 +18,7 @@ trials![
     an_answer_of_the_hub_without_an_end_is_not_held,
     a_stream_of_the_hub_with_too_long_an_event_is_closed,
     values_of_the_hub_beyond_their_bound_are_not_held,
-    what_a_client_does_not_read_is_not_held,
+    unread_messages_of_a_client_are_not_held,
 ];
 
 /// The bytes that the bridge accepts for a client that reads nothing: at least, and at most.
@@ -121,7 +121,7 @@ fn ask_all(home: &Home) -> String {
     let held = peak >> 20;
     assert!(
         peak < MAX_HELD_BYTES,
-        "it held {held} MiB: {:.2000}",
+        "the process held {held} MiB: {:.2000}",
         ran.stderr
     );
     ran.stdout
@@ -256,7 +256,7 @@ fn accepted_until_stalled(stream: &mut TcpStream, event: &[u8]) -> usize {
     taken
 }
 
-fn what_a_client_does_not_read_is_not_held() {
+fn unread_messages_of_a_client_are_not_held() {
     let (done, finished) = mpsc::channel();
     let companion = hub(move |asked, stream| {
         if asked["method"] != "tools/list" {

@@ -16,7 +16,7 @@ trials![
     a_browser_that_cannot_resolve_the_name_gets_the_address,
     the_token_goes_to_no_other_listener,
     each_connection_is_verified_before_the_token_is_sent,
-    a_stopped_instance_is_still_named_as_such,
+    a_stopped_instance_is_still_reported_as_stopped,
     an_answer_without_an_end_is_abandoned,
     pages_of_the_companion_get_no_cookie_of_another_local_application,
     an_answer_that_counts_more_bytes_than_were_sent_is_refused,
@@ -159,7 +159,7 @@ fn each_connection_is_verified_before_the_token_is_sent() {
     }
 }
 
-fn a_stopped_instance_is_still_named_as_such() {
+fn a_stopped_instance_is_still_reported_as_stopped() {
     let companion = FakeCompanion::start(|_, _| {});
     let home = companion.home("stopped");
     let record = home.state().join("instance.json");

@@ -154,7 +154,7 @@ impl Notebook {
         assert_eq!(ran.code, 0, "{:.2000}", ran.stderr);
         assert!(!ran.stderr.contains("panicked"), "{:.2000}", ran.stderr);
         let held = peak >> 20;
-        assert!(peak < MAX_HELD_BYTES, "it held {held} MiB");
+        assert!(peak < MAX_HELD_BYTES, "the process held {held} MiB");
     }
 }
 

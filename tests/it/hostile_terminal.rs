@@ -71,7 +71,7 @@ fn attach(home: &Home) -> Ran {
     let held = peak >> 20;
     assert!(
         peak < MAX_HELD_BYTES,
-        "it held {held} MiB: {:.2000}",
+        "the process held {held} MiB: {:.2000}",
         ran.stdout
     );
     ran

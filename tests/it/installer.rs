@@ -17,9 +17,9 @@ trials![
     the_newest_release_is_installed_and_the_next_command_named,
     a_version_is_installed_over_another_one,
     an_archive_with_another_checksum_is_refused,
-    a_version_that_is_missing_is_named,
+    a_missing_version_is_reported,
     systems_without_a_release_are_refused,
-    the_binary_of_another_system_brings_that_of_its_container,
+    the_archive_of_another_system_installs_the_binary_of_the_container,
     wget_downloads_where_curl_is_missing,
     a_script_without_a_release_address_says_so,
     cargo_binstall_finds_the_binary,
@@ -186,7 +186,7 @@ fn an_archive_with_another_checksum_is_refused() {
     machine.assert_refused(&ran, "the checksum of `osctl-");
 }
 
-fn a_version_that_is_missing_is_named() {
+fn a_missing_version_is_reported() {
     let machine = Machine::new();
     let ran = machine.run(&["--version", "9.9.9"]);
     machine.assert_refused(&ran, "/download/v9.9.9/osctl-");
@@ -208,7 +208,7 @@ fn systems_without_a_release_are_refused() {
     machine.assert_refused(&ran, "no release for FreeBSD");
 }
 
-fn the_binary_of_another_system_brings_that_of_its_container() {
+fn the_archive_of_another_system_installs_the_binary_of_the_container() {
     let machine = Machine::new();
     let target = "aarch64-apple-darwin";
     machine.release("latest/download", "1.3.0", target, &["arm64"]);

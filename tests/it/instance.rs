@@ -21,7 +21,7 @@ trials![
     named_variables_of_the_host_arrive_and_are_never_shown,
     down_keeps_the_state_and_purge_removes_it,
     a_container_of_another_program_is_never_touched,
-    what_an_interrupted_up_left_is_cleaned,
+    leftovers_of_an_interrupted_up_are_removed,
     outside_the_project_osctl_names_the_project,
     a_docker_context_is_followed,
     on_a_terminal_osctl_asks_and_obeys_a_no,
@@ -103,7 +103,7 @@ fn the_container_has_no_more_rights_than_it_needs() {
     let token = shared().api().token;
     assert!(
         !found.to_string().contains(&token),
-        "the token itself is in the container"
+        "the container has the token"
     );
 }
 
@@ -184,7 +184,7 @@ fn a_killed_companion_restarts_with_its_container() {
         move || api.connect().send("POST", "/exec", &[], body.as_bytes())
     });
     assert!(lost.join().is_err());
-    api.until("the return", |api| {
+    api.until("the restart", |api| {
         let answer = std::panic::catch_unwind(|| api.get("/health").status);
         (answer.ok() == Some(200)).then_some(())
     });
@@ -329,7 +329,7 @@ pub(crate) fn shared_image() -> String {
         .to_owned()
 }
 
-fn what_an_interrupted_up_left_is_cleaned() {
+fn leftovers_of_an_interrupted_up_are_removed() {
     let home = Home::new("it-left");
     let labels = json!({"osctl.instance": home.instance});
     for name in [home.container(), format!("{}-trial", home.container())] {
@@ -444,7 +444,7 @@ fn running_code_may_finish_when_the_container_stops() {
         let api = api.clone();
         move || api.exec(code)
     });
-    api.until("the begin", |_| {
+    api.until("the start", |_| {
         home.files().join("begun").exists().then_some(())
     });
     home.ok(["restart"]);
@@ -468,7 +468,7 @@ fn code_that_does_not_finish_is_interrupted() {
     let in_shell = "trap 'echo yes > /root/host/terminated; exit' TERM; touch /root/host/traps; sleep 600 & wait";
     let command = json!({"command": in_shell, "wait": 0});
     assert_eq!(api.post("/shell", &command).json()["status"], "running");
-    api.until("the begin", |_| {
+    api.until("the start", |_| {
         let is_there = |file: &&str| home.files().join(file).exists();
         ["waits", "traps"].iter().all(is_there).then_some(())
     });

@@ -22,7 +22,7 @@ fn interrupt(api: &Api, name: &str, code: &str, expected: &str) {
         .unwrap();
     let run = json!({"code": code, "session": name, "id": name, "wait": 0});
     assert_eq!(api.post("/exec", &run).status, 200);
-    api.until("the begin", |api| {
+    api.until("the start", |api| {
         let run = api.get(&format!("/exec/{name}")).json();
         (run["stdout"] == "begun\n").then_some(())
     });

@@ -7,19 +7,19 @@ use std::path::Path;
 
 trials![
     each_layer_names_only_what_it_may,
-    each_library_is_named_in_its_one_place,
-    the_host_writes_files_in_its_few_owners_alone,
-    the_host_reads_files_in_its_few_owners_alone,
+    each_library_is_used_only_in_its_place,
+    only_the_listed_modules_of_the_host_write_files,
+    only_the_listed_modules_of_the_host_read_files,
     only_the_printer_prints_and_only_main_ends_the_process,
     no_path_climbs_and_no_glob_hides_names,
     the_host_reads_no_answer_without_a_bound,
     the_token_is_sent_from_one_place,
-    only_the_users_own_code_and_programs_get_text_as_it_is,
+    only_the_users_code_and_programs_get_unsanitized_text,
     no_file_has_too_many_lines,
     every_dependency_has_its_reason,
 ];
 
-/// A source file: its path beneath `src`, and its code without tests and comments.
+/// A source file: its path below `src`, and its code without tests and comments.
 #[derive(Debug)]
 pub(crate) struct Source {
     pub(crate) path: String,
@@ -142,7 +142,7 @@ fn each_layer_names_only_what_it_may() {
     }
 }
 
-fn each_library_is_named_in_its_one_place() {
+fn each_library_is_used_only_in_its_place() {
     let places: &[(&str, &[&str])] = &[
         ("bollard", &["engine/docker/"]),
         ("axum", &["companion/http/", "companion/mcp/transport/"]),
@@ -255,7 +255,7 @@ fn each_library_is_named_in_its_one_place() {
 
 /// Where an agent may write, `archive::Folder` writes, by descriptors; `host/path_resolver` opens that folder.
 /// These modules write by paths, in folders that no agent writes.
-fn the_host_writes_files_in_its_few_owners_alone() {
+fn only_the_listed_modules_of_the_host_write_files() {
     let owners = [
         // The root of a base image, in osctl's own state.
         "host/base.rs",
@@ -311,9 +311,9 @@ fn the_host_writes_files_in_its_few_owners_alone() {
     }
 }
 
-/// Where an agent may write, `PathResolver` opens what the user names, and `archive::Folder` reads beneath it,
+/// Where an agent may write, `PathResolver` opens what the user names, and `archive::Folder` reads below it,
 /// through no link. These modules read by paths, in places that no agent writes.
-fn the_host_reads_files_in_its_few_owners_alone() {
+fn only_the_listed_modules_of_the_host_read_files() {
     let owners = [
         // The user's own file, which `check_config_file` has checked; the project's is read through no link.
         "config/layers.rs",
@@ -431,7 +431,7 @@ fn the_token_is_sent_from_one_place() {
     }
 }
 
-fn only_the_users_own_code_and_programs_get_text_as_it_is() {
+fn only_the_users_code_and_programs_get_unsanitized_text() {
     let places = [
         "command/completions.rs",
         "command/cp/",

@@ -14,7 +14,7 @@ use std::thread;
 
 trials![
     a_counter_has_no_gap_and_no_double,
-    what_is_typed_arrives_once_and_in_order,
+    typed_text_arrives_once_and_in_order,
     a_restarted_network_is_a_lost_connection,
     a_lost_connection_is_reported_in_a_line_that_disappears,
     a_program_waits_for_a_writer_that_comes_back,
@@ -196,7 +196,7 @@ fn a_counter_has_no_gap_and_no_double() {
     assert_eq!(window.end().0, 0);
 }
 
-fn what_is_typed_arrives_once_and_in_order() {
+fn typed_text_arrives_once_and_in_order() {
     let (home, proxy) = remote_home("typed");
     let mut window = open(&home);
     window.types("stty -echo; echo rea''dy; head -n 6000 > /root/host/typed; echo al''l\r");

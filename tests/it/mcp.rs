@@ -329,7 +329,7 @@ fn a_changed_server_list_applies_while_the_container_runs() {
         "servers:\n  mine:\n    command: python3\n    args: [/repo/echo.py]\n    tools: [\"o*\"]\n";
     home.write_config(&format!("{SERVERS_CONFIG}{mine}"));
     home.ok(["up", "--yes", "--auto-ports"]);
-    api.until("the person's server", |api| {
+    api.until("the user's server", |api| {
         status(api, "mine").is_object().then_some(())
     });
     // The server offers the configured tools, alone and among all servers.

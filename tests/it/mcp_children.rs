@@ -234,7 +234,7 @@ fn a_subscription_to_a_resource_survives_a_crash() {
     let kill = format!("import os; os.kill({pid}, 9)");
     servers().api().exec(&kill);
     // No client calls the server.
-    client.api.until("the next one", |api| {
+    client.api.until("the next server process", |api| {
         let now = status(api, "brief");
         let is_other = now["state"] == "running" && now["pids"][0] != pid;
         is_other.then_some(())
@@ -247,7 +247,7 @@ fn a_subscription_to_a_resource_survives_a_crash() {
     });
 }
 
-/// Calls a tool, answers what is asked in between, and returns the result's text.
+/// Calls a tool, answers the requests of the server, and returns the text of the result.
 fn answering(client: &Client, tool: &str, answers: &[(&str, Value)]) -> String {
     let params = json!({"name": tool, "arguments": {}});
     let body = json!({"jsonrpc": "2.0", "id": "c", "method": "tools/call", "params": params});

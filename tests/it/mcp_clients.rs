@@ -112,7 +112,7 @@ fn provide_node(home: &Home, scripts: &[&str]) {
 /// The suites run in the container, so that the machine needs no other Node.
 const SUITE: &str =
     "node node_modules/@modelcontextprotocol/conformance/dist/index.js server --suite all --url";
-const NEXT: &str = "node node_modules/conformance-next/dist/index.js server";
+const NEXT_SUITE: &str = "node node_modules/conformance-next/dist/index.js server";
 const NEWEST: &str =
     "node node_modules/conformance-next/dist/index.js server --requirements 2026-07-28 --url";
 
@@ -311,7 +311,7 @@ type Checks = BTreeMap<String, (String, String)>;
 
 fn checks(home: &Home, (scenario, revision): (&str, &str), url: &str) -> Checks {
     let words = format!("--scenario {scenario} --spec-version {revision} --verbose --url {url}");
-    let ran = home.run(["shell", &format!("cd /repo/suite && {NEXT} {words}")]);
+    let ran = home.run(["shell", &format!("cd /repo/suite && {NEXT_SUITE} {words}")]);
     let begin = ran.stdout.find("\n[").unwrap_or_else(|| panic!("{ran:?}"));
     let mut printed = Deserializer::from_str(&ran.stdout[begin..]).into_iter::<Vec<Value>>();
     let all = printed.next().unwrap().unwrap();

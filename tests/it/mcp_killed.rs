@@ -317,7 +317,7 @@ fn killed_servers_of_the_image_affect_no_other_server_and_no_client_hangs() {
         errors += victim.errors.load(Ordering::Relaxed);
     }
     assert!(errors > 0, "no call failed");
-    servers().hub().until("the end of what was killed", |_| {
+    servers().hub().until("the end of the killed servers", |_| {
         let known = victims
             .iter()
             .map(|victim| victim.status()["pids"][0].clone());

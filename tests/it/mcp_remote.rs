@@ -43,7 +43,7 @@ fn remote_servers_work_through_either_transport() {
             };
             // A call that is cancelled here is cancelled on the remote server, and leaves nothing open.
             let body = r#"{"jsonrpc":"2.0","id":"c","method":"test/silence","params":{}}"#;
-            until_open("the end of the one before", 0);
+            until_open("the end of the previous call", 0);
             let headers = client.headers();
             thread::scope(|scope| {
                 let waiting = scope.spawn(|| client.post(body));

@@ -27,7 +27,7 @@ trials![
 ];
 
 #[track_caller]
-fn leads_out(ran: &Ran, link: &Path) {
+fn assert_link_refused(ran: &Ran, link: &Path) {
     assert_eq!(ran.code, 2, "{ran:?}");
     let said = format!("error: `{}` is a link out of", link.display());
     assert!(ran.stderr.starts_with(&said), "{ran:?}");
@@ -48,7 +48,7 @@ fn a_copy_from_inside_writes_through_no_link_that_the_agent_planted() {
     // With a name that the agent knows, in a folder that the user names.
     home.ok(["cp", &from("report.txt"), "planted-out"]);
     let report = here.join("report.txt");
-    assert!(!report.is_symlink(), "the link itself is replaced");
+    assert!(!report.is_symlink(), "the command did not replace the link");
     assert_eq!(fs::read_to_string(&report).unwrap(), "AGENT");
     let ran = home.run(["cp", &from("results"), "planted-out"]);
     refused(
@@ -66,7 +66,7 @@ fn a_copy_from_inside_writes_through_no_link_that_the_agent_planted() {
     ] {
         let ran = home.run(["cp", &from(source), &format!("planted-out/{name}")]);
         let link = here.join(name.split('/').next().unwrap());
-        leads_out(&ran, &link);
+        assert_link_refused(&ran, &link);
     }
     assert_eq!(listing(&victim), before);
 }
@@ -82,10 +82,10 @@ fn a_copy_to_inside_reads_through_no_link_that_the_agent_planted() {
             &format!("planted-in/{source}"),
             "os:/root/host/planted-in/",
         ]);
-        leads_out(&ran, &here.join(source.split('/').next().unwrap()));
+        assert_link_refused(&ran, &here.join(source.split('/').next().unwrap()));
     }
     let ran = home.run(["exec", "-f", "planted-in/train.py"]);
-    leads_out(&ran, &here.join("train.py"));
+    assert_link_refused(&ran, &here.join("train.py"));
     // The pipe has no writer, and the file is too large.
     nix::unistd::mkfifo(&here.join("pipe"), nix::sys::stat::Mode::S_IRWXU).unwrap();
     let ran = home.run(["exec", "-f", "planted-in/pipe"]);
@@ -126,7 +126,7 @@ fn figures_are_written_through_no_link_and_only_pictures_are_saved() {
     exec("planted-figures", "b'touch /tmp/x\\n'");
     assert!(!here.join("figure-4.png").exists(), "no picture");
     for out in ["planted-figures/out", "planted-figures/out/new"] {
-        leads_out(&exec(out, PNG), &here.join("out"));
+        assert_link_refused(&exec(out, PNG), &here.join("out"));
     }
     assert_eq!(listing(&victim), before);
 }
@@ -139,7 +139,7 @@ fn a_screenshot_is_written_through_no_link_that_the_agent_planted() {
     let before = listing(&victim);
     for (name, link) in [("screen.png", "screen.png"), ("screens/new.png", "screens")] {
         let ran = home.run(["--quiet", "screenshot", &format!("planted-screen/{name}")]);
-        leads_out(&ran, &here.join(link));
+        assert_link_refused(&ran, &here.join(link));
     }
     assert_eq!(listing(&victim), before);
 }

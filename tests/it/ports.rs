@@ -41,7 +41,7 @@ fn a_used_port_is_reported_with_its_owner_and_a_fix() {
     let address = home.api().address;
     home.ok(["down"]);
     home.up();
-    assert_eq!(home.api().address, address, "ports are the instance's");
+    assert_eq!(home.api().address, address, "the instance kept no port");
 
     // A process that binds the port between the choice and the start only causes another choice.
     home.ok(["down"]);

@@ -194,7 +194,10 @@ fn a_published_image_is_pulled_by_digest_and_is_the_base_of_the_build() {
     );
     assert_eq!(Engine.send("POST", &tag, &Value::Null).status, 201);
     home.ok(["build", "--force"]);
-    assert!(inspect(of_the_user).is_some(), "osctl has not pulled it");
+    assert!(
+        inspect(of_the_user).is_some(),
+        "osctl removed an image that it did not pull"
+    );
     Engine.send("DELETE", &format!("/images/{of_the_user}"), &Value::Null);
     write(&home, "kernel/more.py", "\"\"\"More.\"\"\"\n");
     let record = home.json(["evolve"]);

@@ -8,7 +8,7 @@ use std::sync::{Arc, OnceLock};
 /// The arguments with which pytest reports each function.
 pub(crate) const REPORTING: [&str; 5] = ["-B", "-m", "pytest", "-q", "-rA"];
 
-/// The functions of the files `test_*.py` beneath `folder`; `run` runs one file with `REPORTING` and
+/// The functions of the files `test_*.py` below `folder`; `run` runs one file with `REPORTING` and
 /// returns what pytest prints.
 pub(crate) fn cases(module: &str, folder: &str, run: fn(&Path) -> String) -> Vec<TestCase> {
     let mut files = Vec::new();

@@ -8,10 +8,10 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 
 trials![
-    cells_of_one_line_and_of_several_run_and_are_remembered,
+    cells_of_one_and_several_lines_run_and_enter_the_history,
     tab_completes_what_the_kernel_knows,
-    ctrl_c_clears_the_line_at_the_prompt_and_interrupts_what_runs,
-    a_second_ctrl_c_leaves_the_code_alone_and_stays_in_the_console,
+    ctrl_c_clears_the_line_at_the_prompt_and_interrupts_running_code,
+    a_second_ctrl_c_stops_following_and_keeps_the_console,
     figures_are_shown_or_named_and_the_console_continues,
     the_console_waits_for_a_busy_kernel,
     a_loss_that_another_client_caused_is_reported,
@@ -40,7 +40,7 @@ fn leave(home: &Home, session: &str, mut terminal: Terminal) {
     home.ok(["sessions", "rm", session]);
 }
 
-fn cells_of_one_line_and_of_several_run_and_are_remembered() {
+fn cells_of_one_and_several_lines_run_and_enter_the_history() {
     let home = shared();
     let mut terminal = console(home, "repl-cells");
     terminal.types("6*7\r");
@@ -108,7 +108,7 @@ fn tab_completes_what_the_kernel_knows() {
     leave(home, "repl-tab", terminal);
 }
 
-fn ctrl_c_clears_the_line_at_the_prompt_and_interrupts_what_runs() {
+fn ctrl_c_clears_the_line_at_the_prompt_and_interrupts_running_code() {
     let home = shared();
     let mut terminal = console(home, "repl-ctrl-c");
     terminal.types("kept = 5\r");
@@ -133,7 +133,7 @@ fn ctrl_c_clears_the_line_at_the_prompt_and_interrupts_what_runs() {
     leave(home, "repl-ctrl-c", terminal);
 }
 
-fn a_second_ctrl_c_leaves_the_code_alone_and_stays_in_the_console() {
+fn a_second_ctrl_c_stops_following_and_keeps_the_console() {
     let home = shared();
     let mut terminal = console(home, "repl-stubborn");
     let off = home.files().join("repl-stubborn.off");

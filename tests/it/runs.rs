@@ -14,7 +14,7 @@ trials![
     a_run_is_interrupted_by_another_client,
     a_queued_run_can_be_cancelled,
     an_interrupt_does_not_wait_for_queued_runs,
-    a_client_that_leaves_does_not_end_the_run,
+    a_client_that_disconnects_does_not_end_the_run,
 ];
 
 /// Code that has started and runs until `stop` is called.
@@ -174,7 +174,7 @@ fn a_queued_run_can_be_cancelled() {
     assert_eq!(api.exec("'taken_back' in globals()")["result"], "False");
 }
 
-fn a_client_that_leaves_does_not_end_the_run() {
+fn a_client_that_disconnects_does_not_end_the_run() {
     let api = shared().api();
     let mut connection = api.connect();
     let body = json!({"code": "import time; time.sleep(0.3); left = 'done'; left", "id": "left-alone", "queue": true}).to_string();
@@ -203,7 +203,7 @@ fn an_interrupt_does_not_wait_for_queued_runs() {
     let run = |id: &str| json!({"code": "import time; time.sleep(600)", "session": "queueing", "id": id, "queue": true, "wait": 0});
     for id in ["first-asleep", "second-asleep"] {
         assert_eq!(api.post("/exec", &run(id)).json()["status"], "running");
-        api.until("the begin", |api| {
+        api.until("the start", |api| {
             let first = api.get("/exec/first-asleep").json();
             first["execution_count"].is_u64().then_some(())
         });

@@ -18,7 +18,7 @@ trials![
     variables_of_a_session_are_listed,
     code_is_completed_and_explained,
     an_extension_is_called_by_its_name,
-    a_restart_ends_what_runs_and_says_so,
+    a_restart_ends_running_code_and_says_so,
     sessions_stay_within_their_limits,
 ];
 
@@ -117,7 +117,7 @@ fn ending_a_session_ends_all_its_processes() {
     let code = "import subprocess, time\nsubprocess.Popen(['setsid', 'sleep', '86398'])\nopen('/root/host/ending', 'w').close()\ntime.sleep(600)";
     let body = json!({"code": code, "session": "ending", "id": "ending", "wait": 0});
     api.post("/exec", &body);
-    api.until("the begin", |_| {
+    api.until("the start", |_| {
         home.files().join("ending").exists().then_some(())
     });
     delete(&api, "ending");
@@ -333,7 +333,7 @@ fn an_extension_is_called_by_its_name() {
     assert_eq!((wrong.0, wrong.1.as_str()), (400, "InvalidName"));
 }
 
-fn a_restart_ends_what_runs_and_says_so() {
+fn a_restart_ends_running_code_and_says_so() {
     let api = shared().api();
     create(&api, "again");
     let before = exec(&api, "again", "old = 1")["kernel"]["generation"]

@@ -289,7 +289,7 @@ fn code_uses_the_same_shell() {
     // An interrupt of the cell also interrupts the command.
     let run = json!({"code": "runtime.shell.run('sleep 7652')", "session": "namespace", "id": "in-shell", "wait": 0});
     api.post("/exec", &run);
-    api.until("its begin", |api| {
+    api.until("the start", |api| {
         (processes(api, "7652") > 0).then_some(())
     });
     let ended = api

@@ -214,7 +214,7 @@ fn output_that_a_reply_leaves_out_can_be_paged() {
         all += page["text"].as_str().unwrap();
         offset = page["next"].as_u64().unwrap();
     }
-    assert!(all == numbers(), "a page is wrong");
+    assert!(all == numbers(), "a page has wrong text");
     let beyond = api.get("/exec/paged/output?offset=9999999").json();
     assert_eq!(
         (beyond["text"].as_str(), beyond["next"].as_u64()),
