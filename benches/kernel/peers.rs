@@ -60,7 +60,7 @@ impl Peers {
     /// `count` samples of a sampler.
     pub(crate) fn sample<T: DeserializeOwned>(&self, sampler: &str, count: usize) -> Result<T> {
         let mut pipes = self.pipes.borrow_mut();
-        let (stdin, stdout) = pipes.as_mut().context("they were ended")?;
+        let (stdin, stdout) = pipes.as_mut().context("the peers have ended")?;
         writeln!(stdin, "{sampler} {count}")?;
         let mut line = String::new();
         stdout.read_line(&mut line)?;
