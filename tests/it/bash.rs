@@ -186,7 +186,7 @@ fn run_each_in_own_session<T: Sync>(
 }
 
 /// A command, a later command, and the output of the later command.
-const LASTING: &[(&str, &str, &str)] = &[
+const LASTING_CHANGES: &[(&str, &str, &str)] = &[
     ("cd /tmp", "pwd", "/tmp\n"),
     (
         "cd /usr; cd /opt",
@@ -315,12 +315,14 @@ const LASTING: &[(&str, &str, &str)] = &[
 
 fn changes_by_a_command_last_until_the_next() {
     let api = shared().api();
-    let others = run_each_in_own_session(&api, LASTING, |session, (first, second, shown)| {
-        let home = json!({"path": "/root/host", "session": session});
-        assert_eq!(api.post("/shell/cd", &home).status, 200);
-        let before = shell(&api, session, first);
-        let after = shell(&api, session, second);
-        (after["stdout"] != *shown).then(|| format!("{first:?}\n  {before}\n  {second:?} {after}"))
-    });
+    let others =
+        run_each_in_own_session(&api, LASTING_CHANGES, |session, (first, second, shown)| {
+            let home = json!({"path": "/root/host", "session": session});
+            assert_eq!(api.post("/shell/cd", &home).status, 200);
+            let before = shell(&api, session, first);
+            let after = shell(&api, session, second);
+            (after["stdout"] != *shown)
+                .then(|| format!("{first:?}\n  {before}\n  {second:?} {after}"))
+        });
     assert!(others.is_empty(), "{}", others.join("\n"));
 }

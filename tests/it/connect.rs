@@ -79,7 +79,7 @@ const CLIENTS: [(&str, &str); 11] = [
 ];
 
 /// Variables that move the configuration of clients.
-const ELSEWHERE: [&str; 6] = [
+const RELOCATING_VARIABLES: [&str; 6] = [
     "APPDATA",
     "CLAUDE_CONFIG_DIR",
     "CODEX_HOME",
@@ -106,7 +106,7 @@ impl Person {
 
     fn osctl(&self, words: &[&str]) -> Ran {
         let mut command = self.0.command(words);
-        for variable in ELSEWHERE {
+        for variable in RELOCATING_VARIABLES {
             command.env_remove(variable);
         }
         Ran::from(command.output().unwrap())

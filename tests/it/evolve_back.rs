@@ -22,7 +22,7 @@ fn published(home: &Home) -> Value {
 }
 
 /// The ID of the instance's image with that tag.
-fn named(home: &Home, tag: &str) -> Option<String> {
+fn image_with_tag(home: &Home, tag: &str) -> Option<String> {
     let path = format!("/images/os-{}:{tag}/json", home.instance);
     let found = Engine.get(&path);
     (found.status == 200).then(|| found.json()["Id"].as_str().unwrap().to_owned())
@@ -62,16 +62,16 @@ fn rollback_returns_to_the_previous_image_or_to_that_of_a_run() {
     let host = running(&home);
     let (first_run, first) = evolve(&home, "first");
     assert_eq!(published(&home), ports);
-    assert_eq!(named(&home, "previous"), Some(host.clone()));
+    assert_eq!(image_with_tag(&home, "previous"), Some(host.clone()));
     let (_, second) = evolve(&home, "second");
     evolve(&home, "third");
-    assert_eq!(named(&home, "previous"), Some(second.clone()));
+    assert_eq!(image_with_tag(&home, "previous"), Some(second.clone()));
     home.ok(["evolve", "rollback", "--reason", "worse"]);
     assert_marked(&home, "second");
     assert_eq!(running(&home), second);
     // The next rollback does not return to the image that was just rolled back.
     // The tag changes after the record of the run has its end.
-    let is_previous = |image: &Option<String>| named(&home, "previous") == *image;
+    let is_previous = |image: &Option<String>| image_with_tag(&home, "previous") == *image;
     until("the tag `previous` for the first image", || {
         is_previous(&Some(first.clone()))
     });
@@ -251,13 +251,13 @@ fn images_are_kept_as_long_as_a_rollback_may_need_them() {
     });
     let is_kept: Vec<bool> = all
         .iter()
-        .map(|(run, _)| named(&home, &format!("run-{run}")).is_some())
+        .map(|(run, _)| image_with_tag(&home, &format!("run-{run}")).is_some())
         .collect();
     assert_eq!(is_kept[2..], [true; 5]);
     // One older image may be kept as the last image that passed its watch period.
     assert!(!is_kept[0] || !is_kept[1], "{is_kept:?}");
-    assert_eq!(named(&home, "latest"), Some(all[6].1.clone()));
-    assert_eq!(named(&home, "previous"), Some(all[5].1.clone()));
+    assert_eq!(image_with_tag(&home, "latest"), Some(all[6].1.clone()));
+    assert_eq!(image_with_tag(&home, "previous"), Some(all[5].1.clone()));
     // An image without a tag is removed.
     for ((_, image), is_kept) in all.iter().zip(&is_kept) {
         let found = Engine.get(&format!("/images/{image}/json")).status == 200;

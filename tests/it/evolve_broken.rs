@@ -159,7 +159,7 @@ fn a_body_that_fails_after_the_swap_is_rolled_back_without_a_restart() {
 }
 
 /// A small body with a watch period that is longer than the trial.
-fn watched(name: &str) -> Home {
+fn small_with_long_watch(name: &str) -> Home {
     let mut home = small(name);
     let probation = ("OSCTL_EVOLVE_PROBATION".into(), "120".into());
     home.env.extend([probation]);
@@ -167,7 +167,7 @@ fn watched(name: &str) -> Home {
 }
 
 fn a_body_that_crashes_later_is_rolled_back() {
-    let home = watched("it-evolve-crash");
+    let home = small_with_long_watch("it-evolve-crash");
     home.up();
     remember(&home);
     let image = home.json(["status"])["image"].clone();
@@ -190,7 +190,7 @@ fn a_body_that_crashes_later_is_rolled_back() {
 }
 
 fn no_rescue_returns_to_an_image_that_did_not_pass() {
-    let home = watched("it-evolve-chain");
+    let home = small_with_long_watch("it-evolve-chain");
     home.up();
     remember(&home);
     let image = home.json(["status"])["image"].clone();

@@ -33,7 +33,7 @@ fn remove(name: &str) {
 }
 
 /// Creates another container of the same image and labels, which sleeps.
-fn twin(home: &Home, name: &str, part: Option<&str>) -> String {
+fn create_copy(home: &Home, name: &str, part: Option<&str>) -> String {
     let path = format!("/containers/{}/json", home.container());
     let image = Engine.get(&path).json()["Image"].clone();
     let mut labels = json!({"osctl.instance": home.instance});
@@ -72,7 +72,7 @@ const STATES: [State; 8] = [
             set_aside(home, &aside);
             post(&format!("/containers/{aside}/unpause"), &Value::Null, 204);
             post(&format!("/containers/{aside}/stop"), &Value::Null, 204);
-            twin_of_aside(home, &aside);
+            create_copy_of_aside(home, &aside);
         },
     ),
     ("renamed to a name that no version uses", |home| {
@@ -82,15 +82,15 @@ const STATES: [State; 8] = [
     }),
     ("with a second running container", |home| {
         let name = format!("{}.old", home.container());
-        twin(home, &name, None);
+        create_copy(home, &name, None);
         post(&format!("/containers/{name}/start"), &Value::Null, 204);
     }),
     (
         "with two other containers, one of which never ran",
         |home| {
             let name = |end: &str| format!("{}.{end}", home.container());
-            twin(home, &name("new"), None);
-            twin(home, &name("old"), None);
+            create_copy(home, &name("new"), None);
+            create_copy(home, &name("old"), None);
             post(
                 &format!("/containers/{}/start", name("old")),
                 &Value::Null,
@@ -100,7 +100,7 @@ const STATES: [State; 8] = [
     ),
     ("with a container of a self-test", |home| {
         let name = format!("{}.trial", home.container());
-        twin(home, &name, Some("trial"));
+        create_copy(home, &name, Some("trial"));
         post(&format!("/containers/{name}/start"), &Value::Null, 204);
     }),
     ("without a keeper, with its state", |home| {
@@ -109,11 +109,11 @@ const STATES: [State; 8] = [
     ("with a keeper that never ran", |home| {
         let name = format!("os-keeper-{}", home.instance);
         remove(&name);
-        twin(home, &name, Some("keeper"));
+        create_copy(home, &name, Some("keeper"));
     }),
 ];
 
-fn twin_of_aside(home: &Home, aside: &str) {
+fn create_copy_of_aside(home: &Home, aside: &str) {
     let path = format!("/containers/{aside}/json");
     let image = Engine.get(&path).json()["Image"].clone();
     let labels = json!({"osctl.instance": home.instance});

@@ -28,7 +28,7 @@ trials![
 ];
 
 /// An entry point that runs code after the swap, before the companion starts.
-fn in_place(entrypoint: &str, code: &str) -> String {
+fn run_after_swap(entrypoint: &str, code: &str) -> String {
     let code = format!("if test -S /run/os/keeper.sock; then {code}; fi\nexec /opt");
     let changed = entrypoint.replace("exec /opt", &code);
     assert_ne!(changed, entrypoint);
@@ -297,14 +297,14 @@ fn a_rescue_is_a_run_that_can_be_stopped() {
     let entrypoint = read(&home, "entrypoint.sh");
     // The previous image starts, but does not become healthy.
     let held = "while test -e /root/host/hold; do sleep 0.1; done";
-    write(&home, "entrypoint.sh", &in_place(&entrypoint, held));
+    write(&home, "entrypoint.sh", &run_after_swap(&entrypoint, held));
     home.up();
     remember(&home);
     let crash = "(until test -e /root/host/crash; do sleep 0.1; done; kill -9 $$) &";
     write(
         &home,
         "entrypoint.sh",
-        &in_place(&entrypoint, &format!("{crash} true")),
+        &run_after_swap(&entrypoint, &format!("{crash} true")),
     );
     home.ok(["evolve"]);
     let image = home.json(["status"])["image"].clone();

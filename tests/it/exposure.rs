@@ -201,12 +201,12 @@ fn no_project_is_in_a_folder_that_another_agent_writes() {
 }
 
 /// Sequences that set the title and the clipboard, clear the screen, and change the writing direction.
-const NASTY: &str = r"\x1b]0;owned\x07\x1b]52;c;AAAA\x07\x1b[2J\x9b2J\u202e\u200b";
+const CONTROL_SEQUENCES: &str = r"\x1b]0;owned\x07\x1b]52;c;AAAA\x07\x1b[2J\x9b2J\u202e\u200b";
 
 fn names_and_logs_of_the_agent_send_no_terminal_controls() {
     let home = shared();
     let plant = format!(
-        "nasty = 'nasty{NASTY}'\nglobals()[nasty] = (n for n in 'x')\n\
+        "nasty = 'nasty{CONTROL_SEQUENCES}'\nglobals()[nasty] = (n for n in 'x')\n\
          with open('/proc/1/fd/1', 'w') as out: print(nasty, file=out, flush=True)"
     );
     let reply = home.api().exec(&plant);

@@ -46,7 +46,7 @@ const REPORT_TIMEOUT: Duration = Duration::from_secs(45);
 const INTERRUPT_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Runs a command to its end; returns its exit code and its messages.
-pub(crate) fn ended<const N: usize>(home: &Home, args: [&str; N]) -> (i32, String) {
+pub(crate) fn run_to_end<const N: usize>(home: &Home, args: [&str; N]) -> (i32, String) {
     let (code, seen) = Followed::start(home.command(args)).end();
     (code, seen.concat())
 }
@@ -87,7 +87,7 @@ fn an_engine_that_does_not_run_is_named_with_its_address() {
     let address = format!("unix://{}", home.folder.join("none.sock").display());
     home.env.insert("DOCKER_HOST".into(), address.clone());
     for args in [["up", "--yes"], ["build", "--yes"]] {
-        let failure = ended(&home, args);
+        let failure = run_to_end(&home, args);
         assert_failure(&failure, 4, &[&address, "does not answer", "DOCKER_HOST="]);
     }
 }
@@ -96,7 +96,7 @@ fn every_form_of_a_local_address_is_tried() {
     let mut home = Home::new("it-here");
     let address = format!("tcp://127.0.0.1:{}", free_port());
     home.env.insert("DOCKER_HOST".into(), address.clone());
-    let failure = ended(&home, ["up", "--yes"]);
+    let failure = run_to_end(&home, ["up", "--yes"]);
     assert_failure(&failure, 4, &[&address, "does not answer"]);
 }
 
@@ -131,7 +131,7 @@ fn an_engine_that_hangs_is_reported_in_seconds() {
     let home = second.home("it-hang", "");
     let _frozen = second.freeze();
     let begin = Instant::now();
-    let failure = ended(&home, ["up", "--yes"]);
+    let failure = run_to_end(&home, ["up", "--yes"]);
     assert!(begin.elapsed() < REPORT_TIMEOUT, "{:?}", begin.elapsed());
     assert_failure(&failure, 4, &[&second.address(), "no answer within"]);
 }
@@ -213,7 +213,7 @@ fn a_disk_that_fills_while_building_is_reported_and_its_space_is_freed() {
     let second = Second::start();
     let room = second.free_disk();
     let home = second.home("it-full", "RUN dd if=/dev/zero of=/big bs=1M count=700");
-    let failure = ended(&home, ["up", "--yes"]);
+    let failure = run_to_end(&home, ["up", "--yes"]);
     assert_failure(&failure, 4, &["the disk is full", "free disk space"]);
     write_body(&home, "RUN dd if=/dev/zero of=/small bs=1M count=10");
     home.ok(["build"]);
@@ -238,7 +238,7 @@ fn a_step_that_fails_is_named_with_its_last_lines() {
     let second = Second::start();
     let line = "RUN echo a-clue; echo another >&2; exit 7";
     let home = second.home("it-step", line);
-    let failure = ended(&home, ["up", "--yes"]);
+    let failure = run_to_end(&home, ["up", "--yes"]);
     let words = [line, "a-clue\n", "another\n", "exit code: 7", "-v build`"];
     assert_failure(&failure, 4, &words);
 }
@@ -246,14 +246,14 @@ fn a_step_that_fails_is_named_with_its_last_lines() {
 fn a_malformed_dockerfile_is_reported_with_the_line() {
     let second = Second::start();
     let home = second.home("it-syntax", "RUM true");
-    let failure = ended(&home, ["up", "--yes"]);
+    let failure = run_to_end(&home, ["up", "--yes"]);
     assert_failure(&failure, 4, &["could not be built", "RUM", "line 3"]);
 }
 
 fn an_unavailable_image_is_named() {
     let second = Second::start();
     let home = second.home("it-from", "FROM nowhere.invalid/nothing:1");
-    let failure = ended(&home, ["up", "--yes"]);
+    let failure = run_to_end(&home, ["up", "--yes"]);
     assert_failure(
         &failure,
         4,
@@ -265,7 +265,7 @@ fn an_unavailable_image_is_named() {
         busybox().display()
     );
     home.write_config(&config);
-    let failure = ended(&home, ["up", "--yes"]);
+    let failure = run_to_end(&home, ["up", "--yes"]);
     assert_failure(&failure, 4, &["nowhere.invalid/base:1", "`base:`"]);
 }
 
@@ -273,7 +273,7 @@ fn a_container_that_ends_immediately_is_reported_with_its_code_and_log() {
     let second = Second::start();
     let entry = r#"ENTRYPOINT ["/bin/sh", "-c", "echo a-clue; echo another >&2; exit 3"]"#;
     let home = second.home("it-exit", entry);
-    let failure = ended(&home, ["up", "--yes", "--auto-ports"]);
+    let failure = run_to_end(&home, ["up", "--yes", "--auto-ports"]);
     let words = [
         "did not become healthy",
         "the container ended with exit code 3",
@@ -303,7 +303,7 @@ fn a_killed_osctl_leaves_no_lock() {
     let second = Second::start();
     let home = second.home("it-lock", SLOW);
     let up = up_until(&home, SLOW);
-    let failure = ended(&home, ["build"]);
+    let failure = run_to_end(&home, ["build"]);
     assert_failure(&failure, 4, &["another osctl is working on", "wait until"]);
     up.signal("KILL");
     up.end();
@@ -336,7 +336,7 @@ impl Instance {
     }
 
     /// Adds a slow build step that is not in the cache.
-    fn touch(&self) {
+    fn add_slow_step(&self) {
         let change = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
         let path = self.project.join("body/Dockerfile");
         let text = fs::read_to_string(&path).unwrap();
@@ -351,7 +351,7 @@ impl Instance {
     }
 
     /// Sends the signal when `up` prints `text`; returns the exit code and the messages.
-    fn end_at(&self, text: &str, signal: &str) -> (i32, String) {
+    fn signal_at(&self, text: &str, signal: &str) -> (i32, String) {
         let up = up_until(self, text);
         up.signal(signal);
         let begin = Instant::now();
@@ -389,15 +389,15 @@ const BUILDING: &str = SLOW;
 const CREATING: &str = "creating";
 const WAITING: &str = "to become healthy";
 
-fn ends_up_at(name: &str, stages: &[&str], signal: &str, check: impl Fn(&str, &(i32, String))) {
+fn signal_up_at(name: &str, stages: &[&str], signal: &str, check: impl Fn(&str, &(i32, String))) {
     let instance = Instance::new(name);
     for stage in stages {
         if [CREATING, WAITING].contains(stage) {
             instance.run(["down"]);
         } else {
-            instance.touch();
+            instance.add_slow_step();
         }
-        check(stage, &instance.end_at(stage, signal));
+        check(stage, &instance.signal_at(stage, signal));
         instance.assert_next_up_works();
     }
     // The name includes the suffix of the checkout.
@@ -433,19 +433,19 @@ fn ctrl_c_at_the_first_output_is_reported() {
 
 fn ctrl_c_at_each_stage_of_up_does_not_block_the_next_up() {
     let stages = [LOOKING, BEFORE_THE_BUILD, BUILDING, CREATING, WAITING];
-    ends_up_at("it-int", &stages, "INT", |_, failure| {
+    signal_up_at("it-int", &stages, "INT", |_, failure| {
         assert_failure(failure, 5, &["interrupted", "run the command again"]);
     });
 }
 
 fn a_terminated_up_does_not_block_the_next_up() {
-    ends_up_at("it-term", &[BUILDING, CREATING], "TERM", |_, failure| {
+    signal_up_at("it-term", &[BUILDING, CREATING], "TERM", |_, failure| {
         assert_failure(failure, 5, &["interrupted", "run the command again"]);
     });
 }
 
 fn a_killed_up_does_not_block_the_next_up() {
-    ends_up_at(
+    signal_up_at(
         "it-kill",
         &[BUILDING, CREATING],
         "KILL",

@@ -5,7 +5,7 @@
 //! the real debootstrap.
 
 use crate::commands::{Followed, Ran, on_terminal};
-use crate::faults::{assert_failure, ended};
+use crate::faults::{assert_failure, run_to_end};
 use crate::harness::{Engine, Home, provide};
 use crate::second_engine::{Second, busybox, until};
 use crate::trials;
@@ -33,7 +33,7 @@ fn proxies_reach_the_build() {
         r#"RUN test "$no_proxy" = inside.example,localhost,127.0.0.1,::1"#,
     ];
     let mut home = second.home("it-proxy", &lines.join("\n"));
-    let told = ended(&home, ["build"]);
+    let told = run_to_end(&home, ["build"]);
     assert_failure(&told, 4, &["could not be built", "http_proxy"]);
     for (name, value) in [
         ("HTTP_PROXY", "http://one.invalid:3128"),

@@ -2,7 +2,7 @@
 //! machine can't reach its ports, and everything works as with a local engine.
 
 use crate::evolve::{assert_remembers, configure, engine, on_second, remember, write};
-use crate::faults::{assert_failure, ended};
+use crate::faults::{assert_failure, run_to_end};
 use crate::harness::{Engine, Home};
 use crate::lost_connections::{assert_counts, open};
 use crate::second_engine::{Second, until};
@@ -120,13 +120,13 @@ fn a_remote_engine_works_like_a_local_one() {
     let proxy = EngineProxy::start(&second);
     let mut home = remote_home(&second, "it-remote", &proxy);
     // The engine accepts only TLS, with a client certificate.
-    assert_failure(&ended(&home, ["up"]), 4, &[&proxy.address, "HTTPS"]);
+    assert_failure(&run_to_end(&home, ["up"]), 4, &[&proxy.address, "HTTPS"]);
     let certificates = second.certificates();
     let certificates = certificates.to_str().unwrap();
     home.env.insert("DOCKER_TLS_VERIFY".into(), "1".into());
     let nowhere = home.folder.display().to_string();
     home.env.insert("DOCKER_CERT_PATH".into(), nowhere);
-    assert_failure(&ended(&home, ["up"]), 4, &[&proxy.address, "ca.pem"]);
+    assert_failure(&run_to_end(&home, ["up"]), 4, &[&proxy.address, "ca.pem"]);
     home.env
         .insert("DOCKER_CERT_PATH".into(), certificates.into());
     home.up();
@@ -216,7 +216,7 @@ fn a_remote_engine_works_like_a_local_one() {
         "DOCKER_HOST".into(),
         format!("unix://{}", second.socket().display()),
     );
-    let told = ended(&home, ["status"]);
+    let told = run_to_end(&home, ["status"]);
     assert_failure(&told, 4, &[&address, "is chosen", "unset DOCKER_HOST"]);
     // `ls` asks each instance's own engine.
     let rows = home.json(["ls"]);
@@ -230,7 +230,7 @@ fn a_remote_engine_works_like_a_local_one() {
     // The kept data is there again after `down`, and removed after `--purge`.
     home.ok(["cryo", "store"]);
     home.ok(["down"]);
-    let told = ended(&home, ["exec", "1"]);
+    let told = run_to_end(&home, ["exec", "1"]);
     assert_failure(&told, 3, &["osctl", "up"]);
     home.up();
     assert_remembers(&home);
@@ -280,7 +280,7 @@ fn the_users_ssh_reaches_a_remote_engine() {
     // An unreadable path is named; the next `up` finishes an incomplete copy.
     let deep = home.project.join("deep");
     fs::create_dir_all(deep.join("d/".repeat(600))).unwrap();
-    let told = ended(&home, ["up", "--yes"]);
+    let told = run_to_end(&home, ["up", "--yes"]);
     assert_failure(&told, 4, &["can't be copied", "nested too deeply"]);
     fs::remove_dir_all(deep).unwrap();
     home.up();
@@ -292,17 +292,17 @@ fn the_users_ssh_reaches_a_remote_engine() {
     assert!(called.lines().all(|line| line.ends_with(words)), "{called}");
     // An invalid body there is refused, and the body here does not replace it.
     home.ok(["shell", "mkfifo /repo/body/kernel/pipe"]);
-    assert_failure(&ended(&home, ["up"]), 4, &["pipe", "body"]);
+    assert_failure(&run_to_end(&home, ["up"]), 4, &["pipe", "body"]);
     home.ok(["shell", "rm /repo/body/kernel/pipe"]);
     // Another project does not use the copy of this project.
     let other = home.folder.join("other");
     fs::create_dir_all(&other).unwrap();
-    let told = ended(&home, ["up", "--project", other.to_str().unwrap()]);
+    let told = run_to_end(&home, ["up", "--project", other.to_str().unwrap()]);
     assert_failure(&told, 4, &["already has a copy of", "down --purge"]);
     // A copy that this machine does not know is not overwritten.
     home.ok(["down"]);
     fs::remove_dir_all(home.state()).unwrap();
-    let told = ended(&home, ["up", "--yes"]);
+    let told = run_to_end(&home, ["up", "--yes"]);
     assert_failure(&told, 4, &["osctl-project-", "docker volume rm"]);
     // The engine is also reached without ssh and TLS.
     for volume in volumes(&second) {
@@ -316,7 +316,7 @@ fn the_users_ssh_reaches_a_remote_engine() {
     home.down();
     // Folders of this machine can't be mounted there, which `up` reports before it creates anything.
     home.write_config("mounts: ['/srv:/srv']\n");
-    let told = ended(&home, ["up", "--yes"]);
+    let told = run_to_end(&home, ["up", "--yes"]);
     assert_failure(&told, 2, &["/srv:/srv", "can't be mounted", "cp` brings"]);
     assert!(!home.state().join("instance.json").exists());
 }
@@ -329,7 +329,7 @@ fn an_unreachable_engine_is_reported() {
         ("ssh://ada@engine.invalid", "does not answer"),
     ] {
         home.env.insert("DOCKER_HOST".into(), address.into());
-        let told = ended(&home, ["up", "--yes"]);
+        let told = run_to_end(&home, ["up", "--yes"]);
         assert_failure(&told, 4, &[address, why]);
     }
     for made in ["instance.json", "token"] {
@@ -345,7 +345,7 @@ fn an_unreachable_engine_is_reported() {
     fs::create_dir_all(home.state()).unwrap();
     fs::write(&path, record.to_string()).unwrap();
     for verb in ["status", "up", "down"] {
-        let told = ended(&home, [verb]);
+        let told = run_to_end(&home, [verb]);
         assert_failure(
             &told,
             4,
