@@ -2,7 +2,7 @@
 //! interactive bash.
 
 use crate::harness::{Api, shared};
-use crate::shell::{ShellOutput, create, decoded, delete, exactly, shell};
+use crate::shell::{ShellOutput, create, decode_base64, delete, shell, shell_output};
 use crate::trials;
 use serde_json::{Value, json};
 
@@ -128,11 +128,11 @@ fn commands_behave_as_in_bash() {
     let cases: Vec<_> = SAME_AS_BASH.iter().zip(&results).collect();
     let others = run_each_in_own_session(&api, &cases, |session, (command, results)| {
         let real = ShellOutput {
-            stdout: decoded(results[0].as_str().unwrap()),
-            stderr: decoded(results[1].as_str().unwrap()),
+            stdout: decode_base64(results[0].as_str().unwrap()),
+            stderr: decode_base64(results[1].as_str().unwrap()),
             code: results[2].as_i64().unwrap(),
         };
-        let ours = exactly(&api, session, command);
+        let ours = shell_output(&api, session, command);
         let text = |came: &ShellOutput| {
             let [stdout, stderr] = [&came.stdout, &came.stderr]
                 .map(|bytes| String::from_utf8_lossy(&bytes[..bytes.len().min(300)]).into_owned());

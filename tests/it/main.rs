@@ -50,7 +50,6 @@ mod fake_companion;
 mod fake_engine;
 mod faults;
 mod files;
-mod handover;
 mod harness;
 mod host_scans;
 mod hostile;
@@ -104,7 +103,8 @@ mod python;
 mod races;
 mod remote;
 mod repl;
-mod replacement;
+mod replace;
+mod replace_via_keeper;
 mod runs;
 mod second_engine;
 mod sessions;
@@ -201,8 +201,8 @@ fn lanes() -> Vec<Lane> {
         evolve_escapes::trials(),
         evolve_keeper_socket::trials(),
         evolve::trials(),
-        handover::trials(),
-        replacement::trials(),
+        replace_via_keeper::trials(),
+        replace::trials(),
         build_attacks::trials(),
         body::trials(),
     ]);

@@ -39,13 +39,13 @@ pub(crate) fn follow(api: &Api, body: &Value) -> Events {
 
 fn bytes(event: &Value) -> Vec<u8> {
     match event["base64"].as_str() {
-        Some(text) => decoded(text),
+        Some(text) => decode_base64(text),
         None => event["text"].as_str().unwrap().as_bytes().to_vec(),
     }
 }
 
 /// A separate decoder of Base64, independent of the program's.
-pub(crate) fn decoded(text: &str) -> Vec<u8> {
+pub(crate) fn decode_base64(text: &str) -> Vec<u8> {
     let digits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let values: Vec<u32> = text
         .chars()
@@ -60,7 +60,7 @@ pub(crate) fn decoded(text: &str) -> Vec<u8> {
     bytes
 }
 
-pub(crate) fn exactly(api: &Api, session: &str, command: &str) -> ShellOutput {
+pub(crate) fn shell_output(api: &Api, session: &str, command: &str) -> ShellOutput {
     let mut output = ShellOutput {
         stdout: Vec::new(),
         stderr: Vec::new(),
@@ -323,7 +323,7 @@ fn a_broken_input_stream_is_not_the_end_of_the_input() {
 
 fn output_comes_as_it_is_written_and_exactly() {
     let api = shared().api();
-    let output = exactly(
+    let output = shell_output(
         &api,
         "default",
         "head -c 300000 /dev/urandom | tee /tmp/osctl-noise; exit 7",
@@ -334,7 +334,7 @@ fn output_comes_as_it_is_written_and_exactly() {
     let noise = api.exec(code);
     assert_eq!(
         output.stdout,
-        decoded(noise["stdout"].as_str().unwrap().trim())
+        decode_base64(noise["stdout"].as_str().unwrap().trim())
     );
     let gate = "rm -f /tmp/osctl-gate; mkfifo /tmp/osctl-gate";
     assert_eq!(shell(&api, "default", gate)["returncode"], 0);
