@@ -3,7 +3,7 @@
 use crate::campaign_load::{Load, Moment};
 use crate::campaign_record::{Verdict, agree};
 use crate::container_processes::{Part, Process, Processes};
-use crate::harness::{Engine, PATIENCE};
+use crate::harness::{Engine, TEST_TIMEOUT};
 use crate::soak::Random;
 use serde_json::Value;
 use std::thread;
@@ -129,7 +129,7 @@ pub(crate) fn harm(
                 return Ok(hit);
             }
         }
-        agree(begin.elapsed() < PATIENCE, || {
+        agree(begin.elapsed() < TEST_TIMEOUT, || {
             format!("there is no {kind:?}")
         })?;
         thread::sleep(Duration::from_millis(10));

@@ -2,7 +2,7 @@
 
 use crate::campaign_record::{Before, Counted, Record, Sent, Stored, Verdict, agree};
 use crate::durable_runs::{ask, send};
-use crate::harness::{Api, Home, PATIENCE};
+use crate::harness::{Api, Home, TEST_TIMEOUT};
 use crate::soak::Random;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -245,7 +245,7 @@ impl<'a> Load<'a> {
         let begin = Instant::now();
         let mut is_acknowledged = false;
         while !self.is_over() {
-            agree(begin.elapsed() < PATIENCE, || {
+            agree(begin.elapsed() < TEST_TIMEOUT, || {
                 format!("{} has no end", sent.id)
             })?;
             let is_look = is_acknowledged && client.is_drawn(2);

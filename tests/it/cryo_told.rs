@@ -3,7 +3,7 @@
 use crate::cryo::{end, exec, reloaded, session, stored};
 use crate::cryo_faults::{flip, place};
 use crate::harness::{Api, Engine, Home, shared};
-use crate::soak::{Random, number, say};
+use crate::soak::{Random, env_number, print_line};
 use crate::trials;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -363,8 +363,8 @@ fn a_store_that_is_killed_keeps_its_number() {
     let api = home.api();
     let of = session(&api, "told-kills");
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
-    let seed = number("OSCTL_KILL_SEED", u64::from(since.subsec_nanos()) | 1);
-    say(&format!("OSCTL_KILL_SEED={seed}"));
+    let seed = env_number("OSCTL_KILL_SEED", u64::from(since.subsec_nanos()) | 1);
+    print_line(&format!("OSCTL_KILL_SEED={seed}"));
     let mut random = Random(seed);
     let mut acknowledged: BTreeMap<u64, (usize, Value)> = BTreeMap::new();
     let mut cut = 0;

@@ -3,7 +3,7 @@
 //! the history names, and remembers.
 
 use crate::evolve::{assert_remembers, containers, engine, on_second, remember, write};
-use crate::evolve_faults::{POINTS, assert_told, evolve_until};
+use crate::evolve_faults::{POINTS, assert_history_matches, evolve_until};
 use crate::harness::Home;
 use crate::second_engine::{HeldPorts, Second, until};
 use crate::trials;
@@ -76,7 +76,7 @@ fn an_engine_that_dies_at_any_stage_is_back_with_one_os_host() {
 
 /// Has one engine die so often, each time in the midst of a run of its own.
 fn die(deaths: &[(Death, Moment)]) {
-    let mut second = Second::with_room(8000 << 20);
+    let mut second = Second::with_disk(8000 << 20);
     let home = on_second(&second, "it-death");
     home.up();
     remember(&home);
@@ -111,7 +111,7 @@ fn die(deaths: &[(Death, Moment)]) {
         let took = ended.elapsed();
         assert!(took < OPEN, "{what}: let in after {took:?}");
         if !home.json(["evolve", "history"])["runs"][0].is_null() {
-            assert_told(&home, &what);
+            assert_history_matches(&home, &what);
         }
     }
     home.down();
