@@ -1,11 +1,11 @@
 #!/bin/sh
 # Installs osctl from a release: `sh install.sh [--to DIR] [--version VERSION]`.
 #
-# It downloads the archive of this system and its checksum, compares the two, and copies the binary to DIR,
-# ~/.local/bin by default. OSCTL_RELEASES is the address of the releases.
+# The script downloads the archive of this system and its checksum, verifies the archive, and copies the binary to
+# DIR, by default ~/.local/bin. OSCTL_RELEASES is the address of the releases.
 set -eu
 
-# The release writes its address here.
+# The release workflow inserts the address.
 releases=${OSCTL_RELEASES:-@RELEASES@}
 
 main() {
@@ -25,7 +25,7 @@ main() {
     esac
     case $releases in
         @*) fail "this copy of the script does not know where the releases are" \
-            "set OSCTL_RELEASES, or take install.sh from a release" ;;
+            "set OSCTL_RELEASES, or download install.sh from a release" ;;
     esac
     target=$(target)
     case $version in
@@ -40,16 +40,16 @@ main() {
     trap 'exit 143' TERM
     for file in "$archive" "$archive.sha256"; do
         download "$address/$file" "$folder/$file" ||
-            fail "\`$address/$file\` can't be downloaded" "see $releases for the versions and systems that have a release"
+            fail "\`$address/$file\` can't be downloaded" "see $releases for the versions and systems with a release"
     done
     expected=$(cut -d ' ' -f 1 "$folder/$archive.sha256")
     found=$(checksum "$folder/$archive")
     [ "$found" = "$expected" ] ||
-        fail "the checksum of \`$archive\` is $found, not $expected; nothing is installed" "run the script again"
+        fail "the checksum of \`$archive\` is $found, not $expected; nothing was installed" "run the script again"
 
     tar -xzf "$folder/$archive" -C "$folder"
     place "$folder/osctl-$target/bin/osctl" "$to/osctl"
-    # The binary of another system brings the one for its container.
+    # The archive for another system also has the Linux binary for the container.
     for file in "$folder/osctl-$target/libexec/"*; do
         [ ! -f "$file" ] || place "$file" "$(dirname "$to")/libexec/${file##*/}"
     done
@@ -65,22 +65,22 @@ usage() {
     echo "usage: sh install.sh [--to DIR] [--version VERSION]"
 }
 
-# The system as releases name it.
+# The target in the name of a release's archive.
 target() {
     case $(uname -m) in
         x86_64 | amd64) machine=x86_64 ;;
         aarch64 | arm64) machine=aarch64 ;;
-        *) fail "there is no release for the architecture $(uname -m)" "compile osctl: the README says how" ;;
+        *) fail "there is no release for the architecture $(uname -m)" "compile osctl as the README describes" ;;
     esac
     case $(uname -s) in
         Linux) echo "$machine-unknown-linux-musl" ;;
         Darwin) echo "$machine-apple-darwin" ;;
-        *) fail "there is no release for $(uname -s)" "compile osctl: the README says how" ;;
+        *) fail "there is no release for $(uname -s)" "compile osctl as the README describes" ;;
     esac
 }
 
 download() {
-    # Of an address with https, no redirect leads to another protocol.
+    # From an https address, curl follows no redirect to another protocol.
     if command -v curl > /dev/null; then
         case $1 in
             https:*) curl --proto '=https' -fsSL --retry 3 -o "$2" "$1" ;;
@@ -101,7 +101,7 @@ checksum() {
     fi
 }
 
-# Copies a file beside its place and renames it, so that a running osctl keeps its own.
+# Copies a file to a temporary name and renames it, so that a running osctl keeps its file.
 place() {
     mkdir -p "$(dirname "$2")"
     cp "$1" "$2.new"
@@ -114,5 +114,5 @@ fail() {
     exit 1
 }
 
-# The last line, so that half a download of the script does nothing.
+# The last line, so that an incomplete download of the script does nothing.
 main "$@"

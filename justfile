@@ -39,7 +39,7 @@ long:
 up name="dev":
     cargo run --locked -- --instance {{name}} up --auto-ports --yes
 
-# Remove that instance with its state
+# Remove this instance and its state
 purge name="dev":
     cargo run --locked -- --instance {{name}} down --purge --yes
 

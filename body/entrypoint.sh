@@ -1,7 +1,6 @@
 #!/bin/bash
-# Prepares what an image cannot hold, because mounts and restarts change it, and becomes the companion.
-# Commands are named by their full path: what users install comes first in PATH, and must not keep the
-# container from starting.
+# Prepares the folders that an image can't hold because mounts and restarts change them, and executes the companion.
+# Commands have their full path: packages of users come first in PATH, and must not prevent the start of the container.
 set -euo pipefail
 
 /usr/bin/install -d -m 0700 /run/osctl

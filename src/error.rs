@@ -8,7 +8,7 @@ use std::process::ExitCode;
 
 pub(crate) use anyhow::Result;
 
-/// The answer is no, or the user's code raised an exception.
+/// The result is negative, or the user's code raised an exception.
 pub(crate) const EXIT_NO: u8 = 1;
 const EXIT_USAGE: u8 = 2;
 const EXIT_UNREACHABLE: u8 = 3;
@@ -47,13 +47,13 @@ pub(crate) enum Error {
         place: String,
         nearest: Option<String>,
     },
-    #[error("the value of `{key}` in {place} does not fit: {why}")]
+    #[error("invalid value of `{key}` in {place}: {why}")]
     BadValue {
         key: String,
         place: String,
         why: String,
     },
-    #[error("the configuration key `{key}` in {place} can't be set by a project")]
+    #[error("a project can't set the configuration key `{key}` in {place}")]
     Forbidden { key: String, place: String },
     #[error("`{project}` can't be the project: {why}")]
     UnfitProject { project: PathBuf, why: String },
@@ -69,7 +69,9 @@ pub(crate) enum Error {
         address: String,
         why: String,
     },
-    #[error("the companion in `{container}` speaks protocol {theirs}, this osctl speaks {ours}")]
+    #[error(
+        "the companion in `{container}` uses protocol {theirs}, this osctl uses protocol {ours}"
+    )]
     OtherProtocol {
         container: String,
         theirs: String,
@@ -77,10 +79,12 @@ pub(crate) enum Error {
     },
 
     #[error(
-        "the companion in `{container}` is of an earlier osctl and can't prove that it knows the token, which was not sent"
+        "the companion in `{container}` belongs to an earlier osctl and can't prove that it knows the token; osctl did not send the token"
     )]
     OlderCompanion { container: String, up: String },
-    #[error("port {port} does not belong to the container `{container}`{owner}; nothing was sent")]
+    #[error(
+        "port {port} does not belong to the container `{container}`{owner}; osctl sent nothing"
+    )]
     Unproven {
         container: String,
         port: u16,
@@ -90,9 +94,9 @@ pub(crate) enum Error {
         has_proof: bool,
     },
 
-    #[error("run `{run}` is gone: newer ones took its place, or its container was started anew")]
+    #[error("run `{run}` no longer exists: newer runs replaced it, or the container was restarted")]
     RunGone { run: String },
-    #[error("terminal `{id}` is gone: it has ended, or its container was started anew")]
+    #[error("terminal `{id}` no longer exists: it ended, or the container was restarted")]
     TerminalGone { id: String },
 
     // Preconditions
@@ -100,9 +104,9 @@ pub(crate) enum Error {
     NoEngine { tried: String, hint: String },
     #[error("the engine at {address} does not answer: {why}")]
     EngineUnreachable { address: String, why: String },
-    #[error("the engine at {address} does not let you in")]
+    #[error("permission denied by the engine at {address}")]
     EngineBarred { address: String },
-    #[error("the engine went away while {doing}: {why}")]
+    #[error("lost the connection to the engine while {doing}: {why}")]
     EngineLost { doing: String, why: String },
     #[error("port {port} on {bind} is taken{owner}")]
     PortTaken {
@@ -116,7 +120,7 @@ pub(crate) enum Error {
     BuildFailed { why: String, log: Vec<String> },
     #[error("the disk is full: {why}")]
     DiskFull { why: String },
-    #[error("the body in `{body}` speaks protocol {theirs}, this osctl speaks {ours}")]
+    #[error("the body in `{body}` uses protocol {theirs}, this osctl uses protocol {ours}")]
     OtherBody {
         body: PathBuf,
         theirs: u32,
@@ -145,7 +149,7 @@ pub(crate) enum Error {
     Precondition { message: String, hint: String },
 
     // Output
-    #[error("nobody reads the output any more")]
+    #[error("the reader of the output has closed it")]
     Unread,
     #[error("the output can't be written: {why}")]
     Unwritten { why: String },
@@ -153,7 +157,7 @@ pub(crate) enum Error {
     // Ended from outside
     #[error("interrupted")]
     Interrupted,
-    #[error("run `{run}` goes on without you")]
+    #[error("run `{run}` continues in the background")]
     GoesOn { run: String, logs: String },
 
     // The companion refused
@@ -202,50 +206,50 @@ impl Error {
                 "correct the value there; `osctl config edit` opens your own file".into()
             }
             Self::UnfitProject { .. } => {
-                "give a folder of its own: `osctl up --project PATH`".into()
+                "choose a separate folder: `osctl up --project PATH`".into()
             }
             Self::OtherProject { project, .. } => format!(
-                "run it there, or `osctl --instance NAME up` for a second one; to stay: `osctl up --project {}`",
+                "run osctl in that folder, or `osctl up --project {}`; `osctl --instance NAME up` creates a second instance",
                 project.display()
             ),
             Self::NotRunning { up, .. } => format!("`{up}` starts it"),
-            Self::OlderCompanion { up, .. } => format!("`{up}` renews it"),
+            Self::OlderCompanion { up, .. } => format!("`{up}` replaces the companion"),
             Self::Unproven { up, .. } => {
                 format!("`{up}` starts the container, or replaces an older one")
             }
-            Self::Unreachable { .. } => "`osctl doctor` tells what is wrong".into(),
-            Self::RunGone { .. } => "`osctl runs` lists those that are known".into(),
-            Self::TerminalGone { .. } => "`osctl shell` opens another one".into(),
-            Self::OtherProtocol { .. } => "`osctl up` replaces it by this version".into(),
+            Self::Unreachable { .. } => "`osctl doctor` finds the cause".into(),
+            Self::RunGone { .. } => "`osctl runs` lists the known runs".into(),
+            Self::TerminalGone { .. } => "`osctl shell` opens a new terminal".into(),
+            Self::OtherProtocol { .. } => "`osctl up` replaces the companion with this version".into(),
             Self::EngineUnreachable { .. } => {
-                "start the engine, or name another: `DOCKER_HOST=unix:///PATH osctl up`".into()
+                "start the engine, or name another engine: `DOCKER_HOST=unix:///PATH osctl up`".into()
             }
             Self::EngineBarred { .. } => {
-                "its socket is for the group `docker`, whose members are as mighty as root: `sudo usermod -aG docker $USER`, then log in again; or run osctl as the user that it belongs to".into()
+                "add yourself to the group `docker`, whose members are equivalent to root: `sudo usermod -aG docker $USER`, then log in again; or run osctl as the owner of the socket".into()
             }
             Self::EngineLost { .. } => {
-                "start the engine again, then `osctl up`; nothing was lost".into()
+                "start the engine, then run `osctl up`; no data was lost".into()
             }
-            Self::PortTaken { .. } => "`osctl up --auto-ports` takes the next free one".into(),
+            Self::PortTaken { .. } => "`osctl up --auto-ports` uses the next free port".into(),
             Self::Foreign { .. } => {
-                "`osctl --instance NAME up` uses another name; or remove it yourself".into()
+                "use another name (`osctl --instance NAME up`), or remove it yourself".into()
             }
             Self::BuildFailed { .. } => "`osctl -v build` shows the whole output".into(),
             Self::DiskFull { .. } => {
-                "make room (`docker system df` shows what the engine holds), then run it again"
+                "free disk space (`docker system df` shows the engine's usage), then run the command again"
                     .into()
             }
             Self::OtherBody { .. } | Self::UnfitBody { .. } => {
-                "`osctl init --update` brings it up to date and keeps your edits".into()
+                "`osctl init --update` updates the body and keeps your edits".into()
             }
-            Self::Unhealthy { logs, .. } => format!("`{logs}` shows its log"),
-            Self::Locked { .. } => "wait until it has finished, then run it again".into(),
+            Self::Unhealthy { logs, .. } => format!("`{logs}` shows the log"),
+            Self::Locked { .. } => "wait until the other osctl has finished, then run the command again".into(),
             Self::Unwritten { .. } => {
-                "make room, or write it elsewhere; `osctl runs` lists what can be shown again"
+                "free disk space, or redirect the output; `osctl runs` lists the runs that `osctl attach` can show again"
                     .into()
             }
-            Self::Interrupted => "run it again to go on; nothing was lost".into(),
-            Self::GoesOn { logs, .. } => format!("`{logs}` follows it again"),
+            Self::Interrupted => "run the command again to continue".into(),
+            Self::GoesOn { logs, .. } => format!("`{logs}` follows the run again"),
             Self::Unread => return None,
             Self::Refused { hint, .. } => return hint.clone(),
         })
@@ -404,8 +408,8 @@ mod tests {
     fn a_hint_names_the_instance_that_it_is_for() {
         for (hint, for_blue) in [
             (
-                "`osctl up --auto-ports` takes the next free one",
-                "`osctl --instance blue up --auto-ports` takes the next free one",
+                "`osctl up --auto-ports` uses the next free port",
+                "`osctl --instance blue up --auto-ports` uses the next free port",
             ),
             (
                 "`osctl -v build` shows it, or `DOCKER_HOST=unix:///PATH osctl up`",

@@ -1,4 +1,4 @@
-//! `osctl` gives an AI agent a computer of its own.
+//! `osctl` gives an AI agent its own computer.
 //!
 //! The binary contains the host's command line, the companion inside the container, and the keeper that replaces the
 //! container:
@@ -6,7 +6,7 @@
 //! ```text
 //! main → run → cli → command ─┬─ host ───┬─ engine    runs bodies
 //!                             ├─ keeper ─┴─ image     body/ → build context, rules for Dockerfiles
-//!                             └─ companion            inside: HTTP, owner of the kernels
+//!                             └─ companion            in the container: HTTP, owner of the kernels
 //!                      archive: file trees as one stream, for all of them
 //!                      protocol: messages between host, keeper and companion
 //! ```

@@ -1,20 +1,21 @@
-// Text on two clipboards, the one inside and the one here: what was copied last goes to the other.
-// Browsers lend theirs to a page in the foreground only, so what was copied inside meanwhile waits for
-// the person to come back; if they have copied something elsewhere by then, that goes inside.
+// Synchronizes the clipboard of the container and the clipboard of the browser: the text that was copied last replaces
+// the other. Browsers give clipboard access only to a page in the foreground. A text that is copied in the container
+// while the page is in the background waits until the user returns; if the user has copied another text by then, that
+// text replaces the clipboard of the container.
 
-// Texts have the line breaks of the system inside.
+// Texts have the line breaks of Linux.
 const plain = (words) => words.replaceAll('\r\n', '\n');
 
 export default class Clipboards {
-  // What was last seen on each; null: not known yet.
+  // The last known text of each clipboard; null: not known yet.
   #inside = null;
   #outside = null;
-  // What is inside has not come out yet.
+  // The text of the container has not been written to the browser yet.
   #waits = false;
   #api;
   #show;
 
-  // `api` asks the companion, `show` is given each text that is new inside.
+  // `api` sends a request to the companion; `show` receives each new text of the container.
   constructor(api, show) {
     this.#api = api;
     this.#show = show;
@@ -24,30 +25,30 @@ export default class Clipboards {
     return this.#inside ?? '';
   }
 
-  // Looks inside.
+  // Reads the clipboard of the container.
   async look() {
     await this.came((await this.#api('GET', '/display/clipboard')).text);
   }
 
-  // This is on the clipboard inside.
+  // Handles a text of the container.
   async came(words) {
     if (words === this.#inside) return;
     const isFirst = this.#inside === null;
     this.#inside = words;
     this.#show(words);
-    // What was there before the person came is not for them, and nothing takes nothing away.
+    // The first text was copied before the page was open, and an empty text must not clear the other clipboard.
     if (isFirst || !words) return;
     this.#waits = true;
     await this.#handOut();
   }
 
-  // There is a screen, perhaps a new one: with the old one went what was copied there.
+  // Handles a new connection. The screen may be new; then the clipboard of the old screen is lost.
   async connected() {
     if (!this.#inside) this.#outside = null;
     await this.visit();
   }
 
-  // The person has come to the page.
+  // Handles that the page receives the focus.
   async visit() {
     if (!document.hasFocus()) return;
     const words = await this.#here();
@@ -59,7 +60,7 @@ export default class Clipboards {
     }
   }
 
-  // The person wants this text on both.
+  // Writes a text to both clipboards.
   async copy(words) {
     await this.#put(words);
     await this.#handOut();
@@ -69,7 +70,7 @@ export default class Clipboards {
     try {
       return plain(await navigator.clipboard.readText());
     } catch {
-      // The person has not allowed it, or the browser has no such thing: the dialog is the other way.
+      // The user has not allowed access, or the browser does not support it; the dialog is the alternative.
       return null;
     }
   }
@@ -81,7 +82,7 @@ export default class Clipboards {
     try {
       await this.#api('PUT', '/display/clipboard', { text: words });
     } catch (error) {
-      // Unless something came meanwhile.
+      // A newer text of the container must stay.
       if (this.#inside === words) this.#inside = before;
       throw error;
     }
@@ -94,7 +95,7 @@ export default class Clipboards {
       this.#outside = plain(words);
       this.#waits &&= words !== this.#inside;
     } catch {
-      // Not in the foreground: it waits.
+      // The page is not in the foreground; the text waits.
     }
   }
 }

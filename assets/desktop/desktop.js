@@ -1,11 +1,11 @@
-// The desktop in a browser: noVNC for the picture and the hands, the companion's own API for the
-// screen's size and for text on the clipboard: by VNC's protocol western letters come alone, and late.
+// The desktop in a browser. noVNC shows the picture and sends input. The API of the companion sets the size of the
+// screen and transfers the clipboard: the clipboard of VNC is slow and supports only Latin-1.
 import RFB from './novnc/core/rfb.js';
 import Clipboards from './clipboard.js';
 
 const RETRY = [250, 500, 1000, 2000, 5000];
 const SETTLED = 300;
-// A server that takes the connection and says nothing would leave the page waiting for ever.
+// Without this limit the page would wait forever for a server that accepts the connection and sends nothing.
 const CONNECT_TIMEOUT = 15000;
 
 const at = (id) => document.getElementById(id);
@@ -29,7 +29,7 @@ async function api(method, path, body) {
 }
 
 const clipboards = new Clipboards(api, (words) => {
-  // What somebody writes there stays.
+  // An open dialog keeps the text of the user.
   if (!dialog.open) text.value = words;
 });
 
@@ -69,7 +69,7 @@ async function meet() {
   await clipboards.connected();
 }
 
-// What went wrong is told, unless that is the connection, which comes again.
+// Shows an error of the API. A lost connection is not an error here, because the page reconnects.
 async function told(deed) {
   try {
     await deed;
@@ -78,21 +78,21 @@ async function told(deed) {
   }
 }
 
-async function retry(why = 'connection lost, connecting again') {
+async function retry(why = 'connection lost, reconnecting') {
   const pause = RETRY[Math.min(failures, RETRY.length - 1)];
   failures += 1;
   tell(why, true);
   await new Promise((done) => setTimeout(done, pause));
   try {
-    // A socket that is refused does not tell why; this does, and starts the desktop meanwhile.
+    // A refused WebSocket has no reason; this request returns the reason, and starts the desktop.
     await api('GET', '/display/resolution');
   } catch (error) {
     if (error.status === 401 || error.status === 403) {
-      tell('this page is no longer let in: `osctl desktop` opens it again', true);
+      tell('the session has expired; run `osctl desktop` to open the desktop again', true);
       return;
     }
     if (error.status) {
-      // What stands in the way is told until it is gone.
+      // Shows the reason until the desktop is available.
       retry(error.message);
       return;
     }
@@ -100,7 +100,7 @@ async function retry(why = 'connection lost, connecting again') {
   connect();
 }
 
-// The size of the screen inside: what can be seen of it here.
+// Sets the size of the screen to the visible area of this page.
 let waiting = 0;
 function follow() {
   if (fit.value !== 'resize' || !rfb) return;
@@ -117,14 +117,14 @@ function follow() {
       if (document.documentElement.dataset.connected) tell('connected');
     } catch (error) {
       tell(error.message, true);
-      // A desktop that is being started, or is busy, is asked again.
+      // A desktop that is starting or busy gets the request again.
       if (error.status >= 500) setTimeout(follow, RETRY.at(-1));
     }
   }, SETTLED);
 }
 
-// Hears of what is copied inside, while somebody can see the page: there are few connections for all
-// pages together. One that breaks comes again by itself, one that is refused does not.
+// Receives copied texts of the container while the page is visible: a browser limits the connections of all pages
+// together. The browser reopens a broken event stream, but not a refused one.
 function listen() {
   if (document.hidden || !rfb) return;
   if (events && events.readyState !== EventSource.CLOSED) return;

@@ -1,11 +1,10 @@
-//! `cargo bench --bench desktop`: how soon the desktop is there, how fast a screenshot is, and what
-//! the container weighs with and without it.
+//! `cargo bench --bench desktop`: the start time of the desktop, the time of a screenshot, and the memory of the
+//! container with and without the desktop.
 //!
-//! It brings up an instance of its own, gone in the end. A missed target makes the exit code one. Times
-//! are taken on the host: the first picture is that of a container that was just started, as a VNC client gets
-//! it, from connecting to the last pixel, and as an HTTP client does; the others are over HTTP, of 1280x800
-//! pixels. Memory is the working set of the container's cgroup: its usage less the files that were not used
-//! lately.
+//! The benchmark brings up its own instance and removes it at the end. A missed target makes the exit code 1. Times are
+//! measured on the host. The first picture is that of a freshly started container, over VNC (from the connection to the
+//! last pixel) and over HTTP; the other screenshots are over HTTP at 1280x800. Memory is the working set of the
+//! container's cgroup: its usage without inactive files.
 
 #[path = "../../tests/it/viewer.rs"]
 mod viewer;
@@ -26,8 +25,8 @@ const NAME: &str = "bench-desktop";
 const COLD: usize = 5;
 const WARM: usize = 200;
 
-/// In which what was just started comes to rest before it is weighed.
-const REST: Duration = Duration::from_secs(5);
+/// The wait before a measurement of memory.
+const SETTLE_TIME: Duration = Duration::from_secs(5);
 
 fn main() -> ExitCode {
     match measure() {
@@ -43,7 +42,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// How many targets were missed.
+/// Measures all rows; returns the number of missed targets.
 fn measure() -> Result<usize> {
     let instance = Instance::up()?;
     let mut missed = 0;
@@ -56,7 +55,7 @@ fn measure() -> Result<usize> {
         let verdict = verdict.unwrap_or_default();
         print(&format!("{what:<52}{value:>9.1} {unit}  {verdict}"));
     };
-    thread::sleep(REST);
+    thread::sleep(SETTLE_TIME);
     let idle = instance.memory()?;
     row("memory, without the desktop", idle, "MiB", Some(120.0));
     let cold = |first: fn(&Instance) -> Result<f64>| {
@@ -75,7 +74,7 @@ fn measure() -> Result<usize> {
     row("the first picture over HTTP, cold, p50", p50, "ms", None);
     row("  the slowest", most, "ms", Some(3000.0));
     let viewer = Connection::open(&instance.api()?)?.look()?;
-    thread::sleep(REST);
+    thread::sleep(SETTLE_TIME);
     let shown = instance.memory()?;
     row(
         "memory, with the desktop and a viewer",
@@ -88,7 +87,7 @@ fn measure() -> Result<usize> {
     row("a screenshot of the desktop, p50", p50, "ms", None);
     row("  p99", p99, "ms", Some(100.0));
     Connection::open(&instance.api()?)?.browse()?;
-    thread::sleep(REST);
+    thread::sleep(SETTLE_TIME);
     let [p50, p99] = warm(&instance)?;
     row("a screenshot of the browser, p50", p50, "ms", None);
     row("  p99", p99, "ms", Some(100.0));
@@ -97,7 +96,7 @@ fn measure() -> Result<usize> {
     Ok(missed)
 }
 
-/// Milliseconds of screenshots, the median and the 99th percentile.
+/// The milliseconds of a screenshot: the median and the 99th percentile.
 fn warm(instance: &Instance) -> Result<[f64; 2]> {
     let mut connection = Connection::open(&instance.api()?)?;
     let times = (0..WARM).map(|_| connection.screenshot());
@@ -106,7 +105,7 @@ fn warm(instance: &Instance) -> Result<[f64; 2]> {
     Ok([times[WARM / 2], times[WARM * 99 / 100]])
 }
 
-/// An instance for this run alone, gone with all it brought when it is dropped.
+/// The instance of this benchmark; dropping it removes everything.
 #[derive(Debug)]
 struct Instance {
     home: PathBuf,
@@ -115,7 +114,7 @@ struct Instance {
 impl Drop for Instance {
     fn drop(&mut self) {
         if let Err(why) = self.remove() {
-            print(&format!("the instance is left: {why:#}"));
+            print(&format!("the instance is not removed: {why:#}"));
         }
     }
 }
@@ -125,7 +124,7 @@ impl Instance {
         let instance = Self {
             home: Path::new(env!("CARGO_TARGET_TMPDIR")).join("home-bench-desktop"),
         };
-        // What a run that was killed has left.
+        // Remove the remains of a killed benchmark.
         instance.remove()?;
         fs::create_dir_all(instance.home.join("project"))?;
         instance.osctl(&["up", "--yes", "--auto-ports"])?;
@@ -134,7 +133,7 @@ impl Instance {
 
     fn remove(&self) -> Result<()> {
         if self.home.join("project").is_dir() {
-            // It may never have been up.
+            // The instance may not exist.
             let _ = self.osctl(&["down", "--purge", "--yes"]);
             fs::remove_dir_all(&self.home)?;
         }
@@ -160,7 +159,7 @@ impl Instance {
         Ok(output.stdout)
     }
 
-    /// Where the companion listens, and its token.
+    /// The address of the companion, and its token.
     fn api(&self) -> Result<(String, String)> {
         let status: Value = serde_json::from_slice(&self.osctl(&["--json", "status"])?)?;
         let text = |value: &Value| value.as_str().map(str::to_owned).context("no text");
@@ -169,7 +168,7 @@ impl Instance {
         Ok((address.replace("http://", ""), token.trim().to_owned()))
     }
 
-    /// The milliseconds in which a VNC client that was just started sees the whole desktop.
+    /// The milliseconds until a new VNC client sees the whole desktop.
     fn first_seen(&self) -> Result<f64> {
         let status: Value = serde_json::from_slice(&self.osctl(&["--json", "status"])?)?;
         let text = |value: &Value| value.as_str().map(str::to_owned).context("no text");
@@ -177,7 +176,7 @@ impl Instance {
         let password = fs::read_to_string(text(&status["vnc_password_file"])?)?;
         let begin = Instant::now();
         let mut viewer = Viewer::open(&address, password.trim()).map_err(anyhow::Error::msg)?;
-        // As clients have it that know more than pixels.
+        // Most clients use a compressed encoding.
         viewer.pack()?;
         let picture = viewer.picture()?;
         let took = begin.elapsed().as_secs_f64() * 1e3;
@@ -190,8 +189,10 @@ impl Instance {
         let code = json!({"code": include_str!("../kernel/memory.py")}).to_string();
         let answer = Connection::open(&self.api()?)?.ask("POST", "/exec", &code)?;
         let reply: Value = serde_json::from_slice(&answer)?;
-        let told: Value = serde_json::from_str(reply["stdout"].as_str().unwrap_or_default())?;
-        let bytes = told["container"].as_f64().context("no number of bytes")?;
+        let figures: Value = serde_json::from_str(reply["stdout"].as_str().unwrap_or_default())?;
+        let bytes = figures["container"]
+            .as_f64()
+            .context("no number of bytes")?;
         Ok(bytes / f64::from(1 << 20))
     }
 }
@@ -242,7 +243,7 @@ impl Connection {
         }
     }
 
-    /// The milliseconds of one.
+    /// The milliseconds of a screenshot.
     fn screenshot(&mut self) -> Result<f64> {
         let begin = Instant::now();
         let file = self.ask("GET", "/display/screenshot", "")?;
@@ -251,13 +252,13 @@ impl Connection {
         Ok(took)
     }
 
-    /// A page of the companion's own in the browser.
+    /// Opens a page of the companion in the browser.
     fn browse(&mut self) -> Result<()> {
         let page = "/display/browser?url=http%3A%2F%2F127.0.0.1%3A8080%2Fping";
         self.ask("POST", page, "").map(drop)
     }
 
-    /// Looks at the desktop as a browser does, until this is dropped.
+    /// Connects to the desktop as a browser does, until this is dropped.
     fn look(mut self) -> Result<Self> {
         let words = "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n\
                      Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n";

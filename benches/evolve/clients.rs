@@ -1,4 +1,4 @@
-//! Who asks while the container is replaced, again and again: for how long each had no answer.
+//! Clients that repeat a request while the container is replaced, and the longest time that each was without an answer.
 
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
@@ -10,26 +10,26 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-const EVERY: Duration = Duration::from_millis(10);
-/// How long one question may wait; what hangs is asked again.
-const WAIT: Duration = Duration::from_secs(30);
+const REQUEST_INTERVAL: Duration = Duration::from_millis(10);
+/// The timeout of a request, after which the client repeats it.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A time without an answer.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Gap {
     pub(crate) seconds: f64,
-    /// When the first answer came after it, in seconds since 1970.
+    /// The time of the first answer after the gap, in seconds since 1970.
     pub(crate) ended: f64,
 }
 
-/// Clients that ask every 10 ms, each question on a connection of its own.
+/// Clients that send a request every 10 ms, each over a new connection.
 pub(crate) struct Clients {
     stop: Arc<AtomicBool>,
     threads: [JoinHandle<Gap>; 2],
 }
 
 impl Clients {
-    /// `/ping`, and a queued `/exec`.
+    /// Starts a client of `/ping` and a client of a queued `/exec`.
     pub(crate) fn start(address: &str, token: &str) -> Self {
         let head = format!("Host: {address}\r\nAuthorization: Bearer {token}\r\n");
         let stop = Arc::new(AtomicBool::new(false));
@@ -44,12 +44,12 @@ impl Clients {
         Self { stop, threads }
     }
 
-    /// The longest time that each had no answer.
+    /// Ends the clients; returns the longest time that each was without an answer.
     pub(crate) fn end(self) -> [Gap; 2] {
         thread::sleep(Duration::from_secs(1));
         self.stop.store(true, Ordering::Relaxed);
         self.threads
-            .map(|thread| thread.join().expect("a client asks to the end"))
+            .map(|thread| thread.join().expect("a client does not panic"))
     }
 }
 
@@ -76,7 +76,7 @@ fn longest_gap(address: &str, ask: &str, stop: &AtomicBool) -> Gap {
             end(last);
             last = Instant::now();
         }
-        thread::sleep(EVERY.saturating_sub(begin.elapsed()));
+        thread::sleep(REQUEST_INTERVAL.saturating_sub(begin.elapsed()));
     }
     end(last)
 }
@@ -88,14 +88,14 @@ fn now() -> f64 {
 
 fn answered(address: &str, ask: &str) -> Result<bool> {
     let mut stream = TcpStream::connect(address)?;
-    stream.set_read_timeout(Some(WAIT))?;
+    stream.set_read_timeout(Some(REQUEST_TIMEOUT))?;
     stream.write_all(ask.as_bytes())?;
     let mut answer = Vec::new();
     stream.read_to_end(&mut answer)?;
     Ok(answer.starts_with(b"HTTP/1.1 200"))
 }
 
-/// A client of `osctl mcp stdio`, which calls a tool again and again.
+/// A client of `osctl mcp stdio`, which repeats a call of a tool.
 pub(crate) struct Bridge {
     stop: Arc<AtomicBool>,
     thread: JoinHandle<Result<f64>>,
@@ -109,8 +109,8 @@ impl Bridge {
             .stderr(Stdio::null())
             .spawn()?;
         let mut wire = Wire {
-            asked: child.stdin.take().context("a pipe")?,
-            told: BufReader::new(child.stdout.take().context("a pipe")?),
+            stdin: child.stdin.take().context("a pipe")?,
+            stdout: BufReader::new(child.stdout.take().context("a pipe")?),
             id: 0,
             child,
         };
@@ -124,7 +124,7 @@ impl Bridge {
         Ok(Self { stop, thread })
     }
 
-    /// The longest call, in seconds.
+    /// Ends the client; returns the seconds of the longest call.
     ///
     /// # Errors
     /// When one of the calls failed.
@@ -136,15 +136,15 @@ impl Bridge {
 }
 
 struct Wire {
-    asked: ChildStdin,
-    told: BufReader<ChildStdout>,
+    stdin: ChildStdin,
+    stdout: BufReader<ChildStdout>,
     id: u64,
     child: Child,
 }
 
 impl Drop for Wire {
     fn drop(&mut self) {
-        // It ends with its stdin as well.
+        // The process would also end with its stdin.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -152,7 +152,7 @@ impl Drop for Wire {
 
 impl Wire {
     fn say(&mut self, message: &Value) -> Result<()> {
-        Ok(self.asked.write_all(format!("{message}\n").as_bytes())?)
+        Ok(self.stdin.write_all(format!("{message}\n").as_bytes())?)
     }
 
     fn ask(&mut self, method: &str, params: &Value) -> Result<Value> {
@@ -161,9 +161,12 @@ impl Wire {
         self.say(&json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params}))?;
         loop {
             let mut line = String::new();
-            ensure!(self.told.read_line(&mut line)? > 0, "the bridge has ended");
+            ensure!(
+                self.stdout.read_line(&mut line)? > 0,
+                "the bridge has ended"
+            );
             let message: Value = serde_json::from_str(&line)?;
-            // What else it says is news.
+            // Other messages are notifications.
             if message["id"] == id && message.get("method").is_none() {
                 ensure!(message["error"].is_null(), "{message}");
                 return Ok(message["result"].clone());
@@ -179,7 +182,7 @@ impl Wire {
             let result = self.ask("tools/call", &call)?;
             ensure!(result["isError"] != true, "{result}");
             longest = longest.max(begin.elapsed());
-            thread::sleep(EVERY.saturating_sub(begin.elapsed()));
+            thread::sleep(REQUEST_INTERVAL.saturating_sub(begin.elapsed()));
         }
         Ok(longest.as_secs_f64())
     }

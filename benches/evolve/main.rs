@@ -1,10 +1,9 @@
-//! `cargo bench --bench evolve`: for how long nobody answers while the body is replaced or taken back,
-//! and what each stage takes.
+//! `cargo bench --bench evolve`: the time without an answer during an evolve or a rollback, and the time of each stage.
 //!
-//! It brings up an instance of the whole body, gone in the end. Two clients ask every 10 ms, each with a
-//! connection of its own: `/ping`, and `/exec` with `"queue": true`. Refused is the time from the last
-//! answer that was 200 to the first one after. A third one calls a tool over `osctl mcp stdio`, and must
-//! see none of it. A missed target makes the exit code one.
+//! The benchmark brings up an instance with the full body and removes it at the end. Two clients send a request every
+//! 10 ms over new connections: `/ping`, and `/exec` with `"queue": true`. "Refused" is the time from the last response
+//! with status 200 to the next one. A third client calls a tool over `osctl mcp stdio`; none of its calls may fail. A
+//! missed target makes the exit code 1.
 
 mod clients;
 
@@ -17,13 +16,13 @@ use std::process::{Command, ExitCode, Stdio};
 use std::time::Instant;
 
 const NAME: &str = "bench-evolve";
-/// Seconds that requests may be refused while a body takes over.
-const REFUSED: f64 = 3.0;
-/// Seconds from the verdict on a body that does not work to the answers of the one before.
-const BACK: f64 = 1.0;
+/// The time for which requests may be refused during the replacement.
+const MAX_REFUSED_SECONDS: f64 = 3.0;
+/// The time from the failed verification to the answers of the old container.
+const MAX_ROLLBACK_SECONDS: f64 = 1.0;
 
-/// Does not run where the keeper is to be reached, which a trial is not.
-const ELSEWHERE: &str = "if test -S /run/os/keeper.sock; then exit 4; fi\nexec /opt";
+/// An entry point that fails after the swap, but not in the self-test, which has no keeper.
+const FAILS_AFTER_SWAP: &str = "if test -S /run/os/keeper.sock; then exit 4; fi\nexec /opt";
 
 fn main() -> ExitCode {
     match measure() {
@@ -39,7 +38,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Figures, and how many of them miss their target.
+/// Prints the rows and counts the missed targets.
 #[derive(Debug, Default)]
 struct Table {
     missed: usize,
@@ -64,7 +63,7 @@ impl Table {
     }
 }
 
-/// How many targets were missed.
+/// Measures all rows; returns the number of missed targets.
 fn measure() -> Result<usize> {
     let instance = Instance::up()?;
     let mut table = Table::default();
@@ -88,15 +87,15 @@ fn measure() -> Result<usize> {
     replaced(
         &instance,
         &mut table,
-        "back to the image before",
+        "rollback to the previous image",
         &back,
         None,
     )?;
-    taken_back(&instance, &mut table)?;
+    rolled_back(&instance, &mut table)?;
     Ok(table.missed)
 }
 
-/// One replacement that succeeds, which a client of the bridge does not see.
+/// A replacement that succeeds, during which no call of the bridge's client fails.
 fn replaced(
     instance: &Instance,
     table: &mut Table,
@@ -109,14 +108,14 @@ fn replaced(
     let record = instance.evolve(words)?;
     let took = begin.elapsed().as_secs_f64();
     ensure!(record["status"] == "succeeded", "{record:#}");
-    table.row(&format!("{what}: all of it"), took, most);
+    table.row(&format!("{what}: total"), took, most);
     table.stages(&record);
     let [ping, exec] = clients.end();
-    table.row("  /ping refused", ping.seconds, Some(REFUSED));
-    table.row("  /exec refused", exec.seconds, Some(REFUSED));
+    table.row("  /ping refused", ping.seconds, Some(MAX_REFUSED_SECONDS));
+    table.row("  /exec refused", exec.seconds, Some(MAX_REFUSED_SECONDS));
     let longest = bridge
         .end()
-        .context("a client of `mcp stdio` has seen it")?;
+        .context("a call of the client of `mcp stdio` failed")?;
     table.row(
         "  the longest call of `mcp stdio`, none failed",
         longest,
@@ -125,16 +124,19 @@ fn replaced(
     Ok(())
 }
 
-/// A body that works beside and not in place: the way back is from the verdict, as the keeper's record has
-/// it, to the first answer that each client gets again.
-fn taken_back(instance: &Instance, table: &mut Table) -> Result<()> {
+/// A body that passes the self-test and fails after the swap. The rollback lasts from the verdict in the
+/// keeper's record to the next answer of each client.
+fn rolled_back(instance: &Instance, table: &mut Table) -> Result<()> {
     let entrypoint = instance.read("entrypoint.sh")?;
-    instance.write("entrypoint.sh", &entrypoint.replace("exec /opt", ELSEWHERE))?;
+    instance.write(
+        "entrypoint.sh",
+        &entrypoint.replace("exec /opt", FAILS_AFTER_SWAP),
+    )?;
     let (clients, bridge) = (instance.clients()?, instance.bridge()?);
     let record = instance.evolve(&["evolve"])?;
     ensure!(record["status"] == "rolled_back", "{record:#}");
     table.row(
-        "taken back: refused in all, as the keeper tells",
+        "rollback: refused in total, by the keeper's record",
         refused(&record),
         None,
     );
@@ -144,17 +146,21 @@ fn taken_back(instance: &Instance, table: &mut Table) -> Result<()> {
     let time = |key: &str| last[key].as_f64().context("a stage without a time");
     let verdict = time("began")? + time("seconds")?;
     for (who, gap) in ["/ping", "/exec"].into_iter().zip(clients.end()) {
-        table.row(&format!("  {who} refused in all"), gap.seconds, None);
+        table.row(&format!("  {who} refused in total"), gap.seconds, None);
         let back = gap.ended - verdict;
         ensure!(
             back > 0.0,
             "{who} was answered before the verdict: {record:#}"
         );
-        table.row(&format!("  {who}: of it the way back"), back, Some(BACK));
+        table.row(
+            &format!("  {who}: of it the rollback"),
+            back,
+            Some(MAX_ROLLBACK_SECONDS),
+        );
     }
     bridge
         .end()
-        .context("a client of `mcp stdio` has seen it")?;
+        .context("a call of the client of `mcp stdio` failed")?;
     Ok(())
 }
 
@@ -162,7 +168,7 @@ fn refused(record: &Value) -> f64 {
     record["refused_ms"].as_f64().unwrap_or_default() / 1e3
 }
 
-/// An instance for this run alone, gone with all it brought when it is dropped.
+/// The instance of this benchmark; dropping it removes everything.
 #[derive(Debug)]
 struct Instance {
     home: PathBuf,
@@ -181,7 +187,7 @@ impl Instance {
         let instance = Self {
             home: Path::new(env!("CARGO_TARGET_TMPDIR")).join("home-bench-evolve"),
         };
-        // What a run that was killed has left.
+        // Remove the remains of a killed benchmark.
         instance.remove()?;
         fs::create_dir_all(instance.home.join("project"))?;
         instance.osctl(&["init"])?;
@@ -191,7 +197,7 @@ impl Instance {
 
     fn remove(&self) -> Result<()> {
         if self.home.join("project").is_dir() {
-            // It may never have been up.
+            // The instance may not exist.
             let _ = self.osctl(&["down", "--purge", "--yes"]);
             fs::remove_dir_all(&self.home)?;
         }
@@ -221,7 +227,7 @@ impl Instance {
         Ok(output.stdout)
     }
 
-    /// The record of a run, however it ended.
+    /// Starts a run; returns its record, also after a failure.
     fn evolve(&self, words: &[&str]) -> Result<Value> {
         let output = self.command(&["--json"]).args(words).output()?;
         serde_json::from_slice(&output.stdout).with_context(|| format!("{output:?}"))

@@ -1,4 +1,4 @@
-//! `cargo bench -- hub`: the hub of MCP servers beside mcp-proxy and beside no one in between.
+//! `cargo bench -- hub`: the hub of MCP servers against mcp-proxy and against a direct connection.
 //!
 //! | row | osctl | peer |
 //! |---|---|---|
@@ -7,8 +7,8 @@
 //! | `tools/list`, cold | from the cache, no server runs | |
 //! | memory | the companion's resident set with three servers that were not started | |
 //!
-//! The same filesystem server for all, the same client for both who speak HTTP, all inside one container. The
-//! ways take turns within one run; ratios count. A target that is missed makes the exit code 1.
+//! All use the same filesystem server in one container, and both HTTP proxies the same client. The contestants take
+//! turns within one run, because only ratios are comparable. A missed target makes the exit code 1.
 
 mod peers;
 mod session;
@@ -21,19 +21,19 @@ use crate::samples::{Samples, rounds};
 use anyhow::Result;
 use peers::Peers;
 
-/// Calls of each way in one round of twenty.
+/// Calls of each contestant in one round of twenty.
 const CALLS: usize = 100;
-/// Calls of a crowd.
-const CROWD: usize = 4000;
-/// Bytes that the companion may hold.
-const MEMORY: f64 = 20.0 * 1024.0 * 1024.0;
-/// Seconds of a list that no server is started for.
-const COLD: f64 = 0.020;
+/// Calls of the 64 concurrent clients.
+const CONCURRENT_CALLS: usize = 4000;
+/// The largest resident set of the companion.
+const MAX_MEMORY_BYTES: f64 = 20.0 * 1024.0 * 1024.0;
+/// The longest time of a list that needs no server.
+const MAX_COLD_SECONDS: f64 = 0.020;
 
 /// Adds the hub's rows.
 ///
 /// # Errors
-/// When the instance can't be brought up, or somebody does not answer.
+/// When the instance cannot be brought up, or a contestant does not answer.
 pub(crate) fn measure(report: &mut Report) -> Result<()> {
     let instance = Instance::up(peers::FILES)?;
     let api = instance.api()?;
@@ -41,7 +41,7 @@ pub(crate) fn measure(report: &mut Report) -> Result<()> {
     report.bytes(
         "companion's RSS, three servers not started",
         fresh.rss,
-        Some(MEMORY),
+        Some(MAX_MEMORY_BYTES),
     );
     say("installing mcp-proxy");
     let peers = Peers::start(&instance, &api.1)?;
@@ -55,19 +55,20 @@ pub(crate) fn measure(report: &mut Report) -> Result<()> {
         ],
     )?;
     report.note("tools/call over stdio, p50", stdio.p50());
-    report.contest("tools/call, beside mcp-proxy", [&hub, &proxy], [0.0, 0.0]);
+    report.contest("tools/call, against mcp-proxy", [&hub, &proxy], [0.0, 0.0]);
     let added = [hub.p50() - stdio.p50(), proxy.p50() - stdio.p50()];
     report.faster("  latency added, p50", added, 5.0);
-    say("timing crowds");
+    say("timing concurrent clients");
     let [hub, proxy] = rounds(
         3,
-        [&mut || peers.time("hub-crowd", CROWD), &mut || {
-            peers.time("proxy-crowd", CROWD / 4)
-        }],
+        [
+            &mut || peers.time("hub-crowd", CONCURRENT_CALLS),
+            &mut || peers.time("proxy-crowd", CONCURRENT_CALLS / 4),
+        ],
     )?;
-    // Calls a second are the inverse of the seconds that one takes.
+    // The clients report calls per second; the inverse is seconds per call.
     let seconds = [1.0 / hub.p50(), 1.0 / proxy.p50()];
-    report.faster("64 clients at once, time a call", seconds, 5.0);
+    report.faster("64 concurrent clients, time per call", seconds, 5.0);
     report.rate("  calls answered through the hub", "calls/s", hub.p50());
     report.rate("  calls answered through mcp-proxy", "calls/s", proxy.p50());
     drop(peers);
@@ -78,6 +79,6 @@ pub(crate) fn measure(report: &mut Report) -> Result<()> {
         lists.push(session::list(&instance)?);
     }
     let cold = Samples::from(lists).p50();
-    report.within("tools/list, cold from the cache", cold, COLD);
+    report.within("tools/list, cold from the cache", cold, MAX_COLD_SECONDS);
     Ok(())
 }

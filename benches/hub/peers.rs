@@ -1,4 +1,4 @@
-//! mcp-proxy in an environment of its own in the same container, and `clients.py`, which times there.
+//! mcp-proxy in its own environment in the same container, and `clients.py`, which measures there.
 
 use crate::instance::{Instance, finish};
 use anyhow::{Context, Result};
@@ -6,7 +6,7 @@ use std::cell::RefCell;
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Stdio};
 
-/// What [`Peers::start`] needs to find in `/repo`.
+/// The files that [`Peers::start`] needs in `/repo`.
 pub(crate) const FILES: &[(&str, &str)] = &[
     ("clients.py", include_str!("clients.py")),
     ("requirements.txt", include_str!("requirements.txt")),
@@ -21,8 +21,7 @@ pub(crate) struct Peers {
 }
 
 impl Peers {
-    /// Installs it, and starts the program that times. The linux server runs once, so that the hub knows
-    /// its list.
+    /// Installs mcp-proxy and starts `clients.py`. The linux server runs once, so that the hub has its list.
     pub(crate) fn start(instance: &Instance, token: &str) -> Result<Self> {
         finish(instance.osctl(&["mcp", "tools", "linux"]))?;
         let venv = [
@@ -62,10 +61,10 @@ impl Peers {
         Ok(Self { pipes, process })
     }
 
-    /// What `count` calls by that way took.
+    /// The measured values of `count` calls of one contestant.
     pub(crate) fn time(&self, way: &str, count: usize) -> Result<Vec<f64>> {
         let mut pipes = self.pipes.borrow_mut();
-        let (stdin, stdout) = pipes.as_mut().context("they were ended")?;
+        let (stdin, stdout) = pipes.as_mut().context("the peers have ended")?;
         writeln!(stdin, "{way} {count}")?;
         let mut line = String::new();
         stdout.read_line(&mut line)?;
@@ -75,7 +74,7 @@ impl Peers {
 
 impl Drop for Peers {
     fn drop(&mut self) {
-        // Without more lines to read it ends its servers and itself.
+        // At the end of its stdin, `clients.py` ends its servers and exits.
         self.pipes.take();
         let _ = self.process.wait();
     }

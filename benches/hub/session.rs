@@ -1,4 +1,4 @@
-//! The first list that a client asks for after the container's start.
+//! The first list that a client requests after the start of the container.
 
 use crate::instance::Instance;
 use anyhow::{Context, Result, ensure};
@@ -7,7 +7,7 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::Instant;
 
-/// Without a session, so that it is one request; of the server that starts most slowly.
+/// A single request without a session, for the server with the slowest start.
 const BODY: &str = r#"{"jsonrpc":"2.0","id":1,"method":"tools/list","params":{"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}}}"#;
 
 /// Seconds from the connection to the list.

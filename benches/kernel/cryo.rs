@@ -1,5 +1,5 @@
-//! Storing what a session holds: beside `dill.dump_module`, plain pickle, and a raw write of the
-//! same bytes, each with fsync, on the same disk.
+//! Storing a session against `dill.dump_module`, plain pickle, and a raw write of the same bytes, each with fsync, on
+//! the same disk.
 
 use crate::instance::Instance;
 use crate::report::Report;
@@ -13,15 +13,15 @@ use std::process::Stdio;
 const ROUNDS: usize = 7;
 
 #[derive(Debug, Deserialize)]
-struct Told {
+struct CryoTimes {
     took: BTreeMap<String, Vec<f64>>,
-    /// At most in memory, as a multiple of the data.
+    /// The peak of memory as a multiple of the data.
     stored: f64,
     reloaded: f64,
     reload: f64,
 }
 
-impl Told {
+impl CryoTimes {
     fn of(&self, whose: &str) -> Result<f64> {
         let seconds = self.took.get(whose).context("a contestant is missing")?;
         Ok(Samples::from(seconds.clone()).p50())
@@ -31,7 +31,7 @@ impl Told {
 pub(crate) fn measure(report: &mut Report, instance: &Instance, token: &str) -> Result<()> {
     let array = run(instance, token, "array")?;
     let ours = array.of("osctl")?;
-    let what = "1 GiB numpy array stored, beside";
+    let what = "1 GiB numpy array stored, against";
     report.faster(
         &format!("{what} dill.dump_module"),
         [ours, array.of("dill")?],
@@ -45,18 +45,18 @@ pub(crate) fn measure(report: &mut Report, instance: &Instance, token: &str) -> 
     );
     report.note("  and reloaded into a fresh kernel", array.reload);
     report.multiple(
-        "  memory at most while stored, of the data",
+        "  peak memory during the store, of the data",
         array.stored,
         1.2,
     );
     report.multiple(
-        "  memory at most while reloaded, of the data",
+        "  peak memory during the reload, of the data",
         array.reloaded,
         1.2,
     );
     let dicts = run(instance, token, "dicts")?;
     let ours = dicts.of("osctl")?;
-    let what = "1 million small dicts stored, beside";
+    let what = "1 million small dicts stored, against";
     report.faster(
         &format!("{what} dill.dump_module"),
         [ours, dicts.of("dill")?],
@@ -65,14 +65,14 @@ pub(crate) fn measure(report: &mut Report, instance: &Instance, token: &str) -> 
     report.faster(&format!("{what} pickle"), [ours, dicts.of("pickle")?], 0.0);
     report.note("  and reloaded into a fresh kernel", dicts.reload);
     report.multiple(
-        "  memory at most while stored, of the data",
+        "  peak memory during the store, of the data",
         dicts.stored,
         1.2,
     );
     Ok(())
 }
 
-fn run(instance: &Instance, token: &str, what: &str) -> Result<Told> {
+fn run(instance: &Instance, token: &str, what: &str) -> Result<CryoTimes> {
     let rounds = ROUNDS.to_string();
     let words = [
         "/opt/osctl/kernel-env/bin/python",
@@ -94,5 +94,5 @@ fn run(instance: &Instance, token: &str, what: &str) -> Result<Told> {
         "storing `{what}`: {}",
         output.status
     );
-    serde_json::from_slice(&output.stdout).context("reading what was timed")
+    serde_json::from_slice(&output.stdout).context("reading the measured times")
 }

@@ -1,4 +1,4 @@
-//! What it costs that a run is recorded on disk: beside one that asks not to be, in turns.
+//! The cost of recording a run on disk, against a run with `durable: false`, in turns.
 
 use crate::http::{self, Connection};
 use crate::report::Report;
@@ -9,7 +9,7 @@ const RECORDED: &str = r#"{"code":"1+1"}"#;
 /// Requests of each contestant in one round.
 const REQUESTS: usize = 100;
 const WARM_UP: usize = 5;
-/// Clients that ask at once and wait for their turns: several runs then share a sync.
+/// Concurrent clients whose requests queue: several runs then share a sync.
 const CLIENTS: usize = 16;
 
 pub(crate) fn measure(report: &mut Report, api: &(String, String)) -> Result<()> {
@@ -20,7 +20,7 @@ pub(crate) fn measure(report: &mut Report, api: &(String, String)) -> Result<()>
         host.0.time(body, WARM_UP)?;
         Ok(host.0.time(body, REQUESTS)?.0)
     };
-    // With an id, the disk knows of the run before its code begins.
+    // A run with an ID is recorded before its code starts.
     let named = || -> Result<Vec<f64>> {
         let host = &mut *cell.borrow_mut();
         let mut samples = Vec::new();
@@ -43,13 +43,13 @@ pub(crate) fn measure(report: &mut Report, api: &(String, String)) -> Result<()>
         report.faster(&format!("{what}, p50"), [ours.p50(), unrecorded.p50()], 0.0);
         report.faster(&format!("{what}, p95"), [ours.p95(), unrecorded.p95()], 0.0);
     };
-    row("POST /exec, beside `durable: false`", &recorded);
-    row("POST /exec with an id, beside `durable: false`", &named);
+    row("POST /exec, against `durable: false`", &recorded);
+    row("POST /exec with an id, against `durable: false`", &named);
     for (what, body) in [("recorded", RECORDED), ("`durable: false`", http::VALUE)] {
         let queued = body.replace('}', r#","queue":true}"#);
         let rate = http::throughput_of(api, &queued, CLIENTS, REQUESTS)?;
         report.rate(
-            &format!("{CLIENTS} clients at once, {what}"),
+            &format!("{CLIENTS} concurrent clients, {what}"),
             "requests/s",
             rate,
         );

@@ -1,7 +1,7 @@
-//! `osctl cp` beside `docker cp`: a gigabyte, and twenty thousand small files, in and out.
+//! `osctl cp` against `docker cp`: a gigabyte, and twenty thousand small files, in and out.
 //!
-//! osctl syncs a single file before it renames it, docker syncs nothing. Each copy goes where nothing
-//! is; what the rounds before left is removed untimed. Peaks of memory are those of the whole row.
+//! osctl syncs a single file before it renames the file; docker syncs nothing. Each copy has a new target; the copies
+//! of earlier rounds are removed outside of the measured time. Peaks of memory are those of the whole row.
 
 use crate::http::Connection;
 use crate::instance::{CONTAINER, Instance};
@@ -19,10 +19,10 @@ const ROUNDS: usize = 5;
 /// MiB of the large file.
 const LARGE: usize = 1024;
 const SMALL: usize = 20_000;
-/// Peaks may differ by so much from what was there before: buffers, not files.
-const FLAT: f64 = 24.0 * 1024.0 * 1024.0;
+/// The allowed growth of memory: space for buffers, not for files.
+const MAX_GROWTH_BYTES: f64 = 24.0 * 1024.0 * 1024.0;
 
-/// Where copies go, inside; no folder of the host's.
+/// The target folder in the container, which is not mounted from the host.
 const INSIDE: &str = "/var/tmp/bench";
 
 pub(crate) fn measure(report: &mut Report, host: &mut Connection, own: &Instance) -> Result<()> {
@@ -86,28 +86,32 @@ pub(crate) fn measure(report: &mut Report, host: &mut Connection, own: &Instance
         let host = host.into_inner();
         let grown = peak(host)? - before;
         report.faster(
-            &format!("osctl cp of {what} in, beside docker cp"),
+            &format!("osctl cp of {what} in, against docker cp"),
             [up.p50(), docker_up.p50()],
             1.0,
         );
         report.faster(
-            &format!("osctl cp of {what} out, beside docker cp"),
+            &format!("osctl cp of {what} out, against docker cp"),
             [down.p50(), docker_down.p50()],
             1.0,
         );
         report.bytes(
-            "  companion's memory grew by, at its peak",
+            "  growth of the companion's memory, peak",
             grown,
-            Some(FLAT),
+            Some(MAX_GROWTH_BYTES),
         );
-        report.bytes("  osctl cp's memory, at its peak", ours, Some(2.0 * FLAT));
+        report.bytes(
+            "  memory of osctl cp, peak",
+            ours,
+            Some(2.0 * MAX_GROWTH_BYTES),
+        );
         clean_inside(host)?;
         clean_here(&landed)?;
     }
     Ok(())
 }
 
-/// Bytes that no file system and no wire makes smaller.
+/// Writes bytes that cannot be compressed.
 fn write_large(path: &Path) -> Result<()> {
     let mut file = File::create(path)?;
     let mut state = 0x9E37_79B9_7F4A_7C15_u64;
@@ -138,15 +142,15 @@ fn write_small(folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The seconds that a command takes, and the most memory that it held.
+/// The seconds that a command takes, and its peak of memory.
 fn time(mut command: Command) -> Result<(f64, f64)> {
     let begin = Instant::now();
     let mut child = command.stdout(Stdio::null()).stdin(Stdio::null()).spawn()?;
     let status = PathBuf::from(format!("/proc/{}/status", child.id()));
     let mut most = 0.0_f64;
     let ended = loop {
-        let told = fs::read_to_string(&status).unwrap_or_default();
-        most = most.max(high_water(&told).unwrap_or_default());
+        let text = fs::read_to_string(&status).unwrap_or_default();
+        most = most.max(high_water(&text).unwrap_or_default());
         if let Some(ended) = child.try_wait()? {
             break ended;
         }
@@ -172,11 +176,11 @@ fn reset_peak(host: &mut Connection) -> Result<()> {
     Ok(())
 }
 
-/// The most that the companion has held since then.
+/// The companion's peak of memory since the last reset.
 fn peak(host: &mut Connection) -> Result<f64> {
     let reply = host.execute(&format!("{COMPANION}print((p / 'status').read_text())"))?;
-    let told = reply["stdout"].as_str().unwrap_or_default();
-    high_water(told).with_context(|| format!("reading the companion's peak: {reply}"))
+    let stdout = reply["stdout"].as_str().unwrap_or_default();
+    high_water(stdout).with_context(|| format!("reading the companion's peak: {reply}"))
 }
 
 fn clean_here(path: &Path) -> Result<()> {
@@ -191,5 +195,5 @@ fn clean_here(path: &Path) -> Result<()> {
 }
 
 fn text(path: &Path) -> Result<String> {
-    Ok(path.to_str().context("the path is no UTF-8")?.to_owned())
+    Ok(path.to_str().context("the path is not UTF-8")?.to_owned())
 }

@@ -1,5 +1,5 @@
-//! A client that follows a flood inside the container, where ipykernel's client is, too: this very
-//! program, started there once more.
+//! A client that follows a large output inside the container, like ipykernel's client: this program, started a second
+//! time there.
 
 use crate::http::Connection;
 use crate::instance::Instance;
@@ -9,12 +9,12 @@ use std::io::Write;
 use std::process::Stdio;
 use std::time::Instant;
 
-/// What the program is told to be it.
-pub(crate) const WORD: &str = "follow";
+/// The argument that starts the program as this client.
+pub(crate) const FOLLOW_ARGUMENT: &str = "follow";
 
-const AT_ONCE: &str = "print('x' * 10_000_000)";
+const PRINT_IN_ONE_WRITE: &str = "print('x' * 10_000_000)";
 
-/// What the container sees of the project.
+/// The path of the program in the container.
 const PROGRAM: &str = "/repo/follow";
 
 #[derive(Debug)]
@@ -30,9 +30,11 @@ impl<'a> Inside<'a> {
         Ok(Self { instance, token })
     }
 
-    /// The seconds of one flood.
+    /// The seconds of one output.
     pub(crate) fn time(&self) -> Result<Vec<f64>> {
-        let command = &mut self.instance.docker_exec(&["-i"], &[PROGRAM, WORD]);
+        let command = &mut self
+            .instance
+            .docker_exec(&["-i"], &[PROGRAM, FOLLOW_ARGUMENT]);
         let mut process = command
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -42,8 +44,8 @@ impl<'a> Inside<'a> {
         drop(stdin);
         let output = process.wait_with_output()?;
         ensure!(output.status.success(), "following: {}", output.status);
-        let told = String::from_utf8(output.stdout)?;
-        Ok(vec![told.trim().parse()?])
+        let seconds = String::from_utf8(output.stdout)?;
+        Ok(vec![seconds.trim().parse()?])
     }
 }
 
@@ -52,17 +54,17 @@ pub(crate) fn run() -> Result<()> {
     let token = std::io::read_to_string(std::io::stdin())?;
     let api = ("127.0.0.1:8080".to_owned(), token.trim().to_owned());
     let mut connection = Connection::open(&api)?;
-    // The first one finds everything cold, and does not count.
+    // The first measurement warms up and does not count.
     time(&mut connection)?;
     print(time(&mut connection)?);
     Ok(())
 }
 
-/// The seconds until all of a flood has come.
+/// The seconds until the whole output has arrived.
 pub(crate) fn time(connection: &mut Connection) -> Result<f64> {
     let begin = Instant::now();
-    let written = connection.follow(AT_ONCE)?;
+    let written = connection.follow(PRINT_IN_ONE_WRITE)?;
     let took = begin.elapsed().as_secs_f64();
-    ensure!(written == 10_000_001, "{written} bytes have come");
+    ensure!(written == 10_000_001, "{written} bytes have arrived");
     Ok(took)
 }

@@ -1,4 +1,4 @@
-//! A kernel with a generator, a thread, an open file and 100 MB, frozen and brought back.
+//! Checkpoint and restore of a kernel with a generator, a thread, an open file and 100 MB.
 
 use crate::instance::{Instance, finish};
 use crate::report::Report;
@@ -14,17 +14,17 @@ file = open('/root/host/kept.txt', 'w'); file.write('kept'); file.flush()
 array = np.arange(100_000_000 // 8)
 next(numbers)";
 
-/// How often; each time all of it is written and read.
-const TIMES: usize = 10;
-/// Both together, in seconds.
-const LIMIT: f64 = 2.0;
+/// The number of rounds; each writes and reads the whole checkpoint.
+const ROUNDS: usize = 10;
+/// The longest time of checkpoint and restore together.
+const MAX_TOTAL_SECONDS: f64 = 2.0;
 
-/// The container is replaced by one that may freeze, so this comes last.
+/// Replaces the container by one with the right to checkpoint, so this runs after the other rows.
 pub(crate) fn measure(report: &mut Report, instance: &Instance) -> Result<()> {
     finish(instance.osctl(&["up", "--yes", "--auto-ports", "--criu"]))?;
     finish(instance.osctl(&["exec", STATE]))?;
     let (mut dumps, mut restores, mut both) = (Vec::new(), Vec::new(), Vec::new());
-    for _ in 0..TIMES {
+    for _ in 0..ROUNDS {
         let dump = took(instance, "checkpoint")?;
         let restore = took(instance, "restore")?;
         both.push(dump + restore);
@@ -32,17 +32,24 @@ pub(crate) fn measure(report: &mut Report, instance: &Instance) -> Result<()> {
         restores.push(restore);
     }
     let output = instance.osctl(&["exec", "next(numbers)"]).output()?;
-    ensure!(output.stdout == b"1\n", "it is another kernel: {output:?}");
+    ensure!(
+        output.stdout == b"1\n",
+        "not the restored kernel: {output:?}"
+    );
     report.note(
         "checkpoint of a kernel with 100 MB, on disk",
         Samples::from(dumps).p50(),
     );
     report.note("  its restore", Samples::from(restores).p50());
-    report.within("  both together, p99", Samples::from(both).p99(), LIMIT);
+    report.within(
+        "  both together, p99",
+        Samples::from(both).p99(),
+        MAX_TOTAL_SECONDS,
+    );
     Ok(())
 }
 
-/// Seconds, as the companion tells.
+/// The seconds according to the companion.
 fn took(instance: &Instance, verb: &str) -> Result<f64> {
     let output = instance.osctl(&["--json", "criu", verb]).output()?;
     let reply: Value = serde_json::from_slice(&output.stdout)?;

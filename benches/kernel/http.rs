@@ -1,6 +1,6 @@
-//! A keep-alive connection to the companion, spoken by hand: what is measured is the other side.
+//! A minimal HTTP client with a keep-alive connection, so that the benchmark measures the companion.
 //!
-//! An answer is read as osctl reads it: a stream line by line, each event's text into a string.
+//! The client reads a response as osctl does: a stream line by line, each event's text into a string.
 
 use anyhow::{Context, Result, ensure};
 use serde::Deserialize;
@@ -11,7 +11,7 @@ use std::sync::Barrier;
 use std::thread;
 use std::time::Instant;
 
-/// The peers record nothing on disk, either.
+/// The request of `1+1`, not recorded on disk, because the peers record nothing.
 pub(crate) const VALUE: &str = r#"{"code":"1+1","durable":false}"#;
 const QUEUED: &str = r#"{"code":"1+1","queue":true}"#;
 
@@ -35,17 +35,17 @@ impl Connection {
         })
     }
 
-    /// Executes code; the reply of a run that completed.
+    /// Executes code; returns the reply of a completed run.
     ///
     /// # Errors
-    /// When it did not.
+    /// When the run did not complete.
     pub(crate) fn execute(&mut self, code: &str) -> Result<Value> {
         let request = self.request(&json!({"code": code}).to_string());
         let body = self.exchange(&request)?;
         reply(&body)
     }
 
-    /// The seconds of `count` requests in a row, and what the companion says each run took.
+    /// The seconds of `count` sequential requests, and the time of each run according to the companion.
     pub(crate) fn time(&mut self, body: &str, count: usize) -> Result<(Vec<f64>, Vec<f64>)> {
         let request = self.request(body);
         let sample = |_| {
@@ -58,11 +58,10 @@ impl Connection {
         (0..count).map(sample).collect()
     }
 
-    /// Executes code and follows it to its end: so many bytes were written to stdout, all of which
-    /// have come.
+    /// Executes code and follows it to its end; returns the number of bytes on stdout, all of which have arrived.
     ///
     /// # Errors
-    /// When it did not complete.
+    /// When the run did not complete.
     pub(crate) fn follow(&mut self, code: &str) -> Result<usize> {
         let body = json!({"code": code}).to_string();
         let request = self.request_for("application/x-ndjson", &body);
@@ -98,7 +97,7 @@ impl Connection {
         format!("{head}Accept: {accepted}\r\nContent-Length: {length}\r\n\r\n{body}").into_bytes()
     }
 
-    /// The body of a 200.
+    /// The body of a response with status 200.
     fn exchange(&mut self, request: &[u8]) -> Result<Vec<u8>> {
         self.stream.get_mut().write_all(request)?;
         let length = self.head()?.context("the answer has no length")?;
@@ -107,7 +106,7 @@ impl Connection {
         Ok(body)
     }
 
-    /// The length of a 200, when it has one.
+    /// The content length of a response with status 200, if any.
     fn head(&mut self) -> Result<Option<usize>> {
         let mut line = self.line()?;
         ensure!(line.starts_with("HTTP/1.1 200 "), "answered: {line:?}");
@@ -127,8 +126,7 @@ impl Connection {
         Ok(line)
     }
 
-    /// Puts the next piece of a stream behind what is there, and says where it begins; nothing at
-    /// the end.
+    /// Appends the next chunk of a stream to `to`; returns its start, or `None` at the end.
     fn chunk(&mut self, to: &mut Vec<u8>) -> Result<Option<usize>> {
         let line = self.line()?;
         let length = usize::from_str_radix(line.trim_end(), 16)?;
@@ -140,7 +138,7 @@ impl Connection {
     }
 }
 
-/// What is needed of an event.
+/// The fields of an event that the client needs.
 #[derive(Debug, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 enum Event {
@@ -165,12 +163,12 @@ fn reply(body: &[u8]) -> Result<Value> {
     Ok(reply)
 }
 
-/// Requests per second of `clients` connections that ask all at once and wait for their turns.
+/// Requests per second of `clients` concurrent connections whose requests queue.
 pub(crate) fn throughput(api: &(String, String), clients: usize, each: usize) -> Result<f64> {
     throughput_of(api, QUEUED, clients, each)
 }
 
-/// The same for another request, which must queue.
+/// Requests per second for a given request, which must queue.
 pub(crate) fn throughput_of(
     api: &(String, String),
     body: &str,

@@ -1,4 +1,4 @@
-//! An instance for this run alone, gone with all it brought when it is dropped.
+//! The instance of this benchmark; dropping it removes everything.
 
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
@@ -15,15 +15,15 @@ pub(crate) struct Instance {
 }
 
 impl Instance {
-    /// Brings it up, with `files` in the folder that the container sees as `/repo`.
+    /// Brings the instance up, with `files` in the project folder, which is `/repo` in the container.
     ///
     /// # Errors
-    /// When that fails; nothing is left behind then.
+    /// When `osctl up` fails; the instance is then removed.
     pub(crate) fn up(files: &[(&str, &str)]) -> Result<Self> {
         let instance = Self {
             home: Path::new(env!("CARGO_TARGET_TMPDIR")).join("home-bench"),
         };
-        // What a run that was killed has left.
+        // Remove the remains of a killed benchmark.
         instance.remove()?;
         fs::create_dir_all(instance.project())?;
         for (name, content) in files {
@@ -34,7 +34,7 @@ impl Instance {
         Ok(instance)
     }
 
-    /// Where the companion listens, and its token.
+    /// The address of the companion, and its token.
     pub(crate) fn api(&self) -> Result<(String, String)> {
         let output = self.osctl(&["--json", "status"]).output()?;
         let status: Value = serde_json::from_slice(&output.stdout).context("reading the status")?;
@@ -75,14 +75,14 @@ impl Instance {
         command
     }
 
-    /// An empty folder on the host, gone with the instance.
+    /// An empty folder on the host, which is removed with the instance.
     pub(crate) fn folder(&self, name: &str) -> Result<PathBuf> {
         let folder = self.home.join(name);
         fs::create_dir_all(&folder)?;
         Ok(folder)
     }
 
-    /// What the container sees as `/repo`.
+    /// The project folder, which is `/repo` in the container.
     pub(crate) fn project(&self) -> PathBuf {
         self.home.join("project")
     }
@@ -93,9 +93,9 @@ impl Instance {
         }
         fs::create_dir_all(self.project())?;
         let down = self.osctl(&["down", "--purge", "--yes"]).output()?;
-        let said = String::from_utf8_lossy(&down.stderr);
-        // 3: it was never up.
-        ensure!(matches!(down.status.code(), Some(0 | 3)), "down: {said}");
+        let stderr = String::from_utf8_lossy(&down.stderr);
+        // Exit code 3: the instance was never up.
+        ensure!(matches!(down.status.code(), Some(0 | 3)), "down: {stderr}");
         fs::remove_dir_all(&self.home).context("removing the home folder")
     }
 }
@@ -108,7 +108,7 @@ impl Drop for Instance {
     }
 }
 
-/// Runs a command that must succeed, without what it says on stdout.
+/// Runs a command that must succeed, and discards its stdout.
 pub(crate) fn finish(mut command: Command) -> Result<()> {
     let status = command.stdout(Stdio::null()).status();
     let status = status.with_context(|| format!("starting {command:?}"))?;
@@ -116,7 +116,7 @@ pub(crate) fn finish(mut command: Command) -> Result<()> {
     Ok(())
 }
 
-/// The peer of one row: since Debian 13 it is not part of the engine's package.
+/// Installs the docker client, which is a peer; since Debian 13 the engine's package does not contain it.
 fn provide_docker_client() -> Result<()> {
     if Command::new("docker").arg("--version").output().is_ok() {
         return Ok(());

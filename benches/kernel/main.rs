@@ -1,5 +1,5 @@
-//! `cargo bench`: the kernel beside what else executes Python for an agent, and the hub of MCP servers beside
-//! what else brings them together. `cargo bench -- kernel` or `-- hub` measures one of both.
+//! `cargo bench`: the kernel against ipykernel and `docker exec`, and the hub of MCP servers against mcp-proxy.
+//! `cargo bench -- kernel` or `-- hub` measures one of the two.
 //!
 //! | row | osctl | peer |
 //! |---|---|---|
@@ -8,30 +8,29 @@
 //! | a whole process | `osctl exec '1+1'` | `docker exec … python3 -c 'print(1+1)'` |
 //! | a command | `osctl shell true` | `docker exec … true` |
 //! | kernel start | template, fork, packages, as the companion does it | jupyter_client's `start_kernel` to `wait_for_ready` |
-//! | new session, eight at once | `POST /sessions` and a value | a kernel's start; eight with a value |
+//! | new session, eight concurrent ones | `POST /sessions` and a value | a kernel's start; eight with a value |
 //! | 1,000 prints | streamed as NDJSON: first and last byte | iopub: first and last stream message |
 //! | 10 MB of output | the reply; and all of it streamed as NDJSON, to a client inside and from the host | all of it on iopub |
 //! | 5 MB figure | the reply with it | the reply and idle, with it on iopub |
 //! | files | `osctl cp` of 1 GiB, of 20,000 small files, in and out | `docker cp` |
 //! | cryo | `POST /cryo/store` of 1 GiB and of a million dicts, synced | dill.dump_module, pickle, raw write |
-//! | a frozen kernel | `osctl criu checkpoint` and `restore`, with 100 MB | |
+//! | a checkpointed kernel | `osctl criu checkpoint` and `restore`, with 100 MB | |
 //! | up | `osctl up` with nothing changed, and after a changed line of the kernel | |
 //! | memory | the companion's resident set, idle after its start and after 15,000 requests | |
 //!
-//! It brings up an instance of its own (which provisions the machine as `osctl up --yes` does), and
-//! installs the peers from a lock with hashes into that container: same Python, same limits. All
-//! contestants of a row take turns within one run, so that noise hits them alike; ratios count, not
-//! absolutes. The peers are timed inside the container, osctl there too and from the host, which is
-//! its way in. A target that is missed makes the exit code 1. Whatever happens, the instance is
-//! removed in the end; one that a killed run left is removed by the next.
+//! The benchmark brings up its own instance (which provisions the machine as `osctl up --yes` does) and installs the
+//! peers from a lock file with hashes into that container: same Python, same limits. All contestants of a row take
+//! turns within one run, so that noise affects them equally; only ratios are comparable. The peers are measured inside
+//! the container, osctl inside and from the host. A missed target makes the exit code 1. The instance is always removed
+//! at the end; the next run removes the instance of a killed one.
 //!
-//! `cargo bench --bench kernel -- cryo` measures the rows of cryo alone, `-- output` those of large
-//! outputs, `-- durable` what it costs that runs are recorded on disk.
+//! `cargo bench --bench kernel -- cryo` measures only the rows of cryo, `-- output` only those of large outputs, and
+//! `-- durable` only the cost of recorded runs.
 //!
-//! Rows without a target are for information. So is the memory after crowds and floods of output:
-//! the companion then keeps the last runs, up to 32 MiB of them, which is not idle memory.
+//! Rows without a target are for information. So is the memory after concurrent clients and large outputs: the
+//! companion then retains the last runs, up to 32 MiB, which is not idle memory.
 //!
-//! It does not compare other hosts or remote engines.
+//! The benchmark does not compare other hosts or remote engines.
 
 mod again;
 mod cryo;
@@ -61,19 +60,18 @@ use std::time::{Duration, Instant};
 
 /// Requests of each contestant in one round of twenty: 5,000 in all.
 const REQUESTS: usize = 250;
-/// With which each turn begins, of every contestant, and which do not count: they find the others'
-/// caches, and nobody asks for percentiles of that.
+/// Requests at the start of each turn that do not count, because the caches are those of the previous contestant.
 const WARM_UP: usize = 5;
-/// Bytes that the companion may hold.
-const MEMORY: f64 = 15.0 * 1024.0 * 1024.0;
+/// The largest resident set of the companion.
+const MAX_MEMORY_BYTES: f64 = 15.0 * 1024.0 * 1024.0;
 /// Megabytes of output in one run.
-const OUTPUT: f64 = 10.0;
+const OUTPUT_MEGABYTES: f64 = 10.0;
 
-/// Without requests, before what is idle is weighed.
-const IDLE: Duration = Duration::from_secs(25);
+/// The time without requests before a measurement of idle memory.
+const IDLE_TIME: Duration = Duration::from_secs(25);
 
 fn main() -> ExitCode {
-    if std::env::args().nth(1).as_deref() == Some(follow::WORD) {
+    if std::env::args().nth(1).as_deref() == Some(follow::FOLLOW_ARGUMENT) {
         return match follow::run() {
             Ok(()) => ExitCode::SUCCESS,
             Err(why) => {
@@ -134,13 +132,13 @@ fn kernel(report: &mut Report) -> Result<()> {
         let inside = Inside::new(&instance, &api.1)?;
         return output(report, &mut host, &inside, &peers);
     }
-    thread::sleep(IDLE);
+    thread::sleep(IDLE_TIME);
     let fresh = memory(&mut host)?;
     say("installing the peers");
     let peers = Peers::start(&instance, &api.1)?;
     say("timing requests");
     requests(report, &mut host, &peers)?;
-    thread::sleep(IDLE);
+    thread::sleep(IDLE_TIME);
     let idle = memory(&mut host)?;
     say("timing processes");
     processes(report, &instance)?;
@@ -148,29 +146,29 @@ fn kernel(report: &mut Report) -> Result<()> {
     durable::measure(report, &api)?;
     say("timing kernel starts");
     starts(report, &peers)?;
-    report.bytes("companion's RSS, idle", fresh.rss, Some(MEMORY));
+    report.bytes("companion's RSS, idle", fresh.rss, Some(MAX_MEMORY_BYTES));
     report.bytes("  its proportional share (PSS)", fresh.pss, None);
     report.bytes("  the whole container's working set", fresh.container, None);
     report.bytes(
         "companion's RSS, after 15,000 requests",
         idle.rss,
-        Some(MEMORY),
+        Some(MAX_MEMORY_BYTES),
     );
     report.bytes("  its proportional share (PSS)", idle.pss, None);
     say("timing sessions");
     sessions(report, &peers)?;
     say("timing streams");
     streams(report, &peers)?;
-    say("timing crowds and output");
+    say("timing concurrent clients and output");
     let rate = http::throughput(&api, 64, REQUESTS)?;
-    report.rate("64 clients at once, queueing", "requests/s", rate);
+    report.rate("64 concurrent clients, queueing", "requests/s", rate);
     let crowded = memory(&mut host)?;
     report.bytes("  companion's RSS then", crowded.rss, None);
     let inside = Inside::new(&instance, &api.1)?;
     output(report, &mut host, &inside, &peers)?;
     let full = memory(&mut host)?;
     report.bytes(
-        "  companion's RSS then, with the runs it keeps",
+        "  companion's RSS then, with the retained runs",
         full.rss,
         None,
     );
@@ -180,7 +178,7 @@ fn kernel(report: &mut Report) -> Result<()> {
     cryo::measure(report, &instance, &api.1)?;
     say("timing checkpoints");
     frozen::measure(report, &instance)?;
-    // Last, because another container comes of it.
+    // This row is the last, because it replaces the container.
     say("timing osctl up");
     again::measure(report, &instance)
 }
@@ -212,18 +210,18 @@ fn requests(report: &mut Report, host: &mut Connection, peers: &Peers) -> Result
     };
     let targets = [8.0, 8.0];
     contest(
-        "POST /exec from the host, beside ipykernel",
+        "POST /exec from the host, against ipykernel",
         &outside,
         targets,
     );
-    contest("POST /exec from inside, beside ipykernel", &bare, targets);
+    contest("POST /exec from inside, against ipykernel", &bare, targets);
     contest(
         "  the same through Python's http.client",
         &inside,
         [0.0, 0.0],
     );
     report.note(
-        "  from the host, of it until the kernel is done, p50",
+        "  from the host, of it the time in the kernel, p50",
         Samples::from(inner).p50(),
     );
     Ok(())
@@ -243,7 +241,7 @@ fn processes(report: &mut Report, instance: &Instance) -> Result<()> {
         ],
     )?;
     report.contest(
-        "osctl exec, beside docker exec python3",
+        "osctl exec, against docker exec python3",
         [&ours, &theirs],
         [5.0, 0.0],
     );
@@ -255,7 +253,7 @@ fn processes(report: &mut Report, instance: &Instance) -> Result<()> {
         ],
     )?;
     report.contest(
-        "osctl shell true, beside docker exec true",
+        "osctl shell true, against docker exec true",
         [&ours, &theirs],
         [1.0, 0.0],
     );
@@ -270,14 +268,14 @@ fn starts(report: &mut Report, peers: &Peers) -> Result<()> {
         }],
     )?;
     report.contest(
-        "kernel start, beside ipykernel",
+        "kernel start, against ipykernel",
         [&ours, &theirs],
         [2.0, 0.0],
     );
     Ok(())
 }
 
-/// New sessions: made while others work, eight at once.
+/// New sessions: one at a time, and eight concurrent ones.
 fn sessions(report: &mut Report, peers: &Peers) -> Result<()> {
     let [ours, theirs] = rounds(
         20,
@@ -286,7 +284,7 @@ fn sessions(report: &mut Report, peers: &Peers) -> Result<()> {
         }],
     )?;
     report.contest(
-        "new session, with a value, beside ipykernel's start",
+        "new session, with a value, against ipykernel's start",
         [&ours, &theirs],
         [50.0, 0.0],
     );
@@ -297,14 +295,14 @@ fn sessions(report: &mut Report, peers: &Peers) -> Result<()> {
         }],
     )?;
     report.faster(
-        "eight new sessions at once, beside ipykernels",
+        "eight concurrent new sessions, against ipykernels",
         [ours.p50(), theirs.p50()],
         0.0,
     );
     Ok(())
 }
 
-/// What is shown while code runs, and what is large.
+/// Streamed prints and a large figure.
 fn streams(report: &mut Report, peers: &Peers) -> Result<()> {
     let mut lasts = [Vec::new(), Vec::new()];
     let mut firsts = |sampler: &str, whose: usize| {
@@ -321,13 +319,13 @@ fn streams(report: &mut Report, peers: &Peers) -> Result<()> {
         }],
     )?;
     report.contest(
-        "1,000 prints, first byte, beside ipykernel",
+        "1,000 prints, first byte, against ipykernel",
         [&ours, &theirs],
         [0.0, 0.0],
     );
     let [ours, theirs] = lasts.map(Samples::from);
     report.contest(
-        "1,000 prints, last byte, beside ipykernel",
+        "1,000 prints, last byte, against ipykernel",
         [&ours, &theirs],
         [0.0, 0.0],
     );
@@ -338,16 +336,16 @@ fn streams(report: &mut Report, peers: &Peers) -> Result<()> {
         }],
     )?;
     report.contest(
-        "a figure of 5 MB, beside ipykernel",
+        "a figure of 5 MB, against ipykernel",
         [&ours, &theirs],
         [0.0, 0.0],
     );
     Ok(())
 }
 
-/// Of what is printed, a reply of osctl brings a tenth, as agents want it, and the rest can be paged;
-/// ipykernel sends all, as osctl does where it is followed. Python's http.client takes longer to read
-/// that than osctl takes to send it, so the contest is for a client that is quick.
+/// A reply of osctl contains a tenth of the output, and the rest can be read by pages; ipykernel sends all of it, as
+/// osctl does for a follower. Python's http.client reads more slowly than osctl sends, so the target is for a fast
+/// client.
 fn output(
     report: &mut Report,
     host: &mut Connection,
@@ -357,44 +355,47 @@ fn output(
     let mut row = |name: &str, target: f64, ours: Turn<'_>, theirs: &str| -> Result<()> {
         let theirs: Turn<'_> = &mut || peers.time(theirs, 1);
         let [ours, theirs] = rounds(5, [ours, theirs])?;
-        let rates = [OUTPUT / ours.p50(), OUTPUT / theirs.p50()];
-        let what = format!("10 MB printed {name}, beside ipykernel");
+        let rates = [
+            OUTPUT_MEGABYTES / ours.p50(),
+            OUTPUT_MEGABYTES / theirs.p50(),
+        ];
+        let what = format!("10 MB printed {name}, against ipykernel");
         report.throughput(&what, rates, target);
         Ok(())
     };
     row(
-        "at once, a reply with its head and tail",
+        "in one write, a reply with its head and tail",
         5.0,
         &mut || peers.time("osctl-at-once", 1),
         "jupyter-at-once",
     )?;
     row(
-        "at once, all of it streamed",
+        "in one write, streamed completely",
         5.0,
         &mut || inside.time(),
         "jupyter-at-once",
     )?;
     row(
-        "at once, all of it streamed to the host",
+        "in one write, streamed completely to the host",
         0.0,
         &mut || Ok(vec![follow::time(host)?]),
         "jupyter-at-once",
     )?;
     row(
-        "at once, all of it streamed, read by Python's http.client",
+        "in one write, streamed completely, read by Python's http.client",
         0.0,
         &mut || peers.time("osctl-streamed", 1),
         "jupyter-at-once",
     )?;
     row(
-        "by lines, a reply with its head and tail",
+        "line by line, a reply with its head and tail",
         0.0,
         &mut || peers.time("osctl-lines", 1),
         "jupyter-lines",
     )
 }
 
-/// What a command that is to answer `shown` takes, from before its start to after its end.
+/// The seconds from the start to the end of a command that must print `shown`.
 fn time(mut command: Command, shown: &str) -> Result<Vec<f64>> {
     let begin = Instant::now();
     let output = command.output()?;
@@ -406,7 +407,7 @@ fn time(mut command: Command, shown: &str) -> Result<Vec<f64>> {
     Ok(vec![took])
 }
 
-/// Bytes.
+/// Memory in bytes.
 #[derive(Debug, Deserialize)]
 struct Memory {
     rss: f64,
@@ -416,6 +417,6 @@ struct Memory {
 
 fn memory(host: &mut Connection) -> Result<Memory> {
     let reply = host.execute(include_str!("memory.py"))?;
-    let told = reply["stdout"].as_str().unwrap_or_default();
-    Ok(serde_json::from_str(told)?)
+    let stdout = reply["stdout"].as_str().unwrap_or_default();
+    Ok(serde_json::from_str(stdout)?)
 }

@@ -1,4 +1,4 @@
-//! The peers: an environment of their own in the same container, and `peers.py`, which times there.
+//! The peers in their own environment in the same container, and `peers.py`, which measures there.
 
 use crate::instance::{Instance, finish};
 use anyhow::{Context, Result};
@@ -7,14 +7,14 @@ use std::cell::RefCell;
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Stdio};
 
-/// What [`Peers::start`] needs to find in `/repo`.
+/// The files that [`Peers::start`] needs in `/repo`.
 pub(crate) const FILES: &[(&str, &str)] = &[
     ("peers.py", include_str!("../peers.py")),
     ("cryo.py", include_str!("../cryo.py")),
     ("requirements.txt", include_str!("../requirements.txt")),
 ];
 
-/// The same interpreter as the kernel's.
+/// The interpreter of the kernel.
 const PYTHON: &str = "/usr/bin/python3";
 const ENVIRONMENT: &str = "/tmp/peers";
 
@@ -25,7 +25,7 @@ pub(crate) struct Peers {
 }
 
 impl Peers {
-    /// Installs them, byte-compiled as the kernel is, and starts the program that times.
+    /// Installs the peers, byte-compiled like the kernel, and starts `peers.py`.
     pub(crate) fn start(instance: &Instance, token: &str) -> Result<Self> {
         let python = &format!("{ENVIRONMENT}/bin/python");
         finish(instance.docker_exec(&[], &["uv", "venv", "-q", "--python", PYTHON, ENVIRONMENT]))?;
@@ -57,10 +57,10 @@ impl Peers {
         self.sample(sampler, count)
     }
 
-    /// `count` samples of whatever the sampler measures.
+    /// `count` samples of a sampler.
     pub(crate) fn sample<T: DeserializeOwned>(&self, sampler: &str, count: usize) -> Result<T> {
         let mut pipes = self.pipes.borrow_mut();
-        let (stdin, stdout) = pipes.as_mut().context("they were ended")?;
+        let (stdin, stdout) = pipes.as_mut().context("the peers have ended")?;
         writeln!(stdin, "{sampler} {count}")?;
         let mut line = String::new();
         stdout.read_line(&mut line)?;
@@ -70,7 +70,7 @@ impl Peers {
 
 impl Drop for Peers {
     fn drop(&mut self) {
-        // Without more lines to read it ends its kernel and itself.
+        // At the end of its stdin, `peers.py` ends its kernel and exits.
         self.pipes.take();
         let _ = self.process.wait();
     }

@@ -1,4 +1,4 @@
-//! The table: what was measured, what beside it, and whether that is enough.
+//! The table of measured values, the values of the peers, and the targets.
 
 use crate::samples::Samples;
 
@@ -18,16 +18,16 @@ impl Report {
         }
     }
 
-    /// Times of which the peer's is to be at least `target` times ours; 0 asks for nothing.
+    /// Adds times; the peer's must be at least `target` times ours. 0 is no target.
     pub(crate) fn faster(&mut self, what: &str, [ours, theirs]: [f64; 2], target: f64) {
-        // What is lost in the noise is nothing.
+        // A negative difference is noise and counts as 0.
         let ratio = theirs / ours.max(0.0);
         let cells = [time(ours), time(theirs), format!("{ratio:.1}×")];
         let target = (target > 0.0).then(|| (format!("≥ {target}×"), ratio >= target));
         self.row(what, cells, target);
     }
 
-    /// Both percentiles of a contest.
+    /// Adds the median and the 99th percentile against those of a peer.
     pub(crate) fn contest(
         &mut self,
         what: &str,
@@ -38,7 +38,7 @@ impl Report {
         self.faster(&format!("{what}, p99"), [ours.p99(), theirs.p99()], p99);
     }
 
-    /// Bytes that are to stay within `limit`.
+    /// Adds a size in bytes, with an optional limit.
     pub(crate) fn bytes(&mut self, what: &str, bytes: f64, limit: Option<f64>) {
         let target = limit.map(|limit| (format!("≤ {}", mebibytes(limit)), bytes <= limit));
         self.row(
@@ -48,8 +48,7 @@ impl Report {
         );
     }
 
-    /// Megabytes per second, of which ours are to be at least `target` times the peer's; 0 asks for
-    /// nothing.
+    /// Adds megabytes per second; ours must be at least `target` times the peer's. 0 is no target.
     pub(crate) fn throughput(&mut self, what: &str, [ours, theirs]: [f64; 2], target: f64) {
         let show = |rate: f64| format!("{rate:.0} MB/s");
         let ratio = ours / theirs;
@@ -58,30 +57,30 @@ impl Report {
         self.row(what, cells, target);
     }
 
-    /// Amounts per second, where more is better.
+    /// Adds a rate for information.
     pub(crate) fn rate(&mut self, what: &str, unit: &str, rate: f64) {
         let cells = [format!("{rate:.0} {unit}"), String::new(), String::new()];
         self.row(what, cells, None);
     }
 
-    /// A time that is to stay within `limit` seconds.
+    /// Adds a time with a limit, both in seconds.
     pub(crate) fn within(&mut self, what: &str, seconds: f64, limit: f64) {
         let target = Some((format!("≤ {}", time(limit)), seconds <= limit));
         self.row(what, [time(seconds), String::new(), String::new()], target);
     }
 
-    /// A share of something else that is to stay within `limit`.
+    /// Adds a ratio with a limit.
     pub(crate) fn multiple(&mut self, what: &str, share: f64, limit: f64) {
         let cells = [format!("{share:.2}×"), String::new(), String::new()];
         self.row(what, cells, Some((format!("≤ {limit}×"), share <= limit)));
     }
 
-    /// A time for information.
+    /// Adds a time for information.
     pub(crate) fn note(&mut self, what: &str, seconds: f64) {
         self.row(what, [time(seconds), String::new(), String::new()], None);
     }
 
-    /// Prints it; whether every target was met.
+    /// Prints the table; returns whether all targets are met.
     pub(crate) fn print(&self) -> bool {
         let width = |column: usize| {
             let cells = self.rows.iter().map(|row| row[column].chars().count());
@@ -133,13 +132,13 @@ fn mebibytes(bytes: f64) -> String {
     format!("{:.1} MiB", bytes / f64::from(1 << 20))
 }
 
-#[expect(clippy::print_stdout, reason = "the table is what the program is for")]
+#[expect(clippy::print_stdout, reason = "the table is the program's output")]
 pub(crate) fn print(line: impl std::fmt::Display) {
     println!("{line}");
 }
 
-/// How far it is.
-#[expect(clippy::print_stderr, reason = "the program has no other mouth")]
+/// Prints progress.
+#[expect(clippy::print_stderr, reason = "the program has no other printer")]
 pub(crate) fn say(line: impl std::fmt::Display) {
     eprintln!("{line}");
 }

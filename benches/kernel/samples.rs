@@ -1,10 +1,10 @@
-//! Samples of one contestant, and rounds in which all contestants take turns.
+//! The samples of a contestant, and rounds in which all contestants take turns.
 
 use anyhow::{Result, bail};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-/// Seconds.
+/// Samples in seconds.
 #[derive(Debug)]
 pub(crate) struct Samples(Vec<f64>);
 
@@ -25,7 +25,7 @@ impl Samples {
         self.permille(999)
     }
 
-    /// By nearest rank.
+    /// The percentile by nearest rank.
     fn permille(&self, permille: usize) -> f64 {
         let mut sorted = self.0.clone();
         sorted.sort_by(f64::total_cmp);
@@ -43,8 +43,8 @@ impl From<Vec<f64>> for Samples {
 /// One turn of a contestant.
 pub(crate) type Turn<'a> = &'a mut dyn FnMut() -> Result<Vec<f64>>;
 
-/// Lets everyone have a turn in each round, so that noise hits all alike. The order is reversed in
-/// every other round, and a first one, which warms up, does not count.
+/// Gives each contestant a turn in each round, so that noise affects all equally. Every second round has the reverse
+/// order, and an additional first round warms up and does not count.
 ///
 /// # Errors
 /// When a turn fails, or Ctrl-C was pressed.
@@ -67,7 +67,7 @@ pub(crate) fn rounds<const N: usize>(count: usize, turns: [Turn<'_>; N]) -> Resu
 
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 
-/// From now on Ctrl-C ends the rounds and not the process, which has an instance to tear down.
+/// Makes Ctrl-C end the rounds instead of the process, which must remove its instance.
 pub(crate) fn heed_interrupts() {
     thread::spawn(|| -> std::io::Result<()> {
         let runtime = tokio::runtime::Builder::new_current_thread()

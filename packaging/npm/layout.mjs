@@ -1,7 +1,7 @@
-// Lays out the npm packages: `node layout.mjs VERSION OUT PLATFORM=PREFIX...`.
+// Creates the folders of the npm packages: `node layout.mjs VERSION OUT PLATFORM=PREFIX...`.
 //
-// `osctl` is a small script; `osctl-PLATFORM` carries the folders `bin` and `libexec` of PREFIX. A platform
-// is named as Node names it, such as `linux-x64`. `npm pack` makes an archive of each folder in OUT.
+// `osctl` is a small script; `osctl-PLATFORM` contains the folders `bin` and `libexec` of PREFIX. PLATFORM has
+// Node's name of the platform, such as `linux-x64`. `npm pack` packs each folder in OUT.
 import { chmodSync, copyFileSync, existsSync, mkdirSync, readdirSync, writeFileSync } from "node:fs";
 import { dirname, join } from "node:path";
 import { fileURLToPath } from "node:url";
@@ -36,7 +36,7 @@ for (const pair of platforms) {
     const [platform, prefix] = pair.split("=");
     const [os, cpu] = platform.split("-");
     const name = `osctl-${platform}`;
-    const folder = write(name, `The binary of osctl for ${platform}`, {
+    const folder = write(name, `The osctl binary for ${platform}`, {
         os: [os],
         cpu: [cpu],
         preferUnplugged: true,
@@ -44,7 +44,7 @@ for (const pair of platforms) {
     for (const part of ["bin", "libexec"].filter((part) => existsSync(join(prefix, part)))) {
         mkdirSync(join(folder, part), { recursive: true });
         for (const file of readdirSync(join(prefix, part))) {
-            // The content also where it is a link, which `npm pack` would leave out.
+            // Copies the content of a link, because `npm pack` leaves out links.
             copyFileSync(join(prefix, part, file), join(folder, part, file));
             chmodSync(join(folder, part, file), 0o755);
         }

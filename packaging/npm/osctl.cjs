@@ -1,5 +1,5 @@
 #!/usr/bin/env node
-// Starts the binary of this platform, which a package of its own carries.
+// Starts the binary of this platform, which is in a separate package.
 "use strict";
 
 const { spawn } = require("node:child_process");
@@ -15,7 +15,7 @@ try {
 }
 
 const child = spawn(binary, process.argv.slice(2), { stdio: "inherit" });
-// A terminal sends Ctrl-C to both; the binary decides what it means.
+// A terminal sends Ctrl-C to both processes; only the binary handles it.
 process.on("SIGINT", () => {});
 for (const signal of ["SIGTERM", "SIGHUP"]) {
     process.on(signal, () => child.kill(signal));

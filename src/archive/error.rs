@@ -4,22 +4,22 @@ use std::io;
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ArchiveError {
-    #[error("`{0}` leaves the folder")]
+    #[error("`{0}` is outside the folder")]
     Escapes(String),
-    #[error("`{name}` leads through the link `{link}`, which is not followed")]
+    #[error("`{name}` passes through the link `{link}`, which osctl does not follow")]
     ThroughLink { name: String, link: String },
-    #[error("`{name}` is {what}, which is not unpacked")]
+    #[error("`{name}` is {what}, which osctl does not unpack")]
     Special { name: String, what: &'static str },
-    #[error("`{name}` can't take the place of {what}")]
+    #[error("`{name}` can't replace {what}")]
     Occupied { name: String, what: &'static str },
-    #[error("`{0}` is linked to and was not unpacked before")]
+    #[error("the hard link's target `{0}` is not an earlier entry of the archive")]
     NoTarget(String),
     #[error("the archive is damaged: {0}")]
     Damaged(&'static str),
     #[error("`{0}` became shorter or unreadable while it was read")]
     Shrank(String),
     /// The resume point belongs to another stream, so packing can't continue from it.
-    #[error("what is packed was changed meanwhile")]
+    #[error("the packed files were changed")]
     Changed,
     /// The sender stopped and gave this reason.
     #[error("{0}")]

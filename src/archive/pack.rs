@@ -20,7 +20,7 @@ use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use tokio::sync::oneshot;
 
-/// With more multiply linked files than this, further hard links are packed as separate files.
+/// With more multiply linked files than this, more hard links are packed as separate files.
 const MAX_TRACKED_LINKS: usize = 100_000;
 /// Every folder on the path to the current entry is held open.
 pub(super) const MAX_FOLDER_DEPTH: usize = 512;
@@ -67,7 +67,7 @@ pub(crate) async fn pack_stream(
         };
         let packed = write_archive(what, to, &from, telling, &mut moved);
         let failed = packed.err().map(|fault| {
-            tracing::info!("an archive ended early: {fault}");
+            tracing::info!("packing stopped early: {fault}");
             io::Error::other(fault)
         });
         // The receiver may have been dropped.
@@ -195,7 +195,7 @@ impl<W: Write> Packer<'_, W> {
                 let folder = level.folder.open_folder(&name);
                 let folder = folder.map_err(ArchiveError::for_file(&self.path))?;
                 if levels.len() == MAX_FOLDER_DEPTH {
-                    let cause = std::io::Error::other("folders nest too deep");
+                    let cause = std::io::Error::other("the folders are nested too deeply");
                     return Err(ArchiveError::for_file(&self.path)(cause));
                 }
                 self.begin_member(look, MemberKind::Folder)?;
@@ -243,8 +243,8 @@ impl<W: Write> Packer<'_, W> {
                 MemberKind::Symlink(target)
             }
             EntryKind::Fifo => MemberKind::Special("a named pipe"),
-            EntryKind::Device if look.is_character => MemberKind::Special("a device of characters"),
-            EntryKind::Device => MemberKind::Special("a device of blocks"),
+            EntryKind::Device if look.is_character => MemberKind::Special("a character device"),
+            EntryKind::Device => MemberKind::Special("a block device"),
             EntryKind::Socket | EntryKind::Folder => return Ok(()),
             EntryKind::File => {
                 if look.names > 1 {
@@ -378,7 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stream_goes_on_at_any_byte() {
+    fn a_stream_resumes_at_any_byte() {
         let folder = tempfile::tempdir().unwrap();
         grow(folder.path());
         let (whole, moved) = from(folder.path(), &ResumePoint::default()).unwrap();
@@ -392,7 +392,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tree_that_was_changed_before_the_mark_does_not_go_on() {
+    fn a_tree_that_changed_before_the_resume_point_does_not_resume() {
         let folder = tempfile::tempdir().unwrap();
         grow(folder.path());
         let (whole, _) = from(folder.path(), &ResumePoint::default()).unwrap();
@@ -412,7 +412,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tree_that_was_changed_behind_the_mark_goes_on() {
+    fn a_tree_that_changed_after_the_resume_point_resumes() {
         let folder = tempfile::tempdir().unwrap();
         grow(folder.path());
         let (whole, _) = from(folder.path(), &ResumePoint::default()).unwrap();

@@ -62,7 +62,7 @@ impl<'a> Iterator for PaxRecordIter<'a> {
         if record.is_none() {
             self.0 = &[];
         }
-        Some(record.ok_or(ArchiveError::Damaged("a record is no record")))
+        Some(record.ok_or(ArchiveError::Damaged("an extended header is malformed")))
     }
 }
 

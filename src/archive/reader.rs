@@ -99,7 +99,7 @@ impl<R: Read> TarReader<R> {
             let told = extra.link.clone();
             told.or_else(|| header.link_name_bytes().map(|l| l.into_owned()))
                 .filter(|link| !link.is_empty() && !link.contains(&0))
-                .ok_or(ArchiveError::Damaged("a link leads nowhere"))
+                .ok_or(ArchiveError::Damaged("a link has no target"))
         };
         let kind = match header.entry_type() {
             EntryType::Regular | EntryType::Continuous if path.ends_with(b"/") => {
@@ -116,13 +116,15 @@ impl<R: Read> TarReader<R> {
             EntryType::Directory => MemberKind::Folder,
             EntryType::Symlink => MemberKind::Symlink(link()?),
             EntryType::Link => MemberKind::HardLink(link()?),
-            EntryType::Char => MemberKind::Special("a device of characters"),
-            EntryType::Block => MemberKind::Special("a device of blocks"),
+            EntryType::Char => MemberKind::Special("a character device"),
+            EntryType::Block => MemberKind::Special("a block device"),
             EntryType::Fifo => MemberKind::Special("a named pipe"),
-            _ => MemberKind::Special("of an unknown kind"),
+            _ => MemberKind::Special("an entry of an unknown type"),
         };
         if path.is_empty() || path.contains(&0) {
-            return Err(ArchiveError::Damaged("a name is empty or holds a zero"));
+            return Err(ArchiveError::Damaged(
+                "a name is empty or contains a zero byte",
+            ));
         }
         if let MemberKind::File {
             size,
@@ -192,7 +194,7 @@ impl<R: Read> TarReader<R> {
     fn old_sparse(&mut self, header: &Header) -> Result<MemberKind, ArchiveError> {
         let gnu = header
             .as_gnu()
-            .ok_or(ArchiveError::Damaged("no map of a file"))?;
+            .ok_or(ArchiveError::Damaged("the map of a sparse file is missing"))?;
         let size = gnu.real_size().map_err(damaged_error("a size"))?;
         let mut segments = Vec::new();
         read_gnu_segments(&gnu.sparse, &mut segments)?;
@@ -216,7 +218,9 @@ impl<R: Read> TarReader<R> {
             loop {
                 if at == block.len() {
                     if reader.left < READ_BLOCK_BYTES {
-                        return Err(ArchiveError::Damaged("the map of a file ends early"));
+                        return Err(ArchiveError::Damaged(
+                            "the map of a sparse file is incomplete",
+                        ));
                     }
                     reader.from.read_exact(&mut block)?;
                     reader.left -= READ_BLOCK_BYTES;
@@ -233,14 +237,18 @@ impl<R: Read> TarReader<R> {
                     _ => None,
                 };
                 if value.is_none() {
-                    return Err(ArchiveError::Damaged("the map of a file is no map"));
+                    return Err(ArchiveError::Damaged(
+                        "the map of a sparse file is malformed",
+                    ));
                 }
             }
         };
         let count = number(self)?;
         // One additional entry marks a hole at the end.
         if count > MAX_SPARSE_SEGMENTS as u64 + 1 {
-            return Err(ArchiveError::Damaged("the map of a file is too long"));
+            return Err(ArchiveError::Damaged(
+                "the map of a sparse file is too long",
+            ));
         }
         let segment = |_| {
             Ok(DataSegment {
@@ -276,7 +284,7 @@ impl PaxOverrides {
                 }
                 b"GNU.sparse.map" | b"GNU.sparse.numblocks" => {
                     return Err(ArchiveError::Damaged(
-                        "maps of files are read in the form 1.0 alone",
+                        "the map of a sparse file has another format than 1.0",
                     ));
                 }
                 _ => {}
@@ -311,7 +319,7 @@ fn verify_checksum(header: &Header) -> Result<(), ArchiveError> {
         .sum();
     match sum == told {
         true => Ok(()),
-        false => Err(ArchiveError::Damaged("a checksum does not fit")),
+        false => Err(ArchiveError::Damaged("a checksum does not match")),
     }
 }
 
@@ -384,7 +392,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_was_written_is_read(members in proptest::collection::vec(member(), 0..12)) {
+        fn written_archives_are_read(members in proptest::collection::vec(member(), 0..12)) {
             let mut archive = Vec::new();
             let mut writer = TarWriter::new(&mut archive, &ResumePoint::default());
             for member in &members {

@@ -30,7 +30,9 @@ pub(super) fn read_gnu_segments(
 ) -> Result<(), ArchiveError> {
     for header in headers.iter().filter(|header| !header.is_empty()) {
         if segments.len() == MAX_SPARSE_SEGMENTS {
-            return Err(ArchiveError::Damaged("the map of a file is too long"));
+            return Err(ArchiveError::Damaged(
+                "the map of a sparse file is too long",
+            ));
         }
         segments.push(DataSegment {
             offset: header
@@ -55,13 +57,17 @@ pub(super) fn check_segments(
     for segment in segments {
         let next = segment.offset.checked_add(segment.length);
         if segment.offset < end || next.is_none_or(|next| next > size) {
-            return Err(ArchiveError::Damaged("the map of a file does not fit"));
+            return Err(ArchiveError::Damaged(
+                "the map of a sparse file does not match the file",
+            ));
         }
         end = next.unwrap_or_default();
         sum += segment.length;
     }
     match sum == data {
         true => Ok(()),
-        false => Err(ArchiveError::Damaged("the map of a file does not fit")),
+        false => Err(ArchiveError::Damaged(
+            "the map of a sparse file does not match the file",
+        )),
     }
 }

@@ -24,9 +24,10 @@ pub(crate) fn temporary_name(name: &OsStr, id: &str) -> OsString {
 /// A random unique id.
 ///
 /// # Errors
-/// When the system provides no randomness.
+/// When the system provides no random numbers.
 pub(crate) fn random_id() -> io::Result<String> {
     let mut bytes = [0u8; 8];
-    getrandom::fill(&mut bytes).map_err(|e| io::Error::other(format!("no randomness: {e}")))?;
+    getrandom::fill(&mut bytes)
+        .map_err(|e| io::Error::other(format!("no random numbers available: {e}")))?;
     Ok(hex(bytes))
 }

@@ -98,7 +98,7 @@ impl Unpacker<'_> {
         let names = match self.policy.only.take() {
             Some(name) => vec![name],
             None if self.is_single => {
-                return Err(ArchiveError::Damaged("it holds more than one file"));
+                return Err(ArchiveError::Damaged("it contains more than one file"));
             }
             None => split_names(&member.path)?,
         };
@@ -111,7 +111,7 @@ impl Unpacker<'_> {
             return Err(ArchiveError::Special { name, what });
         }
         if self.is_single && !matches!(member.kind, MemberKind::File { .. }) {
-            return Err(ArchiveError::Damaged("it holds no file"));
+            return Err(ArchiveError::Damaged("it contains no file"));
         }
         if member.kind == MemberKind::Folder {
             self.enter_folder(&names)?;
@@ -268,14 +268,14 @@ impl Unpacker<'_> {
         for name in &names[shared..] {
             let path = || name_bytes(&names.join(OsStr::new("/"))).to_vec();
             if self.way.len() > MAX_FOLDER_DEPTH {
-                let cause = std::io::Error::other("folders nest too deep");
+                let cause = std::io::Error::other("the folders are nested too deeply");
                 return Err(ArchiveError::for_file(&path())(cause));
             }
             let here = self.current_folder();
             let mut settling = None;
             let opened = match here.open_folder(name) {
                 Err(error) if error.kind() == ErrorKind::NotFound => {
-                    // The default for a folder without a member of its own; an existing folder keeps its mode.
+                    // The default for a folder without its own member; an existing folder keeps its mode.
                     settling = Some((0o755, None));
                     here.create_folder(name)
                         .and_then(|()| here.open_folder(name))

@@ -89,7 +89,7 @@ impl<W: Write> TarWriter<W> {
                 EntryType::Link
             }
             MemberKind::Special("a named pipe") => EntryType::Fifo,
-            MemberKind::Special("a device of characters") => EntryType::Char,
+            MemberKind::Special("a character device") => EntryType::Char,
             MemberKind::Special(_) => EntryType::Block,
         };
         header.set_entry_type(kind);
@@ -126,7 +126,7 @@ impl<W: Write> TarWriter<W> {
         self.to.finish()
     }
 
-    /// Writes an error record in place of a member: why the archive ends here.
+    /// Writes an error record instead of a member: why the archive ends here.
     pub(super) fn write_error(&mut self, why: &str) -> io::Result<()> {
         self.write_padding()?;
         let mut records = PaxRecords::default();

@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn what_somebody_below_has_open_is_found_by_its_name() {
+    fn an_open_file_of_a_descendant_is_found_by_its_name() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("a file.unfinished-here");
         let is_open = || have_file_open(getpid(), ".unfinished-here");

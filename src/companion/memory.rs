@@ -15,8 +15,8 @@ const MEMORY_TRIM_INTERVAL: Duration = Duration::from_secs(10);
 /// Growth in bytes from which a walk through the heap is worthwhile.
 const MIN_TRIM_GROWTH_BYTES: u64 = 512 << 10;
 
-/// Free bytes at the end of the heap that stay until the next check, and the size from which an allocation is a mapping
-/// of its own.
+/// Free bytes at the end of the heap that stay until the next check, and the size from which an allocation gets its own
+/// mapping.
 #[cfg(target_env = "gnu")]
 const HEAP_TRIM_THRESHOLD_BYTES: libc::c_int = 64 << 20;
 #[cfg(target_env = "gnu")]
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_goes_on_without_its_start() {
+    fn a_process_continues_without_its_start_pages() {
         let words = ["what", "is", "read", "is", "as", "before"];
         let before = words.join(" ");
         drop_startup_pages();

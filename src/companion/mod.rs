@@ -112,7 +112,7 @@ pub(crate) async fn serve_companion(
     settings: CompanionSettings,
     shutdown: impl Future<Output = ()>,
 ) -> Result<()> {
-    tracing::info!(version = env!("CARGO_PKG_VERSION"), address = %listeners.tcp.local_addr()?, "companion starts");
+    tracing::info!(version = env!("CARGO_PKG_VERSION"), address = %listeners.tcp.local_addr()?, "the companion starts");
     tokio::spawn(keep_blocking_thread());
     let grace = settings.grace;
     let store = RunStore::open(&settings.lives);
@@ -197,10 +197,10 @@ pub(crate) async fn serve_companion(
     tokio::select! {
         () = shutdown => {}
         // The companion can't work without the owner, so it exits and the engine restarts it.
-        ended = &mut owner => anyhow::bail!("the kernel's owner ended: {ended:?}"),
+        ended = &mut owner => anyhow::bail!("the task of the kernels ended: {ended:?}"),
     }
     tracing::info!(
-        "companion stops: running code may finish within {} s",
+        "the companion stops; running code may finish within {} s",
         grace.as_secs()
     );
     stop.send_replace(true);
@@ -217,11 +217,11 @@ pub(crate) async fn serve_companion(
         futures_util::future::join_all(services)
     );
     server.stop().await;
-    owner.await.context("the kernel's owner ended badly")?;
+    owner.await.context("the task of the kernels failed")?;
     sessions.run_registry().keep_files();
     shells.run_registry().keep_files();
     store.close();
-    tracing::info!("companion ended");
+    tracing::info!("the companion has stopped");
     Ok(())
 }
 
@@ -306,7 +306,7 @@ async fn bind_listener(address: SocketAddr) -> Result<TcpListener> {
 }
 
 fn create_private_folder(path: &Path) -> Result<()> {
-    fs::create_dir_all(path).with_context(|| format!("making `{}`", path.display()))?;
+    fs::create_dir_all(path).with_context(|| format!("creating `{}`", path.display()))?;
     fs::set_permissions(path, fs::Permissions::from_mode(0o700))?;
     Ok(())
 }
@@ -330,10 +330,11 @@ pub(crate) async fn post_to_companion(path: &str, body: &Value) -> Result<Value>
     let stream = connect_private_socket().await?;
     let (is_fine, answer) =
         http::send_private_request(stream, http::Method::POST, path, Some(body)).await?;
-    let answer: Value = serde_json::from_slice(&answer).context("reading the answer")?;
+    let answer: Value =
+        serde_json::from_slice(&answer).context("reading the reply of the companion")?;
     if !is_fine {
         let why = answer["error"]["message"].as_str().unwrap_or_default();
-        anyhow::bail!("the companion refuses `{path}`: {why}");
+        anyhow::bail!("the companion refused `{path}`: {why}");
     }
     Ok(answer)
 }

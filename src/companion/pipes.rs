@@ -22,7 +22,7 @@ use std::time::Duration;
 use tokio::net::unix::pipe::Receiver;
 use tokio::time::{Instant, sleep_until};
 
-/// Bytes read from a pipe at once, so that one stream never starves the other.
+/// Bytes of one read from a pipe, so that one stream never starves the other.
 pub(super) const MAX_PIPE_READ_BYTES: usize = 128 << 10;
 
 /// Pieces that a drain reads at most, eight times what a pipe holds: a background process may never stop writing.

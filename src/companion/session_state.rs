@@ -76,7 +76,7 @@ impl SessionStateStore {
         self.shells.restore_contexts(shells);
         for name in sessions {
             if let Err(refusal) = self.sessions.create_session(Some(name.clone())).await {
-                tracing::warn!(session = name, "it does not come back: {refusal:?}");
+                tracing::warn!(session = name, "cannot restore the session: {refusal:?}");
             }
         }
         if !frozen.checkpoints.is_empty() {
@@ -90,7 +90,7 @@ impl SessionStateStore {
     pub(crate) async fn save_or_warn(&self, frozen: EvolveCheckpoints) -> bool {
         let kept = self.save_state(frozen).await;
         if let Err(error) = &kept {
-            tracing::warn!("what the shells hold is not kept: {error:#}");
+            tracing::warn!("cannot save the state of the shells: {error:#}");
         }
         kept.is_ok()
     }
@@ -146,13 +146,15 @@ fn read_state_file(path: &Path) -> SessionStateFile {
         }
     };
     serde_json::from_slice(&text).unwrap_or_else(|error| {
-        tracing::warn!("`{}` is not used: {error}", path.display());
+        tracing::warn!("`{}` is invalid and is ignored: {error}", path.display());
         SessionStateFile::default()
     })
 }
 
 fn write_state_file(path: &Path, text: &[u8]) -> Result<()> {
-    let folder = path.parent().context("a file in no folder")?;
+    let folder = path
+        .parent()
+        .context("the path of the state file has no folder")?;
     // Only this user can read the file.
     let mut file = tempfile::NamedTempFile::new_in(folder)?;
     file.write_all(text)?;

@@ -87,8 +87,8 @@ impl CompanionSettings {
         let token = digest.clone().filter(|_| !off);
         if !(embedded || is_container()) || (token.is_none() && !off) {
             return Err(Error::usage(
-                "the companion runs inside the container",
-                "`osctl up` starts it there",
+                "`osctl companion` runs only inside the container",
+                "run `osctl up` to start the container with the companion",
             )
             .into());
         }
@@ -99,14 +99,14 @@ impl CompanionSettings {
         let address = |name: &str, port| match read_variable(name) {
             Some(address) => address
                 .parse()
-                .with_context(|| format!("{name} is `{address}`")),
+                .with_context(|| format!("`{address}` is not a valid value of {name}")),
             None => Ok(SocketAddr::from((Ipv4Addr::UNSPECIFIED, port))),
         };
         let data = path("OSCTL_DATA", "/data");
         let (run, body) = (Self::run_folder(), path("OSCTL_BODY", "/opt/osctl/body"));
         let desktop = desktop::DesktopSettings {
             mode: read_desktop_mode()?,
-            // An idle time of 0 would stop the desktop at once.
+            // An idle time of 0 would stop the desktop immediately.
             idle: read_number_variable("OSCTL_DESKTOP_IDLE")?
                 .map_or(DEFAULT_DESKTOP_IDLE_TIMEOUT, |seconds| {
                     Duration::from_secs(seconds.max(1))
@@ -115,7 +115,9 @@ impl CompanionSettings {
             depth: match read_number_variable("OSCTL_DESKTOP_DEPTH")? {
                 None | Some(24) => 24,
                 Some(16) => 16,
-                Some(other) => anyhow::bail!("OSCTL_DESKTOP_DEPTH is `{other}`"),
+                Some(other) => {
+                    anyhow::bail!("`{other}` is not a valid value of OSCTL_DESKTOP_DEPTH")
+                }
             },
             password: data.join(VNC_PASSWORD_FILE),
             body: body.clone(),
@@ -189,7 +191,7 @@ impl CompanionSettings {
 /// Returns an identifier that no other companion generation has.
 fn generate_generation_id() -> Result<String> {
     let mut random = [0; 8];
-    getrandom::fill(&mut random).context("making a name")?;
+    getrandom::fill(&mut random).context("generating an ID")?;
     Ok(hex(random))
 }
 
@@ -198,7 +200,7 @@ fn read_desktop_mode() -> Result<desktop::DesktopMode> {
         None | Some("lazy") => Ok(desktop::DesktopMode::Lazy),
         Some("always") => Ok(desktop::DesktopMode::Always),
         Some("off") => Ok(desktop::DesktopMode::Off),
-        Some(other) => anyhow::bail!("OSCTL_DESKTOP_RUN is `{other}`"),
+        Some(other) => anyhow::bail!("`{other}` is not a valid value of OSCTL_DESKTOP_RUN"),
     }
 }
 
@@ -208,7 +210,7 @@ fn read_desktop_resolution() -> Result<(u16, u16)> {
     };
     let sides = given.split_once('x');
     let sides = sides.and_then(|(width, height)| Some((width.parse().ok()?, height.parse().ok()?)));
-    sides.with_context(|| format!("OSCTL_DESKTOP_RESOLUTION is `{given}`"))
+    sides.with_context(|| format!("`{given}` is not a valid value of OSCTL_DESKTOP_RESOLUTION"))
 }
 
 fn read_variable(name: &str) -> Option<String> {
@@ -218,7 +220,7 @@ fn read_variable(name: &str) -> Option<String> {
 fn read_number_variable(name: &str) -> Result<Option<u64>> {
     let parsed = read_variable(name).map(|value| {
         let number = value.parse();
-        number.with_context(|| format!("{name} is `{value}`"))
+        number.with_context(|| format!("`{value}` is not a valid value of {name}"))
     });
     parsed.transpose()
 }

@@ -42,7 +42,7 @@ pub(crate) fn run_kernel_restore(pidfile: &Path, program: &[OsString]) -> Result
     let children = watch_children()?;
     let companion = io::stdin();
     let [name, arguments @ ..] = program else {
-        anyhow::bail!("no program is named");
+        anyhow::bail!("the command is missing");
     };
     let mut command = Command::new(name);
     let quiet = command.stdin(Stdio::null()).stdout(Stdio::null());

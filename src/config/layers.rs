@@ -224,7 +224,7 @@ impl ConfigLayers {
             let why = serde_json::from_value::<Config>(one).err()?.to_string();
             // The values of variables may be secret.
             let why = if key == "env" {
-                "each value must be a text".into()
+                "each value must be a string".into()
             } else {
                 why
             };
@@ -277,7 +277,9 @@ fn read_anything(path: &Path) -> io::Result<String> {
     let file = options.read(true).open(path)?;
     let found = file.metadata()?;
     if !found.is_file() || found.len() > MAX_PROJECT_FILE_BYTES {
-        return Err(io::Error::other("it is no file of an ordinary size"));
+        return Err(io::Error::other(
+            "it is not a regular file, or is too large",
+        ));
     }
     let mut text = String::new();
     file.take(MAX_PROJECT_FILE_BYTES)

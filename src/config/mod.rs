@@ -50,7 +50,7 @@ pub(crate) struct Config {
     pub(crate) servers: BTreeMap<String, Value>,
     pub(crate) mcp: McpStdioConfig,
     pub(crate) desktop: DesktopConfig,
-    /// Additional environment variables inside.
+    /// Additional environment variables of the container.
     pub(crate) env: BTreeMap<String, String>,
     /// Names of variables that are passed in from the environment of `up`.
     pub(crate) pass_env: Vec<String>,
@@ -60,8 +60,8 @@ pub(crate) struct Config {
     pub(crate) docker_socket: bool,
     /// The socket path of an engine on another machine, on that machine; used by the keeper.
     pub(crate) remote_socket: PathBuf,
-    /// Give the container the privileges that freezing processes needs, with which code inside can become root on the
-    /// host.
+    /// Give the container the privileges that freezing processes needs, with which code in the container can become root
+    /// on the host.
     pub(crate) criu: bool,
 }
 
@@ -132,7 +132,7 @@ pub(crate) struct McpStdioConfig {
     pub(crate) start: bool,
 }
 
-/// The screen inside.
+/// The container's screen.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct DesktopConfig {
     pub(crate) run: DesktopRun,
@@ -315,7 +315,7 @@ impl ResolvedConfig {
             return Err(bad(
                 "auth",
                 format!(
-                    "without it only loopback addresses can be bound, and `bind` is {}",
+                    "`auth: false` requires a loopback address, and `bind` is {}",
                     config.bind
                 ),
             )
@@ -327,13 +327,13 @@ impl ResolvedConfig {
                 .components()
                 .any(|c| c == std::path::Component::ParentDir)
         {
-            return Err(bad("body", "it must lie beneath the project".into()).into());
+            return Err(bad("body", "the folder must be in the project".into()).into());
         }
         if let Some(from) = &config.image.from
             && !published::is_reference_by_digest(from)
         {
             let why = format!(
-                "`{from}` is no image by its digest: `NAME@sha256:` and 64 hexadecimal digits"
+                "`{from}` is not an image with a digest: `NAME@sha256:` and 64 hexadecimal digits"
             );
             return Err(bad("image.from", why).into());
         }
@@ -344,8 +344,12 @@ impl ResolvedConfig {
             ("cryo.budget", Some(config.cryo.budget.as_str())),
         ] {
             if let Some(text) = text {
-                parse_size(text)
-                    .ok_or_else(|| bad(key, format!("`{text}` is no size like `512m` or `4g`")))?;
+                parse_size(text).ok_or_else(|| {
+                    bad(
+                        key,
+                        format!("`{text}` is not a size such as `512m` or `4g`"),
+                    )
+                })?;
             }
         }
         if config
@@ -353,17 +357,17 @@ impl ResolvedConfig {
             .cpus
             .is_some_and(|c| c <= 0.0 || !c.is_finite())
         {
-            return Err(bad("limits.cpus", "it must be above zero".into()).into());
+            return Err(bad("limits.cpus", "the value must be above zero".into()).into());
         }
         if config.limits.pids < 64 {
-            return Err(bad("limits.pids", "below 64 nothing useful runs".into()).into());
+            return Err(bad("limits.pids", "the minimum is 64".into()).into());
         }
         if config.sessions.max == 0 {
-            let why = "the default session is one".into();
+            let why = "the minimum is 1, the default session".into();
             return Err(bad("sessions.max", why).into());
         }
         if config.sessions.check == 0 {
-            let why = "it must be above zero".into();
+            let why = "the value must be above zero".into();
             return Err(bad("sessions.check", why).into());
         }
         if config.cryo.keep == 0 || config.cryo.every == Some(0) {
@@ -372,7 +376,7 @@ impl ResolvedConfig {
             } else {
                 "cryo.every"
             };
-            return Err(bad(key, "it must be above zero".into()).into());
+            return Err(bad(key, "the value must be above zero".into()).into());
         }
         let ports = config.ports;
         for (key, port) in [
@@ -381,14 +385,14 @@ impl ResolvedConfig {
             ("ports.vnc", ports.vnc),
         ] {
             if port == 0 {
-                let why = "it must be above zero; `auto_ports` finds one that is free".into();
+                let why = "the value must be above zero; `auto_ports` finds a free port".into();
                 return Err(bad(key, why).into());
             }
         }
         const CRYO_BEFORE_VERBS: [&str; 3] = ["down", "restart", "evolve"];
         for word in &config.cryo.before {
             if !CRYO_BEFORE_VERBS.contains(&word.as_str()) {
-                let why = format!("`{word}` is none of {}", CRYO_BEFORE_VERBS.join(", "));
+                let why = format!("`{word}` is not one of {}", CRYO_BEFORE_VERBS.join(", "));
                 return Err(bad("cryo.before", why).into());
             }
         }
@@ -404,18 +408,21 @@ impl ResolvedConfig {
         let desktop = &config.desktop;
         if parse_resolution(&desktop.resolution).is_none() {
             let text = &desktop.resolution;
-            let why = format!("`{text}` is no resolution like `1280x800`, from 200 to 7680 each");
+            let why = format!(
+                "`{text}` is not a resolution such as `1280x800`, with 200 to 7680 pixels each"
+            );
             return Err(bad("desktop.resolution", why).into());
         }
         if ![16, 24].contains(&desktop.depth) {
-            return Err(bad("desktop.depth", "it is 24 or 16".into()).into());
+            return Err(bad("desktop.depth", "the depth must be 24 or 16".into()).into());
         }
         if desktop.idle == 0 {
-            let why = "it must be above zero; `run: always` keeps the desktop".into();
+            let why =
+                "the value must be above zero; `run: always` keeps the desktop running".into();
             return Err(bad("desktop.idle", why).into());
         }
         if let Some(name) = config.pass_env.iter().find(|name| !is_variable(name)) {
-            let why = format!("`{name}` is no name of a variable, or one of osctl's own");
+            let why = format!("`{name}` is not a variable name, or is reserved for osctl");
             return Err(bad("pass_env", why).into());
         }
         for mount in &config.mounts {

@@ -142,7 +142,7 @@ mod tests {
             ),
             ("docker_socket: true", "remove the key from"),
             ("body: [", "edit or remove"),
-            ("body: /etc", "`body`: it must lie beneath the project"),
+            ("body: /etc", "`body`: the folder must be in the project"),
             ("bdy: x", "the key `bdy` is unknown"),
             ("build_tool: x", "write `build_tools`, or remove the key"),
             ("- a", "it must be a map of keys"),

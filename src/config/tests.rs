@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 #[test]
-fn a_desktop_that_ends_at_once_is_refused() {
+fn a_desktop_that_ends_immediately_is_refused() {
     let check = |idle| {
         let mut config = Config::default();
         config.desktop.idle = idle;

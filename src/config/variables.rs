@@ -30,7 +30,7 @@ mod tests {
     use super::find_misspelt_key;
 
     #[test]
-    fn a_variable_that_looks_like_a_key_is_told_with_the_nearest_one() {
+    fn a_variable_that_looks_like_a_key_is_reported_with_the_nearest_key() {
         let known = [
             "OSCTL_LIMITS_MEMORY",
             "OSCTL_ENV",

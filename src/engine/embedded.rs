@@ -342,7 +342,7 @@ fn run_folder(folder: &Path) -> Result<PathBuf> {
             let ours = found.is_dir()
                 && found.uid() == nix::unistd::geteuid().as_raw()
                 && found.mode() & 0o077 == 0;
-            anyhow::ensure!(ours, "`{}` belongs to somebody else", run.display());
+            anyhow::ensure!(ours, "`{}` belongs to another user", run.display());
             Ok(run)
         }
     }
@@ -365,12 +365,12 @@ async fn make_environment(
     requirements: &Path,
     progress: &dyn EngineProgress,
 ) -> Result<()> {
-    let hint = "`apt-get install -y python3 python3-venv`, or another Python from 3.11 on";
-    progress.step("making a Python environment");
+    let hint = "run `apt-get install -y python3 python3-venv`, or install Python 3.11 or later";
+    progress.step("creating a Python environment");
     let mut venv = Command::new("python3");
     venv.args(["-m", "venv", "--clear"]).arg(environment);
     run_quietly(venv).await.map_err(|why| {
-        Error::precondition(format!("Python can't make an environment: {why}"), hint)
+        Error::precondition(format!("Python can't create an environment: {why}"), hint)
     })?;
     progress.step("installing the kernel's packages");
     let mut pip = Command::new(environment.join("bin/python"));
@@ -379,7 +379,7 @@ async fn make_environment(
     run_quietly(pip).await.map_err(|why| {
         Error::precondition(
             format!("the kernel's packages can't be installed: {why}"),
-            "`python3 --version` must be 3.11 or later",
+            "run `python3 --version`: the version must be 3.11 or later",
         )
     })?;
     Ok(())
@@ -397,7 +397,7 @@ async fn run_quietly(mut command: Command) -> std::result::Result<(), String> {
     Err(said
         .lines()
         .rfind(|l| !l.trim().is_empty())
-        .unwrap_or("it said nothing")
+        .unwrap_or("the command printed no error")
         .trim()
         .to_owned())
 }

@@ -72,7 +72,7 @@ pub(crate) struct Container {
     /// Why the container ended, if it did.
     pub(crate) exit: Option<String>,
     /// Whether the container does not run because the engine could not start it, for example because a port was
-    /// taken.
+    /// in use.
     pub(crate) failed_to_start: bool,
 }
 

@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_added_or_said_aloud_needs_no_consent() {
+    fn an_added_or_explicit_setting_needs_no_consent() {
         assert!(!changes("", "env: {A: b}", Vec::new()).needs_consent);
         let flags = vec![("limits.memory", json!("8g"))];
         let said = changes("limits: {memory: 4g}", "", flags);

@@ -52,7 +52,7 @@ impl CompanionClient {
                 Ok(changed) => return Ok(changed),
                 Err(error) if is_changed(&error) => {
                     self.delete_partial_upload(&place).await;
-                    return Err(changed_meanwhile());
+                    return Err(changed_files_error());
                 }
                 Err(error) if !is_lost(&error) => return Err(error),
                 Err(error) if left == 0 => {
@@ -129,7 +129,7 @@ impl CompanionClient {
                 form: form.into(),
             }),
             _ => anyhow::bail!(
-                "the companion told no `{UPLOAD_OFFSET_HEADER}` or no `{UPLOAD_FORM_HEADER}`"
+                "the companion's response lacks `{UPLOAD_OFFSET_HEADER}` or `{UPLOAD_FORM_HEADER}`"
             ),
         }
     }
@@ -186,7 +186,7 @@ impl CompanionClient {
                 match self.request_archive(path, &mark).await {
                     Ok(response) => break response,
                     Err(error) if is_lost(&error) => {}
-                    Err(error) if is_changed(&error) => return Err(changed_meanwhile()),
+                    Err(error) if is_changed(&error) => return Err(changed_files_error()),
                     // This companion does not support resuming.
                     Err(error) if is_invalid(&error) => return Err(lost),
                     Err(error) => return Err(error),
@@ -206,10 +206,10 @@ impl CompanionClient {
     }
 }
 
-fn changed_meanwhile() -> anyhow::Error {
+fn changed_files_error() -> anyhow::Error {
     Error::precondition(
-        "what is copied was changed before a lost connection could be taken up",
-        "run it again; what is whole was copied",
+        "the files changed before the interrupted copy could resume",
+        "run the command again; complete files were copied",
     )
     .into()
 }

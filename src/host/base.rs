@@ -1,5 +1,5 @@
 //! The images that bodies start from. osctl pulls the base, or builds it from Debian packages when no registry answers.
-//! osctl pulls the published image of the Dockerfile stage `ground` by its digest, and uses it in place of that stage.
+//! osctl pulls the published image of the Dockerfile stage `ground` by its digest, and uses it instead of that stage.
 
 use super::folders::Folders;
 use super::provision::{
@@ -59,16 +59,16 @@ pub(crate) async fn base_image(
     };
     if !is_default || !can_install() {
         let hint = format!(
-            "give another base with `base:` in osctl.yaml, or load it: `docker load` (needed: {wanted})"
+            "set another base with `base:` in osctl.yaml, or load `{wanted}` with `docker load`"
         );
         return Err(Error::precondition(
-            format!("the base image `{wanted}` can't be pulled: {why}"),
+            format!("can't pull the base image `{wanted}`: {why}"),
             hint,
         )
         .into());
     }
     progress.log(&format!(
-        "{wanted} can't be pulled ({why}), making it from Debian's packages"
+        "can't pull {wanted} ({why}); building the base image from Debian packages"
     ));
     bootstrap_base_image(docker, folders, may_install, progress).await?;
     Ok(BOOTSTRAPPED_IMAGE.into())
@@ -90,11 +90,11 @@ pub(crate) async fn pull_published_image(
         let why = match pulled.err() {
             Some(why) => Some(why),
             None if docker.has_by_digest(reference).await? => None,
-            None => Some("the engine has no image of that digest that it can run".into()),
+            None => Some("the engine has no image of that digest for its platform".into()),
         };
         if let Some(why) = why {
             progress.warn(&format!(
-                "the published image `{reference}` can't be pulled, so all of the image is built here: {why}"
+                "can't pull the published image `{reference}`, building every stage locally: {why}"
             ));
             return Ok(false);
         }
@@ -153,11 +153,9 @@ async fn bootstrap_base_image(
     progress: &dyn EngineProgress,
 ) -> Result<()> {
     if which::which("debootstrap").is_err() || !Path::new(DEBIAN_KEYRING).exists() {
-        if !may_install(
-            "No registry can be reached. Install debootstrap, which makes the base image?",
-        )? {
-            let message = "no registry can be reached, and `debootstrap` or Debian's keyring, which make the base image, is not installed";
-            return Err(Error::precondition(message, "`osctl up --yes` installs it").into());
+        if !may_install("No registry is reachable. Install debootstrap to build the base image?")? {
+            let message = "no registry is reachable, and a local build of the base image needs `debootstrap` and Debian's keyring";
+            return Err(Error::precondition(message, "`osctl up --yes` installs them").into());
         }
         progress.step("installing debootstrap");
         install_packages(BOOTSTRAP_PACKAGES, progress).await?;
@@ -169,7 +167,7 @@ async fn bootstrap_base_image(
         return Ok(());
     }
     let root = BootstrapRoot::new(&temporary)?;
-    progress.step("making the base image with debootstrap");
+    progress.step("building the base image with debootstrap");
     let mut command = Command::new("debootstrap");
     command.args(["--variant=minbase", "--force-check-gpg"]);
     command
@@ -281,7 +279,10 @@ fn remove_root_folder(root: &Path) {
                 .arg(&at)
                 .status();
             if !done.is_ok_and(|s| s.success()) {
-                tracing::warn!("`{}` is still mounted and stays", at.display());
+                tracing::warn!(
+                    "`{}` is still mounted; osctl does not remove it",
+                    at.display()
+                );
                 return;
             }
         }

@@ -19,9 +19,9 @@ pub(super) const MAX_SCREENSHOT_BYTES: usize = 256 << 20;
 /// Why a response is incomplete.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ReadFailure {
-    #[error("the answer is longer than {0} bytes")]
+    #[error("the response is longer than {0} bytes")]
     TooLong(usize),
-    #[error("the values of the answer take more than {0} bytes of memory")]
+    #[error("the values of the response take more than {0} bytes of memory")]
     TooMany(usize),
     #[error(transparent)]
     Cut(#[from] reqwest::Error),
@@ -123,7 +123,7 @@ impl ResponseLines {
 /// The length of the first line including its line end, if the line is complete.
 fn line_length(mut bytes: &[u8]) -> Option<usize> {
     let all = bytes;
-    // `skip_until` scans many bytes at once, and events are long.
+    // `skip_until` scans many bytes per step, and events are long.
     let length = bytes.skip_until(b'\n').ok()?;
     all[..length].ends_with(b"\n").then_some(length)
 }

@@ -167,7 +167,7 @@ pub(crate) async fn ensure_image(
         .find_image(&tag)
         .await?
         .filter(|image| image.labels.get(IMAGE_DIGEST_LABEL) == Some(&digest))
-        .context("the image that was just built is gone")?;
+        .context("the new image no longer exists")?;
     if let Some(old) = old.filter(|old| old.id != image.id) {
         remove_nameless(docker, &old.id).await?;
     }
@@ -189,8 +189,8 @@ async fn watch_build_resources(docker: &Docker) -> anyhow::Error {
     match docker.root_here().await {
         Ok(Some(root)) => {
             let short = resource_watch::runs_out(&root).await;
-            let hint = "a step of the Dockerfile takes it, or it was short before; `docker system df` shows what the engine holds";
-            Error::precondition(format!("the build was ended: {short:#}"), hint).into()
+            let hint = "a step of the Dockerfile uses too much, or too little was free before; `docker system df` shows the engine's disk usage";
+            Error::precondition(format!("osctl stopped the build: {short:#}"), hint).into()
         }
         Ok(None) => std::future::pending().await,
         Err(error) => error,
@@ -215,7 +215,7 @@ fn check_dockerfile(
 ) -> Result<PermittedDockerfile> {
     permit_dockerfile(body, &build_scope(instance), dialect).map_err(|refusal| {
         let place = body.folder.as_deref().unwrap_or(Path::new("body"));
-        let hint = format!("mend that line of `{}`", place.join("Dockerfile").display());
+        let hint = format!("fix that line of `{}`", place.join("Dockerfile").display());
         Error::precondition(format!("the image could not be built: {refusal}"), hint).into()
     })
 }

@@ -101,7 +101,7 @@ impl CompanionClient {
             Some(_) => http.connect_timeout(Duration::from_secs(5)),
             None => http.connector_layer(ProofLayer::new(&sha256_fingerprint(&token))),
         };
-        let http = http.build().context("making an HTTP client")?;
+        let http = http.build().context("creating the HTTP client")?;
         Ok(Self {
             http,
             container: instance.container_name(),

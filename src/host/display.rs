@@ -44,7 +44,7 @@ impl CompanionClient {
         let headers = response.headers().clone();
         let file = self.read_bounded(response, MAX_SCREENSHOT_BYTES).await?;
         if !file.starts_with(b"\x89PNG") {
-            let message = "the companion sent something that is no picture".into();
+            let message = "the companion's response is not a PNG image".into();
             return Err(Error::Refused {
                 status: 502,
                 kind: "no_picture".into(),
@@ -77,7 +77,7 @@ impl CompanionClient {
         let code = code_of(&path).ok_or_else(|| Error::Refused {
             status: 502,
             kind: "no_link".into(),
-            message: format!("the companion sent `{path}`, which is not a link to its desktop"),
+            message: format!("the companion sent `{path}`, which is not a desktop link"),
             hint: Some("`osctl logs` shows more".into()),
         })?;
         Ok(DesktopLink {

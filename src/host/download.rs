@@ -153,7 +153,7 @@ impl DownloadWriter {
     pub(crate) fn feed(&self) -> Result<&ChunkSender> {
         self.feed
             .as_ref()
-            .ok_or_else(|| anyhow::anyhow!("the landing has ended"))
+            .ok_or_else(|| anyhow::anyhow!("the download has ended"))
     }
 
     /// The point from which to resume an archive of which `given` bytes were passed on; `None` when the writer has
@@ -176,7 +176,7 @@ impl DownloadWriter {
         }
         let outcome = match self.outcome.take() {
             Some(outcome) => outcome.await?,
-            None => anyhow::bail!("the landing has ended"),
+            None => anyhow::bail!("the download has ended"),
         };
         match (brought, outcome) {
             (Err(brought), Err(landed)) if landed.downcast_ref::<Error>().is_none() => Err(brought),
@@ -225,13 +225,13 @@ pub(crate) fn write_error(path: &Path, error: io::Error) -> anyhow::Error {
     let path = path.display();
     match error.kind() {
         StorageFull | QuotaExceeded => Error::DiskFull {
-            why: format!("`{path}` could not be written"),
+            why: format!("`{path}` can't be written"),
         }
         .into(),
         UnexpectedEof => stream_read_error(error),
         _ => Error::usage(
             format!("`{path}` can't be written: {error}"),
-            "name a folder that exists and that you may write in",
+            "choose an existing folder with write permission",
         )
         .into(),
     }
@@ -249,12 +249,12 @@ fn unpack_error(fault: ArchiveError) -> anyhow::Error {
         full if full.is_full() => Error::DiskFull { why }.into(),
         ArchiveError::Damaged(_) | ArchiveError::Told(_) => Error::precondition(
             why,
-            "look at it inside: `osctl exec '!ls -la FOLDER'`; what came before it was copied",
+            "check the folder in the container: `osctl exec '!ls -la FOLDER'`; earlier entries were copied",
         )
         .into(),
         _ => Error::usage(
             why,
-            "leave it out, or move it elsewhere; what came before it was copied",
+            "exclude or move that entry; earlier entries were copied",
         )
         .into(),
     }

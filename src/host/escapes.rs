@@ -18,8 +18,8 @@ const FIXED_ENGINE_24: EngineVersion = [24, 0, 9];
 const FIXED_ENGINE_25: EngineVersion = [25, 0, 2];
 
 /// The hint for a known escape.
-pub(crate) const ENGINE_ESCAPE_FIX: &str = "update the engine; distributions backport fixes to older versions: \
-     the changelog of the package names the CVE then";
+pub(crate) const ENGINE_ESCAPE_FIX: &str = "update the engine; distributions backport fixes to older versions, \
+     and the changelog of the package then names the CVE";
 
 /// The known escapes, as sentences. Parts that the engine does not name are not checked.
 pub(crate) fn find_known_escapes(components: &BTreeMap<String, String>) -> Vec<String> {
@@ -33,7 +33,7 @@ pub(crate) fn find_known_escapes(components: &BTreeMap<String, String>) -> Vec<S
     {
         let (way, cve) = match version < FIXED_RUNC {
             true => (
-                "an image can lead code out of its container, and ",
+                "an image can let code escape from its container, and ",
                 "CVE-2024-21626, ",
             ),
             false => ("", ""),

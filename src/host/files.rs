@@ -22,7 +22,7 @@ pub(super) const TRANSFER_RETRY_DELAY: Duration = Duration::from_millis(200);
 /// Time limit for the companion to notice that a connection is gone.
 const UPLOAD_RELEASE_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Bytes transferred so far, for a progress display.
+/// Bytes transferred up to now, for a progress display.
 pub(crate) type TransferredBytes = Arc<AtomicU64>;
 
 /// A file to upload.
@@ -36,7 +36,7 @@ pub(crate) struct FileUpload<'a> {
 }
 
 impl CompanionClient {
-    /// The entry at a path, following links; `None` if there is none.
+    /// The entry at a path, following links; `None` if the path does not exist.
     pub(crate) async fn stat(&self, path: &str) -> Result<Option<FileEntry>> {
         match self.get(&format!("/files{path}?stat=true")).await {
             Ok(entry) => Ok(Some(entry)),
@@ -77,10 +77,10 @@ impl CompanionClient {
             let error = match self.upload_from(upload, &id, offset, moved).await {
                 Ok(changed) => return Ok(changed),
                 // The missing bytes no longer exist here, so a retry cannot succeed.
-                Err(_) if is_cut(upload.file, upload.size) => return Err(changed_meanwhile()),
+                Err(_) if is_cut(upload.file, upload.size) => return Err(changed_file_error()),
                 Err(error) if !is_lost(&error) || left == 0 => return Err(error),
                 // The rest of the changed file does not match the part that has arrived.
-                Err(_) if is_another(upload) => return Err(changed_meanwhile()),
+                Err(_) if is_another(upload) => return Err(changed_file_error()),
                 Err(error) => error,
             };
             tokio::time::sleep(TRANSFER_RETRY_DELAY).await;
@@ -132,8 +132,9 @@ impl CompanionClient {
             Err(error) if is_missing(&error) => return Ok(0),
             Err(error) => return Err(error),
         };
-        header_number(response.headers(), UPLOAD_OFFSET_HEADER)
-            .ok_or_else(|| anyhow::anyhow!("the companion told no `{UPLOAD_OFFSET_HEADER}`"))
+        header_number(response.headers(), UPLOAD_OFFSET_HEADER).ok_or_else(|| {
+            anyhow::anyhow!("the companion's response lacks `{UPLOAD_OFFSET_HEADER}`")
+        })
     }
 
     /// Downloads a file; after a lost connection, continues after the bytes that have arrived.
@@ -167,7 +168,7 @@ impl CompanionClient {
                 }
             };
             if offset > 0 && response.status() != StatusCode::PARTIAL_CONTENT {
-                return Err(changed_meanwhile());
+                return Err(changed_file_error());
             }
             let headers = response.headers();
             let has_end = headers.contains_key(CONTENT_LENGTH);
@@ -301,10 +302,10 @@ pub(super) fn is_missing(error: &anyhow::Error) -> bool {
     )
 }
 
-fn changed_meanwhile() -> anyhow::Error {
+fn changed_file_error() -> anyhow::Error {
     Error::precondition(
-        "the file was changed while it was copied",
-        "run it again; what was at its destination before is untouched",
+        "the file changed during the copy",
+        "run the command again; the destination was not changed",
     )
     .into()
 }

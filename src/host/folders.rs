@@ -74,7 +74,9 @@ pub(crate) fn ensure_private_folder(path: &Path) -> Result<()> {
         match fs::set_permissions(path, rights) {
             // The folder belongs to another user, who chooses its permissions.
             Err(e) if e.kind() == ErrorKind::PermissionDenied => {}
-            done => done.with_context(|| format!("changing the rights of `{}`", path.display()))?,
+            done => {
+                done.with_context(|| format!("changing the permissions of `{}`", path.display()))?
+            }
         }
     }
     Ok(())

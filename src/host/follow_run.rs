@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn a_log_in_pieces_is_told_in_lines() {
+    fn a_log_in_pieces_is_printed_in_lines() {
         let (mut told, heard) = (RunLogPrinter::default(), Heard::default());
         for piece in [
             "== buil",
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn a_log_of_many_lines_or_of_one_without_an_end_is_told_within_bounds() {
+    fn a_log_of_many_lines_or_of_an_endless_line_is_printed_within_bounds() {
         let (mut told, heard) = (RunLogPrinter::default(), Heard::default());
         told.push_text(&"\n".repeat(1 << 20), &heard);
         assert_eq!(heard.0.lock().unwrap().len(), 1 << 20);

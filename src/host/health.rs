@@ -75,7 +75,7 @@ impl HealthWatch<'_> {
             if Instant::now() > deadline {
                 return Err(self
                     .stop_unhealthy(format!(
-                        "it was not within {} s: {why}",
+                        "it was not healthy within {} s: {why}",
                         CONTAINER_HEALTHY_TIMEOUT.as_secs()
                     ))
                     .await);
@@ -104,7 +104,9 @@ impl HealthWatch<'_> {
             Some(container) => Err(self
                 .stop_unhealthy(container.exit.unwrap_or_default())
                 .await),
-            None => Err(self.stop_unhealthy("it was removed meanwhile".into()).await),
+            None => Err(self
+                .stop_unhealthy("the container was removed".into())
+                .await),
         }
     }
 

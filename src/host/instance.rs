@@ -89,15 +89,15 @@ impl Instance {
         let reserved = ["embedded", "tmp"].contains(&name);
         if reserved || name == KEEPER_NAME {
             return Err(Error::usage(
-                format!("the instance name `{name}` is reserved for osctl itself"),
+                format!("the instance name `{name}` is reserved for osctl"),
                 "choose another name with `--instance NAME`",
             )
             .into());
         }
         if !fits {
             return Err(Error::usage(
-                format!("`{name}` can't be the name of an instance"),
-                "use lower-case letters, digits, `-` and `_`, 40 at most",
+                format!("`{name}` is not a valid instance name"),
+                "use at most 40 lower-case letters, digits, `-` and `_`",
             )
             .into());
         }
@@ -267,7 +267,7 @@ impl Instance {
     /// not be taken for the user's.
     fn unreadable_error(&self, path: &Path, why: &dyn std::fmt::Display) -> Error {
         let hint = format!(
-            "stop its containers (`docker rm -f {} {}`), remove the file, and `{}`",
+            "remove the instance's containers (`docker rm -f {} {}`) and the file, then run `{}`",
             self.container_name(),
             self.keeper_container_name(),
             self.osctl_command("up")
@@ -295,7 +295,7 @@ impl Instance {
             }
             None => match fs::remove_file(self.kept_record()) {
                 Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
-                    Err(e).context("forgetting what was recorded")
+                    Err(e).context("deleting the saved record")
                 }
                 _ => Ok(()),
             },
@@ -309,7 +309,7 @@ impl Instance {
     pub(crate) fn restore_record(&self) -> Result<()> {
         match fs::rename(self.kept_record(), self.folder.join("instance.json")) {
             Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
-                Err(e).context("restoring what was recorded")
+                Err(e).context("restoring the saved record")
             }
             _ => Ok(()),
         }

@@ -153,13 +153,13 @@ impl KeeperContainer<'_> {
         progress: &dyn EngineProgress,
     ) -> Result<()> {
         let Some(socket) = socket else {
-            let message = "the engine listens at no socket that the keeper could be given";
-            let hint = "`DOCKER_HOST=unix:///PATH osctl up` names one";
+            let message = "the engine has no socket that osctl can mount in the keeper";
+            let hint = "name a socket: `DOCKER_HOST=unix:///PATH osctl up`";
             return Err(Error::precondition(message, hint).into());
         };
         let name = ensure_keeper_image(self.docker, companion, progress).await?;
         let built = self.docker.find_image(&name).await?;
-        let image = built.context("the keeper's image is gone")?.id;
+        let image = built.context("the keeper's image no longer exists")?.id;
         let socket = match record.remote {
             None => socket_within(socket),
             Some(_) => socket.into(),
@@ -456,8 +456,8 @@ fn invalid_reply_error(why: impl fmt::Display) -> anyhow::Error {
     Error::Refused {
         status: 502,
         kind: "senseless_answer".into(),
-        message: format!("the keeper does not answer as it should: {why}"),
-        hint: Some("`osctl up` replaces the keeper of another version".into()),
+        message: format!("unexpected reply from the keeper: {why}"),
+        hint: Some("`osctl up` replaces a keeper of another version".into()),
     }
     .into()
 }
@@ -466,7 +466,7 @@ fn invalid_reply_error(why: impl fmt::Display) -> anyhow::Error {
 pub(crate) fn unexpected_reply_error(reply: &KeeperReply) -> anyhow::Error {
     let reply = serde_json::to_vec(reply).unwrap_or_default();
     invalid_reply_error(format!(
-        "the keeper answers another question: {}",
+        "it does not match the request: {}",
         printable_excerpt(&reply)
     ))
 }

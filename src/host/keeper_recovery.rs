@@ -42,7 +42,7 @@ impl KeeperContainer<'_> {
         self.ensure_running(companion, record, Some(socket), progress)
             .await?;
         self.until_ready().await?;
-        progress.step("waiting for the end of what the keeper has begun");
+        progress.step("waiting for the keeper to finish the interrupted run");
         let deadline = Instant::now() + RECOVERY_TIMEOUT;
         while let Some(status) = self.fetch_status().await? {
             match (status.evolve_in_progress, status.latest_run) {

@@ -114,7 +114,7 @@ impl CompanionClient {
         let status = response.status().as_u16();
         let text = self.read_bounded(response, MAX_JSON_BYTES).await?;
         check_values(&text).map_err(|failure| self.read_error(&failure))?;
-        let hint = Some("`osctl mcp list` shows how the servers stand".into());
+        let hint = Some("`osctl mcp list` shows the state of the servers".into());
         let refused = |kind: &str, message: String| {
             let (kind, hint) = (kind.into(), hint.clone());
             Error::Refused {
@@ -136,11 +136,16 @@ impl CompanionClient {
                 let own = own.and_then(|own| serde_json::from_value::<HubErrorData>(own).ok());
                 Err(match own {
                     Some(own) => refused(&own.kind, message),
-                    None => refused("server_refused", format!("the server refuses: {message}")),
+                    None => refused(
+                        "server_refused",
+                        format!("the server refused the request: {message}"),
+                    ),
                 }
                 .into())
             }
-            (None, None) => Err(refused("server_refused", "no reason is told".into()).into()),
+            (None, None) => {
+                Err(refused("server_refused", "the server gave no reason".into()).into())
+            }
         }
     }
 }
@@ -164,11 +169,11 @@ pub(crate) fn hand_in(servers: &BTreeMap<String, Value>, data: &Path) -> Result<
     match written {
         Err(error) if Folder::is_link(&error) => {
             let message = format!(
-                "`{}` leads elsewhere, as code inside may have made it",
+                "`{}` is a link, which code in the container may have created",
                 path.display()
             );
             let hint = format!(
-                "`rm {}`: osctl writes into a folder of that name",
+                "remove the link: `rm {}`; osctl then writes to a folder of that name",
                 data.join("mcp").display()
             );
             Err(Error::precondition(message, hint).into())
@@ -229,13 +234,13 @@ mod tests {
 
     #[cfg(unix)]
     #[test]
-    fn what_code_inside_puts_in_the_way_is_not_followed() {
+    fn a_link_of_code_in_the_container_is_not_followed() {
         let data = tempfile::tempdir().unwrap();
         let elsewhere = tempfile::tempdir().unwrap();
         std::os::unix::fs::symlink(elsewhere.path(), data.path().join("mcp")).unwrap();
         let one = [("a".to_owned(), json!({"command": "x"}))].into();
         let refused = hand_in(&one, data.path()).unwrap_err();
-        assert!(refused.to_string().contains("leads elsewhere"), "{refused}");
+        assert!(refused.to_string().contains("is a link"), "{refused}");
         assert_eq!(fs::read_dir(elsewhere.path()).unwrap().count(), 0);
         // A link at the file's path is replaced.
         fs::remove_file(data.path().join("mcp")).unwrap();

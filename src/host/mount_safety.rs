@@ -138,7 +138,7 @@ pub(crate) fn check_sources(
         check_trusted(
             companion,
             &resolver,
-            "copy the binary to a folder that no agent can write, and name the copy: `osctl up --companion PATH`",
+            "copy the binary to a folder that no agent can write, and pass the copy: `osctl up --companion PATH`",
         )?;
     }
     check_config_file(config_file, &resolver)?;
@@ -153,7 +153,7 @@ pub(crate) fn check_sources(
 /// Why no agent may write in a folder above the source of another instance's mount.
 pub(crate) fn another_mounts(source: &Path) -> String {
     format!(
-        "another instance mounts `{}`, and the agent could replace a part of that path by a link",
+        "another instance mounts `{}`, and the agent could replace a part of that path with a link",
         source.display()
     )
 }
@@ -169,7 +169,7 @@ fn unfit_mount(mount: &Mount, why: &str) -> anyhow::Error {
 /// # Errors
 /// When an agent can.
 pub(crate) fn check_config_file(file: &Path, resolver: &PathResolver) -> Result<()> {
-    let hint = "keep the configuration in a folder that no agent can write; the usual file is shown by `osctl config path`";
+    let hint = "keep the configuration in a folder that no agent can write; `osctl config path` shows the usual file";
     check_trusted(file, resolver, hint)
 }
 
@@ -179,7 +179,7 @@ pub(crate) fn check_config_file(file: &Path, resolver: &PathResolver) -> Result<
 /// # Errors
 /// When an agent can.
 pub(crate) fn check_kernels_folder(data: &Path, resolver: &PathResolver) -> Result<()> {
-    let hint = "use a Jupyter outside of the project, or name another place with `--prefix DIR`";
+    let hint = "use a Jupyter outside the project, or choose another folder with `--prefix DIR`";
     check_trusted(&data.join("kernels"), resolver, hint)
 }
 
@@ -188,7 +188,7 @@ pub(crate) fn check_kernels_folder(data: &Path, resolver: &PathResolver) -> Resu
 /// # Errors
 /// When an agent can.
 pub(crate) fn check_executable(resolver: &PathResolver) -> Result<()> {
-    let hint = "run an osctl that is installed elsewhere: `cargo install --path .` installs a build of yours to `~/.cargo/bin/osctl`";
+    let hint = "run an osctl that is installed elsewhere: `cargo install --path .` installs your build to `~/.cargo/bin/osctl`";
     check_trusted(&std::env::current_exe()?, resolver, hint)?;
     let brought = CompanionBinary::packaged_paths()?;
     let mut brought = brought.iter();
@@ -222,7 +222,7 @@ fn check_mount(
         Ok(source) => source,
         Err(Redirectable { folder }) => {
             return refused(format!(
-                "an agent can write in `{}`, and replace a part of the path by a link",
+                "an agent can write in `{}`, and replace a part of the path with a link",
                 folder.display()
             ));
         }
@@ -237,7 +237,7 @@ fn check_mount(
     let is_beneath = |folder: &&PathBuf| folder.starts_with(&source) && source != **folder;
     match agents.iter().find(is_beneath) {
         Some(folder) if !mount.read_only => refused(format!(
-            "the agent could replace `{}` by a link, which is also mounted",
+            "the agent could replace `{}`, which is also mounted, with a link",
             folder.display()
         )),
         _ => Ok(source),

@@ -2,7 +2,7 @@
 //!
 //! | named by | value |
 //! |---|---|
-//! | `up --env NAME=VALUE` | that one |
+//! | `up --env NAME=VALUE` | the given value |
 //! | `up --env NAME` | the shell's |
 //! | `up --env` of an earlier command | the container's, else the shell's |
 //! | `pass_env` of the configuration | the shell's, else the container's |
@@ -50,7 +50,7 @@ impl FromStr for EnvArg {
                 value,
             }),
             // The text after the name may be secret.
-            false => Err("the name is no name of a variable, or one of osctl's own".into()),
+            false => Err("the name is not a variable name, or is reserved for osctl".into()),
         }
     }
 }
@@ -140,7 +140,10 @@ impl PassedEnv {
                 Some(EnvArg { value: None, .. }) => {
                     let missing = || {
                         let message = format!("`{name}` is not set in this shell");
-                        Error::usage(message, format!("set it, or `osctl up --env {name}=VALUE`"))
+                        Error::usage(
+                            message,
+                            format!("set the variable, or run `osctl up --env {name}=VALUE`"),
+                        )
                     };
                     Some(of_shell(name).ok_or_else(missing)?)
                 }
@@ -202,7 +205,7 @@ impl PassedEnv {
         let mut notes: Vec<String> = self.proxy_notes().collect();
         if !all.is_empty() {
             notes.push(format!(
-                "passes into the container: {}",
+                "passing into the container: {}",
                 listed(all.into_iter().collect())
             ));
         }

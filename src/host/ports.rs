@@ -128,16 +128,16 @@ fn is_free(bind: IpAddr, port: u16) -> io::Result<bool> {
 fn bind_error(bind: IpAddr, port: u16, error: &io::Error) -> Error {
     match error.kind() {
         ErrorKind::AddrNotAvailable => Error::precondition(
-            format!("`{bind}` is no address of this machine"),
-            "set `bind` to one of its own with `osctl config edit`, such as `127.0.0.1`",
+            format!("`{bind}` is not an address of this machine"),
+            "set `bind` to an address of this machine, such as `127.0.0.1`, with `osctl config edit`",
         ),
         ErrorKind::PermissionDenied => Error::precondition(
-            format!("port {port} on {bind} is not for you: {error}"),
-            "take ports from 1024 on, with `osctl config edit`, or `osctl up --auto-ports`",
+            format!("permission denied for port {port} on {bind}: {error}"),
+            "set ports above 1023 with `osctl config edit`, or run `osctl up --auto-ports`",
         ),
         _ => Error::precondition(
-            format!("port {port} on {bind} can't be used: {error}"),
-            "choose others at `bind` and `ports` with `osctl config edit`",
+            format!("can't use port {port} on {bind}: {error}"),
+            "change `bind` or `ports` with `osctl config edit`",
         ),
     }
 }
@@ -207,7 +207,7 @@ mod tests {
     use std::net::{Ipv4Addr, TcpListener};
 
     #[test]
-    fn only_a_port_that_somebody_has_is_taken() {
+    fn only_a_port_in_use_is_taken() {
         let here = Ipv4Addr::LOCALHOST.into();
         let listener = TcpListener::bind((here, 0)).unwrap();
         let port = listener.local_addr().unwrap().port();
@@ -216,7 +216,7 @@ mod tests {
         let far = Ipv4Addr::new(192, 0, 2, 1).into();
         let error = is_free(far, port).unwrap_err();
         let told = bind_error(far, port, &error).to_string();
-        assert_eq!(told, "`192.0.2.1` is no address of this machine");
+        assert_eq!(told, "`192.0.2.1` is not an address of this machine");
         let denied = bind_error(here, 80, &Error::from(ErrorKind::PermissionDenied));
         assert!(denied.hint().unwrap().contains("1024"), "{denied}");
     }

@@ -122,7 +122,7 @@ fn system_folder(project: &Path, home: &Path, path: &[PathBuf]) -> Option<String
         .iter()
         .any(|folder| project == Path::new(folder));
     if (is_beneath(SYSTEM_TREES) && !is_source) || is_shared {
-        return Some("it is a folder of the system".into());
+        return Some("it is a system folder".into());
     }
     if path
         .iter()
@@ -157,7 +157,7 @@ fn check_project(
         .into())
     };
     if !project.is_dir() {
-        return unfit("it is no folder".into());
+        return unfit("it is not a folder".into());
     }
     if project.parent().is_none() {
         return unfit("the agent would see and write the whole machine".into());
@@ -192,12 +192,12 @@ fn check_project(
         let is_nested = folder.starts_with(project) || project.starts_with(&folder);
         if is_nested && folder != project {
             return unfit(format!(
-                "an agent writes in `{}`, and could put a link to elsewhere in the other one's place",
+                "an agent writes in `{}`, and could replace one of the nested folders with a link",
                 folder.display()
             ));
         }
         if folder == project && !may_be_shared(&folder, folders)? {
-            return unfit("osctl keeps an instance's files there".into());
+            return unfit("osctl stores an instance's files there".into());
         }
     }
     if let Some(source) = mount_beneath(project, instance, folders)? {
@@ -273,7 +273,7 @@ mod tests {
         };
         for beneath in [own.files_folder(), own.data_folder()] {
             assert!(refused(&beneath.join("mine")).contains("an agent writes"));
-            assert!(refused(&beneath).contains("osctl keeps"));
+            assert!(refused(&beneath).contains("osctl stores"));
         }
         assert!(refused(&folders.home.join("projects")).contains("an agent writes"));
         check_project(&folders.home.join("project"), &own, &folders, None).unwrap();
@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_of_the_system_or_of_secrets_is_no_project() {
+    fn a_folder_of_the_system_or_of_secrets_is_refused_as_the_project() {
         let home = Path::new("/home/u");
         let path = ["/home/u/bin".into(), "/opt/tool/bin".into()];
         let is_refused = |project: &str| system_folder(Path::new(project), home, &path).is_some();

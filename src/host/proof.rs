@@ -137,12 +137,12 @@ where
     }
 }
 
-/// Sends one request over a connection, and returns the connection for further use after the response.
+/// Sends one request over a connection, and returns the connection for more requests after the response.
 async fn send_ping<C>(connection: C, nonce: &str) -> Result<(C, Bytes), ProofError>
 where
     C: Read + Write + Send + Unpin + 'static,
 {
-    // A listener that does not speak HTTP is foreign; a companion that starts or stops may close the connection.
+    // A listener without HTTP is foreign; a companion that starts or stops may close the connection.
     let failed = |error: hyper::Error| match error.is_parse() {
         true => ProofError::Foreign,
         false => ProofError::Lost(error.to_string()),
@@ -162,7 +162,7 @@ where
     };
     let (parts, answer) = tokio::join!(driver.without_shutdown(), asked);
     let (answer, parts) = (answer?, parts.map_err(failed)?);
-    // No further request was sent, so no further bytes may have arrived.
+    // No other request was sent, so no other bytes may have arrived.
     match parts.read_buf.is_empty() {
         true => Ok((parts.io, answer)),
         false => Err(ProofError::Foreign),

@@ -143,7 +143,7 @@ impl StartedDaemon {
         };
         // This daemon found another one, which may still answer.
         let gave_way = self.read_log().contains("ensure docker is not running");
-        Ok((!gave_way).then(|| format!("ended at once ({status})")))
+        Ok((!gave_way).then(|| format!("exited immediately ({status})")))
     }
 
     /// The log since the start.
@@ -161,7 +161,7 @@ impl StartedDaemon {
             true => format!("dockerd {why}"),
             false => format!("dockerd {why}: {last}"),
         };
-        Error::precondition(message, format!("its log is `{}`", self.log.display())).into()
+        Error::precondition(message, format!("the log is `{}`", self.log.display())).into()
     }
 }
 
@@ -203,7 +203,7 @@ async fn run_apt(arguments: &[&str], progress: &dyn EngineProgress) -> Result<()
             _ => return done,
         };
         if why.contains("dpkg was interrupted") {
-            progress.step("finishing an installation that was cut off");
+            progress.step("finishing an interrupted installation");
             run_with_progress(
                 tool("dpkg", &["--configure", "-a"]),
                 InterruptPolicy::LeftToFinish,
@@ -242,7 +242,7 @@ async fn start_daemon(folders: &Folders, progress: &dyn EngineProgress) -> Resul
     let path = folders.state.join("dockerd.log");
     let log = OpenOptions::new().create(true).append(true).open(&path)?;
     let before = log.metadata()?.len();
-    // The daemon's own session outlives the terminal in which osctl was called.
+    // A separate session, so that the daemon keeps running when the terminal of osctl is closed.
     let mut command = Command::new("setsid");
     command
         .arg("dockerd")
@@ -257,7 +257,7 @@ async fn start_daemon(folders: &Folders, progress: &dyn EngineProgress) -> Resul
     })
 }
 
-/// The fate of a command when osctl is interrupted.
+/// How an interrupt of osctl affects a command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum InterruptPolicy {
     /// The command finishes: an interrupted package manager leaves a broken system.
@@ -301,7 +301,7 @@ pub(super) async fn run_with_progress(
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped());
-    // A process group of its own: the terminal's Ctrl-C applies only to osctl.
+    // A separate process group: the terminal's Ctrl-C applies only to osctl.
     #[cfg(unix)]
     command.process_group(0);
     let mut child = command
@@ -341,7 +341,7 @@ pub(super) async fn run_with_progress(
         if why.contains("No space left on device") {
             return Err(Error::DiskFull { why }.into());
         }
-        return Err(Error::precondition(why, "`osctl -v up` shows its whole output").into());
+        return Err(Error::precondition(why, "`osctl -v up` shows the whole output").into());
     }
     Ok(())
 }
@@ -373,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn another_package_manager_is_told_from_words_with_lock_in_them() {
+    fn another_package_manager_differs_from_words_with_lock_in_them() {
         for why in [
             "E: Could not get lock /var/lib/dpkg/lock-frontend. It is held by process 7 (apt)",
             "E: Unable to acquire the dpkg frontend lock (/var/lib/dpkg/lock-frontend), is another process using it?",
@@ -392,7 +392,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_line_that_is_no_text_ends_nothing() {
+    async fn a_line_that_is_not_text_stops_nothing() {
         let said = ProvisionTestProgress::default();
         let command = shell(r"printf 'a \351 b\nlast'");
         run_with_progress(command, InterruptPolicy::Killed, &said)
@@ -402,7 +402,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_daemon_that_dies_is_told_with_its_last_lines() {
+    async fn a_daemon_that_dies_is_reported_with_its_last_lines() {
         let folder = tempfile::tempdir().unwrap();
         let log = folder.path().join("dockerd.log");
         let old = "of an earlier one\n";
@@ -416,7 +416,7 @@ mod tests {
         };
         let why = daemon.exit_reason().unwrap().unwrap();
         let told = daemon.start_error(&why).to_string();
-        assert!(told.starts_with("dockerd ended at once"), "{told}");
+        assert!(told.starts_with("dockerd exited immediately"), "{told}");
         assert!(told.ends_with(": starting / no iptables"), "{told}");
         // A daemon that found another one has not failed: osctl waits for the other one.
         fs::write(

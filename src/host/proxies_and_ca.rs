@@ -12,8 +12,7 @@ const CA_FOLDERS: &[&str] = &[
     "/etc/ca-certificates/trust-source/anchors",
 ];
 
-const CA_README_TEXT: &str =
-    "The certificate authorities that the host trusts beyond the usual ones.\n";
+const CA_README_TEXT: &str = "The additional certificate authorities that the host trusts.\n";
 
 /// The host's additional authorities; a note keeps the folder from being empty.
 pub(crate) fn extra_certificates() -> Vec<CaCertificate> {

@@ -79,8 +79,11 @@ impl<'a> RemoteVolumes<'a> {
                 self.docker.address(),
                 self.instance.osctl_command("down --purge"),
             );
-            let message = format!("`{machine}` has a copy of `{}`", record.project.display());
-            let hint = format!("`{purge}` removes the copy; or another `--instance`");
+            let message = format!(
+                "`{machine}` already has a copy of `{}`",
+                record.project.display()
+            );
+            let hint = format!("`{purge}` removes the copy; or use another `--instance`");
             return Err(Error::precondition(message, hint).into());
         }
         let address = self.docker.address().clone();
@@ -136,8 +139,11 @@ impl<'a> RemoteVolumes<'a> {
                 return Ok(image.id);
             }
         }
-        let message = "no image is left there to look at the project's copy with";
-        let hint = format!("bring `{}` there, as by `docker pull`", config.base);
+        let message = "the engine has no image with which osctl can read the project's copy";
+        let hint = format!(
+            "load `{}` on that engine, for example with `docker pull`",
+            config.base
+        );
         Err(Error::precondition(message, hint).into())
     }
 
@@ -205,11 +211,11 @@ impl<'a> RemoteVolumes<'a> {
         let begun = self.instance.copying_marker();
         if !begun.exists() && self.docker.has_volume(&volume).await? {
             let message = format!(
-                "the volume `{volume}` at `{}` is another one's copy of a project, or of an instance that this machine has forgotten",
+                "the volume `{volume}` at `{}` belongs to another project, or to an instance without a record on this machine",
                 self.docker.address()
             );
             let hint = format!(
-                "another `--instance` has a volume of its own; `docker volume rm {volume}` removes this one with all that is in it"
+                "another `--instance` has its own volume; `docker volume rm {volume}` removes this volume and its contents"
             );
             return Err(Error::precondition(message, hint).into());
         }
@@ -225,7 +231,7 @@ impl<'a> RemoteVolumes<'a> {
     }
 
     async fn stream_project(&self, name: &str, project: &Path) -> Result<()> {
-        let doing = format!("copying `{}` there", project.display());
+        let doing = format!("copying `{}` to the engine", project.display());
         self.progress.step(&doing);
         let opened = Folder::open(project);
         let folder = opened.with_context(|| format!("opening `{}`", project.display()))?;
@@ -241,7 +247,10 @@ impl<'a> RemoteVolumes<'a> {
         .await;
         let unread = |why: String| {
             let message = format!("`{}` can't be copied: {why}", project.display());
-            Error::precondition(message, "mend that, and run it again: it begins anew")
+            Error::precondition(
+                message,
+                "fix the cause and run the command again; the copy restarts from the beginning",
+            )
         };
         let mut pieces = packed.map_err(|fault| unread(fault.to_string()))?;
         // The engine only sees that the archive ends, so this channel carries the reason.

@@ -85,7 +85,7 @@ impl ContainerReplacer<'_> {
             let is_nothing = matches!(found.phase, ContainerPhase::Created | ContainerPhase::Dead);
             if is_nothing || (is_part && !is_in_place) {
                 self.progress
-                    .log(&format!("removing `{name}`, which was left behind"));
+                    .log(&format!("removing the leftover container `{name}`"));
                 docker.remove(&name).await?;
             } else if !is_in_place {
                 waiting.push(name);
@@ -126,7 +126,7 @@ impl ContainerReplacer<'_> {
     /// Starts a stopped container first: it may have been healthy before the stop.
     async fn check_health(&self, name: &str, new: &Container) -> Result<()> {
         let Some(record) = self.instance.read_record()? else {
-            anyhow::bail!("nothing is recorded about `{name}`");
+            anyhow::bail!("no record of `{name}`");
         };
         self.instance.ensure_token()?;
         if new.phase == ContainerPhase::Stopped {
@@ -149,8 +149,7 @@ impl ContainerReplacer<'_> {
     /// Puts the old container and its record in the place of the new one.
     async fn bring_back(&self, aside: &str) -> Result<()> {
         let (docker, name) = (self.docker, self.instance.container_name());
-        self.progress
-            .step(&format!("bringing the old `{name}` back"));
+        self.progress.step(&format!("restoring the old `{name}`"));
         if docker.inspect(&name).await?.is_some_and(|c| self.owns(&c)) {
             docker.remove(&name).await?;
         }

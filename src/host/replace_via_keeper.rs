@@ -47,7 +47,7 @@ pub(crate) struct KeeperReplacement<'a> {
 }
 
 impl KeeperReplacement<'_> {
-    /// Replaces the container by the one that `wish` describes.
+    /// Replaces the container with the one that `wish` describes.
     ///
     /// # Errors
     /// When a gate fails: the old container then keeps running, as `otherwise` describes. When another run is in
@@ -122,7 +122,7 @@ impl KeeperReplacement<'_> {
         };
         let found = runs.into_iter().find(brought).map(|record| record.run);
         found.ok_or_else(|| {
-            let message = "the keeper knows no run of the image that a rollback has brought back";
+            let message = "the keeper has no run for the image that a rollback restored";
             let up = self.keeper.instance.osctl_command("up --build");
             Error::precondition(message, format!("`{up}` builds the image from body/")).into()
         })
@@ -155,11 +155,11 @@ impl KeeperReplacement<'_> {
         let hint = match record.gate {
             Some(EvolveStage::Freezing) => {
                 let force = instance.osctl_command("up --force");
-                format!("wait until it has ended, or `{force}` interrupts it")
+                format!("wait until the running code has ended, or interrupt it: `{force}`")
             }
             _ => {
                 let logs = instance.osctl_command(&format!("evolve logs {}", record.run));
-                format!("`{logs}` shows the whole log; the old container goes on")
+                format!("`{logs}` shows the whole log; the old container keeps running")
             }
         };
         Error::NotReplaced {
@@ -168,7 +168,7 @@ impl KeeperReplacement<'_> {
             why: record
                 .why
                 .clone()
-                .unwrap_or_else(|| "no reason is known".into()),
+                .unwrap_or_else(|| "the reason is unknown".into()),
             log: record.log_tail.clone(),
             hint,
         }
@@ -185,6 +185,6 @@ pub(crate) fn run_in_progress_error(
         .instance
         .osctl_command(&format!("evolve logs -f {run}"));
     let stop = keeper.instance.osctl_command("evolve stop");
-    let hint = format!("`{logs}` follows it to its end, `{stop}` ends it");
-    Error::precondition(format!("evolve run `{run}` is on{stage}"), hint).into()
+    let hint = format!("`{logs}` follows the run, `{stop}` cancels it");
+    Error::precondition(format!("evolve run `{run}` is in progress{stage}"), hint).into()
 }

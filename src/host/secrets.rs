@@ -40,7 +40,8 @@ impl Instance {
             return Ok(token);
         }
         let mut secret = [0u8; 32];
-        getrandom::fill(&mut secret).map_err(|e| anyhow::anyhow!("no randomness: {e}"))?;
+        getrandom::fill(&mut secret)
+            .map_err(|e| anyhow::anyhow!("no random numbers available: {e}"))?;
         let token = format!("osctl_{}", hex(secret));
         write_private(&self.token_file(), token.as_bytes())?;
         Ok(token)
@@ -61,7 +62,8 @@ impl Instance {
             _ => {}
         }
         let mut secret = [0u8; 8];
-        getrandom::fill(&mut secret).map_err(|e| anyhow::anyhow!("no randomness: {e}"))?;
+        getrandom::fill(&mut secret)
+            .map_err(|e| anyhow::anyhow!("no random numbers available: {e}"))?;
         // With 64 characters, every bit counts.
         let letter =
             |byte: u8| char::from(PASSWORD_LETTERS[usize::from(byte) % PASSWORD_LETTERS.len()]);
@@ -95,7 +97,7 @@ pub(crate) fn sha256_fingerprint(token: &str) -> String {
 
 /// Writes a temporary file beside the target and renames it; readable by the owner alone.
 pub(crate) fn write_private(path: &Path, content: &[u8]) -> Result<()> {
-    let folder = path.parent().context("a file has a folder")?;
+    let folder = path.parent().context("the path has no parent folder")?;
     ensure_private_folder(folder)?;
     let mut file = tempfile::NamedTempFile::new_in(folder)?;
     file.write_all(content)?;

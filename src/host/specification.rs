@@ -158,7 +158,7 @@ pub(super) fn container_limits(config: &Config) -> ContainerLimits {
     }
 }
 
-/// Sets the passed variables to those of the running container, in place of this shell's values, which are no reason to
+/// Sets the passed variables to those of the running container, instead of this shell's values, which are no reason to
 /// replace the container: a later replacement must not lose the container's keys.
 pub(crate) fn keep_inherited(
     spec: &mut ContainerSpec,

@@ -27,7 +27,7 @@ const TUNNEL_RETRY_TIMEOUT: Duration = Duration::from_secs(3);
 const TUNNEL_RETRY_DELAY: Duration = Duration::from_millis(100);
 /// Time limit for the engine to open a connection.
 const TUNNEL_DIAL_TIMEOUT: Duration = Duration::from_secs(10);
-/// Header of a response that the tunnel sends in place of the companion: the reason why the container is unreachable.
+/// Header of a response that the tunnel sends instead of the companion: the reason why the container is unreachable.
 pub(super) const TUNNEL_ERROR_HEADER: &str = "osctl-no-way";
 pub(super) const TUNNEL_NOT_RUNNING: &str = "not running";
 pub(super) const TUNNEL_NO_ENGINE: &str = "no engine";
@@ -197,11 +197,11 @@ impl TunnelTarget {
         let EngineExecPipes { stdin, mut stdout } =
             docker.exec_piped(&self.container, &command).await?;
         let Some(mut first) = stdout.next().await.transpose()? else {
-            bail!("nobody listens at port {port} there");
+            bail!("no process in the container listens on port {port}");
         };
         if first.split_to(1.min(first.len())) != [RELAY_CONNECTED][..] {
             bail!(
-                "the container answers what it was not asked; `osctl up` replaces it by this version"
+                "unexpected reply from the relay in the container; `osctl up` replaces it with this version"
             );
         }
         Ok(TunnelStream {
@@ -223,7 +223,7 @@ impl TunnelTarget {
     }
 }
 
-/// Sends a response in place of the companion.
+/// Sends a response instead of the companion.
 async fn refuse_connection(mut connection: TcpStream, why: &str) -> io::Result<()> {
     // A client discards a response that arrives before its request.
     connection.readable().await?;

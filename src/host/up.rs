@@ -70,7 +70,7 @@ impl UpRunner<'_> {
                 Err(error) if left > 0 && self.resolved.config.auto_ports && is_taken(&error) => {
                     left -= 1;
                     taken.extend(taken_port(&error));
-                    self.progress.log(&format!("{error}; taking another"));
+                    self.progress.log(&format!("{error}; trying another port"));
                 }
                 raised => return raised,
             }
@@ -137,7 +137,7 @@ impl UpRunner<'_> {
         notes.extend(note);
         notes.extend(body.is_none().then(|| {
             let evolve = instance.osctl_command("evolve");
-            format!("body/ differs from the running image, which a rollback has brought back; `{evolve}` applies it")
+            format!("body/ differs from the running image, which a rollback restored; `{evolve}` applies body/")
         }));
         let mut record = InstanceRecord {
             project,

@@ -102,7 +102,7 @@ impl Body {
         let is_ours = |path: &&String| *path == ".osctl" || path.starts_with(".osctl/");
         if let Some(path) = self.files.keys().find(is_ours) {
             let why = format!(
-                "`{}` lies where osctl puts what is its own",
+                "`{}` is a path that osctl reserves for its own files",
                 path.escape_debug()
             );
             return Err(unfit(why).into());
@@ -250,7 +250,7 @@ impl BodyFolder<'_> {
             Ok(Some(content)) => Ok(Some(content)),
             Ok(None) => Err(unfit_body_error(
                 self.name,
-                format!("`{path}` is no plain file"),
+                format!("`{path}` is not a regular file"),
             )),
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
             Err(error) => Err(self.access_error(path, error)),
@@ -446,7 +446,7 @@ mod tests {
             update(&next, folder.path())
                 .unwrap_err()
                 .to_string()
-                .contains("`file` is no plain file")
+                .contains("`file` is not a regular file")
         );
         fs::remove_file(folder.path().join("file")).unwrap();
         fs::remove_dir_all(folder.path().join("deep")).unwrap();
@@ -470,7 +470,10 @@ mod tests {
         let manifest = ("body.yaml", "protocol: 1\n");
         for path in [".osctl", ".osctl/osctl", ".osctl/ca/mine"] {
             let why = refused(&[manifest, (path, "x")]);
-            assert!(why.contains(&format!("`{path}` lies where osctl")), "{why}");
+            assert!(
+                why.contains(&format!("`{path}` is a path that osctl reserves")),
+                "{why}"
+            );
         }
         let why = refused(&[("Dockerfile", "x")]);
         assert!(why.contains("`body.yaml` is missing"), "{why}");

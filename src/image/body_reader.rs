@@ -1,7 +1,7 @@
 //! Reader of a body folder that an untrusted process may change at any time.
 //!
 //! Every name is opened beneath the open folder, without following links, and the type of the opened entry is
-//! checked, so that a folder or file that is replaced during the read leads nowhere else.
+//! checked, so that a folder or file that is replaced during the read can't lead to a path outside.
 
 use super::body::{is_ignored, unfit_body_error};
 use crate::archive::{EntryStat, Folder};
@@ -36,14 +36,14 @@ pub(super) fn read_body_files(
         let Component::Normal(part) = component else {
             return Err(unfit_body_error(
                 &name,
-                "it is not beneath the project".into(),
+                "the folder is not beneath the project".into(),
             ));
         };
         at = match at.open_folder(part) {
             Ok(next) => next,
             Err(e) if e.kind() == ErrorKind::NotFound => return Ok(None),
             Err(e) if Folder::is_link(&e) => {
-                let why = format!("`{}` is no folder", part.to_string_lossy());
+                let why = format!("`{}` is not a folder", part.to_string_lossy());
                 return Err(unfit_body_error(&name, why));
             }
             Err(e) => return Err(e).with_context(|| format!("opening `{}`", name.display())),
@@ -51,15 +51,15 @@ pub(super) fn read_body_files(
     }
     match at.stat(OsStr::new(DOCKERFILE_NAME)) {
         Ok(look) if look.kind == EntryKind::File => {}
-        // The user meant this body, so the embedded one must not replace it.
+        // The user chose this body, so the embedded one must not replace it.
         Ok(_) => {
             return Err(unfit_body_error(
                 &name,
-                format!("`{DOCKERFILE_NAME}` is no file"),
+                format!("`{DOCKERFILE_NAME}` is not a regular file"),
             ));
         }
         Err(e) if e.kind() == ErrorKind::NotFound => return Ok(None),
-        Err(e) => return Err(e).with_context(|| format!("looking at `{}`", name.display())),
+        Err(e) => return Err(e).with_context(|| format!("inspecting `{}`", name.display())),
     }
     let mut gathering = BodyFolderReader {
         name: &name,
@@ -76,7 +76,7 @@ pub(super) fn read_body_files(
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct BodyReadLimit {
     pub(crate) bytes: u64,
-    /// No further entry is read after this time.
+    /// No more entries are read after this time.
     pub(crate) deadline: Option<Instant>,
 }
 
@@ -100,7 +100,7 @@ struct BodyFolderReader<'a> {
 impl BodyFolderReader<'_> {
     fn read_folder(&mut self, folder: &Folder, beneath: &str, depth: usize) -> Result<()> {
         if depth > MAX_BODY_DEPTH {
-            return Err(self.unfit_error(format!("`{beneath}` is too deep")));
+            return Err(self.unfit_error(format!("`{beneath}` is nested too deeply")));
         }
         let names = folder.names_up_to(MAX_BODY_NAMES + 1)?;
         self.names += names.len();
@@ -224,7 +224,7 @@ mod tests {
         let (project, outside) = (project(), tempfile::tempdir().unwrap());
         fs::write(outside.path().join("Dockerfile"), "secret").unwrap();
         symlink(outside.path(), project.path().join("linked")).unwrap();
-        assert!(refused(project.path(), "linked").contains("`linked` is no folder"));
+        assert!(refused(project.path(), "linked").contains("`linked` is not a folder"));
         assert!(refused(project.path(), "../x").contains("not beneath"));
         assert!(refused(project.path(), "/etc").contains("not beneath"));
         let link = project.path().join("body/deep/link");
@@ -261,11 +261,11 @@ mod tests {
         fs::rename(&dockerfile, outside.path().join("Dockerfile")).unwrap();
         for target in [outside.path().join("Dockerfile"), "deep/file".into()] {
             symlink(target, &dockerfile).unwrap();
-            assert!(refused(project.path(), "body").contains("`Dockerfile` is no file"));
+            assert!(refused(project.path(), "body").contains("`Dockerfile` is not a regular file"));
             fs::remove_file(&dockerfile).unwrap();
         }
         fs::create_dir(&dockerfile).unwrap();
-        assert!(refused(project.path(), "body").contains("`Dockerfile` is no file"));
+        assert!(refused(project.path(), "body").contains("`Dockerfile` is not a regular file"));
     }
 
     #[test]
@@ -278,7 +278,7 @@ mod tests {
         fs::remove_file(odd).unwrap();
         let deepest = ["d"; super::MAX_BODY_DEPTH + 1].join("/");
         fs::create_dir_all(body.join(&deepest)).unwrap();
-        assert!(refused(project.path(), "body").contains("is too deep"));
+        assert!(refused(project.path(), "body").contains("is nested too deeply"));
         fs::remove_dir(body.join(deepest)).unwrap();
         read_body_files(
             project.path(),
@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn more_files_than_anybody_means_are_refused() {
+    fn too_many_files_are_refused() {
         let project = project();
         let first = project.path().join("body/deep/first");
         fs::write(&first, "").unwrap();

@@ -5,7 +5,8 @@ use crate::error::{Error, Result};
 use std::path::{Path, PathBuf};
 use std::{env, fs, io};
 
-const LINUX_BINARY_HINT: &str = "give the Linux binary: `osctl up --companion PATH` (on a Linux machine: `cargo build --release`)";
+const LINUX_BINARY_HINT: &str = "run `osctl up --companion PATH` with a Linux binary of osctl (to build one on Linux: \
+                                 `cargo build --release`)";
 
 /// A static Linux executable.
 #[derive(Debug, Clone)]
@@ -63,7 +64,8 @@ fn default_binary_path(system: &str, executable: &Path, architecture: &str) -> R
     if let Some(path) = brought.filter(|path| path.is_file()) {
         return Ok(path);
     }
-    let message = format!("the container needs a Linux binary of osctl, this one is for {system}");
+    let message =
+        format!("the container needs a Linux binary of osctl; this binary is for {system}");
     Err(Error::precondition(message, LINUX_BINARY_HINT).into())
 }
 
@@ -79,7 +81,7 @@ fn packaged_binary_path(executable: &Path, architecture: &str) -> Option<PathBuf
 fn check_elf(elf: &[u8], architecture: &str) -> std::result::Result<(), String> {
     const ELF_PT_INTERP: u32 = 3;
     if elf.get(..5) != Some(b"\x7fELF\x02") {
-        return Err("it is no 64-bit Linux executable".into());
+        return Err("it is not a 64-bit Linux executable".into());
     }
     let half = |at: usize| Some(u16::from_le_bytes(elf.get(at..at + 2)?.try_into().ok()?));
     let machine = match half(18) {
@@ -89,7 +91,7 @@ fn check_elf(elf: &[u8], architecture: &str) -> std::result::Result<(), String> 
     };
     if machine != architecture {
         return Err(format!(
-            "it is for {machine}, the engine runs {architecture}"
+            "it is built for {machine}, and the engine runs {architecture}"
         ));
     }
     let headers = elf
@@ -97,7 +99,7 @@ fn check_elf(elf: &[u8], architecture: &str) -> std::result::Result<(), String> 
         .and_then(|b| Some(u64::from_le_bytes(b.try_into().ok()?) as usize));
     let shape = headers.zip(half(54)).zip(half(56));
     let Some(((start, size), count)) = shape else {
-        return Err("it is cut off".into());
+        return Err("it is truncated".into());
     };
     let mut kinds = (0..usize::from(count)).map(|n| {
         let at = start + n * usize::from(size);

@@ -72,10 +72,10 @@ pub(crate) async fn runs_out(volume: &Path) -> anyhow::Error {
                 return anyhow::anyhow!("the disk is nearly full: {why}");
             }
             Some(ResourceShortage::Files) => {
-                return anyhow::anyhow!("the disk can hold hardly any more files");
+                return anyhow::anyhow!("the disk has almost no free inodes");
             }
             Some(ResourceShortage::Tasks) => {
-                return anyhow::anyhow!("the machine can start hardly any more processes");
+                return anyhow::anyhow!("the machine has almost reached its process limit");
             }
             Some(ResourceShortage::Memory(least)) => {
                 short += 1;
@@ -91,9 +91,9 @@ pub(crate) async fn runs_out(volume: &Path) -> anyhow::Error {
 }
 
 fn measure_resources(volume: &Path) -> Result<HostResourcesLeft> {
-    let found = statvfs(volume).context("looking at the room of the disk")?;
+    let found = statvfs(volume).context("reading the free space of the disk")?;
     let unit = found.fragment_size();
-    let text = fs::read_to_string("/proc/meminfo").context("looking at the machine's memory")?;
+    let text = fs::read_to_string("/proc/meminfo").context("reading the machine's memory")?;
     Ok(HostResourcesLeft {
         disk: (found.blocks_available() * unit, found.blocks() * unit),
         files: (found.files_available(), found.files()),
@@ -108,7 +108,7 @@ fn measure_resources(volume: &Path) -> Result<HostResourcesLeft> {
 fn measure_tasks(read: impl Fn(&str) -> std::io::Result<String>) -> Result<(u64, u64)> {
     const TASK_LIMIT_FILES: [&str; 2] =
         ["/proc/sys/kernel/pid_max", "/proc/sys/kernel/threads-max"];
-    let doing = "looking at the machine's processes";
+    let doing = "reading the machine's process limit";
     let mut all = u64::MAX;
     for path in TASK_LIMIT_FILES {
         let text = read(path).context(doing)?;
@@ -120,7 +120,7 @@ fn measure_tasks(read: impl Fn(&str) -> std::io::Result<String>) -> Result<(u64,
         .split_ascii_whitespace()
         .nth(3)
         .and_then(|tasks| tasks.split_once('/')?.1.parse::<u64>().ok());
-    let used = used.context("the machine does not tell its processes")?;
+    let used = used.context("`/proc/loadavg` has no number of processes")?;
     Ok((all.saturating_sub(used), all))
 }
 
@@ -133,7 +133,7 @@ fn parse_meminfo(meminfo: &str) -> Result<(u64, u64)> {
     };
     match (field("MemAvailable:"), field("MemTotal:")) {
         (Some(available), Some(total)) => Ok((available, total)),
-        _ => bail!("the machine does not tell its memory"),
+        _ => bail!("`/proc/meminfo` has no available or total memory"),
     }
 }
 

@@ -31,7 +31,7 @@ const MAX_REFUSED_REQUEST_BYTES: u64 = 1 << 20;
 const REFUSED_REQUEST_TIMEOUT: Duration = Duration::from_secs(1);
 /// Bytes of a body's file per reply line.
 const BODY_FILE_CHUNK_BYTES: usize = 1 << 20;
-/// Connections per side at a time; further connections wait.
+/// Connections per side at a time; more connections wait.
 const MAX_KEEPER_CONNECTIONS: usize = 32;
 /// Requests per side at a time that hold whole bodies in memory.
 const MAX_RUN_BODY_REQUESTS: usize = 1;
@@ -107,11 +107,9 @@ impl RunBodyRequestLimits {
         match tokio::time::timeout(self.timeout, turn).await {
             Ok(turn) => Ok(Ok(turn?)),
             Err(_) => {
-                let message = "the keeper is busy with another question about a run's body";
+                let message = "the keeper is busy with another request for a run's body";
                 let fault = ApiError::new(refusal::KEEPER_BUSY, message);
-                Ok(Err(
-                    fault.with_hint("ask again when that question is answered")
-                ))
+                Ok(Err(fault.with_hint("try again when that request has ended")))
             }
         }
     }
@@ -145,7 +143,7 @@ impl KeeperServer {
             tokio::spawn(async move {
                 // The client closed the connection early and needs no reply.
                 if let Err(error) = desk.handle_connection(stream, by).await {
-                    tracing::debug!("a conversation ended: {error:#}");
+                    tracing::debug!("a connection ended: {error:#}");
                 }
                 drop(place);
             });
@@ -240,7 +238,7 @@ impl KeeperServer {
         let changes = match tokio::task::spawn_blocking(compare).await?? {
             Ok(changes) => changes,
             Err(why) => {
-                let hint = format!("`osctl evolve show {run}` tells what is known of it");
+                let hint = format!("`osctl evolve show {run}` shows its record");
                 return Ok(Err(
                     ApiError::new(refusal::KEEPER_NO_SUCH_RUN, why).with_hint(hint)
                 ));
@@ -312,9 +310,9 @@ impl KeeperServer {
         out: &mut KeeperReplyWriter,
     ) -> Result<std::result::Result<(), ApiError>> {
         if by != EvolveCaller::Host {
-            let message = "a run is stopped from the host alone";
+            let message = "only the host can stop a run";
             let fault = ApiError::new(refusal::KEEPER_FORBIDDEN, message);
-            return Ok(Err(fault.with_hint("`osctl evolve stop` there does it")));
+            return Ok(Err(fault.with_hint("run `osctl evolve stop` on the host")));
         }
         match self.handle.stop_run().await {
             Ok(run) => out.write_reply(&KeeperReply::Stopping { run }).await?,
@@ -380,7 +378,7 @@ impl KeeperServer {
 fn no_such_run_fault(run: &EvolveRunId) -> ApiError {
     ApiError::new(
         refusal::KEEPER_NO_SUCH_RUN,
-        format!("there is no run `{run}`"),
+        format!("run `{run}` does not exist"),
     )
     .with_hint("`osctl evolve history` lists the runs")
 }
@@ -392,13 +390,13 @@ async fn read_request(
     let mut line = Vec::new();
     let mut read = BufReader::new(read).take(MAX_KEEPER_REQUEST_BYTES as u64);
     let length = read.read_until(b'\n', &mut line).await;
-    length.map_err(|e| bad(format!("the question can't be read: {e}")))?;
+    length.map_err(|e| bad(format!("the request can't be read: {e}")))?;
     if line.len() == MAX_KEEPER_REQUEST_BYTES && line.last() != Some(&b'\n') {
         return Err(bad(format!(
-            "the question is longer than {MAX_KEEPER_REQUEST_BYTES} bytes"
+            "the request is longer than {MAX_KEEPER_REQUEST_BYTES} bytes"
         )));
     }
-    serde_json::from_slice(&line).map_err(|e| bad(format!("the question has no meaning: {e}")))
+    serde_json::from_slice(&line).map_err(|e| bad(format!("the request is malformed: {e}")))
 }
 
 /// The write half of a connection.
@@ -412,7 +410,7 @@ impl KeeperReplyWriter {
     }
 
     async fn write_refusal(&mut self, error: ApiError, by: EvolveCaller) -> Result<()> {
-        tracing::warn!(?by, "refused: {}", error.message);
+        tracing::warn!(?by, "refused a request: {}", error.message);
         self.write_reply(&KeeperReply::Refused { error }).await
     }
 }

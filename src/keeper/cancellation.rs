@@ -4,7 +4,7 @@ use crate::error::Result;
 use tokio::sync::watch;
 
 /// Why a run was cancelled: a person asked for it.
-pub(super) const STOPPED_BY_PERSON: &str = "a person has stopped it";
+pub(super) const STOPPED_BY_PERSON: &str = "a person cancelled the run";
 
 /// The cancellation flag of one run, shared by the callers that cancel the run and the stages that check it.
 #[derive(Debug, Clone)]
@@ -57,7 +57,7 @@ impl RunCancellation {
             biased;
             () = self.wait_cancelled() => {
                 self.check_cancelled()?;
-                anyhow::bail!("the wish to end it is gone")
+                anyhow::bail!("the cancellation channel was closed")
             }
             done = done => done,
         }
@@ -69,7 +69,7 @@ mod tests {
     use super::{RunCancellation, STOPPED_BY_PERSON};
 
     #[tokio::test]
-    async fn what_goes_on_is_left_when_somebody_wishes_it() {
+    async fn a_cancellation_drops_the_running_future() {
         let stop = RunCancellation::default();
         assert!(
             stop.run_until_cancelled(async { Ok(1) })
@@ -83,16 +83,16 @@ mod tests {
             std::future::pending::<crate::error::Result<()>>().await
         });
         let why = endless.await.unwrap_err().to_string();
-        assert_eq!(why, "a person has stopped it");
-        stop.cancel_run("the keeper ends");
+        assert_eq!(why, "a person cancelled the run");
+        stop.cancel_run("the keeper was stopped");
         let left = stop
             .run_until_cancelled(async { Ok(()) })
             .await
             .unwrap_err();
-        assert_eq!(left.to_string(), "a person has stopped it");
+        assert_eq!(left.to_string(), "a person cancelled the run");
         assert!(stop.check_cancelled().is_err() && stop.is_a_persons());
         let other = RunCancellation::default();
-        other.cancel_run("the keeper ends");
+        other.cancel_run("the keeper was stopped");
         assert!(!other.is_a_persons());
     }
 }

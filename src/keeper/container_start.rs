@@ -43,7 +43,7 @@ pub(super) async fn start_ended_container(
     let Some(ended) = ended else {
         return Ok(ContainerStartOutcome::Untouched);
     };
-    tracing::info!(container, "starting the container, which had ended");
+    tracing::info!(container, "the keeper starts a container that has ended");
     let begin = Instant::now();
     let error = loop {
         let tried = match site.restore_network(&ended).await {
@@ -74,7 +74,7 @@ pub(super) async fn start_ended_container(
         }
         Err(again) if is_away(&again) => Err(again),
         Err(again) => {
-            tracing::info!("it does not start without its ports, either: {again:#}");
+            tracing::info!("the container does not start without its ports either: {again:#}");
             Ok(ContainerStartOutcome::Waits(error))
         }
     }

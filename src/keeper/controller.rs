@@ -71,13 +71,13 @@ impl ControllerHandle {
         message: impl FnOnce(RunReplySender) -> ControllerMessage,
     ) -> std::result::Result<EvolveRunId, RunDenied> {
         let (reply, answer) = oneshot::channel();
-        let gone = || RunDenied::from(anyhow::anyhow!("the keeper is ending"));
+        let gone = || RunDenied::from(anyhow::anyhow!("the keeper is shutting down"));
         let asked = async {
             let sent = self.0.send(message(reply)).await;
             sent.map_err(|_| gone())?;
             answer.await.map_err(|_| gone())?
         };
-        let late = "the keeper is still ending what was begun before";
+        let late = "the keeper is still finishing an earlier run";
         let asked = tokio::time::timeout(CONTROLLER_REPLY_TIMEOUT, asked).await;
         asked.unwrap_or_else(|_| Err(RunDenied::from(anyhow::anyhow!(late))))
     }
@@ -246,7 +246,7 @@ impl RunController {
             KeeperState::Idle | KeeperState::Probation => None,
         };
         on.ok_or_else(|| {
-            let fault = ApiError::new(refusal::KEEPER_NO_SUCH_RUN, "no run is on");
+            let fault = ApiError::new(refusal::KEEPER_NO_SUCH_RUN, "no run is in progress");
             RunDenied::Refused(fault.with_hint("`osctl evolve history` lists the runs"))
         })
     }
@@ -296,7 +296,9 @@ impl RunController {
             return Err(RunDenied::Busy(run.clone()));
         }
         if !self.leaving.is_empty() {
-            return Err(RunDenied::from(anyhow::anyhow!("the keeper is ending")));
+            return Err(RunDenied::from(anyhow::anyhow!(
+                "the keeper is shutting down"
+            )));
         }
         let work = prepare_run(&self.settings, &self.shelf, order).await?;
         Ok(self.set_out(work))
@@ -304,7 +306,7 @@ impl RunController {
 
     fn set_out(&mut self, work: RunExecutor) -> EvolveRunId {
         let run = work.record.run.clone();
-        tracing::info!(%run, by = ?work.record.by, reason = work.record.reason, "a run begins");
+        tracing::info!(%run, by = ?work.record.by, reason = work.record.reason, "a run starts");
         self.state = KeeperState::Run(run.clone(), work.stop.clone());
         self.current = Box::pin(execute_run(work));
         run
@@ -337,7 +339,7 @@ fn recover_with_retries(
                 },
                 // No deploy config yet: wait for the host. A config that is not there affects no run.
                 Err(error) if !is_away(&error) => {
-                    tracing::info!("not yet: {error:#}");
+                    tracing::info!("the keeper waits for a deploy config: {error:#}");
                     heard = Instant::now();
                     tokio::time::sleep(DEPLOY_CONFIG_POLL_INTERVAL).await;
                     continue;
@@ -350,11 +352,11 @@ fn recover_with_retries(
             }
             match retry_policy::decide_retry(refused, away) {
                 EngineRetryDecision::Again(pause) => {
-                    tracing::info!("not yet: {error:#}");
+                    tracing::info!("the recovery failed and is repeated: {error:#}");
                     tokio::time::sleep(pause).await;
                 }
                 EngineRetryDecision::GiveUp => {
-                    tracing::error!("given up: {error:#}");
+                    tracing::error!("the keeper gives up the recovery: {error:#}");
                     give_up(&settings, &shelf, &error);
                     refused = 0;
                 }
@@ -377,7 +379,7 @@ async fn prepare_rescue(
         return without_rescue(
             &journal,
             &shelf,
-            &format!("{why}; the keeper went back {times} times in vain"),
+            &format!("{why}; the keeper rolled back {times} times without success"),
         );
     }
     let order = RunRequest {
@@ -396,10 +398,10 @@ async fn prepare_rescue(
         // A slow engine or a full disk is temporary: retry after a delay.
         Err(RunDenied::Refused(fault)) => {
             tokio::time::sleep(RESCUE_RETRY_DELAY).await;
-            let why = format!("no rescue yet: {}", fault.message);
+            let why = format!("the rescue can't start yet: {}", fault.message);
             Ok(KeeperOutcome::Lost(anyhow::anyhow!(why)))
         }
-        Err(RunDenied::Busy(run)) => bail!("run {run} is on while nothing is"),
+        Err(RunDenied::Busy(run)) => bail!("run `{run}` is active while the keeper is idle"),
     }
 }
 
@@ -409,7 +411,7 @@ fn without_rescue(
     shelf: &KeeperRunStore,
     why: &str,
 ) -> Result<KeeperOutcome> {
-    tracing::error!("no rescue: {why}");
+    tracing::error!("the keeper does not roll back: {why}");
     if let Some(entry) = journal.read()?
         && let Some(mut record) = shelf.read_record(&entry.run)?
     {
@@ -423,9 +425,9 @@ fn without_rescue(
 /// The deploy config that the host uploaded, with a connection to the engine.
 pub(super) async fn load_target(settings: &KeeperSettings) -> Result<DeployTarget> {
     let text = std::fs::read(settings.state.join(DEPLOY_CONFIG_FILE))
-        .context("the host has laid nothing down yet: `osctl up` does")?;
+        .context("the host has not uploaded a deploy config yet: run `osctl up`")?;
     let charge: DeployConfig = serde_json::from_slice(&text)
-        .context("what the host laid down can't be read: `osctl up` lays it down again")?;
+        .context("the deploy config can't be read: run `osctl up` to upload it again")?;
     Ok(DeployTarget {
         docker: Docker::connect_at_socket(&settings.engine).await?,
         charge: Arc::new(charge),

@@ -25,7 +25,7 @@ pub(super) async fn collect_garbage(
         images
     };
     if let Err(error) = removed.await {
-        tracing::warn!("tidying up: {error:#}");
+        tracing::warn!("the garbage collection failed: {error:#}");
     }
 }
 
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_goes_back_to_goes_and_nobody_elses_does() {
+    fn images_that_no_rollback_needs_are_unneeded_and_foreign_images_are_not() {
         let images = [
             image("failed", Some("mine"), &[]),
             image("named", Some("mine"), &["os-mine:run"]),

@@ -16,7 +16,7 @@ pub(super) fn find_commit_obstacle(project: &Path, above: Option<&Path>) -> Opti
     let Ok(found) = fs::symlink_metadata(&place) else {
         let above = above?.display();
         return Some(format!(
-            "the git repository begins above the project, in `{above}`, which is not seen inside"
+            "the git repository begins above the project, in `{above}`, which is not mounted in the container"
         ));
     };
     if found.is_dir() {
@@ -31,9 +31,11 @@ pub(super) fn find_commit_obstacle(project: &Path, above: Option<&Path>) -> Opti
     match text.map(|text| led_to(project, &text)) {
         Ok(Ok(_)) => None,
         Ok(Err(there)) => Some(format!(
-            "`.git` leads to `{there}`, which is not seen inside"
+            "`.git` points to `{there}`, which is not mounted in the container"
         )),
-        Err(error) => Some(format!("`.git` is no folder, and can't be read: {error:#}")),
+        Err(error) => Some(format!(
+            "`.git` is not a folder and can't be read: {error:#}"
+        )),
     }
 }
 
@@ -43,7 +45,7 @@ fn read_git_file(place: &Path) -> Result<String> {
     let flags = OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK;
     let mut options = OpenOptions::new();
     let file = options.read(true).custom_flags(flags.bits()).open(place)?;
-    anyhow::ensure!(file.metadata()?.is_file(), "it is no file");
+    anyhow::ensure!(file.metadata()?.is_file(), "it is not a regular file");
     let mut text = String::new();
     file.take(MAX_GIT_FILE_BYTES).read_to_string(&mut text)?;
     Ok(text)
@@ -70,7 +72,7 @@ mod tests {
         );
         fs::write(&git, "gitdir: /main/.git/worktrees/x\n").unwrap();
         let why = find_commit_obstacle(project, above).unwrap();
-        assert!(why.contains("leads to `/main/.git/worktrees/x`"), "{why}");
+        assert!(why.contains("points to `/main/.git/worktrees/x`"), "{why}");
         fs::write(&git, "gitdir: .meta\n").unwrap();
         assert_eq!(find_commit_obstacle(project, None), None);
         fs::remove_file(&git).unwrap();
@@ -79,14 +81,14 @@ mod tests {
         assert!(
             find_commit_obstacle(project, None)
                 .unwrap()
-                .contains("leads to `/dev/zero`")
+                .contains("points to `/dev/zero`")
         );
         fs::remove_file(&git).unwrap();
         nix::unistd::mkfifo(&git, Mode::S_IRWXU).unwrap();
         assert!(
             find_commit_obstacle(project, None)
                 .unwrap()
-                .contains("it is no file")
+                .contains("it is not a regular file")
         );
         fs::remove_file(&git).unwrap();
         fs::create_dir(&git).unwrap();

@@ -1,6 +1,6 @@
 //! The keeper: the process outside of the agent's reach that replaces `os-host` and rolls it back.
 //!
-//! The keeper is the same binary in a container of its own. It alone holds the engine's socket, has no network, and
+//! The keeper is the same binary in its own container. It alone holds the engine's socket, has no network, and
 //! does one thing: build the image from the project's body under its rules and replace `os-host` according to the
 //! deploy config that the host uploaded. A caller decides when a run starts and states a reason, and decides nothing
 //! else.
@@ -113,8 +113,8 @@ pub(crate) async fn serve_keeper(
     settings: KeeperSettings,
     shutdown: impl Future<Output = ()>,
 ) -> Result<()> {
-    tracing::info!(version = env!("CARGO_PKG_VERSION"), "keeper starts");
-    let shelf = KeeperRunStore::open(&settings.state).context("opening what is kept of runs")?;
+    tracing::info!(version = env!("CARGO_PKG_VERSION"), "the keeper starts");
+    let shelf = KeeperRunStore::open(&settings.state).context("opening the run store")?;
     // A run that is being recovered is active until recovery ends.
     let begun = RunJournal::new(&settings.state).read().ok().flatten();
     shelf.set_active_run(begun.and_then(|entry| entry.active_run()));

@@ -43,7 +43,7 @@ impl UnreachableFile {
     /// When the file can't be written.
     pub(super) fn write(&self, unreached: &UnreachableContainer) -> Result<()> {
         let text = serde_json::to_vec(unreached)?;
-        replace_file_synced(&self.0, &text).context("writing down what is not reached")
+        replace_file_synced(&self.0, &text).context("writing the port recovery file")
     }
 
     fn read(&self) -> Option<UnreachableContainer> {
@@ -52,7 +52,7 @@ impl UnreachableFile {
             read => read.map_err(anyhow::Error::from),
         };
         let read = text.and_then(|text| Ok(serde_json::from_slice(&text)?));
-        read.inspect_err(|error| tracing::warn!("what is not reached: {error:#}"))
+        read.inspect_err(|error| tracing::warn!("the port recovery file can't be read: {error:#}"))
             .ok()
     }
 
@@ -71,7 +71,7 @@ impl UnreachableFile {
 
     pub(super) fn clear(&self) {
         if let Err(error) = fs::remove_file(&self.0) {
-            tracing::warn!("what is reached again: {error}");
+            tracing::warn!("the port recovery file can't be removed: {error}");
         }
     }
 }
@@ -94,19 +94,21 @@ pub(super) async fn make_good(settings: &KeeperSettings, shelf: &KeeperRunStore)
         match try_recover_ports(settings, &mark, &unreached).await {
             Ok(tried) => {
                 match tried {
-                    PortRecoveryOutcome::Reached => {
-                        append_to_record(shelf, unreached.run.as_ref(), "it has its ports again")
-                    }
+                    PortRecoveryOutcome::Reached => append_to_record(
+                        shelf,
+                        unreached.run.as_ref(),
+                        "the container has its ports again",
+                    ),
                     PortRecoveryOutcome::Renewed => append_to_record(
                         shelf,
                         unreached.run.as_ref(),
-                        "it was started again, and has its ports again",
+                        "the container was restarted and has its ports again",
                     ),
                     PortRecoveryOutcome::Gone => {}
                 }
                 return mark.clear();
             }
-            Err(error) => tracing::info!("not reached yet: {error:#}"),
+            Err(error) => tracing::info!("the container does not have its ports yet: {error:#}"),
         }
         tokio::time::sleep(pause).await;
         pause = MAX_PORT_RETRY_DELAY.min(pause * 2);
@@ -158,7 +160,7 @@ async fn try_recover_ports(
 
 /// Appends a sentence to the record of the run.
 fn append_to_record(shelf: &KeeperRunStore, run: Option<&EvolveRunId>, what: &str) {
-    tracing::warn!(?run, "the container: {what}");
+    tracing::warn!(?run, "{what}");
     let Some(run) = run else { return };
     let told = || -> Result<()> {
         let Some(mut record) = shelf.read_record(run)? else {
@@ -169,7 +171,7 @@ fn append_to_record(shelf: &KeeperRunStore, run: Option<&EvolveRunId>, what: &st
         shelf.save_record(&record)
     };
     if let Err(error) = told() {
-        tracing::warn!("writing down that it has them: {error:#}");
+        tracing::warn!("the run's record can't be written: {error:#}");
     }
 }
 
@@ -213,13 +215,13 @@ mod tests {
         let shelf = KeeperRunStore::open(folder.path()).unwrap();
         let mut lost = sample_record(EvolveStage::RolledBack, "new", "old");
         lost.run = shelf.create_run(5.0).unwrap();
-        lost.why = Some("a port is taken".into());
+        lost.why = Some("a port is in use".into());
         shelf.save_record(&lost).unwrap();
-        append_to_record(&shelf, Some(&lost.run), "it has its ports again");
+        append_to_record(&shelf, Some(&lost.run), "the container has its ports again");
         let told = shelf.read_record(&lost.run).unwrap().unwrap();
         assert_eq!(
             told.why.as_deref(),
-            Some("a port is taken; it has its ports again")
+            Some("a port is in use; the container has its ports again")
         );
         // A record that was already deleted is not an error.
         append_to_record(&shelf, "20200101-000000".parse().ok().as_ref(), "gone");

@@ -42,12 +42,14 @@ fn find_failure(seen: WatchSample) -> Option<String> {
     if seen.restarts > MAX_WATCHED_RESTARTS {
         let restarts = seen.restarts;
         return Some(format!(
-            "it did not last: the engine has started it again {restarts} times"
+            "the container failed its watch period: the engine restarted it {restarts} times"
         ));
     }
     (seen.silent > WATCHED_HEALTH_TIMEOUT).then(|| {
         let seconds = WATCHED_HEALTH_TIMEOUT.as_secs();
-        format!("it did not last: its companion gave no answer for {seconds} s")
+        format!(
+            "the container failed its watch period: its companion did not answer for {seconds} s"
+        )
     })
 }
 
@@ -92,7 +94,7 @@ pub(super) async fn watch_container(
     Ok(WatchVerdict::Lasted)
 }
 
-/// Whether no further rescue from this container is tried.
+/// Whether the keeper tries no more rescues from this container.
 pub(super) fn is_hopeless(entry: &RunJournalEntry) -> bool {
     entry.rescues >= MAX_FAILED_RESCUES
 }
@@ -221,6 +223,10 @@ mod tests {
         assert_eq!(find_failure(seen(0, 0)), None);
         assert_eq!(find_failure(seen(1, 19)), None);
         assert!(find_failure(seen(2, 0)).unwrap().contains("2 times"));
-        assert!(find_failure(seen(0, 21)).unwrap().contains("no answer"));
+        assert!(
+            find_failure(seen(0, 21))
+                .unwrap()
+                .contains("did not answer")
+        );
     }
 }

@@ -13,7 +13,7 @@ use crate::protocol::evolve::{EvolveCaller, EvolveRecord, EvolveStage, Task};
 
 /// The reason in the history.
 const OUTSIDE_RUN_REASON: &str =
-    "`osctl up`, or another program, has made this container outside of a run";
+    "`osctl up` or another program created this container outside of a run";
 
 /// Repairs what an earlier run, a killed engine or the host has left.
 ///
@@ -49,7 +49,7 @@ pub(super) async fn note_image(shelf: &KeeperRunStore, site: &DeployTarget) -> R
             return Ok(());
         }
         let record = brought_by_host(shelf, &present.image, before)?;
-        tracing::info!(run = %record.run, image = present.image, "the container was made outside of a run");
+        tracing::info!(run = %record.run, image = present.image, "the container was created outside of a run");
         shelf.save_record(&record)
     };
     log_unless_away(noted.await)
@@ -58,7 +58,7 @@ pub(super) async fn note_image(shelf: &KeeperRunStore, site: &DeployTarget) -> R
 fn log_unless_away(done: Result<()>) -> Result<()> {
     match done {
         Err(error) if !is_away(&error) => {
-            tracing::warn!("the container in place: {error:#}");
+            tracing::warn!("the current container can't be reconciled: {error:#}");
             Ok(())
         }
         done => done,
@@ -87,12 +87,18 @@ async fn settle_aside_container(shelf: &KeeperRunStore, site: &DeployTarget) -> 
         let is_named = |image: &str| named == Some(image);
         let stays = is_named(&present.image) || !is_named(&aside.image);
         if stays && present.phase != ContainerPhase::Created {
-            tracing::warn!("removing `{}`, which no run needs", site.charge.aside);
+            tracing::warn!(
+                "the keeper removes `{}`, which no run needs",
+                site.charge.aside
+            );
             return docker.remove(&aside.id).await;
         }
         docker.remove(&present.id).await?;
     }
-    tracing::warn!("`{}` takes its place again", site.charge.aside);
+    tracing::warn!(
+        "the keeper moves `{}` back into its place",
+        site.charge.aside
+    );
     docker.let_restart(&aside.id, true).await?;
     let started = match aside.phase {
         ContainerPhase::Paused => docker.unpause(&aside.id).await,
@@ -130,10 +136,10 @@ async fn start_failed_container(
     match start_ended_container(site, &mark, &failed.id, latest.as_ref()).await? {
         ContainerStartOutcome::Untouched | ContainerStartOutcome::Started => {}
         ContainerStartOutcome::WithoutPorts(error) => {
-            tracing::warn!("it runs without its ports: {error:#}")
+            tracing::warn!("the container runs without its ports: {error:#}")
         }
         ContainerStartOutcome::Waits(error) | ContainerStartOutcome::Refused(error) => {
-            tracing::warn!("it can't be started: {error:#}");
+            tracing::warn!("the container can't be started: {error:#}");
         }
     }
     Ok(())

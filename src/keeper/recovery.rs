@@ -59,13 +59,15 @@ pub(super) async fn recover_from_journal(
         match is_away(&error) {
             true => return Err(error),
             // If the trial container is in the way of the next run, that run reports it.
-            false => tracing::warn!("what an earlier trial left stays: {error:#}"),
+            false => {
+                tracing::warn!("the container of an earlier trial can't be removed: {error:#}")
+            }
         }
     }
     shelf.set_active_run(None);
     // A full disk must not stop the recovery.
     if let Err(error) = shelf.mark_ended_runs() {
-        tracing::warn!("writing down which runs have ended: {error:#}");
+        tracing::warn!("the ends of earlier runs can't be recorded: {error:#}");
     }
     let entry = journal.read()?;
     if entry.is_none() {
@@ -102,7 +104,8 @@ async fn on_probation(
         Ok(()) => Ok(KeeperRecoveryOutcome::Watch(Box::new(entry))),
         Err(error) if is_away(&error) => Err(error),
         Err(error) => {
-            let why = format!("it did not last: it can't be started again: {error:#}");
+            let why =
+                format!("the container failed its watch period: it can't be restarted: {error:#}");
             Ok(KeeperRecoveryOutcome::Broken(why))
         }
     }
@@ -115,13 +118,13 @@ async fn finish_run(
     entry: RunJournalEntry,
     (end, why): (EvolveStage, &str),
 ) -> Result<()> {
-    tracing::warn!(run = %entry.run, step = ?entry.step, %end, "going on from the journal");
+    tracing::warn!(run = %entry.run, step = ?entry.step, %end, "the keeper continues the run from its journal");
     shelf.set_active_run(Some(entry.run.clone()));
     let record = match shelf.read_record(&entry.run) {
         Ok(Some(record)) => record,
         // The record was not written yet, or is unreadable: end the run nevertheless.
         found => {
-            tracing::warn!(run = %entry.run, "its record is missing: {found:?}");
+            tracing::warn!(run = %entry.run, "the run's record is missing: {found:?}");
             placeholder_record(&entry)
         }
     };
@@ -194,11 +197,11 @@ pub(super) fn give_up(settings: &KeeperSettings, shelf: &KeeperRunStore, error: 
             );
             // A full disk must not stop the keeper; the log has the error.
             if let Err(error) = shelf.save_record(&record) {
-                tracing::error!("writing down that a run was given up: {error:#}");
+                tracing::error!("the end of a run can't be recorded: {error:#}");
             }
         }
         Ok(None) => {}
-        Err(error) => tracing::error!("the journal is lost: {error:#}"),
+        Err(error) => tracing::error!("the journal can't be read and is removed: {error:#}"),
     }
     shelf.set_active_run(None);
     if let Err(error) = journal.close() {
@@ -212,15 +215,15 @@ fn given_up(record: EvolveRecord, step: RunJournalStep, error: &anyhow::Error) -
         // The new container has answered, regardless of the remaining steps.
         RunJournalStep::Concluding | RunJournalStep::Probation => (
             EvolveStage::Succeeded,
-            format!("what it has replaced could not be tidied up: {error:#}"),
+            format!("the old container could not be cleaned up: {error:#}"),
         ),
         RunJournalStep::Preparing => (
             EvolveStage::Failed,
-            format!("what it has left could not be tidied up: {error:#}"),
+            format!("the run could not be cleaned up: {error:#}"),
         ),
         RunJournalStep::Freezing | RunJournalStep::Swapping => (
             EvolveStage::Failed,
-            format!("the way back failed: {error:#}; `osctl up` makes it anew"),
+            format!("the rollback failed: {error:#}; run `osctl up` to create the container again"),
         ),
     };
     let why = record.why.iter().cloned().chain([left]);
@@ -275,22 +278,22 @@ mod tests {
             (back.status, back.gate),
             (EvolveStage::Failed, Some(EvolveStage::Swapping))
         );
-        assert!(back.why.unwrap().contains("the way back failed"));
+        assert!(back.why.unwrap().contains("the rollback failed"));
         let tried = told(RunJournalStep::Preparing);
         assert_eq!(tried.status, EvolveStage::Failed);
-        assert!(!tried.why.unwrap().contains("way back"));
+        assert!(!tried.why.unwrap().contains("rollback"));
         // The new container has answered.
         let done = told(RunJournalStep::Concluding);
         assert_eq!((done.status, done.gate), (EvolveStage::Succeeded, None));
         assert!(
             done.why
                 .unwrap()
-                .contains("tidied up: the engine refused it")
+                .contains("could not be cleaned up: the engine refused it")
         );
     }
 
     #[test]
-    fn a_journal_that_can_not_be_read_holds_nobody_up() {
+    fn an_unreadable_journal_does_not_block_the_keeper() {
         let folder = tempfile::tempdir().unwrap();
         let settings = KeeperSettings {
             state: folder.path().into(),

@@ -33,9 +33,9 @@ pub(super) fn list_run_changes(
     let files = |archive: Vec<u8>| Ok::<_, anyhow::Error>(Body::of_archive(&archive)?.files);
     let Some(after) = shelf.body_of(record)?.map(files).transpose()? else {
         return Ok(Err(match (record.task, &record.body) {
-            (Task::Evolve, None) => format!("run `{run}` has read no body"),
-            (Task::Evolve, Some(_)) => format!("the body of run `{run}` is not kept any more"),
-            _ => format!("the body that run `{run}` goes back to is not known"),
+            (Task::Evolve, None) => format!("run `{run}` did not read a body"),
+            (Task::Evolve, Some(_)) => format!("the body of run `{run}` is no longer kept"),
+            _ => format!("the body that run `{run}` rolls back to is unknown"),
         }));
     };
     let before = match (shelf.body_before(record)?, &record.previous) {
@@ -44,7 +44,7 @@ pub(super) fn list_run_changes(
         (None, None) => BodyFileMap::new(),
         (None, Some(_)) => {
             return Ok(Err(format!(
-                "the body that ran before run `{run}` is not known"
+                "the body that ran before run `{run}` is unknown"
             )));
         }
     };
@@ -148,7 +148,7 @@ mod tests {
             diff.contains("--- a/a\n+++ b/a\n") && diff.contains("-2\n+two\n"),
             "{diff}"
         );
-        assert_eq!(changes[1].diff, None, "what is no text has no lines");
+        assert_eq!(changes[1].diff, None, "a binary file has no lines");
         assert!(changes[3].diff.as_ref().unwrap().contains("--- /dev/null"));
     }
 
@@ -158,7 +158,7 @@ mod tests {
         let names = (0..12).map(|number| format!("file-{number:02}"));
         let after: BodyFileMap = names.map(|name| (name, text.clone())).collect();
         let changes = compare_bodies(&BodyFileMap::new(), &after);
-        assert_eq!(changes.len(), 12, "every change is named");
+        assert_eq!(changes.len(), 12, "every change is listed");
         let told: usize = changes
             .iter()
             .filter_map(|change| Some(change.diff.as_ref()?.len()))
@@ -277,25 +277,25 @@ mod tests {
         let first = runs.run(Task::Evolve, EvolveStage::Succeeded, "one", "unknown");
         let why = runs.told(&first);
         assert!(
-            why.contains("ran before run") && why.contains("not known"),
+            why.contains("ran before run") && why.contains("unknown"),
             "{why}"
         );
         let back = runs.run(Task::Rollback, EvolveStage::Succeeded, "unknown", "one");
         let why = runs.told(&back);
-        assert!(why.contains("goes back to is not known"), "{why}");
+        assert!(why.contains("rolls back to is unknown"), "{why}");
         // A run whose body was refused by a rule has a body; a run whose body could not be read has none.
         let unread = EvolveRecord {
             run: runs.shelf.create_run(runs.second + 1.0).unwrap(),
             ..samples::sample_record(EvolveStage::Failed, "none", "one")
         };
         let why = runs.told(&unread);
-        assert!(why.contains("has read no body"), "{why}");
+        assert!(why.contains("did not read a body"), "{why}");
         runs.shelf.prune_runs(9, 0).unwrap();
         let pruned = EvolveRecord {
             body: Some("sha256:1".into()),
             ..first
         };
         let why = runs.told(&pruned);
-        assert!(why.contains("is not kept any more"), "{why}");
+        assert!(why.contains("is no longer kept"), "{why}");
     }
 }

@@ -64,7 +64,7 @@ pub(super) async fn prepare_run(
             rate_limit::seconds_until_allowed(&begun, unix_seconds(), site.charge.bounds.hourly)
         {
             let hourly = site.charge.bounds.hourly;
-            let message = format!("no more than {hourly} runs may begin from inside in an hour");
+            let message = format!("the agent may start no more than {hourly} runs in an hour");
             let hint = format!("try again in {wait:.0} s");
             return Err(RunDenied::Refused(
                 ApiError::new(refusal::KEEPER_TOO_OFTEN, message).with_hint(hint),
@@ -162,14 +162,16 @@ pub(super) async fn prepare_run(
         Err(error) => {
             // If the journal can't be restored now, the next keeper undoes the run.
             if let Err(error) = journal.restore_previous(&entry) {
-                tracing::error!("taking back a run that has not begun: {error:#}");
+                tracing::error!(
+                    "the journal of a run that did not start can't be restored: {error:#}"
+                );
             }
             shelf.discard_run(&run);
             return Err(error.into());
         }
     };
     if let Some(why) = &record.untold {
-        log.log(&format!("this run becomes no commit: {why}"));
+        log.log(&format!("this run does not become a commit: {why}"));
     }
     // Without this copy, the run's changes can't be shown later.
     if let Err(error) = shelf.keep_before(&record) {
@@ -224,7 +226,9 @@ async fn first_kept(
     images: Vec<String>,
 ) -> std::result::Result<String, RunDenied> {
     if images.is_empty() {
-        return Err(deny_no_such_run("there is no image before to go back to"));
+        return Err(deny_no_such_run(
+            "there is no previous image to roll back to",
+        ));
     }
     for image in images {
         if site.docker.find_image(&image).await?.is_some() {
@@ -232,6 +236,6 @@ async fn first_kept(
         }
     }
     Err(deny_no_such_run(
-        "the image to go back to is not kept any more",
+        "the image to roll back to is no longer kept",
     ))
 }

@@ -17,7 +17,7 @@ use tokio::sync::watch;
 /// Bytes of a log that are read at a time.
 const RUN_LOG_CHUNK_BYTES: u64 = 32 << 10;
 /// Why a run failed whose end no keeper recorded.
-pub(super) const KEEPER_ENDED_REASON: &str = "the keeper was ended meanwhile";
+pub(super) const KEEPER_ENDED_REASON: &str = "the keeper ended during the run";
 
 /// Notifies followers that a record or log has grown.
 #[derive(Debug, Clone)]
@@ -93,7 +93,7 @@ impl KeeperRunStore {
             match fs::create_dir(self.folder_of_run(&run)) {
                 Ok(()) => return Ok(run),
                 Err(e) if e.kind() == ErrorKind::AlreadyExists => second += 1,
-                Err(e) => return Err(e).context("making a folder for the run"),
+                Err(e) => return Err(e).context("creating the run's folder"),
             }
         }
     }
@@ -101,7 +101,9 @@ impl KeeperRunStore {
     /// Removes the files of a run that does not start.
     pub(super) fn discard_run(&self, run: &EvolveRunId) {
         if let Err(error) = fs::remove_dir_all(self.folder_of_run(run)) {
-            tracing::warn!("run {run} stays, and has not begun: {error}");
+            tracing::warn!(
+                "the folder of run {run}, which did not start, can't be removed: {error}"
+            );
         }
     }
 
@@ -241,7 +243,7 @@ fn parse_run_second(run: &EvolveRunId) -> Option<i64> {
 
 /// The name of a run that starts at this second.
 fn run_name_at(second: i64) -> Result<EvolveRunId> {
-    let time = DateTime::from_timestamp(second, 0).context("the clock is beyond all dates")?;
+    let time = DateTime::from_timestamp(second, 0).context("the clock is out of range")?;
     let (date, time) = (time.date_naive(), time.time());
     let date = format!("{:04}{:02}{:02}", date.year(), date.month(), date.day());
     let text = format!(

@@ -168,7 +168,7 @@ mod tests {
             told("job:default", false, "`sleep` ends"),
             told("job:default", false, "`make` ends"),
         ];
-        let found = vec![told("shell:default", false, "it begins\x1b anew")];
+        let found = vec![told("shell:default", false, "it starts\x1b empty")];
         let all = merge_non_variables(before, found);
         let told: Vec<_> = all.iter().map(|b| (b.what.as_str(), b.kept)).collect();
         let expected = [

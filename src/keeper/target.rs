@@ -164,21 +164,20 @@ impl DeployTarget {
         let mut each = |bytes: &[u8]| {
             answer.extend_from_slice(bytes);
             match answer.len() > longest {
-                true => bail!("{what} answers without an end"),
+                true => bail!("{what} printed more than {longest} bytes"),
                 false => Ok(()),
             }
         };
         let asked = self.docker.exec(container, &words, &mut each);
         let Ok(asked) = tokio::time::timeout(limit, asked).await else {
-            bail!("{what} gave no answer within {} s", limit.as_secs());
+            bail!("{what} did not answer within {} s", limit.as_secs());
         };
         let output = asked?;
         if output.code != 0 {
             let said = output.stderr.trim();
             bail!("{what} ended with exit code {}: {said}", output.code);
         }
-        serde_json::from_slice(&answer)
-            .with_context(|| format!("{what} answers what it should not"))
+        serde_json::from_slice(&answer).with_context(|| format!("{what} printed unexpected output"))
     }
 
     /// Asks the companion for its health.
@@ -216,7 +215,7 @@ impl DeployTarget {
             self.check_runs(container, log).await?;
             if begin.elapsed() > limit {
                 self.last_words(container, log).await;
-                bail!("it was not healthy within {} s", limit.as_secs());
+                bail!("the container was not healthy within {} s", limit.as_secs());
             }
             tokio::time::sleep(TARGET_HEALTH_INTERVAL).await;
         }
@@ -228,9 +227,9 @@ impl DeployTarget {
         let why = match self.find_container(container).await? {
             Some(found) if found.restarts > 0 || found.exit.is_some() => found
                 .exit
-                .unwrap_or_else(|| "it ended and was started again".into()),
+                .unwrap_or_else(|| "the container ended and was restarted".into()),
             Some(_) => return Ok(()),
-            None => "it is gone".into(),
+            None => "the container no longer exists".into(),
         };
         self.last_words(container, log).await;
         bail!("{why}")
@@ -264,10 +263,10 @@ impl DeployTarget {
     pub(super) async fn start_without_ports(&self, container: &Container) -> Result<()> {
         let (Some(network), Some(portless)) = (&self.charge.spec.network, self.portless_network())
         else {
-            bail!("it has no network that it could do without");
+            bail!("the container has no network with published ports");
         };
         if self.docker.keeps_ports() {
-            bail!("this engine starts no container without its ports");
+            bail!("this engine does not start a container without its ports");
         }
         let owner = BTreeMap::from([(OWNER_LABEL.to_owned(), self.charge.instance.clone())]);
         let docker = &self.docker;
@@ -280,7 +279,7 @@ impl DeployTarget {
     /// Reconnects a container to its network, with its ports, unless it has them.
     ///
     /// # Errors
-    /// When the engine refuses, for example because another program has taken a port.
+    /// When the engine refuses, for example because another program uses a port.
     pub(super) async fn restore_network(&self, container: &Container) -> Result<()> {
         self.join_with_ports(container).await?;
         if let Some(portless) = self.portless_network()
@@ -309,12 +308,12 @@ impl DeployTarget {
         self.docker.join_network(&container.id, network).await?;
         let found = self.find_container(&container.id).await?;
         match found.is_some_and(|found| self.lacks_ports(&found)) {
-            true => bail!("the engine does not publish its ports"),
+            true => bail!("the engine does not publish the container's ports"),
             false => Ok(()),
         }
     }
 
-    /// Restores the network of a container after another program had one of its ports. An engine that fails at this
+    /// Restores the network of a container after another program used one of its ports. An engine that fails at this
     /// may leave the container's network half configured, so a trial container tests the ports first. If the
     /// container can't get its ports while it runs, it is restarted from its stored state. Returns whether it was
     /// restarted.
@@ -339,7 +338,7 @@ impl DeployTarget {
             Ok(()) => Ok(false),
             Err(error) if is_away(&error) => Err(error),
             Err(error) => {
-                tracing::warn!("it is started again: {error:#}");
+                tracing::warn!("the keeper restarts the container: {error:#}");
                 // Call this before the stop: if the keeper ends in between, the next keeper starts the container.
                 before_end()?;
                 self.docker.stop(&container.id).await?;
@@ -370,7 +369,7 @@ impl DeployTarget {
             .await?;
         match resumed.resumed {
             true => Ok(()),
-            false => bail!("the companion does not go on"),
+            false => bail!("the companion did not resume"),
         }
     }
 }

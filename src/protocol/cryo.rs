@@ -31,7 +31,7 @@ pub(crate) struct CryoStore {
     /// Store open files by path and position.
     #[serde(default)]
     pub(crate) files: bool,
-    /// The kernel generation whose variables are meant; if the kernel has another generation, nothing is stored.
+    /// The kernel generation to store; if the kernel has another generation, nothing is stored.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) seen: Option<u64>,
 }

@@ -1,4 +1,4 @@
-//! Requests and replies of the screen inside.
+//! Requests and replies of the container's screen.
 //!
 //! Coordinates are pixels from the screen's upper left corner.
 
@@ -18,7 +18,7 @@ pub(crate) fn format_taken_time(taken: u64) -> String {
     let taken = i64::try_from(taken).ok();
     let taken = taken.and_then(DateTime::from_timestamp_millis);
     let taken = taken.map(|taken| taken.to_rfc3339_opts(SecondsFormat::Millis, true));
-    taken.unwrap_or_else(|| "a time that is none".into())
+    taken.unwrap_or_else(|| "an invalid time".into())
 }
 
 /// The query of `GET /display/screenshot`.
@@ -214,8 +214,8 @@ pub(crate) struct BrowserOpenQuery {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub(crate) struct Browser {
     pub(crate) running: bool,
-    /// The address of the Chrome DevTools Protocol, reachable inside only. A connection starts the browser. The address
-    /// stays the same when the browser restarts.
+    /// The address of the Chrome DevTools Protocol, reachable only in the container. A connection starts the browser.
+    /// The address stays the same when the browser restarts.
     pub(crate) cdp_url: Option<String>,
     pub(crate) detail: String,
 }
@@ -230,6 +230,6 @@ mod tests {
             format_taken_time(1_700_000_000_042),
             "2023-11-14T22:13:20.042Z"
         );
-        assert_eq!(format_taken_time(u64::MAX), "a time that is none");
+        assert_eq!(format_taken_time(u64::MAX), "an invalid time");
     }
 }

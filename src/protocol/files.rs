@@ -139,7 +139,8 @@ impl FromStr for Mtime {
     }
 }
 
-/// Percent-encodes a name. Names inside are bytes, so every byte that a URL or a reader could misread becomes `%XX`.
+/// Percent-encodes a name. Names in the container are bytes, so every byte that a URL or a reader could misread becomes
+/// `%XX`.
 pub(crate) fn percent_encode(path: &[u8]) -> String {
     let mut text = String::with_capacity(path.len());
     for &byte in path {

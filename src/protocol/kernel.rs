@@ -100,7 +100,7 @@ pub(crate) enum RunEventKind<R = ExecReply> {
     Display(DisplayData),
     /// The value of the last expression.
     Result(DisplayData),
-    /// Clear the output so far, immediately or with the next output (`wait`).
+    /// Clear the previous output, immediately or with the next output (`wait`).
     Clear {
         wait: bool,
     },
@@ -157,7 +157,7 @@ pub(crate) struct OutputPage {
     pub(crate) offset: u64,
     /// Offset of the next page.
     pub(crate) next: u64,
-    /// Bytes written so far.
+    /// Bytes written up to now.
     pub(crate) total: u64,
     /// Bytes that are not UTF-8 are replaced by U+FFFD.
     pub(crate) text: String,
@@ -203,7 +203,7 @@ pub(crate) enum RunStatus {
     Running,
     /// Ended without an exception.
     Completed,
-    /// Ended by an exception, or by the death of its kernel.
+    /// Ended by an exception, or because its kernel exited.
     Failed,
     /// Ended by a timeout or an interrupt request.
     Interrupted,
@@ -252,7 +252,7 @@ pub(crate) struct RunError {
 pub(crate) struct Truncated {
     pub(crate) total: u64,
     pub(crate) kept: u64,
-    /// The file inside with the complete output; `GET /exec/{id}/output` returns it in pages.
+    /// The file in the container with the complete output; `GET /exec/{id}/output` returns it in pages.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) file: Option<String>,
 }

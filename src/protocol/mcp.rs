@@ -145,14 +145,14 @@ impl McpServerEntry {
     /// # Errors
     /// When a field is invalid: which field, and why.
     pub(crate) fn parse_entry(said: &Value) -> Result<Self, String> {
-        let fields = said.as_object().ok_or("it is no object")?;
+        let fields = said.as_object().ok_or("the entry is not an object")?;
         // serde's error texts quote values, which may be secrets.
         Self::deserialize(said).map_err(|_| {
             let mut wrong = fields
                 .iter()
                 .filter_map(|(name, value)| wrong_field(name, value));
             let first = wrong.next();
-            first.unwrap_or_else(|| "a field does not fit".into())
+            first.unwrap_or_else(|| "a field has an invalid value".into())
         })
     }
 }
@@ -161,31 +161,29 @@ impl McpServerEntry {
 fn wrong_field(name: &str, value: &Value) -> Option<String> {
     let told = |part: &str, value: &Value, wanted: &str| {
         let found = json_kind(value);
-        Some(format!(
-            "`{name}{part}`: it is {found}, and must be {wanted}"
-        ))
+        Some(format!("`{name}{part}` must be {wanted}, not {found}"))
     };
     match (name, value) {
         ("command" | "cwd" | "url" | "timeout" | "idle", Value::Null) => None,
         ("command" | "cwd" | "url", Value::String(_)) => None,
-        ("command" | "cwd" | "url", other) => told("", other, "a text"),
+        ("command" | "cwd" | "url", other) => told("", other, "a string"),
         ("timeout" | "idle", Value::Number(_)) => None,
         ("timeout" | "idle", other) => told("", other, "a number"),
         ("disabled" | "shared", Value::Bool(_)) => None,
         ("disabled" | "shared", other) => told("", other, "`true` or `false`"),
         ("start", Value::String(start)) if ["lazy", "eager"].contains(&&**start) => None,
-        ("start", Value::String(_)) => Some("`start`: it must be `lazy` or `eager`".into()),
+        ("start", Value::String(_)) => Some("`start` must be `lazy` or `eager`".into()),
         ("start", other) => told("", other, "`lazy` or `eager`"),
         ("args" | "tools", Value::Array(all)) => {
             let at = all.iter().position(|one| !one.is_string())?;
-            told(&format!("[{at}]"), &all[at], "a text")
+            told(&format!("[{at}]"), &all[at], "a string")
         }
-        ("args" | "tools", other) => told("", other, "a list of texts"),
+        ("args" | "tools", other) => told("", other, "a list of strings"),
         ("env" | "headers", Value::Object(all)) => {
             let (key, other) = all.iter().find(|(_, one)| !one.is_string())?;
-            told(&format!(".{key}"), other, "a text")
+            told(&format!(".{key}"), other, "a string")
         }
-        ("env" | "headers", other) => told("", other, "an object of texts"),
+        ("env" | "headers", other) => told("", other, "an object of strings"),
         _ => None,
     }
 }
@@ -193,9 +191,9 @@ fn wrong_field(name: &str, value: &Value) -> Option<String> {
 fn json_kind(value: &Value) -> &'static str {
     match value {
         Value::Null => "null",
-        Value::Bool(_) => "a truth value",
+        Value::Bool(_) => "a boolean",
         Value::Number(_) => "a number",
-        Value::String(_) => "a text",
+        Value::String(_) => "a string",
         Value::Array(_) => "a list",
         Value::Object(_) => "an object",
     }
@@ -223,43 +221,43 @@ mod tests {
         for (wrong, why) in [
             (
                 json!({"args": "-y server --api-key sk-1"}),
-                "`args`: it is a text, and must be a list of texts",
+                "`args` must be a list of strings, not a string",
             ),
             (
                 json!({"args": ["a", {"sk-1": "sk-1"}]}),
-                "`args[1]`: it is an object, and must be a text",
+                "`args[1]` must be a string, not an object",
             ),
             (
                 json!({"headers": "Authorization: Bearer sk-1"}),
-                "`headers`: it is a text, and must be an object of texts",
+                "`headers` must be an object of strings, not a string",
             ),
             (
                 json!({"env": {"TOKEN": 1234}}),
-                "`env.TOKEN`: it is a number, and must be a text",
+                "`env.TOKEN` must be a string, not a number",
             ),
             (
                 json!({"url": ["sk-1"]}),
-                "`url`: it is a list, and must be a text",
+                "`url` must be a string, not a list",
             ),
             (
                 json!({"start": "sk-1"}),
-                "`start`: it must be `lazy` or `eager`",
+                "`start` must be `lazy` or `eager`",
             ),
             (
                 json!({"start": {"eager": "sk-1"}}),
-                "`start`: it is an object, and must be `lazy` or `eager`",
+                "`start` must be `lazy` or `eager`, not an object",
             ),
             (
                 json!({"shared": "sk-1"}),
-                "`shared`: it is a text, and must be `true` or `false`",
+                "`shared` must be `true` or `false`, not a string",
             ),
             (
                 json!({"timeout": "sk-1"}),
-                "`timeout`: it is a text, and must be a number",
+                "`timeout` must be a number, not a string",
             ),
             (
                 json!({"tools": null}),
-                "`tools`: it is null, and must be a list of texts",
+                "`tools` must be a list of strings, not null",
             ),
         ] {
             assert_eq!(McpServerEntry::parse_entry(&wrong).unwrap_err(), why);

@@ -148,7 +148,7 @@ pub(crate) struct TerminalSummary {
     pub(crate) writer: bool,
     pub(crate) cols: u16,
     pub(crate) rows: u16,
-    /// Bytes of output so far.
+    /// Bytes of output up to now.
     pub(crate) offset: u64,
     /// Seconds since the last input or output.
     pub(crate) idle: f64,

@@ -95,16 +95,16 @@ impl RestoredFrom {
 
     fn runs_in_words(&self) -> String {
         let runs = match self.runs_after {
-            None => return "how many runs came after it is not known".into(),
-            Some(0) => "no run".to_owned(),
+            None => return "the number of later runs is unknown".into(),
+            Some(0) => "no runs".to_owned(),
             Some(1) => "1 run".to_owned(),
             Some(runs) => format!("{runs} runs"),
         };
         let estimate = match self.runs_after_is_estimate {
-            true => " (an estimate: the machine stopped meanwhile)",
+            true => " (estimated: the machine stopped in between)",
             false => "",
         };
-        format!("{runs} came after it{estimate}")
+        format!("{runs} since then{estimate}")
     }
 
     fn losses_in_words(&self) -> String {
@@ -143,7 +143,7 @@ mod tests {
     use super::{LostVariable, RestoredFrom, SkippedGeneration, age_in_words};
 
     #[test]
-    fn what_is_missing_is_said_in_a_sentence() {
+    fn a_sentence_names_the_lost_variables() {
         let mut from = RestoredFrom {
             name: "default".into(),
             generation: 4,
@@ -159,16 +159,13 @@ mod tests {
         };
         assert!(from.describe().ends_with("; `lib.py` has changed"));
         from.warnings.clear();
-        let words = "`default` generation 4, stored 0 s ago; 2 runs came after it";
+        let words = "`default` generation 4, stored 0 s ago; 2 runs since then";
         assert_eq!(from.describe(), words);
         from.runs_after = Some(1);
         from.runs_after_is_estimate = true;
-        assert!(
-            from.describe()
-                .contains("; 1 run came after it (an estimate: ")
-        );
+        assert!(from.describe().contains("; 1 run since then (estimated: "));
         from.runs_after = None;
-        assert!(from.describe().ends_with("is not known"));
+        assert!(from.describe().ends_with("is unknown"));
         let lost = |number: u64| LostVariable {
             name: format!("v{number}"),
             why: (number == 0).then(|| "a generator".into()),

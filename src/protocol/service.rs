@@ -61,7 +61,7 @@ pub(crate) enum HealthStatus {
     Starting,
 }
 
-/// A service that runs inside.
+/// A service of the container.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub(crate) struct Service {
     pub(crate) name: String,

@@ -32,7 +32,7 @@ pub(crate) struct ContainerSpec {
     pub(crate) capabilities: Vec<String>,
     pub(crate) security: Vec<String>,
     pub(crate) labels: BTreeMap<String, String>,
-    /// The health check command, which the engine runs inside.
+    /// The health check command, which the engine runs in the container.
     pub(crate) health_check: Vec<String>,
     /// Seconds between the stop request and the kill.
     pub(crate) stop_timeout: u32,
@@ -66,7 +66,7 @@ fn is_false(value: &bool) -> bool {
     !value
 }
 
-/// A file or folder of the host, mounted inside.
+/// A file or folder of the host, mounted in the container.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Mount {
     pub(crate) host: PathBuf,
@@ -74,7 +74,7 @@ pub(crate) struct Mount {
     pub(crate) read_only: bool,
 }
 
-/// A volume of the engine, mounted inside.
+/// A volume of the engine, mounted in the container.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Volume {
     /// The name; `None` is an anonymous volume, which is removed with the container.

@@ -115,7 +115,7 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn what_is_sanitized_stays_so(text in any::<String>()) {
+        fn sanitized_text_stays_unchanged(text in any::<String>()) {
             let once = sanitize_line(&text);
             assert!(is_printable(&once.replace('\t', " ")));
             assert_eq!(sanitize_line(&once), once);

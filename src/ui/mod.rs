@@ -214,8 +214,8 @@ impl Ui {
     pub(crate) fn confirm(self, question: &str, flag: &str) -> Result<bool> {
         if !self.can_ask() {
             return Err(Error::precondition(
-                format!("{question} Nobody can be asked here."),
-                format!("add `{flag}` to say yes"),
+                format!("confirmation needed: {question}"),
+                format!("pass `{flag}` to confirm"),
             )
             .into());
         }

@@ -1,4 +1,4 @@
-//! The companion's API, in the real container: what is promised to clients.
+//! Trials of the companion's HTTP API in a real container.
 
 use crate::commands::Followed;
 use crate::harness::shared;
@@ -11,13 +11,13 @@ trials![
     a_reply_has_every_promised_field,
     an_exception_is_a_failed_run_with_the_cells_own_lines,
     the_description_lists_what_the_document_describes,
-    status_tells_counts_and_generation,
+    status_shows_counts_and_generation,
     only_ping_needs_no_token,
-    a_wrong_token_is_told_from_a_missing_one,
+    a_wrong_token_and_a_missing_one_get_different_errors,
     foreign_hosts_and_origins_are_refused,
-    what_can_not_be_read_is_said_in_words,
+    malformed_requests_are_refused_with_a_reason,
     a_body_over_the_limit_is_refused,
-    a_wrong_method_and_an_unknown_path_are_told_apart,
+    a_wrong_method_and_an_unknown_path_get_different_errors,
     a_keep_alive_request_is_answered_in_one_packet,
     large_code_and_large_results_pass,
 ];
@@ -46,28 +46,28 @@ fn ctrl_c_interrupts_the_code_and_a_second_one_stops_waiting() {
     let home = shared();
     let api = home.api();
     api.exec("before_ctrl_c = 7");
-    let begun = home.files().join("ctrl-c");
+    let marker = home.files().join("ctrl-c");
     let code = "import time; open('/root/host/ctrl-c', 'w').close(); time.sleep(600)";
     let running = Followed::start(home.command(["exec", code]));
-    api.until("the begin", |_| begun.exists().then_some(()));
+    api.until("the start of the code", |_| marker.exists().then_some(()));
     running.signal("INT");
-    let (status, said) = running.end();
-    assert_eq!(status, 5, "{said:?}");
-    assert!(said.concat().contains("its state is kept"), "{said:?}");
+    let (status, lines) = running.end();
+    assert_eq!(status, 5, "{lines:?}");
+    assert!(lines.concat().contains("variables are kept"), "{lines:?}");
     assert_eq!(api.exec("before_ctrl_c")["result"], "7");
 
-    std::fs::remove_file(&begun).unwrap();
+    std::fs::remove_file(&marker).unwrap();
     let stubborn = "import os, time\nopen('/root/host/ctrl-c', 'w').close()\n\
                     while not os.path.exists('/root/host/ctrl-c.off'):\n    try: time.sleep(0.1)\n    except KeyboardInterrupt: pass\n'obeyed'";
     let mut running = Followed::start(home.command(["exec", stubborn]));
-    api.until("the begin", |_| begun.exists().then_some(()));
+    api.until("the start of the code", |_| marker.exists().then_some(()));
     running.signal("INT");
     assert!(running.wait_for("interrupting the code"));
     running.signal("INT");
-    let (status, said) = running.end();
-    assert_eq!(status, 5, "{said:?}");
-    let told = said.concat();
-    let id = told
+    let (status, lines) = running.end();
+    assert_eq!(status, 5, "{lines:?}");
+    let stderr = lines.concat();
+    let id = stderr
         .split("run `")
         .nth(1)
         .and_then(|rest| rest.split('`').next())
@@ -146,13 +146,13 @@ fn the_description_lists_what_the_document_describes() {
             "{endpoint}"
         );
     }
-    // What the keeper alone asks is for the private socket.
+    // Requests of the keeper are served on the private socket only.
     assert_eq!(api.post("/evolve/quiesce", &json!({})).status, 404);
     assert!(!document["paths"].to_string().contains("quiesce"));
     assert!(document["components"]["schemas"]["Execute"]["properties"]["code"].is_object());
 }
 
-fn status_tells_counts_and_generation() {
+fn status_shows_counts_and_generation() {
     let api = shared().api();
     let reply = api.exec("status_counts = 1");
     let status = api.get("/status").json();
@@ -193,7 +193,7 @@ fn only_ping_needs_no_token() {
     assert_eq!(by_key.status, 200);
 }
 
-fn a_wrong_token_is_told_from_a_missing_one() {
+fn a_wrong_token_and_a_missing_one_get_different_errors() {
     let api = shared().api();
     let wrong = format!("Bearer {}x", api.token);
     let cases = [
@@ -245,7 +245,7 @@ fn foreign_hosts_and_origins_are_refused() {
     );
 }
 
-fn what_can_not_be_read_is_said_in_words() {
+fn malformed_requests_are_refused_with_a_reason() {
     let api = shared().api();
     let cases: &[(&str, &str, &str)] = &[
         ("{", "malformed_json", "EOF"),
@@ -277,7 +277,7 @@ fn what_can_not_be_read_is_said_in_words() {
         (
             "{\"code\": \"1\", \"id\": \"../x\"}",
             "invalid_field",
-            "can't be an id",
+            "is not a valid ID",
         ),
         ("\u{0}\u{1}", "malformed_json", "expected value"),
     ];
@@ -312,7 +312,7 @@ fn a_body_over_the_limit_is_refused() {
     assert_eq!(api.exec("1")["status"], "completed");
 }
 
-fn a_wrong_method_and_an_unknown_path_are_told_apart() {
+fn a_wrong_method_and_an_unknown_path_get_different_errors() {
     let api = shared().api();
     for (method, path, status, kind) in [
         ("PUT", "/exec", 405, "wrong_method"),

@@ -1,4 +1,4 @@
-//! Folders as archives over HTTP: what survives the journey, and what is refused.
+//! Trials of folders as tar archives over HTTP: which properties are preserved, and which archives are refused.
 
 use crate::files::{TAR, folder, inside, put};
 use crate::harness::{Api, shared};
@@ -20,10 +20,10 @@ trials![
     a_damaged_archive_is_refused,
 ];
 
-/// What survives a journey, of one name: its rights, its time, its content, whether it has holes.
-type Survivor = (String, u32, i64, i64, Vec<u8>, bool);
+/// The preserved properties of one file: path, mode, seconds, nanoseconds, content, whether it is sparse.
+type TreeEntry = (String, u32, i64, i64, Vec<u8>, bool);
 
-fn tree(root: &Path) -> Vec<Survivor> {
+fn tree(root: &Path) -> Vec<TreeEntry> {
     let mut found = Vec::new();
     let mut folders = vec![root.to_owned()];
     while let Some(folder) = folders.pop() {
@@ -53,8 +53,8 @@ fn tree(root: &Path) -> Vec<Survivor> {
     found
 }
 
-/// Everything that is hard about a tree.
-pub(crate) fn grow(root: &Path) {
+/// Creates a tree with every kind of file that is hard to copy.
+pub(crate) fn create_tree(root: &Path) {
     fs::create_dir_all(root.join("folder/empty")).unwrap();
     fs::write(root.join("plain"), "content").unwrap();
     fs::write(root.join("none"), "").unwrap();
@@ -90,10 +90,10 @@ pub(crate) fn grow(root: &Path) {
     fs::set_permissions(root.join("folder"), fs::Permissions::from_mode(0o2750)).unwrap();
 }
 
-/// Compares two trees; contents of many megabytes are no message.
+/// Compares two trees; the message does not print the contents.
 #[track_caller]
 pub(crate) fn assert_same(one: &Path, other: &Path) {
-    let names = |tree: &[Survivor]| {
+    let names = |tree: &[TreeEntry]| {
         let about = tree
             .iter()
             .map(|(name, mode, seconds, nanos, content, sparse)| {
@@ -115,7 +115,7 @@ fn an_archive_of_gnu_tar_is_unpacked_and_ours_is_read_by_it() {
     folder(&api, "files-tar");
     let original = home.folder.join("gnu-tree");
     let _ = fs::remove_dir_all(&original);
-    grow(&original);
+    create_tree(&original);
     for format in ["gnu", "posix"] {
         let mut tar = Command::new("tar");
         tar.args([
@@ -134,7 +134,7 @@ fn an_archive_of_gnu_tar_is_unpacked_and_ours_is_read_by_it() {
         assert_eq!(answer.json()["files"], 7, "{format}");
         let landed = home.files().join("files-tar").join(format);
         if format == "gnu" {
-            // That form knows whole seconds alone.
+            // That format stores whole seconds only.
             let script = "find . -depth -exec touch -h -d '2001-02-03 04:05:06.123456789 UTC' {} +";
             Command::new("sh")
                 .args(["-c", script])
@@ -164,11 +164,11 @@ fn an_archive_of_gnu_tar_is_unpacked_and_ours_is_read_by_it() {
     assert!(extracted.status.success(), "{extracted:?}");
     assert!(extracted.stderr.is_empty(), "{extracted:?}");
     assert_same(&original, &read);
-    // Holes are not sent.
+    // The archive does not contain the holes.
     assert!(ours.body.len() < 1 << 20, "{}", ours.body.len());
 }
 
-/// A header with any name in it, as nobody's tar would write it.
+/// A header with an arbitrary name, which a normal tar does not write.
 pub(crate) fn header(name: &str, kind: EntryType, size: u64) -> Vec<u8> {
     linked(name, kind, size, "")
 }
@@ -195,7 +195,7 @@ pub(crate) fn finished(members: &[Vec<u8>]) -> Vec<u8> {
     [members.concat(), vec![0; 1024]].concat()
 }
 
-/// Unpacks members, which must be refused.
+/// Sends members that must be refused; returns the message.
 #[track_caller]
 fn refused(api: &Api, folder: &str, members: &[Vec<u8>]) -> String {
     let archive = finished(members);
@@ -223,7 +223,7 @@ fn an_archive_that_climbs_is_refused() {
         let shown = name.trim_end_matches('/');
         let message = refused(&api, &folder, &members);
         assert!(
-            message == format!("`{name}` leaves the folder") || shown.is_empty(),
+            message == format!("`{name}` is outside the folder") || shown.is_empty(),
             "{message}"
         );
     }
@@ -231,10 +231,10 @@ fn an_archive_that_climbs_is_refused() {
     put(&api, &format!("/files{base}/secret"), b"secret");
     assert_eq!(
         refused(&api, &folder, &[hard]),
-        "`../secret` leaves the folder"
+        "`../secret` is outside the folder"
     );
     let hard = linked("twin", EntryType::Link, 0, "missing");
-    let message = "`missing` is linked to and was not unpacked before";
+    let message = "the hard link's target `missing` is not an earlier entry of the archive";
     assert_eq!(refused(&api, &folder, &[hard]), message);
     assert_eq!(
         inside(
@@ -264,18 +264,18 @@ fn links_are_kept_and_never_followed() {
         let at = name.rsplit_once('/').unwrap().0;
         assert_eq!(
             message,
-            format!("`{at}` leads through the link `{link}`, which is not followed")
+            format!("`{at}` passes through the link `{link}`, which osctl does not follow")
         );
     }
-    // Neither by a folder's member, nor by the target of a hard link.
+    // Neither a member of a folder nor the target of a hard link follows a link.
     let inner = header("before/", EntryType::Directory, 0);
-    let message = "`before` leads through the link `before`, which is not followed";
+    let message = "`before` passes through the link `before`, which osctl does not follow";
     assert_eq!(refused(&api, &folder, &[inner]), message);
     put(&api, &format!("/files{base}/out/secret"), b"secret");
     let hard = linked("twin", EntryType::Link, 0, "before/secret");
-    let message = "`twin` leads through the link `before`, which is not followed";
+    let message = "`twin` passes through the link `before`, which osctl does not follow";
     assert_eq!(refused(&api, &folder, &[hard]), message);
-    // A file in the link's own place replaces the link, and not what it leads to.
+    // A file with the name of the link replaces the link, not the target of the link.
     let archive = finished(&[through("before")]);
     let answer = api
         .connect()
@@ -296,24 +296,24 @@ fn links_are_kept_and_never_followed() {
         ])
     );
     let over = refused(&api, &base, &[through("out")]);
-    assert_eq!(over, "`out` can't take the place of a folder");
+    assert_eq!(over, "`out` can't replace a folder");
     let beneath = refused(&api, &folder, &[through("before/x")]);
-    assert_eq!(beneath, "`before` can't take the place of a file");
+    assert_eq!(beneath, "`before` can't replace a file");
 }
 
 fn devices_in_archives_are_refused_by_name() {
     let api = shared().api();
     let folder = folder(&api, "files-devices");
     for (kind, what) in [
-        (EntryType::Char, "a device of characters"),
-        (EntryType::Block, "a device of blocks"),
+        (EntryType::Char, "a character device"),
+        (EntryType::Block, "a block device"),
         (EntryType::Fifo, "a named pipe"),
     ] {
         let members = [header("sub/thing", kind, 0)];
         let message = refused(&api, &folder, &members);
         assert_eq!(
             message,
-            format!("`sub/thing` is {what}, which is not unpacked")
+            format!("`sub/thing` is {what}, which osctl does not unpack")
         );
     }
     assert_eq!(inside(&api, &format!("os.listdir('{folder}')")), json!([]));
@@ -325,7 +325,7 @@ fn a_damaged_archive_is_refused() {
     let good = header("f", EntryType::Regular, 4);
     let mut flipped = good.clone();
     flipped[3] ^= 1;
-    let message = "the archive is damaged: a checksum does not fit";
+    let message = "the archive is damaged: a checksum does not match";
     assert_eq!(refused(&api, &folder, &[flipped]), message);
     let long = header("x", EntryType::GNULongName, 1 << 40);
     let message = "the archive is damaged: a name or a record is too long";

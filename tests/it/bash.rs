@@ -1,18 +1,18 @@
-//! The shell beside bash: the same as `bash -c` to the byte, and a context that lasts as an interactive
-//! bash's.
+//! Trials of the shell against bash: the same output as `bash -c`, byte for byte, and a context that lasts as in an
+//! interactive bash.
 
 use crate::harness::{Api, shared};
-use crate::shell::{Came, create, decoded, delete, exactly, shell};
+use crate::shell::{ShellOutput, create, decode_base64, delete, shell, shell_output};
 use crate::trials;
 use serde_json::{Value, json};
 
 trials![
-    commands_do_what_bash_does,
-    what_a_command_changes_is_there_in_the_next,
+    commands_behave_as_in_bash,
+    changes_by_a_command_last_until_the_next,
 ];
 
-/// What does the same as `bash -c`, in a session that nothing was done in.
-const ALIKE: &[&str] = &[
+/// Commands that behave as with `bash -c`, each in a fresh session.
+const SAME_AS_BASH: &[&str] = &[
     "true",
     "false",
     "exit 3",
@@ -101,12 +101,12 @@ const ALIKE: &[&str] = &[
     "compgen -A function | wc -l",
 ];
 
-/// Cases that are tried at once.
-const AT_ONCE: usize = 6;
+/// Cases that run at the same time.
+const MAX_CONCURRENT_CASES: usize = 6;
 
-fn commands_do_what_bash_does() {
+fn commands_behave_as_in_bash() {
     let api = shared().api();
-    // Where a session starts; others may have moved the default one.
+    // The start folder of a session; other trials may have changed the folder of the default session.
     create(&api, "unmoved");
     let first = shell(&api, "unmoved", "true");
     delete(&api, "unmoved");
@@ -119,21 +119,21 @@ fn commands_do_what_bash_does() {
              code = 128 - ran.returncode if ran.returncode < 0 else ran.returncode\n    \
              told.append([base64.b64encode(ran.stdout).decode(), base64.b64encode(ran.stderr).decode(), code])\n\
          print(json.dumps(told))",
-        json!(json!(ALIKE).to_string()),
+        json!(json!(SAME_AS_BASH).to_string()),
         first["cwd"].as_str().unwrap(),
     );
     let reply = api.exec(&code);
-    let told: Vec<Value> = serde_json::from_str(reply["stdout"].as_str().unwrap())
+    let results: Vec<Value> = serde_json::from_str(reply["stdout"].as_str().unwrap())
         .unwrap_or_else(|_| panic!("{reply}"));
-    let cases: Vec<_> = ALIKE.iter().zip(&told).collect();
-    let others = each_in_a_session_of_its_own(&api, &cases, |session, (command, told)| {
-        let real = Came {
-            stdout: decoded(told[0].as_str().unwrap()),
-            stderr: decoded(told[1].as_str().unwrap()),
-            code: told[2].as_i64().unwrap(),
+    let cases: Vec<_> = SAME_AS_BASH.iter().zip(&results).collect();
+    let others = run_each_in_own_session(&api, &cases, |session, (command, results)| {
+        let real = ShellOutput {
+            stdout: decode_base64(results[0].as_str().unwrap()),
+            stderr: decode_base64(results[1].as_str().unwrap()),
+            code: results[2].as_i64().unwrap(),
         };
-        let ours = exactly(&api, session, command);
-        let text = |came: &Came| {
+        let ours = shell_output(&api, session, command);
+        let text = |came: &ShellOutput| {
             let [stdout, stderr] = [&came.stdout, &came.stderr]
                 .map(|bytes| String::from_utf8_lossy(&bytes[..bytes.len().min(300)]).into_owned());
             format!("{} {stdout:?} {stderr:?}", came.code)
@@ -147,14 +147,14 @@ fn commands_do_what_bash_does() {
         })
     });
     assert!(
-        ALIKE.len() >= 60 && others.is_empty(),
+        SAME_AS_BASH.len() >= 60 && others.is_empty(),
         "{}",
         others.join("\n")
     );
 }
 
-/// What went wrong, of cases that are tried some at a time: ending a session takes a while.
-fn each_in_a_session_of_its_own<T: Sync>(
+/// Runs cases in parallel, because ending a session takes time; returns the failures.
+fn run_each_in_own_session<T: Sync>(
     api: &Api,
     cases: &[T],
     wrong: impl Fn(&str, &T) -> Option<String> + Sync,
@@ -162,7 +162,7 @@ fn each_in_a_session_of_its_own<T: Sync>(
     let tried = |number: usize| {
         let session = format!("case-{number}");
         let mut others = Vec::new();
-        for case in cases.iter().skip(number).step_by(AT_ONCE) {
+        for case in cases.iter().skip(number).step_by(MAX_CONCURRENT_CASES) {
             create(api, &session);
             others.extend(wrong(&session, case));
             delete(api, &session);
@@ -170,7 +170,7 @@ fn each_in_a_session_of_its_own<T: Sync>(
         others
     };
     std::thread::scope(|scope| {
-        let threads: Vec<_> = (0..AT_ONCE)
+        let threads: Vec<_> = (0..MAX_CONCURRENT_CASES)
             .map(|number| {
                 scope.spawn({
                     let tried = &tried;
@@ -185,8 +185,8 @@ fn each_in_a_session_of_its_own<T: Sync>(
     })
 }
 
-/// A command, and what a later one shows of it.
-const LASTING: &[(&str, &str, &str)] = &[
+/// A command, a later command, and the output of the later command.
+const LASTING_CHANGES: &[(&str, &str, &str)] = &[
     ("cd /tmp", "pwd", "/tmp\n"),
     (
         "cd /usr; cd /opt",
@@ -313,14 +313,16 @@ const LASTING: &[(&str, &str, &str)] = &[
     ),
 ];
 
-fn what_a_command_changes_is_there_in_the_next() {
+fn changes_by_a_command_last_until_the_next() {
     let api = shared().api();
-    let others = each_in_a_session_of_its_own(&api, LASTING, |session, (first, second, shown)| {
-        let home = json!({"path": "/root/host", "session": session});
-        assert_eq!(api.post("/shell/cd", &home).status, 200);
-        let before = shell(&api, session, first);
-        let after = shell(&api, session, second);
-        (after["stdout"] != *shown).then(|| format!("{first:?}\n  {before}\n  {second:?} {after}"))
-    });
+    let others =
+        run_each_in_own_session(&api, LASTING_CHANGES, |session, (first, second, shown)| {
+            let home = json!({"path": "/root/host", "session": session});
+            assert_eq!(api.post("/shell/cd", &home).status, 200);
+            let before = shell(&api, session, first);
+            let after = shell(&api, session, second);
+            (after["stdout"] != *shown)
+                .then(|| format!("{first:?}\n  {before}\n  {second:?} {after}"))
+        });
     assert!(others.is_empty(), "{}", others.join("\n"));
 }

@@ -1,4 +1,4 @@
-//! A body of the project's own: built when it changes, replaced when it works.
+//! Trials of a project's own body: osctl builds it when it changes and replaces the container when it works.
 
 use crate::harness::{Engine, Home};
 use crate::instance::container_id;
@@ -8,14 +8,14 @@ use std::fs;
 
 trials![
     a_changed_kernel_replaces_the_container,
-    a_successor_that_does_not_work_gives_way_to_the_old_container,
+    a_new_container_that_fails_is_replaced_by_the_old_one,
     the_image_is_built_alone_and_only_when_something_changed,
     the_classic_builder_builds_the_same_dockerfile,
     failed_classic_builds_leave_no_more_than_the_cache_of_the_last,
-    the_words_of_a_step_do_not_choose_the_builder,
+    the_output_of_a_step_does_not_choose_the_builder,
 ];
 
-/// An instance like the shared one, with a body of its own to change.
+/// An instance like the shared one, with its own body.
 fn with_own_body(name: &str) -> Home {
     let home = Home::new(name);
     home.ok(["init"]);
@@ -58,12 +58,12 @@ fn a_changed_kernel_replaces_the_container() {
     assert_eq!(
         home.api().exec("1+1")["result"],
         "2",
-        "the old container goes on"
+        "the old container keeps running"
     );
     home.down();
 }
 
-fn a_successor_that_does_not_work_gives_way_to_the_old_container() {
+fn a_new_container_that_fails_is_replaced_by_the_old_one() {
     let home = with_own_body("it-gives-way");
     home.up();
     let before = container_id(&home);
@@ -128,7 +128,10 @@ fn the_classic_builder_builds_the_same_dockerfile() {
         "{ran:?}"
     );
     let limit = (3_u64 << 30).to_string();
-    assert!(ran.stderr.contains(&limit), "a step has no limit: {ran:?}");
+    assert!(
+        ran.stderr.contains(&limit),
+        "a step without limits: {ran:?}"
+    );
     let path = format!("/images/os-{}:latest", home.instance);
     let image = Engine.get(&format!("{path}/json")).json();
     assert!(
@@ -143,7 +146,7 @@ fn the_classic_builder_builds_the_same_dockerfile() {
 fn failed_classic_builds_leave_no_more_than_the_cache_of_the_last() {
     let mut home = with_own_body("it-classic-fails");
     home.env.insert("DOCKER_BUILDKIT".into(), "0".into());
-    // By which the images of these builds are found.
+    // The label that identifies the images of these builds.
     let label = format!("org.opencontainers.image.title={}", home.instance);
     let build = |steps: &str| {
         let dockerfile = format!("ARG BASE\nFROM ${{BASE}}\nLABEL {label}\n{steps}");
@@ -170,7 +173,7 @@ fn failed_classic_builds_leave_no_more_than_the_cache_of_the_last() {
     assert_eq!(Engine.send("DELETE", &path, &json!(null)).status, 200);
 }
 
-fn the_words_of_a_step_do_not_choose_the_builder() {
+fn the_output_of_a_step_does_not_choose_the_builder() {
     let home = with_own_body("it-builder");
     let dockerfile = "ARG BASE\nFROM ${BASE}\n\
                       RUN test -e /.dockerenv || { echo buildkit not supported by daemon; exit 1; }\n";

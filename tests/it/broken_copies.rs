@@ -1,11 +1,11 @@
-//! `osctl cp` over connections that break, interrupted, and from a companion that can't be trusted.
+//! Trials of `osctl cp` over connections that break, with interrupts, and from an untrusted companion.
 
-use crate::archives::{assert_same, finished, grow, linked, padded};
+use crate::archives::{assert_same, create_tree, finished, linked, padded};
 use crate::commands::Followed;
 use crate::cp::{copy, digest, fill, folders, refused};
 use crate::fake_companion::{FakeCompanion, respond};
 use crate::harness::Home;
-use crate::middle::{Break, Middle, by_port};
+use crate::proxies::{Break, BreakingProxy, by_port};
 use crate::trials;
 use serde_json::json;
 use std::fs;
@@ -14,16 +14,16 @@ use std::path::{Path, PathBuf};
 use tar::EntryType;
 
 trials![
-    a_cut_connection_is_taken_up_both_ways,
-    folders_are_taken_up_in_the_middle_of_a_file,
-    a_file_with_holes_is_taken_up_both_ways,
-    a_folder_that_breaks_again_and_again_is_given_up,
+    a_copy_resumes_after_a_cut_connection_both_ways,
+    folder_copies_resume_in_the_middle_of_a_file,
+    a_sparse_file_resumes_both_ways,
+    a_folder_copy_that_keeps_breaking_fails,
     an_interrupted_copy_leaves_the_old_file_and_nothing_else,
     a_hostile_companion_writes_nowhere_else,
-    what_can_not_be_read_inside_is_named,
+    unreadable_files_inside_are_named,
 ];
 
-fn a_cut_connection_is_taken_up_both_ways() {
+fn a_copy_resumes_after_a_cut_connection_both_ways() {
     let (home, here, inside) = folders("cp-cut");
     fill(&here.join("large"), 24);
     let expected = digest(&here.join("large"));
@@ -39,10 +39,10 @@ fn a_cut_connection_is_taken_up_both_ways() {
             here.join("down"),
         ),
     ] {
-        let middle = Middle::start(&home.api().address, 8 << 20, 2, Break::Cut);
+        let middle = BreakingProxy::start(&home.api().address, 8 << 20, 2, Break::Cut);
         let cut = by_port(home, "cp-cut", middle.port);
-        let told = copy(&cut, from, to);
-        assert_eq!((&told["bytes"], middle.left()), (&json!(24 << 20), 0));
+        let reply = copy(&cut, from, to);
+        assert_eq!((&reply["bytes"], middle.left()), (&json!(24 << 20), 0));
         assert_eq!(digest(&landed), expected);
     }
     let names = |folder: &Path| {
@@ -53,9 +53,9 @@ fn a_cut_connection_is_taken_up_both_ways() {
     };
     assert_eq!(names(&inside), ["up".into()].into());
     assert_eq!(names(&here), ["down".into(), "large".into()].into());
-    // What breaks again and again is given up, and leaves the old file.
+    // A copy whose connection keeps breaking fails and leaves the old file.
     fs::write(here.join("down"), "old").unwrap();
-    let middle = Middle::start(&home.api().address, 1000, u64::MAX, Break::Cut);
+    let middle = BreakingProxy::start(&home.api().address, 1000, u64::MAX, Break::Cut);
     let broken = by_port(home, "cp-broken", middle.port);
     let down = here.join("down");
     let ran = broken.run([Path::new("cp"), Path::new("os:/root/host/cp-cut/up"), &down]);
@@ -65,24 +65,24 @@ fn a_cut_connection_is_taken_up_both_ways() {
     assert_eq!(names(&here), ["down".into(), "large".into()].into());
 }
 
-/// Every connection breaks after so much: who begins anew never comes to the end.
-fn breaks_always(home: &Home, name: &str) -> Home {
-    let middle = Middle::start(&home.api().address, 6 << 20, u64::MAX, Break::Cut);
+/// A home whose connections all break after 6 MiB; a copy that does not resume never ends.
+fn home_with_breaking_connections(home: &Home, name: &str) -> Home {
+    let middle = BreakingProxy::start(&home.api().address, 6 << 20, u64::MAX, Break::Cut);
     by_port(home, name, middle.port)
 }
 
-fn folders_are_taken_up_in_the_middle_of_a_file() {
+fn folder_copies_resume_in_the_middle_of_a_file() {
     let (home, here, inside) = folders("cp-cut-tree");
     let tree = here.join("tree");
-    grow(&tree);
+    create_tree(&tree);
     for (name, megabytes) in [("a large", 9), ("folder/large", 1), ("z large", 11)] {
         fill(&tree.join(name), megabytes);
     }
     for number in 0..300 {
         fs::write(tree.join(format!("small {number}")), number.to_string()).unwrap();
     }
-    let cut = breaks_always(home, "cp-cut-tree");
-    let told = copy(&cut, &tree, "os:/root/host/cp-cut-tree/up");
+    let cut = home_with_breaking_connections(home, "cp-cut-tree");
+    let reply = copy(&cut, &tree, "os:/root/host/cp-cut-tree/up");
     assert_same(&tree, &inside.join("up"));
     let back = home.folder.join("cp-cut-tree-back");
     let _ = fs::remove_dir_all(&back);
@@ -91,12 +91,12 @@ fn folders_are_taken_up_in_the_middle_of_a_file() {
     fs::set_permissions(tree.join("folder"), fs::Permissions::from_mode(0o750)).unwrap();
     assert_same(&tree, &back);
     for one in ["files", "folders", "links", "bytes"] {
-        assert_eq!(told[one], again[one], "{one}");
+        assert_eq!(reply[one], again[one], "{one}");
     }
-    assert_eq!(told["files"], 310);
+    assert_eq!(reply["files"], 310);
 }
 
-fn a_file_with_holes_is_taken_up_both_ways() {
+fn a_sparse_file_resumes_both_ways() {
     let (home, here, inside) = folders("cp-cut-holes");
     fill(&here.join("large"), 14);
     let data = fs::read(here.join("large")).unwrap();
@@ -106,7 +106,7 @@ fn a_file_with_holes_is_taken_up_both_ways() {
     }
     sparse.set_len(130 << 20).unwrap();
     let expected = digest(&here.join("sparse"));
-    let cut = breaks_always(home, "cp-cut-holes");
+    let cut = home_with_breaking_connections(home, "cp-cut-holes");
     copy(&cut, here.join("sparse"), "os:/root/host/cp-cut-holes/up");
     copy(&cut, "os:/root/host/cp-cut-holes/up", here.join("down"));
     for landed in [inside.join("up"), here.join("down")] {
@@ -118,13 +118,13 @@ fn a_file_with_holes_is_taken_up_both_ways() {
     assert_eq!(left, [3, 1]);
 }
 
-fn a_folder_that_breaks_again_and_again_is_given_up() {
+fn a_folder_copy_that_keeps_breaking_fails() {
     let (home, here, inside) = folders("cp-cut-end");
     for folder in [&here, &inside] {
         fs::create_dir(folder.join("tree")).unwrap();
         fill(&folder.join("tree/large"), 2);
     }
-    let middle = Middle::start(&home.api().address, 1500, u64::MAX, Break::Cut);
+    let middle = BreakingProxy::start(&home.api().address, 1500, u64::MAX, Break::Cut);
     let broken = by_port(home, "cp-cut-end", middle.port);
     let there = PathBuf::from("os:/root/host/cp-cut-end");
     for (from, to, landed) in [
@@ -134,7 +134,7 @@ fn a_folder_that_breaks_again_and_again_is_given_up() {
         let ran = broken.run([Path::new("cp"), &from, &to]);
         assert_eq!(ran.code, 3, "{ran:?}");
         assert!(ran.stderr.contains("does not answer at"), "{ran:?}");
-        home.api().until("nothing to be left", |_| {
+        home.api().until("the removal of partial uploads", |_| {
             let left = fs::read_dir(&landed).map_or(0, Iterator::count);
             (left == 0).then_some(())
         });
@@ -151,7 +151,7 @@ fn an_interrupted_copy_leaves_the_old_file_and_nothing_else() {
         fs::write(here.join(name), "old").unwrap();
     }
     for name in ["large", "tree/."] {
-        let middle = Middle::start(&home.api().address, 4 << 20, 1, Break::Stall);
+        let middle = BreakingProxy::start(&home.api().address, 4 << 20, 1, Break::Stall);
         let stalled = by_port(home, "cp-stalled", middle.port);
         let from = format!("os:/root/host/cp-interrupted/{name}");
         let args = [Path::new("cp"), Path::new(&from), &here.join(name)];
@@ -159,8 +159,8 @@ fn an_interrupted_copy_leaves_the_old_file_and_nothing_else() {
         home.api()
             .until("the stall", |_| (middle.left() == 0).then_some(()));
         running.signal("INT");
-        let (code, said) = running.end();
-        assert_eq!(code, 5, "{said:?}");
+        let (code, lines) = running.end();
+        assert_eq!(code, 5, "{lines:?}");
         assert_eq!(
             fs::read_to_string(here.join(name.replace("/.", "/large"))).unwrap(),
             "old"
@@ -185,31 +185,31 @@ fn a_hostile_companion_writes_nowhere_else() {
     let cases = [
         (
             vec![file("../evil")],
-            "`../evil` leaves the folder".to_owned(),
+            "`../evil` is outside the folder".to_owned(),
         ),
         (
             vec![file("/etc/osctl-evil")],
-            "`/etc/osctl-evil` leaves the folder".into(),
+            "`/etc/osctl-evil` is outside the folder".into(),
         ),
         (
             vec![planted.clone(), file("link/evil")],
-            "`link` leads through the link `link`, which is not followed".into(),
+            "`link` passes through the link `link`, which osctl does not follow".into(),
         ),
         (
             vec![file("before/evil")],
-            "`before` leads through the link `before`, which is not followed".into(),
+            "`before` passes through the link `before`, which osctl does not follow".into(),
         ),
         (
             vec![linked("twin", EntryType::Link, 0, up), file("twin")],
-            format!("`{up}` leaves the folder"),
+            format!("`{up}` is outside the folder"),
         ),
         (
             vec![linked("twin", EntryType::Link, 0, "before/secret")],
-            "`twin` leads through the link `before`, which is not followed".into(),
+            "`twin` passes through the link `before`, which osctl does not follow".into(),
         ),
         (
             vec![linked("null", EntryType::Char, 0, "")],
-            "`null` is a device of characters, which is not unpacked".into(),
+            "`null` is a character device, which osctl does not unpack".into(),
         ),
     ];
     for (members, sentence) in cases {
@@ -224,16 +224,16 @@ fn a_hostile_companion_writes_nowhere_else() {
         let hostile = companion.home("cp-hostile");
         let args = [Path::new("cp"), Path::new("os:/x/."), &here];
         refused(&hostile.run(args), 2, &sentence);
-        let kept = fs::read_dir(&outside)
+        let entries = fs::read_dir(&outside)
             .unwrap()
             .map(|e| e.unwrap().file_name());
-        assert_eq!(kept.collect::<Vec<_>>(), ["secret"], "{sentence}");
+        assert_eq!(entries.collect::<Vec<_>>(), ["secret"], "{sentence}");
         assert_eq!(
             fs::read_to_string(outside.join("secret")).unwrap(),
             "secret"
         );
     }
-    // One file is one file, whatever its archive says it is called.
+    // A single file is written under the requested name, not under the name in the archive.
     let members = [file("../evil"), file("second")].concat();
     let archive = finished(&[members]);
     let companion = FakeCompanion::start(move |request, stream| {
@@ -248,7 +248,7 @@ fn a_hostile_companion_writes_nowhere_else() {
     refused(
         &ran,
         4,
-        "the archive is damaged: it holds more than one file",
+        "the archive is damaged: it contains more than one file",
     );
     let landed = here.join("one").metadata().unwrap();
     assert_eq!((landed.len(), landed.mode() & 0o7777), (4, 0o755));
@@ -260,7 +260,7 @@ fn entry(kind: &str, size: u64) -> Vec<u8> {
     entry.to_string().into_bytes()
 }
 
-fn what_can_not_be_read_inside_is_named() {
+fn unreadable_files_inside_are_named() {
     let (home, here, _) = folders("cp-unreadable");
     let deep = "import os\nfor _ in range(600):\n    os.mkdir('d')\n    os.chdir('d')";
     let begin = "import os\nos.makedirs('/root/deep')\nos.chdir('/root/deep')";
@@ -269,10 +269,10 @@ fn what_can_not_be_read_inside_is_named() {
     assert_eq!(ran.code, 4, "{ran:?}");
     assert!(
         ran.stderr
-            .contains("/d/d`: folders nest too deep\n\nhint: "),
+            .contains("/d/d`: the folders are nested too deeply\n\nhint: "),
         "{ran:?}"
     );
-    // Another tar does not take it for whole either.
+    // GNU tar also reports that the archive is incomplete.
     let archive = home.api().get("/files/root/deep?tar").body;
     fs::write(here.join("deep.tar"), archive).unwrap();
     let mut tar = std::process::Command::new("tar");
@@ -286,5 +286,9 @@ fn what_can_not_be_read_inside_is_named() {
         "os:/root/host/cp-unreadable/tree",
         "cp-unreadable/tree",
     ]);
-    refused(&ran, 2, "`pipe` is a named pipe, which is not unpacked");
+    refused(
+        &ran,
+        2,
+        "`pipe` is a named pipe, which osctl does not unpack",
+    );
 }

@@ -1,4 +1,4 @@
-//! Attacks by a body that the agent wrote: what an image and a step of a build have gained, on a real engine.
+//! Trials of attacks by a body that the agent wrote: the rights of an image and of a build step on a real engine.
 
 use crate::commands::Ran;
 use crate::evolve::{DOCKERFILE, base, small, write};
@@ -13,29 +13,29 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 trials![
     an_image_has_no_label_that_other_tools_obey,
-    no_image_begins_in_a_folder_of_the_kernel,
-    a_container_begins_in_no_folder_that_its_image_replaced_by_a_link,
-    the_classic_builder_gets_no_text_that_the_rules_have_not_read,
+    no_image_has_a_working_directory_in_a_kernel_folder,
+    no_container_starts_in_a_folder_that_its_image_replaced_by_a_link,
+    the_classic_builder_gets_only_text_that_the_rules_checked,
     a_step_of_the_classic_builder_reaches_no_container_of_another_network,
-    an_instance_takes_no_image_name_of_the_keepers,
+    an_instance_uses_no_image_name_of_the_keeper,
     a_file_name_adds_no_line_to_a_difference,
 ];
 
-/// A home with a body of its own.
+/// A home with its own body.
 fn with_body(name: &str) -> Home {
     let home = Home::new(name);
     home.ok(["init"]);
     home
 }
 
-/// `osctl build` of these lines alone.
+/// Runs `osctl build` with these lines as the Dockerfile.
 fn build(home: &Home, lines: &str) -> Ran {
     let text = format!("ARG BASE\nFROM ${{BASE}}\n{lines}\n");
     write(home, "Dockerfile", &text);
     home.run(["-v", "build", "--yes"])
 }
 
-/// What the configuration of the instance's image says, and the image is removed; `null` where there is none.
+/// Reads the configuration of the instance's image and removes the image; `null` without an image.
 fn take_image(home: &Home) -> Value {
     let path = format!("/images/os-{}:latest", home.instance);
     let found = Engine.get(&format!("{path}/json"));
@@ -56,7 +56,7 @@ fn assert_rules_refused(ran: &Ran, words: &str) {
 
 fn an_image_has_no_label_that_other_tools_obey() {
     let mut home = with_body("it-labels");
-    // The quoted key, one label behind another, and labels of osctl's own.
+    // A quoted key, a second label on a line, and labels of osctl.
     for (line, key) in [
         ("LABEL traefik.enable=true", "traefik.enable"),
         (
@@ -76,9 +76,10 @@ fn an_image_has_no_label_that_other_tools_obey() {
             assert_eq!(labels[key], Value::Null, "{line}: {ran:?}");
             let has_title = labels["org.opencontainers.image.title"] == "x";
             assert_eq!(has_title, line.contains("title"), "{line}: {labels}");
-            let is_named = ran.stderr.contains(key) && ran.stderr.contains("gets no label ");
+            let is_named =
+                ran.stderr.contains(key) && ran.stderr.contains("leaves out the labels ");
             assert!(ran.code == 0 && is_named, "{ran:?}");
-            // The form `KEY VALUE` is refused as a whole.
+            // The form `KEY VALUE` is always refused.
             let ran = build(&home, "LABEL ofelia.enabled true");
             assert!(take_image(&home).is_null(), "{ran:?}");
             assert_rules_refused(&ran, "`LABEL`");
@@ -86,7 +87,7 @@ fn an_image_has_no_label_that_other_tools_obey() {
     }
 }
 
-fn no_image_begins_in_a_folder_of_the_kernel() {
+fn no_image_has_a_working_directory_in_a_kernel_folder() {
     let home = with_body("it-workdir");
     for line in [
         "WORKDIR /proc/self/fd/8",
@@ -101,7 +102,7 @@ fn no_image_begins_in_a_folder_of_the_kernel() {
     }
 }
 
-fn a_container_begins_in_no_folder_that_its_image_replaced_by_a_link() {
+fn no_container_starts_in_a_folder_that_its_image_replaced_by_a_link() {
     let home = small("it-away");
     let lines = "WORKDIR /away\nRUN cd / && rmdir /away && ln -s /proc /away\n";
     write(&home, "Dockerfile", &format!("{DOCKERFILE}{lines}"));
@@ -113,10 +114,10 @@ fn a_container_begins_in_no_folder_that_its_image_replaced_by_a_link() {
     home.down();
 }
 
-fn the_classic_builder_gets_no_text_that_the_rules_have_not_read() {
+fn the_classic_builder_gets_only_text_that_the_rules_checked() {
     let mut home = with_body("it-classic-text");
     home.env.insert("DOCKER_BUILDKIT".into(), "0".into());
-    // Without the words of a cache mount, which that builder does not know, a line is another one.
+    // Removing a cache mount, which the classic builder does not support, must not produce a new instruction.
     let mount = "--mount=type=cache";
     let ran = build(&home, &format!("LABEL osc{mount} tl.instance=other"));
     let labels = take_image(&home)["Labels"].clone();
@@ -130,7 +131,7 @@ fn the_classic_builder_gets_no_text_that_the_rules_have_not_read() {
     assert!(ran.stderr.contains(" : RUN true"), "{ran:?}");
 }
 
-/// A container that has nothing to do with osctl, on the engine's default network.
+/// A container unrelated to osctl, on the engine's default network.
 struct Neighbour(String);
 
 impl Neighbour {
@@ -145,7 +146,7 @@ impl Neighbour {
         neighbour
     }
 
-    /// Where it listens.
+    /// The address of its server.
     fn address(&self) -> String {
         let found = Engine.get(&format!("/containers/{}/json", self.0)).json();
         let address = found["NetworkSettings"]["IPAddress"].as_str().unwrap();
@@ -160,11 +161,11 @@ impl Drop for Neighbour {
     }
 }
 
-/// Steps that write whether they reach the address, and their limits. Whenever an engine makes a network for another
-/// instance it takes its rule between networks away and puts it back, so one connection alone may get through.
+/// Steps that print whether they reach the address, and their limits. An engine that creates a network for another
+/// instance removes and restores its isolation rule, so a single connection may succeed.
 fn probe(address: &str) -> String {
     let (host, port) = address.rsplit_once(':').unwrap();
-    // The builder takes a step that it has seen from its cache, without its output.
+    // The builder takes a known step from its cache and prints no output.
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
     let new = now.as_nanos();
     format!(
@@ -189,7 +190,9 @@ fn a_step_of_the_classic_builder_reaches_no_container_of_another_network() {
     let neighbour = Neighbour::start(&home);
     home.env.insert("DOCKER_BUILDKIT".into(), "0".into());
     let address = neighbour.address();
-    until("the neighbour", || TcpStream::connect(&address).is_ok());
+    until("a connection to the neighbour", || {
+        TcpStream::connect(&address).is_ok()
+    });
     let dockerfile = format!("{DOCKERFILE}{}", probe(&address));
     write(&home, "Dockerfile", &dockerfile);
     let ran = home.ok(["-v", "build", "--yes"]);
@@ -205,7 +208,7 @@ fn a_step_of_the_classic_builder_reaches_no_container_of_another_network() {
     home.down();
 }
 
-fn an_instance_takes_no_image_name_of_the_keepers() {
+fn an_instance_uses_no_image_name_of_the_keeper() {
     let mut home = with_body("it-keepers-name");
     home.instance = "keeper".into();
     let ran = build(&home, "");
@@ -234,11 +237,11 @@ fn a_file_name_adds_no_line_to_a_difference() {
         4,
         "{difference}"
     );
-    for told in [&difference, &shown.stdout, &shown.stderr] {
+    for text in [&difference, &shown.stdout, &shown.stderr] {
         let is_mimicked = |line: &str| line == "--- a" || line.starts_with("+++ b/Dockerfile");
-        assert!(!told.lines().any(is_mimicked), "{told}");
+        assert!(!text.lines().any(is_mimicked), "{text}");
         for hidden in ['\r', '\u{202e}', '\u{1b}'] {
-            assert!(!told.contains(hidden), "{told:?}");
+            assert!(!text.contains(hidden), "{text:?}");
         }
     }
     home.down();

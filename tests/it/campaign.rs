@@ -9,9 +9,9 @@ use crate::campaign_load::{CLIENTS, Client, Load, SHARED, STORED, random};
 use crate::campaign_record::{Restored, Verdict, agree};
 use crate::durable_runs::ask;
 use crate::evolve::{configure, small};
-use crate::harness::PATIENCE;
+use crate::harness::TEST_TIMEOUT;
 use crate::mutations::seed;
-use crate::soak::{Random, say};
+use crate::soak::{Random, print_line};
 use crate::trials;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -43,7 +43,7 @@ fn two_thousand_faults_leave_what_was_acknowledged() {
 
 fn campaign(blocks: usize) {
     let seed = seed();
-    say(&format!("OSCTL_TEST_SEED={seed}"));
+    print_line(&format!("OSCTL_TEST_SEED={seed}"));
     let home = small("it-campaign");
     configure(
         &home,
@@ -143,7 +143,7 @@ impl Campaign<'_> {
             let before = self.generations.get(session).copied().unwrap_or_default();
             // A process that was killed may answer once more.
             let mut now = self.answered(session)?;
-            while hit.contains(&session) && now == before && begin.elapsed() < PATIENCE {
+            while hit.contains(&session) && now == before && begin.elapsed() < TEST_TIMEOUT {
                 now = self.answered(session)?;
             }
             self.generations.insert(session, now);
@@ -165,7 +165,7 @@ impl Campaign<'_> {
             if let Some(counted) = counted {
                 return Ok(counted.generation);
             }
-            agree(begin.elapsed() < PATIENCE, || {
+            agree(begin.elapsed() < TEST_TIMEOUT, || {
                 format!("{session} does not answer")
             })?;
         }
@@ -345,7 +345,7 @@ impl Campaign<'_> {
                 Some((404, reply)) if reply["error"]["type"] == "unknown_session" => {
                     self.load.create(CHECKS);
                 }
-                Some((429 | 503, _)) if begin.elapsed() < PATIENCE => {
+                Some((429 | 503, _)) if begin.elapsed() < TEST_TIMEOUT => {
                     thread::sleep(Duration::from_millis(10));
                 }
                 other => return Err(format!("{path} {request}: {other:?}")),
@@ -374,7 +374,7 @@ impl Campaign<'_> {
         for (kind, times) in &mut self.times {
             times.sort_unstable();
             let (middle, longest) = (times[times.len() / 2], times[times.len() - 1]);
-            say(&format!(
+            print_line(&format!(
                 "{kind:?}: {} times, back after {middle:.2?}, at most {longest:.2?}",
                 times.len()
             ));
@@ -385,7 +385,7 @@ impl Campaign<'_> {
             .map(|(what, count)| format!("{what}: {count}"))
             .collect();
         let took = self.began.elapsed();
-        say(&format!("{took:.1?}; {}", counts.join(", ")));
+        print_line(&format!("{took:.1?}; {}", counts.join(", ")));
     }
 }
 

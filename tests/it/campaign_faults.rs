@@ -4,7 +4,7 @@ use crate::campaign_load::{Load, Moment};
 use crate::campaign_record::{Verdict, agree};
 use crate::container_processes::{Part, Process, Processes};
 use crate::evolve::write;
-use crate::harness::{Engine, PATIENCE};
+use crate::harness::{Engine, TEST_TIMEOUT};
 use crate::soak::Random;
 use serde_json::Value;
 use std::thread;
@@ -117,7 +117,11 @@ pub(crate) fn harm(
         }
         Kind::EngineRestart => return engine("restart").map(|()| all),
         Kind::Evolve => {
-            write(home, "kernel/campaign.py", &format!("\"\"\"Body {draw}.\"\"\"\n"));
+            write(
+                home,
+                "kernel/campaign.py",
+                &format!("\"\"\"Body {draw}.\"\"\"\n"),
+            );
             let ran = home.run(["evolve"]);
             return agree(ran.code == 0, || format!("evolve: {ran:?}")).map(|()| all);
         }
@@ -138,7 +142,7 @@ pub(crate) fn harm(
                 return Ok(hit);
             }
         }
-        agree(begin.elapsed() < PATIENCE, || {
+        agree(begin.elapsed() < TEST_TIMEOUT, || {
             format!("there is no {kind:?}")
         })?;
         thread::sleep(Duration::from_millis(10));

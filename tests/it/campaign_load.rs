@@ -2,7 +2,7 @@
 
 use crate::campaign_record::{Before, Counted, Record, Sent, Stored, Verdict, agree};
 use crate::durable_runs::{ask, send};
-use crate::harness::{Api, Home, PATIENCE};
+use crate::harness::{Api, Home, TEST_TIMEOUT};
 use crate::soak::Random;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -204,10 +204,9 @@ impl<'a> Load<'a> {
 
     /// A run that is not recorded: the reply says so, and no death makes it another run's end.
     fn run_unrecorded(&self, client: &mut Client) -> Verdict {
-        let sent = self
-            .record()
-            .send(client.next_id(), "/shell", SHARED, None);
-        let request = json!({"command": format!("echo {}", sent.id), "id": sent.id, "durable": false});
+        let sent = self.record().send(client.next_id(), "/shell", SHARED, None);
+        let request =
+            json!({"command": format!("echo {}", sent.id), "id": sent.id, "durable": false});
         let answer = ask(&self.api, "POST", sent.path, &request);
         let Some((200, reply)) = answer else {
             return Ok(());
@@ -266,7 +265,7 @@ impl<'a> Load<'a> {
         let begin = Instant::now();
         let mut is_acknowledged = false;
         while !self.is_over() {
-            agree(begin.elapsed() < PATIENCE, || {
+            agree(begin.elapsed() < TEST_TIMEOUT, || {
                 format!("{} has no end", sent.id)
             })?;
             let is_look = is_acknowledged && client.is_drawn(2);

@@ -1,6 +1,6 @@
-//! Commands: run to their end, followed line by line, or typed at on a terminal.
+//! Child processes of the trials: run to the end, followed line by line, or started on a terminal.
 
-use crate::harness::PATIENCE;
+use crate::harness::TEST_TIMEOUT;
 use nix::sys::signal::Signal;
 use nix::unistd::Pid;
 use std::ffi::OsStr;
@@ -9,7 +9,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::thread;
 
-/// How a command ended.
+/// Exit code and output of a command.
 #[derive(Debug, Clone)]
 pub(crate) struct Ran {
     pub(crate) code: i32,
@@ -27,8 +27,7 @@ impl From<Output> for Ran {
     }
 }
 
-/// Runs the command on a terminal of its own, where a person types `answer`; what it shows is all
-/// on stdout.
+/// Runs the command on its own terminal and types `answer`; all output is in `stdout`.
 pub(crate) fn on_terminal(command: &Command, answer: &str) -> Ran {
     let mut child = terminal(command).spawn().unwrap();
     let mut stdin = child.stdin.take().unwrap();
@@ -36,7 +35,7 @@ pub(crate) fn on_terminal(command: &Command, answer: &str) -> Ran {
     Ran::from(child.wait_with_output().unwrap())
 }
 
-/// The command on a terminal of its own, which is typed at and read through pipes.
+/// The command on its own terminal, with pipes for input and output.
 pub(crate) fn terminal(command: &Command) -> Command {
     let words = std::iter::once(command.get_program()).chain(command.get_args());
     let quoted = |word: &OsStr| format!("'{}'", word.to_str().unwrap().replace('\'', r"'\''"));
@@ -57,7 +56,7 @@ pub(crate) fn terminal(command: &Command) -> Command {
 #[derive(Debug)]
 pub(crate) struct Followed {
     child: Child,
-    /// Ends a command that hangs, so that its test fails instead of hanging too.
+    /// Kills a command that hangs, so that its test fails instead of hanging too.
     _watch: Sender<()>,
     lines: BufReader<std::process::ChildStderr>,
     pub(crate) seen: Vec<String>,
@@ -74,7 +73,7 @@ impl Followed {
         let (watch, gone) = mpsc::channel::<()>();
         let pid = child.id().to_string();
         thread::spawn(move || {
-            if gone.recv_timeout(5 * PATIENCE) == Err(RecvTimeoutError::Timeout) {
+            if gone.recv_timeout(5 * TEST_TIMEOUT) == Err(RecvTimeoutError::Timeout) {
                 let _ = Command::new("kill").args(["-s", "KILL", &pid]).status();
             }
         });
@@ -98,13 +97,13 @@ impl Followed {
         false
     }
 
-    /// Sends `INT`, `TERM` and the like.
+    /// Sends a signal by name, such as `INT` or `TERM`.
     pub(crate) fn signal(&self, name: &str) {
         let signal: Signal = format!("SIG{name}").parse().unwrap();
         nix::sys::signal::kill(Pid::from_raw(self.child.id().cast_signed()), signal).unwrap();
     }
 
-    /// The exit code.
+    /// Waits for the end; returns the exit code and the lines of stderr.
     pub(crate) fn end(mut self) -> (i32, Vec<String>) {
         self.wait_for("\u{0}");
         (self.child.wait().unwrap().code().unwrap_or(-1), self.seen)

@@ -2,8 +2,8 @@
 
 use crate::commands::{Ran, terminal};
 use crate::fake_companion::{FakeCompanion, respond};
-use crate::harness::{Home, PATIENCE, shared};
-use crate::middle::{Break, Middle, by_port};
+use crate::harness::{Home, TEST_TIMEOUT, shared};
+use crate::proxies::{Break, BreakingProxy, by_port};
 use crate::trials;
 use serde_json::json;
 use std::fs;
@@ -62,7 +62,7 @@ pub(crate) fn assert_completes(home: &Home, words: &[&str], expected: &[&str]) {
         if told == expected {
             return;
         }
-        assert!(begin.elapsed() < PATIENCE, "{told:?}, not {expected:?}");
+        assert!(begin.elapsed() < TEST_TIMEOUT, "{told:?}, not {expected:?}");
     }
 }
 
@@ -110,7 +110,7 @@ fn paths_inside_are_completed_while_a_container_runs() {
     );
     assert_eq!(of(&named, "os:/missing/"), [""; 0]);
     // A companion that does not answer is not waited for, whatever it takes to notice.
-    let middle = Middle::start(&home.api().address, 0, u64::MAX, Break::Stall);
+    let middle = BreakingProxy::start(&home.api().address, 0, u64::MAX, Break::Stall);
     let mut silent = by_port(home, "completions-silent", middle.port);
     silent.env.insert("OSCTL_INSTANCE".into(), instance);
     assert_eq!(of(&silent, "os:/root/host/completed/f"), [""; 0]);

@@ -1,8 +1,8 @@
-//! Connecting MCP clients: what is written into each one's configuration, and taken out again.
+//! Trials of `osctl mcp connect` and `disconnect`: the entries in each client's configuration.
 //!
-//! `tests/clients/CLIENT/` holds what a person had (`before`) and what it is then (`after`); `new` is
-//! what becomes of nothing, `narrowed` the same where less is asked for. `OSCTL_TEST_UPDATE=1` writes all but the
-//! first anew.
+//! `tests/clients/CLIENT/` holds a user's file (`before`), the file after `connect` (`after`), a file that `connect`
+//! creates (`new`), and one with selected servers and tools (`narrowed`). `OSCTL_TEST_UPDATE=1` rewrites all files
+//! except `before`.
 
 use crate::commands::Ran;
 use crate::harness::{Home, servers};
@@ -14,45 +14,45 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 trials![
-    each_client_is_connected_as_its_makers_document_it,
-    a_client_is_offered_no_more_than_is_asked_for,
-    what_is_disconnected_is_what_it_was_to_the_byte,
-    what_somebody_wrote_meanwhile_stays,
-    nothing_is_written_before_a_yes,
-    what_can_not_be_read_is_not_touched,
-    links_and_rights_stay,
-    a_link_may_lead_to_another_file_system_or_to_nothing_yet,
-    a_copy_goes_with_the_entry_and_never_without_the_file,
-    a_client_is_not_connected_to_what_does_not_answer,
+    each_client_gets_the_documented_configuration,
+    a_client_gets_only_the_selected_servers_and_tools,
+    disconnect_restores_the_file_byte_for_byte,
+    edits_between_connect_and_disconnect_stay,
+    nothing_is_written_without_confirmation,
+    malformed_files_are_not_changed,
+    links_and_permissions_stay,
+    a_link_may_point_to_another_file_system_or_a_missing_file,
+    the_backup_is_removed_with_the_entry_but_not_without_the_file,
+    no_client_is_connected_to_a_server_that_does_not_answer,
 ];
 
-/// Those that need a running instance.
+/// Trials that need a running instance.
 pub(crate) mod running {
     use super::{Person, servers};
     use crate::trials;
     use serde_json::Value;
     use std::fs;
 
-    trials![what_a_client_will_start_is_asked_for_its_tools_first];
+    trials![connect_first_requests_the_tools_from_the_configured_command];
 
-    fn what_a_client_will_start_is_asked_for_its_tools_first() {
+    fn connect_first_requests_the_tools_from_the_configured_command() {
         let person = Person::of(servers().clone());
         let ran = person.ok(&["--json", "mcp", "connect", "codex", "--yes"]);
-        let told: Value = serde_json::from_str(&ran.stdout).unwrap();
-        assert_eq!(told["changed"], true, "{told}");
-        assert!(told["tools"].as_u64() > Some(30), "{told}");
-        // No token is in what was written.
-        let text = fs::read_to_string(told["file"].as_str().unwrap()).unwrap();
+        let reply: Value = serde_json::from_str(&ran.stdout).unwrap();
+        assert_eq!(reply["changed"], true, "{reply}");
+        assert!(reply["tools"].as_u64() > Some(30), "{reply}");
+        // The configuration contains no token.
+        let text = fs::read_to_string(reply["file"].as_str().unwrap()).unwrap();
         assert!(!text.contains(&person.0.hub().token), "{text}");
         let again = person.ok(&["mcp", "connect", "codex", "--yes"]);
         assert!(again.stderr.contains("it serves"), "{again:?}");
-        // As many as are asked for.
+        // The selection limits the number of tools.
         let narrow = ["--servers=echo,os", "--tools=echo__e*,os__run_shell"];
         let words = [&["--json", "mcp", "connect", "codex", "--yes"][..], &narrow];
         let ran = person.ok(&words.concat());
-        let told: Value = serde_json::from_str(&ran.stdout).unwrap();
+        let reply: Value = serde_json::from_str(&ran.stdout).unwrap();
         assert_eq!(
-            (&told["changed"], &told["tools"]),
+            (&reply["changed"], &reply["tools"]),
             (&true.into(), &2.into())
         );
         person.disconnect("codex");
@@ -78,8 +78,8 @@ const CLIENTS: [(&str, &str); 11] = [
     ("continue", ".continue/mcpServers/osctl-NAME.yaml"),
 ];
 
-/// Variables that lead clients elsewhere.
-const ELSEWHERE: [&str; 6] = [
+/// Variables that move the configuration of clients.
+const RELOCATING_VARIABLES: [&str; 6] = [
     "APPDATA",
     "CLAUDE_CONFIG_DIR",
     "CODEX_HOME",
@@ -88,7 +88,7 @@ const ELSEWHERE: [&str; 6] = [
     "GOOSE_PATH_ROOT",
 ];
 
-/// A person with an empty home folder.
+/// A user with an empty home folder.
 struct Person(Home);
 
 impl Person {
@@ -106,7 +106,7 @@ impl Person {
 
     fn osctl(&self, words: &[&str]) -> Ran {
         let mut command = self.0.command(words);
-        for variable in ELSEWHERE {
+        for variable in RELOCATING_VARIABLES {
             command.env_remove(variable);
         }
         Ran::from(command.output().unwrap())
@@ -133,7 +133,7 @@ impl Person {
         self.0.folder.join(path.replace("NAME", &self.0.instance))
     }
 
-    /// Puts a text there, and the folders to it.
+    /// Writes a file and creates its folders.
     fn write(&self, path: &str, text: &str) -> PathBuf {
         let file = self.file(path);
         fs::create_dir_all(file.parent().unwrap()).unwrap();
@@ -141,8 +141,8 @@ impl Person {
         file
     }
 
-    /// What a file says, without what is this machine's and this test's.
-    fn said(&self, path: &str) -> String {
+    /// The text of a file, with neutral paths and instance name.
+    fn contents(&self, path: &str) -> String {
         let text = fs::read_to_string(self.file(path)).unwrap();
         let home = self.0.folder.display().to_string();
         let text = text.replace(env!("CARGO_BIN_EXE_osctl"), "/usr/local/bin/osctl");
@@ -151,7 +151,7 @@ impl Person {
     }
 }
 
-/// What a client's file is to be.
+/// The expected file of a client.
 fn golden(client: &str, kind: &str) -> PathBuf {
     let folder = Path::new("tests/clients").join(client);
     let (_, path) = CLIENTS.iter().find(|(name, _)| *name == client).unwrap();
@@ -160,24 +160,24 @@ fn golden(client: &str, kind: &str) -> PathBuf {
 }
 
 #[track_caller]
-fn is_as_agreed(client: &str, kind: &str, said: &str) {
+fn assert_golden(client: &str, kind: &str, text: &str) {
     let golden = golden(client, kind);
     if std::env::var_os("OSCTL_TEST_UPDATE").is_some() {
-        fs::write(&golden, said).unwrap();
+        fs::write(&golden, text).unwrap();
     }
     let agreed = fs::read_to_string(&golden).unwrap_or_default();
-    assert_eq!(said, agreed, "`{}`", golden.display());
+    assert_eq!(text, agreed, "`{}`", golden.display());
 }
 
-fn each_client_is_connected_as_its_makers_document_it() {
+fn each_client_gets_the_documented_configuration() {
     for (client, path) in CLIENTS {
         let person = Person::new();
         person.connect(client);
-        is_as_agreed(client, "new", &person.said(path));
-        // A second time, nothing is to do.
+        assert_golden(client, "new", &person.contents(path));
+        // A second call changes nothing.
         let again = person.connect(client);
         assert!(again.stderr.contains("connected already"), "{again:?}");
-        is_as_agreed(client, "new", &person.said(path));
+        assert_golden(client, "new", &person.contents(path));
         person.disconnect(client);
         assert!(!person.file(path).exists(), "{client}");
         let again = person.disconnect(client);
@@ -185,7 +185,7 @@ fn each_client_is_connected_as_its_makers_document_it() {
     }
 }
 
-fn a_client_is_offered_no_more_than_is_asked_for() {
+fn a_client_gets_only_the_selected_servers_and_tools() {
     for (client, path) in CLIENTS {
         let person = Person::new();
         let narrow = [
@@ -200,28 +200,28 @@ fn a_client_is_offered_no_more_than_is_asked_for() {
             "--tools=linux__*",
         ];
         person.ok(&narrow);
-        is_as_agreed(client, "narrowed", &person.said(path));
+        assert_golden(client, "narrowed", &person.contents(path));
         let again = person.ok(&narrow);
         assert!(again.stderr.contains("connected already"), "{again:?}");
-        // What is asked for the next time is what is offered then.
+        // The next call replaces the selection.
         person.connect(client);
-        is_as_agreed(client, "new", &person.said(path));
+        assert_golden(client, "new", &person.contents(path));
         person.ok(&narrow);
         person.disconnect(client);
         assert!(!person.file(path).exists(), "{client}");
     }
 }
 
-fn what_is_disconnected_is_what_it_was_to_the_byte() {
+fn disconnect_restores_the_file_byte_for_byte() {
     for (client, path) in CLIENTS {
         let Ok(before) = fs::read_to_string(golden(client, "before")) else {
-            assert_eq!(client, "continue", "it has a file of its own");
+            assert_eq!(client, "continue", "only `continue` has its own file");
             continue;
         };
         let person = Person::new();
         let file = person.write(path, &before);
         person.connect(client);
-        is_as_agreed(client, "after", &person.said(path));
+        assert_golden(client, "after", &person.contents(path));
         let backup = format!("{path}.before-osctl-NAME");
         assert_eq!(fs::read_to_string(person.file(&backup)).unwrap(), before);
         person.disconnect(client);
@@ -230,12 +230,12 @@ fn what_is_disconnected_is_what_it_was_to_the_byte() {
     }
 }
 
-fn what_somebody_wrote_meanwhile_stays() {
+fn edits_between_connect_and_disconnect_stay() {
     let mine = "# mine, too\n";
     for (client, path) in CLIENTS {
         let person = Person::new();
         let Ok(before) = fs::read_to_string(golden(client, "before")) else {
-            // A file of its own that holds something else is nobody's to remove.
+            // `disconnect` does not remove osctl's own file after a user has added to it.
             person.connect(client);
             let more = "  - name: mine\n    command: x\n";
             let text = fs::read_to_string(person.file(path)).unwrap() + more;
@@ -253,7 +253,7 @@ fn what_somebody_wrote_meanwhile_stays() {
         };
         let text = fs::read_to_string(&file).unwrap();
         fs::write(&file, format!("{remark}{text}")).unwrap();
-        // What osctl is to start has changed, too.
+        // The path of the osctl binary has changed, too.
         let moved = fs::read_to_string(&file).unwrap();
         let moved = moved.replace(env!("CARGO_BIN_EXE_osctl"), "/old/place/osctl");
         fs::write(&file, &moved).unwrap();
@@ -264,25 +264,25 @@ fn what_somebody_wrote_meanwhile_stays() {
         let left = fs::read_to_string(&file).unwrap();
         let expected = format!("{remark}{before}");
         match before.lines().count() {
-            // Where all was one line, it may be several now.
-            1 => assert_eq!(said(&left), said(&expected), "{client}"),
+            // A file of one line may have several lines now.
+            1 => assert_eq!(without_blanks(&left), without_blanks(&expected), "{client}"),
             _ => assert_eq!(left, expected, "{client}"),
         }
     }
 }
 
-/// Without blanks.
-fn said(text: &str) -> String {
+/// The text without blanks.
+fn without_blanks(text: &str) -> String {
     text.split_whitespace().collect()
 }
 
-fn nothing_is_written_before_a_yes() {
+fn nothing_is_written_without_confirmation() {
     let person = Person::new();
     let before = "{\n  \"mcpServers\": {\n    \"a\": {\"env\": {\"KEY\": \"geheim\"}}\n  }\n}\n";
     let file = person.write(".cursor/mcp.json", before);
     let dry = person.ok(&["mcp", "connect", "cursor", "--dry-run"]);
     assert!(dry.stdout.contains("+     \"osctl-"), "{dry:?}");
-    // What stands around it is nobody's business.
+    // The preview does not show other entries.
     assert!(!dry.stdout.contains("geheim"), "{dry:?}");
     person.ok(&["mcp", "connect", "cursor", "--dry-run", "--no-verify"]);
     let shown = person.osctl(&["--json", "mcp", "connect", "cursor", "--dry-run"]);
@@ -300,7 +300,7 @@ fn nothing_is_written_before_a_yes() {
     assert!(unknown.stderr.contains("claude-desktop"), "{unknown:?}");
 }
 
-fn what_can_not_be_read_is_not_touched() {
+fn malformed_files_are_not_changed() {
     let person = Person::new();
     for (client, path, text) in [
         ("claude-desktop", CLIENTS[0].1, "{\"mcpServers\": "),
@@ -329,7 +329,7 @@ fn what_can_not_be_read_is_not_touched() {
         let backup = format!("{path}.before-osctl-NAME");
         assert!(!person.file(&backup).exists(), "{client}");
     }
-    // No text at all.
+    // The file is not text.
     let file = person.file(CLIENTS[4].1);
     fs::create_dir_all(file.parent().unwrap()).unwrap();
     fs::write(&file, b"{\"a\": \"\xff\"}").unwrap();
@@ -337,60 +337,63 @@ fn what_can_not_be_read_is_not_touched() {
     assert_eq!(ran.code, 4, "{ran:?}");
 }
 
-fn links_and_rights_stay() {
+fn links_and_permissions_stay() {
     let person = Person::new();
-    let kept = person.write("dotfiles/mcp.json", "{}\n");
-    fs::set_permissions(&kept, fs::Permissions::from_mode(0o640)).unwrap();
+    let target = person.write("dotfiles/mcp.json", "{}\n");
+    fs::set_permissions(&target, fs::Permissions::from_mode(0o640)).unwrap();
     let file = person.file(".cursor/mcp.json");
     fs::create_dir_all(file.parent().unwrap()).unwrap();
-    symlink(&kept, &file).unwrap();
+    symlink(&target, &file).unwrap();
     person.connect("cursor");
     assert!(file.is_symlink());
-    let text = fs::read_to_string(&kept).unwrap();
+    let text = fs::read_to_string(&target).unwrap();
     assert!(text.contains("\"mcp\", \"stdio\""), "{text}");
-    assert_eq!(fs::metadata(&kept).unwrap().mode() & 0o777, 0o640);
+    assert_eq!(fs::metadata(&target).unwrap().mode() & 0o777, 0o640);
     person.disconnect("cursor");
     assert!(file.is_symlink());
-    assert_eq!(fs::read_to_string(&kept).unwrap(), "{}\n");
+    assert_eq!(fs::read_to_string(&target).unwrap(), "{}\n");
 }
 
-fn a_link_may_lead_to_another_file_system_or_to_nothing_yet() {
+fn a_link_may_point_to_another_file_system_or_a_missing_file() {
     let person = Person::new();
     let elsewhere = tempfile::tempdir_in("/dev/shm").unwrap();
-    let kept = elsewhere.path().join("mcp.json");
+    let target = elsewhere.path().join("mcp.json");
     let file = person.file(".cursor/mcp.json");
     fs::create_dir_all(file.parent().unwrap()).unwrap();
     let device = |path: &Path| fs::metadata(path).unwrap().dev();
     assert_ne!(device(elsewhere.path()), device(file.parent().unwrap()));
-    symlink(&kept, &file).unwrap();
-    // First to nothing, which connecting makes and disconnecting takes away.
+    symlink(&target, &file).unwrap();
+    // First to a missing file: `connect` creates the target and `disconnect` removes it.
     person.connect("cursor");
-    assert!(file.is_symlink() && kept.is_file());
+    assert!(file.is_symlink() && target.is_file());
     person.disconnect("cursor");
-    assert!(file.is_symlink() && !kept.exists());
-    fs::write(&kept, "{}\n").unwrap();
+    assert!(file.is_symlink() && !target.exists());
+    fs::write(&target, "{}\n").unwrap();
     person.connect("cursor");
     let backup = format!(".cursor/mcp.json.before-osctl-{}", person.0.instance);
     assert_eq!(fs::read_to_string(person.file(&backup)).unwrap(), "{}\n");
-    assert!(fs::read_to_string(&kept).unwrap().contains("stdio"));
+    assert!(fs::read_to_string(&target).unwrap().contains("stdio"));
     person.disconnect("cursor");
-    assert_eq!(fs::read_to_string(&kept).unwrap(), "{}\n");
+    assert_eq!(fs::read_to_string(&target).unwrap(), "{}\n");
     assert!(file.is_symlink() && !person.file(&backup).exists());
-    // What is not mounted is not made.
+    // A missing folder, such as an unmounted one, is not created.
     drop(elsewhere);
     let ran = person.osctl(&["mcp", "connect", "cursor", "--yes", "--no-verify"]);
     assert_eq!(ran.code, 4, "{ran:?}");
-    assert!(ran.stderr.contains("whose folder is not there"), "{ran:?}");
-    assert!(file.is_symlink() && !kept.exists());
+    assert!(
+        ran.stderr.contains("whose folder does not exist"),
+        "{ran:?}"
+    );
+    assert!(file.is_symlink() && !target.exists());
 }
 
-fn a_copy_goes_with_the_entry_and_never_without_the_file() {
+fn the_backup_is_removed_with_the_entry_but_not_without_the_file() {
     let person = Person::new();
     let before = "{\n  \"mcpServers\": {}\n}\n";
     let file = person.write(".cursor/mcp.json", before);
     let backup = format!(".cursor/mcp.json.before-osctl-{}", person.0.instance);
     let backup = person.file(&backup);
-    // Somebody has added something meanwhile, or has taken the entry out by hand.
+    // A user has added text after `connect`, or has removed the entry by hand.
     person.connect("cursor");
     let text = fs::read_to_string(&file).unwrap();
     fs::write(&file, format!("// mine\n{text}")).unwrap();
@@ -405,13 +408,13 @@ fn a_copy_goes_with_the_entry_and_never_without_the_file() {
     );
     assert!(!backup.exists());
     assert_eq!(fs::read_to_string(&file).unwrap(), before);
-    // Whoever has lost the file still has the copy.
+    // A user who has lost the file still has the backup.
     person.connect("cursor");
     fs::remove_file(&file).unwrap();
     person.disconnect("cursor");
     assert_eq!(fs::read_to_string(&backup).unwrap(), before);
     fs::remove_file(&backup).unwrap();
-    // An entry of before is nobody's text to go back to.
+    // A file with an old entry of osctl is not a backup to restore.
     person.connect("cursor");
     let text = fs::read_to_string(&file).unwrap();
     let moved = text.replace(env!("CARGO_BIN_EXE_osctl"), "/old/place/osctl");
@@ -421,11 +424,11 @@ fn a_copy_goes_with_the_entry_and_never_without_the_file() {
     assert!(!file.exists() && !backup.exists());
 }
 
-fn a_client_is_not_connected_to_what_does_not_answer() {
+fn no_client_is_connected_to_a_server_that_does_not_answer() {
     let person = Person::new();
     let ran = person.osctl(&["mcp", "connect", "codex", "--yes"]);
     assert_eq!(ran.code, 4, "{ran:?}");
-    assert!(ran.stderr.contains("does not serve"), "{ran:?}");
+    assert!(ran.stderr.contains("did not start"), "{ran:?}");
     assert!(ran.stderr.contains("--no-verify"), "{ran:?}");
     assert!(!person.file(".codex/config.toml").exists());
 }

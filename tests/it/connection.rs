@@ -1,6 +1,6 @@
-//! HTTP spoken by hand, over sockets of any kind, so that nothing is tidied up on the way.
+//! A minimal HTTP client over sockets of any kind, which does not normalize requests or responses.
 
-use crate::harness::PATIENCE;
+use crate::harness::TEST_TIMEOUT;
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -20,7 +20,7 @@ impl Response {
             .unwrap_or_else(|e| panic!("{e}: {}", String::from_utf8_lossy(&self.body)))
     }
 
-    /// The error's type and message, of an answer that is a failure in the agreed form.
+    /// Status, error type and message of a failure in the documented format.
     #[track_caller]
     pub(crate) fn error(&self) -> (u16, String, String) {
         let body = self.json();
@@ -30,7 +30,7 @@ impl Response {
     }
 }
 
-/// One keep-alive connection.
+/// A keep-alive connection.
 #[derive(Debug)]
 pub(crate) struct Connection {
     reader: BufReader<TcpStream>,
@@ -42,7 +42,7 @@ impl Connection {
     #[track_caller]
     pub(crate) fn open_to(address: &str, token: &str) -> Self {
         let stream = TcpStream::connect(address).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_read_timeout(Some(TEST_TIMEOUT)).unwrap();
         stream.set_nodelay(true).unwrap();
         Self {
             reader: BufReader::new(stream),
@@ -86,7 +86,7 @@ impl Connection {
         let _ = self.reader.get_mut().write_all(&bytes);
     }
 
-    /// Asks for events, which [`Events`] then brings.
+    /// Requests NDJSON events; [`Events`] reads them.
     #[track_caller]
     pub(crate) fn events(
         mut self,
@@ -114,7 +114,7 @@ impl Connection {
         self.reader.get_mut().write_all(bytes).unwrap();
     }
 
-    /// Asks for server-sent events, which [`Events::line`] then brings.
+    /// Requests server-sent events; [`Events::line`] reads them.
     #[track_caller]
     pub(crate) fn open(
         self,
@@ -128,7 +128,7 @@ impl Connection {
         events
     }
 
-    /// The same, also where it is refused.
+    /// Requests server-sent events; an error contains the refusal.
     #[track_caller]
     pub(crate) fn try_open(
         mut self,
@@ -148,7 +148,7 @@ impl Connection {
         (status, events)
     }
 
-    /// What one read brings of the answer.
+    /// The bytes of the first read of the response.
     pub(crate) fn first_bytes(&mut self, method: &str, path: &str) -> Vec<u8> {
         let head = format!(
             "{method} {path} HTTP/1.1\r\nHost: {}\r\nAuthorization: Bearer {}\r\n\r\n",
@@ -167,7 +167,7 @@ impl Connection {
     }
 }
 
-/// The events of a run, as they come.
+/// The events of a run, in order of arrival.
 #[derive(Debug)]
 pub(crate) struct Events {
     reader: BufReader<TcpStream>,
@@ -176,7 +176,7 @@ pub(crate) struct Events {
 }
 
 impl Events {
-    /// The next line; nothing at the end.
+    /// The next line; `None` at the end.
     pub(crate) fn line(&mut self) -> Option<String> {
         loop {
             if let Some(end) = self.unread.iter().position(|b| *b == b'\n') {
@@ -189,7 +189,7 @@ impl Events {
 }
 
 impl Events {
-    /// The id and the data of the next server-sent event that has data; nothing at the end.
+    /// The ID and the data of the next server-sent event with data; `None` at the end.
     pub(crate) fn sse(&mut self) -> Option<(String, String)> {
         let mut id = String::new();
         loop {
@@ -206,7 +206,7 @@ impl Events {
 impl Iterator for Events {
     type Item = Value;
 
-    /// The next event of NDJSON.
+    /// The next NDJSON event.
     fn next(&mut self) -> Option<Value> {
         let line = self.line()?;
         Some(serde_json::from_str(&line).unwrap_or_else(|e| panic!("{e}: {line}")))

@@ -1,4 +1,4 @@
-//! The processes of a container as this machine sees them, told apart by their part.
+//! The processes of a container as seen on the host, with the role of each.
 
 use crate::evolve_faults::process;
 use crate::harness::Home;
@@ -11,9 +11,9 @@ use std::fs;
 pub(crate) enum Part {
     Init,
     Companion,
-    /// What kernels are forked from.
+    /// The template process from which kernels are forked.
     Template,
-    /// What ends a process with all its descendants.
+    /// A supervisor, which ends a process tree with its first process.
     Guard,
     Kernel,
     Other,
@@ -22,26 +22,26 @@ pub(crate) enum Part {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Process {
     pub(crate) part: Part,
-    /// As this machine counts.
+    /// The process ID on the host.
     pid: i32,
-    /// As the container counts.
+    /// The process ID in the container.
     pub(crate) inner: i32,
     parent: i32,
 }
 
 impl Process {
     pub(crate) fn kill(self) {
-        // One that has just ended needs no signal.
+        // The process may have ended already.
         let _ = kill(Pid::from_raw(self.pid), Signal::SIGKILL);
     }
 }
 
-/// All processes of a container at one moment.
+/// A snapshot of all processes of a container.
 #[derive(Debug)]
 pub(crate) struct Processes(BTreeMap<i32, Process>);
 
 impl Processes {
-    /// None while the container does not run.
+    /// `None` while the container does not run.
     pub(crate) fn of(home: &Home) -> Option<Self> {
         let init = process(home, &home.container())?.as_raw();
         let mut parents: BTreeMap<i32, i32> = BTreeMap::new();
@@ -71,7 +71,7 @@ impl Processes {
                 Some("companion") => Part::Companion,
                 Some("reaper") => Part::Guard,
                 _ if !words.iter().any(|word| word == "--template") => Part::Other,
-                // Kernels have the words of the template, and a guard above them.
+                // Kernels have the arguments of the template, and a supervisor as parent.
                 _ => Part::Kernel,
             };
             let (pid, parent) = (*pid, *parent);
@@ -103,13 +103,13 @@ impl Processes {
         all.filter(|process| process.part == part).collect()
     }
 
-    /// The process that the container knows by that id.
+    /// The process with that ID in the container.
     pub(crate) fn known_inside_as(&self, inner: i32) -> Option<Process> {
         let mut all = self.0.values();
         all.find(|process| process.inner == inner).copied()
     }
 
-    /// Whether a process is that one, or descends from it.
+    /// Whether a process is `above` or a descendant of it.
     pub(crate) fn is_beneath(&self, process: Process, above: Process) -> bool {
         let mut pid = process.pid;
         while let Some(found) = self.0.get(&pid) {
@@ -134,7 +134,7 @@ fn words(pid: i32) -> Option<Vec<String>> {
     Some(text.split_terminator('\0').map(str::to_owned).collect())
 }
 
-/// The id in the innermost namespace.
+/// The process ID in the innermost PID namespace.
 fn inner_id(pid: i32) -> Option<i32> {
     let text = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix("NSpid:"))?;

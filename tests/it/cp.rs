@@ -1,9 +1,9 @@
-//! `osctl cp`: both ways, as people know it from Docker.
+//! Trials of `osctl cp` in both directions, with the rules of `docker cp`.
 
-use crate::archives::{assert_same, grow};
+use crate::archives::{assert_same, create_tree};
 use crate::commands::{Ran, on_terminal};
 use crate::harness::{Home, shared};
-use crate::middle::by_port;
+use crate::proxies::by_port;
 use crate::trials;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
@@ -17,13 +17,13 @@ trials![
     a_tree_survives_both_ways,
     a_hundred_megabytes_arrive_whole,
     single_files_keep_rights_times_and_holes,
-    it_lands_as_with_docker_cp,
+    targets_are_chosen_as_by_docker_cp,
     stdin_and_stdout_carry_files_and_archives,
     refusals_have_a_sentence_a_hint_and_a_code,
-    a_terminal_shows_how_far_it_is,
+    a_terminal_shows_the_progress,
 ];
 
-/// Empty folders here and, of the same name, inside.
+/// Empty folders of the same name on the host and in the container.
 pub(crate) fn folders(name: &str) -> (&'static Home, PathBuf, PathBuf) {
     let home = shared();
     let (here, inside) = (home.project.join(name), home.files().join(name));
@@ -43,9 +43,9 @@ pub(crate) fn copy(home: &Home, from: impl AsRef<Path>, to: impl AsRef<Path>) ->
 
 #[track_caller]
 pub(crate) fn refused(ran: &Ran, code: i32, sentence: &str) {
-    let said = ran.stderr.split("\n\nhint: ").next().unwrap();
+    let message = ran.stderr.split("\n\nhint: ").next().unwrap();
     assert_eq!(
-        (ran.code, said),
+        (ran.code, message),
         (code, &*format!("error: {sentence}")),
         "{ran:?}"
     );
@@ -54,14 +54,14 @@ pub(crate) fn refused(ran: &Ran, code: i32, sentence: &str) {
 
 fn a_tree_survives_both_ways() {
     let (home, here, inside) = folders("cp-tree");
-    grow(&here.join("tree"));
-    let told = copy(home, "cp-tree/tree", "os:/root/host/cp-tree/landed");
+    create_tree(&here.join("tree"));
+    let reply = copy(home, "cp-tree/tree", "os:/root/host/cp-tree/landed");
     assert_eq!(
-        (&told["files"], &told["folders"], &told["links"]),
+        (&reply["files"], &reply["folders"], &reply["links"]),
         (&json!(7), &json!(4), &json!(4))
     );
     assert_same(&here.join("tree"), &inside.join("landed"));
-    // What comes out may not be written to the folder that is mounted.
+    // A copy to the host may not be written to the mounted folder.
     let back = home.folder.join("cp-tree-back");
     let _ = fs::remove_dir_all(&back);
     copy(home, "os:/root/host/cp-tree/landed", &back);
@@ -70,7 +70,7 @@ fn a_tree_survives_both_ways() {
     let twins = [back.join("plain"), back.join("folder/twin")];
     let [one, other] = twins.map(|path| path.metadata().unwrap().ino());
     assert_eq!(one, other);
-    // The second time everything is there already.
+    // The second copy overwrites existing files.
     let again = copy(home, "os:/root/host/cp-tree/landed/.", &back);
     assert_eq!(again["files"], 7);
     assert_same(&here.join("tree"), &back);
@@ -80,7 +80,7 @@ pub(crate) fn digest(path: &Path) -> Vec<u8> {
     Sha256::digest(fs::read(path).unwrap()).to_vec()
 }
 
-/// A file whose every block is another one.
+/// Writes a file in which all blocks differ.
 pub(crate) fn fill(path: &Path, megabytes: u32) {
     let mut file = File::create(path).unwrap();
     for megabyte in 0..megabytes {
@@ -94,8 +94,8 @@ fn a_hundred_megabytes_arrive_whole() {
     let (home, here, inside) = folders("cp-large");
     fill(&here.join("large"), 100);
     let expected = digest(&here.join("large"));
-    let told = copy(home, "cp-large/large", "os:/root/host/cp-large/");
-    assert_eq!(told["bytes"], 100 << 20);
+    let reply = copy(home, "cp-large/large", "os:/root/host/cp-large/");
+    assert_eq!(reply["bytes"], 100 << 20);
     assert_eq!(digest(&inside.join("large")), expected);
     copy(home, "os:/root/host/cp-large/large", "cp-large/back");
     assert_eq!(digest(&here.join("back")), expected);
@@ -138,7 +138,7 @@ fn single_files_keep_rights_times_and_holes() {
             format!("os:/root/host/cp-single/as-{name}"),
             here.join("back"),
         );
-        // The right to run as somebody else stays behind.
+        // The setuid bit is not copied.
         assert_eq!(
             about(&here.join("back")),
             (mode & 0o777, expected.1, expected.2, expected.3)
@@ -156,18 +156,18 @@ fn single_files_keep_rights_times_and_holes() {
         "cp-single/back",
     ]);
     assert_eq!(about(&here.join("back")).0, 0o4711);
-    // What a link there leads to is replaced, and not the link.
+    // The copy replaces the target of a link, not the link.
     symlink("as-tool", inside.join("link")).unwrap();
     copy(home, &sparse, "os:/root/host/cp-single/link");
     assert!(inside.join("link").is_symlink() && about(&inside.join("as-tool")).3);
     assert_eq!(digest(&inside.join("as-tool")), digest(&sparse));
-    // It has no length, and says something.
+    // The file has length 0 and a content.
     copy(home, "/proc/version", "os:/root/host/cp-single/version");
     let version = fs::read("/proc/version").unwrap();
     assert_eq!(fs::read(inside.join("version")).unwrap(), version);
 }
 
-fn it_lands_as_with_docker_cp() {
+fn targets_are_chosen_as_by_docker_cp() {
     let (home, here, inside) = folders("cp-lands");
     fs::create_dir_all(here.join("dir/sub")).unwrap();
     fs::write(here.join("dir/sub/f"), "f").unwrap();
@@ -184,7 +184,7 @@ fn it_lands_as_with_docker_cp() {
     copy(home, "cp-lands/dir/.", os("contents"));
     copy(home, "cp-lands/dir/.", os("contents"));
     assert!(is("contents/sub/f") && !inside.join("contents/dir").exists());
-    // And the other way.
+    // The same from the container to the host.
     copy(home, os("made"), "cp-lands/back");
     copy(home, os("made"), "cp-lands/back");
     copy(home, os("made/."), "cp-lands/back");
@@ -192,7 +192,7 @@ fn it_lands_as_with_docker_cp() {
     assert!(back("sub/f") && back("made/sub/f") && back("dir/sub/f"));
     copy(home, os("file"), "cp-lands/back/");
     assert!(back("file"));
-    // A link that is named is what it leads to, on both sides.
+    // A link that is named in the command stands for its target, on both sides.
     symlink("file", here.join("link")).unwrap();
     copy(home, "cp-lands/link", os("from-link"));
     assert_eq!(
@@ -237,7 +237,7 @@ fn it_lands_as_with_docker_cp() {
     );
 }
 
-/// Runs `osctl cp` with something on stdin; what came on stdout.
+/// Runs `osctl cp` with `input` on stdin; returns stdout.
 #[track_caller]
 fn piped(home: &Home, args: &[&str], input: &[u8]) -> Vec<u8> {
     let mut command = home.command([&["cp"], args].concat());
@@ -245,7 +245,7 @@ fn piped(home: &Home, args: &[&str], input: &[u8]) -> Vec<u8> {
     let mut child = pipes.spawn().unwrap();
     let mut stdin = child.stdin.take().unwrap();
     let input = input.to_vec();
-    // Both pipes are small.
+    // A thread writes the input, because both pipes are small.
     let writer = std::thread::spawn(move || stdin.write_all(&input).unwrap());
     let output = child.wait_with_output().unwrap();
     writer.join().unwrap();
@@ -259,7 +259,7 @@ fn stdin_and_stdout_carry_files_and_archives() {
     piped(home, &["-", "os:/root/host/cp-pipes/f"], &content);
     assert!(fs::read(inside.join("f")).unwrap() == content);
     assert!(piped(home, &["os:/root/host/cp-pipes/f", "-"], b"") == content);
-    // A folder is an archive, both ways.
+    // A folder is sent as an archive, in both directions.
     let archive = piped(home, &["os:/root/host/cp-pipes", "-"], b"");
     let mut names = Vec::new();
     for entry in tar::Archive::new(archive.as_slice()).entries().unwrap() {
@@ -281,7 +281,7 @@ fn stdin_and_stdout_carry_files_and_archives() {
     for folder in ["again", "new"] {
         assert!(fs::read(inside.join(folder).join("f")).unwrap() == content);
     }
-    // A reader that has enough is no failure.
+    // A reader that closes stdout early is not a failure.
     let mut command = home.command(["cp", "os:/root/host/cp-pipes/f", "-"]);
     let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
     let mut first = [0; 10];
@@ -338,7 +338,7 @@ fn refusals_have_a_sentence_a_hint_and_a_code() {
     refused(&ran, 3, &format!("`{}` is not running", home.container()));
 }
 
-fn a_terminal_shows_how_far_it_is() {
+fn a_terminal_shows_the_progress() {
     let (home, here, _) = folders("cp-shown");
     fill(&here.join("large"), 48);
     let mut command = home.command(["cp", "cp-shown/large", "os:/root/host/cp-shown/"]);

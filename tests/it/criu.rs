@@ -1,4 +1,4 @@
-//! Kernels frozen as whole processes: what survives, and what is said of what does not.
+//! Trials of checkpoints of whole kernel processes: what survives a restore, and how losses are reported.
 
 use crate::evolve_inside::inside;
 use crate::harness::{Api, Engine, Home, Response};
@@ -8,20 +8,20 @@ use std::fs;
 use std::sync::OnceLock;
 
 trials![
-    a_person_is_told_what_the_flag_means,
+    the_flag_warns_about_root_on_the_host,
     a_kernel_survives_into_another_container,
-    a_kernel_that_goes_on_can_be_set_back,
-    sessions_are_frozen_each_for_itself,
-    a_process_goes_on_in_the_container_that_evolving_brings,
-    the_flag_can_be_taken_back,
+    a_running_kernel_can_return_to_a_checkpoint,
+    each_session_has_its_own_checkpoint,
+    a_process_continues_in_the_evolved_container,
+    the_flag_can_be_removed,
     without_a_container_the_flag_is_refused,
 ];
 
-static OWN: OnceLock<Home> = OnceLock::new();
+static CRIU_INSTANCE: OnceLock<Home> = OnceLock::new();
 
-/// An instance whose kernels can be frozen.
-pub(crate) fn own() -> &'static Home {
-    OWN.get_or_init(|| {
+/// An instance whose kernels can be checkpointed.
+pub(crate) fn criu_instance() -> &'static Home {
+    CRIU_INSTANCE.get_or_init(|| {
         let home = Home::new("criu");
         let ran = home.ok(["up", "--yes", "--auto-ports", "--criu"]);
         assert!(ran.stderr.contains("root on this machine"), "{ran:?}");
@@ -29,16 +29,16 @@ pub(crate) fn own() -> &'static Home {
     })
 }
 
-/// Removes it; the last of the tests' ends calls this.
+/// Removes the instance; called after all trials.
 pub(crate) fn clean_up() {
-    if let Some(home) = OWN.get() {
+    if let Some(home) = CRIU_INSTANCE.get() {
         home.down();
     }
 }
 
-/// An empty kernel, whatever the one before was.
-pub(crate) fn fresh() -> Api {
-    let api = own().api();
+/// Restarts the default kernel; returns the API.
+pub(crate) fn restart_kernel() -> Api {
+    let api = criu_instance().api();
     let answer = api.post("/restart", &json!({}));
     assert_eq!(answer.status, 200, "{}", answer.json());
     api.exec("0");
@@ -63,13 +63,13 @@ pub(crate) fn restore(api: &Api, request: Value) -> Value {
     done(api.post("/criu/restore", &request))
 }
 
-/// Whoever belongs to criu or is half restored, and folders that were not finished.
+/// Processes of CRIU, mounts of unfinished restores, and unfinished folders.
 pub(crate) fn leftovers(api: &Api) -> String {
     let look = "import glob, subprocess\n\
         print(subprocess.run('pgrep -x criu; mount | grep -c \" /proc type proc \"', shell=True, capture_output=True, text=True).stdout.strip(), \
         glob.glob('/data/criu/*/.new-*'), glob.glob('/run/osctl/criu/*'))";
-    let told = api.exec_with(json!({"code": look, "silent": true}));
-    told["stdout"].as_str().unwrap().trim().to_owned()
+    let reply = api.exec_with(json!({"code": look, "silent": true}));
+    reply["stdout"].as_str().unwrap().trim().to_owned()
 }
 
 pub(crate) const NOTHING_LEFT: &str = "1 [] []";
@@ -111,15 +111,15 @@ far = threading.Timer(600, late.append, ['far'])
 soon.start(); far.start()
 "#;
 
-/// What the shared instance says, which has no such right.
+/// Trials of the shared instance, which has no right to checkpoint.
 pub(crate) mod refused {
     use crate::harness::shared;
     use crate::trials;
     use serde_json::json;
 
-    trials![without_the_flag_it_is_said_what_is_missing];
+    trials![without_the_flag_status_names_the_missing_right];
 
-    fn without_the_flag_it_is_said_what_is_missing() {
+    fn without_the_flag_status_names_the_missing_right() {
         let api = shared().api();
         let status = api.get("/criu/status").json();
         assert_eq!(status["available"], false);
@@ -144,15 +144,15 @@ pub(crate) mod refused {
     }
 }
 
-fn a_person_is_told_what_the_flag_means() {
-    let home = own();
-    let told = |warnings: &Value| warnings.to_string().contains("root on this machine");
-    assert!(told(&home.json(["status"])["warnings"]));
+fn the_flag_warns_about_root_on_the_host() {
+    let home = criu_instance();
+    let has_warning = |warnings: &Value| warnings.to_string().contains("root on this machine");
+    assert!(has_warning(&home.json(["status"])["warnings"]));
     let found = home.run(["doctor"]);
     assert!(found.stdout.contains("root on this machine"), "{found:?}");
-    // Said once, it stays: this is nothing to do.
+    // The second `up` repeats the warning and changes nothing.
     let again = home.json(["up", "--yes", "--auto-ports"]);
-    assert!(told(&again["warnings"]), "{again}");
+    assert!(has_warning(&again["warnings"]), "{again}");
     let status = home.json(["criu", "status"]);
     assert_eq!(status["available"], true, "{status}");
     let checks = status["checks"].as_array().unwrap();
@@ -161,11 +161,11 @@ fn a_person_is_told_what_the_flag_means() {
 }
 
 fn a_kernel_survives_into_another_container() {
-    let home = own();
-    let api = fresh();
-    let told = api.exec(STATE);
-    assert_eq!(told["status"], "completed", "{told}");
-    let generation = told["kernel"]["generation"].as_u64().unwrap();
+    let home = criu_instance();
+    let api = restart_kernel();
+    let reply = api.exec(STATE);
+    assert_eq!(reply["status"], "completed", "{reply}");
+    let generation = reply["kernel"]["generation"].as_u64().unwrap();
     api.post(
         "/shell",
         &json!({"command": "cd /root/host; export KEPT=yes; kept() { echo function; }"}),
@@ -193,7 +193,7 @@ fn a_kernel_survives_into_another_container() {
     let status = api.get("/criu/status").json();
     assert_eq!(status["is_checkpointed"], true);
 
-    // Into a container of another image, whose mapped files are the same.
+    // Restore in a container of another image with the same mapped files.
     let image = home.json(["status"])["image"].clone();
     home.ok(["down"]);
     home.ok(["init"]);
@@ -203,23 +203,23 @@ fn a_kernel_survives_into_another_container() {
     home.ok(["up", "--yes", "--auto-ports"]);
     assert_ne!(home.json(["status"])["image"], image);
     let api = home.api();
-    // It lies there in every life.
+    // The kernel is still checkpointed after the restart.
     let refused = api.post("/exec", &json!({"code": "1"}));
     assert_eq!(refused.status, 503);
     assert_eq!(refused.json()["is_checkpointed"], true);
     let ran = home.ok(["criu", "restore"]);
     assert!(ran.stdout.contains("restored"), "{ran:?}");
-    let told = api.exec(
+    let reply = api.exec(
         "before, until = ticks, time.monotonic() + 20\n\
          while ticks == before and time.monotonic() < until: time.sleep(0.01)\n\
          file.write('after'); file.flush(); file.seek(0)\n\
          [next(numbers), ticks > before, int(array.sum()) == checksum, file.read(), ticker.is_alive()]",
     );
     assert_eq!(
-        told["result"], "[2, True, True, 'before, after', True]",
-        "{told}"
+        reply["result"], "[2, True, True, 'before, after', True]",
+        "{reply}"
     );
-    // Timers go on: those of threads, and that of the process.
+    // The timers of threads and of the process continue.
     let timers = api.exec(
         "seen, until = rings, time.monotonic() + 20\n\
          while rings == seen and time.monotonic() < until: time.sleep(0.01)\n\
@@ -233,14 +233,14 @@ fn a_kernel_survives_into_another_container() {
     );
     let child = api.exec("child.communicate(b'still there'), child.returncode");
     assert_eq!(child["result"], "((b'still there', None), 0)", "{child}");
-    assert_eq!(told["kernel"]["state"], "restored", "{told}");
-    assert!(told["kernel"]["generation"].as_u64().unwrap() > generation);
+    assert_eq!(reply["kernel"]["state"], "restored", "{reply}");
+    assert!(reply["kernel"]["generation"].as_u64().unwrap() > generation);
     assert_eq!(api.exec("1")["kernel"]["state"], "kept");
     let shell = api.post("/shell", &json!({"command": "pwd; echo $KEPT; kept"}));
     assert_eq!(shell.json()["stdout"], "/root/host\nyes\nfunction\n");
     assert_eq!(leftovers(&api), NOTHING_LEFT);
 
-    // It is a kernel as any other: it can be interrupted, frozen again and ended.
+    // The restored kernel can be interrupted, checkpointed again and ended.
     let stopped = api.exec_with(json!({"code": "time.sleep(60)", "timeout": 0.2}));
     assert_eq!(stopped["status"], "interrupted", "{stopped}");
     assert_eq!(stopped["kernel"]["state"], "kept");
@@ -249,28 +249,28 @@ fn a_kernel_survives_into_another_container() {
     assert_eq!(api.exec("next(numbers)")["result"], "3");
     let died = api.exec("import os, signal; os.kill(os.getpid(), signal.SIGKILL)");
     assert_eq!(died["kernel"]["state"], "lost", "{died}");
-    let told = api.exec("'numbers' in globals()");
-    assert_eq!(told["result"], "False");
+    let reply = api.exec("'numbers' in globals()");
+    assert_eq!(reply["result"], "False");
     assert_eq!(leftovers(&api), NOTHING_LEFT);
 }
 
-fn a_kernel_that_goes_on_can_be_set_back() {
-    let api = fresh();
+fn a_running_kernel_can_return_to_a_checkpoint() {
+    let api = restart_kernel();
     api.exec("gone = []\nr = runtime.resource(list).teardown(lambda _: gone.append(1))\nx = 1; r.get().append(5)");
     let kept = checkpoint(&api, json!({"name": "moment", "leave_running": true}));
     assert_eq!(kept["is_running"], true);
-    let told = api.exec("x += 1; [x, gone, r.get()]");
-    // Live objects end before, and are made again when they are needed.
-    assert_eq!(told["result"], "[2, [1], []]");
-    assert_eq!(told["kernel"]["state"], "kept", "{told}");
+    let reply = api.exec("x += 1; [x, gone, r.get()]");
+    // Live objects are closed before the checkpoint and reopened on their next use.
+    assert_eq!(reply["result"], "[2, [1], []]");
+    assert_eq!(reply["kernel"]["state"], "kept", "{reply}");
     let back = restore(&api, json!({"name": "moment"}));
     assert_eq!(back["kernel"]["state"], "restored", "{back}");
-    let told = api.exec("x");
+    let reply = api.exec("x");
     assert_eq!(
-        (&told["result"], &told["kernel"]["state"]),
+        (&reply["result"], &reply["kernel"]["state"]),
         (&json!("1"), &json!("restored"))
     );
-    // While code runs nothing is frozen and nothing replaced.
+    // A kernel that runs code is neither checkpointed nor replaced.
     let run = api.exec_with(json!({"code": "import time; time.sleep(60)", "wait": 0}));
     for path in ["/criu/checkpoint", "/criu/restore"] {
         let body = json!({"name": "moment"});
@@ -294,8 +294,8 @@ fn a_kernel_that_goes_on_can_be_set_back() {
     assert_eq!(leftovers(&api), NOTHING_LEFT);
 }
 
-fn sessions_are_frozen_each_for_itself() {
-    let api = fresh();
+fn each_session_has_its_own_checkpoint() {
+    let api = restart_kernel();
     api.post("/sessions", &json!({"name": "second"}));
     api.exec_with(json!({"code": "y = 5", "session": "second"}));
     api.exec("y = 1");
@@ -303,40 +303,40 @@ fn sessions_are_frozen_each_for_itself() {
     assert_eq!(api.exec("y")["result"], "1");
     let refused = api.post("/exec", &json!({"code": "y", "session": "second"}));
     assert_eq!(refused.json()["is_checkpointed"], true);
-    // A checkpoint in which a kernel lies stays.
+    // The checkpoint of a checkpointed session cannot be removed.
     let kept = api
         .connect()
         .send("DELETE", "/criu/second", &[], b"")
         .error();
     assert_eq!((kept.0, kept.1.as_str()), (409, "in_use"), "{}", kept.2);
-    // Deleted meanwhile, it comes back all the same.
+    // A deleted session can be restored.
     let deleted = api.connect().send("DELETE", "/sessions/second", &[], b"");
     assert_eq!(deleted.status, 200);
     restore(&api, json!({"session": "second"}));
-    let told = api.exec_with(json!({"code": "y", "session": "second"}));
+    let reply = api.exec_with(json!({"code": "y", "session": "second"}));
     assert_eq!(
-        (&told["result"], &told["kernel"]["state"]),
+        (&reply["result"], &reply["kernel"]["state"]),
         (&json!("5"), &json!("restored"))
     );
     api.connect().send("DELETE", "/sessions/second", &[], b"");
-    own().ok(["criu", "rm", "second"]);
-    assert!(!own().data().join("criu/second").exists());
-    let gone = own().run(["criu", "rm", "second"]);
+    criu_instance().ok(["criu", "rm", "second"]);
+    assert!(!criu_instance().data().join("criu/second").exists());
+    let gone = criu_instance().run(["criu", "rm", "second"]);
     assert_eq!(gone.code, 2, "{gone:?}");
 }
 
-fn a_process_goes_on_in_the_container_that_evolving_brings() {
-    let (home, api) = (own(), fresh());
+fn a_process_continues_in_the_evolved_container() {
+    let (home, api) = (criu_instance(), restart_kernel());
     api.exec("def counting():\n    yield from range(1, 10)\nnumbers = counting()\nfirst = next(numbers)\nobject = [1]");
-    let rest = inside(home, &["quiesce", "--grace", "5"]);
-    assert_eq!(rest["receipt"][0]["by"], "process", "{rest}");
-    // Taken back, it goes on, and nothing is left of it.
+    let quiesced = inside(home, &["quiesce", "--grace", "5"]);
+    assert_eq!(quiesced["receipt"][0]["by"], "process", "{quiesced}");
+    // After `resume` the kernel continues, and no checkpoint is left.
     inside(home, &["resume"]);
     assert_eq!(api.exec("next(numbers)")["result"], "2");
     let checkpoints = api.get("/criu").json().to_string();
     assert!(!checkpoints.contains("evolve-"), "{checkpoints}");
 
-    // What lies in a checkpoint lies there afterwards.
+    // A checkpointed session is still checkpointed after an evolve.
     api.post("/sessions", &json!({"name": "lies"}));
     api.exec_with(json!({"code": "y = 1", "session": "lies"}));
     checkpoint(&api, json!({"session": "lies"}));
@@ -361,13 +361,13 @@ fn a_process_goes_on_in_the_container_that_evolving_brings() {
     assert_eq!(after["result"], "(3, [1])", "{after}");
     assert_eq!(after["kernel"]["state"], "restored", "{after}");
 
-    // With another kernel, the objects come back.
-    let rest = inside(home, &["quiesce", "--grace", "5"]);
+    // A checkpoint of another kernel version is replaced by the stored objects.
+    let quiesced = inside(home, &["quiesce", "--grace", "5"]);
     let path = format!("/containers/{}/restart?t=20", home.container());
-    let mind = home.data().join("mind.json");
-    let mut kept: Value = serde_json::from_slice(&fs::read(&mind).unwrap()).unwrap();
+    let state_file = home.data().join("mind.json");
+    let mut kept: Value = serde_json::from_slice(&fs::read(&state_file).unwrap()).unwrap();
     kept["frozen"]["kernel"] = "another".into();
-    fs::write(&mind, kept.to_string()).unwrap();
+    fs::write(&state_file, kept.to_string()).unwrap();
     assert_eq!(Engine.send("POST", &path, &Value::Null).status, 204);
     let api = home.api();
     api.until("the companion", |api| {
@@ -376,15 +376,15 @@ fn a_process_goes_on_in_the_container_that_evolving_brings() {
     });
     let report = inside(
         home,
-        &["verify", "--expected", &rest["expected"].to_string()],
+        &["verify", "--expected", &quiesced["expected"].to_string()],
     );
     assert_eq!(report["receipt"][0]["by"], "objects", "{report:#}");
     let after = api.exec("object, 'numbers' in globals()");
     assert_eq!(after["result"], "([1], False)", "{after}");
 }
 
-fn the_flag_can_be_taken_back() {
-    let home = own();
+fn the_flag_can_be_removed() {
+    let home = criu_instance();
     let up = home.json(["up", "--yes", "--auto-ports", "--criu=false"]);
     assert!(
         !up["warnings"].to_string().contains("root on this machine"),
@@ -395,7 +395,7 @@ fn the_flag_can_be_taken_back() {
     let api = home.api();
     let (code, kind, _) = api.post("/criu/checkpoint", &json!({})).error();
     assert_eq!((code, kind.as_str()), (501, "criu_unavailable"));
-    // What is stored is not lost: the objects come back.
+    // Without the flag, the stored objects are reloaded.
     let back = restore(&api, json!({"name": "moment"}));
     assert!(
         back["notes"].to_string().contains("without `--criu`"),

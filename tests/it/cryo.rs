@@ -1,4 +1,4 @@
-//! Objects that survive: stored, reloaded, listed, refused, and brought back by themselves.
+//! Trials of cryo: variables are stored, reloaded, listed, refused, and restored automatically.
 
 use crate::completions::assert_completes;
 use crate::cryo_faults::{flip, place};
@@ -7,28 +7,28 @@ use crate::trials;
 use serde_json::{Value, json};
 
 trials![
-    what_was_stored_comes_back_into_the_running_kernel,
+    stored_variables_reload_into_the_running_kernel,
     a_receipt_names_what_is_lost_and_what_is_a_recipe,
     strict_stores_nothing_and_a_dry_run_neither,
-    a_store_is_no_code_of_the_namespace,
+    a_store_changes_nothing_in_the_namespace,
     a_busy_kernel_is_not_stored,
-    what_is_not_there_is_told,
-    progress_is_told_in_bytes,
+    requests_for_missing_stores_are_refused,
+    progress_is_reported_in_bytes,
     the_command_line_stores_lists_shows_and_removes,
-    a_life_comes_back_unless_it_was_asked_away,
+    a_session_is_restored_unless_it_was_reset,
 ];
 
 #[track_caller]
-pub(crate) fn stored(api: &Api, wish: &Value) -> Value {
-    api.done("/cryo/store", wish)
+pub(crate) fn stored(api: &Api, request: &Value) -> Value {
+    api.done("/cryo/store", request)
 }
 
 #[track_caller]
-pub(crate) fn reloaded(api: &Api, wish: &Value) -> Value {
-    api.done("/cryo/reload", wish)
+pub(crate) fn reloaded(api: &Api, request: &Value) -> Value {
+    api.done("/cryo/reload", request)
 }
 
-/// A session of its own, empty.
+/// Creates an empty session.
 pub(crate) fn session(api: &Api, name: &str) -> Value {
     assert_eq!(api.post("/sessions", &json!({"name": name})).status, 200);
     json!(name)
@@ -41,7 +41,7 @@ pub(crate) fn exec(api: &Api, session: &Value, code: &str) -> Value {
     reply
 }
 
-/// What is wrong with that variable, or right.
+/// The receipt's row of a variable.
 fn row<'a>(reply: &'a Value, name: &str) -> &'a Value {
     let rows = reply["receipt"].as_array().unwrap();
     let found = rows.iter().find(|row| row["name"] == name);
@@ -53,7 +53,7 @@ pub(crate) fn end(api: &Api, session: &Value) {
     assert_eq!(api.connect().send("DELETE", &path, &[], b"").status, 200);
 }
 
-fn what_was_stored_comes_back_into_the_running_kernel() {
+fn stored_variables_reload_into_the_running_kernel() {
     let api = shared().api();
     let of = session(&api, "cryo-back");
     let code = "x = [1]; y = x; n = 5\ndef get(): return n";
@@ -85,7 +85,7 @@ fn what_was_stored_comes_back_into_the_running_kernel() {
     let reply = api.exec_with(json!({"code": code, "session": of, "seen": seen}));
     assert_eq!(reply["result"], "([1], True, 5, 1, 9)", "{reply}");
     assert_eq!(reply["kernel"], kernel);
-    // Ten times over.
+    // Store and reload ten times.
     for round in 0..10 {
         stored(&api, &json!({"session": of}));
         assert_eq!(api.post("/restart", &json!({"session": of})).status, 200);
@@ -94,7 +94,7 @@ fn what_was_stored_comes_back_into_the_running_kernel() {
         let reply = exec(&api, &of, &code);
         assert_eq!(reply["result"], format!("(True, {}, {round})", round + 2));
     }
-    // As many as are kept.
+    // Only the newest five generations are kept.
     let list = api.get("/cryo").json();
     let line = list["cryo"]
         .as_array()
@@ -168,7 +168,7 @@ fn strict_stores_nothing_and_a_dry_run_neither() {
     assert_eq!(row(&reply, "g")["verdict"], "lost");
     assert_eq!(api.get("/cryo/cryo-strict").status, 404);
     exec(&api, &of, "del g");
-    // The one that was refused has its number still.
+    // A refused store uses up its number.
     assert_eq!(
         stored(&api, &json!({"session": of, "strict": true}))["generation"],
         2
@@ -176,7 +176,7 @@ fn strict_stores_nothing_and_a_dry_run_neither() {
     end(&api, &of);
 }
 
-fn a_store_is_no_code_of_the_namespace() {
+fn a_store_changes_nothing_in_the_namespace() {
     let api = shared().api();
     let of = session(&api, "cryo-apart");
     let before = exec(
@@ -215,10 +215,10 @@ fn a_busy_kernel_is_not_stored() {
     end(&api, &of);
 }
 
-fn what_is_not_there_is_told() {
+fn requests_for_missing_stores_are_refused() {
     let api = shared().api();
-    let error = |path: &str, wish: Value| {
-        let (status, kind, _) = api.post(path, &wish).error();
+    let error = |path: &str, request: Value| {
+        let (status, kind, _) = api.post(path, &request).error();
         (status, kind)
     };
     assert_eq!(
@@ -252,7 +252,7 @@ fn what_is_not_there_is_told() {
     );
 }
 
-fn progress_is_told_in_bytes() {
+fn progress_is_reported_in_bytes() {
     let api = shared().api();
     let of = session(&api, "cryo-progress");
     exec(
@@ -353,20 +353,20 @@ fn the_command_line_stores_lists_shows_and_removes() {
     end(&home.api(), &of);
 }
 
-/// Ends the companion as a crash does, and waits until its container is back.
+/// Kills the container and starts it again.
 fn crash(home: &Home) {
     let path = format!("/containers/{}/kill?signal=KILL", home.container());
     assert_eq!(Engine.send("POST", &path, &Value::Null).status, 204);
-    // Killed by a person, it is not started again by the engine.
+    // The engine does not restart a container that was killed by request.
     home.ok(["up"]);
 }
 
-fn a_life_comes_back_unless_it_was_asked_away() {
+fn a_session_is_restored_unless_it_was_reset() {
     let home = Home::new("it-cryo");
     home.write_config("limits:\n  memory: 1g\ncryo:\n  every: 1\n  keep: 3\n  compression: zstd\n");
     home.up();
     let run = |code: &str| home.api().exec(code);
-    // On a schedule, as soon as there is something new.
+    // The schedule stores new state.
     let seen = run("import numpy as np\nx = 1; a = np.zeros(500_000)\ndef get(): return x")["kernel"]["generation"].as_u64().unwrap();
     let count = |home: &Home| {
         let list = home.api().get("/cryo").json();
@@ -384,7 +384,7 @@ fn a_life_comes_back_unless_it_was_asked_away() {
     );
     assert!(
         newest["size_bytes"].as_u64().unwrap() < 400_000,
-        "it is compressed: {newest}"
+        "not compressed: {newest}"
     );
     crash(&home);
     let reply = run("x = 2; get(), a.shape");
@@ -395,13 +395,13 @@ fn a_life_comes_back_unless_it_was_asked_away() {
     );
     let from = &reply["kernel"]["restored_from"];
     assert_eq!(from["generation"], newest["generation"], "{reply}");
-    // Before `restart` and `down`, and also when the engine alone stops it.
+    // `restart`, `down` and a stop by the engine store the state first.
     run("x = 3");
     let ran = home.ok(["restart"]);
-    // The schedule may have come first.
-    let said = ["is stored: ", "holds nothing new to store"]
+    // The schedule may have stored the state before.
+    let is_reported = ["is stored: ", "holds nothing new to store"]
         .map(|word| ran.stderr.contains(&format!("session `default` {word}")));
-    assert!(said[0] != said[1], "{ran:?}");
+    assert!(is_reported[0] != is_reported[1], "{ran:?}");
     let reply = run("get()");
     assert_eq!(
         (&reply["result"], &reply["kernel"]["state"]),
@@ -411,10 +411,10 @@ fn a_life_comes_back_unless_it_was_asked_away() {
     home.ok(["down"]);
     home.up();
     assert_eq!(run("get()")["result"], "4");
-    // What runs then has its time, and is stored when it was stopped.
+    // Running code is interrupted after a grace time; then the state is stored.
     let code = "x = 5; import time; time.sleep(600)";
-    let begun = home.api().exec_with(json!({"code": code, "wait": 0}));
-    assert_eq!(begun["status"], "running", "{begun}");
+    let started = home.api().exec_with(json!({"code": code, "wait": 0}));
+    assert_eq!(started["status"], "running", "{started}");
     let path = format!("/containers/{}/restart?t=20", home.container());
     assert_eq!(Engine.send("POST", &path, &Value::Null).status, 204);
     home.ok(["up"]);
@@ -425,7 +425,7 @@ fn a_life_comes_back_unless_it_was_asked_away() {
     );
     let list = home.api().get("/cryo").json();
     assert!(list.to_string().contains("\"reason\":\"stop\""), "{list}");
-    // A further session comes back when it is made again.
+    // Another session is restored when it is created again.
     let api = home.api();
     let of = session(&api, "other");
     exec(&api, &of, "y = 7");
@@ -437,7 +437,7 @@ fn a_life_comes_back_unless_it_was_asked_away() {
         (&reply["result"], &reply["kernel"]["state"]),
         (&json!("7"), &json!("restored"))
     );
-    // A damaged one gives way to the one before it. No schedule may store a whole one after it.
+    // A damaged generation is replaced by the previous one. Without a schedule, no later generation exists.
     home.ok(["down"]);
     home.write_config("limits:\n  memory: 1g\ncryo:\n  keep: 3\n  compression: zstd\n");
     home.up();
@@ -452,7 +452,7 @@ fn a_life_comes_back_unless_it_was_asked_away() {
         (&reply["result"], &reply["kernel"]["state"]),
         (&json!("6"), &json!("restored"))
     );
-    // What was reset or restarted by wish stays away, and takes nothing's place.
+    // A session that was reset or restarted by request is not restored, and its empty state replaces no store.
     let newest = || home.json(["cryo", "show", "default"])["generation"].clone();
     home.ok(["restart"]);
     let before = newest();

@@ -1,4 +1,4 @@
-//! Stores and reloads where something is in the way: it is told, and what was stored before stays.
+//! Trials of stores and reloads with obstacles: the error names the obstacle, and earlier stores stay.
 
 use crate::cryo::{end, exec, reloaded, session, stored};
 use crate::harness::{Home, shared};
@@ -13,7 +13,7 @@ trials![
     an_interrupted_store_leaves_nothing,
 ];
 
-/// The folder of a generation, from the host.
+/// The folder of a generation, on the host.
 pub(crate) fn place(home: &Home, name: &str, generation: u64) -> PathBuf {
     home.data().join(format!("cryo/{name}/{generation}"))
 }
@@ -63,7 +63,7 @@ fn a_damaged_generation_is_refused_and_the_one_before_it_offered() {
         assert_eq!(
             exec(&api, &of, "x")["result"],
             "'two'",
-            "nothing has changed"
+            "the namespace has changed"
         );
         let path = format!("/cryo/cryo-damage?generation={number}");
         assert_eq!(api.connect().send("DELETE", &path, &[], b"").status, 200);
@@ -115,7 +115,7 @@ fn an_interrupted_store_leaves_nothing() {
     );
     std::thread::scope(|scope| {
         let storing = scope.spawn(|| api.post("/cryo/store", &json!({"session": of})).error());
-        api.until("the store", |api| {
+        api.until("the start of the store", |api| {
             (api.get("/files/tmp/cryo-slow").status == 200).then_some(())
         });
         assert_eq!(api.post("/interrupt", &json!({"session": of})).status, 200);

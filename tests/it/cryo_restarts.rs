@@ -48,7 +48,11 @@ fn a_store_by_hand_beside_the_one_at_the_stop_is_what_was_acknowledged() {
             true => "before",
             false => "after",
         };
-        assert_eq!(api.exec("x")["result"], format!("'{word} {round}'"), "{from}");
+        assert_eq!(
+            api.exec("x")["result"],
+            format!("'{word} {round}'"),
+            "{from}"
+        );
         if let Some(generation) = by_hand {
             reloaded(&api, &json!({"generation": generation}));
             assert_eq!(api.exec("x")["result"], format!("'after {round}'"));
@@ -117,10 +121,17 @@ fn a_receipt_is_what_a_restart_brings_back() {
                 deadly = Dying()";
     assert_eq!(api.exec(code)["status"], "completed");
     let reply = stored(&api, &json!({}));
-    let row = reply["receipt"].as_array().unwrap().iter().find(|row| row["name"] == "deadly");
+    let row = reply["receipt"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .find(|row| row["name"] == "deadly");
     assert_eq!(row.unwrap()["verdict"], "unverified", "{reply}");
     let shown = home.ok(["cryo", "list"]).stdout;
-    let line = shown.lines().find(|line| line.starts_with("default ")).unwrap();
+    let line = shown
+        .lines()
+        .find(|line| line.starts_with("default "))
+        .unwrap();
     let unverified = line.split_whitespace().rev().nth(1).unwrap();
     assert_ne!(unverified, "0", "{shown}");
     assert_eq!(home.api().post("/reset", &json!({})).status, 200);

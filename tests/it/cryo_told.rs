@@ -3,7 +3,7 @@
 use crate::cryo::{end, exec, reloaded, session, stored};
 use crate::cryo_faults::{flip, place};
 use crate::harness::{Api, Engine, Home, shared};
-use crate::soak::{Random, number, say};
+use crate::soak::{Random, env_number, print_line};
 use crate::trials;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -121,7 +121,7 @@ fn a_reload_with_losses_ends_with_one_and_is_listed() {
     // What the store lost is no difference.
     let ran = home.run(["cryo", "reload", "--session", "told-losses"]);
     assert_eq!(ran.code, 0, "{ran:?}");
-    assert!(ran.stderr.contains("no run came after it"), "{ran:?}");
+    assert!(ran.stderr.contains("no runs since then"), "{ran:?}");
     exec(&api, &of, "import os; os.remove('/tmp/told_module.py')");
     assert_eq!(api.post("/restart", &json!({"session": of})).status, 200);
     let ran = home.run(["cryo", "reload", "--session", "told-losses"]);
@@ -130,7 +130,7 @@ fn a_reload_with_losses_ends_with_one_and_is_listed() {
         "did not come back",
         "`a` (",
         "told_module",
-        "1 run came after it",
+        "1 run since then",
     ] {
         assert!(ran.stderr.contains(words), "{words}: {ran:?}");
     }
@@ -217,7 +217,7 @@ fn a_restore_names_its_generation_and_the_runs_after_it() {
     let number = first["generation"].as_u64().unwrap();
     let words =
         format!("the kernel's state was restored from `default` generation {number}, stored ");
-    for words in [&*words, "; 4 runs came after it", "could not be reloaded"] {
+    for words in [&*words, "; 4 runs since then", "could not be reloaded"] {
         assert!(ran.stderr.contains(words), "{words}: {ran:?}");
     }
     let api = home.api();
@@ -285,7 +285,7 @@ fn a_restart_says_what_came_back() {
     assert!(ran.stderr.contains(words), "{ran:?}");
     assert!(
         ran.stderr
-            .contains("; no run came after it; 1 lost: `g` (a generator"),
+            .contains("; no runs since then; 1 lost: `g` (a generator"),
         "{ran:?}"
     );
     assert!(
@@ -363,8 +363,8 @@ fn a_store_that_is_killed_keeps_its_number() {
     let api = home.api();
     let of = session(&api, "told-kills");
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
-    let seed = number("OSCTL_KILL_SEED", u64::from(since.subsec_nanos()) | 1);
-    say(&format!("OSCTL_KILL_SEED={seed}"));
+    let seed = env_number("OSCTL_KILL_SEED", u64::from(since.subsec_nanos()) | 1);
+    print_line(&format!("OSCTL_KILL_SEED={seed}"));
     let mut random = Random(seed);
     let mut acknowledged: BTreeMap<u64, (usize, Value)> = BTreeMap::new();
     let mut cut = 0;

@@ -1,4 +1,4 @@
-//! The desktop: what people see by a VNC client and in a browser, and agents by the API, is one.
+//! Trials of the desktop: VNC clients, browsers and the API show the same screen.
 
 use crate::harness::{Api, Home, Response};
 use crate::trials;
@@ -10,19 +10,19 @@ use std::thread;
 use std::time::Duration;
 
 trials![
-    nothing_of_it_runs_until_somebody_looks,
+    no_service_runs_before_the_first_use,
     a_screenshot_is_cut_and_scaled_and_states_its_size_and_time,
-    what_does_not_fit_is_refused_and_nothing_is_done,
+    invalid_requests_are_refused_and_not_partly_done,
     text_of_any_script_is_typed_and_pasted,
-    what_is_marked_in_a_terminal_is_copied,
+    selected_text_in_a_terminal_is_copied,
     windows_are_listed_and_brought_to_the_front,
-    the_resolution_changes_while_it_runs,
-    all_share_one_browser,
+    the_resolution_changes_while_the_desktop_runs,
+    all_clients_share_one_browser,
 ];
 
 static INSTANCE: OnceLock<Home> = OnceLock::new();
 
-/// The instance of the tests of the desktop; made at the first call.
+/// The instance of the desktop trials; created at the first call.
 pub(crate) fn instance() -> &'static Home {
     INSTANCE.get_or_init(|| {
         let home = Home::new("it-desktop");
@@ -38,7 +38,7 @@ pub(crate) fn clean_up() {
     }
 }
 
-/// Where VNC clients go, and the password.
+/// The address of the VNC server, and its password.
 pub(crate) fn vnc(home: &Home) -> (String, String) {
     let status = home.json(["status"]);
     let text = |value: &Value| value.as_str().unwrap().to_owned();
@@ -49,7 +49,7 @@ pub(crate) fn vnc(home: &Home) -> (String, String) {
     )
 }
 
-/// A picture as pixels: red, green and blue, a byte each.
+/// A picture with one byte each for red, green and blue.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Picture {
     pub(crate) width: u32,
@@ -78,7 +78,7 @@ impl Picture {
         self.pixels[begin..begin + 3].try_into().unwrap()
     }
 
-    /// The share of pixels that fit.
+    /// The share of pixels that match.
     pub(crate) fn share(&self, fits: impl Fn([u8; 3]) -> bool) -> f64 {
         let all = self.pixels.chunks_exact(3);
         let count = all.clone().filter(|p| fits([p[0], p[1], p[2]])).count();
@@ -89,35 +89,36 @@ impl Picture {
 #[track_caller]
 pub(crate) fn screenshot(api: &Api, query: &str) -> (Picture, Response) {
     let response = api.get(&format!("/display/screenshot{query}"));
-    let told = String::from_utf8_lossy(&response.body[..response.body.len().min(300)]).into_owned();
-    assert_eq!(response.status, 200, "{told}");
+    let reply =
+        String::from_utf8_lossy(&response.body[..response.body.len().min(300)]).into_owned();
+    assert_eq!(response.status, 200, "{reply}");
     assert_eq!(response.headers["content-type"], "image/png");
     (Picture::read(&response.body), response)
 }
 
-/// The desktop's colour.
-pub(crate) const GROUND: [u8; 3] = [0x2f, 0x48, 0x58];
+/// The colour of the desktop's background.
+pub(crate) const BACKGROUND: [u8; 3] = [0x2f, 0x48, 0x58];
 
-/// Where its icons are, whatever the screen's size.
+/// The positions of the icons, for every size of the screen.
 const ICONS: [(u32, u32); 3] = [(60, 45), (60, 140), (60, 235)];
 
-/// Whether it is the desktop's colour. Of a screen with fewer bits, five or six of it are nearly eight.
-pub(crate) fn is_ground(pixel: [u8; 3]) -> bool {
-    (pixel.iter().zip(GROUND)).all(|(a, b)| a.abs_diff(b) < 9)
+/// Whether a pixel has the background's colour, up to the rounding of a screen with 16 bits a pixel.
+pub(crate) fn is_background(pixel: [u8; 3]) -> bool {
+    (pixel.iter().zip(BACKGROUND)).all(|(a, b)| a.abs_diff(b) < 9)
 }
 
-/// Waits for a desktop with all its icons, which come after its ground, and one after the other.
+/// Waits until the desktop shows its background and all icons, and no longer changes.
 #[track_caller]
-pub(crate) fn settled(api: &Api) -> Picture {
+pub(crate) fn wait_until_settled(api: &Api) -> Picture {
     let mut before = screenshot(api, "").0;
-    api.until("a desktop that stays as it is", |api| {
+    api.until("a desktop without changes", |api| {
         thread::sleep(Duration::from_millis(300));
         let now = screenshot(api, "").0;
         let has_icons = ICONS.into_iter().all(|(x, y)| {
             let mut around = (y - 20..y + 20).flat_map(|y| (x - 20..x + 20).map(move |x| (x, y)));
-            around.any(|(x, y)| !is_ground(now.at(x, y)))
+            around.any(|(x, y)| !is_background(now.at(x, y)))
         });
-        let is_whole = has_icons && (0.5..0.9999).contains(&now.share(is_ground));
+        let is_whole = has_icons && (0.5..0.9999).contains(&now.share(is_background));
         let stays = is_whole && now == before;
         before = now;
         stays.then_some(())
@@ -137,7 +138,7 @@ pub(crate) fn act(api: &Api, actions: Value) {
     assert_eq!(done.status, 200, "{:?}", done.json());
 }
 
-/// Runs a terminal on the desktop, and waits for its window.
+/// Starts a terminal on the desktop and waits for its window.
 #[track_caller]
 fn terminal(api: &Api, title: &str, program: &[&str]) -> Value {
     let mut words = vec!["/opt/osctl/body/desktop/terminal", "-T", title];
@@ -157,7 +158,7 @@ fn window(api: &Api, title: &str) -> Option<Value> {
     { all }.find(|window| window["title"] == title).cloned()
 }
 
-/// Whether a service is ready, as `GET /health` tells it.
+/// Whether a service is ready according to `GET /health`.
 pub(crate) fn is_ready(api: &Api, name: &str) -> bool {
     let health = api.get("/health").json();
     let services = health["services"].as_array().unwrap();
@@ -166,22 +167,22 @@ pub(crate) fn is_ready(api: &Api, name: &str) -> bool {
         .any(|s| s["name"] == name && s["ready"] == true)
 }
 
-fn nothing_of_it_runs_until_somebody_looks() {
+fn no_service_runs_before_the_first_use() {
     let home = instance();
     let api = home.api();
     for service in ["xvfb", "pcmanfm", "x11vnc", "chromium"] {
         assert!(!is_ready(&api, service), "{service}");
     }
-    // Neither does who only connects, or does not know the password.
+    // A connection with a wrong password does not start the desktop either.
     let (address, _) = vnc(home);
-    let told = Viewer::open(&address, "wrong").unwrap_err();
-    assert!(told.contains("the password is wrong"), "{told}");
+    let reply = Viewer::open(&address, "wrong").unwrap_err();
+    assert!(reply.contains("the password is wrong"), "{reply}");
     assert!(!is_ready(&api, "xvfb"));
     screenshot(&api, "");
     for service in ["xvfb", "dbus", "openbox", "pcmanfm"] {
         assert!(is_ready(&api, service), "{service}");
     }
-    // What only VNC clients and browsers need still waits for them.
+    // Services that only VNC clients and browsers need do not run yet.
     assert!(!is_ready(&api, "x11vnc") && !is_ready(&api, "chromium"));
     let log = home.ok(["logs", "pcmanfm"]).stdout;
     assert!(log.lines().all(|line| line.contains("pcmanfm")), "{log}");
@@ -191,7 +192,7 @@ fn nothing_of_it_runs_until_somebody_looks() {
 fn a_screenshot_is_cut_and_scaled_and_states_its_size_and_time() {
     let home = instance();
     let api = home.api();
-    settled(&api);
+    wait_until_settled(&api);
     let (whole, response) = screenshot(&api, "");
     let size = format!("{}x{}", whole.width, whole.height);
     assert_eq!(response.headers["osctl-picture"], size);
@@ -214,16 +215,16 @@ fn a_screenshot_is_cut_and_scaled_and_states_its_size_and_time() {
     assert_eq!(half.at(half.width - 5, 5), whole.at(whole.width - 10, 10));
     let file = home.folder.join("shot.png");
     let path = file.to_str().unwrap();
-    let told = home.json(["screenshot", path, "--region", "20,5,90,70"]);
-    assert_eq!(told["picture"], "90x70");
+    let reply = home.json(["screenshot", path, "--region", "20,5,90,70"]);
+    assert_eq!(reply["picture"], "90x70");
     assert_eq!(Picture::read(&fs::read(&file).unwrap()), part);
-    // A file that is there stays whole when there is no new picture.
+    // An existing file stays when the screenshot fails.
     let ran = home.run(["screenshot", path, "--region", "0,0,1,99999"]);
     assert_eq!(ran.code, 2, "{ran:?}");
     assert_eq!(Picture::read(&fs::read(&file).unwrap()), part);
 }
 
-fn what_does_not_fit_is_refused_and_nothing_is_done() {
+fn invalid_requests_are_refused_and_not_partly_done() {
     let api = instance().api();
     for query in [
         "?region=1,2,3",
@@ -255,7 +256,7 @@ fn what_does_not_fit_is_refused_and_nothing_is_done() {
         let refused = api.post("/display/input", &json!({"actions": actions}));
         assert_eq!(refused.status, 400, "{wrong}");
     }
-    // Neither is what would take longer than anybody waits for.
+    // Actions that take too long are refused.
     let drag = json!({"type": "drag", "from": {"x": 50, "y": 50}, "to": {"x": 60, "y": 60}});
     let refused = api.post("/display/input", &json!({"actions": vec![drag; 500]}));
     assert_eq!(refused.status, 400);
@@ -276,8 +277,8 @@ fn what_does_not_fit_is_refused_and_nothing_is_done() {
 fn text_of_any_script_is_typed_and_pasted() {
     let api = instance().api();
     let words = "Zwölf Boxkämpfer, ça va? Ж 日本語 ελ € „“ ~^`\\|@ 😀";
-    // Reads a line and keeps it, with nobody in between who edits it. A terminal that has only just
-    // begun pastes nothing, so it says when it runs.
+    // The program reads a line and stores it. A terminal that has just started pastes nothing, so the program creates a
+    // file when it runs.
     let reader = "import os, sys; open('/tmp/runs', 'w'); line = sys.stdin.readline(); os.remove('/tmp/runs'); open('/tmp/read', 'w').write(line)";
     let reader = ["-e", "python3", "-c", reader];
     let runs = |api: &Api| {
@@ -292,26 +293,26 @@ fn text_of_any_script_is_typed_and_pasted() {
     let line = format!("{words}\n");
     let expected = api.exec(&json!(line).to_string())["result"].clone();
     terminal(&api, "typing", &reader);
-    api.until("the reader", runs);
+    api.until("the start of the reader", runs);
     act(&api, json!([{"type": "text", "text": line}]));
-    assert_eq!(api.until("what was typed", read), expected);
+    assert_eq!(api.until("the arrival of the typed text", read), expected);
     api.exec("os.remove('/tmp/read'); terminal.wait()");
-    // And the same by the clipboard, in both directions.
+    // The same with the clipboard, in both directions.
     let copied = json!({"text": line});
     assert_eq!(put(&api, "/display/clipboard", &copied).status, 200);
     assert_eq!(api.get("/display/clipboard").json(), copied);
     terminal(&api, "pasting", &reader);
-    api.until("the reader", runs);
+    api.until("the start of the reader", runs);
     act(&api, json!([{"type": "key", "keys": "shift+Insert"}]));
-    assert_eq!(api.until("what was pasted", read), expected);
+    assert_eq!(api.until("the arrival of the pasted text", read), expected);
     api.exec("os.remove('/tmp/read'); terminal.wait()");
 }
 
-fn what_is_marked_in_a_terminal_is_copied() {
+fn selected_text_in_a_terminal_is_copied() {
     let api = instance().api();
     let nothing = json!({"text": "nothing"});
     assert_eq!(put(&api, "/display/clipboard", &nothing).status, 200);
-    // Wherever the pointer is in the middle, it is on a word.
+    // The middle of the window is on a word.
     let words =
         "import time; print('\\n'.join(['marked' * 13] * 60), flush=True); time.sleep(1000)";
     let window = terminal(&api, "marking", &["-e", "python3", "-c", words]);
@@ -320,12 +321,12 @@ fn what_is_marked_in_a_terminal_is_copied() {
         number(begin) + number(length) / 2
     };
     let (x, y) = (middle("x", "width"), middle("y", "height"));
-    api.until("what was marked", |api| {
+    api.until("the copy of the selected text", |api| {
         act(api, json!([{"type": "click", "x": x, "y": y, "count": 2}]));
         let copied = api.get("/display/clipboard").json()["text"].clone();
         copied.as_str().unwrap().contains("marked").then_some(())
     });
-    // A program that does not tell what it has copied keeps whoever asks waiting, and no hand.
+    // A stopped program that owns the clipboard delays requests for the clipboard, but not the input.
     api.exec("import signal; terminal.send_signal(signal.SIGSTOP)");
     let asked: Vec<_> = (0..4)
         .map(|_| {
@@ -372,19 +373,19 @@ fn windows_are_listed_and_brought_to_the_front() {
     api.exec("terminal.kill(); terminal.wait()");
 }
 
-fn the_resolution_changes_while_it_runs() {
+fn the_resolution_changes_while_the_desktop_runs() {
     let home = instance();
     let api = home.api();
     for (width, height) in [(1600, 900), (640, 480), (1280, 800)] {
         let size = format!("{width}x{height}");
-        let told = home.json(["desktop", "--resolution", &size]);
+        let reply = home.json(["desktop", "--resolution", &size]);
         assert_eq!(
-            (&told["width"], &told["height"]),
+            (&reply["width"], &reply["height"]),
             (&json!(width), &json!(height))
         );
         let (shown, _) = screenshot(&api, "");
         assert_eq!((shown.width, shown.height), (width, height));
-        // No corner of it stays black.
+        // No corner stays black.
         api.until(&format!("a picture of {size}"), |api| {
             let (shown, _) = screenshot(api, "");
             let black = shown.share(|pixel| pixel == [0; 3]);
@@ -394,44 +395,48 @@ fn the_resolution_changes_while_it_runs() {
     assert_eq!(home.run(["desktop", "--resolution", "big"]).code, 2);
 }
 
-fn all_share_one_browser() {
+fn all_clients_share_one_browser() {
     let home = instance();
     let api = home.api();
-    // A page of one colour, and a title by which its window is found.
+    // A page of one colour, with a title that identifies its window.
     let page = "data:text/html,<title>red</title><body style='background:rgb(255,0,0)'>";
     let page: String = page.bytes().map(|byte| format!("%{byte:02X}")).collect();
-    let begun = api.post(&format!("/display/browser?url={page}"), &Value::Null);
-    assert_eq!(begun.status, 200, "{:?}", begun.json());
-    assert_eq!(begun.json()["running"], true);
+    let started = api.post(&format!("/display/browser?url={page}"), &Value::Null);
+    assert_eq!(started.status, 200, "{:?}", started.json());
+    assert_eq!(started.json()["running"], true);
     let is_red = |api: &Api| {
         let (shown, _) = screenshot(api, "?scale=0.25");
         (shown.share(|[r, g, b]| r > 250 && g < 5 && b < 5) > 0.5).then_some(())
     };
     api.until("the page on the screen", is_red);
-    // A tool inside finds the same browser by its debugger's protocol, and changes what all see.
-    let endpoint = begun.json()["cdp_url"].as_str().unwrap().to_owned();
+    // A tool inside finds the same browser through its debugger and changes the page that all clients see.
+    let endpoint = started.json()["cdp_url"].as_str().unwrap().to_owned();
     let pages = format!(
         "import json, urllib.request\n\
          pages = json.load(urllib.request.urlopen('{endpoint}/json/list'))\n\
          sum(page['title'] == 'red' for page in pages)"
     );
     assert_eq!(api.exec(&pages)["result"], "1");
-    // It is the profile that stays, and it comes back with its pages when it is killed.
+    // The profile is persistent, and a killed browser restarts with its pages.
     assert!(home.files().join(".browser/Default").is_dir());
-    api.until("its session on the disk", |api| {
+    api.until("the write of the browser's session", |api| {
         let code = "import glob; sum(b'red' in open(f, 'rb').read() for f in glob.glob('/root/host/.browser/Default/Sessions/Session_*'))";
         (api.exec(code)["result"] != "0").then_some(())
     });
     api.exec(
         "import subprocess; subprocess.run(['pkill', '-9', '-o', '-x', 'chromium'], check=True)",
     );
-    api.until("its end", |api| (!is_ready(api, "chromium")).then_some(()));
-    api.until("its return", |api| is_ready(api, "chromium").then_some(()));
-    api.until("its pages", is_red);
+    api.until("the end of the browser", |api| {
+        (!is_ready(api, "chromium")).then_some(())
+    });
+    api.until("the restart of the browser", |api| {
+        is_ready(api, "chromium").then_some(())
+    });
+    api.until("the return of its pages", is_red);
     let closed = api.connect().send("DELETE", "/display/browser", &[], b"");
     assert_eq!(closed.status, 200);
-    api.until("its end", |api| {
+    api.until("the end of the browser", |api| {
         let browser = api.get("/display/browser").json();
-        (browser["running"] == false && browser["detail"] == "off until it is needed").then_some(())
+        (browser["running"] == false && browser["detail"] == "on demand").then_some(())
     });
 }

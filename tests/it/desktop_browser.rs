@@ -1,4 +1,4 @@
-//! The one browser: browser-use works in the very one that people see, and neither ends it for the other.
+//! Trials of browser-use: it works in the same browser that users see, and neither ends the browser for the other.
 
 use crate::desktop::{instance, is_ready, screenshot};
 use crate::harness::{Api, Home};
@@ -9,20 +9,20 @@ use serde_json::{Value, json};
 use std::fs;
 
 trials![
-    browser_use_works_in_the_browser_that_people_see,
-    browser_use_comes_through_the_browsers_end,
-    its_debugger_starts_nothing_that_somebody_has_closed,
-    its_debugger_is_reached_from_inside_alone,
-    a_browser_without_a_window_is_had_where_that_is_wanted,
-    what_browser_use_does_is_told_to_nobody,
+    browser_use_works_in_the_visible_browser,
+    browser_use_survives_the_end_of_the_browser,
+    the_debugger_does_not_restart_a_closed_browser,
+    the_debugger_is_reachable_from_inside_only,
+    a_headless_browser_runs_where_it_is_configured,
+    browser_use_sends_no_telemetry,
 ];
 
-/// Of the page, before and after its button is pressed.
+/// The page's colours before and after its button is pressed.
 const BEFORE: [u8; 3] = [0xff, 0, 0xff];
 const AFTER: [u8; 3] = [0, 0xff, 0];
 const BLUE: [u8; 3] = [0, 0, 0xff];
 
-/// What a tool of browser-use says.
+/// Calls a tool of browser-use; returns its text.
 #[track_caller]
 fn call(home: &Home, tool: &str, arguments: &[String]) -> String {
     call_of("browser-use", home, tool, arguments)
@@ -36,7 +36,7 @@ fn call_of(server: &str, home: &Home, tool: &str, arguments: &[String]) -> Strin
 }
 
 #[track_caller]
-fn until_seen(api: &Api, colour: [u8; 3]) {
+fn wait_until_seen(api: &Api, colour: [u8; 3]) {
     api.until(&format!("{colour:?} on the screen"), |api| {
         let (shown, _) = screenshot(api, "?scale=0.25");
         (shown.share(|pixel| pixel == colour) > 0.5).then_some(())
@@ -47,29 +47,29 @@ fn until_seen(api: &Api, colour: [u8; 3]) {
 fn close(api: &Api) {
     let closed = api.connect().send("DELETE", "/display/browser", &[], b"");
     assert_eq!(closed.status, 200);
-    api.until("its end", |api| {
+    api.until("the end of the browser", |api| {
         let browser = api.get("/display/browser").json();
-        (browser["detail"] == "off until it is needed").then_some(())
+        (browser["detail"] == "on demand").then_some(())
     });
 }
 
-fn browser_use_works_in_the_browser_that_people_see() {
+fn browser_use_works_in_the_visible_browser() {
     let home = instance();
     let api = home.api();
     close(&api);
-    // Its tools are told without a browser.
+    // Listing its tools starts no browser.
     let tools = home.ok(["mcp", "tools", "browser-use"]).stdout;
     assert!(tools.contains("browser_navigate"), "{tools}");
     assert!(!is_ready(&api, "chromium"));
-    // What a person has opened stays open.
+    // A page that a user has opened stays open.
     let mine = "data:text/html,<title>mine</title><body style='background:rgb(0,0,255)'>";
     let mine: String = mine.bytes().map(|byte| format!("%{byte:02X}")).collect();
     let opened = api.post(&format!("/display/browser?url={mine}"), &Value::Null);
     assert_eq!(opened.status, 200, "{:?}", opened.json());
-    until_seen(&api, BLUE);
+    wait_until_seen(&api, BLUE);
     let page = page(home, "press");
     call(home, "browser_navigate", &[format!("url={page}")]);
-    until_seen(&api, BEFORE);
+    wait_until_seen(&api, BEFORE);
     let tabs = call(home, "browser_list_tabs", &[]);
     assert!(tabs.contains(&page) && tabs.contains("mine"), "{tabs}");
     let state: Value = serde_json::from_str(&call(home, "browser_get_state", &[])).unwrap();
@@ -80,40 +80,40 @@ fn browser_use_works_in_the_browser_that_people_see() {
         "browser_click",
         &[format!("index={}", button["index"])],
     );
-    until_seen(&api, AFTER);
-    let said = call(home, "browser_get_html", &["selector=#said".into()]);
-    assert!(said.contains("it was pressed"), "{said}");
-    // Whoever has enough of it leaves it to the others, as it is.
+    wait_until_seen(&api, AFTER);
+    let text = call(home, "browser_get_html", &["selector=#said".into()]);
+    assert!(text.contains("it was pressed"), "{text}");
+    // Closing browser-use's session does not end the browser.
     call(home, "browser_close_all", &[]);
     assert!(is_ready(&api, "chromium"));
-    until_seen(&api, AFTER);
+    wait_until_seen(&api, AFTER);
 }
 
-fn browser_use_comes_through_the_browsers_end() {
+fn browser_use_survives_the_end_of_the_browser() {
     let home = instance();
     let api = home.api();
     let navigate = [format!("url={}", page(home, "press"))];
     call(home, "browser_navigate", &navigate);
-    until_seen(&api, BEFORE);
+    wait_until_seen(&api, BEFORE);
     api.exec(
         "import subprocess; subprocess.run(['pkill', '-9', '-o', '-x', 'chromium'], check=True)",
     );
-    // Which pages are back, the browser's own record of them says; it answers in any case.
+    // The browser's session file decides which pages reopen; browser-use answers in any case.
     let state: Value = serde_json::from_str(&call(home, "browser_get_state", &[])).unwrap();
     assert!(state["url"].is_string(), "{state}");
     call(home, "browser_navigate", &navigate);
-    until_seen(&api, BEFORE);
+    wait_until_seen(&api, BEFORE);
     close(&api);
     call(home, "browser_navigate", &navigate);
-    until_seen(&api, BEFORE);
+    wait_until_seen(&api, BEFORE);
     close(&api);
 }
 
-fn its_debugger_starts_nothing_that_somebody_has_closed() {
+fn the_debugger_does_not_restart_a_closed_browser() {
     let api = instance().api();
     let started = api.post("/display/browser", &Value::Null).json();
     assert_eq!(started["cdp_url"], "http://127.0.0.1:9221");
-    // By the address of another life, as by that of its own.
+    // Connections by the address of an earlier browser process and without an ID.
     let connect = r#"
 import socket
 def connect(path):
@@ -133,14 +133,14 @@ def connect(path):
     close(&api);
     assert_eq!(status(&api, "/devtools/browser/1-2"), "'HTTP/1.1 503'");
     assert!(!is_ready(&api, "chromium"));
-    // But it starts for who asks.
+    // A request for the version starts the browser.
     let asked = "import json, urllib.request; json.load(urllib.request.urlopen('http://127.0.0.1:9221/json/version'))['webSocketDebuggerUrl'].startswith('ws://127.0.0.1:9221/devtools/browser/')";
     assert_eq!(api.exec(asked)["result"], "True");
     assert!(is_ready(&api, "chromium"));
     close(&api);
 }
 
-fn its_debugger_is_reached_from_inside_alone() {
+fn the_debugger_is_reachable_from_inside_only() {
     let api = instance().api();
     assert_eq!(api.post("/display/browser", &Value::Null).status, 200);
     let code = r#"
@@ -159,7 +159,7 @@ own.startswith("127."), [reached(host, port) for host in ("127.0.0.1", own) for 
     close(&api);
 }
 
-/// How many browsers there are, and how many of them have no window.
+/// Code for the kernel that counts browsers, and browsers without a window.
 const BROWSERS: &str = r#"
 import glob
 def browsers():
@@ -175,7 +175,7 @@ def browsers():
     return len(own), sum("--headless" in line for line in own)
 "#;
 
-fn a_browser_without_a_window_is_had_where_that_is_wanted() {
+fn a_headless_browser_runs_where_it_is_configured() {
     let home = instance();
     let (api, hub) = (home.api(), home.hub());
     close(&api);
@@ -186,7 +186,7 @@ fn a_browser_without_a_window_is_had_where_that_is_wanted() {
     });
     let added = home.data().join("mcp.json");
     fs::write(&added, json!({"mcpServers": {"quiet": quiet}}).to_string()).unwrap();
-    hub.until("the server", |hub| {
+    hub.until("the start of the server", |hub| {
         status(hub, "quiet").is_object().then_some(())
     });
     let press = [format!("url={}", page(home, "press"))];
@@ -196,18 +196,18 @@ fn a_browser_without_a_window_is_had_where_that_is_wanted() {
     api.exec(BROWSERS);
     assert_eq!(api.exec("browsers()")["result"], "(1, 1)");
     assert!(!is_ready(&api, "chromium"));
-    // It ends with its server.
+    // The browser ends with its server.
     fs::remove_file(&added).unwrap();
-    api.until("its end", |api| {
+    api.until("the end of the browser", |api| {
         (api.exec("browsers()")["result"] == "(0, 0)").then_some(())
     });
 }
 
-fn what_browser_use_does_is_told_to_nobody() {
+fn browser_use_sends_no_telemetry() {
     let home = instance();
     home.ok(["mcp", "tools", "browser-use"]);
     call(home, "browser_list_tabs", &[]);
-    // By its own words, in the environment that its server has.
+    // Read the settings of browser-use in the environment of its server.
     let code = r#"
 import glob, subprocess
 def told():

@@ -1,8 +1,10 @@
-//! The desktop when something of it ends that should not: it comes back, and nothing is left behind.
+//! Trials of the desktop when its services end unexpectedly: they restart, and nothing is left behind.
 
-use crate::desktop::{GROUND, Picture, instance, is_ground, is_ready, screenshot, settled, vnc};
-use crate::desktop_memory::{read, until_kept};
-use crate::desktop_person::{CONNECTED, restore_size, until_followed, visit};
+use crate::desktop::{
+    BACKGROUND, Picture, instance, is_background, is_ready, screenshot, vnc, wait_until_settled,
+};
+use crate::desktop_memory::{read, wait_until_stored};
+use crate::desktop_person::{CONNECTED, open_page, restore_size, wait_until_screen_fits};
 use crate::harness::{Api, Engine, Home};
 use crate::pages::page;
 use crate::trials;
@@ -11,31 +13,29 @@ use serde_json::{Value, json};
 use std::io::ErrorKind;
 
 trials![
-    each_service_that_is_killed_comes_back,
-    services_that_are_killed_twenty_times_come_back =
-        "desktop_faults::each_service_that_is_killed_comes_back",
+    each_killed_service_restarts,
+    services_that_are_killed_twenty_times_restart = "desktop_faults::each_killed_service_restarts",
     viewers_that_come_and_go_leave_nothing,
-    a_frozen_server_gives_no_picture_and_stops_nobody_else,
+    a_frozen_server_gives_no_picture_and_blocks_nothing_else,
     a_hard_stop_leaves_no_lock_behind,
-    one_that_nobody_uses_ends_and_a_browser_keeps_it,
-    it_can_be_there_always_and_never,
+    an_unused_desktop_ends_and_a_browser_keeps_it,
+    the_desktop_can_run_always_or_never,
 ];
 
-/// In every so many of them is waited for the person's page; else it comes again by itself, or is cut
-/// off once more on its way.
-const LOOK: usize = 5;
+/// Every fifth round waits for the page in the browser; in the others the page reconnects alone, or loses its
+/// connection again.
+const PAGE_CHECK_INTERVAL: usize = 5;
 
-/// What is true of the page while its picture is not black.
-const LIT: &str = "(() => { const c = document.querySelector('#screen canvas'); \
+/// An expression that is true while the page's picture is not black.
+const HAS_PICTURE: &str = "(() => { const c = document.querySelector('#screen canvas'); \
     const d = c.getContext('2d').getImageData(0, 0, c.width, c.height).data; \
     return d.some((value, at) => at % 4 < 3 && value > 0) })()";
 
-/// Those that are killed while the server lives on, and the server itself.
+/// Services that are killed while the X server runs.
 const CLIENTS: [&str; 5] = ["chromium", "x11vnc", "pcmanfm", "openbox", "dbus"];
 const SERVER: &str = "xvfb";
 
-/// Kills services, each with one word, in the kernel: that is inside, and quick. Returns how many of
-/// them there were.
+/// Code for the kernel that kills services by name and returns the number of processes.
 const KILL: &str = r#"
 import os, signal
 NAMES = {"xvfb": "Xvfb", "dbus": "dbus-daemon"}
@@ -58,7 +58,7 @@ def kill(names):
     return count
 "#;
 
-/// Files that the companion, and the VNC server, have open.
+/// Code for the kernel that counts the open files of the companion and of the VNC server.
 const OPEN: &str = r#"
 def opened(word):
     for pid in filter(str.isdigit, os.listdir("/proc")):
@@ -76,7 +76,7 @@ fn number(api: &Api, code: &str) -> u64 {
     result.unwrap_or_else(|| panic!("{reply}"))
 }
 
-/// How often each has been started, by what was logged.
+/// The number of starts of a service according to the log.
 fn starts(home: &Home, service: &str) -> usize {
     let log = home.ok(["logs", service]).stdout;
     log.matches(&format!("{service}: started")).count()
@@ -92,11 +92,11 @@ fn until_ready(api: &Api, services: &[&str]) {
     });
 }
 
-fn each_service_that_is_killed_comes_back() {
+fn each_killed_service_restarts() {
     kill_services(2);
 }
 
-fn services_that_are_killed_twenty_times_come_back() {
+fn services_that_are_killed_twenty_times_restart() {
     kill_services(20);
 }
 
@@ -104,15 +104,15 @@ fn kill_services(rounds: usize) {
     let home = instance();
     let api = home.api();
     let (address, password) = vnc(home);
-    // Something in the browser's profile, that no page which is open brings back.
+    // The page writes to the browser's profile; another page is opened, so that no open page can restore the value.
     let (keeps, other) = (page(home, "keeps"), page(home, "press"));
-    let (code, said) = read(home, &keeps);
-    assert!(code == 0 && said.contains("a stranger"), "{code} {said}");
-    until_kept(&api, &keeps);
+    let (code, text) = read(home, &keeps);
+    assert!(code == 0 && text.contains("a stranger"), "{code} {text}");
+    wait_until_stored(&api, &keeps);
     assert_eq!(read(home, &other).0, 0);
-    // Two people look: by a VNC client, and in a browser, whose window has another size.
-    let mut person = visit(home);
-    until_followed(&api, &mut person);
+    // Two users are connected: one with a VNC client, one with a browser whose window has another size.
+    let mut person = open_page(home);
+    wait_until_screen_fits(&api, &mut person);
     let mut viewer = Viewer::open(&address, &password).unwrap();
     api.exec(KILL);
     let all: Vec<&str> = CLIENTS.into_iter().chain([SERVER]).collect();
@@ -120,32 +120,32 @@ fn kill_services(rounds: usize) {
     for round in 0..rounds {
         for names in [&CLIENTS[..], &[SERVER]] {
             until_ready(&api, &all);
-            let is_looked_at = round % LOOK == 0;
-            if is_looked_at {
+            let is_page_checked = round % PAGE_CHECK_INTERVAL == 0;
+            if is_page_checked {
                 person.until(CONNECTED);
                 person.value("document.documentElement.dataset.connected = 'before'");
             }
             let started: Vec<_> = names.iter().map(|name| starts(home, name)).collect();
             let killed = number(&api, &format!("kill({})", json!(names)));
             assert_eq!(killed, names.len() as u64, "round {round}: {names:?}");
-            // Until the companion has heard of it.
-            api.until("the end", |api| {
+            // Wait until the companion has noticed the end.
+            api.until("the end of a service", |api| {
                 let has_ended = |(name, before): (&&str, &usize)| {
                     !is_ready(api, name) || starts(home, name) > *before
                 };
                 names.iter().zip(&started).any(has_ended).then_some(())
             });
-            // Whoever looked has lost the connection, and gets it again, with a picture.
+            // Connected clients have lost the connection; they reconnect and receive a picture.
             let lost = viewer.picture().unwrap_err();
             assert_ne!(
                 lost.kind(),
                 ErrorKind::WouldBlock,
-                "it goes on, and shows nothing"
+                "the connection is still open and shows nothing"
             );
-            viewer = come_again(&api, &address, &password);
-            if is_looked_at {
+            viewer = reconnect(&api, &address, &password);
+            if is_page_checked {
                 person.until(CONNECTED);
-                person.until(LIT);
+                person.until(HAS_PICTURE);
             }
         }
     }
@@ -155,7 +155,7 @@ fn kill_services(rounds: usize) {
         assert!(after >= before + rounds, "{name}: {before} {after}");
     }
     drop((viewer, person));
-    // Whoever looks now sees the desktop, by both ways.
+    // New VNC clients and screenshots show the desktop.
     let mut viewer = Viewer::open(&address, &password).unwrap();
     assert!(
         api.connect()
@@ -165,20 +165,20 @@ fn kill_services(rounds: usize) {
     );
     api.until("a picture of the desktop", |api| {
         let (shown, _) = screenshot(api, "");
-        (shown.share(|pixel| pixel == GROUND) > 0.5).then_some(())
+        (shown.share(|pixel| pixel == BACKGROUND) > 0.5).then_some(())
     });
     assert!(viewer.picture().is_ok());
     restore_size(&api);
-    // The profile is whole: what a page has stored is there.
-    let (code, said) = read(home, &keeps);
-    assert!(code == 0 && said.contains("has been here"), "{code} {said}");
+    // The profile still contains the value that the page stored.
+    let (code, text) = read(home, &keeps);
+    assert!(code == 0 && text.contains("has been here"), "{code} {text}");
     api.connect().send("DELETE", "/display/browser", &[], b"");
 }
 
-/// As a client does that has lost its connection: it tries until it is let in and is shown something.
+/// Tries to connect, like a client that has lost its connection, until it receives a picture.
 #[track_caller]
-fn come_again(api: &Api, address: &str, password: &str) -> Viewer {
-    api.until("the viewer's return", |_| {
+fn reconnect(api: &Api, address: &str, password: &str) -> Viewer {
+    api.until("the viewer's reconnection", |_| {
         let mut viewer = Viewer::open(address, password).ok()?;
         let picture = viewer.picture().ok()?;
         picture.iter().any(|byte| *byte != 0).then_some(viewer)
@@ -207,13 +207,13 @@ fn viewers_that_come_and_go_leave_nothing() {
                 std::thread::spawn(move || {
                     let mut viewer = Viewer::open(&address, &password).unwrap();
                     viewer.picture().unwrap();
-                    // And gone, without a word.
+                    // The viewer disconnects without a message.
                 })
             })
             .collect();
         crowd.into_iter().for_each(|viewer| viewer.join().unwrap());
     }
-    // Those who leave in the middle of coming in are no different.
+    // Clients may also disconnect during the handshake.
     for _ in 0..20 {
         drop(std::net::TcpStream::connect(&address).unwrap());
     }
@@ -224,7 +224,7 @@ fn viewers_that_come_and_go_leave_nothing() {
     look().picture().unwrap();
 }
 
-fn a_frozen_server_gives_no_picture_and_stops_nobody_else() {
+fn a_frozen_server_gives_no_picture_and_blocks_nothing_else() {
     let home = instance();
     let api = home.api();
     screenshot(&api, "");
@@ -236,7 +236,7 @@ fn a_frozen_server_gives_no_picture_and_stops_nobody_else() {
     signal("SIGSTOP");
     let frozen = api.clone();
     let asked = std::thread::spawn(move || frozen.get("/display/screenshot"));
-    // Everything else goes on meanwhile.
+    // Everything else works during the freeze.
     assert_eq!(api.exec("6 * 7")["result"], "42");
     let answer = asked.join().unwrap();
     assert_eq!(answer.error().0, 503);
@@ -250,7 +250,7 @@ fn a_hard_stop_leaves_no_lock_behind() {
     assert_eq!(api.post("/display/browser", &Value::Null).status, 200);
     let kill = format!("/containers/{}/kill", home.container());
     assert_eq!(Engine.send("POST", &kill, &Value::Null).status, 204);
-    // Locks of X and of the browser's profile, as a server and a browser that were killed leave them.
+    // Locks of X and of the browser's profile, as killed processes leave them.
     let lock = home.files().join(".browser/SingletonLock");
     let _ = std::fs::remove_file(&lock);
     std::os::unix::fs::symlink("another-host-1", &lock).unwrap();
@@ -258,12 +258,12 @@ fn a_hard_stop_leaves_no_lock_behind() {
     let api = home.api();
     api.exec("open('/tmp/.X99-lock', 'w').write('         1\\n')");
     let (shown, _) = screenshot(&api, "");
-    assert!(shown.share(|pixel| pixel == GROUND) > 0.5);
+    assert!(shown.share(|pixel| pixel == BACKGROUND) > 0.5);
     assert_eq!(api.post("/display/browser", &Value::Null).status, 200);
     api.connect().send("DELETE", "/display/browser", &[], b"");
 }
 
-/// Serves a file of which the second half comes late. Returns where.
+/// Code for the kernel that serves a file whose second half is delayed; the result is the port.
 const SLOW: &str = r#"
 import glob, http.server, json, threading, urllib.request
 goes_on = threading.Event()
@@ -287,29 +287,31 @@ threading.Thread(target=server.serve_forever, daemon=True).start()
 server.server_address[1]
 "#;
 
-fn one_that_nobody_uses_ends_and_a_browser_keeps_it() {
+fn an_unused_desktop_ends_and_a_browser_keeps_it() {
     let home = Home::new("it-idle");
     home.write_config("desktop:\n  idle: 1\n  resolution: 800x600\n");
     home.up();
     let api = home.api();
-    let shown = settled(&api);
+    let shown = wait_until_settled(&api);
     assert_eq!((shown.width, shown.height), (800, 600));
-    api.until("its end", |api| (!is_ready(api, "xvfb")).then_some(()));
-    // It comes back, as it was.
-    assert!(settled(&api) == shown);
-    // A browser with a page is somebody, and so is a window.
+    api.until("the end of the desktop", |api| {
+        (!is_ready(api, "xvfb")).then_some(())
+    });
+    // The next use restarts the desktop unchanged.
+    assert!(wait_until_settled(&api) == shown);
+    // A browser with a page counts as use, and so does a window.
     let page = "/display/browser?url=data:,page";
     assert_eq!(api.post(page, &Value::Null).status, 200);
     let ticks = "import time; time.sleep(4)";
     api.exec(ticks);
     assert!(is_ready(&api, "xvfb") && is_ready(&api, "chromium"));
     api.exec("import subprocess; window = subprocess.Popen(['/opt/osctl/body/desktop/terminal'])");
-    api.until("the window", |api| {
+    api.until("the terminal's window", |api| {
         let windows = api.get("/display/windows").json();
         let all = windows["windows"].as_array().unwrap();
         all.iter().any(|w| w["class"] == "XTerm").then_some(())
     });
-    // Who is connected keeps a browser in which every tab is blank, too.
+    // A connection to the debugger also keeps a browser whose tabs are all blank.
     let blank = r#"
 import json, socket, urllib.request
 for page in json.load(urllib.request.urlopen("http://127.0.0.1:9221/json/list")):
@@ -323,11 +325,11 @@ client.recv(12)
     assert_eq!(api.exec(blank)["result"], "b'HTTP/1.1 101'");
     api.exec(ticks);
     assert!(is_ready(&api, "chromium"));
-    // Nor does it end while it fetches a file, for which no tab shows anything.
+    // A download without a tab keeps the browser, too.
     let port = number(&api, SLOW);
     let file = format!("/display/browser?url=http://127.0.0.1:{port}/slow.txt");
     assert_eq!(api.post(&file, &Value::Null).status, 200);
-    api.until("a file that is begun", |api| {
+    api.until("the start of the download", |api| {
         (api.exec("begun()")["result"] == "True").then_some(())
     });
     api.exec("client.close()");
@@ -340,8 +342,10 @@ client.recv(12)
     api.exec(ticks);
     assert!(is_ready(&api, "xvfb"));
     api.exec("window.kill(); window.wait()");
-    api.until("its end", |api| (!is_ready(api, "xvfb")).then_some(()));
-    // Nothing of it is left.
+    api.until("the end of the desktop", |api| {
+        (!is_ready(api, "xvfb")).then_some(())
+    });
+    // No process of the desktop is left.
     let left = "import subprocess; int(subprocess.run(['pgrep', '-cx', 'Xvfb|openbox|pcmanfm|dbus-daemon|x11vnc|chromium'], capture_output=True).stdout)";
     api.until("the end of all its processes", |api| {
         (number(api, left) == 0).then_some(())
@@ -349,33 +353,33 @@ client.recv(12)
     home.down();
 }
 
-fn it_can_be_there_always_and_never() {
+fn the_desktop_can_run_always_or_never() {
     let home = Home::new("it-off");
     home.write_config("desktop:\n  run: \"off\"\n");
     home.up();
     let refused = home.api().get("/display/screenshot").error();
     assert_eq!((refused.0, refused.1.as_str()), (503, "no_desktop"));
-    // Nor is there a link to what would show nothing.
+    // `osctl desktop` prints no link either.
     let refused = home.run(["desktop", "--url"]);
     assert!(
         refused.code != 0 && refused.stdout.is_empty(),
         "{refused:?}"
     );
     assert!(refused.stderr.contains("`desktop.run"), "{refused:?}");
-    // It is not in the image, and the browser is.
+    // The image contains the browser, but not the desktop.
     let there =
         "import shutil; [bool(shutil.which(name)) for name in ('Xvfb', 'pcmanfm', 'chromium')]";
     assert_eq!(home.api().exec(there)["result"], "[False, False, True]");
     home.write_config("desktop:\n  run: always\n  idle: 1\n  depth: 16\n");
     home.up();
     let api = home.api();
-    // Nobody has asked for it.
+    // The desktop starts without a request.
     api.until("the desktop", |api| is_ready(api, "pcmanfm").then_some(()));
     api.exec("import time; time.sleep(4)");
     assert!(is_ready(&api, "pcmanfm"));
-    // Its pixels have as many bits as the configuration says, and look the same to everybody.
+    // The screen has the configured depth, and all clients see the same colours.
     assert_eq!(api.get("/display/resolution").json()["depth"], 16);
-    settled(&api);
+    wait_until_settled(&api);
     let (address, password) = vnc(&home);
     let mut viewer = Viewer::open(&address, &password).unwrap();
     let seen = Picture {
@@ -383,10 +387,10 @@ fn it_can_be_there_always_and_never() {
         height: viewer.height.into(),
         pixels: viewer.picture().unwrap(),
     };
-    let ground = seen.share(is_ground);
+    let ground = seen.share(is_background);
     assert!((0.5..0.9999).contains(&ground), "{ground}");
     drop(viewer);
-    // The browser, too.
+    // The browser works, too.
     let red = "data:text/html,%3Cbody%20style=background:red%3E";
     let opened = api.post(&format!("/display/browser?url={red}"), &Value::Null);
     assert_eq!(opened.status, 200, "{:?}", opened.json());

@@ -1,4 +1,4 @@
-//! The browser when memory runs out: it goes before anything else does, and comes back.
+//! Trials of the browser when memory runs out: the kernel of the host kills it first, and it restarts.
 
 use crate::desktop::{instance, is_ready};
 use crate::harness::{Api, Home};
@@ -7,12 +7,12 @@ use crate::trials;
 use serde_json::{Value, json};
 
 trials![
-    the_browser_goes_before_the_companion_and_the_kernel,
-    a_page_that_takes_all_memory_ends_alone,
-    a_browser_that_is_ended_for_its_memory_comes_back_with_its_profile,
+    the_browser_is_killed_before_the_companion_and_the_kernel,
+    a_page_that_uses_all_memory_ends_alone,
+    a_browser_killed_for_its_memory_restarts_with_its_profile,
 ];
 
-/// What a page says, read as an agent reads it.
+/// Reads the text of a page with the tool that agents use.
 pub(crate) fn read(home: &Home, url: &str) -> (i32, String) {
     let url = format!("url={url}");
     let ran = home.run([
@@ -21,25 +21,25 @@ pub(crate) fn read(home: &Home, url: &str) -> (i32, String) {
         "os",
         "navigate_and_get_all_visible_text",
         &url,
-        // A page that takes all memory may take long to.
+        // A page that uses all memory may take long.
         "timeout=300",
     ]);
     (ran.code, ran.stdout + &ran.stderr)
 }
 
-/// Waits until what that page keeps is on the disk, beside what earlier ones keep there.
-pub(crate) fn until_kept(api: &Api, url: &str) {
+/// Waits until the browser has written the page's local storage to disk.
+pub(crate) fn wait_until_stored(api: &Api, url: &str) {
     let (origin, _) = url.rsplit_once('/').unwrap();
     let folder = "/root/host/.browser/Default/Local Storage/leveldb";
     let code = format!(
         "import glob; any(b'_{origin}\\x00\\x01kept' in open(f, 'rb').read() for f in glob.glob('{folder}/*.log'))"
     );
-    api.until("what it keeps, on the disk", |api| {
+    api.until("the write of the local storage", |api| {
         (api.exec(&code)["result"] == "True").then_some(())
     });
 }
 
-/// How readily the system ends each process when memory runs out, by what it is.
+/// The OOM score adjustments of the processes, by kind.
 fn scores(api: &Api) -> Value {
     let code = r#"
 import glob, json
@@ -64,36 +64,36 @@ print(scores())
     serde_json::from_str(api.exec(code)["stdout"].as_str().unwrap()).unwrap()
 }
 
-fn the_browser_goes_before_the_companion_and_the_kernel() {
+fn the_browser_is_killed_before_the_companion_and_the_kernel() {
     let api = instance().api();
     assert_eq!(api.post("/display/browser", &Value::Null).status, 200);
-    let (least, told) = api.until("the browser's scores", |api| {
-        let told = scores(api);
+    let (least, found) = api.until("the browser's scores", |api| {
+        let found = scores(api);
         let of = |kind: &str| {
-            let all = told[kind].as_array().unwrap().iter();
+            let all = found[kind].as_array().unwrap().iter();
             all.map(|score| score.as_i64().unwrap()).collect::<Vec<_>>()
         };
         let browser = of("browser").into_iter().min()?;
         let renderer = of("renderer").into_iter().min()?;
-        // It sets its own once it runs, and is made readier then.
-        (browser >= 100 && renderer > browser).then_some((browser, told))
+        // The browser sets its own score after its start, and the companion raises the score then.
+        (browser >= 100 && renderer > browser).then_some((browser, found))
     });
-    let guards = told["guard"].as_array().unwrap();
+    let guards = found["guard"].as_array().unwrap();
     assert!(
         !guards.is_empty() && guards.iter().all(|score| score == 0),
-        "{told}"
+        "{found}"
     );
     for kind in ["companion", "kernel"] {
-        let all = told[kind].as_array().unwrap();
-        assert!(!all.is_empty(), "{told}");
+        let all = found[kind].as_array().unwrap();
+        assert!(!all.is_empty(), "{found}");
         assert!(
             all.iter().all(|score| score.as_i64() < Some(least)),
-            "{told}"
+            "{found}"
         );
     }
 }
 
-fn a_page_that_takes_all_memory_ends_alone() {
+fn a_page_that_uses_all_memory_ends_alone() {
     let home = instance();
     let api = home.api();
     let eats = page(home, "eats");
@@ -102,37 +102,39 @@ fn a_page_that_takes_all_memory_ends_alone() {
     let before = api.get("/status").json()["kernel"]["generation"].clone();
     let chromium = "import subprocess; subprocess.run(['pgrep', '-o', '-x', 'chromium'], capture_output=True, text=True).stdout";
     let browser = api.exec(chromium)["result"].clone();
-    let (code, said) = read(home, &eats);
+    let (code, text) = read(home, &eats);
     assert!(
-        code != 0 && said.contains("the page has crashed"),
-        "{code} {said}"
+        code != 0 && text.contains("the page has crashed"),
+        "{code} {text}"
     );
-    // The kernel, its pages' server and the browser itself were not touched.
+    // The kernel, the server of the pages and the browser process still run.
     assert_eq!(api.exec("kept")["result"], "'before'");
     assert_eq!(api.get("/status").json()["kernel"]["generation"], before);
     assert_eq!(api.exec(chromium)["result"], browser);
-    let (code, said) = read(home, &page);
-    assert!(code == 0 && said.contains("shown"), "{code} {said}");
+    let (code, text) = read(home, &page);
+    assert!(code == 0 && text.contains("shown"), "{code} {text}");
 }
 
-fn a_browser_that_is_ended_for_its_memory_comes_back_with_its_profile() {
+fn a_browser_killed_for_its_memory_restarts_with_its_profile() {
     let home = instance();
     let api = home.api();
     let (keeps, loud) = (page(home, "keeps"), page(home, "press"));
-    let (code, said) = read(home, &keeps);
-    assert!(code == 0 && said.contains("a stranger"), "{code} {said}");
-    until_kept(&api, &keeps);
+    let (code, text) = read(home, &keeps);
+    assert!(code == 0 && text.contains("a stranger"), "{code} {text}");
+    wait_until_stored(&api, &keeps);
     let loud = format!("url={loud}");
     let navigate = ["mcp", "call", "browser-use", "browser_navigate", &loud];
     home.ok(navigate);
-    // As the system ends it: without a word, and with all that it had started.
+    // As the out-of-memory killer does: SIGKILL for the browser and its children.
     let kill = json!({"code": "import subprocess; subprocess.run(['pkill', '-9', '-x', 'chromium'], check=True)"});
     assert_eq!(api.exec_with(kill)["status"], "completed");
-    api.until("its end", |api| (!is_ready(api, "chromium")).then_some(()));
-    let (code, said) = read(home, &keeps);
+    api.until("the end of the browser", |api| {
+        (!is_ready(api, "chromium")).then_some(())
+    });
+    let (code, text) = read(home, &keeps);
     assert!(
-        code == 0 && said.contains("somebody who has been here"),
-        "{code} {said}"
+        code == 0 && text.contains("somebody who has been here"),
+        "{code} {text}"
     );
     home.ok(navigate);
     let state = home

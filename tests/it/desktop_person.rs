@@ -1,4 +1,4 @@
-//! The desktop as a person opens it in a browser.
+//! Trials of the desktop in a user's browser.
 
 use crate::desktop::{act, instance, put};
 use crate::harness::{Api, Home};
@@ -10,39 +10,39 @@ use std::os::unix::fs::PermissionsExt;
 use std::time::{Duration, Instant};
 
 trials![
-    a_person_opens_it_in_a_browser_and_types_into_a_terminal,
+    a_user_opens_the_desktop_and_types_into_a_terminal,
     each_icon_opens_what_it_shows,
-    a_link_opens_it_once_and_nothing_else,
-    it_opens_by_itself_where_somebody_sees_it,
+    a_link_opens_the_desktop_once_and_nothing_else,
+    desktop_starts_a_browser_where_a_display_exists,
 ];
 
-/// Two clicks that a busy machine brings too far apart are none, so a person clicks again.
-const AGAIN: Duration = Duration::from_secs(8);
+/// A busy machine may deliver the clicks of a double click too far apart; the trial then clicks again.
+const CLICK_RETRY_INTERVAL: Duration = Duration::from_secs(8);
 
-/// What is true of the page while it has a connection.
+/// An expression that is true while the page has a connection.
 pub(crate) const CONNECTED: &str = "document.documentElement.dataset.connected === 'yes'";
 
-/// Opens the desktop in a browser on the host, as `osctl desktop` would.
-pub(crate) fn visit(home: &Home) -> Page {
+/// Opens the desktop in a browser on the host, as `osctl desktop` does.
+pub(crate) fn open_page(home: &Home) -> Page {
     let link = home.json(["desktop"])["url"].as_str().unwrap().to_owned();
     let mut page = Page::open(&link, (1100, 700));
     page.until(CONNECTED);
     page
 }
 
-/// Where pages of an instance are opened: at a name of its own, to which browsers send no other cookies.
+/// The address of an instance's pages: its own host name, so that browsers send no cookies of other instances.
 fn page_address(home: &Home) -> String {
     let api = home.api();
     let port = api.address.rsplit(':').next().unwrap();
     format!("http://{}.localhost:{port}", home.container())
 }
 
-/// Waits until the screen has the size of what the page shows of it, and the page shows all.
+/// Waits until the screen has the size of the page and the page shows the whole screen.
 #[track_caller]
-pub(crate) fn until_followed(api: &Api, page: &mut Page) {
+pub(crate) fn wait_until_screen_fits(api: &Api, page: &mut Page) {
     let area = "(e => [Math.floor(e.width), Math.floor(e.height)])(document.getElementById('screen').getBoundingClientRect())";
     let area = page.value(area);
-    api.until("the screen in the window's size", |api| {
+    api.until("the screen with the window's size", |api| {
         let now = api.get("/display/resolution").json();
         (json!([now["width"], now["height"]]) == area).then_some(())
     });
@@ -52,7 +52,7 @@ pub(crate) fn until_followed(api: &Api, page: &mut Page) {
     ));
 }
 
-/// Gives the screen back the size that the other tests know.
+/// Restores the size that the other trials expect.
 pub(crate) fn restore_size(api: &Api) {
     let size = json!({"width": 1280, "height": 800});
     put(api, "/display/resolution", &size);
@@ -73,15 +73,15 @@ fn runs(api: &Api, name: &str) -> bool {
     api.exec(&code)["result"] == "0"
 }
 
-fn a_person_opens_it_in_a_browser_and_types_into_a_terminal() {
+fn a_user_opens_the_desktop_and_types_into_a_terminal() {
     let home = instance();
     let api = home.api();
     let shown = api.get("/display/windows").json();
     assert_eq!(shown["windows"], json!([]));
-    let mut page = visit(home);
+    let mut page = open_page(home);
     page.until("document.querySelector('#screen canvas').width > 0");
-    until_followed(&api, &mut page);
-    // Its canvas shows the desktop's colour, and icons on it.
+    wait_until_screen_fits(&api, &mut page);
+    // The canvas shows the background with icons.
     page.until(
         "(() => { const c = document.querySelector('#screen canvas'); \
          const d = c.getContext('2d').getImageData(0, 0, c.width, c.height).data; let ground = 0; \
@@ -94,8 +94,8 @@ fn a_person_opens_it_in_a_browser_and_types_into_a_terminal() {
     );
     let (x, y) = (place[0].as_f64().unwrap(), place[1].as_f64().unwrap());
     let mut clicked: Option<Instant> = None;
-    api.until("the terminal that was clicked", |api| {
-        if clicked.is_none_or(|at| at.elapsed() > AGAIN) && !runs(api, "xterm") {
+    api.until("the start of the terminal", |api| {
+        if clicked.is_none_or(|at| at.elapsed() > CLICK_RETRY_INTERVAL) && !runs(api, "xterm") {
             page.double_click(x, y);
             clicked = Some(Instant::now());
         }
@@ -104,29 +104,29 @@ fn a_person_opens_it_in_a_browser_and_types_into_a_terminal() {
     });
     page.press("echo typed in a browser > /tmp/typed\n");
     let read = "import os; os.path.exists('/tmp/typed') and open('/tmp/typed').read() or None";
-    let typed = api.until("what was typed", |api| {
+    let typed = api.until("the arrival of the typed text", |api| {
         let text = api.exec(read)["result"].clone();
         text.is_string().then_some(text)
     });
     assert_eq!(typed, "'typed in a browser\\n'");
-    // Text goes both ways, in any script.
+    // The clipboard works in both directions, with any script.
     put(
         &api,
         "/display/clipboard",
         &json!({"text": "von innen: 日本"}),
     );
     page.value("document.getElementById('copy').click()");
-    // The text is there as soon as it comes, and the dialog when it was asked for.
+    // The dialog opens on request and contains the latest text.
     page.until(
         "document.getElementById('clipboard').open && document.getElementById('text').value === 'von innen: 日本'",
     );
     page.value("document.getElementById('text').value = 'von außen: Ж'");
     page.value("document.querySelector('button[value=copy]').click()");
-    api.until("what was copied outside", |api| {
+    api.until("the arrival of the copied text", |api| {
         let text = api.get("/display/clipboard").json()["text"].clone();
         (text == "von außen: Ж").then_some(())
     });
-    // Who loses the connection gets it again.
+    // The page reconnects after a lost connection.
     page.value("document.documentElement.dataset.connected = 'before'");
     api.exec("import subprocess; subprocess.run(['pkill', '-9', '-x', 'x11vnc'], check=True)");
     page.until(CONNECTED);
@@ -137,7 +137,7 @@ fn a_person_opens_it_in_a_browser_and_types_into_a_terminal() {
         let is_gone = |one: &Value| now.iter().all(|w| w["id"] != one["id"]);
         before.iter().any(is_gone).then_some(())
     });
-    // Clicked once more than it needed, there is another.
+    // An additional click may have opened a second window.
     api.until("the end of all terminals", |api| {
         api.exec("subprocess.run(['pkill', '-x', 'xterm'])");
         let is_over = !runs(api, "xterm") && windows(api, "XTerm").is_empty();
@@ -150,13 +150,13 @@ fn a_person_opens_it_in_a_browser_and_types_into_a_terminal() {
 fn each_icon_opens_what_it_shows() {
     let api = instance().api();
     restore_size(&api);
-    // From the top; the third is the terminal.
+    // The positions of the other two icons; the third is the terminal.
     for (y, class) in [(140, "Pcmanfm"), (45, "Chromium")] {
         let shown = |api: &Api| windows(api, class).first().cloned();
         assert_eq!(shown(&api), None, "{class}");
         let mut clicked: Option<Instant> = None;
         api.until(class, |api| {
-            if clicked.is_none_or(|at| at.elapsed() > AGAIN) {
+            if clicked.is_none_or(|at| at.elapsed() > CLICK_RETRY_INTERVAL) {
                 act(api, json!([{"type": "click", "x": 60, "y": y, "count": 2}]));
                 clicked = Some(Instant::now());
             }
@@ -165,8 +165,8 @@ fn each_icon_opens_what_it_shows() {
         if class == "Chromium" {
             api.connect().send("DELETE", "/display/browser", &[], b"");
         }
-        // Clicked once more than it needed, there is another.
-        api.until("its end", |api| {
+        // An additional click may have opened a second window.
+        api.until("the end of the window", |api| {
             let Some(window) = shown(api) else {
                 return Some(());
             };
@@ -179,7 +179,7 @@ fn each_icon_opens_what_it_shows() {
     }
 }
 
-fn a_link_opens_it_once_and_nothing_else() {
+fn a_link_opens_the_desktop_once_and_nothing_else() {
     let home = instance();
     let api = home.api();
 
@@ -221,7 +221,7 @@ fn a_link_opens_it_once_and_nothing_else() {
     ] {
         assert_eq!(bare(path, &[pass]).status, 404, "{path}");
     }
-    // A cookie is no token, and pages of other ports send it, too.
+    // The cookie does not replace the token, because pages of other ports send it, too.
     for path in ["/", "/status", "/exec", "/files/etc/passwd", "/sessions"] {
         assert_eq!(bare(path, &[pass]).status, 401, "{path}");
     }
@@ -231,12 +231,12 @@ fn a_link_opens_it_once_and_nothing_else() {
     assert_eq!(bare("/desktop/socket", &[pass, origin]).status, 403);
 }
 
-fn it_opens_by_itself_where_somebody_sees_it() {
+fn desktop_starts_a_browser_where_a_display_exists() {
     let home = instance();
     let api = home.api();
     let folder = tempfile::tempdir().unwrap();
-    let (program, told) = (folder.path().join("xdg-open"), folder.path().join("told"));
-    let file = told.display();
+    let (program, link_file) = (folder.path().join("xdg-open"), folder.path().join("told"));
+    let file = link_file.display();
     let script =
         format!("#!/bin/sh\nprintf %s \"$1\" > '{file}.new' && mv '{file}.new' '{file}'\n");
     fs::write(&program, script).unwrap();
@@ -247,10 +247,16 @@ fn it_opens_by_itself_where_somebody_sees_it() {
     command.env("PATH", path).env("DISPLAY", ":7");
     let ran = command.output().unwrap();
     assert!(ran.status.success() && ran.stdout.is_empty(), "{ran:?}");
-    let said = String::from_utf8(ran.stderr).unwrap();
-    assert!(said.contains("desktop --url`"), "{said}");
-    assert_eq!(said.contains("Safari"), cfg!(target_os = "macos"), "{said}");
-    let link = api.until("the browser", |_| fs::read_to_string(&told).ok());
+    let stderr = String::from_utf8(ran.stderr).unwrap();
+    assert!(stderr.contains("desktop --url`"), "{stderr}");
+    assert_eq!(
+        stderr.contains("Safari"),
+        cfg!(target_os = "macos"),
+        "{stderr}"
+    );
+    let link = api.until("the start of the browser", |_| {
+        fs::read_to_string(&link_file).ok()
+    });
     let path = link.strip_prefix(&page_address(home));
     let entered = { api.connect() }.send("GET", path.unwrap(), &[("Authorization", "")], b"");
     assert_eq!(entered.status, 303);

@@ -1,7 +1,7 @@
-//! The desktop by VNC: who knows the password sees what it shows, and nobody else anything.
+//! Trials of the desktop over VNC: clients with the password see the screen, other clients nothing.
 
-use crate::desktop::{GROUND, Picture, instance, screenshot, settled, vnc};
-use crate::harness::{Api, Engine, PATIENCE};
+use crate::desktop::{BACKGROUND, Picture, instance, screenshot, vnc, wait_until_settled};
+use crate::harness::{Api, Engine, TEST_TIMEOUT};
 use crate::trials;
 use crate::viewer::Viewer;
 use serde_json::json;
@@ -12,15 +12,15 @@ use std::thread;
 trials![
     a_vnc_client_needs_the_password_and_sees_what_a_screenshot_shows,
     the_vnc_server_may_open_few_files,
-    pictures_that_are_packed_are_the_same,
-    who_does_not_say_the_password_keeps_nobody_out,
-    the_password_is_told_to_nobody,
+    compressed_pictures_are_the_same,
+    clients_without_the_password_block_no_other_client,
+    the_password_is_not_visible_inside,
 ];
 
-/// The whole desktop, once the VNC server knows of it, too.
+/// Waits until the VNC server shows the whole desktop.
 #[track_caller]
-fn shown_to(viewer: &mut Viewer, api: &Api) -> Picture {
-    let shown = settled(api);
+fn wait_until_shown(viewer: &mut Viewer, api: &Api) -> Picture {
+    let shown = wait_until_settled(api);
     let size = (u32::from(viewer.width), u32::from(viewer.height));
     assert_eq!((shown.width, shown.height), size);
     api.until("the same picture by VNC", |_| {
@@ -34,12 +34,15 @@ fn a_vnc_client_needs_the_password_and_sees_what_a_screenshot_shows() {
     let (address, password) = vnc(home);
     let mut viewer = Viewer::open(&address, &password).unwrap();
     for wrong in ["", "password", &password[..7]] {
-        let told = Viewer::open(&address, wrong).unwrap_err();
-        assert!(told.contains("the password is wrong"), "{wrong}: {told}");
+        let message = Viewer::open(&address, wrong).unwrap_err();
+        assert!(
+            message.contains("the password is wrong"),
+            "{wrong}: {message}"
+        );
     }
-    let shown = shown_to(&mut viewer, &home.api());
-    // And it is a picture: the desktop's colour, and icons on it.
-    let ground = shown.share(|pixel| pixel == GROUND);
+    let shown = wait_until_shown(&mut viewer, &home.api());
+    // The picture shows the background with icons.
+    let ground = shown.share(|pixel| pixel == BACKGROUND);
     assert!((0.5..0.9999).contains(&ground), "{ground}");
 }
 
@@ -65,26 +68,26 @@ limit("x11vnc")
     assert_eq!(api.exec(code)["result"], "['1024', '1024']");
 }
 
-fn pictures_that_are_packed_are_the_same() {
+fn compressed_pictures_are_the_same() {
     let home = instance();
     let (address, password) = vnc(home);
-    // What is packed is one stream from the first picture to the last, also beside another viewer.
-    let mut packed = Viewer::open(&address, &password).unwrap();
-    packed.pack().unwrap();
+    // The compressed pictures of a connection are one stream, also next to another viewer.
+    let mut compressed = Viewer::open(&address, &password).unwrap();
+    compressed.pack().unwrap();
     let mut other = Viewer::open(&address, &password).unwrap();
-    let shown = shown_to(&mut other, &home.api());
+    let shown = wait_until_shown(&mut other, &home.api());
     other.pack().unwrap();
     for round in 0..3 {
-        for viewer in [&mut packed, &mut other] {
+        for viewer in [&mut compressed, &mut other] {
             assert!(viewer.picture().unwrap() == shown.pixels, "round {round}");
         }
     }
 }
 
-fn who_does_not_say_the_password_keeps_nobody_out() {
+fn clients_without_the_password_block_no_other_client() {
     let home = instance();
     let (address, password) = vnc(home);
-    // More than there are places for: some say nothing at all, the others something wrong.
+    // More clients than the limit: some send nothing, the others a wrong password.
     let silent: Vec<TcpStream> = (0..150)
         .map(|_| TcpStream::connect(&address).unwrap())
         .collect();
@@ -94,27 +97,31 @@ fn who_does_not_say_the_password_keeps_nobody_out() {
             thread::spawn(move || Viewer::open(&address, "wrong").unwrap_err())
         })
         .collect();
-    // What passes connections on may let those before it come later, and one of more than there are
-    // places for is cut for them.
-    home.api().until("a picture for who knows it", |_| {
-        let mut known = Viewer::open(&address, &password).ok()?;
-        known.picture().ok()
-    });
+    // The engine's proxy may deliver earlier connections later, and the companion then closes a connection above the
+    // limit.
+    home.api()
+        .until("a picture for a client with the password", |_| {
+            let mut known = Viewer::open(&address, &password).ok()?;
+            known.picture().ok()
+        });
     for guess in guesses {
-        // Those who were cut for others heard nothing, and nobody was let in.
+        // Clients above the limit were disconnected without a message, and no client was admitted.
         guess.join().unwrap();
     }
-    // Silence ends by itself.
+    // The server disconnects silent clients.
     for mut client in silent {
-        client.set_read_timeout(Some(PATIENCE)).unwrap();
-        // One that was cut for another may be told so less politely.
+        client.set_read_timeout(Some(TEST_TIMEOUT)).unwrap();
+        // A connection above the limit may end with a reset.
         let end = client.read_to_end(&mut Vec::new());
-        let goes_on = |error: std::io::Error| error.kind() == ErrorKind::WouldBlock;
-        assert!(!end.is_err_and(goes_on), "silence goes on");
+        let is_open = |error: std::io::Error| error.kind() == ErrorKind::WouldBlock;
+        assert!(
+            !end.is_err_and(is_open),
+            "a silent client is still connected"
+        );
     }
 }
 
-fn the_password_is_told_to_nobody() {
+fn the_password_is_not_visible_inside() {
     let home = instance();
     let api = home.api();
     let (_, password) = vnc(home);
@@ -122,7 +129,7 @@ fn the_password_is_told_to_nobody() {
     let container = Engine.get(&format!("/containers/{}/json", home.container()));
     let inspected = String::from_utf8(container.body).unwrap();
     assert!(inspected.contains("OSCTL_TOKEN_SHA256") && !inspected.contains(&password));
-    // Neither by what runs inside: arguments and variables of all.
+    // No process inside has the password in its arguments or environment.
     let code = r#"
 import glob
 def said(file):

@@ -1,11 +1,11 @@
-//! Runs across the death of the companion and of its container: each that was acknowledged is found
-//! again with one end, and none is executed twice.
+//! Trials of runs across kills of the companion and of its container: each acknowledged run is found again with one
+//! end, and none is executed twice.
 //!
-//! The seed of the random kills is printed; `OSCTL_DURABLE_SEED` strikes the same.
+//! The trial prints the seed of the random kills; `OSCTL_DURABLE_SEED` repeats them.
 
 use crate::evolve::small;
-use crate::harness::{Api, Engine, Home, PATIENCE};
-use crate::soak::{Random, number, say};
+use crate::harness::{Api, Engine, Home, TEST_TIMEOUT};
+use crate::soak::{Random, env_number, print_line};
 use crate::trials;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -23,15 +23,15 @@ trials![
     a_killed_companion_finds_its_runs_again,
     requests_repeated_across_kills_are_executed_once,
     a_killed_container_finds_its_runs_again,
-    a_full_disk_refuses_no_run_that_does_not_insist,
+    a_full_disk_refuses_only_runs_that_must_be_recorded,
 ];
 
-/// Few enough that every run can still be found in the end.
+/// Few enough that the companion still retains every run at the end.
 const REQUESTS: usize = 200;
 const KILLS: usize = 4;
 const CLIENTS: usize = 4;
 
-/// A small disk where the companion records runs, gone with this.
+/// A small disk for the companion's records of runs, unmounted on drop.
 struct SmallDisk(PathBuf);
 
 impl SmallDisk {
@@ -50,7 +50,7 @@ impl SmallDisk {
 
     fn fill(&self) -> PathBuf {
         let file = self.0.join("filler");
-        // Until it is full.
+        // Write until the disk is full.
         assert!(fs::write(&file, vec![1; 8 << 20]).is_err());
         file
     }
@@ -58,23 +58,23 @@ impl SmallDisk {
 
 impl Drop for SmallDisk {
     fn drop(&mut self) {
-        // A container may still have it.
+        // A container may still use the mount.
         self.call("umount", &["-l"]);
     }
 }
 
-/// Kills the companion inside; the engine then starts the container again.
+/// Kills the companion inside the container; the engine then restarts the container.
 fn kill_companion(home: &Home) {
     let script = "for p in /proc/[0-9]*; do case \"$(tr '\\0' ' ' < $p/cmdline)\" in '/opt/osctl/bin/osctl companion'*) kill -9 ${p#/proc/};; esac; done";
     let command = json!({"Cmd": ["/bin/sh", "-c", script]});
     let path = format!("/containers/{}/exec", home.container());
     let made = Engine.send("POST", &path, &command).json();
     let path = format!("/exec/{}/start", made["Id"].as_str().unwrap());
-    let begun = Engine.send("POST", &path, &json!({"Detach": true}));
-    assert_eq!(begun.status, 200);
+    let started = Engine.send("POST", &path, &json!({"Detach": true}));
+    assert_eq!(started.status, 200);
 }
 
-/// A request over a connection of its own; nothing, when no whole answer came.
+/// Sends a request over a new connection; `None` without a complete response.
 pub(crate) fn ask(api: &Api, method: &str, path: &str, body: &Value) -> Option<(u16, Value)> {
     let mut stream = send(api, method, path, body)?;
     let mut answer = String::new();
@@ -84,7 +84,7 @@ pub(crate) fn ask(api: &Api, method: &str, path: &str, body: &Value) -> Option<(
     Some((status, serde_json::from_str(body).ok()?))
 }
 
-/// A request whose answer is still to be read.
+/// Sends a request without reading the response.
 pub(crate) fn send(api: &Api, method: &str, path: &str, body: &Value) -> Option<TcpStream> {
     let mut stream = TcpStream::connect(&api.address).ok()?;
     stream
@@ -104,9 +104,9 @@ pub(crate) fn send(api: &Api, method: &str, path: &str, body: &Value) -> Option<
     Some(stream)
 }
 
-/// Waits until a companion answers that is another one.
-fn back(api: &Api, was: u64) -> u64 {
-    api.until("the companion's return", |api| {
+/// Waits until a new companion answers; returns its generation.
+fn wait_for_new_companion(api: &Api, was: u64) -> u64 {
+    api.until("the restart of the companion", |api| {
         let now = generation(api)?;
         (now != was).then_some(now)
     })
@@ -117,8 +117,8 @@ fn generation(api: &Api) -> Option<u64> {
     reply["kernel"]["generation"].as_u64()
 }
 
-/// The reply of a run that must be there.
-fn found(api: &Api, path: &str) -> Value {
+/// The reply of an existing run.
+fn get_run(api: &Api, path: &str) -> Value {
     let answer = api.get(path);
     assert_eq!(answer.status, 200, "{path}");
     answer.json()
@@ -156,36 +156,36 @@ fn a_killed_companion_finds_its_runs_again() {
     let flood = api.exec_with(json!({"code": "print('x' * 2_000_000)", "id": "flood"}));
     let traded = api.exec_with(json!({"code": "1", "id": "traded", "durable": false}));
     assert_eq!(traded["durable"], false);
-    let begun = format!(
+    let started = format!(
         "{}\nimport time\nprint('begun', flush=True)\ntime.sleep(600)",
         appends("going")
     );
-    let going = json!({"code": begun, "id": "going", "wait": 0, "queue": true});
+    let going = json!({"code": started, "id": "going", "wait": 0, "queue": true});
     api.done("/exec", &going);
     let queued = json!({"code": appends("queued"), "id": "queued", "wait": 0, "queue": true});
     api.done("/exec", &queued);
     let fed = json!({"command": "cat; sleep 600", "id": "fed", "stdin": "a secret\n", "wait": 0});
     api.done("/shell", &fed);
-    // What was printed is written within some milliseconds of its arrival.
-    api.until("what is printed", |api| {
-        let code = found(api, "/exec/going")["stdout"] == "begun\n";
-        let command = found(api, "/shell/fed")["stdout"] == "a secret\n";
+    // The companion records output within some milliseconds of its arrival.
+    api.until("the arrival of the output", |api| {
+        let code = get_run(api, "/exec/going")["stdout"] == "begun\n";
+        let command = get_run(api, "/shell/fed")["stdout"] == "a secret\n";
         (code && command).then_some(())
     });
     thread::sleep(Duration::from_millis(100));
     kill_companion(&home);
-    let was = back(&api, was);
+    let was = wait_for_new_companion(&api, was);
     for again in [false, true] {
         for (path, before) in [
             ("/exec/ended", &ended),
             ("/exec/raised", &raised),
             ("/shell/command", &command),
         ] {
-            assert_eq!(&found(&api, path), before);
+            assert_eq!(&get_run(&api, path), before);
         }
-        let text = found(&api, "/exec/flood")["stdout"].clone();
+        let text = get_run(&api, "/exec/flood")["stdout"].clone();
         assert_eq!(text, flood["stdout"]);
-        let page = found(&api, "/exec/flood/output?offset=1000000&limit=10");
+        let page = get_run(&api, "/exec/flood/output?offset=1000000&limit=10");
         assert_eq!(page["text"], "x".repeat(10));
         assert_eq!(api.get("/exec/traded").status, 404);
         for (path, printed) in [
@@ -193,7 +193,7 @@ fn a_killed_companion_finds_its_runs_again() {
             ("/exec/queued", ""),
             ("/shell/fed", "a secret\n"),
         ] {
-            let lost = found(&api, path);
+            let lost = get_run(&api, path);
             assert_eq!(
                 (&lost["status"], &lost["stdout"]),
                 (&json!("lost"), &json!(printed))
@@ -204,7 +204,7 @@ fn a_killed_companion_finds_its_runs_again() {
                 "{why}"
             );
         }
-        // Repeated, they are found, and another request is told from them.
+        // A repeated request finds its run; a different request with the same ID is refused.
         for (path, request) in [("/exec", &going), ("/exec", &queued), ("/shell", &fed)] {
             assert_eq!(api.done(path, request)["status"], "lost");
             let mut other = request.clone();
@@ -212,9 +212,9 @@ fn a_killed_companion_finds_its_runs_again() {
             assert_eq!(api.post(path, &other).error().0, 409);
         }
         if !again {
-            // An end stays, however often the companion ends.
+            // The end of a run stays after further restarts.
             home.ok(["restart"]);
-            back(&api, was);
+            wait_for_new_companion(&api, was);
         }
     }
     assert_eq!(lines(&home), BTreeMap::from([("going".into(), 1)]));
@@ -233,8 +233,8 @@ fn a_killed_companion_finds_its_runs_again() {
     let followed = home.run(["attach", "going"]);
     assert_eq!((followed.code, &*followed.stdout), (1, "begun\n"));
     assert!(followed.stderr.contains("Lost: "), "{followed:?}");
-    let told = home.run(["mcp", "call", "os", "wait_for_run", "id=going"]);
-    assert!(told.stdout.contains("Lost: "), "{told:?}");
+    let reply = home.run(["mcp", "call", "os", "wait_for_run", "id=going"]);
+    assert!(reply.stdout.contains("Lost: "), "{reply:?}");
     let shown = home.ok(["shell", "ls -lR /data/runs"]).stdout;
     assert!(shown.contains("journal-"), "{shown}");
     assert!(
@@ -251,8 +251,8 @@ fn requests_repeated_across_kills_are_executed_once() {
     home.up();
     let api = home.api();
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
-    let seed = number("OSCTL_DURABLE_SEED", u64::from(now.subsec_nanos()) | 1);
-    say(&format!("OSCTL_DURABLE_SEED={seed}"));
+    let seed = env_number("OSCTL_DURABLE_SEED", u64::from(now.subsec_nanos()) | 1);
+    print_line(&format!("OSCTL_DURABLE_SEED={seed}"));
     let mut random = Random(seed.max(1));
     let next = Mutex::new(0);
     let is_done = AtomicBool::new(false);
@@ -281,13 +281,13 @@ fn requests_repeated_across_kills_are_executed_once() {
                     ),
                 };
                 request["id"] = json!(id);
-                // Half of them let the run go on, and find it again.
+                // Half of the requests do not wait for the end and find the run again.
                 if count % 4 < 2 {
                     request["wait"] = 0.into();
                 }
                 let begin = Instant::now();
                 let end = loop {
-                    assert!(begin.elapsed() < PATIENCE, "{id} has no end");
+                    assert!(begin.elapsed() < TEST_TIMEOUT, "{id} has no end");
                     match ask(&api, "POST", path, &request) {
                         Some((200, reply)) if reply["status"] != "running" => break reply,
                         Some((200 | 429 | 503, _)) | None => {
@@ -314,7 +314,7 @@ fn requests_repeated_across_kills_are_executed_once() {
     let lines = lines(&home);
     let ends = ends.into_inner().unwrap();
     let lost = ends.values().filter(|end| end["status"] == "lost").count();
-    say(&format!("{lost} of {} runs are lost", ends.len()));
+    print_line(&format!("{lost} of {} runs are lost", ends.len()));
     assert!(ends.len() >= REQUESTS && lost > 0);
     for (path, end) in &ends {
         let id = path.rsplit('/').next().unwrap();
@@ -324,7 +324,7 @@ fn requests_repeated_across_kills_are_executed_once() {
             "lost" => assert!(count <= 1, "{path} was executed {count} times"),
             other => panic!("{path}: {other}"),
         }
-        assert_eq!(found(&api, path)["status"], end["status"], "{path}");
+        assert_eq!(get_run(&api, path)["status"], end["status"], "{path}");
     }
     home.down();
 }
@@ -336,29 +336,29 @@ fn a_killed_container_finds_its_runs_again() {
     let ended = api.exec_with(json!({"code": "print('a'); 1", "id": "ended"}));
     let going = json!({"command": "echo b; sleep 600", "id": "going", "wait": 0});
     api.done("/shell", &going);
-    api.until("what is printed", |api| {
-        (found(api, "/shell/going")["stdout"] == "b\n").then_some(())
+    api.until("the arrival of the output", |api| {
+        (get_run(api, "/shell/going")["stdout"] == "b\n").then_some(())
     });
     thread::sleep(Duration::from_millis(100));
     let path = format!("/containers/{}/kill?signal=KILL", home.container());
     assert_eq!(Engine.send("POST", &path, &Value::Null).status, 204);
     home.ok(["up"]);
     let api = home.api();
-    assert_eq!(found(&api, "/exec/ended"), ended);
-    let lost = found(&api, "/shell/going");
+    assert_eq!(get_run(&api, "/exec/ended"), ended);
+    let lost = get_run(&api, "/shell/going");
     assert_eq!(
         (&lost["status"], &lost["stdout"]),
         (&json!("lost"), &json!("b\n"))
     );
-    // A container that replaces it finds them, too.
+    // A container that replaces the killed one finds the runs, too.
     home.ok(["evolve", "--force"]);
     let api = home.api();
-    assert_eq!(found(&api, "/exec/ended"), ended);
+    assert_eq!(get_run(&api, "/exec/ended"), ended);
     assert_eq!(api.done("/shell", &going)["status"], "lost");
     home.down();
 }
 
-fn a_full_disk_refuses_no_run_that_does_not_insist() {
+fn a_full_disk_refuses_only_runs_that_must_be_recorded() {
     let home = small("it-durable-full");
     let disk = SmallDisk::mount(&home);
     home.up();
@@ -366,7 +366,7 @@ fn a_full_disk_refuses_no_run_that_does_not_insist() {
     let first = json!({"code": "'first'", "id": "first"});
     assert_eq!(api.exec_with(first.clone())["durable"], true);
     let filler = disk.fill();
-    // The journal has reserved room, which takes some more.
+    // The journal has reserved space for some more records.
     for printed in [400_000, 20_000, 1_000, 0] {
         api.until("a run that is not recorded", |api| {
             let reply = api.exec(&format!("print('x' * {printed})"));
@@ -374,7 +374,7 @@ fn a_full_disk_refuses_no_run_that_does_not_insist() {
             (reply["durable"] == false).then_some(())
         });
     }
-    // The last room may take a begin and no end, which the reply tells; then there is none for a begin.
+    // The last space may hold the start of a run but not its end, which the reply reports; then no start fits.
     for (path, key, text) in [("/exec", "code", "1"), ("/shell", "command", "true")] {
         let mut count = 0;
         let refused = api.until("a refusal", |api| {
@@ -394,7 +394,7 @@ fn a_full_disk_refuses_no_run_that_does_not_insist() {
             .stdout
             .contains("runs are not recorded on disk")
     );
-    // What makes room is code, too.
+    // Code that frees space is a run, too, and is accepted.
     api.exec("import os; os.remove('/data/runs/filler')");
     assert!(!filler.exists());
     api.until("a run that is recorded", |api| {
@@ -403,7 +403,7 @@ fn a_full_disk_refuses_no_run_that_does_not_insist() {
     assert_eq!(api.exec_with(insists.clone())["durable"], true);
     let was = generation(&api).unwrap();
     kill_companion(&home);
-    back(&api, was);
+    wait_for_new_companion(&api, was);
     for request in [&first, &insists] {
         assert_eq!(api.exec_with(request.clone())["status"], "completed");
     }

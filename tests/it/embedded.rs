@@ -1,4 +1,4 @@
-//! The engine without Docker: plain processes, and no word that hides it.
+//! Trials of the embedded engine, which runs plain processes and says so.
 
 use crate::harness::Home;
 use crate::trials;
@@ -29,7 +29,7 @@ fn the_embedded_engine_runs_and_says_that_it_does_not_isolate() {
         "KernelDied"
     );
     assert_eq!(home.api().exec("1")["kernel"]["state"], "lost");
-    // There is no container to replace, and so no keeper; nothing of one could be asked anyway.
+    // The embedded engine has no container to replace and no keeper.
     for (path, body) in [
         ("/evolve", serde_json::json!({"reason": "more"})),
         ("/evolve/rollback", serde_json::json!({})),
@@ -49,7 +49,7 @@ fn the_embedded_engine_runs_and_says_that_it_does_not_isolate() {
         raised["message"].to_string().contains("no keeper"),
         "{raised}"
     );
-    // Its terminals are those of the machine, and end when nobody needs them for long.
+    // Idle terminals of the host end after their timeout.
     let peer = crate::pty::Peer::open(&home.api(), "").ok().unwrap();
     let id = peer.id.clone();
     drop(peer);

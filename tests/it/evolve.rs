@@ -1,6 +1,6 @@
-//! The body is replaced and the mind goes on: by the person, by the agent, back, and only when it works.
+//! Trials of evolve: the user or the agent replaces the body, and the session state is kept.
 //!
-//! The body is a small one: a kernel and one MCP server, no desktop.
+//! The trials use a small body: a kernel and one MCP server, no desktop.
 
 use crate::commands::Followed;
 use crate::harness::{Engine, EngineAt, Home};
@@ -13,16 +13,16 @@ use std::path::Path;
 use std::sync::OnceLock;
 
 trials![
-    a_changed_body_takes_over_and_the_variables_go_on,
-    the_agent_evolves_itself_and_uses_what_is_new,
-    while_a_run_is_on_nobody_else_replaces_the_container,
+    a_changed_body_replaces_the_container_and_keeps_the_variables,
+    the_agent_evolves_itself_and_uses_the_new_body,
+    no_other_command_replaces_the_container_during_a_run,
     a_dry_run_changes_nothing,
-    a_run_that_becomes_no_commit_says_so,
-    evolving_needs_no_os_host_that_runs,
-    what_the_keeper_knows_survives_down_and_not_purge,
+    a_run_without_a_commit_reports_the_reason,
+    evolve_works_while_os_host_is_stopped,
+    the_state_of_the_keeper_survives_down_and_not_purge,
 ];
 
-/// A Dockerfile upon the small base.
+/// A Dockerfile on top of the small base.
 pub(crate) const DOCKERFILE: &str = r#"ARG BASE
 FROM ${BASE}
 ENTRYPOINT ["/usr/bin/tini", "--", "/opt/osctl/entrypoint.sh"]
@@ -36,7 +36,7 @@ COPY kernel/ /opt/osctl/body/kernel/
 RUN chmod 0755 /opt/osctl/entrypoint.sh
 "#;
 
-/// What the small base has beyond the first stages of the usual body.
+/// The stage of the small base that follows the first stages of the usual body.
 const GROUND: &str = r#"
 FROM system AS ground
 COPY --from=kernel-env /opt/osctl/kernel-env /opt/osctl/kernel-env
@@ -51,7 +51,7 @@ ENV PATH=/data/packages/3.13/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/b
 WORKDIR /root
 "#;
 
-/// The name of the small base, which is made of layers that are in the engine's cache anyway.
+/// The image of the small base; its layers are in the engine's cache already.
 pub(crate) fn base() -> &'static str {
     static BASE: OnceLock<String> = OnceLock::new();
     BASE.get_or_init(|| {
@@ -78,7 +78,7 @@ pub(crate) fn clean_up() {
     }
 }
 
-/// A person's home with a small body of its own, and short times.
+/// A home with its own small body and short timeouts.
 pub(crate) fn small(name: &str) -> Home {
     let home = Home::new(name);
     write_small(&home, base());
@@ -100,7 +100,7 @@ pub(crate) fn write_small(home: &Home, base: &str) {
     ));
 }
 
-/// The small body's configuration, with these times.
+/// Writes the small body's configuration with more settings.
 pub(crate) fn configure(home: &Home, more: &str) {
     let base = base();
     home.write_config(&format!("base: {base}\ndesktop:\n  run: \"off\"\n{more}"));
@@ -116,7 +116,7 @@ pub(crate) fn read(home: &Home, path: &str) -> String {
     fs::read_to_string(home.project.join("body").join(path)).unwrap()
 }
 
-/// The same on the second engine, where the small base is loaded into.
+/// A home with a small body on the second engine, which receives the small base.
 pub(crate) fn on_second(second: &Second, name: &str) -> Home {
     load_base(&second.api());
     let mut home = Home::new(name);
@@ -126,22 +126,22 @@ pub(crate) fn on_second(second: &Second, name: &str) -> Home {
     home
 }
 
-/// Brings the small base to an engine.
+/// Loads the small base into an engine.
 pub(crate) fn load_base(engine: &EngineAt) {
     let saved = Engine.get(&format!("/images/{}/get", base()));
     assert_eq!(saved.status, 200);
     let loaded = engine.send_bytes("POST", "/images/load", "application/x-tar", &saved.body);
-    let said = String::from_utf8_lossy(&loaded.body);
-    assert_eq!(loaded.status, 200, "{said}");
+    let answer = String::from_utf8_lossy(&loaded.body);
+    assert_eq!(loaded.status, 200, "{answer}");
 }
 
-/// Gives the kernel something to remember.
+/// Assigns variables in the kernel.
 pub(crate) fn remember(home: &Home) {
     let code = "x = 41\ndef f(n):\n    return n + x\nrows = [{'a': 1}, {'a': 2}]";
     home.ok(["exec", code]);
 }
 
-/// It remembers, and answers.
+/// Asserts that the instance is healthy and the kernel has its variables.
 #[track_caller]
 pub(crate) fn assert_remembers(home: &Home) {
     until("the companion's health", || home.run(["status"]).code == 0);
@@ -158,13 +158,13 @@ pub(crate) fn latest(home: &Home) -> Value {
 /// The API of the home's engine.
 pub(crate) fn engine(home: &Home) -> EngineAt {
     let address = home.env.get("DOCKER_HOST").map(String::as_str);
-    // One that is reached by a port is the usual one.
+    // An engine with a TCP address is the usual engine.
     let socket = address.and_then(|a| a.strip_prefix("unix://"));
     let socket = socket.unwrap_or("/var/run/docker.sock");
     EngineAt(socket.into())
 }
 
-/// The containers of the instance, but the keeper.
+/// The containers of the instance, without the keeper.
 pub(crate) fn containers(home: &Home) -> Vec<String> {
     let filter = format!(r#"{{"label":["osctl.instance={}"]}}"#, home.instance);
     let found = engine(home).get(&format!("/containers/json?all=true&filters={filter}"));
@@ -177,14 +177,14 @@ pub(crate) fn containers(home: &Home) -> Vec<String> {
         .collect()
 }
 
-/// Exactly one container, which is the instance's and remembers.
+/// Asserts that the instance has exactly one container, and that it is healthy and has its variables.
 #[track_caller]
 pub(crate) fn assert_one_that_remembers(home: &Home) {
     assert_eq!(containers(home), [home.container()]);
     assert_remembers(home);
 }
 
-fn a_changed_body_takes_over_and_the_variables_go_on() {
+fn a_changed_body_replaces_the_container_and_keeps_the_variables() {
     let home = small("it-evolve");
     home.up();
     assert!(home.ok(["evolve", "status"]).stdout.contains("no run yet"));
@@ -206,18 +206,18 @@ fn a_changed_body_takes_over_and_the_variables_go_on() {
     );
     assert!(record["refused_ms"].as_f64().unwrap() > 0.0);
     assert_ne!(container_id(&home), before);
-    let kept = record["receipt"][0]["rows"].as_array().unwrap();
-    assert!(kept.iter().any(|row| row["name"] == "f"), "{kept:?}");
+    let rows = record["receipt"][0]["rows"].as_array().unwrap();
+    assert!(rows.iter().any(|row| row["name"] == "f"), "{rows:?}");
     let reply = home.api().exec("f(1)");
     assert_eq!(
         (&reply["result"], &reply["kernel"]["state"]),
         (&json!("42"), &json!("restored"))
     );
     assert_one_that_remembers(&home);
-    // It is what `up` would have made.
+    // `up` would create the same container.
     let ran = home.ok(["up"]);
     assert!(ran.stdout.contains("is up to date"), "{ran:?}");
-    // Once more in the same life.
+    // Evolve a second time without a restart of the keeper.
     write(&home, "kernel/more.py", "\"\"\"Still more.\"\"\"\n");
     home.ok(["evolve"]);
     assert_one_that_remembers(&home);
@@ -234,7 +234,7 @@ fn a_changed_body_takes_over_and_the_variables_go_on() {
     home.down();
 }
 
-fn the_agent_evolves_itself_and_uses_what_is_new() {
+fn the_agent_evolves_itself_and_uses_the_new_body() {
     let home = small("it-evolve-in");
     home.up();
     remember(&home);
@@ -252,7 +252,7 @@ fn the_agent_evolves_itself_and_uses_what_is_new() {
     let run = started["run"].as_str().unwrap().to_owned();
     let again = home.api().post("/evolve", &json!({}));
     assert_eq!(again.status, 409, "{:?}", again.json());
-    until("the agent's run", || {
+    until("the end of the agent's run", || {
         let record = latest(&home);
         assert_ne!(record["status"], "failed", "{record}");
         record["status"] == "succeeded"
@@ -267,17 +267,17 @@ fn the_agent_evolves_itself_and_uses_what_is_new() {
     assert_eq!(status["latest_status"], "succeeded", "{status}");
     let read = home.api().exec("open('/usr/local/share/more').read()");
     assert_eq!(read["result"], r"'installed\n'");
-    let said = home.api().done("/x/greet", &json!("you"));
+    let reply = home.api().done("/x/greet", &json!("you"));
     assert!(
-        said.to_string().contains(r#"{"hello":"you","x":41}"#),
-        "{said}"
+        reply.to_string().contains(r#"{"hello":"you","x":41}"#),
+        "{reply}"
     );
     let hub = home.hub().get("/status").json().to_string();
     assert!(hub.contains("second"), "{hub}");
     home.down();
 }
 
-fn while_a_run_is_on_nobody_else_replaces_the_container() {
+fn no_other_command_replaces_the_container_during_a_run() {
     let home = small("it-evolve-on");
     home.up();
     remember(&home);
@@ -297,8 +297,11 @@ fn while_a_run_is_on_nobody_else_replaces_the_container() {
     ] {
         let ran = home.run(args);
         assert_eq!(ran.code, 4, "{args:?}: {ran:?}");
-        assert!(ran.stderr.contains(&format!("`{run}` is on")), "{ran:?}");
-        assert!(ran.stderr.contains("evolve stop` ends it"), "{ran:?}");
+        assert!(
+            ran.stderr.contains(&format!("`{run}` is in progress")),
+            "{ran:?}"
+        );
+        assert!(ran.stderr.contains("evolve stop` cancels it"), "{ran:?}");
     }
     home.ok(["evolve", "stop"]);
     write(
@@ -311,7 +314,7 @@ fn while_a_run_is_on_nobody_else_replaces_the_container() {
     let followed = home.ok(["evolve", "logs", "-f", run]);
     assert!(followed.stdout.contains("-- succeeded"), "{followed:?}");
     assert_one_that_remembers(&home);
-    // Ctrl-C lets go of it.
+    // Ctrl-C ends the command, not the run.
     write(
         &home,
         "Dockerfile",
@@ -326,7 +329,7 @@ fn while_a_run_is_on_nobody_else_replaces_the_container() {
         "{seen:?}"
     );
     assert_eq!(latest(&home)["status"], "building");
-    // Nor waits anybody for it who does not want it.
+    // `evolve stop` cancels the run.
     let stopped = home.ok(["evolve", "stop"]);
     assert!(
         stopped.stderr.contains("nothing was changed"),
@@ -338,13 +341,13 @@ fn while_a_run_is_on_nobody_else_replaces_the_container() {
         (
             &json!("failed"),
             &json!("building"),
-            &json!("a person has stopped it")
+            &json!("a person cancelled the run")
         )
     );
     assert_one_that_remembers(&home);
     let ran = home.run(["evolve", "stop"]);
     assert!(
-        ran.code == 2 && ran.stderr.contains("no run is on"),
+        ran.code == 2 && ran.stderr.contains("no run is in progress"),
         "{ran:?}"
     );
     let image = format!(
@@ -353,7 +356,7 @@ fn while_a_run_is_on_nobody_else_replaces_the_container() {
         record["run"].as_str().unwrap()
     );
     assert_eq!(Engine.get(&format!("/images/{image}/json")).status, 404);
-    // A run does not keep the instance up.
+    // `down --force` also works during a run.
     home.ok(["evolve", "--detach"]);
     let down = home.run(["down"]);
     assert!(down.stderr.contains("down --force` does both"), "{down:?}");
@@ -377,18 +380,18 @@ fn a_dry_run_changes_nothing() {
     assert_one_that_remembers(&home);
     let ran = home.run(["evolve", "rollback"]);
     assert_eq!(ran.code, 2, "{ran:?}");
-    assert!(ran.stderr.contains("no image before"), "{ran:?}");
+    assert!(ran.stderr.contains("no previous image"), "{ran:?}");
     home.down();
 }
 
-fn a_run_that_becomes_no_commit_says_so() {
+fn a_run_without_a_commit_reports_the_reason() {
     let home = small("it-evolve-git");
-    // As in a worktree.
+    // A `.git` file, as in a worktree.
     let git = home.project.join(".git");
     fs::write(&git, "gitdir: /elsewhere/.git/worktrees/mine\n").unwrap();
     home.up();
     remember(&home);
-    let said = |why: &str| {
+    let assert_no_commit = |why: &str| {
         let ran = home.ok(["evolve"]);
         let line = format!("no commit on `osctl/evolve`: {why}");
         assert!(ran.stderr.contains(&line), "{ran:?}");
@@ -399,17 +402,20 @@ fn a_run_that_becomes_no_commit_says_so() {
         );
         let run = record["run"].as_str().unwrap();
         let log = home.ok(["evolve", "logs", run]).stdout;
-        assert!(log.contains(&format!("becomes no commit: {why}")), "{log}");
+        assert!(
+            log.contains(&format!("does not become a commit: {why}")),
+            "{log}"
+        );
         let shown = home.ok(["evolve", "show", run]).stdout;
         assert!(shown.contains(&format!("no commit: {why}")), "{shown}");
     };
-    said("`.git` leads to `/elsewhere/.git/worktrees/mine`");
-    // It begins above the project.
+    assert_no_commit("`.git` points to `/elsewhere/.git/worktrees/mine`");
+    // A repository that begins above the project.
     fs::remove_file(&git).unwrap();
     fs::create_dir(home.folder.join(".git")).unwrap();
     home.ok(["up", "--yes"]);
     let above = home.folder.display();
-    said(&format!(
+    assert_no_commit(&format!(
         "the git repository begins above the project, in `{above}`"
     ));
     fs::create_dir(&git).unwrap();
@@ -419,7 +425,7 @@ fn a_run_that_becomes_no_commit_says_so() {
     home.down();
 }
 
-fn evolving_needs_no_os_host_that_runs() {
+fn evolve_works_while_os_host_is_stopped() {
     let home = small("it-evolve-dead");
     home.up();
     remember(&home);
@@ -433,7 +439,7 @@ fn evolving_needs_no_os_host_that_runs() {
     home.down();
 }
 
-fn what_the_keeper_knows_survives_down_and_not_purge() {
+fn the_state_of_the_keeper_survives_down_and_not_purge() {
     let home = small("it-evolve-down");
     home.up();
     write(&home, "kernel/more.py", "\"\"\"More.\"\"\"\n");

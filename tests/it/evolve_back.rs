@@ -1,4 +1,4 @@
-//! Back to bodies that ran before: to which one, what is told of each run, and what is kept for it.
+//! Trials of rollbacks to earlier bodies, of the report of each run, and of the images that are kept.
 
 use crate::completions::complete;
 use crate::evolve::{DOCKERFILE, assert_one_that_remembers, latest, remember, small, write};
@@ -10,19 +10,19 @@ use std::fs;
 use std::net::TcpListener;
 
 trials![
-    one_goes_back_to_the_image_before_and_to_that_of_a_run,
-    a_run_is_told_by_what_it_changed_kept_and_lost,
-    images_are_kept_as_far_as_somebody_may_go_back_to_them,
+    rollback_returns_to_the_previous_image_or_to_that_of_a_run,
+    show_reports_what_a_run_changed_kept_and_lost,
+    images_are_kept_as_long_as_a_rollback_may_need_them,
 ];
 
-/// The ports of the host that the container has.
+/// The ports of the host that the container publishes.
 fn published(home: &Home) -> Value {
     let path = format!("/containers/{}/json", home.container());
     Engine.get(&path).json()["HostConfig"]["PortBindings"].clone()
 }
 
-/// The id of the instance's image of that name.
-fn named(home: &Home, tag: &str) -> Option<String> {
+/// The ID of the instance's image with that tag.
+fn image_with_tag(home: &Home, tag: &str) -> Option<String> {
     let path = format!("/images/os-{}:{tag}/json", home.instance);
     let found = Engine.get(&path);
     (found.status == 200).then(|| found.json()["Id"].as_str().unwrap().to_owned())
@@ -33,7 +33,7 @@ fn running(home: &Home) -> String {
     Engine.get(&path).json()["Image"].as_str().unwrap().into()
 }
 
-/// Evolves to a body with that mark; the run, and its image.
+/// Evolves to a body with that mark; returns the run and its image.
 #[track_caller]
 fn evolve(home: &Home, mark: &str) -> (String, String) {
     let text = format!("{DOCKERFILE}RUN echo {mark} > /mark\n");
@@ -50,9 +50,9 @@ fn assert_marked(home: &Home, mark: &str) {
     assert!(ran.stdout.contains(mark), "{ran:?}");
 }
 
-fn one_goes_back_to_the_image_before_and_to_that_of_a_run() {
+fn rollback_returns_to_the_previous_image_or_to_that_of_a_run() {
     let home = small("it-evolve-back");
-    // Whoever has the usual port, or had it when `up` chose another.
+    // The trial or another program uses the usual port, so that `up` chooses another.
     let taken = TcpListener::bind("127.0.0.1:8080");
     home.up();
     drop(taken);
@@ -62,24 +62,24 @@ fn one_goes_back_to_the_image_before_and_to_that_of_a_run() {
     let host = running(&home);
     let (first_run, first) = evolve(&home, "first");
     assert_eq!(published(&home), ports);
-    assert_eq!(named(&home, "previous"), Some(host.clone()));
+    assert_eq!(image_with_tag(&home, "previous"), Some(host.clone()));
     let (_, second) = evolve(&home, "second");
     evolve(&home, "third");
-    assert_eq!(named(&home, "previous"), Some(second.clone()));
+    assert_eq!(image_with_tag(&home, "previous"), Some(second.clone()));
     home.ok(["evolve", "rollback", "--reason", "worse"]);
     assert_marked(&home, "second");
     assert_eq!(running(&home), second);
-    // What was left is not what one would go back to next.
-    // It is named when all is over, after the run is told as ended.
-    let is_previous = |image: &Option<String>| named(&home, "previous") == *image;
-    until("the first as the previous one", || {
+    // The next rollback does not return to the image that was just rolled back.
+    // The tag changes after the record of the run has its end.
+    let is_previous = |image: &Option<String>| image_with_tag(&home, "previous") == *image;
+    until("the tag `previous` for the first image", || {
         is_previous(&Some(first.clone()))
     });
     assert_eq!(published(&home), ports);
     assert_one_that_remembers(&home);
     home.ok(["evolve", "rollback", &first_run]);
     assert_marked(&home, "first");
-    until("the host's as the previous one", || {
+    until("the tag `previous` for the image of the host", || {
         is_previous(&Some(host.clone()))
     });
     assert_one_that_remembers(&home);
@@ -87,28 +87,28 @@ fn one_goes_back_to_the_image_before_and_to_that_of_a_run() {
     assert_eq!(published(&home), ports);
     let ran = home.run(["evolve", "rollback", "20200101-000000"]);
     assert_eq!(ran.code, 2, "{ran:?}");
-    assert_up_leaves_what_was_rolled_back(&home, &first);
+    assert_up_keeps_the_rolled_back_image(&home, &first);
     home.down();
 }
 
-/// `up` does what `stdout` says, keeps the image, and tells what applies the changed body.
+/// Asserts that `up` prints `stdout`, keeps the image, and names the command that applies the changed body.
 #[track_caller]
 fn assert_up_keeps(home: &Home, image: &str, args: &[&str], stdout: &str) {
     let ran = home.ok(["up"].iter().chain(args));
     assert_eq!(running(home), image, "{ran:?}");
     assert!(
         ran.stderr.contains("body/ differs from the running image")
-            && ran.stderr.contains("evolve` applies it")
+            && ran.stderr.contains("evolve` applies body/")
             && ran.stdout.contains(stdout),
         "{ran:?}"
     );
 }
 
-/// A rollback holds until `evolve`.
+/// Asserts that a rollback lasts until the next `evolve`.
 #[track_caller]
-fn assert_up_leaves_what_was_rolled_back(home: &Home, image: &str) {
+fn assert_up_keeps_the_rolled_back_image(home: &Home, image: &str) {
     assert_up_keeps(home, image, &[], "is up to date");
-    // Also where the container is replaced for another reason, and where there is none.
+    // The image also stays when the container is replaced for another reason or was removed.
     let config = home.folder.join(".config/osctl/osctl.yaml");
     let text = fs::read_to_string(&config).unwrap();
     fs::write(&config, format!("{text}limits: {{pids: 600}}\n")).unwrap();
@@ -130,7 +130,7 @@ fn assert_up_leaves_what_was_rolled_back(home: &Home, image: &str) {
     );
 }
 
-fn a_run_is_told_by_what_it_changed_kept_and_lost() {
+fn show_reports_what_a_run_changed_kept_and_lost() {
     let home = small("it-evolve-told");
     home.up();
     remember(&home);
@@ -152,7 +152,7 @@ fn a_run_is_told_by_what_it_changed_kept_and_lost() {
         );
     };
     let first = evolve("First");
-    // The person's own body, which `up` has built, is what ran before.
+    // The first run is compared with the body that `up` built.
     only(&first, "+\"\"\"First.\"\"\"");
     let shown = home.ok(["evolve", "show", &first]).stdout;
     for line in [
@@ -168,13 +168,13 @@ fn a_run_is_told_by_what_it_changed_kept_and_lost() {
         assert!(shown.contains(line), "{line}: {shown}");
     }
     let words = ["--instance", &home.instance, "evolve", "show", "20"];
-    // Who is asked does not matter. A completion that takes long is none.
+    // The keeper answers while the container is paused. A completion that takes too long is empty.
     let pause = |verb: &str| {
         let path = format!("/containers/{}/{verb}", home.container());
         assert_eq!(Engine.send("POST", &path, &Value::Null).status, 204);
     };
     pause("pause");
-    until("the run's name", || {
+    until("the completion of the run's ID", || {
         complete(&home, &words) == [first.as_str()]
     });
     pause("unpause");
@@ -182,7 +182,7 @@ fn a_run_is_told_by_what_it_changed_kept_and_lost() {
     assert_eq!(record["receipt"][0]["session"], "default", "{record:#}");
     let asked = home.api().get(&format!("/evolve/runs/{first}")).json();
     assert_eq!(asked["besides"], record["besides"], "{asked:#}");
-    // As a stream it is the whole log, and the record at its end.
+    // The stream contains the whole log and ends with the record.
     let accept = ("Accept", "application/x-ndjson");
     let path = format!("/evolve/runs/{first}");
     let streamed = home.api().connect().send("GET", &path, &[accept], b"");
@@ -227,13 +227,13 @@ fn a_run_is_told_by_what_it_changed_kept_and_lost() {
     );
     let ran = home.run(["evolve", "show", "20200101-000000"]);
     assert!(
-        ran.code == 2 && ran.stderr.contains("there is no run"),
+        ran.code == 2 && ran.stderr.contains("does not exist"),
         "{ran:?}"
     );
     home.down();
 }
 
-fn images_are_kept_as_far_as_somebody_may_go_back_to_them() {
+fn images_are_kept_as_long_as_a_rollback_may_need_them() {
     let home = small("it-evolve-images");
     home.up();
     let host = running(&home);
@@ -245,30 +245,30 @@ fn images_are_kept_as_far_as_somebody_may_go_back_to_them() {
     let failed = home.json(["evolve"]);
     assert_eq!(failed["gate"], "testing", "{failed:#}");
     let image = failed["image"].as_str().unwrap();
-    // It is tidied up once it is told that it has ended.
-    until("the end of what did not pass", || {
+    // The image is removed after the record of the run has its end.
+    until("the removal of the failed image", || {
         Engine.get(&format!("/images/{image}/json")).status == 404
     });
-    let kept: Vec<bool> = all
+    let is_kept: Vec<bool> = all
         .iter()
-        .map(|(run, _)| named(&home, &format!("run-{run}")).is_some())
+        .map(|(run, _)| image_with_tag(&home, &format!("run-{run}")).is_some())
         .collect();
-    assert_eq!(kept[2..], [true; 5]);
-    // One may be the last that has lasted its probation.
-    assert!(!kept[0] || !kept[1], "{kept:?}");
-    assert_eq!(named(&home, "latest"), Some(all[6].1.clone()));
-    assert_eq!(named(&home, "previous"), Some(all[5].1.clone()));
-    // With its last name an image goes, and nothing of ours is left without one.
-    for ((_, image), kept) in all.iter().zip(&kept) {
+    assert_eq!(is_kept[2..], [true; 5]);
+    // One older image may be kept as the last image that passed its watch period.
+    assert!(!is_kept[0] || !is_kept[1], "{is_kept:?}");
+    assert_eq!(image_with_tag(&home, "latest"), Some(all[6].1.clone()));
+    assert_eq!(image_with_tag(&home, "previous"), Some(all[5].1.clone()));
+    // An image without a tag is removed.
+    for ((_, image), is_kept) in all.iter().zip(&is_kept) {
         let found = Engine.get(&format!("/images/{image}/json")).status == 200;
-        assert_eq!(found, *kept, "{image}");
+        assert_eq!(found, *is_kept, "{image}");
     }
     let label = format!("osctl.image-of={}", home.instance);
     let filters = json!({"dangling": ["true"], "label": [label]});
     let nameless = Engine
         .get(&format!("/images/json?filters={filters}"))
         .json();
-    // Without a name only the host's image may be kept: the last one that has lasted its probation.
+    // Only the image of the host may be kept without a tag, as the last image that passed its watch period.
     for image in nameless.as_array().unwrap() {
         assert_eq!(image["Id"], host.as_str(), "{nameless:#}");
     }

@@ -1,4 +1,4 @@
-//! Bodies that do not work: each is found out by a gate, the old container answers, and nothing is lost.
+//! Trials of bodies that do not work: a gate rejects each, the old container answers, and nothing is lost.
 
 use crate::evolve::{
     DOCKERFILE, assert_one_that_remembers, assert_remembers, configure, latest, on_second, read,
@@ -14,33 +14,33 @@ use serde_json::Value;
 use std::fs;
 
 trials![
-    what_does_not_build_or_start_changes_nothing,
-    what_works_beside_and_not_in_place_is_taken_back_with_all_in_memory,
-    what_crashes_after_a_while_is_taken_back,
-    what_did_not_last_is_not_fallen_back_to,
+    a_body_that_does_not_build_or_start_changes_nothing,
+    a_body_that_fails_after_the_swap_is_rolled_back_without_a_restart,
+    a_body_that_crashes_later_is_rolled_back,
+    no_rescue_returns_to_an_image_that_did_not_pass,
     code_that_does_not_end_keeps_its_container_unless_forced,
     a_disk_that_fills_while_building_changes_nothing,
 ];
 
-/// Evolves to what must fail at that gate, for that reason.
+/// Evolves to a body that must fail at that gate for that reason.
 #[track_caller]
 fn assert_fails(home: &Home, gate: &str, status: &str, why: &str) -> Value {
     let before = container_id(home);
     let record = home.json(["evolve"]);
-    let told = |key: &str| record[key].as_str().unwrap_or_default().to_owned();
+    let field = |key: &str| record[key].as_str().unwrap_or_default().to_owned();
     assert_eq!(
-        (told("gate").as_str(), told("status").as_str()),
+        (field("gate").as_str(), field("status").as_str()),
         (gate, status),
         "{record:#}"
     );
-    let reasons = format!("{}\n{}", told("why"), record["log_tail"]);
+    let reasons = format!("{}\n{}", field("why"), record["log_tail"]);
     assert!(reasons.contains(why), "`{why}` is missing in: {reasons}");
     assert_eq!(container_id(home), before);
     assert_one_that_remembers(home);
     record
 }
 
-fn what_does_not_build_or_start_changes_nothing() {
+fn a_body_that_does_not_build_or_start_changes_nothing() {
     let home = small("it-evolve-bad");
     home.up();
     remember(&home);
@@ -55,7 +55,7 @@ fn what_does_not_build_or_start_changes_nothing() {
         "Dockerfile",
         &more("FROBNICATE x"),
         "building",
-        "`FROBNICATE` is no instruction",
+        "`FROBNICATE` is not an instruction",
     );
     fails(
         "Dockerfile",
@@ -102,8 +102,13 @@ fn what_does_not_build_or_start_changes_nothing() {
     fs::remove_file(home.project.join("body/selftest.d/10-mine")).unwrap();
     home.up();
     let slow = more("RUN sleep 600");
-    fails("Dockerfile", &slow, "building", "it took longer than 3 s");
-    // Of all these images none is left, with a name or without, but the one that runs.
+    fails(
+        "Dockerfile",
+        &slow,
+        "building",
+        "the build took longer than 3 s",
+    );
+    // Only the running image is left, with or without a tag.
     let filter = format!(r#"{{"label":["osctl.image-of={}"]}}"#, home.instance);
     let left = Engine.get(&format!("/images/json?all=true&filters={filter}"));
     let container = Engine.get(&format!("/containers/{}/json", home.container()));
@@ -113,16 +118,16 @@ fn what_does_not_build_or_start_changes_nothing() {
     home.down();
 }
 
-fn what_works_beside_and_not_in_place_is_taken_back_with_all_in_memory() {
+fn a_body_that_fails_after_the_swap_is_rolled_back_without_a_restart() {
     let home = small("it-evolve-place");
     home.up();
     remember(&home);
-    // What no store can keep tells whether the process is the same.
+    // A generator, which no store can keep, shows whether the process is the same.
     home.api().exec("def numbers():\n    n = 0\n    while True:\n        n += 1\n        yield n\nlive = numbers()\nnext(live)");
     home.api()
         .exec("import graphlib\norder = graphlib.TopologicalSorter()");
     let entrypoint = read(&home, "entrypoint.sh");
-    let mut lives = 1;
+    let mut expected = 1;
     let mut fails = |code: &str, why: &str| {
         let code = format!("if test -S /run/os/keeper.sock; then {code}; fi\nexec /opt");
         let changed = entrypoint.replace("exec /opt", &code);
@@ -130,36 +135,39 @@ fn what_works_beside_and_not_in_place_is_taken_back_with_all_in_memory() {
         write(&home, "entrypoint.sh", &changed);
         let record = assert_fails(&home, "verifying", "rolled_back", why);
         assert!(record["refused_ms"].as_f64().unwrap() > 0.0);
-        lives += 1;
-        assert_eq!(home.api().exec("next(live)")["result"], lives.to_string());
+        expected += 1;
+        assert_eq!(
+            home.api().exec("next(live)")["result"],
+            expected.to_string()
+        );
     };
     fails("echo not here >&2; exit 4", "not here");
-    // It runs and is not well: nobody reaches it, a server of it hangs, a variable can't come back.
+    // The container runs but fails its checks: its port is unreachable, a server hangs, a variable is lost.
     fails("export OSCTL_LISTEN=127.0.0.1:8080", "port:8080");
     home.ok(["mcp", "tools", "echo"]);
     let hangs = "printf 'import time; time.sleep(1000)' > /opt/osctl/body/servers/echo.py";
     fails(hangs, "mcp:echo");
     let lost = "rm /usr/lib/python3*/graphlib.py";
-    fails(lost, "not all comes back: `order`");
+    fails(lost, "variables are lost: `order`");
     let status = home.json(["evolve", "status"]);
     assert_eq!(status["latest_status"], "rolled_back", "{status}");
-    // The body is mended, and the way is free.
+    // A repaired body can evolve.
     write(&home, "entrypoint.sh", &(entrypoint + "# mended\n"));
     home.ok(["evolve"]);
     assert_one_that_remembers(&home);
     home.down();
 }
 
-/// A small body that is on probation for longer than its test takes.
-fn watched(name: &str) -> Home {
+/// A small body with a watch period that is longer than the trial.
+fn small_with_long_watch(name: &str) -> Home {
     let mut home = small(name);
     let probation = ("OSCTL_EVOLVE_PROBATION".into(), "120".into());
     home.env.extend([probation]);
     home
 }
 
-fn what_crashes_after_a_while_is_taken_back() {
-    let home = watched("it-evolve-crash");
+fn a_body_that_crashes_later_is_rolled_back() {
+    let home = small_with_long_watch("it-evolve-crash");
     home.up();
     remember(&home);
     let image = home.json(["status"])["image"].clone();
@@ -171,7 +179,7 @@ fn what_crashes_after_a_while_is_taken_back() {
         &entrypoint.replace("exec /opt", crash),
     );
     let _ = home.run(["evolve"]);
-    until("the keeper's rescue", || {
+    until("the end of the keeper's rescue", || {
         let record = latest(&home);
         record["status"] == "rolled_back"
             || (record["task"] == "rescue" && record["status"] == "succeeded")
@@ -181,13 +189,13 @@ fn what_crashes_after_a_while_is_taken_back() {
     home.down();
 }
 
-fn what_did_not_last_is_not_fallen_back_to() {
-    let home = watched("it-evolve-chain");
+fn no_rescue_returns_to_an_image_that_did_not_pass() {
+    let home = small_with_long_watch("it-evolve-chain");
     home.up();
     remember(&home);
     let image = home.json(["status"])["image"].clone();
     let entrypoint = read(&home, "entrypoint.sh");
-    // The second body is still on probation when the third one takes its place.
+    // The third body replaces the second during its watch period.
     write(&home, "entrypoint.sh", &format!("{entrypoint}# second\n"));
     home.ok(["evolve"]);
     let second = home.json(["status"])["image"].clone();
@@ -203,11 +211,11 @@ fn what_did_not_last_is_not_fallen_back_to() {
         (&third["status"], &third["previous"]),
         (&"succeeded".into(), &second)
     );
-    // A run that fails does not end the probation of what it has left in its place.
+    // A failed run does not end the watch period of the running container.
     write(&home, "Dockerfile", "FROM debian\n");
     assert_eq!(home.json(["evolve"])["gate"], "building");
     std::fs::write(home.files().join("crash"), "").unwrap();
-    until("the keeper's rescue", || {
+    until("the end of the keeper's rescue", || {
         let record = latest(&home);
         record["task"] == "rescue" && record["status"] == "succeeded"
     });
@@ -220,11 +228,11 @@ fn code_that_does_not_end_keeps_its_container_unless_forced() {
     let home = small("it-evolve-busy");
     home.up();
     remember(&home);
-    let begun = home.api().done(
+    let started = home.api().done(
         "/exec",
         &serde_json::json!({"code": "import time\ntime.sleep(600)", "wait": 0}),
     );
-    assert_eq!(begun["status"], "running");
+    assert_eq!(started["status"], "running");
     write(&home, "kernel/more.py", "\"\"\"More.\"\"\"\n");
     let record = home.json(["evolve"]);
     assert_eq!(
@@ -232,14 +240,14 @@ fn code_that_does_not_end_keeps_its_container_unless_forced() {
         (&"freezing".into(), &"failed".into()),
         "{record:#}"
     );
-    let id = begun["id"].as_str().unwrap();
+    let id = started["id"].as_str().unwrap();
     assert_eq!(
         home.api().get(&format!("/exec/{id}")).json()["status"],
         "running"
     );
     home.ok(["evolve", "--force"]);
     assert_one_that_remembers(&home);
-    // A body that hangs is no reason to keep it. What was stored comes back.
+    // A container that does not answer is replaced by force; its stored state is restored.
     write(&home, "kernel/more.py", "\"\"\"Still more.\"\"\"\n");
     let pause = format!("/containers/{}/pause", home.container());
     assert_eq!(Engine.send("POST", &pause, &Value::Null).status, 204);
@@ -256,22 +264,22 @@ fn code_that_does_not_end_keeps_its_container_unless_forced() {
     let record = home.json(["evolve", "--force"]);
     assert_eq!(record["status"], "succeeded", "{record:#}");
     let log = home.ok(["evolve", "logs", record["run"].as_str().unwrap()]);
-    assert!(log.stdout.contains("gives no answer"), "{log:?}");
+    assert!(log.stdout.contains("does not answer"), "{log:?}");
     assert_one_that_remembers(&home);
     home.down();
 }
 
-/// The companion of a container, as this machine sees it: what its first process has begun.
+/// The companion of a container, the child of its first process, as a PID of the host.
 fn companion(home: &Home) -> Pid {
     let path = format!("/containers/{}/json", home.container());
     let first = Engine.get(&path).json()["State"]["Pid"].clone();
-    let begun = std::fs::read_to_string(format!("/proc/{first}/task/{first}/children")).unwrap();
-    let begun = begun.split_ascii_whitespace().next().unwrap();
-    Pid::from_raw(begun.parse().unwrap())
+    let started = std::fs::read_to_string(format!("/proc/{first}/task/{first}/children")).unwrap();
+    let started = started.split_ascii_whitespace().next().unwrap();
+    Pid::from_raw(started.parse().unwrap())
 }
 
 fn a_disk_that_fills_while_building_changes_nothing() {
-    let second = Second::with_room(2000 << 20);
+    let second = Second::with_disk(2000 << 20);
     let home = on_second(&second, "it-evolve-full");
     home.up();
     remember(&home);
@@ -283,7 +291,7 @@ fn a_disk_that_fills_while_building_changes_nothing() {
         (&"building".into(), &"failed".into()),
         "{record:#}"
     );
-    // It is full before the keeper sees it coming, where that is slow.
+    // On a slow machine the disk is full before the keeper's check.
     let why = record["why"].as_str().unwrap();
     assert!(
         why.contains("disk") || why.contains("No space left"),

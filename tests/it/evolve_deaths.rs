@@ -5,7 +5,7 @@
 use crate::cryo::stored;
 use crate::durable_runs::ask;
 use crate::evolve::{assert_remembers, containers, engine, on_second, remember, write};
-use crate::evolve_faults::{POINTS, assert_told, evolve_until};
+use crate::evolve_faults::{POINTS, assert_history_matches, evolve_until};
 use crate::harness::Home;
 use crate::second_engine::{HeldPorts, Second, until};
 use crate::trials;
@@ -67,7 +67,9 @@ fn an_engine_that_dies_in_a_swap_is_back_with_one_os_host() {
 
 fn an_engine_that_dies_at_any_stage_is_back_with_one_os_host() {
     let moments = (0..POINTS.len()).map(Moment::Point);
-    let moments: Vec<Moment> = moments.chain([Moment::Ended, Moment::Idle, Moment::Store]).collect();
+    let moments: Vec<Moment> = moments
+        .chain([Moment::Ended, Moment::Idle, Moment::Store])
+        .collect();
     let mut deaths = Vec::new();
     let all = [
         Death::Killed,
@@ -83,7 +85,7 @@ fn an_engine_that_dies_at_any_stage_is_back_with_one_os_host() {
 
 /// Has one engine die so often, each time in the midst of a run of its own.
 fn die(deaths: &[(Death, Moment)]) {
-    let mut second = Second::with_room(8000 << 20);
+    let mut second = Second::with_disk(8000 << 20);
     let home = on_second(&second, "it-death");
     home.up();
     remember(&home);
@@ -126,7 +128,7 @@ fn die(deaths: &[(Death, Moment)]) {
             storing.assert_kept(&home, &what);
         }
         if !home.json(["evolve", "history"])["runs"][0].is_null() {
-            assert_told(&home, &what);
+            assert_history_matches(&home, &what);
         }
     }
     home.down();

@@ -1,5 +1,5 @@
-//! The keeper, `os-host` and the engine are killed at every stage: afterwards exactly one healthy
-//! `os-host` runs, with its state, and the history tells the truth.
+//! Trials that kill the keeper, `os-host` and the engine at every stage: afterwards exactly one healthy `os-host` runs
+//! with its state, and the history is correct.
 
 use crate::commands::Followed;
 use crate::evolve::{
@@ -15,22 +15,22 @@ use serde_json::Value;
 use std::path::PathBuf;
 
 trials![
-    a_keeper_killed_while_containers_swap_comes_to_a_good_end,
-    an_os_host_killed_while_containers_swap_is_there_again,
-    an_engine_killed_while_containers_swap_finds_one_os_host,
+    a_keeper_killed_while_containers_swap_finishes_the_run,
+    an_os_host_killed_while_containers_swap_runs_again,
+    an_engine_killed_while_containers_swap_leaves_one_os_host,
     a_keeper_that_is_stopped_leaves_a_container_that_answers,
-    a_keeper_killed_at_any_stage_comes_to_a_good_end =
-        "evolve_faults::a_keeper_killed_while_containers_swap_comes_to_a_good_end",
-    an_os_host_killed_at_any_stage_is_there_again =
-        "evolve_faults::an_os_host_killed_while_containers_swap_is_there_again",
-    an_engine_killed_at_any_stage_finds_one_os_host =
-        "evolve_faults::an_engine_killed_while_containers_swap_finds_one_os_host",
+    a_keeper_killed_at_any_stage_finishes_the_run =
+        "evolve_faults::a_keeper_killed_while_containers_swap_finishes_the_run",
+    an_os_host_killed_at_any_stage_runs_again =
+        "evolve_faults::an_os_host_killed_while_containers_swap_runs_again",
+    an_engine_killed_at_any_stage_leaves_one_os_host =
+        "evolve_faults::an_engine_killed_while_containers_swap_leaves_one_os_host",
 ];
 
-/// Which points of a run a trial tries.
+/// The points of a run at which a trial kills.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Extent {
-    /// While the new container takes the place of the old one.
+    /// While the new container replaces the old one.
     Swap,
     All,
 }
@@ -45,39 +45,39 @@ impl Extent {
     }
 }
 
-/// What the run says when it is at that point.
+/// The messages of a run at its points.
 pub(crate) const POINTS: [&str; 9] = [
     "building: reading the body",
     "building: building the image",
-    "testing: waiting until it is healthy",
-    "testing: testing it",
+    "testing: waiting until the container is healthy",
+    "testing: running the self-test",
     "freezing",
     "swapping: setting the old container aside",
     "swapping: starting the new container",
-    "verifying: looking whether everything is there",
-    "concluding: ending the old container",
+    "verifying: checking variables, ports and services",
+    "finalizing: removing the old container",
 ];
 
-/// The same where what works beside does not work in place.
-const BACK: [&str; 2] = [
-    "going back: removing the new container",
-    "going back: the old container goes on",
+/// The messages of a rollback after the new container has failed.
+const ROLLBACK_POINTS: [&str; 2] = [
+    "rolling back: removing the new container",
+    "rolling back: resuming the old container",
 ];
 
 /// The points where two containers exist.
 pub(crate) const SWAP: std::ops::Range<usize> = 5..7;
 
-/// From this point on the new container is the one that is to live.
-const NEW: usize = 6;
+/// The first point at which the trial kills the new container.
+const FIRST_NEW_POINT: usize = 6;
 
-/// The process of a container, as this machine sees it.
+/// The first process of a container, as a PID of the host.
 pub(crate) fn process(home: &Home, container: &str) -> Option<Pid> {
     let found = engine(home).get(&format!("/containers/{container}/json"));
     let pid = found.json()["State"]["Pid"].as_i64()?;
     (pid > 0).then(|| Pid::from_raw(pid.try_into().unwrap()))
 }
 
-/// Begins a run with a body that is new, and waits until it is at that point.
+/// Starts a run with a new body and waits until the run reaches that point.
 pub(crate) fn evolve_until(home: &Home, number: usize, point: &str) -> Followed {
     let text = format!("\"\"\"Version {number}.\"\"\"\n");
     write(home, "kernel/more.py", &text);
@@ -86,21 +86,21 @@ pub(crate) fn evolve_until(home: &Home, number: usize, point: &str) -> Followed 
     evolve
 }
 
-/// One container, healthy, that remembers; and the record of the run is what happened.
+/// Waits for the end of the run; asserts one healthy container with its variables, and a correct record.
 #[track_caller]
-pub(crate) fn assert_good_end(home: &Home, point: &str) {
+pub(crate) fn assert_finished(home: &Home, point: &str) {
     until(&format!("the end of the run after `{point}`"), || {
         let status = home.run(["--json", "evolve", "status"]);
         let status: Value = serde_json::from_str(&status.stdout).unwrap_or_default();
         status["evolve_in_progress"] == false
     });
     assert_remembers(home);
-    assert_told(home, point);
+    assert_history_matches(home, point);
 }
 
-/// One container, of the image that the history names.
+/// Asserts that one container exists and runs the image that the history names.
 #[track_caller]
-pub(crate) fn assert_told(home: &Home, point: &str) {
+pub(crate) fn assert_history_matches(home: &Home, point: &str) {
     assert_eq!(containers(home), [home.container()], "{point}");
     let record = latest(home);
     let image = home.json(["status"])["image"].clone();
@@ -114,11 +114,11 @@ pub(crate) fn assert_told(home: &Home, point: &str) {
     }
 }
 
-fn a_keeper_killed_while_containers_swap_comes_to_a_good_end() {
+fn a_keeper_killed_while_containers_swap_finishes_the_run() {
     kill_the_keeper(Extent::Swap);
 }
 
-fn a_keeper_killed_at_any_stage_comes_to_a_good_end() {
+fn a_keeper_killed_at_any_stage_finishes_the_run() {
     kill_the_keeper(Extent::All);
 }
 
@@ -132,13 +132,13 @@ fn kill_the_keeper(extent: Extent) {
         kill(process(&home, &keeper).unwrap(), Signal::SIGKILL).unwrap();
         let (code, seen) = evolve.end();
         assert!([0, 1].contains(&code), "{point}: {seen:?}");
-        assert_good_end(&home, point);
+        assert_finished(&home, point);
         restart(&home, &keeper);
     }
     if extent == Extent::Swap {
         return home.down();
     }
-    // On probation, and with nothing to do.
+    // During the watch period, without a run.
     for number in 20..22 {
         write(
             &home,
@@ -147,33 +147,34 @@ fn kill_the_keeper(extent: Extent) {
         );
         home.ok(["evolve"]);
         kill(process(&home, &keeper).unwrap(), Signal::SIGKILL).unwrap();
-        assert_good_end(&home, "probation");
+        assert_finished(&home, "probation");
         restart(&home, &keeper);
     }
-    // On the way back.
+    // During a rollback.
     let entrypoint = read(&home, "entrypoint.sh");
-    write(&home, "entrypoint.sh", &not_in_place(&entrypoint));
-    for (number, point) in (30..).zip(BACK) {
+    write(&home, "entrypoint.sh", &fails_after_swap(&entrypoint));
+    for (number, point) in (30..).zip(ROLLBACK_POINTS) {
         let evolve = evolve_until(&home, number, point);
         kill(process(&home, &keeper).unwrap(), Signal::SIGKILL).unwrap();
         assert_eq!(evolve.end().0, 1, "{point}");
-        assert_good_end(&home, point);
+        assert_finished(&home, point);
         let record = latest(&home);
         assert_eq!(record["status"], "rolled_back", "{point}: {record:#}");
     }
     home.down();
 }
 
-/// The engine waits twice as long with each death soon after a start, up to a minute, and begins
-/// anew where somebody starts it.
+/// Restarts the keeper by request, which resets the engine's growing restart delay.
 fn restart(home: &Home, keeper: &str) {
     let path = format!("/containers/{keeper}/restart");
     assert_eq!(engine(home).send("POST", &path, &Value::Null).status, 204);
-    until("the keeper", || home.run(["evolve", "status"]).code == 0);
+    until("an answer of the keeper", || {
+        home.run(["evolve", "status"]).code == 0
+    });
 }
 
-/// Dies where it is not tried.
-fn not_in_place(entrypoint: &str) -> String {
+/// An entry point that ends with an error after the swap, but not in the self-test.
+fn fails_after_swap(entrypoint: &str) -> String {
     let dies = "if test -S /run/os/keeper.sock; then exit 4; fi\nexec /opt";
     entrypoint.replace("exec /opt", dies)
 }
@@ -185,7 +186,7 @@ fn a_keeper_that_is_stopped_leaves_a_container_that_answers() {
     home.up();
     remember(&home);
     let keeper = format!("os-keeper-{}", home.instance);
-    // It does not answer at first, so that the run is still on when the keeper ends.
+    // The new container answers late, so that the run is in progress when the keeper ends.
     let entrypoint = read(&home, "entrypoint.sh");
     let late = "if test -S /run/os/keeper.sock; then sleep 60; fi\nexec /opt";
     write(
@@ -194,18 +195,22 @@ fn a_keeper_that_is_stopped_leaves_a_container_that_answers() {
         &entrypoint.replace("exec /opt", late),
     );
     let before = container_id(&home);
-    let evolve = evolve_until(&home, 0, "verifying: waiting until it is healthy");
+    let evolve = evolve_until(
+        &home,
+        0,
+        "verifying: waiting until the container is healthy",
+    );
     let send = |verb: &str| {
         let path = format!("/containers/{keeper}/{verb}");
         engine(&home).send("POST", &path, &Value::Null).status
     };
     assert_eq!(send("stop"), 204);
-    // Without anybody who could look after it.
+    // The old container answers without the keeper.
     assert_eq!(container_id(&home), before);
     assert_remembers(&home);
     assert_eq!(send("start"), 204);
     assert_eq!(evolve.end().0, 1);
-    assert_good_end(&home, "stop");
+    assert_finished(&home, "stop");
     let record = latest(&home);
     assert_eq!(
         (&record["status"], &record["why"]),
@@ -214,21 +219,21 @@ fn a_keeper_that_is_stopped_leaves_a_container_that_answers() {
     home.down();
 }
 
-/// Kills the process of a container that must have one, and waits until it is gone.
+/// Kills the first process of a running container and waits for its end.
 #[track_caller]
 fn kill_process(home: &Home, container: &str, point: &str) {
     let found = process(home, container);
     let pid = found.unwrap_or_else(|| panic!("{point}: nothing runs in `{container}`"));
     kill(pid, Signal::SIGKILL).unwrap();
-    // One that is paused may not end before it goes on, or is removed.
+    // A process in a paused container ends after the container is resumed or removed.
     let place = PathBuf::from(format!("/proc/{pid}"));
-    until(&format!("the end of what ran at `{point}`"), || {
+    until(&format!("the end of the process at `{point}`"), || {
         !place.exists()
     });
 }
 
-/// The container that has taken the place of another, once it runs.
-fn successor(home: &Home, old: &str) -> String {
+/// Waits until a new container runs; returns its ID.
+fn wait_for_new_container(home: &Home, old: &str) -> String {
     let mut id = String::new();
     until("the new container", || {
         let path = format!("/containers/{}/json", home.container());
@@ -239,11 +244,11 @@ fn successor(home: &Home, old: &str) -> String {
     id
 }
 
-fn an_os_host_killed_while_containers_swap_is_there_again() {
+fn an_os_host_killed_while_containers_swap_runs_again() {
     kill_the_host(Extent::Swap);
 }
 
-fn an_os_host_killed_at_any_stage_is_there_again() {
+fn an_os_host_killed_at_any_stage_runs_again() {
     kill_the_host(Extent::All);
 }
 
@@ -255,14 +260,14 @@ fn kill_the_host(extent: Extent) {
     for (number, point) in extent.points() {
         let old = container_id(&home);
         let evolve = evolve_until(&home, number, point);
-        let victim = match number < NEW {
+        let victim = match number < FIRST_NEW_POINT {
             true => old,
-            false => successor(&home, &old),
+            false => wait_for_new_container(&home, &old),
         };
         kill_process(&home, &victim, point);
         let (code, seen) = evolve.end();
         assert!([0, 1].contains(&code), "{point}: {seen:?}");
-        assert_good_end(&home, point);
+        assert_finished(&home, point);
     }
     if extent == Extent::Swap {
         return home.down();
@@ -271,17 +276,17 @@ fn kill_the_host(extent: Extent) {
     home.ok(["evolve"]);
     let new = container_id(&home);
     kill_process(&home, &new, "probation");
-    assert_good_end(&home, "probation");
+    assert_finished(&home, "probation");
     assert_eq!(container_id(&home), new);
-    // On the way back, which is the way to the one that was set aside.
+    // During a rollback to the container that was set aside.
     let entrypoint = read(&home, "entrypoint.sh");
-    write(&home, "entrypoint.sh", &not_in_place(&entrypoint));
-    for (number, point) in (30..).zip(BACK) {
+    write(&home, "entrypoint.sh", &fails_after_swap(&entrypoint));
+    for (number, point) in (30..).zip(ROLLBACK_POINTS) {
         let old = container_id(&home);
         let evolve = evolve_until(&home, number, point);
         kill_process(&home, &old, point);
         assert_eq!(evolve.end().0, 1, "{point}");
-        assert_good_end(&home, point);
+        assert_finished(&home, point);
         assert_eq!(container_id(&home), old, "{point}");
         let record = latest(&home);
         assert_eq!(record["status"], "rolled_back", "{point}: {record:#}");
@@ -289,16 +294,16 @@ fn kill_the_host(extent: Extent) {
     home.down();
 }
 
-fn an_engine_killed_while_containers_swap_finds_one_os_host() {
+fn an_engine_killed_while_containers_swap_leaves_one_os_host() {
     kill_the_engine(Extent::Swap);
 }
 
-fn an_engine_killed_at_any_stage_finds_one_os_host() {
+fn an_engine_killed_at_any_stage_leaves_one_os_host() {
     kill_the_engine(Extent::All);
 }
 
 fn kill_the_engine(extent: Extent) {
-    let mut second = Second::with_room(8000 << 20);
+    let mut second = Second::with_disk(8000 << 20);
     let home = on_second(&second, "it-fault-engine");
     home.up();
     remember(&home);
@@ -308,8 +313,10 @@ fn kill_the_engine(extent: Extent) {
         restart_engine(&mut second, number);
         let (_, seen) = evolve.end();
         assert!(!seen.is_empty());
-        until("the keeper", || home.run(["evolve", "status"]).code == 0);
-        assert_good_end(&home, point);
+        until("an answer of the keeper", || {
+            home.run(["evolve", "status"]).code == 0
+        });
+        assert_finished(&home, point);
     }
     if extent == Extent::Swap {
         return home.down();
@@ -317,19 +324,23 @@ fn kill_the_engine(extent: Extent) {
     write(&home, "kernel/more.py", "\"\"\"On probation.\"\"\"\n");
     home.ok(["evolve"]);
     restart_engine(&mut second, 0);
-    until("the keeper", || home.run(["evolve", "status"]).code == 0);
-    assert_good_end(&home, "probation");
+    until("an answer of the keeper", || {
+        home.run(["evolve", "status"]).code == 0
+    });
+    assert_finished(&home, "probation");
     assert_eq!(latest(&home)["status"], "succeeded");
-    // On the way back.
+    // During a rollback.
     let entrypoint = read(&home, "entrypoint.sh");
-    write(&home, "entrypoint.sh", &not_in_place(&entrypoint));
-    for (number, point) in (30..).zip(BACK) {
+    write(&home, "entrypoint.sh", &fails_after_swap(&entrypoint));
+    for (number, point) in (30..).zip(ROLLBACK_POINTS) {
         let old = container_id(&home);
         let evolve = evolve_until(&home, number, point);
         restart_engine(&mut second, number);
         evolve.end();
-        until("the keeper", || home.run(["evolve", "status"]).code == 0);
-        assert_good_end(&home, point);
+        until("an answer of the keeper", || {
+            home.run(["evolve", "status"]).code == 0
+        });
+        assert_finished(&home, point);
         assert_eq!(container_id(&home), old, "{point}");
         let record = latest(&home);
         assert_eq!(record["status"], "rolled_back", "{point}: {record:#}");
@@ -337,7 +348,7 @@ fn kill_the_engine(extent: Extent) {
     home.down();
 }
 
-/// Kills it, or asks it to end, in turn.
+/// Restarts the engine, with SIGKILL for even numbers and SIGTERM for odd ones.
 fn restart_engine(second: &mut Second, number: usize) {
     let signal = match number % 2 {
         0 => Signal::SIGKILL,

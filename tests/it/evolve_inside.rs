@@ -1,8 +1,7 @@
-//! What of evolving happens inside: the container proves itself, comes to rest, and lives up to the
-//! one before it.
+//! Trials of the parts of an evolve inside the container: self-test, quiesce, and verification of the new container.
 
-use crate::harness::{Engine, Home, PATIENCE, shared};
-use crate::mcp::{BOTH, JSON, hello};
+use crate::harness::{Engine, Home, TEST_TIMEOUT, shared};
+use crate::mcp::{ACCEPT_JSON_OR_SSE, JSON, hello};
 use crate::trials;
 use serde_json::{Value, json};
 use std::fs;
@@ -10,15 +9,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 trials![
-    a_container_at_rest_lets_nobody_in_and_goes_on_when_told,
-    code_that_outlasts_the_grace_time_is_left_alone_unless_forced,
-    commands_that_run_code_needs_are_run_to_its_end,
-    the_body_proves_itself_and_what_does_not_is_named,
-    the_next_container_has_the_whole_mind_and_says_so,
-    what_another_container_has_told_meanwhile_is_not_told_again,
+    a_quiesced_container_refuses_requests_until_it_resumes,
+    code_that_outlasts_the_grace_time_keeps_running_unless_forced,
+    commands_that_running_code_needs_are_still_executed,
+    the_self_test_passes_and_names_each_failure,
+    the_next_container_verifies_the_whole_session_state,
+    generations_of_another_container_are_not_reused,
 ];
 
-/// Runs a verb of the binary inside, as the keeper does, and reads its document.
+/// Runs a subcommand of `osctl` inside, as the keeper does; returns its JSON output.
 #[track_caller]
 pub(crate) fn inside(home: &Home, words: &[&str]) -> Value {
     static NUMBER: AtomicU64 = AtomicU64::new(0);
@@ -32,19 +31,19 @@ pub(crate) fn inside(home: &Home, words: &[&str]) -> Value {
         .send("POST", &path, &json!({ "Cmd": command }))
         .json();
     let id = made["Id"].as_str().unwrap_or_else(|| panic!("{made}"));
-    let begun = Engine.send(
+    let started = Engine.send(
         "POST",
         &format!("/exec/{id}/start"),
         &json!({"Detach": true}),
     );
-    assert_eq!(begun.status, 200);
+    assert_eq!(started.status, 200);
     let begin = Instant::now();
     let code = loop {
         let state = Engine.get(&format!("/exec/{id}/json")).json();
         if state["Running"] == false {
             break state["ExitCode"].clone();
         }
-        assert!(begin.elapsed() < 2 * PATIENCE, "{words:?} does not end");
+        assert!(begin.elapsed() < 2 * TEST_TIMEOUT, "{words:?} does not end");
         std::thread::sleep(std::time::Duration::from_millis(20));
     };
     let read = |kind: &str| fs::read_to_string(home.files().join(format!("{name}.{kind}")));
@@ -53,44 +52,44 @@ pub(crate) fn inside(home: &Home, words: &[&str]) -> Value {
     serde_json::from_str(&out).unwrap_or_else(|e| panic!("{words:?}: {e}: {out}{err}"))
 }
 
-/// The verdicts by name.
+/// The check of that name in a report.
 #[track_caller]
 fn verdict<'a>(report: &'a Value, name: &str) -> &'a Value {
     let checks = report["checks"].as_array().unwrap();
     let found = checks.iter().find(|check| check["name"] == name);
-    found.unwrap_or_else(|| panic!("nothing is said of `{name}`: {report:#}"))
+    found.unwrap_or_else(|| panic!("no check `{name}`: {report:#}"))
 }
 
-/// What is said of something that is no variable.
+/// The report's row of state that is not a variable.
 #[track_caller]
-fn besides<'a>(report: &'a Value, what: &str) -> &'a Value {
+fn non_variable_state<'a>(report: &'a Value, what: &str) -> &'a Value {
     let all = report["besides"].as_array().unwrap();
     let found = all.iter().find(|one| one["what"] == what);
-    found.unwrap_or_else(|| panic!("nothing is said of `{what}`: {report:#}"))
+    found.unwrap_or_else(|| panic!("no row `{what}`: {report:#}"))
 }
 
 fn is_kept(one: &Value, words: &str) -> bool {
     one["kept"] == true && one["detail"].as_str().unwrap().contains(words)
 }
 
-fn a_container_at_rest_lets_nobody_in_and_goes_on_when_told() {
+fn a_quiesced_container_refuses_requests_until_it_resumes() {
     let home = shared();
     let api = home.api();
     api.done("/sessions", &json!({"name": "rest"}));
-    // The first reply tells what an earlier trial has done to the kernel.
+    // The first reply reports changes of the kernel by earlier trials.
     api.exec("x = 41");
     let before = api.exec("x")["kernel"].clone();
     api.exec_with(json!({"code": "y = [1, 2]", "session": "rest"}));
-    let rest = inside(home, &["quiesce", "--grace", "5"]);
-    assert_eq!(rest["quiesced"], true, "{rest}");
-    // Asked again, it is the same.
-    assert_eq!(inside(home, &["quiesce", "--grace", "5"]), rest);
-    let kept = rest["receipt"].as_array().unwrap();
+    let quiesced = inside(home, &["quiesce", "--grace", "5"]);
+    assert_eq!(quiesced["quiesced"], true, "{quiesced}");
+    // A repeated request has the same answer.
+    assert_eq!(inside(home, &["quiesce", "--grace", "5"]), quiesced);
+    let kept = quiesced["receipt"].as_array().unwrap();
     let of = |name: &str| kept.iter().find(|k| k["session"] == name).unwrap();
     assert_eq!(of("rest")["by"], "objects");
     assert_eq!(of("rest")["rows"][0]["name"], "y");
     assert!(
-        rest["expected"]["healthy_before"]
+        quiesced["expected"]["healthy_before"]
             .as_array()
             .unwrap()
             .contains(&json!("kernel"))
@@ -113,7 +112,7 @@ fn a_container_at_rest_lets_nobody_in_and_goes_on_when_told() {
     assert_eq!(home.hub().post("/mcp", &ping).status, 503);
     let written = api.connect().send("PUT", "/files/tmp/rest", &[], b"x");
     assert_eq!(written.status, 503);
-    // Looks are answered.
+    // Requests that only read are answered.
     for path in ["/ping", "/status", "/health", "/exec", "/files/tmp/"] {
         assert_eq!(api.get(path).status, 200, "{path}");
     }
@@ -123,12 +122,12 @@ fn a_container_at_rest_lets_nobody_in_and_goes_on_when_told() {
         (&after["result"], &after["kernel"]),
         (&json!("42"), &before)
     );
-    // Nothing was at rest.
+    // `resume` without `quiesce` succeeds.
     assert_eq!(inside(home, &["resume"])["resumed"], true);
     api.connect().send("DELETE", "/sessions/rest", &[], b"");
 }
 
-fn code_that_outlasts_the_grace_time_is_left_alone_unless_forced() {
+fn code_that_outlasts_the_grace_time_keeps_running_unless_forced() {
     let home = shared();
     let api = home.api();
     let loops = "kept = 'still here'\nimport time\nwhile True: time.sleep(0.01)";
@@ -136,10 +135,13 @@ fn code_that_outlasts_the_grace_time_is_left_alone_unless_forced() {
         "/exec",
         &json!({"code": loops, "id": "outlasts", "wait": 0}),
     );
-    let rest = inside(home, &["quiesce", "--grace", "0.3"]);
-    assert_eq!(rest["quiesced"], false, "{rest}");
-    assert_eq!(rest["running"], json!(["outlasts"]));
-    assert!(rest["why"].as_str().unwrap().contains("outlasts"), "{rest}");
+    let quiesced = inside(home, &["quiesce", "--grace", "0.3"]);
+    assert_eq!(quiesced["quiesced"], false, "{quiesced}");
+    assert_eq!(quiesced["running"], json!(["outlasts"]));
+    assert!(
+        quiesced["why"].as_str().unwrap().contains("outlasts"),
+        "{quiesced}"
+    );
     assert_eq!(api.get("/exec/outlasts").json()["status"], "running");
     assert_eq!(
         api.done("/shell", &json!({"command": "echo fine"}))["stdout"],
@@ -151,8 +153,8 @@ fn code_that_outlasts_the_grace_time_is_left_alone_unless_forced() {
         "/shell",
         &json!({"command": "sleep 600", "id": "sleeps", "wait": 0}),
     );
-    let rest = inside(home, &["quiesce", "--grace", "0.3", "--force"]);
-    assert_eq!(rest["quiesced"], true, "{rest}");
+    let quiesced = inside(home, &["quiesce", "--grace", "0.3", "--force"]);
+    assert_eq!(quiesced["quiesced"], true, "{quiesced}");
     for run in ["/exec/outlasts", "/exec/queued-last", "/shell/sleeps"] {
         let run = api.get(run).json();
         assert_eq!(run["status"], "interrupted", "{run}");
@@ -162,22 +164,22 @@ fn code_that_outlasts_the_grace_time_is_left_alone_unless_forced() {
     assert_eq!(after["result"], "('still here', False)");
 }
 
-fn commands_that_run_code_needs_are_run_to_its_end() {
+fn commands_that_running_code_needs_are_still_executed() {
     let home = shared();
     let api = home.api();
     let file = home.files().join("rest-goes-on");
     let code = "import os, time\nwhile not os.path.exists('/root/host/rest-goes-on'): time.sleep(0.01)\nruntime.shell.run('echo by then').stdout";
     api.post("/exec", &json!({"code": code, "id": "needs", "wait": 0}));
-    let rest = std::thread::scope(|scope| {
-        let rest = scope.spawn(|| inside(home, &["quiesce", "--grace", "30"]));
-        api.until("nobody outside is let in", |api| {
+    let quiesced = std::thread::scope(|scope| {
+        let quiesced = scope.spawn(|| inside(home, &["quiesce", "--grace", "30"]));
+        api.until("the refusal of requests from outside", |api| {
             let refused = api.post("/shell/cd", &json!({"path": "/"}));
             (refused.status == 503).then_some(())
         });
         fs::write(&file, "").unwrap();
-        rest.join().unwrap()
+        quiesced.join().unwrap()
     });
-    assert_eq!(rest["quiesced"], true, "{rest}");
+    assert_eq!(quiesced["quiesced"], true, "{quiesced}");
     let run = api.get("/exec/needs").json();
     assert_eq!(
         (&run["status"], &run["result"]),
@@ -187,7 +189,7 @@ fn commands_that_run_code_needs_are_run_to_its_end() {
     fs::remove_file(file).unwrap();
 }
 
-fn the_body_proves_itself_and_what_does_not_is_named() {
+fn the_self_test_passes_and_names_each_failure() {
     let home = shared();
     let api = home.api();
     api.exec("import pandas\nframe = pandas.DataFrame({'a': [1, 2]})\ndef twice(x): return 2 * x");
@@ -213,7 +215,7 @@ fn the_body_proves_itself_and_what_does_not_is_named() {
     ] {
         assert_eq!(verdict(&report, name)["passed"], true);
     }
-    // It has tidied up behind itself.
+    // The self-test has removed its session.
     let sessions = api.get("/sessions").json();
     assert!(!sessions.to_string().contains("selftest"), "{sessions}");
 
@@ -234,7 +236,7 @@ fn the_body_proves_itself_and_what_does_not_is_named() {
     );
     let hangs = json!({"mcpServers": {"hangs": {"command": "/bin/sleep", "args": ["600"]}}});
     write("/data/mcp.json", &hangs.to_string());
-    home.hub().until("the server is known", |hub| {
+    home.hub().until("the entry of the server", |hub| {
         let status = hub.get("/status").json().to_string();
         status.contains("hangs").then_some(())
     });
@@ -253,7 +255,7 @@ fn the_body_proves_itself_and_what_does_not_is_named() {
     let hangs = verdict(&report, "mcp:hangs");
     assert_eq!(hangs["passed"], false, "{hangs}");
     assert_eq!(verdict(&report, "mcp:linux")["passed"], true);
-    // It never has answered, so a state that holds it asks for no more.
+    // A server that never answered is not required by the stored state.
     let report = inside(home, &["selftest", "--snapshot", "/data"]);
     assert!(!report.to_string().contains("mcp:hangs"), "{report:#}");
     api.done(
@@ -262,7 +264,7 @@ fn the_body_proves_itself_and_what_does_not_is_named() {
     );
 }
 
-fn the_next_container_has_the_whole_mind_and_says_so() {
+fn the_next_container_verifies_the_whole_session_state() {
     let home = shared();
     let api = home.api();
     api.done("/sessions", &json!({"name": "mind"}));
@@ -283,27 +285,30 @@ fn the_next_container_has_the_whole_mind_and_says_so() {
     let greeted = hub.send(
         "POST",
         "/servers/filesystem/mcp",
-        &[JSON, BOTH],
+        &[JSON, ACCEPT_JSON_OR_SSE],
         hello.as_bytes(),
     );
     assert_eq!(greeted.status, 200, "{greeted:?}");
-    let rest = inside(home, &["quiesce", "--grace", "5"]);
-    assert_eq!(rest["quiesced"], true, "{rest}");
-    assert!(is_kept(besides(&rest, "mcp"), "go on"), "{rest}");
+    let quiesced = inside(home, &["quiesce", "--grace", "5"]);
+    assert_eq!(quiesced["quiesced"], true, "{quiesced}");
+    assert!(
+        is_kept(non_variable_state(&quiesced, "mcp"), "go on"),
+        "{quiesced}"
+    );
     let (folder, other) = (
-        besides(&rest, "shell:default"),
-        besides(&rest, "shell:mind"),
+        non_variable_state(&quiesced, "shell:default"),
+        non_variable_state(&quiesced, "shell:mind"),
     );
     assert!(
         is_kept(folder, "`/data/place`") && is_kept(other, "`/usr`"),
-        "{rest}"
+        "{quiesced}"
     );
-    let job = besides(&rest, "job:mind");
+    let job = non_variable_state(&quiesced, "job:mind");
     assert!(
         job["kept"] == false && job["detail"].as_str().unwrap().contains("sleep 600"),
-        "{rest}"
+        "{quiesced}"
     );
-    // What keys a container was handed is not in what is kept of its shells.
+    // The stored environments of shells do not contain the container's own variables.
     let kept = fs::read_to_string(home.data().join("mind.json")).unwrap();
     assert!(
         kept.contains("mind") && !kept.contains("OSCTL_BODY"),
@@ -312,9 +317,9 @@ fn the_next_container_has_the_whole_mind_and_says_so() {
 
     let path = format!("/containers/{}/restart?t=20", home.container());
     assert_eq!(Engine.send("POST", &path, &Value::Null).status, 204);
-    let expected = rest["expected"].to_string();
+    let expected = quiesced["expected"].to_string();
     let api = home.api();
-    api.until("the companion", |api| {
+    api.until("the restart of the companion", |api| {
         let answer = std::panic::catch_unwind(|| api.get("/ping").status);
         (answer.ok() == Some(200)).then_some(())
     });
@@ -325,19 +330,22 @@ fn the_next_container_has_the_whole_mind_and_says_so() {
     }
     assert_eq!(report["receipt"][0]["by"], "objects", "{report:#}");
     let (folder, other) = (
-        besides(&report, "shell:default"),
-        besides(&report, "shell:mind"),
+        non_variable_state(&report, "shell:default"),
+        non_variable_state(&report, "shell:mind"),
     );
     assert!(
         is_kept(folder, "`/data/place`") && is_kept(other, "`/usr`"),
         "{report:#}"
     );
-    assert!(is_kept(besides(&report, "mcp"), "go on"), "{report:#}");
+    assert!(
+        is_kept(non_variable_state(&report, "mcp"), "go on"),
+        "{report:#}"
+    );
     let after = api.exec("answer(2), list(frame.a)");
     assert_eq!(after["result"], "(42, [1, 2])");
     assert_eq!(after["kernel"]["state"], "restored", "{after}");
     assert!(after["kernel"]["generation"].as_u64().unwrap() > before);
-    // The function sees the names that are assigned now.
+    // The restored function uses the new value of a global name.
     assert_eq!(api.exec("base = 1; answer(2)")["result"], "3");
     let there = api.exec_with(json!({"code": "there", "session": "mind"}));
     assert_eq!(there["result"], "'too'");
@@ -361,13 +369,17 @@ fn the_next_container_has_the_whole_mind_and_says_so() {
     assert_eq!(report["passed"], false);
     assert_eq!(verdict(&report, "session:gone")["passed"], false);
     for what in ["shell:gone", "shell:mind", "mcp"] {
-        assert_eq!(besides(&report, what)["kept"], false, "{report:#}");
+        assert_eq!(
+            non_variable_state(&report, what)["kept"],
+            false,
+            "{report:#}"
+        );
     }
     api.connect().send("DELETE", "/sessions/mind", &[], b"");
     api.done("/shell", &json!({"command": "cd; unset -f f; unset MINE"}));
 }
 
-fn what_another_container_has_told_meanwhile_is_not_told_again() {
+fn generations_of_another_container_are_not_reused() {
     let home = shared();
     let api = home.api();
     let much = json!({"code": "print('m' * 4_000_000)", "id": "much"});
@@ -376,7 +388,7 @@ fn what_another_container_has_told_meanwhile_is_not_told_again() {
         .as_u64()
         .unwrap();
     assert_eq!(inside(home, &["quiesce", "--grace", "5"])["quiesced"], true);
-    // As the next container would, which then was taken back.
+    // Write the record that the next container writes before a rollback.
     let record = home.data().join("kernels/default.json");
     let mut entry: Value = serde_json::from_slice(&fs::read(&record).unwrap()).unwrap();
     entry["generation"] = json!(before + 1);

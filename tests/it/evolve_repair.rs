@@ -1,10 +1,10 @@
-//! What a crash or `down --force` leaves is put right by the next `up`, and the history says what runs.
+//! Trials of `up` after a crash or `down --force`: it repairs the state, and the history names the running image.
 
 use crate::evolve::{
     DOCKERFILE, assert_one_that_remembers, assert_remembers, containers, engine, latest, remember,
     small, write,
 };
-use crate::evolve_faults::{assert_told, evolve_until};
+use crate::evolve_faults::{assert_history_matches, evolve_until};
 use crate::harness::{Engine, Home};
 use crate::instance::container_id;
 use crate::second_engine::until;
@@ -15,16 +15,16 @@ use serde_json::{Value, json};
 use std::process::Stdio;
 
 trials![
-    up_puts_right_what_a_crash_leaves,
-    the_history_names_what_runs_after_down_by_force,
+    up_repairs_the_state_that_a_crash_leaves,
+    the_history_names_the_running_image_after_a_forced_down,
     purge_leaves_no_image_of_an_instance_that_was_only_built,
 ];
 
 fn post(path: &str, body: &Value, status: u16) -> Value {
     let answer = Engine.send("POST", path, body);
-    let said = String::from_utf8_lossy(&answer.body).into_owned();
-    assert_eq!(answer.status, status, "{path}: {said}");
-    serde_json::from_str(&said).unwrap_or_default()
+    let answer_text = String::from_utf8_lossy(&answer.body).into_owned();
+    assert_eq!(answer.status, status, "{path}: {answer_text}");
+    serde_json::from_str(&answer_text).unwrap_or_default()
 }
 
 fn remove(name: &str) {
@@ -32,8 +32,8 @@ fn remove(name: &str) {
     assert_eq!(Engine.send("DELETE", &path, &Value::Null).status, 204);
 }
 
-/// Another container of the same image and labels, which sleeps.
-fn twin(home: &Home, name: &str, part: Option<&str>) -> String {
+/// Creates another container of the same image and labels, which sleeps.
+fn create_copy(home: &Home, name: &str, part: Option<&str>) -> String {
     let path = format!("/containers/{}/json", home.container());
     let image = Engine.get(&path).json()["Image"].clone();
     let mut labels = json!({"osctl.instance": home.instance});
@@ -45,7 +45,7 @@ fn twin(home: &Home, name: &str, part: Option<&str>) -> String {
     made["Id"].as_str().unwrap().to_owned()
 }
 
-/// As the keeper sets a container aside: paused, off its network, not to be started again.
+/// Sets the container aside as the keeper does: paused, disconnected from its network, without restarts.
 fn set_aside(home: &Home, name: &str) {
     let container = home.container();
     post(&format!("/containers/{container}/pause"), &Value::Null, 204);
@@ -57,57 +57,63 @@ fn set_aside(home: &Home, name: &str) {
     post(&network, &json!({"Container": name}), 200);
 }
 
-/// A state that a crash can leave, and what makes it.
+/// The name of a state that a crash can leave, and the function that creates it.
 type State = (&'static str, fn(&Home));
 
 const STATES: [State; 8] = [
-    ("aside and paused, and no keeper", |home| {
+    ("set aside and paused, without a keeper", |home| {
         remove(&format!("os-keeper-{}", home.instance));
         set_aside(home, &format!("{}.old", home.container()));
     }),
-    ("aside and ended, and another one that never ran", |home| {
-        let aside = format!("{}.old", home.container());
-        set_aside(home, &aside);
-        post(&format!("/containers/{aside}/unpause"), &Value::Null, 204);
-        post(&format!("/containers/{aside}/stop"), &Value::Null, 204);
-        twin_of_aside(home, &aside);
-    }),
-    ("under a name that no version gives", |home| {
+    (
+        "set aside and stopped, with a new container that never ran",
+        |home| {
+            let aside = format!("{}.old", home.container());
+            set_aside(home, &aside);
+            post(&format!("/containers/{aside}/unpause"), &Value::Null, 204);
+            post(&format!("/containers/{aside}/stop"), &Value::Null, 204);
+            create_copy_of_aside(home, &aside);
+        },
+    ),
+    ("renamed to a name that no version uses", |home| {
         let (container, other) = (home.container(), format!("{}.new", home.container()));
         let rename = format!("/containers/{container}/rename?name={other}");
         post(&rename, &Value::Null, 204);
     }),
-    ("another one beside it, which runs", |home| {
+    ("with a second running container", |home| {
         let name = format!("{}.old", home.container());
-        twin(home, &name, None);
+        create_copy(home, &name, None);
         post(&format!("/containers/{name}/start"), &Value::Null, 204);
     }),
-    ("two others, of which one never ran", |home| {
-        let name = |end: &str| format!("{}.{end}", home.container());
-        twin(home, &name("new"), None);
-        twin(home, &name("old"), None);
-        post(
-            &format!("/containers/{}/start", name("old")),
-            &Value::Null,
-            204,
-        );
-    }),
-    ("a trial", |home| {
+    (
+        "with two other containers, one of which never ran",
+        |home| {
+            let name = |end: &str| format!("{}.{end}", home.container());
+            create_copy(home, &name("new"), None);
+            create_copy(home, &name("old"), None);
+            post(
+                &format!("/containers/{}/start", name("old")),
+                &Value::Null,
+                204,
+            );
+        },
+    ),
+    ("with a container of a self-test", |home| {
         let name = format!("{}.trial", home.container());
-        twin(home, &name, Some("trial"));
+        create_copy(home, &name, Some("trial"));
         post(&format!("/containers/{name}/start"), &Value::Null, 204);
     }),
-    ("no keeper, and what it knew", |home| {
+    ("without a keeper, with its state", |home| {
         remove(&format!("os-keeper-{}", home.instance));
     }),
-    ("a keeper that never ran", |home| {
+    ("with a keeper that never ran", |home| {
         let name = format!("os-keeper-{}", home.instance);
         remove(&name);
-        twin(home, &name, Some("keeper"));
+        create_copy(home, &name, Some("keeper"));
     }),
 ];
 
-fn twin_of_aside(home: &Home, aside: &str) {
+fn create_copy_of_aside(home: &Home, aside: &str) {
     let path = format!("/containers/{aside}/json");
     let image = Engine.get(&path).json()["Image"].clone();
     let labels = json!({"osctl.instance": home.instance});
@@ -116,7 +122,7 @@ fn twin_of_aside(home: &Home, aside: &str) {
     post(&path, &body, 201);
 }
 
-fn up_puts_right_what_a_crash_leaves() {
+fn up_repairs_the_state_that_a_crash_leaves() {
     let home = small("it-repair");
     home.up();
     remember(&home);
@@ -134,42 +140,42 @@ fn up_puts_right_what_a_crash_leaves() {
     home.down();
 }
 
-fn the_history_names_what_runs_after_down_by_force() {
+fn the_history_names_the_running_image_after_a_forced_down() {
     let home = small("it-repair-down");
     home.up();
     remember(&home);
     home.ok(["cryo", "store"]);
-    // A run that ends when it is told to, and one whose keeper does not hear it.
-    for (number, point, hears) in [
+    // Runs that the keeper cancels, and a run whose keeper is paused.
+    for (number, point, is_keeper_running) in [
         (0, "building: building the image", true),
-        (1, "verifying: waiting until it is healthy", true),
+        (1, "verifying: waiting until the container is healthy", true),
         (2, "swapping: starting the new container", false),
     ] {
         let followed = evolve_until(&home, number, point);
-        if !hears {
+        if !is_keeper_running {
             let keeper = format!("/containers/os-keeper-{}/pause", home.instance);
             post(&keeper, &Value::Null, 204);
         }
         home.ok(["down", "--force"]);
         assert_eq!(containers(&home), [""; 0], "{point}");
         drop(followed);
-        // The body has changed, so that this is another image than the one that ran.
+        // The body has changed, so `up` starts another image.
         home.up();
         assert_remembers(&home);
-        until("the keeper's word", || {
+        until("the keeper's report that no run is in progress", || {
             let status = home.run(["--json", "evolve", "status"]);
             let status: Value = serde_json::from_str(&status.stdout).unwrap_or_default();
             status["evolve_in_progress"] == json!(false)
         });
         assert_remembers(&home);
-        assert_told(&home, point);
+        assert_history_matches(&home, point);
         let record = latest(&home);
         assert_eq!(record["status"], "succeeded", "{point}: {record:#}");
     }
     home.down();
 }
 
-/// The images that carry a label of the instance, also those that others are made of.
+/// The images with a label of the instance, including intermediate ones.
 fn images(home: &Home) -> Vec<Value> {
     let labels = [
         format!("osctl.image-of={}", home.instance),
@@ -188,7 +194,7 @@ fn purge(home: &Home) {
     let ran = home.run(["down", "--purge", "--yes"]);
     assert_eq!(ran.code, 0, "{ran:?}");
     assert_eq!(images(home), [Value::Null; 0]);
-    // There is nothing left of it now.
+    // A second purge finds nothing.
     let ran = home.run(["down", "--purge", "--yes"]);
     assert_eq!(ran.code, 3, "{ran:?}");
 }
@@ -196,7 +202,7 @@ fn purge(home: &Home) {
 fn purge_leaves_no_image_of_an_instance_that_was_only_built() {
     let mut home = small("it-repair-purge");
     home.ok(["build"]);
-    // Those of another instance stay.
+    // Images of another instance stay.
     let neighbour = small("it-repair-purge-2");
     neighbour.ok(["build"]);
     let ran = home.run(["down"]);
@@ -204,7 +210,7 @@ fn purge_leaves_no_image_of_an_instance_that_was_only_built() {
     purge(&home);
     assert_eq!(images(&neighbour).len(), 1);
     purge(&neighbour);
-    // Also what the classic builder has not finished.
+    // A purge also removes images of an unfinished build of the classic builder.
     home.env.insert("DOCKER_BUILDKIT".into(), "0".into());
     let steps = "RUN echo one > /one\nRUN sleep 600\n";
     write(&home, "Dockerfile", &format!("{DOCKERFILE}{steps}"));
@@ -231,7 +237,7 @@ fn purge_leaves_no_image_of_an_instance_that_was_only_built() {
         steps.json().as_array().unwrap().is_empty()
     });
     purge(&home);
-    // The base, which is another instance's, stays.
+    // The base belongs to another instance and stays.
     let path = format!("/images/{}/json", crate::evolve::base());
     assert_eq!(Engine.get(&path).status, 200);
 }

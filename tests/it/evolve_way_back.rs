@@ -1,5 +1,5 @@
-//! The ways back, and the moments around the swap: what is waited for, what is not let in yet, what is
-//! kept meanwhile, and ports that somebody else has taken.
+//! Trials of rollbacks and of the time around the swap: running cells, refused requests, state that is not pruned, and
+//! ports that another program has taken.
 
 use crate::commands::Followed;
 use crate::evolve::{
@@ -8,7 +8,7 @@ use crate::evolve::{
 };
 use crate::harness::{Engine, Home};
 use crate::instance::container_id;
-use crate::middle::engine_socket_behind;
+use crate::proxies::observed_engine_at_socket;
 use crate::second_engine::{Second, short_folder, until};
 use crate::trials;
 use nix::sys::signal::Signal;
@@ -18,52 +18,54 @@ use std::net::TcpListener;
 use std::sync::{Arc, Mutex};
 
 trials![
-    ports_that_somebody_took_meanwhile_are_had_again_when_they_are_free,
-    an_engine_that_starts_anew_forgets_no_container_without_its_ports,
-    what_a_body_does_not_have_any_more_is_not_demanded_of_it,
-    nobody_is_let_in_before_the_new_container_is_proved,
-    a_cell_that_is_waited_for_goes_on_when_the_run_is_stopped,
-    what_a_body_is_tried_with_is_not_pruned_meanwhile,
+    ports_taken_during_the_swap_are_recovered_when_they_are_free,
+    port_recovery_continues_after_an_engine_restart,
+    verification_skips_servers_that_the_body_does_not_declare,
+    no_request_is_admitted_before_the_new_container_is_verified,
+    a_cell_keeps_running_when_the_waiting_run_is_stopped,
+    the_state_of_a_running_self_test_is_not_pruned,
     a_rescue_is_a_run_that_can_be_stopped,
 ];
 
-/// Code that a body runs where it is in place, before its companion.
-fn in_place(entrypoint: &str, code: &str) -> String {
+/// An entry point that runs code after the swap, before the companion starts.
+fn run_after_swap(entrypoint: &str, code: &str) -> String {
     let code = format!("if test -S /run/os/keeper.sock; then {code}; fi\nexec /opt");
     let changed = entrypoint.replace("exec /opt", &code);
     assert_ne!(changed, entrypoint);
     changed
 }
 
-/// The address at which the engine publishes that port of the container.
+/// The port of the host at which the engine publishes that port of the container.
 fn published(home: &Home, port: &str) -> Value {
     let path = format!("/containers/{}/json", home.container());
     engine(home).get(&path).json()["NetworkSettings"]["Ports"][port][0]["HostPort"].clone()
 }
 
-/// Who takes the kernel's port when the new container is about to be started.
+/// Binds the kernel's port when the start of the new container is requested.
 #[derive(Debug, Default)]
-struct Taker {
+struct PortTaker {
     port: u16,
     start: String,
     taken: Option<TcpListener>,
 }
 
-impl Taker {
-    fn hear(&mut self, asked: &str) {
+impl PortTaker {
+    fn observe(&mut self, asked: &str) {
         if self.port > 0 && self.taken.is_none() && asked.contains(&self.start) {
             self.taken = TcpListener::bind(("127.0.0.1", self.port)).ok();
         }
     }
 }
 
-fn ports_that_somebody_took_meanwhile_are_had_again_when_they_are_free() {
+fn ports_taken_during_the_swap_are_recovered_when_they_are_free() {
     let mut home = small("it-back-port");
     let folder = short_folder();
-    let taker = Arc::new(Mutex::new(Taker::default()));
-    let hears = Arc::clone(&taker);
+    let taker = Arc::new(Mutex::new(PortTaker::default()));
+    let observer = Arc::clone(&taker);
     let socket = folder.path().join("docker.sock");
-    let address = engine_socket_behind(&socket, move |asked| hears.lock().unwrap().hear(asked));
+    let address = observed_engine_at_socket(&socket, move |asked| {
+        observer.lock().unwrap().observe(asked)
+    });
     home.env.insert("DOCKER_HOST".into(), address);
     home.up();
     remember(&home);
@@ -74,7 +76,7 @@ fn ports_that_somebody_took_meanwhile_are_had_again_when_they_are_free() {
         .unwrap()
         .parse()
         .unwrap();
-    *taker.lock().unwrap() = Taker {
+    *taker.lock().unwrap() = PortTaker {
         port,
         start: format!("/containers/{}/start", home.container()),
         taken: None,
@@ -87,23 +89,23 @@ fn ports_that_somebody_took_meanwhile_are_had_again_when_they_are_free() {
         (&json!("rolled_back"), &json!("swapping")),
         "{record:#}"
     );
-    // Neither is anything said that is not so, nor is it the end.
+    // The record says that the port is unavailable, and the keeper continues to recover it.
     let why = record["why"].as_str().unwrap();
-    assert!(why.contains("is not to be reached"), "{record:#}");
+    assert!(why.contains("can't be reached until"), "{record:#}");
     assert_eq!(container_id(&home), before);
     assert_eq!(published(&home, "8080/tcp"), Value::Null);
-    // A keeper that is started again knows it, too.
+    // A restarted keeper continues the recovery.
     let keeper = format!("/containers/os-keeper-{}/restart", home.instance);
     assert_eq!(Engine.send("POST", &keeper, &Value::Null).status, 204);
     taker.lock().unwrap().port = 0;
     drop(taker.lock().unwrap().taken.take());
-    until("the ports of the old container", || {
+    until("the recovery of the old container's ports", || {
         published(&home, "8080/tcp") == json!(port.to_string())
     });
     assert_one_that_remembers(&home);
     assert_eq!(container_id(&home), before);
     assert_eq!(home.api().exec("next(live)")["result"], "1");
-    until("the history's word", || {
+    until("the recovery in the history", || {
         let record = latest(&home);
         record["why"].as_str().unwrap().contains("its ports again")
     });
@@ -112,17 +114,17 @@ fn ports_that_somebody_took_meanwhile_are_had_again_when_they_are_free() {
     home.down();
 }
 
-/// How often the keeper has tried in vain to have the ports again.
-fn in_vain(home: &Home) -> usize {
+/// The number of failed attempts of the keeper to recover the ports.
+fn failed_port_recoveries(home: &Home) -> usize {
     let name = format!("os-keeper-{}", home.instance);
     let path = format!("/containers/{name}/logs?stdout=true&stderr=true");
     let log = engine(home).get(&path).body;
     let log = String::from_utf8_lossy(&log);
-    log.matches("not reached yet").count()
+    log.matches("does not have its ports yet").count()
 }
 
-fn an_engine_that_starts_anew_forgets_no_container_without_its_ports() {
-    let mut second = Second::with_room(8000 << 20);
+fn port_recovery_continues_after_an_engine_restart() {
+    let mut second = Second::with_disk(8000 << 20);
     let home = on_second(&second, "it-back-anew");
     home.up();
     remember(&home);
@@ -130,36 +132,38 @@ fn an_engine_that_starts_anew_forgets_no_container_without_its_ports() {
     let port = published(&home, "8080/tcp");
     let number: u16 = port.as_str().unwrap().parse().unwrap();
     write(&home, "kernel/more.py", "\"\"\"More.\"\"\"\n");
-    // The old container lets go of the port, and the new one comes too late for it.
+    // The trial binds the port after the old container releases it and before the new container starts.
     let evolve = Followed::start(home.command(["evolve"]));
-    let taken = second.take(number);
+    let taken = second.bind_port(number);
     let (code, seen) = evolve.end();
     assert_eq!(code, 1, "{seen:?}");
     let record = latest(&home);
     let why = record["why"].as_str().unwrap();
-    assert!(why.contains("is not to be reached"), "{record:#}");
+    assert!(why.contains("can't be reached until"), "{record:#}");
     for signal in [Signal::SIGTERM, Signal::SIGKILL] {
-        let tried = in_vain(&home);
+        let tried = failed_port_recoveries(&home);
         second.stop(signal);
         second.start_daemon();
-        until("the keeper", || home.run(["evolve", "status"]).code == 0);
-        // The engine could not start it, and the keeper knows that it is owed its ports.
-        until("a try in vain", || in_vain(&home) > tried);
+        until("an answer of the keeper", || {
+            home.run(["evolve", "status"]).code == 0
+        });
+        // The engine could not start the container, and the keeper continues to recover its ports.
+        until("a failed attempt", || failed_port_recoveries(&home) > tried);
     }
     drop(taken);
-    until("the ports of the old container", || {
+    until("the recovery of the old container's ports", || {
         published(&home, "8080/tcp") == port
     });
     assert_one_that_remembers(&home);
     assert_eq!(container_id(&home), before);
-    until("the history's word", || {
+    until("the recovery in the history", || {
         let record = latest(&home);
         record["why"].as_str().unwrap().contains("its ports again")
     });
     home.down();
 }
 
-fn what_a_body_does_not_have_any_more_is_not_demanded_of_it() {
+fn verification_skips_servers_that_the_body_does_not_declare() {
     let home = small("it-back-server");
     home.up();
     remember(&home);
@@ -172,18 +176,18 @@ fn what_a_body_does_not_have_any_more_is_not_demanded_of_it() {
     assert_eq!(record["status"], "succeeded", "{record:#}");
     let checks = record["checks"].as_array().unwrap();
     let left_out = checks.iter().find(|check| check["name"] == "mcp:second");
-    let said = &left_out.unwrap_or_else(|| panic!("{checks:#?}"))["detail"];
-    assert!(said.as_str().unwrap().contains("not have it any more"));
+    let detail = &left_out.unwrap_or_else(|| panic!("{checks:#?}"))["detail"];
+    assert!(detail.as_str().unwrap().contains("does not declare it"));
     assert_one_that_remembers(&home);
     home.down();
 }
 
-fn nobody_is_let_in_before_the_new_container_is_proved() {
+fn no_request_is_admitted_before_the_new_container_is_verified() {
     let home = small("it-back-gate");
     home.up();
     remember(&home);
     home.ok(["mcp", "tools", "echo"]);
-    // It takes its time in place, and has to be there, as it was before.
+    // The server starts slowly after the swap, and the verification requires it.
     let waits = "import os, time\nwhile os.path.exists('/run/os/keeper.sock') and not \
                  os.path.exists('/root/host/go'):\n    time.sleep(0.05)\n";
     let server = read(&home, "servers/echo.py");
@@ -192,7 +196,7 @@ fn nobody_is_let_in_before_the_new_container_is_proved() {
     write(&home, "servers/echo.py", &later);
     let api = home.api();
     let mut evolve = Followed::start(home.command(["evolve"]));
-    let point = "verifying: looking whether everything is there";
+    let point = "verifying: checking variables, ports and services";
     assert!(evolve.wait_for(point), "{:?}", evolve.seen);
     let refused = api.post("/exec", &json!({"code": "x = 0"}));
     assert_eq!((refused.status, &*refused.error().1), (503, "evolving"));
@@ -205,7 +209,7 @@ fn nobody_is_let_in_before_the_new_container_is_proved() {
     home.down();
 }
 
-fn a_cell_that_is_waited_for_goes_on_when_the_run_is_stopped() {
+fn a_cell_keeps_running_when_the_waiting_run_is_stopped() {
     let home = small("it-back-wait");
     configure(&home, "evolve:\n  start: 20\n  grace: 3600\n");
     home.up();
@@ -214,14 +218,14 @@ fn a_cell_that_is_waited_for_goes_on_when_the_run_is_stopped() {
     let api = home.api();
     let waits =
         "import os, time\nwhile not os.path.exists('/root/host/go'): time.sleep(0.05)\n'done'";
-    let begun = api.done("/exec", &json!({"code": waits, "wait": 0}));
-    let cell = format!("/exec/{}", begun["id"].as_str().unwrap());
+    let started = api.done("/exec", &json!({"code": waits, "wait": 0}));
+    let cell = format!("/exec/{}", started["id"].as_str().unwrap());
     write(&home, "kernel/more.py", "\"\"\"More.\"\"\"\n");
-    // Also one that was to be interrupted in the end.
+    // With `--force`, the cell would be interrupted after the grace time.
     let mut evolve = Followed::start(home.command(["evolve", "--force"]));
     assert!(evolve.wait_for("freezing: waiting"), "{:?}", evolve.seen);
     let command = json!({"command": "echo fine"});
-    until("the closed gate", || {
+    until("the closed admission", || {
         api.post("/shell", &command).status == 503
     });
     home.ok(["evolve", "stop"]);
@@ -234,11 +238,11 @@ fn a_cell_that_is_waited_for_goes_on_when_the_run_is_stopped() {
         (
             &json!("freezing"),
             &json!("failed"),
-            &json!("a person has stopped it")
+            &json!("a person cancelled the run")
         )
     );
     fs::write(home.files().join("go"), "").unwrap();
-    until("the cell's end", || {
+    until("the end of the cell", || {
         api.get(&cell).json()["status"] == "completed"
     });
     assert_eq!(api.get(&cell).json()["result"], "'done'");
@@ -247,7 +251,7 @@ fn a_cell_that_is_waited_for_goes_on_when_the_run_is_stopped() {
     home.down();
 }
 
-/// The generations that are stored of the default session.
+/// The stored generations of the default session.
 fn generations(home: &Home) -> Vec<u64> {
     let entries = fs::read_dir(home.data().join("cryo/default")).unwrap();
     let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
@@ -256,7 +260,7 @@ fn generations(home: &Home) -> Vec<u64> {
     numbers
 }
 
-fn what_a_body_is_tried_with_is_not_pruned_meanwhile() {
+fn the_state_of_a_running_self_test_is_not_pruned() {
     let home = small("it-back-pin");
     configure(&home, "cryo:\n  keep: 1\n");
     home.up();
@@ -264,7 +268,11 @@ fn what_a_body_is_tried_with_is_not_pruned_meanwhile() {
     let waits = "#!/bin/sh\nuntil test -e /repo/go; do sleep 0.1; done\n";
     write(&home, "selftest.d/10-waits", waits);
     let mut evolve = Followed::start(home.command(["evolve", "--dry-run"]));
-    assert!(evolve.wait_for("testing: testing it"), "{:?}", evolve.seen);
+    assert!(
+        evolve.wait_for("testing: running the self-test"),
+        "{:?}",
+        evolve.seen
+    );
     let tried = *generations(&home).last().unwrap();
     for _ in 0..3 {
         home.ok(["cryo", "store"]);
@@ -273,7 +281,7 @@ fn what_a_body_is_tried_with_is_not_pruned_meanwhile() {
     fs::write(home.project.join("go"), "").unwrap();
     let (code, seen) = evolve.end();
     assert_eq!(code, 0, "{seen:?}");
-    // Nobody needs it any more.
+    // The state is pruned after the self-test.
     home.ok(["cryo", "store"]);
     assert_eq!(generations(&home), [tried + 4]);
     assert_one_that_remembers(&home);
@@ -287,16 +295,16 @@ fn a_rescue_is_a_run_that_can_be_stopped() {
         "evolve:\n  start: 300\n  grace: 2\n  probation: 300\n",
     );
     let entrypoint = read(&home, "entrypoint.sh");
-    // What the keeper goes back to does not get ready.
+    // The previous image starts, but does not become healthy.
     let held = "while test -e /root/host/hold; do sleep 0.1; done";
-    write(&home, "entrypoint.sh", &in_place(&entrypoint, held));
+    write(&home, "entrypoint.sh", &run_after_swap(&entrypoint, held));
     home.up();
     remember(&home);
     let crash = "(until test -e /root/host/crash; do sleep 0.1; done; kill -9 $$) &";
     write(
         &home,
         "entrypoint.sh",
-        &in_place(&entrypoint, &format!("{crash} true")),
+        &run_after_swap(&entrypoint, &format!("{crash} true")),
     );
     home.ok(["evolve"]);
     let image = home.json(["status"])["image"].clone();
@@ -304,7 +312,7 @@ fn a_rescue_is_a_run_that_can_be_stopped() {
     fs::write(file("hold"), "").unwrap();
     fs::write(file("crash"), "").unwrap();
     let mut run = Value::Null;
-    until("the rescue", || {
+    until("the start of the rescue", || {
         let record = latest(&home);
         run = record["run"].clone();
         record["task"] == "rescue" && record["status"] == "verifying"
@@ -315,7 +323,7 @@ fn a_rescue_is_a_run_that_can_be_stopped() {
         (&json!(true), &run)
     );
     let ran = home.run(["evolve"]);
-    let busy = format!("`{}` is on", run.as_str().unwrap());
+    let busy = format!("`{}` is in progress", run.as_str().unwrap());
     assert!(ran.code == 4 && ran.stderr.contains(&busy), "{ran:?}");
     fs::remove_file(file("crash")).unwrap();
     home.ok(["evolve", "stop"]);
@@ -324,19 +332,21 @@ fn a_rescue_is_a_run_that_can_be_stopped() {
         (&record["run"], &record["status"]),
         (&run, &json!("rolled_back"))
     );
-    // It may have to be said, too, that what crashes was started again.
+    // The record may also report that the crashed container was restarted.
     let why = record["why"].as_str().unwrap();
     assert!(
-        why.starts_with("a person has stopped it; it is not tried again"),
+        why.starts_with("a person cancelled the run; the keeper does not repeat the rescue"),
         "{record:#}"
     );
     assert_remembers(&home);
     assert_eq!(home.json(["status"])["image"], image);
-    // Nothing is left to be done.
+    // The keeper has no pending work.
     let journal = format!(
         "/containers/os-keeper-{}/archive?path=/state/journal.json",
         home.instance
     );
-    until("the journal's end", || Engine.get(&journal).status == 404);
+    until("the removal of the journal", || {
+        Engine.get(&journal).status == 404
+    });
     home.down();
 }

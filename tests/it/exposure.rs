@@ -1,8 +1,8 @@
-//! What the agent leaves in folders of the host, and who can reach it there.
+//! Trials of files that the agent leaves in folders of the host, and of other users' access to them.
 
 use crate::cp::folders;
 use crate::evolve::{base, small, write_small};
-use crate::harness::{Home, PATIENCE, shared};
+use crate::harness::{Home, TEST_TIMEOUT, shared};
 use crate::trials;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -16,11 +16,11 @@ trials![
     other_users_can_not_lock_an_instance,
     up_closes_folders_that_were_open_and_doctor_names_what_was_planted,
     a_pipe_in_the_body_does_not_hold_init,
-    names_and_logs_of_the_agent_move_no_terminal,
-    a_project_lies_in_no_folder_that_another_agent_writes,
+    names_and_logs_of_the_agent_send_no_terminal_controls,
+    no_project_is_in_a_folder_that_another_agent_writes,
 ];
 
-/// A user that has nothing to do with the instance.
+/// A user without any relation to the instance.
 const OTHER: u32 = 65534;
 
 fn as_other(program: impl AsRef<Path>, args: &[&str]) -> bool {
@@ -33,7 +33,7 @@ pub(crate) fn mode(path: &Path) -> u32 {
     fs::metadata(path).unwrap().mode() & 0o7777
 }
 
-/// What doctor finds of one kind, as `detail`s.
+/// The `detail` of each finding of `osctl doctor` of one kind.
 pub(crate) fn found(home: &Home, what: &str) -> Vec<String> {
     let all = home.json(["doctor"]);
     let of = all.as_array().unwrap().iter().filter(|f| f["what"] == what);
@@ -41,7 +41,7 @@ pub(crate) fn found(home: &Home, what: &str) -> Vec<String> {
         .collect()
 }
 
-/// Makes sure that the folders above the instance's own do not decide a trial.
+/// Asserts that other users can enter the folders above the instance's own folders.
 #[track_caller]
 fn assert_others_enter(home: &Home) {
     let open = home.project.join("open");
@@ -55,7 +55,7 @@ fn other_users_run_no_setuid_file_that_the_container_writes() {
     let token = home.state().join("token");
     let token = token.to_str().unwrap();
     for folder in [home.data(), home.files()] {
-        // A program that this machine can run; code inside brings its own.
+        // A program of the host; the agent could write its own.
         fs::copy("/bin/cat", folder.join("planted")).unwrap();
     }
     let plant = "import os\nfor place in ('/data', '/root/host'):\n    \
@@ -73,7 +73,7 @@ fn other_users_run_no_setuid_file_that_the_container_writes() {
         assert!(named.contains(planted.to_str().unwrap()), "{named}");
         fs::remove_file(planted).unwrap();
     }
-    // Other tests leave files of that kind in the shared instance.
+    // Other trials leave such files in the shared instance.
     let named = found(home, "setuid").join("\n");
     for folder in [home.data(), home.files()] {
         let planted = format!("`{}`", folder.join("planted").display());
@@ -123,7 +123,7 @@ fn up_closes_folders_that_were_open_and_doctor_names_what_was_planted() {
     home.ok(["up", "--yes"]);
     assert_eq!(mode(&home.data()), 0o700);
     assert_eq!(found(home, "folders"), [""; 0]);
-    // What a person's git, shell and editor run.
+    // Files that a user's git, shell and editor run.
     let plant = "import os, subprocess\nos.chdir('/repo')\nsubprocess.run(['git', 'init', '-q', 'planted'], check=True)\n\
                  os.chdir('planted')\nopen('.git/hooks/post-checkout', 'w').write('#!/bin/sh\\nevil\\n')\n\
                  subprocess.run(['git', 'config', 'core.fsmonitor', '/repo/evil'], check=True)\n\
@@ -141,7 +141,7 @@ fn up_closes_folders_that_were_open_and_doctor_names_what_was_planted() {
     for place in places {
         assert!(named.contains(place), "{place}: {named}");
     }
-    // `up` names them, too, and from then on they are known.
+    // `up` also names the files; later calls do not repeat them.
     let up = home.ok(["up", "--yes"]);
     for place in places {
         assert!(up.stderr.contains(place), "{place}: {up:?}");
@@ -160,17 +160,17 @@ fn a_pipe_in_the_body_does_not_hold_init() {
         fs::remove_file(&pipe).unwrap();
         nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
         let mut bounded = home.clone();
-        let limit = PATIENCE.as_secs().to_string();
+        let limit = TEST_TIMEOUT.as_secs().to_string();
         bounded.wrapper = vec!["timeout".into(), "--signal=KILL".into(), limit];
         let ran = bounded.run(["init", "--update", "exposure-pipe"]);
-        // One that waits for a writer is killed.
+        // A command that waits for a writer is killed and has another exit code.
         assert!((2..=5).contains(&ran.code), "{name}: {ran:?}");
         fs::remove_file(&pipe).unwrap();
         fs::write(&pipe, content).unwrap();
     }
 }
 
-fn a_project_lies_in_no_folder_that_another_agent_writes() {
+fn no_project_is_in_a_folder_that_another_agent_writes() {
     let home = small("it-mounted");
     let usual = home.folder.join(".config/osctl/osctl.yaml");
     let own = home.folder.join("own.yaml");
@@ -200,13 +200,13 @@ fn a_project_lies_in_no_folder_that_another_agent_writes() {
     );
 }
 
-/// A terminal's title, the clipboard, a cleared screen, a character of eight bits, another direction.
-const NASTY: &str = r"\x1b]0;owned\x07\x1b]52;c;AAAA\x07\x1b[2J\x9b2J\u202e\u200b";
+/// Sequences that set the title and the clipboard, clear the screen, and change the writing direction.
+const CONTROL_SEQUENCES: &str = r"\x1b]0;owned\x07\x1b]52;c;AAAA\x07\x1b[2J\x9b2J\u202e\u200b";
 
-fn names_and_logs_of_the_agent_move_no_terminal() {
+fn names_and_logs_of_the_agent_send_no_terminal_controls() {
     let home = shared();
     let plant = format!(
-        "nasty = 'nasty{NASTY}'\nglobals()[nasty] = (n for n in 'x')\n\
+        "nasty = 'nasty{CONTROL_SEQUENCES}'\nglobals()[nasty] = (n for n in 'x')\n\
          with open('/proc/1/fd/1', 'w') as out: print(nasty, file=out, flush=True)"
     );
     let reply = home.api().exec(&plant);
@@ -230,6 +230,6 @@ fn names_and_logs_of_the_agent_move_no_terminal() {
         }
     }
     home.ok(["cryo", "rm", "of-the-agent"]);
-    // All but `doctor`.
+    // All commands except `doctor` print the name.
     assert_eq!(seen, 5);
 }

@@ -1,5 +1,5 @@
-//! A listener that answers in place of a companion, as an agent could make it: the agent is root in its
-//! container and can replace the program behind the published port.
+//! A fake companion, as an agent could start it: the agent is root in its container and can replace the program
+//! behind the published port.
 
 use crate::harness::Home;
 use hmac::{Hmac, KeyInit, Mac};
@@ -22,7 +22,7 @@ pub(crate) struct Request {
     pub(crate) body: Vec<u8>,
 }
 
-/// A companion under a test's control, and the requests that it received.
+/// A companion that a trial controls, and the requests that it received.
 #[derive(Debug, Clone)]
 pub(crate) struct FakeCompanion {
     pub(crate) port: u16,
@@ -30,19 +30,19 @@ pub(crate) struct FakeCompanion {
 }
 
 impl FakeCompanion {
-    /// Answers each request but `/ping` by `answer`, and proves like a companion that it knows the token's digest.
+    /// Answers each request except `/ping` with `answer`, and proves like a companion that it knows the token's digest.
     pub(crate) fn start(answer: impl Fn(&Request, &mut TcpStream) + Send + Sync + 'static) -> Self {
         Self::start_with(Some(TOKEN), answer)
     }
 
-    /// The same for a listener that does not know the token.
+    /// A fake companion that does not know the token.
     pub(crate) fn start_without_token(
         answer: impl Fn(&Request, &mut TcpStream) + Send + Sync + 'static,
     ) -> Self {
         Self::start_with(Some("another token"), answer)
     }
 
-    /// The same for one that answers `/ping` by `answer`, too.
+    /// A fake companion that also answers `/ping` with `answer`.
     pub(crate) fn start_without_proof(
         answer: impl Fn(&Request, &mut TcpStream) + Send + Sync + 'static,
     ) -> Self {
@@ -79,7 +79,7 @@ impl FakeCompanion {
         Self { port, requests }
     }
 
-    /// A home whose instance has this listener at its ports, and a token.
+    /// A home whose instance has this listener at its ports and a token.
     pub(crate) fn home(&self, name: &str) -> Home {
         let home = Home::new(name);
         fs::create_dir_all(home.state()).unwrap();
@@ -136,7 +136,7 @@ fn read_request(reader: &mut impl BufRead) -> Option<Request> {
     })
 }
 
-/// Writes an answer with what the protocol asks of each.
+/// Writes a response with the required headers.
 pub(crate) fn respond(stream: &mut TcpStream, status: &str, headers: &[(&str, &str)], body: &[u8]) {
     let mut head = format!(
         "HTTP/1.1 {status}\r\nosctl-protocol: 1\r\nContent-Length: {}\r\n",
@@ -145,13 +145,13 @@ pub(crate) fn respond(stream: &mut TcpStream, status: &str, headers: &[(&str, &s
     for (name, value) in headers {
         head += &format!("{name}: {value}\r\n");
     }
-    // A client that has gone needs no answer.
+    // The client may have disconnected.
     let _ = stream.write_all(format!("{head}\r\n").as_bytes());
     let _ = stream.write_all(body);
 }
 
-/// Writes the head of an answer without an end, then `piece` until the client has gone; the bytes that were
-/// taken.
+/// Writes the head of an endless response, then `piece` until the client disconnects; returns the number of bytes
+/// that the client accepted.
 pub(crate) fn respond_without_end(
     stream: &mut TcpStream,
     kind: &str,

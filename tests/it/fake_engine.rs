@@ -1,4 +1,4 @@
-//! An engine at the port of a fake companion: what its container and its keeper say is the test's choice.
+//! A fake engine at the port of a fake companion; the trial chooses the output of the container and the keeper.
 
 use crate::fake_companion::{FakeCompanion, Request, respond};
 use crate::harness::Home;
@@ -7,36 +7,36 @@ use std::io::Write;
 use std::net::{Shutdown, TcpStream};
 use std::sync::{Arc, Mutex};
 
-/// What is said inside.
+/// The answers of the fake engine.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Said {
-    /// The body of the companion's answer to each request.
+pub(crate) struct FakeAnswers {
+    /// The body of each response of the companion.
     pub(crate) companion: Vec<u8>,
     /// The container's log.
     pub(crate) log: Vec<u8>,
-    /// The keeper's replies, by lines.
+    /// The replies of the keeper, one a line.
     pub(crate) keeper: Vec<u8>,
-    /// How often the keeper and the log say that.
+    /// How often the keeper's replies and the log are repeated.
     pub(crate) times: usize,
 }
 
-/// An engine with one instance, whose container and keeper run.
-pub(crate) fn engine(name: &str) -> (Arc<Mutex<Said>>, Home) {
-    let said = Arc::new(Mutex::new(Said::default()));
-    let (given, label) = (Arc::clone(&said), Arc::new(Mutex::new(String::new())));
+/// A fake engine with one instance, whose container and keeper run.
+pub(crate) fn engine(name: &str) -> (Arc<Mutex<FakeAnswers>>, Home) {
+    let answers = Arc::new(Mutex::new(FakeAnswers::default()));
+    let (shared_answers, label) = (Arc::clone(&answers), Arc::new(Mutex::new(String::new())));
     let instance = Arc::clone(&label);
     let companion = FakeCompanion::start(move |request, stream| {
-        let said = given.lock().unwrap().clone();
-        answer(request, stream, &said, &instance.lock().unwrap());
+        let answers = shared_answers.lock().unwrap().clone();
+        answer(request, stream, &answers, &instance.lock().unwrap());
     });
     let mut home = companion.home(name);
     let address = format!("tcp://127.0.0.1:{}", companion.port);
     home.env.insert("DOCKER_HOST".into(), address);
     label.lock().unwrap().clone_from(&home.instance);
-    (said, home)
+    (answers, home)
 }
 
-fn answer(request: &Request, stream: &mut TcpStream, said: &Said, instance: &str) {
+fn answer(request: &Request, stream: &mut TcpStream, answers: &FakeAnswers, instance: &str) {
     let path = request.path.split('?').next().unwrap();
     let is_engine = ["/v", "/containers/", "/exec/e/", "/images/", "/build"]
         .iter()
@@ -44,7 +44,7 @@ fn answer(request: &Request, stream: &mut TcpStream, said: &Said, instance: &str
     let document = match path.rsplit('/').next().unwrap() {
         _ if !is_engine => {
             let kind = [("Content-Type", "application/json")];
-            return respond(stream, "200 OK", &kind, &said.companion);
+            return respond(stream, "200 OK", &kind, &answers.companion);
         }
         "version" => {
             json!({"Version": "20.10.5", "ApiVersion": "1.41", "Os": "linux", "Arch": "amd64"})
@@ -60,12 +60,12 @@ fn answer(request: &Request, stream: &mut TcpStream, said: &Said, instance: &str
         "start" => {
             let head = "HTTP/1.1 101 UPGRADED\r\nContent-Type: application/vnd.docker.raw-stream\r\n\
                         Connection: Upgrade\r\nUpgrade: tcp\r\n\r\n";
-            return stream_out(stream, head, &said.keeper, said.times);
+            return stream_out(stream, head, &answers.keeper, answers.times);
         }
         "logs" => {
             let head = "HTTP/1.1 200 OK\r\nContent-Type: application/vnd.docker.raw-stream\r\n\
                         Connection: close\r\n\r\n";
-            return stream_out(stream, head, &said.log, said.times);
+            return stream_out(stream, head, &answers.log, answers.times);
         }
         _ => Value::Null,
     };
@@ -73,7 +73,7 @@ fn answer(request: &Request, stream: &mut TcpStream, said: &Said, instance: &str
     respond(stream, "200 OK", &kind, document.to_string().as_bytes());
 }
 
-/// Sends what a process wrote to stdout in the frames of the engine, as often as is asked for.
+/// Sends the stdout of a process in the frames of the engine, `times` times.
 fn stream_out(stream: &mut TcpStream, head: &str, text: &[u8], times: usize) {
     let mut sent = stream.write_all(head.as_bytes());
     for piece in std::iter::repeat_n(text.chunks(16 << 10), times).flatten() {
@@ -84,6 +84,6 @@ fn stream_out(stream: &mut TcpStream, head: &str, text: &[u8], times: usize) {
             break;
         }
     }
-    // A client that has gone needs no end.
+    // The client may have disconnected.
     let _ = stream.shutdown(Shutdown::Both);
 }

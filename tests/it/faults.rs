@@ -1,8 +1,8 @@
-//! Engines that stop, hang or fill up, and an osctl that is ended half-way: it says what happened,
-//! and the next call goes on without anybody cleaning up.
+//! Trials of engines that stop, hang or fill up, and of an osctl that ends half-way: osctl reports what happened, and
+//! the next call works without a cleanup.
 //!
-//! What harms an engine is done to one of its own: a second `dockerd` in namespaces of its own, on
-//! a disk of its own that is small. They end together, whatever happens: with the test's process.
+//! Trials that harm an engine use a second `dockerd` in its own namespaces with its own small disk. It ends with the
+//! process of the trials.
 
 use crate::commands::Followed;
 use crate::harness::{Engine, Home};
@@ -19,58 +19,62 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 trials![
     an_engine_that_does_not_run_is_named_with_its_address,
-    an_address_of_this_machine_is_tried_whatever_its_form,
-    a_socket_that_is_no_engine_is_told_from_one,
-    an_engine_that_hangs_is_told_in_seconds,
+    every_form_of_a_local_address_is_tried,
+    a_socket_without_an_engine_is_reported,
+    an_engine_that_hangs_is_reported_in_seconds,
     ctrl_c_ends_a_build_on_an_engine_that_hangs,
-    an_engine_killed_while_building_is_told_and_the_next_build_goes_on,
-    an_engine_stopped_while_building_is_told_and_the_next_build_goes_on,
-    an_engine_killed_while_up_waits_is_told,
-    an_engine_that_freezes_while_up_waits_is_told,
-    a_disk_that_fills_while_building_is_told_and_its_room_comes_back,
-    images_that_are_built_anew_do_not_pile_up,
+    an_engine_killed_while_building_is_reported_and_the_next_build_works,
+    an_engine_stopped_while_building_is_reported_and_the_next_build_works,
+    an_engine_killed_while_up_waits_is_reported,
+    an_engine_that_freezes_while_up_waits_is_reported,
+    a_disk_that_fills_while_building_is_reported_and_its_space_is_freed,
+    rebuilt_images_do_not_pile_up,
     a_step_that_fails_is_named_with_its_last_lines,
-    a_dockerfile_that_can_not_be_read_is_told_with_the_line,
-    an_image_that_can_not_be_had_is_named,
-    a_container_that_ends_at_once_is_told_with_its_code_and_its_log,
-    a_killed_osctl_locks_nobody_out,
-    ctrl_c_at_the_first_word_is_told,
-    ctrl_c_at_each_stage_of_up_leaves_nothing_in_the_way,
-    an_ended_up_leaves_nothing_in_the_way,
-    a_killed_up_leaves_nothing_in_the_way,
+    a_malformed_dockerfile_is_reported_with_the_line,
+    an_unavailable_image_is_named,
+    a_container_that_ends_immediately_is_reported_with_its_code_and_log,
+    a_killed_osctl_leaves_no_lock,
+    ctrl_c_at_the_first_output_is_reported,
+    ctrl_c_at_each_stage_of_up_does_not_block_the_next_up,
+    a_terminated_up_does_not_block_the_next_up,
+    a_killed_up_does_not_block_the_next_up,
 ];
 
-/// An engine that does not answer must be told by then.
-const SOON: Duration = Duration::from_secs(45);
-/// What is waiting for nothing but a signal ends by then.
-const AT_ONCE: Duration = Duration::from_secs(30);
+/// The time in which osctl must report an engine that does not answer.
+const REPORT_TIMEOUT: Duration = Duration::from_secs(45);
+/// The time in which an osctl that receives a signal must end.
+const INTERRUPT_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// The command to its end: its exit code and what it said.
-pub(crate) fn ended<const N: usize>(home: &Home, args: [&str; N]) -> (i32, String) {
+/// Runs a command to its end; returns its exit code and its messages.
+pub(crate) fn run_to_end<const N: usize>(home: &Home, args: [&str; N]) -> (i32, String) {
     let (code, seen) = Followed::start(home.command(args)).end();
     (code, seen.concat())
 }
 
-/// An expected failure: its number, each of the words, and a hint.
+/// Asserts an expected failure: its exit code, each of the words, and a hint.
 #[track_caller]
-pub(crate) fn assert_told(told: &(i32, String), code: i32, words: &[&str]) {
-    assert_eq!(told.0, code, "{}", told.1);
+pub(crate) fn assert_failure(failure: &(i32, String), code: i32, words: &[&str]) {
+    assert_eq!(failure.0, code, "{}", failure.1);
     for word in words.iter().chain(&["error: ", "\nhint: "]) {
-        assert!(told.1.contains(word), "`{word}` is missing in: {}", told.1);
+        assert!(
+            failure.1.contains(word),
+            "`{word}` is missing in: {}",
+            failure.1
+        );
     }
 }
 
-/// A step whose end nobody waits for.
+/// A build step that is too slow to wait for.
 const SLOW: &str = "RUN sleep 60";
 
-/// The next build goes on, with a step that ends soon.
+/// Asserts that the next build works, with a fast step.
 #[track_caller]
 fn builds_again(home: &Home) {
     write_body(home, "RUN sleep 0");
     home.ok(["build"]);
 }
 
-/// `up`, until it says `text`.
+/// Starts `up` and waits until it prints `text`.
 #[track_caller]
 fn up_until(home: &Home, text: &str) -> Followed {
     let mut up = Followed::start(home.command(["up", "--yes", "--auto-ports"]));
@@ -83,20 +87,20 @@ fn an_engine_that_does_not_run_is_named_with_its_address() {
     let address = format!("unix://{}", home.folder.join("none.sock").display());
     home.env.insert("DOCKER_HOST".into(), address.clone());
     for args in [["up", "--yes"], ["build", "--yes"]] {
-        let told = ended(&home, args);
-        assert_told(&told, 4, &[&address, "does not answer", "DOCKER_HOST="]);
+        let failure = run_to_end(&home, args);
+        assert_failure(&failure, 4, &[&address, "does not answer", "DOCKER_HOST="]);
     }
 }
 
-fn an_address_of_this_machine_is_tried_whatever_its_form() {
+fn every_form_of_a_local_address_is_tried() {
     let mut home = Home::new("it-here");
     let address = format!("tcp://127.0.0.1:{}", free_port());
     home.env.insert("DOCKER_HOST".into(), address.clone());
-    let told = ended(&home, ["up", "--yes"]);
-    assert_told(&told, 4, &[&address, "does not answer"]);
+    let failure = run_to_end(&home, ["up", "--yes"]);
+    assert_failure(&failure, 4, &[&address, "does not answer"]);
 }
 
-fn a_socket_that_is_no_engine_is_told_from_one() {
+fn a_socket_without_an_engine_is_reported() {
     let folder = short_folder();
     let answers: [&[u8]; 4] = [
         b"",
@@ -106,7 +110,7 @@ fn a_socket_that_is_no_engine_is_told_from_one() {
     ];
     let mut home = Home::new("it-other");
     for (number, answer) in answers.into_iter().enumerate() {
-        // Nobody who asked before is in the way.
+        // Each answer has its own socket, so that no earlier request interferes.
         let socket = folder.path().join(format!("{number}.sock"));
         let listener = UnixListener::bind(&socket).unwrap();
         let address = format!("unix://{}", socket.display());
@@ -118,18 +122,18 @@ fn a_socket_that_is_no_engine_is_told_from_one() {
         stream.write_all(answer).unwrap();
         drop(stream);
         let (code, seen) = up.end();
-        assert_told(&(code, seen.concat()), 4, &[&address]);
+        assert_failure(&(code, seen.concat()), 4, &[&address]);
     }
 }
 
-fn an_engine_that_hangs_is_told_in_seconds() {
+fn an_engine_that_hangs_is_reported_in_seconds() {
     let second = Second::start();
     let home = second.home("it-hang", "");
     let _frozen = second.freeze();
     let begin = Instant::now();
-    let told = ended(&home, ["up", "--yes"]);
-    assert!(begin.elapsed() < SOON, "{:?}", begin.elapsed());
-    assert_told(&told, 4, &[&second.address(), "no answer within"]);
+    let failure = run_to_end(&home, ["up", "--yes"]);
+    assert!(begin.elapsed() < REPORT_TIMEOUT, "{:?}", begin.elapsed());
+    assert_failure(&failure, 4, &[&second.address(), "no answer within"]);
 }
 
 fn ctrl_c_ends_a_build_on_an_engine_that_hangs() {
@@ -140,80 +144,86 @@ fn ctrl_c_ends_a_build_on_an_engine_that_hangs() {
     let begin = Instant::now();
     up.signal("INT");
     let (code, seen) = up.end();
-    assert!(begin.elapsed() < AT_ONCE, "{:?}", begin.elapsed());
-    assert_told(&(code, seen.concat()), 5, &["interrupted"]);
+    assert!(begin.elapsed() < INTERRUPT_TIMEOUT, "{:?}", begin.elapsed());
+    assert_failure(&(code, seen.concat()), 5, &["interrupted"]);
     drop(frozen);
     builds_again(&home);
 }
 
-fn engine_goes_while_building(name: &str, signal: Signal) {
+fn engine_ends_while_building(name: &str, signal: Signal) {
     let mut second = Second::start();
     let home = second.home(name, SLOW);
     let up = up_until(&home, SLOW);
     second.stop(signal);
     let begin = Instant::now();
     let (code, seen) = up.end();
-    assert!(begin.elapsed() < AT_ONCE, "{:?}", begin.elapsed());
-    let told = (code, seen.concat());
-    assert_told(
-        &told,
+    assert!(begin.elapsed() < INTERRUPT_TIMEOUT, "{:?}", begin.elapsed());
+    let failure = (code, seen.concat());
+    assert_failure(
+        &failure,
         4,
-        &["the engine went away", "start the engine again"],
+        &["lost the connection to the engine", "start the engine"],
     );
     second.start_daemon();
     builds_again(&home);
 }
 
-fn an_engine_killed_while_building_is_told_and_the_next_build_goes_on() {
-    engine_goes_while_building("it-gone", Signal::SIGKILL);
+fn an_engine_killed_while_building_is_reported_and_the_next_build_works() {
+    engine_ends_while_building("it-gone", Signal::SIGKILL);
 }
 
-fn an_engine_stopped_while_building_is_told_and_the_next_build_goes_on() {
-    engine_goes_while_building("it-stop", Signal::SIGTERM);
+fn an_engine_stopped_while_building_is_reported_and_the_next_build_works() {
+    engine_ends_while_building("it-stop", Signal::SIGTERM);
 }
 
-/// A container that runs and is never healthy.
+/// The entry point of a container that runs and is never healthy.
 const IDLE: &str = r#"ENTRYPOINT ["/bin/sleep", "60"]"#;
 
-fn an_engine_killed_while_up_waits_is_told() {
+fn an_engine_killed_while_up_waits_is_reported() {
     let mut second = Second::start();
     let home = second.home("it-wait", IDLE);
     let up = up_until(&home, WAITING);
     second.stop(Signal::SIGKILL);
     let begin = Instant::now();
     let (code, seen) = up.end();
-    assert!(begin.elapsed() < AT_ONCE, "{:?}", begin.elapsed());
-    assert_told(&(code, seen.concat()), 4, &["the engine went away"]);
+    assert!(begin.elapsed() < INTERRUPT_TIMEOUT, "{:?}", begin.elapsed());
+    assert_failure(
+        &(code, seen.concat()),
+        4,
+        &["lost the connection to the engine"],
+    );
 }
 
-fn an_engine_that_freezes_while_up_waits_is_told() {
+fn an_engine_that_freezes_while_up_waits_is_reported() {
     let second = Second::start();
     let home = second.home("it-freeze", IDLE);
     let up = up_until(&home, WAITING);
     let _frozen = second.freeze();
     let begin = Instant::now();
     let (code, seen) = up.end();
-    assert!(begin.elapsed() < SOON, "{:?}", begin.elapsed());
-    assert_told(
+    assert!(begin.elapsed() < REPORT_TIMEOUT, "{:?}", begin.elapsed());
+    assert_failure(
         &(code, seen.concat()),
         4,
         &["the engine", "no answer within"],
     );
 }
 
-fn a_disk_that_fills_while_building_is_told_and_its_room_comes_back() {
+fn a_disk_that_fills_while_building_is_reported_and_its_space_is_freed() {
     let second = Second::start();
-    let room = second.room();
+    let room = second.free_disk();
     let home = second.home("it-full", "RUN dd if=/dev/zero of=/big bs=1M count=700");
-    let told = ended(&home, ["up", "--yes"]);
-    assert_told(&told, 4, &["the disk is full", "make room"]);
+    let failure = run_to_end(&home, ["up", "--yes"]);
+    assert_failure(&failure, 4, &["the disk is full", "free disk space"]);
     write_body(&home, "RUN dd if=/dev/zero of=/small bs=1M count=10");
     home.ok(["build"]);
-    // The small layer, and its copy in the build cache; nothing of the big one.
-    until("the room's return", || second.room() + (40 << 20) > room);
+    // The small layer and its copy in the build cache remain; the big layer is removed.
+    until("the release of the disk space", || {
+        second.free_disk() + (40 << 20) > room
+    });
 }
 
-fn images_that_are_built_anew_do_not_pile_up() {
+fn rebuilt_images_do_not_pile_up() {
     let second = Second::start();
     let home = second.home("it-pile", "RUN echo 0 > /file");
     for n in 1..4 {
@@ -228,24 +238,24 @@ fn a_step_that_fails_is_named_with_its_last_lines() {
     let second = Second::start();
     let line = "RUN echo a-clue; echo another >&2; exit 7";
     let home = second.home("it-step", line);
-    let told = ended(&home, ["up", "--yes"]);
+    let failure = run_to_end(&home, ["up", "--yes"]);
     let words = [line, "a-clue\n", "another\n", "exit code: 7", "-v build`"];
-    assert_told(&told, 4, &words);
+    assert_failure(&failure, 4, &words);
 }
 
-fn a_dockerfile_that_can_not_be_read_is_told_with_the_line() {
+fn a_malformed_dockerfile_is_reported_with_the_line() {
     let second = Second::start();
     let home = second.home("it-syntax", "RUM true");
-    let told = ended(&home, ["up", "--yes"]);
-    assert_told(&told, 4, &["could not be built", "RUM", "line 3"]);
+    let failure = run_to_end(&home, ["up", "--yes"]);
+    assert_failure(&failure, 4, &["could not be built", "RUM", "line 3"]);
 }
 
-fn an_image_that_can_not_be_had_is_named() {
+fn an_unavailable_image_is_named() {
     let second = Second::start();
     let home = second.home("it-from", "FROM nowhere.invalid/nothing:1");
-    let told = ended(&home, ["up", "--yes"]);
-    assert_told(
-        &told,
+    let failure = run_to_end(&home, ["up", "--yes"]);
+    assert_failure(
+        &failure,
         4,
         &["could not be built", "nowhere.invalid/nothing:1"],
     );
@@ -255,48 +265,52 @@ fn an_image_that_can_not_be_had_is_named() {
         busybox().display()
     );
     home.write_config(&config);
-    let told = ended(&home, ["up", "--yes"]);
-    assert_told(&told, 4, &["nowhere.invalid/base:1", "`base:`"]);
+    let failure = run_to_end(&home, ["up", "--yes"]);
+    assert_failure(&failure, 4, &["nowhere.invalid/base:1", "`base:`"]);
 }
 
-fn a_container_that_ends_at_once_is_told_with_its_code_and_its_log() {
+fn a_container_that_ends_immediately_is_reported_with_its_code_and_log() {
     let second = Second::start();
     let entry = r#"ENTRYPOINT ["/bin/sh", "-c", "echo a-clue; echo another >&2; exit 3"]"#;
     let home = second.home("it-exit", entry);
-    let told = ended(&home, ["up", "--yes", "--auto-ports"]);
+    let failure = run_to_end(&home, ["up", "--yes", "--auto-ports"]);
     let words = [
         "did not become healthy",
-        "it ended with exit code 3",
+        "the container ended with exit code 3",
         "a-clue\n",
         "another\n",
         "logs",
     ];
-    assert_told(&told, 4, &words);
+    assert_failure(&failure, 4, &words);
     let path = format!("/containers/{}/json", home.container());
     let state = || second.api().get(&path).json();
     assert_eq!(state()["State"]["Status"], "exited");
-    // Longer than the engine waits before it starts again what was not stopped by a word.
+    // Wait longer than the engine's delay before a restart.
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
     let query = format!(
         r#"/events?since={}&until={}&filters={{"event":["start"]}}"#,
         now.as_secs_f64(),
         now.as_secs() + 3
     );
-    assert_eq!(second.api().get(&query).body, b"", "it was restarted");
+    assert_eq!(
+        second.api().get(&query).body,
+        b"",
+        "the engine restarted the container"
+    );
 }
 
-fn a_killed_osctl_locks_nobody_out() {
+fn a_killed_osctl_leaves_no_lock() {
     let second = Second::start();
     let home = second.home("it-lock", SLOW);
     let up = up_until(&home, SLOW);
-    let told = ended(&home, ["build"]);
-    assert_told(&told, 4, &["another osctl is working on", "wait until"]);
+    let failure = run_to_end(&home, ["build"]);
+    assert_failure(&failure, 4, &["another osctl is working on", "wait until"]);
     up.signal("KILL");
     up.end();
     builds_again(&home);
 }
 
-/// An instance on the first engine with the real body, which goes even when the test fails.
+/// An instance on the first engine with the real body; it is removed even when the trial fails.
 #[derive(Debug)]
 struct Instance(Home);
 
@@ -321,28 +335,32 @@ impl Instance {
         instance
     }
 
-    /// Has the next `up` build what no cache knows, so slowly that nobody waits for it.
-    fn touch(&self) {
+    /// Adds a slow build step that is not in the cache.
+    fn add_slow_step(&self) {
         let change = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
         let path = self.project.join("body/Dockerfile");
         let text = fs::read_to_string(&path).unwrap();
-        let (before, after) = text.split_once("# The binary stays the same").unwrap();
+        let (before, after) = text.split_once("# The binary does not change").unwrap();
         let before = before.split("RUN sleep").next().unwrap();
         let step = format!("{SLOW} # since {change:?}\n\n");
         fs::write(
             path,
-            format!("{before}{step}# The binary stays the same{after}"),
+            format!("{before}{step}# The binary does not change{after}"),
         )
         .unwrap();
     }
 
-    /// Sends the signal when `up` says `text`; what it ended with.
-    fn end_at(&self, text: &str, signal: &str) -> (i32, String) {
+    /// Sends the signal when `up` prints `text`; returns the exit code and the messages.
+    fn signal_at(&self, text: &str, signal: &str) -> (i32, String) {
         let up = up_until(self, text);
         up.signal(signal);
         let begin = Instant::now();
         let (code, seen) = up.end();
-        assert!(begin.elapsed() < AT_ONCE, "{text}: {:?}", begin.elapsed());
+        assert!(
+            begin.elapsed() < INTERRUPT_TIMEOUT,
+            "{text}: {:?}",
+            begin.elapsed()
+        );
         let containers = Engine.get("/containers/json?all=true").json();
         let ours = |c: &&Value| c["Names"][0].as_str().unwrap().ends_with(&self.container());
         for container in containers.as_array().unwrap().iter().filter(ours) {
@@ -354,8 +372,8 @@ impl Instance {
         (code, seen.concat())
     }
 
-    /// The next `up` needs no help, but builds what ends soon.
-    fn goes_on(&self) {
+    /// Asserts that the next `up` works, with a fast build step.
+    fn assert_next_up_works(&self) {
         let path = self.project.join("body/Dockerfile");
         let text = fs::read_to_string(&path).unwrap();
         fs::write(path, text.replace(SLOW, "RUN sleep 0")).unwrap();
@@ -364,25 +382,25 @@ impl Instance {
     }
 }
 
-/// What `up` says at its stages; only the last two need no build.
+/// The messages of `up` at its stages; only the last two stages need no build.
 const LOOKING: &str = "looking for the container engine";
 const BEFORE_THE_BUILD: &str = "building the image";
 const BUILDING: &str = SLOW;
 const CREATING: &str = "creating";
 const WAITING: &str = "to become healthy";
 
-fn ends_up_at(name: &str, stages: &[&str], signal: &str, check: impl Fn(&str, &(i32, String))) {
+fn signal_up_at(name: &str, stages: &[&str], signal: &str, check: impl Fn(&str, &(i32, String))) {
     let instance = Instance::new(name);
     for stage in stages {
         if [CREATING, WAITING].contains(stage) {
             instance.run(["down"]);
         } else {
-            instance.touch();
+            instance.add_slow_step();
         }
-        check(stage, &instance.end_at(stage, signal));
-        instance.goes_on();
+        check(stage, &instance.signal_at(stage, signal));
+        instance.assert_next_up_works();
     }
-    // With the suffix that tells apart two checkouts.
+    // The name includes the suffix of the checkout.
     let name = instance.instance.clone();
     drop(instance);
     let filter = format!(r#"{{"label":["osctl.instance={name}"]}}"#);
@@ -394,7 +412,7 @@ fn ends_up_at(name: &str, stages: &[&str], signal: &str, check: impl Fn(&str, &(
     assert_eq!(image.status, 404);
 }
 
-fn ctrl_c_at_the_first_word_is_told() {
+fn ctrl_c_at_the_first_output_is_reported() {
     let folder = short_folder();
     let socket = folder.path().join("silent.sock");
     let _listener = UnixListener::bind(&socket).unwrap();
@@ -405,25 +423,34 @@ fn ctrl_c_at_the_first_word_is_told() {
         let up = up_until(&home, LOOKING);
         up.signal("INT");
         let (code, seen) = up.end();
-        assert_told(&(code, seen.concat()), 5, &["interrupted", "run it again"]);
+        assert_failure(
+            &(code, seen.concat()),
+            5,
+            &["interrupted", "run the command again"],
+        );
     }
 }
 
-fn ctrl_c_at_each_stage_of_up_leaves_nothing_in_the_way() {
+fn ctrl_c_at_each_stage_of_up_does_not_block_the_next_up() {
     let stages = [LOOKING, BEFORE_THE_BUILD, BUILDING, CREATING, WAITING];
-    ends_up_at("it-int", &stages, "INT", |_, told| {
-        assert_told(told, 5, &["interrupted", "run it again"]);
+    signal_up_at("it-int", &stages, "INT", |_, failure| {
+        assert_failure(failure, 5, &["interrupted", "run the command again"]);
     });
 }
 
-fn an_ended_up_leaves_nothing_in_the_way() {
-    ends_up_at("it-term", &[BUILDING, CREATING], "TERM", |_, told| {
-        assert_told(told, 5, &["interrupted", "run it again"]);
+fn a_terminated_up_does_not_block_the_next_up() {
+    signal_up_at("it-term", &[BUILDING, CREATING], "TERM", |_, failure| {
+        assert_failure(failure, 5, &["interrupted", "run the command again"]);
     });
 }
 
-fn a_killed_up_leaves_nothing_in_the_way() {
-    ends_up_at("it-kill", &[BUILDING, CREATING], "KILL", |stage, told| {
-        assert!(told.1.contains(stage), "{}", told.1);
-    });
+fn a_killed_up_does_not_block_the_next_up() {
+    signal_up_at(
+        "it-kill",
+        &[BUILDING, CREATING],
+        "KILL",
+        |stage, failure| {
+            assert!(failure.1.contains(stage), "{}", failure.1);
+        },
+    );
 }

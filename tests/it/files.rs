@@ -1,4 +1,4 @@
-//! Files over HTTP: what goes in comes out, what is cut leaves nothing, and nothing leads astray.
+//! Trials of files over HTTP: content is preserved, broken uploads leave nothing, and paths cannot escape.
 
 use crate::archives::{finished, header, padded};
 use crate::harness::{Api, Home, Response, shared};
@@ -10,17 +10,17 @@ use std::net::TcpStream;
 use tar::EntryType;
 
 trials![
-    a_file_comes_back_with_its_rights_and_its_time,
+    a_file_keeps_its_mode_and_its_time,
     a_replaced_file_keeps_its_rights_and_the_link_to_it,
     ranges_are_served_and_a_changed_file_is_sent_whole,
-    a_file_that_does_not_know_its_length_is_read_to_its_end,
+    a_file_without_a_length_is_read_to_its_end,
     folders_are_made_listed_by_pages_and_removed,
-    names_that_are_no_text_have_an_exact_form,
+    names_that_are_not_utf8_have_an_exact_form,
     paths_that_climb_are_refused,
-    what_is_no_file_is_told_and_never_waited_for,
+    special_files_are_refused_without_waiting,
     a_broken_upload_leaves_the_old_file_and_nothing_else,
-    an_upload_goes_on_where_it_was_cut,
-    a_full_disk_is_told_and_leaves_the_old_file,
+    an_upload_resumes_where_it_was_cut,
+    a_full_disk_is_reported_and_leaves_the_old_file,
 ];
 
 pub(crate) const TAR: (&str, &str) = ("Content-Type", "application/x-tar");
@@ -29,7 +29,7 @@ pub(crate) fn put(api: &Api, path: &str, body: &[u8]) -> Response {
     api.connect().send("PUT", path, &[], body)
 }
 
-/// What an expression of Python is inside, by its JSON.
+/// Evaluates a Python expression inside; returns its value as JSON.
 #[track_caller]
 pub(crate) fn inside(api: &Api, expression: &str) -> Value {
     let code = format!("import glob, hashlib, json, os, stat\nprint(json.dumps({expression}))");
@@ -38,7 +38,7 @@ pub(crate) fn inside(api: &Api, expression: &str) -> Value {
     serde_json::from_str(reply["stdout"].as_str().unwrap()).unwrap()
 }
 
-/// An empty folder inside, of that test alone, and here.
+/// Creates an empty folder of one trial in the shared files; returns its path inside.
 pub(crate) fn folder(api: &Api, name: &str) -> String {
     let code = format!(
         "import os, shutil\nshutil.rmtree('/root/host/{name}', True)\nos.mkdir('/root/host/{name}')"
@@ -47,7 +47,7 @@ pub(crate) fn folder(api: &Api, name: &str) -> String {
     format!("/root/host/{name}")
 }
 
-fn a_file_comes_back_with_its_rights_and_its_time() {
+fn a_file_keeps_its_mode_and_its_time() {
     let api = shared().api();
     let folder = folder(&api, "files-back");
     let content: Vec<u8> = (0..=255).cycle().take(300_000).collect();
@@ -151,7 +151,7 @@ fn ranges_are_served_and_a_changed_file_is_sent_whole() {
         (
             416,
             "range".into(),
-            "the range begins behind the file's 10 bytes".into()
+            "the range starts after the end of the file, which has 10 bytes".into()
         )
     );
     let tag = part.headers["etag"].clone();
@@ -165,7 +165,7 @@ fn ranges_are_served_and_a_changed_file_is_sent_whole() {
     );
 }
 
-fn a_file_that_does_not_know_its_length_is_read_to_its_end() {
+fn a_file_without_a_length_is_read_to_its_end() {
     let got = shared().api().get("/files/proc/self/status");
     assert_eq!(got.headers.get("content-length"), None);
     assert!(got.body.starts_with(b"Name:\tosctl"), "{got:?}");
@@ -229,7 +229,7 @@ fn folders_are_made_listed_by_pages_and_removed() {
     assert_eq!(api.get("/files/").json()["path"], "/");
 }
 
-fn names_that_are_no_text_have_an_exact_form() {
+fn names_that_are_not_utf8_have_an_exact_form() {
     let api = shared().api();
     let folder = folder(&api, "files-names");
     let exact = format!("{folder}/%FF%20%C3%BC%0A%23%3F%25");
@@ -259,7 +259,7 @@ fn paths_that_climb_are_refused() {
             let refused = api
                 .connect()
                 .send(method, &format!("/files{path}"), &[], b"x");
-            let message = format!("`{path}` is no path: `..` is not followed");
+            let message = format!("`{path}` is not a valid path: the path contains `..`");
             assert_eq!(
                 refused.error(),
                 (400, "invalid_field".into(), message),
@@ -276,7 +276,7 @@ fn paths_that_climb_are_refused() {
     assert_eq!(unknown.error().1, "invalid_query");
 }
 
-fn what_is_no_file_is_told_and_never_waited_for() {
+fn special_files_are_refused_without_waiting() {
     let api = shared().api();
     let folder = folder(&api, "files-special");
     let code = format!(
@@ -317,7 +317,7 @@ fn what_is_no_file_is_told_and_never_waited_for() {
     );
 }
 
-/// Sends the head and the begin of an upload, which is cut when the connection is dropped.
+/// Sends the head and the first part of an upload; dropping the connection breaks the upload.
 fn begin(api: &Api, path: &str, headers: &str, begin: &[u8]) -> TcpStream {
     let mut stream = TcpStream::connect(&api.address).unwrap();
     let head = format!(
@@ -334,40 +334,40 @@ fn a_broken_upload_leaves_the_old_file_and_nothing_else() {
     let folder = folder(&api, "files-broken");
     let path = format!("/files{folder}/f");
     put(&api, &path, b"old");
-    // Notes tell of the uploads of all tests; one may go while they are read.
+    // The notes contain uploads of all trials; one may disappear during the search.
     let noted = format!("os.popen('grep -lsF {folder}/ /data/uploads/once-* | wc -l').read()");
     let until_on_its_way = |count: usize| {
         let beside = format!("len(glob.glob('{folder}/.f.osctl-once-*'))");
-        api.until("the begin", |api| {
+        api.until("the start of the uploads", |api| {
             (inside(api, &beside) == json!(count)).then_some(())
         });
     };
-    let begun = [
+    let uploads = [
         begin(&api, &path, "Content-Length: 5000000", &[b'n'; 1_000_000]),
         begin(&api, &path, "Transfer-Encoding: chunked", b"5\r\nhello\r\n"),
     ];
     until_on_its_way(2);
     assert_eq!(inside(&api, &noted), json!("2\n"));
-    drop(begun);
+    drop(uploads);
     api.until("the end of the uploads", |api| {
         let left = inside(api, &format!("[os.listdir('{folder}'), {noted}]"));
         (left == json!([["f"], "0\n"])).then_some(())
     });
     assert_eq!(api.get(&path).body, b"old");
 
-    // In an archive, what came whole stays, and what did not leaves the old file.
+    // Complete members of a broken archive stay; an incomplete member leaves the old file.
     let mut archive = header("whole", EntryType::Regular, 3);
     archive.extend(padded(b"yes"));
     archive.extend(header("f", EntryType::Regular, 1_000_000));
     archive.extend([b'n'; 9000]);
-    let begun = begin(
+    let uploads = begin(
         &api,
         &format!("/files{folder}"),
         "Content-Type: application/x-tar\r\nContent-Length: 2000000",
         &archive,
     );
     until_on_its_way(1);
-    drop(begun);
+    drop(uploads);
     api.until("the end of the archive", |api| {
         let names = inside(api, &format!("sorted(os.listdir('{folder}'))"));
         (names == json!(["f", "whole"])).then_some(())
@@ -375,7 +375,7 @@ fn a_broken_upload_leaves_the_old_file_and_nothing_else() {
     assert_eq!(api.get(&path).body, b"old");
 }
 
-fn an_upload_goes_on_where_it_was_cut() {
+fn an_upload_resumes_where_it_was_cut() {
     let api = shared().api();
     let folder = folder(&api, "files-resumed");
     let path = format!("/files{folder}/f?upload=resumed-1");
@@ -387,9 +387,9 @@ fn an_upload_goes_on_where_it_was_cut() {
         "Content-Length: 5000000",
         &content[..2_000_000],
     ));
-    let arrived = api.until("the arrival of the begin", |api| {
-        let told = api.get(&path);
-        let offset = told.headers.get("upload-offset")?.parse::<usize>().ok()?;
+    let arrived = api.until("the arrival of the first part", |api| {
+        let reply = api.get(&path);
+        let offset = reply.headers.get("upload-offset")?.parse::<usize>().ok()?;
         (offset == 2_000_000).then_some(offset)
     });
     let head = String::from_utf8(api.connect().first_bytes("HEAD", &path)).unwrap();
@@ -401,27 +401,28 @@ fn an_upload_goes_on_where_it_was_cut() {
     assert_eq!(api.get(&format!("/files{folder}/f")).body, b"old");
 
     let range = |first: usize, last: usize| format!("bytes {first}-{last}/5000000");
-    let go_on = |first: usize, last: usize| {
+    let resume = |first: usize, last: usize| {
         let headers = [("Content-Range", &*range(first, last))];
         api.connect()
             .send("PUT", &path, &headers, &content[first..=last])
     };
-    // The one that was cut may not have ended yet.
+    // The broken request may not have ended yet.
     let elsewhere = api.until("the end of the cut request", |_| {
-        let answer = go_on(1_000_000, 1_999_999);
+        let answer = resume(1_000_000, 1_999_999);
         (answer.error().1 != "upload_in_progress").then_some(answer)
     });
-    let message = "2000000 bytes of the upload have arrived, the request begins elsewhere";
+    let message =
+        "2000000 bytes of the upload have arrived, but the request starts at another offset";
     assert_eq!(
         elsewhere.error(),
         (409, "other_offset".into(), message.into())
     );
-    let further = go_on(arrived, 3_999_999);
+    let further = resume(arrived, 3_999_999);
     assert_eq!(
         (further.status, &further.json()["status"]),
         (202, &json!("partial"))
     );
-    let whole = go_on(4_000_000, 4_999_999);
+    let whole = resume(4_000_000, 4_999_999);
     assert_eq!(
         (whole.status, &whole.json()["bytes"]),
         (200, &json!(5_000_000))
@@ -433,7 +434,7 @@ fn an_upload_goes_on_where_it_was_cut() {
     );
     assert_eq!(api.get(&path).error().1, "unknown_upload");
 
-    // One that nobody wants any more.
+    // A partial upload can be cancelled.
     let head = [("Content-Range", "bytes 0-3/10")];
     assert_eq!(api.connect().send("PUT", &path, &head, b"half").status, 202);
     assert_eq!(api.connect().send("DELETE", &path, &[], b"").status, 200);
@@ -445,7 +446,7 @@ fn an_upload_goes_on_where_it_was_cut() {
     assert_eq!(odd.error().0, 400);
 }
 
-fn a_full_disk_is_told_and_leaves_the_old_file() {
+fn a_full_disk_is_reported_and_leaves_the_old_file() {
     let home = Home::new("files-full");
     home.down();
     home.write_config("limits:\n  shm: 8m\n");
@@ -453,7 +454,7 @@ fn a_full_disk_is_told_and_leaves_the_old_file() {
     let api = home.api();
     put(&api, "/files/dev/shm/f", b"old");
     let large = vec![b'n'; 9 << 20];
-    let message = "the disk is full; what was there before is untouched";
+    let message = "the disk is full; existing files are unchanged";
     let full = put(&api, "/files/dev/shm/f", &large);
     assert_eq!(full.error(), (507, "disk_full".into(), message.into()));
     let resumable = put(&api, "/files/dev/shm/f?upload=resumable", &large);

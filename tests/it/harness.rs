@@ -1,4 +1,4 @@
-//! How the tests reach the outside: the binary, an instance of their own, raw HTTP.
+//! What the tests use to reach the product: the binary, a separate instance, raw HTTP.
 
 use crate::commands::Ran;
 use crate::connection::receive;
@@ -14,11 +14,11 @@ use std::process::{Command, Stdio};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Nothing that a test waits for takes longer, or the test fails.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
+/// The longest time that a test waits for anything before it fails.
+pub(crate) const TEST_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// Removes what an earlier run has left of the instance, as one that was killed does: it belongs to folders that are
-/// made anew.
+/// Removes what a killed earlier run left of the instance: it belongs to folders that are
+/// created again.
 fn forget(instance: &str) {
     let paths = [
         format!("/containers/os-keeper-{instance}?force=true"),
@@ -28,34 +28,34 @@ fn forget(instance: &str) {
         format!("/networks/osctl-{instance}"),
     ];
     for path in paths {
-        // What is not there is as good.
+        // A missing object is not a failure.
         Engine.send("DELETE", &path, &Value::Null);
     }
 }
 
-/// A home folder, a project and an instance that no person uses.
+/// A home folder, a project and an instance for tests only.
 #[derive(Debug, Clone)]
 pub(crate) struct Home {
     pub(crate) folder: PathBuf,
     pub(crate) project: PathBuf,
     pub(crate) instance: String,
-    /// Further variables for every call.
+    /// More variables for every call.
     pub(crate) env: BTreeMap<String, String>,
-    /// The command by which every call is started, if it is not itself.
+    /// The command that starts every call, if not `osctl` itself.
     pub(crate) wrapper: Vec<String>,
 }
 
 impl Home {
-    /// Beneath the build's temporary folder, emptied first.
+    /// A folder below the build's temporary folder, emptied first.
     ///
-    /// `OSCTL_TEST_SUFFIX` tells apart the instances of two checkouts that are tested at once.
+    /// `OSCTL_TEST_SUFFIX` separates the instances of two checkouts that are tested at the same time.
     pub(crate) fn new(instance: &str) -> Self {
         let suffix = std::env::var("OSCTL_TEST_SUFFIX").unwrap_or_default();
         let instance = &format!("{instance}{suffix}");
         let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("home-{instance}"));
         if folder.exists() {
             forget(instance);
-            // What the container wrote belongs to whom the container ran as, which is root here.
+            // What the container wrote belongs to the user of the container, here root.
             fs::remove_dir_all(&folder).unwrap();
         }
         let project = folder.join("project");
@@ -92,7 +92,7 @@ impl Home {
         fs::write(folder.join("osctl.yaml"), text).unwrap();
     }
 
-    /// `osctl --instance NAME ARGS…` in the project, without the person's environment of osctl.
+    /// `osctl --instance NAME ARGS…` in the project, without the `OSCTL_` variables of the environment.
     pub(crate) fn command<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Command {
         let binary = env!("CARGO_BIN_EXE_osctl").to_owned();
         let mut words = self.wrapper.iter().chain([&binary]);
@@ -122,7 +122,7 @@ impl Home {
         Ran::from(self.command(args).output().unwrap())
     }
 
-    /// The command, which must succeed.
+    /// Runs the command, which must succeed.
     pub(crate) fn ok<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Ran {
         let ran = self.run(args);
         assert_eq!(ran.code, 0, "{ran:?}");
@@ -133,10 +133,10 @@ impl Home {
         self.ok(["up", "--yes", "--auto-ports"]);
     }
 
-    /// Removes the instance and everything it left, as a person would.
+    /// Removes the instance and its data.
     pub(crate) fn down(&self) {
         let ran = self.run(["down", "--purge", "--yes"]);
-        // 3: it was never up.
+        // 3: the instance does not exist.
         assert!([0, 3].contains(&ran.code), "{ran:?}");
     }
 
@@ -176,7 +176,7 @@ impl Home {
     }
 }
 
-/// Where an instance's first `up` looks for free ports: each in a place of its own.
+/// Where an instance's first `up` looks for free ports: each instance has its own range.
 ///
 /// `--auto-ports` takes the first free port. Without this, an `up` of one lane takes the ports of an
 /// instance that another lane stops or replaces at that moment.
@@ -184,7 +184,7 @@ fn first_ports(instance: &str) -> [(&'static str, String); 3] {
     let number = instance.bytes().fold(0_u64, |hash, byte| {
         hash.wrapping_mul(31).wrapping_add(byte.into())
     });
-    // Above the ports of services, and below those that the system gives by itself.
+    // Above the ports of services, and below the ephemeral ports.
     let first = 10_000 + number % 1_000 * 10;
     [
         ("OSCTL_PORTS_KERNEL", first.to_string()),
@@ -196,17 +196,17 @@ fn first_ports(instance: &str) -> [(&'static str, String); 3] {
 static SHARED: OnceLock<Home> = OnceLock::new();
 static SERVERS: OnceLock<Home> = OnceLock::new();
 
-/// Removes what the tests share; the image's build cache stays for the next time.
+/// Removes what the tests share, except the image's build cache.
 pub(crate) fn clean_up() {
     for home in [SHARED.get(), SERVERS.get()].into_iter().flatten() {
         home.down();
     }
 }
 
-/// Nearly every test of the server `os` has a session of its own.
+/// Most tests of the server `os` have their own session.
 pub(crate) const SERVERS_CONFIG: &str = "sessions:\n  max: 64\n";
 
-/// The instance of the tests with MCP servers, a browser among them; made at the first call.
+/// The instance of the tests with MCP servers, a browser among them; created at the first call.
 pub(crate) fn servers() -> &'static Home {
     SERVERS.get_or_init(|| {
         let home = Home::new("it-mcp");
@@ -226,7 +226,7 @@ pub(crate) fn servers() -> &'static Home {
     })
 }
 
-/// The instance that most tests share; made at the first call.
+/// The instance that most tests share; created at the first call.
 pub(crate) fn shared() -> &'static Home {
     SHARED.get_or_init(|| {
         let home = Home::new("it");
@@ -238,7 +238,7 @@ pub(crate) fn shared() -> &'static Home {
     })
 }
 
-/// Holds `apt-get`, which does not wait for another one: trials of several lanes may need it at once.
+/// Locks `apt-get`, which does not wait for another `apt-get`: trials of several lanes may need it at the same time.
 pub(crate) fn hold_apt() -> MutexGuard<'static, ()> {
     static APT: Mutex<()> = Mutex::new(());
     APT.lock().unwrap_or_else(PoisonError::into_inner)
@@ -263,12 +263,12 @@ fn provide_unless(is_there: impl FnOnce() -> bool, packages: &[&str]) {
     assert!(ran.status.success(), "{ran:?}");
 }
 
-/// A Python with what `tests/NAME/requirements.txt` names, which is not asked of the machine.
+/// A Python environment with the packages of `tests/NAME/requirements.txt`.
 pub(crate) fn python(name: &str) -> PathBuf {
     python_with(name, &format!("tests/{name}/requirements.txt"))
 }
 
-/// The same for other requirements.
+/// A Python environment with the packages of `requirements`.
 pub(crate) fn python_with(name: &str, requirements: &str) -> PathBuf {
     let succeeds = |program: &str, args: &[&str]| {
         let status = Command::new(program).args(args).status();
@@ -280,7 +280,7 @@ pub(crate) fn python_with(name: &str, requirements: &str) -> PathBuf {
     provide_unless(make, &["python3-venv"]);
     assert!(
         folder.join("bin/pip").exists() || make(),
-        "no environment for Python"
+        "python3 -m venv failed"
     );
     let pip = folder.join("bin/pip");
     let words = [
@@ -293,12 +293,12 @@ pub(crate) fn python_with(name: &str, requirements: &str) -> PathBuf {
     let words = [&words[..], &[requirements]].concat();
     assert!(
         succeeds(pip.to_str().unwrap(), &words),
-        "no packages of `{requirements}`"
+        "pip could not install `{requirements}`"
     );
     folder
 }
 
-/// The companion's HTTP, spoken by hand, so that nothing is tidied up on the way.
+/// The companion's HTTP API, by raw requests.
 #[derive(Debug, Clone)]
 pub(crate) struct Api {
     pub(crate) address: String,
@@ -321,7 +321,7 @@ impl Api {
             .send("POST", path, &[], body.to_string().as_bytes())
     }
 
-    /// Executes code, queueing; the reply of a run that was taken.
+    /// Executes code, and waits for earlier code; the reply of an accepted run.
     #[track_caller]
     pub(crate) fn exec(&self, code: &str) -> Value {
         self.exec_with(json!({"code": code}))
@@ -333,7 +333,7 @@ impl Api {
         self.done("/exec", &request)
     }
 
-    /// The answer to a request that is not refused.
+    /// The answer to a request, which must succeed.
     #[track_caller]
     pub(crate) fn done(&self, path: &str, request: &Value) -> Value {
         let response = self.post(path, request);
@@ -345,14 +345,14 @@ impl Api {
     /// Waits until `question` gives an answer.
     #[track_caller]
     pub(crate) fn until<T>(&self, what: &str, question: impl FnMut(&Self) -> Option<T>) -> T {
-        self.until_within(PATIENCE, what, question)
+        self.until_within(TEST_TIMEOUT, what, question)
     }
 
-    /// The same for what may take longer.
+    /// Waits until `question` gives an answer, at most `timeout`.
     #[track_caller]
     pub(crate) fn until_within<T>(
         &self,
-        patience: Duration,
+        timeout: Duration,
         what: &str,
         mut question: impl FnMut(&Self) -> Option<T>,
     ) -> T {
@@ -361,13 +361,13 @@ impl Api {
             if let Some(answer) = question(self) {
                 return answer;
             }
-            assert!(begin.elapsed() < patience, "{what} did not happen");
+            assert!(begin.elapsed() < timeout, "{what} did not happen");
             std::thread::sleep(Duration::from_millis(20));
         }
     }
 }
 
-/// The engine's own API, to look behind what osctl says.
+/// The engine's own API, to check what osctl reports.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Engine;
 
@@ -383,7 +383,7 @@ impl Engine {
     }
 }
 
-/// The API of an engine that listens elsewhere.
+/// The API of an engine at another socket.
 #[derive(Debug, Clone)]
 pub(crate) struct EngineAt(pub(crate) PathBuf);
 

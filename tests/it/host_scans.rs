@@ -1,4 +1,4 @@
-//! What `osctl` finds on the host: too little room for a build, setuid files, and files that other programs run.
+//! What `osctl` finds on the host: too little disk for a build, setuid files, and files that other programs run.
 
 use crate::exposure::{found, mode};
 use crate::harness::{Home, shared};
@@ -8,34 +8,34 @@ use std::fs;
 use std::process::Command;
 
 trials![
-    a_build_that_leaves_too_little_of_the_machine_is_ended,
-    the_cure_of_setuid_files_cures_whatever_their_names_say,
-    a_scan_that_planted_files_end_says_so,
+    a_build_that_fills_the_disk_is_stopped,
+    the_fix_for_setuid_files_works_for_any_file_name,
+    a_scan_that_planted_files_stop_says_so,
     a_scan_reads_a_tree_that_is_deeper_than_a_path_may_be_long,
 ];
 
-fn a_build_that_leaves_too_little_of_the_machine_is_ended() {
+fn a_build_that_fills_the_disk_is_stopped() {
     let second = Second::start();
     let mut home = second.home("it-greedy", "");
-    // The engine's disk is to be seen, as it is where engine and osctl are on one machine.
+    // osctl must see the engine's disk, as it does where the engine and osctl are on one machine.
     home.wrapper = second.wrapper();
     let inside = ["--mount", "--pid", "sh", "-c", "cd \"$0\" && exec \"$@\""];
     home.wrapper.extend(inside.map(str::to_owned));
     home.wrapper.push(home.project.display().to_string());
-    // A twentieth of the disk has 30 MiB. What is left does not end the step, and the step would go on.
-    let megabytes = (second.room() >> 20) - 15;
+    // A twentieth of the disk has 30 MiB. The remaining space does not end the step, and the step would keep running.
+    let megabytes = (second.free_disk() >> 20) - 15;
     // No other test sleeps for the same time.
     let step = format!("sleep {}", 1_000_000 + std::process::id());
     let greedy = format!("RUN dd if=/dev/zero of=/big bs=1M count={megabytes} && {step}");
     write_body(&home, &greedy);
     let ran = home.run(["build", "--yes"]);
     assert_eq!(ran.code, 4, "{ran:?}");
-    let words = "the build was ended: the disk is nearly full";
+    let words = "osctl stopped the build: the disk is nearly full";
     assert!(ran.stderr.contains(words), "{ran:?}");
     until("the end of the build's step", || !is_running(&step));
 }
 
-/// Whether a process of this machine or of a container on it has these words in its command.
+/// Whether a process of this machine or of a container on it has this text in its command.
 fn is_running(words: &str) -> bool {
     let mut processes = fs::read_dir("/proc").unwrap().flatten();
     processes.any(|process| {
@@ -52,7 +52,7 @@ fn plant(home: &Home, code: &str) {
     assert_eq!(reply["status"], "completed", "{reply}");
 }
 
-fn the_cure_of_setuid_files_cures_whatever_their_names_say() {
+fn the_fix_for_setuid_files_works_for_any_file_name() {
     let home = shared();
     plant(
         home,
@@ -78,7 +78,7 @@ fn the_cure_of_setuid_files_cures_whatever_their_names_say() {
     assert_eq!(planted.len(), 7, "{all:#}");
     let cure = planted[0]["cure"].as_str().unwrap();
     for finding in &planted {
-        // No name of the agent's is in a command that a person copies.
+        // A command to copy has no name that the agent chose.
         assert_eq!(finding["cure"], cure);
     }
     assert!(
@@ -100,7 +100,7 @@ fn the_cure_of_setuid_files_cures_whatever_their_names_say() {
     fs::remove_dir_all(&set).unwrap();
 }
 
-fn a_scan_that_planted_files_end_says_so() {
+fn a_scan_that_planted_files_stop_says_so() {
     let home = shared();
     plant(
         home,
@@ -113,7 +113,7 @@ fn a_scan_that_planted_files_end_says_so() {
         named.contains("the scan stopped after 1000 findings"),
         "{named}"
     );
-    // What is nearest is read first.
+    // The scan reads the nearest folders first.
     assert!(named.contains("`.pdbrc` appeared"), "{named}");
     plant(
         home,
@@ -124,7 +124,7 @@ fn a_scan_that_planted_files_end_says_so() {
 
 fn a_scan_reads_a_tree_that_is_deeper_than_a_path_may_be_long() {
     let home = shared();
-    // Names of 250 bytes: a path has at most 4096, and few folders are read soon.
+    // Names of 250 bytes: a path has at most 4096, and a scan reads few folders in its time.
     plant(
         home,
         "import os\nos.chdir('/repo')\nos.mkdir('scanned')\nos.chdir('scanned')\n\

@@ -1,4 +1,4 @@
-//! Code that misbehaves: the service answers clearly and goes on, each time.
+//! Code that misbehaves: the service answers clearly and keeps running.
 
 use crate::harness::{Api, Engine, shared};
 use crate::trials;
@@ -7,34 +7,34 @@ use std::fs;
 use std::thread;
 
 trials![
-    a_reset_empties_the_namespace_and_tells_others,
+    a_reset_empties_the_namespace_and_is_reported_to_other_runs,
     ten_megabytes_of_output_keep_head_and_tail,
     bytes_that_are_not_utf8_are_replaced,
     a_megabyte_written_from_c_with_the_lock_held_passes,
     output_of_children_and_of_the_descriptor_counts,
-    a_background_child_that_never_stops_writing_holds_nothing_up,
+    a_background_child_that_never_stops_writing_blocks_nothing,
     closing_descriptors_does_not_end_the_service,
     deep_recursion_is_an_exception,
-    a_kernel_that_exits_is_replaced_and_the_loss_is_told,
-    a_kernel_that_crashes_is_named_by_its_signal,
-    killing_the_guard_ends_the_kernel_and_its_forks,
+    a_kernel_that_exits_is_replaced_and_the_loss_is_reported,
+    a_crash_of_the_kernel_is_reported_with_its_signal,
+    killing_the_supervisor_ends_the_kernel_and_its_forks,
     a_fork_bomb_ends_with_its_run,
-    code_that_eats_all_memory_is_ended_and_named,
+    code_that_uses_all_memory_is_ended_with_the_reason,
     code_that_ignores_interrupts_is_ended,
     descendants_that_left_the_group_end_with_the_kernel,
-    what_a_person_would_ask_is_refused_in_words,
+    a_question_to_the_user_fails_with_a_message,
     a_forked_child_never_answers_for_the_kernel,
-    half_a_character_in_an_error_is_no_reason_to_end,
+    half_a_character_in_an_error_does_not_end_the_kernel,
     a_server_of_an_earlier_run_outlives_an_interrupt,
-    stopping_the_guard_stops_no_timeout,
+    stopping_the_supervisor_stops_no_timeout,
     a_finalizer_that_never_ends_is_interrupted,
     code_waits_for_a_kernel_that_does_not_read,
-    a_package_that_keeps_the_kernel_from_starting_is_left_out,
+    a_package_that_prevents_the_kernel_start_is_left_out,
 ];
 
-/// Sets a variable, runs the code, and checks that the next run tells of the loss.
+/// Sets a variable, runs code that ends the kernel, and checks that the next run reports the loss.
 #[track_caller]
-fn dies(code: &str) -> Value {
+fn lose_kernel(code: &str) -> Value {
     let api = shared().api();
     let before = api.exec("survivor = 1")["kernel"]["generation"]
         .as_u64()
@@ -49,12 +49,12 @@ fn dies(code: &str) -> Value {
         (Some("KernelDied"), Some("lost")),
         "{reply}"
     );
-    assert_next_life(&api, before);
+    assert_next_generation(&api, before);
     reply
 }
 
 #[track_caller]
-fn assert_next_life(api: &Api, before: u64) {
+fn assert_next_generation(api: &Api, before: u64) {
     let next = api.exec("'survivor' in globals()");
     assert_eq!(next["result"], "False", "{next}");
     assert_eq!(
@@ -72,7 +72,7 @@ fn message(reply: &Value) -> &str {
     reply["error"]["message"].as_str().unwrap()
 }
 
-fn a_reset_empties_the_namespace_and_tells_others() {
+fn a_reset_empties_the_namespace_and_is_reported_to_other_runs() {
     let api = shared().api();
     let before = api.exec("gone_after_reset = 1; import os; os.chdir('/tmp')");
     let seen = before["kernel"]["generation"].as_u64().unwrap();
@@ -135,7 +135,7 @@ fn output_of_children_and_of_the_descriptor_counts() {
     );
 }
 
-fn a_background_child_that_never_stops_writing_holds_nothing_up() {
+fn a_background_child_that_never_stops_writing_blocks_nothing() {
     let api = shared().api();
     let reply = api.exec("import subprocess\nflood = subprocess.Popen(['yes'])\n'begun'");
     assert_eq!(reply["result"], "'begun'");
@@ -157,7 +157,7 @@ fn closing_descriptors_does_not_end_the_service() {
         (Some("failed"), Some("lost")),
         "{reply}"
     );
-    assert_next_life(&api, before);
+    assert_next_generation(&api, before);
 }
 
 fn deep_recursion_is_an_exception() {
@@ -168,24 +168,27 @@ fn deep_recursion_is_an_exception() {
     );
 }
 
-fn a_kernel_that_exits_is_replaced_and_the_loss_is_told() {
-    let reply = dies("import os\nprint('last words')\nos._exit(3)");
-    assert!(message(&reply).contains("it exited with code 3"), "{reply}");
+fn a_kernel_that_exits_is_replaced_and_the_loss_is_reported() {
+    let reply = lose_kernel("import os\nprint('last words')\nos._exit(3)");
+    assert!(
+        message(&reply).contains("the kernel exited with code 3"),
+        "{reply}"
+    );
     assert_eq!(reply["stdout"], "last words\n");
 }
 
-fn a_kernel_that_crashes_is_named_by_its_signal() {
-    assert!(message(&dies("import ctypes; ctypes.string_at(0)")).contains("SIGSEGV"));
-    assert!(message(&dies("import os; os.kill(os.getpid(), 9)")).contains("SIGKILL"));
+fn a_crash_of_the_kernel_is_reported_with_its_signal() {
+    assert!(message(&lose_kernel("import ctypes; ctypes.string_at(0)")).contains("SIGSEGV"));
+    assert!(message(&lose_kernel("import os; os.kill(os.getpid(), 9)")).contains("SIGKILL"));
 }
 
-fn killing_the_guard_ends_the_kernel_and_its_forks() {
-    let reply = dies(
+fn killing_the_supervisor_ends_the_kernel_and_its_forks() {
+    let reply = lose_kernel(
         "import os, time\nguard = os.getppid()\nforked = os.fork()\n\
          if forked == 0: time.sleep(600)\n\
          print(os.getpid(), forked)\nos.kill(guard, 9)\ntime.sleep(60)",
     );
-    assert!(message(&reply).contains("its guard was killed"), "{reply}");
+    assert!(message(&reply).contains("supervisor was killed"), "{reply}");
     let pids = reply["stdout"].as_str().unwrap().trim().replace(' ', ", ");
     shared().api().until("the old kernel's end", |api| {
         let code = format!("import os; [p for p in [{pids}] if os.path.exists(f'/proc/{{p}}')]");
@@ -200,13 +203,13 @@ fn a_fork_bomb_ends_with_its_run() {
     let reply = thread::scope(|scope| {
         let bomb = scope.spawn(|| api.exec_with(json!({"code": code, "timeout": 100})));
         api.until("no more processes", |_| (processes() > 400).then_some(()));
-        // What the companion would use a thread for waits until it can have one, or is refused.
+        // A request that needs a thread of the companion waits for the thread, or is refused.
         api.post("/sessions", &json!({"name": "meanwhile"}));
         api.post("/interrupt", &json!({}));
         bomb.join().unwrap()
     });
     assert_eq!(reply["status"], "interrupted", "{reply}");
-    // Each of them has to be ended and taken leave of.
+    // The supervisor ends and reaps each process.
     api.until("the end of all", |_| (processes() < 60).then_some(()));
     assert_eq!(api.exec("6 * 7")["result"], "42");
     api.done("/sessions", &json!({"name": "meanwhile"}));
@@ -228,8 +231,8 @@ fn processes() -> u32 {
     u32::try_from(stats["pids_stats"]["current"].as_u64().unwrap()).unwrap()
 }
 
-fn code_that_eats_all_memory_is_ended_and_named() {
-    let reply = dies("hog = []\nwhile True: hog.append(bytearray(b'x' * (16 << 20)))");
+fn code_that_uses_all_memory_is_ended_with_the_reason() {
+    let reply = lose_kernel("hog = []\nwhile True: hog.append(bytearray(b'x' * (16 << 20)))");
     assert!(message(&reply).contains("out of memory"), "{reply}");
 }
 
@@ -244,8 +247,8 @@ fn code_that_ignores_interrupts_is_ended() {
         (reply["status"].as_str(), reply["kernel"]["state"].as_str()),
         (Some("interrupted"), Some("lost"))
     );
-    assert!(message(&reply).contains("its state is lost"), "{reply}");
-    assert_next_life(&api, before);
+    assert!(message(&reply).contains("variables are lost"), "{reply}");
+    assert_next_generation(&api, before);
 }
 
 fn descendants_that_left_the_group_end_with_the_kernel() {
@@ -253,12 +256,12 @@ fn descendants_that_left_the_group_end_with_the_kernel() {
     let code = "import subprocess\nescaped = subprocess.Popen(['setsid', 'sleep', '86399'])\nimport time\n\
                 while not subprocess.run(['pgrep', '-fx', 'sleep 86399'], capture_output=True).stdout: time.sleep(0.01)\n\
                 import os; os.kill(os.getpid(), 9)";
-    dies(code);
+    lose_kernel(code);
     let left = api.exec("import subprocess\nsubprocess.run(['pgrep', '-fx', 'sleep 86399'], capture_output=True, text=True).stdout");
     assert_eq!(left["result"], "''");
 }
 
-fn what_a_person_would_ask_is_refused_in_words() {
+fn a_question_to_the_user_fails_with_a_message() {
     let api = shared().api();
     let reply = api.exec("input('name? ')");
     assert_eq!(reply["status"], "failed");
@@ -277,7 +280,7 @@ fn a_forked_child_never_answers_for_the_kernel() {
     assert_eq!(api.exec("2+2")["result"], "4");
 }
 
-fn half_a_character_in_an_error_is_no_reason_to_end() {
+fn half_a_character_in_an_error_does_not_end_the_kernel() {
     let api = shared().api();
     let reply = api.exec("raise ValueError('file \\udcff')");
     assert_eq!(
@@ -311,7 +314,7 @@ fn a_server_of_an_earlier_run_outlives_an_interrupt() {
     );
 }
 
-fn stopping_the_guard_stops_no_timeout() {
+fn stopping_the_supervisor_stops_no_timeout() {
     let api = shared().api();
     let before = api.exec("survivor = 1")["kernel"]["generation"]
         .as_u64()
@@ -323,7 +326,7 @@ fn stopping_the_guard_stops_no_timeout() {
         (reply["status"].as_str(), reply["kernel"]["state"].as_str()),
         (Some("interrupted"), Some("lost"))
     );
-    assert_next_life(&api, before);
+    assert_next_generation(&api, before);
 }
 
 fn a_finalizer_that_never_ends_is_interrupted() {
@@ -338,7 +341,7 @@ fn a_finalizer_that_never_ends_is_interrupted() {
 
 fn code_waits_for_a_kernel_that_does_not_read() {
     let api = shared().api();
-    // A task that goes on between cells, and blocks: the kernel reads nothing for a while.
+    // A task that runs between cells, and blocks: the kernel reads nothing for a while.
     api.exec("import asyncio, time\nasync def block():\n    await asyncio.sleep(0)\n    print('x' * (2 << 20))\n    time.sleep(1)\ntask = asyncio.create_task(block())");
     let long = format!("len('{}')", "y".repeat(5 << 20));
     let begin = std::time::Instant::now();
@@ -348,14 +351,14 @@ fn code_waits_for_a_kernel_that_does_not_read() {
     );
     assert_eq!(waiting.json()["status"], "running");
     assert_eq!(api.get("/status").status, 200);
-    assert!(begin.elapsed() < crate::harness::PATIENCE);
+    assert!(begin.elapsed() < crate::harness::TEST_TIMEOUT);
     assert_eq!(
         api.get("/exec/long-code?wait=60").json()["result"],
         (5 << 20).to_string()
     );
 }
 
-fn a_package_that_keeps_the_kernel_from_starting_is_left_out() {
+fn a_package_that_prevents_the_kernel_start_is_left_out() {
     let api = shared().api();
     let code = "import glob\nplace = glob.glob('/data/packages/*/lib/*/site-packages')[0] + '/broken.pth'\n\
                 open(place, 'w').write('import os; os._exit(9)\\n')\nimport os; os._exit(1)";

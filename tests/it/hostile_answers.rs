@@ -1,5 +1,5 @@
-//! What the host does with answers that a replaced companion has changed: real answers are recorded, changed, and
-//! given back.
+//! What the host does with the answers of a replaced companion: the tests record real answers, change them, and
+//! replay them.
 
 use crate::commands::Ran;
 use crate::fake_companion::{FakeCompanion, Request, respond};
@@ -12,8 +12,8 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
 trials![
-    words_of_the_companion_move_no_terminal,
-    answers_that_make_no_sense_end_no_process,
+    text_of_the_companion_controls_no_terminal,
+    malformed_answers_end_no_process,
 ];
 
 const VERBS: [&[&str]; 7] = [
@@ -26,17 +26,17 @@ const VERBS: [&[&str]; 7] = [
     &["shell", "--list"],
 ];
 
-/// These print or store what they get as it is.
+/// These verbs print or store the answer unchanged.
 const RAW_VERBS: [&[&str]; 2] = [&["exec", "6*7"], &["cp", "os:/root/host/answered", "."]];
 
-/// By method and path.
+/// The answers by method and path.
 type Answers = BTreeMap<(String, String), Vec<u8>>;
 
 fn key(request: &Request) -> (String, String) {
     (request.method.clone(), request.path.clone())
 }
 
-/// What a verb asks, and what the companion of the shared instance answers.
+/// What a verb requests, and what the companion of the shared instance answers.
 fn record(verb: &[&str], name: &str) -> Answers {
     let home = shared();
     let (api, hub) = (home.api(), home.hub());
@@ -74,7 +74,7 @@ fn record(verb: &[&str], name: &str) -> Answers {
     answers
 }
 
-/// A companion that gives those answers, which can be changed, and a home for it.
+/// A companion that replays these answers, which can be changed, and a home for it.
 fn replay(name: &str) -> (Arc<Mutex<Answers>>, Home) {
     let answers = Arc::new(Mutex::new(Answers::new()));
     let given = Arc::clone(&answers);
@@ -103,19 +103,19 @@ pub(crate) fn assert_harmless(ran: &Ran, verb: &[&str]) {
     assert_expected(ran, verb);
 }
 
-/// No panic, and no failure that osctl calls its own bug.
+/// No panic, and no failure that osctl reports as its own bug.
 #[track_caller]
 pub(crate) fn assert_expected(ran: &Ran, verb: &[&str]) {
     assert!(!ran.stderr.contains("panicked"), "{verb:?}: {ran:?}");
     assert!((0..=5).contains(&ran.code), "{verb:?}: {ran:?}");
 }
 
-/// Each text of a document, changed alone.
+/// A copy of the document for each text in it, with that text changed.
 fn poisoned(document: &Value) -> Vec<Value> {
     fn paths(value: &Value, path: &str, found: &mut Vec<String>) {
         match value {
             Value::String(_) => found.push(path.to_owned()),
-            // Others of the same kind are treated alike.
+            // One field of each kind is enough.
             Value::Array(all) => {
                 let first = all.iter().enumerate().take(1);
                 first.for_each(|(at, value)| paths(value, &format!("{path}/{at}"), found));
@@ -143,7 +143,7 @@ fn poisoned(document: &Value) -> Vec<Value> {
         .collect()
 }
 
-fn words_of_the_companion_move_no_terminal() {
+fn text_of_the_companion_controls_no_terminal() {
     shared().api().exec("hostile_answers = 1");
     let (answers, home) = replay("poisoned");
     for verb in VERBS {
@@ -164,7 +164,7 @@ fn words_of_the_companion_move_no_terminal() {
     }
 }
 
-fn answers_that_make_no_sense_end_no_process() {
+fn malformed_answers_end_no_process() {
     let (answers, home) = replay("senseless");
     let inside = shared().files().join("answered");
     std::fs::create_dir_all(&inside).unwrap();

@@ -1,7 +1,7 @@
 //! What the bridge of MCP clients does with changed answers of the hub.
 
 use crate::fake_companion::{FakeCompanion, Request, respond, respond_without_end};
-use crate::harness::{Home, PATIENCE};
+use crate::harness::{Home, TEST_TIMEOUT};
 use crate::memory::{MAX_HELD_BYTES, Watched};
 use crate::mutations::{for_each, mutation};
 use crate::trials;
@@ -16,17 +16,17 @@ use std::time::{Duration, Instant};
 trials![
     changed_answers_of_the_hub_end_no_bridge,
     an_answer_of_the_hub_without_an_end_is_not_held,
-    a_stream_of_the_hub_with_an_event_that_is_too_long_is_left,
+    a_stream_of_the_hub_with_too_long_an_event_is_closed,
     values_of_the_hub_beyond_their_bound_are_not_held,
-    what_a_client_does_not_read_is_not_held,
+    unread_messages_of_a_client_are_not_held,
 ];
 
-/// What the bridge takes for a client that reads nothing.
-const LEAST_TAKEN: usize = 56 << 20;
-const MOST_TAKEN: usize = 200 << 20;
+/// The bytes that the bridge accepts for a client that reads nothing: at least, and at most.
+const MIN_ACCEPTED_BYTES: usize = 56 << 20;
+const MAX_ACCEPTED_BYTES: usize = 200 << 20;
 
-/// What a client asks, one line each.
-const ASKED: [&str; 4] = ["initialize", "tools/list", "tools/call", "resources/read"];
+/// The client's requests, one line each.
+const REQUESTS: [&str; 4] = ["initialize", "tools/list", "tools/call", "resources/read"];
 
 fn line(id: usize, method: &str) -> String {
     let params = match method {
@@ -70,7 +70,7 @@ fn hub(change: impl Fn(&Value, &mut TcpStream) -> bool + Send + Sync + 'static) 
     )
 }
 
-/// A hub that also answers who listens for what belongs to no request.
+/// A hub that also answers requests for a stream of messages that belong to no request.
 fn hub_with_stream(
     listen: impl Fn(&mut TcpStream) + Send + Sync + 'static,
     change: impl Fn(&Value, &mut TcpStream) -> bool + Send + Sync + 'static,
@@ -97,7 +97,7 @@ fn hub_with_stream(
     })
 }
 
-/// Asks everything through the bridge, which must answer, end, and hold little.
+/// Sends each request through the bridge, which must answer, end, and hold little.
 #[track_caller]
 fn ask_all(home: &Home) -> String {
     let mut command = home.command(["mcp", "stdio"]);
@@ -105,7 +105,7 @@ fn ask_all(home: &Home) -> String {
     let mut watched = Watched::start(command);
     let mut stdin = watched.child.stdin.take().unwrap();
     let ready = r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#.to_owned();
-    let mut lines: Vec<String> = ASKED
+    let mut lines: Vec<String> = REQUESTS
         .iter()
         .enumerate()
         .map(|(id, m)| line(id, m))
@@ -121,7 +121,7 @@ fn ask_all(home: &Home) -> String {
     let held = peak >> 20;
     assert!(
         peak < MAX_HELD_BYTES,
-        "it held {held} MiB: {:.2000}",
+        "the process held {held} MiB: {:.2000}",
         ran.stderr
     );
     ran.stdout
@@ -135,8 +135,8 @@ fn changed_answers_of_the_hub_end_no_bridge() {
         let method = asked["method"].as_str().unwrap().to_owned();
         let (which, mutation): (usize, crate::mutations::Mutation) =
             given.lock().unwrap().clone().unwrap();
-        // Once alone: a request that is lost is sent again.
-        if method != ASKED[which] || !seen.lock().unwrap().insert(method) {
+        // Once only: the bridge sends a lost request again.
+        if method != REQUESTS[which] || !seen.lock().unwrap().insert(method) {
             return false;
         }
         let (kind, body) = answer(asked);
@@ -151,7 +151,7 @@ fn changed_answers_of_the_hub_end_no_bridge() {
         true
     });
     let home = companion.home("bridge");
-    for_each(40, (0..ASKED.len(), mutation()), |(which, mutation)| {
+    for_each(40, (0..REQUESTS.len(), mutation()), |(which, mutation)| {
         *change.lock().unwrap() = Some((which, mutation));
         changed.lock().unwrap().clear();
         ask_all(&home);
@@ -182,11 +182,11 @@ fn an_answer_of_the_hub_without_an_end_is_not_held() {
             .requests()
             .into_iter()
             .filter(|r| r.method == "POST");
-        assert_eq!(posts.count(), ASKED.len() + 1, "each is asked once");
+        assert_eq!(posts.count(), REQUESTS.len() + 1, "each is asked once");
     }
 }
 
-fn a_stream_of_the_hub_with_an_event_that_is_too_long_is_left() {
+fn a_stream_of_the_hub_with_too_long_an_event_is_closed() {
     let (done, left) = mpsc::channel();
     let listen = move |stream: &mut TcpStream| {
         let piece = vec![b'7'; 1 << 20];
@@ -201,12 +201,13 @@ fn a_stream_of_the_hub_with_an_event_that_is_too_long_is_left() {
     let ready = r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#;
     let asked = [&line(0, "initialize"), ready].join("\n") + "\n";
     stdin.write_all(asked.as_bytes()).unwrap();
-    let taken = left.recv_timeout(PATIENCE).unwrap();
+    let taken = left.recv_timeout(TEST_TIMEOUT).unwrap();
     assert!(taken >= 64 << 20, "{taken}");
     drop(stdin);
     let (ran, peak) = watched.end();
     assert!(peak < MAX_HELD_BYTES, "it held {} MiB", peak >> 20);
-    let words = "the hub's stream is not read any more: the answer is longer than 67108864 bytes";
+    let words =
+        "the bridge stopped reading the hub's stream: the response is longer than 67108864 bytes";
     assert!(ran.stderr.contains(words), "{ran:?}");
     let listened = companion.requests();
     let listened = listened
@@ -237,25 +238,25 @@ fn values_of_the_hub_beyond_their_bound_are_not_held() {
     }
 }
 
-/// Writes events until nothing more is taken, at the earliest after [`LEAST_TAKEN`]; the bytes that were taken.
-fn taken_until_stalled(stream: &mut TcpStream, event: &[u8]) -> usize {
+/// Writes events until the bridge accepts no more, at the earliest after [`MIN_ACCEPTED_BYTES`]; the number of accepted bytes.
+fn accepted_until_stalled(stream: &mut TcpStream, event: &[u8]) -> usize {
     let head = "HTTP/1.1 200 OK\r\nosctl-protocol: 1\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n";
     stream.write_all(head.as_bytes()).unwrap();
     let pause = Duration::from_millis(500);
     stream.set_write_timeout(Some(pause)).unwrap();
     let (begin, mut taken) = (Instant::now(), 0);
-    while taken < 2 * MOST_TAKEN {
+    while taken < 2 * MAX_ACCEPTED_BYTES {
         match stream.write(&event[taken % event.len()..]) {
             Ok(length) => taken += length,
-            // A busy machine pauses, too.
-            Err(_) if taken < LEAST_TAKEN && begin.elapsed() < PATIENCE => {}
+            // On a busy machine a write may also time out.
+            Err(_) if taken < MIN_ACCEPTED_BYTES && begin.elapsed() < TEST_TIMEOUT => {}
             Err(_) => break,
         }
     }
     taken
 }
 
-fn what_a_client_does_not_read_is_not_held() {
+fn unread_messages_of_a_client_are_not_held() {
     let (done, finished) = mpsc::channel();
     let companion = hub(move |asked, stream| {
         if asked["method"] != "tools/list" {
@@ -263,7 +264,7 @@ fn what_a_client_does_not_read_is_not_held() {
         }
         let news = json!({"jsonrpc": "2.0", "method": "x", "params": "7".repeat(8 << 20)});
         let event = format!("data: {news}\n\n");
-        let _ = done.send(taken_until_stalled(stream, event.as_bytes()));
+        let _ = done.send(accepted_until_stalled(stream, event.as_bytes()));
         let _ = stream.shutdown(Shutdown::Both);
         true
     });
@@ -273,13 +274,13 @@ fn what_a_client_does_not_read_is_not_held() {
     let mut stdin = watched.child.stdin.take().unwrap();
     let asked = [line(0, "initialize"), line(1, "tools/list")].join("\n") + "\n";
     stdin.write_all(asked.as_bytes()).unwrap();
-    let taken = finished.recv_timeout(2 * PATIENCE).unwrap();
-    // The client goes away, which ends the bridge.
+    let taken = finished.recv_timeout(2 * TEST_TIMEOUT).unwrap();
+    // The client disconnects, which ends the bridge.
     drop((stdin, watched.child.stdout.take()));
     let (ran, peak) = watched.end();
     let held = peak >> 20;
     assert!(
-        peak < MAX_HELD_BYTES && (LEAST_TAKEN..MOST_TAKEN).contains(&taken),
+        peak < MAX_HELD_BYTES && (MIN_ACCEPTED_BYTES..MAX_ACCEPTED_BYTES).contains(&taken),
         "{held} MiB of {taken} bytes: {ran:?}"
     );
 }

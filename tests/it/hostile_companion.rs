@@ -1,4 +1,4 @@
-//! A companion that the agent has replaced: nothing that it answers acts on the host.
+//! A companion that the agent has replaced: none of its answers acts on the host.
 
 use crate::completions::complete;
 use crate::fake_companion::{FakeCompanion, Request, respond, respond_without_end};
@@ -13,13 +13,13 @@ use std::sync::mpsc;
 trials![
     a_redirect_of_the_companion_is_not_followed,
     the_desktop_opens_no_address_that_the_companion_chose,
-    a_browser_that_does_not_know_the_name_is_given_the_address,
+    a_browser_that_cannot_resolve_the_name_gets_the_address,
     the_token_goes_to_no_other_listener,
-    each_connection_is_proven_before_the_token_follows,
-    a_stopped_instance_is_still_named_as_such,
-    an_answer_without_an_end_is_given_up,
+    each_connection_is_verified_before_the_token_is_sent,
+    a_stopped_instance_is_still_reported_as_stopped,
+    an_answer_without_an_end_is_abandoned,
     pages_of_the_companion_get_no_cookie_of_another_local_application,
-    more_than_was_sent_has_never_arrived,
+    an_answer_that_counts_more_bytes_than_were_sent_is_refused,
 ];
 
 fn a_redirect_of_the_companion_is_not_followed() {
@@ -68,7 +68,7 @@ fn the_desktop_opens_no_address_that_the_companion_chose() {
     }
 }
 
-fn a_browser_that_does_not_know_the_name_is_given_the_address() {
+fn a_browser_that_cannot_resolve_the_name_gets_the_address() {
     let companion = FakeCompanion::start(|_, stream| {
         let link = json!({"path": "/desktop/enter?code=00ff", "expires": 120});
         respond(stream, "200 OK", &[], link.to_string().as_bytes());
@@ -84,7 +84,7 @@ fn a_browser_that_does_not_know_the_name_is_given_the_address() {
     for words in ["Safari", &address] {
         assert!(ran.stderr.contains(words), "{words}: {ran:?}");
     }
-    // Where osctl opens the browser, only on macOS.
+    // osctl opens the browser only on macOS.
     let opener = home.folder.join("xdg-open");
     std::fs::write(&opener, "#!/bin/sh\n").unwrap();
     std::fs::set_permissions(&opener, Permissions::from_mode(0o755)).unwrap();
@@ -131,7 +131,7 @@ fn the_token_goes_to_no_other_listener() {
     }
 }
 
-/// Neither the token nor what the user sends.
+/// The listener got neither the token nor what the user sends.
 #[track_caller]
 fn assert_got_nothing(listener: &FakeCompanion) {
     for request in listener.requests() {
@@ -143,7 +143,7 @@ fn assert_got_nothing(listener: &FakeCompanion) {
     }
 }
 
-fn each_connection_is_proven_before_the_token_follows() {
+fn each_connection_is_verified_before_the_token_is_sent() {
     let companion = FakeCompanion::start(|_, stream| {
         // The next request needs another connection.
         let _ = stream.shutdown(std::net::Shutdown::Both);
@@ -159,7 +159,7 @@ fn each_connection_is_proven_before_the_token_follows() {
     }
 }
 
-fn a_stopped_instance_is_still_named_as_such() {
+fn a_stopped_instance_is_still_reported_as_stopped() {
     let companion = FakeCompanion::start(|_, _| {});
     let home = companion.home("stopped");
     let record = home.state().join("instance.json");
@@ -170,10 +170,10 @@ fn a_stopped_instance_is_still_named_as_such() {
     assert!(ran.stderr.contains("is not running"), "{ran:?}");
 }
 
-/// What the host takes of an answer at most: 64 MiB, and what the buffers of two sockets hold.
+/// The most that the host reads of an answer: 64 MiB, and what the buffers of two sockets hold.
 const MAX_TAKEN_BYTES: usize = 80 << 20;
 
-fn an_answer_without_an_end_is_given_up() {
+fn an_answer_without_an_end_is_abandoned() {
     let (done, finished) = mpsc::channel();
     let companion = FakeCompanion::start(move |_, stream| {
         let piece = vec![b'7'; 1 << 20];
@@ -181,7 +181,7 @@ fn an_answer_without_an_end_is_given_up() {
         done.send(sent).unwrap();
     });
     let mut home = companion.home("endless");
-    // One that takes all of the answer ends here, not with the machine's memory.
+    // A client that reads the whole answer fails here, before the machine's memory is full.
     let limit = ["prlimit", "--as=4294967296", "--"];
     home.wrapper = limit.map(str::to_owned).to_vec();
     for verb in [
@@ -232,7 +232,7 @@ fn pages_of_the_companion_get_no_cookie_of_another_local_application() {
     page.until("document.body.innerText === 'application'");
     page.go(url.lines().next().unwrap());
     page.until("document.title === 'acted'");
-    // The user's own visit has the cookie, or this trial shows nothing.
+    // The user's own request has the cookie; otherwise this trial shows nothing.
     page.go(&login);
     page.until("document.body.innerText === 'application'");
     let cookie = |request: &Request| request.headers.get("cookie").cloned();
@@ -255,7 +255,7 @@ fn pages_of_the_companion_get_no_cookie_of_another_local_application() {
     }
 }
 
-fn more_than_was_sent_has_never_arrived() {
+fn an_answer_that_counts_more_bytes_than_were_sent_is_refused() {
     let companion = FakeCompanion::start(|request, stream| match request.method.as_str() {
         "PUT" => drop(stream.shutdown(std::net::Shutdown::Both)),
         _ if request.path.contains("upload=") => {

@@ -1,6 +1,6 @@
-//! What the host does with changed words of a container's log, of its companion's health and of its keeper.
+//! What the host does with changed text of a container's log, of its companion's health and of its keeper.
 
-use crate::fake_engine::{Said, engine};
+use crate::fake_engine::{FakeAnswers, engine};
 use crate::hostile_answers::{assert_expected, assert_harmless};
 use crate::memory::{MAX_HELD_BYTES, run_within, run_within_bounds};
 use crate::mutations::{for_each, mutation};
@@ -9,7 +9,7 @@ use proptest::prelude::any;
 use serde_json::{Value, json};
 
 trials![
-    changed_words_of_the_keeper_the_log_and_the_health_do_no_harm,
+    changed_text_of_the_keeper_the_log_and_the_health_does_no_harm,
     a_line_of_the_keeper_or_the_log_without_an_end_is_not_held,
 ];
 
@@ -44,7 +44,7 @@ fn record() -> Value {
     })
 }
 
-/// The verbs, and what the keeper says to each.
+/// The verbs, and what the keeper answers to each.
 fn verbs() -> Vec<(Vec<&'static str>, String)> {
     let mut outline = record();
     outline.as_object_mut().unwrap().remove("reply");
@@ -76,11 +76,11 @@ fn verbs() -> Vec<(Vec<&'static str>, String)> {
     ]
 }
 
-fn changed_words_of_the_keeper_the_log_and_the_health_do_no_harm() {
+fn changed_text_of_the_keeper_the_log_and_the_health_does_no_harm() {
     let (said, home) = engine("words");
     let verbs = verbs();
     let tell = |keeper: &[u8], log: &[u8], companion: &[u8]| {
-        *said.lock().unwrap() = Said {
+        *said.lock().unwrap() = FakeAnswers {
             companion: companion.to_vec(),
             log: log.to_vec(),
             keeper: keeper.to_vec(),
@@ -108,7 +108,7 @@ fn a_line_of_the_keeper_or_the_log_without_an_end_is_not_held() {
     let (said, home) = engine("endless-words");
     let piece = vec![b'7'; 1 << 20];
     let health = [br#"{"status":"healthy","version":""#, &*piece.repeat(80)].concat();
-    *said.lock().unwrap() = Said {
+    *said.lock().unwrap() = FakeAnswers {
         companion: health,
         log: piece.clone(),
         keeper: piece,
@@ -116,7 +116,7 @@ fn a_line_of_the_keeper_or_the_log_without_an_end_is_not_held() {
     };
     for (verb, _) in verbs() {
         let is_log = verb[0] == "logs";
-        // A line of the log is shown in pieces.
+        // osctl shows a line of the log in parts.
         let (times, most) = if is_log {
             (110, 100 << 20)
         } else {
@@ -126,11 +126,11 @@ fn a_line_of_the_keeper_or_the_log_without_an_end_is_not_held() {
         let ran = run_within(home.command(&verb), most);
         assert_expected(&ran, &verb);
         assert!(ran.code != 0 || is_log, "{verb:?}: {:.2000}", ran.stderr);
-        // The keeper can't be understood, as if it could not be reached.
+        // An answer that osctl can't read counts as an unreachable keeper.
         let is_keepers = verb[0] == "evolve";
         assert!(ran.code == 3 || !is_keepers, "{verb:?}: {ran:?}");
     }
-    // Lines that end, but are never of another kind.
+    // Lines that end, but are never of another type.
     let line =
         json!({"reply": "log", "offset": 0, "text": "x".repeat(1 << 20), "next": 1}).to_string();
     said.lock().unwrap().times = 100;

@@ -18,12 +18,12 @@ use zeromq::{DealerSocket, Socket, SocketRecv, SocketSend, SubSocket, ZmqMessage
 
 trials![
     changed_answers_end_no_kernel_of_a_notebook,
-    a_count_that_is_as_high_as_can_be_ends_no_kernel_of_a_notebook,
-    answers_that_nothing_ends_are_not_held_for_a_notebook,
+    the_highest_count_ends_no_kernel_of_a_notebook,
+    answers_without_an_end_are_not_held_for_a_notebook,
 ];
 
-/// What a front end asks on `shell`.
-const ASKED: [&str; 6] = [
+/// The requests of a Jupyter client on `shell`.
+const REQUESTS: [&str; 6] = [
     "execute_request",
     "kernel_info_request",
     "complete_request",
@@ -78,7 +78,7 @@ fn answer(path: &str) -> String {
     found.to_string()
 }
 
-/// A kernel as a front end has started it.
+/// A kernel as a Jupyter client starts it.
 struct Notebook {
     watched: Watched,
     shell: DealerSocket,
@@ -88,7 +88,7 @@ struct Notebook {
 impl Notebook {
     fn start(companion: &FakeCompanion, name: &str) -> Self {
         let home = companion.home(name);
-        // Held at once, so that they differ.
+        // All are open at the same time, so that they differ.
         let held = [(); 5].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
         let ports = held.map(|listener| listener.local_addr().unwrap().port());
         let file = home.folder.join("connection.json");
@@ -110,7 +110,7 @@ impl Notebook {
             let mut iopub = SubSocket::new();
             connect(&mut iopub, &at(ports[1])).await;
             iopub.subscribe("").await.unwrap();
-            // What it tells everybody is only taken away.
+            // The test only reads what the kernel publishes.
             tokio::spawn(async move { while iopub.recv().await.is_ok() {} });
             let mut shell = DealerSocket::new();
             connect(&mut shell, &at(ports[0])).await;
@@ -123,7 +123,7 @@ impl Notebook {
         }
     }
 
-    /// Asks, and waits for the reply.
+    /// Sends a request, and waits for the reply.
     #[track_caller]
     fn ask(&mut self, kind: &str) -> Value {
         let header = json!({"msg_id": "1", "session": "s", "username": "u", "version": "5.3",
@@ -146,7 +146,7 @@ impl Notebook {
         serde_json::from_slice(reply.last().unwrap()).unwrap()
     }
 
-    /// Shuts it down; it must not have ended before, and have held little.
+    /// Shuts the kernel down; it must have run until now, and have held little.
     #[track_caller]
     fn end(mut self) {
         self.ask("shutdown_request");
@@ -154,7 +154,7 @@ impl Notebook {
         assert_eq!(ran.code, 0, "{:.2000}", ran.stderr);
         assert!(!ran.stderr.contains("panicked"), "{:.2000}", ran.stderr);
         let held = peak >> 20;
-        assert!(peak < MAX_HELD_BYTES, "it held {held} MiB");
+        assert!(peak < MAX_HELD_BYTES, "the process held {held} MiB");
     }
 }
 
@@ -177,7 +177,7 @@ fn changed_answers_end_no_kernel_of_a_notebook() {
         let path = request.path.split('?').next().unwrap();
         let mut body = answer(path).into_bytes();
         let mutation = given.lock().unwrap().clone();
-        // Once alone: a run that is lost is found again.
+        // Once only: the notebook's kernel finds a lost run again.
         let is_first = seen.lock().unwrap().insert(path[..4].to_owned());
         if let Some(mutation) = mutation.filter(|_| is_first) {
             body = mutation.apply(&body);
@@ -185,17 +185,17 @@ fn changed_answers_end_no_kernel_of_a_notebook() {
         respond(stream, "200 OK", &[], &body);
     });
     let notebook = std::cell::RefCell::new(Notebook::start(&companion, "notebook"));
-    for kind in ASKED {
+    for kind in REQUESTS {
         let reply = notebook.borrow_mut().ask(kind);
         assert_ne!(reply["status"], "error", "{kind}: {reply}");
     }
     for_each(
         200,
-        (0..ASKED.len(), mutation(), any::<bool>()),
+        (0..REQUESTS.len(), mutation(), any::<bool>()),
         |(which, mutation, _)| {
             *change.lock().unwrap() = Some(mutation);
             changed.lock().unwrap().clear();
-            notebook.borrow_mut().ask(ASKED[which]);
+            notebook.borrow_mut().ask(REQUESTS[which]);
         },
     );
     *change.lock().unwrap() = None;
@@ -204,7 +204,7 @@ fn changed_answers_end_no_kernel_of_a_notebook() {
     notebook.into_inner().end();
 }
 
-fn a_count_that_is_as_high_as_can_be_ends_no_kernel_of_a_notebook() {
+fn the_highest_count_ends_no_kernel_of_a_notebook() {
     let companion = FakeCompanion::start(|request, stream| {
         let body = match request.path.as_str() {
             "/sessions" => "{}".to_owned(),
@@ -223,7 +223,7 @@ fn a_count_that_is_as_high_as_can_be_ends_no_kernel_of_a_notebook() {
     notebook.end();
 }
 
-fn answers_that_nothing_ends_are_not_held_for_a_notebook() {
+fn answers_without_an_end_are_not_held_for_a_notebook() {
     let piece = vec![b'7'; 1 << 20];
     let companion = FakeCompanion::start(move |_, stream| {
         respond_without_end(
@@ -234,7 +234,7 @@ fn answers_that_nothing_ends_are_not_held_for_a_notebook() {
         );
     });
     let mut notebook = Notebook::start(&companion, "notebook-endless");
-    for kind in ASKED {
+    for kind in REQUESTS {
         notebook.ask(kind);
     }
     notebook.end();

@@ -2,7 +2,7 @@
 
 use crate::commands::{Ran, terminal};
 use crate::fake_companion::{FakeCompanion, Request};
-use crate::harness::{Home, PATIENCE};
+use crate::harness::{Home, TEST_TIMEOUT};
 use crate::memory::{MAX_HELD_BYTES, Watched};
 use crate::mutations::{Mutation, for_each, mutation};
 use crate::trials;
@@ -14,7 +14,7 @@ use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
 
 trials![
     changed_frames_end_no_shell_and_the_next_connection_continues,
-    frames_that_nothing_ends_are_not_held,
+    frames_without_an_end_are_not_held,
 ];
 
 const TEXT: u8 = 1;
@@ -23,9 +23,9 @@ const BINARY: u8 = 2;
 const HELLO: &str = r#"{"type":"hello","protocol":1,"id":"1","offset":7,"typed":0,"writer":true,"cols":80,"rows":24}"#;
 const EXIT: &str = r#"{"type":"exit","code":0,"why":"exited"}"#;
 
-const MOST: &str = r#"{"type":"lost","bytes":18446744073709551615}"#;
+const MOST_LOST: &str = r#"{"type":"lost","bytes":18446744073709551615}"#;
 
-/// What a terminal says on its first connection.
+/// What a terminal sends on its first connection.
 const FRAMES: [(u8, &str); 9] = [
     (TEXT, HELLO),
     (TEXT, r#"{"type":"screen","text":"user@os-host:~$ "}"#),
@@ -52,13 +52,13 @@ fn upgrade(request: &Request, stream: &mut TcpStream) {
     let _ = stream.write_all(head.as_bytes());
 }
 
-/// The second connection: all is over.
-fn bid_farewell(stream: &mut TcpStream) {
+/// The second connection: the terminal has ended.
+fn send_exit(stream: &mut TcpStream) {
     let frames = [frame(TEXT, HELLO.as_bytes()), frame(TEXT, EXIT.as_bytes())].concat();
     let _ = stream.write_all(&frames);
 }
 
-/// A shell on a terminal of its own, which must end and hold little.
+/// A shell on a separate terminal, which must end and hold little.
 #[track_caller]
 fn attach(home: &Home) -> Ran {
     let command = terminal(&home.command(["shell", "--attach", "1"]));
@@ -71,7 +71,7 @@ fn attach(home: &Home) -> Ran {
     let held = peak >> 20;
     assert!(
         peak < MAX_HELD_BYTES,
-        "it held {held} MiB: {:.2000}",
+        "the process held {held} MiB: {:.2000}",
         ran.stdout
     );
     ran
@@ -86,7 +86,7 @@ fn changed_frames_end_no_shell_and_the_next_connection_continues() {
         upgrade(request, stream);
         let (which, mutation, is_raw) = given.lock().unwrap().clone().unwrap();
         if was.swap(true, Ordering::Relaxed) {
-            return bid_farewell(stream);
+            return send_exit(stream);
         }
         for (at, (kind, text)) in FRAMES.iter().enumerate() {
             let mut bytes = text.as_bytes().to_vec();
@@ -116,15 +116,15 @@ fn changed_frames_end_no_shell_and_the_next_connection_continues() {
         was_changed.store(false, Ordering::Relaxed);
         attach(&home);
     };
-    // More bytes are skipped than can be counted.
-    attach_to((4, Mutation::Other(MOST), false));
+    // The count of lost bytes overflows.
+    attach_to((4, Mutation::Other(MOST_LOST), false));
     for_each(60, changes, attach_to);
 }
 
-fn frames_that_nothing_ends_are_not_held() {
+fn frames_without_an_end_are_not_held() {
     let piece = vec![b'7'; 4 << 20];
     let whole = frame(BINARY, &piece[..(4 << 20) - 1]);
-    // It is longer than it may be, it never ends, there is one after the other.
+    // A message that is too long, a frame that never ends, frames without end.
     let huge = [
         &[0x80 | BINARY, 127],
         &(1_u64 << 62).to_be_bytes()[..],
@@ -143,7 +143,7 @@ fn frames_that_nothing_ends_are_not_held() {
         &piece[..1 << 20],
     ]
     .concat();
-    // Messages that are too long end their connection; whole ones are all shown.
+    // A message that is too long ends its connection; the shell shows all whole messages.
     for (begin, repeated, times, is_left) in [
         (huge, piece.clone(), 40, true),
         (part, next, 160, true),
@@ -155,7 +155,7 @@ fn frames_that_nothing_ends_are_not_held() {
         let companion = FakeCompanion::start(move |request, stream| {
             upgrade(request, stream);
             if was.swap(true, Ordering::Relaxed) {
-                return bid_farewell(stream);
+                return send_exit(stream);
             }
             let hello = frame(TEXT, HELLO.as_bytes());
             let mut taken = 0;
@@ -168,7 +168,7 @@ fn frames_that_nothing_ends_are_not_held() {
         });
         let ran = attach(&companion.home("frames-endless"));
         assert_eq!(ran.code, 0, "{:.2000}", ran.stdout);
-        let taken = finished.recv_timeout(PATIENCE).unwrap();
+        let taken = finished.recv_timeout(TEST_TIMEOUT).unwrap();
         let most = if is_left { 64 << 20 } else { all };
         assert!(taken <= most && (is_left || taken == all), "{taken}");
     }

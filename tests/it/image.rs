@@ -1,4 +1,4 @@
-//! What the image holds, and what it leaves out.
+//! What the image contains, and what it leaves out.
 
 use crate::harness::{Engine, Home, shared};
 use crate::instance::shared_image;
@@ -6,12 +6,12 @@ use crate::trials;
 use serde_json::{Value, json};
 
 trials![
-    what_people_and_agents_expect_is_in_the_image,
-    it_boots_without_any_network,
+    the_image_contains_the_expected_tools,
+    the_image_boots_without_a_network,
     the_compiler_is_left_out_on_request,
 ];
 
-/// Each has to end with 0, in the container's own environment.
+/// Each command must exit with 0, in the container's own environment.
 const COMMANDS: &[&str] = &[
     "test $(cat /proc/1/comm) = tini",
     "python -c 'import sys; assert sys.version_info[:2] == (3, 13)'",
@@ -38,7 +38,7 @@ const COMMANDS: &[&str] = &[
     "ldd /opt/osctl/bin/osctl | grep -q 'statically linked'",
 ];
 
-fn what_people_and_agents_expect_is_in_the_image() {
+fn the_image_contains_the_expected_tools() {
     let api = shared().api();
     for command in COMMANDS {
         let reply = api.done("/shell", &json!({"command": command}));
@@ -46,7 +46,7 @@ fn what_people_and_agents_expect_is_in_the_image() {
     }
 }
 
-/// A container of that name, which goes however its test ends.
+/// A container of that name, removed at the end of its test.
 struct Offline(String);
 
 impl Offline {
@@ -62,7 +62,7 @@ impl Drop for Offline {
     }
 }
 
-fn it_boots_without_any_network() {
+fn the_image_boots_without_a_network() {
     let suffix = std::env::var("OSCTL_TEST_SUFFIX").unwrap_or_default();
     let offline = Offline(format!("os-host-it-offline{suffix}"));
     let name = &offline.0;
@@ -94,7 +94,7 @@ fn it_boots_without_any_network() {
     assert_eq!(offline.remove(), 204);
 }
 
-/// The layer of the compiler, as the image's history tells it.
+/// The layer of the compiler in the image's history.
 fn compiler_layer(image: &str) -> Value {
     let layers = Engine.get(&format!("/images/{image}/history")).json();
     let layers = layers.as_array().unwrap();

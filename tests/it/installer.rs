@@ -17,12 +17,12 @@ trials![
     the_newest_release_is_installed_and_the_next_command_named,
     a_version_is_installed_over_another_one,
     an_archive_with_another_checksum_is_refused,
-    a_version_that_is_missing_is_named,
+    a_missing_version_is_reported,
     systems_without_a_release_are_refused,
-    the_binary_of_another_system_brings_that_of_its_container,
+    the_archive_of_another_system_installs_the_binary_of_the_container,
     wget_downloads_where_curl_is_missing,
-    a_script_that_knows_no_releases_says_so,
-    cargo_binstall_is_told_where_the_binary_is,
+    a_script_without_a_release_address_says_so,
+    cargo_binstall_finds_the_binary,
     the_scripts_of_a_release_are_clean,
 ];
 
@@ -56,7 +56,7 @@ impl Machine {
         self.folder.path().join(name)
     }
 
-    /// Adds an archive, as the workflow makes it, of a binary that only tells its version.
+    /// Adds an archive, as the release workflow creates it, of a binary that only prints its version.
     fn release(&self, place: &str, version: &str, target: &str, companion: &[&str]) {
         let binary = self.path(&format!("osctl-{version}"));
         fs::write(&binary, format!("#!/bin/sh\necho osctl {version}\n")).unwrap();
@@ -96,7 +96,7 @@ impl Machine {
         Ran::from(self.command(args).output().unwrap())
     }
 
-    /// As on a machine whose `uname` gives these names.
+    /// Runs the script as on a machine whose `uname` gives these names.
     fn run_as(&self, system: &str, machine: &str, args: &[&str]) -> Ran {
         let programs = self.path("programs");
         fs::create_dir_all(&programs).unwrap();
@@ -138,12 +138,12 @@ fn the_newest_release_is_installed_and_the_next_command_named() {
     );
     let next_command = format!("next: {} up ", binary.display());
     assert!(next.starts_with(&next_command), "{ran:?}");
-    // Where the folder is on the PATH, the name is enough.
+    // If the folder is on the PATH, the script names the command without it.
     let folder = binary.parent().unwrap().display();
     let path = format!("{folder}:{}", std::env::var("PATH").unwrap());
     let ran = Ran::from(machine.command(&[]).env("PATH", path).output().unwrap());
     assert!(ran.stdout.ends_with("next: osctl up\n"), "{ran:?}");
-    // Nothing is left of the download.
+    // The script removes its download.
     let left = fs::read_dir(machine.folder.path()).unwrap();
     let names = left.map(|entry| entry.unwrap().file_name());
     assert!(
@@ -180,13 +180,13 @@ fn an_archive_with_another_checksum_is_refused() {
     fs::write(&archive, &content).unwrap();
     let ran = machine.run(&[]);
     machine.assert_refused(&ran, "the checksum of `osctl-");
-    // A checksum file without a checksum is none.
+    // An empty checksum file is refused.
     fs::write(archive.with_extension("gz.sha256"), "").unwrap();
     let ran = machine.run(&[]);
     machine.assert_refused(&ran, "the checksum of `osctl-");
 }
 
-fn a_version_that_is_missing_is_named() {
+fn a_missing_version_is_reported() {
     let machine = Machine::new();
     let ran = machine.run(&["--version", "9.9.9"]);
     machine.assert_refused(&ran, "/download/v9.9.9/osctl-");
@@ -208,7 +208,7 @@ fn systems_without_a_release_are_refused() {
     machine.assert_refused(&ran, "no release for FreeBSD");
 }
 
-fn the_binary_of_another_system_brings_that_of_its_container() {
+fn the_archive_of_another_system_installs_the_binary_of_the_container() {
     let machine = Machine::new();
     let target = "aarch64-apple-darwin";
     machine.release("latest/download", "1.3.0", target, &["arm64"]);
@@ -255,12 +255,12 @@ fn wget_downloads_where_curl_is_missing() {
     machine.assert_refused(&ran, "neither curl nor wget");
 }
 
-fn a_script_that_knows_no_releases_says_so() {
+fn a_script_without_a_release_address_says_so() {
     let machine = Machine::new();
     let mut command = machine.command(&[]);
     let ran = Ran::from(command.env_remove("OSCTL_RELEASES").output().unwrap());
     machine.assert_refused(&ran, "does not know where the releases are");
-    // The workflow writes the address in.
+    // The release workflow inserts the address.
     let text = fs::read_to_string("install.sh").unwrap();
     let filled = machine.path("install.sh");
     fs::write(&filled, text.replace("@RELEASES@", &machine.releases)).unwrap();
@@ -270,7 +270,7 @@ fn a_script_that_knows_no_releases_says_so() {
     assert!(machine.path("home/.local/bin/osctl").is_file());
 }
 
-fn cargo_binstall_is_told_where_the_binary_is() {
+fn cargo_binstall_finds_the_binary() {
     let machine = Machine::new();
     let target = format!("{ARCH}-unknown-linux-musl");
     let manifest: DocumentMut = fs::read_to_string("Cargo.toml").unwrap().parse().unwrap();

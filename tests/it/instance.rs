@@ -1,4 +1,4 @@
-//! The life of an instance: up, restart, replace, down, and what it never touches.
+//! The states of an instance: up, restart, replace, down, and what osctl never touches.
 
 use crate::commands::{Followed, Ran, on_terminal};
 use crate::evolve::engine;
@@ -12,19 +12,19 @@ use std::thread;
 
 trials![
     a_second_up_changes_nothing,
-    status_tells_where_everything_is,
+    status_lists_every_address_and_folder,
     the_container_has_no_more_rights_than_it_needs,
-    the_engine_finds_it_healthy,
+    the_engine_reports_the_container_healthy,
     files_and_variables_survive_a_restart,
-    a_killed_companion_comes_back_with_its_container,
+    a_killed_companion_restarts_with_its_container,
     packages_installed_at_run_time_survive_the_container,
-    named_keys_of_the_host_arrive_and_are_never_shown,
-    down_keeps_the_state_and_purge_forgets_it,
-    a_container_that_is_not_ours_is_never_touched,
-    what_an_interrupted_up_left_is_cleaned,
-    from_elsewhere_the_project_is_named,
+    named_variables_of_the_host_arrive_and_are_never_shown,
+    down_keeps_the_state_and_purge_removes_it,
+    a_container_of_another_program_is_never_touched,
+    leftovers_of_an_interrupted_up_are_removed,
+    outside_the_project_osctl_names_the_project,
     a_docker_context_is_followed,
-    on_a_terminal_a_person_is_asked_and_no_means_no,
+    on_a_terminal_osctl_asks_and_obeys_a_no,
     two_ups_at_once_do_not_race,
     running_code_may_finish_when_the_container_stops,
     code_that_does_not_finish_is_interrupted,
@@ -47,7 +47,7 @@ fn a_second_up_changes_nothing() {
     assert_eq!(container_id(home), before);
 }
 
-fn status_tells_where_everything_is() {
+fn status_lists_every_address_and_folder() {
     let home = shared();
     let status = home.json(["status"]);
     let found = Engine
@@ -103,11 +103,11 @@ fn the_container_has_no_more_rights_than_it_needs() {
     let token = shared().api().token;
     assert!(
         !found.to_string().contains(&token),
-        "the token itself is in the container"
+        "the container has the token"
     );
 }
 
-fn the_engine_finds_it_healthy() {
+fn the_engine_reports_the_container_healthy() {
     let home = shared();
     home.api().until("health", |_| {
         let found = Engine
@@ -144,8 +144,8 @@ fn files_and_variables_survive_a_restart() {
         fs::read_to_string(home.files().join("kept")).unwrap(),
         "/root/host"
     );
-    // A session that runs nothing between two starts keeps its environment, and what the container was handed is not
-    // written down with it.
+    // A session that runs nothing between two starts keeps its environment; the record leaves out the variables that
+    // the container got.
     shell("true", "waker");
     let kept = api.until("the record of sessions", |_| {
         let kept = fs::read(home.data().join("mind.json")).ok()?;
@@ -168,23 +168,23 @@ fn files_and_variables_survive_a_restart() {
     }
 }
 
-fn a_killed_companion_comes_back_with_its_container() {
+fn a_killed_companion_restarts_with_its_container() {
     let home = shared();
     let api = home.api();
-    // What was stored before was asked away.
+    // The state was stored before.
     assert_eq!(api.post("/reset", &json!({})).status, 200);
     let before = api.exec("1")["kernel"]["generation"].as_u64().unwrap();
     let code = "import glob, os\nfor path in glob.glob('/proc/[0-9]*/cmdline'):\n    try: words = open(path, 'rb').read().split(b'\\0')\n\
                 \x20   except OSError: continue\n\
                 \x20   if words[1:2] == [b'companion']: os.kill(int(path.split('/')[2]), 9)\nimport time; time.sleep(60)";
     let body = json!({"code": code, "queue": true}).to_string();
-    // The answer never comes: the connection ends with the companion.
+    // The request gets no answer: the connection ends with the companion.
     let lost = thread::spawn({
         let api = api.clone();
         move || api.connect().send("POST", "/exec", &[], body.as_bytes())
     });
     assert!(lost.join().is_err());
-    api.until("the return", |api| {
+    api.until("the restart", |api| {
         let answer = std::panic::catch_unwind(|| api.get("/health").status);
         (answer.ok() == Some(200)).then_some(())
     });
@@ -212,7 +212,7 @@ fn packages_installed_at_run_time_survive_the_container() {
     assert_eq!(reply["result"], "('1.16.0', True)", "{reply}");
 }
 
-fn named_keys_of_the_host_arrive_and_are_never_shown() {
+fn named_variables_of_the_host_arrive_and_are_never_shown() {
     let mut home = Home::new("it-keys");
     home.env
         .insert("OPENAI_API_KEY".into(), "sk-very-secret".into());
@@ -241,7 +241,7 @@ fn named_keys_of_the_host_arrive_and_are_never_shown() {
         );
         assert!(!text.contains(&home.api().token), "{text}");
     }
-    // Another shell, without the keys: no reason to lose a kernel.
+    // A shell without the keys does not replace the kernel.
     let before = container_id(&home);
     home.env.clear();
     let ran = home.ok(["up"]);
@@ -254,7 +254,7 @@ fn named_keys_of_the_host_arrive_and_are_never_shown() {
     home.down();
 }
 
-fn down_keeps_the_state_and_purge_forgets_it() {
+fn down_keeps_the_state_and_purge_removes_it() {
     let home = Home::new("it-down");
     home.up();
     let token = home.api().token;
@@ -278,14 +278,11 @@ fn down_keeps_the_state_and_purge_forgets_it() {
         "'x'"
     );
     let ran = home.run(["down", "--purge"]);
-    assert_eq!(ran.code, 4, "nobody can be asked: {ran:?}");
+    assert_eq!(ran.code, 4, "no terminal to ask on: {ran:?}");
     assert!(ran.stderr.contains("--yes"), "{ran:?}");
     home.ok(["down", "--purge", "--yes"]);
     assert!(!home.data().exists() && !home.state().exists());
-    assert!(
-        home.files().join("file").exists(),
-        "files of the person stay"
-    );
+    assert!(home.files().join("file").exists(), "files of the user stay");
     assert_eq!(
         Engine
             .get(&format!("/images/os-{}:latest/json", home.instance))
@@ -294,7 +291,7 @@ fn down_keeps_the_state_and_purge_forgets_it() {
     );
 }
 
-fn a_container_that_is_not_ours_is_never_touched() {
+fn a_container_of_another_program_is_never_touched() {
     let home = Home::new("it-foreign");
     let image = shared_image();
     let body = json!({"Image": image, "Entrypoint": ["/bin/sleep", "60"]});
@@ -332,7 +329,7 @@ pub(crate) fn shared_image() -> String {
         .to_owned()
 }
 
-fn what_an_interrupted_up_left_is_cleaned() {
+fn leftovers_of_an_interrupted_up_are_removed() {
     let home = Home::new("it-left");
     let labels = json!({"osctl.instance": home.instance});
     for name in [home.container(), format!("{}-trial", home.container())] {
@@ -355,7 +352,7 @@ fn what_an_interrupted_up_left_is_cleaned() {
     home.down();
 }
 
-fn from_elsewhere_the_project_is_named() {
+fn outside_the_project_osctl_names_the_project() {
     let home = shared();
     let elsewhere = home.folder.join("elsewhere");
     fs::create_dir_all(&elsewhere).unwrap();
@@ -411,7 +408,7 @@ fn a_docker_context_is_followed() {
     );
 }
 
-fn on_a_terminal_a_person_is_asked_and_no_means_no() {
+fn on_a_terminal_osctl_asks_and_obeys_a_no() {
     let home = Home::new("it-asked");
     home.up();
     for (answer, code, state) in [("n", 1, "running"), ("y", 0, "gone")] {
@@ -432,7 +429,7 @@ fn two_ups_at_once_do_not_race() {
     assert!(ended.iter().any(|(code, _)| *code == 0), "{ended:?}");
     for (code, seen) in &ended {
         let told = *code == 4 && seen.concat().contains("another osctl is working");
-        // One that came when the other had finished finds nothing to do.
+        // The second `up` may find nothing to do.
         assert!(told || *code == 0, "{ended:?}");
     }
     assert_eq!(home.api().exec("1")["status"], "completed");
@@ -447,7 +444,7 @@ fn running_code_may_finish_when_the_container_stops() {
         let api = api.clone();
         move || api.exec(code)
     });
-    api.until("the begin", |_| {
+    api.until("the start", |_| {
         home.files().join("begun").exists().then_some(())
     });
     home.ok(["restart"]);
@@ -471,7 +468,7 @@ fn code_that_does_not_finish_is_interrupted() {
     let in_shell = "trap 'echo yes > /root/host/terminated; exit' TERM; touch /root/host/traps; sleep 600 & wait";
     let command = json!({"command": in_shell, "wait": 0});
     assert_eq!(api.post("/shell", &command).json()["status"], "running");
-    api.until("the begin", |_| {
+    api.until("the start", |_| {
         let is_there = |file: &&str| home.files().join(file).exists();
         ["waits", "traps"].iter().all(is_there).then_some(())
     });

@@ -1,4 +1,4 @@
-//! Interrupts that tell the truth: what stops, what has to be ended, and what is left of it.
+//! Interrupts: which code stops and keeps its state, and which code loses its kernel.
 
 use crate::harness::{Api, shared};
 use crate::trials;
@@ -8,11 +8,11 @@ use std::thread;
 trials![
     code_that_can_be_interrupted_keeps_its_state,
     code_that_can_not_be_interrupted_loses_its_state_and_says_so,
-    code_that_asks_a_person_is_told_that_nobody_answers_and_never_waits,
+    code_that_asks_the_user_fails_and_never_waits,
 ];
 
-/// Runs the code in a session of its own until it has printed "begun", interrupts it, and compares what the
-/// reply says of the state with what is there.
+/// Runs the code in a separate session until it has printed "begun", interrupts it, and compares the state in the
+/// reply with the session's state.
 fn interrupt(api: &Api, name: &str, code: &str, expected: &str) {
     let made = api.post("/sessions", &json!({"name": name}));
     assert_eq!(made.status, 200, "{}", made.json());
@@ -22,7 +22,7 @@ fn interrupt(api: &Api, name: &str, code: &str, expected: &str) {
         .unwrap();
     let run = json!({"code": code, "session": name, "id": name, "wait": 0});
     assert_eq!(api.post("/exec", &run).status, 200);
-    api.until("the begin", |api| {
+    api.until("the start", |api| {
         let run = api.get(&format!("/exec/{name}")).json();
         (run["stdout"] == "begun\n").then_some(())
     });
@@ -105,7 +105,7 @@ fn code_that_can_be_interrupted_keeps_its_state() {
     interrupt_all(&cases, "kept");
 }
 
-/// An interrupt that comes between the first word and the call in C is swallowed.
+/// Python swallows an interrupt that comes between the first output and the call in C.
 fn code_that_can_not_be_interrupted_loses_its_state_and_says_so() {
     let cases = [
         (
@@ -128,8 +128,8 @@ fn code_that_can_not_be_interrupted_loses_its_state_and_says_so() {
     interrupt_all(&cases, "lost");
 }
 
-/// There is nothing to interrupt: a question fails in words, and stdin has an end.
-fn code_that_asks_a_person_is_told_that_nobody_answers_and_never_waits() {
+/// There is nothing to interrupt: a question fails with a message, and stdin has an end.
+fn code_that_asks_the_user_fails_and_never_waits() {
     let api = shared().api();
     api.exec("survivor = 1");
     for code in [

@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 trials![
     a_command_that_runs_too_long_is_ended_with_all_it_started,
     a_command_is_stopped_as_by_ctrl_c,
-    what_is_left_in_the_background_is_a_job,
+    a_process_left_in_the_background_is_a_job,
     a_thousand_commands_leave_nothing_behind,
     ten_thousand_commands_leave_nothing_behind = "jobs::a_thousand_commands_leave_nothing_behind",
 ];
@@ -41,7 +41,7 @@ fn a_command_that_runs_too_long_is_ended_with_all_it_started() {
     api.until("all are ended", |api| {
         (processes(api, "7653") == 0).then_some(())
     });
-    // What an earlier command left is not this one's.
+    // What an earlier command left does not belong to this command.
     assert_eq!(processes(&api, "7654"), 1);
     end_jobs(&api);
     shell(&api, "default", "cd /root/host");
@@ -87,9 +87,9 @@ fn a_command_is_stopped_as_by_ctrl_c() {
     );
 }
 
-fn what_is_left_in_the_background_is_a_job() {
+fn a_process_left_in_the_background_is_a_job() {
     let api = shared().api();
-    // It keeps its stdout open, and nobody waits for it.
+    // It keeps its stdout open, and no process waits for it.
     let reply = shell(
         &api,
         "default",
@@ -98,7 +98,7 @@ fn what_is_left_in_the_background_is_a_job() {
     assert_eq!(reply["background"], true, "{reply}");
     let told = reply["stdout"].as_str().unwrap();
     assert!(told.starts_with("first\n"));
-    let job = api.until("a job that talks", |api| {
+    let job = api.until("a job with output", |api| {
         let jobs = api.get("/jobs").json()["jobs"].clone();
         let mut found = jobs
             .as_array()
@@ -130,10 +130,10 @@ fn what_is_left_in_the_background_is_a_job() {
         api.exec(&format!("import os; os.path.exists('/proc/{pid}')"))["result"],
         "False"
     );
-    // With its session, a job ends, too.
+    // A job ends with its session.
     create(&api, "leaving");
     shell(&api, "leaving", "setsid sleep 7655 &");
-    // The shell may end before what it left has become that program.
+    // The shell may end before its child has become that program.
     api.until("the job", |api| (processes(api, "7655") == 1).then_some(()));
     delete(&api, "leaving");
     api.until("its end", |api| (processes(api, "7655") == 0).then_some(()));
@@ -170,7 +170,7 @@ fn run_commands(total: u64) {
     };
     let settled = |api: &Api| {
         let mut last = (0, 0, 0);
-        api.until("rest", |api| {
+        api.until("an idle state", |api| {
             let now = count(api);
             (std::mem::replace(&mut last, now) == now).then_some(now)
         })
@@ -193,7 +193,7 @@ fn run_commands(total: u64) {
             });
         }
     });
-    api.until("what was there before", |api| {
+    api.until("the former state", |api| {
         let now = count(api);
         (now.0 <= before.0 && now.1 <= before.1 && now.2 <= before.2).then_some(())
     });

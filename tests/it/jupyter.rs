@@ -1,7 +1,7 @@
 //! Notebooks on sessions of the instance, through Jupyter's own client.
 
 use crate::harness::{Home, shared};
-use crate::lanes::Story;
+use crate::lanes::TestCase;
 use crate::pytest::{self, REPORTING};
 use crate::trials;
 use serde_json::{Value, json};
@@ -13,13 +13,13 @@ use std::sync::OnceLock;
 trials![
     the_kernel_passes_the_suite_of_jupyter,
     a_kernelspec_is_written_listed_and_removed,
-    what_is_not_ours_is_not_touched,
+    files_of_other_programs_are_not_touched,
     the_tests_in_python_are_clean,
 ];
 
 /// A notebook and an agent share a session.
-pub(crate) fn notebook_trials() -> Vec<Story> {
-    pytest::stories("jupyter", "tests/jupyter", report)
+pub(crate) fn notebook_trials() -> Vec<TestCase> {
+    pytest::cases("jupyter", "tests/jupyter", report)
 }
 
 fn the_kernel_passes_the_suite_of_jupyter() {
@@ -34,7 +34,7 @@ fn a_kernelspec_is_written_listed_and_removed() {
     let prefix = home.folder.join("prefix");
     let prefix = prefix.to_str().unwrap();
     let name = &format!("osctl-{}", home.instance);
-    // What lets code inside run scripts is asked for, and said.
+    // osctl asks before code inside may run scripts, and reports it.
     let trusted = home.ok(["jupyter", "install", "--trust-html", "--prefix", prefix]);
     assert!(trusted.stderr.contains("can run scripts"), "{trusted:?}");
     let listed = home.json(["jupyter", "list", "--prefix", prefix]);
@@ -61,7 +61,7 @@ fn a_kernelspec_is_written_listed_and_removed() {
     assert_eq!(again.code, 1, "{again:?}");
 }
 
-fn what_is_not_ours_is_not_touched() {
+fn files_of_other_programs_are_not_touched() {
     let home = Home::new("jupyter-foreign");
     let theirs = home
         .folder
@@ -87,7 +87,7 @@ fn the_tests_in_python_are_clean() {
     }
 }
 
-/// Runs tests in Python, with a data folder of Jupyter's of their own.
+/// Runs tests in Python, with a separate data folder of Jupyter.
 fn report(file: &Path) -> String {
     let home = shared();
     let name = file.file_stem().unwrap().display();
@@ -116,7 +116,7 @@ fn report(file: &Path) -> String {
 
 static PYTHON: OnceLock<PathBuf> = OnceLock::new();
 
-/// A Python with Jupyter's client, which is not asked of the machine.
+/// A Python environment with Jupyter's client.
 fn python() -> &'static Path {
     PYTHON.get_or_init(|| crate::harness::python("jupyter"))
 }

@@ -15,23 +15,23 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 /// A named test of the list.
-pub(crate) struct Story {
+pub(crate) struct TestCase {
     name: String,
-    /// The trial of the first tier that shows the same promise sooner; a story with one is of the long tier.
+    /// The trial of the first tier that shows the same promise in less time; only tests of the long tier have it.
     quick: Option<&'static str>,
-    tell: Box<dyn FnOnce() + Send>,
+    run: Box<dyn FnOnce() + Send>,
 }
 
-impl Story {
+impl TestCase {
     pub(crate) fn new(
         name: String,
         quick: Option<&'static str>,
-        tell: impl FnOnce() + Send + 'static,
+        run: impl FnOnce() + Send + 'static,
     ) -> Self {
         Self {
             name,
             quick,
-            tell: Box::new(tell),
+            run: Box::new(run),
         }
     }
 }
@@ -43,10 +43,10 @@ pub(crate) enum Claim {
     Holds,
 }
 
-/// A resource, and the stories that use it in their order.
+/// A resource, and the tests that use it in their order.
 pub(crate) struct Lane {
     name: &'static str,
-    stories: Vec<(Claim, Story)>,
+    cases: Vec<(Claim, TestCase)>,
 }
 
 /// The lane of the trials that no other trial may run beside.
@@ -56,31 +56,31 @@ impl Lane {
     pub(crate) fn new(name: &'static str) -> Self {
         Self {
             name,
-            stories: Vec::new(),
+            cases: Vec::new(),
         }
     }
 
-    /// Adds stories that use the resource side by side.
-    pub(crate) fn share<const N: usize>(self, lists: [Vec<Story>; N]) -> Self {
+    /// Adds tests that use the resource side by side.
+    pub(crate) fn share<const N: usize>(self, lists: [Vec<TestCase>; N]) -> Self {
         self.add(Claim::Shares, lists)
     }
 
-    /// Adds stories that need the resource to themselves.
-    pub(crate) fn hold<const N: usize>(self, lists: [Vec<Story>; N]) -> Self {
+    /// Adds tests that need the resource alone.
+    pub(crate) fn hold<const N: usize>(self, lists: [Vec<TestCase>; N]) -> Self {
         self.add(Claim::Holds, lists)
     }
 
-    fn add<const N: usize>(mut self, claim: Claim, lists: [Vec<Story>; N]) -> Self {
-        let stories = lists.into_iter().flatten();
-        self.stories.extend(stories.map(|story| (claim, story)));
+    fn add<const N: usize>(mut self, claim: Claim, lists: [Vec<TestCase>; N]) -> Self {
+        let cases = lists.into_iter().flatten();
+        self.cases.extend(cases.map(|case| (claim, case)));
         self
     }
 }
 
-/// The place of a trial: lanes in their order, then stories.
+/// The place of a trial: lanes in their order, then tests.
 type Rank = (usize, usize);
 
-/// What runs and what waits, by lane.
+/// The trials that run and wait, by lane.
 #[derive(Debug, Default)]
 struct Plan {
     running: BTreeMap<&'static str, (Claim, usize)>,
@@ -104,7 +104,7 @@ impl Plan {
         let mut passed = Vec::new();
         let mut free = Vec::new();
         for (rank, (lane, claim)) in &self.waiting {
-            // Only the first that waits in a lane may start, so that a lane keeps its order.
+            // Only the first waiting trial of a lane may start, so that a lane keeps its order.
             if passed.contains(lane) {
                 continue;
             }
@@ -120,13 +120,13 @@ impl Plan {
                 free.push((running, *rank));
             }
         }
-        // No lane waits until another has ended.
+        // A lane does not wait until another lane has ended.
         let next = free.into_iter().min();
         next.map(|(_, rank)| rank)
     }
 }
 
-/// How much of their time the processors had nothing to do between two looks.
+/// The idle share of the processors between two samples.
 #[derive(Debug, Default)]
 struct Idleness {
     all: u64,
@@ -134,7 +134,7 @@ struct Idleness {
 }
 
 impl Idleness {
-    /// The share since the last look; none where the system does not tell it.
+    /// The share since the last sample; 0 where the system has no such counter.
     fn look(&mut self) -> f64 {
         let told = fs::read_to_string("/proc/stat").unwrap_or_default();
         let line = told.lines().next().unwrap_or_default();
@@ -153,11 +153,11 @@ impl Idleness {
     }
 }
 
-/// Between two looks at the processors: as long as a trial takes to show what it needs.
-const LOOK: Duration = Duration::from_secs(2);
+/// The time between two samples: as long as a trial needs to reach its usual load.
+const SAMPLE_INTERVAL: Duration = Duration::from_secs(2);
 
-/// Another trial starts while the processors have at least so much of their time left.
-const IDLE: f64 = 0.3;
+/// Another trial starts while at least this share of the processors is idle.
+const MIN_IDLE_SHARE: f64 = 0.3;
 
 #[derive(Debug)]
 struct Schedule {
@@ -192,13 +192,13 @@ impl Schedule {
         }
     }
 
-    /// Lets one more trial start whenever the processors are idle, up to `most` at a time, until none waits.
+    /// Lets one more trial start when the processors are idle, up to `most` at a time, until none waits.
     fn widen(&self, usual: usize, most: usize) {
         let mut idleness = Idleness::default();
         idleness.look();
         loop {
-            thread::sleep(LOOK);
-            let is_idle = idleness.look() >= IDLE;
+            thread::sleep(SAMPLE_INTERVAL);
+            let is_idle = idleness.look() >= MIN_IDLE_SHARE;
             let mut plan = self.lock();
             if plan.waiting.is_empty() {
                 return;
@@ -222,7 +222,7 @@ impl Schedule {
     }
 }
 
-/// A trial that runs; its end frees the lane, also by a panic.
+/// A running trial; its end, also by a panic, frees the lane.
 struct Turn<'a> {
     schedule: &'a Schedule,
     lane: &'static str,
@@ -252,8 +252,8 @@ pub(crate) fn run(arguments: &Arguments, lanes: Vec<Lane>) -> Conclusion {
     check_quick_trials(&lanes);
     let mut trials = Vec::new();
     for (place, lane) in lanes.into_iter().enumerate() {
-        for (number, (claim, story)) in lane.stories.into_iter().enumerate() {
-            let Story { name, quick, tell } = story;
+        for (number, (claim, case)) in lane.cases.into_iter().enumerate() {
+            let TestCase { name, quick, run } = case;
             let rank = (place, number);
             let (name_of_turn, schedule_of_trial) = (name.clone(), Arc::clone(&schedule));
             let trial = Trial::test(name, move || {
@@ -264,11 +264,11 @@ pub(crate) fn run(arguments: &Arguments, lanes: Vec<Lane>) -> Conclusion {
                     name: &name_of_turn,
                     began: Instant::now(),
                 };
-                tell();
+                run();
                 Ok(())
             })
             .with_ignored_flag(quick.is_some());
-            // No trial waits for one that does not run.
+            // A lane does not wait for trials that are filtered out.
             if !arguments.is_filtered_out(&trial) && !arguments.is_ignored(&trial) {
                 schedule.lock().waiting.insert(rank, (lane.name, claim));
             }
@@ -282,7 +282,7 @@ pub(crate) fn run(arguments: &Arguments, lanes: Vec<Lane>) -> Conclusion {
         let schedule = Arc::clone(&schedule);
         thread::spawn(move || schedule.widen(cores, 4 * cores));
     }
-    // A thread for each trial: one that waits for its lane keeps no other from starting.
+    // A thread for each trial: a trial that waits for its lane blocks no other trial.
     let arguments = Arguments {
         test_threads: Some(trials.len().max(2)),
         ..arguments.clone()
@@ -293,26 +293,26 @@ pub(crate) fn run(arguments: &Arguments, lanes: Vec<Lane>) -> Conclusion {
     let lines = times
         .iter()
         .map(|(took, name)| format!("{:>8.1} s  {name}\n", took.as_secs_f64()));
-    // The conclusion counts, also where its reader has gone.
+    // The result counts, also when its reader has gone.
     let _ = std::io::stdout().write_all(lines.collect::<String>().as_bytes());
     conclusion
 }
 
-/// Each story of the long tier names a story of the first tier.
+/// Each test of the long tier names a test of the first tier.
 fn check_quick_trials(lanes: &[Lane]) {
-    let stories = || {
+    let cases = || {
         lanes
             .iter()
-            .flat_map(|lane| &lane.stories)
-            .map(|(_, story)| story)
+            .flat_map(|lane| &lane.cases)
+            .map(|(_, case)| case)
     };
-    for story in stories() {
-        let Some(quick) = story.quick else { continue };
-        let is_there = stories().any(|other| other.name == quick && other.quick.is_none());
+    for case in cases() {
+        let Some(quick) = case.quick else { continue };
+        let is_there = cases().any(|other| other.name == quick && other.quick.is_none());
         assert!(
             is_there,
-            "`{}` names `{quick}`, which is no trial of the first tier",
-            story.name
+            "`{}` names `{quick}`, which is not a trial of the first tier",
+            case.name
         );
     }
 }

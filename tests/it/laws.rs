@@ -1,4 +1,4 @@
-//! The laws of the architecture, kept by reading what each file of `src` names.
+//! The laws of the architecture, checked in the text of each file of `src`.
 
 use crate::trials;
 use std::collections::BTreeSet;
@@ -7,19 +7,19 @@ use std::path::Path;
 
 trials![
     each_layer_names_only_what_it_may,
-    each_library_is_named_in_its_one_place,
-    the_host_writes_files_in_its_few_owners_alone,
-    the_host_reads_files_in_its_few_owners_alone,
-    only_the_mouth_prints_and_only_main_ends_the_process,
+    each_library_is_used_only_in_its_place,
+    only_the_listed_modules_of_the_host_write_files,
+    only_the_listed_modules_of_the_host_read_files,
+    only_the_printer_prints_and_only_main_ends_the_process,
     no_path_climbs_and_no_glob_hides_names,
     the_host_reads_no_answer_without_a_bound,
     the_token_is_sent_from_one_place,
-    only_the_users_own_code_and_programs_get_text_as_it_is,
-    no_file_outgrows_its_subject,
+    only_the_users_code_and_programs_get_unsanitized_text,
+    no_file_has_too_many_lines,
     every_dependency_has_its_reason,
 ];
 
-/// A source file: its path beneath `src`, and its code without tests and comments.
+/// A source file: its path below `src`, and its code without tests and comments.
 #[derive(Debug)]
 pub(crate) struct Source {
     pub(crate) path: String,
@@ -57,12 +57,12 @@ fn collect(folder: &Path, found: &mut Vec<Source>) {
 }
 
 impl Source {
-    /// The top-level module it belongs to.
+    /// The top-level module of the file.
     fn layer(&self) -> &str {
         self.path.split('/').next().unwrap().trim_end_matches(".rs")
     }
 
-    /// The modules of the crate that it names.
+    /// The modules of the crate that the file names.
     fn names(&self) -> BTreeSet<String> {
         let words = self
             .code
@@ -124,7 +124,7 @@ fn each_layer_names_only_what_it_may() {
             "keeper" => &["engine", "error", "image", "model", "protocol"],
             "config" => &["error"],
             "ui" => &["engine", "error", "protocol"],
-            // `model` is of the tests alone.
+            // `model` is only for the tests.
             "protocol" | "error" | "model" => &[],
             other => panic!("`{other}` is a layer without a law"),
         }
@@ -142,7 +142,7 @@ fn each_layer_names_only_what_it_may() {
     }
 }
 
-fn each_library_is_named_in_its_one_place() {
+fn each_library_is_used_only_in_its_place() {
     let places: &[(&str, &[&str])] = &[
         ("bollard", &["engine/docker/"]),
         ("axum", &["companion/http/", "companion/mcp/transport/"]),
@@ -255,7 +255,7 @@ fn each_library_is_named_in_its_one_place() {
 
 /// Where an agent may write, `archive::Folder` writes, by descriptors; `host/path_resolver` opens that folder.
 /// These modules write by paths, in folders that no agent writes.
-fn the_host_writes_files_in_its_few_owners_alone() {
+fn only_the_listed_modules_of_the_host_write_files() {
     let owners = [
         // The root of a base image, in osctl's own state.
         "host/base.rs",
@@ -271,7 +271,7 @@ fn the_host_writes_files_in_its_few_owners_alone() {
         "host/provision.rs",
         // The two folders that an instance shares with its container, which it creates.
         "host/up.rs",
-        // A mark in osctl's own state, and a temporary folder.
+        // A resume point in osctl's own state, and a temporary folder.
         "host/remote.rs",
         // Tokens and records, in osctl's own state; the data folder is created.
         "host/secrets.rs",
@@ -311,9 +311,9 @@ fn the_host_writes_files_in_its_few_owners_alone() {
     }
 }
 
-/// Where an agent may write, `PathResolver` opens what the user names, and `archive::Folder` reads beneath it,
+/// Where an agent may write, `PathResolver` opens what the user names, and `archive::Folder` reads below it,
 /// through no link. These modules read by paths, in places that no agent writes.
-fn the_host_reads_files_in_its_few_owners_alone() {
+fn only_the_listed_modules_of_the_host_read_files() {
     let owners = [
         // The user's own file, which `check_config_file` has checked; the project's is read through no link.
         "config/layers.rs",
@@ -363,7 +363,7 @@ fn the_host_reads_files_in_its_few_owners_alone() {
     assert!(unused.is_empty(), "{unused:?} read nothing by paths");
 }
 
-fn only_the_mouth_prints_and_only_main_ends_the_process() {
+fn only_the_printer_prints_and_only_main_ends_the_process() {
     for source in sources() {
         for word in [
             "println!",
@@ -431,7 +431,7 @@ fn the_token_is_sent_from_one_place() {
     }
 }
 
-fn only_the_users_own_code_and_programs_get_text_as_it_is() {
+fn only_the_users_code_and_programs_get_unsanitized_text() {
     let places = [
         "command/completions.rs",
         "command/cp/",
@@ -454,7 +454,7 @@ fn only_the_users_own_code_and_programs_get_text_as_it_is() {
     }
 }
 
-fn no_file_outgrows_its_subject() {
+fn no_file_has_too_many_lines() {
     for source in sources() {
         assert!(
             source.lines <= 600,

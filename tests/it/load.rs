@@ -1,17 +1,17 @@
-//! Many requests: nothing freezes, nothing grows, nothing is lost.
+//! Many requests: the service answers each of them, and its memory does not grow.
 
 use crate::harness::{Home, shared};
 use crate::trials;
 use serde_json::json;
 
 trials![
-    sixty_four_clients_at_once_lose_no_reply,
+    sixty_four_concurrent_clients_lose_no_reply,
     ten_thousand_requests_neither_freeze_nor_grow,
     a_hundred_thousand_requests_neither_freeze_nor_grow =
         "load::ten_thousand_requests_neither_freeze_nor_grow",
 ];
 
-fn sixty_four_clients_at_once_lose_no_reply() {
+fn sixty_four_concurrent_clients_lose_no_reply() {
     let api = shared().api();
     std::thread::scope(|scope| {
         for client in 0..64 {
@@ -70,7 +70,7 @@ fn serve(count: usize, growth: u64) {
         }
     };
     send(5_000);
-    // A leak grows in every round. What an allocator keeps grows in one, and in the next finds its room there:
+    // A leak grows in every round. What an allocator keeps grows in one round, and is used again in the next:
     // the limit is far above it for a leak of 100 bytes a request in the long run, and of 500 in the short.
     let mut seen = vec![memory(home)];
     for _ in 0..ROUNDS {

@@ -1,4 +1,4 @@
-//! Terminals whose connection is cut, again and again: no byte is lost or doubled, either way.
+//! Terminals whose connection is cut many times: no byte is lost or doubled in either direction.
 
 use crate::harness::{Engine, Home, shared};
 use crate::trials;
@@ -14,32 +14,32 @@ use std::thread;
 
 trials![
     a_counter_has_no_gap_and_no_double,
-    what_is_typed_arrives_once_and_in_order,
+    typed_text_arrives_once_and_in_order,
     a_restarted_network_is_a_lost_connection,
-    a_lost_connection_is_told_in_a_line_that_goes_again,
+    a_lost_connection_is_reported_in_a_line_that_disappears,
     a_program_waits_for_a_writer_that_comes_back,
     a_connection_that_carries_nothing_any_more_is_lost,
-    one_that_does_not_begin_can_be_given_up,
-    one_can_leave_while_there_is_no_connection,
-    a_terminal_that_is_gone_is_told_as_such,
+    a_terminal_that_does_not_open_can_be_cancelled,
+    a_user_can_leave_while_there_is_no_connection,
+    a_terminal_that_has_ended_is_reported_as_ended,
 ];
 
-/// A road to the companion that can be cut, and closed.
+/// A proxy of the companion's port that can be cut, and closed.
 #[derive(Debug, Clone)]
-struct Road(Arc<(Mutex<Traffic>, Condvar)>);
+struct CuttableProxy(Arc<(Mutex<Traffic>, Condvar)>);
 
 #[derive(Debug, Default)]
 struct Traffic {
     port: u16,
     is_closed: bool,
-    /// What is sent gets lost on the way.
+    /// Bytes are lost on the way.
     is_frozen: bool,
     ways: Vec<TcpStream>,
-    /// Connections that were let in so far.
+    /// The number of forwarded connections.
     count: usize,
 }
 
-impl Road {
+impl CuttableProxy {
     fn open(to: String) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
@@ -47,8 +47,8 @@ impl Road {
             port,
             ..Traffic::default()
         };
-        let road = Self(Arc::new((Mutex::new(traffic), Condvar::new())));
-        let ours = road.clone();
+        let proxy = Self(Arc::new((Mutex::new(traffic), Condvar::new())));
+        let ours = proxy.clone();
         thread::spawn(move || {
             for client in listener.incoming().flatten() {
                 let mut traffic = ours.0.0.lock().unwrap();
@@ -56,15 +56,15 @@ impl Road {
                     continue;
                 }
                 let Ok(server) = TcpStream::connect(&to) else {
-                    continue; // it is being started anew
+                    continue; // the companion restarts
                 };
                 for (from, to) in [(&client, &server), (&server, &client)] {
                     let (mut from, mut to) = (from.try_clone().unwrap(), to.try_clone().unwrap());
-                    let road = ours.clone();
+                    let proxy = ours.clone();
                     thread::spawn(move || {
                         let mut bytes = [0; 16384];
                         while let Ok(length @ 1..) = from.read(&mut bytes) {
-                            if road.0.0.lock().unwrap().is_frozen {
+                            if proxy.0.0.lock().unwrap().is_frozen {
                                 continue;
                             }
                             if to.write_all(&bytes[..length]).is_err() {
@@ -79,10 +79,10 @@ impl Road {
                 ours.0.1.notify_all();
             }
         });
-        road
+        proxy
     }
 
-    /// Cuts every connection: what is on its way is lost, and nobody is told politely.
+    /// Cuts every connection with a reset: bytes on the way are lost, and neither side gets an end.
     fn cut(&self) {
         let ways = std::mem::take(&mut self.0.0.lock().unwrap().ways);
         for way in ways {
@@ -91,18 +91,18 @@ impl Road {
                 l_linger: 0,
             };
             setsockopt(&way, Linger, &now).unwrap();
-            // The threads that carry have copies, which end with this.
+            // The forwarding threads have copies of the sockets, which end with this one.
             let _ = way.shutdown(Shutdown::Both);
         }
     }
 
-    /// From now on nobody comes through.
+    /// Cuts every connection, and refuses new connections.
     fn close(&self) {
         self.0.0.lock().unwrap().is_closed = true;
         self.cut();
     }
 
-    /// Connections stay, and carry nothing, as when a cable is drawn.
+    /// Connections stay open, and carry nothing, as when a cable is unplugged.
     fn freeze(&self) {
         self.0.0.lock().unwrap().is_frozen = true;
     }
@@ -116,7 +116,7 @@ impl Road {
         self.0.0.lock().unwrap().count
     }
 
-    /// Waits until more than `count` were let in.
+    /// Waits until more than `count` connections were forwarded.
     fn more_than(&self, count: usize) {
         let (traffic, changed) = &*self.0;
         let more = changed.wait_while(traffic.lock().unwrap(), |t| t.count <= count);
@@ -124,10 +124,10 @@ impl Road {
     }
 }
 
-/// A person's machine that reaches the shared instance by a road of its own.
-fn away(name: &str) -> (Home, Road) {
+/// A user's machine that reaches the shared instance through a separate proxy.
+fn remote_home(name: &str) -> (Home, CuttableProxy) {
     let shared = shared();
-    let road = Road::open(shared.api().address);
+    let proxy = CuttableProxy::open(shared.api().address);
     let home = Home {
         folder: Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("home-away-{name}")),
         ..shared.clone()
@@ -137,9 +137,9 @@ fn away(name: &str) -> (Home, Road) {
     fs::copy(shared.state().join("token"), state.join("token")).unwrap();
     let record = fs::read(shared.state().join("instance.json")).unwrap();
     let mut record: serde_json::Value = serde_json::from_slice(&record).unwrap();
-    record["ports"]["kernel"] = road.0.0.lock().unwrap().port.into();
+    record["ports"]["kernel"] = proxy.0.0.lock().unwrap().port.into();
     fs::write(state.join("instance.json"), record.to_string()).unwrap();
-    (home, road)
+    (home, proxy)
 }
 
 #[track_caller]
@@ -149,7 +149,7 @@ pub(crate) fn open(home: &Home) -> Window {
     window
 }
 
-/// What the inside has shown, without the lines of osctl's own.
+/// What the terminal printed, without osctl's own lines.
 fn inside(shown: &str) -> String {
     let mut rest = shown.replace("\x1bD\x1b[A", "");
     while let Some(begin) = rest.find("\x1b7") {
@@ -159,11 +159,11 @@ fn inside(shown: &str) -> String {
     rest
 }
 
-/// Every number from 1 on is there, once and in order, each in a line of its own.
+/// The shown numbers are 1 to `to`, each once and in order, in separate lines.
 #[track_caller]
 pub(crate) fn assert_counts(shown: &str, prefix: &str, to: u32) {
     let shown = inside(shown);
-    // What a shell switches stands before its first line.
+    // Mode changes of the shell come before its first line.
     let lines = shown.lines().map(|l| l.rsplit('\r').next().unwrap());
     let numbers = lines.filter_map(|line| line.strip_prefix(prefix)?.parse().ok());
     let mut next = 1;
@@ -176,46 +176,46 @@ pub(crate) fn assert_counts(shown: &str, prefix: &str, to: u32) {
 }
 
 fn a_counter_has_no_gap_and_no_double() {
-    let (home, road) = away("counter");
+    let (home, proxy) = remote_home("counter");
     let mut window = open(&home);
-    // More than is kept of a terminal, as fast as it goes.
+    // More than is kept of a terminal, as fast as possible.
     let count = "for ((i = 1; i <= 250000; i++)); do echo n$i; done; echo al''l\r";
     window.types(count);
     let mut shown = String::new();
     for cut in (10_000..250_000).step_by(30_000) {
         shown += &window.wait_for(&format!("n{cut}\r\n"));
-        let before = road.count();
-        road.cut();
-        // A cut where there is no connection cuts nothing.
-        road.more_than(before);
+        let before = proxy.count();
+        proxy.cut();
+        // A cut without a connection cuts nothing.
+        proxy.more_than(before);
     }
     shown += &window.wait_for("all\r\n");
     assert_counts(&shown, "n", 250_000);
-    assert!(road.count() > 8, "{}", road.count());
+    assert!(proxy.count() > 8, "{}", proxy.count());
     window.types("exit\r");
     assert_eq!(window.end().0, 0);
 }
 
-fn what_is_typed_arrives_once_and_in_order() {
-    let (home, road) = away("typed");
+fn typed_text_arrives_once_and_in_order() {
+    let (home, proxy) = remote_home("typed");
     let mut window = open(&home);
     window.types("stty -echo; echo rea''dy; head -n 6000 > /root/host/typed; echo al''l\r");
     window.wait_for("ready\r\n");
     let lines: Vec<String> = (1..=6000).map(|n| format!("line {n}")).collect();
     for piece in lines.chunks(250) {
         window.types(&format!("{}\r", piece.join("\r")));
-        let before = road.count();
-        road.cut();
-        // A cut where there is no connection cuts nothing.
+        let before = proxy.count();
+        proxy.cut();
+        // A cut without a connection cuts nothing.
         shared().api().until("the next connection", |_| {
-            (road.count() > before).then_some(())
+            (proxy.count() > before).then_some(())
         });
     }
     window.wait_for("all\r\n");
     let typed = fs::read_to_string(shared().files().join("typed")).unwrap();
     let typed: Vec<&str> = typed.lines().collect();
     assert_eq!(typed, lines);
-    assert!(road.count() > 24, "{}", road.count());
+    assert!(proxy.count() > 24, "{}", proxy.count());
     window.types("exit\r");
     assert_eq!(window.end().0, 0);
 }
@@ -236,23 +236,23 @@ fn a_restarted_network_is_a_lost_connection() {
     assert_eq!(window.end().0, 0);
 }
 
-fn a_lost_connection_is_told_in_a_line_that_goes_again() {
-    let (home, road) = away("told");
+fn a_lost_connection_is_reported_in_a_line_that_disappears() {
+    let (home, proxy) = remote_home("told");
     let mut window = open(&home);
-    road.close();
+    proxy.close();
     window.wait_for("connection lost, trying again; ctrl-] ctrl-] leaves");
-    // What is typed meanwhile is kept.
+    // osctl sends later what is typed now.
     window.types("echo aft''er\r");
-    road.reopen();
+    proxy.reopen();
     let shown = window.wait_for("after\r\n");
     assert!(shown.contains("\x1b[2K"), "{shown:?}");
-    // Over a full screen it is in the last line, and the screen is drawn again.
+    // Over a full screen the message is in the last line, and osctl draws the screen again.
     window.wait_for("# ");
     window.types("vim\r");
     window.wait_for("\x1b[29;1H");
-    road.close();
+    proxy.close();
     window.wait_for("\x1b[30;1H\x1b[0;7m connection lost");
-    road.reopen();
+    proxy.reopen();
     window.wait_for("\x1b[29;1H");
     window.types(":q\r");
     window.wait_for("# ");
@@ -261,15 +261,15 @@ fn a_lost_connection_is_told_in_a_line_that_goes_again() {
 }
 
 fn a_program_waits_for_a_writer_that_comes_back() {
-    let (home, road) = away("waits");
+    let (home, proxy) = remote_home("waits");
     let mut window = open(&home);
     window.types("echo be''gun; seq 1 400000; echo al''l\r");
     window.wait_for("begun\r\n");
-    road.close();
+    proxy.close();
     let mut shown = window.wait_for("connection lost");
-    let connected = road.count();
-    road.reopen();
-    road.more_than(connected);
+    let connected = proxy.count();
+    proxy.reopen();
+    proxy.more_than(connected);
     if !shown.contains("all\r\n") {
         shown += &window.wait_for("all\r\n");
     }
@@ -279,20 +279,20 @@ fn a_program_waits_for_a_writer_that_comes_back() {
 }
 
 fn a_connection_that_carries_nothing_any_more_is_lost() {
-    let (home, road) = away("silent");
+    let (home, proxy) = remote_home("silent");
     let mut window = open(&home);
-    road.freeze();
+    proxy.freeze();
     window.types("echo aft''er\r");
     window.wait_for("connection lost");
-    road.reopen();
+    proxy.reopen();
     window.wait_for("after\r\n");
     window.types("exit\r");
     assert_eq!(window.end().0, 0);
 }
 
-fn one_that_does_not_begin_can_be_given_up() {
-    let (home, road) = away("begins");
-    road.freeze();
+fn a_terminal_that_does_not_open_can_be_cancelled() {
+    let (home, proxy) = remote_home("begins");
+    proxy.freeze();
     let mut window = Window::open(home.command(["shell", "--attach", "any"]));
     window.wait_for("opening a terminal");
     window.types("\x03");
@@ -300,10 +300,10 @@ fn one_that_does_not_begin_can_be_given_up() {
     assert_eq!(window.mode(), window.before);
 }
 
-fn one_can_leave_while_there_is_no_connection() {
-    let (home, road) = away("leaves");
+fn a_user_can_leave_while_there_is_no_connection() {
+    let (home, proxy) = remote_home("leaves");
     let mut window = open(&home);
-    road.close();
+    proxy.close();
     window.wait_for("connection lost");
     window.types("\x1d\x1d");
     let code = window.wait();
@@ -311,30 +311,30 @@ fn one_can_leave_while_there_is_no_connection() {
     assert_eq!(window.mode(), window.before);
     let (_, shown) = window.end();
     assert!(shown.contains("comes back"), "{shown:?}");
-    road.reopen();
+    proxy.reopen();
     let mut window = Window::open(home.command(["shell", "--attach", "--take"]));
     window.wait_for("# ");
     window.types("exit 3\r");
     assert_eq!(window.end().0, 3);
 }
 
-fn a_terminal_that_is_gone_is_told_as_such() {
-    let (home, road) = away("gone");
+fn a_terminal_that_has_ended_is_reported_as_ended() {
+    let (home, proxy) = remote_home("gone");
     // The companion ends, and says so.
     let window = open(&home);
     shared().ok(["restart"]);
     let (code, shown) = window.end();
     assert_eq!(code, 3, "{shown:?}");
-    assert!(shown.contains("is gone: it has ended, or its container was started anew"));
-    // It ends while nobody can be told.
+    assert!(shown.contains("no longer exists: it ended, or the container was restarted"));
+    // The terminal ends while osctl has no connection.
     let window = open(&home);
-    road.close();
+    proxy.close();
     shared().ok(["restart"]);
-    road.reopen();
+    proxy.reopen();
     let mode = window.before.clone();
     let mut window = window;
     assert_eq!(window.wait(), 3);
     assert_eq!(window.mode(), mode);
     let (_, shown) = window.end();
-    assert!(shown.contains("is gone: it has ended"), "{shown:?}");
+    assert!(shown.contains("no longer exists: it ended"), "{shown:?}");
 }

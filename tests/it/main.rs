@@ -1,4 +1,4 @@
-//! The tests against the outside: the binary, a real engine, a real container.
+//! The integration tests: the binary, a real engine, a real container.
 //!
 //! Each module belongs to a lane (see `lanes`): the resource that its trials share or hold alone.
 
@@ -41,8 +41,9 @@ mod evolve_broken;
 mod evolve_deaths;
 mod evolve_escapes;
 mod evolve_faults;
+mod evolve_full_body;
 mod evolve_inside;
-mod evolve_mind;
+mod evolve_keeper_socket;
 mod evolve_repair;
 mod evolve_way_back;
 mod exposure;
@@ -50,7 +51,6 @@ mod fake_companion;
 mod fake_engine;
 mod faults;
 mod files;
-mod handover;
 mod harness;
 mod host_scans;
 mod hostile;
@@ -74,6 +74,7 @@ mod mcp;
 mod mcp_bridge;
 mod mcp_children;
 mod mcp_clients;
+mod mcp_errors;
 mod mcp_killed;
 mod mcp_notices;
 mod mcp_os;
@@ -82,9 +83,7 @@ mod mcp_os_files;
 mod mcp_remote;
 mod mcp_starts;
 mod mcp_transports;
-mod mcp_words;
 mod memory;
-mod middle;
 mod mutations;
 mod names;
 mod npm;
@@ -97,6 +96,7 @@ mod planted_trees;
 mod podman;
 mod ports;
 mod provision;
+mod proxies;
 mod pty;
 mod published;
 mod pytest;
@@ -104,6 +104,8 @@ mod python;
 mod races;
 mod remote;
 mod repl;
+mod replace;
+mod replace_via_keeper;
 mod runs;
 mod second_engine;
 mod sessions;
@@ -111,7 +113,6 @@ mod shell;
 mod shell_commands;
 mod soak;
 mod streams;
-mod succession;
 mod terminal;
 mod terminals;
 mod user_control;
@@ -124,16 +125,16 @@ use lanes::{Lane, MACHINE};
 use libtest_mimic::Arguments;
 use std::process::ExitCode;
 
-/// Names a module's tests; one that is not listed is unused code, which fails the build.
+/// Lists a module's tests; a test that is not listed is unused code, which fails the build.
 ///
 /// `slow = "module::quick"` is a test of the long tier, and the test of the first tier that shows the
-/// same promise sooner.
+/// same promise in less time.
 #[macro_export]
 macro_rules! trials {
     ($($name:ident $(= $quick:literal)?),* $(,)?) => {
-        pub(crate) fn trials() -> Vec<$crate::lanes::Story> {
+        pub(crate) fn trials() -> Vec<$crate::lanes::TestCase> {
             let module = module_path!().trim_start_matches("it::");
-            vec![$($crate::lanes::Story::new(
+            vec![$($crate::lanes::TestCase::new(
                 format!("{module}::{}", stringify!($name)),
                 None$(.or(Some($quick)))?,
                 $name,
@@ -142,7 +143,7 @@ macro_rules! trials {
     };
 }
 
-/// The lanes: first those whose trials run one after another, the longest first; the others use the time beside them.
+/// The lanes. Lanes whose trials run one after another come first, the longest first; the other lanes fill idle time.
 fn lanes() -> Vec<Lane> {
     let shared = Lane::new("shared instance")
         .share([
@@ -190,19 +191,20 @@ fn lanes() -> Vec<Lane> {
             user_control::trials(),
             criu::refused::trials(),
         ]);
-    // Each has an instance of its own.
+    // Each module has its own instance.
     let evolve = Lane::new("evolve").share([
         evolve_broken::trials(),
-        evolve_mind::trials(),
+        evolve_full_body::trials(),
         evolve_back::trials(),
         evolve_way_back::trials(),
         evolve_faults::trials(),
         evolve_deaths::trials(),
         evolve_repair::trials(),
         evolve_escapes::trials(),
+        evolve_keeper_socket::trials(),
         evolve::trials(),
-        handover::trials(),
-        succession::trials(),
+        replace_via_keeper::trials(),
+        replace::trials(),
         build_attacks::trials(),
         body::trials(),
     ]);
@@ -214,7 +216,7 @@ fn lanes() -> Vec<Lane> {
     let servers = Lane::new("MCP servers").hold([
         mcp::trials(),
         mcp_transports::trials(),
-        mcp_words::trials(),
+        mcp_errors::trials(),
         mcp_children::trials(),
         mcp_notices::trials(),
         mcp_starts::trials(),
@@ -228,7 +230,7 @@ fn lanes() -> Vec<Lane> {
         mcp_clients::python_trials(),
         connect::running::trials(),
     ]);
-    // It waits most of its time until its container is back.
+    // The campaign waits most of its time for its container's restart.
     let campaign = Lane::new("fault campaign").hold([campaign::trials()]);
     let python = Lane::new("tests in Python").hold([python::trials()]);
     let desktop = Lane::new("desktop").hold([
@@ -260,8 +262,8 @@ fn lanes() -> Vec<Lane> {
             criu_faults::trials(),
             criu::trials(),
         ]);
-    // These compare memory over many requests, say how soon an answer comes, or change the machine's network rules beside
-    // the engine.
+    // These trials compare memory over many requests, measure response times, or change the machine's network rules,
+    // which the engine also changes.
     let machine = Lane::new(MACHINE).hold([
         podman::trials(),
         soak::trials(),

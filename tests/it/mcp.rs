@@ -1,4 +1,4 @@
-//! The hub of MCP servers, as its clients and people see it.
+//! The hub of MCP servers, as its clients and the command line use it.
 
 use crate::harness::{Api, Events, Home, Response, SERVERS_CONFIG, servers};
 use crate::trials;
@@ -7,17 +7,18 @@ use std::fs;
 
 trials![
     the_three_servers_do_real_work_through_the_command_line,
-    the_hubs_port_is_guarded_like_the_other_one,
-    all_servers_are_one_with_names_that_say_whose_a_tool_is,
-    servers_are_taken_over_while_the_container_runs,
+    the_hubs_port_needs_the_token_like_the_kernels_port,
+    all_servers_together_offer_tools_with_the_servers_name,
+    a_changed_server_list_applies_while_the_container_runs,
     sessions_and_lists_outlive_the_container,
 ];
 
 pub(crate) const JSON: (&str, &str) = ("Content-Type", "application/json");
 
-pub(crate) const BOTH: (&str, &str) = ("Accept", "application/json, text/event-stream");
+pub(crate) const ACCEPT_JSON_OR_SSE: (&str, &str) =
+    ("Accept", "application/json, text/event-stream");
 
-/// A client of Streamable HTTP that has shaken hands.
+/// A client of Streamable HTTP after the handshake.
 #[derive(Debug, Clone)]
 pub(crate) struct Client {
     pub(crate) api: Api,
@@ -54,7 +55,7 @@ impl Client {
     }
 
     pub(crate) fn headers(&self) -> Vec<(&str, &str)> {
-        let mut headers = vec![JSON, BOTH];
+        let mut headers = vec![JSON, ACCEPT_JSON_OR_SSE];
         if !self.session.is_empty() {
             headers.push(("Mcp-Session-Id", &self.session));
         }
@@ -76,14 +77,14 @@ impl Client {
         answer["result"].clone()
     }
 
-    /// What belongs to no call.
+    /// Opens the stream of messages that belong to no call.
     #[track_caller]
     pub(crate) fn listen(&self) -> Events {
         let connection = self.api.connect();
         connection.open("GET", &self.path, &self.headers(), "")
     }
 
-    /// A tool's text.
+    /// The text of a tool's result.
     #[track_caller]
     pub(crate) fn call(&self, tool: &str, arguments: &Value) -> String {
         let result = self.ask("tools/call", &json!({"name": tool, "arguments": arguments}));
@@ -91,7 +92,7 @@ impl Client {
     }
 }
 
-/// The answer, which comes as the last event where it takes long.
+/// The answer; a response that takes long sends it as the last event.
 pub(crate) fn last_message(body: &[u8]) -> Value {
     let text = String::from_utf8_lossy(body);
     let last = text.trim_end().lines().last().unwrap_or_default();
@@ -158,7 +159,7 @@ fn the_three_servers_do_real_work_through_the_command_line() {
         "{tools}"
     );
     let log = home.ok(["logs", "mcp/linux", "-n", "50"]).stdout;
-    assert!(log.contains("osctl: it is started"), "{log}");
+    assert!(log.contains("osctl: the hub starts the server"), "{log}");
     let unknown = home.run(["mcp", "call", "nobody", "x"]);
     assert_eq!(unknown.code, 2);
     assert!(
@@ -173,7 +174,7 @@ fn the_three_servers_do_real_work_through_the_command_line() {
     );
 }
 
-fn the_hubs_port_is_guarded_like_the_other_one() {
+fn the_hubs_port_needs_the_token_like_the_kernels_port() {
     let api = servers().hub();
     let get = |path: &str, headers: &[(&str, &str)]| {
         let answer = api.connect().send("GET", path, headers, b"");
@@ -206,14 +207,14 @@ fn the_hubs_port_is_guarded_like_the_other_one() {
     );
 }
 
-/// The parameters of a list that waits for servers that start.
-fn patient() -> Value {
+/// The parameters of a list request that waits for starting servers.
+fn waiting_params() -> Value {
     json!({"_meta": {"osctl/wait": 100}})
 }
 
-fn all_servers_are_one_with_names_that_say_whose_a_tool_is() {
+fn all_servers_together_offer_tools_with_the_servers_name() {
     let client = Client::new("/mcp?servers=echo,filesystem&tools=echo__e*,filesystem__*");
-    let listed = client.ask("tools/list", &patient());
+    let listed = client.ask("tools/list", &waiting_params());
     let names: Vec<&str> = listed["tools"]
         .as_array()
         .unwrap()
@@ -232,17 +233,17 @@ fn all_servers_are_one_with_names_that_say_whose_a_tool_is() {
     assert_eq!(result, json!({"name": "echo", "arguments": {"a": 1}}));
     let body = r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"echo__other"}}"#;
     assert_eq!(client.post(body).json()["error"]["code"], -32602);
-    let resources = client.ask("resources/list", &patient());
+    let resources = client.ask("resources/list", &waiting_params());
     assert_eq!(
         resources["resources"][0],
         json!({"uri": "echo:a", "name": "echo__a"})
     );
     let read = client.ask("resources/read", &json!({"uri": "echo:a"}));
     assert_eq!(read["uri"], "echo:a");
-    // A server that can't be started keeps nobody from the others.
+    // A server that can't be started does not prevent the use of the others.
     let all = Client::new("/mcp?servers=broken,missing,echo");
     assert!(
-        all.ask("tools/list", &patient())["tools"]
+        all.ask("tools/list", &waiting_params())["tools"]
             .as_array()
             .unwrap()
             .len()
@@ -252,12 +253,12 @@ fn all_servers_are_one_with_names_that_say_whose_a_tool_is() {
         all.post(r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"broken__x"}}"#);
     let why = bad.json()["error"]["message"].as_str().unwrap().to_owned();
     assert!(
-        why.contains("`broken` is gone") && why.contains("it is broken"),
+        why.contains("`broken` failed") && why.contains("it is broken"),
         "{why}"
     );
 }
 
-/// Who listens without a session, after the word that says so.
+/// A stream of notifications without a session, after its acknowledgement.
 fn listener(api: &Api, path: &str) -> Events {
     let meta = json!({
         "io.modelcontextprotocol/protocolVersion": "2026-07-28",
@@ -268,7 +269,7 @@ fn listener(api: &Api, path: &str) -> Events {
         json!({"jsonrpc": "2.0", "id": "l", "method": "subscriptions/listen", "params": params});
     let headers = [
         JSON,
-        BOTH,
+        ACCEPT_JSON_OR_SSE,
         ("MCP-Protocol-Version", "2026-07-28"),
         ("Mcp-Method", "subscriptions/listen"),
     ];
@@ -278,7 +279,7 @@ fn listener(api: &Api, path: &str) -> Events {
     events
 }
 
-fn servers_are_taken_over_while_the_container_runs() {
+fn a_changed_server_list_applies_while_the_container_runs() {
     let home = servers();
     let api = home.hub();
     let path = home.data().join("mcp.json");
@@ -294,7 +295,7 @@ fn servers_are_taken_over_while_the_container_runs() {
     });
     let added = Client::new("/servers/added/mcp");
     assert_eq!(added.ask("test/x", &json!({"a": 1})), json!({"a": 1}));
-    // What can't be read is told, and changes nothing; those that are the same go on.
+    // The hub reports an unreadable configuration and changes nothing; unchanged servers keep running.
     fs::write(&path, "{").unwrap();
     api.until("the problem", |api| {
         let problems = api.get("/status").json()["problems"].to_string();
@@ -307,7 +308,7 @@ fn servers_are_taken_over_while_the_container_runs() {
     api.until("its end", |api| {
         status(api, "added").is_null().then_some(())
     });
-    // Whoever listens hears it, and then its end.
+    // The stream reports the change, and then ends.
     let heard: Vec<String> = std::iter::from_fn(|| told.sse())
         .map(|(_, data)| data)
         .collect();
@@ -323,18 +324,18 @@ fn servers_are_taken_over_while_the_container_runs() {
         404
     );
     assert_eq!(echo.ask("test/pid", &json!({})), pid);
-    // The person's own configuration is handed in by `up`, to the same container.
+    // `up` adds the user's own configuration to the same container.
     let mine =
         "servers:\n  mine:\n    command: python3\n    args: [/repo/echo.py]\n    tools: [\"o*\"]\n";
     home.write_config(&format!("{SERVERS_CONFIG}{mine}"));
     home.ok(["up", "--yes", "--auto-ports"]);
-    api.until("the person's server", |api| {
+    api.until("the user's server", |api| {
         status(api, "mine").is_object().then_some(())
     });
-    // Of its tools, it offers what they say, by itself and among all.
+    // The server offers the configured tools, alone and among all servers.
     for (path, prefix) in [("/servers/mine/mcp", ""), ("/mcp?servers=mine", "mine__")] {
         let mine = Client::new(path);
-        let listed = mine.ask("tools/list", &patient())["tools"].clone();
+        let listed = mine.ask("tools/list", &waiting_params())["tools"].clone();
         assert_eq!(listed.as_array().unwrap().len(), 1, "{listed}");
         assert_eq!(listed[0]["name"], format!("{prefix}other"));
         let params = json!({"name": format!("{prefix}echo")});
@@ -342,7 +343,7 @@ fn servers_are_taken_over_while_the_container_runs() {
         let refused = last_message(&mine.post(&call.to_string()).body);
         assert_eq!(refused["error"]["code"], -32602, "{refused}");
     }
-    // A marked argument stands in a header, too, but of osctl's own client.
+    // The value of a marked argument must also be in a header; osctl's own client is exempt.
     let arguments = json!({"region": "eu"});
     let meta = json!({
         "io.modelcontextprotocol/protocolVersion": "2026-07-28",
@@ -353,7 +354,7 @@ fn servers_are_taken_over_while_the_container_runs() {
     let asked = |more: &[(&str, &str)]| {
         let mut headers = vec![
             JSON,
-            BOTH,
+            ACCEPT_JSON_OR_SSE,
             ("MCP-Protocol-Version", "2026-07-28"),
             ("Mcp-Method", "tools/call"),
             ("Mcp-Name", "other"),
@@ -396,17 +397,17 @@ fn sessions_and_lists_outlive_the_container() {
     let mut told = listens.listen();
     Client::new("/servers/echo/mcp").ask("test/touch", &json!({}));
     while !told.sse().unwrap().1.contains("resources/updated") {}
-    // From the cache: nothing is started for it.
+    // The list comes from the cache: the hub starts no server for it.
     assert_eq!(shared.ask("tools/list", &json!({})), listed);
     assert_eq!(status(&shared.api, "linux")["state"], "unstarted");
     assert_eq!(own.ask("test/x", &json!({"after": true}))["after"], true);
     assert_eq!(status(&own.api, "echo-own")["state"], "running");
-    // Its server was told what the client had said.
+    // The hub repeated the client's messages to the new server.
     let log = home.ok(["logs", "mcp/echo-own", "-n", "1"]).stdout;
-    assert!(log.contains("it is started"), "{log}");
+    assert!(log.contains("the hub starts the server"), "{log}");
 }
 
-/// The same client, when ports may be others.
+/// The same client, with the ports of the restarted instance.
 fn again(client: Client) -> Client {
     let api = servers().hub();
     Client { api, ..client }

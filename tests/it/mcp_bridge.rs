@@ -1,9 +1,9 @@
-//! The bridge from stdio to the hub, as a client sees it that starts a command.
+//! The bridge from stdio to the hub, as a client uses it that starts a command.
 
 use crate::evolve::small;
-use crate::harness::{Home, PATIENCE, servers};
+use crate::harness::{Home, TEST_TIMEOUT, servers};
 use crate::mcp_children::{ODD, large};
-use crate::middle::{Break, Middle, by_port};
+use crate::proxies::{Break, BreakingProxy, by_port};
 use crate::trials;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -16,18 +16,18 @@ use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 
 trials![
-    lines_pass_in_their_own_bytes,
-    only_what_is_asked_for_is_offered,
-    a_stream_that_is_cut_goes_on_and_nobody_notices,
+    lines_pass_unchanged,
+    only_the_selected_servers_and_tools_are_offered,
+    a_stream_that_is_cut_continues_and_loses_nothing,
     a_session_that_the_hub_has_lost_is_opened_again,
-    what_is_piped_in_is_answered_before_the_end,
-    whoever_ends_it_leaves_nothing_behind,
-    what_is_no_message_and_who_is_not_there_are_told,
-    an_instance_that_is_down_is_started_where_that_is_wanted,
-    the_body_is_replaced_and_the_client_sees_nothing_of_it,
+    piped_requests_are_answered_before_the_end,
+    an_ended_bridge_leaves_nothing_behind,
+    a_malformed_message_and_an_unknown_server_are_reported,
+    a_stopped_instance_is_started_if_configured,
+    an_evolve_is_invisible_to_the_client,
 ];
 
-/// A client and the command that it has started.
+/// A client and the command that it started.
 struct Bridge {
     child: Child,
     stdin: Option<ChildStdin>,
@@ -55,8 +55,8 @@ impl Bridge {
         }
     }
 
-    /// One that has shaken hands.
-    fn shaken(home: &Home, words: &[&str]) -> Self {
+    /// A bridge after the handshake.
+    fn initialized(home: &Home, words: &[&str]) -> Self {
         let mut bridge = Self::start(home, words);
         bridge.say(&crate::mcp::hello("2025-11-25", &json!({})));
         let answer: Value = serde_json::from_str(&bridge.line()).unwrap();
@@ -76,10 +76,10 @@ impl Bridge {
 
     #[track_caller]
     fn line(&self) -> String {
-        self.lines.recv_timeout(PATIENCE).unwrap()
+        self.lines.recv_timeout(TEST_TIMEOUT).unwrap()
     }
 
-    /// The next line that is no notification.
+    /// The next line that is not a notification.
     #[track_caller]
     fn answer(&self) -> Value {
         loop {
@@ -90,7 +90,7 @@ impl Bridge {
         }
     }
 
-    /// Ends it as a client does; whatever it still said, and its stderr.
+    /// Ends the bridge as a client does; its remaining lines and its stderr.
     fn end(mut self) -> (Vec<String>, String) {
         drop(self.stdin.take());
         let ended = self.child.wait_with_output().unwrap();
@@ -100,8 +100,8 @@ impl Bridge {
     }
 }
 
-fn lines_pass_in_their_own_bytes() {
-    let mut bridge = Bridge::shaken(servers(), &["--server", "echo"]);
+fn lines_pass_unchanged() {
+    let mut bridge = Bridge::initialized(servers(), &["--server", "echo"]);
     let large = large();
     let more = [
         ("9007199254740993", r#"{"n":1.0, "big":1e400, "u":{ }}"#),
@@ -117,7 +117,7 @@ fn lines_pass_in_their_own_bytes() {
         let line = bridge.line();
         assert!(line == expected, "{id}: {:.200}", line);
     }
-    // The revision without sessions comes through beside it.
+    // The bridge also forwards requests of the revision without sessions.
     let meta = r#""_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}"#;
     bridge.say(&format!(
         r#"{{"jsonrpc":"2.0","id":"m","method":"tools/call","params":{{{meta},"name":"echo"}}}}"#
@@ -127,9 +127,9 @@ fn lines_pass_in_their_own_bytes() {
     assert_eq!((rest.len(), stderr.as_str()), (0, ""));
 }
 
-fn only_what_is_asked_for_is_offered() {
+fn only_the_selected_servers_and_tools_are_offered() {
     let offered = |words: &[&str]| {
-        let mut bridge = Bridge::shaken(servers(), words);
+        let mut bridge = Bridge::initialized(servers(), words);
         bridge.say(r#"{"jsonrpc":"2.0","id":1,"method":"tools/list","params":{"_meta":{"osctl/wait":100}}}"#);
         let listed = bridge.answer();
         let tools = listed["result"]["tools"].as_array();
@@ -153,7 +153,7 @@ fn only_what_is_asked_for_is_offered() {
         "filesystem__list_directory_with_sizes",
     ];
     assert_eq!(names, BTreeSet::from(expected.map(str::to_owned)));
-    // What is not offered can't be called either; what is, can.
+    // The hub refuses calls of tools that the bridge does not offer, and runs the others.
     let mut call = |name: &str| {
         let params = json!({"name": name, "arguments": {"path": "/root/host"}});
         let request = json!({"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": params});
@@ -170,7 +170,7 @@ fn only_what_is_asked_for_is_offered() {
         "{listed}"
     );
     bridge.end();
-    // Of servers alone, and of one server's tools under their own names.
+    // Servers alone select all their tools; a single server keeps the tools' own names.
     let (bridge, names) = offered(&["--servers=echo"]);
     let expected = ["echo__echo", "echo__other"].map(str::to_owned);
     assert_eq!(names, BTreeSet::from(expected));
@@ -192,15 +192,15 @@ fn only_what_is_asked_for_is_offered() {
     }
 }
 
-fn a_stream_that_is_cut_goes_on_and_nobody_notices() {
+fn a_stream_that_is_cut_continues_and_loses_nothing() {
     let home = servers();
-    let middle = Middle::start(&home.hub().address, 3000, 4, Break::Cut);
+    let middle = BreakingProxy::start(&home.hub().address, 3000, 4, Break::Cut);
     let other = by_port(home, "it-mcp-cut", 1);
     let path = other.state().join("instance.json");
     let mut record: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
     record["ports"]["mcp"] = middle.port.into();
     fs::write(&path, record.to_string()).unwrap();
-    let mut bridge = Bridge::shaken(&other, &["--server", "echo"]);
+    let mut bridge = Bridge::initialized(&other, &["--server", "echo"]);
     bridge.say(r#"{"jsonrpc":"2.0","id":"p","method":"test/progress","params":{"_meta":{"progressToken":"t"},"steps":150,"pause":0.01}}"#);
     for step in 0..150 {
         let line = bridge.line();
@@ -217,10 +217,10 @@ fn a_stream_that_is_cut_goes_on_and_nobody_notices() {
 
 fn a_session_that_the_hub_has_lost_is_opened_again() {
     let home = servers();
-    let mut bridge = Bridge::shaken(home, &["--server", "echo-own"]);
+    let mut bridge = Bridge::initialized(home, &["--server", "echo-own"]);
     bridge.say(r#"{"jsonrpc":"2.0","id":1,"method":"test/pid","params":{}}"#);
     let before = bridge.answer()["result"].clone();
-    // What is kept of sessions goes, and then the container's memory of them.
+    // The kept sessions are deleted, and then the restart clears the hub's memory of them.
     home.ok(["shell", "rm -rf /data/mcp/sessions"]);
     home.ok(["restart"]);
     bridge.say(r#"{"jsonrpc":"2.0","id":2,"method":"test/pid","params":{}}"#);
@@ -230,7 +230,7 @@ fn a_session_that_the_hub_has_lost_is_opened_again() {
     bridge.end();
 }
 
-fn what_is_piped_in_is_answered_before_the_end() {
+fn piped_requests_are_answered_before_the_end() {
     let mut bridge = Bridge::start(servers(), &[]);
     bridge.say(&crate::mcp::hello("2025-06-18", &json!({})));
     bridge.say(r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#);
@@ -243,11 +243,11 @@ fn what_is_piped_in_is_answered_before_the_end() {
     assert!(lines.last().unwrap().contains("piped"), "{lines:?}");
 }
 
-fn whoever_ends_it_leaves_nothing_behind() {
+fn an_ended_bridge_leaves_nothing_behind() {
     let home = servers();
     let api = home.hub();
     let sessions = || {
-        // There is none before the first session.
+        // The folder does not exist before the first session.
         let folder = fs::read_dir(home.data().join("mcp/sessions"));
         let names = folder.into_iter().flatten();
         let names = names.map(|entry| entry.unwrap().file_name());
@@ -260,11 +260,11 @@ fn whoever_ends_it_leaves_nothing_behind() {
         });
     };
     for signal in [Signal::SIGTERM, Signal::SIGINT] {
-        let mut bridge = Bridge::shaken(home, &["--server", "echo-own"]);
+        let mut bridge = Bridge::initialized(home, &["--server", "echo-own"]);
         bridge.say(r#"{"jsonrpc":"2.0","id":1,"method":"test/pid","params":{}}"#);
         let pid = bridge.answer()["result"].to_string();
         assert!(!sessions().is_subset(&before));
-        // What is on its way holds nobody up.
+        // A running call does not delay the end.
         bridge.say(r#"{"jsonrpc":"2.0","id":2,"method":"test/progress","params":{"_meta":{"progressToken":"t"},"steps":1000,"pause":0.2}}"#);
         assert!(bridge.line().contains("progress"));
         kill(Pid::from_raw(bridge.child.id().cast_signed()), signal).unwrap();
@@ -275,7 +275,7 @@ fn whoever_ends_it_leaves_nothing_behind() {
             (runs.code != 0).then_some(())
         });
     }
-    // One whose client is gone before hands were shaken.
+    // A bridge whose client disconnects before the handshake ends.
     let mut bridge = Bridge::start(home, &["--server", "echo-own"]);
     bridge.say(&crate::mcp::hello("2025-11-25", &json!({})));
     let (lines, stderr) = bridge.end();
@@ -284,7 +284,7 @@ fn whoever_ends_it_leaves_nothing_behind() {
     until_left();
 }
 
-fn what_is_no_message_and_who_is_not_there_are_told() {
+fn a_malformed_message_and_an_unknown_server_are_reported() {
     let mut bridge = Bridge::start(servers(), &["--server", "nobody"]);
     bridge.say("no message");
     assert_eq!(bridge.answer()["error"]["code"], -32700);
@@ -309,22 +309,22 @@ fn what_is_no_message_and_who_is_not_there_are_told() {
     assert!(stderr.contains("is not running"), "{stderr}");
 }
 
-fn an_instance_that_is_down_is_started_where_that_is_wanted() {
+fn a_stopped_instance_is_started_if_configured() {
     let home = Home::new("it-mcp-start");
     home.write_config("mcp:\n  start: true\nauto_ports: true\n");
     home.up();
     home.ok(["down"]);
-    let mut bridge = Bridge::shaken(&home, &["--server", "os"]);
+    let mut bridge = Bridge::initialized(&home, &["--server", "os"]);
     bridge.say(r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"run_shell","arguments":{"command":"echo started"}}}"#);
     let answer = bridge.answer();
     home.down();
     assert_eq!(answer["result"]["structuredContent"]["stdout"], "started\n");
 }
 
-fn the_body_is_replaced_and_the_client_sees_nothing_of_it() {
+fn an_evolve_is_invisible_to_the_client() {
     let home = small("it-bridge-evolve");
     home.up();
-    let mut bridge = Bridge::shaken(&home, &["--server", "os"]);
+    let mut bridge = Bridge::initialized(&home, &["--server", "os"]);
     let mut id = 0;
     let mut call = |name: &str, arguments: Value| {
         id += 1;

@@ -1,4 +1,4 @@
-//! The hub's servers: what goes through comes out as it was, and what dies takes nobody with it.
+//! The hub's servers: the hub forwards messages unchanged, and a server's crash affects no other server.
 
 use crate::harness::servers;
 use crate::mcp::{Client, last_message, status};
@@ -9,21 +9,21 @@ use std::path::Path;
 use std::thread;
 
 trials![
-    what_goes_through_comes_out_in_the_same_bytes,
-    clients_of_one_child_never_hear_each_other,
-    a_servers_request_goes_to_the_client_that_it_means,
-    a_call_that_takes_too_long_is_told_so_unless_it_reports_progress,
-    a_cancelled_call_ends_and_its_server_goes_on,
-    what_a_server_says_beside_its_messages_is_in_its_log,
-    a_server_that_nobody_asks_for_long_ends,
-    who_listens_to_a_resource_hears_of_it_also_after_a_crash,
-    a_server_of_the_newest_revision_alone_serves_clients_of_all,
-    all_as_one_bring_prompts_and_the_clients_roots,
-    a_server_ends_with_its_session_and_all_that_it_has_started,
-    a_server_that_never_works_rests_and_says_why,
+    messages_pass_in_the_same_bytes,
+    clients_of_one_server_process_never_get_each_others_messages,
+    a_servers_request_goes_to_the_client_of_its_call,
+    a_call_that_takes_too_long_fails_unless_it_reports_progress,
+    a_cancelled_call_ends_and_its_server_keeps_running,
+    other_output_of_a_server_is_in_its_log,
+    a_server_without_calls_for_long_ends,
+    a_subscription_to_a_resource_survives_a_crash,
+    a_server_of_only_the_newest_revision_serves_clients_of_all_revisions,
+    all_servers_together_offer_prompts_and_get_the_clients_roots,
+    a_server_and_its_processes_end_with_its_session,
+    a_server_that_never_works_pauses_and_says_why,
 ];
 
-/// Ids, parameters: recorded where clients and servers of several languages met, and worse.
+/// Ids and parameters: recorded between clients and servers in several languages, and less usual ones.
 pub(crate) const ODD: &[(&str, &str)] = &[
     ("1", r#"{"n":1.0}"#),
     ("1.0", r#"{"n":1e400,"m":-0.0,"k":1E+2}"#),
@@ -53,7 +53,7 @@ pub(crate) fn large() -> String {
     large
 }
 
-fn what_goes_through_comes_out_in_the_same_bytes() {
+fn messages_pass_in_the_same_bytes() {
     for path in ["/servers/echo/mcp", "/servers/echo-own/mcp"] {
         let client = Client::new(path);
         let check = |id: &str, params: &str| {
@@ -72,7 +72,7 @@ fn what_goes_through_comes_out_in_the_same_bytes() {
             check(id, params);
         }
         check("1.50", &large());
-        // A token that is odd comes back as it was, too.
+        // The hub also returns an unusual progress token unchanged.
         for token in ["1.0", r#""\u0041""#, "12345678901234567890"] {
             let body = format!(
                 r#"{{"jsonrpc":"2.0","id":1,"method":"test/progress","params":{{"_meta":{{"progressToken":{token}}},"steps":1}}}}"#
@@ -87,7 +87,7 @@ fn what_goes_through_comes_out_in_the_same_bytes() {
     }
 }
 
-fn clients_of_one_child_never_hear_each_other() {
+fn clients_of_one_server_process_never_get_each_others_messages() {
     let clients: Vec<Client> = (0..8).map(|_| Client::new("/servers/echo/mcp")).collect();
     let pids: Vec<Value> = clients
         .iter()
@@ -98,7 +98,7 @@ fn clients_of_one_child_never_hear_each_other() {
         for (number, client) in clients.iter().enumerate() {
             scope.spawn(move || {
                 for call in 0..50 {
-                    // All have the same ids.
+                    // All clients use the same ids.
                     let params = json!({"who": number, "call": call});
                     assert_eq!(client.ask("test/x", &params), params);
                 }
@@ -111,7 +111,7 @@ fn clients_of_one_child_never_hear_each_other() {
     assert_ne!(own[0], own[1]);
 }
 
-fn a_servers_request_goes_to_the_client_that_it_means() {
+fn a_servers_request_goes_to_the_client_of_its_call() {
     let can = json!({"sampling": {}});
     for path in [
         "/servers/echo/mcp",
@@ -119,7 +119,7 @@ fn a_servers_request_goes_to_the_client_that_it_means() {
         "/mcp?servers=echo-own",
     ] {
         let client = Client::with(path, &can);
-        // All as one pass on what all know, such as calls of tools.
+        // All servers together forward only the methods that clients know, such as calls of tools.
         let (method, name) = match path.contains('?') {
             true => ("tools/call", "echo-own__ask"),
             false => ("test/ask", "x"),
@@ -134,7 +134,7 @@ fn a_servers_request_goes_to_the_client_that_it_means() {
         assert_eq!(asked["method"], "sampling/createMessage");
         let id = asked["id"].to_string();
         let answer = format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{{"model":"m","n":1.0}}}}"#);
-        // Another client's answer is none.
+        // An answer of another client is ignored.
         let other = Client::with(path, &can);
         assert_eq!(other.post(&answer.replace(r#""m""#, r#""x""#)).status, 202);
         assert_eq!(client.post(&answer).status, 202);
@@ -144,7 +144,7 @@ fn a_servers_request_goes_to_the_client_that_it_means() {
             "{data}"
         );
     }
-    // A client that can't be asked is not.
+    // A client without the capability gets no request.
     let deaf = Client::new("/servers/echo/mcp");
     let result = deaf.post(r#"{"jsonrpc":"2.0","id":5,"method":"test/ask","params":{}}"#);
     assert!(
@@ -153,12 +153,12 @@ fn a_servers_request_goes_to_the_client_that_it_means() {
     );
 }
 
-fn a_call_that_takes_too_long_is_told_so_unless_it_reports_progress() {
+fn a_call_that_takes_too_long_fails_unless_it_reports_progress() {
     let client = Client::new("/servers/echo-own/mcp");
     let late = client.post(r#"{"jsonrpc":"2.0","id":1,"method":"test/silence","params":{}}"#);
     let told = late_message(&late.body);
     assert!(told.contains("did not answer within 5 s"), "{told}");
-    // Seven seconds in all, and never more than one without a word.
+    // Seven seconds in all, and never more than one second without a message.
     let body = r#"{"jsonrpc":"2.0","id":2,"method":"test/progress","params":{"_meta":{"progressToken":2},"steps":7,"pause":1}}"#;
     let connection = client.api.connect();
     let mut events = connection.open("POST", &client.path, &client.headers(), body);
@@ -172,7 +172,7 @@ fn a_call_that_takes_too_long_is_told_so_unless_it_reports_progress() {
     );
 }
 
-/// The words of an error, which may have come as an event.
+/// The message of an error, which may come as an event.
 fn late_message(body: &[u8]) -> String {
     let text = String::from_utf8_lossy(body);
     let json = text.lines().rev().find_map(|line| {
@@ -183,7 +183,7 @@ fn late_message(body: &[u8]) -> String {
         .unwrap_or_default()
 }
 
-fn a_cancelled_call_ends_and_its_server_goes_on() {
+fn a_cancelled_call_ends_and_its_server_keeps_running() {
     let client = Client::new("/servers/echo/mcp");
     let body = r#"{"jsonrpc":"2.0","id":"c","method":"test/progress","params":{"_meta":{"progressToken":1},"steps":1000,"pause":0.05}}"#;
     let mut events = client
@@ -193,7 +193,7 @@ fn a_cancelled_call_ends_and_its_server_goes_on() {
     assert!(events.sse().is_some());
     let cancel =
         r#"{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":"c"}}"#;
-    // The id of another client's call is not this one's.
+    // The hub ignores the id of another client's call.
     assert_eq!(Client::new("/servers/echo/mcp").post(cancel).status, 202);
     assert!(events.sse().is_some());
     assert_eq!(client.post(cancel).status, 202);
@@ -203,38 +203,38 @@ fn a_cancelled_call_ends_and_its_server_goes_on() {
     assert_eq!(client.ask("test/x", &json!({"on": 1}))["on"], 1);
 }
 
-fn what_a_server_says_beside_its_messages_is_in_its_log() {
+fn other_output_of_a_server_is_in_its_log() {
     let client = Client::new("/servers/echo/mcp");
     client.ask("test/noise", &json!({}));
     let log = || servers().ok(["logs", "mcp/echo"]).stdout;
     client.api.until("the log", |_| {
         let log = log();
         let is_there = log.contains("Z this goes to the log\n")
-            && log.contains("Z osctl: no message: this is no message\n");
+            && log.contains("Z osctl: not a message: this is no message\n");
         is_there.then_some(())
     });
 }
 
-fn a_server_that_nobody_asks_for_long_ends() {
+fn a_server_without_calls_for_long_ends() {
     let client = Client::new("/servers/brief/mcp");
     let pid = client.ask("test/pid", &json!({}));
     client.api.until("its end", |api| {
-        let is_over = status(api, "brief")["state"] == "unstarted" && !lives(&pid);
+        let is_over = status(api, "brief")["state"] == "unstarted" && !is_running(&pid);
         is_over.then_some(())
     });
     assert_eq!(status(&client.api, "brief")["crashes"], 0);
     assert_eq!(client.ask("test/x", &json!({"on": 1}))["on"], 1);
 }
 
-fn who_listens_to_a_resource_hears_of_it_also_after_a_crash() {
+fn a_subscription_to_a_resource_survives_a_crash() {
     let client = Client::new("/servers/brief/mcp");
     client.ask("resources/subscribe", &json!({"uri": "echo:a"}));
     let mut told = client.listen();
     let pid = client.ask("test/pid", &json!({}));
     let kill = format!("import os; os.kill({pid}, 9)");
     servers().api().exec(&kill);
-    // Nobody asks for anything.
-    client.api.until("the next one", |api| {
+    // No client calls the server.
+    client.api.until("the next server process", |api| {
         let now = status(api, "brief");
         let is_other = now["state"] == "running" && now["pids"][0] != pid;
         is_other.then_some(())
@@ -247,7 +247,7 @@ fn who_listens_to_a_resource_hears_of_it_also_after_a_crash() {
     });
 }
 
-/// Calls a tool, answers what is asked in between, and returns the result's text.
+/// Calls a tool, answers the requests of the server, and returns the text of the result.
 fn answering(client: &Client, tool: &str, answers: &[(&str, Value)]) -> String {
     let params = json!({"name": tool, "arguments": {}});
     let body = json!({"jsonrpc": "2.0", "id": "c", "method": "tools/call", "params": params});
@@ -268,7 +268,7 @@ fn answering(client: &Client, tool: &str, answers: &[(&str, Value)]) -> String {
     text.unwrap_or_else(|| panic!("{answer}")).to_owned()
 }
 
-fn a_server_of_the_newest_revision_alone_serves_clients_of_all() {
+fn a_server_of_only_the_newest_revision_serves_clients_of_all_revisions() {
     let client = Client::with("/servers/modern/mcp", &json!({"elicitation": {}}));
     let said = client.call("test_client", &json!({}));
     let said: Value = serde_json::from_str(&said).unwrap();
@@ -277,7 +277,7 @@ fn a_server_of_the_newest_revision_alone_serves_clients_of_all() {
     assert_eq!(said["io.modelcontextprotocol/clientInfo"]["name"], "test");
     let can = &said["io.modelcontextprotocol/clientCapabilities"];
     assert_eq!(*can, json!({"elicitation": {}}));
-    // What it wants to know it asks the client, as often as it must.
+    // What the server must know it asks the client, as many times as necessary.
     let accepted = |field: &str| {
         let content = json!({field: "x"});
         (
@@ -287,14 +287,14 @@ fn a_server_of_the_newest_revision_alone_serves_clients_of_all() {
     };
     let tool = "test_input_required_result_multi_round";
     let told = answering(&client, tool, &[accepted("name"), accepted("color")]);
-    assert_eq!(told, "both are told");
+    assert_eq!(told, "both are known");
     let deaf = Client::new("/servers/modern/mcp");
     let params = json!({"name": tool});
     let body = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params});
     let refused = last_message(&deaf.post(&body.to_string()).body)["error"].clone();
     let why = refused["message"].as_str().unwrap();
     assert!(why.contains("`elicitation/create`"), "{refused}");
-    // Listening and levels of logs are requests that it does not know.
+    // Subscriptions and log levels are requests that the server does not know.
     let mut told = client.listen();
     let uri = json!({"uri": "test://watched-resource"});
     client.ask("resources/subscribe", &uri);
@@ -317,7 +317,7 @@ fn a_server_of_the_newest_revision_alone_serves_clients_of_all() {
     assert!(prompt["messages"].is_array(), "{prompt}");
 }
 
-fn all_as_one_bring_prompts_and_the_clients_roots() {
+fn all_servers_together_offer_prompts_and_get_the_clients_roots() {
     let client = Client::with("/mcp?servers=modern,echo", &json!({"roots": {}}));
     let listed = client.ask("prompts/list", &json!({}));
     let names: Vec<&Value> = { listed["prompts"].as_array().unwrap().iter() }
@@ -338,10 +338,10 @@ fn all_as_one_bring_prompts_and_the_clients_roots() {
     assert!(told.contains("file:///a"), "{told}");
 }
 
-/// Writes a file as it was before.
-struct Back<'a>(&'a Path, &'a str);
+/// Writes back the former content of a file when dropped.
+struct RestoreFile<'a>(&'a Path, &'a str);
 
-impl Drop for Back<'_> {
+impl Drop for RestoreFile<'_> {
     fn drop(&mut self) {
         let written = fs::write(self.0, self.1);
         // A second failure would hide the first.
@@ -349,8 +349,8 @@ impl Drop for Back<'_> {
     }
 }
 
-/// With more servers than there are, as long as the story goes.
-pub(crate) fn with_servers(more: &[(&str, Value)], story: impl FnOnce()) {
+/// Runs `test` with more configured servers.
+pub(crate) fn with_servers(more: &[(&str, Value)], test: impl FnOnce()) {
     let home = servers();
     let path = home.data().join("mcp.json");
     let before = fs::read_to_string(&path).unwrap();
@@ -358,14 +358,14 @@ pub(crate) fn with_servers(more: &[(&str, Value)], story: impl FnOnce()) {
     for (name, server) in more {
         all["mcpServers"][name] = server.clone();
     }
-    // Also where the story fails, so that others find what they expect.
-    let back = Back(&path, &before);
+    // Also when `test` fails, so that later trials find the former configuration.
+    let back = RestoreFile(&path, &before);
     fs::write(&path, all.to_string()).unwrap();
     home.hub().until("the new servers", |api| {
         let is_there = |(name, _): &(&str, Value)| status(api, name).is_object();
         more.iter().all(is_there).then_some(())
     });
-    story();
+    test();
     drop(back);
     home.hub().until("their end", |api| {
         let is_gone = |(name, _): &(&str, Value)| status(api, name).is_null();
@@ -373,41 +373,50 @@ pub(crate) fn with_servers(more: &[(&str, Value)], story: impl FnOnce()) {
     });
 }
 
-/// Whether a process of the container lives.
-fn lives(pid: &Value) -> bool {
+/// Whether a process of the container is running.
+fn is_running(pid: &Value) -> bool {
     let code = format!("import os; os.path.exists('/proc/{pid}')");
     servers().api().exec(&code)["result"] == "True"
 }
 
-fn a_server_ends_with_its_session_and_all_that_it_has_started() {
+fn a_server_and_its_processes_end_with_its_session() {
     let client = Client::new("/servers/echo-own/mcp");
     let server = client.ask("test/pid", &json!({}));
     let escaped = client.ask("test/child", &json!({}));
-    assert!(lives(&server) && lives(&escaped));
+    assert!(is_running(&server) && is_running(&escaped));
     let mut connection = client.api.connect();
     let ended = connection.send("DELETE", &client.path, &client.headers(), b"");
     assert_eq!(ended.status, 200);
     client.api.until("the end", |_| {
-        (!lives(&server) && !lives(&escaped)).then_some(())
+        (!is_running(&server) && !is_running(&escaped)).then_some(())
     });
 }
 
-fn a_server_that_never_works_rests_and_says_why() {
+fn a_server_that_never_works_pauses_and_says_why() {
     let api = servers().hub();
     let mut rested = false;
     for _ in 0..12 {
-        let headers = [("Content-Type", "application/json"), crate::mcp::BOTH];
+        let headers = [
+            ("Content-Type", "application/json"),
+            crate::mcp::ACCEPT_JSON_OR_SSE,
+        ];
         let body = crate::mcp::hello("2025-11-25", &json!({}));
         let answer = api
             .connect()
             .send("POST", "/servers/broken/mcp", &headers, body.as_bytes());
         let why = last_message(&answer.body)["error"]["message"].to_string();
-        assert!(why.contains("it ended with code 1 (it is broken)"), "{why}");
-        rested |= why.contains("started again in");
+        assert!(
+            why.contains("it exited with code 1 (it is broken)"),
+            "{why}"
+        );
+        rested |= why.contains("restarts the server in");
     }
     assert!(rested);
     assert_eq!(status(&api, "broken")["state"], "resting");
-    let headers = [("Content-Type", "application/json"), crate::mcp::BOTH];
+    let headers = [
+        ("Content-Type", "application/json"),
+        crate::mcp::ACCEPT_JSON_OR_SSE,
+    ];
     let body = crate::mcp::hello("2025-11-25", &json!({}));
     let answer = api
         .connect()

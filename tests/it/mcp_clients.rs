@@ -1,8 +1,8 @@
-//! The hub, through the clients that people use, and the official suite through the hub.
+//! The hub, through common MCP clients, and the official conformance suite through the hub.
 
 use crate::commands::Ran;
 use crate::harness::{Home, servers};
-use crate::lanes::Story;
+use crate::lanes::TestCase;
 use crate::pages::page;
 use crate::pytest::{self, REPORTING};
 use crate::trials;
@@ -15,15 +15,15 @@ use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 
 trials![
-    mcps_typescript_client_does_real_work,
-    the_documented_examples_in_python_do_what_they_say,
-    the_conformance_suites_say_the_same_through_the_hub,
+    the_typescript_client_of_mcp_does_real_work,
+    the_documented_python_examples_work,
+    the_conformance_suites_have_the_same_outcome_through_the_hub,
     the_tests_of_mcp_in_python_are_clean,
 ];
 
-/// MCP's Python client does real work by each transport.
-pub(crate) fn python_trials() -> Vec<Story> {
-    pytest::stories("mcp_clients", "tests/mcp", report)
+/// MCP's Python client does real work through each transport.
+pub(crate) fn python_trials() -> Vec<TestCase> {
+    pytest::cases("mcp_clients", "tests/mcp", report)
 }
 
 fn report(file: &Path) -> String {
@@ -50,7 +50,7 @@ fn report(file: &Path) -> String {
     )
 }
 
-fn mcps_typescript_client_does_real_work() {
+fn the_typescript_client_of_mcp_does_real_work() {
     let home = servers();
     provide_node(home, &["clients.ts"]);
     let page = page(home, "press");
@@ -74,7 +74,7 @@ fn mcps_typescript_client_does_real_work() {
     assert!(ran.stdout.contains("# pass 7"), "{ran:?}");
 }
 
-fn the_documented_examples_in_python_do_what_they_say() {
+fn the_documented_python_examples_work() {
     let (home, page) = (servers(), fs::read_to_string("docs/guide/mcp.md").unwrap());
     let hub = home.hub();
     home.ok(["exec", "open('/root/host/readme.txt', 'w').close()"]);
@@ -96,7 +96,7 @@ fn the_documented_examples_in_python_do_what_they_say() {
     }
 }
 
-/// Puts these scripts into `/repo/suite`, and what they stand on.
+/// Copies these scripts to `/repo/suite`, and installs the packages that they need.
 fn provide_node(home: &Home, scripts: &[&str]) {
     let suite = home.project.join("suite");
     fs::create_dir_all(&suite).unwrap();
@@ -109,10 +109,10 @@ fn provide_node(home: &Home, scripts: &[&str]) {
     ]);
 }
 
-/// The suites run inside, so that no other Node is asked of the machine.
+/// The suites run in the container, so that the machine needs no other Node.
 const SUITE: &str =
     "node node_modules/@modelcontextprotocol/conformance/dist/index.js server --suite all --url";
-const NEXT: &str = "node node_modules/conformance-next/dist/index.js server";
+const NEXT_SUITE: &str = "node node_modules/conformance-next/dist/index.js server";
 const NEWEST: &str =
     "node node_modules/conformance-next/dist/index.js server --requirements 2026-07-28 --url";
 
@@ -127,7 +127,7 @@ const APPLICABLE: [&str; 7] = [
     "dns-rebinding-protection",
 ];
 
-/// The same of the newest revision.
+/// The same for the newest revision.
 const APPLICABLE_NEWEST: [&str; 7] = [
     "tools-list",
     "resources-list",
@@ -138,10 +138,10 @@ const APPLICABLE_NEWEST: [&str; 7] = [
     "input-required-result-unsupported-methods",
 ];
 
-/// What passes and fails of `server-stateless`: the four checks call tools of the suite's own.
+/// What passes and fails of `server-stateless`: the four checks call tools that only the suite's server has.
 const STATELESS: (usize, usize) = (24, 4);
 
-/// The scenarios that the built-in server can't pass, by what they ask of it, which it does not have.
+/// The scenarios that the built-in server can't pass, by what they require and it does not have.
 const INAPPLICABLE: [(&str, &[&str]); 6] = [
     (
         "tools of the suite's own",
@@ -213,15 +213,15 @@ const INAPPLICABLE: [(&str, &[&str]); 6] = [
     ),
 ];
 
-/// The one check of `caching` that lists prompts, and what the suite is told where there are none.
+/// The only check of `caching` that lists prompts, and the suite's error where the server has no prompts.
 const NO_PROMPTS: (&str, &str) = (
     "sep-2549-prompts-list-caching-hints",
     "prompts/list returned JSON-RPC error -32601",
 );
 
-fn the_conformance_suites_say_the_same_through_the_hub() {
+fn the_conformance_suites_have_the_same_outcome_through_the_hub() {
     let home = Home::new("it-mcp-open");
-    // The suites know no tokens.
+    // The suites send no token.
     home.write_config("auth: off\n");
     let script =
         |name: &str| json!({"command": "node", "args": [format!("/repo/suite/{name}.mjs")]});
@@ -237,7 +237,7 @@ fn the_conformance_suites_say_the_same_through_the_hub() {
     fs::create_dir_all(home.data()).unwrap();
     fs::write(home.data().join("mcp.json"), all.to_string()).unwrap();
     home.up();
-    let home = Ends(home);
+    let home = RemovedAtEnd(home);
     provide_node(&home, &["stock.mjs", "reference.mjs", "modern.mjs"]);
     for (name, port) in [("reference", 3999), ("modern", 3998)] {
         home.ok(["shell", &format!("cd /repo/suite && PORT={port} setsid node {name}.mjs > /tmp/{name}.log 2>&1 & until grep -q listening /tmp/{name}.log; do sleep 0.1; done")]);
@@ -274,11 +274,11 @@ fn the_conformance_suites_say_the_same_through_the_hub() {
         let failed = built_in.into_iter().filter(|(_, (_, failed))| *failed > 0);
         failing.extend(failed.map(|(scenario, _)| scenario));
     }
-    // None is left out in silence.
+    // Each failed scenario is listed.
     let named = INAPPLICABLE.iter().flat_map(|(_, names)| *names);
     let named: BTreeSet<String> = named.map(|&name| name.to_owned()).collect();
     assert_eq!(failing, named);
-    // Check by check: of sessions, which neither suite's own choice has, and of caching.
+    // Check by check: the sessions, which neither suite chooses, and caching.
     let at = |port: u16, server: &str| format!("http://localhost:{port}{server}/mcp");
     let hub = |server: &str| at(8765, server);
     let sessions = ("server-session-lifecycle", "2025-11-25");
@@ -306,12 +306,12 @@ fn the_conformance_suites_say_the_same_through_the_hub() {
     assert_eq!(built_in.len() + 1, directly.len());
 }
 
-/// Each check of a scenario by its id: how it ended, and why.
+/// Each check of a scenario by its id: the outcome, and why.
 type Checks = BTreeMap<String, (String, String)>;
 
 fn checks(home: &Home, (scenario, revision): (&str, &str), url: &str) -> Checks {
     let words = format!("--scenario {scenario} --spec-version {revision} --verbose --url {url}");
-    let ran = home.run(["shell", &format!("cd /repo/suite && {NEXT} {words}")]);
+    let ran = home.run(["shell", &format!("cd /repo/suite && {NEXT_SUITE} {words}")]);
     let begin = ran.stdout.find("\n[").unwrap_or_else(|| panic!("{ran:?}"));
     let mut printed = Deserializer::from_str(&ran.stdout[begin..]).into_iter::<Vec<Value>>();
     let all = printed.next().unwrap().unwrap();
@@ -320,10 +320,10 @@ fn checks(home: &Home, (scenario, revision): (&str, &str), url: &str) -> Checks 
     all.iter().map(|one| (text(&one["id"]), how(one))).collect()
 }
 
-/// An instance that goes with its test, also when that fails.
-struct Ends(Home);
+/// An instance that is removed at the end of its test, also when the test fails.
+struct RemovedAtEnd(Home);
 
-impl std::ops::Deref for Ends {
+impl std::ops::Deref for RemovedAtEnd {
     type Target = Home;
 
     fn deref(&self) -> &Home {
@@ -331,7 +331,7 @@ impl std::ops::Deref for Ends {
     }
 }
 
-impl Drop for Ends {
+impl Drop for RemovedAtEnd {
     fn drop(&mut self) {
         self.0.down();
     }
@@ -339,7 +339,7 @@ impl Drop for Ends {
 
 /// What passed and what failed, by scenario.
 fn outcome(home: &Home, suite: &str, url: &str) -> BTreeMap<String, (usize, usize)> {
-    // Its exit code says that not all has passed.
+    // The exit code only says that not all passed.
     let ran = home.run(["shell", &format!("cd /repo/suite && {suite} {url}")]);
     let line = |line: &str| {
         let (scenario, rest) = line.trim_start_matches(['✓', '✗', ' ']).split_once(": ")?;
@@ -368,7 +368,7 @@ fn the_tests_of_mcp_in_python_are_clean() {
 
 static PYTHON: OnceLock<PathBuf> = OnceLock::new();
 
-/// A Python with mcp's client, which is not asked of the machine.
+/// A Python environment with MCP's client.
 fn python() -> &'static Path {
     PYTHON.get_or_init(|| crate::harness::python("mcp"))
 }

@@ -1,8 +1,8 @@
-//! The hub's servers when they are killed while many call them. The seed is printed; `OSCTL_KILL_SEED` strikes the same.
+//! The hub's servers when they are killed during many calls. The seed is printed; `OSCTL_KILL_SEED` repeats a run.
 
-use crate::harness::{PATIENCE, servers};
+use crate::harness::{TEST_TIMEOUT, servers};
 use crate::mcp::{Client, last_message, status};
-use crate::soak::{Random, number, say};
+use crate::soak::{Random, env_number, print_line};
 use crate::trials;
 use serde_json::{Value, json};
 use std::fs;
@@ -11,26 +11,26 @@ use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 trials![
-    killed_under_load_every_call_ends_and_the_others_never_notice,
-    the_images_servers_are_killed_and_neither_the_others_nor_their_clients_hang,
+    killed_under_load_every_call_ends_and_other_servers_keep_running,
+    killed_servers_of_the_image_affect_no_other_server_and_no_client_hangs,
 ];
 
-/// Calls in all, at least, and after how many a server is killed.
+/// The least number of calls, and the number of calls after which a server is killed.
 const CALLS: usize = 1000;
-const EACH: usize = 25;
-/// So many kills at least.
+const CALLS_PER_KILL: usize = 25;
+/// The least number of kills.
 const KILLS: usize = CALLS / 50;
 
-fn killed_under_load_every_call_ends_and_the_others_never_notice() {
+fn killed_under_load_every_call_ends_and_other_servers_keep_running() {
     let api = servers().hub();
     let processes = "import os; len([p for p in os.listdir('/proc') if p.isdigit() and b'echo.py' in open(f'/proc/{p}/cmdline', 'rb').read()])";
     let (calls, done) = (AtomicUsize::new(0), AtomicBool::new(false));
     let (results, errors) = (AtomicUsize::new(0), AtomicUsize::new(0));
     let kills = AtomicUsize::new(0);
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
-    let seed = number("OSCTL_KILL_SEED", u64::from(now.subsec_nanos()) | 1);
-    say(&format!("OSCTL_KILL_SEED={seed}"));
-    // Zero would stay zero for ever.
+    let seed = env_number("OSCTL_KILL_SEED", u64::from(now.subsec_nanos()) | 1);
+    print_line(&format!("OSCTL_KILL_SEED={seed}"));
+    // A zero state stays zero forever.
     let mut random = Random(seed.max(1));
     let clients: Vec<Client> = (0..4)
         .flat_map(|_| ["/servers/echo/mcp", "/servers/echo-own/mcp"])
@@ -44,15 +44,15 @@ fn killed_under_load_every_call_ends_and_the_others_never_notice() {
             let ended = || results.load(Ordering::Relaxed) + errors.load(Ordering::Relaxed);
             while !done.load(Ordering::Relaxed) {
                 let struck = kills.load(Ordering::Relaxed);
-                if ended() < struck * EACH {
+                if ended() < struck * CALLS_PER_KILL {
                     thread::sleep(Duration::from_millis(5));
                     continue;
                 }
-                // One that has answered, so that it is started again at once.
+                // A server that has answered restarts immediately.
                 let client = &clients[random.below(clients.len())];
                 let asked = client.post(r#"{"jsonrpc":"2.0","id":"pid","method":"test/pid"}"#);
                 let pid = &last_message(&asked.body)["result"];
-                // None, where the end of the one before is not known yet.
+                // No pid: the hub does not know the last end yet.
                 if pid.is_u64() {
                     let signal = ["SIGKILL", "SIGTERM", "SIGSEGV"][struck % 3];
                     kernel.exec(&format!(
@@ -73,9 +73,9 @@ fn killed_under_load_every_call_ends_and_the_others_never_notice() {
             .map(|(number, client)| {
                 let (calls, results, errors, kills) = (&calls, &results, &errors, &kills);
                 scope.spawn(move || {
-                    // They go on until the killer has struck often enough, and one of them.
+                    // The calls continue until there are enough kills, and one error.
                     let is_hurt = || errors.load(Ordering::Relaxed) > 0 && kills.load(Ordering::Relaxed) >= KILLS;
-                    let next = |n| (n < CALLS || !(is_hurt() || begin.elapsed() > PATIENCE)).then_some(n + 1);
+                    let next = |n| (n < CALLS || !(is_hurt() || begin.elapsed() > TEST_TIMEOUT)).then_some(n + 1);
                     let take = || calls.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next);
                     while let Ok(call) = take() {
                         let pause = if call % 3 == 0 { 0.02 } else { 0.0 };
@@ -89,7 +89,7 @@ fn killed_under_load_every_call_ends_and_the_others_never_notice() {
                             results.fetch_add(1, Ordering::Relaxed);
                         } else {
                             let why = answer["error"]["message"].as_str().unwrap();
-                            assert!(why.contains("is gone: it"), "{answer}");
+                            assert!(why.contains("failed: it"), "{answer}");
                             errors.fetch_add(1, Ordering::Relaxed);
                         }
                     }
@@ -122,16 +122,16 @@ fn killed_under_load_every_call_ends_and_the_others_never_notice() {
             break;
         }
         assert!(
-            begin.elapsed() < PATIENCE,
+            begin.elapsed() < TEST_TIMEOUT,
             "{found} are left of {shared} and {own}"
         );
         thread::sleep(Duration::from_millis(100));
     }
 }
 
-/// The image's own servers, what is asked of them, what the answer has, and how many calls each gets at least: 1,000 in
-/// all. Deaths are fewer than above, because each costs a start, which takes seconds in Python.
-const OWN: [(&str, &str, &str, &str, usize); 3] = [
+/// The image's servers, a call of each, what the answer contains, and the least number of calls: 1,000 in
+/// all. There are fewer kills than above, because each costs a start, which takes seconds in Python.
+const IMAGE_SERVERS: [(&str, &str, &str, &str, usize); 3] = [
     (
         "filesystem",
         "list_directory",
@@ -148,10 +148,10 @@ const OWN: [(&str, &str, &str, &str, usize); 3] = [
     ),
     ("browser-use", "browser_list_tabs", "{}", "tab_id", 100),
 ];
-/// So many deaths each.
-const DEATHS: usize = 3;
+/// The number of kills of each server.
+const KILLS_PER_SERVER: usize = 3;
 
-/// One server of the image, and what has become of it.
+/// A server of the image, and the outcome of its calls.
 struct Victim {
     name: &'static str,
     body: String,
@@ -165,7 +165,7 @@ struct Victim {
 }
 
 impl Victim {
-    /// One that has been used, so that what it needs is there.
+    /// Calls the server once, so that it has what it needs.
     fn new(
         (name, tool, arguments, holds, least): (&'static str, &str, &str, &'static str, usize),
     ) -> Self {
@@ -200,14 +200,14 @@ impl Victim {
         self.results.load(Ordering::Relaxed) + self.errors.load(Ordering::Relaxed)
     }
 
-    /// A call, which ends with what was asked for or says that the server is gone.
+    /// Sends a call, which returns the expected result or reports that the server failed.
     fn call(&self, client: &Client) {
         self.calls.fetch_add(1, Ordering::Relaxed);
         let answer = last_message(&client.post(&self.body).body);
         let result = &answer["result"];
         if result.is_null() {
             let why = answer["error"]["message"].as_str().unwrap();
-            let expected = format!("the server `{}` is gone: it", self.name);
+            let expected = format!("the server `{}` failed: it", self.name);
             assert!(why.contains(&expected), "{answer}");
             self.errors.fetch_add(1, Ordering::Relaxed);
         } else {
@@ -218,17 +218,17 @@ impl Victim {
         }
     }
 
-    /// Whether it is to be killed: it has answered since it was the last time.
+    /// Whether the killer kills the server next: it has answered since the last kill.
     fn is_due(&self) -> bool {
         let kills = self.kills.load(Ordering::Relaxed);
-        kills < DEATHS && self.ended() > kills * self.least / (DEATHS + 1)
+        kills < KILLS_PER_SERVER && self.ended() > kills * self.least / (KILLS_PER_SERVER + 1)
     }
 
     fn is_over(&self) -> bool {
-        self.ended() >= self.least && self.kills.load(Ordering::Relaxed) >= DEATHS
+        self.ended() >= self.least && self.kills.load(Ordering::Relaxed) >= KILLS_PER_SERVER
     }
 
-    /// Kills it, if it is there, and waits until its end is known.
+    /// Kills the server, if it runs, and waits until the hub reports its end.
     fn kill(&self, signal: &str) {
         let found = self.status();
         if found["state"] != "running" {
@@ -245,19 +245,19 @@ impl Victim {
     }
 }
 
-fn the_images_servers_are_killed_and_neither_the_others_nor_their_clients_hang() {
+fn killed_servers_of_the_image_affect_no_other_server_and_no_client_hangs() {
     let home = servers();
     fs::write(home.files().join("killed.txt"), "").unwrap();
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
-    let seed = number("OSCTL_KILL_SEED", u64::from(now.subsec_nanos()) | 1);
-    say(&format!("OSCTL_KILL_SEED={seed}"));
+    let seed = env_number("OSCTL_KILL_SEED", u64::from(now.subsec_nanos()) | 1);
+    print_line(&format!("OSCTL_KILL_SEED={seed}"));
     let mut random = Random(seed.max(1));
     let other = Client::new("/servers/echo-own/mcp");
     let pid = other.ask("test/pid", &json!({}));
-    let victims = OWN.map(Victim::new);
+    let victims = IMAGE_SERVERS.map(Victim::new);
     let before = processes();
     let (begin, done) = (Instant::now(), AtomicBool::new(false));
-    let is_late = || begin.elapsed() > 2 * PATIENCE;
+    let is_late = || begin.elapsed() > 2 * TEST_TIMEOUT;
     thread::scope(|scope| {
         let killer = scope.spawn(|| {
             while !victims.iter().all(Victim::is_over) && !is_late() {
@@ -299,14 +299,14 @@ fn the_images_servers_are_killed_and_neither_the_others_nor_their_clients_hang()
             victim.calls.load(Ordering::Relaxed),
             "{name}"
         );
-        assert!(victim.is_over(), "{name} has not died often enough");
-        // Nobody has died of another's death.
+        assert!(victim.is_over(), "{name} has not been killed often enough");
+        // The hub counts no other crash.
         assert_eq!(
             victim.status()["crashes"],
-            victim.crashes + DEATHS as u64,
+            victim.crashes + KILLS_PER_SERVER as u64,
             "{name}"
         );
-        // It is there again, and answers.
+        // The server runs again, and answers.
         let results = victim.results.load(Ordering::Relaxed);
         victim.call(&victim.client());
         assert_eq!(
@@ -316,8 +316,8 @@ fn the_images_servers_are_killed_and_neither_the_others_nor_their_clients_hang()
         );
         errors += victim.errors.load(Ordering::Relaxed);
     }
-    assert!(errors > 0, "nobody was hurt");
-    servers().hub().until("the end of what was killed", |_| {
+    assert!(errors > 0, "no call failed");
+    servers().hub().until("the end of the killed servers", |_| {
         let known = victims
             .iter()
             .map(|victim| victim.status()["pids"][0].clone());
@@ -329,7 +329,7 @@ fn the_images_servers_are_killed_and_neither_the_others_nor_their_clients_hang()
     });
 }
 
-/// The processes of the image's servers, and how many guards there are, of which each server has one.
+/// The processes of the image's servers, and the number of supervisors, of which each server has one.
 fn processes() -> Value {
     let code = r"
 import json, os

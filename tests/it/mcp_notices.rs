@@ -1,18 +1,18 @@
-//! What servers and clients say beside calls: it comes to whom it means, as it was said.
+//! Notifications of servers and clients: each reaches its addressee unchanged.
 
 use crate::mcp::Client;
 use crate::trials;
 use serde_json::{Value, json};
 
 trials![
-    a_client_that_has_other_roots_is_asked_for_them,
-    a_shared_server_is_not_told_of_one_clients_roots,
-    what_a_shared_server_logs_comes_to_the_client_whose_call_it_is,
+    a_client_with_changed_roots_is_asked_for_them,
+    a_shared_server_does_not_get_one_clients_roots,
+    a_log_message_of_a_shared_server_reaches_the_client_of_the_call,
 ];
 
 const CHANGED: &str = r#"{"jsonrpc":"2.0","method":"notifications/roots/list_changed","params":{"_meta":{"x":1.0, "u":[ ]}}}"#;
 
-/// A request of the tests' echo server, which is a tool where all are one.
+/// A request of the tests' echo server, or a tool call where all servers are together.
 fn request(path: &str, server: &str, name: &str) -> (Value, &'static str) {
     match path.contains('?') {
         true => (json!({"name": format!("{server}__{name}")}), "tools/call"),
@@ -30,12 +30,12 @@ fn answer(client: &Client, server: &str, name: &str) -> String {
     String::from_utf8(client.post(&body.to_string()).body).unwrap()
 }
 
-fn a_client_that_has_other_roots_is_asked_for_them() {
+fn a_client_with_changed_roots_is_asked_for_them() {
     let can = json!({"roots": {"listChanged": true}});
     for path in ["/servers/echo-own/mcp", "/mcp?servers=echo-own,filesystem"] {
         let client = Client::with(path, &can);
         let mut told = client.listen();
-        // A server that is not there yet asks for the roots when it is.
+        // A server asks for the roots when it starts.
         answer(&client, "echo-own", "heard");
         for (number, root) in ["file:///a", "file:///b"].into_iter().enumerate() {
             assert_eq!(client.post(CHANGED).status, 202);
@@ -57,7 +57,7 @@ fn a_client_that_has_other_roots_is_asked_for_them() {
     }
 }
 
-fn a_shared_server_is_not_told_of_one_clients_roots() {
+fn a_shared_server_does_not_get_one_clients_roots() {
     let can = json!({"roots": {"listChanged": true}});
     let client = Client::with("/servers/echo/mcp", &can);
     let other = r#"{"jsonrpc":"2.0","method":"notifications/test/x","params":{"n":1.0}}"#;
@@ -72,7 +72,7 @@ fn a_shared_server_is_not_told_of_one_clients_roots() {
     );
 }
 
-fn what_a_shared_server_logs_comes_to_the_client_whose_call_it_is() {
+fn a_log_message_of_a_shared_server_reaches_the_client_of_the_call() {
     let params =
         r#"{"level":"info","logger":"l","data":{"n":1.0, "u":[ ],"big":9007199254740993}}"#;
     let log = format!(r#"{{"jsonrpc":"2.0","id":"l","method":"test/log","params":{params}}}"#);
@@ -92,11 +92,11 @@ fn what_a_shared_server_logs_comes_to_the_client_whose_call_it_is() {
     let mut events = open(&client, &log);
     assert_eq!(events.sse().unwrap().1, expected);
     assert_eq!(events.sse().unwrap().1, result);
-    // The other one hears nothing of it, but what comes after it.
+    // The other client does not get the log message, only the later notification.
     client.ask("test/touch", &json!({}));
     let (_, first) = told.sse().unwrap();
     assert!(first.contains("resources/updated"), "{first}");
-    // While both have calls open it may be either's, and is nobody's.
+    // While both clients have open calls, the message may belong to either, and the hub drops it.
     let body = r#"{"jsonrpc":"2.0","id":"p","method":"test/progress","params":{"_meta":{"progressToken":"t"},"steps":1000,"pause":0.02}}"#;
     let mut progress = open(&other, body);
     assert!(progress.sse().unwrap().1.contains("notifications/progress"));
@@ -111,7 +111,7 @@ fn what_a_shared_server_logs_comes_to_the_client_whose_call_it_is() {
     while let Some((_, data)) = progress.sse() {
         assert!(data.contains("notifications/progress"), "{data}");
     }
-    // All as one pass it on, too.
+    // All servers together forward the message, too.
     let all = Client::new("/mcp?servers=echo");
     let params = r#"{"name":"echo__log","arguments":{"level":"info","data":1.0}}"#;
     let body = format!(r#"{{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{params}}}"#);

@@ -6,12 +6,12 @@ use crate::trials;
 use serde_json::{Value, json};
 
 trials![
-    code_keeps_its_variables_and_tells_what_it_gives,
-    code_tells_its_output_as_it_runs,
-    a_call_that_is_taken_back_interrupts_the_code_and_keeps_the_variables,
-    what_takes_long_goes_on_and_is_found_again,
+    code_keeps_its_variables_and_returns_its_result,
+    code_reports_its_output_while_it_runs,
+    a_cancelled_call_interrupts_the_code_and_keeps_the_variables,
+    a_long_run_continues_and_is_found_by_its_id,
     long_output_comes_in_pages,
-    sessions_have_variables_of_their_own,
+    each_session_has_its_own_variables,
 ];
 
 pub(crate) fn os() -> Client {
@@ -24,7 +24,7 @@ impl Client {
         self.ask("tools/call", &json!({"name": name, "arguments": arguments}))
     }
 
-    /// The fields of an answer that is no error.
+    /// The fields of an answer that is not an error.
     #[track_caller]
     pub(crate) fn fields(&self, name: &str, arguments: Value) -> Value {
         let answer = self.tool(name, arguments);
@@ -32,7 +32,7 @@ impl Client {
         answer["structuredContent"].clone()
     }
 
-    /// Why a tool did nothing.
+    /// The error text of a refused tool call.
     #[track_caller]
     pub(crate) fn refusal(&self, name: &str, arguments: Value) -> String {
         let answer = self.tool(name, arguments);
@@ -41,10 +41,10 @@ impl Client {
     }
 }
 
-fn code_keeps_its_variables_and_tells_what_it_gives() {
+fn code_keeps_its_variables_and_returns_its_result() {
     let os = os();
     let run = |code: &str| os.tool("execute_python_code", json!({"code": code}));
-    // Whether its kernel is another one than before is told once, to whoever comes first.
+    // The first call reports a new kernel; this test needs a later call.
     run("None");
     let first = run("import sys\nkept = 20\nprint('out')\nprint('err', file=sys.stderr)\nkept + 1");
     let fields = &first["structuredContent"];
@@ -76,7 +76,7 @@ fn code_keeps_its_variables_and_tells_what_it_gives() {
     );
     assert!(image["data"].as_str().unwrap().starts_with("iVBOR"));
     assert_eq!(figure["structuredContent"]["images"], 1);
-    // People's own command line sees the same variables.
+    // The command line sees the same variables.
     assert_eq!(servers().ok(["exec", "kept"]).stdout, "20\n");
 }
 
@@ -99,7 +99,7 @@ fn events(
         .open("POST", &os.path, &headers, &body.to_string())
 }
 
-fn code_tells_its_output_as_it_runs() {
+fn code_reports_its_output_while_it_runs() {
     let os = os();
     let gate = "/tmp/mcp-gate";
     let code = format!(
@@ -134,7 +134,7 @@ fn code_tells_its_output_as_it_runs() {
         answer["result"]["structuredContent"]["stdout"],
         "first\nlast\n"
     );
-    // Whoever gives no token and asks for messages is told by those.
+    // A call without a progress token, of a client that set a log level, gets log messages.
     os.ask("logging/setLevel", &json!({"level": "info"}));
     let mut told = events(
         &os,
@@ -163,7 +163,7 @@ fn code_tells_its_output_as_it_runs() {
     );
 }
 
-fn a_call_that_is_taken_back_interrupts_the_code_and_keeps_the_variables() {
+fn a_cancelled_call_interrupts_the_code_and_keeps_the_variables() {
     let os = os();
     os.ask("logging/setLevel", &json!({"level": "notice"}));
     let code = json!({"code": "kept = 7\nimport time\nprint('begun', flush=True)\nwhile True: time.sleep(0.01)", "session": "back"});
@@ -178,7 +178,7 @@ fn a_call_that_is_taken_back_interrupts_the_code_and_keeps_the_variables() {
         notice.contains("was interrupted; its variables are kept"),
         "{notice}"
     );
-    // Nobody answers what was taken back.
+    // A cancelled call has no answer.
     while let Some((_, data)) = told.sse() {
         assert!(data.contains("notifications/"), "{data}");
     }
@@ -190,13 +190,13 @@ fn a_call_that_is_taken_back_interrupts_the_code_and_keeps_the_variables() {
         (&after["result"], &after["kernel"]["state"]),
         (&json!("7"), &json!("kept"))
     );
-    // Without a session the connection's end takes a call back.
+    // Without a session the end of the connection cancels a call.
     let meta = json!({"io.modelcontextprotocol/protocolVersion": "2026-07-28", "io.modelcontextprotocol/clientCapabilities": {}, "progressToken": 1});
     let params = json!({"name": "execute_python_code", "arguments": code, "_meta": meta});
     let body = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params});
     let headers = [
         ("Content-Type", "application/json"),
-        crate::mcp::BOTH,
+        crate::mcp::ACCEPT_JSON_OR_SSE,
         ("MCP-Protocol-Version", "2026-07-28"),
         ("Mcp-Method", "tools/call"),
         ("Mcp-Name", "execute_python_code"),
@@ -214,7 +214,7 @@ fn a_call_that_is_taken_back_interrupts_the_code_and_keeps_the_variables() {
     assert_eq!(after["result"], "8");
 }
 
-fn what_takes_long_goes_on_and_is_found_again() {
+fn a_long_run_continues_and_is_found_by_its_id() {
     let os = os();
     let gate = "/tmp/mcp-long";
     os.fields("run_shell", json!({"command": format!("rm -f {gate}")}));
@@ -240,7 +240,7 @@ fn what_takes_long_goes_on_and_is_found_again() {
         (&ended["stdout"], &ended["returncode"]),
         (&json!("done\n"), &json!(0))
     );
-    // What never ends by itself is interrupted by its id.
+    // Code that never ends is interrupted by its id.
     let begun = os.fields(
         "execute_python_code",
         json!({"code": "x = 1\nwhile True: pass", "wait": 0.05, "session": "long"}),
@@ -269,7 +269,7 @@ fn long_output_comes_in_pages() {
     let fields = &answer["structuredContent"];
     let stdout = fields["stdout"].as_str().unwrap();
     assert!(
-        stdout.len() < 1200 && stdout.contains("999000 bytes are left out"),
+        stdout.len() < 1200 && stdout.contains("999000 bytes are omitted"),
         "{stdout}"
     );
     assert_eq!(fields["omitted"][0]["total"], 1_000_000);
@@ -291,7 +291,7 @@ fn long_output_comes_in_pages() {
     );
 }
 
-fn sessions_have_variables_of_their_own() {
+fn each_session_has_its_own_variables() {
     let (one, other) = (os(), os());
     one.fields(
         "execute_python_code",

@@ -1,4 +1,4 @@
-//! The built-in MCP server: the desktop, and pages of the web.
+//! The built-in MCP server: the desktop, and web pages.
 
 use crate::harness::servers;
 use crate::mcp::Client;
@@ -10,15 +10,15 @@ use std::thread;
 
 trials![
     the_desktop_is_seen_and_used,
-    a_page_of_the_web_is_read_in_the_browser_that_people_see,
-    what_a_page_asks_is_dismissed_and_told,
-    a_server_that_never_answers_is_told_and_keeps_nobody_waiting,
-    a_page_that_somebody_works_in_is_left_alone,
+    a_web_page_is_read_in_the_visible_browser,
+    dialogs_of_a_page_are_dismissed_and_reported,
+    a_server_that_never_answers_is_reported_and_delays_no_other_call,
+    a_page_that_a_user_edits_is_left_alone,
 ];
 
 const READ: &str = "navigate_and_get_all_visible_text";
 
-/// Waits until a window's title holds these words.
+/// Waits until a window's title contains the text.
 #[track_caller]
 fn until_titled(os: &Client, words: &str) {
     os.api.until(&format!("a window `{words}`"), |_| {
@@ -70,10 +70,10 @@ fn the_desktop_is_seen_and_used() {
     let none = os.refusal("desktop_focus", json!({"id": 1}));
     assert!(none.contains("there is no window 1"), "{none}");
     let wrong = os.refusal("desktop_screenshot", json!({"region": "here"}));
-    assert!(wrong.contains("`here` is no region"), "{wrong}");
+    assert!(wrong.contains("`here` is not a region"), "{wrong}");
 }
 
-fn a_page_of_the_web_is_read_in_the_browser_that_people_see() {
+fn a_web_page_is_read_in_the_visible_browser() {
     let os = os();
     let (base, tool) = (page(servers(), ""), READ);
     let read = os.fields(tool, json!({"url": format!("{base}away")}));
@@ -87,7 +87,7 @@ fn a_page_of_the_web_is_read_in_the_browser_that_people_see() {
         text.contains("shown") && text.contains("later") && !text.contains("hidden"),
         "{text}"
     );
-    // A person sees it, too.
+    // The desktop shows the page, too.
     until_titled(&os, "Title ö");
     let part = os.fields(tool, json!({"url": format!("{base}page"), "limit": 3}));
     assert_eq!((&part["text"], &part["next"]), (&json!("sho"), &json!(3)));
@@ -96,7 +96,7 @@ fn a_page_of_the_web_is_read_in_the_browser_that_people_see() {
         404
     );
     for (url, why) in [
-        ("file:///etc/passwd", "is no page of the web"),
+        ("file:///etc/passwd", "is not a web address"),
         ("http://127.0.0.1:1/", "ERR_"),
     ] {
         let refused = os.refusal(tool, json!({"url": url}));
@@ -104,7 +104,7 @@ fn a_page_of_the_web_is_read_in_the_browser_that_people_see() {
     }
 }
 
-fn what_a_page_asks_is_dismissed_and_told() {
+fn dialogs_of_a_page_are_dismissed_and_reported() {
     let os = os();
     let answer = os.tool(READ, json!({"url": page(servers(), "asks")}));
     let fields = &answer["structuredContent"];
@@ -120,18 +120,18 @@ fn what_a_page_asks_is_dismissed_and_told() {
     assert!(words.contains("dismissed: confirm: Delete all?"), "{words}");
 }
 
-fn a_server_that_never_answers_is_told_and_keeps_nobody_waiting() {
+fn a_server_that_never_answers_is_reported_and_delays_no_other_call() {
     let os = os();
     let base = page(servers(), "");
     os.fields(READ, json!({"url": format!("{base}page")}));
-    // Not the page of before, as if it were this one.
+    // The answer is not the page before.
     let never = format!("{base}never");
     let refused = os.refusal(READ, json!({"url": never, "timeout": 0.5}));
     assert!(
-        refused.contains("has not answered within 0.5 seconds"),
+        refused.contains("did not answer within 0.5 seconds"),
         "{refused}"
     );
-    // Nobody waits for who waits.
+    // A waiting call does not delay another call.
     let waiting = {
         let os = os.clone();
         thread::spawn(move || os.tool(READ, json!({"url": never, "timeout": 50})))
@@ -153,10 +153,10 @@ fn a_server_that_never_answers_is_told_and_keeps_nobody_waiting() {
     );
 }
 
-fn a_page_that_somebody_works_in_is_left_alone() {
+fn a_page_that_a_user_edits_is_left_alone() {
     let os = os();
     let base = page(servers(), "");
-    // It answers for each page what the browser asks: yes.
+    // This tool confirms the browser's question before it leaves a page.
     let elsewhere = format!("url={base}page");
     servers().ok(["mcp", "call", "browser-use", "browser_navigate", &elsewhere]);
     os.fields(READ, json!({"url": format!("{base}work")}));

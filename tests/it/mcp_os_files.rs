@@ -8,15 +8,15 @@ use serde_json::{Value, json};
 use std::fs;
 
 trials![
-    commands_keep_their_folder_and_packages_can_be_imported_at_once,
+    commands_keep_their_folder_and_installed_packages_can_be_imported,
     files_are_written_listed_read_and_shown,
-    variables_are_stored_and_brought_back,
+    variables_are_stored_and_restored,
     resources_are_files_runs_and_the_screen,
-    what_does_not_fit_is_said_and_changes_nothing,
-    every_answer_is_what_its_schema_says,
+    wrong_arguments_are_reported_and_change_nothing,
+    every_answer_matches_its_schema,
 ];
 
-fn commands_keep_their_folder_and_packages_can_be_imported_at_once() {
+fn commands_keep_their_folder_and_installed_packages_can_be_imported() {
     let os = os();
     let failed = os.tool("run_shell", json!({"command": "echo out; exit 3"}));
     assert_eq!(failed["isError"], false);
@@ -28,7 +28,7 @@ fn commands_keep_their_folder_and_packages_can_be_imported_at_once() {
         (&late["isError"], &late["structuredContent"]["returncode"]),
         (&json!(true), &json!(-1))
     );
-    // Made here, so that no registry is asked.
+    // A local package, so that the test needs no registry.
     let project = "[project]\nname = \"made-here\"\nversion = \"1.0\"\n[build-system]\nrequires = []\nbuild-backend = \"backend\"\nbackend-path = [\".\"]\n";
     let backend = "import zipfile\ndef build_wheel(folder, *_):\n    name = 'made_here-1.0-py3-none-any.whl'\n    with zipfile.ZipFile(f'{folder}/{name}', 'w') as z:\n        z.writestr('made_here.py', 'value = 5')\n        z.writestr('made_here-1.0.dist-info/METADATA', 'Metadata-Version: 2.1\\nName: made-here\\nVersion: 1.0\\n')\n        z.writestr('made_here-1.0.dist-info/WHEEL', 'Wheel-Version: 1.0\\nRoot-Is-Purelib: true\\nTag: py3-none-any\\n')\n        z.writestr('made_here-1.0.dist-info/RECORD', '')\n    return name\n";
     os.fields(
@@ -49,7 +49,7 @@ fn commands_keep_their_folder_and_packages_can_be_imported_at_once() {
     let missing = os.tool("install_package", json!({"packages": ["/tmp/not-there"]}));
     assert_eq!(missing["isError"], true, "{missing}");
     let option = os.refusal("install_package", json!({"packages": ["--target=/x"]}));
-    assert!(option.contains("is no package"), "{option}");
+    assert!(option.contains("is not a package"), "{option}");
 }
 
 fn files_are_written_listed_read_and_shown() {
@@ -65,7 +65,7 @@ fn files_are_written_listed_read_and_shown() {
     );
     let found = fs::read_to_string(servers().files().join("mcp-os/text.txt")).unwrap();
     assert_eq!(found, "zwei\nZeilen ö");
-    // Beneath the root, and by pages that end with whole characters.
+    // Below the root, and in pages that end with whole characters.
     let read = os.fields(
         "read_file",
         json!({"path": "host/mcp-os/text.txt", "limit": 13}),
@@ -120,7 +120,7 @@ fn files_are_written_listed_read_and_shown() {
     }
 }
 
-fn variables_are_stored_and_brought_back() {
+fn variables_are_stored_and_restored() {
     let os = os();
     os.fields(
         "execute_python_code",
@@ -191,7 +191,7 @@ fn resources_are_files_runs_and_the_screen() {
     );
     let templates = os.ask("resources/templates/list", &json!({}));
     assert_eq!(templates["resourceTemplates"].as_array().unwrap().len(), 3);
-    // What lies elsewhere is no resource, whatever leads there.
+    // A file outside the root is not a resource, also through a link or `..`.
     for uri in [
         "file:///etc/passwd",
         "file:///root/out",
@@ -208,7 +208,7 @@ fn resources_are_files_runs_and_the_screen() {
     }
 }
 
-fn what_does_not_fit_is_said_and_changes_nothing() {
+fn wrong_arguments_are_reported_and_change_nothing() {
     let os = os();
     let answer = |method: &str, params: Value| {
         let body = json!({"jsonrpc": "2.0", "id": 1, "method": method, "params": params});
@@ -238,7 +238,7 @@ fn what_does_not_fit_is_said_and_changes_nothing() {
         (
             "write_file",
             json!({"path": "x", "content": "!", "encoding": "base64"}),
-            "no base64",
+            "not valid base64",
         ),
         (
             "wait_for_run",
@@ -260,14 +260,14 @@ fn what_does_not_fit_is_said_and_changes_nothing() {
         let refused = os.refusal(tool, arguments);
         assert!(refused.contains(why), "{tool}: {refused}");
     }
-    // It can be left out, and comes back.
+    // A server of the configuration can replace the built-in server, which returns without it.
     let home: &Home = servers();
     let path = home.data().join("mcp.json");
     let before = fs::read_to_string(&path).unwrap();
     let mut without: Value = serde_json::from_str(&before).unwrap();
     without["mcpServers"]["os"] = json!({"tools": ["read_*"]});
     fs::write(&path, without.to_string()).unwrap();
-    // The session is the same one, and finds the server as it is now.
+    // The session stays, and sees the tools of the new configuration.
     let count = || {
         os.ask("tools/list", &json!({}))["tools"]
             .as_array()
@@ -286,8 +286,8 @@ fn what_does_not_fit_is_said_and_changes_nothing() {
         .until("the old configuration", |_| (count() > 10).then_some(()));
 }
 
-/// Each tool, called once more, gives what a validator accepts.
-fn every_answer_is_what_its_schema_says() {
+/// A validator accepts the answer of each tool.
+fn every_answer_matches_its_schema() {
     let home = servers();
     let os = os();
     let listed = os.ask("tools/list", &json!({}));

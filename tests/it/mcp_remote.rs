@@ -1,4 +1,4 @@
-//! The hub's servers that are elsewhere, by their address.
+//! The hub's remote servers, which have an address.
 
 use crate::harness::servers;
 use crate::mcp::{Client, status};
@@ -8,15 +8,15 @@ use serde_json::json;
 use std::thread;
 
 trials![
-    servers_elsewhere_are_reached_by_either_transport,
-    a_server_elsewhere_that_sends_us_on_gets_no_token_there,
-    a_server_elsewhere_that_lets_nobody_in_says_what_to_do,
+    remote_servers_work_through_either_transport,
+    a_remote_server_that_redirects_gets_no_token_there,
+    a_refused_sign_in_at_a_remote_server_says_what_to_do,
 ];
 
-fn servers_elsewhere_are_reached_by_either_transport() {
+fn remote_servers_work_through_either_transport() {
     let home = servers();
     let token = home.hub().token;
-    // The hub's own doors, from within.
+    // The hub's own endpoints, from inside the container.
     let door = |path: &str| {
         let url = format!("http://127.0.0.1:8765/servers/echo/{path}");
         json!({"url": url, "headers": {"Authorization": format!("Bearer {token}")}})
@@ -41,9 +41,9 @@ fn servers_elsewhere_are_reached_by_either_transport() {
             let until_open = |what: &str, count: u64| {
                 client.api.until(what, |_| (open() == count).then_some(()));
             };
-            // A call that is cancelled here is cancelled there, and leaves nothing open.
+            // A call that is cancelled here is cancelled on the remote server, and leaves nothing open.
             let body = r#"{"jsonrpc":"2.0","id":"c","method":"test/silence","params":{}}"#;
-            until_open("the end of the one before", 0);
+            until_open("the end of the previous call", 0);
             let headers = client.headers();
             thread::scope(|scope| {
                 let waiting = scope.spawn(|| client.post(body));
@@ -59,7 +59,7 @@ fn servers_elsewhere_are_reached_by_either_transport() {
     });
 }
 
-/// A server that sends everybody on to another port, where it says what was brought along.
+/// A server that redirects every request to another port, which records the headers that it gets.
 const ELSEWHERE: &str = r#"
 import http.server, threading
 brought = []
@@ -84,7 +84,7 @@ for server in (there, here):
 print(here.server_port)
 "#;
 
-fn a_server_elsewhere_that_sends_us_on_gets_no_token_there() {
+fn a_remote_server_that_redirects_gets_no_token_there() {
     let home = servers();
     let port = home.ok(["exec", ELSEWHERE]).stdout;
     let url = format!("http://127.0.0.1:{}/mcp", port.trim());
@@ -92,12 +92,12 @@ fn a_server_elsewhere_that_sends_us_on_gets_no_token_there() {
     with_servers(&[("moved", moved)], || {
         let ran = home.run(["mcp", "tools", "moved"]);
         assert_eq!(ran.code, 3, "{ran:?}");
-        assert!(ran.stderr.contains("it sends us to `http://"), "{ran:?}");
+        assert!(ran.stderr.contains("it redirects to `http://"), "{ran:?}");
     });
     assert_eq!(home.api().exec("brought")["result"], "[]");
 }
 
-/// A server that wants a sign-in, unless it is shown the one token that it takes, which has no rights.
+/// A server that requires a sign-in, except with its only token, which has no rights.
 const GUARDED: &str = r#"
 import http.server, threading
 class Guarded(http.server.BaseHTTPRequestHandler):
@@ -117,7 +117,7 @@ threading.Thread(target=guarded.serve_forever, daemon=True).start()
 print(guarded.server_port)
 "#;
 
-fn a_server_elsewhere_that_lets_nobody_in_says_what_to_do() {
+fn a_refused_sign_in_at_a_remote_server_says_what_to_do() {
     let home = servers();
     let url = format!(
         "http://127.0.0.1:{}/mcp",
@@ -131,9 +131,9 @@ fn a_server_elsewhere_that_lets_nobody_in_says_what_to_do() {
     ];
     with_servers(&guarded, || {
         for (server, why) in [
-            ("stranger", "it wants a sign-in by OAuth"),
+            ("stranger", "it requires a sign-in by OAuth"),
             ("expired", "it does not accept the token in `headers`"),
-            ("weak", "the token in `headers` is not allowed"),
+            ("weak", "the token in `headers` does not have the rights"),
         ] {
             let ran = home.run(["mcp", "tools", server]);
             assert_eq!(ran.code, 3, "{server}: {ran:?}");

@@ -1,4 +1,4 @@
-//! When the hub's servers start, where nobody calls them.
+//! When the hub's servers start without a call.
 
 use crate::harness::servers;
 use crate::mcp::{Client, status};
@@ -26,8 +26,8 @@ fn an_eager_server_starts_with_the_container_or_with_its_session() {
                 (status(api, name)["state"] == "running").then_some(())
             });
         };
-        // It was there as soon as it was configured. What they all say of themselves is known from now on, so that
-        // nothing else starts them.
+        // The server starts when it is configured. From now on the hub knows each server's description, so that
+        // it starts no server to learn it.
         runs("eager");
         for name in ["lazy", "lazy-own", "eager-own"] {
             Client::new(&format!("/servers/{name}/mcp")).ask("test/pid", &json!({}));
@@ -43,7 +43,7 @@ fn an_eager_server_starts_with_the_container_or_with_its_session() {
         };
         let quiet = ["lazy", "lazy-own", "eager-own"];
         quiet.into_iter().for_each(is_unstarted);
-        // Each session of its own child begins with that.
+        // Each session with a server process starts with that process.
         let sessions = [(); 2].map(|()| Client::new("/servers/eager-own/mcp"));
         home.hub().until("a child for each", |api| {
             let pids = status(api, "eager-own")["pids"].clone();
@@ -51,7 +51,7 @@ fn an_eager_server_starts_with_the_container_or_with_its_session() {
         });
         let _lazy = ["lazy", "lazy-own"].map(|name| Client::new(&format!("/servers/{name}/mcp")));
         ["lazy", "lazy-own"].into_iter().for_each(is_unstarted);
-        // They are the ones that answer.
+        // These processes answer the calls.
         let pids: Vec<Value> = sessions
             .iter()
             .map(|session| session.ask("test/pid", &json!({})))

@@ -1,20 +1,20 @@
-//! The ways in which clients speak with the hub.
+//! The transports between clients and the hub.
 
-use crate::harness::{PATIENCE, servers};
-use crate::mcp::{BOTH, Client, JSON, hello};
+use crate::harness::{TEST_TIMEOUT, servers};
+use crate::mcp::{ACCEPT_JSON_OR_SSE, Client, JSON, hello};
 use crate::mcp_children::{ODD, large};
 use crate::trials;
 use serde_json::{Value, json};
 use std::time::Instant;
 
 trials![
-    streamable_http_is_spoken_as_it_is_specified,
-    a_lost_stream_goes_on_behind_its_last_event,
-    the_revision_without_sessions_is_spoken_with_older_servers,
+    streamable_http_follows_its_specification,
+    a_lost_stream_continues_after_its_last_event,
+    clients_of_the_revision_without_sessions_use_older_servers,
     the_older_transport_reaches_the_same_servers,
 ];
 
-fn streamable_http_is_spoken_as_it_is_specified() {
+fn streamable_http_follows_its_specification() {
     let client = Client::new("/servers/echo/mcp");
     let answer = client.post(r#"{"jsonrpc":"2.0","id":"a","method":"test/x","params":{"n":1}}"#);
     assert_eq!(answer.headers["content-type"], "application/json");
@@ -22,7 +22,7 @@ fn streamable_http_is_spoken_as_it_is_specified() {
         answer.json(),
         json!({"jsonrpc": "2.0", "id": "a", "result": {"n": 1}})
     );
-    // Older versions are agreed on where a client asks for them.
+    // The hub agrees to an older version that a client requests.
     for version in ["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25"] {
         let mut fresh = client.clone();
         fresh.session.clear();
@@ -42,10 +42,17 @@ fn streamable_http_is_spoken_as_it_is_specified() {
     };
     let ping = r#"{"jsonrpc":"2.0","id":1,"method":"ping"}"#;
     let of = |session: &'static str| ("Mcp-Session-Id", session);
-    assert_eq!(send("POST", &[JSON, BOTH], ping), 400);
-    assert_eq!(send("POST", &[JSON, BOTH, of("0123")], ping), 404);
+    assert_eq!(send("POST", &[JSON, ACCEPT_JSON_OR_SSE], ping), 400);
     assert_eq!(
-        send("POST", &[("Content-Type", "text/plain"), BOTH], ping),
+        send("POST", &[JSON, ACCEPT_JSON_OR_SSE, of("0123")], ping),
+        404
+    );
+    assert_eq!(
+        send(
+            "POST",
+            &[("Content-Type", "text/plain"), ACCEPT_JSON_OR_SSE],
+            ping
+        ),
         415
     );
     assert_eq!(send("POST", &[JSON, ("Accept", "text/html")], ping), 406);
@@ -61,7 +68,7 @@ fn streamable_http_is_spoken_as_it_is_specified() {
         406
     );
     assert_eq!(send("GET", &[("Accept", "text/event-stream")], ""), 400);
-    // A session is of one server.
+    // A session belongs to one server.
     let mut other = client.clone();
     other.path = "/servers/echo-own/mcp".into();
     assert_eq!(other.post(ping).status, 404);
@@ -81,7 +88,7 @@ fn streamable_http_is_spoken_as_it_is_specified() {
     assert_eq!(send("DELETE", &client.headers(), ""), 404);
 }
 
-fn a_lost_stream_goes_on_behind_its_last_event() {
+fn a_lost_stream_continues_after_its_last_event() {
     let client = Client::new("/servers/echo/mcp");
     let body = r#"{"jsonrpc":"2.0","id":"p","method":"test/progress","params":{"_meta":{"progressToken":"t"},"steps":5,"pause":0.05}}"#;
     let connection = client.api.connect();
@@ -105,7 +112,7 @@ fn a_lost_stream_goes_on_behind_its_last_event() {
         "{data}"
     );
     assert_eq!(events.sse(), None);
-    // What has ended is told as that: the end of a stream would be one more lost connection.
+    // The hub reports a finished stream with 204: an ended stream would look like a lost connection.
     let behind = |event: &str| {
         let mut headers = client.headers();
         headers.push(("Last-Event-ID", event));
@@ -115,7 +122,7 @@ fn a_lost_stream_goes_on_behind_its_last_event() {
     for over in [&*last, "1.1", "nothing"] {
         assert_eq!(behind(over).0, 204, "{over}");
     }
-    // What belongs to no call goes on, also behind what is not known any more.
+    // The stream of messages that belong to no call continues, also after an event that the hub no longer has.
     let (status, mut general) = behind("g1.7");
     assert_eq!(status, 200);
     client.ask("resources/subscribe", &json!({"uri": "echo:a"}));
@@ -124,7 +131,7 @@ fn a_lost_stream_goes_on_behind_its_last_event() {
     assert!(event.starts_with('g') && data.contains("echo:a"), "{data}");
 }
 
-fn the_revision_without_sessions_is_spoken_with_older_servers() {
+fn clients_of_the_revision_without_sessions_use_older_servers() {
     let api = servers().hub();
     let meta = json!({
         "io.modelcontextprotocol/protocolVersion": "2026-07-28",
@@ -135,7 +142,7 @@ fn the_revision_without_sessions_is_spoken_with_older_servers() {
         let body = json!({"jsonrpc": "2.0", "id": 7, "method": method, "params": params});
         let mut headers = vec![
             JSON,
-            BOTH,
+            ACCEPT_JSON_OR_SSE,
             ("MCP-Protocol-Version", "2026-07-28"),
             ("Mcp-Method", method),
         ];
@@ -176,7 +183,7 @@ fn the_revision_without_sessions_is_spoken_with_older_servers() {
     let body = r#"{"jsonrpc":"2.0","id":1,"method":"tools/list","params":{"_meta":{"io.modelcontextprotocol/protocolVersion":"1900-01-01"}}}"#;
     let headers = [
         JSON,
-        BOTH,
+        ACCEPT_JSON_OR_SSE,
         ("MCP-Protocol-Version", "1900-01-01"),
         ("Mcp-Method", "tools/list"),
     ];
@@ -188,13 +195,13 @@ fn the_revision_without_sessions_is_spoken_with_older_servers() {
         (400, json!(-32022))
     );
     assert_eq!(other.json()["error"]["data"]["supported"][0], "2026-07-28");
-    // Whoever listens is told of what it asked for, under the id of its request.
+    // A listener gets what it subscribed to, with the id of its request.
     let params = json!({"_meta": meta, "notifications": {"resourceSubscriptions": ["echo:a"]}});
     let body =
         json!({"jsonrpc": "2.0", "id": "s", "method": "subscriptions/listen", "params": params});
     let headers = [
         JSON,
-        BOTH,
+        ACCEPT_JSON_OR_SSE,
         ("MCP-Protocol-Version", "2026-07-28"),
         ("Mcp-Method", "subscriptions/listen"),
     ];
@@ -245,7 +252,7 @@ fn the_older_transport_reaches_the_same_servers() {
         post(r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#),
         202
     );
-    // In their own bytes, however odd or large.
+    // The hub forwards the messages unchanged, however unusual or large.
     let large = large();
     let odd = ODD.iter().copied();
     for (id, params) in odd.chain([("9007199254740993", r#"{"n":1.0}"#), ("1.50", &large)]) {
@@ -259,6 +266,6 @@ fn the_older_transport_reaches_the_same_servers() {
     // The session ends with the connection.
     let begin = Instant::now();
     while post(r#"{"jsonrpc":"2.0","method":"notifications/x"}"#) != 404 {
-        assert!(begin.elapsed() < PATIENCE, "the session goes on");
+        assert!(begin.elapsed() < TEST_TIMEOUT, "the session did not end");
     }
 }

@@ -1,7 +1,7 @@
 //! Commands whose memory and time are bounded by the test.
 
 use crate::commands::Ran;
-use crate::harness::PATIENCE;
+use crate::harness::TEST_TIMEOUT;
 use nix::libc::{WNOHANG, rusage, wait4};
 use std::fs;
 use std::io::Read;
@@ -11,13 +11,13 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-/// What a command may hold at most, whatever it is answered.
+/// The most memory that a command may hold, whatever answer it gets.
 pub(crate) const MAX_HELD_BYTES: u64 = 200 << 20;
 
-/// The system counts memory this exactly.
+/// The precision of the system's memory counters.
 const SLACK_BYTES: u64 = 4 << 20;
 
-/// What is kept of its output.
+/// The length of the output that is kept.
 const MAX_KEPT_BYTES: usize = 1 << 20;
 
 /// A running command whose memory is watched.
@@ -25,7 +25,7 @@ const MAX_KEPT_BYTES: usize = 1 << 20;
 pub(crate) struct Watched {
     pub(crate) child: Child,
     outputs: [JoinHandle<String>; 2],
-    /// The most bytes of memory that it or a process of its own held.
+    /// The most bytes of memory that the command or one of its processes held.
     peak: u64,
 }
 
@@ -42,7 +42,7 @@ impl Watched {
         }
     }
 
-    /// The same for a command whose stdout nobody reads.
+    /// Starts a command whose stdout is not read.
     pub(crate) fn start_unread(mut command: Command) -> Self {
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().unwrap();
@@ -54,22 +54,22 @@ impl Watched {
         }
     }
 
-    /// Waits for the end, which must come. Returns how it ended and the bytes that it held at most.
+    /// Waits for the end, which must come. Returns how the command ended and the most bytes that it held.
     #[track_caller]
     pub(crate) fn end(mut self) -> (Ran, u64) {
         let begin = Instant::now();
         let status = loop {
             self.peak = self.peak.max(held(self.child.id()));
             if let Some((status, peak)) = ended(&self.child) {
-                // Until it began its program, a child has the memory of this process.
+                // A child has the memory of this process until it executes its program.
                 let own = held_alone(std::process::id()) + SLACK_BYTES;
                 self.peak = self.peak.max(if peak > own { peak } else { 0 });
                 break status;
             }
-            if begin.elapsed() > PATIENCE {
+            if begin.elapsed() > TEST_TIMEOUT {
                 self.child.kill().unwrap();
                 let said = self.outputs.map(|output| output.join().unwrap());
-                panic!("it does not end: {said:?}");
+                panic!("the command does not end: {said:?}");
             }
             thread::sleep(Duration::from_millis(2));
         };
@@ -89,12 +89,16 @@ pub(crate) fn run_within_bounds(command: Command) -> Ran {
     run_within(command, MAX_HELD_BYTES)
 }
 
-/// Runs the command, which must end and hold no more than so many bytes.
+/// Runs the command, which must end and hold less than `bytes`.
 #[track_caller]
 pub(crate) fn run_within(command: Command, bytes: u64) -> Ran {
     let (ran, peak) = Watched::start(command).end();
     let held = peak >> 20;
-    assert!(peak < bytes, "it held {held} MiB: {:.2000}", ran.stderr);
+    assert!(
+        peak < bytes,
+        "the command held {held} MiB: {:.2000}",
+        ran.stderr
+    );
     ran
 }
 
@@ -124,13 +128,13 @@ fn ended(child: &Child) -> Option<(ExitStatus, u64)> {
         )
     };
     assert!(pid >= 0, "{}", std::io::Error::last_os_error());
-    // SAFETY: zeros are a valid value of it.
+    // SAFETY: zeros are a valid value of `rusage`.
     let usage = unsafe { usage.assume_init() };
     let kilobytes = u64::try_from(usage.ru_maxrss).unwrap();
     (pid > 0).then(|| (ExitStatus::from_raw(status), kilobytes << 10))
 }
 
-/// The most bytes that a process has held so far.
+/// The most bytes that a process has held until now.
 fn held_alone(pid: u32) -> u64 {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
@@ -138,7 +142,7 @@ fn held_alone(pid: u32) -> u64 {
     kilobytes.unwrap_or_default() << 10
 }
 
-/// The most bytes that a process or one of its descendants has held so far.
+/// The most bytes that a process or one of its descendants has held until now.
 fn held(pid: u32) -> u64 {
     let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
     let children = children.unwrap_or_default();

@@ -1,7 +1,7 @@
-//! Changed answers for tests that play a companion: each change is drawn from a seed, which is printed.
+//! Changed answers for tests with a fake companion: each change is drawn from a seed, which is printed.
 //!
 //! The first tier draws the same changes each time. `OSCTL_TEST_SEED=random` draws others, as the long tier does, and
-//! `OSCTL_TEST_SEED=NUMBER` those again.
+//! `OSCTL_TEST_SEED=NUMBER` repeats them.
 
 use proptest::prelude::*;
 use proptest::sample::Index;
@@ -10,7 +10,7 @@ use std::io::Write;
 use std::ops::Range;
 use std::sync::OnceLock;
 
-/// A terminal's title, the clipboard, a control character of eight bits, another direction, an unseen blank.
+/// A terminal's title, the clipboard, a control character of eight bits, another text direction, an invisible space.
 pub(crate) const NASTY: &str =
     "\u{1b}]0;owned\u{7}\u{1b}]52;c;AAAA\u{7}\u{9b}2J\u{202e}\u{200b}\u{2066}";
 
@@ -38,7 +38,7 @@ const VALUES: [&str; 8] = [
 
 const FIRST_TIER: u64 = 1;
 
-/// The number that all random choices of this process begin with.
+/// The seed of all random choices of this process.
 pub(crate) fn seed() -> u64 {
     static SEED: OnceLock<u64> = OnceLock::new();
     *SEED.get_or_init(|| {
@@ -85,19 +85,19 @@ pub(crate) fn for_each<S: Strategy>(cases: u32, strategy: S, test: impl Fn(S::Va
 #[derive(Debug, Clone)]
 pub(crate) enum Mutation {
     Cut(Index),
-    /// All of it is a document that is very deep.
+    /// A very deep document instead of the body.
     Deep,
     Repeat(Index),
     Bytes(Vec<(Index, u8)>),
-    /// Numbers, also those within texts.
+    /// Other numbers, also within texts.
     Number(Vec<(Index, usize)>),
     /// Texts become other values, or the reverse.
     Value(Vec<(Index, usize)>),
-    /// Texts that a terminal obeys.
+    /// Texts that control a terminal.
     Nasty(Index),
     /// Lines in another order.
     Lines(Index),
-    /// Something else instead.
+    /// Another body.
     Other(&'static str),
 }
 
@@ -151,7 +151,7 @@ impl Mutation {
     }
 }
 
-/// Puts `text` in the place of one of the stretches that are found.
+/// Replaces one of the ranges that `find` returns with `text`.
 fn replace(body: &mut Vec<u8>, find: fn(&[u8]) -> Vec<Range<usize>>, at: Index, text: &str) {
     let found = find(body);
     if !found.is_empty() {

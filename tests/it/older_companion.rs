@@ -1,5 +1,5 @@
-//! A container of an earlier osctl, whose companion proves nothing: it is named as such, it can be stopped, and it never
-//! receives the token.
+//! A container of an earlier osctl, whose companion has no proof of identity: osctl names it and can stop it, and it
+//! never gets the token.
 
 use crate::evolve::{containers, engine};
 use crate::fake_companion::{FakeCompanion, respond};
@@ -11,11 +11,11 @@ use serde_json::json;
 use std::fs;
 
 trials![
-    a_companion_without_a_proof_is_older_only_where_the_engine_says_that_it_is_ours,
-    an_older_companion_is_named_and_stopped_and_never_given_the_token,
+    a_companion_without_a_proof_is_older_only_if_the_engine_knows_its_container,
+    an_older_companion_is_named_and_stopped_and_never_gets_the_token,
 ];
 
-/// Answers as companions did that know no proof, and writes down what it was sent.
+/// Answers as a companion without the proof did, and records its requests.
 const OLDER: &str = r#"
 import http.server
 
@@ -37,7 +37,7 @@ class Older(http.server.BaseHTTPRequestHandler):
 http.server.ThreadingHTTPServer(("0.0.0.0", 8080), Older).serve_forever()
 "#;
 
-fn a_companion_without_a_proof_is_older_only_where_the_engine_says_that_it_is_ours() {
+fn a_companion_without_a_proof_is_older_only_if_the_engine_knows_its_container() {
     let stranger = FakeCompanion::start_without_proof(|_, stream| {
         respond(stream, "200 OK", &[], b"{\"status\":\"ok\"}");
     });
@@ -49,8 +49,8 @@ fn a_companion_without_a_proof_is_older_only_where_the_engine_says_that_it_is_ou
     assert!(!ran.stderr.contains("earlier osctl"), "{ran:?}");
 }
 
-fn an_older_companion_is_named_and_stopped_and_never_given_the_token() {
-    // Only the record and the token are its; the listener is the container's.
+fn an_older_companion_is_named_and_stopped_and_never_gets_the_token() {
+    // Only the record and the token are of the fake companion; the container listens.
     let mut companion = FakeCompanion::start(|_, _| {});
     companion.port = free_port();
     let home = companion.home("it-older");
@@ -61,7 +61,10 @@ fn an_older_companion_is_named_and_stopped_and_never_given_the_token() {
     until("an answer", || {
         home.run(["sessions"]).stderr.contains("earlier osctl")
     });
-    let up = format!("`osctl --instance {} up` renews it", home.instance);
+    let up = format!(
+        "`osctl --instance {} up` replaces the companion",
+        home.instance
+    );
     for verb in [
         &["exec", "secret = 1"][..],
         &["shell", "true"],

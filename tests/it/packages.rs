@@ -1,4 +1,4 @@
-//! How osctl comes to a machine without a compiler: the wheel, the Debian package, man pages.
+//! Ways to install osctl without a compiler: the wheel, the Debian package, man pages.
 
 use crate::commands::Ran;
 use crate::harness::{self, Home, provide};
@@ -13,8 +13,8 @@ use toml_edit::DocumentMut;
 
 trials![
     a_dynamic_build_is_refused_with_the_command_that_works,
-    the_profile_of_a_release_is_that_of_the_benchmarks,
-    a_wheel_brings_the_static_binary,
+    releases_and_benchmarks_use_the_same_profile,
+    a_wheel_contains_the_static_binary,
     each_verb_has_a_man_page_without_warnings,
     the_debian_package_names_files_that_exist,
     a_debian_package_is_made_and_its_binary_starts =
@@ -25,7 +25,7 @@ trials![
 const BINARY: &str = env!("CARGO_BIN_EXE_osctl");
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-/// The command, run to its end, which must be good.
+/// Runs the command, which must succeed.
 #[track_caller]
 pub(crate) fn succeed(command: &mut Command) -> Ran {
     let ran = Ran::from(command.output().unwrap());
@@ -42,7 +42,7 @@ fn start_alone(binary: &Path) -> String {
     succeed(command.arg(root.path()).args(["/osctl", "--version"])).stdout
 }
 
-/// A `cargo` that knows nothing of this repository's configuration.
+/// A `cargo` without this repository's configuration.
 fn fresh_cargo(folder: &Path) -> Command {
     let mut command = Command::new("cargo");
     command.current_dir(folder);
@@ -56,7 +56,7 @@ fn fresh_cargo(folder: &Path) -> Command {
     command
 }
 
-/// A package as small as can be, with macros as osctl has them: they can't be compiled for a static target.
+/// The smallest package with a macro crate, as osctl has: such a crate can't be compiled for a static target.
 const MANIFEST: &str = r#"
 package = { name = "osctl", version = "0.1.0", edition = "2024" }
 dependencies = { macros = { path = "macros" } }
@@ -67,7 +67,7 @@ lib = { proc-macro = true }
 "#;
 
 fn a_dynamic_build_is_refused_with_the_command_that_works() {
-    // Beneath no folder with a configuration of cargo, as where `cargo install osctl` compiles.
+    // No folder above has a configuration of cargo, as where `cargo install osctl` compiles.
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
     for (file, content) in [
@@ -92,7 +92,7 @@ fn a_dynamic_build_is_refused_with_the_command_that_works() {
     let command = command.lines().next().unwrap();
     let (options, package) = command.rsplit_once(' ').unwrap();
     assert_eq!(package, "osctl");
-    // The same command, for the package that is here.
+    // The same command, for the local package.
     let line = format!("{options} --offline --debug --path . --root .");
     let mut shell = fresh_cargo(folder);
     let mut again = Command::new("sh");
@@ -108,7 +108,7 @@ fn manifest() -> DocumentMut {
     fs::read_to_string("Cargo.toml").unwrap().parse().unwrap()
 }
 
-fn the_profile_of_a_release_is_that_of_the_benchmarks() {
+fn releases_and_benchmarks_use_the_same_profile() {
     let manifest = manifest();
     for profile in ["dist", "bench"] {
         let profile = &manifest["profile"][profile];
@@ -121,11 +121,11 @@ fn the_profile_of_a_release_is_that_of_the_benchmarks() {
     assert!(wheel.contains("profile = \"dist\""), "{wheel}");
 }
 
-/// The wheel of the binary that is tested, whose name of the target a released one has.
+/// The wheel of the tested binary; a released wheel has the target in its name.
 fn build_wheel(python: &Path, folder: &Path) -> PathBuf {
     let target = format!("{ARCH}-unknown-linux-musl");
     let here = std::env::current_dir().unwrap();
-    // maturin moves what it packs, and other trials start the binary meanwhile.
+    // maturin moves the binary, and other trials start the binary at the same time.
     let binary = folder.join("binary/osctl");
     fs::create_dir(binary.parent().unwrap()).unwrap();
     fs::copy(BINARY, &binary).unwrap();
@@ -145,7 +145,7 @@ fn build_wheel(python: &Path, folder: &Path) -> PathBuf {
     found.next().unwrap().path()
 }
 
-fn a_wheel_brings_the_static_binary() {
+fn a_wheel_contains_the_static_binary() {
     let python = harness::python("packages");
     let folder = tempfile::tempdir().unwrap();
     let wheel = build_wheel(&python, folder.path());
@@ -166,7 +166,7 @@ fn a_wheel_brings_the_static_binary() {
     assert_eq!(start_alone(&installed), said);
 }
 
-/// The verbs that the help of these words lists.
+/// The verbs that the help of this command lists.
 fn verbs(home: &Home, words: &[&str]) -> BTreeSet<String> {
     let help = home.ok([words, &["--help"]].concat()).stdout;
     let (_, list) = help.split_once("Commands:\n").unwrap();
@@ -208,7 +208,7 @@ fn each_verb_has_a_man_page_without_warnings() {
     }
 }
 
-/// The files that the Debian package takes, with their places in the system.
+/// The files of the Debian package, with their paths in the system.
 fn assets() -> Vec<(String, String)> {
     let manifest = manifest();
     let assets = manifest["package"]["metadata"]["deb"]["assets"].as_array();
@@ -255,7 +255,7 @@ fn a_debian_package_is_made_and_its_binary_starts() {
     succeed(Command::new(BINARY).args(["man", "target/man"]));
     let folder = tempfile::tempdir().unwrap();
     let package = folder.path().join("osctl.deb");
-    // The binary that is tested, where a released one lies.
+    // The tested binary, at the path of a released binary.
     let target = format!("{ARCH}-unknown-linux-gnu");
     let place = folder.path().join("target").join(&target).join("dist");
     fs::create_dir_all(&place).unwrap();
@@ -289,7 +289,7 @@ fn a_debian_package_is_made_and_its_binary_starts() {
     }
 }
 
-/// Compiled as the workflow of a release does it. Where rustup can't be reached, Debian's compiler makes the
+/// Compiles as the release workflow does. Where rustup can't be reached, Debian's compiler builds the
 /// standard library from its sources.
 fn a_binary_for_arm_is_static_and_starts() {
     let target = "aarch64-unknown-linux-musl";
@@ -311,7 +311,7 @@ fn a_binary_for_arm_is_static_and_starts() {
             .args(["-Z", "build-std=std,panic_unwind,panic_abort"])
             .env("RUSTC", "/usr/bin/rustc")
             .env("RUSTC_BOOTSTRAP", "1")
-            // zig has the files that a program begins and ends with.
+            // zig provides the startup objects.
             .env("RUSTFLAGS", "-C link-self-contained=no");
     }
     succeed(&mut build);

@@ -1,17 +1,17 @@
-//! Pages for the browser, served inside: see `tests/mcp/pages.py`.
+//! Pages for the browser, served in the container: see `tests/mcp/pages.py`.
 
 use crate::harness::Home;
 
 const CODE: &str = include_str!("../mcp/pages.py");
 
-/// Serves them from a session of its own; the address of one.
+/// Serves the pages from a separate session; the address of one page.
 #[track_caller]
 pub(crate) fn page(home: &Home, name: &str) -> String {
     let port = home.ok(["exec", "--session", "pages", CODE]).stdout;
     format!("http://127.0.0.1:{}/{name}", port.trim())
 }
 
-/// Serves them again, where that address is.
+/// Serves the pages again at the same address.
 #[track_caller]
 pub(crate) fn serve_again(home: &Home, address: &str) {
     let (authority, _) = address.rsplit_once('/').unwrap();

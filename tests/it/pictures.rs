@@ -1,4 +1,4 @@
-//! Figures: shown on terminals that can show them, else saved and told where.
+//! Figures: drawn on terminals that can draw them, otherwise saved, with the path reported.
 
 use crate::harness::{Home, shared};
 use crate::terminal::Terminal;
@@ -10,19 +10,19 @@ use std::process::Command;
 
 trials![
     iterm2_gets_the_file,
-    kitty_gets_the_very_file_that_is_saved,
-    a_terminal_that_draws_sixels_says_so_when_asked,
-    a_terminal_that_shows_none_or_is_silent_is_told_where_the_figure_is,
-    without_a_terminal_figures_are_saved_and_told,
-    out_saves_them_where_the_person_wants,
-    a_drawing_is_saved_without_what_a_browser_runs,
+    kitty_gets_the_saved_file,
+    a_terminal_that_answers_the_query_gets_sixels,
+    other_and_silent_terminals_get_the_path_of_the_figure,
+    without_a_terminal_figures_are_saved_and_named,
+    out_chooses_the_folder_of_figures,
+    a_drawing_is_saved_without_scripts,
 ];
 
 /// 640 pixels wide.
 const PLOT: &str = "import matplotlib.pyplot as plt; plt.plot([1, 4, 9]); plt.show()";
 
-/// What osctl asks a terminal that it does not know.
-const QUESTIONS: &str = "\x1b[14t\x1b[c";
+/// osctl's queries to an unknown terminal.
+const QUERIES: &str = "\x1b[14t\x1b[c";
 
 const PNG: &[u8] = b"\x89PNG\r\n\x1a\n";
 
@@ -37,10 +37,10 @@ fn iterm2_gets_the_file() {
     assert_eq!(code, 0, "{shown}");
     assert!(shown.contains("\x1b]1337;File=inline=1;size="), "{shown}");
     assert!(!shown.contains("figure:"), "{shown}");
-    assert!(!shown.contains(QUESTIONS), "{shown}");
+    assert!(!shown.contains(QUERIES), "{shown}");
 }
 
-fn kitty_gets_the_very_file_that_is_saved() {
+fn kitty_gets_the_saved_file() {
     let home = shared();
     let folder = home.folder.join("kitty");
     let out = folder.to_str().unwrap();
@@ -48,8 +48,8 @@ fn kitty_gets_the_very_file_that_is_saved() {
     command.env("KITTY_WINDOW_ID", "1");
     let (code, shown) = Terminal::start(command).end();
     assert_eq!(code, 0, "{shown}");
-    // It is known by its variables, and not asked.
-    assert!(!shown.contains(QUESTIONS), "{shown}");
+    // osctl knows the terminal by its variables, and does not query it.
+    assert!(!shown.contains(QUERIES), "{shown}");
     let mut payload = String::new();
     let mut controls = Vec::new();
     for command in shown.split("\x1b_G").skip(1) {
@@ -61,12 +61,12 @@ fn kitty_gets_the_very_file_that_is_saved() {
         payload += chunk;
     }
     let (last, others) = controls.split_last().unwrap();
-    // A figure of this size takes several commands, and the first one says what to do with it.
+    // A figure of this size takes several commands, and the first command has the parameters.
     let first = others.first().unwrap();
     assert!(first.contains("a=T") && first.contains("f=100"), "{first}");
     assert!(others.iter().all(|control| control.ends_with("m=1")));
     assert!(last.ends_with("m=0"), "{last}");
-    // Answers would be read as typed.
+    // The shell would read answers as typed text.
     assert!(controls.iter().all(|control| control.contains("q=2")));
     let saved = fs::read(folder.join("figure-1.png")).unwrap();
     assert!(saved.starts_with(PNG));
@@ -74,14 +74,14 @@ fn kitty_gets_the_very_file_that_is_saved() {
     assert!(drawn == saved, "{} bytes of {}", drawn.len(), saved.len());
 }
 
-fn a_terminal_that_draws_sixels_says_so_when_asked() {
+fn a_terminal_that_answers_the_query_gets_sixels() {
     let ask = || {
         let mut terminal = Terminal::start(plot(shared()));
-        terminal.wait_for(QUESTIONS);
+        terminal.wait_for(QUERIES);
         terminal.types("\x1b[4;600;320t\x1b[?62;4;22c");
         terminal.end()
     };
-    // An answer that takes too long is not waited for.
+    // osctl does not wait for a late answer.
     let (code, shown) = (0..5)
         .map(|_| ask())
         .find(|(_, shown)| !shown.contains("figure:"))
@@ -93,10 +93,10 @@ fn a_terminal_that_draws_sixels_says_so_when_asked() {
     assert!(picture.contains("\x1b\\"), "the picture has no end");
 }
 
-fn a_terminal_that_shows_none_or_is_silent_is_told_where_the_figure_is() {
+fn other_and_silent_terminals_get_the_path_of_the_figure() {
     let home = shared();
     let mut asked = Terminal::start(plot(home));
-    asked.wait_for(QUESTIONS);
+    asked.wait_for(QUERIES);
     asked.types("\x1b[?1;2c");
     asked.wait_for("figure: ");
     assert_eq!(asked.end().0, 0);
@@ -109,19 +109,19 @@ fn a_terminal_that_shows_none_or_is_silent_is_told_where_the_figure_is() {
     multiplexed.env("TMUX", "/tmp/tmux-0/default,1,0");
     let (code, shown) = Terminal::start(multiplexed).end();
     assert!(code == 0 && shown.contains("figure: "), "{shown}");
-    // Neither a question nor a picture; how long it runs may be shown.
+    // Neither a query nor a picture; the elapsed time may be shown.
     for begin in ["\x1b[14t", "\x1b[c", "\x1b]", "\x1b_", "\x1bP"] {
         assert!(!shown.contains(begin), "{shown:?}");
     }
 }
 
-fn without_a_terminal_figures_are_saved_and_told() {
+fn without_a_terminal_figures_are_saved_and_named() {
     let ran = shared().ok(["exec", PLOT]);
     let path = ran.stderr.trim().strip_prefix("figure: ").unwrap();
     assert!(fs::read(path).unwrap().starts_with(PNG));
 }
 
-fn out_saves_them_where_the_person_wants() {
+fn out_chooses_the_folder_of_figures() {
     let home = shared();
     let folder = home.folder.join("figures");
     let out = folder.to_str().unwrap();
@@ -135,7 +135,7 @@ fn out_saves_them_where_the_person_wants() {
     }
 }
 
-fn a_drawing_is_saved_without_what_a_browser_runs() {
+fn a_drawing_is_saved_without_scripts() {
     let home = shared();
     let folder = home.folder.join("drawn");
     let drawing = "<?xml version='1.0'?><svg xmlns='http://www.w3.org/2000/svg' onload='alert(1)'>\

@@ -27,7 +27,7 @@ trials![
 ];
 
 #[track_caller]
-fn leads_out(ran: &Ran, link: &Path) {
+fn assert_link_refused(ran: &Ran, link: &Path) {
     assert_eq!(ran.code, 2, "{ran:?}");
     let said = format!("error: `{}` is a link out of", link.display());
     assert!(ran.stderr.starts_with(&said), "{ran:?}");
@@ -45,10 +45,10 @@ fn a_copy_from_inside_writes_through_no_link_that_the_agent_planted() {
     symlink(victim.join("absent"), here.join("absent")).unwrap();
     let before = listing(&victim);
     let from = |name: &str| format!("os:/root/host/planted-out/{name}");
-    // By a name that the agent knows, in a folder that the user names.
+    // With a name that the agent knows, in a folder that the user names.
     home.ok(["cp", &from("report.txt"), "planted-out"]);
     let report = here.join("report.txt");
-    assert!(!report.is_symlink(), "the link itself is replaced");
+    assert!(!report.is_symlink(), "the command did not replace the link");
     assert_eq!(fs::read_to_string(&report).unwrap(), "AGENT");
     let ran = home.run(["cp", &from("results"), "planted-out"]);
     refused(
@@ -56,7 +56,7 @@ fn a_copy_from_inside_writes_through_no_link_that_the_agent_planted() {
         2,
         "`planted-out/results` is a link or a file, not a folder",
     );
-    // By a name that the user names.
+    // With a name that the user names.
     for (source, name) in [
         ("report.txt", "absent"),
         ("report.txt", "results"),
@@ -66,7 +66,7 @@ fn a_copy_from_inside_writes_through_no_link_that_the_agent_planted() {
     ] {
         let ran = home.run(["cp", &from(source), &format!("planted-out/{name}")]);
         let link = here.join(name.split('/').next().unwrap());
-        leads_out(&ran, &link);
+        assert_link_refused(&ran, &link);
     }
     assert_eq!(listing(&victim), before);
 }
@@ -82,11 +82,11 @@ fn a_copy_to_inside_reads_through_no_link_that_the_agent_planted() {
             &format!("planted-in/{source}"),
             "os:/root/host/planted-in/",
         ]);
-        leads_out(&ran, &here.join(source.split('/').next().unwrap()));
+        assert_link_refused(&ran, &here.join(source.split('/').next().unwrap()));
     }
     let ran = home.run(["exec", "-f", "planted-in/train.py"]);
-    leads_out(&ran, &here.join("train.py"));
-    // A pipe has no writer, and a file no end.
+    assert_link_refused(&ran, &here.join("train.py"));
+    // The pipe has no writer, and the file is too large.
     nix::unistd::mkfifo(&here.join("pipe"), nix::sys::stat::Mode::S_IRWXU).unwrap();
     let ran = home.run(["exec", "-f", "planted-in/pipe"]);
     assert!(
@@ -101,7 +101,7 @@ fn a_copy_to_inside_reads_through_no_link_that_the_agent_planted() {
         "{ran:?}"
     );
     assert_eq!(fs::read_dir(inside).unwrap().count(), 0);
-    // What the shell gives out is the user's.
+    // A file that the shell opened belongs to the user.
     let mut command = home.command(["exec", "-f", "/dev/stdin"]);
     fs::write(here.join("code.py"), "print('given')").unwrap();
     command.stdin(fs::File::open(here.join("code.py")).unwrap());
@@ -126,7 +126,7 @@ fn figures_are_written_through_no_link_and_only_pictures_are_saved() {
     exec("planted-figures", "b'touch /tmp/x\\n'");
     assert!(!here.join("figure-4.png").exists(), "no picture");
     for out in ["planted-figures/out", "planted-figures/out/new"] {
-        leads_out(&exec(out, PNG), &here.join("out"));
+        assert_link_refused(&exec(out, PNG), &here.join("out"));
     }
     assert_eq!(listing(&victim), before);
 }
@@ -139,7 +139,7 @@ fn a_screenshot_is_written_through_no_link_that_the_agent_planted() {
     let before = listing(&victim);
     for (name, link) in [("screen.png", "screen.png"), ("screens/new.png", "screens")] {
         let ran = home.run(["--quiet", "screenshot", &format!("planted-screen/{name}")]);
-        leads_out(&ran, &here.join(link));
+        assert_link_refused(&ran, &here.join(link));
     }
     assert_eq!(listing(&victim), before);
 }
@@ -164,7 +164,7 @@ fn init_follows_no_link_and_waits_for_no_pipe() {
         fs::remove_file(body.join(name)).unwrap();
         nix::unistd::mkfifo(&body.join(name), nix::sys::stat::Mode::S_IRWXU).unwrap();
         let ran = init();
-        let said = format!("`{name}` is no plain file");
+        let said = format!("`{name}` is not a regular file");
         assert!(ran.code != 0 && ran.stderr.contains(&said), "{ran:?}");
         fs::remove_file(body.join(name)).unwrap();
         let huge = fs::File::create(body.join(name)).unwrap();
@@ -200,7 +200,7 @@ fn a_project_configuration_that_is_a_link_is_not_read() {
     assert!(!home.data().join("mcp/servers.json").exists());
 }
 
-/// `up`, which is refused before anything is built.
+/// Runs `up`, which must fail before a build.
 fn up_is_refused(home: &Home, args: &[&str], sentence: &str) {
     let ran = home.run([&["--quiet", "up", "--yes", "--auto-ports"], args].concat());
     refused(&ran, 2, sentence);
@@ -289,7 +289,7 @@ fn a_mount_that_the_agent_can_redirect_is_refused() {
     let data = home.project.join("data");
     symlink(&big, &data).unwrap();
     let why = format!(
-        "an agent can write in `{}`, and replace a part of the path by a link",
+        "an agent can write in `{}`, and replace a part of the path with a link",
         home.project.display()
     );
     for path in [data.clone(), data.join("deep")] {
@@ -297,7 +297,7 @@ fn a_mount_that_the_agent_can_redirect_is_refused() {
         let sentence = format!("`{}` can't be mounted: {why}", path.display());
         up_is_refused(&home, &[], &sentence);
     }
-    // What another instance mounts by a configuration of its own is its agent's folder.
+    // Another instance mounts this folder by its own configuration, so its agent can write there.
     let other = home.folder.join(".local/state/osctl/other");
     fs::create_dir_all(&other).unwrap();
     let record = serde_json::json!({
@@ -313,7 +313,7 @@ fn a_mount_that_the_agent_can_redirect_is_refused() {
     .unwrap();
     home.write_config(&format!("mounts: ['{}/deep:/mnt/data']", big.display()));
     let sentence = format!(
-        "`{}/deep` can't be mounted: an agent can write in `{}`, and replace a part of the path by a link",
+        "`{}/deep` can't be mounted: an agent can write in `{}`, and replace a part of the path with a link",
         big.display(),
         big.display()
     );
@@ -326,12 +326,12 @@ fn a_mount_that_the_agent_can_redirect_is_refused() {
         ran.code == 2 && ran.stderr.contains("can't be the project"),
         "{ran:?}"
     );
-    // What it mounts read-only has no folder of an agent above it: neither a project nor a mount.
+    // For a read-only mount of another instance, no folder above it may be a project or a mount.
     let source = big.join("project");
     let mount = serde_json::json!([{"host": source, "container": "/m", "read_only": true}]);
     fs::write(other.join("mounts.json"), mount.to_string()).unwrap();
     let why = format!(
-        "another instance mounts `{}`, and the agent could replace a part of that path by a link",
+        "another instance mounts `{}`, and the agent could replace a part of that path with a link",
         source.display()
     );
     let sentence = format!("`{}` can't be the project: {why}", big.display());
@@ -339,11 +339,10 @@ fn a_mount_that_the_agent_can_redirect_is_refused() {
     home.write_config(&format!("mounts: ['{}:/mnt/data']", big.display()));
     let sentence = format!("`{}` can't be mounted: {why}", big.display());
     up_is_refused(&home, &[], &sentence);
-    // A record that can't be read is none without mounts.
+    // An unreadable record does not count as a record without mounts.
     home.write_config("");
     fs::write(other.join("mounts.json"), "[").unwrap();
-    let hint =
-        "hint: stop its containers (`docker rm -f os-host-other os-keeper-other`), remove the file";
+    let hint = "hint: remove the instance's containers (`docker rm -f os-host-other os-keeper-other`) and the file";
     for verb in ["up", "build"] {
         let ran = home.run(["--quiet", verb, "--yes"]);
         let said = format!("`{}` can't be read: ", other.join("mounts.json").display());
@@ -361,7 +360,7 @@ fn a_mount_that_the_agent_can_redirect_is_refused() {
             && ran.stderr.contains(hint),
         "{ran:?}"
     );
-    // The usual configuration lies where no project and no mount can be, and stays valid.
+    // The usual configuration is where no project and no mount can be, and stays valid.
     home.write_config("limits:\n  memory: 3g\n");
     let ran = home.ok(["--json", "config", "show"]);
     assert!(
@@ -376,7 +375,7 @@ fn a_kernelspec_that_the_agent_planted_is_neither_read_nor_removed() {
     let theirs = victim.to_str().unwrap();
     home.ok(["jupyter", "install", "--name", "x", "--prefix", theirs]);
     let spec = victim.join("share/jupyter/kernels/x");
-    // A prefix in the project: by the file, by the folder, and by a folder above both.
+    // A prefix in the project: named by the file, by the folder, and by a folder above both.
     let planted = home.project.join("planted-prefix/share/jupyter/kernels");
     fs::create_dir_all(planted.join("y")).unwrap();
     symlink(spec.join("kernel.json"), planted.join("y/kernel.json")).unwrap();

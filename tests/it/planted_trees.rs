@@ -2,8 +2,8 @@
 
 use crate::harness::{Home, provide, shared};
 use crate::memory::run_within_bounds;
-use crate::middle::by_port;
 use crate::mutations::for_each;
+use crate::proxies::by_port;
 use crate::trials;
 use crate::victims::{Listing, PNG, has_secret, listing, showing, victim};
 use nix::fcntl::{AT_FDCWD, RenameFlags, renameat2};
@@ -15,12 +15,12 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-trials![nothing_beyond_the_named_folder_is_touched_whatever_is_planted];
+trials![no_file_outside_the_named_folder_is_touched_whatever_is_planted];
 
-/// Random trees that each command meets.
-const TREES: u32 = 10;
+/// The number of random trees for each command.
+const TREE_COUNT: u32 = 10;
 
-/// One thing that an agent plants, by its name in a destination.
+/// A file that an agent plants, by its name in a destination.
 #[derive(Debug, Clone)]
 enum Planted {
     File,
@@ -72,7 +72,7 @@ fn plant(here: &Path, victim: &Path, what: &[(&str, Planted)]) {
     use nix::sys::stat::{Mode, SFlag, makedev, mknod};
     for (name, planted) in what {
         let path = here.join(name);
-        // What does not fit the rest is not planted.
+        // An entry that conflicts with an earlier entry is not planted.
         let _ = match planted {
             Planted::File => fs::File::create_new(&path).map(drop),
             Planted::Folder => fs::create_dir(&path),
@@ -88,7 +88,7 @@ fn plant(here: &Path, victim: &Path, what: &[(&str, Planted)]) {
     }
 }
 
-/// What is beyond the three folders that the agent writes, and beyond osctl's own state.
+/// The files outside the three folders that the agent writes, and outside osctl's own state.
 fn outside(home: &Home) -> Vec<(PathBuf, Listing)> {
     let own = [".local", "projects", "project", "strace"];
     let data = home.data();
@@ -108,7 +108,7 @@ fn outside(home: &Home) -> Vec<(PathBuf, Listing)> {
     found.into_iter().map(listed).collect()
 }
 
-/// Exchanges what a command may name for links, until the command has ended.
+/// Swaps names that a command may read with links, until the command has ended.
 fn race(here: &Path, stop: &AtomicBool) -> u64 {
     let mut swaps = 0;
     while !stop.load(Ordering::Relaxed) {
@@ -126,7 +126,7 @@ fn race(here: &Path, stop: &AtomicBool) -> u64 {
     swaps
 }
 
-/// What is exchanged for what.
+/// The names, and the links that they are swapped with.
 const RACED: [(&str, &str); 6] = [
     ("t", ".raced-folder"),
     ("t/f", ".raced-secret"),
@@ -136,7 +136,7 @@ const RACED: [(&str, &str); 6] = [
     ("osctl.yaml", ".raced-config"),
 ];
 
-/// Empties a folder, which itself stays.
+/// Removes the entries of a folder.
 fn empty(folder: &Path) {
     fs::create_dir_all(folder).unwrap();
     for entry in fs::read_dir(folder).unwrap() {
@@ -151,7 +151,7 @@ fn empty(folder: &Path) {
     }
 }
 
-/// The home of the shared instance with folders of its own, and one whose engine builds nothing.
+/// The home of the shared instance with separate folders, and one whose engine builds nothing.
 fn homes() -> (Home, Home) {
     let shared = shared();
     let port = shared.api().address.rsplit(':').next().unwrap().parse();
@@ -162,7 +162,7 @@ fn homes() -> (Home, Home) {
     (home, builder)
 }
 
-fn nothing_beyond_the_named_folder_is_touched_whatever_is_planted() {
+fn no_file_outside_the_named_folder_is_touched_whatever_is_planted() {
     let (home, builder) = homes();
     let here = &home.project;
     let victim = victim(&home, "random");
@@ -198,7 +198,7 @@ fn nothing_beyond_the_named_folder_is_touched_whatever_is_planted() {
     let swaps = Cell::new(0);
     let round = Cell::new(0);
     let log = home.folder.join("strace");
-    // Where nothing is planted, all work, but for the build.
+    // Where nothing is planted, all commands work, except the build.
     empty(here);
     fs::create_dir(here.join("t")).unwrap();
     fs::write(here.join("t/f"), "AGENT").unwrap();
@@ -215,7 +215,7 @@ fn nothing_beyond_the_named_folder_is_touched_whatever_is_planted() {
         assert!(works, "{args:?}: {ran:?}");
     }
     let trees = (planted(), planted(), any::<bool>());
-    for_each(TREES, trees, |(what, in_data, is_raced)| {
+    for_each(TREE_COUNT, trees, |(what, in_data, is_raced)| {
         for folder in [here, &home.data(), &home.files(), &inside.join("to")] {
             empty(folder);
         }
@@ -234,7 +234,7 @@ fn nothing_beyond_the_named_folder_is_touched_whatever_is_planted() {
         for (index, args) in calls.iter().enumerate() {
             let home = if args[0] == "build" { &builder } else { &home };
             let mut command = home.command(*args);
-            let is_traced = index % TREES as usize == round.get() % TREES as usize;
+            let is_traced = index % TREE_COUNT as usize == round.get() % TREE_COUNT as usize;
             if is_traced {
                 command = traced(&command, &log);
             }
@@ -246,7 +246,7 @@ fn nothing_beyond_the_named_folder_is_touched_whatever_is_planted() {
                 swaps.set(swaps.get() + racer.join().unwrap());
                 ran
             });
-            // Refused or done; never an error of osctl's own.
+            // Refused or done; never an internal error of osctl.
             assert!((0..=5).contains(&ran.code), "{args:?}: {ran:?}");
             assert!(!format!("{ran:?}").contains("SECRET"), "{args:?}: {ran:?}");
             assert_eq!(outside(home), before, "{args:?}: {ran:?}");
@@ -277,7 +277,7 @@ fn traced(command: &Command, log: &Path) -> Command {
     traced
 }
 
-/// Whether no system call has opened something of the victim, or opened something else to write.
+/// Checks that no system call opened a file of the victim, or opened another file outside to write.
 fn check_trace(log: &Path, victim: &Path, home: &Home) {
     let log = fs::read_to_string(log).unwrap();
     assert!(log.contains("openat("), "{log}");

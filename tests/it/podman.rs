@@ -1,9 +1,9 @@
-//! Podman, by the socket on which it speaks Docker's API.
+//! Podman, through the socket of its Docker API.
 
 use crate::evolve::{
     assert_remembers, base, containers, latest, load_base, read, remember, write, write_small,
 };
-use crate::harness::{EngineAt, Home, PATIENCE, provide};
+use crate::harness::{EngineAt, Home, TEST_TIMEOUT, provide};
 use crate::second_engine::{only_child, short_folder};
 use crate::trials;
 use std::fs;
@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 trials![everything_works_on_podman];
 
-/// A service of the tests' own, whose images and containers nobody else sees.
+/// A separate Podman service, whose images and containers no other test uses.
 #[derive(Debug)]
 struct Podman {
     folder: tempfile::TempDir,
@@ -27,13 +27,13 @@ impl Podman {
         provide("podman", &["podman", "runc", "netavark", "aardvark-dns"]);
         remove_old_rules();
         let folder = short_folder();
-        // No more files and processes than the service may have itself, wherever it runs.
+        // Not more files and processes than the service may use, on every machine.
         let limits =
             "[containers]\ndefault_ulimits = [\"nofile=1024:1024\", \"nproc=4096:4096\"]\n";
         fs::write(folder.path().join("containers.conf"), limits).unwrap();
         let log = fs::File::create(folder.path().join("log")).unwrap();
         let socket = format!("unix://{}", folder.path().join("podman.sock").display());
-        // All that it starts ends with its namespace: what watches an exec would stay for minutes.
+        // All processes end with the namespace: the monitor of an exec would stay for minutes.
         let mut service = Command::new("setpriv")
             .args(["--pdeathsig", "KILL", "unshare", "--mount", "--pid"])
             .args(["--fork", "--kill-child", "--mount-proc"])
@@ -49,7 +49,7 @@ impl Podman {
         let begin = Instant::now();
         while UnixStream::connect(folder.path().join("podman.sock")).is_err() {
             let log = fs::read_to_string(folder.path().join("log")).unwrap();
-            let hopeless = service.try_wait().unwrap().is_some() || begin.elapsed() > PATIENCE;
+            let hopeless = service.try_wait().unwrap().is_some() || begin.elapsed() > TEST_TIMEOUT;
             assert!(!hopeless, "no Podman: {log}");
             thread::sleep(Duration::from_millis(20));
         }
@@ -61,8 +61,8 @@ impl Podman {
     }
 }
 
-/// Removes the rules that lead this instance's ports to the container of a run that was killed, and the chains of rules
-/// that no other leads to.
+/// Removes the rules that lead this instance's ports to the container of a killed run, and the unused chains
+/// of rules.
 fn remove_old_rules() {
     let suffix = std::env::var("OSCTL_TEST_SUFFIX").unwrap_or_default();
     let script = format!(
@@ -78,7 +78,7 @@ fn remove_old_rules() {
 
 impl Drop for Podman {
     fn drop(&mut self) {
-        // Its containers' networks are not in the namespaces.
+        // The networks of the containers are not in the namespaces.
         let service = only_child(&self.service).to_string();
         let _ = Command::new("nsenter")
             .args(["-t", &service, "-m", "-p"])
@@ -89,7 +89,7 @@ impl Drop for Podman {
     }
 }
 
-/// Podman with all that it keeps in `folder`.
+/// A Podman command with all its state in `folder`.
 fn words(folder: &Path, verb: &[&str]) -> Vec<String> {
     let at = |name: &str| folder.join(name).display().to_string();
     let conf = format!("CONTAINERS_CONF={}", at("containers.conf"));
@@ -116,7 +116,7 @@ fn everything_works_on_podman() {
     home.ok(["restart"]);
     assert_remembers(&home);
 
-    // The body is replaced, and one that does not work is taken back.
+    // evolve replaces the body, and rolls back a body that does not work.
     write(&home, "kernel/more.py", "\"\"\"Changed.\"\"\"\n");
     home.ok(["evolve"]);
     assert_remembers(&home);

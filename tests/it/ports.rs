@@ -1,22 +1,22 @@
-//! The ports of the host: taken by others before `up` looks, and after.
+//! The ports of the host: used by others before `up` checks, and after.
 
 use crate::harness::Home;
-use crate::middle::engine_behind;
+use crate::proxies::observed_engine_at_port;
 use crate::trials;
 use std::net::TcpListener;
 use std::sync::Mutex;
 
-trials![a_taken_port_is_named_with_its_owner_and_its_cure];
+trials![a_used_port_is_reported_with_its_owner_and_a_fix];
 
-/// A port that nobody has, and that the system gives nobody by itself: it does so from 32768 on.
+/// A free port below the ephemeral ports, which begin at 32768.
 pub(crate) fn free_port() -> u16 {
-    // Two checkouts that are tested at once seek apart.
+    // Two checkouts that are tested at the same time use different ranges.
     let first = 20_000 + u16::try_from(std::process::id() % 10_000).unwrap();
     let is_free = |port: &u16| TcpListener::bind(("127.0.0.1", *port)).is_ok();
     (first..32_768).find(is_free).unwrap()
 }
 
-fn a_taken_port_is_named_with_its_owner_and_its_cure() {
+fn a_used_port_is_reported_with_its_owner_and_a_fix() {
     let mut home = Home::new("it-port");
     let port = free_port();
     let _taken = TcpListener::bind(("127.0.0.1", port)).unwrap();
@@ -41,12 +41,12 @@ fn a_taken_port_is_named_with_its_owner_and_its_cure() {
     let address = home.api().address;
     home.ok(["down"]);
     home.up();
-    assert_eq!(home.api().address, address, "ports are the instance's");
+    assert_eq!(home.api().address, address, "the instance kept no port");
 
-    // Whoever takes it between the choice and the start only costs another choice.
+    // A process that binds the port between the choice and the start only causes another choice.
     home.ok(["down"]);
     let stolen = Mutex::new(None);
-    let engine = engine_behind({
+    let engine = observed_engine_at_port({
         let address = address.clone();
         move |asked| {
             let mut stolen = stolen.lock().unwrap();

@@ -1,11 +1,11 @@
-//! What `up` provides on a machine that lacks it, and how much of it a person's word ends.
+//! What `up` installs on a machine that lacks it, and what an interrupt of the user ends.
 //!
-//! No test installs an engine on the machine it runs on; there, a package manager of the test's own
-//! stands in for apt, in a mount namespace where no engine can be seen. The base image is made by
+//! No test installs an engine on the machine it runs on; a script of the test replaces
+//! apt, in a mount namespace without an engine. The base image is built by
 //! the real debootstrap.
 
 use crate::commands::{Followed, Ran, on_terminal};
-use crate::faults::{assert_told, ended};
+use crate::faults::{assert_failure, run_to_end};
 use crate::harness::{Engine, Home, provide};
 use crate::second_engine::{Second, busybox, until};
 use crate::trials;
@@ -17,11 +17,11 @@ use std::process::Command;
 
 trials![
     proxies_reach_the_build,
-    a_disk_without_room_is_told_with_its_cure,
-    a_person_is_asked_before_an_engine_is_installed,
+    a_full_disk_is_reported_with_a_fix,
+    the_user_confirms_before_an_engine_is_installed,
     without_a_terminal_nothing_is_installed_and_the_flag_is_named,
-    ctrl_c_leaves_a_package_manager_to_finish,
-    ctrl_c_ends_a_base_image_in_the_making,
+    ctrl_c_lets_a_package_manager_finish,
+    ctrl_c_ends_the_build_of_a_base_image,
 ];
 
 fn proxies_reach_the_build() {
@@ -33,8 +33,8 @@ fn proxies_reach_the_build() {
         r#"RUN test "$no_proxy" = inside.example,localhost,127.0.0.1,::1"#,
     ];
     let mut home = second.home("it-proxy", &lines.join("\n"));
-    let told = ended(&home, ["build"]);
-    assert_told(&told, 4, &["could not be built", "http_proxy"]);
+    let told = run_to_end(&home, ["build"]);
+    assert_failure(&told, 4, &["could not be built", "http_proxy"]);
     for (name, value) in [
         ("HTTP_PROXY", "http://one.invalid:3128"),
         ("https_proxy", "http://two.invalid:3128"),
@@ -45,14 +45,14 @@ fn proxies_reach_the_build() {
     home.ok(["build"]);
 }
 
-fn a_disk_without_room_is_told_with_its_cure() {
+fn a_full_disk_is_reported_with_a_fix() {
     let home = Home::new("it-room");
     let state = home.folder.join(".local/state/osctl");
     fs::create_dir_all(&state).unwrap();
     let state = state.display().to_string();
     let root = Engine.get("/info").json()["DockerRootDir"].clone();
     let root = root.as_str().unwrap();
-    // A small disk over the folder, which nobody but this one doctor sees.
+    // A small disk over the folder, which only this `doctor` sees.
     let finding = |what: &str, folder: &str, size: &str| -> Value {
         let doctor = home.command(["--json", "doctor"]);
         let mut command = Command::new("unshare");
@@ -89,14 +89,14 @@ fn a_disk_without_room_is_told_with_its_cure() {
     }
 }
 
-/// A machine that has no engine, and an `apt-get` whose story the test tells.
+/// A machine without an engine, with an `apt-get` that is a script of the test.
 #[derive(Debug)]
-struct Bare {
+struct MachineWithoutEngine {
     home: Home,
     tools: PathBuf,
 }
 
-impl Bare {
+impl MachineWithoutEngine {
     fn new(name: &str, apt: &str) -> Self {
         let mut home = Home::new(name);
         let tools = home.folder.join("tools");
@@ -129,14 +129,14 @@ impl Bare {
         command
     }
 
-    /// What the package manager was asked for.
+    /// The arguments of the `apt-get` calls.
     fn asked(&self) -> String {
         fs::read_to_string(self.tools.join("asked")).unwrap_or_default()
     }
 }
 
-fn a_person_is_asked_before_an_engine_is_installed() {
-    let bare = Bare::new("it-ask", "echo 'E: no network' >&2; exit 100");
+fn the_user_confirms_before_an_engine_is_installed() {
+    let bare = MachineWithoutEngine::new("it-ask", "echo 'E: no network' >&2; exit 100");
     let no = on_terminal(&bare.command(&["up"]), "n");
     assert!(
         no.stdout
@@ -153,19 +153,19 @@ fn a_person_is_asked_before_an_engine_is_installed() {
         "{yes:?}"
     );
     let (code, seen) = Followed::start(bare.command(&["build", "--yes"])).end();
-    assert_told(&(code, seen.concat()), 4, &["E: no network"]);
+    assert_failure(&(code, seen.concat()), 4, &["E: no network"]);
     assert_eq!(bare.asked(), "update -q\nupdate -q\n");
 }
 
 fn without_a_terminal_nothing_is_installed_and_the_flag_is_named() {
-    let bare = Bare::new("it-bare", "exit 0");
+    let bare = MachineWithoutEngine::new("it-bare", "exit 0");
     let (code, seen) = Followed::start(bare.command(&["up"])).end();
-    assert_told(&(code, seen.concat()), 4, &["up --yes` installs Docker"]);
+    assert_failure(&(code, seen.concat()), 4, &["up --yes` installs Docker"]);
     assert_eq!(bare.asked(), "");
 }
 
-fn ctrl_c_leaves_a_package_manager_to_finish() {
-    let bare = Bare::new(
+fn ctrl_c_lets_a_package_manager_finish() {
+    let bare = MachineWithoutEngine::new(
         "it-apt",
         "cd ${0%/*}; echo unpacking; read word < fifo; echo $word > finished",
     );
@@ -175,15 +175,15 @@ fn ctrl_c_leaves_a_package_manager_to_finish() {
     assert!(up.wait_for("unpacking"), "{:?}", up.seen);
     up.signal("INT");
     let (code, seen) = up.end();
-    assert_told(&(code, seen.concat()), 5, &["interrupted"]);
-    // It still waits, as the end of its story shows.
+    assert_failure(&(code, seen.concat()), 5, &["interrupted"]);
+    // The package manager still waits; the test lets it finish.
     fs::write(&fifo, "done\n").unwrap();
     until("the package manager's end", || {
         fs::read_to_string(bare.tools.join("finished")).is_ok_and(|text| text == "done\n")
     });
 }
 
-fn ctrl_c_ends_a_base_image_in_the_making() {
+fn ctrl_c_ends_the_build_of_a_base_image() {
     provide("debootstrap", &["debootstrap", "debian-archive-keyring"]);
     let second = Second::start();
     let home = second.home("it-base", "");
@@ -194,13 +194,13 @@ fn ctrl_c_ends_a_base_image_in_the_making() {
     assert!(is_named_by_a_process(&temporary));
     up.signal("INT");
     let (code, seen) = up.end();
-    assert_told(&(code, seen.concat()), 5, &["interrupted"]);
+    assert_failure(&(code, seen.concat()), 5, &["interrupted"]);
     until("debootstrap's end", || !is_named_by_a_process(&temporary));
     let roots = shell_output(&format!("find {temporary} -name 'base-*'"));
     assert_eq!(roots, "");
 }
 
-/// Whether a process, beside this one, has that text in its arguments.
+/// Whether another process has the text in its arguments.
 fn is_named_by_a_process(text: &str) -> bool {
     let processes = fs::read_dir("/proc").unwrap().flatten();
     processes

@@ -1,6 +1,6 @@
-//! `GET /pty`, spoken frame by frame, as a client of another kind would.
+//! `GET /pty`, frame by frame, as a client that is not osctl uses it.
 
-use crate::harness::{Api, PATIENCE, shared};
+use crate::harness::{Api, TEST_TIMEOUT, shared};
 use crate::trials;
 use serde_json::{Value, json};
 use std::net::TcpStream;
@@ -10,39 +10,39 @@ use tokio_tungstenite::tungstenite::protocol::{CloseFrame, Message, WebSocket};
 use tokio_tungstenite::tungstenite::{self, Bytes, client};
 
 trials![
-    those_without_the_token_or_from_elsewhere_are_refused,
+    clients_without_the_token_or_of_another_origin_are_refused,
     browsers_present_the_token_as_a_subprotocol,
-    the_list_tells_how_each_one_stands,
-    what_does_not_fit_is_refused_in_words,
-    one_writes_others_see_and_may_take_over,
-    a_client_that_comes_again_goes_on_where_it_was,
-    a_lost_place_is_kept_for_its_client,
-    a_slow_viewer_stops_nobody_and_is_told_what_it_lost,
-    no_more_than_there_may_be,
-    nonsense_ends_a_connection_and_not_the_terminal,
-    one_that_says_nothing_any_more_is_given_up,
+    the_list_has_the_state_of_each_terminal,
+    invalid_requests_are_refused_with_a_reason,
+    one_client_writes_others_see_and_may_take_over,
+    a_client_that_reconnects_continues_where_it_was,
+    the_place_of_a_lost_client_is_kept,
+    a_slow_viewer_blocks_no_client_and_gets_the_count_of_lost_bytes,
+    the_limit_of_terminals_holds,
+    an_invalid_frame_ends_the_connection_and_not_the_terminal,
+    a_silent_connection_is_closed,
 ];
 
 /// A client of a terminal.
 pub(crate) struct Peer {
     socket: WebSocket<TcpStream>,
     pub(crate) id: String,
-    /// What the handshake answered.
+    /// The response of the handshake.
     answer: Response<Option<Vec<u8>>>,
-    /// Output that was not waited for yet.
-    fresh: Vec<u8>,
-    /// Bytes of output so far.
+    /// Output that was not read yet.
+    unread: Vec<u8>,
+    /// The number of bytes of output until now.
     count: u64,
-    /// Control frames that were not asked for yet.
-    words: Vec<Value>,
+    /// Control frames that were not read yet.
+    frames: Vec<Value>,
     greeting: Value,
     closed: Option<Option<CloseFrame>>,
-    /// Pings since anything else came.
+    /// The number of pings since any other frame.
     pings: u32,
 }
 
 impl Peer {
-    /// Connects; the refusal's status and type when there is one.
+    /// Connects; an error has the status and the type of the refusal.
     pub(crate) fn open(api: &Api, query: &str) -> Result<Self, (u16, String)> {
         let bearer = format!("Bearer {}", api.token);
         Self::open_as(api, query, &[("Authorization", &bearer)])
@@ -50,7 +50,7 @@ impl Peer {
 
     fn open_as(api: &Api, query: &str, headers: &[(&str, &str)]) -> Result<Self, (u16, String)> {
         let stream = TcpStream::connect(&api.address).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_read_timeout(Some(TEST_TIMEOUT)).unwrap();
         let mut request = Request::get(format!("ws://{}/pty?{query}", api.address))
             .header("Host", &api.address)
             .header("Connection", "Upgrade")
@@ -66,14 +66,14 @@ impl Peer {
                     socket,
                     id: String::new(),
                     answer,
-                    fresh: Vec::new(),
+                    unread: Vec::new(),
                     count: 0,
-                    words: Vec::new(),
+                    frames: Vec::new(),
                     greeting: Value::Null,
                     closed: None,
                     pings: 0,
                 };
-                peer.greeting = peer.word("hello");
+                peer.greeting = peer.control("hello");
                 peer.id = peer.greeting["id"].as_str().unwrap().to_owned();
                 Ok(peer)
             }
@@ -96,28 +96,28 @@ impl Peer {
         self.socket.send(Message::Binary(keys)).unwrap();
     }
 
-    fn say(&mut self, word: &Value) {
+    fn send(&mut self, frame: &Value) {
         self.socket
-            .send(Message::Text(word.to_string().into()))
+            .send(Message::Text(frame.to_string().into()))
             .unwrap();
     }
 
-    /// Takes one frame in; `false` at the end.
+    /// Reads one frame; `false` at the end.
     #[track_caller]
-    fn take(&mut self) -> bool {
+    fn read_frame(&mut self) -> bool {
         if self.closed.is_some() {
             return false;
         }
         match self.socket.read() {
             Ok(Message::Binary(bytes)) => {
                 self.count += bytes.len() as u64;
-                self.fresh.extend_from_slice(&bytes);
+                self.unread.extend_from_slice(&bytes);
             }
-            Ok(Message::Text(text)) => self.words.push(serde_json::from_str(&text).unwrap()),
+            Ok(Message::Text(text)) => self.frames.push(serde_json::from_str(&text).unwrap()),
             Ok(Message::Close(frame)) => self.closed = Some(frame),
             Ok(_) => {
                 self.pings += 1;
-                assert!(self.pings < 12, "nothing comes, after {:?}", self.words);
+                assert!(self.pings < 12, "only pings after {:?}", self.frames);
                 return true;
             }
             Err(error) => panic!("{error}"),
@@ -126,46 +126,46 @@ impl Peer {
         true
     }
 
-    /// Waits until `text` is shown; everything up to there.
+    /// Waits until `text` is shown; the output up to its end.
     #[track_caller]
     pub(crate) fn until(&mut self, text: &str) -> String {
         let mut looked = 0;
         loop {
-            let mut places = self.fresh[looked..].windows(text.len());
+            let mut places = self.unread[looked..].windows(text.len());
             if let Some(at) = places.position(|at| at == text.as_bytes()) {
-                let rest = self.fresh.split_off(looked + at + text.len());
-                let before = std::mem::replace(&mut self.fresh, rest);
+                let rest = self.unread.split_off(looked + at + text.len());
+                let before = std::mem::replace(&mut self.unread, rest);
                 return String::from_utf8_lossy(&before).into_owned();
             }
-            looked = (self.fresh.len() + 1).saturating_sub(text.len());
-            assert!(self.take(), "`{text}` was not shown before the end");
+            looked = (self.unread.len() + 1).saturating_sub(text.len());
+            assert!(self.read_frame(), "`{text}` was not shown before the end");
         }
     }
 
     /// Waits for a control frame of that type.
     #[track_caller]
-    fn word(&mut self, kind: &str) -> Value {
+    fn control(&mut self, kind: &str) -> Value {
         loop {
-            if let Some(at) = self.words.iter().position(|word| word["type"] == kind) {
-                return self.words.remove(at);
+            if let Some(at) = self.frames.iter().position(|frame| frame["type"] == kind) {
+                return self.frames.remove(at);
             }
             assert!(
-                self.take(),
+                self.read_frame(),
                 "no `{kind}` before the end, but {:?}",
-                self.words
+                self.frames
             );
         }
     }
 
     #[track_caller]
     pub(crate) fn exit(&mut self) -> Value {
-        self.word("exit")
+        self.control("exit")
     }
 
-    /// Waits for the end; its code.
+    /// Waits for the end; the code of the close frame.
     #[track_caller]
     fn close_code(&mut self) -> u16 {
-        while self.take() {}
+        while self.read_frame() {}
         let frame = self.closed.clone().flatten();
         frame.map_or(0, |frame| frame.code.into())
     }
@@ -185,7 +185,7 @@ fn end(api: &Api, id: &str) {
     assert_eq!(ended.status, 200, "{}", ended.json());
 }
 
-fn those_without_the_token_or_from_elsewhere_are_refused() {
+fn clients_without_the_token_or_of_another_origin_are_refused() {
     let api = shared().api();
     let refused = |headers: &[(&str, &str)]| Peer::open_as(&api, "", headers).err().unwrap();
     assert_eq!(refused(&[]), (401, "missing_token".into()));
@@ -213,7 +213,7 @@ fn those_without_the_token_or_from_elsewhere_are_refused() {
         .as_array()
         .unwrap()
         .len();
-    assert_eq!(after, before + 1, "those that were refused opened none");
+    assert_eq!(after, before + 1, "a refused connection opened a terminal");
     peer.end(&api);
 }
 
@@ -222,13 +222,13 @@ fn browsers_present_the_token_as_a_subprotocol() {
     let offered = format!("osctl, osctl.token.{}", api.token);
     let headers = [("Sec-WebSocket-Protocol", offered.as_str())];
     let peer = Peer::open_as(&api, "", &headers).ok().unwrap();
-    // The token is not sent back.
+    // The response does not repeat the token.
     assert_eq!(peer.answer.headers()["sec-websocket-protocol"], "osctl");
     assert_eq!(peer.answer.headers()["osctl-protocol"], "1");
     peer.end(&api);
 }
 
-fn the_list_tells_how_each_one_stands() {
+fn the_list_has_the_state_of_each_terminal() {
     let api = shared().api();
     let mut peer = Peer::open(&api, "cols=90&rows=20").ok().unwrap();
     peer.until("# ");
@@ -239,7 +239,7 @@ fn the_list_tells_how_each_one_stands() {
         let all = list["terminals"].as_array().unwrap();
         all.iter().find(|t| t["id"] == id).cloned().unwrap()
     };
-    // The shell has said so just before it became another program.
+    // The shell reported the command just before it executed the program.
     let stands = api.until("the program", |api| {
         let stands = find(api, &peer.id);
         (stands["program"] == "sleep").then_some(stands)
@@ -263,7 +263,7 @@ fn the_list_tells_how_each_one_stands() {
     assert!(find(&api, &id)["exit"].as_u64().unwrap() > 128);
 }
 
-fn what_does_not_fit_is_refused_in_words() {
+fn invalid_requests_are_refused_with_a_reason() {
     let api = shared().api();
     for (query, status, kind) in [
         ("id=nobody", 404, "unknown_terminal"),
@@ -286,7 +286,7 @@ fn what_does_not_fit_is_refused_in_words() {
     assert_eq!(answer.error().1, "no_websocket");
 }
 
-fn one_writes_others_see_and_may_take_over() {
+fn one_client_writes_others_see_and_may_take_over() {
     let api = shared().api();
     let mut first = Peer::open(&api, "client=first").ok().unwrap();
     first.until("# ");
@@ -300,22 +300,22 @@ fn one_writes_others_see_and_may_take_over() {
     assert_eq!(first.hello()["writer"], true);
     assert_eq!(second.hello()["writer"], false);
     second.types("echo nev''er\r");
-    assert_eq!(second.word("ignored")["bytes"], 13);
+    assert_eq!(second.control("ignored")["bytes"], 13);
     first.types("echo firs''t\r");
     for peer in [&mut first, &mut second, &mut looks] {
         let shown = peer.until("first\r\n");
         assert!(!shown.contains("never"), "{shown}");
     }
-    second.say(&json!({"type": "take"}));
-    assert_eq!(second.word("writer")["held"], true);
-    assert_eq!(first.word("writer")["held"], false);
-    second.say(&json!({"type": "resize", "cols": 66, "rows": 22}));
+    second.send(&json!({"type": "take"}));
+    assert_eq!(second.control("writer")["held"], true);
+    assert_eq!(first.control("writer")["held"], false);
+    second.send(&json!({"type": "resize", "cols": 66, "rows": 22}));
     assert_eq!(
-        first.word("resize"),
+        first.control("resize"),
         json!({"type": "resize", "cols": 66, "rows": 22})
     );
     first.types("echo nev''er\r");
-    assert_eq!(first.word("ignored")["bytes"], 13);
+    assert_eq!(first.control("ignored")["bytes"], 13);
     second.types("stty size; echo secon''d\r");
     for peer in [&mut first, &mut second, &mut looks] {
         let shown = peer.until("second\r\n");
@@ -328,14 +328,14 @@ fn one_writes_others_see_and_may_take_over() {
         .ok()
         .unwrap();
     assert_eq!(third.hello()["writer"], true);
-    assert_eq!(second.word("writer")["held"], false);
+    assert_eq!(second.control("writer")["held"], false);
     third.end(&api);
     for peer in [&mut first, &mut second, &mut looks] {
         assert_eq!(peer.exit()["why"], "ended");
     }
 }
 
-fn a_client_that_comes_again_goes_on_where_it_was() {
+fn a_client_that_reconnects_continues_where_it_was() {
     let api = shared().api();
     let mut peer = Peer::open(&api, "client=again").ok().unwrap();
     assert_eq!(peer.hello()["typed"], Value::Null);
@@ -343,9 +343,9 @@ fn a_client_that_comes_again_goes_on_where_it_was() {
     peer.types("echo on''e\r");
     peer.until("one\r\n");
     peer.until("# ");
-    let since = peer.count - peer.fresh.len() as u64;
+    let since = peer.count - peer.unread.len() as u64;
     let id = peer.id.clone();
-    // The old connection is still there: it is replaced.
+    // The old connection is still open: the new connection replaces it.
     let query = format!("id={id}&client=again&since={since}");
     let mut again = Peer::open(&api, &query).ok().unwrap();
     assert_eq!(peer.close_code(), 4000);
@@ -357,8 +357,8 @@ fn a_client_that_comes_again_goes_on_where_it_was() {
     again.types("echo tw''o\r");
     let shown = again.until("two\r\n");
     assert!(!shown.contains("one"), "{shown}");
-    assert_eq!(again.word("typed")["offset"], 22);
-    // From the beginning, and without an id: the client is known by its name.
+    assert_eq!(again.control("typed")["offset"], 22);
+    // From the beginning, and without an id: the client's name selects the terminal.
     let mut whole = Peer::open(&api, "client=again&since=0").ok().unwrap();
     assert_eq!((&whole.id, &whole.hello()["offset"]), (&id, &json!(0)));
     let shown = whole.until("two\r\n");
@@ -366,7 +366,7 @@ fn a_client_that_comes_again_goes_on_where_it_was() {
     whole.end(&api);
 }
 
-fn a_lost_place_is_kept_for_its_client() {
+fn the_place_of_a_lost_client_is_kept() {
     let api = shared().api();
     let mut writer = Peer::open(&api, "client=writer").ok().unwrap();
     writer.until("# ");
@@ -379,7 +379,7 @@ fn a_lost_place_is_kept_for_its_client() {
             (found["viewers"] == count).then_some(())
         });
     };
-    // Cut, without a word.
+    // The connection ends without a close frame.
     drop(writer);
     viewers(0);
     let other = Peer::open(&api, &format!("id={id}&client=other"))
@@ -390,7 +390,7 @@ fn a_lost_place_is_kept_for_its_client() {
         .ok()
         .unwrap();
     assert_eq!(writer.hello()["writer"], true);
-    // Left politely, it is free.
+    // A close frame releases the place.
     writer.socket.close(None).unwrap();
     viewers(1);
     let next = Peer::open(&api, &format!("id={id}&client=next"))
@@ -401,41 +401,41 @@ fn a_lost_place_is_kept_for_its_client() {
     next.end(&api);
 }
 
-fn a_slow_viewer_stops_nobody_and_is_told_what_it_lost() {
+fn a_slow_viewer_blocks_no_client_and_gets_the_count_of_lost_bytes() {
     let api = shared().api();
     let mut fast = Peer::open(&api, "client=fast").ok().unwrap();
     fast.until("# ");
     let id = fast.id.clone();
     let query = format!("id={id}&role=view&since=0");
     let mut slow = Peer::open(&api, &query).ok().unwrap();
-    // Far more than connections hold on their way.
+    // Far more than the buffers of connections hold.
     fast.types("head -c 24000000 /dev/zero | tr '\\0' x; echo; echo the'' end\r");
     let begin = fast.count;
     while fast.count < begin + 24_000_000 {
         let mib = fast.count >> 20;
-        fast.take();
+        fast.read_frame();
         if fast.count >> 20 > mib {
-            fast.fresh.clear();
-            // It is there, and only reads nothing.
-            slow.say(&json!({"type": "repaint"}));
+            fast.unread.clear();
+            // The client is active, and only reads nothing.
+            slow.send(&json!({"type": "repaint"}));
         }
     }
     fast.until("the end\r\n");
-    assert!(fast.words.iter().all(|word| word["type"] != "lost"));
-    let total = fast.count - fast.fresh.len() as u64;
+    assert!(fast.frames.iter().all(|frame| frame["type"] != "lost"));
+    let total = fast.count - fast.unread.len() as u64;
     slow.until("the end\r\n");
     let lost: u64 = slow
-        .words
+        .frames
         .iter()
-        .filter(|word| word["type"] == "lost")
-        .map(|word| word["bytes"].as_u64().unwrap())
+        .filter(|frame| frame["type"] == "lost")
+        .map(|frame| frame["bytes"].as_u64().unwrap())
         .sum();
     assert!(lost > 0);
-    assert_eq!(slow.count - slow.fresh.len() as u64 + lost, total);
+    assert_eq!(slow.count - slow.unread.len() as u64 + lost, total);
     fast.end(&api);
 }
 
-fn no_more_than_there_may_be() {
+fn the_limit_of_terminals_holds() {
     let api = shared().api();
     let living = api.get("/pty").json();
     for left in living["terminals"].as_array().unwrap() {
@@ -453,7 +453,7 @@ fn no_more_than_there_may_be() {
     peers.for_each(|peer| peer.end(&api));
 }
 
-fn nonsense_ends_a_connection_and_not_the_terminal() {
+fn an_invalid_frame_ends_the_connection_and_not_the_terminal() {
     let api = shared().api();
     for nonsense in [
         "no json",
@@ -464,13 +464,13 @@ fn nonsense_ends_a_connection_and_not_the_terminal() {
         peer.socket.send(Message::Text(nonsense.into())).unwrap();
         assert_eq!(peer.close_code(), 1008, "{nonsense}");
     }
-    // A paste of more than anything takes, to a program that reads nothing.
+    // A paste that is longer than the limit, to a program that reads nothing.
     let mut peer = Peer::open(&api, "client=nonsense").ok().unwrap();
     peer.types("stty raw -echo; echo ra''w; sleep 1000\r");
     peer.until("raw");
     let keys = Bytes::from(vec![b'x'; 512 << 10]);
     for _ in 0..4 {
-        // It may be closed before all of it is sent.
+        // The connection may be closed before all of it is sent.
         let _ = peer.socket.send(Message::Binary(keys.clone()));
     }
     assert_eq!(peer.close_code(), 1008);
@@ -481,11 +481,11 @@ fn nonsense_ends_a_connection_and_not_the_terminal() {
     assert_eq!(peer.exit()["why"], "ended");
 }
 
-fn one_that_says_nothing_any_more_is_given_up() {
+fn a_silent_connection_is_closed() {
     let api = shared().api();
     let peer = Peer::open(&api, "client=silent").ok().unwrap();
     let id = peer.id.clone();
-    // It answers no ping, because nobody reads them.
+    // No ping is answered, because the client reads nothing.
     api.until("the end of its connection", |api| {
         let list = api.get("/pty").json();
         let all = list["terminals"].as_array().unwrap();

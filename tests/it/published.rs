@@ -1,6 +1,6 @@
-//! The published image that takes the place of the Dockerfile's stage `ground`.
+//! The published image that replaces the Dockerfile's stage `ground`.
 //!
-//! A small image stands for it: osctl compares the body, and the last stage needs a few paths alone.
+//! A small image replaces the published image: osctl compares the body, and the last stage needs only a few paths.
 
 use crate::commands::Followed;
 use crate::evolve::{base, write};
@@ -15,14 +15,14 @@ use std::process::{Child, Command, Stdio};
 use std::sync::OnceLock;
 
 trials![
-    a_published_image_is_pulled_by_its_digest_and_built_upon,
-    a_registry_that_lies_or_is_gone_leaves_all_to_the_build,
-    nothing_is_pulled_that_does_not_fit_the_configuration_or_the_builder,
-    a_dockerfile_with_a_ground_of_its_own_is_built_by_both_builders,
-    only_a_person_chooses_the_published_image_and_by_digest_alone,
+    a_published_image_is_pulled_by_digest_and_is_the_base_of_the_build,
+    with_a_false_or_missing_registry_the_image_is_built,
+    no_image_is_pulled_that_the_configuration_or_the_builder_excludes,
+    a_dockerfile_with_its_own_ground_is_built_by_both_builders,
+    only_the_users_configuration_chooses_the_published_image_and_only_by_digest,
 ];
 
-/// A registry on loopback, which ends with its guard.
+/// A registry on loopback, which ends when dropped.
 #[derive(Debug)]
 struct Registry {
     process: Child,
@@ -62,7 +62,7 @@ impl Registry {
         }
     }
 
-    /// How often a manifest was asked for.
+    /// The number of requests for a manifest.
     fn pulls(&self) -> usize {
         let log = fs::read_to_string(&self.log).unwrap();
         let is_pull = |line: &&str| line.contains(r#""GET /v2/"#) && line.contains("/manifests/");
@@ -82,7 +82,7 @@ impl Drop for Registry {
     }
 }
 
-/// What stands for the published image, in the store of a registry and nowhere else.
+/// The substitute of the published image, which only the store of a registry has.
 #[derive(Debug)]
 struct Published {
     store: PathBuf,
@@ -97,7 +97,7 @@ impl Published {
     }
 }
 
-/// A Dockerfile upon the small base. The certificates have to come with the last stage.
+/// A Dockerfile on the small base. The certificates must come from the last stage.
 const STAND_IN: &str = "ARG BASE\nFROM ${BASE}\n\
                         RUN rm -r /usr/local/share/ca-certificates /etc/ssl/certs/* && echo published > /published\n";
 
@@ -117,7 +117,7 @@ fn published() -> &'static Published {
         let tag = format!("/images/{image}/tag?repo={name}&tag=1");
         assert_eq!(Engine.send("POST", &tag, &Value::Null).status, 201);
         let engine = EngineAt("/var/run/docker.sock".into());
-        // Nobody has to log in.
+        // The registry needs no login.
         let kind = "application/json\r\nX-Registry-Auth: e30=";
         let pushed = engine.send_bytes("POST", &format!("/images/{name}/push?tag=1"), kind, b"");
         let told = String::from_utf8(pushed.body).unwrap();
@@ -141,8 +141,8 @@ fn remove_image(name: &str) {
     Engine.send("DELETE", &format!("/images/{name}"), &Value::Null);
 }
 
-/// A person's home with the usual body, but for its MCP servers, and that published image.
-fn usual(name: &str, image: &str) -> Home {
+/// A user's home with the usual body, except its MCP servers, and the published image.
+fn usual_home(name: &str, image: &str) -> Home {
     let home = Home::new(name);
     home.ok(["init"]);
     write(&home, "mcp.json", r#"{"mcpServers": {}}"#);
@@ -152,17 +152,17 @@ fn usual(name: &str, image: &str) -> Home {
     home
 }
 
-/// The image that the engine has under that name.
+/// The engine's image with that name.
 fn inspect(name: &str) -> Option<Value> {
     let found = Engine.get(&format!("/images/{name}/json"));
     (found.status == 200).then(|| found.json())
 }
 
-fn a_published_image_is_pulled_by_its_digest_and_built_upon() {
+fn a_published_image_is_pulled_by_digest_and_is_the_base_of_the_build() {
     let published = published();
     let mut registry = Registry::start(&published.store);
     let reference = published.reference(&registry);
-    let home = usual("it-published", &format!("{{from: \"{reference}\"}}"));
+    let home = usual_home("it-published", &format!("{{from: \"{reference}\"}}"));
     let up = home.ok(["up", "--yes", "--auto-ports"]);
     assert!(
         up.stderr.contains(&format!("pulling {reference}")),
@@ -170,14 +170,14 @@ fn a_published_image_is_pulled_by_its_digest_and_built_upon() {
     );
     assert!(!up.stderr.contains("warning"), "{up:?}");
     assert!(registry.pulls() > 0);
-    // It is the image of that digest that the container is made of, and it works.
+    // The container is made from the image of that digest, and works.
     let kept = format!("osctl-ground:{}", &published.digest[7..23]);
     let image = inspect(&kept).unwrap();
     assert_eq!(image["RepoDigests"], json!([reference]));
     let ground = |home: &Home| home.ok(["shell", "cat /published"]).stdout;
     assert_eq!(ground(&home), "published\n");
     assert_eq!(home.ok(["exec", "print(6*7)"]).stdout, "42\n");
-    // The published image had none: the last stage brings those of the host, and with them those that all know.
+    // The published image has no certificates: the last stage adds the host's, and with them the usual ones.
     home.ok(["shell", "test -f /usr/local/share/ca-certificates/README"]);
     let own = "test -n \"$(find /usr/local/share/ca-certificates -name '*.crt')\"";
     let has_own = home.run(["shell", own]).code == 0;
@@ -185,7 +185,7 @@ fn a_published_image_is_pulled_by_its_digest_and_built_upon() {
     assert!(has_own || !here.success());
     let trusted = home.run(["shell", "test -s /etc/ssl/certs/ca-certificates.crt"]);
     assert_eq!(trusted.code == 0, has_own);
-    // From here on no registry is needed.
+    // osctl needs no registry from here on.
     registry.stop();
     let of_the_user = "osctl-ground:0000000000000000";
     let tag = format!(
@@ -194,13 +194,16 @@ fn a_published_image_is_pulled_by_its_digest_and_built_upon() {
     );
     assert_eq!(Engine.send("POST", &tag, &Value::Null).status, 201);
     home.ok(["build", "--force"]);
-    assert!(inspect(of_the_user).is_some(), "osctl has not pulled it");
+    assert!(
+        inspect(of_the_user).is_some(),
+        "osctl removed an image that it did not pull"
+    );
     Engine.send("DELETE", &format!("/images/{of_the_user}"), &Value::Null);
     write(&home, "kernel/more.py", "\"\"\"More.\"\"\"\n");
     let record = home.json(["evolve"]);
     assert_eq!(record["status"], "succeeded", "{record}");
     assert_eq!(ground(&home), "published\n");
-    // What is beneath the published image is built when it differs, by the host and by the keeper.
+    // If the body differs in what the published image contains, the host and the keeper build it.
     write(&home, "requirements/uv.txt", "what is no requirement\n");
     let record = home.json(["evolve"]);
     assert_eq!(record["gate"], "building", "{record}");
@@ -210,11 +213,11 @@ fn a_published_image_is_pulled_by_its_digest_and_built_upon() {
     assert_eq!(built.code, 4, "{built:?}");
     assert!(built.stderr.contains("Invalid requirement"), "{built:?}");
     home.down();
-    assert_eq!(inspect(&kept), None, "it stays without need");
-    assert_eq!(inspect(&reference), None, "it stays without need");
+    assert_eq!(inspect(&kept), None, "the unused image is not removed");
+    assert_eq!(inspect(&reference), None, "the unused image is not removed");
 }
 
-/// A registry's store in which the manifest has another content.
+/// A copy of the registry's store in which the manifest has other content.
 fn tampered(published: &Published) -> PathBuf {
     let store = published.store.with_file_name("tampered");
     let copy = format!("cp -al {} {}", published.store.display(), store.display());
@@ -223,13 +226,13 @@ fn tampered(published: &Published) -> PathBuf {
     let blobs = store.join("docker/registry/v2/blobs/sha256");
     let manifest = blobs.join(&hex[..2]).join(hex).join("data");
     let text = fs::read(&manifest).unwrap();
-    // The other store has a link to the same file.
+    // The file in the other store is a hard link to the same file.
     fs::remove_file(&manifest).unwrap();
     fs::write(manifest, [&text[..], b"\n"].concat()).unwrap();
     store
 }
 
-fn a_registry_that_lies_or_is_gone_leaves_all_to_the_build() {
+fn with_a_false_or_missing_registry_the_image_is_built() {
     let published = published();
     let lies = Registry::start(&tampered(published));
     let mut gone = Registry::start(&published.store);
@@ -237,14 +240,14 @@ fn a_registry_that_lies_or_is_gone_leaves_all_to_the_build() {
     for (registry, why) in [(&lies, "digest"), (&gone, "refused")] {
         let reference = published.reference(registry);
         let image = format!("{{from: \"{reference}\"}}");
-        let home = usual("it-published-not", &image);
+        let home = usual_home("it-published-not", &image);
         let mut build = Followed::start(home.command(["build", "--yes"]));
         assert!(build.wait_for("warning"), "{:?}", build.seen);
         let warning = build.seen.last().unwrap().clone();
-        for words in [&reference, "can't be pulled", "is built here", why] {
+        for words in [&reference, "can't pull", "locally", why] {
             assert!(warning.contains(words), "`{words}`: {warning}");
         }
-        // That it comes to its end, other trials show.
+        // Other trials show that the build succeeds.
         assert!(build.wait_for("building the image"), "{:?}", build.seen);
         build.signal("INT");
         assert_eq!(build.end().0, 5);
@@ -254,7 +257,7 @@ fn a_registry_that_lies_or_is_gone_leaves_all_to_the_build() {
     assert!(lies.pulls() > 0);
 }
 
-fn nothing_is_pulled_that_does_not_fit_the_configuration_or_the_builder() {
+fn no_image_is_pulled_that_the_configuration_or_the_builder_excludes() {
     let published = published();
     let registry = Registry::start(&published.store);
     let from = format!("from: \"{}\"", published.reference(&registry));
@@ -263,10 +266,10 @@ fn nothing_is_pulled_that_does_not_fit_the_configuration_or_the_builder() {
         (format!("{{{from}, pull: off}}"), "1"),
         (format!("{{{from}}}\nbuild_tools: false"), "1"),
         (format!("{{{from}}}\nbase: {base}"), "1"),
-        // It builds all stages, also those that are not needed.
+        // The classic builder builds all stages, also those that are not needed.
         (format!("{{{from}}}"), "0"),
     ] {
-        let mut home = usual("it-published-no", &image);
+        let mut home = usual_home("it-published-no", &image);
         home.env.insert("DOCKER_BUILDKIT".into(), buildkit.into());
         let mut build = Followed::start(home.command(["build", "--yes"]));
         assert!(build.wait_for("building the image"), "{:?}", build.seen);
@@ -280,14 +283,14 @@ fn nothing_is_pulled_that_does_not_fit_the_configuration_or_the_builder() {
     assert_eq!(registry.pulls(), 0);
 }
 
-fn a_dockerfile_with_a_ground_of_its_own_is_built_by_both_builders() {
+fn a_dockerfile_with_its_own_ground_is_built_by_both_builders() {
     let published = published();
     let registry = Registry::start(&published.store);
     let image = format!("{{from: \"{}\"}}", published.reference(&registry));
     let dockerfile = "ARG BASE\nARG GROUND=other\nFROM ${BASE} AS ground\nRUN echo mine > /published\n\
                       FROM ${GROUND} AS host\nRUN grep -qx mine /published\n";
     for buildkit in ["1", "0"] {
-        let mut home = usual("it-published-own", &image);
+        let mut home = usual_home("it-published-own", &image);
         home.env.insert("DOCKER_BUILDKIT".into(), buildkit.into());
         write(&home, "Dockerfile", dockerfile);
         home.ok(["build", "--yes"]);
@@ -297,9 +300,9 @@ fn a_dockerfile_with_a_ground_of_its_own_is_built_by_both_builders() {
     assert_eq!(registry.pulls(), 0);
 }
 
-fn only_a_person_chooses_the_published_image_and_by_digest_alone() {
+fn only_the_users_configuration_chooses_the_published_image_and_only_by_digest() {
     for from in ["osctl/ground:1", "osctl/ground@sha256:0123"] {
-        let home = usual("it-published-words", &format!("{{from: \"{from}\"}}"));
+        let home = usual_home("it-published-words", &format!("{{from: \"{from}\"}}"));
         for args in [&["config", "show"][..], &["build"]] {
             let told = home.run(args);
             assert_eq!(told.code, 2, "{told:?}");
@@ -314,7 +317,7 @@ fn only_a_person_chooses_the_published_image_and_by_digest_alone() {
             }
         }
     }
-    let home = usual("it-published-words", "{pull: true}");
+    let home = usual_home("it-published-words", "{pull: true}");
     for (text, key) in [
         ("image: {pull: false}", "image.pull"),
         ("image: {from: x}", "image.from"),

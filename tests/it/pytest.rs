@@ -1,20 +1,20 @@
-//! Tests in Python as trials: a file runs once, and each of its functions has a verdict of its own.
+//! Tests in Python as trials: a file runs once, and each of its functions has its own verdict.
 
-use crate::lanes::Story;
+use crate::lanes::TestCase;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
-/// What makes pytest report each function.
+/// The arguments with which pytest reports each function.
 pub(crate) const REPORTING: [&str; 5] = ["-B", "-m", "pytest", "-q", "-rA"];
 
-/// The functions of the files `test_*.py` beneath `folder`; `run` runs one file with `REPORTING` and
+/// The functions of the files `test_*.py` below `folder`; `run` runs one file with `REPORTING` and
 /// returns what pytest prints.
-pub(crate) fn stories(module: &str, folder: &str, run: fn(&Path) -> String) -> Vec<Story> {
+pub(crate) fn cases(module: &str, folder: &str, run: fn(&Path) -> String) -> Vec<TestCase> {
     let mut files = Vec::new();
     find(Path::new(folder), &mut files);
     files.sort();
-    let mut stories = Vec::new();
+    let mut cases = Vec::new();
     for file in files {
         let report = Arc::new(OnceLock::new());
         let functions = functions(&fs::read_to_string(&file).unwrap());
@@ -22,17 +22,24 @@ pub(crate) fn stories(module: &str, folder: &str, run: fn(&Path) -> String) -> V
             let stem = file.file_stem().unwrap().display();
             let name = format!("{module}::{stem}::{function}");
             let (file, report, functions) = (file.clone(), Arc::clone(&report), functions.clone());
-            stories.push(Story::new(name, None, move || {
+            cases.push(TestCase::new(name, None, move || {
                 let report: &String = report.get_or_init(|| run(&file));
                 let has_passed = passes(report, &file, &function);
-                let strange = strange(report, &file, &functions);
-                assert!(strange.is_empty(), "no trials: {strange:?}");
-                assert!(has_passed, "{} has no pass alone\n{report}", file.display());
+                let unknown_verdicts = unknown_verdicts(report, &file, &functions);
+                assert!(
+                    unknown_verdicts.is_empty(),
+                    "not functions of the file: {unknown_verdicts:?}"
+                );
+                assert!(
+                    has_passed,
+                    "a case of {} did not pass\n{report}",
+                    file.display()
+                );
             }));
         }
     }
-    assert!(!stories.is_empty(), "no tests in `{folder}`");
-    stories
+    assert!(!cases.is_empty(), "no tests in `{folder}`");
+    cases
 }
 
 fn find(folder: &Path, files: &mut Vec<PathBuf>) {
@@ -56,8 +63,8 @@ fn functions(source: &str) -> Vec<String> {
     source.lines().filter_map(named).collect()
 }
 
-/// The verdicts on what is no function of the list, such as a method of a class.
-fn strange<'a>(report: &'a str, file: &Path, functions: &[String]) -> Vec<&'a str> {
+/// The verdicts on names that are not in the list of functions, such as a method of a class.
+fn unknown_verdicts<'a>(report: &'a str, file: &Path, functions: &[String]) -> Vec<&'a str> {
     let place = format!(" {}::", file.display());
     let known = |name: &str| functions.iter().any(|function| function == name);
     let is_strange = |line: &&str| {
@@ -69,14 +76,14 @@ fn strange<'a>(report: &'a str, file: &Path, functions: &[String]) -> Vec<&'a st
     report.lines().filter(is_strange).collect()
 }
 
-/// Whether each case of the function passed, and there was one.
+/// Whether the function has cases and each case passed.
 fn passes(report: &str, file: &Path, function: &str) -> bool {
     let verdicts: Vec<&str> = report
         .lines()
         .filter_map(|line| {
             let (verdict, rest) = line.split_once(' ')?;
             let rest = rest.strip_prefix(&format!("{}::{function}", file.display()))?;
-            // A case has its values in brackets.
+            // The name of a case has its values in brackets.
             (rest.is_empty() || rest.starts_with(['[', ' '])).then_some(verdict)
         })
         .collect();

@@ -1,13 +1,13 @@
 //! The kernel's own tests, with pytest and ruff, on the image's Python.
 
 use crate::harness::Home;
-use crate::lanes::Story;
+use crate::lanes::TestCase;
 use crate::pytest::{self, REPORTING};
 use std::fs;
 use std::path::Path;
 use std::sync::OnceLock;
 
-/// The tests begin at the project, which has the same folders as this one.
+/// The paths of the tests begin at the project, which has the same folders as this repository.
 const FOLDERS: [&str; 4] = [
     "tests/kernel",
     "body/kernel",
@@ -15,7 +15,7 @@ const FOLDERS: [&str; 4] = [
     "body/requirements",
 ];
 
-/// Makes the Python that runs the tests: the kernel's packages, and those of the tests.
+/// Creates the Python environment of the tests: the kernel's packages, and those of the tests.
 const PREPARE: &str = r#"cd /repo
 base=$("$OSCTL_PYTHON" -c 'import sys; print(sys.base_prefix)')
 uv venv --quiet --clear /tmp/pytest --python "$base/bin/python3"
@@ -25,19 +25,23 @@ done"#;
 
 static HOME: OnceLock<Home> = OnceLock::new();
 
-pub(crate) fn trials() -> Vec<Story> {
+pub(crate) fn trials() -> Vec<TestCase> {
     let clean = "python::the_kernel_and_its_tests_are_clean".to_owned();
-    let mut stories = vec![Story::new(clean, None, the_kernel_and_its_tests_are_clean)];
-    stories.extend(pytest::stories("python", "tests/kernel", |file| {
+    let mut cases = vec![TestCase::new(
+        clean,
+        None,
+        the_kernel_and_its_tests_are_clean,
+    )];
+    cases.extend(pytest::cases("python", "tests/kernel", |file| {
         let file = file.to_str().unwrap();
         let words = [&["/tmp/pytest/bin/python"], &REPORTING[..], &[file]].concat();
         let ran = home().run(["shell", &format!("cd /repo && {}", words.join(" "))]);
         ran.stdout + &ran.stderr
     }));
-    stories
+    cases
 }
 
-/// An instance with nothing but the tests and what they test.
+/// An instance with only the tests and the tested files.
 fn home() -> &'static Home {
     HOME.get_or_init(|| {
         let home = Home::new("it-python");

@@ -12,18 +12,18 @@ use std::process::{Child, Stdio};
 trials![
     a_file_that_is_raced_against_init_stays_as_it_was,
     a_copy_from_inside_that_is_raced_changes_nothing_outside,
-    a_copy_to_inside_that_is_raced_brings_nothing_from_outside,
+    a_copy_to_inside_that_is_raced_copies_nothing_from_outside,
     figures_and_screenshots_that_are_raced_change_nothing_outside,
     code_that_is_raced_is_never_a_file_from_outside,
 ];
 
-/// Of each command that is raced.
+/// The least runs of each command in a race.
 const MIN_RUNS: usize = 40;
 const MIN_SWAPS: u64 = 10_000;
-/// Until which a command is run again that met only one of the two names.
+/// The limit of runs for a command that met only one of the two names.
 const MAX_RUNS: usize = 400;
 
-/// A program inside that swaps names without a pause, until it is dropped.
+/// A program in the container that swaps names without a pause, until it is dropped.
 pub(crate) struct Racer {
     child: Child,
     count: PathBuf,
@@ -31,7 +31,7 @@ pub(crate) struct Racer {
 }
 
 impl Racer {
-    /// What is swapped: `x` a name, `t` the temporary files of a folder of the project; for links to what.
+    /// `swapped`: `x` a name, `t` the temporary files of a folder of the project; and the target of the links.
     pub(crate) fn start(home: &Home, name: &str, swapped: &[(&str, &str, &Path)]) -> Self {
         let count = home.files().join(format!("{name}.count"));
         let stop = home.files().join(format!("{name}.stop"));
@@ -66,7 +66,7 @@ impl Drop for Racer {
     }
 }
 
-/// The racer's program inside.
+/// The path of the racer's program in the container.
 fn build(home: &Home) -> String {
     static BUILT: std::sync::Once = std::sync::Once::new();
     BUILT.call_once(|| {
@@ -76,7 +76,7 @@ fn build(home: &Home) -> String {
     "/tmp/racer".into()
 }
 
-/// Runs a command against a racer, until both have had enough tries and the command met both names.
+/// Runs a command against a racer, until both have enough tries and the command met both names.
 fn race(
     name: &str,
     swapped: &[(&str, &str, &Path)],
@@ -108,7 +108,7 @@ fn race(
     assert_eq!((listing(victim), changed(victim)), before, "{told}");
 }
 
-/// Gives exchanged names what they stood for.
+/// Restores the swapped names.
 fn put_back(home: &Home, swapped: &[(&str, &str, &Path)]) {
     for (_, name, _) in swapped.iter().filter(|(how, ..)| *how == "x") {
         let (path, other) = (
@@ -117,20 +117,20 @@ fn put_back(home: &Home, swapped: &[(&str, &str, &Path)]) {
         );
         if path.is_symlink() {
             fs::remove_file(&path).unwrap();
-            // The other is missing where the test itself has removed it.
+            // The other file is missing where the test has removed it.
             let _ = fs::rename(&other, &path);
         }
     }
 }
 
-/// When a folder's own entries or rights have changed last.
+/// The time of the last change of a folder's entries or rights.
 fn changed(folder: &Path) -> (i64, i64) {
     use std::os::unix::fs::MetadataExt;
     let about = fs::metadata(folder).unwrap();
     (about.ctime(), about.ctime_nsec())
 }
 
-/// An empty folder of the project, and of the same name the files folder.
+/// An empty folder of the project, and the folder of the same name in the files folder.
 fn folders(name: &str) -> (PathBuf, PathBuf) {
     let (_, here, inside) = crate::cp::folders(name);
     (here, inside)
@@ -206,7 +206,7 @@ fn a_copy_from_inside_that_is_raced_changes_nothing_outside() {
     race("race-out-deep", &deep, &victim, cp("t", "race-out"));
 }
 
-fn a_copy_to_inside_that_is_raced_brings_nothing_from_outside() {
+fn a_copy_to_inside_that_is_raced_copies_nothing_from_outside() {
     let (here, inside) = folders("race-in");
     let victim = victim(shared(), "race-in");
     let (secret, folder) = (victim.join("secret"), victim.join("folder"));
@@ -241,7 +241,7 @@ fn a_copy_to_inside_that_is_raced_brings_nothing_from_outside() {
         &victim,
         cp("t"),
     );
-    // A link within a folder is copied as a link: that is no refusal.
+    // A copy keeps a link in a folder as a link: this counts as a refusal.
     let linked = |home: &Home| {
         let mut ran = cp("t")(home);
         if ran.code == 0 && inside.join("to/t/secret").is_symlink() {

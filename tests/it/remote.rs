@@ -1,8 +1,8 @@
-//! An engine on another machine, by TLS, by ssh and by plain TCP: nothing of this one is mounted there, none
-//! of its ports can be reached from here, and everything works as here.
+//! An engine on another machine, by TLS, by ssh and by plain TCP: no folder of this machine is mounted there, this
+//! machine can't reach its ports, and everything works as with a local engine.
 
 use crate::evolve::{assert_remembers, configure, engine, on_second, remember, write};
-use crate::faults::{assert_told, ended};
+use crate::faults::{assert_failure, run_to_end};
 use crate::harness::{Engine, Home};
 use crate::lost_connections::{assert_counts, open};
 use crate::second_engine::{Second, until};
@@ -17,20 +17,20 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 
 trials![
-    everything_works_as_here,
-    the_persons_own_ssh_is_a_way_there,
-    what_is_not_there_is_told,
+    a_remote_engine_works_like_a_local_one,
+    the_users_ssh_reaches_a_remote_engine,
+    an_unreachable_engine_is_reported,
 ];
 
-/// The way to an engine, by an address that is not this machine's own loopback.
+/// A proxy of an engine, at an address that is not this machine's loopback.
 #[derive(Debug)]
-struct Way {
+struct EngineProxy {
     address: String,
     open: Arc<Mutex<Vec<TcpStream>>>,
 }
 
-impl Way {
-    fn to(second: &Second) -> Self {
+impl EngineProxy {
+    fn start(second: &Second) -> Self {
         let dial = second.dial();
         let listener = TcpListener::bind((gateway().as_str(), 0)).unwrap();
         let address = format!("tcp://{}", listener.local_addr().unwrap());
@@ -55,20 +55,20 @@ impl Way {
         Self { address, open }
     }
 
-    /// Cuts all connections that there are; how many there were.
+    /// Cuts all open connections; the number of them.
     fn cut(&self) -> usize {
         let open = std::mem::take(&mut *self.open.lock().unwrap());
-        for way in &open {
-            let _ = way.shutdown(Shutdown::Both);
+        for stream in &open {
+            let _ = stream.shutdown(Shutdown::Both);
         }
         open.len()
     }
 }
 
-/// An address of this machine that is not its loopback.
+/// An address of this machine outside its loopback.
 fn gateway() -> String {
     let networks = Engine.get("/networks/bridge").json();
-    // An engine tells the gateway of this network only from its second start on.
+    // An engine reports the gateway of this network only from its second start on.
     let name = networks["Options"]["com.docker.network.bridge.name"].clone();
     let is_bridge = |found: &InterfaceAddress| found.interface_name == name.as_str().unwrap();
     let mut found = getifaddrs().unwrap().filter(is_bridge);
@@ -76,12 +76,12 @@ fn gateway() -> String {
     address.unwrap().to_string()
 }
 
-/// A home of this machine, whose engine is `second`, by that way.
-fn away(second: &Second, name: &str, way: &Way) -> Home {
+/// A home of this machine with the engine `second`, through the proxy.
+fn remote_home(second: &Second, name: &str, proxy: &EngineProxy) -> Home {
     let mut home = on_second(second, name);
-    // From here, where its ports are not.
+    // Outside the engine's namespace, where its ports are not.
     home.wrapper.clear();
-    home.env.insert("DOCKER_HOST".into(), way.address.clone());
+    home.env.insert("DOCKER_HOST".into(), proxy.address.clone());
     configure(
         &home,
         &format!(
@@ -95,7 +95,7 @@ fn away(second: &Second, name: &str, way: &Way) -> Home {
     home
 }
 
-/// The kinds and sources of what a container has mounted, by their places.
+/// The types and names of a container's mounts, by their paths in the container.
 fn mounts(second: &Second, container: &str) -> Vec<(String, String, String)> {
     let found = second.api().get(&format!("/containers/{container}/json"));
     let text = |mount: &Value, key: &str| mount[key].as_str().unwrap_or_default().to_owned();
@@ -115,18 +115,18 @@ fn volumes(second: &Second) -> Vec<String> {
         .collect()
 }
 
-fn everything_works_as_here() {
+fn a_remote_engine_works_like_a_local_one() {
     let second = Second::with_tls(4000 << 20, &gateway());
-    let way = Way::to(&second);
-    let mut home = away(&second, "it-remote", &way);
-    // It speaks TLS alone, and to nobody without a certificate.
-    assert_told(&ended(&home, ["up"]), 4, &[&way.address, "HTTPS"]);
+    let proxy = EngineProxy::start(&second);
+    let mut home = remote_home(&second, "it-remote", &proxy);
+    // The engine accepts only TLS, with a client certificate.
+    assert_failure(&run_to_end(&home, ["up"]), 4, &[&proxy.address, "HTTPS"]);
     let certificates = second.certificates();
     let certificates = certificates.to_str().unwrap();
     home.env.insert("DOCKER_TLS_VERIFY".into(), "1".into());
     let nowhere = home.folder.display().to_string();
     home.env.insert("DOCKER_CERT_PATH".into(), nowhere);
-    assert_told(&ended(&home, ["up"]), 4, &[&way.address, "ca.pem"]);
+    assert_failure(&run_to_end(&home, ["up"]), 4, &[&proxy.address, "ca.pem"]);
     home.env
         .insert("DOCKER_CERT_PATH".into(), certificates.into());
     home.up();
@@ -147,15 +147,15 @@ fn everything_works_as_here() {
     for folder in [home.files(), home.data()] {
         assert!(!folder.exists(), "{}", folder.display());
     }
-    // It is not reached by its ports.
+    // The ports of the container can't be reached.
     let status = home.json(["status"]);
     let address = status["endpoints"]["kernel"].as_str().unwrap();
     let address = address.trim_start_matches("http://");
     assert!(TcpStream::connect(address).is_err(), "{address}");
     let machine = status["machine"].as_str().unwrap();
-    assert!(way.address.contains(machine), "{machine}");
+    assert!(proxy.address.contains(machine), "{machine}");
 
-    // The project is there, and the kernel, the shell, files and servers answer.
+    // The project is in the container, and the kernel, the shell, files and servers answer.
     let shown = home.ok(["shell", "cat /repo/note.txt; readlink /repo/link"]);
     assert_eq!(shown.stdout, "from herenote.txt\n");
     remember(&home);
@@ -176,14 +176,14 @@ fn everything_works_as_here() {
     ]);
     assert!(called.stdout.contains("41"), "{called:?}");
 
-    // A terminal, whose connections are cut again and again.
+    // A terminal, whose connections are cut several times.
     let mut window = open(&home);
     window.types("for ((i = 1; i <= 60000; i++)); do echo n$i; done; echo al''l\r");
     let mut shown = String::new();
     for cut in [5_000, 20_000, 40_000] {
         shown += &window.wait_for(&format!("n{cut}\r\n"));
-        // A cut where there is no connection cuts nothing.
-        until("a connection to cut", || way.cut() > 0);
+        // A cut without a connection cuts nothing.
+        until("a connection to cut", || proxy.cut() > 0);
     }
     shown += &window.wait_for("all\r\n");
     assert_counts(&shown, "n", 60_000);
@@ -193,7 +193,7 @@ fn everything_works_as_here() {
     window.types("exit\r");
     assert_eq!(window.end().0, 0);
 
-    // A body that is changed there is evolved there, and is the project's since.
+    // A body that is changed there evolves, and later becomes the project's body.
     let change = "echo '\"\"\"Changed there.\"\"\"' > /repo/body/kernel/more.py";
     home.ok(["shell", change]);
     home.ok(["evolve"]);
@@ -208,7 +208,7 @@ fn everything_works_as_here() {
     assert_eq!(home.json(["status"])["image"], built);
     assert_remembers(&home);
 
-    // Without the variables it is known where the engine is; another one is not meant.
+    // Without the variables the record has the engine's address; another engine is refused.
     let address = home.env.remove("DOCKER_HOST").unwrap();
     let verify = home.env.remove("DOCKER_TLS_VERIFY").unwrap();
     assert_remembers(&home);
@@ -216,9 +216,9 @@ fn everything_works_as_here() {
         "DOCKER_HOST".into(),
         format!("unix://{}", second.socket().display()),
     );
-    let told = ended(&home, ["status"]);
-    assert_told(&told, 4, &[&address, "is chosen", "unset DOCKER_HOST"]);
-    // The list asks each instance's own engine.
+    let told = run_to_end(&home, ["status"]);
+    assert_failure(&told, 4, &[&address, "is chosen", "unset DOCKER_HOST"]);
+    // `ls` asks each instance's own engine.
     let rows = home.json(["ls"]);
     let row = rows.as_array().unwrap().iter();
     let row: Vec<_> = row.filter(|row| row["instance"] == name.as_str()).collect();
@@ -227,11 +227,11 @@ fn everything_works_as_here() {
     home.env.insert("DOCKER_HOST".into(), address);
     home.env.insert("DOCKER_TLS_VERIFY".into(), verify);
 
-    // What stays is there again after `down`, and gone after `--purge`.
+    // The kept data is there again after `down`, and removed after `--purge`.
     home.ok(["cryo", "store"]);
     home.ok(["down"]);
-    let told = ended(&home, ["exec", "1"]);
-    assert_told(&told, 3, &["osctl", "up"]);
+    let told = run_to_end(&home, ["exec", "1"]);
+    assert_failure(&told, 3, &["osctl", "up"]);
     home.up();
     assert_remembers(&home);
     let size = home.ok([
@@ -244,7 +244,7 @@ fn everything_works_as_here() {
     assert_eq!(engine(&home).get("/version").status, 200);
 }
 
-/// In the place of `ssh` and of `docker` there: it writes down what it is called with, and leads to the socket.
+/// A substitute for `ssh` and the remote `docker`: it records its arguments, and connects to the socket.
 const SSH: &str = r#"#!/usr/bin/env python3
 import os, socket, sys, threading
 with open(os.environ["SSH_LOG"], "a") as log:
@@ -260,10 +260,10 @@ while piece := engine.recv(65536):
     os.write(1, piece)
 "#;
 
-fn the_persons_own_ssh_is_a_way_there() {
-    let second = Second::with_room(4000 << 20);
-    let way = Way::to(&second);
-    let mut home = away(&second, "it-remote-ssh", &way);
+fn the_users_ssh_reaches_a_remote_engine() {
+    let second = Second::with_disk(4000 << 20);
+    let proxy = EngineProxy::start(&second);
+    let mut home = remote_home(&second, "it-remote-ssh", &proxy);
     let (bin, log) = (home.folder.join("bin"), home.folder.join("ssh.log"));
     fs::create_dir_all(&bin).unwrap();
     fs::write(bin.join("ssh"), SSH).unwrap();
@@ -277,11 +277,11 @@ fn the_persons_own_ssh_is_a_way_there() {
     ] {
         home.env.insert(key.into(), value);
     }
-    // What can't be read is named; a copy that was begun is finished by the next `up`.
+    // An unreadable path is named; the next `up` finishes an incomplete copy.
     let deep = home.project.join("deep");
     fs::create_dir_all(deep.join("d/".repeat(600))).unwrap();
-    let told = ended(&home, ["up", "--yes"]);
-    assert_told(&told, 4, &["can't be copied", "nest too deep"]);
+    let told = run_to_end(&home, ["up", "--yes"]);
+    assert_failure(&told, 4, &["can't be copied", "nested too deeply"]);
     fs::remove_dir_all(deep).unwrap();
     home.up();
     remember(&home);
@@ -290,47 +290,47 @@ fn the_persons_own_ssh_is_a_way_there() {
     let called = fs::read_to_string(&log).unwrap();
     let words = "-- ssh://ada@engine.example:2222 docker system dial-stdio";
     assert!(called.lines().all(|line| line.ends_with(words)), "{called}");
-    // A body that is none there is refused, and not the one here taken in its place.
+    // An invalid body there is refused, and the body here does not replace it.
     home.ok(["shell", "mkfifo /repo/body/kernel/pipe"]);
-    assert_told(&ended(&home, ["up"]), 4, &["pipe", "body"]);
+    assert_failure(&run_to_end(&home, ["up"]), 4, &["pipe", "body"]);
     home.ok(["shell", "rm /repo/body/kernel/pipe"]);
-    // Another project is not taken for the copy of this one.
+    // Another project does not use the copy of this project.
     let other = home.folder.join("other");
     fs::create_dir_all(&other).unwrap();
-    let told = ended(&home, ["up", "--project", other.to_str().unwrap()]);
-    assert_told(&told, 4, &["has a copy of", "down --purge"]);
-    // A copy that this machine does not know is not written over.
+    let told = run_to_end(&home, ["up", "--project", other.to_str().unwrap()]);
+    assert_failure(&told, 4, &["already has a copy of", "down --purge"]);
+    // A copy that this machine does not know is not overwritten.
     home.ok(["down"]);
     fs::remove_dir_all(home.state()).unwrap();
-    let told = ended(&home, ["up", "--yes"]);
-    assert_told(&told, 4, &["osctl-project-", "docker volume rm"]);
-    // Without ssh and TLS it is reached as well.
+    let told = run_to_end(&home, ["up", "--yes"]);
+    assert_failure(&told, 4, &["osctl-project-", "docker volume rm"]);
+    // The engine is also reached without ssh and TLS.
     for volume in volumes(&second) {
         let path = format!("/volumes/{volume}");
         assert_eq!(second.api().send("DELETE", &path, &Value::Null).status, 204);
     }
-    home.env.insert("DOCKER_HOST".into(), way.address.clone());
+    home.env.insert("DOCKER_HOST".into(), proxy.address.clone());
     home.up();
     remember(&home);
     assert_remembers(&home);
     home.down();
-    // Folders of this machine can't be mounted there, which is told before anything is made.
+    // Folders of this machine can't be mounted there, which `up` reports before it creates anything.
     home.write_config("mounts: ['/srv:/srv']\n");
-    let told = ended(&home, ["up", "--yes"]);
-    assert_told(&told, 2, &["/srv:/srv", "can't be mounted", "cp` brings"]);
+    let told = run_to_end(&home, ["up", "--yes"]);
+    assert_failure(&told, 2, &["/srv:/srv", "can't be mounted", "cp` brings"]);
     assert!(!home.state().join("instance.json").exists());
 }
 
-fn what_is_not_there_is_told() {
+fn an_unreachable_engine_is_reported() {
     let mut home = Home::new("it-elsewhere");
     for (address, why) in [
-        // Of a network that is for examples alone.
+        // An address that is reserved for examples.
         ("tcp://198.51.100.1:2375", "does not answer"),
         ("ssh://ada@engine.invalid", "does not answer"),
     ] {
         home.env.insert("DOCKER_HOST".into(), address.into());
-        let told = ended(&home, ["up", "--yes"]);
-        assert_told(&told, 4, &[address, why]);
+        let told = run_to_end(&home, ["up", "--yes"]);
+        assert_failure(&told, 4, &[address, why]);
     }
     for made in ["instance.json", "token"] {
         assert!(!home.state().join(made).exists(), "{made}");
@@ -345,8 +345,8 @@ fn what_is_not_there_is_told() {
     fs::create_dir_all(home.state()).unwrap();
     fs::write(&path, record.to_string()).unwrap();
     for verb in ["status", "up", "down"] {
-        let told = ended(&home, [verb]);
-        assert_told(
+        let told = run_to_end(&home, [verb]);
+        assert_failure(
             &told,
             4,
             &["is on this machine", "is chosen", "unset DOCKER_HOST"],

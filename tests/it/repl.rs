@@ -1,4 +1,4 @@
-//! `osctl repl`: the console, typed at on a real terminal.
+//! `osctl repl`: the console, used on a real terminal.
 
 use crate::harness::{Home, shared};
 use crate::terminal::Terminal;
@@ -8,14 +8,14 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 
 trials![
-    cells_of_one_line_and_of_several_run_and_are_remembered,
+    cells_of_one_and_several_lines_run_and_enter_the_history,
     tab_completes_what_the_kernel_knows,
-    ctrl_c_clears_the_line_at_the_prompt_and_interrupts_what_runs,
-    a_second_ctrl_c_leaves_the_code_alone_and_stays_in_the_console,
-    figures_are_shown_or_told_and_the_console_goes_on,
-    a_busy_kernel_is_waited_for,
-    a_loss_that_another_one_caused_is_told,
-    without_a_terminal_it_names_what_to_use_instead,
+    ctrl_c_clears_the_line_at_the_prompt_and_interrupts_running_code,
+    a_second_ctrl_c_stops_following_and_keeps_the_console,
+    figures_are_shown_or_named_and_the_console_continues,
+    the_console_waits_for_a_busy_kernel,
+    a_loss_that_another_client_caused_is_reported,
+    without_a_terminal_the_error_names_the_alternative,
 ];
 
 /// Searches the history.
@@ -23,14 +23,14 @@ const CTRL_R: &str = "\x12";
 const CTRL_C: &str = "\x03";
 const CTRL_D: &str = "\x04";
 
-/// A console on a session of its own, so that nothing else counts its cells.
+/// A console on a separate session, so that only its cells are counted.
 fn console(home: &Home, session: &str) -> Terminal {
     let mut terminal = Terminal::start(home.command(["repl", "--session", session]));
     terminal.wait_for("In [1]: ");
     terminal
 }
 
-/// Leaves at the next prompt, which is no failure, and ends the session.
+/// Leaves at the next prompt, with exit code 0, and ends the session.
 #[track_caller]
 fn leave(home: &Home, session: &str, mut terminal: Terminal) {
     terminal.wait_for("In [");
@@ -40,7 +40,7 @@ fn leave(home: &Home, session: &str, mut terminal: Terminal) {
     home.ok(["sessions", "rm", session]);
 }
 
-fn cells_of_one_line_and_of_several_run_and_are_remembered() {
+fn cells_of_one_and_several_lines_run_and_enter_the_history() {
     let home = shared();
     let mut terminal = console(home, "repl-cells");
     terminal.types("6*7\r");
@@ -73,7 +73,7 @@ fn cells_of_one_line_and_of_several_run_and_are_remembered() {
         "{history}"
     );
 
-    // Another console remembers, and leaves with a word, too.
+    // Another console has the history, and also leaves with a command.
     let mut terminal = console(home, "repl-again");
     terminal.types(&format!("{CTRL_R}def f"));
     terminal.wait_for("return x + 1");
@@ -98,7 +98,7 @@ fn tab_completes_what_the_kernel_knows() {
     terminal.press_until("\t", name);
     terminal.types("\r");
     terminal.wait_for("\n'found it'\r\n");
-    // On a later line of a cell, where the cursor is counted from the cell's begin.
+    // On a later line of a cell, where the cursor is counted from the start of the cell.
     terminal.types("if True:\r");
     terminal.wait_for("...:     ");
     terminal.types("größe_of");
@@ -108,7 +108,7 @@ fn tab_completes_what_the_kernel_knows() {
     leave(home, "repl-tab", terminal);
 }
 
-fn ctrl_c_clears_the_line_at_the_prompt_and_interrupts_what_runs() {
+fn ctrl_c_clears_the_line_at_the_prompt_and_interrupts_running_code() {
     let home = shared();
     let mut terminal = console(home, "repl-ctrl-c");
     terminal.types("kept = 5\r");
@@ -127,13 +127,13 @@ fn ctrl_c_clears_the_line_at_the_prompt_and_interrupts_what_runs() {
     terminal.wait_for("begun");
     terminal.types(CTRL_C);
     let shown = terminal.wait_for("In [4]: ");
-    assert!(shown.contains("its state is kept"), "{shown}");
+    assert!(shown.contains("variables are kept"), "{shown}");
     terminal.types("kept\r");
     terminal.wait_for("\n5\r\n");
     leave(home, "repl-ctrl-c", terminal);
 }
 
-fn a_second_ctrl_c_leaves_the_code_alone_and_stays_in_the_console() {
+fn a_second_ctrl_c_stops_following_and_keeps_the_console() {
     let home = shared();
     let mut terminal = console(home, "repl-stubborn");
     let off = home.files().join("repl-stubborn.off");
@@ -152,7 +152,7 @@ fn a_second_ctrl_c_leaves_the_code_alone_and_stays_in_the_console() {
     leave(home, "repl-stubborn", terminal);
 }
 
-fn figures_are_shown_or_told_and_the_console_goes_on() {
+fn figures_are_shown_or_named_and_the_console_continues() {
     let plot = "import matplotlib.pyplot as plt; plt.plot([1, 4, 9]); plt.show()\r";
     let home = shared();
     let mut command = home.command(["repl", "--session", "repl-seen"]);
@@ -179,7 +179,7 @@ fn figures_are_shown_or_told_and_the_console_goes_on() {
     );
 }
 
-fn a_busy_kernel_is_waited_for() {
+fn the_console_waits_for_a_busy_kernel() {
     let home = shared();
     let api = home.api();
     let mut terminal = console(home, "repl-busy");
@@ -194,7 +194,7 @@ fn a_busy_kernel_is_waited_for() {
     leave(home, "repl-busy", terminal);
 }
 
-fn a_loss_that_another_one_caused_is_told() {
+fn a_loss_that_another_client_caused_is_reported() {
     let home = shared();
     let mut terminal = console(home, "repl-lost");
     terminal.types("x = 1\r");
@@ -211,7 +211,7 @@ fn a_loss_that_another_one_caused_is_told() {
     leave(home, "repl-lost", terminal);
 }
 
-fn without_a_terminal_it_names_what_to_use_instead() {
+fn without_a_terminal_the_error_names_the_alternative() {
     let home = Home::new("repl-piped");
     let ran = home.run(["repl"]);
     assert_eq!(ran.code, 2, "{ran:?}");

@@ -8,16 +8,16 @@ use std::time::Instant;
 trials![
     a_busy_kernel_refuses_or_queues,
     the_same_id_finds_the_run_again,
-    code_that_is_kept_out_of_the_history_is_not_counted,
-    waiting_ends_and_the_code_goes_on,
+    code_outside_the_history_is_not_counted,
+    a_wait_ends_and_the_code_continues,
     a_timeout_interrupts_and_keeps_the_state,
     a_run_is_interrupted_by_another_client,
-    a_queued_run_can_be_taken_back,
-    an_interrupt_does_not_wait_for_what_is_queued,
-    a_client_that_leaves_does_not_end_the_run,
+    a_queued_run_can_be_cancelled,
+    an_interrupt_does_not_wait_for_queued_runs,
+    a_client_that_disconnects_does_not_end_the_run,
 ];
 
-/// Code that runs until `stop` is called, and is known to have begun.
+/// Code that has started and runs until `stop` is called.
 struct Held<'a> {
     home: &'a Home,
     name: String,
@@ -87,9 +87,9 @@ fn the_same_id_finds_the_run_again() {
     );
 }
 
-fn code_that_is_kept_out_of_the_history_is_not_counted() {
+fn code_outside_the_history_is_not_counted() {
     let api = shared().api();
-    // Others count in the default session.
+    // Other tests count in the default session.
     assert_eq!(
         api.post("/sessions", &json!({"name": "uncounted"})).status,
         200
@@ -110,7 +110,7 @@ fn code_that_is_kept_out_of_the_history_is_not_counted() {
     assert_eq!(ended.status, 200);
 }
 
-fn waiting_ends_and_the_code_goes_on() {
+fn a_wait_ends_and_the_code_continues() {
     let home = shared();
     let held = Held::start(home, "waited");
     let begin = Instant::now();
@@ -137,7 +137,7 @@ fn a_timeout_interrupts_and_keeps_the_state() {
         reply["error"]["message"]
             .as_str()
             .unwrap()
-            .contains("its state is kept")
+            .contains("variables are kept")
     );
     assert_eq!(api.exec("before_timeout")["result"], "7");
 }
@@ -157,7 +157,7 @@ fn a_run_is_interrupted_by_another_client() {
     assert_eq!(held.stop()["status"], "interrupted");
 }
 
-fn a_queued_run_can_be_taken_back() {
+fn a_queued_run_can_be_cancelled() {
     let home = shared();
     let api = home.api();
     let held = Held::start(home, "holder");
@@ -174,7 +174,7 @@ fn a_queued_run_can_be_taken_back() {
     assert_eq!(api.exec("'taken_back' in globals()")["result"], "False");
 }
 
-fn a_client_that_leaves_does_not_end_the_run() {
+fn a_client_that_disconnects_does_not_end_the_run() {
     let api = shared().api();
     let mut connection = api.connect();
     let body = json!({"code": "import time; time.sleep(0.3); left = 'done'; left", "id": "left-alone", "queue": true}).to_string();
@@ -195,7 +195,7 @@ fn a_client_that_leaves_does_not_end_the_run() {
     );
 }
 
-fn an_interrupt_does_not_wait_for_what_is_queued() {
+fn an_interrupt_does_not_wait_for_queued_runs() {
     let home = shared();
     let api = home.api();
     let made = api.post("/sessions", &json!({"name": "queueing"}));
@@ -203,7 +203,7 @@ fn an_interrupt_does_not_wait_for_what_is_queued() {
     let run = |id: &str| json!({"code": "import time; time.sleep(600)", "session": "queueing", "id": id, "queue": true, "wait": 0});
     for id in ["first-asleep", "second-asleep"] {
         assert_eq!(api.post("/exec", &run(id)).json()["status"], "running");
-        api.until("the begin", |api| {
+        api.until("the start", |api| {
             let first = api.get("/exec/first-asleep").json();
             first["execution_count"].is_u64().then_some(())
         });
@@ -220,5 +220,5 @@ fn an_interrupt_does_not_wait_for_what_is_queued() {
     assert_eq!(ended.status, 200);
     let second = api.get("/exec/second-asleep").json();
     let message = second["error"]["message"].as_str().unwrap();
-    assert!(message.starts_with("the session was ended"), "{second}");
+    assert!(message.starts_with("the session was deleted"), "{second}");
 }

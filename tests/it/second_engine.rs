@@ -1,6 +1,6 @@
-//! An engine that may be stopped, frozen and filled: a second `dockerd` of the tests' own.
+//! An engine that a test may stop, freeze and fill: a second `dockerd`.
 
-use crate::harness::{EngineAt, Home, PATIENCE, hold_apt, provide};
+use crate::harness::{EngineAt, Home, TEST_TIMEOUT, hold_apt, provide};
 use nix::sched::{CloneFlags, setns};
 use nix::sys::signal::{Signal, kill};
 use nix::sys::statvfs::statvfs;
@@ -17,33 +17,33 @@ use std::sync::OnceLock;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// The room of the second engine.
+/// The disk size of the second engine.
 const DISK: u64 = 600 << 20;
-/// Where it speaks TLS, in its own network.
+/// The address of its TLS listener, in its own network namespace.
 const TLS: (&str, u16) = ("127.0.0.1", 2376);
 
 /// A second `dockerd` that shares neither processes, mounts, network nor disk with the first.
 #[derive(Debug)]
 pub(crate) struct Second {
     folder: tempfile::TempDir,
-    /// Holds the namespaces; everything in them ends with it, and it ends with this process.
+    /// Holds the namespaces; every process in them ends with the sandbox, and the sandbox ends with this process.
     sandbox: Child,
     daemon: Option<Child>,
-    /// It answers by TLS, too, to who has the certificates of [`Self::certificates`].
+    /// The engine also answers by TLS, to clients with the certificates of [`Self::certificates`].
     has_tls: bool,
 }
 
 impl Second {
     pub(crate) fn start() -> Self {
-        Self::with_room(DISK)
+        Self::with_disk(DISK)
     }
 
-    /// One whose disk has so many bytes.
-    pub(crate) fn with_room(disk: u64) -> Self {
+    /// An engine with a disk of this size.
+    pub(crate) fn with_disk(disk: u64) -> Self {
         Self::begin(disk, None)
     }
 
-    /// One that TLS leads to as well, under that address.
+    /// An engine that also answers by TLS, with a certificate for this address.
     pub(crate) fn with_tls(disk: u64, address: &str) -> Self {
         Self::begin(disk, Some(address))
     }
@@ -55,8 +55,8 @@ impl Second {
             make_certificates(&folder.path().join("tls"), address);
         }
         let path = folder.path().display();
-        // The first process waits, which buries the orphans of a daemon that was killed, and stays when all others are
-        // killed.
+        // The first process waits: it reaps the orphans of a killed daemon, and stays when all other processes
+        // are killed.
         let script = format!(
             "mount -t proc proc /proc && mkdir {path}/disk && mount -t tmpfs -o size={disk} tmpfs {path}/disk \
              && {} ip link set lo up && echo ready && while :; do sleep infinity & wait $!; done",
@@ -125,7 +125,7 @@ impl Second {
         let begin = Instant::now();
         while UnixStream::connect(self.socket()).is_err() {
             let ended = self.daemon.as_mut().unwrap().try_wait().unwrap();
-            let hopeless = ended.is_some() || begin.elapsed() > PATIENCE;
+            let hopeless = ended.is_some() || begin.elapsed() > TEST_TIMEOUT;
             assert!(!hopeless, "no second engine: {}", log());
             thread::sleep(Duration::from_millis(20));
         }
@@ -133,14 +133,14 @@ impl Second {
         assert_eq!(answer.ok(), Some(200), "no second engine: {}", log());
     }
 
-    /// Ends the daemon alone, and waits for its end.
+    /// Ends only the daemon, and waits for its end.
     pub(crate) fn stop(&mut self, signal: Signal) {
         let mut daemon = self.daemon.take().unwrap();
         send(only_child(&daemon), signal);
         daemon.wait().unwrap();
     }
 
-    /// Keeps the programs that publish ports from ending with the daemon that has started them, until the guard goes.
+    /// Keeps the port proxies from ending with the daemon that started them, until the result is dropped.
     pub(crate) fn hold_ports(&self) -> HeldPorts {
         let namespace = |pid: &str| fs::read_link(format!("/proc/{pid}/ns/pid")).ok();
         let here = namespace(&only_child(&self.sandbox).to_string());
@@ -159,16 +159,16 @@ impl Second {
         HeldPorts(held)
     }
 
-    /// Ends everything of the engine at once. Where the control groups are of the first version, the processes of a
-    /// container that was paused stay as they are.
+    /// Kills every process of the engine. With control groups of version 1, the processes of a
+    /// paused container stay.
     pub(crate) fn kill_everything(&mut self) {
-        // All but the caller and the first process.
+        // All processes except the caller and the first process.
         self.inside("kill -9 -1");
         self.daemon.take().unwrap().wait().unwrap();
     }
 
-    /// As after a loss of power: there are no processes, control groups, mounts and interfaces of it, and its disk is
-    /// as it was.
+    /// The state after a power failure: no processes, control groups, mounts and interfaces, and an
+    /// unchanged disk.
     pub(crate) fn lose_power(&mut self) {
         self.kill_everything();
         until("the end of the control groups", || self.has_no_groups());
@@ -191,21 +191,21 @@ impl Second {
         command.stderr(Stdio::null()).status().unwrap();
     }
 
-    /// Lets processes end that were paused, and removes the groups; whether none is left.
+    /// Thaws paused processes so that they end, and removes the groups; whether no group is left.
     fn has_no_groups(&self) -> bool {
         let groups = groups(self.folder.path().file_name().unwrap());
         for group in &groups {
             let _ = fs::write(group.join("freezer.state"), "THAWED");
             let _ = fs::write(group.join("cgroup.freeze"), "0");
         }
-        // The innermost first.
+        // The innermost groups first.
         for group in groups.iter().rev() {
             let _ = fs::remove_dir(group);
         }
         groups.is_empty()
     }
 
-    /// Has it answer nobody until the guard goes.
+    /// Stops the daemon, so that it does not answer, until the result is dropped.
     pub(crate) fn freeze(&self) -> Frozen {
         let launcher = self.daemon.as_ref().unwrap();
         let daemon = only_child(launcher);
@@ -214,7 +214,7 @@ impl Second {
         Frozen([daemon, Pid::from_raw(launcher.id().try_into().unwrap())])
     }
 
-    /// What starts a command where the ports of this engine's containers are.
+    /// The command prefix that enters the network namespace with the ports of this engine's containers.
     pub(crate) fn wrapper(&self) -> Vec<String> {
         let sandbox = only_child(&self.sandbox).to_string();
         ["nsenter", "-t", &sandbox, "-n"]
@@ -222,32 +222,32 @@ impl Second {
             .to_vec()
     }
 
-    /// A connection to it, by TLS where it has that; from a thread that stays where it is then.
+    /// Connects to the engine, by TLS if it has TLS; the calling thread stays in the engine's network namespace.
     pub(crate) fn dial(&self) -> impl Fn() -> UnixStream + Send + 'static {
         let (socket, network) = (self.socket(), self.has_tls.then(|| self.network()));
         move || match &network {
             Some(network) => {
                 setns(network, CloneFlags::CLONE_NEWNET).unwrap();
-                // All that matters of a socket is that it is one.
+                // The caller only needs a stream socket.
                 UnixStream::from(OwnedFd::from(TcpStream::connect(TLS).unwrap()))
             }
             None => UnixStream::connect(&socket).unwrap(),
         }
     }
 
-    /// Where its containers' ports are.
+    /// The network namespace of the containers' published ports.
     fn network(&self) -> fs::File {
         let sandbox = only_child(&self.sandbox);
         fs::File::open(format!("/proc/{sandbox}/ns/net")).unwrap()
     }
 
-    /// The folder of `ca.pem`, `cert.pem` and `key.pem`, as a client wants them.
+    /// The folder of `ca.pem`, `cert.pem` and `key.pem`, as a Docker client expects it.
     pub(crate) fn certificates(&self) -> PathBuf {
         self.folder.path().join("tls")
     }
 
-    /// Takes a port where this engine publishes its containers', as soon as it is free.
-    pub(crate) fn take(&self, port: u16) -> TcpListener {
+    /// Binds a port in the network namespace of the published ports, as soon as it is free.
+    pub(crate) fn bind_port(&self, port: u16) -> TcpListener {
         let there = self.network();
         let taken = thread::spawn(move || {
             setns(there, CloneFlags::CLONE_NEWNET).unwrap();
@@ -256,7 +256,10 @@ impl Second {
                 if let Ok(taken) = TcpListener::bind(("127.0.0.1", port)) {
                     return taken;
                 }
-                assert!(begin.elapsed() < 5 * PATIENCE, "port {port} was not free");
+                assert!(
+                    begin.elapsed() < 5 * TEST_TIMEOUT,
+                    "port {port} was not free"
+                );
                 thread::sleep(Duration::from_millis(1));
             }
         });
@@ -275,15 +278,15 @@ impl Second {
         EngineAt(self.socket())
     }
 
-    /// Bytes that are left on its disk.
-    pub(crate) fn room(&self) -> u64 {
+    /// The free bytes of the disk.
+    pub(crate) fn free_disk(&self) -> u64 {
         let beneath = self.folder.path().strip_prefix("/").unwrap();
         let root = PathBuf::from(format!("/proc/{}/root", only_child(&self.sandbox)));
         let found = statvfs(&root.join(beneath).join("disk")).unwrap();
         found.blocks_available() * found.fragment_size()
     }
 
-    /// A base image of one static binary, so that nothing has to be fetched.
+    /// Imports a base image of one static binary, so that the tests download nothing.
     pub(crate) fn import_tiny(&self) {
         let mut archive = tar::Builder::new(Vec::new());
         archive
@@ -306,10 +309,10 @@ impl Second {
         assert_eq!(done.status, 200, "{}", String::from_utf8_lossy(&done.body));
     }
 
-    /// A home whose body is that Dockerfile upon the tiny base.
+    /// A home with this Dockerfile on the tiny base.
     pub(crate) fn home(&self, name: &str, dockerfile: &str) -> Home {
         let mut home = Home::new(name);
-        // The usual ports may be an instance's on the first engine.
+        // An instance on the first engine may use the usual ports.
         home.env.insert("OSCTL_AUTO_PORTS".into(), "true".into());
         home.env.insert("DOCKER_HOST".into(), self.address());
         home.write_config(&format!(
@@ -323,9 +326,9 @@ impl Second {
 
 impl Drop for Second {
     fn drop(&mut self) {
-        // All that runs in the namespaces ends with their first process, and the mounts with it.
+        // All processes in the namespaces end with the first process, and the mounts with them.
         let _ = self.sandbox.kill();
-        // Processes of a container that is paused can't end.
+        // Processes of a paused container can't end.
         self.has_no_groups();
         let _ = self.sandbox.wait();
         if let Some(daemon) = &mut self.daemon {
@@ -335,7 +338,7 @@ impl Drop for Second {
     }
 }
 
-/// Programs that hold the ports of containers that are gone.
+/// Port proxies of removed containers.
 #[derive(Debug)]
 pub(crate) struct HeldPorts(Vec<Pid>);
 
@@ -353,7 +356,7 @@ impl Drop for HeldPorts {
     }
 }
 
-/// A daemon that was stopped like a terminal's job.
+/// A daemon that is stopped by a signal.
 #[derive(Debug)]
 pub(crate) struct Frozen([Pid; 2]);
 
@@ -365,7 +368,7 @@ impl Drop for Frozen {
     }
 }
 
-/// A socket's path has to be short.
+/// A short path, as a socket needs.
 pub(crate) fn short_folder() -> tempfile::TempDir {
     let mut builder = tempfile::Builder::new();
     builder.prefix("osctl-it-").tempdir_in("/tmp").unwrap()
@@ -382,7 +385,7 @@ pub(crate) fn only_child(launcher: &Child) -> Pid {
     Pid::from_raw(children.trim().parse().unwrap())
 }
 
-/// The control groups of that second engine's containers.
+/// The control groups of the second engine's containers.
 fn groups(own: &OsStr) -> Vec<PathBuf> {
     let hierarchies = fs::read_dir("/sys/fs/cgroup")
         .into_iter()
@@ -427,18 +430,18 @@ pub(crate) fn remove_group(group: &Path) -> std::io::Result<()> {
 pub(crate) fn until(what: &str, mut happened: impl FnMut() -> bool) {
     let begin = Instant::now();
     while !happened() {
-        assert!(begin.elapsed() < PATIENCE, "{what} did not happen");
+        assert!(begin.elapsed() < TEST_TIMEOUT, "{what} did not happen");
         thread::sleep(Duration::from_millis(20));
     }
 }
 
-/// A shell with its tools in one static file.
+/// A shell and its tools in one static file.
 pub(crate) fn busybox() -> &'static Path {
     static BUSYBOX: OnceLock<PathBuf> = OnceLock::new();
     BUSYBOX.get_or_init(|| unpack("busybox-static", "bin/busybox"))
 }
 
-/// A program of a Debian package; nothing is installed.
+/// A program of a Debian package, which is not installed.
 pub(crate) fn unpack(package: &str, program: &str) -> PathBuf {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(package);
     let binary = folder.join(program);
@@ -454,7 +457,7 @@ pub(crate) fn unpack(package: &str, program: &str) -> PathBuf {
     binary
 }
 
-/// The daemon, which a machine with a running engine has already.
+/// Provides the daemon, which a machine with a running engine has.
 pub(crate) fn provide_dockerd() {
     provide("dockerd", &["docker.io", "containerd", "runc", "iptables"]);
 }
@@ -468,7 +471,7 @@ pub(crate) fn shell(script: &str, folder: &Path) {
     assert!(ran.status.success(), "{ran:?}");
 }
 
-/// Those of an authority, of an engine under that address, and of who may talk to it; all for a day.
+/// Creates the certificates of an authority, of an engine at this address, and of a client; valid for a day.
 fn make_certificates(folder: &Path, address: &str) {
     provide("openssl", &["openssl"]);
     fs::create_dir_all(folder).unwrap();

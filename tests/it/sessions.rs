@@ -1,4 +1,4 @@
-//! Further kernels: their namespaces, their ends, their limits.
+//! More kernels: their namespaces, their ends, their limits.
 
 use crate::harness::{Api, Home, shared};
 use crate::pty::Peer;
@@ -6,19 +6,19 @@ use crate::trials;
 use serde_json::{Value, json};
 
 trials![
-    sessions_have_namespaces_of_their_own,
-    a_session_has_to_exist_and_to_be_called_properly,
-    the_command_line_makes_and_ends_sessions,
-    ending_a_session_ends_all_that_it_runs,
+    each_session_has_its_own_namespace,
+    a_session_must_exist_and_have_a_valid_name,
+    the_command_line_creates_and_ends_sessions,
+    ending_a_session_ends_all_its_processes,
     a_name_is_free_again_when_its_session_has_ended,
-    a_session_that_dies_harms_no_other,
-    code_that_an_idle_kernels_death_overtakes_is_run_by_the_next_or_failed,
-    a_template_that_dies_harms_nobody,
-    eight_sessions_work_at_once,
-    what_a_session_holds_is_told,
+    a_session_that_dies_affects_no_other,
+    code_sent_to_a_dying_idle_kernel_runs_in_the_next_or_fails,
+    a_template_that_dies_affects_no_session,
+    eight_sessions_run_concurrently,
+    variables_of_a_session_are_listed,
     code_is_completed_and_explained,
     an_extension_is_called_by_its_name,
-    a_restart_ends_what_runs_and_says_so,
+    a_restart_ends_running_code_and_says_so,
     sessions_stay_within_their_limits,
 ];
 
@@ -39,7 +39,7 @@ fn exec(api: &Api, session: &str, code: &str) -> Value {
     api.exec_with(json!({"code": code, "session": session}))
 }
 
-fn sessions_have_namespaces_of_their_own() {
+fn each_session_has_its_own_namespace() {
     let api = shared().api();
     create(&api, "own");
     exec(&api, "own", "mine = 'own'");
@@ -57,7 +57,7 @@ fn sessions_have_namespaces_of_their_own() {
     );
     assert_ne!(other["result"], ours["result"]);
     assert!(other["result"].as_str().unwrap().ends_with("'own')"));
-    // Made again, it is the same one.
+    // Creating an existing session changes nothing.
     create(&api, "own");
     assert_eq!(exec(&api, "own", "mine")["result"], "'own'");
     delete(&api, "own");
@@ -70,7 +70,7 @@ fn sessions_have_namespaces_of_their_own() {
     delete(&api, "own");
 }
 
-fn a_session_has_to_exist_and_to_be_called_properly() {
+fn a_session_must_exist_and_have_a_valid_name() {
     let api = shared().api();
     let body = json!({"code": "1", "session": "nobody"});
     let (status, kind, _) = api.post("/exec", &body).error();
@@ -95,7 +95,7 @@ fn a_session_has_to_exist_and_to_be_called_properly() {
     delete(&api, name);
 }
 
-fn the_command_line_makes_and_ends_sessions() {
+fn the_command_line_creates_and_ends_sessions() {
     let home = shared();
     assert_eq!(
         home.ok(["exec", "--session", "cli", "x = 7; x"]).stdout,
@@ -110,14 +110,14 @@ fn the_command_line_makes_and_ends_sessions() {
     assert!(!home.ok(["sessions"]).stdout.contains("\ncli "));
 }
 
-fn ending_a_session_ends_all_that_it_runs() {
+fn ending_a_session_ends_all_its_processes() {
     let home = shared();
     let api = home.api();
     create(&api, "ending");
     let code = "import subprocess, time\nsubprocess.Popen(['setsid', 'sleep', '86398'])\nopen('/root/host/ending', 'w').close()\ntime.sleep(600)";
     let body = json!({"code": code, "session": "ending", "id": "ending", "wait": 0});
     api.post("/exec", &body);
-    api.until("the begin", |_| {
+    api.until("the start", |_| {
         home.files().join("ending").exists().then_some(())
     });
     delete(&api, "ending");
@@ -149,7 +149,7 @@ fn a_name_is_free_again_when_its_session_has_ended() {
     delete(&api, "again");
 }
 
-fn a_session_that_dies_harms_no_other() {
+fn a_session_that_dies_affects_no_other() {
     let api = shared().api();
     create(&api, "dying");
     api.exec("alive = 1");
@@ -167,7 +167,7 @@ fn a_session_that_dies_harms_no_other() {
     delete(&api, "dying");
 }
 
-fn code_that_an_idle_kernels_death_overtakes_is_run_by_the_next_or_failed() {
+fn code_sent_to_a_dying_idle_kernel_runs_in_the_next_or_fails() {
     let api = shared().api();
     create(&api, "struck");
     let lines = "/tmp/struck-lines";
@@ -175,13 +175,13 @@ fn code_that_an_idle_kernels_death_overtakes_is_run_by_the_next_or_failed() {
         let pid = exec(&api, "struck", "import os; os.getpid()")["result"].clone();
         let kill = format!("import os; os.kill({}, 9)", pid.as_str().unwrap());
         assert_eq!(api.exec(&kill)["status"], "completed");
-        // At once: it may or may not have been handed over, and may have begun then.
+        // The request may come before or after the kernel got the code.
         let line = format!("with open('{lines}', 'a') as f: _ = f.write('{round}\\n')\n6 * 7");
         let reply = exec(&api, "struck", &line);
         let is_run = reply["result"] == "42";
         assert!(is_run || reply["error"]["type"] == "KernelDied", "{reply}");
         assert_eq!(reply["kernel"]["state"], "lost", "{reply}");
-        // What was completed ran once, what failed ran once at most.
+        // A completed run ran once; a failed run ran at most once.
         let count = format!(
             "open('{lines}', 'a+').seek(0) or open('{lines}').read().split().count('{round}')"
         );
@@ -193,7 +193,7 @@ fn code_that_an_idle_kernels_death_overtakes_is_run_by_the_next_or_failed() {
     delete(&api, "struck");
 }
 
-fn a_template_that_dies_harms_nobody() {
+fn a_template_that_dies_affects_no_session() {
     let api = shared().api();
     api.exec("alive = 2");
     let code = "import glob, os\nfor path in glob.glob('/proc/[0-9]*/stat'):\n    pid = int(path.split('/')[2])\n    \
@@ -215,7 +215,7 @@ fn a_template_that_dies_harms_nobody() {
     }
 }
 
-fn eight_sessions_work_at_once() {
+fn eight_sessions_run_concurrently() {
     let api = shared().api();
     std::thread::scope(|scope| {
         for number in 0..8 {
@@ -233,7 +233,7 @@ fn eight_sessions_work_at_once() {
     });
 }
 
-fn what_a_session_holds_is_told() {
+fn variables_of_a_session_are_listed() {
     let api = shared().api();
     create(&api, "holding");
     exec(
@@ -333,7 +333,7 @@ fn an_extension_is_called_by_its_name() {
     assert_eq!((wrong.0, wrong.1.as_str()), (400, "InvalidName"));
 }
 
-fn a_restart_ends_what_runs_and_says_so() {
+fn a_restart_ends_running_code_and_says_so() {
     let api = shared().api();
     create(&api, "again");
     let before = exec(&api, "again", "old = 1")["kernel"]["generation"]
@@ -359,7 +359,7 @@ fn sessions_stay_within_their_limits() {
     home.write_config("sessions:\n  max: 5\n  memory: 200m\n  idle: 8\n  check: 2\n");
     home.up();
     let api = home.api();
-    // A running cell is never idle, nor is a command's job, nor who has a terminal open.
+    // A session with a running cell, a command's job or an open terminal is never idle.
     create(&api, "one");
     api.post(
         "/exec",
@@ -382,12 +382,12 @@ fn sessions_stay_within_their_limits() {
         (429, "too_many_sessions"),
         "{message}"
     );
-    // A kernel that is idle and does not answer any more is replaced, and the loss is told.
+    // An idle kernel that stops answering is replaced, and the loss is reported.
     let hung = api.exec(
         "import ctypes, threading\nhold = lambda: ctypes.PyDLL(None).sleep(600)\nthreading.Timer(1, hold).start()",
     );
     assert_eq!(hung["status"], "completed", "{hung}");
-    // A session that is idle gets released.
+    // An idle session is released.
     api.until("the idle session's end", |api| {
         let names = api.get("/sessions").json().to_string();
         assert!(

@@ -6,20 +6,20 @@ use crate::trials;
 use serde_json::{Value, json};
 
 trials![
-    sessions_have_contexts_of_their_own,
-    folder_and_environment_are_changed_from_outside,
-    what_is_changed_while_a_command_runs_lasts,
-    stdin_is_given_or_streamed,
-    the_namespace_has_the_same_shell,
-    input_that_breaks_off_is_not_its_end,
+    each_session_has_its_own_context,
+    folder_and_environment_can_be_set_by_requests,
+    changes_during_a_command_last,
+    stdin_is_sent_with_the_command_or_streamed,
+    code_uses_the_same_shell,
+    a_broken_input_stream_is_not_the_end_of_the_input,
     output_comes_as_it_is_written_and_exactly,
     a_flood_of_output_is_kept_whole,
-    bad_requests_are_refused_in_words,
+    bad_requests_are_refused_with_a_reason,
 ];
 
-/// What came, byte by byte.
+/// The output, byte by byte.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Came {
+pub(crate) struct ShellOutput {
     pub(crate) stdout: Vec<u8>,
     pub(crate) stderr: Vec<u8>,
     pub(crate) code: i64,
@@ -39,13 +39,13 @@ pub(crate) fn follow(api: &Api, body: &Value) -> Events {
 
 fn bytes(event: &Value) -> Vec<u8> {
     match event["base64"].as_str() {
-        Some(text) => decoded(text),
+        Some(text) => decode_base64(text),
         None => event["text"].as_str().unwrap().as_bytes().to_vec(),
     }
 }
 
-/// Base64 is simple enough to be read here once more.
-pub(crate) fn decoded(text: &str) -> Vec<u8> {
+/// A separate decoder of Base64, independent of the program's.
+pub(crate) fn decode_base64(text: &str) -> Vec<u8> {
     let digits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let values: Vec<u32> = text
         .chars()
@@ -60,21 +60,21 @@ pub(crate) fn decoded(text: &str) -> Vec<u8> {
     bytes
 }
 
-pub(crate) fn exactly(api: &Api, session: &str, command: &str) -> Came {
-    let mut came = Came {
+pub(crate) fn shell_output(api: &Api, session: &str, command: &str) -> ShellOutput {
+    let mut output = ShellOutput {
         stdout: Vec::new(),
         stderr: Vec::new(),
         code: 0,
     };
     for event in follow(api, &json!({"command": command, "session": session})) {
         match event["type"].as_str().unwrap() {
-            "stdout" => came.stdout.extend(bytes(&event)),
-            "stderr" => came.stderr.extend(bytes(&event)),
-            "done" => came.code = event["reply"]["returncode"].as_i64().unwrap(),
+            "stdout" => output.stdout.extend(bytes(&event)),
+            "stderr" => output.stderr.extend(bytes(&event)),
+            "done" => output.code = event["reply"]["returncode"].as_i64().unwrap(),
             _ => {}
         }
     }
-    came
+    output
 }
 
 pub(crate) fn create(api: &Api, name: &str) {
@@ -87,7 +87,7 @@ pub(crate) fn delete(api: &Api, name: &str) {
     assert_eq!(api.connect().send("DELETE", &path, &[], b"").status, 200);
 }
 
-fn sessions_have_contexts_of_their_own() {
+fn each_session_has_its_own_context() {
     let api = shared().api();
     for name in ["first", "second"] {
         create(&api, name);
@@ -105,7 +105,7 @@ fn sessions_have_contexts_of_their_own() {
     }
 }
 
-fn what_is_changed_while_a_command_runs_lasts() {
+fn changes_during_a_command_last() {
     let api = shared().api();
     create(&api, "meanwhile");
     for command in ["export OWN=1; cd /usr", "export OWN=2 MORE=3; cd /usr/bin"] {
@@ -134,7 +134,7 @@ fn what_is_changed_while_a_command_runs_lasts() {
     delete(&api, "meanwhile");
 }
 
-fn folder_and_environment_are_changed_from_outside() {
+fn folder_and_environment_can_be_set_by_requests() {
     let api = shared().api();
     create(&api, "outside");
     let post = |path: &str, mut body: Value| {
@@ -186,7 +186,7 @@ fn folder_and_environment_are_changed_from_outside() {
     delete(&api, "outside");
 }
 
-fn stdin_is_given_or_streamed() {
+fn stdin_is_sent_with_the_command_or_streamed() {
     let api = shared().api();
     let body = json!({"command": "cat; echo; wc -c </dev/null", "stdin": "given žluť"});
     assert_eq!(
@@ -211,12 +211,12 @@ fn stdin_is_given_or_streamed() {
         .connect()
         .send("POST", "/shell/streamed/stdin", &[], b"x");
     assert_eq!(late.error().0, 409);
-    // One that reads nothing ends, whatever it was given.
+    // A command that reads nothing ends, however much stdin it has.
     let unread = json!({"command": "true", "stdin": "x".repeat(1 << 20)});
     assert_eq!(api.post("/shell", &unread).json()["returncode"], 0);
 }
 
-fn the_namespace_has_the_same_shell() {
+fn code_uses_the_same_shell() {
     let api = shared().api();
     create(&api, "namespace");
     let value = |code: &str| {
@@ -277,7 +277,7 @@ fn the_namespace_has_the_same_shell() {
         let reply = api.exec_with(json!({"code": code, "session": "namespace"}));
         assert_eq!(reply["error"]["type"], kind, "{code}");
     }
-    // More than any buffer on the way holds, in both directions at once.
+    // More than the buffers hold, in both directions at the same time.
     assert_eq!(
         value("len(runtime.shell.run('cat', stdin=b'x' * 8_000_000).stdout)"),
         "8000000"
@@ -286,10 +286,10 @@ fn the_namespace_has_the_same_shell() {
         value("runtime.shell.run('head -c 1', stdin=b'x' * 8_000_000).stdout"),
         "'x'"
     );
-    // An interrupt of the cell is the command's, too.
+    // An interrupt of the cell also interrupts the command.
     let run = json!({"code": "runtime.shell.run('sleep 7652')", "session": "namespace", "id": "in-shell", "wait": 0});
     api.post("/exec", &run);
-    api.until("its begin", |api| {
+    api.until("the start", |api| {
         (processes(api, "7652") > 0).then_some(())
     });
     let ended = api
@@ -304,7 +304,7 @@ fn the_namespace_has_the_same_shell() {
     delete(&api, "namespace");
 }
 
-fn input_that_breaks_off_is_not_its_end() {
+fn a_broken_input_stream_is_not_the_end_of_the_input() {
     let api = shared().api();
     let open = json!({"command": "cat >/dev/null; echo all of it", "stdin_open": true, "id": "cut", "wait": 0});
     assert_eq!(api.post("/shell", &open).status, 200);
@@ -323,18 +323,18 @@ fn input_that_breaks_off_is_not_its_end() {
 
 fn output_comes_as_it_is_written_and_exactly() {
     let api = shared().api();
-    let came = exactly(
+    let output = shell_output(
         &api,
         "default",
         "head -c 300000 /dev/urandom | tee /tmp/osctl-noise; exit 7",
     );
-    assert_eq!((came.stdout.len(), came.code), (300_000, 7));
+    assert_eq!((output.stdout.len(), output.code), (300_000, 7));
     let code =
         "import base64; print(base64.b64encode(open('/tmp/osctl-noise', 'rb').read()).decode())";
     let noise = api.exec(code);
     assert_eq!(
-        came.stdout,
-        decoded(noise["stdout"].as_str().unwrap().trim())
+        output.stdout,
+        decode_base64(noise["stdout"].as_str().unwrap().trim())
     );
     let gate = "rm -f /tmp/osctl-gate; mkfifo /tmp/osctl-gate";
     assert_eq!(shell(&api, "default", gate)["returncode"], 0);
@@ -369,7 +369,7 @@ fn a_flood_of_output_is_kept_whole() {
     assert_eq!(next, 14_000_001);
 }
 
-fn bad_requests_are_refused_in_words() {
+fn bad_requests_are_refused_with_a_reason() {
     let api = shared().api();
     for (body, status, kind) in [
         (json!({}), 400, "invalid_field"),

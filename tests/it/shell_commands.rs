@@ -9,17 +9,17 @@ use std::os::unix::ffi::OsStrExt;
 use std::process::Stdio;
 
 trials![
-    one_word_is_bash_and_several_arrive_as_they_are,
+    one_argument_is_bash_and_several_are_passed_unchanged,
     the_exit_code_is_the_commands_own,
     stdin_and_output_pass_byte_by_byte,
     more_output_than_is_kept_arrives_whole,
     folder_and_environment_last_across_processes,
-    a_reader_that_leaves_ends_the_command,
+    a_closed_stdout_ends_the_command,
     ctrl_c_ends_the_command,
-    a_command_is_begun_left_alone_and_found_again,
+    a_detached_command_is_found_again,
 ];
 
-fn one_word_is_bash_and_several_arrive_as_they_are() {
+fn one_argument_is_bash_and_several_are_passed_unchanged() {
     let home = shared();
     let shown = |words: &[&str]| home.ok([&["shell"], words].concat()).stdout;
     assert_eq!(shown(&["echo $((6*7)) | cat"]), "42\n");
@@ -56,7 +56,7 @@ fn the_exit_code_is_the_commands_own() {
     let ran = home.run(["shell", "--timeout", "0.3", "sleep 60"]);
     assert_eq!(ran.code, 5);
     assert!(ran.stderr.contains("longer than 0.3 s"), "{ran:?}");
-    // What it started has its time to end, too, and is heard to the end.
+    // A child process also gets time to end, and its output is read to the end.
     let child = "trap 'sleep 0.1; echo cleaned; exit' TERM; while :; do sleep 0.1; done";
     let ran = home.run(["shell", "--timeout", "3", &format!("({child}); true")]);
     assert_eq!((ran.code, ran.stdout.as_str()), (5, "cleaned\n"));
@@ -124,7 +124,7 @@ fn folder_and_environment_last_across_processes() {
     home.ok(["sessions", "rm", "lasts"]);
 }
 
-fn a_reader_that_leaves_ends_the_command() {
+fn a_closed_stdout_ends_the_command() {
     let home = shared();
     let mut child = home
         .command(["shell", "yes osctl-flood"])
@@ -154,7 +154,7 @@ fn a_reader_that_leaves_ends_the_command() {
     let said = String::from_utf8_lossy(&told.stderr);
     assert_eq!(told.status.code(), Some(4), "{said}");
     assert!(said.contains("the output can't be written"), "{said}");
-    // `[y]` does not find itself.
+    // The pattern `[y]` does not match the `pgrep` command itself.
     let left = home.run(["shell", "pgrep -f '[y]es osctl-flood'"]);
     assert_eq!(left.code, 1, "{left:?}");
 }
@@ -181,7 +181,7 @@ fn ctrl_c_ends_the_command() {
     );
 }
 
-fn a_command_is_begun_left_alone_and_found_again() {
+fn a_detached_command_is_found_again() {
     let home = shared();
     let begun = home.ok([
         "shell",

@@ -1,29 +1,29 @@
-//! A long life in short: random mixes of runs, interrupts, disconnects, deaths and sessions, after
+//! A soak test: random mixes of runs, interrupts, disconnects, crashes and sessions, after
 //! which every run has one end and nothing is left over.
 //!
 //! The seed is printed; `OSCTL_SOAK_SEED` replays its mix, `OSCTL_SOAK_STEPS` makes it longer.
 
-use crate::harness::{Api, Events, PATIENCE, shared};
+use crate::harness::{Api, Events, TEST_TIMEOUT, shared};
 use crate::trials;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-trials![a_random_life_leaves_nothing_behind];
+trials![a_random_mix_leaves_nothing_behind];
 
-/// Few enough that every run can still be found in the end.
+/// Few enough that every run can still be found at the end.
 const STEPS: usize = 240;
 
-/// Output of which memory keeps a megabyte, and a file the rest.
+/// Output of which memory keeps a megabyte, and a file keeps the rest.
 const PRINTED: &str = "print('x' * 2_000_000)";
 
-/// So many of them are more than are kept.
-const WARM: usize = 40;
+/// More of these runs than are kept.
+const WARM_UP_RUNS: usize = 40;
 
-/// What the whole container holds, told from inside: every process, the descriptors of those that
-/// stay, memory that belongs to no file, and what is on disk. Bytes are KiB.
-const LEFT: &str = r"
+/// The resources of the whole container, counted inside: every process, the descriptors of the lasting processes,
+/// memory that belongs to no file, and the files on disk. Bytes are KiB.
+const RESOURCES: &str = r"
 import json, os
 def words(pid):
     try: return open(f'/proc/{pid}/cmdline').read().split('\0')[:-1]
@@ -67,13 +67,13 @@ print(json.dumps({
 }))
 ";
 
-/// Nothing when something ended while it was looked at.
-fn left(api: &Api) -> Option<Value> {
-    let reply = api.exec(LEFT);
+/// `None` when a process ended during the count.
+fn resources(api: &Api) -> Option<Value> {
+    let reply = api.exec(RESOURCES);
     serde_json::from_str(reply["stdout"].as_str().unwrap()).ok()
 }
 
-/// Numbers that look random and are the same for a seed (xorshift64*, Vigna 2016).
+/// Pseudo-random numbers that repeat for a seed (xorshift64*, Vigna 2016).
 #[derive(Debug)]
 pub(crate) struct Random(pub(crate) u64);
 
@@ -86,46 +86,46 @@ impl Random {
     }
 }
 
-pub(crate) fn number(name: &str, otherwise: u64) -> u64 {
+pub(crate) fn env_number(name: &str, otherwise: u64) -> u64 {
     let said = std::env::var(name).ok();
     said.map_or(otherwise, |text| text.parse().unwrap())
 }
 
-fn a_random_life_leaves_nothing_behind() {
+fn a_random_mix_leaves_nothing_behind() {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
-    let seed = number("OSCTL_SOAK_SEED", u64::from(now.subsec_nanos()) | 1);
-    let steps = number("OSCTL_SOAK_STEPS", STEPS as u64) as usize;
-    say(&format!("OSCTL_SOAK_SEED={seed} OSCTL_SOAK_STEPS={steps}"));
+    let seed = env_number("OSCTL_SOAK_SEED", u64::from(now.subsec_nanos()) | 1);
+    let steps = env_number("OSCTL_SOAK_STEPS", STEPS as u64) as usize;
+    print_line(&format!("OSCTL_SOAK_SEED={seed} OSCTL_SOAK_STEPS={steps}"));
     let api = shared().api();
-    let before = warm(&api);
-    let mut life = Life {
+    let before = baseline(&api);
+    let mut mix = RandomMix {
         api: &api,
-        // Zero would stay zero for ever.
+        // A zero state stays zero forever.
         random: Random(seed.max(1)),
         sessions: vec!["default".into()],
         runs: Vec::new(),
         followers: Vec::new(),
     };
     for step in 0..steps {
-        life.step(step);
+        mix.step(step);
     }
-    life.end(steps);
+    mix.end(steps);
     let begin = Instant::now();
-    while let Some(what) = surplus(&before, &at_rest(&api)) {
-        // A kernel may take its seconds to go, and free memory is given back every ten.
-        assert!(begin.elapsed() < PATIENCE, "{what} (seed {seed})");
+    while let Some(what) = surplus(&before, &idle_resources(&api)) {
+        // A kernel may need seconds to end, and free memory is returned every ten seconds.
+        assert!(begin.elapsed() < TEST_TIMEOUT, "{what} (seed {seed})");
         thread::sleep(Duration::from_millis(50));
     }
 }
 
-/// What there is more of than before, beyond what may stay. No process, descriptor or socket may.
+/// The resource that grew by more than the tolerance. Processes, descriptors and sockets may not grow.
 ///
-/// The outputs and the companion's memory are those of the runs that can be found, up to a budget of
-/// both; before the mix it was used up. The mix prints about twenty times what memory keeps a
-/// megabyte of, so a companion that forgot to let go of half of it would be seen. What the template
-/// has after so many forks is what it had before. All other processes have as much but for what fresh
-/// kernels write to of the template's pages, which is less than a megabyte; services that others have
-/// begun in this container may take a few more.
+/// The outputs and the companion's memory belong to the runs that can be found, up to a budget of
+/// both, which was used up before the mix. The mix prints about twenty times what memory keeps a
+/// megabyte of, so a companion that did not release half of it would be noticed. The template
+/// does not grow after so many forks. Other processes may grow by what fresh
+/// kernels write to of the template's pages, which is less than a megabyte; services that other tests
+/// started in this container may take a few more.
 fn surplus(before: &Value, after: &Value) -> Option<String> {
     let may_stay = [
         ("processes", 0),
@@ -134,7 +134,7 @@ fn surplus(before: &Value, after: &Value) -> Option<String> {
         ("kernel_fds", 0),
         ("sockets", 0),
         ("temporary", 0),
-        // The newest run stays whatever it weighs.
+        // The newest run stays, whatever its size.
         ("outputs", 4),
         ("companion_memory", 10 << 10),
         ("template_memory", 256),
@@ -151,37 +151,37 @@ fn surplus(before: &Value, after: &Value) -> Option<String> {
     clippy::print_stdout,
     reason = "without its seed a failure can't be replayed"
 )]
-pub(crate) fn say(line: &str) {
+pub(crate) fn print_line(line: &str) {
     println!("{line}");
 }
 
-/// What is there before, with all that a long life has anyway: as many outputs as are kept, and a
-/// default kernel that has just begun, as there is one in the end.
-fn warm(api: &Api) -> Value {
-    for _ in 0..WARM {
+/// The resources before the mix, in the usual state: as many outputs as are kept, and a
+/// default kernel that has just started, as at the end.
+fn baseline(api: &Api) -> Value {
+    for _ in 0..WARM_UP_RUNS {
         let reply = api.exec(PRINTED);
         assert_eq!(reply["status"], "completed", "{reply}");
     }
     restart(api);
-    at_rest(api)
+    idle_resources(api)
 }
 
-/// What runs have left in the background ends with the kernel.
+/// Ends the kernel, and with it what runs left in the background.
 fn restart(api: &Api) {
     let answer = api.post("/restart", &json!({}));
     assert_eq!(answer.status, 200, "{}", answer.json());
 }
 
-/// What is there once every session is idle, the spare kernels are made, and nothing moves.
-fn at_rest(api: &Api) -> Value {
+/// The resources when every session is idle, the spare kernels are ready, and the counts are stable.
+fn idle_resources(api: &Api) -> Value {
     let mut last = Value::Null;
-    api.until("rest", |api| {
+    api.until("idle resources", |api| {
         let sessions = api.get("/sessions").json();
         let all = sessions["sessions"].as_array().unwrap();
         let is_idle = |s: &Value| s["ready"] == true && s["busy"] == false;
-        let left = left(api)?;
+        let left = resources(api)?;
         let moved = std::mem::replace(&mut last, left.clone());
-        // Two spares beside the sessions' own kernels.
+        // Two spares in addition to the sessions' own kernels.
         let is_whole = left["kernels"] == all.len() + 2;
         let is_still = ["processes", "companion_fds", "kernel_fds", "sockets"]
             .iter()
@@ -190,16 +190,16 @@ fn at_rest(api: &Api) -> Value {
     })
 }
 
-struct Life<'a> {
+struct RandomMix<'a> {
     api: &'a Api,
     random: Random,
     sessions: Vec<String>,
     runs: Vec<String>,
-    /// Who follows a run to its end.
+    /// Streams that are read to the end of their run.
     followers: Vec<(String, Events)>,
 }
 
-impl Life<'_> {
+impl RandomMix<'_> {
     fn step(&mut self, step: usize) {
         match self.random.below(12) {
             0 | 1 => self.begin(step, "sum(range(1000))", None),
@@ -218,7 +218,7 @@ impl Life<'_> {
                 None,
             ),
             8 => self.interrupt(),
-            9 => self.leave(step),
+            9 => self.disconnect(step),
             10 => self.create(step),
             _ => self.delete(),
         }
@@ -247,8 +247,8 @@ impl Life<'_> {
         assert_eq!(answer.status, 200, "{}", answer.json());
     }
 
-    /// Follows a run and goes away in the middle.
-    fn leave(&mut self, step: usize) {
+    /// Follows a run and disconnects before its end.
+    fn disconnect(&mut self, step: usize) {
         let code = "import time\nfor n in range(20): print(n); time.sleep(0.005)";
         let body = self.request(step, code, None);
         assert!(self.follow(&body).next().is_some());
@@ -283,7 +283,7 @@ impl Life<'_> {
         }
     }
 
-    /// Every run has ended, once, and stays ended; who followed it was told the same.
+    /// Every run has ended, once, and stays ended; each stream reported the same end.
     fn end(&mut self, steps: usize) {
         let mut told = BTreeMap::new();
         for (id, events) in self.followers.drain(..) {

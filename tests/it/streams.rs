@@ -1,7 +1,7 @@
-//! Output as it comes: events, floods, pages, and followers that come late or read slowly.
+//! Output as it comes: events, floods, pages, and late or slow followers.
 
 use crate::harness::{Api, Events, shared};
-use crate::middle::{Break, Middle, by_port};
+use crate::proxies::{Break, BreakingProxy, by_port};
 use crate::trials;
 use serde_json::{Value, json};
 use std::fs;
@@ -10,18 +10,18 @@ use std::process::Stdio;
 
 trials![
     events_come_as_they_happen_and_in_order,
-    server_sent_events_resume_behind_the_last_one_seen,
+    server_sent_events_resume_after_the_last_event,
     a_silent_run_has_a_heartbeat,
-    a_heartbeat_of_server_sent_events_is_none_to_resume_behind,
-    a_stream_ends_with_its_wait_and_the_code_goes_on,
+    a_stream_of_server_sent_events_never_resumes_after_a_heartbeat,
+    a_stream_ends_with_its_wait_and_the_code_continues,
     another_client_follows_from_any_event,
     a_slow_reader_misses_nothing,
-    who_comes_late_to_a_long_run_misses_nothing,
-    what_a_reply_leaves_out_can_be_paged,
+    a_late_follower_of_a_long_run_misses_nothing,
+    output_that_a_reply_leaves_out_can_be_paged,
     a_flood_takes_no_memory_and_can_be_stopped,
     figures_and_tables_come_as_their_mime_bundles,
     a_detached_run_is_attached_to_and_listed,
-    ctrl_c_stops_following_a_run_that_was_attached_to_and_the_run_goes_on,
+    ctrl_c_detaches_from_a_run_and_the_run_continues,
     the_command_line_finds_its_run_again_on_a_lost_connection,
 ];
 
@@ -32,12 +32,12 @@ fn follow(api: &Api, code: &str) -> Events {
     api.connect().events("POST", "/exec", &[NDJSON], &body)
 }
 
-/// What happened, without the signs of life between.
+/// The events without heartbeats.
 fn changes(events: impl Iterator<Item = Value>) -> Vec<Value> {
     events.filter(|e| e["type"] != "heartbeat").collect()
 }
 
-/// What was written, put together again.
+/// The output of one stream, joined.
 fn text(events: &[Value], kind: &str) -> String {
     let of_kind = events.iter().filter(|e| e["type"] == kind);
     of_kind.map(|e| e["text"].as_str().unwrap()).collect()
@@ -56,10 +56,10 @@ fn events_come_as_they_happen_and_in_order() {
         (&first["seq"], &first["type"]),
         (&json!(0), &json!("stdout"))
     );
-    // A line may come in two pieces, as it was written.
+    // The text of a line and its end may come in two events.
     let text = first["text"].as_str().unwrap();
     assert!(["first", "first\n"].contains(&text), "{first}");
-    // The code waits for this, so the event came before its end.
+    // The code waits for this file, so the event came before its end.
     std::fs::write(&gate, "").unwrap();
     let rest = changes(events);
     std::fs::remove_file(&gate).unwrap();
@@ -88,7 +88,7 @@ fn identified(events: &mut Events) -> Vec<(String, String)> {
     all.filter(|(id, _)| !id.is_empty()).collect()
 }
 
-fn server_sent_events_resume_behind_the_last_one_seen() {
+fn server_sent_events_resume_after_the_last_event() {
     let api = shared().api();
     let body = json!({"code": "import sys\nfor n in range(3): print(n, file=(sys.stdout, sys.stderr)[n % 2])", "id": "sse", "queue": true});
     let mut events = api.connect().events("POST", "/exec", &[SSE], &body);
@@ -118,7 +118,7 @@ fn a_silent_run_has_a_heartbeat() {
     assert_eq!(rest.last().unwrap()["reply"]["status"], "interrupted");
 }
 
-fn a_heartbeat_of_server_sent_events_is_none_to_resume_behind() {
+fn a_stream_of_server_sent_events_never_resumes_after_a_heartbeat() {
     let api = shared().api();
     let code = "import sys, time\nprint('begun', end='')\ntime.sleep(600)";
     let body = json!({"code": code, "id": "beats", "queue": true});
@@ -132,7 +132,7 @@ fn a_heartbeat_of_server_sent_events_is_none_to_resume_behind() {
     let beat: Value = serde_json::from_str(&data).unwrap();
     assert_eq!(beat, json!({"seq": 1, "type": "heartbeat"}));
     drop(events);
-    // Whoever loses the connection behind it has still seen the first event last.
+    // A client that loses the connection after the heartbeat has the first event as its last.
     let headers = [SSE, ("Last-Event-ID", "0")];
     let mut again = api
         .connect()
@@ -151,13 +151,13 @@ fn a_heartbeat_of_server_sent_events_is_none_to_resume_behind() {
     );
 }
 
-fn a_stream_ends_with_its_wait_and_the_code_goes_on() {
+fn a_stream_ends_with_its_wait_and_the_code_continues() {
     let api = shared().api();
     let body = json!({"code": "print('begun')\nimport time; time.sleep(600)", "id": "patience", "wait": 2, "queue": true});
     let events = changes(api.connect().events("POST", "/exec", &[NDJSON], &body));
     assert_eq!(text(&events, "stdout"), "begun\n");
     assert!(events.iter().all(|e| e["type"] != "done"), "{events:?}");
-    // The line may have come in two pieces, as it was written.
+    // The text of the line and its end may have come in two events.
     let path = format!("/exec/patience?offset={}&wait=0.1", events.len());
     let later = api.connect().events("GET", &path, &[NDJSON], &Value::Null);
     assert_eq!(changes(later), Vec::<Value>::new());
@@ -178,7 +178,7 @@ fn another_client_follows_from_any_event() {
     assert!(api.get("/exec/found").json().get("events").is_none());
 }
 
-/// More than a connection's buffers hold, and more than memory keeps of a run.
+/// More output than a connection's buffers hold, and than memory keeps of a run.
 const NUMBERS: &str = "for n in range(1_000_000): print(n)";
 
 fn numbers() -> String {
@@ -189,14 +189,14 @@ fn a_slow_reader_misses_nothing() {
     let api = shared().api();
     let body = json!({"code": NUMBERS, "id": "slow", "queue": true});
     let events = api.connect().events("POST", "/exec", &[NDJSON], &body);
-    // Not a byte is read until all is written.
+    // The test reads no byte until all is written.
     let reply = api.get("/exec/slow?wait=60").json();
     assert_eq!(reply["status"], "completed");
     let events: Vec<Value> = events.collect();
     assert!(text(&events, "stdout") == numbers(), "something is missing");
 }
 
-fn what_a_reply_leaves_out_can_be_paged() {
+fn output_that_a_reply_leaves_out_can_be_paged() {
     let api = shared().api();
     let reply = api.exec_with(json!({"code": NUMBERS, "id": "paged"}));
     let cut = &reply["truncated"]["stdout"];
@@ -214,7 +214,7 @@ fn what_a_reply_leaves_out_can_be_paged() {
         all += page["text"].as_str().unwrap();
         offset = page["next"].as_u64().unwrap();
     }
-    assert!(all == numbers(), "a page is wrong");
+    assert!(all == numbers(), "a page has wrong text");
     let beyond = api.get("/exec/paged/output?offset=9999999").json();
     assert_eq!(
         (beyond["text"].as_str(), beyond["next"].as_u64()),
@@ -250,13 +250,13 @@ fn a_flood_takes_no_memory_and_can_be_stopped() {
         (&stopped["status"], &stopped["kernel"]["state"]),
         (&json!("interrupted"), &json!("kept"))
     );
-    // What waits for the disk has its bound, and so has what is kept of a run.
+    // The output that waits for the disk is bounded, and so is the kept output of a run.
     let more = held().saturating_sub(before);
     assert!(
         more < 48 << 10,
         "the companion holds {more} kB more after {written} bytes"
     );
-    // The file is full, and what it does not hold is not made up: the page begins behind it.
+    // The file is full; the page begins after the missing bytes.
     let page = api
         .get(&format!(
             "/exec/flood/output?offset={}",
@@ -297,7 +297,7 @@ fn figures_and_tables_come_as_their_mime_bundles() {
 }
 
 /// More changes between the streams than are kept as events.
-fn who_comes_late_to_a_long_run_misses_nothing() {
+fn a_late_follower_of_a_long_run_misses_nothing() {
     let home = shared();
     let api = home.api();
     let code = "import sys\nfor n in range(10_000): print(n); print(-n, 'ž', file=sys.stderr)";
@@ -346,7 +346,7 @@ fn a_detached_run_is_attached_to_and_listed() {
     );
 }
 
-fn ctrl_c_stops_following_a_run_that_was_attached_to_and_the_run_goes_on() {
+fn ctrl_c_detaches_from_a_run_and_the_run_continues() {
     let home = shared();
     let off = home.files().join("attach.off");
     for (verb, path, code) in [
@@ -396,7 +396,7 @@ fn ctrl_c_stops_following_a_run_that_was_attached_to_and_the_run_goes_on() {
 
 fn the_command_line_finds_its_run_again_on_a_lost_connection() {
     let home = shared();
-    let middle = Middle::start(&home.api().address, 1 << 20, 3, Break::Cut);
+    let middle = BreakingProxy::start(&home.api().address, 1 << 20, 3, Break::Cut);
     let cut = by_port(home, "exec-cut", middle.port);
     let ran = cut.ok(["exec", NUMBERS]);
     assert_eq!(middle.left(), 0, "nothing was cut");

@@ -1,27 +1,27 @@
-//! A person at a terminal: types, and waits for what is shown.
+//! A user at a terminal: types, and waits for output.
 
 use crate::commands::terminal;
-use crate::harness::PATIENCE;
+use crate::harness::TEST_TIMEOUT;
 use std::io::{Read, Write};
 use std::process::{Child, ChildStdin, Command};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// After how long a key is pressed again.
-const AGAIN: Duration = Duration::from_secs(1);
+/// The time until a key is pressed again.
+const REPEAT_INTERVAL: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
 pub(crate) struct Terminal {
     child: Child,
     keys: ChildStdin,
     shows: Receiver<Vec<u8>>,
-    /// What was shown and not waited for yet.
-    fresh: String,
+    /// Output that no wait has consumed yet.
+    unread: String,
 }
 
 impl Terminal {
-    /// Without the variables by which the terminal of whoever runs the tests is known.
+    /// Starts the command without the variables that identify the terminal in which the tests run.
     pub(crate) fn start(mut command: Command) -> Self {
         quiet(&mut command);
         let mut child = terminal(&command).spawn().unwrap();
@@ -40,7 +40,7 @@ impl Terminal {
             child,
             keys,
             shows,
-            fresh: String::new(),
+            unread: String::new(),
         }
     }
 
@@ -49,62 +49,62 @@ impl Terminal {
         self.keys.flush().unwrap();
     }
 
-    /// Presses a key until `text` is shown: a completion that takes too long is none.
+    /// Presses a key until `text` is shown: the shell drops a completion that takes too long.
     #[track_caller]
     pub(crate) fn press_until(&mut self, key: &str, text: &str) {
         let begin = Instant::now();
-        while begin.elapsed() < PATIENCE && !self.fresh.contains(text) {
+        while begin.elapsed() < TEST_TIMEOUT && !self.unread.contains(text) {
             self.types(key);
             let pressed = Instant::now();
-            while let Some(left) = AGAIN.checked_sub(pressed.elapsed())
-                && !self.fresh.contains(text)
+            while let Some(left) = REPEAT_INTERVAL.checked_sub(pressed.elapsed())
+                && !self.unread.contains(text)
                 && let Ok(bytes) = self.shows.recv_timeout(left)
             {
-                self.fresh += &String::from_utf8_lossy(&bytes);
+                self.unread += &String::from_utf8_lossy(&bytes);
             }
         }
         self.wait_for(text);
     }
 
-    /// Waits until `text` is shown; everything up to there.
+    /// Waits until `text` is shown; the output up to its end.
     #[track_caller]
     pub(crate) fn wait_for(&mut self, text: &str) -> String {
         let begin = Instant::now();
         loop {
-            if let Some(at) = self.fresh.find(text) {
-                let rest = self.fresh.split_off(at + text.len());
-                return std::mem::replace(&mut self.fresh, rest);
+            if let Some(at) = self.unread.find(text) {
+                let rest = self.unread.split_off(at + text.len());
+                return std::mem::replace(&mut self.unread, rest);
             }
-            let left = PATIENCE.saturating_sub(begin.elapsed());
+            let left = TEST_TIMEOUT.saturating_sub(begin.elapsed());
             match self.shows.recv_timeout(left) {
-                Ok(bytes) => self.fresh += &String::from_utf8_lossy(&bytes),
+                Ok(bytes) => self.unread += &String::from_utf8_lossy(&bytes),
                 Err(_) => {
                     let _ = self.child.kill();
-                    panic!("`{text}` was not shown, but {:?}", self.fresh);
+                    panic!("`{text}` was not shown, but {:?}", self.unread);
                 }
             }
         }
     }
 
-    /// The exit code, and the rest of what was shown.
+    /// Waits for the end; the exit code, and the rest of the output.
     #[track_caller]
     pub(crate) fn end(mut self) -> (i32, String) {
         loop {
-            match self.shows.recv_timeout(PATIENCE) {
-                Ok(bytes) => self.fresh += &String::from_utf8_lossy(&bytes),
+            match self.shows.recv_timeout(TEST_TIMEOUT) {
+                Ok(bytes) => self.unread += &String::from_utf8_lossy(&bytes),
                 Err(RecvTimeoutError::Disconnected) => break,
                 Err(RecvTimeoutError::Timeout) => {
                     let _ = self.child.kill();
-                    panic!("it did not end, but showed {:?}", self.fresh);
+                    panic!("the program did not end, but showed {:?}", self.unread);
                 }
             }
         }
         let code = self.child.wait().unwrap().code();
-        (code.unwrap_or(-1), self.fresh)
+        (code.unwrap_or(-1), self.unread)
     }
 }
 
-/// A plain xterm without colours, whatever the tests run in.
+/// A plain xterm without colours, whatever the environment of the tests.
 fn quiet(command: &mut Command) {
     for name in [
         "TMUX",

@@ -1,4 +1,4 @@
-//! `osctl shell`: a terminal inside, used by a person in a window of their own.
+//! `osctl shell`: a terminal in the container, used in a window of the host.
 
 use crate::harness::{Home, shared};
 use crate::trials;
@@ -14,21 +14,21 @@ trials![
     top_paints_the_screen,
     python_computes_line_by_line,
     a_resized_window_is_a_resized_terminal,
-    a_full_screen_program_draws_itself_anew_when_the_window_changes,
-    control_keys_belong_to_the_inside,
-    colours_come_through_as_they_are,
+    a_full_screen_program_redraws_when_the_window_is_resized,
+    control_keys_reach_the_program_inside,
+    colours_pass_unchanged,
     the_exit_code_is_the_shells_own,
     an_ended_osctl_leaves_the_window_as_it_was,
-    a_killed_osctl_does_not_spoil_the_next_one,
-    a_terminal_that_was_left_goes_on_and_is_come_back_to,
-    coming_back_to_a_terminal_shows_its_screen_and_repeats_no_query,
-    whatever_was_started_ends_with_the_terminal,
-    one_that_somebody_ends_says_so,
-    several_see_the_same_and_one_writes,
-    it_opens_where_the_sessions_shell_is,
-    an_unknown_kind_of_terminal_is_a_common_one,
-    without_a_terminal_it_names_what_to_use_instead,
-    what_can_not_be_is_refused_in_words,
+    a_killed_osctl_does_not_break_the_next_one,
+    a_detached_terminal_continues_and_can_be_attached_again,
+    attaching_again_shows_the_screen_and_repeats_no_query,
+    all_processes_of_a_terminal_end_with_it,
+    a_terminal_that_another_client_ends_says_so,
+    several_clients_see_the_same_and_one_writes,
+    a_terminal_opens_in_the_folder_of_the_sessions_shell,
+    an_unknown_terminal_type_becomes_xterm,
+    without_a_terminal_the_error_names_the_alternative,
+    invalid_arguments_are_refused_with_a_reason,
 ];
 
 const CTRL_C: &str = "\x03";
@@ -44,11 +44,11 @@ fn open(home: &Home) -> Window {
     window
 }
 
-/// Ends the shell, whose prompt is on its way.
+/// Ends the shell when its prompt is shown.
 #[track_caller]
 fn leave(mut window: Window) {
     window.wait_for("# ");
-    // What it ends with is what went well last.
+    // The exit code of the shell is that of the last command.
     window.types("true\r");
     window.wait_for("# ");
     window.types(CTRL_D);
@@ -56,7 +56,7 @@ fn leave(mut window: Window) {
     assert_eq!(code, 0, "{shown:?}");
 }
 
-/// The id of the terminal that was used last.
+/// The id of the most recently used terminal.
 #[track_caller]
 fn last(home: &Home) -> String {
     let found = home.json(["shell", "--list"]);
@@ -134,7 +134,7 @@ fn a_resized_window_is_a_resized_terminal() {
     leave(window);
 }
 
-fn a_full_screen_program_draws_itself_anew_when_the_window_changes() {
+fn a_full_screen_program_redraws_when_the_window_is_resized() {
     let mut window = open(shared());
     window.types("vim\r");
     // The last of the lines below the end of the file.
@@ -145,7 +145,7 @@ fn a_full_screen_program_draws_itself_anew_when_the_window_changes() {
     leave(window);
 }
 
-fn control_keys_belong_to_the_inside() {
+fn control_keys_reach_the_program_inside() {
     let mut window = open(shared());
     let begin = |window: &mut Window| {
         window.types("sh -c 'echo be''gun; exec sleep 1000'\r");
@@ -162,7 +162,7 @@ fn control_keys_belong_to_the_inside() {
     window.wait_for("# ");
     window.types("kill %1; wait; echo it was $?\r");
     window.wait_for("it was 0\r\n");
-    // While bash reads a line itself, Enter is something else.
+    // While bash reads a line, Enter has another code.
     window.types("echo be''gun; cat\r");
     window.wait_for("begun\r\n");
     window.types("through\r");
@@ -171,7 +171,7 @@ fn control_keys_belong_to_the_inside() {
     leave(window);
 }
 
-fn colours_come_through_as_they_are() {
+fn colours_pass_unchanged() {
     let mut window = Window::open(shared().command(["shell"]));
     window.wait_for("\x1b[1;32mroot@");
     window.wait_for("# ");
@@ -218,7 +218,7 @@ fn an_ended_osctl_leaves_the_window_as_it_was() {
     }
 }
 
-fn a_killed_osctl_does_not_spoil_the_next_one() {
+fn a_killed_osctl_does_not_break_the_next_one() {
     let home = shared();
     let shell = home.command(["shell"]);
     let mut twice = Command::new("sh");
@@ -244,7 +244,7 @@ fn a_killed_osctl_does_not_spoil_the_next_one() {
         let mut words = shown.split([' ', ';', '\r', '\n']);
         assert!(words.any(|word| word == mode), "{mode}: {shown:?}");
     }
-    // The killed one could not say that it leaves.
+    // The killed osctl could not end its terminal.
     let path = format!("/pty/{}", last(home));
     assert_eq!(
         home.api().connect().send("DELETE", &path, &[], b"").status,
@@ -252,7 +252,7 @@ fn a_killed_osctl_does_not_spoil_the_next_one() {
     );
 }
 
-fn a_terminal_that_was_left_goes_on_and_is_come_back_to() {
+fn a_detached_terminal_continues_and_can_be_attached_again() {
     let home = shared();
     let mut window = open(home);
     window.types("kept=here; echo se''t\r");
@@ -272,7 +272,7 @@ fn a_terminal_that_was_left_goes_on_and_is_come_back_to() {
         window.types(DETACH);
         assert_eq!(window.end().0, 0);
     }
-    // With keys of one's own, and on a terminal where somebody draws on the whole screen.
+    // With other detach keys, and on a terminal with a full-screen program.
     let keys = ["--detach-keys", "ctrl-p,x"];
     let mut window = Window::open(home.command(["shell", "--attach"].iter().chain(&keys)));
     window.wait_for("# ");
@@ -291,7 +291,7 @@ fn a_terminal_that_was_left_goes_on_and_is_come_back_to() {
     assert!(home.ok(["shell", "--list"]).stdout.contains("ended with 0"));
 }
 
-/// What programs ask a terminal, whose answers would be typed into the shell.
+/// Queries of programs to a terminal, whose answers would be typed into the shell.
 const QUERIES: [&str; 9] = [
     "\x1b[c",
     "\x1b[>c",
@@ -304,7 +304,7 @@ const QUERIES: [&str; 9] = [
     "\x1b[?u",
 ];
 
-fn coming_back_to_a_terminal_shows_its_screen_and_repeats_no_query() {
+fn attaching_again_shows_the_screen_and_repeats_no_query() {
     let home = shared();
     let asks = format!(
         "import sys; sys.stdout.write({:?} + '\\x1b[31mred\\x1b[m seen\\n')",
@@ -327,7 +327,7 @@ fn coming_back_to_a_terminal_shows_its_screen_and_repeats_no_query() {
     let shown = window.wait_for("seen") + &window.wait_for("# ");
     assert!(shown.contains("\x1b[31mred"), "{shown:?}");
     check(&shown);
-    // A program with the whole screen asks, too, when it starts.
+    // A full-screen program also sends queries when it starts.
     window.types("vim -u NONE /root/host/asks.py\r");
     window.wait_for("import sys");
     window.types("Oabove\x1b");
@@ -337,26 +337,26 @@ fn coming_back_to_a_terminal_shows_its_screen_and_repeats_no_query() {
     let mut window = attach();
     let shown = window.wait_for("\x1b[?1049h") + &window.wait_for("above");
     check(&shown);
-    // Behind it is the shell as it was.
+    // The shell's screen is below the program's screen, unchanged.
     assert!(shown.contains("seen"), "{shown:?}");
     window.types(":q!\r");
     leave(window);
 }
 
-fn whatever_was_started_ends_with_the_terminal() {
+fn all_processes_of_a_terminal_end_with_it() {
     let home = shared();
     let mut window = open(home);
     window.types("setsid sh -c 'trap \"\" HUP TERM; echo se''t off; sleep 4711' & disown -a\r");
     window.wait_for("set off");
     let count = "__import__('subprocess').run(['pgrep', '-fc', '[s]leep 4711'], capture_output=True, text=True).stdout";
     assert_ne!(home.api().exec(count)["result"], "'0\\n'");
-    // The prompt came before what it has set off said so.
+    // The prompt may come before the output of the background process.
     window.types("\r");
     leave(window);
     assert_eq!(home.api().exec(count)["result"], "'0\\n'");
 }
 
-fn one_that_somebody_ends_says_so() {
+fn a_terminal_that_another_client_ends_says_so() {
     let home = shared();
     let mut window = open(home);
     window.types("vim\r");
@@ -372,7 +372,7 @@ fn one_that_somebody_ends_says_so() {
     assert!(shown.contains("somebody ended terminal"), "{shown:?}");
 }
 
-fn several_see_the_same_and_one_writes() {
+fn several_clients_see_the_same_and_one_writes() {
     let home = shared();
     let mut first = open(home);
     let id = last(home);
@@ -388,7 +388,7 @@ fn several_see_the_same_and_one_writes() {
     for window in [&mut first, &mut second, &mut looks] {
         window.wait_for("\x1b[1mboth\u{fc}\x1b[0m\r\n");
     }
-    // Who only sees types for nobody, and is told.
+    // osctl reports to a viewer that its keys are not sent.
     for window in [&mut second, &mut looks] {
         window.types("echo never\r");
         window.wait_for("not typed: somebody else writes");
@@ -398,7 +398,7 @@ fn several_see_the_same_and_one_writes() {
         let shown = window.wait_for("again\r\n");
         assert!(!shown.contains("never"), "{shown:?}");
     }
-    // The window of whoever takes over is the terminal's size.
+    // The terminal has the size of the writer's window.
     let mut third = attach(&["--take"]);
     first.wait_for("somebody else writes now");
     third.types("echo tak''en\r");
@@ -407,7 +407,7 @@ fn several_see_the_same_and_one_writes() {
     }
     first.types("echo never\r");
     first.wait_for("not typed: somebody else writes; `--take` takes over");
-    // Whoever leaves ends nothing; the next one to come writes.
+    // A client that leaves ends nothing; the next client writes.
     for mut window in [second, third] {
         window.types(DETACH);
         assert_eq!(window.wait(), 0);
@@ -422,7 +422,7 @@ fn several_see_the_same_and_one_writes() {
     }
 }
 
-fn it_opens_where_the_sessions_shell_is() {
+fn a_terminal_opens_in_the_folder_of_the_sessions_shell() {
     let home = shared();
     home.ok([
         "shell",
@@ -435,7 +435,7 @@ fn it_opens_where_the_sessions_shell_is() {
     window.types("echo \"in $PWD of $OSCTL_SESSION, knows ${OSCTL_TOKEN_SHA256-nothing}\"\r");
     window.wait_for("in /tmp/works here of terminals, knows nothing\r\n");
     window.wait_for("# ");
-    // What is exported is there, what is not is the other shell's own.
+    // Exported variables are there; the others belong only to the other shell.
     window.types(
         "echo \"given $GIVEN, ${own-no more}, lang ${LANG-unset}, level $SHLVL, term $TERM\"\r",
     );
@@ -444,7 +444,7 @@ fn it_opens_where_the_sessions_shell_is() {
     home.ok(["sessions", "rm", "terminals"]);
 }
 
-fn an_unknown_kind_of_terminal_is_a_common_one() {
+fn an_unknown_terminal_type_becomes_xterm() {
     let api = shared().api();
     let mut peer = crate::pty::Peer::open(&api, "term=xterm-of-tomorrow&client=kind").unwrap();
     let hello = peer.hello();
@@ -457,7 +457,7 @@ fn an_unknown_kind_of_terminal_is_a_common_one() {
     assert_eq!(hello["writer"], true);
 }
 
-fn without_a_terminal_it_names_what_to_use_instead() {
+fn without_a_terminal_the_error_names_the_alternative() {
     let home = shared();
     let ran = home.run(["shell"]);
     assert_eq!(ran.code, 2);
@@ -467,7 +467,7 @@ fn without_a_terminal_it_names_what_to_use_instead() {
     assert!(ran.stdout.contains("--json shell --list"), "{ran:?}");
 }
 
-fn what_can_not_be_is_refused_in_words() {
+fn invalid_arguments_are_refused_with_a_reason() {
     let home = shared();
     let refused = |args: &[&str], code: i32, words: &str| {
         let window = Window::open(home.command(args));

@@ -1,4 +1,4 @@
-//! What the agent writes in the project, and what one shell sets or does not set, takes nothing from the user.
+//! What the agent writes in the project, and what one shell sets or leaves out, does not limit the user.
 
 use crate::commands::{Ran, on_terminal};
 use crate::evolve::small;
@@ -9,14 +9,14 @@ use serde_json::Value;
 use std::fs;
 
 trials![
-    a_project_file_of_the_agent_switches_no_command_off,
+    a_project_file_of_the_agent_disables_no_command,
     a_project_file_that_expands_costs_no_memory,
-    a_variable_that_looks_like_a_key_is_told,
+    a_variable_that_looks_like_a_key_is_reported,
     an_instance_keeps_its_configuration_and_its_variables,
-    a_plain_up_takes_no_variable_of_the_named_file_away,
+    a_plain_up_removes_no_variable_of_the_named_file,
 ];
 
-/// What the agent can write, and what is told of it.
+/// What the agent can write, and the warning.
 const BAD_FILES: &[(&str, &str)] = &[
     ("limits: {memory: 1g}", "`limits.memory`"),
     ("docker_socket: true", "`docker_socket`"),
@@ -26,7 +26,7 @@ const BAD_FILES: &[(&str, &str)] = &[
     ("servers: {a: &x {command: y}, b: *x}", "anchors"),
 ];
 
-/// The agent is root inside, and the project is at `/repo`.
+/// Writes the file as the agent, which is root inside and has the project at `/repo`.
 #[track_caller]
 fn write_from_inside(home: &Home, text: &str) {
     let text = serde_json::to_string(text).unwrap();
@@ -35,7 +35,7 @@ fn write_from_inside(home: &Home, text: &str) {
     assert_eq!(reply["status"], "completed", "{reply}");
 }
 
-/// The command works and warns once, with the file, the key and the cure.
+/// The command works and prints one warning, with the file, the key and the fix.
 #[track_caller]
 fn assert_warned(home: &Home, ran: &Ran, key: &str) {
     let file = home.project.join("osctl.yaml").display().to_string();
@@ -45,7 +45,7 @@ fn assert_warned(home: &Home, ran: &Ran, key: &str) {
         .filter(|line| line.contains(&file))
         .collect();
     let [warning] = warnings[..] else {
-        panic!("one warning is due: {ran:?}");
+        panic!("expected one warning: {ran:?}");
     };
     assert!(
         warning.starts_with("warning") && warning.contains(key) && warning.contains("remove"),
@@ -53,7 +53,7 @@ fn assert_warned(home: &Home, ran: &Ran, key: &str) {
     );
 }
 
-fn a_project_file_of_the_agent_switches_no_command_off() {
+fn a_project_file_of_the_agent_disables_no_command() {
     let home = shared();
     let before = container_id(home);
     for (text, key) in BAD_FILES {
@@ -69,7 +69,7 @@ fn a_project_file_of_the_agent_switches_no_command_off() {
         &["sessions"],
     ] {
         let mut command = home.command(words);
-        // The record says which project it is, from every folder.
+        // The record names the project, from every folder.
         let ran = Ran::from(command.current_dir("/").output().unwrap());
         assert_eq!(ran.code, 0, "{ran:?}");
         assert_warned(home, &ran, "anchors");
@@ -98,7 +98,7 @@ fn a_project_file_of_the_agent_switches_no_command_off() {
         );
     }
     assert_eq!(container_id(home), before);
-    // Neither a link nor a device is read.
+    // osctl reads neither a link nor a device.
     let file = home.project.join("osctl.yaml");
     for target in ["/dev/zero", "/dev/tty", "/etc"] {
         fs::remove_file(&file).unwrap();
@@ -112,7 +112,7 @@ fn a_project_file_of_the_agent_switches_no_command_off() {
 
 fn a_project_file_that_expands_costs_no_memory() {
     let mut home = Home::new("it-bomb");
-    // The same file once took 19.8 GB.
+    // An earlier version needed 19.8 GB for this file.
     home.wrapper = ["prlimit", "--as=4294967296", "--"]
         .map(str::to_owned)
         .to_vec();
@@ -131,7 +131,7 @@ fn a_project_file_that_expands_costs_no_memory() {
     }
 }
 
-fn a_variable_that_looks_like_a_key_is_told() {
+fn a_variable_that_looks_like_a_key_is_reported() {
     let mut home = Home::new("it-misspelt");
     home.env.insert("OSCTL_LIMITS_MEMRY".into(), "4g".into());
     home.env.insert("OSCTL_OF_ANOTHER_TOOL".into(), "1".into());
@@ -144,7 +144,7 @@ fn a_variable_that_looks_like_a_key_is_told() {
     assert!(!ran.stderr.contains("ANOTHER"), "{ran:?}");
 }
 
-/// The variables of that name in the container, in one word.
+/// The container's variables with these names, in one line.
 #[track_caller]
 fn variables(home: &Home) -> String {
     let code = "import os; ' '.join(f'{k}={os.environ.get(k)}' for k in ('STRIPE_KEY', 'OPENAI_API_KEY', 'GIVEN'))";
@@ -179,7 +179,7 @@ fn an_instance_keeps_its_configuration_and_its_variables() {
     configure(&format!(
         "env: {{STRIPE_KEY: sk-of-stripe}}\nlimits: {{memory: 1g}}\n{mounts}"
     ));
-    // The path is relative to the folder of the first command alone.
+    // Only the first command resolves the path against its folder.
     let ran = home.ok(["--config", "../own.yaml", "up", "--yes", "--auto-ports"]);
     assert_eq!(
         variables(&home),
@@ -206,7 +206,7 @@ fn an_instance_keeps_its_configuration_and_its_variables() {
     assert!(ran.stdout.contains("is up to date"), "{ran:?}");
     assert_eq!(container_id(&home), first);
 
-    // The agent of a second instance gets no folder above what this one mounts.
+    // The agent of a second instance gets no folder above a mount of the first instance.
     let second = Home {
         instance: format!("{}-2", home.instance),
         ..home.clone()
@@ -217,10 +217,10 @@ fn an_instance_keeps_its_configuration_and_its_variables() {
         "{ran:?}"
     );
 
-    // What is changed or taken away is listed and asked about.
+    // `up` lists changed and removed settings and asks.
     configure("limits: {memory: 2g}\n");
     assert_refused(&home, &["env: -STRIPE_KEY", "limits.memory: 1g -> 2g"]);
-    // So is a variable of which an earlier version has recorded nothing.
+    // `up` also lists a variable that an earlier version did not record.
     let file = home.state().join("instance.json");
     let mut former: Value = serde_json::from_str(&record).unwrap();
     former["applied"]
@@ -247,7 +247,7 @@ fn an_instance_keeps_its_configuration_and_its_variables() {
     let ran = home.ok(["up", "--yes", "--env", "OPENAI_API_KEY", "-e", "GIVEN=a=b"]);
     assert!(
         ran.stderr
-            .contains("passes into the container: GIVEN, HTTPS_PROXY, NO_PROXY, OPENAI_API_KEY\n")
+            .contains("passing into the container: GIVEN, HTTPS_PROXY, NO_PROXY, OPENAI_API_KEY\n")
             && ran.stderr.contains("env: -STRIPE_KEY")
             && !ran.stderr.contains("sk-of")
             && !ran.stderr.contains(warned),
@@ -257,7 +257,7 @@ fn an_instance_keeps_its_configuration_and_its_variables() {
     let passed = "'STRIPE_KEY=None OPENAI_API_KEY=sk-of-the-shell GIVEN=a=b'";
     assert_eq!(variables(&home), passed);
 
-    // A file that is gone stops `up` alone.
+    // A missing file stops only `up`.
     let away = home.folder.join("away.yaml");
     fs::rename(&own, &away).unwrap();
     let gone = format!("the configuration file `{}` does not exist", own.display());
@@ -276,7 +276,7 @@ fn an_instance_keeps_its_configuration_and_its_variables() {
     assert!(ran.stdout.contains("is up to date"), "{ran:?}");
     assert_eq!(variables(&home), passed);
 
-    // The agent can't keep the user from ending it.
+    // The agent can't prevent `down`.
     write_from_inside(&home, "docker_socket: true");
     fs::write(home.project.join("mine.yaml"), "bind: [").unwrap();
     let ran = home.ok(["--config", "mine.yaml", "down"]);
@@ -288,7 +288,7 @@ fn an_instance_keeps_its_configuration_and_its_variables() {
     home.down();
 }
 
-fn a_plain_up_takes_no_variable_of_the_named_file_away() {
+fn a_plain_up_removes_no_variable_of_the_named_file() {
     let home = small("it-own-file");
     let usual = home.folder.join(".config/osctl/osctl.yaml");
     let own = home.folder.join("own.yaml");

@@ -1,4 +1,4 @@
-//! Folders of the user's that no agent writes, and whether something in them has changed.
+//! User folders that no agent writes, and the detection of changes in them.
 
 use crate::harness::Home;
 use std::collections::BTreeMap;
@@ -6,7 +6,7 @@ use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-/// A folder of the user's, which no agent writes, with a secret in it.
+/// A user folder that no agent writes, with secrets.
 pub(crate) fn victim(home: &Home, name: &str) -> PathBuf {
     let folder = home.folder.join(format!("victim-{name}"));
     let _ = fs::remove_dir_all(&folder);
@@ -18,10 +18,10 @@ pub(crate) fn victim(home: &Home, name: &str) -> PathBuf {
     folder
 }
 
-/// A file's mode, inode, time of change and content by its path.
+/// The mode, inode, time of change and content of files, by path.
 pub(crate) type Listing = BTreeMap<PathBuf, (u32, u64, i64, i64, Vec<u8>)>;
 
-/// What is in a folder, with all that a write, a new name or a change of rights changes.
+/// The entries of a folder, with all that a write, a new name or a change of rights changes.
 pub(crate) fn listing(folder: &Path) -> Listing {
     let mut found = BTreeMap::new();
     for entry in fs::read_dir(folder).unwrap() {
@@ -55,7 +55,7 @@ pub(crate) fn showing(bytes: &str) -> String {
 
 pub(crate) const PNG: &str = r"b'\x89PNG\r\n\x1a\n' + b'rest'";
 
-/// Whether a file beneath holds what is outside.
+/// Whether a file below contains the secret.
 pub(crate) fn has_secret(folder: &Path) -> bool {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     entries

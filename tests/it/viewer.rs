@@ -1,4 +1,4 @@
-//! A VNC client, as far as a test needs one: RFB 3.8, a password, one whole picture.
+//! A VNC client with the functions that a test needs: RFB 3.8, a password, one whole picture.
 
 use des::Des;
 use des::cipher::{Array, BlockCipherEncrypt, KeyInit};
@@ -7,10 +7,10 @@ use std::io::{self, Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
-/// Nothing that it waits for takes longer.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// The longest time that the client waits for anything.
+const VIEWER_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Encodings that it takes: pixels as they are, packed by zlib, and the pointer apart from them.
+/// The encodings that the client accepts: raw pixels, pixels packed by zlib, and a separate pointer.
 const RAW: i32 = 0;
 const ZLIB: i32 = 6;
 const POINTER: i32 = -239;
@@ -18,52 +18,52 @@ const POINTER: i32 = -239;
 #[derive(Debug)]
 pub(crate) struct Viewer {
     stream: TcpStream,
-    /// Of all that was packed on this connection: it is one stream.
-    packed: Decompress,
+    /// The state of decompression: all rectangles of a connection are one stream.
+    zlib: Decompress,
     pub(crate) width: u16,
     pub(crate) height: u16,
 }
 
 impl Viewer {
-    /// Comes in, or tells what the refusal says.
+    /// Connects, or returns the text of the refusal.
     pub(crate) fn open(address: &str, password: &str) -> Result<Self, String> {
         Self::try_open(address, password).map_err(|error| error.to_string())
     }
 
     fn try_open(address: &str, password: &str) -> io::Result<Self> {
         let mut stream = TcpStream::connect(address)?;
-        stream.set_read_timeout(Some(PATIENCE))?;
-        assert_eq!(&take::<12>(&mut stream)?, b"RFB 003.008\n");
+        stream.set_read_timeout(Some(VIEWER_TIMEOUT))?;
+        assert_eq!(&read::<12>(&mut stream)?, b"RFB 003.008\n");
         stream.write_all(b"RFB 003.008\n")?;
-        // One kind of security: a password. Nobody is let in without one.
-        assert_eq!(take(&mut stream)?, [1, 2]);
+        // The only security type is the password.
+        assert_eq!(read(&mut stream)?, [1, 2]);
         stream.write_all(&[2])?;
-        let challenge = take(&mut stream)?;
+        let challenge = read(&mut stream)?;
         stream.write_all(&answer(challenge, password))?;
-        if u32::from_be_bytes(take(&mut stream)?) != 0 {
+        if u32::from_be_bytes(read(&mut stream)?) != 0 {
             return Err(io::Error::other(text(&mut stream)?));
         }
         stream.write_all(&[1])?;
-        let [a, b, c, d] = take(&mut stream)?;
-        take::<16>(&mut stream)?;
+        let [a, b, c, d] = read(&mut stream)?;
+        read::<16>(&mut stream)?;
         text(&mut stream)?;
         let mut viewer = Self {
             stream,
-            packed: Decompress::new(true),
+            zlib: Decompress::new(true),
             width: u16::from_be_bytes([a, b]),
             height: u16::from_be_bytes([c, d]),
         };
-        viewer.agree(RAW)?;
+        viewer.set_encoding(RAW)?;
         Ok(viewer)
     }
 
-    /// Has pixels packed from now on.
+    /// Requests pixels packed by zlib from now on.
     pub(crate) fn pack(&mut self) -> io::Result<()> {
-        self.agree(ZLIB)
+        self.set_encoding(ZLIB)
     }
 
-    /// Four bytes a pixel, blue first, and which encodings it takes.
-    fn agree(&mut self, encoding: i32) -> io::Result<()> {
+    /// Requests four bytes a pixel, blue first, and the encoding.
+    fn set_encoding(&mut self, encoding: i32) -> io::Result<()> {
         let mut words = vec![
             0, 0, 0, 0, 32, 24, 0, 1, 0, 255, 0, 255, 0, 255, 16, 8, 0, 0, 0, 0,
         ];
@@ -88,20 +88,20 @@ impl Viewer {
         Ok(picture)
     }
 
-    /// One message; how many pixels it brought.
+    /// Reads one message; the number of pixels in it.
     fn update(&mut self, picture: &mut [u8]) -> io::Result<usize> {
-        match take::<1>(&mut self.stream)? {
+        match read::<1>(&mut self.stream)? {
             [0] => {}
-            // A bell, and what was copied.
+            // A bell, and the clipboard's text.
             [2] => return Ok(0),
             [3] => {
-                take::<3>(&mut self.stream)?;
+                read::<3>(&mut self.stream)?;
                 text(&mut self.stream)?;
                 return Ok(0);
             }
             other => panic!("message {other:?}"),
         }
-        let [_, high, low] = take(&mut self.stream)?;
+        let [_, high, low] = read(&mut self.stream)?;
         let mut brought = 0;
         for _ in 0..u16::from_be_bytes([high, low]) {
             brought += self.rectangle(picture)?;
@@ -109,20 +109,20 @@ impl Viewer {
         Ok(brought)
     }
 
-    /// What is packed goes on where the last rectangle's ended.
+    /// A rectangle continues the compressed stream of the last rectangle.
     fn unpack(&mut self, pixels: &mut [u8]) -> io::Result<()> {
-        let mut bytes = vec![0; u32::from_be_bytes(take(&mut self.stream)?) as usize];
+        let mut bytes = vec![0; u32::from_be_bytes(read(&mut self.stream)?) as usize];
         self.stream.read_exact(&mut bytes)?;
-        let before = self.packed.total_out();
+        let before = self.zlib.total_out();
         let sync = FlushDecompress::Sync;
-        self.packed.decompress(&bytes, pixels, sync)?;
-        let brought = self.packed.total_out() - before;
-        assert_eq!(brought, pixels.len() as u64, "of a rectangle");
+        self.zlib.decompress(&bytes, pixels, sync)?;
+        let brought = self.zlib.total_out() - before;
+        assert_eq!(brought, pixels.len() as u64, "bytes of a rectangle");
         Ok(())
     }
 
     fn rectangle(&mut self, picture: &mut [u8]) -> io::Result<usize> {
-        let head: [u8; 12] = take(&mut self.stream)?;
+        let head: [u8; 12] = read(&mut self.stream)?;
         let number = |at: usize| usize::from(u16::from_be_bytes([head[at], head[at + 1]]));
         let (x, y, width, height) = (number(0), number(2), number(4), number(6));
         let encoding = i32::from_be_bytes([head[8], head[9], head[10], head[11]]);
@@ -147,19 +147,19 @@ impl Viewer {
     }
 }
 
-fn take<const N: usize>(stream: &mut TcpStream) -> io::Result<[u8; N]> {
+fn read<const N: usize>(stream: &mut TcpStream) -> io::Result<[u8; N]> {
     let mut bytes = [0; N];
     stream.read_exact(&mut bytes)?;
     Ok(bytes)
 }
 
 fn text(stream: &mut TcpStream) -> io::Result<String> {
-    let mut bytes = vec![0; u32::from_be_bytes(take(stream)?) as usize];
+    let mut bytes = vec![0; u32::from_be_bytes(read(stream)?) as usize];
     stream.read_exact(&mut bytes)?;
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// The password's answer, with the bits of each byte the other way round, as the protocol wants.
+/// The answer to the password's challenge, with the bits of each byte reversed, as the protocol requires.
 fn answer(challenge: [u8; 16], password: &str) -> Vec<u8> {
     let mut key = [0; 8];
     for (place, byte) in key.iter_mut().zip(password.bytes()) {

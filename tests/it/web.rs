@@ -1,6 +1,6 @@
-//! A person's browser, on the host: a real headless Chromium, driven by its debugger's protocol.
+//! A user's browser, on the host: a real headless Chromium, controlled through its debugger's protocol.
 
-use crate::harness::{PATIENCE, provide};
+use crate::harness::{TEST_TIMEOUT, provide};
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader};
 use std::net::TcpStream;
@@ -9,7 +9,7 @@ use std::time::Instant;
 use tokio_tungstenite::tungstenite::client;
 use tokio_tungstenite::tungstenite::protocol::{Message, WebSocket};
 
-/// A page in a browser of its own, gone when it is dropped.
+/// A page in a separate browser, which ends when dropped.
 pub(crate) struct Page {
     browser: Child,
     _profile: tempfile::TempDir,
@@ -20,7 +20,7 @@ pub(crate) struct Page {
 
 impl Drop for Page {
     fn drop(&mut self) {
-        // Gone already is as good.
+        // The browser may have ended.
         let _ = self.browser.kill();
         let _ = self.browser.wait();
     }
@@ -54,7 +54,7 @@ impl Page {
                 break address.to_owned();
             }
         };
-        // Nobody else reads what it says, and it must not wait for a reader.
+        // Drains the browser's stderr, so that a full pipe does not block the browser.
         std::thread::spawn(move || std::io::copy(&mut says, &mut std::io::sink()));
         let host = address
             .trim_start_matches("ws://")
@@ -62,7 +62,7 @@ impl Page {
             .next()
             .unwrap();
         let stream = TcpStream::connect(host).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_read_timeout(Some(TEST_TIMEOUT)).unwrap();
         let (socket, _) = client(address.as_str(), stream).unwrap();
         let mut page = Self {
             browser,
@@ -71,13 +71,13 @@ impl Page {
             session: Value::Null,
             asked: 0,
         };
-        // What a person is asked for, they have allowed.
+        // The permissions that a user grants.
         let allowed = json!({"permissions": ["clipboardReadWrite", "clipboardSanitizedWrite"]});
         page.ask("Browser.grantPermissions", allowed);
         let target = page.ask("Target.createTarget", json!({"url": url}));
         let attach = json!({"targetId": target["targetId"], "flatten": true});
         page.session = page.ask("Target.attachToTarget", attach)["sessionId"].clone();
-        // It is the one in the foreground, though nobody sees it.
+        // The page has the focus, also without a screen.
         page.ask(
             "Emulation.setFocusEmulationEnabled",
             json!({"enabled": true}),
@@ -134,20 +134,20 @@ impl Page {
     #[track_caller]
     pub(crate) fn until(&mut self, expression: &str) {
         let begin = Instant::now();
-        // A page that is still being loaded has no value for some.
+        // An expression may fail while the page is loading.
         let asked =
             format!("(() => {{ try {{ return !!({expression}) }} catch {{ return false }} }})()");
         loop {
             let words = json!({"expression": asked, "returnByValue": true});
             let sent = self.send("Runtime.evaluate", words);
-            // One that gives way to another answers with an error.
+            // A page that is replaced answers with an error.
             if self
                 .answer(sent)
                 .is_ok_and(|a| a["result"]["value"] == true)
             {
                 return;
             }
-            if begin.elapsed() > PATIENCE {
+            if begin.elapsed() > TEST_TIMEOUT {
                 let shown = self.value("document.body.innerText.slice(0, 500)");
                 panic!("`{expression}` did not come true; the page shows {shown}");
             }
@@ -155,13 +155,13 @@ impl Page {
         }
     }
 
-    /// Opens an address as a person does who types it.
+    /// Opens an address, as typed by a user.
     pub(crate) fn go(&mut self, url: &str) {
         let went = self.ask("Page.navigate", json!({"url": url}));
         assert!(went["errorText"].is_null(), "{url}: {went}");
     }
 
-    /// Gives the window another size.
+    /// Resizes the window.
     pub(crate) fn resize(&mut self, (width, height): (u16, u16)) {
         let size =
             json!({"width": width, "height": height, "deviceScaleFactor": 1, "mobile": false});
@@ -181,7 +181,7 @@ impl Page {
         }
     }
 
-    /// Keys as a person presses them; a line break is the return key.
+    /// Presses keys as a user does; a line break is the return key.
     pub(crate) fn press(&mut self, text: &str) {
         for character in text.chars() {
             let (key, code) = match character {
@@ -189,7 +189,7 @@ impl Page {
                 other => (other.to_string(), other.to_ascii_uppercase() as u32),
             };
             let method = "Input.dispatchKeyEvent";
-            // Both at once: a key that is held for long repeats.
+            // Down and up in one step: a key that is held for long repeats.
             let sent = ["keyDown", "keyUp"].map(|kind| {
                 let words = json!({"type": kind, "key": key, "windowsVirtualKeyCode": code});
                 self.send(method, words)

@@ -1,7 +1,7 @@
-//! A window on a screen: a real pseudo-terminal, of which a test holds the other side. It can be
-//! resized, its mode can be looked at, and every byte that was shown is there.
+//! A window on a screen: a real pseudo-terminal, whose other side the test holds. A test can
+//! resize it, look at its mode, and read every byte of output.
 
-use crate::harness::PATIENCE;
+use crate::harness::TEST_TIMEOUT;
 use nix::libc;
 use nix::pty::{Winsize, openpty};
 use nix::sys::signal::{Signal, kill};
@@ -22,11 +22,11 @@ pub(crate) struct Window {
     keys: File,
     /// Kept open, so that the terminal and its mode outlive the program in it.
     terminal: Option<OwnedFd>,
-    /// Its mode before anything ran in it.
+    /// The terminal's mode before a program ran in it.
     pub(crate) before: Termios,
     shows: Receiver<Vec<u8>>,
-    /// What was shown and not waited for yet.
-    fresh: Vec<u8>,
+    /// Output that no wait has consumed yet.
+    unread: Vec<u8>,
 }
 
 fn winsize(cols: u16, rows: u16) -> Winsize {
@@ -77,7 +77,7 @@ impl Window {
             terminal: Some(pty.slave),
             before,
             shows,
-            fresh: Vec::new(),
+            unread: Vec::new(),
         }
     }
 
@@ -87,33 +87,33 @@ impl Window {
 
     pub(crate) fn resize(&self, cols: u16, rows: u16) {
         let size = winsize(cols, rows);
-        // SAFETY: the call reads one `winsize`, which lives until it returns.
+        // SAFETY: the call reads one `winsize`, which is valid until the call returns.
         let done = unsafe { libc::ioctl(self.keys.as_raw_fd(), libc::TIOCSWINSZ, &raw const size) };
         assert_eq!(done, 0);
     }
 
-    /// Waits until `text` is shown; everything up to there.
+    /// Waits until `text` is shown; the output up to its end.
     #[track_caller]
     pub(crate) fn wait_for(&mut self, text: &str) -> String {
         let begin = Instant::now();
         let mut looked = 0;
         loop {
-            let found = self.fresh[looked..]
+            let found = self.unread[looked..]
                 .windows(text.len())
                 .position(|at| at == text.as_bytes());
             if let Some(at) = found {
-                let rest = self.fresh.split_off(looked + at + text.len());
-                let before = std::mem::replace(&mut self.fresh, rest);
+                let rest = self.unread.split_off(looked + at + text.len());
+                let before = std::mem::replace(&mut self.unread, rest);
                 return String::from_utf8_lossy(&before).into_owned();
             }
-            looked = (self.fresh.len() + 1).saturating_sub(text.len());
-            let left = PATIENCE.saturating_sub(begin.elapsed());
+            looked = (self.unread.len() + 1).saturating_sub(text.len());
+            let left = TEST_TIMEOUT.saturating_sub(begin.elapsed());
             match self.shows.recv_timeout(left) {
-                Ok(bytes) => self.fresh.extend(bytes),
+                Ok(bytes) => self.unread.extend(bytes),
                 Err(why) => {
                     let _ = self.child.kill();
-                    let end = self.fresh.len().saturating_sub(4000);
-                    let shown = String::from_utf8_lossy(&self.fresh[end..]);
+                    let end = self.unread.len().saturating_sub(4000);
+                    let shown = String::from_utf8_lossy(&self.unread[end..]);
                     panic!("`{text}` was not shown ({why}), but {shown:?}");
                 }
             }
@@ -141,37 +141,37 @@ impl Window {
                 return status.code().unwrap_or(-1);
             }
             if let Ok(bytes) = self.shows.recv_timeout(Duration::from_millis(20)) {
-                self.fresh.extend(bytes);
+                self.unread.extend(bytes);
             }
-            if begin.elapsed() > PATIENCE {
+            if begin.elapsed() > TEST_TIMEOUT {
                 let _ = self.child.kill();
-                let shown = String::from_utf8_lossy(&self.fresh);
-                panic!("it did not end, but showed {shown:?}");
+                let shown = String::from_utf8_lossy(&self.unread);
+                panic!("the program did not end, but showed {shown:?}");
             }
         }
     }
 
-    /// Waits for the end; the exit code, and the rest of what was shown.
+    /// Waits for the end; the exit code, and the rest of the output.
     #[track_caller]
     pub(crate) fn end(mut self) -> (i32, String) {
         let code = self.wait();
-        // Without it, the screen comes to its end.
+        // The output ends when no descriptor of the terminal is open.
         self.terminal = None;
         loop {
-            match self.shows.recv_timeout(PATIENCE) {
-                Ok(bytes) => self.fresh.extend(bytes),
+            match self.shows.recv_timeout(TEST_TIMEOUT) {
+                Ok(bytes) => self.unread.extend(bytes),
                 Err(RecvTimeoutError::Disconnected) => break,
                 Err(RecvTimeoutError::Timeout) => panic!("the window does not close"),
             }
         }
-        let shown = String::from_utf8_lossy(&self.fresh).into_owned();
+        let shown = String::from_utf8_lossy(&self.unread).into_owned();
         (code, shown)
     }
 }
 
 impl Drop for Window {
     fn drop(&mut self) {
-        // Nothing that a test has opened outlives it.
+        // A program does not outlive its test.
         if self.child.try_wait().is_ok_and(|ended| ended.is_none()) {
             let _ = self.child.kill();
             let _ = self.child.wait();

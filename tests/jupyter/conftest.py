@@ -1,4 +1,4 @@
-"""Notebooks on sessions of an instance, opened as Jupyter opens them.
+"""Notebooks on sessions of an instance, opened as Jupyter does.
 
 `OSCTL` is the command with its instance, as a JSON list; `JUPYTER_DATA_DIR` an empty folder.
 """
@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from jupyter_client.manager import KernelManager, start_new_kernel
 
-PATIENCE = 60
+TEST_TIMEOUT = 60
 
 
 def osctl(*args: str) -> str:
@@ -27,7 +27,7 @@ def osctl(*args: str) -> str:
 
 
 class Notebook:
-    """A front end with a kernel of its own."""
+    """A Jupyter client with its own kernel."""
 
     def __init__(self, session: str, *options: str) -> None:
         self.session = session
@@ -36,7 +36,7 @@ class Notebook:
         self.manager, self.client = start_new_kernel(kernel_name=session)
 
     def agent(self, code: str) -> str:
-        """What the agent does in the same session."""
+        """Runs code of the agent in the same session."""
         return osctl("exec", "--session", self.session, code)
 
     def ask(self, code: str, **options: Any) -> str:
@@ -45,24 +45,24 @@ class Notebook:
     def reply(self, request: str) -> dict[str, Any]:
         """The reply to a request on the shell channel."""
         while True:
-            message = self.client.get_shell_msg(timeout=PATIENCE)
+            message = self.client.get_shell_msg(timeout=TEST_TIMEOUT)
             if message["parent_header"]["msg_id"] == request:
                 return message["content"]
 
     def until(self, fits: Callable[[dict[str, Any]], bool]) -> list[dict[str, Any]]:
-        """What is announced until one fits."""
-        heard = []
+        """The messages on iopub up to the first that fits."""
+        messages = []
         while True:
-            heard.append(self.client.get_iopub_msg(timeout=PATIENCE))
-            if fits(heard[-1]):
-                return heard
+            messages.append(self.client.get_iopub_msg(timeout=TEST_TIMEOUT))
+            if fits(messages[-1]):
+                return messages
 
     def run(self, code: str, **options: Any) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-        """Runs a cell: the reply, and what was announced of it."""
+        """Runs a cell: the reply, and its messages on iopub."""
         request = self.ask(code, **options)
         reply = self.reply(request)
-        heard = [m for m in self.until(lambda m: is_idle(m, request)) if of(m, request)]
-        return reply, heard
+        messages = [m for m in self.until(lambda m: is_idle(m, request)) if of(m, request)]
+        return reply, messages
 
     def silence(self) -> bool:
         try:
@@ -88,8 +88,8 @@ def says(message: dict[str, Any], text: str) -> bool:
     return message["msg_type"] == "stream" and text in message["content"]["text"]
 
 
-def texts(heard: list[dict[str, Any]], name: str) -> str:
-    streams = [m["content"] for m in heard if m["msg_type"] == "stream"]
+def texts(messages: list[dict[str, Any]], name: str) -> str:
+    streams = [m["content"] for m in messages if m["msg_type"] == "stream"]
     return "".join(each["text"] for each in streams if each["name"] == name)
 
 

@@ -12,14 +12,14 @@ from typing import Any
 
 from jupyter_client.manager import start_new_kernel
 
-from conftest import PATIENCE, Notebook, is_idle, of, osctl, says, texts
+from conftest import TEST_TIMEOUT, Notebook, is_idle, of, osctl, says, texts
 
 
 def test_a_notebook_and_an_agent_see_the_same_variables(notebook: Notebook) -> None:
     notebook.agent("theirs = [1, 2]")
-    reply, heard = notebook.run("ours = sum(theirs); ours")
+    reply, messages = notebook.run("ours = sum(theirs); ours")
     assert reply["status"] == "ok"
-    (result,) = [m["content"] for m in heard if m["msg_type"] == "execute_result"]
+    (result,) = [m["content"] for m in messages if m["msg_type"] == "execute_result"]
     assert result["data"]["text/plain"] == "3"
     assert result["execution_count"] == reply["execution_count"]
     assert notebook.agent("print(ours)") == "3\n"
@@ -38,16 +38,16 @@ formatters['image/svg+xml'].for_type(int, lambda value: f"<svg onload=\\"{script
 
 
 def shown(notebook: Notebook) -> list[dict[str, Any]]:
-    """Outputs of every kind, as the front end receives them."""
+    """Outputs of every type, as the client receives them."""
     code = "handle = display(1, display_id=True)\nhandle.update(2)\n3"
-    reply, heard = notebook.run(code, user_expressions={"four": "4"})
+    reply, messages = notebook.run(code, user_expressions={"four": "4"})
     outputs = ("execute_result", "display_data", "update_display_data")
-    bundles = [m["content"] for m in heard if m["msg_type"] in outputs]
+    bundles = [m["content"] for m in messages if m["msg_type"] in outputs]
     assert len(bundles) == len(outputs)
     return [*bundles, reply["user_expressions"]["four"]]
 
 
-def test_scripts_that_the_agent_registers_do_not_reach_the_front_end(notebook: Notebook) -> None:
+def test_scripts_that_the_agent_registers_do_not_reach_the_client(notebook: Notebook) -> None:
     notebook.agent(FORMATTERS)
     for bundle in shown(notebook):
         data = bundle["data"]
@@ -59,7 +59,7 @@ def test_scripts_that_the_agent_registers_do_not_reach_the_front_end(notebook: N
         assert "\\\\href" not in json.dumps(data["text/latex"])
 
 
-def test_a_person_may_trust_the_agent_with_scripts() -> None:
+def test_a_user_can_allow_scripts_of_the_agent() -> None:
     session = f"{os.getpid()}-trusted"
     notebook = Notebook(session, "--trust-html")
     try:
@@ -73,8 +73,8 @@ def test_a_person_may_trust_the_agent_with_scripts() -> None:
 
 def test_cells_are_counted_with_those_of_the_agent(notebook: Notebook) -> None:
     notebook.agent("1")
-    reply, heard = notebook.run("2")
-    (entered,) = [m["content"] for m in heard if m["msg_type"] == "execute_input"]
+    reply, messages = notebook.run("2")
+    (entered,) = [m["content"] for m in messages if m["msg_type"] == "execute_input"]
     assert entered == {"code": "2", "execution_count": 2}
     assert reply["execution_count"] == 2
 
@@ -93,21 +93,21 @@ def test_an_interrupt_ends_the_cell_and_keeps_the_state(notebook: Notebook) -> N
     notebook.manager.interrupt_kernel()
     reply = notebook.reply(request)
     assert (reply["status"], reply["ename"]) == ("error", "KeyboardInterrupt")
-    assert "its state is kept" in reply["traceback"][-1]
-    heard = notebook.until(lambda m: is_idle(m, request))
-    assert [m["msg_type"] for m in heard].count("error") == 1
+    assert "variables are kept" in reply["traceback"][-1]
+    messages = notebook.until(lambda m: is_idle(m, request))
+    assert [m["msg_type"] for m in messages].count("error") == 1
     assert notebook.run("kept += 1")[0]["status"] == "ok"
     assert notebook.agent("print(kept)") == "2\n"
 
 
-def test_questions_are_answered_while_a_cell_runs(notebook: Notebook) -> None:
+def test_requests_are_answered_while_a_cell_runs(notebook: Notebook) -> None:
     cell = notebook.ask("print('begun', flush=True)\nimport time; time.sleep(600)")
     notebook.until(lambda m: says(m, "begun"))
     info = notebook.client.kernel_info()
     assert notebook.reply(info)["status"] == "ok"
     completion = notebook.client.complete("zi")
     assert notebook.reply(completion)["status"] == "ok"
-    # The last word that a front end hears is that the cell goes on.
+    # The last message that the client receives is that the cell is running.
     notebook.until(lambda m: is_idle(m, completion))
     (last,) = notebook.until(lambda m: True)
     assert of(last, cell)
@@ -116,7 +116,7 @@ def test_questions_are_answered_while_a_cell_runs(notebook: Notebook) -> None:
     notebook.reply(cell)
 
 
-def test_a_failure_gives_up_what_waits(notebook: Notebook) -> None:
+def test_a_failure_aborts_waiting_cells(notebook: Notebook) -> None:
     first = notebook.ask("import time; time.sleep(0.5); 1/0")
     second = notebook.ask("never = 1")
     assert notebook.reply(first)["ename"] == "ZeroDivisionError"
@@ -127,7 +127,7 @@ def test_a_failure_gives_up_what_waits(notebook: Notebook) -> None:
     assert notebook.reply(second)["status"] == "ok"
 
 
-def test_a_run_of_the_agent_is_waited_for(notebook: Notebook) -> None:
+def test_a_cell_waits_for_a_run_of_the_agent(notebook: Notebook) -> None:
     code = "import time\nwhile 'go' not in globals(): time.sleep(0.01)"
     begun = osctl("exec", "--session", notebook.session, "--detach", code).strip()
     request = notebook.ask("seen = 1")
@@ -138,9 +138,9 @@ def test_a_run_of_the_agent_is_waited_for(notebook: Notebook) -> None:
 
 
 def test_silence_and_expressions(notebook: Notebook) -> None:
-    reply, heard = notebook.run("x = 'ü'; x", silent=True)
+    reply, messages = notebook.run("x = 'ü'; x", silent=True)
     assert reply["status"] == "ok"
-    assert {m["msg_type"] for m in heard} == {"status"}
+    assert {m["msg_type"] for m in messages} == {"status"}
     asked = {"good": "x * 2", "bad": "1/0"}
     reply, _ = notebook.run("", user_expressions=asked)
     values = reply["user_expressions"]
@@ -148,9 +148,9 @@ def test_silence_and_expressions(notebook: Notebook) -> None:
     assert values["bad"]["ename"] == "ZeroDivisionError"
 
 
-def test_what_was_shown_is_replaced(notebook: Notebook) -> None:
-    _, heard = notebook.run("shown = display('one', display_id='d'); shown.update('two')")
-    shown = [(m["msg_type"], m["content"]) for m in heard if "display_data" in m["msg_type"]]
+def test_a_display_is_updated(notebook: Notebook) -> None:
+    _, messages = notebook.run("shown = display('one', display_id='d'); shown.update('two')")
+    shown = [(m["msg_type"], m["content"]) for m in messages if "display_data" in m["msg_type"]]
     assert [kind for kind, _ in shown] == ["display_data", "update_display_data"]
     assert [content["transient"] for _, content in shown] == [{"display_id": "d"}] * 2
 
@@ -161,16 +161,16 @@ def test_input_raises_and_does_not_hang(notebook: Notebook) -> None:
     assert reply["evalue"]
 
 
-def test_a_lost_state_is_told_once(notebook: Notebook) -> None:
+def test_a_lost_state_is_reported_once(notebook: Notebook) -> None:
     notebook.run("x = 1")
     reply, _ = notebook.run("import os; os.kill(os.getpid(), 9)")
     assert reply["ename"] == "KernelDied"
-    _, heard = notebook.run("1", silent=True)
-    assert texts(heard, "stderr") == ""
-    _, heard = notebook.run("1")
-    assert "state was lost" in texts(heard, "stderr")
-    _, heard = notebook.run("1")
-    assert texts(heard, "stderr") == ""
+    _, messages = notebook.run("1", silent=True)
+    assert texts(messages, "stderr") == ""
+    _, messages = notebook.run("1")
+    assert "state was lost" in texts(messages, "stderr")
+    _, messages = notebook.run("1")
+    assert texts(messages, "stderr") == ""
 
 
 def test_the_session_outlives_its_notebook(notebook: Notebook) -> None:
@@ -179,33 +179,33 @@ def test_the_session_outlives_its_notebook(notebook: Notebook) -> None:
     notebook.until(lambda m: says(m, "begun"))
     notebook.manager.shutdown_kernel()
     assert not notebook.manager.is_alive()
-    # The cell that nobody sees any more does not stand in the way.
+    # The cell of the closed notebook is interrupted.
     assert notebook.agent("print(x)") == "1\n"
     notebook.manager, notebook.client = start_new_kernel(kernel_name=notebook.session)
-    _, heard = notebook.run("print(x)")
-    assert texts(heard, "stdout") == "1\n"
+    _, messages = notebook.run("print(x)")
+    assert texts(messages, "stdout") == "1\n"
 
 
-def test_a_restart_begins_anew(notebook: Notebook) -> None:
+def test_a_restart_empties_the_namespace(notebook: Notebook) -> None:
     notebook.run("x = 1")
     notebook.manager.restart_kernel()
-    notebook.client.wait_for_ready(timeout=PATIENCE)
+    notebook.client.wait_for_ready(timeout=TEST_TIMEOUT)
     assert notebook.agent("print('x' in globals())") == "False\n"
-    reply, heard = notebook.run("x")
+    reply, messages = notebook.run("x")
     assert reply["ename"] == "NameError"
-    assert texts(heard, "stderr") == ""
+    assert texts(messages, "stderr") == ""
 
 
-def test_without_an_instance_cells_fail_with_the_cure() -> None:
+def test_without_an_instance_cells_fail_with_a_hint() -> None:
     command = json.loads(os.environ["OSCTL"])
     command[command.index("--instance") + 1] = "never-up"
     subprocess.run([*command, "jupyter", "install", "--name", "never"], check=True)
     manager, client = start_new_kernel(kernel_name="never")
     for _ in range(2):
         client.execute("1")
-        reply = client.get_shell_msg(timeout=PATIENCE)["content"]
-        while reply["status"] == "ok":  # the introduction
-            reply = client.get_shell_msg(timeout=PATIENCE)["content"]
+        reply = client.get_shell_msg(timeout=TEST_TIMEOUT)["content"]
+        while reply["status"] == "ok":  # the reply to `kernel_info`
+            reply = client.get_shell_msg(timeout=TEST_TIMEOUT)["content"]
         assert reply["ename"] == "not_running"
         assert "osctl --instance never-up up" in reply["traceback"][-1]
     client.stop_channels()
@@ -220,5 +220,5 @@ def test_a_kernel_does_not_outlive_its_jupyter() -> None:
         "print(manager.provisioner.pid, flush=True)\nos.kill(os.getpid(), 9)\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    with suppress(ProcessLookupError):  # it has ended, and been taken by its new parent
-        assert select.select([os.pidfd_open(int(done.stdout))], [], [], PATIENCE)[0]
+    with suppress(ProcessLookupError):  # the kernel has ended and was reaped
+        assert select.select([os.pidfd_open(int(done.stdout))], [], [], TEST_TIMEOUT)[0]

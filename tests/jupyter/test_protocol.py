@@ -1,4 +1,4 @@
-"""The protocol as Jupyter's own suite tests it."""
+"""Jupyter's own suite of protocol tests."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-// mcp's TypeScript client does real work over Streamable HTTP. `HUB` is the hub's address, `PAGE` that of a
-// page with a button; what lets in is read from stdin.
+// MCP's TypeScript client does real work over Streamable HTTP. `HUB` is the hub's address, `PAGE` the address of a
+// page with a button; stdin has the token.
 
 import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
@@ -10,14 +10,14 @@ import { type CallToolResult, ResultSchema } from "@modelcontextprotocol/sdk/typ
 
 const headers = { Authorization: `Bearer ${readFileSync(0, "utf8").trim()}` };
 
-/** A client of one server, or of all as one, until the story ends. */
-async function connected(path: string, story: (client: Client) => Promise<void>): Promise<void> {
+/** Runs `scenario` with a client of one server, or of all servers together. */
+async function connected(path: string, scenario: (client: Client) => Promise<void>): Promise<void> {
   const client = new Client({ name: "clients.ts", version: "1" });
   const url = new URL(path, process.env.HUB);
   const transport = new StreamableHTTPClientTransport(url, { requestInit: { headers } });
   await client.connect(transport);
   try {
-    await story(client);
+    await scenario(client);
   } finally {
     await transport.terminateSession();
     await client.close();
@@ -30,17 +30,17 @@ async function call(client: Client, name: string, args: Record<string, unknown>)
   return { failed: result.isError === true, text: texts.join("\n") };
 }
 
-/** Asks until there is an answer. */
+/** Repeats `question` until it has an answer. */
 async function until<T>(what: string, question: () => Promise<T | undefined>): Promise<T> {
   const end = Date.now() + 60_000;
   for (;;) {
     const answer = await question();
     if (answer !== undefined) return answer;
-    assert(Date.now() < end, `${what} is not there`);
+    assert(Date.now() < end, `${what} did not appear`);
   }
 }
 
-test("the filesystem is written and read beneath its root, and nowhere else", () =>
+test("the filesystem is written and read below its root, and nowhere else", () =>
   connected("/servers/filesystem/mcp", async (client) => {
     const { tools } = await client.listTools();
     assert(tools.some((tool) => tool.name === "write_file"));
@@ -53,7 +53,7 @@ test("the filesystem is written and read beneath its root, and nowhere else", ()
     assert(outside.failed && outside.text.includes("Access denied"), outside.text);
   }));
 
-test("the linux server tells the processes of the container", () =>
+test("the linux server lists the processes of the container", () =>
   connected("/servers/linux/mcp", async (client) => {
     const processes = await call(client, "list_processes", {});
     assert(!processes.failed && processes.text.includes("companion"), processes.text);
@@ -70,13 +70,13 @@ test("a page is opened, clicked and read", () =>
     });
     const clicked = await call(client, "browser_click", { index: button.index });
     assert(!clicked.failed, clicked.text);
-    await until("what the page says then", async () => {
+    await until("the page's new text", async () => {
       const { text } = await call(client, "browser_get_html", { selector: "#said" });
       return text.includes("it was pressed") || undefined;
     });
   }));
 
-test("code tells its output as it runs, and gives a figure", () =>
+test("code reports its output while it runs, and returns a figure", () =>
   connected("/servers/os/mcp", async (client) => {
     const gate = "/tmp/gate-typescript";
     const code = [
@@ -88,18 +88,18 @@ test("code tells its output as it runs, and gives a figure", () =>
       "print('last')",
       "_ = plt.plot([1, 2])",
     ].join("\n");
-    const told: (string | undefined)[] = [];
+    const messages: (string | undefined)[] = [];
     let opening: Promise<unknown> | undefined;
-    // The code ends only once what it has told so far was heard.
+    // The code ends only after the client has received its first output.
     const onprogress = ({ message }: { message?: string }) => {
-      told.push(message);
+      messages.push(message);
       opening ??= call(client, "write_file", { path: gate, content: "" });
     };
     const params = { name: "execute_python_code", arguments: { code, session: "typescript" } };
     const result = (await client.callTool(params, undefined, { onprogress })) as CallToolResult;
     await opening;
     assert(result.isError !== true, JSON.stringify(result.content).slice(0, 500));
-    assert.equal(told.join(""), "first\nlast\n");
+    assert.equal(messages.join(""), "first\nlast\n");
     const figures = result.content.filter((part) => part.type === "image");
     assert.deepEqual(figures.map((figure) => figure.mimeType), ["image/png"]);
     const png = Buffer.from(figures[0].data, "base64");
@@ -107,7 +107,7 @@ test("code tells its output as it runs, and gives a figure", () =>
     assert.equal((result.structuredContent as { stdout: string }).stdout, "first\nlast\n");
   }));
 
-test("all servers are one", () =>
+test("all servers are reached through one address", () =>
   connected("/mcp?servers=filesystem,linux", async (client) => {
     const { tools } = await client.listTools();
     const servers = new Set(tools.map((tool) => tool.name.split("__")[0]));
@@ -116,7 +116,7 @@ test("all servers are one", () =>
     assert(listed.text.includes("from-typescript.txt"), listed.text);
   }));
 
-test("a call that was cancelled is not asked for again and again", async () => {
+test("the client does not resume a cancelled call repeatedly", async () => {
   const resumed: number[] = [];
   const counting = async (input: URL | string, init?: RequestInit) => {
     const response = await fetch(input, init);
@@ -153,7 +153,7 @@ test("a call that was cancelled is not asked for again and again", async () => {
   await client.close();
 });
 
-test("nobody is let in without the token", async () => {
+test("a client without the token is refused", async () => {
   const client = new Client({ name: "clients.ts", version: "1" });
   const url = new URL("/servers/linux/mcp", process.env.HUB);
   await assert.rejects(client.connect(new StreamableHTTPClientTransport(url)), { code: 401 });

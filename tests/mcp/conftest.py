@@ -1,6 +1,6 @@
-"""Clients of the hub, by each transport and revision.
+"""Clients of the hub, for each transport and revision.
 
-`HUB` is its address, `TOKEN` what lets in, `PAGE` a page that is served inside, `OSCTL` the
+`HUB` is its address, `TOKEN` its token, `PAGE` a page that is served inside, `OSCTL` the
 command line of the instance as a JSON list, `OSCTL_ENV` its environment.
 """
 
@@ -18,7 +18,7 @@ from mcp.client.sse import sse_client
 from mcp.client.stdio import StdioServerParameters, stdio_client
 from mcp.client.streamable_http import streamable_http_client
 
-PATIENCE = 120
+TEST_TIMEOUT = 120
 HEADERS = {"Authorization": f"Bearer {os.environ['TOKEN']}"}
 
 Connect = Callable[..., AbstractAsyncContextManager[Client]]
@@ -27,7 +27,7 @@ Connect = Callable[..., AbstractAsyncContextManager[Client]]
 @asynccontextmanager
 async def streamable(server: str, mode: str, **options: object) -> AsyncIterator[Client]:
     url = f"{os.environ['HUB']}/servers/{server}/mcp"
-    timeout = httpx2.Timeout(PATIENCE)
+    timeout = httpx2.Timeout(TEST_TIMEOUT)
     async with (
         httpx2.AsyncClient(headers=HEADERS, timeout=timeout) as http,
         Client(streamable_http_client(url, http_client=http), mode=mode, **options) as client,
@@ -38,26 +38,26 @@ async def streamable(server: str, mode: str, **options: object) -> AsyncIterator
 @asynccontextmanager
 async def sse(server: str, **options: object) -> AsyncIterator[Client]:
     url = f"{os.environ['HUB']}/servers/{server}/sse"
-    transport = sse_client(url, headers=HEADERS, timeout=PATIENCE)
+    transport = sse_client(url, headers=HEADERS, timeout=TEST_TIMEOUT)
     async with Client(transport, mode="legacy", **options) as client:
         yield client
 
 
 @asynccontextmanager
 async def stdio(server: str | None, mode: str, **options: object) -> AsyncIterator[Client]:
-    """By the bridge, as clients do that start a command."""
+    """A client of the bridge, which the client starts as a command."""
     command, *words = json.loads(os.environ["OSCTL"])
-    wish = ["--server", server] if server else []
+    selection = ["--server", server] if server else []
     started = StdioServerParameters(
         command=command,
-        args=[*words, "mcp", "stdio", *wish],
+        args=[*words, "mcp", "stdio", *selection],
         env=json.loads(os.environ["OSCTL_ENV"]),
     )
     async with Client(stdio_client(started), mode=mode, **options) as client:
         yield client
 
 
-WAYS = {
+TRANSPORTS = {
     "sessions": lambda server, **options: streamable(server, "legacy", **options),
     "stateless": lambda server, **options: streamable(server, "2026-07-28", **options),
     "sse": sse,
@@ -66,18 +66,18 @@ WAYS = {
 }
 
 
-@pytest.fixture(params=WAYS)
+@pytest.fixture(params=TRANSPORTS)
 def connect(request: pytest.FixtureRequest) -> Connect:
     """`connect(server)` is a client of one server."""
-    return WAYS[request.param]
+    return TRANSPORTS[request.param]
 
 
 @pytest.fixture(params=["stdio", "stdio-stateless"])
 def bridge(request: pytest.FixtureRequest) -> Connect:
-    """The same, by the bridge."""
-    return WAYS[request.param]
+    """`bridge(server)` is a client of one server, through the bridge."""
+    return TRANSPORTS[request.param]
 
 
 def text(result: object) -> str:
-    """All that a tool has said."""
+    """The text of a tool's result."""
     return "\n".join(part.text for part in result.content if part.type == "text")

@@ -1,7 +1,7 @@
-"""A server that gives back what it gets, byte for byte, and does as it is told in between.
+"""A server that returns each request's parameters, byte for byte, and has more methods for tests.
 
-A request's result is its parameters as they were written. Parsing would change them, so they are
-cut out of the line: whoever tests writes `"params"` as the last key.
+Parsing would change the parameters, so they are cut out of the line: a test writes `"params"` as
+the last key.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ TOOLS = [
 
 lock = threading.Lock()
 answered: dict[str, str] = {}
-heard: list[str] = []
+notifications: list[str] = []
 
 
-def say(text: str) -> None:
+def send(text: str) -> None:
     with lock:
         sys.stdout.write(text + "\n")
         sys.stdout.flush()
@@ -56,72 +56,72 @@ def raw_id(line: str) -> str:
     return rest[: rest.index(',"')]
 
 
-def asked(params: dict, ident: str, written: str) -> str:
-    """Asks the client; what it answers is the result."""
+def ask_client(params: dict, ident: str, written: str) -> str:
+    """Asks the client; its answer is the result."""
     name = "ask-" + ident.strip('"')
     head = f'{{"jsonrpc":"2.0","id":"{name}","method":"sampling/createMessage"'
-    say(f'{head},"params":{written}}}')
+    send(f'{head},"params":{written}}}')
     while name not in answered:
         time.sleep(0.005)
     return answered.pop(name)
 
 
-def progressed(params: dict, ident: str, written: str) -> str:
+def report_progress(params: dict, ident: str, written: str) -> str:
     token = json.dumps(params["_meta"]["progressToken"])
     for step in range(params["steps"]):
         time.sleep(params.get("pause", 0))
         note = f'{{"progressToken":{token},"progress":{step}.0,"x":[ ]}}'
-        say(f'{{"jsonrpc":"2.0","method":"notifications/progress","params":{note}}}')
+        send(f'{{"jsonrpc":"2.0","method":"notifications/progress","params":{note}}}')
     return written
 
 
-def slept(params: dict, ident: str, written: str) -> str:
+def sleep(params: dict, ident: str, written: str) -> str:
     time.sleep(params["seconds"])
     return written
 
 
-def left_behind(params: dict, ident: str, written: str) -> str:
+def start_child(params: dict, ident: str, written: str) -> str:
     return str(subprocess.Popen(["setsid", "sleep", "1000"]).pid)
 
 
-def touched(params: dict, ident: str, written: str) -> str:
-    say('{"jsonrpc":"2.0","method":"notifications/resources/updated","params":{"uri":"echo:a"}}')
+def report_update(params: dict, ident: str, written: str) -> str:
+    send('{"jsonrpc":"2.0","method":"notifications/resources/updated","params":{"uri":"echo:a"}}')
     return written
 
 
-def logged(params: dict, ident: str, written: str) -> str:
-    say(f'{{"jsonrpc":"2.0","method":"notifications/message","params":{written}}}')
+def log_message(params: dict, ident: str, written: str) -> str:
+    send(f'{{"jsonrpc":"2.0","method":"notifications/message","params":{written}}}')
     return written
 
 
-def rooted(params: dict, ident: str, written: str) -> str:
-    """What the client has answered when it was asked for its roots."""
+def client_roots(params: dict, ident: str, written: str) -> str:
+    """The client's answer to the request for its roots."""
     while "roots" not in answered:
         time.sleep(0.005)
     return answered.pop("roots")
 
 
-def told(params: dict, ident: str, written: str) -> str:
-    """The notifications that have come, as they were."""
-    return f"[{','.join(heard)}]"
+def list_notifications(params: dict, ident: str, written: str) -> str:
+    """The received notifications, unchanged."""
+    return f"[{','.join(notifications)}]"
 
 
-def noisy(params: dict, ident: str, written: str) -> str:
-    say("this is no message")
+def write_noise(params: dict, ident: str, written: str) -> str:
+    send("this is no message")
     print("this goes to the log", file=sys.stderr, flush=True)
     return written
 
 
-STORIES = {
-    "test/ask": asked,
-    "test/child": left_behind,
-    "test/heard": told,
-    "test/log": logged,
-    "test/noise": noisy,
-    "test/progress": progressed,
-    "test/roots": rooted,
-    "test/sleep": slept,
-    "test/touch": touched,
+HANDLERS = {
+    "test/ask": ask_client,
+    "test/child": start_child,
+    "test/heard": list_notifications,
+    "test/log": log_message,
+    "test/noise": write_noise,
+    "test/progress": report_progress,
+    "test/roots": client_roots,
+    "test/sleep": sleep,
+    "test/touch": report_update,
 }
 FIXED = {
     "initialize": json.dumps(HELLO),
@@ -139,12 +139,12 @@ def answer(line: str, message: dict) -> None:
         return
     params = message.get("params") or {}
     result = part(line, "params") if "params" in message else "null"
-    if method == "tools/call" and f"test/{params.get('name')}" in STORIES:
+    if method == "tools/call" and f"test/{params.get('name')}" in HANDLERS:
         method = f"test/{params['name']}"
-    if method in STORIES:
-        result = STORIES[method](params, ident, result)
+    if method in HANDLERS:
+        result = HANDLERS[method](params, ident, result)
     result = FIXED.get(method, result)
-    say(f'{{"jsonrpc":"2.0","id":{ident},"result":{result}}}')
+    send(f'{{"jsonrpc":"2.0","id":{ident},"result":{result}}}')
 
 
 def main() -> None:
@@ -156,9 +156,9 @@ def main() -> None:
         elif "id" in message:
             threading.Thread(target=answer, args=(line, message), daemon=True).start()
         else:
-            heard.append(line)
+            notifications.append(line)
             if message["method"] == "notifications/roots/list_changed":
-                say('{"jsonrpc":"2.0","id":"roots","method":"roots/list"}')
+                send('{"jsonrpc":"2.0","id":"roots","method":"roots/list"}')
 
 
 main()

@@ -1,5 +1,5 @@
-// A server of the revision 2026-07-28 alone, with all that the conformance suite asks for, over stdio, or over HTTP
-// with `PORT=N`. It is written by hand, so that nothing else than that revision can be in it.
+// A server of only the revision 2026-07-28, with all that the conformance suite requires, over stdio, or over HTTP
+// with `PORT=N`. It uses no library, so that it contains only that revision.
 
 import { createHmac, randomBytes } from "node:crypto";
 import { createServer } from "node:http";
@@ -17,7 +17,7 @@ class Refusal extends Error {
   }
 }
 
-/** The subscriptions that are open: by the id of their request, what they want and where it is told. */
+/** The open subscriptions by the id of their request: the requested notifications, and the function that sends them. */
 const listeners = new Map();
 
 function changed(kind) {
@@ -53,7 +53,7 @@ const sealed = (state) => `${state}.${createHmac("sha256", SECRET).update(state)
 function opened(state) {
   const [inner] = String(state).split(".");
   if (state !== sealed(inner)) {
-    throw new Refusal(-32602, "the state is not the one that was given");
+    throw new Refusal(-32602, "the state was changed");
   }
   return inner;
 }
@@ -64,7 +64,7 @@ const wanted = (inputRequests, state) => ({
   ...(state && { requestState: sealed(state) }),
 });
 
-/** Asks until every key is answered as it must be. */
+/** Requests input until every key has a valid answer. */
 function asked(inputs, state) {
   return (params) => {
     const responses = params.inputResponses;
@@ -72,7 +72,7 @@ function asked(inputs, state) {
       opened(params.requestState);
     }
     if (responses === null) {
-      throw new Refusal(-32602, "the responses are no object");
+      throw new Refusal(-32602, "the responses are not an object");
     }
     const isFine = ([key, { method }]) => {
       const response = responses?.[key];
@@ -99,7 +99,7 @@ const asking = {
   test_input_required_result_multi_round: (params) => {
     const state = params.requestState === undefined ? "" : opened(params.requestState);
     if (state === "round-2" && params.inputResponses?.step2) {
-      return { content: [text("both are told")] };
+      return { content: [text("both are known")] };
     }
     if (state === "round-1" && params.inputResponses?.step1) {
       return wanted({ step2: elicit("Step 2: What is your favorite color?", "color") }, "round-2");
@@ -232,7 +232,7 @@ function checked(message) {
   return can;
 }
 
-/** The answer to a request; nothing where none is to be given. */
+/** The answer to a request; `undefined` if the request has no answer. */
 async function answered(message, check, tell, whenClosed) {
   const { id, method, params } = message;
   try {

@@ -1,15 +1,15 @@
-"""Pages for the browser, served inside: run in the kernel, it prints the port."""
+"""Pages for the browser, served by code in the kernel, which prints the port."""
 
 import http.server
 import threading
 
 PAGES = {
-    # A window of one colour, another once the button is pressed.
+    # A window of one colour, and of another colour after the button is pressed.
     "/press": """<title>Loud</title><body style="background:#f0f"><p id=said>not yet</p>
         <button onclick="document.body.style.background = '#0f0';
             document.getElementById('said').textContent = 'it was ' + 'pressed'">press me
         </button>""",
-    # Makes its text by itself, in the name of which more is hidden.
+    # Adds text by a script, and contains hidden text.
     "/page": """<title>Title ö</title><style>.h{display:none}</style>
         <p>shown</p><p class=h>hidden</p>
         <script>setTimeout(() => document.body.append('late' + 'r'), 400)</script>""",
@@ -17,17 +17,17 @@ PAGES = {
         document.getElementById('said').textContent = [
             confirm('Delete all?') ? 'deleted' : 'not deleted',
             prompt('Your name?') === null ? 'nobody' : 'somebody'].join(', ')</script>""",
-    # Somebody's work, which is not to be left once it was touched.
+    # A user's work: the page asks before it is left, after the first input.
     "/work": """<title>Work</title><body style="margin:0">
         <textarea style="width:100vw;height:90vh"
             onfocus="document.title = 'Work: ' + (value || 'begun')"
             oninput="document.title = 'Work: ' + value"></textarea>
         <script>addEventListener('beforeunload', event => event.preventDefault())</script>""",
-    # Remembers, in the profile, who has been here.
+    # Stores the visitor in the browser's profile.
     "/keeps": """<title>Keeps</title><p id=said></p><script>
         document.getElementById('said').textContent = localStorage.getItem('kept') ?? 'a stranger';
         localStorage.setItem('kept', 'somebody who ' + 'has been here')</script>""",
-    # Takes memory until it is ended.
+    # Allocates memory until the browser ends the page.
     "/eats": """<title>Eats</title><p>hungry</p><script>const all = [];
         for (;;) all.push(new Uint8Array(64 << 20).fill(1))</script>""",
 }
@@ -35,7 +35,7 @@ let_go = threading.Event()
 
 
 class Page(http.server.BaseHTTPRequestHandler):
-    """Answers `GET`; `/never` only when `/let-go` was asked for."""
+    """Answers `GET`; `/never` only after a request for `/let-go`."""
 
     def do_GET(self) -> None:
         if self.path == "/never":

@@ -1,4 +1,4 @@
-// A server with all that the conformance suite asks for, over stdio, or over HTTP with `PORT=N`.
+// A server with all that the conformance suite requires, over stdio, or over HTTP with `PORT=N`.
 
 import { randomUUID } from "node:crypto";
 import { Server } from "@modelcontextprotocol/sdk/server/index.js";

@@ -1,5 +1,5 @@
-// What the reference servers of all revisions have in common: what the conformance suite asks for and what needs
-// nothing of the client.
+// The common part of the reference servers of all revisions: what the conformance suite requires without requests
+// to the client.
 
 const PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mP8z8BQDwAEhQGAhKmMIQAAAABJRU5ErkJggg==";
 const SILENCE = "UklGRiYAAABXQVZFZm10IBAAAAABAAEAQB8AAAB9AAACABAAZGF0YQIAAAA=";
@@ -49,7 +49,7 @@ export const resources = {
   "test://watched-resource": { mimeType: "text/plain", text: "Watched resource content" },
 };
 
-/** The content of a resource; nothing for one that there is not. */
+/** The content of a resource; `undefined` for an unknown resource. */
 export function read(uri) {
   const id = uri.match(/^test:\/\/template\/(.+)\/data$/)?.[1];
   const json = (data) => ({ mimeType: "application/json", text: JSON.stringify(data) });

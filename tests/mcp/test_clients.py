@@ -1,4 +1,4 @@
-"""The real servers do real work for mcp's Python client."""
+"""The real servers do real work for MCP's Python client."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import anyio
 from conftest import Connect, text
 
 
-def test_the_filesystem_is_written_and_read_beneath_its_root(connect: Connect) -> None:
-    async def story() -> None:
+def test_the_filesystem_is_written_and_read_below_its_root(connect: Connect) -> None:
+    async def scenario() -> None:
         async with connect("filesystem") as client:
             tools = {tool.name for tool in (await client.list_tools()).tools}
             assert {"read_text_file", "write_file"} <= tools
@@ -24,22 +24,22 @@ def test_the_filesystem_is_written_and_read_beneath_its_root(connect: Connect) -
             assert outside.is_error
             assert "Access denied" in text(outside)
 
-    anyio.run(story)
+    anyio.run(scenario)
 
 
-def test_the_linux_server_tells_the_processes_of_the_container(connect: Connect) -> None:
-    async def story() -> None:
+def test_the_linux_server_lists_the_processes_of_the_container(connect: Connect) -> None:
+    async def scenario() -> None:
         async with connect("linux") as client:
             assert len((await client.list_tools()).tools) > 15
             processes = await client.call_tool("list_processes", {})
             assert not processes.is_error
             assert "companion" in processes.model_dump_json()
 
-    anyio.run(story)
+    anyio.run(scenario)
 
 
 def test_a_page_is_opened_clicked_and_read(connect: Connect) -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         async with connect("browser-use") as client:
             opened = await client.call_tool("browser_navigate", {"url": os.environ["PAGE"]})
             assert not opened.is_error, text(opened)
@@ -55,10 +55,10 @@ def test_a_page_is_opened_clicked_and_read(connect: Connect) -> None:
                 while "it was pressed" not in text(await client.call_tool("browser_get_html", {})):
                     await anyio.sleep(0.1)
 
-    anyio.run(story)
+    anyio.run(scenario)
 
 
-def test_many_clients_share_a_server_without_mixing_up(connect: Connect) -> None:
+def test_many_clients_of_a_server_get_their_own_answers(connect: Connect) -> None:
     async def one(number: int) -> None:
         async with connect("filesystem") as client:
             path = f"/root/host/many-{number}.txt"
@@ -66,9 +66,9 @@ def test_many_clients_share_a_server_without_mixing_up(connect: Connect) -> None
             for _ in range(5):
                 assert text(await client.call_tool("read_text_file", {"path": path})) == str(number)
 
-    async def story() -> None:
+    async def scenario() -> None:
         async with anyio.create_task_group() as group:
             for number in range(16):
                 group.start_soon(one, number)
 
-    anyio.run(story)
+    anyio.run(scenario)

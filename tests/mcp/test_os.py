@@ -1,4 +1,4 @@
-"""The built-in server for mcp's Python client, by each transport, and the bridge through a restart."""
+"""The built-in server with MCP's Python client: every transport, and the bridge over a restart."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ display(Image(base64.b64decode({pixel!r})))
 PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mP8z8BQDwAEhQGAhKmMIQAAAABJRU5ErkJggg=="
 
 
-def test_code_tells_its_output_as_it_runs_and_gives_a_figure(
+def test_code_reports_its_output_while_it_runs_and_returns_a_figure(
     connect: Connect, request: pytest.FixtureRequest
 ) -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         gate = f"/tmp/gate-{request.node.callspec.id}"
-        told = []
+        messages = []
         first = anyio.Event()
 
-        async def progress(_so_far: float, _total: float | None, message: str | None) -> None:
-            told.append(message)
+        async def progress(_done: float, _total: float | None, message: str | None) -> None:
+            messages.append(message)
             first.set()
 
         async with connect("os") as client:
@@ -54,18 +54,18 @@ def test_code_tells_its_output_as_it_runs_and_gives_a_figure(
                     "execute_python_code", arguments, progress_callback=progress
                 )
             assert not result.is_error, text(result)
-            assert told[0] == "first\n"
+            assert messages[0] == "first\n"
             assert text(result).startswith("first\nlast")
             assert [part.data for part in result.content if part.type == "image"] == [PIXEL]
             assert result.structured_content["images"] == 1
 
-    anyio.run(story)
+    anyio.run(scenario)
 
 
 def test_a_call_that_is_cancelled_interrupts_the_code(
     connect: Connect, request: pytest.FixtureRequest
 ) -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         session = f"cancelled-{request.node.callspec.id}"
         begun = anyio.Event()
 
@@ -81,13 +81,13 @@ def test_a_call_that_is_cancelled_interrupts_the_code(
                     ended = await client.call_tool(
                         "execute_python_code", arguments, progress_callback=progress
                     )
-                    raise AssertionError(f"it ended: {ended}")
+                    raise AssertionError(f"the cancelled call ended: {ended}")
 
                 group.start_soon(call)
                 with anyio.fail_after(60):
                     await begun.wait()
                 group.cancel_scope.cancel()
-            # It waits for its turn, which comes with the end of what was cancelled.
+            # The call waits until the cancelled code has ended.
             with anyio.fail_after(60):
                 after = await client.call_tool(
                     "execute_python_code", {"code": "kept", "session": session}
@@ -95,7 +95,7 @@ def test_a_call_that_is_cancelled_interrupts_the_code(
             assert after.structured_content["result"] == "5"
             assert after.structured_content["kernel"]["state"] == "kept"
 
-    anyio.run(story)
+    anyio.run(scenario)
 
 
 def osctl(*words: str) -> None:
@@ -105,7 +105,7 @@ def osctl(*words: str) -> None:
 
 
 def test_the_bridge_outlives_a_restart(bridge: Connect, request: pytest.FixtureRequest) -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         name = f"restart-{request.node.callspec.id}"
         async with bridge("os") as client:
             code = {"code": "kept = 9", "session": "default"}
@@ -131,21 +131,21 @@ def test_the_bridge_outlives_a_restart(bridge: Connect, request: pytest.FixtureR
                 with anyio.fail_after(60):
                     await begun.wait()
                 await anyio.to_thread.run_sync(osctl, "restart")
-            # What was on its way is told how it ended, and nothing hangs.
+            # The running call gets an answer, and nothing hangs.
             assert "error" in ended or ended["result"].is_error, ended
             assert [tool.name for tool in (await client.list_tools()).tools] == tools
             after = await client.call_tool("execute_python_code", {"code": "kept"})
             assert after.structured_content["result"] == "9", text(after)
 
-    anyio.run(story)
+    anyio.run(scenario)
 
 
-def test_all_servers_are_one_behind_the_bridge(bridge: Connect) -> None:
-    async def story() -> None:
+def test_all_servers_are_reached_through_one_bridge(bridge: Connect) -> None:
+    async def scenario() -> None:
         async with bridge(None) as client:
             names = {tool.name for tool in (await client.list_tools()).tools}
             assert {"os__run_shell", "filesystem__read_text_file"} <= names
             ran = await client.call_tool("os__run_shell", {"command": "echo merged"})
             assert text(ran) == "merged"
 
-    anyio.run(story)
+    anyio.run(scenario)

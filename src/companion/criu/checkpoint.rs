@@ -23,7 +23,7 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use std::{fs, io};
 use tokio::task::spawn_blocking;
 
-/// Characters of a command line that a message shows.
+/// Maximum characters of a command line in a message.
 const MAX_SHOWN_COMMAND_CHARS: usize = 80;
 
 impl Criu {
@@ -58,12 +58,14 @@ impl Criu {
             .describe_left_out(&session, &apart, leave_running)
             .await;
         if apart.counts.execution_count > executed {
-            left_out.push("of its objects, beside the process: what code did meanwhile".into());
+            left_out.push(
+                "in its stored objects: changes by code that ran after they were stored".into(),
+            );
         }
         let objects = match objects {
             Ok(stored) => Some(stored),
             Err(why) => {
-                left_out.push(format!("its objects, beside the process: {why}"));
+                left_out.push(format!("its stored objects: {why}"));
                 None
             }
         };
@@ -244,8 +246,8 @@ impl Criu {
     ) -> Vec<String> {
         let own = list_tree_pids(apart.pid);
         let fate = match leave_running {
-            true => "which goes on",
-            false => "which is ended",
+            true => "which keeps running",
+            false => "which the companion ends",
         };
         let orphans = descendants::list_descendants(Pid::from_raw(apart.root)).into_iter();
         let orphans = orphans.map(|d| d.pid.as_raw()).filter(|p| !own.contains(p));
@@ -258,7 +260,7 @@ impl Criu {
         let jobs = self.shells.list_jobs().await.into_iter();
         left.extend(jobs.filter(|job| job.session == session).map(|job| {
             format!(
-                "the job `{}` ({}) of the shell, which goes on",
+                "the job `{}` ({}) of the shell, which keeps running",
                 job.command, job.pid
             )
         }));

@@ -22,7 +22,7 @@ use tokio::time::timeout;
 /// An absolute path, because folders that users install to come first in PATH.
 const CRIU_PROGRAM: &str = "/usr/sbin/criu";
 
-/// A criu run that takes longer has failed: a dump waits for the disk only.
+/// Time limit of a criu run: a dump waits only for the disk.
 const CRIU_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// A checkpoint contains deleted files up to this size.
@@ -60,7 +60,7 @@ impl CriuTool {
     /// Returns the version of criu.
     ///
     /// # Errors
-    /// Says why the program can't be run.
+    /// Returns the reason why the program can't be run.
     pub(super) async fn read_version() -> Result<String, String> {
         let said = Command::new(CRIU_PROGRAM).arg("--version").output().await;
         let said = said.map_err(|error| match error.kind() {
@@ -69,7 +69,7 @@ impl CriuTool {
         })?;
         let text = String::from_utf8_lossy(&said.stdout);
         let line = text.lines().find_map(|l| l.strip_prefix("Version: "));
-        let line = line.ok_or_else(|| format!("`{CRIU_PROGRAM}` does not tell its version"))?;
+        let line = line.ok_or_else(|| format!("`{CRIU_PROGRAM}` does not report its version"))?;
         Ok(line.trim().to_owned())
     }
 
@@ -115,10 +115,10 @@ impl CriuTool {
         }
     }
 
-    /// Restores the process in `images` under a supervisor of its own.
+    /// Restores the process in `images` under a new supervisor.
     ///
     /// # Errors
-    /// When the restore fails; no process of it is left.
+    /// When the restore fails; no restored process is left then.
     pub(super) async fn restore(&self, images: &Path) -> Result<CriuRestoredProcess, CriuFailure> {
         let log = self.prepare_log_path("restore")?;
         let restored = self.spawn_restore(images, &log).await;
@@ -184,8 +184,12 @@ impl CriuTool {
     }
 
     fn prepare_log_path(&self, what: &str) -> Result<PathBuf, CriuFailure> {
-        fs::create_dir_all(&self.work)
-            .map_err(|error| tool_failure(format!("`{}`: {error}", self.work.display())))?;
+        fs::create_dir_all(&self.work).map_err(|error| {
+            tool_failure(format!(
+                "the folder `{}` can't be created: {error}",
+                self.work.display()
+            ))
+        })?;
         Ok(self.work.join(format!("{what}.log")))
     }
 }

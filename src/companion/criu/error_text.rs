@@ -10,10 +10,10 @@ pub(crate) struct CriuFailure {
     pub(crate) kind: CriuFailureKind,
 }
 
-/// The kind of a failure, by which callers decide what to do.
+/// The kind of a failure, which decides what callers do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum CriuFailureKind {
-    /// A resource that the kernel holds and criu can't save, or that it held and that is missing here.
+    /// A resource of the kernel that criu can't save, or that is missing at the restore.
     Resource,
     /// Process ids that are in use.
     Ids,
@@ -22,9 +22,10 @@ pub(crate) enum CriuFailureKind {
     Other,
 }
 
-const NETWORK_SOCKET_HINT: &str = "close it first, or make it with `runtime.resource`, which is ended before a checkpoint and made again afterwards";
+const NETWORK_SOCKET_HINT: &str = "close the socket first, or create it with `runtime.resource`: the kernel closes it \
+     before a checkpoint and creates it again";
 pub(super) const FILE_CHANGED_HINT: &str =
-    "put it back as it was at the checkpoint, or restore an earlier generation";
+    "restore the file as it was at the checkpoint, or restore an earlier generation";
 
 /// Returns the first error of the log; the errors after it are its consequences.
 pub(super) fn parse_log_failure(log: &str) -> CriuFailure {
@@ -32,8 +33,8 @@ pub(super) fn parse_log_failure(log: &str) -> CriuFailure {
     let found = errors.iter().find_map(|line| match_known_error(line));
     found.unwrap_or_else(|| CriuFailure {
         why: errors.first().map_or_else(
-            || "criu ended without a word".into(),
-            |line| format!("criu says: {}", line.trim()),
+            || "criu ended without an error message".into(),
+            |line| format!("criu reports: {}", line.trim()),
         ),
         hint: None,
         kind: CriuFailureKind::Other,
@@ -57,33 +58,47 @@ fn match_known_error(line: &str) -> Option<CriuFailure> {
     let has = |text: &str| line.contains(text);
     // Since 6.16 Linux no longer reports two options of a network socket that criu needs.
     if has("Connected TCP socket") || has("inet:") || has("Can't get 1:16 opt") {
-        return resource("it has a network socket".into(), NETWORK_SOCKET_HINT);
+        return resource(
+            "the kernel has a network socket open".into(),
+            NETWORK_SOCKET_HINT,
+        );
     }
     if has("half of stream unix connection") {
-        let peer = line.rsplit("peer name: ").next().unwrap_or("somebody");
-        return resource(format!("it is connected to `{peer}`"), NETWORK_SOCKET_HINT);
+        let peer = line
+            .rsplit("peer name: ")
+            .next()
+            .unwrap_or("another process");
+        return resource(
+            format!("the kernel is connected to `{peer}`"),
+            NETWORK_SOCKET_HINT,
+        );
     }
     if has("Can't dump ghost file") {
         let path = text_between(line, "ghost file ", " of ").unwrap_or_default();
         return resource(
-            format!("it has a file open that was deleted and is too large to keep: `{path}`"),
-            "close it first",
+            format!(
+                "the kernel has a deleted file open that is too large for a checkpoint: `{path}`"
+            ),
+            "close the file first",
         );
     }
     if has("link remap") {
         let path = text_between(line, "link remap for ", ". Use").unwrap_or_default();
         return resource(
-            format!("it uses `{path}`, which was removed under that name"),
-            "end what uses it first; queues and locks of `multiprocessing` do",
+            format!("the kernel uses `{path}`, which was deleted"),
+            "release the objects that use it first, such as queues and locks of `multiprocessing`",
         );
     }
     if has("fsnotify") {
-        let hint = "end what watches them first";
-        return resource("it watches files for changes".into(), hint);
+        let hint = "end the file watcher first";
+        return resource("the kernel watches files for changes".into(), hint);
     }
     if has("Can't retrieve FDs") || has("send_fds failed") {
-        let hint = "close what no file, pipe or socket is, such as an io_uring";
-        return resource("it has something open that can't be frozen".into(), hint);
+        let hint = "close descriptors other than files, pipes and sockets, such as an io_uring";
+        return resource(
+            "the kernel has a descriptor open that can't be checkpointed".into(),
+            hint,
+        );
     }
     if has("has bad size") {
         let path = text_between(line, "File ", " has bad").unwrap_or_default();
@@ -101,13 +116,16 @@ fn match_known_error(line: &str) -> Option<CriuFailure> {
         text_between(line, "Can't open file ", ":"),
     ) {
         let path = path.trim_end_matches(" on restore");
-        let why = format!("`{}`, which it had open, is missing", absolute_path(path));
+        let why = format!(
+            "`{}`, which the kernel had open, is missing",
+            absolute_path(path)
+        );
         return resource(why, FILE_CHANGED_HINT);
     }
     if has("Address already in use") {
         let path = text_between(line, "addr ", ":").unwrap_or_default();
-        let hint = "end who listens there";
-        return resource(format!("somebody listens at `{path}`"), hint);
+        let hint = "end the process that listens there";
+        return resource(format!("another process listens at `{path}`"), hint);
     }
     let other = |why: &str, hint, kind| {
         Some(CriuFailure {
@@ -117,17 +135,17 @@ fn match_known_error(line: &str) -> Option<CriuFailure> {
         })
     };
     if (has("Can't fork for") && has("File exists")) || has("create a thread: -17") {
-        let why = "ids of its processes are taken";
-        let hint = "end who has them, or `osctl restart`";
+        let why = "process IDs of the kernel are in use";
+        let hint = "end the processes that use them, or run `osctl restart`";
         return other(why, Some(hint), CriuFailureKind::Ids);
     }
     if has("No space left") {
         return other("the disk is full", None, CriuFailureKind::Full);
     }
     if has("suspending seccomp") || has("suspend seccomp") {
-        let hint = "`osctl up --criu` lifts it";
+        let hint = "run `osctl up --criu`";
         return other(
-            "a seccomp profile is in the way",
+            "a seccomp profile prevents it",
             Some(hint),
             CriuFailureKind::Other,
         );
@@ -157,8 +175,11 @@ mod tests {
     }
 
     #[test]
-    fn what_was_seen_of_criu_is_said_in_words() {
-        let network = ("it has a network socket".into(), CriuFailureKind::Resource);
+    fn known_errors_of_criu_are_translated() {
+        let network = (
+            "the kernel has a network socket open".into(),
+            CriuFailureKind::Resource,
+        );
         for line in [
             "(00.011488) Error (criu/sk-inet.c:191): inet: Connected TCP socket, consider using --tcp-established option.",
             "(00.008916) Error (criu/sockets.c:628): sockets: Can't get 1:16 opt: Operation not supported",
@@ -168,19 +189,19 @@ mod tests {
         for (line, words) in [
             (
                 "(00.037624) Error (criu/sk-unix.c:881): unix: Can't dump half of stream unix connection. name: (null); peer name: /run/x.sock",
-                "it is connected to `/run/x.sock`",
+                "the kernel is connected to `/run/x.sock`",
             ),
             (
                 "(00.013082) Error (criu/files-reg.c:1031): Can't dump ghost file /tmp/#6 of 3002368 size, increase limit",
-                "it has a file open that was deleted and is too large to keep: `/tmp/#6`",
+                "the kernel has a deleted file open that is too large for a checkpoint: `/tmp/#6`",
             ),
             (
                 "(00.008074) Error (criu/files-reg.c:1122): Can't create link remap for /dev/shm/sem.2C. Use link-remap option.",
-                "it uses `/dev/shm/sem.2C`, which was removed under that name",
+                "the kernel uses `/dev/shm/sem.2C`, which was deleted",
             ),
             (
                 "(00.029573) Error (criu/fsnotify.c:284): fsnotify: \tCan't dump that handle",
-                "it watches files for changes",
+                "the kernel watches files for changes",
             ),
             (
                 "(00.004837)     29: Error (criu/files-reg.c:2175): File root/host/out.txt has bad size 839 (expect 5)",
@@ -188,11 +209,11 @@ mod tests {
             ),
             (
                 "(00.004703)     29: Error (criu/files-reg.c:2353): Can't open file root/host/out.txt on restore: No such file or directory",
-                "`/root/host/out.txt`, which it had open, is missing",
+                "`/root/host/out.txt`, which the kernel had open, is missing",
             ),
             (
                 "(00.004896)     29: Error (criu/sk-unix.c:1651): unix: Can't bind id 0x24 ino 4049811 addr /run/x1.sock: Address already in use",
-                "somebody listens at `/run/x1.sock`",
+                "another process listens at `/run/x1.sock`",
             ),
         ] {
             assert_eq!(
@@ -212,12 +233,15 @@ mod tests {
     }
 
     #[test]
-    fn what_is_unknown_is_passed_on() {
+    fn unknown_errors_are_passed_on() {
         let (why, kind) = told("(00.1) Error (criu/x.c:1): Something new");
         assert_eq!(
             (why.as_str(), kind),
-            ("criu says: Something new", CriuFailureKind::Other)
+            ("criu reports: Something new", CriuFailureKind::Other)
         );
-        assert_eq!(parse_log_failure("").why, "criu ended without a word");
+        assert_eq!(
+            parse_log_failure("").why,
+            "criu ended without an error message"
+        );
     }
 }

@@ -33,7 +33,7 @@ pub(super) struct CriuManifest {
     pub(super) versions: CriuVersions,
     /// Uptime of the machine in seconds.
     pub(super) running_for: u64,
-    /// The ids of all processes and threads; a restore needs each of them free.
+    /// The IDs of all processes and threads; a restore needs each of them free.
     pub(super) ids: BTreeSet<i32>,
     /// The socket on which the kernel listens.
     pub(super) socket: PathBuf,
@@ -71,7 +71,7 @@ pub(super) struct CriuVersions {
 pub(super) struct CriuMappedFile {
     pub(super) path: PathBuf,
     pub(super) size: u64,
-    /// `None` where the content may change (a shared mapping) or the file is too large to hash.
+    /// `None` if the content may change (a shared mapping) or the file is too large to hash.
     pub(super) sha256: Option<String>,
 }
 
@@ -116,23 +116,24 @@ impl CriuManifest {
         self.images.iter().map(|image| image.size).sum()
     }
 
-    /// Says why this companion could not communicate with the kernel, if so.
+    /// Returns the reason why this companion can't communicate with the kernel, if any.
     pub(super) fn describe_protocol_mismatch(&self) -> Option<String> {
         let theirs = self.kernel.protocol;
-        let told = || format!("the kernel speaks protocol {theirs}, this companion {BODY_VERSION}");
+        let told =
+            || format!("the kernel speaks protocol {theirs}, this companion speaks {BODY_VERSION}");
         (theirs != BODY_VERSION).then(told)
     }
 
-    /// Says by how much the machine's uptime is behind that of the checkpoint. A kernel that waits for a time counted
-    /// from the machine's start would wait too long.
+    /// Describes by how much the machine's uptime is behind that of the checkpoint. A kernel that waits for a time
+    /// counted from the machine's start would wait too long.
     pub(super) fn describe_clock_lag(&self) -> Option<String> {
         let late = self.running_for.checked_sub(monotonic_seconds() + 1)?;
         Some(format!(
-            "the machine was started since: sleeps and timers that were on may end up to {late} s late"
+            "the machine was restarted since the checkpoint: active sleeps and timers may end up to {late} s late"
         ))
     }
 
-    /// Returns the first image whose content differs from what was written: a flipped bit would be restored into a
+    /// Returns the first image whose content differs from the written content: a flipped bit would be restored into a
     /// running process.
     pub(super) fn find_checksum_mismatch(
         &self,
@@ -148,25 +149,22 @@ impl CriuManifest {
         })
         .find_map(|(was, is)| match is {
             Ok(is) if is == *was => None,
-            Ok(_) => Some(format!(
-                "`{}` is not what was written: its checksum differs",
-                was.file
-            )),
-            Err(error) => Some(format!("`{}`: {error}", was.file)),
+            Ok(_) => Some(format!("`{}` was changed: its checksum differs", was.file)),
+            Err(error) => Some(format!("`{}` can't be read: {error}", was.file)),
         })
     }
 
-    /// Returns the first image whose size differs from what was written.
+    /// Returns the first image whose size differs from the written size.
     pub(super) fn find_size_mismatch(&self, images: &Path) -> Option<String> {
         self.images.iter().find_map(|image| {
             let size = fs::metadata(images.join(&image.file)).map(|found| found.len());
             match size {
                 Ok(size) if size == image.size => None,
                 Ok(size) => Some(format!(
-                    "`{}` has {size} bytes and not {}",
+                    "`{}` has {size} bytes instead of {}",
                     image.file, image.size
                 )),
-                Err(error) => Some(format!("`{}`: {error}", image.file)),
+                Err(error) => Some(format!("`{}` can't be read: {error}", image.file)),
             }
         })
     }
@@ -184,13 +182,13 @@ impl CriuManifest {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {
                     Some(format!("`{path}` is missing"))
                 }
-                Err(error) => Some(format!("`{path}`: {error}")),
+                Err(error) => Some(format!("`{path}` can't be read: {error}")),
                 Ok(is) if is == *was => None,
                 Ok(is) if is.size != was.size => Some(format!(
                     "`{path}` has {} bytes and had {}",
                     is.size, was.size
                 )),
-                Ok(_) => Some(format!("`{path}` has other contents")),
+                Ok(_) => Some(format!("`{path}` has different contents")),
             }
         };
         self.mapped.iter().filter_map(differs).collect()
@@ -222,7 +220,7 @@ impl CriuMappedFile {
         })
     }
 
-    /// Lists all files that these processes have mapped, as they are now.
+    /// Lists all files that these processes have mapped, in their current state.
     ///
     /// # Errors
     /// When a process has ended, or a file can't be read.
@@ -306,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn another_protocol_and_a_machine_that_was_started_since_are_told() {
+    fn another_protocol_and_a_restarted_machine_are_reported() {
         let mut manifest: CriuManifest = serde_json::from_str(CRIU_MANIFEST_V1_JSON).unwrap();
         manifest.kernel.protocol = BODY_VERSION;
         manifest.running_for = monotonic_seconds();
@@ -358,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn files_that_changed_are_told_with_how() {
+    fn changed_files_are_reported_with_the_difference() {
         let folder = tempfile::tempdir().unwrap();
         let path = |name: &str| folder.path().join(name);
         for name in ["same", "other", "longer", "gone", "shared"] {
@@ -376,7 +374,7 @@ mod tests {
         fs::remove_file(path("gone")).unwrap();
         let told = manifest.list_changed_mapped_files();
         assert_eq!(told.len(), 3, "{told:?}");
-        assert!(told[0].contains("other contents") && told[1].contains("16 bytes"));
+        assert!(told[0].contains("different contents") && told[1].contains("16 bytes"));
         assert!(told[2].contains("missing"));
     }
 

@@ -56,7 +56,7 @@ pub(super) struct CriuMarkers {
 pub(super) struct FoundCriuMarker {
     pub(super) mark: CriuMarker,
     pub(super) frozen: KernelCheckpoint,
-    /// Why the checkpoint can no longer hold the session, if so.
+    /// Why the checkpoint can't hold the session any more, if so.
     pub(super) trouble: Option<String>,
 }
 
@@ -106,7 +106,7 @@ impl CriuMarkers {
         let read = marks.filter_map(|path| match read_marker(&path) {
             Ok(mark) => Some((path, mark)),
             Err(why) => {
-                tracing::error!("`{}` is not used: {why}", path.display());
+                tracing::error!("the marker `{}` is ignored: {why}", path.display());
                 None
             }
         });
@@ -132,9 +132,9 @@ fn read_marker(path: &Path) -> Result<CriuMarker, String> {
     let is_its = path.file_stem().is_some_and(|stem| *stem == *mark.session);
     match mark.version {
         ..=CRIU_MARKER_VERSION if is_its && is_name(&mark.session) => Ok(mark),
-        ..=CRIU_MARKER_VERSION => Err(format!("it is of the session `{}`", mark.session)),
+        ..=CRIU_MARKER_VERSION => Err(format!("it belongs to the session `{}`", mark.session)),
         other => Err(format!(
-            "it has version {other}, and this osctl knows those up to {CRIU_MARKER_VERSION}"
+            "it has version {other}, and this osctl reads versions up to {CRIU_MARKER_VERSION}"
         )),
     }
 }
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn a_session_lies_where_its_checkpoint_is_whole() {
+    fn a_session_is_in_its_checkpoint_if_that_is_intact() {
         let root = tempfile::tempdir().unwrap();
         let (store, marks) = (
             CriuStore::open(root.path().into()),
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn a_checkpoint_of_another_session_is_not_the_one_that_was_marked() {
+    fn a_checkpoint_of_another_session_does_not_match_the_marker() {
         let root = tempfile::tempdir().unwrap();
         let (store, marks) = (
             CriuStore::open(root.path().into()),

@@ -12,10 +12,10 @@
 //! - [`store`] and [`manifest`]: the checkpoints on disk
 //! - [`markers`]: which checkpoint holds which session, across companion generations
 //! - [`criu_cli`]: how criu is run
-//! - [`error_text`]: what its log means
-//! - [`probe`]: whether it can work here
+//! - [`error_text`]: translation of criu's log
+//! - [`probe`]: the check whether criu works here
 //! - [`open_files`]: open files that criu would reject
-//! - [`pid_reservation`]: process ids that stay free
+//! - [`pid_reservation`]: process IDs that stay free
 //! - [`objects`]: the objects that cryo stores with each checkpoint
 
 mod checkpoint;
@@ -57,9 +57,9 @@ use tokio::task::spawn_blocking;
 pub(crate) struct CriuSettings {
     /// Folder of the checkpoints.
     data: PathBuf,
-    /// Folder of the objects that are stored with them.
+    /// Folder of the objects that are stored with checkpoints.
     objects: PathBuf,
-    /// Folder of temporary files of one call.
+    /// Folder of temporary files of one operation.
     work: PathBuf,
     /// Whether this container was started with `--criu`.
     is_wanted: bool,
@@ -101,7 +101,7 @@ struct CriuOperation {
     gauge: Arc<CriuProgress>,
 }
 
-/// What must be prepared before the first kernel starts.
+/// State that must be prepared before the first kernel starts.
 #[derive(Debug)]
 pub(crate) struct CriuPrerequisites {
     settings: CriuSettings,
@@ -113,7 +113,7 @@ pub(crate) struct CriuPrerequisites {
 }
 
 impl CriuPrerequisites {
-    /// Removes what an earlier companion generation left unfinished, and reserves the process ids of checkpoints.
+    /// Removes unfinished checkpoints of an earlier companion, and reserves the process IDs of checkpoints.
     pub(crate) async fn prepare(settings: CriuSettings) -> Self {
         let prepared = spawn_blocking(move || {
             let store = CriuStore::open(settings.data.clone());
@@ -130,9 +130,11 @@ impl CriuPrerequisites {
             Err(panicked) => std::panic::resume_unwind(panicked.into_panic()),
         };
         match (&placed, settings.is_wanted) {
-            (PidReservation::At(begin), _) => tracing::info!(begin, "ids of processes are placed"),
+            (PidReservation::At(begin), _) => {
+                tracing::info!(begin, "process IDs of checkpoints are reserved")
+            }
             (PidReservation::Not(why), true) => {
-                tracing::warn!("ids of processes could not be placed: {why}");
+                tracing::warn!("process IDs of checkpoints can't be reserved: {why}");
             }
             (PidReservation::Not(_), false) => {}
         }
@@ -147,13 +149,13 @@ impl CriuPrerequisites {
         }
     }
 
-    /// How to start the sessions that were checkpointed when the last companion generation ended.
+    /// How to start the sessions that were checkpointed when the last companion ended.
     pub(crate) fn restoring_sessions(&self) -> BTreeMap<String, SessionRestoring> {
         self.waking.clone()
     }
 }
 
-/// Plans how these sessions start, and says why a checkpoint is unusable.
+/// Plans how these sessions start. Also returns messages about unusable checkpoints.
 fn plan_restoring_sessions(
     found: Vec<markers::FoundCriuMarker>,
     objects: &Path,
@@ -168,18 +170,19 @@ fn plan_restoring_sessions(
         let (session, checkpoint) = (mark.session, &frozen.checkpoint);
         let begins = match trouble {
             None => {
-                tracing::info!(session, "it lies in the checkpoint `{checkpoint}`");
+                tracing::info!(session, "the session is in the checkpoint `{checkpoint}`");
                 SessionRestoring::Sleeping(frozen)
             }
             Some(why) => {
                 let folders =
                     objects::find_object_folders(objects, mark.objects.as_ref(), &session);
                 let instead = match folders.is_empty() {
-                    false => "the objects that were stored beside it",
-                    true => "what was stored of it before, if anything was",
+                    false => "the objects that were stored with the checkpoint",
+                    true => "its last stored state, if any",
                 };
                 let told = format!(
-                    "session `{session}` lay in the checkpoint `{checkpoint}`, and {why}; it has begun with {instead}"
+                    "session `{session}` was in the checkpoint `{checkpoint}`, but {why}; \
+                     the session started with {instead}"
                 );
                 tracing::error!("{told}");
                 useless.push(told);
@@ -223,7 +226,7 @@ impl Criu {
         }
     }
 
-    /// Bytes that the checkpoint or restore of a session has moved so far, and the total if known.
+    /// Bytes that the checkpoint or restore of a session has moved up to now, and the total if known.
     pub(crate) fn moved_bytes(&self, session: &str) -> (u64, Option<u64>) {
         let now = self.now.lock().unwrap_or_else(PoisonError::into_inner);
         match now.session == session {
@@ -264,15 +267,15 @@ impl Criu {
     /// Restores a checkpointed kernel.
     ///
     /// # Errors
-    /// The present kernel continues, unless the refusal says otherwise.
+    /// The current kernel keeps running, unless the refusal says otherwise.
     pub(crate) async fn restore(&self, request: Restore) -> Result<CriuRestored, CriuRefusal> {
         let criu = self.clone();
         self.run_exclusive(async move { criu.restore_kernel(request).await })
             .await
     }
 
-    /// Reports whether checkpoints are possible here, and which are stored. The call does not wait: while a checkpoint
-    /// or restore runs, it skips the trial.
+    /// Reports whether checkpoints are possible here, and which are stored. Does not wait: while a checkpoint or
+    /// restore runs, the trial is skipped.
     pub(crate) async fn status(&self) -> CriuStatus {
         let turn = self.turn.try_lock().ok();
         let tool = turn.as_ref().map(|_| &self.tool);
@@ -341,7 +344,7 @@ impl Criu {
         }
     }
 
-    /// Removes the objects that no checkpoint of that name refers to.
+    /// Removes the objects to which no checkpoint of that name refers.
     async fn prune_objects(&self, name: &str) {
         let (store, owned) = (self.store.clone(), name.to_owned());
         let stored = spawn_blocking(move || store.list_objects(&owned)).await;
@@ -350,7 +353,7 @@ impl Criu {
         }
     }
 
-    /// Runs one operation after the other, each to its end even when the caller drops the future.
+    /// Runs one operation at a time. An operation completes even if the caller drops the future.
     async fn run_exclusive<T: Send + 'static>(
         &self,
         work: impl Future<Output = Result<T, CriuRefusal>> + Send + 'static,
@@ -400,7 +403,8 @@ fn resolve_checkpoint_name(name: Option<String>, session: &str) -> Result<String
     match kernel::is_name(&name) && cryo::is_name(&objects::cryo_name_for(&name)) {
         true => Ok(name),
         false => Err(CriuRefusal::Invalid(format!(
-            "`{name}` can't be a checkpoint's name: use letters, digits, `-`, `_` and `.`, 59 at most, beginning with a letter or digit"
+            "`{name}` can't be a checkpoint's name: use up to 59 letters, digits, \
+             `-`, `_` and `.`, and begin with a letter or digit"
         ))),
     }
 }

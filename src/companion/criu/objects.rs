@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 use std::fmt::Debug;
 use std::path::{Path, PathBuf};
 
-/// A store of a kernel's objects, used when its process can't be restored.
+/// A store for the objects of kernels, used when a process can't be restored.
 pub(crate) trait KernelObjectStore: Debug + Send + Sync {
     /// Stores the objects of an idle session for the checkpoint of that name. The returned reference is kept in the
     /// checkpoint.
@@ -20,13 +20,13 @@ pub(crate) trait KernelObjectStore: Debug + Send + Sync {
         checkpoint: &str,
     ) -> BoxFuture<'_, Result<Value, String>>;
 
-    /// Bytes that storing a session's objects has moved so far.
+    /// Bytes that the store of a session's objects has moved up to now.
     fn moved_bytes(&self, session: &str) -> u64;
 
     /// Stores the objects of a session under the session's own name before another kernel replaces its kernel.
     fn back_up_objects(&self, session: &str) -> BoxFuture<'_, Result<Value, String>>;
 
-    /// Reloads the objects of a reference from `store_objects` or `back_up_objects` into that session, and reports the
+    /// Reloads the objects of a reference from `store_objects` or `back_up_objects` into the session, and reports the
     /// result.
     fn reload_objects(
         &self,
@@ -42,11 +42,11 @@ pub(crate) trait KernelObjectStore: Debug + Send + Sync {
 #[derive(Debug)]
 pub(crate) struct ReloadedObjects {
     pub(super) report: KernelReport,
-    /// Variables that were not reloaded, and why.
+    /// Variables that were not reloaded, with the reasons.
     pub(super) lost: Vec<String>,
 }
 
-/// Where cryo stored the objects.
+/// Reference to objects that cryo stored.
 #[derive(Debug, Serialize, Deserialize)]
 struct StoredObjectsRef {
     name: String,
@@ -126,7 +126,7 @@ impl KernelObjectStore for CryoService {
                         tracing::warn!(
                             name,
                             number,
-                            "the objects stay: {}",
+                            "objects that no checkpoint needs can't be removed: {}",
                             describe_objects_refusal(refusal)
                         );
                     }
@@ -173,7 +173,7 @@ pub(super) fn find_object_folders(
     whole
 }
 
-/// The generations of that name that are referred to.
+/// The generations of that name to which `stored` refers.
 fn list_retained_generations(name: &str, stored: &[Value]) -> BTreeSet<u64> {
     let places = stored
         .iter()
@@ -195,8 +195,8 @@ fn describe_lost_objects(receipt: &[ReceiptRow]) -> Vec<String> {
     .collect()
 }
 
-/// The prefix keeps these objects apart from the objects that users store: a checkpoint's objects must neither displace
-/// those of users nor be reloaded automatically.
+/// Name of a checkpoint's objects in cryo. The prefix keeps them apart from the objects that users store: they must
+/// neither displace those nor be reloaded automatically.
 pub(super) fn cryo_name_for(checkpoint: &str) -> String {
     format!("{}{checkpoint}", cryo::CHECKPOINT_STATE_PREFIX)
 }
@@ -208,9 +208,9 @@ fn describe_objects_refusal(refusal: CryoRefusal) -> String {
         CryoRefusal::Full => "the disk is full".into(),
         CryoRefusal::Damaged { why, .. } => why,
         CryoRefusal::NoName(_) | CryoRefusal::NoGeneration { .. } => {
-            "they are not there any more".into()
+            "they do not exist any more".into()
         }
-        CryoRefusal::Kernel(_) => "the kernel can't be asked".into(),
+        CryoRefusal::Kernel(_) => "the kernel does not answer".into(),
     }
 }
 
@@ -221,7 +221,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn what_checkpoints_refer_to_is_kept() {
+    fn objects_of_checkpoints_are_kept() {
         let of = |name: &str, generation| json!({"name": name, "generation": generation});
         // An earlier version also wrote the number of lost variables.
         let old = json!({"name": "criu-a", "generation": 3, "lost": 1});
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_lost_is_named_with_its_reason() {
+    fn lost_variables_are_named_with_their_reason() {
         let row = |name: &str, verdict, why: Option<&str>| ReceiptRow {
             name: name.into(),
             verdict,

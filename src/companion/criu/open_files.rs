@@ -9,13 +9,13 @@ use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-/// Where the system creates files on access.
+/// Folders in which the system creates files on access.
 const PSEUDO_FILESYSTEMS: [&str; 3] = ["/proc", "/sys", "/dev"];
 
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(super) struct CriuOpenFile {
     path: PathBuf,
-    /// `None` where the file may grow: criu does not compare the size of a file that is only appended to.
+    /// `None` if the file may grow: criu does not compare the size of a file that is only appended to.
     size: Option<u64>,
 }
 
@@ -39,12 +39,12 @@ impl CriuOpenFile {
         each.collect()
     }
 
-    /// Says how the file differs from its former state, as criu would find.
+    /// Describes how the file differs from its former state, as criu would.
     pub(super) fn describe_change(&self) -> Option<CriuFailure> {
         let path = self.path.display();
         let why = match (fs::metadata(&self.path), self.size) {
             (Err(error), _) if error.kind() == ErrorKind::NotFound => {
-                format!("`{path}`, which it had open, is missing")
+                format!("`{path}`, which the kernel had open, is missing")
             }
             (Ok(is), Some(was)) if is.len() != was => {
                 format!("`{path}` has {} bytes and had {was}", is.len())
@@ -82,7 +82,7 @@ mod tests {
     use std::path::Path;
 
     #[test]
-    fn what_is_open_is_known_with_its_length_unless_it_is_a_log() {
+    fn open_files_have_a_length_unless_they_are_logs() {
         let folder = tempfile::tempdir().unwrap();
         let path = |name: &str| folder.path().join(name);
         for name in ["read", "log", "gone"] {
@@ -111,11 +111,14 @@ mod tests {
         assert!(told.ends_with("has 3 bytes and had 5"), "{told}");
         fs::remove_file(path("log")).unwrap();
         let told = ours[0].describe_change().unwrap().why;
-        assert!(told.ends_with("which it had open, is missing"), "{told}");
+        assert!(
+            told.ends_with("which the kernel had open, is missing"),
+            "{told}"
+        );
     }
 
     #[test]
-    fn what_has_no_name_is_left_out() {
+    fn files_without_a_name_are_left_out() {
         for path in ["/proc/1/status", "/dev/null", "/a (deleted)", "pipe:[7]"] {
             assert!(!has_name(Path::new(path)), "{path}");
         }

@@ -1,8 +1,8 @@
-//! Reservation of process ids for processes that are restored later.
+//! Reservation of process IDs for processes that are restored later.
 //!
-//! A restored process needs its former ids, and so do its threads and children. So each generation of the container
-//! takes its ids from a region that contains no id of a stored checkpoint. The system assigns ids in ascending order,
-//! and one write to /proc sets the next id.
+//! A restored process needs its former IDs, and so do its threads and children. Therefore each generation of the
+//! container uses IDs from a region that contains no ID of a stored checkpoint. The system assigns IDs in ascending
+//! order, and one write to /proc sets the next ID.
 
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
@@ -13,11 +13,11 @@ use std::io;
 use std::path::Path;
 use std::{fs, thread};
 
-/// Ids in a region. Where the system has too few ids, they are divided into [`MIN_PID_REGIONS`] regions instead.
+/// IDs in a region. If the system has too few IDs, they are divided into [`MIN_PID_REGIONS`] regions instead.
 const PID_REGION_WIDTH: i32 = 1 << 16;
 const MIN_PID_REGIONS: i32 = 16;
 
-/// Returns the first id of this generation: above the ids of every checkpoint, if there is room.
+/// Returns the first ID of this generation: above the IDs of every checkpoint, if there is room.
 pub(super) fn choose_pid_region(highest: i32, taken: &BTreeSet<i32>) -> i32 {
     let width = PID_REGION_WIDTH.min(highest / MIN_PID_REGIONS).max(1);
     let is_taken = |region: &i32| {
@@ -29,7 +29,7 @@ pub(super) fn choose_pid_region(highest: i32, taken: &BTreeSet<i32>) -> i32 {
     free.unwrap_or(1) * width
 }
 
-/// Returns the highest possible id plus one.
+/// Returns the highest possible ID plus one.
 ///
 /// # Errors
 /// When /proc can't be read.
@@ -38,10 +38,10 @@ pub(super) fn read_pid_max() -> io::Result<i32> {
     text.trim().parse().map_err(io::Error::other)
 }
 
-/// Makes the next process or thread of this container get the id `begin`, or one soon after it.
+/// Makes the next process or thread of this container get the ID `begin`, or one soon after it.
 ///
-/// The container's own /proc is read-only. So a thread with a mount namespace of its own mounts a fresh /proc, which is
-/// invisible to other processes and ends with the thread.
+/// The container's own /proc is read-only. Therefore a thread with a separate mount namespace mounts a new /proc, which
+/// is invisible to other processes and ends with the thread.
 ///
 /// # Errors
 /// When the container lacks the permission.
@@ -55,10 +55,14 @@ pub(super) fn set_next_pid(begin: i32) -> io::Result<()> {
         fs::write("/proc/sys/kernel/ns_last_pid", (begin - 1).to_string())
     };
     let written = thread::spawn(write).join();
-    written.unwrap_or_else(|_| Err(io::Error::other("it broke off")))
+    written.unwrap_or_else(|_| {
+        Err(io::Error::other(
+            "the thread that sets the next process ID failed",
+        ))
+    })
 }
 
-/// Returns the ids that processes, threads or process groups use now.
+/// Returns the IDs that processes, threads or process groups use now.
 pub(super) fn find_pids_in_use(ids: &BTreeSet<i32>) -> BTreeSet<i32> {
     let taken = |id: &&i32| {
         Path::new(&format!("/proc/{id}")).exists() || kill(Pid::from_raw(-**id), None).is_ok()
@@ -72,7 +76,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     #[test]
-    fn a_life_takes_the_first_region_without_a_checkpoint() {
+    fn a_companion_uses_the_first_region_without_a_checkpoint() {
         assert_eq!(choose_pid_region(4_194_304, &BTreeSet::new()), 65_536);
         assert_eq!(choose_pid_region(4_194_304, &[70_000].into()), 131_072);
         assert_eq!(
@@ -83,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn without_room_the_first_region_has_to_do() {
+    fn without_room_the_first_region_is_used() {
         let all: BTreeSet<i32> = (0..16).map(|n| n * 2048 + 5).collect();
         assert_eq!(choose_pid_region(32_768, &all), 2048);
     }
@@ -96,8 +100,8 @@ mod tests {
     }
 
     #[test]
-    fn who_may_not_is_told() {
-        // The id is higher than any valid one, so the call also fails where it is permitted.
+    fn a_missing_permission_is_an_error() {
+        // The ID is higher than any valid one, so the call also fails with the permission.
         assert!(set_next_pid(i32::MAX).is_err());
     }
 }

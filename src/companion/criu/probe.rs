@@ -17,10 +17,10 @@ const CAP_SYS_PTRACE: u32 = 19;
 const CAP_SYS_ADMIN: u32 = 21;
 
 /// Hint: how a container gets the capabilities.
-const CRIU_CAPABILITY_HINT: &str = "`osctl up --criu` gives it";
+const CRIU_CAPABILITY_HINT: &str = "run `osctl up --criu`";
 
 /// Detail of the check when the trial is skipped.
-const CRIU_TRIAL_SKIPPED: &str = "not tried: a kernel is being frozen or brought back right now";
+const CRIU_TRIAL_SKIPPED: &str = "not tried: a checkpoint or restore runs right now";
 
 /// The results of the checks.
 #[derive(Debug)]
@@ -39,21 +39,21 @@ impl CriuFindings {
         let missing = self.checks.iter().filter(|c| !c.fine && c.needed);
         let missing: Vec<&str> = missing.map(|check| check.detail.as_str()).collect();
         match missing.is_empty() {
-            true => "kernels can be frozen and thawed here".into(),
-            false => format!("kernels can't be frozen here: {}", missing.join("; ")),
+            true => "kernels can be checkpointed and restored here".into(),
+            false => format!("kernels can't be checkpointed here: {}", missing.join("; ")),
         }
     }
 }
 
-/// The process ids that this companion generation uses.
+/// The process IDs that this companion generation uses.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum PidReservation {
     At(i32),
-    /// The ids were not placed, because the instance was started without `--criu` or because an attempt failed.
+    /// The IDs were not reserved, because the instance was started without `--criu` or because the attempt failed.
     Not(String),
 }
 
-/// Makes this companion generation's ids start in a region that contains no id of a stored checkpoint.
+/// Makes this companion's process IDs start in a region that contains no ID of a stored checkpoint.
 pub(super) fn reserve_pids(store: &CriuStore) -> PidReservation {
     let taken = store
         .list_all()
@@ -70,7 +70,7 @@ pub(super) fn reserve_pids(store: &CriuStore) -> PidReservation {
     }
 }
 
-/// Checks every precondition; the last check is a trial, which runs only where criu is available.
+/// Checks every prerequisite; the last check is a trial, which runs only if criu is available.
 pub(super) async fn probe_criu(
     is_wanted: bool,
     placed: &PidReservation,
@@ -114,7 +114,7 @@ fn check_enabled(is_wanted: bool) -> CriuCheck {
         true => Ok("the instance was started with `--criu`".into()),
         false => Err("the instance was started without `--criu`".into()),
     };
-    build_check("wish", true, judged)
+    build_check("enabled", true, judged)
 }
 
 fn check_program(version: Result<String, String>) -> CriuCheck {
@@ -145,16 +145,16 @@ fn check_capabilities(status: &str) -> CriuCheck {
 fn check_seccomp(status: &str) -> CriuCheck {
     let judged = match find_status_field(status, "Seccomp:") {
         Some("0") | None => Ok("no profile".into()),
-        Some(_) => Err("a seccomp profile is in the way: `osctl up --criu` lifts it".into()),
+        Some(_) => Err("a seccomp profile prevents it: run `osctl up --criu`".into()),
     };
     build_check("seccomp", true, judged)
 }
 
 fn check_pid_reservation(placed: &PidReservation) -> CriuCheck {
     let judged = match placed {
-        PidReservation::At(begin) => Ok(format!("processes have ids from {begin} on")),
+        PidReservation::At(begin) => Ok(format!("process IDs start at {begin}")),
         PidReservation::Not(why) => Err(format!(
-            "ids of processes could not be kept free of those in checkpoints, so a restore may find them taken: {why}"
+            "the process IDs of checkpoints can't be reserved, so a restore may find them in use: {why}"
         )),
     };
     build_check("ids", false, judged)
@@ -171,21 +171,21 @@ fn list_warnings() -> Vec<String> {
     let is_refused = network.is_ok_and(|network| {
         getsockopt(&network, PassCred).is_err_and(|error| error == Errno::EOPNOTSUPP)
     });
-    let told = "a kernel that has a network socket can't be frozen on this version of Linux, not even one that only listens";
+    let told = "this version of Linux can't checkpoint a kernel with a network socket, even if the socket only listens";
     is_refused.then(|| told.to_owned()).into_iter().collect()
 }
 
 /// Checkpoints and restores a sleeping process.
 async fn check_trial(tool: &CriuTool) -> CriuCheck {
     let judged = run_trial(tool).await;
-    let judged = judged.map(|()| "a process was frozen and thawed".to_owned());
-    let judged = judged.map_err(|why| format!("a trial failed: {why}"));
+    let judged = judged.map(|()| "a process was checkpointed and restored".to_owned());
+    let judged = judged.map_err(|why| format!("the trial failed: {why}"));
     build_check("trial", true, judged)
 }
 
 async fn run_trial(tool: &CriuTool) -> Result<(), String> {
     let images = tool.work.join("trial");
-    // Remove what an earlier trial left.
+    // Remove the images of an earlier trial.
     let _ = fs::remove_dir_all(&images);
     fs::create_dir_all(&images).map_err(|error| error.to_string())?;
     let tried = checkpoint_and_restore(tool, &images).await;
@@ -203,7 +203,7 @@ async fn checkpoint_and_restore(tool: &CriuTool, images: &Path) -> Result<(), St
         .kill_on_drop(true)
         .spawn()
         .map_err(|error| error.to_string())?;
-    let pid = sleeper.id().ok_or("it ended at once")?;
+    let pid = sleeper.id().ok_or("the trial process ended immediately")?;
     let dumped = tool.dump(pid.cast_signed(), images).await;
     sleeper.kill().await.map_err(|error| error.to_string())?;
     dumped.map_err(|reason| reason.why)?;
@@ -226,7 +226,7 @@ mod tests {
     use super::{CriuFindings, check_capabilities, check_enabled, check_program, check_seccomp};
 
     #[test]
-    fn everything_that_is_missing_is_named_with_its_cure() {
+    fn missing_prerequisites_are_named_with_their_fix() {
         let status = "Name:\tosctl\nCapEff:\t00000000802c04fb\nSeccomp:\t0\n";
         assert!(check_capabilities(status).fine && check_seccomp(status).fine);
         let status = "CapEff:\t00000000800404fb\nSeccomp:\t2\n";

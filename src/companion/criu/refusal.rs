@@ -30,7 +30,7 @@ pub(crate) enum CriuRefusal {
     OtherFiles(Vec<String>),
     /// This companion can't communicate with the checkpointed kernel.
     OtherProtocol(String),
-    /// Process ids that are in use, with their owners.
+    /// Process IDs that are in use, with the processes that use them.
     TakenIds(Vec<String>),
     /// The checkpoint holds a session's kernel.
     InUse {
@@ -51,11 +51,11 @@ pub(crate) enum CriuRefusal {
     },
 }
 
-/// The state of the session's present kernel after a failed restore.
+/// The state of the session's current kernel after a failed restore.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum PresentKernelState {
     GoesOn,
-    /// There was none: the session is still checkpointed.
+    /// No kernel existed: the session is still checkpointed.
     Frozen,
     /// The kernel was ended before the restore; its objects were stored and are reloaded, except these.
     Back(Vec<String>),
@@ -66,14 +66,14 @@ impl CriuRefusal {
     /// The refusal as one sentence.
     pub(crate) fn message(&self) -> String {
         match self {
-            Self::Kernel(_) => "the kernel can't be had".into(),
+            Self::Kernel(_) => "the kernel is not available".into(),
             Self::Invalid(message) => message.clone(),
-            Self::Unavailable(why) => format!("kernels can't be frozen here: {why}"),
+            Self::Unavailable(why) => format!("kernels can't be checkpointed here: {why}"),
             Self::NoCheckpoint {
                 name,
                 generation: Some(number),
-            } => format!("there is no generation {number} of a checkpoint `{name}`"),
-            Self::NoCheckpoint { name, .. } => format!("there is no checkpoint `{name}`"),
+            } => format!("the checkpoint `{name}` has no generation {number}"),
+            Self::NoCheckpoint { name, .. } => format!("the checkpoint `{name}` does not exist"),
             Self::Damaged { path, why, .. } => {
                 format!("the checkpoint `{path}` is damaged: {why}")
             }
@@ -88,38 +88,38 @@ impl CriuRefusal {
                     more => format!("; and {more} more"),
                 };
                 format!(
-                    "files that the kernel had mapped are not the same here: {}{more}",
+                    "files that the kernel had mapped have changed: {}{more}",
                     told.join("; ")
                 )
             }
-            Self::OtherProtocol(why) => format!("the kernel could not be brought back: {why}"),
+            Self::OtherProtocol(why) => format!("the kernel can't be restored: {why}"),
             Self::TakenIds(who) => {
-                format!(
-                    "ids of the kernel's processes are taken: {}",
-                    who.join(", ")
-                )
+                format!("process IDs of the kernel are in use: {}", who.join(", "))
             }
             Self::InUse { name, session } => format!(
-                "the kernel of session `{session}` lies in the checkpoint `{name}`, which stays"
+                "the checkpoint `{name}` holds the kernel of session `{session}` and can't be removed"
             ),
             Self::Stays(why) => format!("the checkpoint can't be removed: {why}"),
             Self::NotFrozen { reason, is_lost } => {
                 let fate = match is_lost {
-                    true => "it did not survive that, and its state is lost",
-                    false => "it goes on",
+                    true => "the kernel ended, and its variables are lost",
+                    false => "the kernel keeps running",
                 };
-                format!("the kernel could not be frozen: {}; {fate}", reason.why)
+                format!(
+                    "the kernel could not be checkpointed: {}; {fate}",
+                    reason.why
+                )
             }
             Self::NotRestored { reason, present } => format!(
-                "the kernel could not be brought back: {}; {}",
+                "the kernel could not be restored: {}; {}",
                 reason.why,
                 present.describe()
             ),
         }
     }
 
-    /// Whether a retry can't help. Then the objects are reloaded instead. Otherwise the user can fix the cause and
-    /// retry; until then nothing is lost.
+    /// Whether a retry can't help; the objects are reloaded instead. Otherwise the user can fix the cause and retry;
+    /// until then nothing is lost.
     pub(super) fn is_final(&self) -> bool {
         match self {
             Self::Unavailable(_) | Self::OtherFiles(_) | Self::OtherProtocol(_) => true,
@@ -149,16 +149,16 @@ impl PresentKernelState {
     /// The state as a part of a sentence.
     fn describe(&self) -> String {
         match self {
-            Self::GoesOn => "the present one goes on".into(),
-            Self::Frozen => "the session lies in its checkpoint, as before".into(),
+            Self::GoesOn => "the current kernel keeps running".into(),
+            Self::Frozen => "the session stays in its checkpoint".into(),
             Self::Back(lost) if lost.is_empty() => {
-                "the one that was there had to end before, and its objects are back".into()
+                "the current kernel was ended, and its objects were reloaded".into()
             }
             Self::Back(lost) => format!(
-                "the one that was there had to end before; its objects are back, but for {}",
+                "the current kernel was ended, and its objects were reloaded, except {}",
                 lost.join(", ")
             ),
-            Self::Lost => "the one that was there had to end before, and its state is lost".into(),
+            Self::Lost => "the current kernel was ended, and its variables are lost".into(),
         }
     }
 }
@@ -224,17 +224,20 @@ mod tests {
     }
 
     #[test]
-    fn what_became_of_the_present_kernel_is_told_and_only_its_loss_is_final() {
+    fn the_state_of_the_current_kernel_is_reported_and_only_its_loss_is_final() {
         for (present, words) in [
-            (PresentKernelState::GoesOn, "why; the present one goes on"),
             (
-                PresentKernelState::Frozen,
-                "lies in its checkpoint, as before",
+                PresentKernelState::GoesOn,
+                "why; the current kernel keeps running",
             ),
-            (PresentKernelState::Back(Vec::new()), "its objects are back"),
+            (PresentKernelState::Frozen, "stays in its checkpoint"),
+            (
+                PresentKernelState::Back(Vec::new()),
+                "its objects were reloaded",
+            ),
             (
                 PresentKernelState::Back(vec!["`g` (a generator)".into()]),
-                "its objects are back, but for `g` (a generator)",
+                "its objects were reloaded, except `g` (a generator)",
             ),
         ] {
             let refusal = refused(present);
@@ -242,6 +245,6 @@ mod tests {
             assert!(refusal.message().ends_with(words), "{}", refusal.message());
         }
         let lost = refused(PresentKernelState::Lost);
-        assert!(lost.is_final() && lost.message().ends_with("its state is lost"));
+        assert!(lost.is_final() && lost.message().ends_with("its variables are lost"));
     }
 }

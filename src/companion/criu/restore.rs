@@ -19,7 +19,7 @@ use std::fs;
 use std::time::Instant;
 use tokio::task::spawn_blocking;
 
-/// Owners of ids that a message lists at most.
+/// Maximum number of processes with IDs in use in a message.
 const MAX_LISTED_CRIU_PIDS: usize = 5;
 
 impl Criu {
@@ -102,7 +102,10 @@ impl Criu {
         if let Some(folder) = manifest.socket.parent()
             && let Err(error) = fs::create_dir_all(folder)
         {
-            let reason = restore_failure(format!("`{}`: {error}", folder.display()));
+            let reason = restore_failure(format!(
+                "the folder `{}` can't be created: {error}",
+                folder.display()
+            ));
             return Err(self
                 .not_restored(reason, PidClearance::Free, kernel, manifest)
                 .await);
@@ -113,7 +116,7 @@ impl Criu {
             let socket = manifest.socket.clone();
             let connected = thawed.connect_kernel(socket);
             connected.map_err(|error| {
-                restore_failure(format!("it came back and can't be reached: {error}"))
+                restore_failure(format!("the restored kernel can't be reached: {error}"))
             })
         });
         let restored = match restored {
@@ -127,9 +130,9 @@ impl Criu {
         match kernel.restore_process(restored).await {
             Ok(answer) => Ok(answer.report),
             Err(kernel::KernelRefusal::NoKernel(why)) => {
-                let reason = restore_failure(format!("it came back and ended: {why}"));
+                let reason = restore_failure(format!("the restored kernel ended: {why}"));
                 let room = match room {
-                    // The restored kernel has replaced the present one.
+                    // The restored kernel has replaced the current kernel.
                     PidClearance::Free => PidClearance::Made(None),
                     made => made,
                 };
@@ -139,8 +142,8 @@ impl Criu {
         }
     }
 
-    /// Frees the ids that the restore needs where the session's present kernel uses them: stores the objects of this
-    /// kernel and ends it. All checks that are possible beforehand must have passed before this call.
+    /// Frees the IDs that the restore needs if the session's current kernel uses them: stores the objects of this
+    /// kernel and ends it. All checks that are possible before must have passed.
     async fn free_pids(
         &self,
         found: &FoundCheckpoint,
@@ -181,7 +184,7 @@ impl Criu {
             false => {
                 let who = describe_pid_owners(&taken, &BTreeSet::new()).join(", ");
                 let reason = CriuFailure {
-                    why: format!("ids of its processes are taken: {who}"),
+                    why: format!("process IDs of the kernel are in use: {who}"),
                     hint: None,
                     kind: CriuFailureKind::Ids,
                 };
@@ -194,8 +197,8 @@ impl Criu {
         let held = self.objects.back_up_objects(session).await;
         held.map(DisplacedObjects::Stored).map_err(|why| CriuRefusal::NotRestored {
             reason: CriuFailure {
-                why: format!("the present one would have to end before, and its objects can't be stored: {why}"),
-                hint: Some("`osctl reset --restart` gives the present one up"),
+                why: format!("the restore must end the current kernel, and its objects can't be stored: {why}"),
+                hint: Some("`osctl reset --restart` discards the current kernel"),
                 kind: CriuFailureKind::Other,
             },
             present: PresentKernelState::GoesOn,
@@ -219,7 +222,7 @@ impl Criu {
             }
             PidClearance::Made(held) => held,
         };
-        // Callers that wait for a kernel get an empty one. If it does not start, the log says why.
+        // Callers that wait for a kernel get an empty one. If it does not start, the log contains the reason.
         let _ = kernel.restart(StopReason::Restart).await;
         let present = match held {
             None => PresentKernelState::Lost,
@@ -232,7 +235,7 @@ impl Criu {
                 {
                     Ok(ReloadedObjects { lost, .. }) => PresentKernelState::Back(lost),
                     Err(why) => {
-                        tracing::warn!("the present kernel's objects did not come back: {why}");
+                        tracing::warn!("the current kernel's objects can't be reloaded: {why}");
                         PresentKernelState::Lost
                     }
                 }
@@ -259,19 +262,16 @@ impl Criu {
         {
             Ok(ReloadedObjects { report, lost }) => {
                 notes.push(format!(
-                    "the objects came back and the process did not: {}",
+                    "the objects were reloaded, because the process can't be restored: {}",
                     refusal.message()
                 ));
                 if !lost.is_empty() {
-                    notes.push(format!(
-                        "of the objects these are lost: {}",
-                        lost.join(", ")
-                    ));
+                    notes.push(format!("lost objects: {}", lost.join(", ")));
                 }
                 Ok(report)
             }
             Err(why) => {
-                tracing::warn!("the objects did not come back, either: {why}");
+                tracing::warn!("the objects can't be reloaded, either: {why}");
                 Err(refusal)
             }
         }
@@ -290,7 +290,7 @@ impl Criu {
         };
         let mark = self.marks.read(session);
         if let Err(refusal) = kernel.restart(StopReason::Restart).await {
-            return Err(format!("no kernel starts for them: {refusal:?}"));
+            return Err(format!("no kernel starts for the objects: {refusal:?}"));
         }
         let back = self.objects.reload_objects(session, stored).await;
         if let (Err(_), Some(mark)) = (&back, mark) {
@@ -309,7 +309,9 @@ impl Criu {
         let apart = match kernel.detach().await {
             Ok(apart) => apart,
             Err(refusal) => {
-                return tracing::warn!("it does not lie in `{checkpoint}` any more: {refusal:?}");
+                return tracing::warn!(
+                    "the session is not in the checkpoint `{checkpoint}` any more: {refusal:?}"
+                );
             }
         };
         let marks = self.marks.clone();
@@ -321,11 +323,13 @@ impl Criu {
                     .await;
             }
             // The detached kernel reattaches when it is dropped.
-            failed => tracing::warn!("it does not lie in `{checkpoint}` any more: {failed:?}"),
+            failed => tracing::warn!(
+                "the session is not in the checkpoint `{checkpoint}` any more: {failed:?}"
+            ),
         }
     }
 
-    /// Says why the shell's context was not restored, if so.
+    /// Returns the reason why the shell's context was not restored, if any.
     fn restore_shell(&self, manifest: &CriuManifest) -> Option<String> {
         let packed: PackedContext = match serde_json::from_value(manifest.shell.clone()?) {
             Ok(packed) => packed,
@@ -333,15 +337,15 @@ impl Criu {
         };
         let given = self.shells.unpack_context(&manifest.session, packed);
         let why = given.err()?;
-        Some(format!("the shell's context did not come back: {why}"))
+        Some(format!("the shell's context can't be restored: {why}"))
     }
 }
 
-/// Whether ids had to be freed.
+/// Whether IDs had to be freed.
 #[derive(Debug)]
 enum PidClearance {
     Free,
-    /// The present kernel has ended; its objects are stored where that was possible.
+    /// The current kernel has ended; its objects are stored if possible.
     Made(Option<DisplacedObjects>),
 }
 
@@ -361,20 +365,20 @@ fn restore_failure(why: String) -> CriuFailure {
     }
 }
 
-/// The ids of all processes and threads of a session.
+/// The IDs of all processes and threads of a session.
 fn list_tree_thread_ids(root: i32) -> BTreeSet<i32> {
     let all = descendants::list_descendants(Pid::from_raw(root)).into_iter();
     let pids = all.map(|d| d.pid.as_raw()).chain([root]);
     pids.flat_map(super::checkpoint::list_thread_ids).collect()
 }
 
-/// Describes the processes outside the session that use the ids.
+/// Describes the processes outside the session that use the IDs.
 fn describe_pid_owners(taken: &BTreeSet<i32>, own: &BTreeSet<i32>) -> Vec<String> {
     let strangers = taken.difference(own).take(MAX_LISTED_CRIU_PIDS);
     strangers
         .map(|id| {
             let name = fs::read_to_string(format!("/proc/{id}/comm"));
-            let name = name.unwrap_or_else(|_| "a group of processes".into());
+            let name = name.unwrap_or_else(|_| "a process group".into());
             format!("{id} by `{}`", name.trim())
         })
         .collect()

@@ -36,12 +36,12 @@ pub(super) struct FoundCheckpoint {
     pub(super) path: PathBuf,
 }
 
-/// Why a checkpoint could not be read.
+/// Why a checkpoint can't be read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum CriuLookupError {
     /// No checkpoint of that name or of that generation exists.
     Unknown,
-    /// The checkpoint differs from what was written; `other` is an intact generation.
+    /// The checkpoint was changed; `other` is an intact generation.
     Damaged {
         path: PathBuf,
         why: String,
@@ -50,19 +50,19 @@ pub(super) enum CriuLookupError {
 }
 
 impl CriuStore {
-    /// Opens the store and removes what an earlier companion generation left unfinished.
+    /// Opens the store and removes unfinished checkpoints of an earlier companion.
     pub(super) fn open(root: PathBuf) -> Self {
         for name in list_folder(&root) {
             for path in list_folder(&name).iter().filter(|path| is_unfinished(path)) {
                 if let Err(error) = fs::remove_dir_all(path) {
-                    tracing::warn!("`{}` stays: {error}", path.display());
+                    tracing::warn!("`{}` can't be removed: {error}", path.display());
                 }
             }
         }
         Self { root }
     }
 
-    /// Starts a draft of the next generation of that name.
+    /// Starts a draft of the next generation of a name.
     ///
     /// # Errors
     /// When the folder can't be created.
@@ -84,7 +84,7 @@ impl CriuStore {
         Ok(draft)
     }
 
-    /// Returns that generation, or the last one when `None`, after reading and verifying all of its images.
+    /// Returns the generation, or the last one when `None`, after reading and verifying all of its images.
     ///
     /// # Errors
     /// [`CriuLookupError`].
@@ -145,18 +145,18 @@ impl CriuStore {
     fn read_checkpoint(&self, name: &str, generation: u64) -> Result<FoundCheckpoint, String> {
         let path = self.generation_path(name, generation);
         let text = fs::read(path.join(CRIU_MANIFEST_FILE))
-            .map_err(|e| format!("`{CRIU_MANIFEST_FILE}`: {e}"))?;
-        let version: serde_json::Value =
-            serde_json::from_slice(&text).map_err(|e| format!("`{CRIU_MANIFEST_FILE}`: {e}"))?;
+            .map_err(|e| format!("`{CRIU_MANIFEST_FILE}` can't be read: {e}"))?;
+        let version: serde_json::Value = serde_json::from_slice(&text)
+            .map_err(|e| format!("`{CRIU_MANIFEST_FILE}` is invalid: {e}"))?;
         let version = version["version"].as_u64();
         if version.is_none_or(|version| version > CRIU_MANIFEST_VERSION.into()) {
             return Err(format!(
-                "it has version {}, and this osctl knows those up to {CRIU_MANIFEST_VERSION}",
+                "it has version {}, and this osctl reads versions up to {CRIU_MANIFEST_VERSION}",
                 version.map_or("unknown".into(), |version| version.to_string())
             ));
         }
-        let manifest: CriuManifest =
-            serde_json::from_slice(&text).map_err(|e| format!("`{CRIU_MANIFEST_FILE}`: {e}"))?;
+        let manifest: CriuManifest = serde_json::from_slice(&text)
+            .map_err(|e| format!("`{CRIU_MANIFEST_FILE}` is invalid: {e}"))?;
         match manifest.find_size_mismatch(&path.join(CRIU_IMAGES_FOLDER)) {
             Some(why) => Err(why),
             None => Ok(FoundCheckpoint { manifest, path }),
@@ -168,7 +168,7 @@ impl CriuStore {
         self.root.join(name)
     }
 
-    /// Says why a checkpoint can't hold a session, after a quick check.
+    /// Returns the reason why a checkpoint can't hold a session, after a quick check.
     pub(super) fn find_problem(
         &self,
         name: &str,
@@ -180,7 +180,10 @@ impl CriuStore {
         }
         match self.read_checkpoint(name, generation) {
             Ok(found) if found.manifest.session == session => None,
-            Ok(found) => Some(format!("it is of session `{}`", found.manifest.session)),
+            Ok(found) => Some(format!(
+                "it belongs to session `{}`",
+                found.manifest.session
+            )),
             Err(why) => Some(format!("it is damaged: {why}")),
         }
     }
@@ -200,8 +203,8 @@ impl CriuStore {
         all
     }
 
-    /// Lists the object references of a name's checkpoints. Returns nothing when a manifest can't be read, because then
-    /// its references are unknown.
+    /// Lists the object references of a name's checkpoints. Returns `None` when a manifest can't be read: its
+    /// references are unknown then.
     pub(super) fn list_objects(&self, name: &str) -> Option<Vec<serde_json::Value>> {
         let numbers = self.list_generations(name).into_iter();
         let each = numbers.map(|number| {
@@ -234,7 +237,7 @@ impl CriuStore {
                 continue;
             }
             if let Err(error) = fs::remove_dir_all(&path) {
-                tracing::warn!("`{}` stays: {error}", path.display());
+                tracing::warn!("`{}` can't be removed: {error}", path.display());
             }
         }
     }
@@ -387,7 +390,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn the_one_that_a_kernel_lies_in_stays() {
+    fn a_checkpoint_that_holds_a_kernel_stays() {
         let root = tempfile::tempdir().unwrap();
         let store = CriuStore::open(root.path().into());
         let first = write(&store, "a");
@@ -422,7 +425,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_damaged_one_is_refused_and_the_one_before_is_offered() {
+    fn a_damaged_checkpoint_is_refused_and_an_earlier_one_is_offered() {
         let root = tempfile::tempdir().unwrap();
         let store = CriuStore::open(root.path().into());
         write(&store, "a");
@@ -431,20 +434,20 @@ pub(super) mod tests {
         for damage in ["pag", "", "pagez"] {
             fs::write(&images, damage).unwrap();
             let Err(CriuLookupError::Damaged { why, other, .. }) = find(&store, None) else {
-                panic!("it is whole");
+                panic!("it is intact");
             };
             assert!(why.contains("pages-1.img"), "{why}");
             assert_eq!(other, Some(1));
         }
         fs::write(root.path().join("a/1/manifest.json"), r#"{"version":9}"#).unwrap();
         let Err(CriuLookupError::Damaged { why, other, .. }) = find(&store, Some(1)) else {
-            panic!("it is whole");
+            panic!("it is intact");
         };
         assert!(why.contains("version 9") && other.is_none(), "{why}");
     }
 
     #[test]
-    fn what_is_not_finished_leaves_nothing() {
+    fn an_unfinished_draft_leaves_nothing() {
         let root = tempfile::tempdir().unwrap();
         let store = CriuStore::open(root.path().into());
         drop(store.begin_draft("a").unwrap());

@@ -12,16 +12,16 @@ use std::time::Duration;
 
 const CRASH_TEST_NAME: &str = "default";
 
-/// How far a store has come when something dies.
+/// The last step of a store before a process ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Cut {
     Numbered,
-    /// The kernel has made its folder.
+    /// The kernel has created its folder.
     Begun,
-    /// All is written, and not renamed.
+    /// All files are written, and the folder is not renamed yet.
     Written,
     Renamed,
-    /// The companion has looked at it.
+    /// The companion has verified the generation.
     Looked,
     Acknowledged,
 }
@@ -35,18 +35,18 @@ const CRASH_CUTS: [Cut; 6] = [
     Cut::Acknowledged,
 ];
 
-/// What happens between two stores.
+/// An event between two stores.
 #[derive(Debug, Clone, Copy)]
 enum CrashTestStep {
-    /// A store that comes so far, while another one is on that comes so far.
+    /// A store up to the first step, with a concurrent store up to the second step.
     Store(Cut, Option<Cut>),
-    /// The kernel of a companion that has died continues up to this step.
+    /// The kernel of a companion that has ended continues up to this step.
     Straggler(Cut),
-    /// The companion begins again.
+    /// The companion starts again.
     Boot,
     RemoveNewest,
     RemoveAll,
-    /// The removal of the newest is cut off behind its first step.
+    /// The removal of the newest generation is cut off after its first step.
     RemoveHalf,
     Prune,
     Dry,
@@ -55,7 +55,7 @@ enum CrashTestStep {
 struct World {
     folder: tempfile::TempDir,
     given: BTreeSet<u64>,
-    /// What each acknowledged number stands for.
+    /// The value of each acknowledged number.
     acknowledged: BTreeMap<u64, f64>,
     /// The last number whose store was cut off.
     cut: Option<(u64, Cut, f64)>,
@@ -84,8 +84,8 @@ impl World {
         (number, path, self.values)
     }
 
-    /// The steps of the kernel and the companion behind `from` and up to `to`.
-    fn go_on(&mut self, (number, path, value): (u64, &Path, f64), from: Cut, to: Cut) {
+    /// Performs the steps of the kernel and the companion after `from` and up to `to`.
+    fn continue_store(&mut self, (number, path, value): (u64, &Path, f64), from: Cut, to: Cut) {
         let part = path.with_file_name(format!("{number}.part"));
         for step in CRASH_CUTS
             .into_iter()
@@ -126,16 +126,16 @@ impl World {
                 let (number, path, value) = self.number();
                 if let Some(other) = other {
                     let (beside, place, its) = self.number();
-                    self.go_on((beside, &place, its), Cut::Numbered, other);
+                    self.continue_store((beside, &place, its), Cut::Numbered, other);
                 }
-                self.go_on((number, &path, value), Cut::Numbered, cut);
+                self.continue_store((number, &path, value), Cut::Numbered, cut);
             }
             CrashTestStep::Straggler(to) => {
-                // No companion is left that could acknowledge it.
+                // No companion exists that could acknowledge it.
                 let to = to.min(Cut::Renamed);
                 if let Some((number, from, value)) = self.cut.take() {
                     let path = store.generation_path(CRASH_TEST_NAME, number);
-                    self.go_on((number, &path, value), from, to);
+                    self.continue_store((number, &path, value), from, to);
                 }
             }
             CrashTestStep::Boot => store.sweep_unfinished(),
@@ -190,7 +190,7 @@ impl World {
     }
 }
 
-/// A generation whose time is its value.
+/// Writes a generation whose creation time is its value.
 pub(super) fn write(folder: &Path, number: u64, value: f64) -> std::io::Result<()> {
     let sample = Path::new("tests/kernel/cryo/samples/1/1");
     for file in ["objects", "buffers"] {
@@ -248,7 +248,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
-    fn what_was_acknowledged_stays_what_it_was(steps in proptest::collection::vec(steps(), 1..24)) {
+    fn an_acknowledged_generation_keeps_its_content(steps in proptest::collection::vec(steps(), 1..24)) {
         let mut world = World::new();
         for step in steps {
             world.step(step);

@@ -9,13 +9,13 @@ use std::io::{self, ErrorKind, Write};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
 
-/// Holds the newest number of a name.
+/// File with the newest number of a name.
 const LAST_NUMBER_FILE: &str = "last";
 
-/// The next number in the folder of a name, which is made when it is missing.
+/// Allocates the next number in the folder of a name. Creates the folder if it is missing.
 ///
 /// # Errors
-/// When the number can't be put onto the disk; it may be given later then.
+/// When the number can't be written to disk; a later call may then return the same number.
 pub(super) fn allocate_number(folder: &Path) -> io::Result<u64> {
     let is_new = !folder.try_exists()?;
     DirBuilder::new()
@@ -31,17 +31,17 @@ pub(super) fn allocate_number(folder: &Path) -> io::Result<u64> {
     Ok(number)
 }
 
-/// Has later numbers begin above `number`, as it is about to go.
+/// Makes sure that later numbers are above `number`, whose generation is about to be removed.
 pub(super) fn reserve_up_to(folder: &Path, number: u64) -> io::Result<()> {
     let _lock = lock_folder(folder)?;
     match read_last(folder)? {
-        // Who wrote it may have ended before it was synced.
+        // The process that wrote the number may have ended before the sync.
         Some(last) if last >= number => File::open(folder)?.sync_all(),
         _ => write_last(folder, number),
     }
 }
 
-/// The newest number that is known under a name: given, there, or half-way there.
+/// The newest number of a name: used, on disk, or in an unfinished folder.
 pub(super) fn newest_number(folder: &Path) -> io::Result<u64> {
     let mut newest = read_last(folder)?.unwrap_or(0);
     let entries = match fs::read_dir(folder) {
@@ -56,7 +56,7 @@ pub(super) fn newest_number(folder: &Path) -> io::Result<u64> {
     Ok(newest)
 }
 
-/// Two companions may share a folder for a moment, while one container takes the place of another.
+/// Locks the folder. Two companions may share a folder for a moment, while one container replaces another.
 fn lock_folder(folder: &Path) -> io::Result<File> {
     let folder = File::open(folder)?;
     folder.lock()?;
@@ -72,14 +72,14 @@ fn read_last(folder: &Path) -> io::Result<Option<u64>> {
     let number = text.trim().parse().ok();
     if number.is_none() {
         tracing::error!(
-            "`{}` is damaged: numbers continue from what is there",
+            "`{}` is damaged; numbers continue after the newest folder",
             path.display()
         );
     }
     Ok(number)
 }
 
-/// Its caller holds the lock.
+/// Replaces the record. The caller holds the lock.
 fn write_last(folder: &Path, number: u64) -> io::Result<()> {
     let beside = folder.join(format!("{LAST_NUMBER_FILE}.new"));
     let mut file = File::create(&beside)?;
@@ -101,13 +101,13 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let name = folder.path().join("a");
         assert_eq!(allocate_number(&name).unwrap(), 1);
-        // The store that took it has ended without writing anything.
+        // The store with this number has ended without writing a file.
         assert_eq!(allocate_number(&name).unwrap(), 2);
         assert_eq!(
             fs::read_to_string(name.join(LAST_NUMBER_FILE)).unwrap(),
             "2"
         );
-        // A version before this one kept no record of what is there.
+        // A previous version kept no record of its generations.
         fs::remove_file(name.join(LAST_NUMBER_FILE)).unwrap();
         fs::create_dir(name.join("6")).unwrap();
         fs::create_dir(name.join("7.part")).unwrap();
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn what_goes_keeps_its_number() {
+    fn a_removed_generation_keeps_its_number() {
         let folder = tempfile::tempdir().unwrap();
         fs::create_dir(folder.path().join("4")).unwrap();
         reserve_up_to(folder.path(), 4).unwrap();
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn two_at_once_get_different_numbers() {
+    fn two_concurrent_stores_get_different_numbers() {
         let folder = tempfile::tempdir().unwrap();
         let many = |folder: &Path| {
             (0..20)

@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-/// The newest format that this version reads; what older ones wrote stays readable.
+/// The newest format that this version reads; older formats stay readable.
 const MAX_MANIFEST_FORMAT: u32 = 2;
 const MANIFEST_SEAL_KEY: &str = ",\"seal\":\"";
 
@@ -19,7 +19,7 @@ const MANIFEST_SEAL_KEY: &str = ",\"seal\":\"";
 pub(super) struct CryoManifest {
     pub(super) name: String,
     pub(super) generation: u64,
-    /// Runs that the session had begun when it was stored, where they were counted.
+    /// Number of runs that the session had started when it was stored, if counted.
     #[serde(default)]
     pub(super) runs: Option<u64>,
     pub(super) created: f64,
@@ -33,11 +33,11 @@ pub(super) struct CryoManifest {
 }
 
 impl CryoManifest {
-    /// Reads it and looks whether the files are there in their size; their contents are checked by
-    /// whoever reads them.
+    /// Reads the manifest, and checks the sizes of the generation's files. The kernel checks their contents when it
+    /// reads them.
     ///
     /// # Errors
-    /// Why the generation can't be reloaded, in words.
+    /// The reason why the generation can't be reloaded.
     pub(super) fn read(folder: &Path) -> Result<Self, String> {
         let text = fs::read_to_string(folder.join("manifest.json"))
             .map_err(|error| format!("its manifest can't be read: {error}"))?;
@@ -53,7 +53,7 @@ impl CryoManifest {
     }
 
     fn parse(text: &str) -> Result<Self, String> {
-        let damaged = || "its manifest is not what was written".to_owned();
+        let damaged = || "its manifest was changed or cut".to_owned();
         let (body, seal) = text.rsplit_once(MANIFEST_SEAL_KEY).ok_or_else(damaged)?;
         if seal.trim_end() != format!("{}\"}}", hex(Sha256::digest(body))) {
             return Err(damaged());
@@ -66,18 +66,19 @@ impl CryoManifest {
         if version.format > MAX_MANIFEST_FORMAT {
             let format = version.format;
             return Err(format!(
-                "it has format {format}, and this version reads formats up to {MAX_MANIFEST_FORMAT}"
+                "the generation has format {format}, and this version reads formats up to {MAX_MANIFEST_FORMAT}"
             ));
         }
-        serde_json::from_str(text).map_err(|error| format!("its manifest does not fit: {error}"))
+        serde_json::from_str(text)
+            .map_err(|error| format!("its manifest has invalid fields: {error}"))
     }
 
-    /// Bytes that it is to have on disk, besides the manifest.
+    /// Bytes of the generation on disk, without the manifest.
     pub(super) fn size_bytes(&self) -> u64 {
         self.files.values().sum()
     }
 
-    /// `reload` is what the last one of it lost.
+    /// `reload` is the record of the last reload of the generation.
     pub(super) fn to_generation(
         &self,
         generation: u64,
@@ -105,7 +106,7 @@ impl CryoManifest {
     }
 }
 
-/// The text with a seal that fits.
+/// The text with a correct seal.
 #[cfg(test)]
 pub(super) fn add_seal(text: &str) -> String {
     let body = text

@@ -6,7 +6,7 @@
 //!
 //! ```text
 //! store:  number, synced ─▶ kernel writes NAME/NUMBER.part ─▶ synced, renamed NAME/NUMBER ─▶ checked ─▶ prune ─▶ reply
-//! reload: manifest whole? ─▶ kernel checks, reads, looks what is there ─▶ receipt
+//! reload: manifest whole? ─▶ kernel checks, reads, verifies ─▶ receipt
 //! boot:   previous state not discarded by a request ─▶ the newest of the session's name that can be reloaded
 //! ```
 //!
@@ -49,20 +49,20 @@ use store::{CryoPins, CryoStorage};
 use tokio::task::spawn_blocking;
 use tokio::time::Instant;
 
-/// What names of states begin with that belong to a checkpoint: they go with it, and by nothing else.
+/// Name prefix of states that belong to a checkpoint: only the removal of the checkpoint removes them.
 pub(crate) const CHECKPOINT_STATE_PREFIX: &str = "criu-";
 
-/// Who has not said for so long that it needs no more what is pinned is gone.
+/// Time after which a pin without renewal expires.
 const CRYO_PIN_TIMEOUT: Duration = Duration::from_secs(1800);
 
-/// What concerns cryo of the companion's settings.
+/// The settings of cryo.
 #[derive(Debug, Clone)]
 pub(crate) struct CryoSettings {
     pub(crate) folder: PathBuf,
     pub(crate) limits: CryoLimits,
-    /// Between two snapshots; none when missing.
+    /// Interval of snapshots; `None` for no snapshots.
     pub(crate) every: Option<Duration>,
-    /// Whether the companion stores before it ends, when no verb was announced.
+    /// Whether the companion stores variables before it ends, when no verb was announced.
     pub(crate) at_stop: bool,
     pub(crate) compress: bool,
 }
@@ -73,19 +73,19 @@ impl From<&super::CompanionSettings> for CryoSettings {
     }
 }
 
-/// Everything that is stored, for everyone who stores and reloads.
+/// Service that stores and reloads the variables of sessions.
 #[derive(Debug, Clone)]
 pub(crate) struct CryoService {
     sessions: KernelSessions,
     store: CryoStorage,
     settings: CryoSettings,
-    /// One after the other under each name.
+    /// Locks that serialize requests under each name.
     turns: Arc<Mutex<BTreeMap<String, Arc<tokio::sync::Mutex<()>>>>>,
-    /// When what a session holds was stored last.
+    /// When the namespace of each session was last stored.
     fresh: Arc<Mutex<BTreeMap<String, Range<Instant>>>>,
-    /// Whether the stop that follows is to store, and when that was said.
+    /// Whether the next stop must store variables, and when this was announced.
     said: Arc<Mutex<Option<(Instant, bool)>>>,
-    /// What must not go now, and since when.
+    /// Generations that must not be removed now, and the time of the pin.
     pins: Arc<Mutex<Option<(Instant, CryoPins)>>>,
 }
 
@@ -102,7 +102,7 @@ struct CryoReloadOutcome {
 }
 
 impl CryoService {
-    /// Clears what an earlier life left half-way, and begins the schedule.
+    /// Removes unfinished generations of earlier companions, and starts the schedule.
     pub(crate) fn start(settings: CryoSettings, sessions: KernelSessions) -> Self {
         let store = CryoStorage::new(settings.folder.clone());
         let cryo = Self {
@@ -124,14 +124,14 @@ impl CryoService {
     /// Stores a session's variables as the next generation of a name.
     ///
     /// # Errors
-    /// Whatever keeps it from being stored; what was stored before is untouched.
+    /// Any [`CryoRefusal`]; earlier generations are unchanged.
     pub(crate) async fn store(
         &self,
         wish: Wish,
         reason: StoreReason,
     ) -> Result<CryoStored, CryoRefusal> {
         let cryo = self.clone();
-        // In a task of its own: a client that leaves must not leave half of it undone.
+        // In a separate task: a client that disconnects must not leave an incomplete store.
         let done = tokio::spawn(async move { cryo.store_now(wish, reason).await });
         done.await
             .unwrap_or_else(|error| Err(CryoRefusal::Failed(error.to_string())))
@@ -195,10 +195,10 @@ impl CryoService {
         })
     }
 
-    /// Brings a generation back into a session, whose other variables stay.
+    /// Reloads a generation into a session. Other variables of the session stay.
     ///
     /// # Errors
-    /// Whatever keeps it from being reloaded; the session is as it was then.
+    /// Any [`CryoRefusal`]; the session is unchanged then.
     pub(crate) async fn reload(&self, wish: Reload) -> Result<Reloaded, CryoRefusal> {
         let cryo = self.clone();
         let done = tokio::spawn(async move { cryo.reload_now(wish).await });
@@ -256,14 +256,14 @@ impl CryoService {
         }
     }
 
-    /// Bytes that the store or reload of a session has moved so far.
+    /// Bytes that the store or reload of a session has moved up to now.
     pub(crate) fn moved_bytes(&self, session: &str) -> u64 {
         self.sessions
             .find_kernel(session)
             .map_or(0, |kernel| kernel.view().moved)
     }
 
-    /// Bytes that a reload has to move, where it can be told.
+    /// Bytes that a reload has to move, if known.
     pub(crate) async fn total_bytes(&self, wish: &Reload) -> Option<u64> {
         let name = wish.name.clone().unwrap_or_else(|| wish.session.clone());
         let shown = self.show_generation(name, wish.generation).await.ok()?;
@@ -277,7 +277,7 @@ impl CryoService {
     /// One generation, or the newest.
     ///
     /// # Errors
-    /// When there is none, or it is damaged.
+    /// When the generation does not exist or is damaged.
     pub(crate) async fn show_generation(
         &self,
         name: String,
@@ -294,7 +294,7 @@ impl CryoService {
     /// Removes one generation, or all of a name.
     ///
     /// # Errors
-    /// When there is none.
+    /// When no such generation exists.
     pub(crate) async fn remove_generations(
         &self,
         name: String,
@@ -316,7 +316,7 @@ impl CryoService {
         })
     }
 
-    /// Keeps what is newest now, and what comes after it, whatever the limits say: somebody else reads it.
+    /// Pins the newest generation of each name and all later ones: another process reads them.
     pub(crate) async fn pin_newest(&self) {
         if let Ok(newest) = self
             .run_blocking(|store, _| store.newest_generations(), "")
@@ -344,7 +344,8 @@ impl CryoService {
             return Ok(name);
         }
         Err(CryoRefusal::Invalid(format!(
-            "`{name}` can't be a name: use letters, digits, `-`, `_` and `.`, 64 at most, beginning with a letter or digit"
+            "`{name}` can't be a name: use up to 64 letters, digits, \
+             `-`, `_` and `.`, and begin with a letter or digit"
         )))
     }
 
@@ -366,13 +367,13 @@ impl CryoService {
     }
 }
 
-/// What a session can be brought back from, the newest first: what bears its name, is whole, and was
-/// not stored from another session by somebody.
+/// Folders of the generations that the next start may reload into a session, newest first: intact, under the session's
+/// name, and stored from the session itself.
 pub(crate) fn reloadable_generations(folder: &Path, session: &str) -> Vec<PathBuf> {
     generations_stored_from(folder, session, session)
 }
 
-/// What is whole of a name and was stored from that session, the newest first.
+/// Folders of the intact generations of a name that were stored from `session`, newest first.
 pub(crate) fn generations_stored_from(folder: &Path, name: &str, session: &str) -> Vec<PathBuf> {
     let store = CryoStorage::new(folder.to_owned());
     let numbers = store.list_generations(name).into_iter();
@@ -383,16 +384,16 @@ pub(crate) fn generations_stored_from(folder: &Path, name: &str, session: &str) 
 
 fn parse_kernel_value<T: DeserializeOwned>(value: serde_json::Value) -> Result<T, CryoRefusal> {
     serde_json::from_value(value).map_err(|error| {
-        tracing::error!("the kernel answered something else: {error}");
-        CryoRefusal::Failed("the kernel answered what this companion does not understand".into())
+        tracing::error!("the kernel's answer can't be parsed: {error}");
+        CryoRefusal::Failed("the kernel sent an unexpected answer".into())
     })
 }
 
-/// A receipt in a sentence; what is altered or unverified is named where there is some.
+/// Summarizes a receipt in one sentence. Names altered and unverified variables only if there are any.
 fn summarize_receipt(receipt: &[ReceiptRow], is_trial: bool) -> String {
     let count = |verdict| receipt.iter().filter(|row| row.verdict == verdict).count();
     let begin = if is_trial {
-        "nothing was stored; it would be: "
+        "nothing was stored; a store would give: "
     } else {
         ""
     };
@@ -406,7 +407,7 @@ fn summarize_receipt(receipt: &[ReceiptRow], is_trial: bool) -> String {
     format!("{begin}{saved} saved, {recipe} by recipe, {altered}{unverified}{lost} lost")
 }
 
-/// Whether a state can have that name, which becomes a folder's; two endings are the store's own.
+/// Whether a state can have this name, which becomes a folder name. Two suffixes are reserved.
 pub(super) fn is_name(name: &str) -> bool {
     kernel::is_name(name) && !name.ends_with(".part") && !name.ends_with(".gone")
 }
@@ -421,7 +422,7 @@ mod tests {
     use std::fs;
     use std::path::Path;
 
-    /// A generation of that name, stored from that session.
+    /// Writes a generation of `name`, stored from `session`.
     fn write(folder: &Path, name: &str, generation: u64, session: &str) {
         let sample = "tests/kernel/cryo/samples/1/1";
         let place = folder.join(name).join(generation.to_string());
@@ -437,7 +438,7 @@ mod tests {
     }
 
     #[test]
-    fn a_session_comes_back_from_what_it_stored_itself() {
+    fn a_session_reloads_only_its_own_generations() {
         let folder = tempfile::tempdir().unwrap();
         write(folder.path(), "b", 1, "b");
         write(folder.path(), "b", 2, "default");

@@ -1,8 +1,8 @@
-//! A model of stores under one name: numbers, folders and answers, through deaths between any two steps and with
-//! two stores at once.
+//! Model of stores under one name: numbers, folders and answers, through crashes between any two steps and with two
+//! stores at the same time.
 //!
-//! A store by hand and one at the stop, or one of the next companion, run beside each other in any order: the model has
-//! no turn (`Cryo::name_lock`), because two companions may share the folder for a moment. Each step stands for a
+//! A requested store and a store at the stop, or a store of the next companion, run in parallel in any order: the model
+//! has no lock (`Cryo::name_lock`), because two companions may share the folder for a moment. Each step represents a
 //! function of the code:
 //!
 //! | step | function |
@@ -29,7 +29,7 @@ const NUMBERS: usize = 5;
 const CRYO_MODEL_DEATHS: u8 = 2;
 const CRYO_MODEL_KEPT: usize = 1;
 
-/// Orders of steps that are not today's.
+/// Orders of steps that the code does not have.
 #[derive(Debug, Clone, Copy, Default)]
 struct CryoModelOrder {
     number_is_the_highest_folder: bool,
@@ -40,7 +40,7 @@ struct CryoModelOrder {
     holds_by_what_is_not_synced: bool,
 }
 
-/// The last step that a store has done.
+/// The last completed step of a store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 enum CryoModelStep {
     Nothing,
@@ -55,7 +55,7 @@ enum CryoModelStep {
     Look,
     Acknowledge,
     Prune,
-    /// It was refused, or who did it is dead.
+    /// The store was refused, or its companion has ended.
     Ended,
 }
 
@@ -67,22 +67,22 @@ struct Doing {
     is_orphan: bool,
 }
 
-/// What is on the disk of one number. A value is that of the store that wrote it; 0 is not written yet.
+/// The content of the disk for one number. A value belongs to the store that wrote it; 0 is not written yet.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 struct CryoModelGeneration {
     part: Option<u8>,
     whole: Option<u8>,
     is_synced: bool,
-    /// Removed on purpose.
+    /// Removed on request.
     is_removed: bool,
-    /// What a client was told that it holds.
+    /// The value that a client was told for this number.
     acknowledged: Option<u8>,
     times_given: u8,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct CryoModelState {
-    /// What `last` says: written, and synced.
+    /// The content of `last`: written, and synced.
     last: (u8, u8),
     lock: Option<usize>,
     generations: [CryoModelGeneration; NUMBERS],
@@ -97,7 +97,7 @@ enum CryoModelAction {
     Remove,
     Sweep,
     KernelDies(usize),
-    /// Of one of the companions that share the folder.
+    /// One of the companions that share the folder.
     CompanionDies(usize),
     ContainerDies,
     PowerFails,
@@ -133,7 +133,7 @@ const EMPTY: CryoModelState = CryoModelState {
     has_removed: false,
 };
 
-/// One that a version before `last` has left, with an acknowledged generation 1.
+/// The state that a version without `last` has left, with an acknowledged generation 1.
 fn of_an_earlier_version() -> CryoModelState {
     let mut state = EMPTY;
     state.generations[1] = CryoModelGeneration {
@@ -150,7 +150,7 @@ fn value_of(store: usize) -> u8 {
 }
 
 impl CryoModelState {
-    /// `generation_number::newest_number`: of `last`, of folders and of what is half-way.
+    /// `generation_number::newest_number`: the maximum of `last`, folders and unfinished folders.
     fn newest(&self) -> u8 {
         let there = |one: &CryoModelGeneration| one.part.is_some() || one.whole.is_some();
         self.last.0.max(self.highest(there))
@@ -178,7 +178,7 @@ impl CryoModelState {
         }
     }
 
-    /// Which of the things that were not synced stay is open.
+    /// All states after a loss of unsynced changes.
     fn cut(&self) -> Vec<Self> {
         let mut all = vec![*self];
         if self.last.0 != self.last.1 {
@@ -191,7 +191,7 @@ impl CryoModelState {
             let generation = &self.generations[number];
             if generation.whole.is_some() && !generation.is_synced {
                 for mut state in all.clone() {
-                    // Its files are synced, and its name is not.
+                    // The files are synced, and the folder's name is not.
                     let generation = &mut state.generations[number];
                     generation.part = generation.whole.take();
                     all.push(state);
@@ -263,7 +263,7 @@ impl CryoModelOrder {
                 generation.is_synced = false;
             }
             CryoModelStep::Look if generation.whole.is_some() => {}
-            // What it is about was swept away or has a name already.
+            // The generation's folder was swept, or has its name already.
             CryoModelStep::Write | CryoModelStep::Rename | CryoModelStep::Look => state.end(store),
             CryoModelStep::Sync => generation.is_synced = true,
             CryoModelStep::Acknowledge => generation.acknowledged = Some(value),
@@ -286,7 +286,7 @@ impl Model for CryoModelOrder {
     fn steps(&self, state: &CryoModelState) -> Vec<(CryoModelAction, CryoModelState)> {
         let mut steps = Vec::new();
         for (store, doing) in state.stores.into_iter().enumerate() {
-            // Stores that have not begun are alike.
+            // Stores that have not started are equal.
             let is_next = store == 0 || state.stores[store - 1].step != CryoModelStep::Nothing;
             if let Some(step) = self.next_step(state, doing).filter(|_| is_next) {
                 let mut next = *state;
@@ -383,13 +383,13 @@ fn every_other_order_of_a_store_breaks_a_promise() {
     };
     for (name, order, first, violation) in [
         (
-            "the number is the highest folder's and one",
+            "the number is the highest folder plus one",
             highest,
             EMPTY,
             CryoModelViolation::NumberGivenTwice,
         ),
         (
-            "the same, and what was acknowledged",
+            "the same, with an acknowledged generation",
             highest,
             EMPTY,
             CryoModelViolation::HoldsOtherValues,

@@ -6,7 +6,7 @@ use crate::protocol::kernel::RunError;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum CryoRefusal {
     Kernel(kernel::KernelRefusal),
-    /// A name that can't be one.
+    /// An invalid name.
     Invalid(String),
     NoName(String),
     NoGeneration {
@@ -14,19 +14,19 @@ pub(crate) enum CryoRefusal {
         generation: u64,
         newest: u64,
     },
-    /// It is not what was written, or can't be read by this version.
+    /// The generation was changed, cut, or written by a later version.
     Damaged {
         name: String,
         generation: u64,
         why: String,
-        /// The one before that can be reloaded.
+        /// The newest earlier generation that can be reloaded.
         previous: Option<u64>,
     },
-    /// Something would be lost, and was not to be.
+    /// Variables would be lost, and the request forbids losses.
     Losses(String),
-    /// The disk.
+    /// The disk is full.
     Full,
-    /// It was stopped, or user code that it ran for it raised.
+    /// The store or reload was stopped, or user code raised an exception during it.
     Raised(RunError),
     Failed(String),
 }
@@ -38,7 +38,7 @@ impl From<kernel::KernelRefusal> for CryoRefusal {
 }
 
 impl CryoRefusal {
-    /// What the kernel raised when it was to store.
+    /// Converts the exception that the kernel raised during a store.
     pub(super) fn of_store(raised: RunError) -> Self {
         match raised.kind.as_str() {
             "Losses" => Self::Losses(raised.message),

@@ -19,11 +19,11 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 const RELOAD_RECORD_FILE: &str = "reload.json";
 
-/// Reads no more than that of it: another program may have written there.
+/// Maximum bytes that are read of the record: another program may have written the file.
 const MAX_RELOAD_RECORD_BYTES: u64 = 1 << 20;
 
-/// What the kernel's answer to a reload of the generation in `folder` says, and what is known of that generation.
-/// `counts` is the folder where runs are counted.
+/// Describes a reload of the generation in `folder` from the kernel's answer and the manifest. `counts` is the folder
+/// of the run counts.
 pub(crate) fn describe_restored(
     folder: &Path,
     answer: &Value,
@@ -37,7 +37,7 @@ pub(crate) fn describe_restored(
             return None;
         }
     };
-    // A verdict that this version does not know is none of a loss.
+    // A verdict that this version does not know is not a loss.
     let rows = answer["receipt"].as_array()?;
     let is_lost = |row: &&Value| row["verdict"] == "lost";
     let saved = saved_names(&manifest.variables);
@@ -49,7 +49,7 @@ pub(crate) fn describe_restored(
             .is_some_and(|name| saved.contains(name)),
     });
     let mut lost: Vec<LostVariable> = lost.collect();
-    // What differs from the receipt of the store comes first.
+    // Losses that the receipt of the store did not name come first.
     lost.sort_by_key(|lost| !lost.was_saved);
     let lost_count = lost.len() as u64;
     let unexpected = lost.iter().filter(|lost| lost.was_saved).count() as u64;
@@ -74,7 +74,7 @@ pub(crate) fn describe_restored(
     })
 }
 
-/// Generations of a name above that number, which can't be reloaded. `cryo` is the folder of all names.
+/// Lists the generations of a name above `number`, which can't be reloaded. `cryo` is the folder of all names.
 pub(crate) fn damaged_generations_above(
     cryo: &Path,
     name: &str,
@@ -93,12 +93,12 @@ pub(crate) fn damaged_generations_above(
     damaged.collect()
 }
 
-/// The number of the generation in a folder.
+/// The number of the generation in `folder`.
 pub(crate) fn generation_number_of(folder: &Path) -> Option<u64> {
     parse_generation_path(folder).map(|(_, generation)| generation)
 }
 
-/// Keeps with the generation in `folder` what its reload into a session has lost.
+/// Writes the losses of a reload into a session beside the generation in `folder`.
 pub(crate) fn write_reload_record(folder: &Path, session: &str, from: &RestoredFrom) {
     let lost = from.lost.iter().filter(|lost| lost.was_saved);
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
@@ -115,7 +115,10 @@ pub(crate) fn write_reload_record(folder: &Path, session: &str, from: &RestoredF
         Ok(())
     };
     if let Err(error) = write() {
-        tracing::warn!("`{}`: what was lost is not kept: {error}", folder.display());
+        tracing::warn!(
+            "the losses of the reload can't be written to `{}`: {error}",
+            folder.display()
+        );
     }
 }
 
@@ -127,13 +130,13 @@ pub(super) fn last_reload(folder: &Path) -> Option<LastReload> {
     serde_json::from_slice(&fs::read(path).ok()?).ok()
 }
 
-/// The variables that a store promised to bring back.
+/// The variables that a store reported as saved.
 fn saved_names(rows: &[ReceiptRow]) -> BTreeSet<&str> {
     let saved = rows.iter().filter(|row| row.verdict != CryoVerdict::Lost);
     saved.map(|row| &*row.name).collect()
 }
 
-/// `…/NAME/NUMBER`.
+/// Parses `…/NAME/NUMBER`.
 fn parse_generation_path(folder: &Path) -> Option<(String, u64)> {
     let number = folder.file_name()?.to_str()?.parse().ok()?;
     let name = folder.parent()?.file_name()?.to_str()?.to_owned();
@@ -169,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_reload_lost_is_told_with_the_runs_that_came_after_the_store() {
+    fn a_reload_reports_its_losses_and_the_runs_after_the_store() {
         let folder = tempfile::tempdir().unwrap();
         let place = folder.path().join("cryo/mine/3");
         write(&place, 4);
@@ -177,7 +180,7 @@ mod tests {
             row("gone", "lost", Some("a generator")),
             row("text", "saved", None),
             row("scaled", "lost", Some("TypeError: no")),
-            // Of a later version.
+            // A verdict of a later version.
             row("up", "doubtful", None),
         ]});
         let from = describe_restored(&place, &answer, folder.path()).unwrap();

@@ -7,13 +7,13 @@
 
 use std::time::Duration;
 
-/// How much of what is stored is kept.
+/// Limits of the stored generations.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct CryoLimits {
-    /// Generations under one name.
+    /// Maximum number of generations under one name.
     pub(crate) count: usize,
     pub(crate) age: Duration,
-    /// Bytes of all names.
+    /// Maximum bytes of all names.
     pub(crate) budget: u64,
 }
 
@@ -31,7 +31,7 @@ pub(super) struct RetentionCandidate {
     pub(super) is_pinned: bool,
 }
 
-/// Those that are to go at `now`.
+/// Selects the generations to remove at `now`.
 pub(super) fn superseded_generations(
     all: &[RetentionCandidate],
     limits: CryoLimits,
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn the_newest_that_was_asked_for_is_not_pushed_out() {
+    fn the_newest_requested_generation_is_not_displaced() {
         let mut all: Vec<RetentionCandidate> = (1..=5).map(|n| kept("a", n, 1.0, 900)).collect();
         for asked in &mut all[..2] {
             asked.is_asked = true;
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_pinned_stays_whatever_comes_after_it() {
+    fn pinned_generations_stay_with_all_later_ones() {
         let mut all: Vec<RetentionCandidate> = (1..=5).map(|n| kept("a", n, 1.0, 900)).collect();
         all[1].is_pinned = true;
         let gone = superseded_generations(&all, CRYO_TEST_LIMITS, 1000.0);
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn age_takes_all_but_the_newest() {
+    fn the_age_limit_removes_all_but_the_newest() {
         let all = [kept("a", 1, 1.0, 1), kept("a", 2, 2.0, 1)];
         assert_eq!(
             superseded_generations(&all, CRYO_TEST_LIMITS, 1000.0),
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn the_budget_takes_the_oldest_of_all_and_never_the_newest_of_a_name() {
+    fn the_budget_removes_the_oldest_and_never_the_newest_of_a_name() {
         let all = [
             kept("a", 1, 1.0, 400),
             kept("a", 2, 5.0, 400),
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_damaged_pushes_nothing_out() {
+    fn damaged_generations_displace_no_others() {
         let mut newest = kept("a", 4, 4.0, 1);
         newest.is_whole = false;
         let limits = CryoLimits {

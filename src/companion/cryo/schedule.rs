@@ -9,22 +9,23 @@ use crate::protocol::cryo::{CryoStore, CryoStored, Snapshot, StoreReason};
 use std::time::Duration;
 use tokio::time::{Instant, sleep, timeout};
 
-/// A session that is busy when its turn has come is asked again so soon.
+/// Delay before a busy session is tried again.
 const SNAPSHOT_RETRY_DELAY: Duration = Duration::from_secs(5);
 
-/// How long a companion that is stopped may store, beyond the time in which code may finish: the
-/// engine kills it three seconds later.
+/// Time that a stopped companion has for stores, in addition to the time in which code may finish: the engine kills the
+/// companion three seconds later.
 const STOP_SNAPSHOT_TIMEOUT: Duration = Duration::from_secs(7);
 
-/// A stop that comes later is another one than was said.
+/// An announced stop must come within this time; a later stop is a different one.
 const ANNOUNCED_STOP_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// What was stored so shortly before an end is not stored again: `down` asks for it, and then the
+/// A session that was stored this recently before an end is not stored again: `down` requests a store, and then the
 /// companion is stopped.
 const FRESH_SNAPSHOT_AGE: Duration = Duration::from_secs(10);
 
 impl CryoService {
-    /// Stores every session under its own name, but those that hold nothing, or were stored just now.
+    /// Stores each session under its own name, except sessions without variables and sessions that were stored just
+    /// now.
     pub(crate) async fn snapshot_sessions(
         &self,
         reason: StoreReason,
@@ -40,7 +41,8 @@ impl CryoService {
         futures_util::future::join_all(each).await
     }
 
-    /// The same, and the stop that follows is by that verb; it stores nothing when that is not wanted.
+    /// Stores like [`CryoService::snapshot_sessions`], and announces the stop that follows, which then does the same.
+    /// Without `store`, nothing is stored, also at the stop.
     pub(crate) async fn snapshot_before_stop(
         &self,
         wish: Snapshot,
@@ -55,8 +57,7 @@ impl CryoService {
         }
     }
 
-    /// Stores what the sessions hold as soon as nothing runs in them: what does may finish within
-    /// `grace`, and is stopped then.
+    /// Stores each session as soon as it is idle. Running code may finish within `grace`, and is stopped then.
     pub(crate) async fn store_before_end(&self, grace: Duration) {
         let said = lock_unpoisoned(&self.said).map(|(when, store)| (when.elapsed(), store));
         if !is_wanted(said, self.settings.at_stop) {
@@ -66,7 +67,7 @@ impl CryoService {
         let each = sessions.map(|(session, _)| self.store_at_rest(session, grace));
         let all = futures_util::future::join_all(each);
         if timeout(grace + STOP_SNAPSHOT_TIMEOUT, all).await.is_err() {
-            tracing::warn!("not all that the sessions hold could be stored before the end");
+            tracing::warn!("not all sessions could be stored before the companion ends");
         }
     }
 
@@ -83,8 +84,8 @@ impl CryoService {
             .store(snapshot_request(&session, &view), StoreReason::Stop)
             .await
         {
-            Ok(stored) => tracing::info!(session, "stored: {}", stored.message),
-            Err(refusal) => tracing::warn!(session, "not stored: {refusal:?}"),
+            Ok(stored) => tracing::info!(session, "the session was stored: {}", stored.message),
+            Err(refusal) => tracing::warn!(session, "the session was not stored: {refusal:?}"),
         }
     }
 
@@ -92,7 +93,7 @@ impl CryoService {
         loop {
             sleep(every).await;
             for (session, view) in self.sessions.list_sessions() {
-                // One that is being stored has its turn when that has ended, so none pile up.
+                // A session that is being stored is skipped, so that stores do not pile up.
                 let is_free = self.name_lock(&session).try_lock().is_ok();
                 if is_free && self.is_due(&session, &view, StoreReason::Schedule) {
                     tokio::spawn(self.clone().store_when_idle(session, view, every));
@@ -111,21 +112,29 @@ impl CryoService {
                     Err(CryoRefusal::Kernel(kernel::KernelRefusal::Busy)) => {
                         sleep(SNAPSHOT_RETRY_DELAY).await
                     }
-                    Err(refusal) => break tracing::warn!(session, "not stored: {refusal:?}"),
-                    Ok(stored) => break tracing::info!(session, "stored: {}", stored.message),
+                    Err(refusal) => {
+                        break tracing::warn!(session, "the session was not stored: {refusal:?}");
+                    }
+                    Ok(stored) => {
+                        break tracing::info!(
+                            session,
+                            "the session was stored: {}",
+                            stored.message
+                        );
+                    }
                 }
             }
         };
-        // The next turn comes then anyway.
+        // After a timeout, the next scheduled store follows.
         let _ = timeout(within, storing).await;
     }
 
-    /// On a schedule, whether code was run since it was stored. At an end, also whether a thread of it
-    /// may have done something by itself.
+    /// Whether the session must be stored. On a schedule: if code has run since the last store. At an end: also if a
+    /// thread of the session may have changed variables since then.
     fn is_due(&self, session: &str, view: &KernelView, reason: StoreReason) -> bool {
         let is_new = match lock_unpoisoned(&self.fresh).get(session) {
             None => true,
-            // Code that ended while it was stored may not be in it.
+            // The store may miss changes of code that ended during the store.
             Some(stored) if view.changed > stored.start => true,
             Some(stored) => {
                 reason != StoreReason::Schedule && stored.end.elapsed() > FRESH_SNAPSHOT_AGE
@@ -135,13 +144,14 @@ impl CryoService {
     }
 }
 
-/// Whether a stop stores: as was said of it so long ago, else as is configured.
+/// Whether a stop stores variables: as announced recently, else as configured.
 fn is_wanted(said: Option<(Duration, bool)>, configured: bool) -> bool {
     let said = said.filter(|(ago, _)| *ago < ANNOUNCED_STOP_TIMEOUT);
     said.map_or(configured, |(_, store)| store)
 }
 
-/// Under its own name, and of the kernel that was looked at: another one may be empty, and would come back instead.
+/// Request for a snapshot under the session's own name. The snapshot is bound to the generation in `view`: a later
+/// kernel may be empty, and the next start would reload the empty state.
 fn snapshot_request(session: &str, view: &KernelView) -> CryoStore {
     CryoStore {
         name: None,
@@ -159,12 +169,12 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn a_stop_is_the_one_that_was_said_or_the_engines_own() {
+    fn a_stop_is_the_announced_one_or_the_engines_own() {
         let now = Duration::ZERO;
         assert!(is_wanted(None, true) && !is_wanted(None, false));
         assert!(is_wanted(Some((now, true)), false));
         assert!(!is_wanted(Some((now, false)), true));
-        // What was said long ago was of another one, which did not come.
+        // An announcement this old belongs to a stop that did not come.
         assert!(is_wanted(Some((ANNOUNCED_STOP_TIMEOUT, false)), true));
         assert!(!is_wanted(Some((ANNOUNCED_STOP_TIMEOUT, true)), false));
     }

@@ -1,7 +1,8 @@
-//! What is stored: `/data/cryo/NAME/NUMBER/`, numbers rising under each name.
+//! Store of generations: `/data/cryo/NAME/NUMBER/`, with rising numbers under each name.
 //!
-//! The kernel writes a generation beside its place and renames it; here it gets its number ([`generation_number`]), is looked
-//! at before it is acknowledged, is listed, and goes when it is superseded. What was not renamed was never there.
+//! The kernel writes a generation under a temporary name and renames the folder. This module allocates the number
+//! ([`generation_number`]), verifies the generation before its acknowledgement, lists generations, and removes
+//! superseded ones. A folder that was not renamed does not count.
 
 use super::generation_number;
 use super::manifest::CryoManifest;
@@ -15,13 +16,13 @@ use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// What a generation is called while it is written, or removed.
+/// Suffixes of a generation's folder while it is written or removed.
 const CRYO_TEMP_SUFFIXES: [&str; 2] = [".part", ".gone"];
 
-/// Of each name the first generation that must not go now.
+/// For each name, the first generation that must not be removed now.
 pub(super) type CryoPins = BTreeMap<String, u64>;
 
-/// The folder of all names. Its methods block.
+/// The folder of all names. The methods block.
 #[derive(Debug, Clone)]
 pub(super) struct CryoStorage {
     folder: PathBuf,
@@ -32,7 +33,7 @@ impl CryoStorage {
         Self { folder }
     }
 
-    /// Removes what an earlier life left half-way.
+    /// Removes unfinished folders of earlier companions.
     pub(super) fn sweep_unfinished(&self) {
         for name in self.list_names() {
             for entry in list_subfolders(&self.folder.join(name)) {
@@ -40,7 +41,7 @@ impl CryoStorage {
                     .iter()
                     .any(|beside| entry.ends_with(beside))
                 {
-                    tracing::info!("removing `{entry}`, which was never finished");
+                    tracing::info!("removing the unfinished folder `{entry}`");
                 }
             }
         }
@@ -68,7 +69,7 @@ impl CryoStorage {
         names
     }
 
-    /// The newest first.
+    /// Lists the generations of a name, newest first.
     pub(super) fn list_generations(&self, name: &str) -> Vec<u64> {
         let found = list_subfolders(&self.folder.join(name));
         let mut numbers: Vec<u64> = found.iter().filter_map(|n| n.parse().ok()).collect();
@@ -80,17 +81,17 @@ impl CryoStorage {
         self.folder.join(name).join(generation.to_string())
     }
 
-    /// A number that no generation of the name had or will have again, and the place of its generation.
+    /// Allocates a number that no other generation of the name has, and returns it with the generation's path.
     ///
     /// # Errors
-    /// When it can't be put onto the disk.
+    /// When the number can't be written to disk.
     pub(super) fn next_generation(&self, name: &str) -> Result<(u64, PathBuf), CryoRefusal> {
         let number = generation_number::allocate_number(&self.folder.join(name))
             .map_err(|e| not_numbered(&e))?;
         Ok((number, self.generation_path(name, number)))
     }
 
-    /// The same for what is not going to be stored: the number may be given again.
+    /// Returns the next number without allocating it, for a trial. The number may be used again.
     ///
     /// # Errors
     /// When the folder can't be read.
@@ -100,10 +101,10 @@ impl CryoStorage {
         Ok((newest + 1, self.generation_path(name, newest + 1)))
     }
 
-    /// What the kernel says it has stored, as it is found in its place.
+    /// Verifies the generation that the kernel has stored.
     ///
     /// # Errors
-    /// When something else is there, which is not to be acknowledged.
+    /// When the folder contains another generation, which must not be acknowledged.
     pub(super) fn verify_stored(
         &self,
         name: &str,
@@ -112,7 +113,7 @@ impl CryoStorage {
     ) -> Result<CryoManifest, CryoRefusal> {
         let not_there = |why: String| {
             CryoRefusal::Failed(format!(
-                "generation {generation} of `{name}` is not what was to be stored: {why}"
+                "generation {generation} of `{name}` was not stored correctly: {why}"
             ))
         };
         let manifest =
@@ -121,16 +122,17 @@ impl CryoStorage {
         match found == (name, generation, session) {
             true => Ok(manifest),
             false => Err(not_there(format!(
-                "generation {} of `{}` from session `{}` was found",
+                "the folder contains generation {} of `{}` from session `{}`",
                 found.1, found.0, found.2
             ))),
         }
     }
 
-    /// That generation, or the newest.
+    /// Finds a generation, or the newest.
     ///
     /// # Errors
-    /// When there is none, or it is damaged; then with the one before it that is not.
+    /// When the generation does not exist or is damaged. The refusal of a damaged one names the newest earlier
+    /// generation that can be reloaded.
     pub(super) fn find_generation(
         &self,
         name: &str,
@@ -160,7 +162,7 @@ impl CryoStorage {
         }
     }
 
-    /// The refusal of a generation, with what can be reloaded instead.
+    /// The refusal of a damaged generation, with the newest earlier generation that can be reloaded.
     pub(super) fn damaged_refusal(&self, name: &str, generation: u64, why: String) -> CryoRefusal {
         let mut older = self
             .list_generations(name)
@@ -205,7 +207,7 @@ impl CryoStorage {
         })
     }
 
-    /// Removes one generation, or all of that name. Returns those that went.
+    /// Removes one generation, or all of a name. Returns the removed numbers.
     pub(super) fn remove_generations(
         &self,
         name: &str,
@@ -226,7 +228,9 @@ impl CryoStorage {
         let gone: Vec<u64> = wanted.map_or(numbers, |one| vec![one]);
         for generation in &gone {
             self.discard_generation(name, *generation)
-                .map_err(|error| CryoRefusal::Failed(format!("it can't be removed: {error}")))?;
+                .map_err(|error| {
+                    CryoRefusal::Failed(format!("the generation can't be removed: {error}"))
+                })?;
         }
         Ok(gone)
     }
@@ -238,7 +242,7 @@ impl CryoStorage {
         all.map(|(generation, name)| (name, generation)).collect()
     }
 
-    /// Removes what is superseded now. What is `pinned` stays, and what came after it under its name.
+    /// Removes superseded generations. A `pinned` generation and all later ones under its name stay.
     pub(super) fn prune(&self, limits: CryoLimits, pinned: &CryoPins) {
         let now = SystemTime::now()
             .duration_since(UNIX_EPOCH)
@@ -262,18 +266,23 @@ impl CryoStorage {
         }
         for (name, generation) in superseded_generations(&all, limits, now.as_secs_f64()) {
             match self.discard_generation(&name, generation) {
-                Ok(()) => tracing::info!(name, generation, "a superseded state was removed"),
-                Err(error) => tracing::warn!(name, generation, "it can't be removed: {error}"),
+                Ok(()) => tracing::info!(name, generation, "removed a superseded generation"),
+                Err(error) => tracing::warn!(
+                    name,
+                    generation,
+                    "a superseded generation can't be removed: {error}"
+                ),
             }
         }
     }
 
-    /// Under another name first, so that no half of it is ever taken for the whole. Its number is not given again.
+    /// Removes a generation. Renames the folder first, so that a partial folder never counts as a generation. The
+    /// number is not used again.
     fn discard_generation(&self, name: &str, generation: u64) -> io::Result<()> {
         generation_number::reserve_up_to(&self.folder.join(name), generation)?;
         let path = self.generation_path(name, generation);
         let gone = path.with_file_name(format!("{generation}{}", CRYO_TEMP_SUFFIXES[1]));
-        // What was left by an earlier attempt.
+        // The remains of an earlier attempt.
         let _ = fs::remove_dir_all(&gone);
         fs::rename(&path, &gone)?;
         fs::remove_dir_all(&gone)
@@ -301,7 +310,7 @@ impl CryoStorage {
     }
 }
 
-/// A generation whose manifest is whole.
+/// A generation with an intact manifest.
 #[derive(Debug)]
 pub(super) struct IntactGeneration {
     pub(super) generation: u64,
@@ -312,11 +321,11 @@ pub(super) struct IntactGeneration {
 fn not_numbered(error: &io::Error) -> CryoRefusal {
     match error.kind() {
         ErrorKind::StorageFull | ErrorKind::QuotaExceeded => CryoRefusal::Full,
-        _ => CryoRefusal::Failed(format!("the number of a generation can't be kept: {error}")),
+        _ => CryoRefusal::Failed(format!("the generation number can't be written: {error}")),
     }
 }
 
-/// Names of folders within one; an unreadable one has none.
+/// Names of the subfolders; an unreadable folder has none.
 fn list_subfolders(folder: &Path) -> Vec<String> {
     let found = match fs::read_dir(folder) {
         Ok(found) => found,
@@ -367,7 +376,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_weighs_what_its_files_do() {
+    fn the_size_of_a_folder_is_the_size_of_its_files() {
         let folder = tempfile::tempdir().unwrap();
         assert_eq!(folder_bytes(&folder.path().join("none")), 0);
         fs::write(folder.path().join("a"), "123").unwrap();
@@ -376,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_never_finished_is_swept_and_the_rest_stays() {
+    fn unfinished_folders_are_swept_and_the_rest_stays() {
         let folder = tempfile::tempdir().unwrap();
         let store = CryoStorage::new(folder.path().to_owned());
         write(folder.path(), "a/1");
@@ -392,7 +401,7 @@ mod tests {
     }
 
     #[test]
-    fn what_belongs_to_a_checkpoint_is_not_pruned() {
+    fn states_of_a_checkpoint_are_not_pruned() {
         let folder = tempfile::tempdir().unwrap();
         let store = CryoStorage::new(folder.path().to_owned());
         for name in ["a", "criu-a"] {
@@ -411,7 +420,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_body_is_tried_with_stays_with_all_that_comes_after_it() {
+    fn generations_of_a_trial_stay_with_all_later_ones() {
         let folder = tempfile::tempdir().unwrap();
         let store = CryoStorage::new(folder.path().to_owned());
         write(folder.path(), "a/1");

@@ -38,14 +38,14 @@ pub(super) async fn stop_idle_services(desktop: Desktop, mut stop: watch::Receiv
         }
         let signs = read_activity(&desktop, services, idle).await;
         if signs.is_unbrowsed(idle) && is_still_quiet(&desktop, idle) {
-            tracing::info!("desktop: no client uses the browser, so it is stopped");
+            tracing::info!("no client uses the browser; the companion stops the browser");
             services.set_need(ServiceNeed::Browser, false);
         }
         if signs.is_unseen(idle) {
             services.set_need(ServiceNeed::Viewer, false);
         }
         if signs.is_idle(mode, idle) && is_still_quiet(&desktop, idle) {
-            tracing::info!("desktop: no client is connected, so it is stopped");
+            tracing::info!("no client uses the desktop; the companion stops the desktop");
             services.set_need(ServiceNeed::Display, false);
         }
     }
@@ -70,7 +70,7 @@ pub(super) async fn apply_screen_size(desktop: Desktop, mut stop: watch::Receive
                     desktop.0.sized.send_replace(life);
                     break;
                 }
-                Err(why) => tracing::warn!("desktop: the screen has not got its size: {why}"),
+                Err(why) => tracing::warn!("cannot set the size of the screen: {why}"),
             }
             tokio::select! {
                 _ = stop.wait_for(|stop| *stop) => return,

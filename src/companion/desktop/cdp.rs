@@ -46,7 +46,7 @@ pub(super) async fn open_tab(port: u16, url: &str) -> Result<String> {
 /// Closes a tab, if it exists.
 pub(super) async fn close_tab(port: u16, tab: &str) {
     let path = format!("/json/close/{tab}");
-    // A tab that is gone already, perhaps with its browser, counts as closed.
+    // A tab that does not exist, perhaps because its browser has ended, counts as closed.
     let _ = with_reply_timeout(send_cdp_request(Method::GET, port, &path)).await;
 }
 
@@ -63,7 +63,7 @@ pub(super) async fn browser_ws_path(port: u16) -> Result<String> {
     let answer = with_reply_timeout(send_cdp_request(Method::GET, port, "/json/version")).await?;
     let CdpVersion { url } = serde_json::from_slice(&answer)?;
     let path = url.find("/devtools/").map(|at| url[at..].to_owned());
-    path.with_context(|| format!("`{url}` is no address of a debugger"))
+    path.with_context(|| format!("`{url}` is not the address of a debugger"))
 }
 
 /// Whether this tab exists.
@@ -96,7 +96,7 @@ struct CdpTab {
 
 async fn with_reply_timeout<T>(asked: impl Future<Output = Result<T>>) -> Result<T> {
     let waited = tokio::time::timeout(CDP_REPLY_TIMEOUT, asked).await;
-    waited.context("it does not answer")?
+    waited.context("no answer from the browser")?
 }
 
 async fn send_cdp_request(method: Method, port: u16, path: &str) -> Result<Bytes> {
@@ -114,7 +114,7 @@ async fn send_cdp_request(method: Method, port: u16, path: &str) -> Result<Bytes
     let read = response.into_body().collect().await;
     driver.abort();
     let body = read?.to_bytes();
-    ensure!(status == StatusCode::OK, "it answered {status}");
+    ensure!(status == StatusCode::OK, "the browser answered {status}");
     Ok(body)
 }
 

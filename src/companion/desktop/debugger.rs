@@ -77,12 +77,12 @@ pub(super) async fn serve_debugger(
                 let desktop = desktop.clone();
                 visits.spawn(async move {
                     if let Err(error) = proxy_connection(&desktop, client).await {
-                        tracing::debug!("the browser's debugger: {error}");
+                        tracing::debug!("a connection to the browser's debugger failed: {error}");
                     }
                 });
             }
             Err(error) => {
-                tracing::warn!("the browser's debugger: {error}");
+                tracing::warn!("cannot accept a connection to the browser's debugger: {error}");
                 tokio::time::sleep(DEBUGGER_ACCEPT_RETRY_DELAY).await;
             }
         }
@@ -109,7 +109,7 @@ async fn proxy_connection(desktop: &Desktop, mut client: TcpStream) -> io::Resul
 /// Waits for the browser, and returns the head to forward.
 async fn prepare_request_head(desktop: &Desktop, head: &str) -> Result<String, String> {
     let told = |refusal: DesktopRefusal| refusal.to_string();
-    match DebuggerTarget::from_head(head).ok_or("this is no request")? {
+    match DebuggerTarget::from_head(head).ok_or("invalid HTTP request")? {
         DebuggerTarget::Http => {
             desktop.ensure_browser().await.map_err(told)?;
             Ok(head.to_owned())
@@ -146,7 +146,7 @@ async fn read_head(client: &mut TcpStream) -> io::Result<(String, Vec<u8>)> {
             return Ok((head, rest));
         }
         if bytes.len() > MAX_DEBUGGER_HEAD_BYTES {
-            return Err(io::Error::other("its head is too long"));
+            return Err(io::Error::other("the head of the request is too long"));
         }
         if client.read_buf(&mut bytes).await? == 0 {
             return Err(io::ErrorKind::UnexpectedEof.into());

@@ -7,15 +7,14 @@ use std::path::Path;
 
 pub(super) fn declare_services(settings: &DesktopSettings) -> Result<ServiceDeclarations, String> {
     if settings.is_embedded {
-        return Err(
-            "the embedded engine has none: only a container has a screen of its own".into(),
-        );
+        return Err("the embedded engine has no screen; only containers have a desktop".into());
     }
     if settings.mode == DesktopMode::Off {
-        return Err("it is off: `desktop.run` in osctl.yaml says so".into());
+        return Err("`desktop.run` is `off` in osctl.yaml".into());
     }
     for folder in [&settings.run, &settings.profile] {
-        private_folder(folder).map_err(|error| format!("`{}`: {error}", folder.display()))?;
+        private_folder(folder)
+            .map_err(|error| format!("cannot create `{}`: {error}", folder.display()))?;
     }
     let (width, height) = settings.resolution;
     let text = |path: &Path| path.display().to_string();

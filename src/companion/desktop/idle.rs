@@ -66,7 +66,7 @@ mod tests {
     };
 
     #[test]
-    fn a_desktop_that_nobody_uses_ends_after_a_while() {
+    fn an_unused_desktop_ends_after_a_while() {
         assert!(QUIET.is_idle(DesktopMode::Lazy, TEST_IDLE_TIMEOUT));
         let just_now = DesktopActivity {
             quiet: Duration::ZERO,
@@ -99,14 +99,14 @@ mod tests {
     }
 
     #[test]
-    fn a_browser_ends_when_nobody_has_a_page_in_it() {
+    fn a_browser_without_pages_ends() {
         let blank = DesktopActivity {
             browser: true,
             windows: true,
             ..QUIET
         };
         assert!(blank.is_unbrowsed(TEST_IDLE_TIMEOUT));
-        assert!(!QUIET.is_unbrowsed(TEST_IDLE_TIMEOUT), "there is none");
+        assert!(!QUIET.is_unbrowsed(TEST_IDLE_TIMEOUT), "no browser runs");
         for used in [
             DesktopActivity {
                 pages: true,

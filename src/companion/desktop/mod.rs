@@ -99,7 +99,7 @@ pub(crate) enum DesktopRefusal {
 impl fmt::Display for DesktopRefusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Absent(why) => write!(f, "there is no desktop: {why}"),
+            Self::Absent(why) => write!(f, "no desktop is available: {why}"),
             Self::Unready(why) => f.write_str(why),
             Self::Display(refusal) => refusal.fmt(f),
         }
@@ -119,7 +119,7 @@ pub(crate) struct Desktop(Arc<DesktopInner>);
 #[derive(Debug)]
 struct DesktopInner {
     settings: DesktopSettings,
-    /// The services, or the reason why there are none.
+    /// The services, or the reason why no desktop is available.
     services: Result<Services, String>,
     display: DisplayClient,
     viewers: AtomicUsize,
@@ -176,7 +176,7 @@ impl Desktop {
             services
         });
         if let (Err(why), true) = (&services, settings.has_one()) {
-            tracing::error!("there is no desktop: {why}");
+            tracing::error!("the desktop cannot start: {why}");
         }
         let desktop = Self(Arc::new(DesktopInner {
             services,
@@ -238,7 +238,7 @@ impl Desktop {
             .is_ok();
         if !is_sized {
             return Err(DesktopRefusal::Unready(
-                "the screen has not got its size".into(),
+                "the size of the screen is not set yet".into(),
             ));
         }
         Ok(moment)
@@ -271,7 +271,7 @@ impl Desktop {
         let services = self.services()?;
         if !services.is_needed(ServiceNeed::Browser) || services.has_finished(ServiceNeed::Browser)
         {
-            let why = "the browser was closed; `GET /json/version` starts it";
+            let why = "the browser was closed; `GET /json/version` starts the browser";
             return Err(DesktopRefusal::Unready(why.into()));
         }
         let ready = services.wait_ready(ServiceNeed::Browser).await;
@@ -292,7 +292,7 @@ impl Desktop {
         self.ensure_browser().await?;
         if !url.is_empty() {
             let opened = cdp::open_tab(CDP_PORT, url).await;
-            opened.map_err(|why| DesktopRefusal::Unready(format!("the browser: {why}")))?;
+            opened.map_err(|why| DesktopRefusal::Unready(format!("the browser failed: {why}")))?;
         }
         self.look_at_browser()
     }
@@ -326,7 +326,7 @@ impl Desktop {
         &self,
         region: Option<ScreenRegion>,
     ) -> Result<ScreenPicture, DesktopRefusal> {
-        let mut refusal = DesktopRefusal::Unready("the screen is started over and over".into());
+        let mut refusal = DesktopRefusal::Unready("the screen restarts repeatedly".into());
         for _ in 0..MAX_SCREEN_ATTEMPTS {
             let moment = self.ensure_screen_generation().await?;
             match self.0.display.capture_screen(region).await {
@@ -385,7 +385,7 @@ impl Desktop {
         width: u16,
         height: u16,
     ) -> Result<ScreenSize, DesktopRefusal> {
-        let mut refusal = DesktopRefusal::Unready("the screen is started over and over".into());
+        let mut refusal = DesktopRefusal::Unready("the screen restarts repeatedly".into());
         for _ in 0..MAX_SCREEN_ATTEMPTS {
             let moment = self.ensure_screen_generation().await?;
             match self.0.display.resize_screen(width, height).await {
@@ -421,7 +421,8 @@ impl Desktop {
         let ready = services.wait_ready(ServiceNeed::Viewer).await;
         ready.map_err(DesktopRefusal::Unready)?;
         let socket = UnixStream::connect(self.0.settings.run.join("vnc.sock")).await;
-        let socket = socket.map_err(|e| DesktopRefusal::Unready(format!("`x11vnc`: {e}")))?;
+        let socket = socket
+            .map_err(|e| DesktopRefusal::Unready(format!("cannot connect to `x11vnc`: {e}")))?;
         Ok((socket, stay))
     }
 

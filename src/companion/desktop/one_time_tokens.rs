@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn codes_that_nobody_uses_do_not_pile_up() {
+    fn unused_codes_do_not_pile_up() {
         let tickets = OneTimeTokens::new(None);
         let first = tickets.issue_token().unwrap();
         for _ in 0..1000 {

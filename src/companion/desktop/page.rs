@@ -72,7 +72,7 @@ struct TabConnection {
     seen: TabEvents,
 }
 
-/// The events of a tab so far.
+/// The events of a tab up to now.
 #[derive(Debug, Default)]
 struct TabEvents {
     /// Responses to documents: frame, loader and HTTP status, the latest last.
@@ -167,7 +167,7 @@ pub(super) async fn read_page(
         .map_err(WebPageError::Broken)?;
     let Some(sent) = sent else {
         let seconds = patience.as_secs_f64();
-        let why = format!("`{url}` has not answered within {seconds} seconds");
+        let why = format!("`{url}` did not answer within {seconds} seconds");
         return Err(WebPageError::Refused(why));
     };
     match sent["errorText"].as_str() {
@@ -180,7 +180,7 @@ pub(super) async fn read_page(
         _ => {}
     }
     let seen = tab.read_visible_text(deadline).await;
-    let seen = seen.with_context(|| format!("`{url}` is open, and can't be read"));
+    let seen = seen.with_context(|| format!("`{url}` is open, but its text can't be read"));
     let seen = seen.map_err(WebPageError::Broken)?;
     let field = |name: &str| seen[name].as_str().unwrap_or_default().to_owned();
     let text = |name: &str| sent[name].as_str().unwrap_or_default();
@@ -204,7 +204,7 @@ impl TabConnection {
             PAGE_REPLY_TIMEOUT,
             tokio_tungstenite::client_async(url, stream),
         );
-        let (socket, _) = shaken.await.context("it does not answer")??;
+        let (socket, _) = shaken.await.context("no answer from the browser")??;
         let mut tab = Self {
             socket,
             last: 0,
@@ -320,7 +320,7 @@ impl TabConnection {
     async fn call(&mut self, method: &str, params: Value) -> Result<Value> {
         let id = self.send_request(method, params).await?;
         let answered = timeout(PAGE_REPLY_TIMEOUT, self.wait_for_reply(id)).await;
-        let answered = answered.context("it does not answer")??;
+        let answered = answered.context("no answer from the browser")??;
         answered.map_err(|why| anyhow!("{method}: {why}"))
     }
 }
@@ -367,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn dialogs_are_dismissed_and_told() {
+    fn dialogs_are_dismissed_and_reported() {
         let mut seen = TabEvents::default();
         let asks = |kind: &str| {
             let params = json!({"type": kind, "message": "Delete all?"});

@@ -61,21 +61,21 @@ impl Desktop {
         patience: Duration,
     ) -> Result<WebPage, DesktopRefusal> {
         if !page::is_of_the_web(url) {
-            let why = format!("`{url}` is no page of the web: begin with `http://` or `https://`");
+            let why =
+                format!("`{url}` is not a web address: it must start with `http://` or `https://`");
             return Err(DesktopRefusal::Display(display::DisplayRefusal::Invalid(
                 why,
             )));
         }
         let reading = &self.0.reading;
         let Ok(Ok(_place)) = timeout(patience, reading.places.acquire()).await else {
-            let why = format!(
-                "{MAX_PAGE_READS} pages are being read already, and none has come to its end"
-            );
+            let why = format!("the limit of {MAX_PAGE_READS} concurrent page reads is reached");
             return Err(DesktopRefusal::Unready(why));
         };
         let _stay = self.lease_debugger();
         self.ensure_browser().await?;
-        let failed = |why: anyhow::Error| DesktopRefusal::Unready(format!("the browser: {why:#}"));
+        let failed =
+            |why: anyhow::Error| DesktopRefusal::Unready(format!("the browser failed: {why:#}"));
         let mut last = anyhow::anyhow!("every tab of the browser is in use");
         for _ in 0..MAX_TAB_ATTEMPTS {
             let mut tab = TabLease {

@@ -58,7 +58,9 @@ impl Desktop {
         let services = self.services().map_err(|why| why.to_string())?;
         // The lease keeps the services running even when the idle time is very short.
         let _looked_at = self.acquire_lease(DesktopUse::Screen);
-        let need = services.need_of(name).ok_or("it is not declared")?;
+        let need = services
+            .need_of(name)
+            .ok_or("the service is not declared")?;
         services.set_need(ServiceNeed::Display, true);
         if need == ServiceNeed::Browser && services.has_finished(need) {
             services.reset_finished(need).await;

@@ -149,12 +149,12 @@ pub(super) async fn connect_without_password<S: AsyncRead + AsyncWrite + Unpin>(
     let mut kinds = vec![0; count.into()];
     server.read_exact(&mut kinds).await?;
     if !kinds.contains(&RFB_SECURITY_NONE) {
-        return Err(io::Error::other("the VNC server asks for a password"));
+        return Err(io::Error::other("the VNC server requires a password"));
     }
     server.write_all(&[RFB_SECURITY_NONE]).await?;
     match server.read_u32().await? {
         0 => Ok(()),
-        _ => Err(io::Error::other("the VNC server lets nobody in")),
+        _ => Err(io::Error::other("the VNC server rejected the connection")),
     }
 }
 
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn versions_are_told_apart() {
+    fn versions_are_distinguished() {
         assert_eq!(
             RfbVersion::parse_version(b"RFB 003.005\n"),
             Some(RfbVersion::Old)

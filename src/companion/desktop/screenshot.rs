@@ -45,7 +45,8 @@ impl Desktop {
                 taken,
             })
         });
-        let failed = |error| DesktopRefusal::Unready(format!("the picture can't be made: {error}"));
+        let failed =
+            |error| DesktopRefusal::Unready(format!("the picture can't be created: {error}"));
         drawn.await.map_err(failed)?
     }
 }

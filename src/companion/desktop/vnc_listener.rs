@@ -74,7 +74,7 @@ pub(super) async fn serve_vnc(
         let client = match accepted {
             Ok((client, _)) => client,
             Err(error) => {
-                tracing::warn!("vnc: {error}");
+                tracing::warn!("cannot accept a VNC connection: {error}");
                 sleep(VNC_ACCEPT_RETRY_DELAY).await;
                 continue;
             }
@@ -82,7 +82,7 @@ pub(super) async fn serve_vnc(
         let visit = gate.clone().handle_client(client, number);
         let task = visits.spawn(async move {
             if let Err(error) = visit.await {
-                tracing::debug!("vnc: {error}");
+                tracing::debug!("a VNC connection failed: {error}");
             }
         });
         if let Some(oldest) = lock_unpoisoned(&gate.strangers).push_evicting_oldest(number, task) {
@@ -144,7 +144,8 @@ impl VncListener {
                 let told = async {
                     let _one = self.guesses.lock().await;
                     sleep(WRONG_PASSWORD_DELAY).await;
-                    let why = "the password is wrong; osctl status names its file";
+                    let why =
+                        "the password is wrong; osctl status shows the path of the password file";
                     asked.send_rejected(&mut client, why).await
                 };
                 timeout(VNC_HANDSHAKE_TIMEOUT, told).await?
@@ -152,8 +153,8 @@ impl VncListener {
             RfbAuthResult::Yes => {
                 drop(stranger);
                 let Ok(_place) = self.places.try_acquire() else {
-                    tracing::warn!("vnc: {MAX_VNC_CLIENTS} clients are there already");
-                    let why = "too many clients are there already";
+                    tracing::warn!("the limit of {MAX_VNC_CLIENTS} VNC clients is reached");
+                    let why = "the limit of VNC clients is reached";
                     return asked.send_rejected(&mut client, why).await;
                 };
                 self.proxy_to_server(client, &asked).await
@@ -188,8 +189,8 @@ impl VncListener {
                 Ok(())
             }
             Err(why) => {
-                tracing::warn!("vnc: the desktop can't be shown: {why}");
-                let told = "the desktop can't be shown; osctl logs tells why";
+                tracing::warn!("cannot connect a VNC client to the desktop: {why}");
+                let told = "the desktop can't be shown; osctl logs shows the cause";
                 asked.send_rejected(&mut client, told).await
             }
         }

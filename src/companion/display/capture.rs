@@ -79,7 +79,7 @@ pub(super) fn capture_screen(
             height,
         } = region;
         return Err(DisplayRefusal::Invalid(format!(
-            "the region `{x},{y},{width},{height}` does not lie in the screen, which has {}x{} pixels",
+            "the region `{x},{y},{width},{height}` is outside of the screen, which has {}x{} pixels",
             root.width, root.height
         )));
     }
@@ -95,7 +95,7 @@ pub(super) fn capture_screen(
         Err(error) => {
             ignore_missing_window(error)?;
             return Err(DisplayRefusal::Gone(
-                "the screen has changed meanwhile".into(),
+                "the size of the screen changed during the screenshot".into(),
             ));
         }
     };
@@ -139,7 +139,7 @@ impl PixelLayout {
                 masks: color_masks(visual),
             }),
             _ => Err(DisplayRefusal::Gone(format!(
-                "its depth {depth} is not described"
+                "the X server does not describe depth {depth}"
             ))),
         }
     }
@@ -202,7 +202,7 @@ impl ScreenPicture {
         let (wide, high) = (side(self.width), side(self.height));
         if !(scale > 0.0 && scale <= 4.0 && wide <= MAX_PICTURE_SIDE && high <= MAX_PICTURE_SIDE) {
             return Err(DisplayRefusal::Invalid(format!(
-                "`{scale}` is no scale: give a number above 0, at most 4, with which no side has more than {MAX_PICTURE_SIDE} pixels"
+                "`{scale}` is not a valid scale: give a number above 0 and at most 4; no side of the picture may exceed {MAX_PICTURE_SIDE} pixels"
             )));
         }
         let broken =

@@ -84,7 +84,7 @@ impl X11Clipboard {
             - 64;
         if text.len() > most {
             return Err(DisplayRefusal::Invalid(format!(
-                "the text is longer than {most} bytes: write it to a file"
+                "the text is longer than {most} bytes; write it to a file"
             )));
         }
         self.text = Some(text);
@@ -155,7 +155,7 @@ impl X11Clipboard {
             }
             all.append(&mut piece);
             if all.len() > MAX_CLIPBOARD_BYTES {
-                let why = format!("more than {MAX_CLIPBOARD_BYTES} bytes are on the clipboard");
+                let why = format!("the clipboard has more than {MAX_CLIPBOARD_BYTES} bytes");
                 return Err(DisplayRefusal::Invalid(why));
             }
         }
@@ -178,7 +178,7 @@ impl X11Clipboard {
             }
             let left = SELECTION_OWNER_TIMEOUT.saturating_sub(begin.elapsed());
             if left.is_zero() {
-                let why = "the program that has copied something does not tell what";
+                let why = "the program that owns the clipboard does not send the text";
                 return Err(DisplayRefusal::Unmoved(why.into()));
             }
             let mut polled = [PollFd::new(connection.as_fd(), PollFlags::POLLIN)];
@@ -286,7 +286,7 @@ mod tests {
     use tokio::sync::watch;
 
     #[test]
-    fn a_text_stays_until_nobody_can_ask_us_for_it() {
+    fn a_text_is_kept_while_a_program_can_request_it() {
         let (copied, marked) = (7, 1);
         let mut clipboard = X11Clipboard::new(watch::Sender::new(0));
         clipboard.text = Some("words".into());

@@ -71,7 +71,7 @@ fn check_actions(
 ) -> Result<(), DisplayRefusal> {
     if actions.len() > MAX_INPUT_ACTIONS {
         let why = format!(
-            "there are {} actions, and {MAX_INPUT_ACTIONS} are the most",
+            "the request has {} actions, the maximum is {MAX_INPUT_ACTIONS}",
             actions.len()
         );
         return Err(DisplayRefusal::Invalid(why));
@@ -106,7 +106,7 @@ fn check_actions(
                 if down.unsigned_abs() > MAX_WHEEL_NOTCHES
                     || right.unsigned_abs() > MAX_WHEEL_NOTCHES
                 {
-                    let why = format!("the wheel turns by {MAX_WHEEL_NOTCHES} notches at most");
+                    let why = format!("`down` and `right` are at most {MAX_WHEEL_NOTCHES} notches");
                     return Err(DisplayRefusal::Invalid(why));
                 }
             }
@@ -117,7 +117,7 @@ fn check_actions(
             }
             InputAction::Text { text } if text.chars().count() > MAX_TYPED_CHARS => {
                 return Err(DisplayRefusal::Invalid(format!(
-                    "the text is longer than {MAX_TYPED_CHARS} characters: put it on the clipboard"
+                    "the text is longer than {MAX_TYPED_CHARS} characters; use the clipboard"
                 )));
             }
             InputAction::ButtonDown { .. }
@@ -142,7 +142,7 @@ impl InputInjector<'_> {
         match (self.is_awaited)() {
             true => Ok(()),
             false => Err(DisplayRefusal::Unmoved(
-                "nobody waits for it any more".into(),
+                "the caller no longer waits for the reply".into(),
             )),
         }
     }

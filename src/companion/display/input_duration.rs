@@ -27,7 +27,7 @@ pub(super) fn check_duration(
         return Ok(());
     }
     Err(DisplayRefusal::Invalid(format!(
-        "it would take about {} seconds, and {} are the most: split it into several requests",
+        "the actions take about {} seconds, the maximum is {}; split them into several requests",
         needed.as_secs(),
         MAX_INPUT_DURATION.as_secs()
     )))
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn what_would_outlast_whoever_asks_is_refused() {
+    fn a_request_that_outlasts_the_caller_is_refused() {
         let keyboard = keyboard();
         let place = ScreenPoint { x: 0, y: 0 };
         let drag = InputAction::Drag {

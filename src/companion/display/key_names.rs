@@ -49,7 +49,7 @@ pub(super) fn parse_keys(text: &str) -> Result<Vec<u32>, DisplayRefusal> {
     let mut keys = names.map(parse_key).collect::<Result<Vec<u32>, _>>()?;
     keys.extend(is_plus.then_some(Keysym::plus.raw()));
     match keys.is_empty() {
-        true => Err(DisplayRefusal::Invalid("no key is named".into())),
+        true => Err(DisplayRefusal::Invalid("the name of a key is empty".into())),
         false => Ok(keys),
     }
 }
@@ -70,7 +70,7 @@ fn parse_key(name: &str) -> Result<u32, DisplayRefusal> {
     });
     known.ok_or_else(|| {
         DisplayRefusal::Invalid(format!(
-            "`{name}` is no key: give a character, or a name such as `Return`, `ctrl`, `F5` or `Page_Down`"
+            "`{name}` is not a key: give a character, or a name such as `Return`, `ctrl`, `F5` or `Page_Down`"
         ))
     })
 }
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_key_is_refused() {
+    fn unknown_keys_are_refused() {
         for text in ["", "hyperdrive", "ctrl+", "ctrl+nokey"] {
             // `ctrl+` is control and plus, which are keys.
             assert_eq!(parse_keys(text).is_ok(), text == "ctrl+", "{text}");

@@ -154,7 +154,7 @@ impl KeyboardMap {
     ) -> Result<RemappedKey, DisplayRefusal> {
         let lent = self.lent.pop_front();
         let lent =
-            lent.ok_or_else(|| DisplayRefusal::Gone("its keyboard has no key to spare".into()))?;
+            lent.ok_or_else(|| DisplayRefusal::Gone("the keyboard has no unused key code".into()))?;
         if lent.symbol != 0 {
             std::thread::sleep(KEY_REMAP_DELAY.saturating_sub(lent.used.elapsed()));
         }
@@ -176,7 +176,7 @@ mod tests {
     use xkeysym::Keysym;
 
     #[test]
-    fn a_key_is_found_with_its_shift_and_the_unused_are_told() {
+    fn a_key_is_found_with_its_shift_and_unused_keys_are_listed() {
         let (a, big) = (Keysym::a.raw(), Keysym::A.raw());
         let symbols = [[0, 0, 0, 0], [a, big, Keysym::ae.raw(), 0], [0, 0, 0, 0]];
         let keyboard = KeyboardMap::from_symbols(8, 4, symbols.concat());

@@ -51,7 +51,7 @@ pub(crate) enum DisplayRefusal {
 impl fmt::Display for DisplayRefusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Gone(why) => write!(f, "the screen does not answer: {why}"),
+            Self::Gone(why) => write!(f, "the screen is not available: {why}"),
             Self::Invalid(why) | Self::Unmoved(why) => f.write_str(why),
             Self::NoWindow(id) => write!(f, "there is no window {id}"),
         }
@@ -143,12 +143,12 @@ impl DisplayClient {
         let request = request(answer);
         let mailbox = self.queue_mailbox(request.target_queue())?;
         let sent = mailbox.requests.send(request);
-        sent.map_err(|_| gone("its client has ended"))?;
+        sent.map_err(|_| gone("the display client has ended"))?;
         // A full pipe wakes the owner already.
         let _ = write(&mailbox.bell, &[0]);
         match tokio::time::timeout(DISPLAY_REQUEST_TIMEOUT, answered).await {
-            Ok(answer) => answer.map_err(|_| gone("its client has ended"))?,
-            Err(_) => Err(gone("it does not answer")),
+            Ok(answer) => answer.map_err(|_| gone("the display client has ended"))?,
+            Err(_) => Err(gone("no reply from the display client")),
         }
     }
 

@@ -15,7 +15,7 @@ pub(crate) fn is_server_responding() -> bool {
     X11Connection::open().is_ok()
 }
 
-/// Whether a window manager runs, which it shows by a window of its own.
+/// Whether a window manager runs, which it shows by its own window.
 pub(crate) fn is_managed() -> bool {
     let look = || {
         let connection = X11Connection::open()?;

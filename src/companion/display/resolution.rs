@@ -51,7 +51,7 @@ pub(super) fn change_resolution(
     let fits = |length: u16, most: u16| (MIN_SCREEN_SIDE..=most).contains(&length);
     if !fits(width, screen.max_width) || !fits(height, screen.max_height) {
         return Err(DisplayRefusal::Invalid(format!(
-            "`{width}x{height}` is no resolution for this screen: from {MIN_SCREEN_SIDE}x{MIN_SCREEN_SIDE} to {}x{}",
+            "the screen does not support `{width}x{height}`: give a size from {MIN_SCREEN_SIDE}x{MIN_SCREEN_SIDE} to {}x{}",
             screen.max_width, screen.max_height
         )));
     }
@@ -86,7 +86,9 @@ fn set_resolution(
         .reply()
         .map_err(x11_call_failed)?;
     let (Some(crtc), Some(output)) = (resources.crtcs.first(), resources.outputs.first()) else {
-        return Err(DisplayRefusal::Gone("it has no output to change".into()));
+        return Err(DisplayRefusal::Gone(
+            "the X server has no output to resize".into(),
+        ));
     };
     let mode = find_or_create_mode(connection, &resources, *output, (width, height))?;
     let before = x
@@ -108,7 +110,9 @@ fn set_resolution(
         // Restores the old size: without this, no output would show anything.
         let old = (screen.width, screen.height);
         if let Err(worse) = place(old, before.mode, &before.outputs) {
-            changed = Err(DisplayRefusal::Gone(format!("{why}, and then: {worse}")));
+            changed = Err(DisplayRefusal::Gone(format!(
+                "{why}; the old size could not be restored: {worse}"
+            )));
         }
     }
     let freed = x.ungrab_server().map_err(x11_call_failed)?;
@@ -137,7 +141,7 @@ fn check_set_config(status: SetConfig) -> Result<(), DisplayRefusal> {
     match status {
         SetConfig::SUCCESS => Ok(()),
         other => Err(DisplayRefusal::Unmoved(format!(
-            "the screen does not take its new size: {other:?}"
+            "the X server did not set the new size: {other:?}"
         ))),
     }
 }
@@ -200,7 +204,7 @@ mod tests {
     use x11rb::protocol::randr::SetConfig;
 
     #[test]
-    fn a_reply_that_says_no_is_no_success() {
+    fn a_refused_change_is_an_error() {
         assert!(check_set_config(SetConfig::SUCCESS).is_ok());
         for no in [
             SetConfig::FAILED,

@@ -36,7 +36,7 @@ pub(super) async fn run_check(
     let seen = timeout(patience, look).await;
     let seen = seen.unwrap_or_else(|_| {
         let seconds = patience.as_secs_f64();
-        Err(format!("nothing came of it within {seconds} s"))
+        Err(format!("the check did not finish within {seconds} s"))
     });
     let (passed, detail) = match seen {
         Ok(detail) => (true, detail),
@@ -79,7 +79,7 @@ impl EvolveParts {
         let each = names.iter().map(|name| {
             let proved = async {
                 let count = self.hub.probe_server(name).await?;
-                Ok(format!("it lists {count} tools"))
+                Ok(format!("the server lists {count} tools"))
             };
             run_check(format!("mcp:{name}"), EVOLVE_MCP_SERVER_TIMEOUT, proved)
         });
@@ -128,8 +128,8 @@ async fn probe_port(address: IpAddr, port: u16, is_http: bool) -> Result<String,
         .map_err(|error| format!("{address}: {error}"))?;
     let expected = if is_http { "HTTP/1.1 200" } else { "RFB " };
     match begin == expected {
-        true => Ok("it answers".into()),
-        false => Err(format!("it answers `{}`", begin.escape_debug())),
+        true => Ok("the port answers".into()),
+        false => Err(format!("unexpected answer: `{}`", begin.escape_debug())),
     }
 }
 
@@ -166,7 +166,7 @@ mod tests {
     async fn what_hangs_fails_by_its_name() {
         let hangs = run_check("mcp:a", Duration::ZERO, pending()).await;
         assert!(!hangs.passed && hangs.name == "mcp:a");
-        assert_eq!(hangs.detail, "nothing came of it within 0 s");
+        assert_eq!(hangs.detail, "the check did not finish within 0 s");
         let fine = run_check("b", Duration::from_secs(3), async { Ok("x".into()) }).await;
         assert!(fine.passed && fine.detail == "x");
     }

@@ -72,7 +72,7 @@ impl EvolveHandle {
         ask: &KeeperRequest,
     ) -> Result<(KeeperReply, EvolveReplies), EvolveRefusal> {
         if self.settings.is_embedded {
-            let why = "the embedded engine has none: there is no container to replace";
+            let why = "the embedded engine has no container to replace";
             return Err(EvolveRefusal::NoKeeper(why.into()));
         }
         if let KeeperRequest::Evolve(evolve) = ask {
@@ -87,19 +87,17 @@ impl EvolveHandle {
         );
         let silent = |why: String| EvolveRefusal::Silent(why);
         match asked.await {
-            Err(_) => Err(silent(format!(
-                "it said nothing for {EVOLVE_KEEPER_TIMEOUT:?}"
-            ))),
+            Err(_) => Err(silent(format!("no reply within {EVOLVE_KEEPER_TIMEOUT:?}"))),
             Ok(Err(error)) if is_absent(&error) => Err(EvolveRefusal::NoKeeper(error.to_string())),
             Ok(Err(error)) => Err(silent(error.to_string())),
-            Ok(Ok(None)) => Err(silent("it hung up".into())),
+            Ok(Ok(None)) => Err(silent("the keeper closed the connection".into())),
             Ok(Ok(Some((KeeperReply::Busy { run }, _)))) => Err(EvolveRefusal::Busy(run)),
             Ok(Ok(Some((KeeperReply::Refused { error }, _)))) => Err(EvolveRefusal::Keeper(error)),
             Ok(Ok(Some((reply, answer)))) => Ok((reply, answer)),
         }
     }
 
-    /// Lists the runs so far, the newest first.
+    /// Lists all runs, the newest first.
     ///
     /// # Errors
     /// When there is no keeper, or the keeper does not answer.
@@ -113,8 +111,8 @@ impl EvolveHandle {
 
 /// The refusal for a reply of another protocol version.
 pub(crate) fn unexpected_reply(reply: &KeeperReply) -> EvolveRefusal {
-    tracing::error!("the keeper answered something else: {reply:?}");
-    EvolveRefusal::Silent("it answered what this companion does not understand".into())
+    tracing::error!("unexpected reply from the keeper: {reply:?}");
+    EvolveRefusal::Silent("the reply has an unknown format".into())
 }
 
 pub(super) async fn send_keeper_request(
@@ -142,7 +140,7 @@ fn is_absent(error: &io::Error) -> bool {
 fn check_reason_length(reason: Option<&str>) -> Result<(), EvolveRefusal> {
     match reason {
         Some(reason) if reason.chars().count() > MAX_REASON_CHARS => Err(EvolveRefusal::Invalid(
-            format!("a reason has {MAX_REASON_CHARS} characters at most"),
+            format!("`reason` is longer than {MAX_REASON_CHARS} characters"),
         )),
         _ => Ok(()),
     }

@@ -9,7 +9,7 @@
 //! keeper does both, outside of the container that is replaced.
 //!
 //! - [`selftest`]: checks a new container before it replaces the current one
-//! - [`quiesce`]: brings the current container to rest behind its [`admission`] gate
+//! - [`quiesce`]: quiesces the current container behind its [`admission`] gate
 //! - [`verify`]: checks the new container after the replacement
 //! - [`readiness_gate`]: opens the new container's gate when it is verified
 //! - [`git_history`]: records runs in the project's repository, if there is one

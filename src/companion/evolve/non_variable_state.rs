@@ -1,8 +1,7 @@
-//! State of a container other than variables, for the receipt: what the next container keeps and what ends.
+//! State of a container other than variables, for the receipt: the kept state and the lost state.
 //!
-//! The old container lists what it keeps ([`EvolveParts::list_non_variable_state`]), and the new one reports what it
-//! found of that ([`EvolveParts::verify_non_variable_state`]). Only the old container can list the state that ends with
-//! it.
+//! The old container lists the state that it keeps ([`EvolveParts::list_non_variable_state`]), and the new one reports
+//! which of it exists ([`EvolveParts::verify_non_variable_state`]). Only the old container can list the lost state.
 
 use super::EvolveParts;
 use crate::protocol::evolve::inside::{ExpectedState, NonVariableState};
@@ -25,21 +24,21 @@ impl EvolveParts {
         }
         let terminals = self.terminals.list().len();
         if terminals > 0 {
-            let detail = format!("{terminals} open ones end with the container");
+            let detail = format!("{terminals} open terminals end with the container");
             all.push(report_lost("terminals".into(), detail));
         }
         let (sessions, connections) = self.hub.client_counts();
         all.extend((sessions > 0).then(|| report_clients(sessions as u64)));
         if connections > 0 {
             let detail = format!(
-                "{connections} connections of the older transport end: their clients connect again"
+                "{connections} connections of the SSE transport end; the clients must reconnect"
             );
             all.push(report_lost("mcp:sse".into(), detail));
         }
         all.extend(browser.then(|| NonVariableState {
             what: "browser".into(),
             kept: true,
-            detail: "its profile stays, and it is opened again".into(),
+            detail: "the profile is kept, and the browser restarts".into(),
         }));
         all
     }
@@ -63,7 +62,7 @@ impl EvolveParts {
         all
     }
 
-    /// The folder of each shell that has a context of its own.
+    /// The folder of each shell that has its own context.
     pub(super) fn list_shell_folders(&self) -> BTreeMap<String, String> {
         let sessions = self.shells.context_serials().into_keys();
         let folder = |session: String| {
@@ -91,7 +90,7 @@ fn report_shell(session: &str, folder: &str) -> NonVariableState {
     NonVariableState {
         what: format!("shell:{session}"),
         kept: true,
-        detail: format!("it is in `{folder}`, with its environment and functions"),
+        detail: format!("in `{folder}`, with environment and functions"),
     }
 }
 
@@ -101,9 +100,14 @@ fn found_shell(session: &str, folder: &str, here: Option<&String>) -> NonVariabl
         // The environment was restored all the same.
         Some(here) => report_lost(
             format!("shell:{session}"),
-            format!("its folder `{folder}` is not there: it is in `{here}`, with its environment"),
+            format!(
+                "the folder `{folder}` does not exist; the shell is in `{here}`, with its environment"
+            ),
         ),
-        None => report_lost(format!("shell:{session}"), "it begins anew".into()),
+        None => report_lost(
+            format!("shell:{session}"),
+            "the shell context is lost".into(),
+        ),
     }
 }
 
@@ -111,7 +115,7 @@ fn report_clients(sessions: u64) -> NonVariableState {
     NonVariableState {
         what: "mcp".into(),
         kept: true,
-        detail: format!("{sessions} sessions of clients go on"),
+        detail: format!("{sessions} client sessions continue"),
     }
 }
 
@@ -120,7 +124,7 @@ fn found_clients(expected: u64, found: u64) -> NonVariableState {
         true => report_clients(expected),
         false => report_lost(
             "mcp".into(),
-            format!("{found} of {expected} sessions of clients go on"),
+            format!("{found} of {expected} client sessions continue"),
         ),
     }
 }
@@ -138,7 +142,7 @@ mod tests {
     use super::{found_clients, found_shell, take_within_bytes};
 
     #[test]
-    fn what_is_handed_on_has_bounds() {
+    fn the_list_of_shells_has_a_limit() {
         let folders = [("a", 3), ("b", 9), ("c", 3)];
         let folders = folders.map(|(session, length)| (session.to_owned(), "/".repeat(length)));
         let kept = take_within_bytes(8, folders.into_iter());
@@ -146,14 +150,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_found_again_is_told_as_lost() {
+    fn missing_state_is_reported_as_lost() {
         let here = "/data".to_owned();
         let kept = found_shell("default", "/data", Some(&here));
         assert!(kept.kept && kept.detail.contains("`/data`"), "{kept:?}");
         let moved = found_shell("default", "/tmp/gone", Some(&here));
         assert!(!moved.kept, "{moved:?}");
         assert!(
-            moved.detail.contains("`/tmp/gone` is not there"),
+            moved.detail.contains("`/tmp/gone` does not exist"),
             "{moved:?}"
         );
         assert!(!found_shell("default", "/data", None).kept);

@@ -45,7 +45,10 @@ impl EvolveParts {
                     frozen.checkpoints.insert(kept.session.clone(), name);
                 }
                 Err(refusal) => {
-                    let why = format!("its process is not frozen: {}", refusal.message());
+                    let why = format!(
+                        "its process could not be checkpointed: {}",
+                        refusal.message()
+                    );
                     tracing::info!(session = kept.session, "{why}");
                     let said = kept.why.take().into_iter().chain([why]);
                     kept.why = Some(said.collect::<Vec<_>>().join("; "));
@@ -118,12 +121,16 @@ impl EvolveHandle {
         };
         match self.parts.criu.restore(request).await {
             Ok(restored) if restored.notes.is_empty() => {
-                tracing::info!(session, "its process goes on");
+                tracing::info!(session, "the process of the session was restored");
                 self.lock_restored_sessions().insert(session.to_owned());
             }
             Ok(restored) => tracing::info!(session, "{}", restored.notes.join("; ")),
             Err(refusal) => {
-                tracing::info!(session, "its objects are back: {}", refusal.message());
+                tracing::info!(
+                    session,
+                    "only the variables of the session were restored: {}",
+                    refusal.message()
+                );
             }
         }
     }

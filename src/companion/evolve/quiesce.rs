@@ -106,11 +106,11 @@ impl EvolveHandle {
                     begun,
                 });
                 tokio::spawn(self.clone().resume_if_abandoned(begun));
-                tracing::info!("at rest after {:?}", begun.elapsed());
+                tracing::info!("the container quiesced in {:?}", begun.elapsed());
                 told
             }
             Err((why, running)) => {
-                tracing::warn!("not brought to rest: {why}");
+                tracing::warn!("the container did not quiesce: {why}");
                 self.resume_requests(before.browser).await;
                 not_quiesced(why, &running)
             }
@@ -127,7 +127,7 @@ impl EvolveHandle {
         let quiet = tokio::select! {
             biased;
             // Running work continues, even if `force` would have interrupted it.
-            _ = recalled.changed() => return Err(("it was called off".into(), Vec::new())),
+            _ = recalled.changed() => return Err(("the quiesce was cancelled".into(), Vec::new())),
             quiet = parts.wait_idle(deadline) => quiet,
         };
         if let Err(running) = quiet {
@@ -139,7 +139,7 @@ impl EvolveHandle {
         let failed = |why: String| (why, Vec::new());
         if !parts.gate.close_and_drain(QUIESCE_ANSWER_TIMEOUT).await && !force {
             return Err(failed(
-                "a request that was let in before has no answer yet".into(),
+                "a request that was admitted before has no reply yet".into(),
             ));
         }
         // Check again for work that a request over the private socket started last.
@@ -154,15 +154,15 @@ impl EvolveHandle {
             parts.desktop.quiesce_browser(QUIESCE_BROWSER_TIMEOUT)
         );
         if !closed {
-            return Err(failed("the browser does not end".into()));
+            return Err(failed("the browser did not stop".into()));
         }
         let mut receipt = receipt.map_err(failed)?;
         let kernel = self.settings.body.join("kernel");
         let frozen = parts.checkpoint_sessions(kernel, &mut receipt).await;
         let kept = parts.mind.save_state(frozen).await;
-        kept.map_err(|error| failed(format!("what the shells hold is not kept: {error:#}")))?;
+        kept.map_err(|error| failed(format!("cannot save the state of the shells: {error:#}")))?;
         let waits = parts.lives.mark_waiting();
-        waits.map_err(|error| failed(format!("what runs have written is not kept: {error}")))?;
+        waits.map_err(|error| failed(format!("cannot keep the output of runs: {error}")))?;
         Ok(receipt)
     }
 
@@ -218,12 +218,12 @@ impl EvolveHandle {
             let desktop = parts.desktop.clone();
             tokio::spawn(async move {
                 if let Err(why) = desktop.ensure_browser().await {
-                    tracing::warn!("the browser does not come back: {why:?}");
+                    tracing::warn!("the browser did not restart: {why:?}");
                 }
             });
         }
         self.record_runs();
-        tracing::info!("requests are answered again");
+        tracing::info!("the container accepts requests again");
     }
 
     /// Resumes when the run that quiesced the container has ended without replacing it, or when the lease is over. The
@@ -243,7 +243,9 @@ impl EvolveHandle {
         if rest.as_ref().is_some_and(|rest| rest.begun == begun)
             && let Some(QuiescedState { browser, .. }) = rest.take()
         {
-            tracing::warn!("nothing has replaced this container: it goes on");
+            tracing::warn!(
+                "no container has replaced this one; the container accepts requests again"
+            );
             self.resume_requests(browser).await;
         }
     }
@@ -316,7 +318,7 @@ impl EvolveParts {
         });
         let calls = self.hub.open_calls().into_iter();
         let calls = calls.map(|server| QuiesceBlocker {
-            what: format!("a call of the MCP server `{server}`"),
+            what: format!("a call to the MCP server `{server}`"),
             id: format!("mcp:{server}"),
         });
         cells.chain(commands).chain(calls).collect()
@@ -327,7 +329,7 @@ impl EvolveParts {
         let deadline = Instant::now() + QUIESCE_INTERRUPT_TIMEOUT;
         // Interrupts the last work first, because queued work must not start when other work ends.
         let stops = running.iter().rev().map(|one| async move {
-            tracing::info!("{} is interrupted", one.what);
+            tracing::info!("interrupting {}", one.what);
             match self.sessions.find_run(&one.id) {
                 Ok(_) => drop(self.sessions.interrupt_run(&one.id).await),
                 Err(_) => drop(self.shells.interrupt(&one.id).await),
@@ -360,7 +362,7 @@ impl EvolveParts {
                 Ok(None) => self.stored_before(&kept.session).await,
                 Err(cryo::CryoRefusal::Kernel(kernel::KernelRefusal::Checkpointed { .. })) => None,
                 Err(cryo::CryoRefusal::Kernel(kernel::KernelRefusal::NoKernel(why))) => {
-                    kept.why = Some(format!("its kernel can't be started: {why}"));
+                    kept.why = Some(format!("the kernel can't be started: {why}"));
                     None
                 }
                 Err(refusal) => {
@@ -375,7 +377,7 @@ impl EvolveParts {
             if let Some(checkpoint) = view.and_then(|view| view.checkpoint.as_deref()) {
                 kept.by = KeptBy::Process;
                 kept.why = Some(format!(
-                    "it lies in the checkpoint `{checkpoint}`; `osctl criu restore` brings it back"
+                    "the kernel is in the checkpoint `{checkpoint}`; `osctl criu restore` restores the kernel"
                 ));
             }
             receipt.push((kept, stored));
@@ -391,7 +393,7 @@ impl EvolveParts {
             .ok()?;
         Some(CryoStored {
             status: "completed".into(),
-            message: "nothing was done since it was stored".into(),
+            message: "the session has not changed since the last store".into(),
             name: shown.name,
             generation: Some(shown.generation.generation),
             path: Some(shown.path),
@@ -464,18 +466,14 @@ fn describe_cryo_refusal(refusal: cryo::CryoRefusal) -> String {
         cryo::CryoRefusal::Full => "the disk is full".into(),
         cryo::CryoRefusal::Raised(raised) => format!("{}: {}", raised.kind, raised.message),
         cryo::CryoRefusal::Failed(why) | cryo::CryoRefusal::Losses(why) => why,
-        cryo::CryoRefusal::Kernel(kernel::KernelRefusal::Busy) => "its kernel is busy".into(),
+        cryo::CryoRefusal::Kernel(kernel::KernelRefusal::Busy) => "the kernel is busy".into(),
         other => format!("{other:?}"),
     }
 }
 
 fn describe_blockers(running: &[QuiesceBlocker]) -> String {
     let whats: Vec<&str> = running.iter().map(|one| one.what.as_str()).collect();
-    format!(
-        "{} still {} when the grace time was over",
-        whats.join(", "),
-        if whats.len() == 1 { "ran" } else { "run" }
-    )
+    format!("still running after the grace time: {}", whats.join(", "))
 }
 
 fn not_quiesced(why: String, running: &[QuiesceBlocker]) -> Quiesced {

@@ -82,7 +82,7 @@ async fn wait_until_proved(
         () = gate.wait_proved() => {}
         () = heard => gate.mark_proved(),
     }
-    tracing::info!("others are let in");
+    tracing::info!("the readiness gate is open");
 }
 
 /// Returns the run that is placing a container which is not verified yet.
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_keeper_that_is_gone_holds_nobody_up_for_ever() {
+    async fn a_missing_keeper_does_not_keep_the_gate_closed_forever() {
         let folder = tempfile::tempdir().unwrap();
         let socket = folder.path().join("s");
         let long = Duration::from_secs(600);

@@ -56,15 +56,12 @@ impl EvolveParts {
         run.wait_finished().await;
         let reply = run.build_reply(self.shells.report(session));
         match reply.returncode {
-            Some(0) => Ok("it ended with 0".into()),
+            Some(0) => Ok("exit code 0".into()),
             Some(-1) | None => Err(format!(
-                "it ran for longer than {SELFTEST_SCRIPT_TIMEOUT} s{}",
+                "no end within {SELFTEST_SCRIPT_TIMEOUT} s{}",
                 describe_last_lines(&reply)
             )),
-            Some(code) => Err(format!(
-                "it ended with {code}{}",
-                describe_last_lines(&reply)
-            )),
+            Some(code) => Err(format!("exit code {code}{}", describe_last_lines(&reply))),
         }
     }
 }

@@ -25,7 +25,7 @@ const SELFTEST_RELOAD_TIMEOUT: Duration = Duration::from_secs(300);
 /// How many generations of one session are tried if each disappears during its trial.
 const MAX_SELFTEST_GENERATIONS: usize = 3;
 
-/// A sample of every kind of value that is stored in a way of its own.
+/// A sample of every kind of value that is stored in its own way.
 const SELFTEST_SAMPLE_CODE: &str = "
 import dataclasses
 @dataclasses.dataclass
@@ -88,7 +88,7 @@ impl EvolveHandle {
         // The session may already be gone.
         let _ = parts.sessions.delete_session(SELFTEST_SESSION).await;
         if !browsed && let Err(why) = parts.desktop.close_browser() {
-            tracing::debug!("no browser is closed: {why:?}");
+            tracing::debug!("cannot close the browser: {why:?}");
         }
         std::iter::once(kernel)
             .chain(refused)
@@ -109,7 +109,7 @@ impl EvolveHandle {
             }
             let folder = to.parent().map(fs::create_dir_all);
             if let Err(error) = folder.transpose().and_then(|_| fs::copy(&from, &to)) {
-                tracing::warn!("`{}`: {error}", to.display());
+                tracing::warn!("cannot copy to `{}`: {error}", to.display());
             }
         }
         self.parts.hub.reload_config();
@@ -169,7 +169,7 @@ impl EvolveParts {
     /// Tries one generation from its start to its end. If the generation was replaced and removed during the trial, a
     /// failure says nothing about the body. Then the newer generation is tried instead.
     async fn try_newest(&self, state: &Path, session: &str) -> Result<String, String> {
-        let mut tried = Err("nothing is stored any more".into());
+        let mut tried = Err("the stored states were removed during the test".into());
         for _ in 0..MAX_SELFTEST_GENERATIONS {
             let Some(folder) = find_newest_snapshot(state, session) else {
                 break;
@@ -186,8 +186,8 @@ impl EvolveParts {
     async fn try_code(&self) -> Result<String, String> {
         let reply = self.run_code("print('out'); 6 * 7").await?;
         match (reply.stdout.as_str(), reply.result.as_deref()) {
-            ("out\n", Some("42")) => Ok("it executes code".into()),
-            (out, result) => Err(format!("`6 * 7` is {result:?}, and `{out}` was printed")),
+            ("out\n", Some("42")) => Ok("the kernel executes code".into()),
+            (out, result) => Err(format!("`6 * 7` returned {result:?} and printed `{out}`")),
         }
     }
 
@@ -201,7 +201,7 @@ impl EvolveParts {
         run.wait_finished().await;
         let reply = run.build_reply(self.shells.report(SELFTEST_SESSION));
         match (reply.returncode, reply.stdout.as_str(), reply.cwd.as_str()) {
-            (Some(0), "42\n", "/") => Ok("it runs commands".into()),
+            (Some(0), "42\n", "/") => Ok("the shell runs commands".into()),
             _ => Err(format!(
                 "`echo` ended with {:?}: {}",
                 reply.returncode, reply.stderr
@@ -241,8 +241,8 @@ impl EvolveParts {
             .await;
         removed.map_err(words)?;
         match reply.result.as_deref() {
-            Some("42") => Ok("what is stored comes back".into()),
-            other => Err(format!("`answer(1)` gave {other:?} after a reload")),
+            Some("42") => Ok("stored variables are restored".into()),
+            other => Err(format!("`answer(1)` returned {other:?} after a reload")),
         }
     }
 
@@ -271,7 +271,7 @@ for _found in glob.glob(os.path.join({state:?}, _folder, 'lib', 'python*', 'site
             serde_json::from_value(value).map_err(|error| error.to_string())?;
         let lost = describe_lost_variables(&stored.variables, &read.receipt);
         if !lost.is_empty() {
-            return Err(format!("not all comes back: {}", lost.join(", ")));
+            return Err(format!("variables are lost: {}", lost.join(", ")));
         }
         // Check that the objects could be stored again.
         let wish = CryoStore {
@@ -286,7 +286,7 @@ for _found in glob.glob(os.path.join({state:?}, _folder, 'lib', 'python*', 'site
             .cryo
             .store(wish, crate::protocol::cryo::StoreReason::Asked);
         again.await.map_err(|refusal| format!("{refusal:?}"))?;
-        Ok(format!("{} variables come back", read.receipt.len()))
+        Ok(format!("{} variables were restored", read.receipt.len()))
     }
 
     /// Runs code, which must end without an error.
@@ -310,7 +310,7 @@ for _found in glob.glob(os.path.join({state:?}, _folder, 'lib', 'python*', 'site
         match (reply.status, &reply.error) {
             (RunStatus::Completed, _) => Ok(reply),
             (_, Some(raised)) => Err(format!("{}: {}", raised.kind, raised.message)),
-            (status, None) => Err(format!("the run is {status:?}")),
+            (status, None) => Err(format!("the run ended as {status:?}")),
         }
     }
 }
@@ -342,7 +342,7 @@ pub(super) fn describe_lost_variables(stored: &[ReceiptRow], found: &[ReceiptRow
         match there {
             Some(there) if there.verdict != CryoVerdict::Lost => None,
             Some(there) => {
-                let why = there.why.as_deref().unwrap_or("it can't be read");
+                let why = there.why.as_deref().unwrap_or("the variable can't be read");
                 Some(format!("`{}`: {why}", row.name))
             }
             None => Some(format!("`{}`", row.name)),
@@ -367,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_was_saved_must_come_back() {
+    fn only_saved_variables_must_be_restored() {
         let stored = [
             row("a", CryoVerdict::Saved),
             row("b", CryoVerdict::Saved),
@@ -384,7 +384,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_needs_what_a_trial_has_not_need_not_answer() {
+    fn a_server_that_needs_more_than_a_trial_has_may_be_silent() {
         let state = tempfile::tempdir().unwrap();
         let touch = |path: &str| {
             let path = state.path().join(path);

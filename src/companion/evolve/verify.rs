@@ -1,6 +1,6 @@
-//! The verification of a new container against the old one: what was healthy is healthy, and what was stored is
-//! reloaded. The check reads the namespace, not the receipt of the store. What the new body no longer declares is not
-//! required.
+//! The verification of a new container against the old one: the services and servers that were healthy are healthy, and
+//! the stored variables are restored. The check reads the namespace, not the receipt of the store. Services and servers
+//! that the new body does not declare are not required.
 
 use super::check::{EVOLVE_KERNEL_TIMEOUT, run_check};
 use super::selftest::describe_lost_variables;
@@ -111,7 +111,7 @@ fn declares_server(file: Result<&[u8], &io::Error>, name: &str) -> bool {
 }
 
 async fn left_out(name: String) -> EvolveCheck {
-    let said = async { Ok("this body does not have it any more".into()) };
+    let said = async { Ok("this body does not declare it".into()) };
     run_check(name, VERIFY_QUERY_TIMEOUT, said).await
 }
 
@@ -147,29 +147,33 @@ impl EvolveParts {
         let view = ready.map_err(|_| kernel.view().detail)?;
         if let Some(checkpoint) = view.checkpoint {
             kept.by = KeptBy::Process;
-            let lies = format!("it lies in the checkpoint `{checkpoint}`");
-            kept.why = Some(format!("{lies}; `osctl criu restore` brings it back"));
+            let lies = format!("the kernel is in the checkpoint `{checkpoint}`");
+            kept.why = Some(format!("{lies}; `osctl criu restore` restores the kernel"));
             return Ok(lies);
         }
         let (now, before) = (view.report.generation, expected.kernel);
         if now <= before {
-            return Err(format!("its generation is {now}, and was {before} before"));
+            return Err(format!(
+                "generation {now} does not follow generation {before}"
+            ));
         }
         let stored = match (expected.stored, &expected.checkpoint) {
             (Some(stored), _) => stored,
-            (None, None) => return Ok("it held nothing".into()),
+            (None, None) => return Ok("the session was empty".into()),
             (None, Some(checkpoint)) if view.report.restored => {
                 kept.by = KeptBy::Objects;
                 return Ok(format!(
-                    "its objects are back; the checkpoint `{checkpoint}` is of no use"
+                    "the variables were restored; the checkpoint `{checkpoint}` can't be used"
                 ));
             }
             (None, Some(checkpoint)) => {
-                return Err(format!("it lay in the checkpoint `{checkpoint}`"));
+                return Err(format!(
+                    "the kernel was in the checkpoint `{checkpoint}`, which could not be used"
+                ));
             }
         };
         if !view.report.restored {
-            return Err("what was stored of it did not come back".into());
+            return Err("the stored state was not restored".into());
         }
         kept.by = KeptBy::Objects;
         let shown = self
@@ -178,7 +182,7 @@ impl EvolveParts {
             .await;
         let rows = shown.map_err(|refusal| format!("{refusal:?}"))?.receipt;
         if rows.len() > MAX_VERIFIED_VARIABLES {
-            let many = format!("all of {} variables are reloaded", rows.len());
+            let many = format!("all {} variables were restored", rows.len());
             kept.rows = rows;
             return Ok(many);
         }
@@ -187,7 +191,7 @@ impl EvolveParts {
             // A client's code runs in the kernel, which proves that the kernel works.
             Err(_) => {
                 kept.rows = rows;
-                return Ok("it executes code".into());
+                return Ok("the kernel executes code".into());
             }
         };
         kept.rows = rows
@@ -196,14 +200,14 @@ impl EvolveParts {
             .collect();
         let lost = describe_lost_variables(&rows, &kept.rows);
         if !lost.is_empty() {
-            return Err(format!("not all comes back: {}", lost.join(", ")));
+            return Err(format!("variables are lost: {}", lost.join(", ")));
         }
         let saved = kept
             .rows
             .iter()
             .filter(|row| row.verdict != CryoVerdict::Lost);
         Ok(format!(
-            "{} of {} variables are there",
+            "{} of {} variables were restored",
             saved.count(),
             kept.rows.len()
         ))
@@ -250,7 +254,7 @@ fn mark_if_missing(row: &ReceiptRow, names: &BTreeSet<String>) -> ReceiptRow {
     }
     ReceiptRow {
         verdict: CryoVerdict::Lost,
-        why: Some("it is not there after the reload".into()),
+        why: Some("the variable is missing after the restore".into()),
         ..row
     }
 }

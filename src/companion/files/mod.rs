@@ -9,7 +9,7 @@
 //!                         │        ▲ └─disk full─▶ none: the old file stays untouched
 //!                        cut       │ the same id resumes at its offset
 //!                         ▼        │
-//!                        kept for a day (without an id: removed at once)
+//!                        kept for a day (without an id: removed immediately)
 //! ```
 //!
 //! A client has the permissions of the container's user: links on the way to a path are followed. The module keeps no
@@ -261,7 +261,11 @@ async fn run_file_task<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, FilesRefusal> + Send + 'static,
 ) -> Result<T, FilesRefusal> {
     let done = tokio::task::spawn_blocking(work).await;
-    done.unwrap_or_else(|ended| Err(FilesRefusal::Failed(format!("the work ended: {ended}"))))
+    done.unwrap_or_else(|ended| {
+        Err(FilesRefusal::Failed(format!(
+            "the file task ended: {ended}"
+        )))
+    })
 }
 
 #[cfg(test)]

@@ -93,7 +93,7 @@ impl PartialUploads {
             if let Err(error) = self.remove_if_expired(&note, is_start) {
                 let note = note.path();
                 tracing::warn!(
-                    "the upload of `{}` could not be removed: {error}",
+                    "cannot remove the partial upload of `{}`: {error}",
                     note.display()
                 );
             }
@@ -133,7 +133,7 @@ impl PartialUploads {
         // The suffix proves that the file is a partial upload; a note that names another file must not remove it.
         let is_ours = path.to_string_lossy().ends_with(&format!(".osctl-{id}"));
         if is_ours && age.is_ok() {
-            tracing::info!("removing `{}`, an upload that was cut", path.display());
+            tracing::info!("removing the interrupted upload `{}`", path.display());
             fs::remove_file(&path)?;
         }
         fs::remove_file(note.path())
@@ -160,7 +160,7 @@ impl Drop for ActiveUpload<'_> {
     }
 }
 
-/// Removes expired uploads at once and then periodically.
+/// Removes expired uploads immediately and then periodically.
 pub(super) async fn sweep_uploads(begun: Arc<PartialUploads>) {
     let mut is_start = true;
     loop {
@@ -168,7 +168,7 @@ pub(super) async fn sweep_uploads(begun: Arc<PartialUploads>) {
         let cleaned = tokio::task::spawn_blocking(move || begun.remove_expired(is_start)).await;
         match cleaned {
             Ok(Err(error)) if error.kind() != io::ErrorKind::NotFound => {
-                tracing::warn!("cut uploads could not be removed: {error}");
+                tracing::warn!("cannot remove interrupted uploads: {error}");
             }
             _ => {}
         }

@@ -20,17 +20,18 @@ impl ContainerPath {
     /// # Errors
     /// When a segment is `..` or not a valid file name.
     pub(crate) fn parse(encoded: &str) -> Result<Self, FilesRefusal> {
-        let invalid = |why: &str| FilesRefusal::Invalid(format!("`{encoded}` is no path: {why}"));
-        let bytes =
-            percent_decode(encoded).ok_or_else(|| invalid("a `%` needs two digits behind it"))?;
+        let invalid =
+            |why: &str| FilesRefusal::Invalid(format!("`{encoded}` is not a valid path: {why}"));
+        let bytes = percent_decode(encoded)
+            .ok_or_else(|| invalid("a `%` needs two hexadecimal digits after it"))?;
         if bytes.contains(&0) {
-            return Err(invalid("it holds a zero byte"));
+            return Err(invalid("the path contains a zero byte"));
         }
         let mut path = PathBuf::from("/");
         for name in bytes.split(|byte| *byte == b'/') {
             match name {
                 b"" | b"." => {}
-                b".." => return Err(invalid("`..` is not followed")),
+                b".." => return Err(invalid("the path contains `..`")),
                 name => path.push(OsString::from_vec(name.to_vec())),
             }
         }
@@ -71,7 +72,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whatever_is_asked_it_is_beneath_the_root_and_has_no_way_up(text in "[a./%0-9A-F\\PC]{0,40}") {
+        fn every_path_is_below_the_root_and_has_no_parent_component(text in "[a./%0-9A-F\\PC]{0,40}") {
             if let Ok(place) = ContainerPath::parse(&text) {
                 let mut parts = place.path.components();
                 prop_assert_eq!(parts.next(), Some(Component::RootDir));

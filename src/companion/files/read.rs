@@ -141,7 +141,7 @@ impl FoundPath {
 }
 
 impl OpenedFile {
-    /// Runs on a thread of its own until all is read or the reader is dropped.
+    /// Runs on its own thread until all is read or the reader is dropped.
     pub(super) fn stream(mut self, start: u64, length: Option<u64>, mut outlet: ChunkWriter) {
         let mut left = length.unwrap_or(u64::MAX);
         let sent = (|| -> io::Result<()> {

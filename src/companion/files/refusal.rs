@@ -24,14 +24,14 @@ pub(crate) enum FilesRefusal {
     NotEmpty(PathBuf),
     /// A mount or a running program uses the path.
     Busy(PathBuf),
-    /// The disk or the user's quota is full. The old file is untouched.
+    /// The disk or the user's quota is full. The old file is unchanged.
     Full,
     /// This many bytes of the upload have arrived, and the request does not continue there.
     Elsewhere(u64),
     /// Another request is sending the same upload.
     InProgress(String),
     NoUpload(String),
-    /// The content before the resume point differs from what was sent.
+    /// The content before the resume point differs from the sent content.
     Changed,
     /// The client disconnected before the end.
     Cut,
@@ -61,7 +61,7 @@ impl FilesRefusal {
                     why: error.to_string(),
                 },
                 _ if is_unfit(&error) => {
-                    Self::Invalid(format!("`{}` is no path: {error}", path.display()))
+                    Self::Invalid(format!("`{}` is not a valid path: {error}", path.display()))
                 }
                 _ => Self::Failed(format!("`{}`: {error}", path.display())),
             }

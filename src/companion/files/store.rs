@@ -149,7 +149,7 @@ pub(super) fn make_folder(place: &ContainerPath, parents: bool) -> Result<bool, 
 
 pub(super) fn check_upload_id(id: &str) -> Result<&str, FilesRefusal> {
     let message =
-        || format!("`{id}` can't name an upload: use 8 to 48 letters, digits, `-` and `_`");
+        || format!("`{id}` is not a valid upload ID: use 8 to 48 letters, digits, `-` and `_`");
     partial_uploads::is_upload_id(id)
         .then_some(id)
         .ok_or_else(|| FilesRefusal::Invalid(message()))
@@ -227,7 +227,7 @@ fn write_upload(
         };
         end += piece.len() as u64;
         if let Some(total) = target.total.filter(|total| end > *total) {
-            let message = format!("the upload is longer than the {total} bytes it was to have");
+            let message = format!("the upload is longer than its declared length of {total} bytes");
             return Err(FilesRefusal::Invalid(message));
         }
         file.write_all(&piece)

@@ -167,7 +167,7 @@ impl Unpacking {
     }
 
     async fn wait_outcome(&mut self) -> Result<UnpackTotals, FilesRefusal> {
-        let gone = || FilesRefusal::Failed("the work ended".into());
+        let gone = || FilesRefusal::Failed("the unpacking task ended".into());
         let stream = self.stream.as_mut().ok_or_else(gone)?;
         let outcome = (&mut stream.outcome).await;
         self.stream.take();
@@ -298,7 +298,7 @@ impl UnpackLease {
     fn expire(&self) {
         let mut table = self.kept.lock_table();
         if matches!(table.slots.get(&self.name), Some((number, _)) if *number == self.number) {
-            tracing::info!("cutting an archive that nobody brings any more");
+            tracing::info!("discarding an archive upload that no request has resumed");
             table.slots.remove(&self.name);
         }
     }
@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn one_that_was_dropped_goes_on_where_it_was() {
+    async fn an_interrupted_unpacking_resumes() {
         let kept = ResumableUnpacks::default();
         let place = ContainerPath::parse("/folder").unwrap();
         assert!(matches!(take(&kept, 5), Err(FilesRefusal::Elsewhere(0))));
@@ -342,7 +342,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn how_it_ended_is_heard_by_whoever_asks_again() {
+    async fn a_repeated_request_gets_the_outcome() {
         let kept = ResumableUnpacks::default();
         let place = ContainerPath::parse("/folder").unwrap();
         let (go_on, goes_on) = std::sync::mpsc::channel();
@@ -366,7 +366,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn why_it_ended_before_its_time_is_heard_by_whoever_asks_how_far_it_is() {
+    async fn a_request_for_the_resume_point_gets_the_failure() {
         let kept = ResumableUnpacks::default();
         let place = ContainerPath::parse("/folder").unwrap();
         let full = |mut inlet: crate::archive::VerifiedReader<_>| {
@@ -421,7 +421,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn one_that_begins_anew_cuts_the_one_before() {
+    async fn a_new_unpacking_cuts_the_previous_one() {
         let kept = ResumableUnpacks::default();
         let place = ContainerPath::parse("/folder").unwrap();
         let mut first = take(&kept, 0).unwrap();

@@ -28,8 +28,8 @@ fn evolving_response() -> Response {
     let mut response = error_response(
         StatusCode::SERVICE_UNAVAILABLE,
         "evolving",
-        "the container is being evolved, or was just started, and takes nothing new yet",
-        Some("ask again in a moment; `osctl evolve status` tells how it goes"),
+        "the container accepts no new requests: an evolve is in progress, or the container is starting",
+        Some("try again soon; `osctl evolve status` shows the progress of an evolve"),
     );
     let later = HeaderValue::from_static("1");
     response.headers_mut().insert(header::RETRY_AFTER, later);

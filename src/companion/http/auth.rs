@@ -115,18 +115,18 @@ pub(super) async fn authenticate_request(
         .or(request.uri().authority().map(|a| a.as_str()))
         .unwrap_or_default();
     if !guard.is_known_host(host) {
-        let message = format!("requests to the host `{host}` are not served");
+        let message = format!("host `{host}` is not allowed");
         return error_response(
             StatusCode::FORBIDDEN,
             "foreign_host",
             message,
-            Some("call it `127.0.0.1` or `localhost`, or add the name to `hosts` in osctl.yaml"),
+            Some("use `127.0.0.1` or `localhost`, or add the name to `hosts` in osctl.yaml"),
         );
     }
     if let Some(origin) = header_text(headers, header::ORIGIN)
         && !is_same_origin(origin, host)
     {
-        let message = format!("pages of `{origin}` are not served");
+        let message = format!("origin `{origin}` is not allowed");
         return error_response(StatusCode::FORBIDDEN, "foreign_origin", message, None);
     }
     let path = request.uri().path();
@@ -138,12 +138,14 @@ pub(super) async fn authenticate_request(
     let is_open = UNAUTHENTICATED_PATHS.contains(&path);
     if !is_open && !guard.has_pass(path, headers, host) && !guard.has_valid_token(headers) {
         let (kind, message) = match presented_token(headers) {
-            Some(_) => ("wrong_token", "the token is not this instance's"),
+            Some(_) => ("wrong_token", "the token does not belong to this instance"),
             None => ("missing_token", "the token is missing"),
         };
         let hint = match path.starts_with("/desktop") {
-            true => "`osctl desktop` opens it in a browser",
-            false => "send `Authorization: Bearer TOKEN`; `osctl status` names the token's file",
+            true => "`osctl desktop` opens the desktop in a browser",
+            false => {
+                "send `Authorization: Bearer TOKEN`; `osctl status` shows the path of the token file"
+            }
         };
         let mut response = error_response(StatusCode::UNAUTHORIZED, kind, message, Some(hint));
         response.headers_mut().insert(
@@ -301,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn a_port_is_told_from_an_address() {
+    fn a_port_differs_from_an_address() {
         assert_eq!(without_port("[::1]:80"), "[::1]");
         assert_eq!(without_port("[::1]"), "[::1]");
         assert_eq!(without_port("a:80"), "a");

@@ -18,18 +18,19 @@ use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 use std::path::Path;
 
-/// Checkpoints an idle kernel as a whole process: variables, threads, generators, open files.
+/// Checkpoint the kernel process of a session
 ///
-/// With `Accept: text/event-stream` or `application/x-ndjson` the reply is a stream that reports the bytes written so
-/// far.
+/// The kernel must be idle. The checkpoint contains variables, threads, generators and open files.
+/// With `Accept: text/event-stream` or `application/x-ndjson` the reply is a stream of progress events with the number
+/// of bytes written, then the result.
 #[utoipa::path(post, path = "/criu/checkpoint", request_body = Option<Checkpoint>, responses(
     (status = 200, content(
         (Checkpointed = "application/json"), (ProgressEvent<Checkpointed> = "text/event-stream"), (ProgressEvent<Checkpointed> = "application/x-ndjson"),
     )),
-    (status = 409, description = "It holds what can't be frozen, and goes on.", body = Failed),
-    (status = 429, description = "Code runs.", body = Failed),
-    (status = 501, description = "It can't be done here.", body = Failed),
-    (status = 507, description = "The disk is full; the kernel goes on.", body = Failed),
+    (status = 409, description = "The kernel holds something that can't be checkpointed; the kernel continues.", body = Failed),
+    (status = 429, description = "The session is executing code.", body = Failed),
+    (status = 501, description = "This host does not support checkpoints.", body = Failed),
+    (status = 507, description = "The disk is full; the kernel continues.", body = Failed),
 ))]
 pub(super) async fn checkpoint(
     Shared(state): Shared<HttpState>,
@@ -48,18 +49,20 @@ pub(super) async fn checkpoint(
     }
 }
 
-/// Restores a checkpointed kernel in place of the session's current kernel.
+/// Restore a kernel process from a checkpoint
 ///
-/// With `Accept: text/event-stream` or `application/x-ndjson` the reply is a stream that reports the bytes read so far.
+/// The restored kernel replaces the current kernel of the session.
+/// With `Accept: text/event-stream` or `application/x-ndjson` the reply is a stream of progress events with the number
+/// of bytes read, then the result.
 #[utoipa::path(post, path = "/criu/restore", request_body = Option<Restore>, responses(
     (status = 200, content(
         (CriuRestored = "application/json"), (ProgressEvent<CriuRestored> = "text/event-stream"), (ProgressEvent<CriuRestored> = "application/x-ndjson"),
     )),
-    (status = 404, description = "There is no such checkpoint.", body = Failed),
-    (status = 409, description = "It does not fit here, or not any more.", body = Failed),
-    (status = 422, description = "It is damaged; the hint names one that is not.", body = Failed),
-    (status = 429, description = "Code runs.", body = Failed),
-    (status = 501, description = "It can't be done here.", body = Failed),
+    (status = 404, description = "The checkpoint does not exist.", body = Failed),
+    (status = 409, description = "The checkpoint can't be restored in this container, or can no longer be restored.", body = Failed),
+    (status = 422, description = "The checkpoint is damaged; the hint names an intact copy of the state.", body = Failed),
+    (status = 429, description = "The session is executing code.", body = Failed),
+    (status = 501, description = "This host does not support checkpoints.", body = Failed),
 ))]
 pub(super) async fn restore(
     Shared(state): Shared<HttpState>,
@@ -78,24 +81,28 @@ pub(super) async fn restore(
     }
 }
 
-/// Lists the stored checkpoints.
+/// List stored checkpoints
 #[utoipa::path(get, path = "/criu", responses((status = 200, body = Checkpoints)))]
 pub(super) async fn list(Shared(state): Shared<HttpState>) -> Response {
     let checkpoints = state.criu.list_checkpoints().await;
     json_response(StatusCode::OK, Checkpoints { checkpoints })
 }
 
-/// Removes every generation of a checkpoint.
-#[utoipa::path(delete, path = "/criu/{name}", params(("name" = String, Path, description = "The checkpoint's name")), responses(
+/// Remove a checkpoint
+///
+/// All generations of the checkpoint are removed.
+#[utoipa::path(delete, path = "/criu/{name}", params(("name" = String, Path, description = "Name of the checkpoint")), responses(
     (status = 200, body = CriuRemoved),
-    (status = 404, description = "There is none.", body = Failed),
-    (status = 409, description = "A kernel lies in it.", body = Failed),
+    (status = 404, description = "The checkpoint does not exist.", body = Failed),
+    (status = 409, description = "A kernel is in the checkpoint.", body = Failed),
 ))]
 pub(super) async fn remove(Shared(state): Shared<HttpState>, PathId(name): PathId) -> Response {
     result_response(state.criu.remove_checkpoint(name).await)
 }
 
-/// Whether this host can checkpoint kernels, the exact reason if not, and the stored checkpoints.
+/// Show checkpoint support and stored checkpoints
+///
+/// If the host does not support checkpoints, the reply has the reason.
 #[utoipa::path(get, path = "/criu/status", responses((status = 200, body = CriuStatus)))]
 pub(super) async fn status(Shared(state): Shared<HttpState>) -> Response {
     json_response(StatusCode::OK, state.criu.status().await)
@@ -129,7 +136,7 @@ fn checkpoint_name(checkpoint: &str) -> String {
 /// The command that restores the generation beside a damaged one.
 fn intact_generation_hint(damaged: &str, other: u64) -> String {
     let name = checkpoint_name(damaged);
-    format!("`osctl criu restore {name} --generation {other}` brings back one that is whole")
+    format!("`osctl criu restore {name} --generation {other}` restores an intact generation")
 }
 
 /// The command that replaces a session by an empty one.
@@ -146,7 +153,7 @@ pub(super) fn ways_out(session: &str, checkpoint: &str) -> String {
     let number = path.file_name().unwrap_or_default().to_string_lossy();
     let (name, reset) = (checkpoint_name(checkpoint), reset_command(session));
     format!(
-        "`osctl criu restore {name} --generation {number}` brings it back (`POST /criu/restore`), {reset} begins with an empty one (`POST /reset`)"
+        "`osctl criu restore {name} --generation {number}` restores the kernel (`POST /criu/restore`), {reset} starts an empty kernel (`POST /reset`)"
     )
 }
 
@@ -164,13 +171,13 @@ impl CriuRefusal {
             Self::Unavailable(_) => (
                 StatusCode::NOT_IMPLEMENTED,
                 "criu_unavailable",
-                "`osctl up --criu` makes it possible; `osctl criu status` tells what is missing"
+                "`osctl up --criu` enables checkpoints; `osctl criu status` shows what is missing"
                     .into(),
             ),
             Self::NoCheckpoint { .. } => (
                 StatusCode::NOT_FOUND,
                 "unknown_checkpoint",
-                "`osctl criu status` lists them".into(),
+                "`osctl criu status` lists the checkpoints".into(),
             ),
             Self::Damaged { path, other, .. } => (
                 StatusCode::UNPROCESSABLE_ENTITY,
@@ -178,7 +185,7 @@ impl CriuRefusal {
                 match other {
                     Some(other) => intact_generation_hint(&path, other),
                     None => format!(
-                        "`osctl cryo reload {CHECKPOINT_STATE_PREFIX}{}` brings back the objects that were stored beside it",
+                        "`osctl cryo reload {CHECKPOINT_STATE_PREFIX}{}` restores the variables that were stored with the checkpoint",
                         checkpoint_name(&path)
                     ),
                 },
@@ -186,28 +193,27 @@ impl CriuRefusal {
             Self::OtherFiles(_) => (
                 StatusCode::CONFLICT,
                 "other_files",
-                "restore it in a container of the image that it was made in".into(),
+                "restore the checkpoint in a container of the image that it was made in".into(),
             ),
             Self::OtherProtocol(_) => (
                 StatusCode::CONFLICT,
                 "other_protocol",
-                "restore it with the osctl that it was made with".into(),
+                "restore the checkpoint with the version of osctl that made it".into(),
             ),
             Self::TakenIds(_) => (
                 StatusCode::CONFLICT,
                 "taken_ids",
-                "end who has them, or `osctl restart`".into(),
+                "end the processes with these IDs, or run `osctl restart`".into(),
             ),
             refusal if refusal.is_full() => (
                 StatusCode::INSUFFICIENT_STORAGE,
                 "disk_full",
-                "make room inside; `osctl exec '!df -h'` shows where there is none".into(),
+                "remove files in the container; `osctl exec '!df -h'` shows the disk usage".into(),
             ),
             Self::InUse { name, session } => {
                 let reset = reset_command(&session);
-                let hint = format!(
-                    "`osctl criu restore {name}` brings it back first, {reset} gives it up"
-                );
+                let hint =
+                    format!("`osctl criu restore {name}` restores the kernel, {reset} discards it");
                 (StatusCode::CONFLICT, "in_use", hint)
             }
             Self::Stays(_) => (
@@ -220,7 +226,7 @@ impl CriuRefusal {
                 "not_frozen",
                 reason
                     .hint
-                    .unwrap_or("`osctl logs` shows what criu said")
+                    .unwrap_or("`osctl logs` shows the output of CRIU")
                     .into(),
             ),
             Self::NotRestored { reason, .. } => (
@@ -228,7 +234,7 @@ impl CriuRefusal {
                 "not_restored",
                 reason
                     .hint
-                    .unwrap_or("`osctl logs` shows what criu said")
+                    .unwrap_or("`osctl logs` shows the output of CRIU")
                     .into(),
             ),
         };

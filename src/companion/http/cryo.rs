@@ -18,18 +18,19 @@ use axum::response::{IntoResponse, Response};
 use serde::{Deserialize, Serialize};
 use utoipa::IntoParams;
 
-/// Stores a session's variables and reports the result for each of them.
+/// Store the variables of a session
 ///
-/// With `Accept: text/event-stream` or `application/x-ndjson` the reply is a stream that reports the bytes moved so
-/// far.
+/// The reply reports the result for each variable.
+/// With `Accept: text/event-stream` or `application/x-ndjson` the reply is a stream of progress events with the number
+/// of bytes, then the result.
 #[utoipa::path(post, path = "/cryo/store", request_body = Option<CryoStore>, responses(
     (status = 200, content(
         (CryoStored = "application/json"), (ProgressEvent<CryoStored> = "text/event-stream"), (ProgressEvent<CryoStored> = "application/x-ndjson"),
     )),
-    (status = 404, description = "There is no such session.", body = Failed),
-    (status = 409, description = "Something would be lost, and `strict` is set; or the kernel is another generation than `seen`.", body = Failed),
-    (status = 429, description = "Code runs.", body = Failed),
-    (status = 507, description = "The disk is full; what was stored before is untouched.", body = Failed),
+    (status = 404, description = "The session does not exist.", body = Failed),
+    (status = 409, description = "A variable would be lost and `strict` is set, or the generation of the kernel is not `seen`.", body = Failed),
+    (status = 429, description = "The session is executing code.", body = Failed),
+    (status = 507, description = "The disk is full; earlier stored states are unchanged.", body = Failed),
 ))]
 pub(super) async fn store(
     Shared(state): Shared<HttpState>,
@@ -50,17 +51,18 @@ pub(super) async fn store(
     }
 }
 
-/// Restores a stored state into a session and reports for each variable what the session holds afterwards.
+/// Restore a stored state into a session
 ///
-/// With `Accept: text/event-stream` or `application/x-ndjson` the reply is a stream that reports the bytes moved so
-/// far.
+/// The reply reports for each variable what the session holds afterwards.
+/// With `Accept: text/event-stream` or `application/x-ndjson` the reply is a stream of progress events with the number
+/// of bytes, then the result.
 #[utoipa::path(post, path = "/cryo/reload", request_body = Option<Reload>, responses(
     (status = 200, content(
         (Reloaded = "application/json"), (ProgressEvent<Reloaded> = "text/event-stream"), (ProgressEvent<Reloaded> = "application/x-ndjson"),
     )),
-    (status = 404, description = "There is no such session, or nothing of that name.", body = Failed),
-    (status = 422, description = "It is damaged; the hint names one that is not.", body = Failed),
-    (status = 429, description = "Code runs.", body = Failed),
+    (status = 404, description = "The session or the stored state does not exist.", body = Failed),
+    (status = 422, description = "The stored state is damaged; the hint names an intact generation if one exists.", body = Failed),
+    (status = 429, description = "The session is executing code.", body = Failed),
 ))]
 pub(super) async fn reload(
     Shared(state): Shared<HttpState>,
@@ -82,8 +84,10 @@ pub(super) async fn reload(
     stream_progress(form, move || (cryo.moved_bytes(&session), total), work)
 }
 
-/// Stores every session that has unsaved state under the session's own name. The `reason` `down` or `restart` says how
-/// the container stops afterwards.
+/// Store every session that has unsaved state
+///
+/// The name of a stored state is the name of its session. The `reason` `down` or `restart` says how the container stops
+/// afterwards.
 #[utoipa::path(post, path = "/cryo/snapshot", request_body = Snapshot, responses(
     (status = 200, body = Snapshots),
 ))]
@@ -108,7 +112,9 @@ pub(super) async fn snapshot(
     json_response(StatusCode::OK, Snapshots { snapshots })
 }
 
-/// Lists all stored states by name, the newest first.
+/// List stored states
+///
+/// The list is sorted by name; the newest generation of a name is first.
 #[utoipa::path(get, path = "/cryo", responses((status = 200, body = CryoListing)))]
 pub(super) async fn list(Shared(state): Shared<HttpState>) -> Response {
     result_response(
@@ -123,15 +129,17 @@ pub(super) async fn list(Shared(state): Shared<HttpState>) -> Response {
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 pub(super) struct CryoGenerationQuery {
-    /// The number of a generation.
+    /// Number of the generation.
     generation: Option<u64>,
 }
 
-/// A stored state with its receipt: the newest of that name, or `generation`.
-#[utoipa::path(get, path = "/cryo/{name}", params(("name" = String, Path, description = "What it is called"), CryoGenerationQuery), responses(
+/// Show a stored state and its receipt
+///
+/// Without `generation` the newest one of the name is shown.
+#[utoipa::path(get, path = "/cryo/{name}", params(("name" = String, Path, description = "Name of the stored state"), CryoGenerationQuery), responses(
     (status = 200, body = GenerationDetails),
-    (status = 404, description = "There is none.", body = Failed),
-    (status = 422, description = "It is damaged; the hint names one that is not.", body = Failed),
+    (status = 404, description = "The name or the generation does not exist.", body = Failed),
+    (status = 422, description = "The stored state is damaged; the hint names an intact generation if one exists.", body = Failed),
 ))]
 pub(super) async fn show(
     Shared(state): Shared<HttpState>,
@@ -141,10 +149,12 @@ pub(super) async fn show(
     result_response(state.cryo.show_generation(name, which.generation).await)
 }
 
-/// Removes everything stored under a name, or one `generation`.
-#[utoipa::path(delete, path = "/cryo/{name}", params(("name" = String, Path, description = "What it is called"), CryoGenerationQuery), responses(
+/// Remove stored states
+///
+/// Without `generation` all generations of the name are removed.
+#[utoipa::path(delete, path = "/cryo/{name}", params(("name" = String, Path, description = "Name of the stored state"), CryoGenerationQuery), responses(
     (status = 200, body = CryoRemoved),
-    (status = 404, description = "There is none.", body = Failed),
+    (status = 404, description = "The name or the generation does not exist.", body = Failed),
 ))]
 pub(super) async fn remove(
     Shared(state): Shared<HttpState>,
@@ -169,19 +179,19 @@ impl CryoRefusal {
             Self::Kernel(kernel::KernelRefusal::Busy) => (
                 S::TOO_MANY_REQUESTS,
                 ApiError::new("busy", "the kernel executes code")
-                    .with_hint("wait for it, or `osctl interrupt` stops it"),
+                    .with_hint("wait, or interrupt the code with `osctl interrupt`"),
             ),
             Self::Kernel(kernel::KernelRefusal::NoSession(name)) => (
                 S::NOT_FOUND,
                 ApiError::new("unknown_session", format!("there is no session `{name}`"))
-                    .with_hint("`osctl sessions list` shows which there are"),
+                    .with_hint("`osctl sessions list` lists the sessions"),
             ),
             Self::Kernel(refusal) => refusal.into_http_error(),
             Self::Invalid(message) => (S::BAD_REQUEST, ApiError::new("invalid_field", message)),
             Self::NoName(name) => (
                 S::NOT_FOUND,
                 ApiError::new("nothing_stored", format!("nothing is stored as `{name}`"))
-                    .with_hint("`osctl cryo list` shows what is"),
+                    .with_hint("`osctl cryo list` lists the stored states"),
             ),
             Self::NoGeneration {
                 name,
@@ -193,7 +203,7 @@ impl CryoRefusal {
                     "unknown_generation",
                     format!("`{name}` has no generation {generation}; its newest is {newest}"),
                 )
-                .with_hint("`osctl cryo list` shows them all"),
+                .with_hint("`osctl cryo list` lists all generations"),
             ),
             Self::Damaged {
                 name,
@@ -204,10 +214,10 @@ impl CryoRefusal {
                 let message = format!("generation {generation} of `{name}` can't be used: {why}");
                 let hint = match previous {
                     Some(previous) => format!(
-                        "`osctl cryo reload {name} --generation {previous}` brings back the one before it"
+                        "`osctl cryo reload {name} --generation {previous}` restores the previous generation"
                     ),
                     None => format!(
-                        "there is none before it; `osctl cryo rm {name} --generation {generation}` removes it"
+                        "no earlier generation exists; `osctl cryo rm {name} --generation {generation}` removes this one"
                     ),
                 };
                 (
@@ -218,17 +228,17 @@ impl CryoRefusal {
             Self::Losses(message) => (
                 S::CONFLICT,
                 ApiError::new("losses", message).with_hint(
-                    "leave `--strict` out to store the rest; `--dry-run` shows the receipt",
+                    "omit `--strict` to store the rest; `--dry-run` shows the receipt",
                 ),
             ),
             Self::Full => (
                 S::INSUFFICIENT_STORAGE,
                 ApiError::new(
                     "disk_full",
-                    "the disk is full; what was stored before is untouched",
+                    "the disk is full; earlier stored states are unchanged",
                 )
                 .with_hint(
-                    "`osctl cryo rm NAME` makes room, and `osctl cryo list` shows what is there",
+                    "`osctl cryo list` lists the stored states, and `osctl cryo rm NAME` removes one",
                 ),
             ),
             Self::Raised(raised) => (
@@ -236,7 +246,7 @@ impl CryoRefusal {
                 ApiError::new(&raised.kind, raised.message),
             ),
             Self::Failed(why) => {
-                tracing::error!("cryo: {why}");
+                tracing::error!("cryo failed: {why}");
                 (
                     S::INTERNAL_SERVER_ERROR,
                     ApiError::new("cryo", why).with_hint("`osctl logs` shows more"),

@@ -31,16 +31,16 @@ const VNC_SUBPROTOCOL: &str = "binary";
 /// Maximum bytes of one frame to the browser.
 const VNC_FRAME_BYTES: usize = 64 << 10;
 
-/// A browser that vanishes is detected within twice this interval.
+/// Interval of pings; a lost connection is detected within twice this interval.
 const VNC_SOCKET_PING_INTERVAL: Duration = Duration::from_secs(20);
 
 /// The page loads nothing from other hosts, runs no inline script and cannot be framed.
 const DESKTOP_PAGE_CSP: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
-/// Creates a link that opens the desktop in a browser, once.
+/// Create a one-time link to the desktop
 #[utoipa::path(post, path = "/desktop/link", responses(
     (status = 200, body = DesktopLinkReply),
-    (status = 503, description = "There is no desktop, and why.", body = Failed),
+    (status = 503, description = "The desktop is not available; the message has the reason.", body = Failed),
 ))]
 pub(super) async fn link(Shared(state): Shared<HttpState>) -> Response {
     if let Err(refusal) = state.desktop.check_available() {
@@ -57,16 +57,18 @@ pub(super) async fn link(Shared(state): Shared<HttpState>) -> Response {
         None => error_response(
             StatusCode::SERVICE_UNAVAILABLE,
             "no_randomness",
-            "the system gives no randomness",
+            "the system returned no random bytes",
             None,
         ),
     }
 }
 
-/// Exchanges a link's code for a cookie and redirects to the desktop.
+/// Sign in with a one-time ticket
+///
+/// The reply sets a cookie and redirects to the desktop.
 #[utoipa::path(get, path = "/desktop/enter", params(DesktopEnterQuery), responses(
-    (status = 303, description = "Come in."),
-    (status = 403, description = "The link was used already, or is too old.", body = Failed),
+    (status = 303, description = "A cookie, and a redirect to `/desktop/`."),
+    (status = 403, description = "The link was already used or has expired.", body = Failed),
 ))]
 pub(super) async fn enter(
     Shared(state): Shared<HttpState>,
@@ -77,8 +79,8 @@ pub(super) async fn enter(
         return error_response(
             StatusCode::FORBIDDEN,
             "used_link",
-            "the link was used already, or is too old",
-            Some("`osctl desktop` makes another one"),
+            "the link was already used or has expired",
+            Some("`osctl desktop` creates another link"),
         );
     };
     let host = headers
@@ -98,8 +100,8 @@ pub(super) async fn lead_in() -> Redirect {
     Redirect::to("/desktop/")
 }
 
-/// The page that shows the desktop in a browser.
-#[utoipa::path(get, path = "/desktop/", responses((status = 200, description = "A page.", content_type = "text/html")))]
+/// Get the page of the desktop
+#[utoipa::path(get, path = "/desktop/", responses((status = 200, description = "The page.", content_type = "text/html")))]
 pub(super) async fn page() -> Response {
     asset_response("text/html; charset=utf-8", DESKTOP_PAGE)
 }
@@ -144,10 +146,12 @@ fn asset_response(kind: &'static str, body: impl IntoResponse) -> Response {
     (headers, body).into_response()
 }
 
-/// The desktop as a WebSocket that speaks VNC's protocol; the cookie or the token is sufficient, there is no password.
+/// Open a VNC connection over a WebSocket
+///
+/// The cookie or the token is sufficient; the endpoint asks for no VNC password.
 #[utoipa::path(get, path = "/desktop/socket", responses(
-    (status = 101, description = "Binary frames: VNC's bytes, both ways."),
-    (status = 503, description = "The desktop can't be shown, and why.", body = Failed),
+    (status = 101, description = "A WebSocket. Binary frames carry the bytes of VNC in both directions."),
+    (status = 503, description = "The desktop can't be shown; the message has the reason.", body = Failed),
 ))]
 pub(super) async fn socket(
     Shared(state): Shared<HttpState>,

@@ -21,13 +21,15 @@ use tokio::time::timeout;
 
 /// Hint for a desktop that is switched off by configuration.
 const NO_DESKTOP_HINT: &str =
-    "`desktop.run: lazy` in osctl.yaml and `osctl up` bring one, in a container";
+    "set `desktop.run: lazy` in osctl.yaml and run `osctl up`; only containers have a desktop";
 
-/// The current content of the screen as PNG. Starts the desktop if it does not run; never returns an older picture.
+/// Take a screenshot as PNG
+///
+/// The companion starts the desktop if it does not run. The picture is always the current content of the screen.
 #[utoipa::path(get, path = "/display/screenshot", params(ScreenshotQuery), responses(
-    (status = 200, description = "The picture; `osctl-picture` and `osctl-screen` tell its and the screen's size as `WIDTHxHEIGHT`, `osctl-taken` when it was taken, in milliseconds since 1970.", content_type = "image/png"),
-    (status = 400, description = "The region or the scale does not fit.", body = Failed),
-    (status = 503, description = "There is no picture, and why.", body = Failed),
+    (status = 200, description = "The picture. `osctl-picture` and `osctl-screen` are the sizes of the picture and of the screen as `WIDTHxHEIGHT`; `osctl-taken` is the time of the screenshot in milliseconds since 1970.", content_type = "image/png"),
+    (status = 400, description = "The region or the scale is invalid.", body = Failed),
+    (status = 503, description = "No picture is available; the message has the reason.", body = Failed),
 ))]
 pub(super) async fn screenshot(
     Shared(state): Shared<HttpState>,
@@ -38,7 +40,7 @@ pub(super) async fn screenshot(
         Some(text) => match display::ScreenRegion::parse(text) {
             Some(region) => Some(region),
             None => {
-                return invalid_field(format!("`{text}` is no region: give `X,Y,WIDTH,HEIGHT`"));
+                return invalid_field(format!("`{text}` is not a region: give `X,Y,WIDTH,HEIGHT`"));
             }
         },
     };
@@ -64,11 +66,13 @@ pub(super) async fn screenshot(
     response
 }
 
-/// Moves the pointer, clicks, turns the wheel, presses keys and types, in the order given.
+/// Send pointer and keyboard input to the screen
+///
+/// The actions move the pointer, click, scroll, press keys and type, in the order given.
 #[utoipa::path(post, path = "/display/input", request_body = Input, responses(
     (status = 200, body = InputDone),
-    (status = 400, description = "An action does not fit, or all take longer than 10 seconds; nothing was done.", body = Failed),
-    (status = 503, description = "There is no screen, and why.", body = Failed),
+    (status = 400, description = "An action is invalid, or the actions take longer than 10 seconds; nothing was done.", body = Failed),
+    (status = 503, description = "The screen is not available; the message has the reason.", body = Failed),
 ))]
 pub(super) async fn input(
     Shared(state): Shared<HttpState>,
@@ -88,15 +92,15 @@ pub(super) async fn input(
     )
 }
 
-/// The text that was copied last.
+/// Read the clipboard
 ///
-/// With `Accept: text/event-stream` or `application/x-ndjson` the reply is a stream: the current text, then each text
-/// that is copied later.
+/// With `Accept: text/event-stream` or `application/x-ndjson` the reply is a stream: the current text, then each new
+/// text.
 #[utoipa::path(get, path = "/display/clipboard", responses(
     (status = 200, content(
         (ClipboardText = "application/json"), (ClipboardEvent = "text/event-stream"), (ClipboardEvent = "application/x-ndjson"),
     )),
-    (status = 503, description = "There is no screen, and why.", body = Failed),
+    (status = 503, description = "The screen is not available; the message has the reason.", body = Failed),
 ))]
 pub(super) async fn read_clipboard(
     Shared(state): Shared<HttpState>,
@@ -125,7 +129,7 @@ fn stream_clipboard(copied: ClipboardWatcher, form: StreamFormat) -> Response {
     (kind, Streamed::from_stream(events)).into_response()
 }
 
-/// Copies a text to the clipboard inside.
+/// Write a text to the clipboard
 #[utoipa::path(put, path = "/display/clipboard", request_body = ClipboardText, responses((status = 200, body = ClipboardText)))]
 pub(super) async fn write_clipboard(
     Shared(state): Shared<HttpState>,
@@ -135,17 +139,21 @@ pub(super) async fn write_clipboard(
     result_response(written.map(|()| ClipboardText { text }))
 }
 
-/// Lists the windows, the lowest first.
+/// List windows
+///
+/// The lowest window is first.
 #[utoipa::path(get, path = "/display/windows", responses((status = 200, body = Windows)))]
 pub(super) async fn windows(Shared(state): Shared<HttpState>) -> Response {
     let windows = state.desktop.list_windows().await;
     result_response(windows.map(|windows| Windows { windows }))
 }
 
-/// Brings a window to the front and returns all windows.
+/// Bring a window to the front
+///
+/// The reply lists all windows.
 #[utoipa::path(post, path = "/display/focus", request_body = Focus, responses(
     (status = 200, body = Windows),
-    (status = 404, description = "There is no such window.", body = Failed),
+    (status = 404, description = "The window does not exist.", body = Failed),
 ))]
 pub(super) async fn focus(
     Shared(state): Shared<HttpState>,
@@ -158,16 +166,18 @@ pub(super) async fn focus(
     result_response(windows.map(|windows| Windows { windows }))
 }
 
-/// The size of the screen.
+/// Show the size of the screen
 #[utoipa::path(get, path = "/display/resolution", responses((status = 200, body = ScreenSize)))]
 pub(super) async fn resolution(Shared(state): Shared<HttpState>) -> Response {
     result_response(state.desktop.screen_info().await)
 }
 
-/// Changes the size of the screen while the desktop runs. Replies when the desktop fills the new size.
+/// Change the size of the screen
+///
+/// The desktop keeps running. The reply comes when the desktop fills the new size.
 #[utoipa::path(put, path = "/display/resolution", request_body = Resolution, responses(
     (status = 200, body = ScreenSize),
-    (status = 400, description = "The screen can't be so large, or so small.", body = Failed),
+    (status = 400, description = "The screen does not support this size.", body = Failed),
 ))]
 pub(super) async fn resize(
     Shared(state): Shared<HttpState>,
@@ -176,14 +186,15 @@ pub(super) async fn resize(
     result_response(state.desktop.resize_screen(width, height).await)
 }
 
-/// The state of the browser inside.
+/// Show the state of the browser
 #[utoipa::path(get, path = "/display/browser", responses((status = 200, body = Browser)))]
 pub(super) async fn browser(Shared(state): Shared<HttpState>) -> Response {
     result_response(state.desktop.look_at_browser())
 }
 
-/// Starts the browser if it does not run, and opens a page. All clients share it: people at the screen, and agents over
-/// its debugger protocol.
+/// Start the browser and open a page
+///
+/// A running browser is not restarted. Users at the screen and agents over the debugger protocol share the browser.
 #[utoipa::path(post, path = "/display/browser", params(BrowserOpenQuery), responses((status = 200, body = Browser)))]
 pub(super) async fn browse(
     Shared(state): Shared<HttpState>,
@@ -192,7 +203,9 @@ pub(super) async fn browse(
     result_response(state.desktop.open_url(&url).await)
 }
 
-/// Stops the browser; its profile is kept.
+/// Stop the browser
+///
+/// The profile is kept.
 #[utoipa::path(delete, path = "/display/browser", responses((status = 200, body = Browser)))]
 pub(super) async fn close_browser(Shared(state): Shared<HttpState>) -> Response {
     result_response(state.desktop.close_browser())
@@ -223,7 +236,7 @@ impl IntoResponse for DesktopRefusal {
                 StatusCode::NOT_FOUND,
                 "unknown_window",
                 message,
-                Some("`GET /display/windows` lists them"),
+                Some("`GET /display/windows` lists the windows"),
             ),
             Self::Display(display::DisplayRefusal::Unmoved(_)) => {
                 error_response(StatusCode::GATEWAY_TIMEOUT, "not_done", message, logs)

@@ -29,16 +29,18 @@ const DEFAULT_QUIESCE_SECONDS: f64 = 30.0;
 /// Maximum seconds that the keeper may name.
 const MAX_QUIESCE_SECONDS: f64 = 24.0 * 3600.0;
 
-/// Rebuilds the image from the project's `body/` and replaces the container by it; the state of the kernels is carried
-/// over. Rolls back automatically when the new container fails its checks.
+/// Start an evolve
 ///
-/// The reply comes at once; the run continues in the background and `GET /evolve/status` reports it.
+/// The keeper builds an image from `body/` of the project and replaces the container. The new container receives the
+/// state of the kernels. The keeper rolls back if the new container fails its checks.
+///
+/// The reply does not wait for the run; `GET /evolve/status` reports the run.
 #[utoipa::path(post, path = "/evolve", request_body = Option<EvolveRequest>, responses(
-    (status = 200, description = "It has begun.", body = EvolveStarted),
-    (status = 400, description = "A field does not fit; there is none for an image, a mount, a command or an environment.", body = Failed),
-    (status = 409, description = "Another run is on.", body = Failed),
-    (status = 429, description = "It is too soon after the one before.", body = Failed),
-    (status = 503, description = "There is no keeper here, or it does not answer.", body = Failed),
+    (status = 200, description = "The run has started.", body = EvolveStarted),
+    (status = 400, description = "A field is invalid. A request can't set an image, a mount, a command or an environment.", body = Failed),
+    (status = 409, description = "Another run is in progress.", body = Failed),
+    (status = 429, description = "The previous run was too recent.", body = Failed),
+    (status = 503, description = "No keeper is available, or the keeper does not answer.", body = Failed),
 ))]
 pub(super) async fn begin(
     Shared(state): Shared<HttpState>,
@@ -47,12 +49,14 @@ pub(super) async fn begin(
     start_run(&state, &KeeperRequest::Evolve(wish)).await
 }
 
-/// Rolls back to the previous image, or to the image of `run`, with the same checks.
+/// Roll back to an earlier image
+///
+/// The target is the previous image, or the image of `run`. The checks are those of an evolve.
 #[utoipa::path(post, path = "/evolve/rollback", request_body = Option<Rollback>, responses(
-    (status = 200, description = "It has begun.", body = EvolveStarted),
-    (status = 404, description = "There is nothing to go back to.", body = Failed),
-    (status = 409, description = "Another run is on.", body = Failed),
-    (status = 503, description = "There is no keeper here, or it does not answer.", body = Failed),
+    (status = 200, description = "The run has started.", body = EvolveStarted),
+    (status = 404, description = "No earlier image exists.", body = Failed),
+    (status = 409, description = "Another run is in progress.", body = Failed),
+    (status = 503, description = "No keeper is available, or the keeper does not answer.", body = Failed),
 ))]
 pub(super) async fn rollback(
     Shared(state): Shared<HttpState>,
@@ -73,10 +77,10 @@ async fn start_run(state: &HttpState, ask: &KeeperRequest) -> Response {
     }
 }
 
-/// Whether a run is active, and the result of the last run.
+/// Show the current and the last run of evolve
 #[utoipa::path(get, path = "/evolve/status", responses(
     (status = 200, body = EvolveStatus),
-    (status = 503, description = "There is no keeper here, or it does not answer.", body = Failed),
+    (status = 503, description = "No keeper is available, or the keeper does not answer.", body = Failed),
 ))]
 pub(super) async fn status(Shared(state): Shared<HttpState>) -> Response {
     match state.evolve.ask_keeper(&KeeperRequest::Status {}).await {
@@ -86,10 +90,12 @@ pub(super) async fn status(Shared(state): Shared<HttpState>) -> Response {
     }
 }
 
-/// Lists all runs, the newest first, without their checks and receipts.
+/// List the runs of evolve
+///
+/// The newest run is first. The entries have no checks and no receipts.
 #[utoipa::path(get, path = "/evolve/runs", responses(
     (status = 200, body = EvolveRuns),
-    (status = 503, description = "There is no keeper here, or it does not answer.", body = Failed),
+    (status = 503, description = "No keeper is available, or the keeper does not answer.", body = Failed),
 ))]
 pub(super) async fn list(Shared(state): Shared<HttpState>) -> Response {
     match state.evolve.fetch_history().await {
@@ -101,20 +107,21 @@ pub(super) async fn list(Shared(state): Shared<HttpState>) -> Response {
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 pub(super) struct EvolveLogQuery {
-    /// The first byte of the log.
+    /// Offset in the log in bytes.
     #[serde(default)]
     offset: u64,
 }
 
-/// The state of a run, and its log from `offset` on.
+/// Show a run of evolve and its log
 ///
-/// With `Accept: text/event-stream` or `application/x-ndjson` both are streamed as they change, to the end of the run.
-#[utoipa::path(get, path = "/evolve/runs/{run}", params(("run" = String, Path, description = "The run's name"), EvolveLogQuery), responses(
+/// The log starts at byte `offset`. With `Accept: text/event-stream` or `application/x-ndjson` the reply is a stream of
+/// changes of the run and of the log until the run ends.
+#[utoipa::path(get, path = "/evolve/runs/{run}", params(("run" = String, Path, description = "ID of the run"), EvolveLogQuery), responses(
     (status = 200, content(
         (EvolveRun = "application/json"), (EvolveEvent = "text/event-stream"), (EvolveEvent = "application/x-ndjson"),
     )),
-    (status = 404, description = "There is no such run.", body = Failed),
-    (status = 503, description = "There is no keeper here, or it does not answer.", body = Failed),
+    (status = 404, description = "The run does not exist.", body = Failed),
+    (status = 503, description = "No keeper is available, or the keeper does not answer.", body = Failed),
 ))]
 pub(super) async fn find(
     Shared(state): Shared<HttpState>,
@@ -175,7 +182,9 @@ async fn collect_log(
             .await
             .map_err(|error| EvolveRefusal::Silent(error.to_string()))?;
     }
-    Err(EvolveRefusal::Silent("it hung up".into()))
+    Err(EvolveRefusal::Silent(
+        "the keeper closed the connection".into(),
+    ))
 }
 
 fn stream_log(first: KeeperReply, rest: EvolveReplies, form: StreamFormat) -> Response {
@@ -208,20 +217,20 @@ impl IntoResponse for EvolveRefusal {
             Self::NoKeeper(why) => error_response(
                 S::SERVICE_UNAVAILABLE,
                 "no_keeper",
-                format!("there is no keeper here, which alone can evolve the container: {why}"),
-                Some("`osctl up` on the host starts it"),
+                format!("no keeper is available: {why}"),
+                Some("`osctl up` on the host starts the keeper"),
             ),
             Self::Silent(why) => error_response(
                 S::SERVICE_UNAVAILABLE,
                 "keeper_silent",
-                format!("the keeper does not answer: {why}"),
-                Some("`osctl evolve status` on the host tells more"),
+                format!("no valid reply from the keeper: {why}"),
+                Some("`osctl evolve status` on the host shows details"),
             ),
             Self::Busy(run) => error_response(
                 S::CONFLICT,
                 "evolving",
-                format!("the run `{run}` is on"),
-                Some("`GET /evolve/status` tells how it goes"),
+                format!("evolve run `{run}` is in progress"),
+                Some("`GET /evolve/status` reports its progress"),
             ),
             Self::Invalid(message) => invalid_field(message),
             Self::Keeper(ApiError {
@@ -289,7 +298,9 @@ async fn quiesce(
 ) -> Response {
     let grace = rest.grace.unwrap_or(DEFAULT_QUIESCE_SECONDS);
     if !(0.0..=MAX_QUIESCE_SECONDS).contains(&grace) {
-        return invalid_field(format!("`grace` is up to {MAX_QUIESCE_SECONDS} seconds"));
+        return invalid_field(format!(
+            "`grace` must be from 0 to {MAX_QUIESCE_SECONDS} seconds"
+        ));
     }
     let grace = Duration::from_secs_f64(grace);
     json_response(

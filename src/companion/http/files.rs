@@ -25,7 +25,7 @@ use utoipa::IntoParams;
 /// The path in the router's syntax; the OpenAPI document says `{path}`.
 const FILES_ROUTE: &str = "/files/{*path}";
 
-/// Maximum entries of one listing, unless `?limit=` names another number.
+/// Default maximum number of entries of one listing.
 const DEFAULT_LISTING_ENTRIES: usize = 10_000;
 
 #[derive(Debug, Deserialize, IntoParams)]
@@ -37,31 +37,31 @@ pub(super) struct FileGetQuery {
     /// Send a tar archive, as with `Accept: application/x-tar`.
     #[serde(default, deserialize_with = "flag")]
     tar: bool,
-    /// List the entries of a folder after this name, which is percent-encoded.
+    /// List the entries of a folder after this percent-encoded name.
     after: Option<String>,
     /// Maximum number of entries.
     limit: Option<usize>,
     /// Report how many bytes of this upload have arrived.
     upload: Option<String>,
-    /// Of an interrupted archive: the number of bytes received. The reply begins after them.
+    /// Of an interrupted archive: the number of bytes received. The reply starts after them.
     from: Option<u64>,
-    /// With `from`: the SHA-256, in hexadecimal, of those of the received bytes that are not file data.
+    /// With `from`: the SHA-256 in hexadecimal of the received bytes without file data.
     form: Option<String>,
 }
 
-/// Reads a file, lists a folder, or packs either as tar.
+/// Read a file, list a folder, or pack either as tar
 ///
-/// The path is absolute and percent-encoded; its bytes need not be UTF-8. Ranges are served, with `If-Range`; `?stat`
-/// describes the entry at a path. A listing is sorted; `?after=NAME&limit=N` pages.
-#[utoipa::path(get, path = "/files/{*path}", params(("path" = String, Path, description = "An absolute path"), FileGetQuery), responses(
+/// The bytes of the path need not be UTF-8. The endpoint supports ranges and `If-Range`; `?stat` describes the entry at
+/// the path. A listing is sorted by name; `?after=NAME&limit=N` selects a page.
+#[utoipa::path(get, path = "/files/{*path}", params(("path" = String, Path, description = "Absolute path, percent-encoded"), FileGetQuery), responses(
     (status = 200, description = "The file's bytes, the folder's entries, or the archive.", content(
         (Vec<u8> = "application/octet-stream"), (FileListing = "application/json"), (FileEntry = "application/json"), (Vec<u8> = "application/x-tar"),
     )),
-    (status = 206, description = "The part that was asked for."),
-    (status = 400, description = "The path has `..` in it, or is none.", body = Failed),
-    (status = 404, description = "There is no such file.", body = Failed),
-    (status = 409, description = "It is a device, a socket or a named pipe, or not what `form` tells of.", body = Failed),
-    (status = 416, description = "The range begins behind the end.", body = Failed),
+    (status = 206, description = "The requested range."),
+    (status = 400, description = "The path is invalid or contains `..`.", body = Failed),
+    (status = 404, description = "The file does not exist.", body = Failed),
+    (status = 409, description = "The path is a device, a socket or a named pipe; or `form` does not match the content before `from`.", body = Failed),
+    (status = 416, description = "The range starts after the end of the file.", body = Failed),
 ))]
 pub(super) async fn get(
     Shared(state): Shared<HttpState>,
@@ -157,8 +157,8 @@ fn response_head(open: &OpenedFile, headers: &HeaderMap) -> (ByteRange, Response
         ByteRange::Beyond => error_response(
             StatusCode::RANGE_NOT_SATISFIABLE,
             "range",
-            format!("the range begins behind the file's {size} bytes"),
-            Some("`HEAD` tells its length"),
+            format!("the range starts after the end of the file, which has {size} bytes"),
+            Some("`HEAD` returns the length of the file"),
         ),
         ByteRange::Bytes { .. } => StatusCode::PARTIAL_CONTENT.into_response(),
         ByteRange::Whole => StatusCode::OK.into_response(),
@@ -189,35 +189,35 @@ fn response_head(open: &OpenedFile, headers: &HeaderMap) -> (ByteRange, Response
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 pub(super) struct FilePutQuery {
-    /// Permissions in octal; by default those of the replaced file, else 0644.
+    /// Permissions in octal; by default those of the replaced file, or 0644.
     mode: Option<String>,
-    /// Seconds since 1970, with a fraction; now by default.
+    /// Modification time in seconds since 1970, with a fraction; by default the current time.
     mtime: Option<String>,
     /// Create missing parent folders.
     #[serde(default, deserialize_with = "flag")]
     parents: bool,
-    /// An id of your choice with which an interrupted upload resumes: `HEAD` with this id returns `Upload-Offset`, and
-    /// `Content-Range: bytes FIRST-LAST/TOTAL` says where a request resumes. An archive is kept for two minutes and
-    /// resumes at the request's own `Upload-Offset`; `Upload-Form` is the SHA-256 of those of its bytes that are not
-    /// file data.
+    /// ID of the upload, chosen by the client, to resume an interrupted upload: `HEAD` with this ID returns
+    /// `Upload-Offset`, and `Content-Range: bytes FIRST-LAST/TOTAL` says where a request resumes. An archive is kept
+    /// for two minutes and resumes at the `Upload-Offset` of the request; `Upload-Form` is the SHA-256 of its bytes
+    /// without file data.
     upload: Option<String>,
 }
 
-/// Writes a file, creates a folder, or unpacks a tar archive into a folder.
+/// Write a file, create a folder, or unpack a tar archive
 ///
-/// The body is written beside the file, synced and then renamed: an interrupted upload leaves the old file. With a
-/// slash at the end of the path and no body, a folder is created. With `Content-Type: application/x-tar` the body is
-/// unpacked beneath the path, which is created if missing; each file in the archive is renamed into its place, without
-/// a sync.
-#[utoipa::path(put, path = "/files/{*path}", params(("path" = String, Path, description = "An absolute path"), FilePutQuery), request_body(content = Vec<u8>, content_type = "application/octet-stream"), responses(
-    (status = 200, description = "It was there, and is replaced, or was unpacked into.", body = Changed),
-    (status = 201, description = "It is there now, and was not before.", body = Changed),
-    (status = 202, description = "The upload goes on: not all of it is there.", body = Changed),
-    (status = 400, description = "The path or a parameter does not fit, or the body ended early.", body = Failed),
-    (status = 404, description = "The folder is missing.", body = Failed),
-    (status = 409, description = "Something else is in the way, or the upload stands elsewhere.", body = Failed),
-    (status = 422, description = "The archive is damaged, or holds what is not unpacked; the message names it.", body = Failed),
-    (status = 507, description = "The disk is full; the old file is untouched.", body = Failed),
+/// The companion writes the body to a temporary file, syncs it and renames it: an interrupted upload keeps the old
+/// file. With a slash at the end of the path and no body, the companion creates a folder. With
+/// `Content-Type: application/x-tar` the companion unpacks the body into the folder, which is created if missing; each
+/// file of the archive is renamed to its place, without a sync.
+#[utoipa::path(put, path = "/files/{*path}", params(("path" = String, Path, description = "Absolute path, percent-encoded"), FilePutQuery), request_body(content = Vec<u8>, content_type = "application/octet-stream"), responses(
+    (status = 200, description = "The file was replaced, the folder existed, or the archive was unpacked into an existing folder.", body = Changed),
+    (status = 201, description = "The file or the folder was created.", body = Changed),
+    (status = 202, description = "The upload is incomplete.", body = Changed),
+    (status = 400, description = "The path or a parameter is invalid, or the body ended early.", body = Failed),
+    (status = 404, description = "The parent folder does not exist.", body = Failed),
+    (status = 409, description = "An entry of another kind is in the way, or the upload is at another offset.", body = Failed),
+    (status = 422, description = "The archive is damaged, or has an entry that can't be unpacked; the message names the entry.", body = Failed),
+    (status = 507, description = "The disk is full; the old file is unchanged.", body = Failed),
 ))]
 pub(super) async fn put(
     Shared(state): Shared<HttpState>,
@@ -301,7 +301,7 @@ fn upload_offset(headers: &HeaderMap) -> Result<u64, FilesRefusal> {
         return Ok(0);
     };
     let offset = told.to_str().ok().and_then(|text| text.parse().ok());
-    offset.ok_or_else(|| FilesRefusal::Invalid("`Upload-Offset` is no number of bytes".into()))
+    offset.ok_or_else(|| FilesRefusal::Invalid("`Upload-Offset` is not a number of bytes".into()))
 }
 
 fn upload_target(
@@ -310,11 +310,11 @@ fn upload_target(
     headers: &HeaderMap,
 ) -> Result<UploadTarget, FilesRefusal> {
     let refuse = |what: &str, value: &str, form: &str| {
-        FilesRefusal::Invalid(format!("`{value}` is no `{what}`: give {form}"))
+        FilesRefusal::Invalid(format!("`{value}` is not a valid `{what}`: give {form}"))
     };
     let mode = query.mode.as_deref().map(|text| {
         let mode = u32::from_str_radix(text, 8).ok().filter(|m| *m <= 0o7777);
-        mode.ok_or_else(|| refuse("mode", text, "rights in octal, such as 0644"))
+        mode.ok_or_else(|| refuse("mode", text, "permissions in octal, such as 0644"))
     });
     let mtime = query.mtime.as_deref().map(|text| {
         let mtime = text.parse::<Mtime>();
@@ -344,17 +344,17 @@ fn upload_target(
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 pub(super) struct FileDeleteQuery {
-    /// Remove a folder with all its content.
+    /// Remove a folder with its content.
     #[serde(default, deserialize_with = "flag")]
     recursive: bool,
     /// Discard this upload instead.
     upload: Option<String>,
 }
 
-/// Removes a file, a link, or a folder.
-#[utoipa::path(delete, path = "/files/{*path}", params(("path" = String, Path, description = "An absolute path"), FileDeleteQuery), responses(
-    (status = 200, description = "It is gone.", body = Changed),
-    (status = 404, description = "There is none.", body = Failed),
+/// Remove a file, a link, or a folder
+#[utoipa::path(delete, path = "/files/{*path}", params(("path" = String, Path, description = "Absolute path, percent-encoded"), FileDeleteQuery), responses(
+    (status = 200, description = "The entry was removed.", body = Changed),
+    (status = 404, description = "The path does not exist.", body = Failed),
     (status = 409, description = "The folder is not empty, and `recursive` is not set.", body = Failed),
 ))]
 pub(super) async fn delete(
@@ -384,7 +384,8 @@ pub(super) fn rename_document_path(document: &mut utoipa::openapi::OpenApi) {
     }
 }
 
-/// Marks the reply as foreign content, so that a browser never runs a file of the container as a page of the companion.
+/// Marks the reply as sandboxed content, so that a browser never runs a file of the container as a page of the
+/// companion.
 fn sandbox_response(answer: Result<Response, FilesRefusal>) -> Response {
     let mut response = answer.unwrap_or_else(IntoResponse::into_response);
     response.headers_mut().insert(
@@ -401,7 +402,7 @@ fn parse_path(uri: &Uri) -> Result<ContainerPath, FilesRefusal> {
 fn decode_name(encoded: &str) -> Result<Vec<u8>, FilesRefusal> {
     // The query was decoded once already; the remaining encoding is that of the name.
     percent_decode(encoded)
-        .ok_or_else(|| FilesRefusal::Invalid(format!("`{encoded}` is no encoded name")))
+        .ok_or_else(|| FilesRefusal::Invalid(format!("`{encoded}` is not a percent-encoded name")))
 }
 
 fn encode_path(place: &ContainerPath) -> String {

@@ -10,21 +10,23 @@ use axum::extract::State as Shared;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 
-/// Executes Python in the kernel, which keeps its state.
+/// Execute Python code in a session
 ///
-/// With `Accept: text/event-stream` or `application/x-ndjson` the events are streamed as they happen, to `done`, or for
+/// The kernel of the session keeps its variables.
+///
+/// With `Accept: text/event-stream` or `application/x-ndjson` the reply is a stream of events until `done`, or for
 /// `wait` seconds.
 #[utoipa::path(post, path = "/exec", request_body = Execute, responses(
-    (status = 200, description = "How the run ended, or stands after `wait` seconds. An exception of the code is `failed`.", content(
+    (status = 200, description = "The run at its end or after `wait` seconds. After an exception of the code the status is `failed`.", content(
         (ExecReply = "application/json"), (RunEvent = "text/event-stream"), (RunEvent = "application/x-ndjson"),
     )),
-    (status = 400, description = "The body is no JSON, or a field does not fit.", body = Failed),
-    (status = 404, description = "There is no such session.", body = Failed),
-    (status = 409, description = "The id belongs to another request.", body = Failed),
+    (status = 400, description = "The request body is not valid JSON, or a field is invalid.", body = Failed),
+    (status = 404, description = "The session does not exist.", body = Failed),
+    (status = 409, description = "The ID belongs to another request.", body = Failed),
     (status = 413, description = "The body is larger than 64 MiB.", body = Failed),
-    (status = 429, description = "Other code runs, and `queue` is not set.", body = Failed),
-    (status = 507, description = "`durable` is `true`, and the disk does not take the run; nothing was executed.", body = Failed),
-    (status = 503, description = "The kernel can't be started, or the companion stops; or it lies in a checkpoint, and then `is_checkpointed` is `true`.", body = Failed),
+    (status = 429, description = "The kernel executes other code, and `queue` is not set.", body = Failed),
+    (status = 507, description = "`durable` is `true`, and the run can't be written to disk; nothing was executed.", body = Failed),
+    (status = 503, description = "The kernel can't be started, the companion is stopping, or the kernel is in a checkpoint (`is_checkpointed` is `true`).", body = Failed),
 ))]
 pub(super) async fn execute(
     Shared(state): Shared<HttpState>,
@@ -36,7 +38,7 @@ pub(super) async fn execute(
     }
     if let Some(id) = request.id.as_deref().filter(|id| !is_id(id)) {
         return invalid_field(format!(
-            "`{id}` can't be an id: use letters, digits, `-`, `_` and `.`, 128 at most"
+            "`{id}` is not a valid ID: use at most 128 letters, digits, `-`, `_` and `.`"
         ));
     }
     let wait = request.wait;
@@ -61,7 +63,9 @@ pub(super) async fn execute(
     }
 }
 
-/// Lists the retained runs, the oldest first.
+/// List retained runs
+///
+/// The oldest run is first.
 #[utoipa::path(get, path = "/exec", responses((status = 200, body = RunList)))]
 pub(super) async fn list(Shared(state): Shared<HttpState>) -> Response {
     let runs = state.sessions.list_runs();
@@ -70,15 +74,16 @@ pub(super) async fn list(Shared(state): Shared<HttpState>) -> Response {
     json_response(StatusCode::OK, RunList { runs })
 }
 
-/// The state of a run, and its events, also of a run that another client started.
+/// Show a run and its events
 ///
-/// With `Accept: text/event-stream` or `application/x-ndjson` the events are streamed as they happen, from `offset`, or
-/// after `Last-Event-ID`.
-#[utoipa::path(get, path = "/exec/{id}", params(("id" = String, Path, description = "The run's id"), RunFindQuery), responses(
+/// Any client can read any run.
+/// With `Accept: text/event-stream` or `application/x-ndjson` the reply is a stream of events from `offset`, or after
+/// `Last-Event-ID`.
+#[utoipa::path(get, path = "/exec/{id}", params(("id" = String, Path, description = "ID of the run"), RunFindQuery), responses(
     (status = 200, content(
         (RunDetails = "application/json"), (RunEvent = "text/event-stream"), (RunEvent = "application/x-ndjson"),
     )),
-    (status = 404, description = "There is no such run.", body = Failed),
+    (status = 404, description = "The run does not exist.", body = Failed),
 ))]
 pub(super) async fn find(
     Shared(state): Shared<HttpState>,
@@ -96,10 +101,10 @@ pub(super) async fn find(
     .await
 }
 
-/// A page of a run's output.
-#[utoipa::path(get, path = "/exec/{id}/output", params(("id" = String, Path, description = "The run's id"), RunOutputQuery), responses(
+/// Read a page of the output of a run
+#[utoipa::path(get, path = "/exec/{id}/output", params(("id" = String, Path, description = "ID of the run"), RunOutputQuery), responses(
     (status = 200, body = OutputPage),
-    (status = 404, description = "There is no such run.", body = Failed),
+    (status = 404, description = "The run does not exist.", body = Failed),
 ))]
 pub(super) async fn output(
     Shared(state): Shared<HttpState>,
@@ -112,10 +117,12 @@ pub(super) async fn output(
     }
 }
 
-/// Interrupts a run; the reply says how the run ended and whether the kernel's state is kept.
-#[utoipa::path(delete, path = "/exec/{id}", params(("id" = String, Path, description = "The run's id")), responses(
+/// Interrupt a run
+///
+/// The reply reports how the run ended and whether the state of the kernel is kept.
+#[utoipa::path(delete, path = "/exec/{id}", params(("id" = String, Path, description = "ID of the run")), responses(
     (status = 200, body = ExecReply),
-    (status = 404, description = "There is no such run.", body = Failed),
+    (status = 404, description = "The run does not exist.", body = Failed),
 ))]
 pub(super) async fn interrupt(Shared(state): Shared<HttpState>, PathId(id): PathId) -> Response {
     match state.sessions.interrupt_run(&id).await {

@@ -71,7 +71,7 @@ const HTTP_DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
 #[derive(OpenApi)]
 #[openapi(info(
     title = "osctl companion",
-    description = "The kernel of an `os-host`. Requests need `Authorization: Bearer TOKEN` or `X-API-Key: TOKEN`, but for `GET /ping`."
+    description = "API of the companion, which runs kernels, shells and a desktop in a container. Requests need `Authorization: Bearer TOKEN` or `X-API-Key: TOKEN`, except `GET /ping` and `GET /desktop/enter`."
 ))]
 struct CompanionApiDoc;
 
@@ -147,7 +147,7 @@ impl HttpServer {
             // Without this, small replies wait for the client's acknowledgement of the headers.
             let listener = listener.tap_io(|stream| {
                 if let Err(error) = stream.set_nodelay(true) {
-                    tracing::warn!("TCP_NODELAY: {error}");
+                    tracing::warn!("cannot set TCP_NODELAY: {error}");
                 }
             });
             let closed = wait_for_close(closing.clone());
@@ -184,7 +184,7 @@ impl HttpServer {
 
 async fn run_listener(door: impl Future<Output = std::io::Result<()>>) {
     if let Err(error) = door.await {
-        tracing::error!("serving ended: {error}");
+        tracing::error!("an HTTP listener failed: {error}");
     }
 }
 
@@ -281,7 +281,7 @@ fn build_routes(handles: HttpHandles) -> (Router, Router) {
 }
 
 async fn unknown_path(request: Request) -> Response {
-    let message = format!("there is no `{}`", request.uri().path());
+    let message = format!("`{}` is not an endpoint", request.uri().path());
     response::error_response(
         StatusCode::NOT_FOUND,
         "unknown_path",
@@ -291,7 +291,7 @@ async fn unknown_path(request: Request) -> Response {
 }
 
 async fn wrong_method(method: Method, request: Request) -> Response {
-    let message = format!("`{}` can't be asked with {method}", request.uri().path());
+    let message = format!("`{}` does not support {method}", request.uri().path());
     response::error_response(
         StatusCode::METHOD_NOT_ALLOWED,
         "wrong_method",

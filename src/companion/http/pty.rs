@@ -19,22 +19,22 @@ const MAX_PTY_FRAME_BYTES: usize = 1 << 20;
 /// The subprotocol that browsers name beside the one with the token.
 const PTY_SUBPROTOCOL: &str = "osctl";
 
-/// Lists the terminals; as a WebSocket, attaches to a terminal.
+/// List terminals, or attach to a terminal over a WebSocket
 ///
 /// With `Upgrade: websocket` the query selects a terminal or opens a new one. Binary frames are raw bytes: output of
-/// the terminal, and keys for it. Text frames are JSON: the companion sends those of `FromTerminal`, first a `hello`;
-/// the client may send those of `ToTerminal`. A client that lost the connection attaches again with the `id`, the same
-/// `client`, and `since` set to the offset after the last byte received, and sends again the keys after the `typed` of
-/// the `hello`. The companion pings every 5 seconds and ends a connection from which nothing came for 15 seconds.
-/// Browsers, which cannot set headers here, name two subprotocols: `osctl` and `osctl.token.TOKEN`.
+/// the terminal, and keys for it. Text frames are JSON: the companion sends `FromTerminal` messages, first a `hello`;
+/// the client may send `ToTerminal` messages. A client that lost the connection attaches again with the `id`, the same
+/// `client`, and `since` set to the offset after the last byte received, and sends the keys after the `typed` of the
+/// `hello` again. The companion pings every 5 seconds and closes a connection after 15 seconds without a frame from the
+/// client. Browsers, which can't set headers here, name two subprotocols: `osctl` and `osctl.token.TOKEN`.
 #[utoipa::path(get, path = "/pty", params(AttachQuery), responses(
-    (status = 101, description = "A WebSocket. Text frames are `FromTerminal` one way, `ToTerminal` the other.", content(
+    (status = 101, description = "A WebSocket. Text frames are `FromTerminal` messages to the client and `ToTerminal` messages to the companion.", content(
         (FromTerminal = "application/json"), (ToTerminal = "application/json"),
     )),
-    (status = 200, description = "Without an upgrade: the terminals.", body = TerminalList),
-    (status = 400, description = "A field does not fit.", body = Failed),
-    (status = 404, description = "There is no such terminal or session.", body = Failed),
-    (status = 429, description = "There are as many as there may be.", body = Failed),
+    (status = 200, description = "Without an upgrade: the list of terminals.", body = TerminalList),
+    (status = 400, description = "A field is invalid.", body = Failed),
+    (status = 404, description = "The terminal or the session does not exist.", body = Failed),
+    (status = 429, description = "The limit of terminals, or of connections to the terminal, is reached.", body = Failed),
 ))]
 pub(super) async fn open(
     Shared(state): Shared<HttpState>,
@@ -47,7 +47,7 @@ pub(super) async fn open(
             return list_terminals(&state).await;
         }
         Err(rejection) => {
-            let hint = Some("a WebSocket is asked for as RFC 6455 says");
+            let hint = Some("open a WebSocket as RFC 6455 describes");
             let message = rejection.body_text();
             return error_response(StatusCode::BAD_REQUEST, "no_websocket", message, hint);
         }
@@ -111,10 +111,10 @@ async fn list_terminals(state: &HttpState) -> Response {
     json_response(StatusCode::OK, TerminalList { terminals })
 }
 
-/// Ends a terminal and all its processes.
-#[utoipa::path(delete, path = "/pty/{id}", params(("id" = String, Path, description = "The terminal's id")), responses(
+/// End a terminal and all its processes
+#[utoipa::path(delete, path = "/pty/{id}", params(("id" = String, Path, description = "ID of the terminal")), responses(
     (status = 200, body = TerminalEnded),
-    (status = 404, description = "There is no such terminal.", body = Failed),
+    (status = 404, description = "The terminal does not exist.", body = Failed),
 ))]
 pub(super) async fn end(Shared(state): Shared<HttpState>, PathId(id): PathId) -> Response {
     match state.terminals.end_terminal(&id).await {
@@ -135,25 +135,29 @@ impl IntoResponse for PtyRefusal {
                 StatusCode::NOT_FOUND,
                 "unknown_terminal",
                 format!("there is no terminal `{id}`"),
-                Some("`GET /pty` lists them; one that has ended is forgotten after two minutes"),
+                Some(
+                    "`GET /pty` lists the terminals; the companion removes an ended terminal after two minutes",
+                ),
             ),
             Self::TooMany(count) => error_response(
                 busy,
                 "too_many_terminals",
-                format!("there are {count} terminals already, as many as there may be"),
-                Some("`DELETE /pty/ID` ends one; `terminals.max` in osctl.yaml allows more"),
+                format!("the limit of {count} terminals is reached"),
+                Some(
+                    "`DELETE /pty/ID` ends a terminal; `terminals.max` in osctl.yaml sets the limit",
+                ),
             ),
             Self::Crowded => error_response(
                 busy,
                 "crowded_terminal",
-                "as many look at that terminal as may",
-                Some("close another connection to it"),
+                "the limit of connections to the terminal is reached",
+                Some("close another connection to the terminal"),
             ),
             Self::Invalid(message) => super::response::invalid_field(message),
             Self::NoShell(why) => error_response(
                 StatusCode::SERVICE_UNAVAILABLE,
                 "no_shell",
-                format!("no shell can be started: {why}"),
+                format!("the shell can't be started: {why}"),
                 Some("`osctl logs` shows more"),
             ),
             Self::Stopping => error_response(

@@ -64,8 +64,8 @@ pub(super) async fn serve_terminal(socket: WebSocket, visit: PtyConnection) {
     };
     if let PtySocketEnd::Closed(code, reason) = end {
         let reason = Utf8Bytes::from_static(reason);
-        // Waits for a client that still reads, because closing at once would lose the bytes sent before. A disconnected
-        // client loses nothing.
+        // Waits for a client that still reads, because an immediate close would lose the bytes sent before. A
+        // disconnected client loses nothing.
         let _ = timeout(PTY_CLOSE_TIMEOUT, async {
             let frame = Some(CloseFrame { code, reason });
             sink.send(Message::Close(frame)).await?;
@@ -115,7 +115,7 @@ async fn send_updates(
     place: &PtyClient,
     first: Vec<Message>,
 ) -> PtySocketEnd {
-    let gone = PtySocketEnd::Closed(close_code::AWAY, "the terminal is gone");
+    let gone = PtySocketEnd::Closed(close_code::AWAY, "the terminal has ended");
     let mut told = sight.status();
     let mut pings = interval(PTY_PING_INTERVAL);
     for message in first {
@@ -159,11 +159,11 @@ async fn send_updates(
                     Some(PtyDisconnectReason::Replaced) => {
                         return PtySocketEnd::Closed(
                             CLOSE_CODE_REPLACED,
-                            "the same client came again",
+                            "the client opened another connection",
                         );
                     }
                     Some(PtyDisconnectReason::TooFast) => {
-                        let reason = "far more was typed than the terminal takes";
+                        let reason = "the client sends keys faster than the terminal reads them";
                         return PtySocketEnd::Closed(close_code::POLICY, reason);
                     }
                     None => {}
@@ -211,13 +211,14 @@ async fn receive_frames(stream: &mut PtySocketStream, place: &PtyClient) -> PtyS
             Ok(Some(Ok(Message::Text(text)))) => match serde_json::from_str(&text) {
                 Ok(said) => handle_control_frame(said, place).await,
                 Err(_) => {
-                    let reason = "a text frame is none of `ToTerminal`, see `GET /openapi.json`";
+                    let reason =
+                        "the text frame is not a `ToTerminal` message, see `GET /openapi.json`";
                     return PtySocketEnd::Closed(close_code::POLICY, reason);
                 }
             },
         };
         if done.is_err() {
-            return PtySocketEnd::Closed(close_code::AWAY, "the terminal is gone");
+            return PtySocketEnd::Closed(close_code::AWAY, "the terminal has ended");
         }
     }
 }

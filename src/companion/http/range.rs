@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn a_piece_of_an_upload_lies_within_it() {
+    fn a_piece_of_an_upload_is_within_it() {
         let total = Some(10);
         assert_eq!(
             parse_content_range("bytes 4-9/10"),
@@ -143,7 +143,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_sent_lies_within_the_file(text in "bytes=[0-9]{0,3}-[0-9]{0,3}", size in 0u64..500) {
+        fn a_range_is_within_the_file(text in "bytes=[0-9]{0,3}-[0-9]{0,3}", size in 0u64..500) {
             if let Some(ByteRange::Bytes { first, last }) = parse_range(&text, size) {
                 prop_assert!(first <= last && last < size);
             }

@@ -41,8 +41,8 @@ pub(super) fn invalid_field(message: String) -> Response {
 
 /// The reply for a failed write of something that must be durable.
 pub(super) fn not_recorded(what: &str) -> (StatusCode, ApiError) {
-    let message = format!("the {what} can't be recorded on disk, and nothing was executed");
-    let hint = "`osctl exec '!df -h /data'` shows where there is no room; without `\"durable\": true` it is executed";
+    let message = format!("the {what} can't be written to disk; nothing was executed");
+    let hint = "`osctl exec '!df -h /data'` shows the disk usage; omit `\"durable\": true` to execute without a record";
     let fault = ApiError::new("not_recorded", message).with_hint(hint);
     (StatusCode::INSUFFICIENT_STORAGE, fault)
 }
@@ -55,36 +55,36 @@ impl KernelRefusal {
             Self::Busy => (
                 S::TOO_MANY_REQUESTS,
                 ApiError::new("busy", "the kernel executes other code")
-                    .with_hint("try again, or `osctl interrupt` ends it (`POST /interrupt`)"),
+                    .with_hint("try again, or interrupt the code with `osctl interrupt` (`POST /interrupt`)"),
             ),
             Self::QueueFull => (
                 S::TOO_MANY_REQUESTS,
-                ApiError::new("queue_full", "too many requests wait already"),
+                ApiError::new("queue_full", "the queue of the kernel is full"),
             ),
             Self::OtherRun(id) => (
                 S::CONFLICT,
                 ApiError::new(
                     "id_in_use",
-                    format!("run `{id}` exists and is another request"),
+                    format!("ID `{id}` belongs to another request"),
                 )
-                .with_hint("choose another id, or leave it out"),
+                .with_hint("choose another ID, or omit `id`"),
             ),
             Self::NoRun(id) => (
                 S::NOT_FOUND,
                 ApiError::new("unknown_run", format!("there is no run `{id}`"))
-                    .with_hint("`osctl runs` lists those that are kept (`GET /exec`), older ones are forgotten"),
+                    .with_hint("`osctl runs` lists the retained runs (`GET /exec`); older runs are removed"),
             ),
             Self::NotRecorded => not_recorded("run"),
             Self::NoSession(name) => (
                 S::NOT_FOUND,
                 ApiError::new("unknown_session", format!("there is no session `{name}`")).with_hint(
-                    "`osctl sessions` lists them, `osctl sessions create NAME` makes one (`POST /sessions`)",
+                    "`osctl sessions` lists the sessions, `osctl sessions create NAME` creates one (`POST /sessions`)",
                 ),
             ),
             Self::TooManySessions(count) => {
                 let message =
-                    format!("there are {count} sessions already, as many as there may be");
-                let hint = "`osctl sessions rm NAME` ends one (`DELETE /sessions/NAME`); `sessions.max` in osctl.yaml allows more";
+                    format!("the limit of {count} sessions is reached");
+                let hint = "`osctl sessions rm NAME` deletes a session (`DELETE /sessions/NAME`); `sessions.max` in osctl.yaml sets the limit";
                 let fault = ApiError::new("too_many_sessions", message).with_hint(hint);
                 (S::TOO_MANY_REQUESTS, fault)
             }
@@ -101,21 +101,21 @@ impl KernelRefusal {
                 session,
                 checkpoint,
             } => {
-                let message = format!("the kernel is frozen in the checkpoint `{checkpoint}`");
+                let message = format!("the kernel is in the checkpoint `{checkpoint}`");
                 let hint = ways_out(&session, &checkpoint);
                 let fault = ApiError::new("checkpointed", message).with_hint(hint);
                 (S::SERVICE_UNAVAILABLE, fault)
             }
             Self::Held(why) => {
-                let message = format!("the kernel did not let go of its live objects: {why}");
-                let hint = "`runtime.resource(…).invalidate()` ends one by hand; nothing was lost";
+                let message = format!("the kernel did not release its live objects: {why}");
+                let hint = "`runtime.resource(…).invalidate()` releases a live object; nothing was lost";
                 (S::CONFLICT, ApiError::new("held", message).with_hint(hint))
             }
             Self::OtherGeneration { seen, generation } => {
                 let message = format!(
-                    "the kernel is generation {generation}, and what generation {seen} held was meant; nothing was stored"
+                    "the kernel is generation {generation}, but the request is for generation {seen}; nothing was stored"
                 );
-                let hint = "look at what it holds now, and store that";
+                let hint = "check the current variables and store again";
                 (S::CONFLICT, ApiError::new("other_generation", message).with_hint(hint))
             }
             Self::Stopping => (
@@ -126,9 +126,9 @@ impl KernelRefusal {
     }
 }
 
-/// The reply for refused code. Only code can wait for its turn, so only this reply suggests `queue`.
+/// The reply for refused code. Only code can be queued, so only this reply suggests `queue`.
 pub(super) fn execution_refused(refusal: KernelRefusal) -> Response {
-    let queue = "send `\"queue\": true` to wait for your turn";
+    let queue = "send `\"queue\": true` to queue the code";
     let hint = (refusal == KernelRefusal::Busy).then_some(queue);
     refusal.into_response_with_hint(hint)
 }
@@ -143,7 +143,7 @@ impl KernelRefusal {
     /// Replaces the refusal's own hint.
     fn into_response_with_hint(self, hint: Option<&str>) -> Response {
         let is_frozen = matches!(self, Self::Checkpointed { .. });
-        // These refusals pass with time; the others depend on what people do.
+        // These refusals are temporary; the others need an action of the client.
         let passes = matches!(
             self,
             Self::Busy | Self::QueueFull | Self::NoKernel(_) | Self::Stopping
@@ -175,15 +175,15 @@ impl IntoResponse for files::FilesRefusal {
                 "missing_file",
                 format!("there is no `{}`", path.display()),
                 Some(
-                    "`osctl shell ls FOLDER`, or `GET /files/FOLDER/`, lists what there is; `osctl shell mkdir -p FOLDER`, or `?parents=true`, makes it",
+                    "`osctl shell ls FOLDER` (`GET /files/FOLDER/`) lists a folder; `osctl shell mkdir -p FOLDER` (`?parents=true`) creates it",
                 ),
             ),
             Self::Denied { path, why } => (
                 S::FORBIDDEN,
                 "denied",
-                format!("`{}` is not for us: {why}", path.display()),
+                format!("`{}` is not accessible: {why}", path.display()),
                 Some(
-                    "the service may not do that either; look at the rights of it and of its folder",
+                    "the companion has no permission; check the owner and mode of the path and of its folder",
                 ),
             ),
             Self::NoFile { path, kind } => (
@@ -194,79 +194,81 @@ impl IntoResponse for files::FilesRefusal {
                     path.display(),
                     kind.with_article()
                 ),
-                Some("files are read and written, folders are listed and packed"),
+                Some("name a file; a folder can be listed, or packed as tar"),
             ),
             Self::NoFolder(path) => (
                 S::CONFLICT,
                 "no_folder",
                 format!(
-                    "`{}` is no folder, or leads through what is none",
+                    "`{}` is not a folder, or a parent of the path is not a folder",
                     path.display()
                 ),
-                Some("leave the slash at its end out, or name a folder"),
+                Some("remove the slash at the end of the path, or name a folder"),
             ),
             Self::NotEmpty(path) => (
                 S::CONFLICT,
                 "not_empty",
                 format!("`{}` is not empty", path.display()),
-                Some("`?recursive=true` removes it with all that is in it"),
+                Some("`?recursive=true` removes the folder and its content"),
             ),
             Self::Busy(path) => (
                 S::CONFLICT,
                 "busy_file",
-                format!("`{}` is in use and stays", path.display()),
-                Some("end what uses it, or unmount it, first"),
+                format!("`{}` is in use", path.display()),
+                Some("end the processes that use the path, or unmount it"),
             ),
             Self::Full => (
                 S::INSUFFICIENT_STORAGE,
                 "disk_full",
-                "the disk is full; what was there before is untouched".into(),
-                Some("make room inside; `osctl exec '!df -h'` shows where there is none"),
+                "the disk is full; existing files are unchanged".into(),
+                Some("remove files in the container; `osctl exec '!df -h'` shows the disk usage"),
             ),
             Self::Elsewhere(have) => (
                 S::CONFLICT,
                 "other_offset",
-                format!("{have} bytes of the upload have arrived, the request begins elsewhere"),
-                Some("`HEAD` with `?upload=ID` tells where to go on"),
+                format!(
+                    "{have} bytes of the upload have arrived, but the request starts at another offset"
+                ),
+                Some("`HEAD` with `?upload=ID` returns the offset"),
             ),
             Self::InProgress(id) => (
                 S::CONFLICT,
                 "upload_in_progress",
-                format!("another request brings the upload `{id}`"),
-                Some("try again when it has ended"),
+                format!("another request is sending the upload `{id}`"),
+                Some("try again when the other request has ended"),
             ),
             Self::Changed => (
                 S::CONFLICT,
                 "changed",
-                "what was packed before is not what it was".into(),
-                Some("leave `?from=` out to begin again"),
+                "the content before the resume point has changed".into(),
+                Some("omit `?from=` to start again"),
             ),
             Self::NoUpload(id) => (
                 S::NOT_FOUND,
                 "unknown_upload",
-                format!("nothing of an upload `{id}` has arrived"),
-                Some("begin it: `PUT` with `?upload=ID`"),
+                format!("no bytes of the upload `{id}` have arrived"),
+                Some("start the upload: `PUT` with `?upload=ID`"),
             ),
             Self::Cut => (
                 S::BAD_REQUEST,
                 "cut",
                 "the body ended early".into(),
-                Some("send it again; with `?upload=ID` it goes on where it was"),
+                Some("send the body again; an upload with `?upload=ID` resumes"),
             ),
             Self::TooMany(count) => (
                 S::SERVICE_UNAVAILABLE,
                 "too_many_streams",
-                format!("{count} files are on their way already"),
-                Some("try again when one of them has arrived"),
+                format!("the limit of {count} concurrent transfers is reached"),
+                Some("try again when a transfer has ended"),
             ),
             Self::Archive(fault) => (
                 S::UNPROCESSABLE_ENTITY,
                 "archive",
                 fault.to_string(),
-                Some("leave it out; what came before it was unpacked"),
+                Some("remove the entry from the archive; the entries before it were unpacked"),
             ),
             Self::Failed(why) => {
-                tracing::error!("a file: {why}");
+                tracing::error!("a file operation failed: {why}");
                 (
                     S::INTERNAL_SERVER_ERROR,
                     "file",
@@ -304,14 +306,14 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for JsonBody<T> {
                 let status = rejection.status();
                 if status == StatusCode::PAYLOAD_TOO_LARGE {
                     let message = format!(
-                        "the body is larger than {} MiB",
+                        "the request body is larger than {} MiB",
                         super::MAX_HTTP_BODY_BYTES >> 20
                     );
                     return error_response(
                         status,
                         "too_large",
                         message,
-                        Some("write it to a file and read it there"),
+                        Some("write the data to a file and read that file"),
                     );
                 }
                 error_response(status, "unreadable_body", rejection.body_text(), None)
@@ -353,7 +355,7 @@ impl<S: Send + Sync> FromRequestParts<S> for PathId {
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Response> {
         let found = Path::<String>::from_request_parts(parts, state).await;
         found.map(|Path(id)| Self(id)).map_err(|rejection| {
-            let hint = "ids are letters, digits, `-`, `_` and `.`";
+            let hint = "an ID consists of letters, digits, `-`, `_` and `.`";
             error_response(
                 StatusCode::BAD_REQUEST,
                 "invalid_path",
@@ -368,10 +370,14 @@ impl<S: Send + Sync> FromRequestParts<S> for PathId {
 fn parse_json_body<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, (&'static str, String)> {
     let bytes = if bytes.is_empty() { b"{}" } else { bytes };
     serde_json::from_slice(bytes).map_err(|error| match error.classify() {
-        Category::Data => ("invalid_field", format!("the body does not fit: {error}")),
-        Category::Syntax | Category::Eof | Category::Io => {
-            ("malformed_json", format!("the body is no JSON: {error}"))
-        }
+        Category::Data => (
+            "invalid_field",
+            format!("the request body is invalid: {error}"),
+        ),
+        Category::Syntax | Category::Eof | Category::Io => (
+            "malformed_json",
+            format!("the request body is not valid JSON: {error}"),
+        ),
     })
 }
 
@@ -387,7 +393,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn only_code_is_told_that_it_can_queue() {
+    async fn only_refused_code_gets_the_queue_hint() {
         assert!(
             text(execution_refused(KernelRefusal::Busy))
                 .await
@@ -397,6 +403,6 @@ mod tests {
         assert!(!other.contains("queue"), "{other}");
         assert!(other.contains("`POST /interrupt`"), "{other}");
         let full = text(execution_refused(KernelRefusal::Stopping)).await;
-        assert!(!full.contains("your turn"), "{full}");
+        assert!(!full.contains("queue the code"), "{full}");
     }
 }

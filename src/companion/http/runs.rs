@@ -31,10 +31,10 @@ pub(super) struct RunOutputQuery {
     #[serde(default = "stdout")]
     #[param(inline)]
     stream: OutputStream,
-    /// The first byte.
+    /// Offset of the first byte.
     #[serde(default)]
     offset: u64,
-    /// Bytes, a MiB at most.
+    /// Number of bytes, at most 1 MiB.
     limit: Option<u64>,
 }
 
@@ -126,8 +126,8 @@ pub(super) async fn output_page<W: RunKind>(
     match run.read_page(query.stream, query.offset, query.limit).await {
         Ok(page) => json_response(StatusCode::OK, page),
         Err(error) => {
-            tracing::error!("output of run `{}` can't be read: {error}", run.id);
-            let message = "what was written can't be read any more";
+            tracing::error!("cannot read the output of run `{}`: {error}", run.id);
+            let message = "the output of the run can't be read";
             error_response(
                 StatusCode::INTERNAL_SERVER_ERROR,
                 "unreadable_output",

@@ -12,7 +12,9 @@ use axum::response::{IntoResponse, Response};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 
-/// Whether the companion answers; the only request that needs no token.
+/// Check that the companion answers
+///
+/// The request needs no token.
 #[utoipa::path(get, path = "/ping", params(PingQuery), responses((status = 200, body = Ping)))]
 pub(super) async fn ping() -> Response {
     // Authentication answers a nonce, for both ports.
@@ -24,7 +26,7 @@ pub(super) fn ping_response(proof: Option<String>) -> Response {
     json_response(StatusCode::OK, Ping { status, proof })
 }
 
-/// The sessions, kernels and current work of the companion.
+/// Show the sessions, their kernels and running code
 #[utoipa::path(get, path = "/status", responses((status = 200, body = CompanionStatus)))]
 pub(super) async fn status(Shared(state): Shared<HttpState>) -> Response {
     let view = state.sessions.default_view();
@@ -48,10 +50,10 @@ pub(super) async fn status(Shared(state): Shared<HttpState>) -> Response {
     )
 }
 
-/// Whether every service is ready.
+/// Check whether all services are ready
 #[utoipa::path(get, path = "/health", responses(
-    (status = 200, description = "All are.", body = Health),
-    (status = 503, description = "Some are not yet, or not any more.", body = Health),
+    (status = 200, description = "All services are ready.", body = Health),
+    (status = 503, description = "A service is not ready.", body = Health),
 ))]
 pub(super) async fn health(Shared(state): Shared<HttpState>) -> Response {
     let view = state.sessions.default_view();
@@ -78,7 +80,7 @@ pub(super) async fn health(Shared(state): Shared<HttpState>) -> Response {
     )
 }
 
-/// Lists the endpoints.
+/// List the endpoints
 #[utoipa::path(get, path = "/", responses((status = 200, body = Description)))]
 pub(super) async fn describe(Shared(state): Shared<HttpState>) -> Response {
     let document = serde_json::from_slice::<OpenApiPaths>(&state.openapi_document());
@@ -114,7 +116,7 @@ struct OpenApiOperation {
     summary: String,
 }
 
-/// The OpenAPI document.
+/// Get the OpenAPI document
 #[utoipa::path(get, path = "/openapi.json", responses((status = 200, description = "The document.")))]
 pub(super) async fn openapi(Shared(state): Shared<HttpState>) -> Response {
     (

@@ -17,11 +17,13 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json as value};
 use utoipa::IntoParams;
 
-/// Empties the namespace; `runtime`, the working directory and the environment stay.
+/// Remove all variables of a session
+///
+/// `runtime`, the working directory and the environment are kept.
 #[utoipa::path(post, path = "/reset", request_body = Option<SessionRequest>, responses(
     (status = 200, body = KernelReply),
-    (status = 404, description = "There is no such session.", body = Failed),
-    (status = 429, description = "Code runs.", body = Failed),
+    (status = 404, description = "The session does not exist.", body = Failed),
+    (status = 429, description = "The session is executing code.", body = Failed),
 ))]
 pub(super) async fn reset(
     Shared(state): Shared<HttpState>,
@@ -34,10 +36,12 @@ pub(super) async fn reset(
     became_response(answer)
 }
 
-/// Interrupts the running code of a session and reports whether its state is kept.
+/// Interrupt the running code of a session
+///
+/// The reply reports whether the state of the kernel is kept.
 #[utoipa::path(post, path = "/interrupt", request_body = Option<SessionRequest>, responses(
     (status = 200, body = KernelReply),
-    (status = 404, description = "There is no such session.", body = Failed),
+    (status = 404, description = "The session does not exist.", body = Failed),
 ))]
 pub(super) async fn interrupt(
     Shared(state): Shared<HttpState>,
@@ -53,10 +57,12 @@ pub(super) async fn interrupt(
     }
 }
 
-/// Ends a session's kernel, even if it is busy, and starts another.
+/// Restart the kernel of a session
+///
+/// The companion ends the kernel, even while the kernel executes code, and starts another.
 #[utoipa::path(post, path = "/restart", request_body = Option<SessionRequest>, responses(
     (status = 200, body = KernelReply),
-    (status = 404, description = "There is no such session.", body = Failed),
+    (status = 404, description = "The session does not exist.", body = Failed),
 ))]
 pub(super) async fn restart(
     Shared(state): Shared<HttpState>,
@@ -97,7 +103,9 @@ fn exception_response(error: RunError) -> Response {
     error_response(status, &error.kind, error.message, None)
 }
 
-/// Lists all sessions, the default one first.
+/// List sessions
+///
+/// The default session is first.
 #[utoipa::path(get, path = "/sessions", responses((status = 200, body = SessionList)))]
 pub(super) async fn list(Shared(state): Shared<HttpState>) -> Response {
     let mut sessions = Vec::new();
@@ -129,11 +137,13 @@ pub(super) fn describe_session(name: String, view: KernelView, memory: Option<u6
     }
 }
 
-/// Creates a session: a kernel with its own process and namespace.
+/// Create a session
+///
+/// A session is a kernel with its own process and namespace.
 #[utoipa::path(post, path = "/sessions", request_body = Option<Create>, responses(
-    (status = 200, description = "It is there, made now or before.", body = SessionInfo),
-    (status = 400, description = "That can't be a name.", body = Failed),
-    (status = 429, description = "There are as many sessions as there may be.", body = Failed),
+    (status = 200, description = "The session, which may have existed before.", body = SessionInfo),
+    (status = 400, description = "The name is invalid.", body = Failed),
+    (status = 429, description = "The limit of sessions is reached.", body = Failed),
 ))]
 pub(super) async fn create(
     Shared(state): Shared<HttpState>,
@@ -147,10 +157,12 @@ pub(super) async fn create(
     }
 }
 
-/// Ends a session and all its processes.
-#[utoipa::path(delete, path = "/sessions/{name}", params(("name" = String, Path, description = "The session's name")), responses(
+/// Delete a session
+///
+/// The companion ends the kernel and all processes of the session.
+#[utoipa::path(delete, path = "/sessions/{name}", params(("name" = String, Path, description = "Name of the session")), responses(
     (status = 200, body = Deleted),
-    (status = 404, description = "There is no such session.", body = Failed),
+    (status = 404, description = "The session does not exist.", body = Failed),
 ))]
 pub(super) async fn delete(Shared(state): Shared<HttpState>, PathId(name): PathId) -> Response {
     match state.sessions.delete_session(&name).await {
@@ -165,9 +177,9 @@ pub(super) async fn delete(Shared(state): Shared<HttpState>, PathId(name): PathI
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 pub(super) struct KernelSessionQuery {
-    /// The session, `default` when missing.
+    /// Name of the session; `default` if missing.
     session: Option<String>,
-    /// Number of cells, counted from the end.
+    /// Number of latest cells to return.
     n: Option<u64>,
 }
 
@@ -177,10 +189,12 @@ impl KernelSessionQuery {
     }
 }
 
-/// Name, type, size and preview of each global variable.
+/// List the global variables of a session
+///
+/// Each entry has the name, the type, the size and a preview of the value.
 #[utoipa::path(get, path = "/variables", params(KernelSessionQuery), responses(
     (status = 200, body = VariableList),
-    (status = 429, description = "Code runs.", body = Failed),
+    (status = 429, description = "The session is executing code.", body = Failed),
 ))]
 pub(super) async fn variables(
     Shared(state): Shared<HttpState>,
@@ -196,10 +210,10 @@ pub(super) async fn variables(
     )
 }
 
-/// Completions at a cursor.
+/// List completions at a cursor position
 #[utoipa::path(post, path = "/complete", request_body = CodeCursor, responses(
     (status = 200, body = Completions),
-    (status = 429, description = "Code runs.", body = Failed),
+    (status = 429, description = "The session is executing code.", body = Failed),
 ))]
 pub(super) async fn complete(
     Shared(state): Shared<HttpState>,
@@ -213,10 +227,10 @@ pub(super) async fn complete(
     answer_response(answer, |found: Completions| found)
 }
 
-/// Help on the name at a cursor.
+/// Show help for the name at a cursor position
 #[utoipa::path(post, path = "/inspect", request_body = CodeCursor, responses(
     (status = 200, body = Inspection),
-    (status = 429, description = "Code runs.", body = Failed),
+    (status = 429, description = "The session is executing code.", body = Failed),
 ))]
 pub(super) async fn inspect(
     Shared(state): Shared<HttpState>,
@@ -224,7 +238,7 @@ pub(super) async fn inspect(
 ) -> Response {
     let detail = request.detail.unwrap_or(0);
     if detail > 1 {
-        return invalid_field("`detail` is 0 or 1".into());
+        return invalid_field("`detail` must be 0 or 1".into());
     }
     let question = KernelQuery::Inspect {
         code: request.code,
@@ -235,10 +249,10 @@ pub(super) async fn inspect(
     answer_response(answer, |found: Inspection| found)
 }
 
-/// Whether code is complete or needs more lines.
+/// Check whether code is complete or needs more lines
 #[utoipa::path(post, path = "/is_complete", request_body = CompletenessQuery, responses(
     (status = 200, body = Completeness),
-    (status = 429, description = "Code runs.", body = Failed),
+    (status = 429, description = "The session is executing code.", body = Failed),
 ))]
 pub(super) async fn is_complete(
     Shared(state): Shared<HttpState>,
@@ -249,10 +263,10 @@ pub(super) async fn is_complete(
     answer_response(answer, |found: Completeness| found)
 }
 
-/// The last cells of a session.
+/// List the latest cells of a session
 #[utoipa::path(get, path = "/history", params(KernelSessionQuery), responses(
     (status = 200, body = History),
-    (status = 429, description = "Code runs.", body = Failed),
+    (status = 429, description = "The session is executing code.", body = Failed),
 ))]
 pub(super) async fn history(
     Shared(state): Shared<HttpState>,
@@ -265,12 +279,14 @@ pub(super) async fn history(
     answer_response(answer, |cells| History { cells })
 }
 
-/// Calls an extension of the body, from `kernel/extensions/`.
-#[utoipa::path(post, path = "/x/{name}", params(("name" = String, Path, description = "The extension's name"), KernelSessionQuery), request_body = Option<Value>, responses(
+/// Call an extension of the body
+///
+/// Extensions are in `kernel/extensions/` of the body.
+#[utoipa::path(post, path = "/x/{name}", params(("name" = String, Path, description = "Name of the extension"), KernelSessionQuery), request_body = Option<Value>, responses(
     (status = 200, description = "`{\"status\":\"completed\",\"value\":…}`", body = Value),
-    (status = 404, description = "There is no such extension.", body = Failed),
-    (status = 422, description = "It raised an exception.", body = Failed),
-    (status = 429, description = "Code runs.", body = Failed),
+    (status = 404, description = "The extension does not exist.", body = Failed),
+    (status = 422, description = "The extension raised an exception.", body = Failed),
+    (status = 429, description = "The session is executing code.", body = Failed),
 ))]
 pub(super) async fn call(
     Shared(state): Shared<HttpState>,
@@ -303,9 +319,9 @@ fn answer_response<T: DeserializeOwned, S: serde::Serialize>(
     match found {
         Ok(found) => json_response(StatusCode::OK, word(found)),
         Err(error) => {
-            tracing::error!("the kernel answered something else: {error}");
-            let message = "the kernel answered what this companion does not understand";
-            let hint = Some("`osctl up` replaces a body of another version");
+            tracing::error!("unexpected reply from the kernel: {error}");
+            let message = "the reply from the kernel has an unknown format";
+            let hint = Some("`osctl up` replaces a container whose body has another version");
             error_response(StatusCode::BAD_GATEWAY, "unreadable_answer", message, hint)
         }
     }

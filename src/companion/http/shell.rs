@@ -34,38 +34,38 @@ impl IntoResponse for ShellRefusal {
             Self::OtherRun(id) => (
                 StatusCode::CONFLICT,
                 "id_in_use",
-                format!("run `{id}` exists and is another command"),
-                Some("choose another id, or leave it out"),
+                format!("ID `{id}` belongs to another command"),
+                Some("choose another ID, or omit `id`"),
             ),
             Self::NoRun(id) => (
                 StatusCode::NOT_FOUND,
                 "unknown_run",
                 format!("there is no command `{id}`"),
-                Some("the last ones are kept, older ones are forgotten"),
+                Some("`GET /shell/runs` lists the retained commands; older commands are removed"),
             ),
             Self::NoJob(pid) => (
                 StatusCode::NOT_FOUND,
                 "unknown_job",
                 format!("there is no job {pid}"),
-                Some("`GET /jobs` lists what commands left running"),
+                Some("`GET /jobs` lists the background processes of commands"),
             ),
             Self::NoStdin(id) => (
                 StatusCode::CONFLICT,
                 "no_stdin",
                 format!("the stdin of command `{id}` is not open"),
-                Some("send `\"stdin_open\": true` with the command; it can be written once"),
+                Some("send `\"stdin_open\": true` with the command; stdin can be written once"),
             ),
             Self::NoFolder { path, why } => (
                 StatusCode::BAD_REQUEST,
                 "no_folder",
-                format!("`{path}` can't be gone to: {why}"),
-                Some("`POST /shell/cd` goes to a folder that exists"),
+                format!("can't change to `{path}`: {why}"),
+                Some("`POST /shell/cd` changes to an existing folder"),
             ),
             Self::TooMany => (
                 StatusCode::TOO_MANY_REQUESTS,
                 "too_many_commands",
-                "as many commands run as may run at once".into(),
-                Some("`DELETE /shell/{id}` ends one"),
+                "the limit of concurrent commands is reached".into(),
+                Some("`DELETE /shell/{id}` ends a command"),
             ),
             Self::NoGuard(why) => (
                 StatusCode::SERVICE_UNAVAILABLE,
@@ -84,21 +84,23 @@ impl IntoResponse for ShellRefusal {
     }
 }
 
-/// Runs a command in bash, with the session's folder, environment, functions and aliases, and keeps the changes that
-/// the command makes to them.
+/// Run a command in bash
 ///
-/// With `Accept: text/event-stream` or `application/x-ndjson` the events are streamed as they happen, to `done`, or for
+/// The command uses the working directory, environment, functions and aliases of the session. The session keeps the
+/// changes that the command makes to them.
+///
+/// With `Accept: text/event-stream` or `application/x-ndjson` the reply is a stream of events until `done`, or for
 /// `wait` seconds.
 #[utoipa::path(post, path = "/shell", request_body = Command, responses(
-    (status = 200, description = "How the command ended, or stands after `wait` seconds, whatever its exit code.", content(
+    (status = 200, description = "The command at its end or after `wait` seconds, with any exit code.", content(
         (ShellReply = "application/json"), (RunEvent<ShellReply> = "text/event-stream"), (RunEvent<ShellReply> = "application/x-ndjson"),
     )),
-    (status = 400, description = "The body is no JSON, or a field does not fit.", body = Failed),
-    (status = 404, description = "There is no such session.", body = Failed),
-    (status = 409, description = "The id belongs to another command.", body = Failed),
-    (status = 429, description = "Too many commands run.", body = Failed),
-    (status = 507, description = "`durable` is `true`, and the disk does not take the command; nothing was executed.", body = Failed),
-    (status = 503, description = "The command can't be started, or the companion stops.", body = Failed),
+    (status = 400, description = "The request body is not valid JSON, or a field is invalid.", body = Failed),
+    (status = 404, description = "The session does not exist.", body = Failed),
+    (status = 409, description = "The ID belongs to another command.", body = Failed),
+    (status = 429, description = "The limit of concurrent commands is reached.", body = Failed),
+    (status = 507, description = "`durable` is `true`, and the command can't be written to disk; nothing was executed.", body = Failed),
+    (status = 503, description = "The command can't be started, or the companion is stopping.", body = Failed),
 ))]
 pub(super) async fn execute(
     Shared(state): Shared<HttpState>,
@@ -112,7 +114,7 @@ pub(super) async fn execute(
         && (!is_id(id) || RESERVED_RUN_IDS.contains(&id))
     {
         return invalid_field(format!(
-            "`{id}` can't be an id: use letters, digits, `-`, `_` and `.`, 128 at most, and none of `cd`, `env` and `runs`"
+            "`{id}` is not a valid ID: use at most 128 letters, digits, `-`, `_` and `.`, but not `cd`, `env` or `runs`"
         ));
     }
     if command.command.contains('\0') {
@@ -147,7 +149,9 @@ fn shell_reply(state: &HttpState, run: &CommandRun) -> ShellReply {
     run.build_reply(state.shells.report(&run.work.session))
 }
 
-/// Lists the retained commands, the oldest first.
+/// List retained commands
+///
+/// The oldest command is first.
 #[utoipa::path(get, path = "/shell/runs", responses((status = 200, body = RunList)))]
 pub(super) async fn list(Shared(state): Shared<HttpState>) -> Response {
     let runs = state.shells.list_runs();
@@ -160,15 +164,15 @@ pub(super) async fn list(Shared(state): Shared<HttpState>) -> Response {
     json_response(StatusCode::OK, RunList { runs })
 }
 
-/// The state of a command, and its events, also of a command that another client started.
+/// Show a command and its events
 ///
-/// With `Accept: text/event-stream` or `application/x-ndjson` the events are streamed as they happen, from `offset`, or
-/// after `Last-Event-ID`.
-#[utoipa::path(get, path = "/shell/{id}", params(("id" = String, Path, description = "The command's id"), RunFindQuery), responses(
+/// Any client can read any command. With `Accept: text/event-stream` or `application/x-ndjson` the reply is a stream of
+/// events from `offset`, or after `Last-Event-ID`.
+#[utoipa::path(get, path = "/shell/{id}", params(("id" = String, Path, description = "ID of the command"), RunFindQuery), responses(
     (status = 200, content(
         (RunDetails<ShellReply> = "application/json"), (RunEvent<ShellReply> = "text/event-stream"), (RunEvent<ShellReply> = "application/x-ndjson"),
     )),
-    (status = 404, description = "There is no such command.", body = Failed),
+    (status = 404, description = "The command does not exist.", body = Failed),
 ))]
 pub(super) async fn find(
     Shared(state): Shared<HttpState>,
@@ -181,10 +185,10 @@ pub(super) async fn find(
     runs::run_response(run, report, &headers, query).await
 }
 
-/// A page of a command's output.
-#[utoipa::path(get, path = "/shell/{id}/output", params(("id" = String, Path, description = "The command's id"), RunOutputQuery), responses(
+/// Read a page of the output of a command
+#[utoipa::path(get, path = "/shell/{id}/output", params(("id" = String, Path, description = "ID of the command"), RunOutputQuery), responses(
     (status = 200, body = OutputPage),
-    (status = 404, description = "There is no such command.", body = Failed),
+    (status = 404, description = "The command does not exist.", body = Failed),
 ))]
 pub(super) async fn output(
     Shared(state): Shared<HttpState>,
@@ -197,12 +201,14 @@ pub(super) async fn output(
     }
 }
 
-/// Writes to the stdin of a command that was started with `stdin_open`; the end of the body closes the stdin.
-#[utoipa::path(post, path = "/shell/{id}/stdin", params(("id" = String, Path, description = "The command's id")),
+/// Write to the stdin of a command
+///
+/// The command must have been started with `stdin_open`. The end of the request body closes the stdin.
+#[utoipa::path(post, path = "/shell/{id}/stdin", params(("id" = String, Path, description = "ID of the command")),
     request_body(content = Vec<u8>, content_type = "application/octet-stream"), responses(
-    (status = 204, description = "All was taken, or the command needs no more."),
-    (status = 404, description = "There is no such command.", body = Failed),
-    (status = 409, description = "Its stdin is not open.", body = Failed),
+    (status = 204, description = "All bytes were written, or the command has closed its stdin."),
+    (status = 404, description = "The command does not exist.", body = Failed),
+    (status = 409, description = "The stdin of the command is not open.", body = Failed),
 ))]
 pub(super) async fn stdin(
     Shared(state): Shared<HttpState>,
@@ -222,7 +228,7 @@ pub(super) async fn stdin(
         match piece {
             Some(Ok(bytes)) if stdin.send_bytes(bytes.clone()).await => {}
             Some(Err(error)) => {
-                let message = format!("the command's stdin did not come whole: {error}");
+                let message = format!("the request body for the stdin is incomplete: {error}");
                 return error_response(StatusCode::BAD_REQUEST, "input_cut", message, None);
             }
             Some(Ok(_)) | None => break,
@@ -232,10 +238,12 @@ pub(super) async fn stdin(
     StatusCode::NO_CONTENT.into_response()
 }
 
-/// Interrupts a command as Ctrl-C does, and kills processes that do not stop within two seconds.
-#[utoipa::path(delete, path = "/shell/{id}", params(("id" = String, Path, description = "The command's id")), responses(
+/// Interrupt a command
+///
+/// The companion sends SIGINT, as Ctrl-C does, and kills processes that do not end within two seconds.
+#[utoipa::path(delete, path = "/shell/{id}", params(("id" = String, Path, description = "ID of the command")), responses(
     (status = 200, body = ShellReply),
-    (status = 404, description = "There is no such command.", body = Failed),
+    (status = 404, description = "The command does not exist.", body = Failed),
 ))]
 pub(super) async fn interrupt(Shared(state): Shared<HttpState>, PathId(id): PathId) -> Response {
     match state.shells.interrupt(&id).await {
@@ -247,15 +255,15 @@ pub(super) async fn interrupt(Shared(state): Shared<HttpState>, PathId(id): Path
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 pub(super) struct ShellSessionQuery {
-    /// The session; `default` when missing.
+    /// Name of the session; `default` if missing.
     #[serde(default)]
     session: Option<String>,
 }
 
-/// The folder in which the session's next command starts.
+/// Show the working directory of a session
 #[utoipa::path(get, path = "/shell", params(ShellSessionQuery), responses(
     (status = 200, body = Located),
-    (status = 404, description = "There is no such session.", body = Failed),
+    (status = 404, description = "The session does not exist.", body = Failed),
 ))]
 pub(super) async fn locate(
     Shared(state): Shared<HttpState>,
@@ -268,11 +276,11 @@ pub(super) async fn locate(
     }
 }
 
-/// Changes the folder in which the session's next command starts.
+/// Change the working directory of a session
 #[utoipa::path(post, path = "/shell/cd", request_body = ChangeFolder, responses(
     (status = 200, body = Located),
-    (status = 400, description = "There is no such folder; nothing has changed.", body = Failed),
-    (status = 404, description = "There is no such session.", body = Failed),
+    (status = 400, description = "The folder does not exist; nothing has changed.", body = Failed),
+    (status = 404, description = "The session does not exist.", body = Failed),
 ))]
 pub(super) async fn change_folder(
     Shared(state): Shared<HttpState>,
@@ -296,11 +304,13 @@ pub(super) async fn change_folder(
     }
 }
 
-/// Sets or unsets an environment variable of the session's next commands.
+/// Set or unset an environment variable of a session
+///
+/// The change applies to the next commands.
 #[utoipa::path(post, path = "/shell/env", request_body = ChangeVariable, responses(
     (status = 200, body = Located),
-    (status = 400, description = "No variable can be called that.", body = Failed),
-    (status = 404, description = "There is no such session.", body = Failed),
+    (status = 400, description = "The name of the variable is invalid.", body = Failed),
+    (status = 404, description = "The session does not exist.", body = Failed),
 ))]
 pub(super) async fn change_variable(
     Shared(state): Shared<HttpState>,
@@ -312,7 +322,7 @@ pub(super) async fn change_variable(
         session,
     } = change;
     if !is_name(&key) {
-        return invalid_field(format!("`{key}` can't be the name of a variable"));
+        return invalid_field(format!("`{key}` is not a valid name of a variable"));
     }
     if value.as_ref().is_some_and(|value| value.contains('\0')) {
         return invalid_field(format!("the value of `{key}` can't contain NUL"));
@@ -339,21 +349,25 @@ fn is_name(key: &str) -> bool {
         && key.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
 }
 
-/// Lists background processes that commands left running.
+/// List background processes of commands
 #[utoipa::path(get, path = "/jobs", responses((status = 200, body = JobList)))]
 pub(super) async fn jobs(Shared(state): Shared<HttpState>) -> Response {
     let jobs = state.shells.list_jobs().await;
     json_response(StatusCode::OK, JobList { jobs })
 }
 
-/// Ends a background process of a command: SIGTERM, and SIGKILL after two seconds.
-#[utoipa::path(delete, path = "/jobs/{pid}", params(("pid" = i32, Path, description = "The job's id")), responses(
-    (status = 200, description = "The job as it was.", body = JobInfo),
-    (status = 404, description = "There is no such job.", body = Failed),
+/// End a background process of a command
+///
+/// The companion sends SIGTERM, and SIGKILL after two seconds.
+#[utoipa::path(delete, path = "/jobs/{pid}", params(("pid" = i32, Path, description = "Process ID of the job")), responses(
+    (status = 200, description = "The job before its end.", body = JobInfo),
+    (status = 404, description = "The job does not exist.", body = Failed),
 ))]
 pub(super) async fn end_job(Shared(state): Shared<HttpState>, Path(pid): Path<String>) -> Response {
     let Ok(number) = pid.parse() else {
-        return invalid_field(format!("`{pid}` is no job: it is called by a number"));
+        return invalid_field(format!(
+            "`{pid}` is not a job: give its process ID, a number"
+        ));
     };
     match state.shells.end_job(number).await {
         Ok(job) => json_response(StatusCode::OK, job),

@@ -13,7 +13,7 @@ use std::io::Write;
 use std::time::Duration;
 use tokio::time::{Instant, timeout_at};
 
-/// After this time without an event a heartbeat tells clients and proxies that the run is still active.
+/// After this time without an event a heartbeat shows clients and proxies that the run is still active.
 pub(super) const EVENT_HEARTBEAT_INTERVAL: Duration = Duration::from_secs(10);
 
 /// The format of the stream.
@@ -95,7 +95,7 @@ fn write_event_json<R: Serialize>(event: &RunEvent<R>, to: &mut Vec<u8>) -> std:
 }
 
 /// Streams events to a follower, to the end of the run or of `wait`: a stream without `done` means that the run is
-/// still active, and the client can follow it further from there.
+/// still active, and the client can follow the run from there.
 ///
 /// `running` is the report of a run that is still active.
 pub(super) fn stream_run_events<W: RunKind<Reply: Serialize>>(
@@ -120,7 +120,7 @@ pub(super) fn stream_run_events<W: RunKind<Reply: Serialize>>(
             let mut bytes = Vec::new();
             for event in &events {
                 if let Err(error) = form.write_event(event, &mut bytes) {
-                    tracing::error!("an event can't be written: {error}");
+                    tracing::error!("cannot write an event of a run: {error}");
                 }
             }
             let piece = Ok::<_, Infallible>(Bytes::from(bytes));
@@ -142,7 +142,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn a_heartbeat_is_no_event_to_resume_behind() {
+    fn no_client_resumes_after_a_heartbeat() {
         let written = |happened: RunEventKind| {
             let mut bytes = Vec::new();
             StreamFormat::Sse

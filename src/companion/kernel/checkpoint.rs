@@ -1,4 +1,4 @@
-//! Checkpoint of a kernel, and the mark on disk that tells the next companion about the checkpoint.
+//! Checkpoint of a kernel, and the mark on disk that names the checkpoint to the next companion.
 //!
 //! The code that checkpoints a kernel writes the mark before the process ends. This module removes the mark when the
 //! session has a kernel again, or ends.
@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 pub(crate) struct KernelCheckpoint {
     /// The checkpoint id that callers see.
     pub(crate) checkpoint: String,
-    /// Path of the mark; `None` for a checkpoint that is only brief.
+    /// Path of the mark; `None` for a temporary checkpoint.
     pub(crate) mark: Option<PathBuf>,
 }
 
@@ -33,12 +33,12 @@ impl KernelCheckpoint {
     pub(crate) fn remove_mark(self) {
         let Some(mark) = self.mark else { return };
         if let Err(error) = remove_file_synced(&mark) {
-            tracing::error!("`{}` stays: {error}", mark.display());
+            tracing::error!("`{}` can't be removed: {error}", mark.display());
         }
     }
 }
 
-/// Removes a file and syncs its folder, so that the removal survives a loss of power. A missing file is a success.
+/// Removes a file and syncs its folder, so that the removal survives a power loss. A missing file is a success.
 fn remove_file_synced(path: &Path) -> io::Result<()> {
     match fs::remove_file(path) {
         Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
@@ -47,7 +47,7 @@ fn remove_file_synced(path: &Path) -> io::Result<()> {
     let folder = path.parent().unwrap_or(Path::new(".")).to_owned();
     let sync = move || {
         if let Err(error) = File::open(&folder).and_then(|folder| folder.sync_all()) {
-            tracing::warn!("`{}` is not synced: {error}", folder.display());
+            tracing::warn!("`{}` can't be synced: {error}", folder.display());
         }
     };
     match tokio::runtime::Handle::try_current() {
@@ -63,7 +63,7 @@ mod tests {
     use std::fs;
 
     #[test]
-    fn a_mark_goes_with_what_it_marks_and_twice_is_no_harm() {
+    fn a_mark_is_removed_with_its_checkpoint_and_twice_does_no_harm() {
         let folder = tempfile::tempdir().unwrap();
         let mark = folder.path().join("default.json");
         fs::write(&mark, "{}").unwrap();

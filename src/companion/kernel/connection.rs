@@ -102,7 +102,7 @@ pub(crate) enum KernelQuery {
         compress: bool,
         /// Number of runs that the session has started. The owner task fills the number in.
         runs: u64,
-        /// The kernel generation that the caller means.
+        /// The kernel generation that the caller expects.
         #[serde(skip)]
         seen: Option<u64>,
     },
@@ -155,7 +155,7 @@ pub(super) enum KernelFrame {
     Refused {
         error: RunError,
     },
-    /// Bytes that a long query has moved so far.
+    /// Bytes that a long query has moved up to now.
     Progress {
         bytes: u64,
     },
@@ -202,8 +202,8 @@ pub(super) struct KernelConnection {
 }
 
 impl KernelConnection {
-    /// Waits for the kernel's first bytes, and takes the pipes that come with them. Cancel-safe: no data is lost when
-    /// the future is dropped.
+    /// Waits for the kernel's first bytes, and takes the pipes that come with them. Cancel-safe: dropping the future
+    /// loses no data.
     ///
     /// # Errors
     /// When the kernel ended before its first frame, or passed no pipes.
@@ -230,7 +230,7 @@ impl KernelConnection {
     }
 
     /// Returns the next frame, or `None` at the end of the connection. Sends queued bytes at the same time, so that a
-    /// kernel that does not read yet blocks only itself. Cancel-safe: no data is lost when the future is dropped.
+    /// kernel that does not read yet blocks only itself. Cancel-safe: dropping the future loses no data.
     ///
     /// # Errors
     /// When the connection breaks, or the data is not a frame.
@@ -247,7 +247,8 @@ impl KernelConnection {
         }
     }
 
-    /// Queues a request. The request is sent at once if the socket has room, else by [`KernelConnection::read_frame`].
+    /// Queues a request. Sends the request immediately if the socket has room; otherwise
+    /// [`KernelConnection::read_frame`] sends it.
     ///
     /// # Errors
     /// When the request is too long for a frame.
@@ -397,7 +398,7 @@ mod tests {
     ];
 
     #[test]
-    fn every_kind_of_frame_is_among_those_that_are_damaged() {
+    fn every_kind_of_frame_is_damaged_by_the_tests() {
         for frame in WIRE_TEST_FRAMES {
             serde_json::from_str::<KernelFrame>(frame).unwrap();
         }

@@ -3,10 +3,10 @@
 //! ```text
 //! KernelHandle::detach ─▶ DetachedKernel ─┬─ reattach, or dropped ─▶ continues with the same state
 //!                                         └─ finish_checkpoint    ─▶ its process ends; requests are refused
-//! KernelHandle::restore_process(RestoredKernel)                   ─▶ replaces the current process, if there is one
+//! KernelHandle::restore_process(RestoredKernel)                   ─▶ replaces the current process, if one exists
 //! ```
 //!
-//! The owner task keeps the ownership of the process. This module does not checkpoint or restore processes.
+//! The owner task still owns the process. This module does not checkpoint or restore processes.
 
 use super::checkpoint::KernelCheckpoint;
 use super::connection::KernelCounts;
@@ -50,7 +50,7 @@ impl DetachedKernel {
     /// [`KernelRefusal::NoKernel`] when the kernel did not survive; [`KernelRefusal::Stopping`].
     pub(crate) async fn reattach(self) -> Result<KernelAnswer, KernelRefusal> {
         let (done, answer) = oneshot::channel();
-        // An owner that has ended has dropped the receiver; the answer below reports this case.
+        // An owner that has ended dropped the receiver; the answer below reports this case.
         let _ = self.fate.send(DetachResolution::Rejoins(done));
         answer.await.unwrap_or(Err(KernelRefusal::Stopping))
     }
@@ -59,7 +59,7 @@ impl DetachedKernel {
     pub(crate) async fn finish_checkpoint(self, frozen: KernelCheckpoint) {
         let (done, gone) = oneshot::channel();
         let _ = self.fate.send(DetachResolution::Frozen(frozen, done));
-        // Without an owner there is no process either.
+        // Without an owner, no process exists either.
         let _ = gone.await;
     }
 }
@@ -104,7 +104,7 @@ impl KernelHandle {
         answer.await.unwrap_or(Err(KernelRefusal::Stopping))
     }
 
-    /// Ends the current process, and replaces it with the restored one after that has answered.
+    /// Ends the current process, and replaces it with the restored one after the restored process has answered.
     ///
     /// # Errors
     /// [`KernelRefusal::Busy`] while code runs, in which case the restored process is ended;

@@ -22,8 +22,8 @@ impl StopReason {
     /// Error of a run that was interrupted while its kernel survived.
     pub(super) fn interrupted_error(self) -> RunError {
         match self {
-            Self::Shutdown => self.stop_error("and was interrupted; its process ends with it"),
-            _ => self.stop_error("and was interrupted; its state is kept"),
+            Self::Shutdown => self.stop_error(" was interrupted, and its kernel ends"),
+            _ => self.stop_error(" was interrupted; variables are kept"),
         }
     }
 
@@ -32,39 +32,43 @@ impl StopReason {
     pub(super) fn kernel_lost_error(self, how: Option<&str>) -> RunError {
         match (self, how) {
             (Self::Restart | Self::Deleted | Self::Memory(_), _) => {
-                self.stop_error("and ended with it; its state is lost")
+                self.stop_error("; variables are lost")
             }
             (_, Some(how)) => self.stop_error(&format!(
-                "and was interrupted, and then the kernel ended: {how}; its state is lost"
+                " was interrupted, and then {how}; variables are lost"
             )),
-            (Self::Asked | Self::Timeout(_) | Self::Shutdown, None) => self.stop_error(
-                "and did not stop when interrupted, so the kernel was ended; its state is lost",
-            ),
+            (Self::Asked | Self::Timeout(_) | Self::Shutdown, None) => self
+                .stop_error(" ignored the interrupt, so the kernel was killed; variables are lost"),
         }
     }
 
     fn stop_error(self, outcome: &str) -> RunError {
         let (kind, why) = match self {
-            Self::Asked => ("Interrupted", "the code was to be stopped".into()),
-            Self::Timeout(seconds) => ("Timeout", format!("the code ran longer than {seconds} s")),
+            Self::Asked => ("Interrupted", "the code".into()),
+            Self::Timeout(seconds) => (
+                "Timeout",
+                format!("the code ran longer than {seconds} s and"),
+            ),
             Self::Restart => (
                 "Interrupted",
                 "the kernel was restarted while the code ran".into(),
             ),
             Self::Deleted => (
                 "Interrupted",
-                "the session was ended while the code ran".into(),
+                "the session was deleted while the code ran".into(),
             ),
             Self::Memory(limit) => (
                 "OutOfMemory",
-                format!("the session took more memory than its {limit} bytes while the code ran"),
+                format!(
+                    "the session exceeded its memory limit of {limit} bytes while the code ran"
+                ),
             ),
             Self::Shutdown => (
                 "Interrupted",
-                "the companion was stopped while the code ran".into(),
+                "the companion was stopped while the code ran; the code".into(),
             ),
         };
-        raised_error(kind, format!("{why} {outcome}"))
+        raised_error(kind, format!("{why}{outcome}"))
     }
 }
 
@@ -76,7 +80,7 @@ pub(super) fn raised_error(kind: &str, message: String) -> RunError {
     }
 }
 
-/// Counts the out-of-memory kills of the system, to tell them from other kills.
+/// Counts the system's out-of-memory kills, to distinguish them from other kills.
 #[derive(Debug)]
 pub(super) struct ExitHistory {
     memory_kills: u64,
@@ -89,21 +93,23 @@ impl ExitHistory {
         }
     }
 
-    /// Describes in words how a kernel ended.
+    /// Describes how a kernel ended, as a clause with the kernel as its subject.
     pub(super) fn describe_exit(&mut self, ended: &KernelExit) -> String {
         let kills = memory_kills();
         let by_memory = kills > self.memory_kills;
         self.memory_kills = kills;
         match ended {
-            KernelExit::Code(137) if by_memory => "it ran out of memory and was killed".into(),
+            KernelExit::Code(137) if by_memory => {
+                "the kernel ran out of memory and was killed".into()
+            }
             KernelExit::Code(code @ 129..) => {
                 let signal = Signal::try_from(i32::from(code - 128));
                 let name = signal.map_or("an unknown signal", |s| s.as_str());
-                format!("it was killed by {name}")
+                format!("the kernel was killed by {name}")
             }
-            KernelExit::Code(code) => format!("it exited with code {code}"),
-            KernelExit::Unguarded => "its guard was killed".into(),
-            KernelExit::NotMade(why) => format!("it could not be made: {why}"),
+            KernelExit::Code(code) => format!("the kernel exited with code {code}"),
+            KernelExit::Unguarded => "the kernel's supervisor was killed".into(),
+            KernelExit::NotMade(why) => format!("no kernel process was created: {why}"),
         }
     }
 }
@@ -127,20 +133,24 @@ mod tests {
     use super::StopReason;
 
     #[test]
-    fn only_code_that_did_not_stop_is_told_that() {
-        let stayed = "did not stop when interrupted";
+    fn only_code_that_ignored_the_interrupt_is_reported_so() {
+        let stayed = "ignored the interrupt";
         assert!(
             StopReason::Asked
                 .kernel_lost_error(None)
                 .message
                 .contains(stayed)
         );
-        let died = StopReason::Timeout(1.0).kernel_lost_error(Some("it exited with code 3"));
+        let died =
+            StopReason::Timeout(1.0).kernel_lost_error(Some("the kernel exited with code 3"));
         assert!(!died.message.contains(stayed), "{}", died.message);
-        assert!(died.message.contains("it exited with code 3"));
+        assert!(died.message.contains("the kernel exited with code 3"));
         assert_eq!(died.kind, "Timeout");
-        let memory = StopReason::Memory(1)
-            .kernel_lost_error(Some("it was ended because that was asked for"));
-        assert!(memory.message.ends_with("ended with it; its state is lost"));
+        let memory = StopReason::Memory(1).kernel_lost_error(Some("the kernel exited with code 1"));
+        assert!(
+            memory
+                .message
+                .ends_with("while the code ran; variables are lost")
+        );
     }
 }

@@ -1,8 +1,8 @@
-//! Generation store: the current generation of the namespace, and the last generation that was reported to callers.
+//! Generation store: the current generation of the namespace, and the last generation that was reported to a caller.
 //!
 //! Generations are stored on disk, because their numbers only rise, also across containers. A reply waits until the
 //! file is replaced, so that a crash of the companion can't lose a reported generation. The reply does not wait for a
-//! sync to disk, which takes milliseconds and matters only after a loss of power.
+//! sync to disk, which takes milliseconds and matters only after a power loss.
 
 use crate::protocol::kernel::{KernelReport, KernelState};
 use crate::protocol::restored::RestoredFrom;
@@ -27,7 +27,7 @@ struct GenerationRecord {
     /// Whether this generation started with the state of an earlier generation.
     #[serde(default)]
     restored: bool,
-    /// Whether the state of this generation is stored and is to be reloaded at the next start.
+    /// Whether the state of this generation is stored and the next start reloads it.
     #[serde(default)]
     stored: bool,
     /// Consecutive starts that tried to reload the state and did not report success.
@@ -45,7 +45,7 @@ impl GenerationRecord {
 }
 
 impl GenerationStore {
-    /// Reads the record. An unreadable record is logged, and the store starts again at generation 1.
+    /// Reads the record. If the record can't be read, the store logs this and starts again at generation 1.
     pub(super) fn open(folder: &Path, session: &str) -> Self {
         let path = record_path(folder, session);
         let entry = Self::read_record(&path);
@@ -62,7 +62,7 @@ impl GenerationStore {
         };
         serde_json::from_slice(&text).unwrap_or_else(|error| {
             tracing::error!(
-                "`{}` can't be read, generations begin anew: {error}",
+                "`{}` can't be read; generations start again at 1: {error}",
                 path.display()
             );
             GenerationRecord::default()
@@ -94,7 +94,7 @@ impl GenerationStore {
         self.save_record();
     }
 
-    /// Whether the next start is to reload what this generation has stored.
+    /// Whether the next start reloads the stored state of this generation.
     pub(super) fn is_stored(&self) -> bool {
         self.entry.is_restorable()
     }
@@ -167,7 +167,7 @@ impl GenerationStore {
         let file = replace_file_atomically(&self.path, &serde_json::to_vec(&self.entry)?)?;
         let sync = move || {
             if let Err(error) = file.sync_all() {
-                tracing::error!("a record of generations may not outlast a loss of power: {error}");
+                tracing::error!("a generation record may be lost after a power loss: {error}");
             }
         };
         match tokio::runtime::Handle::try_current() {
@@ -217,7 +217,7 @@ mod tests {
     use crate::protocol::kernel::KernelState;
 
     #[test]
-    fn a_generation_is_lost_to_those_who_knew_an_earlier_one() {
+    fn a_caller_that_saw_an_earlier_generation_reads_a_loss() {
         let folder = tempfile::tempdir().unwrap();
         let mut ledger = GenerationStore::open(folder.path(), "default");
         ledger.begin_empty();
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn a_restored_generation_is_told_to_those_who_knew_an_earlier_one() {
+    fn a_caller_that_saw_an_earlier_generation_reads_the_restore() {
         let folder = tempfile::tempdir().unwrap();
         let mut ledger = GenerationStore::open(folder.path(), "default");
         ledger.begin_empty();
@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn a_life_that_ends_while_it_comes_back_is_tried_again_and_not_for_ever() {
+    fn a_reload_that_does_not_finish_is_retried_and_not_forever() {
         let folder = tempfile::tempdir().unwrap();
         let mut ledger = GenerationStore::open(folder.path(), "default");
         ledger.begin_empty();
@@ -265,7 +265,7 @@ mod tests {
             comes_back
         });
         assert_eq!(lives.collect::<Vec<_>>(), [true, true, true, false, false]);
-        // A state that could not be reloaded is given up at once, and a new state starts a new count.
+        // A state that could not be reloaded is not tried again, and a new state starts a new count.
         ledger.note_stored(true);
         let mut ledger = GenerationStore::open(folder.path(), "default");
         ledger.begin_empty();
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_was_told_of_is_not_missed() {
+    fn a_generation_that_was_not_reported_is_not_lost() {
         let folder = tempfile::tempdir().unwrap();
         GenerationStore::open(folder.path(), "default").begin_empty();
         let mut ledger = GenerationStore::open(folder.path(), "default");
@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn what_another_life_has_told_is_not_told_again() {
+    fn what_another_process_reported_is_not_reported_again() {
         let folder = tempfile::tempdir().unwrap();
         let mut waiting = GenerationStore::open(folder.path(), "default");
         waiting.begin_empty();

@@ -69,7 +69,7 @@ pub(crate) struct SessionLimits {
     pub(crate) memory: Option<u64>,
     /// Idle time after which a session is released. The default session is never released.
     pub(crate) idle: Duration,
-    /// Idle time after which the companion probes a kernel; also the interval of further probes. The kernel has twice
+    /// Idle time after which the companion probes a kernel; also the interval of later probes. The kernel has twice
     /// this time to answer: a thread that a run left behind may hold the interpreter lock for a while, and ending the
     /// kernel would lose a healthy state.
     pub(crate) check: Duration,
@@ -100,7 +100,7 @@ pub(crate) enum KernelRefusal {
     /// A run with that id exists and came from a different request.
     OtherRun(String),
     NoRun(String),
-    /// The run was to be durable, and the record could not be written to disk.
+    /// The run must be durable, and the record could not be written to disk.
     NotRecorded,
     NoSession(String),
     /// The maximum number of sessions exists.
@@ -125,13 +125,13 @@ pub(crate) enum KernelRefusal {
     Stopping,
 }
 
-/// State of a kernel that can be read at any time.
+/// Current state of a kernel, readable without the owner.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct KernelView {
     pub(crate) ready: bool,
     /// The checkpoint that contains the kernel. Counts as ready.
     pub(crate) checkpoint: Option<String>,
-    /// The state in words.
+    /// Description of the state.
     pub(crate) detail: String,
     pub(crate) busy: bool,
     pub(crate) queued: usize,
@@ -146,7 +146,7 @@ pub(crate) struct KernelView {
     pub(crate) used: Instant,
     /// Time when the namespace may last have changed.
     pub(crate) changed: Instant,
-    /// Bytes that a store or reload has moved so far.
+    /// Bytes that a store or reload has moved up to now.
     pub(crate) moved: u64,
 }
 
@@ -199,7 +199,7 @@ enum KernelMessage {
     Check,
     /// Marks the session as used, although the kernel got no request.
     Touch,
-    /// Another container may have changed the state in between. `done` is dropped after the newer state is read.
+    /// Another container may have changed the state before. `done` is dropped after the newer state is read.
     Overtake {
         done: oneshot::Sender<()>,
     },
@@ -216,8 +216,8 @@ enum KernelMessage {
         restored: Box<RestoredKernel>,
         done: KernelAnswerSender,
     },
-    /// Ends the session if nothing runs, nothing waits, and the last request is older than `idle`. Answers whether the
-    /// session ends.
+    /// Ends the session if nothing runs, nothing is queued, and the last request is older than `idle`. Reports whether
+    /// the session ends.
     Release {
         idle: Duration,
         done: oneshot::Sender<bool>,
@@ -262,7 +262,7 @@ impl KernelHandle {
     pub(crate) async fn wait_ready(&self) -> KernelView {
         let mut view = self.view.clone();
         let ready = view.wait_for(|view| view.ready).await.map(|v| v.clone());
-        // An owner that has ended leaves its last view.
+        // After the owner has ended, its last view remains.
         ready.unwrap_or_else(|_| self.view())
     }
 
@@ -367,7 +367,7 @@ impl KernelHandle {
     /// nothing runs any more.
     pub(crate) async fn drain_runs(&self, grace: Duration) {
         let (done, rests) = oneshot::channel();
-        // An owner that has ended runs nothing.
+        // An owner that has ended has no runs.
         if self
             .send_message(KernelMessage::Close { grace, done })
             .await
@@ -379,7 +379,7 @@ impl KernelHandle {
 
     /// Refuses new requests, lets current runs finish within `grace`, then ends the process.
     async fn shutdown(&self, grace: Duration, why: StopReason) {
-        // A closed mailbox means that the owner has ended already.
+        // A closed mailbox shows that the owner has ended already.
         let _ = self
             .owner
             .send(KernelMessage::Shutdown { grace, why })

@@ -14,25 +14,25 @@
 //!         Part           Rejoin
 //!  Busy ───────▶ Apart ─────────▶ Starting
 //!                  │ Freeze          ▲
-//!                  ▼   Thaw, Restart │       Thaw comes from everywhere: another process is there
-//!  (begin) ────▶ Frozen ─────────────┘       begin: it lay in a checkpoint when the last life ended
+//!                  ▼   Thaw, Restart │       Thaw from every state: a restored process replaces the kernel
+//!  (start) ────▶ Frozen ─────────────┘       start: the kernel was in a checkpoint when the last companion ended
 //! ```
 //!
-//! After an interrupt, the kernel has to answer a probe before it counts as idle. An idle kernel is probed from time to
-//! time, too (`Check`); the event contains the time limit for the answer.
+//! After an interrupt, the kernel has to answer a probe before it counts as idle. An idle kernel is probed regularly,
+//! too (`Check`); the event contains the time limit for the answer.
 //!
-//! A kernel that dies before it was ever ready is restarted at once twice, then after delays that double up to
-//! [`MAX_KERNEL_RESTART_DELAY`]. This module does not decide what callers are told.
+//! A kernel that dies before it is ready is restarted immediately twice, then after delays that double up to
+//! [`MAX_KERNEL_RESTART_DELAY`]. This module does not decide what callers read.
 
 use std::time::Duration;
 
-/// Between two interrupts, and between the last one and the kill.
+/// Time between two interrupts, and between the last interrupt and the kill.
 pub(super) const KERNEL_INTERRUPT_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// How long the answer to a probe may take.
+/// Time limit of the answer to a probe.
 pub(super) const KERNEL_PROBE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// From the spawn to the hello.
+/// Time limit from the spawn to the hello frame.
 pub(super) const KERNEL_HELLO_TIMEOUT: Duration = Duration::from_secs(60);
 
 const MAX_INTERRUPT_ATTEMPTS: u8 = 2;
@@ -42,30 +42,30 @@ const MAX_KERNEL_RESTART_DELAY: Duration = Duration::from_secs(30);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum KernelPolicyState {
-    /// A process was made and has not said hello. `failed`: how often in a row it died before.
+    /// A process was spawned and has not sent its hello frame. `failed`: number of consecutive deaths before.
     Starting {
         failed: u32,
     },
     Idle,
     /// Executes a cell or resets.
     Busy,
-    /// Was interrupted so many times.
+    /// Was interrupted `strikes` times.
     Stopping {
         strikes: u8,
     },
-    /// No code runs, as far as is known; whether the kernel is of use is being asked.
+    /// No code runs as far as the owner knows; a probe checks whether the kernel works.
     Probing,
-    /// Will be dead in a moment.
+    /// Was sent a kill and has not exited yet.
     Killed {
         failed: u32,
     },
-    /// Waits until the next start is tried.
+    /// Waits before the next start.
     Resting {
         failed: u32,
     },
-    /// Has let go of its connection, and may be frozen at any moment.
+    /// Has closed its connection, and may be checkpointed at any moment.
     Apart,
-    /// Lies in a checkpoint; no process is wanted.
+    /// Is in a checkpoint; no process runs.
     Frozen,
 }
 
@@ -75,22 +75,22 @@ pub(super) enum KernelPolicyEvent {
     Work,
     Done,
     Stop,
-    /// Nothing was asked of the kernel for a while: is it well? It has so long to answer.
+    /// The kernel was idle for a while and is to be probed. The kernel has this time to answer.
     Check(Duration),
     Died,
-    /// What [`KernelPolicyAction::Arm`] armed has run out.
+    /// The time of [`KernelPolicyAction::Arm`] is over.
     TimeUp,
     /// The connection is useless: end the process.
     Broken,
-    /// Another process is wished for; nothing is wrong with this one.
+    /// A new process is requested; the current one works.
     Restart,
-    /// It has let go.
+    /// The kernel has closed its connection.
     Part,
-    /// It was not frozen, or goes on.
+    /// The kernel was not checkpointed, or continues after its checkpoint.
     Rejoin,
-    /// It is frozen and gone.
+    /// The kernel is in a checkpoint, and its process has ended.
     Freeze,
-    /// Another process has come instead, from a checkpoint.
+    /// A process restored from a checkpoint replaces this one.
     Thaw,
 }
 
@@ -100,7 +100,7 @@ pub(super) enum KernelPolicyAction {
     Interrupt,
     Probe,
     Kill,
-    /// Wakes the owner after that long; replaces what was armed.
+    /// Wakes the owner after this time; replaces the previous timer.
     Arm(Duration),
     Disarm,
 }
@@ -182,7 +182,7 @@ impl KernelPolicyState {
                 Self::Killed { failed: failed + 1 },
                 vec![Kill, Arm(KERNEL_INTERRUPT_TIMEOUT)],
             ),
-            // Late news, such as the end of a cell whose process was just killed.
+            // Late events, such as the end of a cell whose process was just killed.
             (state, _) => (state, vec![]),
         }
     }
@@ -219,12 +219,12 @@ impl KernelPolicyState {
         )
     }
 
-    /// Whether the next start had better be without what people installed.
+    /// Whether the next start leaves out the packages that users installed.
     pub(super) fn should_start_plain(self) -> bool {
         matches!(self, Self::Starting { failed } if failed >= MAX_QUICK_STARTS)
     }
 
-    /// Whether no start has succeeded for so long that callers are better told than kept.
+    /// Whether repeated starts have failed, so that callers get an error instead of waiting.
     pub(super) fn is_waiting_to_restart(self) -> bool {
         matches!(self, Self::Resting { .. })
     }

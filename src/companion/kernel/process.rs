@@ -22,13 +22,13 @@ use tokio::net::UnixStream;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep_until, timeout};
 
-/// From the end of the connection to the exit of a process that is ending by itself.
+/// Time from the end of the connection to the exit of a process that exits without a signal from the companion.
 const KERNEL_EXIT_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// How long a kernel may take to close the connection that it lets go of.
+/// Time in which a kernel must close the connection that it releases.
 const KERNEL_DETACH_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A kernel that is being made, or was.
+/// A kernel process, from its request to its end.
 #[derive(Debug)]
 pub(super) struct KernelProcess {
     session: String,
@@ -38,24 +38,24 @@ pub(super) struct KernelProcess {
     socket: Option<KernelSocket>,
     greeting: KernelGreeting,
     is_ending: bool,
-    /// The pipes of a connection that ended, with what was written last.
+    /// The pipes of a connection that ended; they contain the last output.
     left: OutputPipes,
     last_words: StderrTail,
 }
 
 #[derive(Debug)]
 enum KernelLink {
-    /// It is being made.
+    /// The template forks the kernel.
     Coming(oneshot::Receiver<Result<SpawnedKernel>>),
-    /// Connected; the kernel has not said anything yet.
+    /// Connected; the kernel has not sent a frame yet.
     Waiting(UnixStream),
     Open {
         wire: Box<KernelConnection>,
         pipes: OutputPipes,
     },
-    /// It has let go, and may be frozen.
+    /// The kernel has closed its connection, and may be checkpointed.
     Apart,
-    /// Ended, for that reason; the process has until then to exit by itself.
+    /// The connection ended for the reason `why`; the process has until `until` to exit.
     Ending {
         why: String,
         until: Instant,
@@ -63,28 +63,28 @@ enum KernelLink {
     Closed,
 }
 
-/// What is said to a kernel that has said hello.
+/// The first request to a kernel after its hello frame.
 #[derive(Debug, Clone, Copy)]
 enum KernelGreeting {
-    /// Its name.
+    /// Gives the kernel its name.
     Adopt,
-    /// Nothing new: it was there before.
+    /// Only checks an existing kernel.
     Probe,
 }
 
-/// What comes from a process.
+/// Events of a kernel process.
 #[derive(Debug)]
 pub(super) enum ProcessEvent {
     Frame(KernelFrame),
     Output(OutputStream, Vec<u8>),
-    /// The connection ended or broke, and the process is still there.
+    /// The connection ended or broke, and the process still exists.
     Broken(String),
     Ended(KernelExit),
 }
 
 impl KernelProcess {
-    /// A kernel of that session. Its hello comes as the first frame. `plain`: without the packages
-    /// that were installed at run time.
+    /// Requests a kernel for the session. Its hello comes as the first frame. `plain`: without the packages that were
+    /// installed at run time.
     pub(super) fn start(template: &KernelTemplate, session: &str, plain: bool) -> Self {
         Self::new(
             session,
@@ -93,7 +93,7 @@ impl KernelProcess {
         )
     }
 
-    /// A kernel that came out of a checkpoint. Its hello comes as the first frame, too.
+    /// Takes a kernel that was restored from a checkpoint. Its hello comes as the first frame, too.
     pub(super) fn from_restored(made: SpawnedKernel, session: &str) -> Self {
         let mut process = Self::new(session, false, KernelLink::Closed);
         process.greeting = KernelGreeting::Probe;
@@ -115,7 +115,7 @@ impl KernelProcess {
         }
     }
 
-    /// The next thing that happens. Loses nothing when dropped.
+    /// Returns the next event. Cancel-safe: dropping the future loses no event.
     pub(super) async fn next_event(&mut self) -> ProcessEvent {
         loop {
             match &mut self.link {
@@ -137,10 +137,10 @@ impl KernelProcess {
                                 pipes.read_soon();
                                 return ProcessEvent::Frame(frame);
                             }
-                            Ok(None) => self.close_connection("it closed its connection".into()),
-                            Err(why) => self.close_connection(format!("its connection broke: {why}")),
+                            Ok(None) => self.close_connection("the kernel closed its connection".into()),
+                            Err(why) => self.close_connection(format!("the connection to the kernel broke: {why}")),
                         },
-                        // The exit comes after the end of the frames, or the last would be lost.
+                        // The exit is reported after the last frame; otherwise that frame would be lost.
                     }
                 }
                 KernelLink::Ending { why, until } => {
@@ -161,7 +161,7 @@ impl KernelProcess {
         }
     }
 
-    /// Why there is no kernel, when there is none.
+    /// Attaches the spawned kernel; without one, returns the reason.
     fn accept_spawned(
         &mut self,
         made: Result<Result<SpawnedKernel>, oneshot::error::RecvError>,
@@ -173,7 +173,7 @@ impl KernelProcess {
                 None
             }
             Ok(Err(error)) => Some(format!("{error:#}")),
-            Err(_) => Some("too many kernels are asked for".into()),
+            Err(_) => Some("too many kernels are requested".into()),
         }
     }
 
@@ -200,7 +200,7 @@ impl KernelProcess {
         ) {
             (Ok((bytes, pipes)), KernelLink::Waiting(stream)) => {
                 let mut wire = Box::new(KernelConnection::new(stream, bytes));
-                // A few bytes fit into any frame.
+                // Each frame accepts a few bytes.
                 let _ = match self.greeting {
                     KernelGreeting::Adopt => wire.queue_frame(&KernelRequest::Adopt {
                         id: "adopt",
@@ -214,12 +214,14 @@ impl KernelProcess {
                 };
                 self.link = KernelLink::Open { wire, pipes };
             }
-            (Err(why), _) => self.close_connection(format!("it did not say hello: {why}")),
+            (Err(why), _) => {
+                self.close_connection(format!("the kernel did not send its hello frame: {why}"))
+            }
             (Ok(_), link) => self.link = link,
         }
     }
 
-    /// A process that is about to exit closes its connection first.
+    /// Handles the end of the connection. A process that is about to exit closes its connection first.
     fn close_connection(&mut self, why: String) {
         let drained = std::mem::replace(
             &mut self.link,
@@ -233,11 +235,11 @@ impl KernelProcess {
         }
     }
 
-    /// Closes the companion's ends of the connection and the pipes, after the kernel has closed its own. Frames that
-    /// arrive in between are dropped.
+    /// Closes the companion's ends of the connection and the pipes after the kernel has closed its own ends. Drops
+    /// frames that arrive before.
     ///
     /// # Errors
-    /// When it does not.
+    /// When the kernel does not close its ends.
     pub(super) async fn detach(&mut self) -> io::Result<()> {
         let KernelLink::Open { wire, .. } = &mut self.link else {
             return Err(io::ErrorKind::NotConnected.into());
@@ -251,7 +253,7 @@ impl KernelProcess {
         Ok(())
     }
 
-    /// Connects again with a kernel that has let go. Its hello comes once more.
+    /// Connects again to a kernel that has closed its connection. Its hello comes again.
     pub(super) fn reattach(&mut self) {
         self.greeting = KernelGreeting::Probe;
         let connected = self.socket_path().map_or_else(
@@ -260,16 +262,16 @@ impl KernelProcess {
         );
         match connected {
             Ok(stream) => self.link = KernelLink::Waiting(stream),
-            Err(why) => self.close_connection(format!("it can't be reached any more: {why}")),
+            Err(why) => self.close_connection(format!("the kernel can't be reached: {why}")),
         }
     }
 
-    /// Where it listens.
+    /// Path of the socket on which the kernel listens.
     pub(super) fn socket_path(&self) -> Option<PathBuf> {
         self.socket.as_ref().map(|socket| socket.path().to_owned())
     }
 
-    /// What is in the pipes now, until they are empty.
+    /// Returns the current content of the pipes and empties them.
     pub(super) fn drain_output(&self) -> Vec<(OutputStream, Vec<u8>)> {
         match &self.link {
             KernelLink::Open { pipes, .. } => pipes.drain(),
@@ -286,17 +288,18 @@ impl KernelProcess {
         }
     }
 
-    /// Interrupts the code in `kernel`, and what it started at `since` or later: code that waits
-    /// for a child in C is not woken otherwise.
+    /// Interrupts the code in `kernel`, and the processes that it started at `since` or later: code that waits for a
+    /// child in C would not wake otherwise.
     pub(super) fn interrupt(&self, kernel: i32, since: i64) {
         let children = self.list_children(kernel, since);
         for pid in std::iter::once(Pid::from_raw(kernel)).chain(children) {
-            // Gone already is as good.
+            // A process that has exited already needs no signal.
             let _ = kill(pid, Signal::SIGINT);
         }
     }
 
-    /// Ends what `kernel` started at `since` or later, wherever it went. Returns how many.
+    /// Ends the processes that `kernel` started at `since` or later, also those in other process groups. Returns their
+    /// number.
     pub(super) fn end_children(&self, kernel: i32, since: i64) -> usize {
         descendants::kill_found(|| self.list_children(kernel, since))
     }
@@ -308,13 +311,13 @@ impl KernelProcess {
         descendants::list_started_since(guard.pid, Pid::from_raw(kernel), since)
     }
 
-    /// Ends the process and all its descendants; its end comes as news. Asked again, it does not
-    /// rely on the guard.
+    /// Ends the process and all its descendants; the exit follows as an event. A second call does not rely on the
+    /// supervisor.
     pub(super) fn end_process(&mut self) {
         match &self.guard {
             Some(guard) if self.is_ending => guard.kill_supervisor(),
             Some(guard) => guard.end_kernel(),
-            // It ends when it comes.
+            // The process is ended when the template delivers it.
             None => {}
         }
         self.is_ending = true;
@@ -324,7 +327,7 @@ impl KernelProcess {
         self.is_ending
     }
 
-    /// Ends an idle kernel, which tears down its resources before.
+    /// Ends an idle kernel, which releases its resources before.
     pub(super) fn shut_down(&mut self) {
         self.guard
             .iter()
@@ -332,18 +335,18 @@ impl KernelProcess {
         self.is_ending = true;
     }
 
-    /// The process that all of the kernel's descend from.
+    /// PID of the process that all processes of the kernel descend from.
     pub(super) fn root_pid(&self) -> Option<i32> {
         self.guard.as_ref().map(|guard| guard.pid.as_raw())
     }
 
-    /// The end of what it said outside of any cell.
+    /// Last lines that the kernel wrote outside of cells.
     pub(super) fn stderr_tail(&self) -> String {
         self.last_words.to_text()
     }
 }
 
-/// A connection to a kernel that listens there.
+/// Connects to a kernel that listens at `path`.
 pub(super) fn connect_kernel(path: &Path) -> io::Result<UnixStream> {
     let stream = StdStream::connect(path)?;
     stream.set_nonblocking(true)?;

@@ -54,7 +54,7 @@ impl RunCountRecord {
         let entry = Self::parse(&text);
         if entry.is_none() {
             tracing::error!(
-                "`{}` can't be read: runs are counted from 0",
+                "`{}` can't be read; runs are counted from 0",
                 path.display()
             );
         }
@@ -115,7 +115,7 @@ impl RunCount {
         self.write_count();
     }
 
-    /// Reads the file again: another companion may have counted in between.
+    /// Reads the file again: another companion may have changed the count.
     pub(super) fn adopt_newer_count(&mut self) {
         if let Some(theirs) =
             RunCountRecord::read(&self.path).filter(|e| e.count > self.entry.count)
@@ -125,8 +125,8 @@ impl RunCount {
         self.replace_file();
     }
 
-    /// Syncs the count to disk at shutdown, so that the count survives the end of the machine. If the companion of the
-    /// replacement container counts already, the count of that companion stays.
+    /// Syncs the count to disk at shutdown, so that the count survives a stop of the machine. If the companion of the
+    /// replacement container counts already, its count is kept.
     pub(super) fn sync_and_close(&mut self) {
         if !self.is_own() {
             return;
@@ -135,11 +135,11 @@ impl RunCount {
         self.replace_file();
         let synced = self.file.as_ref().map(File::sync_all);
         if let Some(Err(error)) = synced {
-            tracing::warn!("`{}` is not synced: {error}", self.path.display());
+            tracing::warn!("`{}` can't be synced: {error}", self.path.display());
         }
     }
 
-    /// Whether the file is the one that this companion has created.
+    /// Whether this companion created the file.
     fn is_own(&self) -> bool {
         let inode = |found: fs::Metadata| (found.dev(), found.ino());
         let own = self.file.as_ref().map(|file| file.metadata().map(inode));
@@ -197,7 +197,7 @@ mod tests {
     use super::{RunCount, runs_since};
 
     #[test]
-    fn what_was_counted_survives_a_death_and_is_an_estimate_after_the_machines() {
+    fn a_count_survives_a_crash_and_is_an_estimate_after_a_machine_crash() {
         let folder = tempfile::tempdir().unwrap();
         let since = |stored, created| runs_since(folder.path(), "a", stored, created);
         assert_eq!(since(0, 1.0), None, "nothing was counted yet");
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waited_goes_on_from_what_another_has_counted() {
+    fn a_waiting_companion_continues_the_count_of_another_one() {
         let folder = tempfile::tempdir().unwrap();
         let mut waiting = RunCount::open_in(folder.path(), "a", "boot");
         waiting.increment();
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn who_ends_late_takes_no_count_of_another_away() {
+    fn a_companion_that_ends_late_keeps_the_count_of_another_one() {
         let folder = tempfile::tempdir().unwrap();
         let mut old = RunCount::open_in(folder.path(), "a", "boot");
         old.increment();

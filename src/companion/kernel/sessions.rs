@@ -21,30 +21,30 @@ use tokio::sync::{broadcast, oneshot};
 use tokio::task::{JoinHandle, spawn_blocking, yield_now};
 use tokio::time::Instant;
 
-/// Between two looks at what sessions take.
+/// Interval at which the companion measures sessions.
 const SESSION_CHECK_INTERVAL: Duration = Duration::from_secs(2);
 
-/// Ends that may wait to be heard of.
+/// Session ends that a slow subscriber may fall behind.
 const MAX_PENDING_SESSION_ENDS: usize = 1024;
 
-/// Characters of a name.
+/// Maximum number of characters of a session name.
 const MAX_SESSION_NAME_LENGTH: usize = 64;
 
-/// All kernels and all runs, for everyone who uses them.
+/// All kernels and all runs.
 #[derive(Debug, Clone)]
 pub(crate) struct KernelSessions {
     settings: KernelSettings,
     template: KernelTemplate,
     kernels: Arc<Mutex<BTreeMap<String, KernelHandle>>>,
-    /// Deleted ones that have not ended: their names are not free yet.
+    /// Deleted sessions that have not ended; their names are not free yet.
     ending: Arc<Mutex<BTreeMap<String, KernelHandle>>>,
     runs: RunRegistry<Execute>,
     ends: broadcast::Sender<String>,
 }
 
 impl KernelSessions {
-    /// Starts the default session, whose owner ends after [`KernelSessions::shutdown_all`], and those that lay in
-    /// a checkpoint when the last life ended.
+    /// Starts the default session, whose owner ends after [`KernelSessions::shutdown_all`], and the sessions that were
+    /// in a checkpoint when the last companion ended.
     pub(crate) fn start(
         settings: KernelSettings,
         mut waking: BTreeMap<String, SessionRestoring>,
@@ -79,13 +79,13 @@ impl KernelSessions {
         found.ok_or_else(|| KernelRefusal::NoSession(session.into()))
     }
 
-    /// How the default session stands.
+    /// State of the default session.
     pub(crate) fn default_view(&self) -> KernelView {
         let kernels = self.lock_kernels();
         kernels[DEFAULT_SESSION].view()
     }
 
-    /// All of them, the default one first.
+    /// Lists all sessions, the default session first.
     pub(crate) fn list_sessions(&self) -> Vec<(String, KernelView)> {
         let mut all: Vec<_> = self
             .lock_kernels()
@@ -96,7 +96,7 @@ impl KernelSessions {
         all
     }
 
-    /// A session of that name, made now unless it exists.
+    /// Finds the session `name`, or creates it. Without a name, creates a session with a generated name.
     ///
     /// # Errors
     /// [`KernelRefusal::Invalid`] or [`KernelRefusal::TooManySessions`].
@@ -104,13 +104,13 @@ impl KernelSessions {
         &self,
         name: Option<String>,
     ) -> Result<(String, KernelHandle), KernelRefusal> {
-        // Two kernels of one name would share a record of generations.
+        // Two kernels of one name would share a generation record.
         while let Some(kernel) = name
             .as_ref()
             .and_then(|name| lock_unpoisoned(&self.ending).get(name).cloned())
         {
             kernel.wait_ended().await;
-            // Who ended it takes it out in a moment.
+            // The task that ended the session removes the name from the map soon.
             yield_now().await;
         }
         let mut kernels = self.lock_kernels();
@@ -126,7 +126,8 @@ impl KernelSessions {
         }
         if !is_name(&name) {
             let message = format!(
-                "`{name}` can't be a session's name: use letters, digits, `-`, `_` and `.`, {MAX_SESSION_NAME_LENGTH} at most, beginning with a letter or digit"
+                "`{name}` can't be a session's name: use up to {MAX_SESSION_NAME_LENGTH} letters, \
+                 digits, `-`, `_` and `.`, and begin with a letter or digit"
             );
             return Err(KernelRefusal::Invalid(message));
         }
@@ -140,7 +141,7 @@ impl KernelSessions {
         Ok((name, kernel))
     }
 
-    /// Ends a session and all that it runs.
+    /// Ends a session and its run.
     ///
     /// # Errors
     /// [`KernelRefusal::NoSession`], or [`KernelRefusal::Invalid`] for the default session.
@@ -167,17 +168,17 @@ impl KernelSessions {
         ended.await.map_err(|_| KernelRefusal::Stopping)
     }
 
-    /// The names of sessions, as they end.
+    /// Subscribes to the names of sessions that end.
     pub(crate) fn subscribe_ends(&self) -> broadcast::Receiver<String> {
         self.ends.subscribe()
     }
 
-    /// Begins a run, or finds the one of that id again.
+    /// Starts a run, or finds the existing run with the same id.
     ///
     /// # Errors
-    /// Every [`KernelRefusal`] but [`KernelRefusal::NoRun`]; nothing was executed then.
+    /// Every [`KernelRefusal`] except [`KernelRefusal::NoRun`]. No code was executed then.
     pub(crate) async fn execute(&self, request: Execute) -> Result<Arc<KernelRun>, KernelRefusal> {
-        // Its session may be gone.
+        // The session of a known run may have ended.
         let known = self.runs.find_same(&request).await;
         if let Some(run) = known.map_err(|RunIdConflict(id)| KernelRefusal::OtherRun(id))? {
             return Ok(run);
@@ -192,7 +193,7 @@ impl KernelSessions {
                 false => Box::pin(self.execute(run.work.clone())).await,
             };
         }
-        // In a task of its own: a client that leaves now must not leave half a run behind.
+        // In a separate task: a client that disconnects now must not leave an incomplete run.
         let runs = self.runs.clone();
         let admitted = tokio::spawn(async move {
             let taken = match run.wait_recorded().await {
@@ -216,7 +217,7 @@ impl KernelSessions {
         admitted.map_err(|refusal| self.refusal_if_deleted(&session, refusal))
     }
 
-    /// An owner that has ended can't say why: a session that is gone was deleted.
+    /// The refusal of an owner that has ended: if the session does not exist any more, it was deleted.
     fn refusal_if_deleted(&self, session: &str, refusal: KernelRefusal) -> KernelRefusal {
         match refusal {
             KernelRefusal::Stopping => self.find_kernel(session).err().unwrap_or(refusal),
@@ -232,17 +233,17 @@ impl KernelSessions {
             .ok_or_else(|| KernelRefusal::NoRun(id.into()))
     }
 
-    /// The runs that can be found, the oldest first.
+    /// Lists the runs that can be found, oldest first.
     pub(crate) fn list_runs(&self) -> Vec<Arc<KernelRun>> {
         self.runs.list_runs()
     }
 
-    /// The runs themselves, for who records them.
+    /// The registry of all runs.
     pub(crate) fn run_registry(&self) -> &RunRegistry<Execute> {
         &self.runs
     }
 
-    /// What to say of the kernel of a run that goes on.
+    /// State report for the reply of a run that has not ended.
     pub(crate) fn kernel_report(&self, run: &KernelRun) -> KernelReport {
         let kernel = self.find_kernel(&run.work.session);
         kernel.map_or_else(
@@ -260,7 +261,7 @@ impl KernelSessions {
         run.wait_admitted().await;
         if let Ok(kernel) = self.find_kernel(&run.work.session) {
             let id = Some(id.to_owned());
-            // The run tells its end itself.
+            // The end of the run is the answer.
             let (done, _) = oneshot::channel();
             kernel
                 .send_message(KernelMessage::Interrupt { id, done })
@@ -276,7 +277,7 @@ impl KernelSessions {
         futures_util::future::join_all(kernels.iter().map(KernelHandle::adopt_newer_state)).await;
     }
 
-    /// Asks a session.
+    /// Sends a query to a session.
     ///
     /// # Errors
     /// [`KernelRefusal::NoSession`] and those of [`KernelHandle::query`].
@@ -289,8 +290,8 @@ impl KernelSessions {
         answer.map_err(|refusal| self.refusal_if_deleted(session, refusal))
     }
 
-    /// Puts what the session's record and count of runs say onto the disk, so that a generation that is acknowledged
-    /// comes back by itself also after a loss of power.
+    /// Syncs the session's generation record and run count to disk, so that the next start reloads an acknowledged
+    /// generation also after a power loss.
     pub(crate) async fn sync_records(&self, session: &str) {
         let (folder, session) = (self.settings.data.clone(), session.to_owned());
         let sync = move || {
@@ -298,11 +299,11 @@ impl KernelSessions {
                 .and_then(|()| generation_store::sync_record(&folder, &session))
         };
         if let Ok(Err(error)) = spawn_blocking(sync).await {
-            tracing::warn!("the record of a session may not outlast a loss of power: {error}");
+            tracing::warn!("the record of a session may be lost after a power loss: {error}");
         }
     }
 
-    /// Takes no more requests, lets what runs finish within `grace`, then ends all processes.
+    /// Refuses new requests, lets current runs finish within `grace`, then ends all processes.
     pub(crate) async fn shutdown_all(&self, grace: Duration) {
         let kernels: Vec<KernelHandle> = self.lock_kernels().values().cloned().collect();
         futures_util::future::join_all(
@@ -313,7 +314,7 @@ impl KernelSessions {
         .await;
     }
 
-    /// Releases sessions that are idle or too large, and looks whether kernels are well, for ever.
+    /// Releases sessions that are idle or too large, and probes kernels, until the companion ends.
     async fn monitor_sessions(self) {
         let SessionLimits {
             memory,
@@ -330,7 +331,7 @@ impl KernelSessions {
                 checked = Instant::now();
             }
             for name in names {
-                // Looked at now: much may have happened since the one before.
+                // Read the state now: it may have changed since the previous session was handled.
                 let Ok(kernel) = self.find_kernel(&name) else {
                     continue;
                 };
@@ -350,25 +351,25 @@ impl KernelSessions {
                         session = name,
                         used,
                         limit,
-                        "ended: it takes too much memory"
+                        "the companion restarts the kernel, which exceeds its memory limit"
                     );
-                    // What ran is told; what became of the state, too.
+                    // The run's reply names the reason and the lost state.
                     tokio::spawn(async move { kernel.restart(StopReason::Memory(limit)).await });
                 }
             }
         }
     }
 
-    /// Ends an idle session. Only its owner knows whether it still is: a request may be on its way.
+    /// Ends an idle session. Only the owner knows whether the session is still idle: a request may be in its mailbox.
     async fn release_one(&self, name: &str, kernel: &KernelHandle, idle: Duration) {
         if kernel.release_if_idle(idle).await {
-            tracing::info!(session = name, "released: nothing was asked of it for long");
+            tracing::info!(session = name, "the companion releases the idle session");
             // Another caller may have deleted the session in between.
             let _ = self.delete_session(name).await;
         }
     }
 
-    /// Bytes that the processes of a session take; those shared with others count in part.
+    /// Bytes of memory of the session's processes; pages shared with others count in part.
     pub(crate) async fn measure_memory(&self, view: &KernelView) -> Option<u64> {
         let root = Pid::from_raw(view.root?);
         let measured = spawn_blocking(move || {
@@ -398,7 +399,7 @@ fn proportional_share(pid: Pid) -> Option<u64> {
     Some(kilobytes << 10)
 }
 
-/// Names are file names, and parts of addresses.
+/// Checks a session name. Names are used as file names and in URLs.
 pub(crate) fn is_name(name: &str) -> bool {
     (1..=MAX_SESSION_NAME_LENGTH).contains(&name.len())
         && name.starts_with(|c: char| c.is_ascii_alphanumeric())

@@ -11,29 +11,29 @@ use std::io;
 use std::os::fd::AsFd;
 use tokio::net::UnixStream;
 
-/// The word that ends a kernel with all its descendants.
+/// Byte that ends a kernel with all its descendants.
 pub(crate) const SUPERVISOR_END_BYTE: u8 = b'T';
 
-/// The word that lets a kernel tear down its resources before.
+/// Byte that ends a kernel after it has released its resources.
 pub(crate) const SUPERVISOR_SHUTDOWN_BYTE: u8 = b'L';
 
 #[derive(Debug)]
 pub(super) struct KernelSupervisor {
     stream: UnixStream,
     pub(super) pid: Pid,
-    /// The process group that the kernel leads, where its number is known.
+    /// The process group that the kernel leads, if its number is known.
     group: Option<Pid>,
     code: Option<u8>,
 }
 
-/// How a kernel's life was over.
+/// How a kernel ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum KernelExit {
-    /// The exit code, 128+n for signal n.
+    /// The exit code, or 128+n for signal n.
     Code(u8),
-    /// Its guard was killed, and it with it.
+    /// The supervisor was killed, and the kernel with it.
     Unguarded,
-    /// It was never made.
+    /// No process was created.
     NotMade(String),
 }
 
@@ -42,16 +42,16 @@ impl KernelSupervisor {
         Self {
             stream,
             pid: Pid::from_raw(pid),
-            // To the system, 0 and 1 are other groups.
+            // The system gives the groups 0 and 1 another meaning.
             group: kernel.filter(|pid| *pid > 1).map(Pid::from_raw),
             code: None,
         }
     }
 
-    /// Waits until the kernel and all its descendants are gone. Loses nothing when dropped.
+    /// Waits until the kernel and all its descendants are gone. Cancel-safe.
     pub(super) async fn wait_exit(&mut self) -> KernelExit {
         loop {
-            // What can't be polled any more is over.
+            // A socket that can't be polled is closed; `poll_exit` reports this.
             let _ = self.stream.readable().await;
             if let Some(ended) = self.poll_exit() {
                 return ended;
@@ -75,13 +75,15 @@ impl KernelSupervisor {
         }
     }
 
-    /// What a closed connection means. A guard that was killed could not end the kernel's forks.
+    /// The exit that a closed connection means. A supervisor that was killed could not end the kernel's child
+    /// processes.
     fn exit_on_close(&mut self) -> KernelExit {
         if let Some(code) = self.code {
             return KernelExit::Code(code);
         }
         if let Some(group) = self.group.take() {
-            // One signal reaches the whole group, also a fork bomb. The system reuses the number after all others.
+            // One signal reaches the whole group, also a fork bomb. The system reuses a group number only after all
+            // others.
             let _ = killpg(group, Signal::SIGKILL);
         }
         KernelExit::Unguarded
@@ -92,7 +94,7 @@ impl KernelSupervisor {
         self.send_byte(SUPERVISOR_END_BYTE);
     }
 
-    /// The same, and lets an idle kernel tear down its resources before.
+    /// Ends the kernel and all its descendants, after an idle kernel has released its resources.
     pub(super) fn shut_down_kernel(&self) {
         self.send_byte(SUPERVISOR_SHUTDOWN_BYTE);
     }
@@ -101,17 +103,17 @@ impl KernelSupervisor {
         // Written past the runtime, which may not know yet that a new socket is writable. A supervisor that has exited
         // has no process left to end; its connection reports the exit.
         let _ = nix::unistd::write(self.stream.as_fd(), &[word]);
-        // One that was stopped would never read it.
+        // A stopped supervisor would never read the byte.
         self.signal_supervisor(Signal::SIGCONT);
     }
 
-    /// Ends the guard itself; its death is the kernel's, too.
+    /// Kills the supervisor. The kernel ends with it.
     pub(super) fn kill_supervisor(&self) {
         self.signal_supervisor(Signal::SIGKILL);
     }
 
     fn signal_supervisor(&self, signal: Signal) {
-        // It may just have ended, which its connection tells.
+        // The supervisor may just have exited; its connection reports the exit.
         let _ = kill(self.pid, signal);
     }
 }

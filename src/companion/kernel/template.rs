@@ -40,17 +40,17 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::{sleep, timeout};
 use tokio_util::codec::{FramedRead, LengthDelimitedCodec};
 
-/// Kernels made in advance.
+/// Number of kernels that are forked in advance.
 const MAX_IDLE_KERNELS: usize = 2;
-/// From the last request to the making of the next spare.
+/// Delay between the last request and the next fork in advance.
 const FORK_POOL_REFILL_DELAY: Duration = Duration::from_millis(30);
-/// From the start to `ready`, on a slow machine.
+/// Time limit of the start, sufficient for a slow machine.
 const TEMPLATE_START_TIMEOUT: Duration = Duration::from_secs(45);
 const TEMPLATE_FORK_TIMEOUT: Duration = Duration::from_secs(10);
-/// Lines kept of what a process says outside of any cell: the reason why it did not start.
+/// Number of stderr lines that are kept of a process outside of cells: they contain the reason why it did not start.
 const MAX_STDERR_TAIL_LINES: usize = 20;
 
-/// A way to new kernels, for every session.
+/// Source of new kernels, for all sessions.
 #[derive(Debug, Clone)]
 pub(super) struct KernelTemplate(mpsc::Sender<ForkPoolRequest>);
 
@@ -61,7 +61,7 @@ struct ForkPoolRequest {
     made: oneshot::Sender<Result<SpawnedKernel>>,
 }
 
-/// A kernel that was just made or restored; nothing was said yet.
+/// A kernel that was just forked or restored, before its first frame.
 #[derive(Debug)]
 pub(super) struct SpawnedKernel {
     pub(super) guard: KernelSupervisor,
@@ -70,7 +70,7 @@ pub(super) struct SpawnedKernel {
     pub(super) last_words: StderrTail,
 }
 
-/// The path of a kernel's socket, which goes with it.
+/// Path of a kernel's socket. Dropping this value removes the socket.
 #[derive(Debug)]
 pub(super) struct KernelSocket(PathBuf);
 
@@ -92,15 +92,14 @@ impl Drop for KernelSocket {
 }
 
 impl KernelTemplate {
-    /// Starts the owner; it ends with the last handle.
+    /// Starts the owner task, which ends with the last handle.
     pub(super) fn start(settings: KernelSettings) -> Self {
         let (asks, mailbox) = mpsc::channel(64);
         tokio::spawn(ForkPool::new(settings).run(mailbox));
         Self(asks)
     }
 
-    /// A kernel, made in advance or now. `plain`: without the packages that were installed at run
-    /// time.
+    /// Requests a kernel, forked in advance or now. `plain`: without the packages that were installed at run time.
     pub(super) fn request_kernel(&self, plain: bool) -> oneshot::Receiver<Result<SpawnedKernel>> {
         let (made, answer) = oneshot::channel();
         // If the mailbox is full, the request is dropped; the caller sees a closed channel.
@@ -109,13 +108,13 @@ impl KernelTemplate {
     }
 }
 
-/// The owner.
+/// The owner of the template and of the kernels forked in advance.
 #[derive(Debug)]
 struct ForkPool {
     settings: KernelSettings,
     parent: Option<TemplateProcess>,
     spares: VecDeque<SpawnedKernel>,
-    /// Tells the sockets of this life from those that come out of checkpoints of others.
+    /// Distinguishes the sockets of this companion from those of restored checkpoints.
     life: String,
     made: u64,
 }
@@ -153,7 +152,9 @@ impl ForkPool {
                 }
                 None => match self.fork_kernel(false).await {
                     Ok(spare) => self.spares.push_back(spare),
-                    Err(error) => tracing::warn!("no kernel can be made in advance: {error:#}"),
+                    Err(error) => {
+                        tracing::warn!("the template can't fork a kernel in advance: {error:#}")
+                    }
                 },
             }
         }
@@ -170,11 +171,11 @@ impl ForkPool {
         {
             return Ok(made);
         }
-        // The second time with a fresh parent.
+        // The second attempt uses a new template.
         self.fork_kernel(false).await
     }
 
-    /// Forks a kernel; a parent that fails is given up.
+    /// Forks a kernel; a template that fails is dropped.
     async fn fork_kernel(&mut self, plain: bool) -> Result<SpawnedKernel> {
         let parent = match &mut self.parent {
             Some(parent) => parent,
@@ -190,10 +191,10 @@ impl ForkPool {
     }
 }
 
-/// The process itself.
+/// The template process and its connection.
 #[derive(Debug)]
 struct TemplateProcess {
-    /// Ended when this is dropped.
+    /// Killed when this value is dropped.
     _process: Child,
     frames: FramedRead<OwnedReadHalf, LengthDelimitedCodec>,
     writer: OwnedWriteHalf,
@@ -232,7 +233,7 @@ impl TemplateProcess {
         for secret in settings::COMPANION_ONLY_VARIABLES {
             command.env_remove(secret);
         }
-        let mut process = command.spawn().context("starting Python")?;
+        let mut process = command.spawn().context("Python can't be started")?;
         let last_words = StderrTail::default();
         if let Some(stderr) = process.stderr.take() {
             tokio::spawn(read_stderr_lines(stderr, last_words.clone()));
@@ -246,11 +247,11 @@ impl TemplateProcess {
         match parent.next_frame(TEMPLATE_START_TIMEOUT).await {
             Ok(TemplateFrame::Ready { protocol }) if protocol == BODY_VERSION => Ok(parent),
             Ok(TemplateFrame::Ready { protocol }) => {
-                bail!("the kernel speaks protocol {protocol}, this companion {BODY_VERSION}")
+                bail!("the kernel speaks protocol {protocol}, this companion speaks {BODY_VERSION}")
             }
-            Ok(frame) => bail!("it began with {frame:?}"),
+            Ok(frame) => bail!("the template started with the unexpected frame {frame:?}"),
             Err(error) => {
-                // Its reason may be on its way still.
+                // The lines with the reason may not have been read yet.
                 tokio::time::sleep(Duration::from_millis(50)).await;
                 bail!("{error:#}\n{}", last_words.to_text())
             }
@@ -265,17 +266,18 @@ impl TemplateProcess {
     ) -> Result<SpawnedKernel> {
         std::fs::create_dir_all(&settings.run)?;
         let path = settings.run.join(name);
-        // A socket of an earlier life would be in the way.
+        // An earlier companion may have left a socket at this path.
         let _ = std::fs::remove_file(&path);
-        let listener = StdListener::bind(&path)
-            .with_context(|| format!("listening on `{}`", path.display()))?;
+        let listener = StdListener::bind(&path).with_context(|| {
+            format!("the kernel's socket `{}` can't be created", path.display())
+        })?;
         let socket = KernelSocket::at(path);
         let stream = StdStream::connect(&socket.0)?;
         stream.set_nonblocking(true)?;
         let (ours, theirs) = StdStream::pair()?;
         ours.set_nonblocking(true)?;
         let (read, write) = nix::unistd::pipe2(OFlag::O_CLOEXEC)?;
-        // This very binary, also when its file was replaced meanwhile.
+        // This binary, also when its file was replaced since the start.
         let binary = format!("/proc/{}/exe", std::process::id());
         let request = TemplateRequest::Fork {
             session: "",
@@ -287,7 +289,9 @@ impl TemplateProcess {
         let (guard, kernel) = match self.next_frame(TEMPLATE_FORK_TIMEOUT).await? {
             TemplateFrame::Forked { guard, pid } => (guard, pid),
             TemplateFrame::Failed { error } => bail!("{}: {}", error.kind, error.message),
-            frame @ TemplateFrame::Ready { .. } => bail!("it answered {frame:?}"),
+            frame @ TemplateFrame::Ready { .. } => {
+                bail!("the template answered with the unexpected frame {frame:?}")
+            }
         };
         Ok(SpawnedKernel {
             guard: KernelSupervisor::new(UnixStream::from_std(ours)?, guard, Some(kernel)),
@@ -315,7 +319,7 @@ impl TemplateProcess {
             });
             match sent {
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
-                // A few hundred bytes fit at once, or the connection is of no use.
+                // The socket accepts a few hundred bytes in one piece; otherwise the connection is unusable.
                 Ok(sent) if sent == bytes.len() => return Ok(()),
                 Ok(_) => return Err(io::ErrorKind::WriteZero.into()),
                 Err(e) => return Err(e),
@@ -326,7 +330,10 @@ impl TemplateProcess {
     async fn next_frame(&mut self, patience: Duration) -> Result<TemplateFrame> {
         match timeout(patience, read_template_frame(&mut self.frames)).await {
             Ok(frame) => frame,
-            Err(_) => bail!("it did not answer within {} s", patience.as_secs()),
+            Err(_) => bail!(
+                "the template did not answer within {} s",
+                patience.as_secs()
+            ),
         }
     }
 }
@@ -336,16 +343,16 @@ async fn read_template_frame(
 ) -> Result<TemplateFrame> {
     match frames.next().await {
         Some(bytes) => Ok(serde_json::from_slice(&bytes?)?),
-        None => bail!("it ended"),
+        None => bail!("the template ended"),
     }
 }
 
-/// The end of what a process said outside of any cell.
+/// Last lines that a process wrote to stderr outside of cells.
 #[derive(Debug, Clone, Default)]
 pub(super) struct StderrTail(Arc<Mutex<VecDeque<String>>>);
 
 impl StderrTail {
-    /// Listens until the other end is closed.
+    /// Reads until the other end is closed.
     pub(super) fn from_stream(stderr: Receiver) -> Self {
         let last_words = Self::default();
         tokio::spawn(read_stderr_lines(stderr, last_words.clone()));
@@ -367,7 +374,7 @@ impl StderrTail {
 }
 
 fn random_socket_prefix() -> String {
-    // Without randomness the clock tells lives apart as well.
+    // Without random numbers, the clock also distinguishes companions.
     let mut bytes = std::time::UNIX_EPOCH
         .elapsed()
         .map_or([0; 16], |since| since.as_nanos().to_le_bytes());

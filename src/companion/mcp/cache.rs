@@ -1,5 +1,5 @@
-//! What a server reported about itself at its last start, stored on disk: the hub answers lists from it at once and
-//! without starting the server.
+//! The cache on disk of the handshake and the lists of a server's last start. The hub answers lists from it
+//! immediately, without starting the server.
 
 use super::message::{array_elements, find_value};
 use crate::error::Result;
@@ -158,7 +158,10 @@ impl ServerCache {
         kept.digest.clone_from(&self.digest);
         if let Err(error) = write_json(&self.path, &*kept) {
             // The next start of the server writes the file again.
-            tracing::warn!("`{}`: {error:#}", self.path.display());
+            tracing::warn!(
+                "the hub can't write the cache `{}`: {error:#}",
+                self.path.display()
+            );
         }
     }
 
@@ -169,7 +172,7 @@ impl ServerCache {
 
 /// Writes a temporary file in the same folder, then renames it.
 pub(super) fn write_json(path: &Path, value: &impl Serialize) -> Result<()> {
-    let folder = path.parent().context("a file has a folder")?;
+    let folder = path.parent().context("the file path has no folder")?;
     fs::create_dir_all(folder)?;
     let mut file = tempfile::NamedTempFile::new_in(folder)?;
     file.write_all(&serde_json::to_vec(value)?)?;
@@ -190,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_kept_is_found_in_the_same_bytes_unless_the_server_is_another() {
+    fn the_cache_keeps_the_bytes_until_the_server_changes() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("cache/a.json");
         let cache = ServerCache::open(path.clone(), "1".into());

@@ -39,7 +39,7 @@ pub(super) struct ReplySender {
     pub(super) shape: ReplyShape,
 }
 
-/// How an answer is adapted: what the client must not receive, and what it needs in addition to the server's answer.
+/// The adaptations of an answer: the parts that the client must not receive, and the fields that the hub adds.
 #[derive(Debug, Clone, Default)]
 pub(super) struct ReplyShape {
     /// The filter of a tool list.

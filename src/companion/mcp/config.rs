@@ -2,7 +2,7 @@
 //!
 //! Later files win, server by server. If a file can't be read, its last valid content stays in effect. A server with
 //! an invalid entry is refused even if an earlier file has a valid entry of that name, so that no client gets the
-//! wider access that the later entry was meant to restrict. The status reports both errors; other servers are not
+//! wider access that the later entry restricts. The status reports both errors; other servers are not
 //! affected.
 
 use crate::protocol::hex::hex;
@@ -18,7 +18,7 @@ use std::{env, fs};
 const MCP_CALL_TIMEOUT: f64 = 300.0;
 /// A server is ended after this time without a call, unless its entry sets another.
 const MCP_IDLE_TIMEOUT: f64 = 1800.0;
-/// The built-in server, whose tools have limits of their own.
+/// The built-in server, whose tools have their own limits.
 const BUILT_IN_SERVER: &str = "os";
 const MCP_DAY_SECONDS: f64 = 24.0 * 3600.0;
 /// Longer durations count as 100 years, beyond which no clock reaches.
@@ -126,7 +126,7 @@ impl McpConfigFiles {
 /// Describes a JSON error without the file's content, which may be secret.
 fn json_error_text(error: &serde_json::Error) -> String {
     match error.is_data() {
-        true => "it is no object with an object of servers in `mcpServers`".into(),
+        true => "the file must contain an object with an object of servers in `mcpServers`".into(),
         false => error.to_string(),
     }
 }
@@ -184,13 +184,14 @@ fn parse_server(
 ) -> Result<McpServerConfig, String> {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
     if name.is_empty() || name.len() > 64 || !name.chars().all(is_plain) || name.contains("__") {
-        let why = "a name is letters, digits, `-`, `.` and single `_`, 64 at most";
+        let why =
+            "a name consists of letters, digits, `-`, `.` and single `_`, at most 64 characters";
         return Err(why.into());
     }
     let is_built_in = name == BUILT_IN_SERVER;
     if is_built_in && (entry.command.is_some() || entry.url.is_some()) {
         return Err(
-            "that name is the built-in server's, which has no `command` and no `url`".into(),
+            "the built-in server has this name and accepts no `command` and no `url`".into(),
         );
     }
     let filled = |text: &str| expand_variables(text, variable);
@@ -211,12 +212,12 @@ fn parse_server(
             headers: all_filled(entry.headers),
         },
         (None, None) if is_built_in => ServerTransport::Inside,
-        _ => return Err("it needs a `command` or a `url`".into()),
+        _ => return Err("a server needs either `command` or `url`".into()),
     };
     let seconds = |name: &str, given: Option<f64>, otherwise: f64| {
         let seconds = given.unwrap_or(otherwise);
         let time = Duration::try_from_secs_f64(seconds.min(MAX_MCP_CONFIG_SECONDS));
-        time.map_err(|_| format!("`{name}`: `{seconds}` is no time"))
+        time.map_err(|_| format!("`{name}` must be a number of seconds, not `{seconds}`"))
     };
     let (timeout, idle) = match is_built_in {
         true => (MCP_DAY_SECONDS, 0.0),
@@ -225,7 +226,7 @@ fn parse_server(
     let idle = seconds("idle", entry.idle, idle)?;
     let timeout = seconds("timeout", entry.timeout, timeout)?;
     if timeout.is_zero() {
-        return Err("`timeout`: no call can be answered in no time".into());
+        return Err("`timeout` must be greater than 0".into());
     }
     Ok(McpServerConfig {
         name: name.into(),
@@ -312,28 +313,34 @@ mod tests {
     #[test]
     fn a_wrong_field_refuses_its_server_alone_and_is_named() {
         for (wrong, why) in [
-            (r#"{"command": "x", "args": "y"}"#, "`args`: it is a text"),
+            (
+                r#"{"command": "x", "args": "y"}"#,
+                "`args` must be a list of strings",
+            ),
             (
                 r#"{"command": "x", "env": {"P": 1}}"#,
-                "`env.P`: it is a number",
+                "`env.P` must be a string",
             ),
-            (r#"{"command": ["x"]}"#, "`command`: it is a list"),
-            (
-                r#"{"command": "x", "start": "soon"}"#,
-                "`start`: it must be",
-            ),
+            (r#"{"command": ["x"]}"#, "`command` must be a string"),
+            (r#"{"command": "x", "start": "soon"}"#, "`start` must be"),
             (
                 r#"{"command": "x", "timeout": "1"}"#,
-                "`timeout`: it is a text",
+                "`timeout` must be a number, not a string",
             ),
-            (r#"{"command": "x", "timeout": -1}"#, "`timeout`: `-1`"),
-            (r#"{"command": "x", "timeout": 0}"#, "`timeout`: no call"),
+            (
+                r#"{"command": "x", "timeout": -1}"#,
+                "`timeout` must be a number of seconds, not `-1`",
+            ),
+            (
+                r#"{"command": "x", "timeout": 0}"#,
+                "`timeout` must be greater than 0",
+            ),
             (
                 r#"{"command": "x", "disabled": "no"}"#,
-                "`disabled`: it is a text",
+                "`disabled` must be",
             ),
-            (r#""x""#, "it is no object"),
-            ("null", "it is no object"),
+            (r#""x""#, "the entry is not an object"),
+            ("null", "the entry is not an object"),
         ] {
             // The valid entry of an earlier file is not used either.
             let before = r#"{"mcpServers": {"a": {"command": "x"}, "c": {"command": "x"}}}"#;

@@ -61,7 +61,10 @@ impl McpServerLog {
 
     fn write_or_trace(&self, state: &mut McpServerLogState, line: &str) {
         if let Err(error) = self.write_line(state, &format!("{} {line}\n", utc_timestamp())) {
-            tracing::debug!("`{}`: {error}", self.path.display());
+            tracing::debug!(
+                "the hub can't write the log `{}`: {error}",
+                self.path.display()
+            );
         }
     }
 
@@ -101,7 +104,7 @@ impl McpServerLog {
         self.path.with_extension("old")
     }
 
-    /// Reads all that is kept, or what follows position `from`.
+    /// Reads the whole log, or the part after position `from`.
     ///
     /// # Errors
     /// Fails when the file can't be read.

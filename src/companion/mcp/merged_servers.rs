@@ -171,7 +171,7 @@ impl MergedServers {
         let unknown: Vec<String> = unknown.map(|s| format!("`{}`", s.name())).collect();
         if !unknown.is_empty() {
             instructions.push(format!(
-                "These servers have not answered yet: {}. Their tools are listed as soon as they have; list the tools again after `list_changed`.",
+                "These servers have not answered yet: {}. List the tools again after `list_changed` to see their tools.",
                 unknown.join(", ")
             ));
         }
@@ -227,8 +227,9 @@ impl MergedServers {
         let found = self.split_server_name(&name);
         let is_tool = message.method == "tools/call";
         let (Some((server, rest)), Some(span)) = (found, message.param_span(path)) else {
-            let why =
-                format!("there is no `{name}`: names are `SERVER{SERVER_NAME_SEPARATOR}NAME`");
+            let why = format!(
+                "there is no `{name}`: names have the form `SERVER{SERVER_NAME_SEPARATOR}NAME`"
+            );
             return reply.send_error(id, -32602, &why);
         };
         if is_tool && !self.tools.admits(&name) {

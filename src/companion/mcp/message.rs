@@ -56,7 +56,7 @@ fn raw<'de: 'a, 'a, D: Deserializer<'de>>(from: D) -> Result<Option<&'a RawValue
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum RpcParseError {
     NotJson(String),
-    /// JSON, but not JSON-RPC; with the raw id if the bytes were meant as a request.
+    /// JSON, but not JSON-RPC; with the raw id if the bytes contain one.
     NotRpc(String, Option<String>),
 }
 
@@ -76,7 +76,7 @@ impl RpcMessage {
             (Some(_), None) => RpcMessageKind::Notification,
             (None, _) if parts.result.is_some() || parts.error.is_some() => RpcMessageKind::Answer,
             (None, _) => {
-                let why = "neither a method, nor a result, nor an error is in it";
+                let why = "the message has no `method`, no `result` and no `error`";
                 let id = parts.id.map(RawValue::get).filter(|id| is_id(id));
                 let id = id.map(str::to_owned);
                 return Err(RpcParseError::NotRpc(why.into(), id));
@@ -95,7 +95,7 @@ impl RpcMessage {
         })
     }
 
-    /// Parses all messages of a body, and tells whether the body is a batch.
+    /// Parses all messages of a body, and reports whether the body is a batch.
     ///
     /// # Errors
     /// Fails when one of them is not a message.
@@ -317,15 +317,15 @@ pub(super) fn typed_error_response(
 
 /// The error response of a call whose outcome is unknown.
 pub(super) fn lost_response(id: &str) -> Bytes {
-    let why = "the companion was stopped while this ran, and whether it was done is not known";
-    let hint = "look what it has done before it is called again";
+    let why = "the companion stopped during this call, and the outcome of the call is unknown";
+    let hint = "check the effects of the call before you repeat it";
     typed_error_response(id, CALL_LOST_CODE, why, CALL_LOST_TYPE, Some(hint))
 }
 
 /// The error response of a call whose answer is not kept any more.
 pub(super) fn not_kept_response(id: &str) -> Bytes {
-    let why = "the answer to this call is not kept any more";
-    let hint = "look what it has done before it is called again";
+    let why = "the answer to this call is no longer available";
+    let hint = "check the effects of the call before you repeat it";
     typed_error_response(id, CALL_LOST_CODE, why, "not_kept", Some(hint))
 }
 
@@ -384,7 +384,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_notifications_and_answers_are_told_apart() {
+    fn requests_notifications_and_answers_are_distinguished() {
         assert_eq!(
             parse(r#"{"method":"a","id":null}"#).kind,
             RpcMessageKind::Request
@@ -411,7 +411,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lost_call_is_told_from_an_error_of_a_server() {
+    fn a_lost_call_is_distinguished_from_an_error_of_a_server() {
         assert!(is_lost(&lost_response("1")));
         for other in [
             r#"{"id":1,"error":{"code":-32603,"message":"x","data":{"type":"lost"}}}"#,

@@ -362,7 +362,7 @@ impl Hub {
                 level: None,
             };
             if let Err(error) = cache::write_json(&self.session_file(&id), &kept) {
-                tracing::warn!("a session can't be kept: {error:#}");
+                tracing::warn!("the hub can't store a session: {error:#}");
             }
         }
         Ok((self.register_session(session, before)?, result))

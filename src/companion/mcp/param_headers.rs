@@ -10,7 +10,7 @@ use std::sync::{Mutex, PoisonError};
 pub(super) const HEADER_SCHEMA_KEY: &str = "x-mcp-header";
 /// The prefix of these headers.
 pub(super) const PARAM_HEADER_PREFIX: &str = "mcp-param-";
-/// The error code of a server that misses a header, or whose headers differ from the body.
+/// The error code of a server that did not receive a header, or whose headers differ from the body.
 const RAW_HEADER_MISMATCH_CODE: &str = "-32020";
 /// Schema keywords whose content is a value and not a schema.
 const SCHEMA_VALUE_KEYS: [&str; 4] = ["const", "default", "enum", "examples"];
@@ -50,7 +50,7 @@ impl ToolParamHeaders {
                     true
                 }
                 Err(why) => {
-                    refused(&format!("the tool `{name}` is left out: {why}"));
+                    refused(&format!("the hub omits the tool `{name}`: {why}"));
                     false
                 }
             }
@@ -106,15 +106,15 @@ impl ParamHeader {
             return (said.is_some() && !given.is_partial).then(|| format!("`{name}` is missing"));
         };
         if all.next().is_some() {
-            return Some(format!("`{name}` is there more than once"));
+            return Some(format!("`{name}` occurs more than once"));
         }
         let Some(first) = first else {
-            return Some(format!("`{name}` is no text"));
+            return Some(format!("`{name}` is not text"));
         };
         match said {
-            None => Some(format!("`{name}` is `{first}`, the body says nothing")),
+            None => Some(format!("`{name}` is `{first}`, but the body has no value")),
             Some(said) if said == *first || is_same_number(self.raw_argument(call)?, first) => None,
-            Some(said) => Some(format!("`{name}` is `{first}`, the body says `{said}`")),
+            Some(said) => Some(format!("`{name}` is `{first}`, but the body has `{said}`")),
         }
     }
 }
@@ -200,16 +200,18 @@ fn walk_fields(
 ) -> Result<(), String> {
     if let Some(mark) = fields.get(HEADER_SCHEMA_KEY) {
         let Some(path) = path.as_deref().filter(|path| !path.is_empty()) else {
-            return Err(format!("`{HEADER_SCHEMA_KEY}` stands where no argument is"));
+            return Err(format!(
+                "`{HEADER_SCHEMA_KEY}` does not belong to an argument"
+            ));
         };
         let header = mark.as_str().filter(|mark| is_token(mark));
         let header =
             header.map(|mark| format!("{PARAM_HEADER_PREFIX}{}", mark.to_ascii_lowercase()));
-        let header = header
-            .ok_or_else(|| format!("`{HEADER_SCHEMA_KEY}`: {mark} is no name of a header"))?;
+        let header =
+            header.ok_or_else(|| format!("`{HEADER_SCHEMA_KEY}`: {mark} is not a header name"))?;
         if !is_simple(fields) {
             return Err(format!(
-                "`{HEADER_SCHEMA_KEY}`: `{}` is no simple value",
+                "`{HEADER_SCHEMA_KEY}`: `{}` is not a simple value",
                 path.join(".")
             ));
         }
@@ -321,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clients_headers_must_say_what_its_call_says() {
+    fn the_headers_of_a_client_must_agree_with_its_call() {
         let tool =
             array_elements(&MARKED_TOOLS_LIST[find_value(MARKED_TOOLS_LIST, &["tools"]).unwrap()])
                 [0];
@@ -358,37 +360,37 @@ mod tests {
             (
                 r#"{"region":"x"}"#,
                 &region("y"),
-                "`mcp-param-region` is `y`, the body says `x`",
+                "`mcp-param-region` is `y`, but the body has `x`",
             ),
             (
                 r#"{"region":null}"#,
                 &region("y"),
-                "`mcp-param-region` is `y`, the body says nothing",
+                "`mcp-param-region` is `y`, but the body has no value",
             ),
             (
                 r#"{"region":""}"#,
                 &region("=?base64?!?="),
-                "`mcp-param-region` is no text",
+                "`mcp-param-region` is not text",
             ),
             (
                 r#"{"region":"1.10"}"#,
                 &region("1.1"),
-                "`mcp-param-region` is `1.1`, the body says `1.10`",
+                "`mcp-param-region` is `1.1`, but the body has `1.10`",
             ),
             (
                 r#"{"region":"x"}"#,
                 &[("mcp-param-region", "x"), ("mcp-param-region", "y")],
-                "`mcp-param-region` is there more than once",
+                "`mcp-param-region` occurs more than once",
             ),
             (
                 r#"{"count":9007199254740993}"#,
                 &[("mcp-param-count", "9007199254740992")],
-                "`mcp-param-count` is `9007199254740992`, the body says `9007199254740993`",
+                "`mcp-param-count` is `9007199254740992`, but the body has `9007199254740993`",
             ),
             (
                 r#"{"count":42}"#,
                 &[("mcp-param-count", "43")],
-                "`mcp-param-count` is `43`, the body says `42`",
+                "`mcp-param-count` is `43`, but the body has `42`",
             ),
         ] {
             assert_eq!(why(arguments, given).as_deref(), Some(expected));
@@ -396,7 +398,7 @@ mod tests {
     }
 
     #[test]
-    fn tools_whose_marks_make_no_sense_are_left_out_and_told() {
+    fn tools_with_invalid_marks_are_omitted_and_reported() {
         for bad in [
             r#"{"properties":{"a":{"type":"string","x-mcp-header":""}}}"#,
             r#"{"properties":{"a":{"type":"string","x-mcp-header":"A B"}}}"#,
@@ -419,14 +421,14 @@ mod tests {
             let expected = format!(r#"{{"tools":[{good}],"nextCursor":"x"}}"#);
             assert_eq!(rest.as_deref(), Some(&*expected), "{bad}");
             assert!(
-                told[0].starts_with("the tool `bad` is left out: `"),
+                told[0].starts_with("the hub omits the tool `bad`: `"),
                 "{told:?}"
             );
         }
     }
 
     #[test]
-    fn a_mismatch_is_told_from_other_errors() {
+    fn a_mismatch_is_distinguished_from_other_errors() {
         let of = |code: &str| format!(r#"{{"id":1,"error":{{"code":{code},"message":"x"}}}}"#);
         assert!(is_mismatch(of("-32020").as_bytes()));
         assert!(!is_mismatch(of("-32602").as_bytes()) && !is_mismatch(b"<html>"));

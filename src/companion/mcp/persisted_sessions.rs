@@ -94,7 +94,7 @@ impl Hub {
         kept.subscribed = lasting.subscribed.clone();
         kept.level = lasting.level.clone();
         if let Err(error) = cache::write_json(&path, &kept) {
-            tracing::warn!("a session can't be kept: {error:#}");
+            tracing::warn!("the hub can't store a session: {error:#}");
         }
     }
 
@@ -150,7 +150,7 @@ mod tests {
     use super::{PersistedHubSession, RpcMessage};
 
     #[test]
-    fn what_a_client_has_asked_for_lasts_as_long_as_its_session() {
+    fn subscriptions_and_log_level_last_as_long_as_their_session() {
         let before = r#"{"wish":{"server":"a","servers":null,"tools":null},"version":"2025-11-25","hello":{"x":1.0}}"#;
         let mut kept: PersistedHubSession = serde_json::from_str(before).unwrap();
         let mut lasting = kept.client_subscriptions();

@@ -67,15 +67,15 @@ impl Hub {
     /// Starts a server unless it runs, and returns the number of its tools.
     ///
     /// # Errors
-    /// Fails with the reason why there is no answer. There is no time limit.
+    /// Fails with the reason for the missing answer. There is no time limit.
     pub(in crate::companion) async fn probe_server(&self, name: &str) -> Result<usize, String> {
         if let Some(why) = self.lock_config_errors().refused.get(name) {
-            return Err(format!("it is refused: {why}"));
+            return Err(format!("its configuration is refused: {why}"));
         }
         let served = self.find_server(name).ok_or("it is not configured")?;
         // The cached handshake does not count.
         served.start_shared_child().await.map_err(|why| match why {
-            HandshakeError::Refused(error) => format!("it refuses: {error}"),
+            HandshakeError::Refused(error) => format!("it refused the handshake: {error}"),
             HandshakeError::Failed(why) => why,
         })?;
         let wish = HubTarget {

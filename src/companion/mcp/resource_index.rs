@@ -74,7 +74,7 @@ mod tests {
     use super::{MAX_INDEXED_RESOURCES, ResourceIndex};
 
     #[test]
-    fn what_answers_point_to_is_known_and_the_oldest_is_forgotten() {
+    fn linked_resources_are_indexed_and_the_oldest_is_dropped() {
         let links = ResourceIndex::default();
         for answer in [
             r#"{"id":1,"result":{"content":[{"type":"resource_link","uri":"a:1"},{"type":"resource","resource":{"uri":"a:2"}}]}}"#,

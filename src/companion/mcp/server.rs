@@ -343,7 +343,7 @@ impl ServerAccess {
         }
         let known = self.spec();
         let tool = known.cache.tool_description(tool, HEADER_SCHEMA_KEY)?;
-        // A remote server may have changed its headers; it reports a missing one itself.
+        // A remote server may have changed its headers; the remote server reports a missing header itself.
         let is_elsewhere = matches!(known.server.way, ServerTransport::Remote { .. });
         let is_partial = given.is_partial || is_elsewhere;
         let given = ClientParamHeaders {

@@ -392,7 +392,7 @@ mod tests {
     use std::sync::Arc;
 
     #[tokio::test]
-    async fn what_may_belong_to_the_open_call_is_told_there() {
+    async fn messages_that_may_belong_to_the_open_call_are_sent_on_its_stream() {
         let general = Arc::new(MessageStream::endless(1));
         let outlet = ClientStreams::new(general.clone());
         let call = Arc::new(MessageStream::of_answers(2, 1));

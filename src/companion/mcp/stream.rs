@@ -268,7 +268,7 @@ mod tests {
     use bytes::Bytes;
 
     #[tokio::test]
-    async fn what_was_told_is_told_again_from_anywhere_to_the_end() {
+    async fn kept_events_are_replayed_from_any_event_to_the_end() {
         let stream = MessageStream::of_answers(1, 1);
         let reader = stream.take_over();
         stream.push_event("a".into());

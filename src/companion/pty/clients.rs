@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_one_writes_and_others_see_until_they_take_over() {
+    fn the_first_client_writes_and_others_view_until_they_take_over() {
         let (mut seats, now) = (PtyClients::default(), Instant::now());
         let looks = seats.add_client(name("l"), View, false, now).seat;
         let first = seats.add_client(name("a"), Write, false, now).seat;
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lost_writer_finds_its_place_and_its_count_again() {
+    fn a_lost_writer_returns_to_its_place_and_count() {
         let (mut seats, now) = (PtyClients::default(), Instant::now());
         let first = seats.add_client(name("a"), Write, false, now);
         assert_eq!((first.typed, first.replaces), (None, None));
@@ -236,14 +236,14 @@ mod tests {
         seats.remove_client(first.seat, true, now);
         assert!(seats.is_written() && seats.connected_writer().is_none());
         let other = seats.add_client(name("b"), Write, false, now).seat;
-        assert!(!seats.is_writer(other), "the place is kept");
+        assert!(!seats.is_writer(other), "the place is reserved");
         let again = seats.add_client(name("a"), Write, false, now);
         assert_eq!((again.typed, again.replaces), (Some(5), None));
         assert!(seats.is_writer(again.seat));
     }
 
     #[test]
-    fn a_connection_that_is_not_known_to_be_lost_is_replaced() {
+    fn a_new_connection_replaces_the_clients_earlier_one() {
         let (mut seats, now) = (PtyClients::default(), Instant::now());
         let first = seats.add_client(name("a"), Write, false, now).seat;
         let again = seats.add_client(name("a"), Write, false, now);
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn a_place_is_not_kept_for_ever() {
+    fn a_place_is_not_reserved_forever() {
         let (mut seats, now) = (PtyClients::default(), Instant::now());
         let first = seats.add_client(name("a"), Write, false, now).seat;
         seats.remove_client(first, true, now);
@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn those_without_a_name_are_others_each_time() {
+    fn a_client_without_a_name_is_new_each_time() {
         let (mut seats, now) = (PtyClients::default(), Instant::now());
         let first = seats.add_client(None, Write, false, now);
         seats.add_typed(first.seat, 9);
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_here_or_waited_for_is_not_forgotten() {
+    fn connected_and_reserved_clients_are_not_forgotten() {
         let (mut seats, now) = (PtyClients::default(), Instant::now());
         let writer = seats.add_client(name("w"), Write, false, now).seat;
         let viewer = seats.add_client(None, View, false, now).seat;
@@ -317,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn clients_are_forgotten_at_last() {
+    fn old_clients_are_forgotten() {
         let (mut seats, now) = (PtyClients::default(), Instant::now());
         let first = seats.add_client(name("a"), Write, false, now).seat;
         seats.add_typed(first, 3);

@@ -157,7 +157,7 @@ impl Drop for PtyClient {
             lost: self.is_lost,
         };
         let owner = self.terminal.owner.clone();
-        // Without a runtime there is no owner any more.
+        // Without a runtime, the owner has ended.
         if let Ok(runtime) = Handle::try_current() {
             runtime.spawn(async move { owner.send(message).await });
         }

@@ -30,7 +30,7 @@ pub(super) struct PtyDevice {
 impl PtyDevice {
     /// Opens a pseudo-terminal; returns the device and the shell's side.
     pub(super) fn open(size: TerminalSize) -> io::Result<(Self, OwnedFd)> {
-        // Never the controlling terminal of the companion itself, and not inherited by children.
+        // Must not become the controlling terminal of the companion, and is not inherited by children.
         let flags = OFlag::O_RDWR | OFlag::O_NOCTTY | OFlag::O_CLOEXEC;
         let master = posix_openpt(flags | OFlag::O_NONBLOCK)?;
         grantpt(&master)?;
@@ -44,7 +44,7 @@ impl PtyDevice {
         Ok((device, shell))
     }
 
-    /// Reads output; empty at the end, when no process holds the other side open. Cancel safe.
+    /// Reads output; empty at the end, when no process holds the other side open. Cancel-safe.
     pub(super) async fn read(&self) -> io::Result<Vec<u8>> {
         loop {
             let mut ready = self.master.readable().await?;
@@ -64,7 +64,7 @@ impl PtyDevice {
         }
     }
 
-    /// Writes as many bytes as the terminal takes now. Writes nothing when dropped before it returns.
+    /// Writes as many bytes as the terminal accepts now. Writes nothing when dropped before it returns.
     pub(super) async fn write(&self, bytes: &[u8]) -> io::Result<usize> {
         loop {
             let mut ready = self.master.writable().await?;
@@ -94,7 +94,7 @@ impl PtyDevice {
 
     /// Makes the foreground program redraw, as after a change of the window.
     pub(super) fn repaint(&self) {
-        // A group of zero means no foreground group to `tcgetpgrp`, and the own group to `killpg`.
+        // A group of zero means no foreground group to `tcgetpgrp`, and the caller's group to `killpg`.
         if let Ok(group) = tcgetpgrp(self.master.get_ref())
             && group.as_raw() > 1
         {

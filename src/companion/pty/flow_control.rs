@@ -1,5 +1,5 @@
-//! Flow control of a terminal's output: output is read no faster than the writer takes it, so that a normal flood loses
-//! nothing, and a writer that takes nothing delays it only for a limited time.
+//! Flow control of a terminal's output: output is read no faster than the writer reads it, so that a normal flood loses
+//! nothing, and a writer that reads nothing delays the output only for a limited time.
 //!
 //! ```text
 //!            the writer has seen enough
@@ -17,7 +17,7 @@ use tokio::time::Instant;
 /// writer that reconnects finds all of it.
 pub(super) const FLOW_WINDOW_BYTES: u64 = 256 << 10;
 
-/// Maximum time that a program waits for a writer that takes nothing.
+/// Maximum time that a program waits for a writer that reads nothing.
 const SLOW_WRITER_TIMEOUT: Duration = Duration::from_secs(15);
 
 #[derive(Debug, Default)]
@@ -46,7 +46,7 @@ impl PtyFlowControl {
         *self = Self::default();
     }
 
-    /// `None` when output after `end` may be read; else the latest time to ask again.
+    /// `None` when output after `end` may be read; otherwise the latest time of the next check.
     pub(super) fn hold_until(&mut self, end: u64, now: Instant) -> Option<Instant> {
         let ahead = end.saturating_sub(self.seen?);
         if ahead < FLOW_WINDOW_BYTES {
@@ -68,7 +68,7 @@ mod tests {
     use tokio::time::Instant;
 
     #[test]
-    fn a_flood_waits_for_its_writer_and_goes_on_when_it_has_seen_enough() {
+    fn a_flood_waits_until_its_writer_has_seen_enough() {
         let (mut pace, now) = (PtyFlowControl::default(), Instant::now());
         pace.set_writer(0);
         assert_eq!(pace.hold_until(FLOW_WINDOW_BYTES - 1, now), None);
@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn one_who_takes_nothing_is_waited_for_once_and_not_for_ever() {
+    fn output_waits_once_and_for_a_limited_time_for_a_writer_that_reads_nothing() {
         let (mut pace, now) = (PtyFlowControl::default(), Instant::now());
         pace.set_writer(0);
         assert_eq!(
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_writer_nothing_waits() {
+    fn without_a_writer_output_does_not_wait() {
         let (mut pace, now) = (PtyFlowControl::default(), Instant::now());
         assert_eq!(pace.hold_until(u64::MAX, now), None);
         pace.set_writer(0);

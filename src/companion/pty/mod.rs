@@ -1,9 +1,9 @@
 //! Terminals: shells on pseudo-terminals, which outlive the connections of their clients.
 //!
 //! [`PtyTerminals`] finds terminals by id. A [`PtyTerminal`] sends messages to the task that owns one device and one
-//! shell ([`owner`]). [`clients`] decides who sees and who writes, [`flow_control`] how fast output is read; both are
+//! shell ([`owner`]). [`clients`] decides which client writes, and [`flow_control`] how fast output is read; both are
 //! pure. Each client reads the output from [`output`], at its own pace. A new client gets the current [`screen`]; a
-//! client that lost its connection resumes at the first byte it misses.
+//! client that lost its connection resumes at the first byte that it misses.
 
 mod clients;
 mod connection;
@@ -36,7 +36,7 @@ use tokio::time::Instant;
 /// Maximum number of clients of one terminal.
 const MAX_TERMINAL_CLIENTS: usize = 32;
 
-/// The maximum number of terminals, and how long an unused one lives.
+/// The maximum number of terminals, and the time after which an unused terminal is ended.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct PtyLimits {
     pub(crate) count: usize,
@@ -96,7 +96,7 @@ pub(crate) struct PtyConnectionStatus {
 pub(crate) enum PtyDisconnectReason {
     /// The same client connected again.
     Replaced,
-    /// The client typed far more than the terminal takes.
+    /// The client typed far more than the terminal accepts.
     TooFast,
 }
 
@@ -203,7 +203,7 @@ impl PtyTerminal {
         self.output.exit_status()
     }
 
-    /// Bytes of output so far.
+    /// Bytes of output up to now.
     pub(crate) fn output_length(&self) -> u64 {
         self.output.end_offset()
     }

@@ -1,7 +1,7 @@
 //! The retained output of a terminal, for all clients, each at its own pace.
 //!
-//! The owner writes, followers read. A follower that the ring overtakes learns how many bytes it has lost; it delays
-//! neither the owner nor other followers.
+//! The owner writes, followers read. A follower that the ring overtakes gets the number of bytes that it has lost; it
+//! delays neither the owner nor other followers.
 
 use super::ring::ByteRing;
 use crate::protocol::pty::TerminalEndReason;
@@ -39,7 +39,7 @@ pub(crate) struct PtyExit {
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum PtyChunk {
     Bytes(Bytes),
-    /// The number of bytes that are lost.
+    /// The number of lost bytes.
     Lost(u64),
     Exit(PtyExit),
 }
@@ -145,7 +145,7 @@ mod tests {
     use crate::protocol::pty::TerminalEndReason;
 
     #[tokio::test(flavor = "current_thread")]
-    async fn one_that_is_overtaken_is_told_and_goes_on() {
+    async fn an_overtaken_follower_gets_the_loss_and_continues() {
         let output = PtyOutput::new();
         output.push(b"first");
         let mut slow = output.follow(0);
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[tokio::test(flavor = "current_thread")]
-    async fn nobody_begins_in_the_future() {
+    async fn a_follower_starts_at_the_end_at_most() {
         let output = PtyOutput::new();
         output.push(b"abc");
         assert_eq!(output.follow(99).offset(), 3);

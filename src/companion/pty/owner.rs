@@ -151,9 +151,9 @@ impl PtyOwner {
         };
         tokio::select! {
             message = mailbox.recv() => message.map_or(PtyEvent::Left, PtyEvent::Message),
-            // A device that cannot be read counts as closed.
+            // A device that can't be read counts as closed.
             shown = show => PtyEvent::Shown(shown.unwrap_or_default()),
-            // Input that cannot be written has no reader any more.
+            // Input that can't be written has no reader any more.
             written = write => PtyEvent::Typed(written.unwrap_or(usize::MAX)),
             code = end => PtyEvent::Ended(code),
             () = look => PtyEvent::Look,
@@ -204,7 +204,7 @@ impl PtyOwner {
             PtyMessage::Repaint => self.device.iter().for_each(PtyDevice::repaint),
             PtyMessage::Program { answer } => {
                 let device = self.device.as_ref();
-                // The caller may be gone.
+                // The caller may have disconnected.
                 let _ = answer.send(device.and_then(PtyDevice::foreground_program));
             }
             PtyMessage::Leave { seat, lost } => self.remove_client(seat, lost),
@@ -285,7 +285,7 @@ impl PtyOwner {
             return;
         }
         if let Some(Err(error)) = self.device.as_ref().map(|device| device.resize(size)) {
-            tracing::warn!("a terminal keeps its size: {error}");
+            tracing::warn!("the terminal can't be resized: {error}");
             return;
         }
         self.size = size;

@@ -62,7 +62,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn the_oldest_bytes_go_first_and_offsets_stay() {
+    fn the_oldest_bytes_are_dropped_first_and_offsets_stay() {
         let mut ring = ByteRing::new(8);
         ring.push(b"abc");
         assert_eq!((ring.start_offset(), ring.end_offset()), (0, 3));
@@ -77,7 +77,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_kept_is_the_end_of_what_was_pushed(
+        fn the_ring_holds_the_end_of_the_stream(
             pieces in proptest::collection::vec(proptest::collection::vec(any::<u8>(), 0..40), 0..20),
             from in 0u64..400,
         ) {

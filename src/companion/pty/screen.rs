@@ -13,7 +13,7 @@ use std::num::NonZeroU16;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use vt100::{Callbacks, Parser};
 
-/// Lines kept above the screen.
+/// Lines that are kept above the screen.
 const SCROLLBACK_LINES: usize = 1000;
 /// Maximum length of each side of a screen: with the scrollback this limit bounds the memory.
 const MAX_SCREEN_SIDE: u16 = 1000;
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_that_comes_later_sees_the_same_and_no_query() {
+    fn a_later_client_gets_the_same_screen_and_no_query() {
         let text = "one\r\n\x1b[31mred\x1b[m \u{6f22}\u{5b57} e\u{301}\r\n\x1b]2;title\x07$ ";
         let output = format!(
             "{}{text}\x1b[?2004h\x1b[?1h\x1b[?1002h\x1b[?1006h",
@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn the_screen_behind_a_full_screen_program_is_there_when_it_ends() {
+    fn the_screen_before_a_full_screen_program_returns_at_its_end() {
         let mut screen = screen(b"before\r\n$ vim\x1b[?1049h\x1b[H\x1b[2J~\r\n~\x1b[3;4H");
         let mut later = shown(&screen);
         assert_same(&screen, &later);
@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn output_goes_on_where_the_rendered_part_ends() {
+    fn output_continues_where_the_rendered_part_ends() {
         for (whole, part) in [
             ("a\u{6f22}", 2),
             ("a\x1b[31mb", 3),
@@ -364,7 +364,7 @@ mod tests {
         }
 
         #[test]
-        fn whatever_was_shown_is_rendered_without_a_query(output in output()) {
+        fn any_output_is_rendered_without_a_query(output in output()) {
             let screen = screen(&output);
             let later = shown(&screen);
             let (before, after) = (screen.parser.screen(), later.parser.screen());

@@ -28,7 +28,7 @@ use std::process::Stdio;
 use tokio::net::UnixStream;
 use tokio::process::{Child, Command};
 
-/// The `TERM` used when the client's kind of terminal is unknown inside.
+/// The `TERM` used when the container has no description of the client's terminal.
 const FALLBACK_TERM: &str = "xterm-256color";
 
 /// Folders of terminal descriptions, sorted by the first letter of their names.
@@ -63,7 +63,7 @@ impl PtyShell {
     pub(super) fn start_shell(terminal: OwnedFd, start: &PtyStart) -> Result<Self> {
         let (ours, theirs) = StdStream::pair()?;
         ours.set_nonblocking(true)?;
-        // This very binary, even if its file was replaced since.
+        // This binary, even if its file was replaced since the start.
         let mut command = Command::new("/proc/self/exe");
         if let Some(environment) = &start.environment {
             command.env_clear().envs(environment.iter().cloned());
@@ -84,7 +84,9 @@ impl PtyShell {
         if let Some(folder) = start.folder.as_deref().filter(|folder| folder.is_dir()) {
             command.current_dir(folder);
         }
-        let process = command.spawn().context("starting a shell's guard")?;
+        let process = command
+            .spawn()
+            .context("the shell's supervisor can't be started")?;
         Ok(Self {
             guard: UnixStream::from_std(ours)?,
             _process: process,
@@ -95,7 +97,7 @@ impl PtyShell {
     /// The exit code, 128+n for signal n, once the shell and all its descendants are gone. Cancel safe.
     pub(super) async fn wait_for_exit(&mut self) -> u8 {
         loop {
-            // A socket that cannot be polled counts as closed.
+            // A socket that can't be polled counts as closed.
             let _ = self.guard.readable().await;
             let mut byte = [0];
             match self.guard.try_read(&mut byte) {
@@ -129,8 +131,10 @@ impl PtyShell {
 /// # Errors
 /// When the program does not exist.
 pub(crate) fn spawn_terminal_shell(command: &[OsString]) -> Result<i32> {
-    let (program, arguments) = command.split_first().context("no shell is named")?;
-    // Before anything is started: orphaned descendants must be reparented to this process.
+    let (program, arguments) = command
+        .split_first()
+        .context("the command of the shell is missing")?;
+    // Before the shell starts: orphaned descendants must be reparented to this process.
     prctl::set_child_subreaper(true)?;
     let terminal = || io::stderr().as_fd().try_clone_to_owned();
     let mut shell = std::process::Command::new(program);
@@ -148,11 +152,12 @@ pub(crate) fn spawn_terminal_shell(command: &[OsString]) -> Result<i32> {
         });
     }
     let shell = shell.spawn();
-    let shell = shell.with_context(|| format!("starting `{}`", program.to_string_lossy()))?;
+    let shell =
+        shell.with_context(|| format!("`{}` can't be started", program.to_string_lossy()))?;
     Ok(shell.id().cast_signed())
 }
 
-/// The person's own shell in embedded mode, bash in a container, else the shell that every system has.
+/// The user's shell in embedded mode, bash in a container, otherwise `/bin/sh`.
 fn shell_program() -> OsString {
     let own = env::var_os("SHELL").filter(|_| env::var_os("OSCTL_EMBEDDED").is_some());
     let known = ["/bin/bash", "/usr/bin/bash"].map(OsString::from);
@@ -162,7 +167,7 @@ fn shell_program() -> OsString {
         .unwrap_or_else(|| "/bin/sh".into())
 }
 
-/// The client's kind of terminal if it is known here.
+/// The client's kind of terminal if its description exists here.
 fn supported_term(asked: Option<&str>) -> &str {
     let asked = asked.filter(|asked| is_kind(asked));
     asked.filter(|kind| is_known(kind)).unwrap_or(FALLBACK_TERM)
@@ -186,14 +191,14 @@ mod tests {
     use super::{FALLBACK_TERM, is_kind, supported_term};
 
     #[test]
-    fn a_kind_of_terminal_that_is_not_known_is_a_common_one() {
+    fn an_unknown_kind_of_terminal_becomes_a_common_one() {
         assert_eq!(supported_term(Some("no-such-terminal")), FALLBACK_TERM);
         assert_eq!(supported_term(Some("../../etc/passwd")), FALLBACK_TERM);
         assert_eq!(supported_term(None), FALLBACK_TERM);
     }
 
     #[test]
-    fn a_kind_can_be_no_path() {
+    fn a_kind_is_not_a_path() {
         assert!(is_kind("xterm-256color") && is_kind("rxvt-unicode+x"));
         for name in ["", ".", "..", "a/b", "ä", "a b", &"x".repeat(65)] {
             assert!(!is_kind(name), "{name}");

@@ -1,5 +1,5 @@
-//! All terminals by id: the live ones, and for a while those that have ended, so that a client that lost its connection
-//! still learns how the terminal ended.
+//! All terminals by id: the live ones, and for some time those that have ended, so that a client that lost its
+//! connection still gets the terminal's end.
 
 use super::{
     PtyAttachRequest, PtyConnection, PtyExit, PtyLimits, PtyRefusal, PtyStart, PtyTerminal,
@@ -36,7 +36,8 @@ struct PtyTerminalsState {
 #[derive(Debug)]
 struct PtyTerminalEntry {
     terminal: PtyTerminal,
-    /// The client that opened the terminal: a client that lost its connection before it received the id asks again.
+    /// The client that opened the terminal: a client that lost its connection before it received the id sends its
+    /// request again.
     client: Option<String>,
 }
 
@@ -48,7 +49,7 @@ impl PtyTerminals {
         }
     }
 
-    /// All terminals, the oldest first.
+    /// All terminals, oldest first.
     pub(crate) fn list(&self) -> Vec<PtyTerminal> {
         let known = self.lock();
         let all = known.terminals.values();
@@ -74,7 +75,7 @@ impl PtyTerminals {
     ) -> Result<PtyConnection, PtyRefusal> {
         if let Some(client) = who.client.as_deref().filter(|client| !is_name(client)) {
             let message = format!(
-                "`{client}` can't be a client's name: use letters, digits, `-`, `_` and `.`, {MAX_CLIENT_NAME_CHARS} at most"
+                "`{client}` can't be a client's name: use up to {MAX_CLIENT_NAME_CHARS} letters, digits, `-`, `_` and `.`"
             );
             return Err(PtyRefusal::Invalid(message));
         }
@@ -101,7 +102,7 @@ impl PtyTerminals {
             .ok_or(PtyRefusal::Stopping)
     }
 
-    /// Ends all terminals; no new ones start.
+    /// Ends all terminals and refuses new ones.
     pub(crate) async fn shutdown(&self) {
         let all: Vec<PtyTerminal> = {
             let mut known = self.lock();
@@ -162,7 +163,7 @@ impl PtyTerminals {
         Ok(terminal)
     }
 
-    /// Forgets a terminal some time after its end, and the oldest ended terminals when there are too many.
+    /// Removes a terminal some time after its end, and the oldest ended terminals when there are too many.
     async fn forget_after_exit(self, number: u64, terminal: PtyTerminal) {
         terminal.output.wait_for_exit().await;
         drop(terminal);
@@ -186,10 +187,11 @@ impl PtyTerminals {
     }
 }
 
-/// Short enough to be typed.
+/// Returns a new id, short enough to be typed.
 fn new_terminal_id() -> Result<String, String> {
     let mut bytes = [0u8; 4];
-    getrandom::fill(&mut bytes).map_err(|error| format!("no randomness: {error}"))?;
+    getrandom::fill(&mut bytes)
+        .map_err(|error| format!("the system provides no random numbers: {error}"))?;
     Ok(hex(bytes))
 }
 

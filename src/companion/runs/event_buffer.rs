@@ -12,28 +12,28 @@ use serde_json::{Map, Value};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-/// Bytes of MIME bundles kept of one run.
+/// Maximum bytes of MIME bundles that are kept for one run.
 const MAX_RUN_BUNDLE_BYTES: u64 = 64 << 20;
-/// Bytes that each of them takes beside its text: small ones are mostly that.
+/// Bytes of memory that each bundle takes in addition to its text; small bundles consist mostly of this overhead.
 const BUNDLE_OVERHEAD_BYTES: usize = 1 << 10;
-/// Entries kept; of more, the oldest are given up. Who begins before them is told their text all the
-/// same, one stream after the other.
+/// Maximum number of entries; beyond it, the oldest are dropped. A follower that starts before the oldest entry still
+/// gets the text of dropped entries, one stream after the other.
 const MAX_BUFFERED_EVENTS: usize = 1 << 14;
-/// Bytes that an entry grows to.
+/// Maximum bytes of a text entry.
 const MAX_TEXT_EVENT_BYTES: u64 = 64 << 10;
-/// Bytes and entries that are handed out at once.
+/// Maximum bytes and number of entries in one batch.
 const MAX_EVENT_CHUNK_BYTES: u64 = 1 << 20;
 const MAX_EVENT_CHUNK_COUNT: usize = 512;
 
 #[derive(Debug)]
 pub(super) struct RunEventBuffer<R> {
     outputs: [StreamOutput; 2],
-    /// Bytes of each stream that entries stand for.
+    /// Bytes of each stream that entries cover.
     covered: [u64; 2],
     entries: VecDeque<BufferedEvent<R>>,
     /// The number of the first entry that is kept.
     first: u64,
-    /// Entries below this number were handed out, and stay as they are.
+    /// Entries below this number were delivered and do not change any more.
     handed: u64,
     data: Vec<Arc<MimeBundle>>,
     data_total: u64,
@@ -52,7 +52,7 @@ enum BufferedEvent<R> {
     Other(Box<RunEventKind<R>>),
 }
 
-/// An entry as it is handed out: text has still to be read.
+/// An entry for a follower; its text is not read yet.
 #[derive(Debug)]
 pub(super) enum EventChunk<R> {
     /// The bytes of a stream up to `end`.
@@ -64,14 +64,14 @@ pub(super) enum EventChunk<R> {
     Other(RunEventKind<R>),
 }
 
-/// Text of entries that were given up.
+/// Text of dropped entries.
 #[derive(Debug)]
 pub(super) struct EventGap {
     pub(super) stream: OutputStream,
-    /// The bytes of the stream up to here.
+    /// Position in the stream where this text ends.
     pub(super) end: u64,
     pub(super) pieces: Vec<OutputPiece>,
-    /// Whether an entry goes on behind it.
+    /// Whether the dropped text ends here; otherwise more of it follows.
     pub(super) is_whole: bool,
 }
 
@@ -93,7 +93,7 @@ impl<R> Default for RunEventBuffer<R> {
 }
 
 impl<R: Clone> RunEventBuffer<R> {
-    /// Takes what was written; the last so many bytes are to be spilled.
+    /// Adds output. Returns the number of bytes at its end that must be spilled to a file.
     pub(super) fn write_output(&mut self, stream: OutputStream, bytes: &[u8]) -> usize {
         let rest = self.outputs[stream as usize].push(bytes);
         self.extend_entries(stream, self.output(stream).complete_bytes());
@@ -142,35 +142,35 @@ impl<R: Clone> RunEventBuffer<R> {
         }
     }
 
-    /// The number of the event that was written last.
+    /// Number of the last event.
     pub(super) fn last_number(&self) -> u64 {
         self.next_number().saturating_sub(1)
     }
 
-    /// What follows belongs to the event of that number, as it did in an earlier life.
+    /// Continues after the last event that an earlier companion recorded: later output belongs to event `number`.
     pub(super) fn resume_at(&mut self, number: u64) {
         if number >= self.next_number() {
             self.handed = self.next_number();
         }
     }
 
-    /// Text of an earlier life that is in its file alone.
+    /// Counts text that an earlier companion wrote only to the file.
     pub(super) fn skip_bytes(&mut self, stream: OutputStream, bytes: u64) {
         self.output_mut(stream).skip_bytes(bytes);
         self.extend_entries(stream, self.output(stream).total_bytes());
     }
 
-    /// So many bytes of bundles were shown in an earlier life.
+    /// Adds the bytes of bundles that an earlier companion recorded.
     pub(super) fn restore_shown(&mut self, bytes: u64) {
         self.data_total = self.data_total.max(bytes);
     }
 
-    /// Bytes of bundles, whether they are kept or not.
+    /// Total bytes of all bundles, kept or dropped.
     pub(super) fn bundle_bytes(&self) -> u64 {
         self.data_total
     }
 
-    /// No more is to come: also what is no whole character is told.
+    /// Ends the output: an incomplete character at the end is delivered, too.
     pub(super) fn close_output(&mut self) {
         for stream in [OutputStream::Stdout, OutputStream::Stderr] {
             self.extend_entries(stream, self.output(stream).total_bytes());
@@ -191,7 +191,8 @@ impl<R: Clone> RunEventBuffer<R> {
         let size = (size + BUNDLE_OVERHEAD_BYTES) as u64;
         self.data_total += size;
         if self.data_kept + size > MAX_RUN_BUNDLE_BYTES {
-            let notice = format!("<{size} bytes that were left out: the run shows too much>");
+            let notice =
+                format!("<{size} bytes left out: the run exceeds the limit for displayed data>");
             let data = Map::from_iter([("text/plain".to_owned(), Value::String(notice))]);
             return DisplayData {
                 data: Arc::new(data),
@@ -204,13 +205,13 @@ impl<R: Clone> RunEventBuffer<R> {
         shown
     }
 
-    /// The number that the next entry will have.
+    /// Number of the next entry.
     pub(super) fn next_number(&self) -> u64 {
         self.first + self.entries.len() as u64
     }
 
-    /// What was written before the first entry from `from` on that is kept, beyond the bytes of each
-    /// stream that are known already.
+    /// Finds the text between entry `from` and the oldest kept entry, after the bytes of each stream that the follower
+    /// has.
     pub(super) fn find_gap(&self, from: u64, known: [u64; 2]) -> Option<EventGap> {
         if from >= self.first {
             return None;
@@ -229,12 +230,12 @@ impl<R: Clone> RunEventBuffer<R> {
             })
     }
 
-    /// Position of each stream before the entry of that number; unknown before the first entry that is kept.
+    /// Position of each stream before the entry `number`; only for kept entries.
     pub(super) fn positions_before(&self, number: u64) -> [u64; 2] {
         [OutputStream::Stdout, OutputStream::Stderr].map(|stream| self.entry_start(number, stream))
     }
 
-    /// Where the entries of a stream begin, from that number on.
+    /// Position in the stream of its first entry from `number` on.
     fn entry_start(&self, number: u64, wanted: OutputStream) -> u64 {
         let skipped = number.saturating_sub(self.first) as usize;
         let mut begins = self
@@ -248,12 +249,12 @@ impl<R: Clone> RunEventBuffer<R> {
         begins.next().unwrap_or(self.covered[wanted as usize])
     }
 
-    /// The first entry that is kept.
+    /// Number of the oldest kept entry.
     pub(super) fn first_number(&self) -> u64 {
         self.first
     }
 
-    /// Some of the entries from number `from` on, with their numbers.
+    /// Takes a batch of entries with their numbers, from `from` on.
     pub(super) fn take_chunks(&mut self, from: u64) -> Vec<(u64, EventChunk<R>)> {
         let begin = from.clamp(self.first, self.next_number());
         let mut room = MAX_EVENT_CHUNK_BYTES;
@@ -379,7 +380,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_was_handed_grows_and_what_somebody_has_does_not() {
+    fn an_entry_grows_until_it_is_delivered() {
         let mut journal = Journal::default();
         journal.write_output(OutputStream::Stdout, b"a");
         journal.write_output(OutputStream::Stdout, b"b");
@@ -400,7 +401,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_that_shows_too_much_says_what_it_left_out() {
+    fn a_run_that_shows_too_much_reports_what_it_left_out() {
         let mut journal = Journal::default();
         let shown = |length| {
             let data = [("text/plain".to_owned(), "x".repeat(length).into())];
@@ -432,7 +433,7 @@ mod tests {
     }
 
     #[test]
-    fn entries_are_given_up_from_the_oldest_on() {
+    fn the_oldest_entries_are_dropped_first() {
         let mut journal = Journal::default();
         for _ in 0..MAX_BUFFERED_EVENTS + 10 {
             journal.write_output(OutputStream::Stdout, b"x");
@@ -480,7 +481,7 @@ mod tests {
             journal.close_output();
             follow(&mut journal);
             for (got, all) in got.iter().zip(all) {
-                // Where bytes are no UTF-8, how many marks stand for them may differ.
+                // For bytes that are not UTF-8, the number of replacement characters may differ.
                 if let Ok(all) = String::from_utf8(all) {
                     prop_assert_eq!(got, &all);
                 }

@@ -1,4 +1,4 @@
-//! Follower: reads a run's events as they come, from any number on, at the reader's own pace.
+//! Follower: reads a run's events as they occur, from a given number on, at the reader's own pace.
 
 use super::RunKind;
 use super::event_buffer::{EventChunk, EventGap};
@@ -11,11 +11,11 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
 
-/// Events after which a follower is told of news in batches, at most so often.
+/// Number of events after which a follower gets events in batches, at most one in each interval.
 const UNBATCHED_EVENT_COUNT: u64 = 2_000;
 const FOLLOWER_BATCH_INTERVAL: Duration = Duration::from_millis(5);
 
-/// Batches of the journal that are brought at once where nobody reads them one by one.
+/// Maximum number of batches in one read without a live follower.
 const MAX_FOLLOWER_BATCHES: usize = 4;
 
 /// Reader of a run's events at its own pace.
@@ -25,9 +25,9 @@ pub(crate) struct RunFollower<W: RunKind> {
     next: u64,
     pulse: watch::Receiver<RunSignal>,
     is_done: bool,
-    /// Bytes of each stream that were handed out, once that is known.
+    /// Bytes of each stream that were delivered; `None` until the position is known.
     ends: Option<[u64; 2]>,
-    /// Whether the work waits for this one.
+    /// Whether the code waits for this follower.
     is_pacing: bool,
 }
 
@@ -47,22 +47,22 @@ impl<W: RunKind> RunFollower<W> {
         }
     }
 
-    /// The work does not get further ahead of this one than memory reaches.
+    /// Lets this follower set the pace: the code waits before its unread output exceeds the memory.
     pub(super) fn with_pacing(mut self) -> Self {
-        // One sets the pace, whoever came first.
+        // Only one follower sets the pace: the first that claims it.
         self.is_pacing = self.run.claim_pace();
         self
     }
 
-    /// What happened since the last call, at once or when something does; ends with `done`, after
-    /// which there is nothing. Loses nothing when dropped.
+    /// Returns the events since the last call, or waits for the next one. The last event is `done`; after it, the
+    /// result is empty. Cancel-safe.
     pub(crate) async fn next_events(
         &mut self,
         running: impl Fn() -> W::Report,
     ) -> Vec<RunEvent<W::Reply>> {
         let (mut ends, first) = self.find_position();
         if self.is_pacing {
-            // What was handed out before has been read.
+            // The events of the last call have been read.
             self.run.set_pace(Some(ends.iter().sum()));
         }
         if let Some(first) = first {
@@ -95,17 +95,17 @@ impl<W: RunKind> RunFollower<W> {
                 }];
             }
             if self.next > UNBATCHED_EVENT_COUNT && !self.is_pacing {
-                // So that entries grow meanwhile, instead of becoming more.
+                // In the interval, entries grow instead of becoming more.
                 tokio::time::sleep(FOLLOWER_BATCH_INTERVAL).await;
             }
-            // It can't close while the run holds the sender.
+            // The channel stays open, because the run holds the sender.
             let _ = self.pulse.changed().await;
         }
         Vec::new()
     }
 
-    /// How many bytes of each stream are behind this one; and the first event that is kept, when
-    /// this one wants to begin before it and nobody knows any more where that is.
+    /// Bytes of each stream before this follower's position. If the follower starts before the oldest kept event and
+    /// the position is unknown, also returns the number of that event.
     fn find_position(&mut self) -> ([u64; 2], Option<u64>) {
         if let Some(ends) = self.ends {
             return (ends, None);
@@ -120,11 +120,11 @@ impl<W: RunKind> RunFollower<W> {
         (ends, None)
     }
 
-    /// What is between where this one wanted to begin and the first event that is kept.
+    /// The notice that replaces the events between the follower's start and the oldest kept event.
     fn gap_event(&mut self, ends: [u64; 2], first: u64) -> RunEvent<W::Reply> {
         let (from, last) = (self.next, first - 1);
         let text = format!(
-            "\n… events {from} to {last} are not kept any more; `{}/{}/output` pages through the text …\n",
+            "\n… events {from} to {last} were dropped; read their text at `{}/{}/output` …\n",
             W::RUN_API_PATH,
             self.run.id,
         );
@@ -135,7 +135,7 @@ impl<W: RunKind> RunFollower<W> {
         }
     }
 
-    /// Text of entries that are gone has one of their numbers.
+    /// An event with the text of dropped entries. Its number is the number of a dropped entry.
     async fn gap_text_event(&mut self, missed: EventGap, mut ends: [u64; 2]) -> RunEvent<W::Reply> {
         let EventGap {
             stream,
@@ -164,7 +164,7 @@ impl<W: RunKind> RunFollower<W> {
         }
     }
 
-    /// What has happened up to now, `done` included; of a long run only the next few MiB.
+    /// Reads all events up to now, including `done`; of a long run only the next few MiB.
     pub(crate) async fn read_available(
         &mut self,
         running: impl Fn() -> W::Report,
@@ -210,7 +210,7 @@ async fn chunks_to_events<R>(handed: Vec<(u64, EventChunk<R>)>) -> Vec<RunEvent<
     events
 }
 
-/// Text, and the very bytes where they are not UTF-8.
+/// Text, and the original bytes if they are not UTF-8.
 struct OutputText {
     text: String,
     base64: Option<String>,
@@ -226,12 +226,13 @@ impl OutputText {
     }
 }
 
-/// What was read as text, and how many bytes of a character that goes on are left for later.
+/// Decodes the read bytes. Returns the text, and the number of bytes of an incomplete character, which are delivered
+/// later.
 fn text_of(read: io::Result<Vec<u8>>, is_whole: bool) -> (OutputText, u64) {
     let mut bytes = match read {
         Ok(bytes) => bytes,
         Err(error) => {
-            let text = format!("\n… output that can't be read any more: {error} …\n");
+            let text = format!("\n… this output can't be read: {error} …\n");
             return (OutputText { text, base64: None }, 0);
         }
     };

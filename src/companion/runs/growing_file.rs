@@ -21,19 +21,19 @@ pub(super) struct GrowingFile {
 
 #[derive(Debug, Default, Clone, Copy)]
 struct GrowingFileProgress {
-    /// Bytes.
+    /// Bytes written up to now.
     written: u64,
-    /// Nothing more comes.
+    /// Whether the writer has ended.
     is_over: bool,
 }
 
 impl GrowingFile {
-    /// A file that is not there yet.
+    /// A file that does not exist yet.
     pub(super) fn new(path: PathBuf) -> Self {
         Self::with_progress(path, GrowingFileProgress::default())
     }
 
-    /// A file of an earlier life of the companion, of `written` bytes.
+    /// A file of an earlier companion, with `written` bytes.
     pub(super) fn from_complete(path: PathBuf, written: u64) -> Self {
         let is_over = true;
         Self::with_progress(path, GrowingFileProgress { written, is_over })
@@ -48,7 +48,7 @@ impl GrowingFile {
         }
     }
 
-    /// It is left to the next life.
+    /// Leaves the file to the next companion.
     pub(super) fn keep_on_drop(&self) {
         self.stays.store(true, Ordering::Relaxed);
     }
@@ -57,10 +57,10 @@ impl GrowingFile {
         &self.path
     }
 
-    /// Writes all that comes.
+    /// Writes all pieces.
     ///
     /// # Errors
-    /// When the disk is full, or can't be written; what was written before stays.
+    /// When the disk is full or can't be written; bytes that were written before stay.
     pub(super) fn fill_from(
         &self,
         pieces: impl Iterator<Item = impl AsRef<[u8]>>,
@@ -88,11 +88,11 @@ impl GrowingFile {
             self.lock_progress().written += bytes.len() as u64;
             self.news.notify_all();
         }
-        // No reply waits for the sync: a loss of power may cut the file.
+        // No reply waits for the sync: a power loss may cut the file.
         file.sync_data()
     }
 
-    /// Of so many bytes that are on their way, those that are there or can still come.
+    /// Of `promised` bytes, the number that is written or can still be written.
     pub(super) fn reachable_bytes(&self, promised: u64) -> u64 {
         match *self.lock_progress() {
             GrowingFileProgress {
@@ -103,8 +103,8 @@ impl GrowingFile {
         }
     }
 
-    /// Reads behind what is in `bytes`, and waits for what is not written yet; fewer than `length`
-    /// when that never was.
+    /// Appends `length` bytes at `offset` to `bytes`, and waits for bytes that are not written yet. Returns fewer bytes
+    /// if the writer ended before.
     ///
     /// # Errors
     /// When the file can't be read.
@@ -120,7 +120,7 @@ impl GrowingFile {
         }
         let mut file = File::open(&self.path)?;
         file.seek(SeekFrom::Start(offset))?;
-        // In one go: without a place for all of it, reading feels its way.
+        // Reserve the whole length; otherwise the read grows the buffer in steps.
         let begin = bytes.len();
         bytes.resize(begin + length as usize, 0);
         let read = fill_buffer(&mut file, &mut bytes[begin..])?;
@@ -133,7 +133,7 @@ impl GrowingFile {
     }
 }
 
-/// How many bytes there were.
+/// Fills the buffer. Returns the number of bytes read.
 fn fill_buffer(file: &mut File, mut room: &mut [u8]) -> io::Result<usize> {
     let mut read = 0;
     while !room.is_empty() {
@@ -157,13 +157,13 @@ impl Drop for GrowingFile {
         }
         let path = std::mem::take(&mut self.path);
         let remove = move || match fs::remove_file(&path) {
-            // What could not be made is not there.
+            // A file that could not be created does not exist.
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
                 tracing::warn!("`{}` can't be removed: {error}", path.display());
             }
             _ => {}
         };
-        // To let go of many megabytes takes milliseconds.
+        // Freeing a large file takes milliseconds.
         match tokio::runtime::Handle::try_current() {
             Ok(runtime) => drop(runtime.spawn_blocking(remove)),
             Err(_) => remove(),
@@ -178,7 +178,7 @@ mod tests {
     use std::thread;
 
     #[test]
-    fn what_is_on_its_way_is_waited_for() {
+    fn a_reader_waits_for_announced_bytes() {
         let folder = tempfile::tempdir().unwrap();
         let file = Arc::new(GrowingFile::new(folder.path().join("made/stdout")));
         let (pieces, coming) = mpsc::channel();
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn what_never_comes_is_not_waited_for() {
+    fn a_reader_does_not_wait_for_bytes_that_never_come() {
         let folder = tempfile::tempdir().unwrap();
         let in_the_way = folder.path().join("file");
         fs::write(&in_the_way, "").unwrap();

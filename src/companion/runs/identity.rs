@@ -6,10 +6,10 @@ use crate::protocol::hex::hex;
 use sha2::{Digest, Sha256};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Characters of the line by which a run is shown.
+/// Maximum characters of the line that represents a run.
 const MAX_SUMMARY_LINE_CHARS: usize = 120;
 
-/// What is recorded first of a run.
+/// The first record of a run.
 pub(super) fn stored_begin_of<W: RunKind>(id: &str, work: &W, boot: String) -> StoredRunBegin {
     let created = SystemTime::now()
         .duration_since(UNIX_EPOCH)
@@ -28,7 +28,7 @@ pub(super) fn stored_begin_of<W: RunKind>(id: &str, work: &W, boot: String) -> S
     }
 }
 
-/// By which a request that repeats an id is known to be the same, also where the code is not.
+/// Digest that identifies the request, so that a repeated request is recognized after the code has left memory.
 pub(super) fn digest_of<W: RunKind>(id: &str, work: &W) -> String {
     let mut hash = Sha256::new();
     hash.update(id);

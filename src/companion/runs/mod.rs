@@ -28,47 +28,46 @@ use serde::de::DeserializeOwned;
 use sha2::Sha256;
 use std::fmt::Debug;
 
-/// What a run was asked to do, and how it is told of.
+/// A kind of run: its request, its reply and its identity.
 pub(crate) trait RunKind: Debug + Send + Sync + 'static {
-    /// All that is told at the end.
+    /// Reply to the client.
     type Reply: Debug + Clone + Serialize + DeserializeOwned + Send + Sync + 'static;
-    /// What only the one knows who did it.
+    /// Report of the owner of the process.
     type Report: Debug + Clone + Serialize + DeserializeOwned + Send + Sync + 'static;
 
-    /// Where its runs are found over HTTP.
+    /// Path of this kind of runs in the HTTP API.
     const RUN_API_PATH: &'static str;
 
-    /// The id that was asked for.
+    /// The id in the request.
     fn id(&self) -> Option<&str>;
 
     /// The code or the command.
     fn text(&self) -> &str;
 
-    /// Whose kernel or shell does it.
+    /// The session that executes the run.
     fn session(&self) -> &str;
 
-    /// Bytes that are kept with the run.
+    /// Bytes of memory that the request takes.
     fn bytes(&self) -> usize {
         self.text().len()
     }
 
-    /// Whether it is to be recorded on disk; nothing, where that is as the disk allows.
+    /// Whether the run must be recorded on disk; `None`: if the disk allows it.
     fn durable(&self) -> Option<bool>;
 
-    /// Whether the disk may hold neither the code nor what it writes.
+    /// Whether neither the code nor its output may be recorded on disk.
     fn is_private(&self) -> bool;
 
-    /// Tells what must be the same in a request that repeats the id. Secrets that are no part of the code
-    /// are left out.
+    /// Hashes all fields that must be equal in a request that repeats the id. Secrets outside of the code are left out.
     fn hash_request(&self, hash: &mut Sha256);
 
-    /// Work of an earlier life, of which the first line is known.
+    /// The work of an earlier companion, with only the first line of its code.
     fn from_recovered(id: String, session: String, line: String) -> Self;
 
-    /// Whether it is the same work; how to wait for it is no part of that.
+    /// Whether `other` is the same work. Settings of waiting do not count.
     fn is_same(&self, other: &Self) -> bool;
 
-    /// `ended` is the report of a run that has ended, `running` what to say of one that has not.
+    /// Builds the reply. `ended` is the report of a run that has ended; `running` is the report for a run that has not.
     fn reply(
         &self,
         so_far: RunSnapshot,

@@ -15,7 +15,7 @@ use std::io;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Bytes kept of one stream in memory: the first half and the last half.
+/// Bytes of one stream in memory: the first half and the last half.
 pub(super) const MAX_OUTPUT_MEMORY_BYTES: usize = 1 << 20;
 pub(super) const OUTPUT_HALF_BYTES: usize = MAX_OUTPUT_MEMORY_BYTES / 2;
 
@@ -25,11 +25,11 @@ pub(super) struct StreamOutput {
     tail: VecDeque<u8>,
     total: u64,
     file: Option<Arc<GrowingFile>>,
-    /// Bytes in the file and on their way there.
+    /// Bytes in the file or on their way to it.
     spilled: u64,
 }
 
-/// Where a part of the output is.
+/// A part of the output, by location.
 #[derive(Debug)]
 pub(super) enum OutputPiece {
     Here(Vec<u8>),
@@ -38,12 +38,12 @@ pub(super) enum OutputPiece {
         offset: u64,
         length: u64,
     },
-    /// So many bytes are not kept.
+    /// This number of bytes is not kept.
     Gone(u64),
 }
 
 impl OutputPiece {
-    /// Bytes that it stands for.
+    /// Number of bytes of the part.
     pub(super) fn length(&self) -> u64 {
         match self {
             Self::Here(bytes) => bytes.len() as u64,
@@ -53,8 +53,8 @@ impl OutputPiece {
 }
 
 impl StreamOutput {
-    /// Takes what was written. The last so many bytes are more than the head holds, and are to be
-    /// spilled.
+    /// Adds output. Returns the number of bytes at its end that the head does not hold and that must be spilled to the
+    /// file.
     pub(super) fn push(&mut self, bytes: &[u8]) -> usize {
         self.total += bytes.len() as u64;
         let (head, rest) = bytes.split_at(bytes.len().min(OUTPUT_HALF_BYTES - self.head.len()));
@@ -66,19 +66,18 @@ impl StreamOutput {
         rest.len()
     }
 
-    /// So many bytes more are on their way to the file.
+    /// Counts bytes that are on their way to the file.
     pub(super) fn record_spill(&mut self, file: &Arc<GrowingFile>, bytes: u64) {
         self.file.get_or_insert_with(|| Arc::clone(file));
         self.spilled += bytes;
     }
 
-    /// Text that is in the file of an earlier life alone.
+    /// Counts text that exists only in the file of an earlier companion.
     pub(super) fn skip_bytes(&mut self, bytes: u64) {
         self.total += bytes;
     }
 
-    /// What an earlier life has left of it, beside the head: the file, the end, and how much was
-    /// written in all.
+    /// Restores the output of an earlier companion after the head: the file, the tail, and the total number of bytes.
     ///
     /// # Errors
     /// When the file can't be read.
@@ -105,13 +104,13 @@ impl StreamOutput {
         Ok(())
     }
 
-    /// The end, where the file does not reach it.
+    /// The tail, if the file does not contain it.
     pub(super) fn beyond_file(&self) -> Option<Vec<u8>> {
         let is_reached = self.head.len() as u64 + self.on_disk() >= self.total;
         (!is_reached).then(|| self.tail.iter().copied().collect())
     }
 
-    /// The file is left to the next life.
+    /// Leaves the file to the next companion.
     pub(super) fn keep_file(&self) {
         self.file.iter().for_each(|file| file.keep_on_drop());
     }
@@ -131,7 +130,7 @@ impl StreamOutput {
         file.map_or(0, |file| file.reachable_bytes(self.spilled))
     }
 
-    /// Bytes up to the last whole character.
+    /// Number of bytes up to the last complete character.
     pub(super) fn complete_bytes(&self) -> u64 {
         // A character may begin in the head and end in the tail.
         let last = |back: usize| {
@@ -156,7 +155,7 @@ impl StreamOutput {
         self.total
     }
 
-    /// The first byte from `offset` on that is kept.
+    /// Position of the first kept byte from `offset` on.
     pub(super) fn kept_from(&self, offset: u64) -> u64 {
         let tail = self.total - self.tail.len() as u64;
         let is_kept = offset < self.head.len() as u64
@@ -168,7 +167,7 @@ impl StreamOutput {
         }
     }
 
-    /// Where the bytes from `from` to `to` are.
+    /// Locations of the bytes from `from` to `to`.
     pub(super) fn pieces_between(&self, from: u64, to: u64) -> Vec<OutputPiece> {
         let mut pieces = Vec::new();
         let (mut at, to) = (from, to.min(self.total));
@@ -205,7 +204,7 @@ impl StreamOutput {
         pieces
     }
 
-    /// Puts a part of the tail behind what is there: in two strokes, not byte by byte.
+    /// Appends a part of the tail to `to`, in at most two copies.
     fn take_tail(&self, range: Range<usize>, to: &mut Vec<u8>) {
         let (first, second) = self.tail.as_slices();
         let split = first.len();
@@ -214,7 +213,7 @@ impl StreamOutput {
         to.extend_from_slice(&second[behind(range.start)..behind(range.end)]);
     }
 
-    /// As text; bytes that are not UTF-8 become U+FFFD, a cut is marked where it is.
+    /// The output as text. Bytes that are not UTF-8 become U+FFFD; a cut is marked at its place.
     pub(super) fn to_text(&self) -> String {
         let left_out = self.total - self.memory_bytes() as u64;
         if left_out == 0 {
@@ -246,15 +245,15 @@ impl StreamOutput {
     }
 }
 
-/// Reads what is on disk; what is gone is marked.
+/// Reads parts that may be on disk. Parts that are gone are marked.
 ///
 /// # Errors
-/// When the file can't be read any more.
+/// When the file can't be read.
 pub(super) fn read_pieces(pieces: Vec<OutputPiece>) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     for piece in pieces {
         match piece {
-            // Most often it is all there is.
+            // Usually the only part.
             OutputPiece::Here(only) if bytes.is_empty() => bytes = only,
             OutputPiece::Here(mut more) => bytes.append(&mut more),
             OutputPiece::Gone(count) => {
@@ -267,7 +266,7 @@ pub(super) fn read_pieces(pieces: Vec<OutputPiece>) -> io::Result<Vec<u8>> {
             } => {
                 let read = file.read_at(offset, length, &mut bytes)?;
                 if read < length {
-                    // The disk was full before all had arrived.
+                    // The disk was full before all bytes were written.
                     bytes.extend_from_slice(omitted_bytes_mark(length - read).as_bytes());
                 }
             }
@@ -294,7 +293,7 @@ mod tests {
     use std::sync::Arc;
 
     #[test]
-    fn a_flood_keeps_its_beginning_and_its_end() {
+    fn a_flood_keeps_its_start_and_its_end() {
         let mut output = StreamOutput::default();
         for number in 0..1_000_000 {
             output.push(format!("{number}\n").as_bytes());
@@ -330,7 +329,7 @@ mod tests {
         for within in 1..3 {
             let mut output = StreamOutput::default();
             output.push(&vec![b'a'; OUTPUT_HALF_BYTES - within]);
-            // The head has its first byte or two, the tail the rest.
+            // The head contains the first one or two bytes, the tail contains the others.
             output.push(&"€".as_bytes()[..2]);
             assert_eq!(output.complete_bytes(), (OUTPUT_HALF_BYTES - within) as u64);
             output.push(&"€".as_bytes()[2..]);
@@ -339,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_spilled_is_found_again_and_the_rest_is_marked() {
+    fn spilled_output_is_found_and_missing_output_is_marked() {
         let folder = tempfile::tempdir().unwrap();
         let file = Arc::new(GrowingFile::new(folder.path().join("spill")));
         let mut output = StreamOutput::default();
@@ -349,7 +348,7 @@ mod tests {
         let mut spilled = Vec::new();
         for chunk in all.chunks(1 << 16) {
             let rest = output.push(chunk);
-            // A file that holds no more than so much.
+            // The file ends at this size.
             if spilled.len() < OUTPUT_HALF_BYTES {
                 spilled.extend_from_slice(&chunk[chunk.len() - rest..]);
                 output.record_spill(&file, rest as u64);
@@ -375,7 +374,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_fits_is_kept_as_it_is(pieces in prop::collection::vec(".{0,40}", 0..40)) {
+        fn output_within_the_limit_is_unchanged(pieces in prop::collection::vec(".{0,40}", 0..40)) {
             let mut output = StreamOutput::default();
             for piece in &pieces {
                 output.push(piece.as_bytes());

@@ -8,21 +8,21 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::task::spawn_blocking;
 
-/// Runs that can be found again, by count, by bytes in memory and by bytes on disk.
+/// Limits of the registry: number of runs, bytes in memory and bytes on disk.
 const MAX_KEPT_RUNS: usize = 256;
 const MAX_KEPT_RUN_BYTES: u64 = 32 << 20;
 const MAX_KEPT_RUN_DISK_BYTES: u64 = 1 << 30;
 
-/// The runs that can be found again.
+/// Runs that can be found by id.
 #[derive(Debug)]
 pub(crate) struct RunRegistry<W: RunKind> {
-    /// What made-up ids begin with.
+    /// Prefix of generated ids.
     prefix: &'static str,
     store: RunStore,
     kept: Arc<Mutex<VecDeque<Arc<TrackedRun<W>>>>>,
 }
 
-/// A run of that id exists and was asked to do something else.
+/// A run with that id exists and has a different request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct RunIdConflict(pub(crate) String);
 
@@ -37,7 +37,7 @@ impl<W: RunKind> Clone for RunRegistry<W> {
 }
 
 impl<W: RunKind> RunRegistry<W> {
-    /// With those of earlier lives that the store has found.
+    /// Opens the registry with the recovered runs of earlier companions.
     pub(crate) fn open(prefix: &'static str, store: RunStore) -> Self {
         let runs = Self {
             prefix,
@@ -48,29 +48,29 @@ impl<W: RunKind> RunRegistry<W> {
         runs
     }
 
-    /// Takes over runs that the store has found.
+    /// Adds runs that the store has recovered.
     pub(crate) fn adopt_recovered(&self) {
         for recovered in self.store.take_recovered(W::RUN_API_PATH) {
             let mut runs = self.lock_runs();
             match runs.iter().any(|run| run.id == recovered.found.begin.id) {
-                // It was ours before another life knew it.
+                // The run is from this companion; another companion has recorded it, too.
                 true => recovered.kept.mark_forgotten(),
                 false => runs.push_back(Arc::new(TrackedRun::replay(recovered, &self.store))),
             }
         }
     }
 
-    /// Waits until the disk knows of all of them, or can't.
+    /// Waits until all records are synced, or can't be.
     pub(crate) async fn wait_synced(&self) {
         self.store.wait_synced().await;
     }
 
-    /// The companion ends: what runs have written is left to the next life.
+    /// Leaves the output files to the next companion.
     pub(crate) fn keep_files(&self) {
         self.lock_runs().iter().for_each(|run| run.keep_files());
     }
 
-    /// The run of that id, when there is one that is not refused.
+    /// Finds the run with the request's id, unless the run was refused.
     pub(crate) async fn find_same(
         &self,
         work: &W,
@@ -82,7 +82,7 @@ impl<W: RunKind> RunRegistry<W> {
         }
     }
 
-    /// A new run, or the one of that id; `true` when it is new. It pushes none out before it is
+    /// Creates a run, or finds the run with the same id; `true` for a new run. No old run is removed before
     /// [`RunRegistry::prune_excess`].
     pub(crate) fn begin_run(&self, work: W) -> Result<(Arc<TrackedRun<W>>, bool), RunIdConflict> {
         let mut runs = self.lock_runs();
@@ -111,7 +111,7 @@ impl<W: RunKind> RunRegistry<W> {
         Ok((run, true))
     }
 
-    /// Adds a new run; older runs make room.
+    /// Removes the oldest runs beyond the limits.
     pub(crate) fn prune_excess(&self) {
         prune_runs(&mut self.lock_runs());
     }
@@ -120,12 +120,12 @@ impl<W: RunKind> RunRegistry<W> {
         self.lock_runs().iter().find(|r| r.id == id).cloned()
     }
 
-    /// The oldest first.
+    /// Lists the runs, oldest first.
     pub(crate) fn list_runs(&self) -> Vec<Arc<TrackedRun<W>>> {
         self.lock_runs().iter().cloned().collect()
     }
 
-    /// A run that was refused never was.
+    /// Removes a run that was refused.
     pub(crate) fn forget_run(&self, run: &Arc<TrackedRun<W>>) {
         run.mark_forgotten();
         self.lock_runs().retain(|r| !Arc::ptr_eq(r, run));
@@ -140,7 +140,7 @@ fn prune_runs<W: RunKind>(runs: &mut VecDeque<Arc<TrackedRun<W>>>) {
     let mut bytes: u64 = runs.iter().map(|r| r.memory_bytes()).sum();
     let mut on_disk: u64 = runs.iter().map(|r| r.on_disk()).sum();
     let mut count = runs.len();
-    // The newest stays regardless of its size: a client is about to read it.
+    // The newest run stays regardless of its size: a client is about to read it.
     let newest = runs.back().cloned();
     runs.retain(|run| {
         let is_newest = newest.as_ref().is_some_and(|n| Arc::ptr_eq(n, run));
@@ -156,7 +156,7 @@ fn prune_runs<W: RunKind>(runs: &mut VecDeque<Arc<TrackedRun<W>>>) {
         let files = run.on_disk();
         on_disk -= files;
         if files > 0 {
-            // Removing large files takes a while.
+            // Removing large files takes long.
             let run = run.clone();
             drop(spawn_blocking(move || drop(run)));
         }
@@ -168,7 +168,7 @@ fn fresh_id(prefix: &str) -> String {
     use std::sync::atomic::{AtomicU64, Ordering};
     static NEXT_RUN_NUMBER: AtomicU64 = AtomicU64::new(1);
     let mut bytes = [0u8; 4];
-    // Without randomness the count alone still tells the runs of this life apart.
+    // Without random numbers, the count alone still makes ids unique in this companion.
     let _ = getrandom::fill(&mut bytes);
     let salt = u32::from_le_bytes(bytes);
     format!(
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn old_runs_go_and_running_ones_stay() {
+    fn old_runs_are_removed_and_running_ones_stay() {
         let runs = Runs::open("run", RunStore::disabled());
         let (running, _) = runs.begin_run(named("first", "1")).unwrap();
         for number in 0..2 * MAX_KEPT_RUNS {
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn runs_that_are_refused_push_none_out() {
+    fn refused_runs_displace_no_others() {
         let runs = Runs::open("run", RunStore::disabled());
         for number in 0..2 * MAX_KEPT_RUNS {
             let (run, _) = runs.begin_run(named(&format!("r{number}"), "1")).unwrap();
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn heavy_runs_go_sooner() {
+    fn large_runs_are_removed_sooner() {
         let runs = Runs::open("run", RunStore::disabled());
         for number in 0..100 {
             let (run, _) = runs.begin_run(named(&format!("r{number}"), "1")).unwrap();
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reply_has_what_happened() {
+    fn a_reply_contains_all_events() {
         let runs = Runs::open("run", RunStore::disabled());
         let (run, _) = runs.begin_run(named("a", "1")).unwrap();
         run.mark_started(1);
@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn followers_see_what_happens_from_where_they_want_to_the_end() {
+    async fn followers_read_all_events_from_any_start() {
         let runs = Runs::open("run", RunStore::disabled());
         let (run, _) = runs.begin_run(named("a", "1")).unwrap();
         let mut first = run.follow(0);
@@ -351,7 +351,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_comes_back_for_events_that_are_gone_is_told_of_the_gap() {
+    async fn a_follower_that_returns_for_dropped_events_reads_a_notice() {
         const GAP_TEST_LINES: usize = 20_000;
         let runs = Runs::open("run", RunStore::disabled());
         let (run, _) = runs.begin_run(named("a", "1")).unwrap();
@@ -372,11 +372,11 @@ mod tests {
         else {
             panic!("{gap:?}")
         };
-        assert!(text.contains(&format!("events 3 to {seq} are")), "{text}");
+        assert!(text.contains(&format!("events 3 to {seq} were")), "{text}");
         assert!(text.contains("`/exec/a/output`"), "{text}");
         let next = late.next_events(|| RUN_REGISTRY_TEST_REPORT).await;
         assert_eq!(next[0].seq, seq + 1);
-        // Who begins with what is kept misses nothing, and is told of nothing.
+        // A follower that starts at a kept event misses nothing and gets no notice.
         let again = run
             .follow(seq + 1)
             .next_events(|| RUN_REGISTRY_TEST_REPORT)

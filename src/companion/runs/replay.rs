@@ -11,17 +11,17 @@ use std::io;
 use std::path::PathBuf;
 use std::time::{Duration, UNIX_EPOCH};
 
-/// What is left of a stream beside its head.
+/// Recorded parts of a stream after its head.
 #[derive(Debug, Default)]
 struct StreamRemainder {
     file: Option<PathBuf>,
-    /// Bytes of the file that no event stands for so far.
+    /// Bytes of the file that no event covers yet.
     unread: u64,
     tail: Option<Vec<u8>>,
 }
 
 impl<W: RunKind> TrackedRun<W> {
-    /// Its end is the one that was recorded; without one it is lost, which is recorded now.
+    /// Rebuilds the run with its recorded end. A run without a recorded end is lost, and this end is recorded now.
     pub(super) fn replay(recovered: RecoveredRun, store: &RunStore) -> Self {
         let RecoveredRun { found, kept } = recovered;
         let begin = found.begin;
@@ -47,7 +47,7 @@ impl<W: RunKind> TrackedRun<W> {
         run
     }
 
-    /// Whether a request asks for this very run.
+    /// Whether the request is the one of this run.
     pub(super) fn is_same(&self, work: &W) -> bool {
         match &self.digest {
             Some(digest) => *digest == digest_of(&self.id, work),
@@ -83,7 +83,9 @@ impl<W: RunKind> TrackedRun<W> {
                 journal.resume_at(number);
                 match serde_json::from_slice(&happened) {
                     Ok(happened) => journal.add_event(happened),
-                    Err(error) => tracing::warn!("an event of run `{}`: {error}", self.id),
+                    Err(error) => {
+                        tracing::warn!("an event of run `{}` can't be read: {error}", self.id)
+                    }
                 }
             }
             StoredRunRecord::Tail { stream, bytes } => rests[stream as usize].tail = Some(bytes),
@@ -104,7 +106,7 @@ impl<W: RunKind> TrackedRun<W> {
             .into_iter()
             .zip(rests)
         {
-            // What reached the file, and not the journal.
+            // Bytes that reached the file but not the journal.
             record.journal.skip_bytes(stream, rest.unread);
             let reached = record.journal.output(stream).total_bytes();
             let total = end.map_or(reached, |end| end.written[stream as usize].max(reached));
@@ -145,10 +147,10 @@ fn find_remainders(records: &[StoredRunRecord], store: &RunStore) -> [StreamRema
     rests
 }
 
-/// Why it has no end of its own.
+/// The error of a run without a recorded end.
 fn lost_error(is_other_boot: bool) -> RunError {
     let why = match is_other_boot {
-        true => "the machine was started again",
+        true => "the machine was restarted",
         false => "the companion ended",
     };
     RunError {

@@ -8,13 +8,13 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// In the folder of all lives: the name of the one that waits.
+/// File that names the waiting companion, in the folder of all companions.
 const WAITING_MARK_FILE: &str = "waiting";
 
-/// After so long nobody goes on any more.
+/// Time after which a waiting companion counts as gone.
 const WAITING_MARK_TIMEOUT: Duration = Duration::from_secs(24 * 3600);
 
-/// The folders of all lives, and which one is ours.
+/// The folders of all companions, and the name of this companion's folder.
 #[derive(Debug, Clone)]
 pub(crate) struct RetainedRuns {
     folder: PathBuf,
@@ -26,12 +26,12 @@ impl RetainedRuns {
         Self { folder, own }
     }
 
-    /// Where this one writes.
+    /// Folder of this companion.
     pub(crate) fn own_folder(&self) -> PathBuf {
         self.folder.join(&self.own)
     }
 
-    /// Where the others write, or wrote.
+    /// Folders of the other companions.
     pub(super) fn other_folders(&self) -> Vec<PathBuf> {
         let entries = fs::read_dir(&self.folder).into_iter().flatten().flatten();
         let others = entries.filter(|entry| {
@@ -41,7 +41,7 @@ impl RetainedRuns {
         others.map(|entry| entry.path()).collect()
     }
 
-    /// Removes what earlier ones have left, but for one that waits.
+    /// Removes the folders of earlier companions, except the one that waits.
     pub(crate) fn remove_stale(&self) {
         let waiting = self.waiting_name().map(|name| self.folder.join(name));
         for folder in self.other_folders() {
@@ -51,22 +51,22 @@ impl RetainedRuns {
         }
     }
 
-    /// This one waits from now on.
+    /// Marks this companion as waiting.
     ///
     /// # Errors
-    /// When the disk does not take it.
+    /// When the mark can't be written.
     pub(crate) fn mark_waiting(&self) -> io::Result<()> {
         make_private(&self.folder)?;
         fs::write(self.folder.join(WAITING_MARK_FILE), &self.own)
     }
 
-    /// No life waits any more: this one continues, or has proved itself. What other lives have left is
-    /// removed when it was `taken`.
+    /// Removes the mark: this companion continues, or has replaced the waiting one. If their runs were `taken`, removes
+    /// the folders of the others.
     pub(crate) fn stop_waiting(&self, taken: bool) {
         if let Err(error) = fs::remove_file(self.folder.join(WAITING_MARK_FILE))
             && error.kind() != io::ErrorKind::NotFound
         {
-            tracing::warn!("a life waits for ever: {error}");
+            tracing::warn!("the mark of the waiting companion can't be removed: {error}");
         }
         if taken {
             self.remove_stale();
@@ -84,7 +84,7 @@ impl RetainedRuns {
 
 fn remove_folder(folder: &Path) {
     if let Err(error) = fs::remove_dir_all(folder) {
-        tracing::warn!("output of an earlier life stays: {error}");
+        tracing::warn!("output of an earlier companion can't be removed: {error}");
     }
 }
 
@@ -94,7 +94,7 @@ mod tests {
     use std::fs;
 
     #[test]
-    fn a_life_that_waits_finds_what_it_has_written() {
+    fn a_waiting_companion_keeps_its_files() {
         let folder = tempfile::tempdir().unwrap();
         let life = |name: &str| {
             let life = RetainedRuns::new(folder.path().join("runs"), name.into());

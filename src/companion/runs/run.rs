@@ -18,13 +18,13 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tokio::sync::watch;
 use tokio::task::spawn_blocking;
 
-/// Bytes that work may be ahead of the follower that sets its pace: memory holds the last so many.
+/// Maximum bytes of output that the follower that sets the pace has not read; memory holds at least this many.
 const MAX_UNREAD_OUTPUT_BYTES: u64 = (OUTPUT_HALF_BYTES / 2) as u64;
 
-/// Bytes of a page of output.
+/// Maximum bytes of a page of output.
 const MAX_OUTPUT_PAGE_BYTES: u64 = 1 << 20;
 
-/// One piece of work, from its acceptance to its end and beyond.
+/// One execution or command, from its acceptance until its record is removed.
 #[derive(Debug)]
 pub(crate) struct TrackedRun<W: RunKind> {
     pub(crate) id: String,
@@ -32,27 +32,27 @@ pub(crate) struct TrackedRun<W: RunKind> {
     pub(super) created: SystemTime,
     record: Mutex<TrackedRunState<W>>,
     pulse: watch::Sender<RunSignal>,
-    /// What is on disk of it, unless it is not durable.
+    /// Recorder of the run on disk; `None` for a run that is not durable.
     kept: Option<Arc<RunRecorder>>,
-    /// By which the work of an earlier life is known again.
+    /// Digest of the request, for a run of an earlier companion.
     pub(super) digest: Option<String>,
-    /// How many bytes the follower that sets the pace has read, when there is one.
+    /// Bytes that the follower that sets the pace has read; `None` without such a follower.
     pace: watch::Sender<Option<u64>>,
 }
 
-/// What followers and those who wait for the end are woken by.
+/// State that wakes followers and callers that wait for the end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct RunSignal {
     pub(super) status: RunStatus,
-    /// Changes with everything that happens.
+    /// Changes with each event.
     beat: u64,
-    /// Whether its owner has it.
+    /// Whether the owner has accepted the run.
     is_admitted: bool,
-    /// Whether its owner does not take it: it never was.
+    /// Whether the owner has refused the run.
     is_refused: bool,
 }
 
-/// The disk does not take a run that was to be recorded on it.
+/// The run must be durable, and its record can't be written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct RunNotRecorded;
 
@@ -65,7 +65,7 @@ pub(super) struct TrackedRunState<W: RunKind> {
     pub(super) report: Option<W::Report>,
 }
 
-/// What can be told of every kind of run.
+/// The parts of a reply that all kinds of runs have.
 #[derive(Debug)]
 pub(crate) struct RunSnapshot {
     pub(crate) id: String,
@@ -75,7 +75,7 @@ pub(crate) struct RunSnapshot {
     pub(crate) result: Option<String>,
     pub(crate) data: Vec<Arc<MimeBundle>>,
     pub(crate) error: Option<RunError>,
-    /// What it got when it began: the count of executions, a process id.
+    /// Number at the start: the execution count, or a process id.
     pub(crate) number: Option<u64>,
     pub(crate) timing_ms: f64,
     pub(crate) truncated: Option<BTreeMap<String, Truncated>>,
@@ -116,7 +116,7 @@ impl<W: RunKind> TrackedRun<W> {
         self.append_record(RecordUrgency::Later, || Stored::Started(number));
     }
 
-    /// Takes what the code wrote; the last so many bytes are to be spilled.
+    /// Adds output. Returns the number of bytes at its end that must be spilled.
     pub(crate) fn write_output(&self, stream: OutputStream, bytes: &[u8]) -> usize {
         let mut record = self.lock_content();
         let rest = record.journal.write_output(stream, bytes);
@@ -128,7 +128,7 @@ impl<W: RunKind> TrackedRun<W> {
                 bytes: head.to_vec(),
             });
         }
-        // Of what no file holds, the end tells the size.
+        // The end record contains the size of output that no file holds.
         if rest > 0
             && record.journal.output(stream).total_bytes()
                 <= OUTPUT_HALF_BYTES as u64 + MAX_SPILL_FILE_BYTES
@@ -161,7 +161,7 @@ impl<W: RunKind> TrackedRun<W> {
         if let Some(happened) = record.journal.newest_event() {
             self.append_output_record(|| Stored::Event {
                 number: record.journal.last_number(),
-                // What is told is always JSON.
+                // An event is always valid JSON.
                 happened: serde_json::to_vec(happened).unwrap_or_default(),
             });
         }
@@ -169,7 +169,7 @@ impl<W: RunKind> TrackedRun<W> {
         self.notify_followers();
     }
 
-    /// Records what the code shows, unless the disk may not hold it.
+    /// Records output, unless it must not be on disk.
     fn append_output_record(&self, record: impl FnOnce() -> Stored) {
         if self.kept.as_ref().is_some_and(|kept| !kept.is_private) {
             self.append_record(RecordUrgency::Soon, record);
@@ -186,12 +186,12 @@ impl<W: RunKind> TrackedRun<W> {
         self.pulse.send_modify(|pulse| pulse.beat += 1);
     }
 
-    /// The error that the code raised, when it did.
+    /// The error that the code raised.
     pub(crate) fn code_error(&self) -> Option<RunError> {
         self.lock_content().journal.error().cloned()
     }
 
-    /// The work has ended; the end is published once it is synced to the disk.
+    /// Ends the run. The end is published after it is synced to disk.
     pub(crate) fn finish(&self, status: RunStatus, report: W::Report) {
         let end = {
             let mut record = self.lock_content();
@@ -215,7 +215,7 @@ impl<W: RunKind> TrackedRun<W> {
         self.pulse.send_modify(|pulse| pulse.status = status);
     }
 
-    /// Ends a run of an earlier life that has no end of its own.
+    /// Ends a run of an earlier companion without a recorded end.
     pub(super) fn mark_lost(&self, error: RunError) {
         self.add_event(RunEventKind::Error { error });
         let end = self.lock_content().end_record(RunStatus::Lost);
@@ -223,30 +223,30 @@ impl<W: RunKind> TrackedRun<W> {
         self.publish_restored(RunStatus::Lost);
     }
 
-    /// How a run of an earlier life has ended is known.
+    /// Publishes the recorded end of a run of an earlier companion.
     pub(super) fn publish_restored(&self, status: RunStatus) {
         self.lock_content().journal.close_output();
         self.publish_end(status);
     }
 
-    /// Its owner has it.
+    /// Marks the run as accepted by its owner.
     pub(crate) fn mark_admitted(&self) {
         self.pulse.send_modify(|pulse| pulse.is_admitted = true);
     }
 
-    /// Waits until its owner has it, or it has ended; `false` when it was refused.
+    /// Waits until the owner has accepted the run, or the run has ended; `false` when the run was refused.
     pub(crate) async fn wait_admitted(&self) -> bool {
         let mut pulse = self.pulse.subscribe();
         let is_taken = |p: &RunSignal| p.is_admitted || p.status != RunStatus::Running;
-        // It can't close while `self` holds the sender.
+        // The channel stays open, because `self` holds the sender.
         let taken = pulse.wait_for(is_taken).await;
         taken.is_ok_and(|pulse| !pulse.is_refused)
     }
 
-    /// Waits, before the code begins, until the disk knows of a run that can be asked for again.
+    /// Waits, before the code starts, until the start of the run is recorded.
     ///
     /// # Errors
-    /// When the disk does not take it, and it was to be durable.
+    /// When the run must be durable and the record can't be written.
     pub(crate) async fn wait_recorded(&self) -> Result<(), RunNotRecorded> {
         let must = self.work.durable() == Some(true);
         if self.work.id().is_some() || must {
@@ -258,25 +258,25 @@ impl<W: RunKind> TrackedRun<W> {
         }
     }
 
-    /// Waits until the id may be told: the disk knows of the run, or can't.
+    /// Waits until the id can be returned to the client: the start is synced, or can't be.
     pub(crate) async fn wait_begin_synced(&self) {
         if let Some(kept) = &self.kept {
             kept.wait_begin_synced().await;
         }
     }
 
-    /// Whether it is found again after the companion's death.
+    /// Whether the run is found again after a crash of the companion.
     pub(crate) fn is_durable(&self) -> bool {
         let is_kept = |kept: &Arc<RunRecorder>| kept.is_complete() && !kept.is_forgotten();
         self.kept.as_ref().is_some_and(is_kept)
     }
 
-    /// It need not be found again.
+    /// Removes the run from the journal.
     pub(super) fn mark_forgotten(&self) {
         self.kept.iter().for_each(RunRecorder::mark_forgotten);
     }
 
-    /// Its files are left to the next life.
+    /// Leaves the run's files to the next companion.
     pub(super) fn keep_files(&self) {
         if self.kept.is_some() {
             let record = self.lock_content();
@@ -286,11 +286,12 @@ impl<W: RunKind> TrackedRun<W> {
         }
     }
 
-    /// It was not admitted; a caller that has found it meanwhile must not wait for ever.
+    /// Ends a run that was not accepted, so that a caller that has found the run does not wait forever.
     pub(crate) fn finish_refused(&self, report: W::Report) {
         let error = RunError {
             kind: "NotStarted".into(),
-            message: "the run was refused, as its first request was told".into(),
+            message: "the run was refused; the reply to its first request contains the reason"
+                .into(),
             traceback: Vec::new(),
         };
         self.add_event(RunEventKind::Error { error });
@@ -300,7 +301,7 @@ impl<W: RunKind> TrackedRun<W> {
 
     pub(crate) async fn wait_finished(&self) {
         let mut pulse = self.pulse.subscribe();
-        // It can't close while `self` holds the sender.
+        // The channel stays open, because `self` holds the sender.
         let _ = pulse.wait_for(|p| p.status != RunStatus::Running).await;
     }
 
@@ -308,7 +309,7 @@ impl<W: RunKind> TrackedRun<W> {
         self.pulse.borrow().status
     }
 
-    /// How it stands; `running` is what to report while it runs.
+    /// The reply at this moment; `running` is the report for a run that has not ended.
     pub(crate) fn build_reply(&self, running: W::Report) -> W::Reply {
         let status = self.status();
         let record = self.lock_content();
@@ -335,7 +336,7 @@ impl<W: RunKind> TrackedRun<W> {
         first_line(self.work.text())
     }
 
-    /// It in the list of those that can be found.
+    /// The run's entry in the list of runs.
     pub(crate) fn summary(&self) -> Summary {
         let record = self.lock_content();
         let created = self.created.duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -353,10 +354,10 @@ impl<W: RunKind> TrackedRun<W> {
         }
     }
 
-    /// A page of what was written, from byte `offset` on: at most `limit` bytes.
+    /// A page of output: at most `limit` bytes from `offset` on.
     ///
     /// # Errors
-    /// When the file that holds it can't be read.
+    /// When the file that contains the bytes can't be read.
     pub(crate) async fn read_page(
         &self,
         stream: OutputStream,
@@ -366,7 +367,7 @@ impl<W: RunKind> TrackedRun<W> {
         let (pieces, offset, total) = {
             let record = self.lock_content();
             let output = record.journal.output(stream);
-            // What is not kept is left out: the page begins behind it.
+            // Bytes that are not kept are left out: the page starts after them.
             let offset = output.kept_from(offset);
             let to = offset.saturating_add(
                 limit
@@ -388,7 +389,7 @@ impl<W: RunKind> TrackedRun<W> {
         Ok(OutputPage {
             stream,
             offset,
-            // A mark stands for what could not be read, and is no part of the count.
+            // The mark for unreadable bytes does not count.
             next: offset + (whole as u64).min(length),
             total,
             text: output::decode_lossy(bytes),
@@ -400,7 +401,7 @@ impl<W: RunKind> TrackedRun<W> {
         RunFollower::new(self.clone(), self.pulse.subscribe(), from)
     }
 
-    /// Follows it from its beginning; what does the work is to wait for this follower.
+    /// Follows the run from its start; the code waits for this follower.
     pub(crate) fn follow_pacing(self: &Arc<Self>) -> RunFollower<W> {
         self.follow(0).with_pacing()
     }
@@ -418,7 +419,7 @@ impl<W: RunKind> TrackedRun<W> {
         self.pace.send_replace(read);
     }
 
-    /// Whether more output is to be taken now.
+    /// Whether the owner may accept more output now.
     pub(crate) fn has_room(&self) -> bool {
         self.has_room_for(*self.pace.borrow())
     }
@@ -429,10 +430,10 @@ impl<W: RunKind> TrackedRun<W> {
         })
     }
 
-    /// Waits until there is room.
+    /// Waits until the owner may accept more output.
     pub(crate) async fn wait_room(&self) {
         let mut pace = self.pace.subscribe();
-        // It can't close while `self` holds the sender.
+        // The channel stays open, because `self` holds the sender.
         let _ = pace.wait_for(|read| self.has_room_for(*read)).await;
     }
 
@@ -475,7 +476,7 @@ impl<W: RunKind> TrackedRunState<W> {
     }
 }
 
-/// How many of the bytes are whole characters; all, when no more follow.
+/// Number of bytes that form complete characters; all bytes at the end of the output.
 pub(super) fn whole_characters(bytes: &[u8], is_end: bool) -> usize {
     match std::str::from_utf8(bytes) {
         Err(error) if !is_end && error.error_len().is_none() && error.valid_up_to() > 0 => {

@@ -14,13 +14,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use tokio::sync::{Semaphore, SemaphorePermit, mpsc};
 use tokio::task::{spawn_blocking, yield_now};
 
-/// Bytes of one file.
+/// Maximum bytes of one file.
 pub(super) const MAX_SPILL_FILE_BYTES: u64 = 256 << 20;
 
-/// Bytes on their way to all files: a burst of so many waits for no disk.
+/// Maximum bytes on their way to all files: a burst of this size waits for no disk.
 static SPILL_QUEUE_PERMITS: Semaphore = Semaphore::const_new(16 << 20);
 
-/// Of files, since the companion began.
+/// Number of files since the start of the companion.
 static NEXT_SPILL_SERIAL: AtomicU64 = AtomicU64::new(0);
 
 #[derive(Debug, Default)]
@@ -43,7 +43,7 @@ enum SpillSlot {
 #[derive(Debug)]
 struct SpillPiece {
     bytes: Vec<u8>,
-    /// Free again when it is written.
+    /// Released when the piece is written.
     #[expect(dead_code, reason = "held, never read")]
     room: Option<SemaphorePermit<'static>>,
 }
@@ -71,13 +71,13 @@ impl SpillFiles {
         };
         piece.truncate(usize::try_from(MAX_SPILL_FILE_BYTES - *sent).unwrap_or(usize::MAX));
         let bytes = piece.len() as u64;
-        // Nobody closes it.
+        // The semaphore is never closed.
         let room = SPILL_QUEUE_PERMITS
             .acquire_many(piece.len() as u32)
             .await
             .ok();
         if pieces.send(SpillPiece { bytes: piece, room }).is_err() {
-            // The thread has said why in the log.
+            // The thread has logged the reason.
             *slot = SpillSlot::Closed;
             return;
         }
@@ -86,8 +86,8 @@ impl SpillFiles {
         if *sent == MAX_SPILL_FILE_BYTES {
             *slot = SpillSlot::Closed;
         }
-        // The owner reads on as long as there is more. Whoever follows gets a turn before that: what
-        // was just written is in memory still, and goes out while the code writes the rest.
+        // The owner reads as long as output is available. Followers get a turn before: the output that was just written
+        // is still in memory, and followers receive it while the code writes more.
         yield_now().await;
     }
 }
@@ -97,7 +97,7 @@ fn open_slot(folder: &Path, run: &TrackedRun<impl RunKind>, stream: OutputStream
         OutputStream::Stdout => "stdout",
         OutputStream::Stderr => "stderr",
     };
-    // Who still reads a run that was forgotten keeps its file, and another run may have its id by then.
+    // A reader of a removed run keeps its file, and another run may have the same id by then.
     let serial = NEXT_SPILL_SERIAL.fetch_add(1, Ordering::Relaxed);
     let file = Arc::new(GrowingFile::new(
         folder.join(format!("{}.{serial}.{name}", run.id)),

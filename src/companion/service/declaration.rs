@@ -118,11 +118,11 @@ impl ServiceDeclarations {
             let name = declaration.name.clone();
             if let Some(unknown) = declaration.after.iter().find(|a| !names.contains(*a)) {
                 return Err(format!(
-                    "`{name}` is after `{unknown}`, which does not stand before it"
+                    "`{name}` has `{unknown}` in `after`, but `{unknown}` is not declared before `{name}`"
                 ));
             }
             if !names.insert(name.clone()) {
-                return Err(format!("there are two services `{name}`"));
+                return Err(format!("service `{name}` is declared twice"));
             }
             all.push(Arc::new(declaration));
         }
@@ -153,7 +153,7 @@ fn build_declaration(
     let fits = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
     if name.is_empty() || !name.chars().all(fits) {
         return Err(format!(
-            "`{name}` is no name of a service: use letters, digits, `-` and `_`"
+            "`{name}` is not a valid name of a service: use letters, digits, `-` and `_`"
         ));
     }
     if command.is_empty() {
@@ -193,7 +193,7 @@ fn substitute_variables(text: &str, variables: &[(&str, String)]) -> Result<Stri
             .split_once('}')
             .ok_or_else(|| format!("`{text}` has a `${{` without a `}}`"))?;
         let value = variables.iter().find(|(known, _)| *known == name);
-        let (_, value) = value.ok_or_else(|| format!("there is no variable `{name}`"))?;
+        let (_, value) = value.ok_or_else(|| format!("variable `{name}` does not exist"))?;
         filled.push_str(before);
         filled.push_str(value);
         rest = after;
@@ -232,19 +232,25 @@ mod tests {
         let service =
             |rest: &str| format!("services:\n  - {{need: display, ready: display, {rest}}}");
         for (text, why) in [
-            (service("name: a, command: [x], after: [b]"), "after `b`"),
+            (
+                service("name: a, command: [x], after: [b]"),
+                "`b` is not declared",
+            ),
             (service("name: a, command: []"), "no command"),
-            (service("name: a b, command: [x]"), "no name"),
-            (service("name: a, command: ['${NO}']"), "no variable `NO`"),
+            (service("name: a b, command: [x]"), "not a valid name"),
+            (
+                service("name: a, command: ['${NO}']"),
+                "variable `NO` does not exist",
+            ),
             (service("name: a, command: ['${RUN']"), "without a `}`"),
-            (service("name: a, command: [x], wish: 1"), "wish"),
+            (service("name: a, command: [x], extra: 1"), "extra"),
         ] {
             let told = parsed(&text).unwrap_err();
             assert!(told.contains(why), "{told}");
         }
         let twice =
             "services:\n  - &a {name: a, need: display, ready: display, command: [x]}\n  - *a";
-        assert!(parsed(twice).unwrap_err().contains("two services"));
+        assert!(parsed(twice).unwrap_err().contains("declared twice"));
     }
 
     #[test]

@@ -8,7 +8,7 @@ use tokio::io::AsyncReadExt;
 use tokio::net::unix::pipe::Receiver;
 use tokio::time::Instant;
 
-/// Bytes read at once.
+/// Bytes of one read.
 const SERVICE_READ_BYTES: usize = 4096;
 
 /// Bytes of a line that are kept.
@@ -61,7 +61,7 @@ impl ServiceLog {
             ServiceLogVerdict::No => {}
             ServiceLogVerdict::Yes => tracing::info!("{}: {line}", self.name),
             ServiceLogVerdict::After(left_out) => {
-                tracing::info!("{}: ({left_out} lines were left out)", self.name);
+                tracing::info!("{}: ({left_out} lines were dropped)", self.name);
                 tracing::info!("{}: {line}", self.name);
             }
         }
@@ -120,7 +120,7 @@ mod tests {
     use tokio::time::Instant;
 
     #[test]
-    fn a_flood_is_counted_and_the_next_span_is_heard() {
+    fn a_flood_is_counted_and_the_next_interval_is_logged() {
         let now = Instant::now();
         let mut allowance = ServiceLogRateLimit::new(now);
         for _ in 0..MAX_SERVICE_LOG_LINES {

@@ -38,7 +38,7 @@ const SERVICE_WAIT_TIMEOUT: Duration = Duration::from_secs(20);
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ServiceView {
     pub(crate) ready: bool,
-    /// The number of starts so far.
+    /// The number of starts up to now.
     pub(crate) life: u64,
     /// A description for people.
     pub(crate) detail: String,
@@ -214,7 +214,7 @@ impl Services {
     /// # Errors
     /// A description of why it is not ready.
     pub(crate) async fn wait_service_ready(&self, name: &str) -> Result<(), String> {
-        let seat = self.find_slot(name).ok_or("it is not declared")?;
+        let seat = self.find_slot(name).ok_or("the service is not declared")?;
         let mut view = seat.view.clone();
         let ready = view.wait_for(|view| view.ready);
         match tokio::time::timeout(SERVICE_WAIT_TIMEOUT, ready).await {

@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn what_somebody_closed_stays_closed_until_it_is_needed_anew() {
+    fn a_closed_service_stays_closed_until_a_new_need() {
         use ServiceEvent as E;
         let wish = E::Ended {
             lasted: Duration::ZERO,

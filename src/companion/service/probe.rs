@@ -24,7 +24,7 @@ pub(super) async fn is_ready(probe: &Probe) -> bool {
     tokio::time::timeout(SERVICE_PROBE_TIMEOUT, answer).await == Ok(true)
 }
 
-/// Asks the display over a connection of its own, which blocks.
+/// Asks the display over its own connection, which blocks.
 async fn ask_blocking(question: impl FnOnce() -> bool + Send + 'static) -> bool {
     tokio::task::spawn_blocking(question).await.unwrap_or(false)
 }

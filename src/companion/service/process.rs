@@ -1,4 +1,4 @@
-//! A service's process, below a supervisor of its own (see `companion::supervisor`), which ends all descendants with
+//! A service's process, below its own supervisor (see `companion::supervisor`), which ends all descendants with
 //! it. The companion sends the supervisor one-byte commands, and the supervisor replies with one byte, the exit code.
 
 use super::declaration::ServiceDeclaration;
@@ -55,7 +55,7 @@ impl ServiceProcess {
         for secret in settings::COMPANION_ONLY_VARIABLES {
             command.env_remove(secret);
         }
-        let process = command.spawn().context("starting its guard")?;
+        let process = command.spawn().context("starting the supervisor")?;
         let output = Receiver::from_owned_fd(output.into())?;
         let process = Self {
             guard: UnixStream::from_std(ours)?,
@@ -108,7 +108,9 @@ impl ServiceProcess {
 /// # Errors
 /// When the program does not exist.
 pub(crate) fn spawn_service(command: &[OsString], files: Option<u64>) -> Result<i32> {
-    let (program, arguments) = command.split_first().context("no service is named")?;
+    let (program, arguments) = command
+        .split_first()
+        .context("the command of the service is missing")?;
     // This call comes before the start, so that orphaned descendants become children of the supervisor.
     prctl::set_child_subreaper(true)?;
     if let Some(files) = files {

@@ -55,7 +55,7 @@ impl ServiceTask {
         let (view, seen) = watch::channel(ServiceView {
             ready: false,
             life: 0,
-            detail: "off until it is needed".into(),
+            detail: "on demand".into(),
             idle: true,
             finished: false,
             guard: None,
@@ -164,8 +164,8 @@ impl ServiceTask {
         self.deadline = None;
         let is_wish = code == 0 && self.declaration.restart == ServiceRestartPolicy::OnFailure;
         self.last_end = match code {
-            129.. => format!("it was ended by signal {}", code - 128),
-            _ => format!("it ended with exit code {code}"),
+            129.. => format!("ended by signal {}", code - 128),
+            _ => format!("ended with exit code {code}"),
         };
         if !matches!(self.state, ServiceState::Leaving { .. }) {
             tracing::warn!("{}: {}", self.declaration.name, self.last_end);
@@ -190,7 +190,7 @@ impl ServiceTask {
             ServiceAction::Kill => {
                 if event == ServiceEvent::TooLate {
                     tracing::warn!(
-                        "{}: it does not answer, and is ended",
+                        "{}: no answer within {SERVICE_START_TIMEOUT:?}; the companion ends the service",
                         self.declaration.name
                     );
                     // The reset keeps the timeout from firing again; the task waits for the end.
@@ -210,7 +210,11 @@ impl ServiceTask {
         for path in &self.declaration.clean {
             match std::fs::remove_file(path) {
                 Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                    tracing::warn!("{}: `{}`: {error}", self.declaration.name, path.display());
+                    tracing::warn!(
+                        "{}: cannot remove `{}`: {error}",
+                        self.declaration.name,
+                        path.display()
+                    );
                 }
                 _ => {}
             }
@@ -238,12 +242,12 @@ impl ServiceTask {
 
     fn publish_view(&self) {
         let detail = match self.state {
-            ServiceState::Off => "off until it is needed".into(),
-            ServiceState::Waiting { .. } => "waiting for what it stands on".into(),
+            ServiceState::Off => "on demand".into(),
+            ServiceState::Waiting { .. } => "waiting for the services in `after`".into(),
             ServiceState::Starting { failures: 0 } => "starting".into(),
-            ServiceState::Starting { .. } => format!("starting again: {}", self.last_end),
+            ServiceState::Starting { .. } => format!("restarting: {}", self.last_end),
             ServiceState::Ready { .. } => "ready".into(),
-            ServiceState::Resting { .. } => format!("starting again soon: {}", self.last_end),
+            ServiceState::Resting { .. } => format!("restarting soon: {}", self.last_end),
             ServiceState::Leaving { .. } => "ending".into(),
             ServiceState::Finished => "closed".into(),
         };

@@ -44,7 +44,7 @@ const MAX_COMMAND_TIMEOUT: Duration = Duration::from_secs(365 * 24 * 3600);
 pub(super) enum CommandStopReason {
     Asked,
     Timeout(f64),
-    /// Its input was cut off.
+    /// Its stdin was cut off.
     Cut,
     Deleted,
     Shutdown,
@@ -53,17 +53,23 @@ pub(super) enum CommandStopReason {
 impl CommandStopReason {
     fn to_error(self) -> RunError {
         let (kind, message) = match self {
-            Self::Asked => ("Interrupted", "the command was to be stopped".into()),
+            Self::Asked => ("Interrupted", "the command was interrupted".into()),
             Self::Timeout(seconds) => (
                 "Timeout",
-                format!("the command ran longer than {seconds} s, and was ended"),
+                format!("the command ran longer than {seconds} s and was stopped"),
             ),
             Self::Cut => (
                 "InputCut",
-                "the connection that brought the command's stdin broke".into(),
+                "the connection that sent the command's stdin broke".into(),
             ),
-            Self::Deleted => ("Interrupted", "the session was ended meanwhile".into()),
-            Self::Shutdown => ("Interrupted", "the companion was stopped meanwhile".into()),
+            Self::Deleted => (
+                "Interrupted",
+                "the session was deleted while the command ran".into(),
+            ),
+            Self::Shutdown => (
+                "Interrupted",
+                "the companion was stopped while the command ran".into(),
+            ),
         };
         command_error(kind, message)
     }
@@ -176,7 +182,8 @@ impl CommandOwner {
                 let (status, error) = match stop {
                     Some(stop) => (RunStatus::Interrupted, stop.to_error()),
                     None => {
-                        let message = "the command's guard was killed, and it with it".into();
+                        let message =
+                            "the command's supervisor was killed, and the command with it".into();
                         (RunStatus::Failed, command_error("Killed", message))
                     }
                 };
@@ -185,8 +192,8 @@ impl CommandOwner {
         }
     }
 
-    /// Waits for the end of the command, for any reason. A command that was asked to stop is waited for with all
-    /// processes that it started; they have the same time to stop.
+    /// Waits for the end of the command, for any reason. After a request to stop the command, also waits for all
+    /// processes that the command started; they have the same time to stop.
     async fn wait_for_end(
         &mut self,
         shared: &mut CommandFiles,
@@ -221,7 +228,7 @@ impl CommandOwner {
                             stop = Some(asked);
                         }
                         _ if is_made_to => {
-                            // The supervisor does not react: it is stopped, or worse.
+                            // The supervisor does not react: it is stopped or hangs.
                             self.guard.kill_supervisor();
                             deadline = None;
                         }
@@ -316,8 +323,8 @@ impl CommandOwner {
                 return;
             }
             let next = match contexts.get(&session) {
-                // The first command of a session has no earlier context against which its changes could be told apart;
-                // the contexts of commands that have ended since are worth more.
+                // The first command of a session has no earlier context to compare with, so its changes are unknown.
+                // The contexts of commands that have ended since have priority.
                 Some(now) if self.context.is_fresh() && !now.is_fresh() => return,
                 Some(now) => next.merge_changes_of(now, self.context.serial),
                 None => next,
@@ -427,8 +434,8 @@ impl CommandOwner {
     }
 }
 
-/// A command that sets its own EXIT trap would replace the trap that writes the context, so the context is written
-/// before the command exits.
+/// Lets a command that sets its own EXIT trap write the context before it exits: that trap would replace the trap that
+/// writes the context.
 fn with_own_end(command: &str, leave: &str, left: &str) -> String {
     // After a heredoc, which may lack its end, nothing can be appended; a here-string is not a heredoc.
     let has_heredoc = command.replace("<<<", "").contains("<<");
@@ -487,7 +494,7 @@ mod tests {
     }
 
     #[test]
-    fn a_context_is_written_where_files_are_not_to_be_clobbered() {
+    fn a_context_is_written_with_noclobber() {
         assert!(with_own_end("set -C; trap : EXIT", "L", "O").contains(">|O"));
     }
 }

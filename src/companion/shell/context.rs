@@ -1,4 +1,4 @@
-//! The state that lasts from command to command: folder, environment, variables, functions, aliases, options.
+//! The state that each command passes to the next one: folder, environment, variables, functions, aliases, options.
 //!
 //! Each command runs in its own bash, so it behaves exactly as `bash -c`: `exit`, `set -e`, a crash or a kill end this
 //! bash alone. It starts by reading a script that sets up the context (by `BASH_ENV`), and as it exits writes the
@@ -269,7 +269,10 @@ impl ShellContext {
         match open_folder(&packed.cwd) {
             Ok(_) => Self::unpack(packed),
             Err(error) => {
-                tracing::warn!("`{}`: {error}", packed.cwd.display());
+                tracing::warn!(
+                    "the folder `{}` can't be entered: {error}",
+                    packed.cwd.display()
+                );
                 let cwd = home.to_owned();
                 Self::unpack(PackedContext { cwd, ..packed })
             }
@@ -420,7 +423,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_trap_prints_behind_the_context_is_none_of_it() {
+    fn output_of_a_trap_after_the_context_is_ignored() {
         let context = ShellContext::new("/".into()).unwrap();
         let whole = b"\0/tmp\0here\0set +o xtrace\n\0declare -- A=\"1\"\n\0";
         let next = context.next_context(whole).unwrap();
@@ -432,7 +435,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_made_anew_is_entered_only_when_bash_is_in_it() {
+    fn a_recreated_folder_is_entered_only_when_bash_is_in_it() {
         let around = tempfile::tempdir().unwrap();
         let folder = around.path().join("w");
         std::fs::create_dir(&folder).unwrap();
@@ -471,7 +474,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_that_is_none_changes_nothing() {
+    fn an_invalid_folder_changes_nothing() {
         let mut context = ShellContext::new("/".into()).unwrap();
         let find =
             |path: &str| ShellFolder::resolve(Path::new(path), Path::new("/"), Path::new("/tmp"));
@@ -487,7 +490,7 @@ mod tests {
     }
 
     #[test]
-    fn variables_of_bash_are_told_from_functions() {
+    fn variables_of_bash_are_distinguished_from_functions() {
         assert!(is_its_own(b"declare -ir PPID=\"1\"\n"));
         assert!(is_declaration(b"declare -ax A\n") && !is_declaration(b"declare -f f\n"));
         assert!(!is_its_own(b"declare -x PATH=\"/bin\"\n") && !is_its_own(b"declare -fx UID\n"));

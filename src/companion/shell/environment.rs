@@ -81,7 +81,7 @@ impl ExportScript {
         let told = tokio::time::timeout(ENVIRONMENT_READ_TIMEOUT, asked).await??;
         match told.status.success() {
             true => Ok(parse_variables(&told.stdout)),
-            false => Err(io::Error::other("bash could not read it")),
+            false => Err(io::Error::other("bash can't evaluate the environment")),
         }
     }
 }
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn bash_tells_what_is_exported_to_the_byte() {
+    async fn bash_prints_exported_variables_to_the_byte() {
         let mut context = ShellContext::new("/".into())
             .unwrap()
             .next_context(TEST_BASH_STATE)
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_was_changed_from_outside_alone_is_added_to_the_companions() {
+    async fn changes_from_outside_are_added_to_the_companions_environment() {
         let mut context = ShellContext::new("/".into()).unwrap();
         context.set_variable("SET", Some("1"));
         let exports = ExportScript::from_context(&context).unwrap();

@@ -16,7 +16,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep};
 
-/// Bytes kept of a job's output.
+/// Bytes of a job's output that are kept.
 const MAX_JOB_TAIL_BYTES: usize = 16 << 10;
 
 /// Time between two checks whether processes remain.
@@ -103,7 +103,7 @@ impl BackgroundJob {
             tail.drain(..excess);
         }
         for end in asked {
-            // The caller may have left.
+            // The caller may have disconnected.
             let _ = end.send(());
         }
     }

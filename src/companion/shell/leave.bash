@@ -1,12 +1,13 @@
-# Read by each command's bash as it exits: what the next one begins with. Builtins alone, because a
-# process more would be seen and felt. Five parts, each ended by NUL: the trap of DEBUG, which stands
-# there already, folder, whether bash is in what has that name by now, options, the rest.
+# Each command's bash reads this script as it exits; its output is the context of the next command. The script uses
+# only builtins, because a further process would take time and be visible to the user. The output has five parts, each
+# ended by NUL: the DEBUG trap, which is written before this script; the folder; whether the folder of that name is
+# still the one that bash is in; the options; the rest.
 builtin printf '\0%s\0' "$PWD"
 [[ . -ef $PWD ]] && builtin printf here
 builtin printf '\0'
 builtin set +o
 builtin shopt -p
-# That of extdebug would take them back.
+# After the options, because restoring `extdebug` changes them.
 [[ -o functrace ]] && builtin printf 'set -T\n' || builtin printf 'set +T\n'
 [[ -o errtrace ]] && builtin printf 'set -E\n' || builtin printf 'set +E\n'
 builtin set +eux

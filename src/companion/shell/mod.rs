@@ -64,7 +64,7 @@ impl ShellSettings {
         let home = std::env::var_os("HOME").map_or_else(|| "/root".into(), PathBuf::from);
         Self {
             store,
-            // A folder of its own, because executions may have the same ids.
+            // A separate folder, because executions may have the same IDs.
             runs: settings.lives.own_folder().join("commands"),
             bash: find_bash(),
             cwd: std::env::current_dir().unwrap_or_else(|_| "/".into()),
@@ -79,7 +79,7 @@ pub(crate) enum ShellRefusal {
     /// A run of that id exists and was another command.
     OtherRun(String),
     NoRun(String),
-    /// The command was to be durable, and the write to the disk failed.
+    /// The command must be durable, and the write to the disk failed.
     NotRecorded,
     NoJob(i32),
     /// The run has ended, or its stdin is not open.
@@ -210,7 +210,7 @@ impl Shells {
         &self.runs
     }
 
-    /// The retained commands, the oldest first.
+    /// The retained commands, oldest first.
     pub(crate) fn list_runs(&self) -> Vec<Arc<CommandRun>> {
         self.runs.list_runs()
     }
@@ -273,7 +273,7 @@ impl Shells {
         let exports = ExportScript::from_context(self.lock_contexts().get(session)?)?;
         let told = exports.evaluate(&self.settings.bash).await;
         let failed = |error: &io::Error| {
-            tracing::warn!("the environment of session `{session}` is not known: {error}");
+            tracing::warn!("the environment of session `{session}` can't be read: {error}");
         };
         told.inspect_err(failed).ok()
     }
@@ -342,7 +342,7 @@ impl Shells {
         Ok(())
     }
 
-    /// The number of changes of each session's context, for sessions that have one.
+    /// The number of changes of each session's context. Sessions without a context are left out.
     pub(crate) fn context_serials(&self) -> BTreeMap<String, u64> {
         let contexts = self.lock_contexts();
         let each = contexts.iter();
@@ -371,7 +371,7 @@ impl Shells {
                 Ok(context) => drop(self.lock_contexts().insert(session, context)),
                 Err(error) => tracing::warn!(
                     session,
-                    "the context of the shell is not restored, an empty one is used: {error}"
+                    "the shell's context can't be restored, the session starts with an empty one: {error}"
                 ),
             }
         }

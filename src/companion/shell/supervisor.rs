@@ -14,7 +14,7 @@
 //! ```
 //!
 //! When the companion ends, the supervisor ends all descendants. It uses no async runtime and no threads, so that it
-//! works when the system can create no further process.
+//! works when the system can create no more processes.
 
 use crate::companion::descendants;
 use crate::companion::supervisor::end_descendants;
@@ -43,7 +43,7 @@ pub(super) const COMMAND_ENDED: u8 = b'E';
 pub(super) const COMMAND_LEFT_JOBS: u8 = b'L';
 /// Bytes of each event of the supervisor: its kind, and a number.
 pub(super) const COMMAND_EVENT_BYTES: usize = 5;
-/// The order that ends all descendants; other orders are signal numbers.
+/// The request that ends all descendants; other requests are signal numbers.
 pub(super) const COMMAND_END_ALL: u8 = 0xff;
 
 /// Encodes a command: its length, the number of arguments, the arguments, then the environment. The first argument is
@@ -152,9 +152,12 @@ fn receive_command(companion: &mut UnixStream) -> Result<Option<(Vec<u8>, Vec<Ow
     let mut text = vec![0; u32::from_le_bytes(length) as usize];
     companion
         .read_exact(&mut text)
-        .context("reading an order")?;
+        .context("the request can't be read")?;
     if descriptors.len() != 4 {
-        bail!("an order needs 4 descriptors, not {}", descriptors.len());
+        bail!(
+            "the request has {} descriptors instead of 4",
+            descriptors.len()
+        );
     }
     Ok(Some((text, descriptors)))
 }
@@ -202,11 +205,11 @@ fn spawn_command(text: &[u8], descriptors: Vec<OwnedFd>) -> io::Result<Pid> {
 fn send_event(companion: &UnixStream, word: u8, number: i32) {
     let mut bytes = [word; COMMAND_EVENT_BYTES];
     bytes[1..].copy_from_slice(&number.to_le_bytes());
-    // When the companion has ended, there is no reader.
+    // After the end of the companion, no process reads the event.
     let _ = nix::unistd::write(companion.as_fd(), &bytes);
 }
 
-/// Executes an order of the companion; `false` when all descendants must end.
+/// Performs a request of the companion; `false` when all descendants must end.
 fn handle_order(companion: &mut UnixStream) -> bool {
     let mut word = [0];
     match companion.read(&mut word) {

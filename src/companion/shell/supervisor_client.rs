@@ -53,7 +53,7 @@ impl CommandSupervisor {
     pub(in crate::companion) fn spawn_supervisor() -> Result<Self> {
         let (ours, theirs) = StdStream::pair()?;
         ours.set_nonblocking(true)?;
-        // This very binary, even if its file was replaced since.
+        // This binary, even if its file was replaced since the start.
         let mut child = Command::new("/proc/self/exe")
             .args(["reaper", "--waiting"])
             .env_clear()
@@ -61,7 +61,7 @@ impl CommandSupervisor {
             .stdout(Stdio::null())
             .process_group(0)
             .spawn()
-            .context("starting a guard")?;
+            .context("the command's supervisor can't be started")?;
         let pid = child.id().unwrap_or_default().cast_signed();
         // The connection reports its end; the task only reaps it.
         tokio::spawn(async move { child.wait().await });
@@ -110,7 +110,7 @@ impl CommandSupervisor {
                 }
                 continue;
             }
-            // A socket that cannot be polled counts as closed.
+            // A socket that can't be polled counts as closed.
             let _ = self.stream.readable().await;
             match self.stream.try_read_buf(&mut self.unread) {
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}

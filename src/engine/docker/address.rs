@@ -167,7 +167,7 @@ fn of_context(folder: &Path, name: &str) -> Result<EngineAddress> {
         .ok_or_else(|| {
             Error::precondition(
                 format!("the Docker context `{name}` has no readable endpoint"),
-                "`docker context ls` lists them, `docker context use default` leaves it",
+                "run `docker context ls` to list the contexts, or `docker context use default`",
             )
         })?;
     let certificates = folder.join("contexts/tls").join(&digest).join("docker");
@@ -293,7 +293,7 @@ mod tests {
 
     #[cfg(target_os = "linux")]
     #[test]
-    fn a_socket_that_lets_nobody_in_is_told_from_one_that_is_not_there() {
+    fn a_forbidden_socket_is_barred_and_a_missing_one_is_not() {
         use std::os::unix::fs::PermissionsExt;
         use std::os::unix::net::UnixListener;
         let folder = tempfile::tempdir().unwrap();
@@ -304,7 +304,7 @@ mod tests {
         let _listener = UnixListener::bind(&path).unwrap();
         assert!(!EngineAddress::from_socket(&path).is_barred());
         allow(&path, 0).unwrap();
-        // Run as uid 65534, for this thread alone: root may open every socket.
+        // Run as uid 65534, in this thread only: root may open every socket.
         let barred = std::thread::spawn(move || {
             nix::unistd::setfsuid(nix::unistd::Uid::from_raw(65534));
             EngineAddress::from_socket(&path).is_barred()

@@ -27,7 +27,7 @@ const MAX_LOG_LINE_BYTES: usize = 1 << 20;
 
 impl Docker {
     pub(crate) async fn inspect(&self, name: &str) -> Result<Option<Container>> {
-        let doing = "looking at the container";
+        let doing = "inspecting the container";
         match with_query_timeout(doing, self.api.inspect_container(name, None)).await? {
             Ok(found) => Ok(Some(container_from_inspect(found))),
             Err(e) if is_status(&e, 404) => Ok(None),
@@ -83,7 +83,7 @@ impl Docker {
             self.remove(&spec.name).await?;
             return Err(match is_port_taken(&why) {
                 true => self.port_taken_error(&spec.ports, &why).await,
-                false => explain_api_error("to start the container", error),
+                false => explain_api_error("starting the container", error),
             });
         }
         Ok(())
@@ -113,7 +113,7 @@ impl Docker {
                 let owner = spec.labels.get(OWNER_LABEL);
                 Err(self.name_taken(&spec.name, owner).await)
             }
-            Err(e) => Err(explain_api_error("to create the container", e)),
+            Err(e) => Err(explain_api_error("creating the container", e)),
         }
     }
 
@@ -124,8 +124,8 @@ impl Docker {
         let is_ours = holder.is_some_and(|c| owner.is_some() && c.labels.get(OWNER_LABEL) == owner);
         match is_ours {
             true => Error::precondition(
-                format!("container `{name}` of the same instance is in the way"),
-                "`osctl up` removes it or takes it back",
+                format!("another container of the same instance has the name `{name}`"),
+                "run `osctl up` to remove or restore it",
             )
             .into(),
             false => Error::Foreign {
@@ -169,7 +169,7 @@ impl Docker {
                 Err(self.name_taken(to, owner).await)
             }
             Err(e) if error_contains(&e, "same name as its current name") => Ok(()),
-            done => done.map_err(|e| explain_api_error("to rename the container", e)),
+            done => done.map_err(|e| explain_api_error("renaming the container", e)),
         }
     }
 
@@ -188,7 +188,7 @@ impl Docker {
             Ok(Some(found)) if is_port_taken(&why) => {
                 Err(self.port_taken_error(&found.ports, &why).await)
             }
-            _ => Err(explain_api_error("to start the container", error)),
+            _ => Err(explain_api_error("starting the container", error)),
         }
     }
 
@@ -196,7 +196,7 @@ impl Docker {
         match self.api.stop_container(name, None).await {
             Ok(()) => Ok(()),
             Err(e) if is_status(&e, 304) || is_status(&e, 404) => Ok(()),
-            Err(e) => Err(explain_api_error("to stop the container", e)),
+            Err(e) => Err(explain_api_error("stopping the container", e)),
         }
     }
 
@@ -208,7 +208,7 @@ impl Docker {
         match self.api.remove_container(name, Some(options)).await {
             Ok(()) => Ok(()),
             Err(e) if is_status(&e, 404) => Ok(()),
-            Err(e) => Err(explain_api_error("to remove the container", e)),
+            Err(e) => Err(explain_api_error("removing the container", e)),
         }
     }
 
@@ -230,7 +230,7 @@ impl Docker {
         let mut stream = std::pin::pin!(self.api.logs(name, Some(query)));
         let mut rest = Vec::new();
         while let Some(chunk) = stream.next().await {
-            let chunk = chunk.map_err(|e| explain_api_error("reading the log", e))?;
+            let chunk = chunk.map_err(|e| explain_api_error("reading the container's log", e))?;
             let (LogOutput::StdErr { message }
             | LogOutput::StdOut { message }
             | LogOutput::StdIn { message }
@@ -253,7 +253,7 @@ impl Docker {
     }
 }
 
-/// Whether the engine refused to start a container because a port of the host is taken.
+/// Whether the engine refused to start a container because a port of the host is in use.
 fn is_port_taken(why: &str) -> bool {
     why.contains("port is already allocated") || why.contains("address already in use")
 }
@@ -285,9 +285,9 @@ fn container_from_inspect(found: ContainerInspectResponse) -> Container {
         (phase == ContainerPhase::Stopped || phase == ContainerPhase::Restarting).then(|| {
             let code = state.exit_code.unwrap_or_default();
             match (state.oom_killed, error) {
-                (Some(true), _) => format!("it ran out of memory (exit code {code})"),
+                (Some(true), _) => format!("the container ran out of memory (exit code {code})"),
                 (_, Some(error)) => error,
-                _ => format!("it ended with exit code {code}"),
+                _ => format!("the container ended with exit code {code}"),
             }
         });
     let labels = found.config.and_then(|c| c.labels).unwrap_or_default();

@@ -27,7 +27,7 @@ impl Docker {
     pub(crate) async fn pause(&self, name: &str) -> Result<()> {
         match self.api.pause_container(name).await {
             Err(e) if error_contains(&e, "already paused") => Ok(()),
-            done => done.map_err(|e| explain_api_error("to pause the container", e)),
+            done => done.map_err(|e| explain_api_error("pausing the container", e)),
         }
     }
 
@@ -38,7 +38,7 @@ impl Docker {
     pub(crate) async fn unpause(&self, name: &str) -> Result<()> {
         match self.api.unpause_container(name).await {
             Err(e) if error_contains(&e, "not paused") => Ok(()),
-            done => done.map_err(|e| explain_api_error("to unpause the container", e)),
+            done => done.map_err(|e| explain_api_error("unpausing the container", e)),
         }
     }
 
@@ -61,7 +61,9 @@ impl Docker {
         match self.api.update_container(name, update).await {
             // Podman before 5 can't change the policy, but has no daemon that restarts containers.
             Err(e) if is_status(&e, 404) && !error_contains(&e, "container") => Ok(()),
-            done => done.map_err(|e| explain_api_error("to change how the container restarts", e)),
+            done => {
+                done.map_err(|e| explain_api_error("changing the container's restart policy", e))
+            }
         }
     }
 
@@ -74,7 +76,7 @@ impl Docker {
         let body = bollard::body_full(archive);
         let done = self.api.upload_to_container(name, Some(options), body);
         done.await
-            .map_err(|e| explain_api_error("to put files into the container", e))
+            .map_err(|e| explain_api_error("copying files into the container", e))
     }
 
     /// Extracts a streamed archive into a folder of a container.
@@ -91,7 +93,7 @@ impl Docker {
         let body = bollard::body_try_stream(archive);
         let api = self.api.clone().with_timeout(ENGINE_UPLOAD_TIMEOUT);
         let done = api.upload_to_container(name, Some(options), body).await;
-        done.map_err(|e| explain_api_error("to put files into the container", e))
+        done.map_err(|e| explain_api_error("copying files into the container", e))
     }
 
     /// Reads a file or folder of a container, running or not, as a tar archive of at most `limit` bytes; `None` if
@@ -117,7 +119,7 @@ impl Docker {
                 }
                 Ok(piece) => archive.extend_from_slice(&piece),
                 Err(e) if is_status(&e, 404) => return Ok(None),
-                Err(e) => return Err(explain_api_error("to read files of the container", e)),
+                Err(e) => return Err(explain_api_error("reading files of the container", e)),
             }
         }
         Ok(Some(archive))
@@ -128,7 +130,7 @@ impl Docker {
     /// # Errors
     /// When the engine does not answer.
     pub(crate) async fn has_volume(&self, name: &str) -> Result<bool> {
-        let doing = "looking at the volume";
+        let doing = "inspecting the volume";
         match with_query_timeout(doing, self.api.inspect_volume(name)).await? {
             Ok(_) => Ok(true),
             Err(e) if is_status(&e, 404) => Ok(false),
@@ -140,7 +142,7 @@ impl Docker {
         let Some(name) = &volume.name else {
             return Ok(());
         };
-        let doing = "looking at the volume";
+        let doing = "inspecting the volume";
         match with_query_timeout(doing, self.api.inspect_volume(name)).await? {
             Ok(found) if has_same_owner(Some(&found.labels), &spec.labels) => return Ok(()),
             Ok(_) => {
@@ -161,7 +163,7 @@ impl Docker {
             ..Default::default()
         };
         let made = self.api.create_volume(request).await;
-        made.map_err(|e| explain_api_error("to make the volume", e))?;
+        made.map_err(|e| explain_api_error("creating the volume", e))?;
         Ok(())
     }
 
@@ -171,7 +173,7 @@ impl Docker {
     /// # Errors
     /// When the engine does not answer.
     pub(crate) async fn remove_volume(&self, name: &str, label: (&str, &str)) -> Result<()> {
-        let doing = "looking at the volume";
+        let doing = "inspecting the volume";
         let ours = match with_query_timeout(doing, self.api.inspect_volume(name)).await? {
             Ok(found) => found.labels.get(label.0).map(String::as_str) == Some(label.1),
             Err(_) => false,
@@ -183,7 +185,7 @@ impl Docker {
         match self.api.remove_volume(name, Some(options)).await {
             Ok(()) => Ok(()),
             Err(e) if is_status(&e, 404) || is_status(&e, 409) => Ok(()),
-            Err(e) => Err(explain_api_error("to remove the volume", e)),
+            Err(e) => Err(explain_api_error("removing the volume", e)),
         }
     }
 }

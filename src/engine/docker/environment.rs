@@ -13,7 +13,7 @@ impl Docker {
         &self,
         name: &str,
     ) -> Result<BTreeMap<String, String>> {
-        let doing = "looking at the container";
+        let doing = "inspecting the container";
         let found = with_query_timeout(doing, self.api.inspect_container(name, None)).await?;
         let found = found.map_err(|e| explain_api_error(doing, e))?;
         let all = found.config.and_then(|c| c.env).unwrap_or_default();
@@ -25,7 +25,7 @@ impl Docker {
     /// # Errors
     /// When the engine does not answer.
     pub(crate) async fn image_environment(&self, image: &str) -> Result<BTreeMap<String, String>> {
-        let doing = "looking at the image";
+        let doing = "inspecting the image";
         let all = match with_query_timeout(doing, self.api.inspect_image(image)).await? {
             Ok(found) => found.config.and_then(|c| c.env).unwrap_or_default(),
             Err(e) if is_status(&e, 404) => Vec::new(),

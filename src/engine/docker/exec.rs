@@ -28,7 +28,7 @@ pub(crate) struct EngineExecPipes {
     pub(crate) stdout: Pin<Box<dyn Stream<Item = io::Result<Bytes>> + Send>>,
 }
 
-const EXEC_ACTION_TEXT: &str = "to run a command in the container";
+const EXEC_ACTION_TEXT: &str = "running a command in the container";
 /// Bytes of stderr that are kept.
 const MAX_ENGINE_EXEC_STDERR_BYTES: usize = 16 << 10;
 
@@ -77,7 +77,7 @@ impl Docker {
     pub(crate) async fn exec_piped(&self, name: &str, command: &[&str]) -> Result<EngineExecPipes> {
         let (_, started) = self.start_exec(name, command, true).await?;
         let StartExecResults::Attached { output, input } = started else {
-            bail!("the engine runs a command without its ends");
+            bail!("the engine started the command without attached streams");
         };
         let stdout = output.filter_map(async |chunk| match chunk {
             Ok(LogOutput::StdErr { message }) => {

@@ -52,7 +52,7 @@ pub(crate) enum ImageBuilder {
 /// remain between steps.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct ClassicBuild {
-    /// The value of [`BUILD_LABEL`] in the Dockerfile; empty if there is none.
+    /// The value of [`BUILD_LABEL`] in the Dockerfile; empty if the Dockerfile has none.
     pub(crate) mark: String,
     /// CPUs; `None` is all.
     pub(crate) cpus: Option<f64>,
@@ -118,7 +118,7 @@ impl Docker {
     }
 
     async fn inspect_image(&self, name: &str) -> Result<Option<ImageInspect>> {
-        let doing = "looking at the image";
+        let doing = "inspecting the image";
         match with_query_timeout(doing, self.api.inspect_image(name)).await? {
             Ok(found) => Ok(Some(found)),
             Err(e) if is_status(&e, 404) => Ok(None),
@@ -198,7 +198,7 @@ impl Docker {
         match self.api.remove_image(name, Some(options), None).await {
             Ok(_) => Ok(()),
             Err(e) if is_status(&e, 404) || is_status(&e, 409) => Ok(()),
-            Err(e) => Err(explain_api_error("to remove the image", e)),
+            Err(e) => Err(explain_api_error("removing the image", e)),
         }
     }
 
@@ -236,7 +236,7 @@ impl Docker {
             .tag(tag)
             .build();
         let done = self.api.tag_image(image, Some(options)).await;
-        done.map_err(|e| explain_api_error("to name the image", e))
+        done.map_err(|e| explain_api_error("tagging the image", e))
     }
 
     /// The names `REPOSITORY:TAG` of the images in this repository.
@@ -306,7 +306,7 @@ impl Docker {
         }
         Err(Error::EngineLost {
             doing: "building the image".into(),
-            why: "its output can not be read".into(),
+            why: "the engine's output can't be read".into(),
         }
         .into())
     }
@@ -377,7 +377,7 @@ impl Docker {
     }
 
     /// The unnamed images that classic builds with this mark have left between their steps. Finished images have the
-    /// label of their instance. A base image may have further labels of osctl.
+    /// label of their instance. A base image may have more labels of osctl.
     async fn list_unfinished_images(&self, mark: &str) -> Result<Vec<String>> {
         let instance = mark.strip_prefix(BUILD_MARK);
         let mut images = self.list_dangling_images().await?;
@@ -400,7 +400,7 @@ impl Docker {
         {
             Ok(_) => Ok(()),
             Err(e) if is_status(&e, 404) || is_status(&e, 409) => Ok(()),
-            Err(e) => Err(explain_api_error("to remove an image", e)),
+            Err(e) => Err(explain_api_error("removing an image", e)),
         }
     }
 
@@ -453,7 +453,8 @@ fn is_garbled(error: &bollard::errors::Error) -> bool {
 /// A random session id: BuildKit requires one per build.
 fn new_buildkit_session() -> Result<String> {
     let mut bytes = [0u8; 16];
-    getrandom::fill(&mut bytes).map_err(|e| anyhow::anyhow!("no randomness: {e}"))?;
+    getrandom::fill(&mut bytes)
+        .map_err(|e| anyhow::anyhow!("the system provides no random numbers: {e}"))?;
     Ok(hex(bytes))
 }
 

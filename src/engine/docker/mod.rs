@@ -37,7 +37,7 @@ mod ssh {
     impl EngineSshTunnel {
         pub(super) fn open(_url: &str) -> io::Result<Self> {
             Err(io::Error::other(
-                "osctl goes through ssh on Linux and macOS alone",
+                "osctl supports `ssh://` on Linux and macOS only",
             ))
         }
 
@@ -189,7 +189,7 @@ impl Docker {
     /// # Errors
     /// When the engine does not answer.
     pub(crate) async fn has_apparmor(&self) -> Result<bool> {
-        let doing = "asking how it confines containers";
+        let doing = "reading the engine's security options";
         let info = with_query_timeout(doing, self.api.info()).await?;
         let options = info
             .map_err(|e| explain_api_error(doing, e))?
@@ -226,7 +226,7 @@ impl Docker {
     /// # Errors
     /// When the engine does not answer.
     pub(crate) async fn root_here(&self) -> Result<Option<PathBuf>> {
-        let doing = "asking for its folder";
+        let doing = "reading the engine's data folder";
         let info = with_query_timeout(doing, self.api.info()).await?;
         let info = info.map_err(|e| explain_api_error(doing, e))?;
         let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
@@ -242,7 +242,7 @@ impl Docker {
     /// # Errors
     /// When the engine does not answer.
     pub(crate) async fn builds_on_own_images(&self) -> Result<bool> {
-        let doing = "asking for its image store";
+        let doing = "reading the engine's image store";
         let info = with_query_timeout(doing, self.api.info()).await?;
         let status = info.map_err(|e| explain_api_error(doing, e))?.driver_status;
         let mut words = status.iter().flatten().flatten();
@@ -329,8 +329,8 @@ fn explain_api_error(doing: &str, error: ApiError) -> anyhow::Error {
     match error {
         ApiError::DockerResponseServerError { .. } | ApiError::DockerStreamError { .. } => {
             Error::precondition(
-                format!("the engine refused {doing}: {why}"),
-                "`osctl doctor` tells what is wrong",
+                format!("the engine reported an error while {doing}: {why}"),
+                "run `osctl doctor` to check the setup",
             )
             .into()
         }
@@ -377,7 +377,7 @@ mod tests {
         assert!(!has_buildkit(Some("windows"), Some("1.45")));
         assert!(
             has_buildkit(None, None),
-            "what others say nothing of is usual"
+            "an engine without a version counts as current"
         );
     }
 }

@@ -14,7 +14,7 @@ impl Docker {
     /// # Errors
     /// When the engine does not answer.
     pub(crate) async fn has_network(&self, name: &str) -> Result<bool> {
-        let doing = "looking at the network";
+        let doing = "inspecting the network";
         match with_query_timeout(doing, self.api.inspect_network(name, None)).await? {
             Ok(_) => Ok(true),
             Err(e) if is_status(&e, 404) => Ok(false),
@@ -45,7 +45,7 @@ impl Docker {
         labels: &BTreeMap<String, String>,
         internal: bool,
     ) -> Result<()> {
-        let doing = "looking at the network";
+        let doing = "inspecting the network";
         match with_query_timeout(doing, self.api.inspect_network(network, None)).await? {
             Ok(found) if has_same_owner(found.labels.as_ref(), labels) => return Ok(()),
             Ok(_) => {
@@ -69,7 +69,7 @@ impl Docker {
         match self.api.create_network(request).await {
             Ok(_) => Ok(()),
             Err(e) if is_status(&e, 409) => Ok(()),
-            Err(e) => Err(explain_api_error("to create the network", e)),
+            Err(e) => Err(explain_api_error("creating the network", e)),
         }
     }
 
@@ -79,7 +79,7 @@ impl Docker {
     /// # Errors
     /// When the engine does not answer.
     pub(crate) async fn remove_network(&self, name: &str, label: (&str, &str)) -> Result<()> {
-        let doing = "looking at the network";
+        let doing = "inspecting the network";
         let ours = match with_query_timeout(doing, self.api.inspect_network(name, None)).await? {
             Ok(found) => {
                 found
@@ -97,7 +97,7 @@ impl Docker {
         match self.api.remove_network(name).await {
             Ok(()) => Ok(()),
             Err(e) if is_status(&e, 404) || is_status(&e, 403) => Ok(()),
-            Err(e) => Err(explain_api_error("to remove the network", e)),
+            Err(e) => Err(explain_api_error("removing the network", e)),
         }
     }
 
@@ -112,14 +112,15 @@ impl Docker {
         };
         match self.api.disconnect_network(network, request).await {
             Err(e) if is_status(&e, 404) || error_contains(&e, "not connected") => Ok(()),
-            done => done.map_err(|e| explain_api_error("to take the container off its network", e)),
+            done => done
+                .map_err(|e| explain_api_error("disconnecting the container from its network", e)),
         }
     }
 
     /// Connects a container to a network, with its ports.
     ///
     /// # Errors
-    /// When the engine refuses, for example because a port is taken.
+    /// When the engine refuses, for example because a port is in use.
     pub(crate) async fn join_network(&self, name: &str, network: &str) -> Result<()> {
         let request = NetworkConnectRequest {
             container: name.into(),
@@ -127,7 +128,9 @@ impl Docker {
         };
         match self.api.connect_network(network, request).await {
             Err(e) if error_contains(&e, "already exists") => Ok(()),
-            done => done.map_err(|e| explain_api_error("to put the container on its network", e)),
+            done => {
+                done.map_err(|e| explain_api_error("connecting the container to its network", e))
+            }
         }
     }
 }

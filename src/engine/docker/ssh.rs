@@ -14,7 +14,7 @@ use tokio::task::AbortHandle;
 /// Bytes of ssh's stderr that are kept.
 const MAX_ENGINE_SSH_STDERR_BYTES: usize = 4 << 10;
 
-/// A socket of this machine, for this process alone, that leads to the engine.
+/// A socket of this machine, for this process alone, that is connected to the engine.
 #[derive(Debug)]
 pub(super) struct EngineSshTunnel {
     folder: TempDir,
@@ -28,7 +28,8 @@ impl EngineSshTunnel {
     /// # Errors
     /// When the address names no machine, or the socket can't be created.
     pub(super) fn open(url: &str) -> io::Result<Self> {
-        let words = ssh_arguments(url).ok_or_else(|| io::Error::other("it names no machine"))?;
+        let words =
+            ssh_arguments(url).ok_or_else(|| io::Error::other("the address has no host name"))?;
         // Only its owner may enter the folder.
         let folder = tempfile::Builder::new().prefix("osctl-").tempdir()?;
         let listener = UnixListener::bind(socket_in_folder(folder.path()))?;
@@ -103,7 +104,7 @@ async fn relay_connection(
         .spawn()?;
     let (stdin, stdout, stderr) = (ssh.stdin.take(), ssh.stdout.take(), ssh.stderr.take());
     let (Some(mut stdin), Some(mut stdout), Some(mut stderr)) = (stdin, stdout, stderr) else {
-        return Err(io::Error::other("it has no ends"));
+        return Err(io::Error::other("it started without attached streams"));
     };
     let (mut read, mut write) = connection.split();
     let up = async {

@@ -53,7 +53,7 @@ fn section_name(section: &str) -> String {
     }
 }
 
-/// Sections whose every setting counts: they include further settings, or each setting names a command.
+/// Sections whose every setting counts: they include more settings, or each setting names a command.
 const GIT_COMMAND_SECTIONS: &[&str] = &["alias", "include", "includeif", "pager"];
 const GIT_CORE_KEYS: &[&str] = &[
     "alternaterefscommand",

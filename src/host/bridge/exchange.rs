@@ -180,7 +180,7 @@ impl StdioBridge {
             // The request was cancelled.
             StatusCode::ACCEPTED => ExchangeOutcome::Lost(RequestLoss::Silent),
             status => ExchangeOutcome::Refused(BridgeError::refused(
-                format!("the hub answered {status}"),
+                format!("the hub responded with {status}"),
                 None,
             )),
         }
@@ -259,7 +259,7 @@ impl StdioBridge {
 /// The error for a response that cannot be passed to the client.
 fn unreadable_response(failure: &ReadFailure) -> ExchangeOutcome {
     ExchangeOutcome::Refused(BridgeError::refused(
-        format!("the hub does not answer as it should: {failure}"),
+        format!("invalid response from the hub: {failure}"),
         None,
     ))
 }
@@ -316,7 +316,7 @@ mod tests {
     use super::is_lost;
 
     #[test]
-    fn a_lost_call_is_told_from_an_error_of_a_server() {
+    fn a_lost_call_differs_from_an_error_of_a_server() {
         let error = |code: i64, kind: &str| {
             let error = format!(r#"{{"code":{code},"message":"x","data":{{"type":"{kind}"}}}}"#);
             is_lost(format!(r#"{{"id":1,"error":{error}}}"#).as_bytes())

@@ -20,7 +20,7 @@ impl BridgeError {
     pub(super) fn parse(why: &str) -> Self {
         Self {
             code: BRIDGE_PARSE_CODE,
-            message: format!("the line is no message: {why}"),
+            message: format!("the line is not a JSON-RPC message: {why}"),
             hint: None,
         }
     }
@@ -37,10 +37,8 @@ impl BridgeError {
     pub(super) fn lost(method: &str) -> Self {
         Self {
             code: BRIDGE_UNREACHABLE_CODE,
-            message: format!(
-                "the connection was lost while `{method}` ran, and whether it was done is not known"
-            ),
-            hint: Some("look what it has done before it is called again".into()),
+            message: format!("the connection was lost while `{method}` ran; its result is unknown"),
+            hint: Some("check the effects of the first call before you repeat it".into()),
         }
     }
 
@@ -77,7 +75,7 @@ mod tests {
     use super::BridgeError;
 
     #[test]
-    fn a_fault_is_told_under_the_requests_own_id() {
+    fn an_error_has_the_id_of_its_request() {
         let fault = BridgeError::refused("no".into(), Some("try".into()));
         let expected = r#"{"jsonrpc":"2.0","id":1.0,"error":{"code":-32603,"data":{"hint":"try"},"message":"no"}}"#;
         assert_eq!(fault.to_response("1.0"), expected);

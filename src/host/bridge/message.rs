@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn a_batch_is_its_messages_and_what_is_no_json_is_none() {
+    fn a_batch_is_its_messages_and_invalid_json_has_none() {
         let batch = Bytes::from_static(br#"[{"id":1,"method":"a"},{"method":"b"}]"#);
         assert_eq!(BridgeMessage::parse_all(&batch).unwrap().len(), 2);
         for bad in ["", "{", "1", "[1]"] {

@@ -25,7 +25,9 @@ impl StdioBridge {
                             Ok(None) => break,
                             // The hub would send the same event again.
                             Err(failure) => {
-                                tracing::error!("the hub's stream is not read any more: {failure}");
+                                tracing::error!(
+                                    "the bridge stopped reading the hub's stream: {failure}"
+                                );
                                 return;
                             }
                         };

@@ -25,8 +25,10 @@ impl BridgeTarget {
                 format!("/servers/{name}/mcp")
             }
             Some(name) => {
-                let hint = "`osctl mcp list` shows the servers";
-                return Err(Error::usage(format!("`{name}` is no server's name"), hint).into());
+                let hint = "`osctl mcp list` lists the servers";
+                return Err(
+                    Error::usage(format!("`{name}` is not a valid server name"), hint).into(),
+                );
             }
         };
         let query: Vec<String> = self
@@ -69,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wish_is_a_path_with_a_query() {
+    fn a_target_is_a_path_with_a_query() {
         for (wish, path) in [
             (wish(None, &[], &[]), "/mcp"),
             (wish(Some("os"), &[], &[]), "/servers/os/mcp"),
@@ -94,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wish_is_said_to_the_bridge_in_words() {
+    fn a_target_becomes_arguments_of_the_bridge() {
         assert!(wish(None, &[], &[]).to_arguments().is_empty());
         let narrow = wish(None, &["a", "b"], &["-x*"]);
         assert_eq!(narrow.to_arguments(), ["--servers=a,b", "--tools=-x*"]);

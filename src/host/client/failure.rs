@@ -79,7 +79,7 @@ impl CompanionClient {
         }
     }
 
-    /// The error that the tunnel reports in place of the companion.
+    /// The error that the tunnel reports instead of the companion.
     fn no_way(&self, tunnel: &Tunnel, told: &str) -> anyhow::Error {
         let address = tunnel.engine().to_string();
         match told.split_once(": ") {
@@ -113,7 +113,7 @@ impl CompanionClient {
             ReadFailure::TooLong(_) | ReadFailure::TooMany(_) => Error::Refused {
                 status: 502,
                 kind: "answer_too_long".into(),
-                message: format!("the companion does not answer as it should: {failure}"),
+                message: format!("invalid response from the companion: {failure}"),
                 hint: Some("`osctl logs` shows more".into()),
             }
             .into(),
@@ -140,7 +140,7 @@ pub(super) async fn read_refusal(response: Response) -> anyhow::Error {
     let fault = match serde_json::from_slice(&body) {
         Ok(Failed { error, .. }) => error,
         Err(_) => {
-            let message = format!("the companion answered {status} without a reason");
+            let message = format!("the companion responded with {status} and no reason");
             ApiError::new("refused", message).with_hint("`osctl logs` shows more")
         }
     };

@@ -11,7 +11,7 @@ use tempfile::NamedTempFile;
 #[derive(Debug, Clone)]
 pub(crate) struct ClientFileChange {
     pub(crate) file: PathBuf,
-    /// The current contents; `None` if there is no file.
+    /// The current contents; `None` if the file does not exist.
     pub(super) before: Option<String>,
     /// The new contents; `None` to remove the file.
     pub(super) after: Option<String>,
@@ -82,14 +82,14 @@ impl ClientFileChange {
     pub(crate) fn apply(&self) -> Result<()> {
         let file = resolve_link(&self.file)?;
         if read_optional_file(&file)? != self.before {
-            let message = format!("`{}` has changed meanwhile", file.display());
-            return Err(Error::precondition(message, "run it again").into());
+            let message = format!("`{}` changed after osctl read it", file.display());
+            return Err(Error::precondition(message, "run the command again").into());
         }
         self.write_files(&file).map_err(|error| {
-            let message = format!("`{}` can't be changed: {error:#}", file.display());
+            let message = format!("`{}` can't be written: {error:#}", file.display());
             Error::precondition(
                 message,
-                "see to its rights and the disk's room; it is as it was",
+                "check the file's permissions and the free disk space; the file was not changed",
             )
             .into()
         })
@@ -99,7 +99,7 @@ impl ClientFileChange {
         let rights = fs::metadata(file).ok().map(|found| found.permissions());
         // Each temporary file is beside its target: the target of a link may be on another file system.
         let put = |path: &Path, text: &str| -> Result<()> {
-            let folder = path.parent().context("it is in no folder")?;
+            let folder = path.parent().context("the path has no parent folder")?;
             fs::create_dir_all(folder)?;
             let mut beside = NamedTempFile::new_in(folder)?;
             beside.write_all(text.as_bytes())?;
@@ -146,8 +146,8 @@ fn resolve_link(file: &Path) -> Result<PathBuf> {
         Some((folder, name)) => resolve_link(&folder.join(name)),
         None => {
             let (link, next) = (file.display(), next.display());
-            let message = format!("`{link}` is a link to `{next}`, whose folder is not there");
-            let hint = "bring back what it leads to, or remove the link, and run it again";
+            let message = format!("`{link}` is a link to `{next}`, whose folder does not exist");
+            let hint = "restore the target or remove the link, then run the command again";
             Err(Error::precondition(message, hint).into())
         }
     }
@@ -184,7 +184,7 @@ fn to_diff_lines(text: &str, is_new: bool, is_cut: bool) -> impl Iterator<Item =
     })
 }
 
-/// The contents of a file; `None` if there is no file.
+/// The contents of a file; `None` if it does not exist.
 ///
 /// # Errors
 /// When the file cannot be read as text.
@@ -194,7 +194,7 @@ pub(super) fn read_optional_file(file: &Path) -> Result<Option<String>> {
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
         Err(error) => {
             let message = format!("`{}` can't be read: {error}", file.display());
-            Err(Error::precondition(message, "see to its rights and its encoding").into())
+            Err(Error::precondition(message, "check the file's permissions and encoding").into())
         }
     }
 }

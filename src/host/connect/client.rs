@@ -12,7 +12,8 @@ const CLIENT_TOOL_TIMEOUT: u64 = 600;
 /// Seconds from the start to the list of tools, for clients whose own limit may be too short.
 const CLIENT_STARTUP_TIMEOUT: u64 = 60;
 
-const CLIENT_ENTRY_DESCRIPTION: &str = "A computer of its own: Python, shell, files and a browser";
+const CLIENT_ENTRY_DESCRIPTION: &str =
+    "A computer for the agent: Python, shell, files and a browser";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ConnectClient {
@@ -94,15 +95,17 @@ impl ConnectClient {
     pub(crate) fn reload_hint(self) -> &'static str {
         match self {
             Self::ClaudeDesktop => "quit Claude Desktop and open it again",
-            Self::ClaudeCode => "start `claude` anew; `/mcp` shows the server",
-            Self::Cursor => "restart Cursor, or switch the server on in its settings under MCP",
-            Self::VsCode => "run `MCP: List Servers` in VS Code and start the server",
-            Self::Windsurf => "press refresh in Cascade's list of MCP servers, or restart Windsurf",
-            Self::Zed => "nothing: Zed takes it over at once; its agent panel's settings show it",
-            Self::Codex => "start `codex` anew; `/mcp` shows the server",
-            Self::Gemini => "start `gemini` anew; `/mcp` shows the server",
-            Self::OpenCode => "start `opencode` anew; `opencode mcp list` shows the server",
-            Self::Goose => "begin a new session of goose",
+            Self::ClaudeCode => "restart `claude`; `/mcp` lists the servers",
+            Self::Cursor => "restart Cursor; its MCP settings list and enable servers",
+            Self::VsCode => "run `MCP: List Servers` in VS Code to start or stop the server",
+            Self::Windsurf => "refresh the list of MCP servers in Cascade, or restart Windsurf",
+            Self::Zed => {
+                "nothing to do: Zed loads the change immediately; the settings of its agent panel list the servers"
+            }
+            Self::Codex => "restart `codex`; `/mcp` lists the servers",
+            Self::Gemini => "restart `gemini`; `/mcp` lists the servers",
+            Self::OpenCode => "restart `opencode`; `opencode mcp list` lists the servers",
+            Self::Goose => "start a new goose session",
             Self::Continue => "reload Continue's configuration, or restart the editor",
         }
     }

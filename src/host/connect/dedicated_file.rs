@@ -11,7 +11,7 @@ pub(super) fn insert(text: &str, name: &str, entry: &ClientEntry) -> Result<Stri
     if !text.trim().is_empty() {
         let said = edit::parse_settings(ClientFileFormat::Own, text)?;
         if edit::find_entry(ClientFileFormat::Own, &said, name).is_none() || !is_alone(&said) {
-            return Err("it holds something else".into());
+            return Err("the file contains other settings".into());
         }
     }
     let mut lines =
@@ -28,7 +28,7 @@ pub(super) fn remove(said: &Value, name: &str) -> Result<String, EditRefusal> {
     let is_ours = edit::find_entry(ClientFileFormat::Own, said, name).is_some() && is_alone(said);
     match is_ours {
         true => Ok(String::new()),
-        false => Err("it holds something else".into()),
+        false => Err("the file contains other settings".into()),
     }
 }
 

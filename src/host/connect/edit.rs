@@ -72,7 +72,7 @@ pub(super) fn parse_settings(form: ClientFileFormat, text: &str) -> Result<Value
     };
     match said.is_object() {
         true => Ok(said),
-        false => Err("it holds no settings by name".into()),
+        false => Err("the file is not a map of settings".into()),
     }
 }
 
@@ -133,7 +133,7 @@ pub(super) fn insert_entry(
     for key in entry_path(form, name) {
         at = at
             .as_object_mut()
-            .ok_or("its servers are no map")?
+            .ok_or("the list of servers is not a map")?
             .entry(key)
             .or_insert_with(|| Value::Object(Map::new()));
         // An empty key in YAML.
@@ -157,7 +157,7 @@ pub(super) fn insert_entry(
         && (was_there || preserves_text(&written, &edited));
     match is_whole {
         true => Ok(plain.restore_endings(&edited)),
-        false => Err("it can't be changed without touching the rest of it".into()),
+        false => Err("osctl can't add the entry without changing the rest of the file".into()),
     }
 }
 
@@ -186,7 +186,7 @@ pub(super) fn remove_entry(
     drop_nulls(&mut after, &way);
     match after == expected {
         true => Ok(plain.restore_endings(&edited)),
-        false => Err("the entry can't be taken out without touching the rest of it".into()),
+        false => Err("osctl can't remove the entry without changing the rest of the file".into()),
     }
 }
 

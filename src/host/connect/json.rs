@@ -20,7 +20,8 @@ const JSON_PARSE_OPTIONS: ParseOptions = ParseOptions {
 };
 
 fn parse_json_tree(text: &str) -> Result<CstRootNode, EditRefusal> {
-    CstRootNode::parse(text, &JSON_PARSE_OPTIONS).map_err(|error| format!("it is no JSON: {error}"))
+    CstRootNode::parse(text, &JSON_PARSE_OPTIONS)
+        .map_err(|error| format!("the file is not valid JSON: {error}"))
 }
 
 pub(super) fn parse_json(text: &str) -> Result<Value, EditRefusal> {
@@ -37,10 +38,12 @@ pub(super) fn insert(
     // A new file ends with a newline.
     let text = if text.trim().is_empty() { "{}\n" } else { text };
     let root = parse_json_tree(text)?;
-    let mut at = root.object_value().ok_or("it holds no object")?;
+    let mut at = root
+        .object_value()
+        .ok_or("the file does not contain an object")?;
     for key in servers {
         let next = at.object_value_or_create(key);
-        at = next.ok_or_else(|| format!("`{key}` in it is no object"))?;
+        at = next.ok_or_else(|| format!("`{key}` is not an object"))?;
     }
     let value = CstInputValue::Object(
         entry
@@ -66,10 +69,12 @@ pub(super) fn remove(
 ) -> Result<String, EditRefusal> {
     let root = parse_json_tree(text)?;
     let mut holders: Vec<(CstObject, &str)> = Vec::new();
-    let mut at = root.object_value().ok_or("it holds no object")?;
+    let mut at = root
+        .object_value()
+        .ok_or("the file does not contain an object")?;
     for key in servers {
         let next = at.object_value(key);
-        let next = next.ok_or_else(|| format!("`{key}` in it is no object"))?;
+        let next = next.ok_or_else(|| format!("`{key}` is not an object"))?;
         holders.push((at, key));
         at = next;
     }

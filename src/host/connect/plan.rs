@@ -128,7 +128,7 @@ fn read_client_file(
             "the server `{name}` in `{}` is not osctl's; it was not touched",
             file.display()
         );
-        let hint = "give it another name there, or remove it yourself";
+        let hint = "rename that server, or remove it yourself";
         return Err(Error::precondition(message, hint).into());
     }
     Ok(ClientFile {
@@ -171,10 +171,10 @@ fn backup_path_of(file: &Path, name: &str) -> PathBuf {
 }
 
 fn edit_error(file: &Path, why: &str) -> anyhow::Error {
-    let message = format!("`{}` is left as it is: {why}", file.display());
+    let message = format!("`{}` was not changed: {why}", file.display());
     Error::precondition(
         message,
-        "mend it and run it again, or add `osctl mcp stdio` to it by hand",
+        "fix the file and run the command again, or add `osctl mcp stdio` to the file by hand",
     )
     .into()
 }

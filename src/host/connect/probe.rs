@@ -59,7 +59,7 @@ pub(crate) async fn probe_command(call: &LaunchCommand) -> Result<ConnectProbeRe
     let told = match tokio::time::timeout(CONNECT_PROBE_TIMEOUT, server.list_tools()).await {
         Ok(told) => told,
         Err(_) => Err(anyhow::anyhow!(
-            "it has not answered for {} s",
+            "no response within {} s",
             CONNECT_PROBE_TIMEOUT.as_secs()
         )),
     };
@@ -91,9 +91,11 @@ fn last_error_line(said: &str) -> Option<&str> {
 fn probe_error(call: &LaunchCommand, why: &str) -> anyhow::Error {
     let words = [&call.program].into_iter().chain(&call.words);
     let command: Vec<&str> = words.map(String::as_str).collect();
-    let message = format!("`{}` does not serve: {why}", command.join(" "));
-    let hint =
-        "`osctl up` starts the instance; with `--no-verify` the client is connected all the same";
+    let message = format!(
+        "the MCP server `{}` did not start: {why}",
+        command.join(" ")
+    );
+    let hint = "`osctl up` starts the instance; `--no-verify` skips the connection test";
     Error::precondition(message, hint).into()
 }
 
@@ -115,7 +117,9 @@ impl ConnectProbeServer {
         let mut params = json!({"_meta": {LIST_WAIT: CONNECT_LIST_TIMEOUT.as_secs()}});
         loop {
             let mut page = self.send_request("tools/list", params).await?;
-            let tools = page["tools"].as_array().context("it lists no tools")?;
+            let tools = page["tools"]
+                .as_array()
+                .context("the response lists no tools")?;
             let name = |tool: &Value| tool["name"].as_str().map(str::to_owned);
             found.tools.extend(tools.iter().filter_map(name));
             let meta = serde_json::from_value::<ListMeta>(page["_meta"].take());
@@ -133,16 +137,16 @@ impl ConnectProbeServer {
         self.send_message(&asked).await?;
         while let Some(line) = self.lines.next_line().await? {
             let mut message: Value = serde_json::from_str(&line)
-                .with_context(|| format!("it says what is no message: `{line}`"))?;
+                .with_context(|| format!("invalid message: `{line}`"))?;
             if message["id"] != self.id || message.get("method").is_some() {
                 continue;
             }
             if let Some(why) = message["error"]["message"].as_str() {
-                bail!("it refuses `{method}`: {why}");
+                bail!("`{method}` failed: {why}");
             }
             return Ok(message["result"].take());
         }
-        bail!("it has ended")
+        bail!("the process exited")
     }
 
     async fn send_message(&mut self, message: &Value) -> Result<()> {
@@ -171,14 +175,14 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_no_server_is_told_in_its_own_words() {
+    async fn a_command_that_is_not_a_server_is_named_with_its_message() {
         for (words, why) in [
             (
                 &["-c", "import sys; sys.exit('error: it is off')"][..],
                 "it is off",
             ),
-            (&["-c", "print('hello')"], "no message"),
-            (&["-c", "input()"], "has ended"),
+            (&["-c", "print('hello')"], "invalid message"),
+            (&["-c", "input()"], "the process exited"),
         ] {
             let told = probe_command(&call(words)).await.unwrap_err().to_string();
             assert!(told.contains(why), "{told}");

@@ -6,7 +6,7 @@ use toml_edit::{Array, DocumentMut, InlineTable, Item, Table};
 
 fn parse_toml_tree(text: &str) -> Result<DocumentMut, EditRefusal> {
     text.parse()
-        .map_err(|error| format!("it is no TOML: {}", first_line(&error)))
+        .map_err(|error| format!("the file is not valid TOML: {}", first_line(&error)))
 }
 
 fn first_line(error: &toml_edit::TomlError) -> String {
@@ -21,7 +21,7 @@ fn first_line(error: &toml_edit::TomlError) -> String {
 pub(super) fn parse_toml(text: &str) -> Result<Value, EditRefusal> {
     toml_edit::de::from_str(text).map_err(|error| {
         let why = error.message().lines().next().unwrap_or_default();
-        format!("it is no TOML: {why}")
+        format!("the file is not valid TOML: {why}")
     })
 }
 
@@ -34,13 +34,13 @@ pub(super) fn insert(
     let mut document = parse_toml_tree(text)?;
     let holder = document.entry(servers).or_insert_with(|| {
         let mut table = Table::new();
-        // The table has no header line of its own; only its subtables have one.
+        // The table has no header line; only its subtables have header lines.
         table.set_implicit(true);
         Item::Table(table)
     });
     let is_inline = holder.is_inline_table();
     let holder = holder.as_table_like_mut();
-    let holder = holder.ok_or_else(|| format!("`{servers}` in it is no table"))?;
+    let holder = holder.ok_or_else(|| format!("`{servers}` is not a table"))?;
     let mut table = Table::new();
     for (key, value) in &entry.0 {
         table.insert(key, Item::Value(to_toml_value(value)?));
@@ -92,7 +92,10 @@ pub(super) fn remove(
 fn to_toml_value(value: &Value) -> Result<toml_edit::Value, EditRefusal> {
     Ok(match value {
         Value::Bool(value) => (*value).into(),
-        Value::Number(number) => number.as_i64().ok_or("it has no such number")?.into(),
+        Value::Number(number) => number
+            .as_i64()
+            .ok_or("TOML can't represent the number")?
+            .into(),
         Value::String(text) => text.as_str().into(),
         Value::Array(values) => {
             let items: Result<Array, EditRefusal> = values.iter().map(to_toml_value).collect();
@@ -105,6 +108,6 @@ fn to_toml_value(value: &Value) -> Result<toml_edit::Value, EditRefusal> {
             }
             table.into()
         }
-        Value::Null => return Err("TOML knows no null".into()),
+        Value::Null => return Err("TOML has no null".into()),
     })
 }

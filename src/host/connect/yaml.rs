@@ -8,7 +8,7 @@ use serde_json::Value;
 const YAML_INDENT: &str = "  ";
 
 pub(super) fn parse_yaml(text: &str) -> Result<Value, EditRefusal> {
-    serde_yaml::from_str(text).map_err(|error| format!("it is no YAML: {error}"))
+    serde_yaml::from_str(text).map_err(|error| format!("the file is not valid YAML: {error}"))
 }
 
 pub(super) fn insert(
@@ -32,7 +32,7 @@ pub(super) fn insert(
     match rest {
         "" => {}
         "{}" => lines[at] = lines[at].replacen(" {}", "", 1),
-        _ => return Err(format!("`{servers}` in it is no block: `{rest}`")),
+        _ => return Err(format!("`{servers}` is not written as a block: `{rest}`")),
     }
     if !lines[at].ends_with('\n') {
         lines[at].push('\n');

@@ -78,7 +78,7 @@ impl JupyterBridge<'_> {
             tokio::select! {
                 request = inbox.next() => {
                     let request = request?;
-                    debug!(kind = request.kind, "asked");
+                    debug!(kind = request.kind, "the front end sent a request");
                     match request.kind.as_str() {
                         "execute_request" => self.queue.send(request)?,
                         _ => answers.push(self.handle_request(request, &replies)),

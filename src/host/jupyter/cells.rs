@@ -1,4 +1,4 @@
-//! Cells, run one after the other in the session, and what they do as front ends hear it.
+//! Cells, run one after the other in the session, and their events as messages to front ends.
 //!
 //! A cell is a run like any other: it queues behind runs of others, has an id by which it is found
 //! again when the connection is lost, and stays in `osctl runs`.
@@ -150,7 +150,7 @@ impl<'a> CellRunner<'a> {
                     happened => tell(happened).await?,
                 }
             }
-            Err(anyhow::anyhow!("the run's events ended without an end"))
+            Err(anyhow::anyhow!("the run's events ended without a result"))
         });
         let followed = followed.await;
         self.running.take();
@@ -230,7 +230,7 @@ impl<'a> CellRunner<'a> {
 fn no_value_error(name: &str) -> RunError {
     RunError {
         kind: "ValueError".into(),
-        message: format!("`{name}` has shown nothing"),
+        message: format!("`{name}` displayed nothing"),
         traceback: Vec::new(),
     }
 }
@@ -245,6 +245,6 @@ fn state_warning(kernel: &KernelReport) -> Option<String> {
     };
     let generation = kernel.generation;
     Some(format!(
-        "warning: the kernel's state was {became}; this is generation {generation}\n"
+        "warning: the kernel was restarted (generation {generation}); its variables were {became}\n"
     ))
 }

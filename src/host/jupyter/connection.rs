@@ -34,21 +34,21 @@ impl ConnectionFile {
     pub(crate) fn read(path: &Path) -> Result<Self> {
         let unfit = |why: String| {
             let message = format!("the connection file `{}` {why}", path.display());
-            let hint = "Jupyter writes it and starts this; `osctl jupyter install` makes it known";
+            let hint = "Jupyter writes the file and starts the kernel; `osctl jupyter install` registers the kernel";
             anyhow::Error::from(Error::usage(message, hint))
         };
         let text = std::fs::read(path).map_err(|e| unfit(format!("can't be read: {e}")))?;
         let read: Self =
-            serde_json::from_slice(&text).map_err(|e| unfit(format!("does not fit: {e}")))?;
+            serde_json::from_slice(&text).map_err(|e| unfit(format!("is not valid: {e}")))?;
         if read.transport != tcp() {
             return Err(unfit(format!(
-                "asks for the transport `{}`; this speaks `tcp`",
+                "requires the transport `{}`; osctl supports only `tcp`",
                 read.transport
             )));
         }
         if !read.key.is_empty() && read.signature_scheme != sha256() {
             return Err(unfit(format!(
-                "asks for signatures by `{}`; this signs by `{}`",
+                "requires the signature scheme `{}`; osctl supports only `{}`",
                 read.signature_scheme,
                 sha256()
             )));
@@ -94,6 +94,6 @@ mod tests {
         let refused = |change, value: &str| read(change, value.into()).unwrap_err();
         assert!(refused("transport", "ipc").contains("the transport `ipc`"));
         assert!(refused("signature_scheme", "hmac-md5").contains("by `hmac-md5`"));
-        assert!(refused("shell_port", "one").contains("does not fit"));
+        assert!(refused("shell_port", "one").contains("is not valid"));
     }
 }

@@ -112,7 +112,7 @@ pub(super) fn error_reply(raised: &RunError) -> Value {
     reply
 }
 
-/// An osctl error with its hint, shown in place of a traceback.
+/// An osctl error with its hint, shown instead of a traceback.
 pub(super) fn error_to_raised(error: &anyhow::Error) -> RunError {
     let expected = error.downcast_ref::<Error>();
     let message = match expected {

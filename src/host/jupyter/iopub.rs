@@ -93,7 +93,7 @@ impl<'a> CellPublisher<'a> {
         })
     }
 
-    /// Publishes that the cell cannot be run, or not be followed further.
+    /// Publishes that the cell cannot be run or followed.
     pub(super) async fn publish_failure(mut self, error: &anyhow::Error) -> Result<CellOutcome> {
         self.hold_exception(error_to_raised(error)).await?;
         self.tell_raised().await?;
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn events_are_told_in_the_words_of_jupyter() {
+    fn events_are_sent_as_messages_of_jupyter() {
         let (kind, content) = told(json!({"type": "stderr", "text": "x\n"})).unwrap();
         assert_eq!(
             (kind, content),
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn a_heartbeat_is_no_news() {
+    fn a_heartbeat_sends_nothing() {
         assert!(told(json!({"type": "heartbeat"})).is_none());
     }
 }

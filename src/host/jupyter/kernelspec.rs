@@ -64,7 +64,7 @@ impl Kernelspec {
     pub(crate) fn write(&self, data: &Path) -> Result<PathBuf> {
         let folder = self.free_folder(data)?;
         fs::create_dir_all(&folder).map_err(|error| {
-            let message = format!("`{}` can't be made: {error}", folder.display());
+            let message = format!("`{}` can't be created: {error}", folder.display());
             Error::precondition(
                 message,
                 "choose another place: `osctl jupyter install --prefix DIR`",
@@ -94,8 +94,8 @@ impl Kernelspec {
     fn free_folder(&self, data: &Path) -> Result<PathBuf> {
         let fits = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
         if self.name.is_empty() || self.name.starts_with('.') || !self.name.chars().all(fits) {
-            let message = format!("`{}` can't be a kernelspec's name", self.name);
-            let hint = "letters, digits, `-`, `_` and `.`: `osctl jupyter install --name NAME`";
+            let message = format!("`{}` is not a valid kernelspec name", self.name);
+            let hint = "use letters, digits, `-`, `_` and `.`: `osctl jupyter install --name NAME`";
             return Err(Error::usage(message, hint).into());
         }
         let folder = kernels_folder(data).join(&self.name);
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_found_and_removed() {
+    fn a_written_kernelspec_is_found_and_removed() {
         let data = tempfile::tempdir().unwrap();
         assert_eq!(Kernelspec::list_all(data.path()).unwrap(), []);
         spec("osctl").write(data.path()).unwrap();
@@ -259,7 +259,7 @@ mod tests {
         ] {
             let told = refused.unwrap_err().to_string();
             assert!(
-                told.contains("not osctl's") || told.contains("can't be"),
+                told.contains("not osctl's") || told.contains("not a valid"),
                 "{told}"
             );
         }

@@ -1,7 +1,7 @@
-//! A Jupyter kernel without a namespace of its own: notebooks use a session of the instance.
+//! A Jupyter kernel without its own namespace: notebooks use a session of the instance.
 //!
 //! ```text
-//! JupyterLab, VS Code ──ZMQ──▶ sockets ─▶ bridge ─┬─ shell_requests   queries, answered at once
+//! JupyterLab, VS Code ──ZMQ──▶ sockets ─▶ bridge ─┬─ shell_requests   queries, answered immediately
 //!                                  ▲              ├─ cells            code, one cell after the other
 //!                                  └──── iopub ◀──┘      │            its events, as they happen
 //!                                   notebook_session ◀───┘ ──HTTP──▶ the companion

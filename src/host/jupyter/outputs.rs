@@ -64,7 +64,7 @@ fn sanitize_bundle(data: &MimeBundle) -> Map<String, Value> {
     if !dropped.is_empty() && (safe.is_empty() || was_page) {
         let kinds = dropped.join("`, `");
         let note = format!(
-            "(`{kinds}` is not shown; `osctl jupyter install --trust-html` lets code inside run scripts here)"
+            "(`{kinds}` is not shown; `osctl jupyter install --trust-html` allows the container's code to run scripts here)"
         );
         let text = safe.get(JUPYTER_PLAIN_TYPE).and_then(Value::as_str);
         let text = text.map(|text| format!("{text}\n")).unwrap_or_default();

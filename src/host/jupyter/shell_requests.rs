@@ -1,4 +1,4 @@
-//! Requests of a front end other than running code; answered at once, also while a cell runs.
+//! Requests of a front end other than running code; answered immediately, also while a cell runs.
 
 use super::content::{CursorRequest, HistoryAccess, HistoryRequest, IsCompleteRequest};
 use super::notebook_session::NotebookSession;
@@ -191,9 +191,9 @@ fn select_cells(mut cells: Vec<(u64, String)>, asked: &HistoryRequest) -> Vec<(u
     cells
 }
 
-/// Whether the whole text matches the pattern: `*` stands for any text, `?` for one character.
+/// Whether the whole text matches the pattern: `*` matches any text, `?` one character.
 fn matches_glob(pattern: &[char], text: &str) -> bool {
-    // For each position of the text, whether the pattern so far can match the text up to it.
+    // For each position of the text, whether the pattern up to now can match the text up to it.
     let text: Vec<char> = text.chars().collect();
     let mut reached = vec![false; text.len() + 1];
     reached[0] = true;

@@ -50,7 +50,7 @@ impl JupyterSockets {
                 speech: speech.clone(),
                 cell: RefCell::default(),
             },
-            // A ROUTER socket answers as REP would, and serves several front ends at once.
+            // A ROUTER socket answers as REP would, and serves several front ends at the same time.
             heartbeat: bind_jupyter_socket(connection, connection.hb_port).await?,
             stdin: bind_jupyter_socket(connection, connection.stdin_port).await?,
         })
@@ -61,8 +61,8 @@ async fn bind_jupyter_socket<S: Socket>(connection: &ConnectionFile, port: u16) 
     let mut socket = S::new();
     let endpoint = connection.endpoint(port);
     socket.bind(&endpoint).await.map_err(|e| {
-        let hint = "start the kernel again: Jupyter then chooses other ports";
-        Error::precondition(format!("`{endpoint}` can't be listened on: {e}"), hint)
+        let hint = "start the kernel again; Jupyter then chooses other ports";
+        Error::precondition(format!("can't listen on `{endpoint}`: {e}"), hint)
     })?;
     Ok(socket)
 }
@@ -93,7 +93,7 @@ impl RequestSocket {
             let frames = self.socket.recv().await?.into_vec();
             match self.speech.decode_request(frames) {
                 Some(request) => return Ok(request),
-                None => warn!("a message that is malformed or wrongly signed was passed over"),
+                None => warn!("osctl dropped a malformed or wrongly signed message"),
             }
         }
     }
@@ -111,7 +111,7 @@ impl ReplySocket {
         let kind = to.kind.replace("_request", "_reply");
         let frames = self.speech.encode_reply(to, &kind, content)?;
         if let Err(error) = self.socket.clone().send(to_multipart(frames)?).await {
-            warn!("a `{kind}` reached nobody: {error}");
+            warn!("osctl could not send a `{kind}`: {error}");
         }
         Ok(())
     }

@@ -152,7 +152,7 @@ impl JupyterCodec {
 /// A unique name.
 pub(super) fn fresh_id() -> Result<String> {
     let mut bytes = [0u8; 16];
-    getrandom::fill(&mut bytes).map_err(|e| anyhow::anyhow!("no randomness: {e}"))?;
+    getrandom::fill(&mut bytes).map_err(|e| anyhow::anyhow!("no random numbers available: {e}"))?;
     Ok(hex(bytes))
 }
 
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_signed_with_the_key_is_read() {
+    fn only_messages_signed_with_the_key_are_read() {
         assert!(read("key", frames("key", HEADER, "{}")).is_some());
         assert!(read("key", frames("other", HEADER, "{}")).is_none());
         assert!(read("key", frames("", HEADER, "{}")).is_none());
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_message_is_passed_over() {
+    fn a_malformed_message_is_dropped() {
         let whole = frames("key", HEADER, "{}");
         for length in 0..whole.len() {
             assert!(read("key", whole[..length].to_vec()).is_none());

@@ -412,7 +412,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_of_a_page_of_scripts_shows_nothing() {
+    fn a_page_of_scripts_shows_nothing_after_sanitizing() {
         for html in [
             "<div><script>plot()</script></div>",
             "<div id=\"x\" style=\"height:400px\"></div>\n<p>&nbsp;</p>",

@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn where_nothing_is_known_only_what_was_never_sent_is_sent() {
+    fn an_unknown_client_sends_only_unsent_keys() {
         let mut typed = KeyBuffer::default();
         typed.push(b"gone");
         typed.take_due();

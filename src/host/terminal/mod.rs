@@ -86,7 +86,8 @@ impl TerminalClient {
     /// When the companion cannot be reached, or refuses.
     pub(crate) async fn open(client: CompanionClient, mut attach: AttachQuery) -> Result<Self> {
         let mut name = [0u8; 8];
-        getrandom::fill(&mut name).map_err(|e| anyhow::anyhow!("no randomness: {e}"))?;
+        getrandom::fill(&mut name)
+            .map_err(|e| anyhow::anyhow!("no random numbers available: {e}"))?;
         attach.client = Some(hex(name));
         let link = TerminalSocket::open(&client, &attach).await?;
         // Take over input once only; a reconnect must not take it from a later writer.
@@ -161,7 +162,14 @@ impl TerminalClient {
             } => {
                 let given_up = self.typed.rewind(typed);
                 let skipped = offset.saturating_sub(self.offset);
-                tracing::debug!(id, offset, ?typed, writer, skipped, "greeted");
+                tracing::debug!(
+                    id,
+                    offset,
+                    ?typed,
+                    writer,
+                    skipped,
+                    "the terminal sent its state"
+                );
                 self.attach.id = Some(id);
                 (self.offset, self.attach.since) = (offset, Some(offset));
                 (self.lost, self.pause) = (None, TERMINAL_RECONNECT_DELAY);
@@ -208,7 +216,7 @@ impl TerminalClient {
     /// Schedules a reconnect, unless the error is permanent.
     fn retry_connect(&mut self, error: anyhow::Error) -> Result<()> {
         let since = *self.lost.get_or_insert_with(Instant::now);
-        tracing::debug!("not connected: {error:#}");
+        tracing::debug!("the terminal's connection failed: {error:#}");
         match error.downcast_ref::<Error>() {
             Some(Error::Refused { kind, .. }) if kind == "unknown_terminal" => {
                 return Err(Error::TerminalGone {

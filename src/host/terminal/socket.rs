@@ -44,8 +44,8 @@ impl TerminalSocket {
         let key = generate_key();
         let (stream, accepted) = client.upgrade_connection("/pty", attach, &key).await?;
         if accepted != derive_accept_key(key.as_bytes()) {
-            let message = "whoever answers at the companion's address speaks no WebSocket";
-            let hint = "a proxy may be in between; `osctl doctor` tells more";
+            let message = "the server at the companion's address does not support WebSocket";
+            let hint = "a proxy may intercept the connection; `osctl doctor` checks the connection";
             return Err(Error::precondition(message, hint).into());
         }
         let limits = WebSocketConfig::default()

@@ -82,7 +82,7 @@ impl UpRunner<'_> {
         project: &Path,
     ) -> Result<ChosenImage> {
         let body = Body::of_project(project, &config.body)?;
-        let question = "Python's environments, which the kernel needs, are missing. Install them?";
+        let question = "The kernel needs Python and its module venv. Install them?";
         if !EmbeddedEngine::has_python().await
             && provision::can_install()
             && (self.may_install)(question)?

@@ -58,7 +58,7 @@ const CACHE_MOUNT_KEYS: &[&str] = &[
     "mode",
 ];
 
-/// The state after the instructions checked so far.
+/// The state after the instructions that are already checked.
 #[derive(Debug, Default)]
 pub(super) struct InstructionChecker {
     /// The names of the stages in lower case; `None` for a stage without a name.
@@ -94,10 +94,10 @@ impl InstructionChecker {
             "ADD" => check_add(rest),
             "LABEL" => self.filter_labels(rest),
             "WORKDIR" => check_workdir(rest),
-            "ONBUILD" => Err("`ONBUILD` is not allowed: it acts in builds that nobody sees".into()),
+            "ONBUILD" => Err("`ONBUILD` is not allowed: it acts in later builds".into()),
             plain if PLAIN_INSTRUCTIONS.contains(&plain) => Ok(rest.clone()),
             unknown => Err(format!(
-                "`{}` is no instruction",
+                "`{}` is not an instruction",
                 escape_for_message(unknown)
             )),
         };
@@ -243,7 +243,7 @@ fn check_cache_mount(value: &str, caches: CacheMountPolicy<'_>) -> Result<Option
             return Err("a variable in a mount is not allowed".into());
         }
         if fields.iter().any(|(known, _)| *known == key) {
-            return Err(format!("`{key}` of a mount is said twice"));
+            return Err(format!("`{key}` of a mount is given twice"));
         }
         fields.push((key, value));
     }

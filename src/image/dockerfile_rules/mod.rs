@@ -83,7 +83,7 @@ impl PermittedDockerfile {
             if let more @ 1.. = self.left_out.len().saturating_sub(MAX_NAMED_LABEL_KEYS) {
                 keys.push_str(&format!(" and {more} more"));
             }
-            format!("the image gets no label {keys}: other tools obey labels, so only `org.opencontainers.*` is taken from the Dockerfile")
+            format!("osctl leaves out the labels {keys}: other tools act on labels, so only `org.opencontainers.*` is allowed")
         })
     }
 }
@@ -139,7 +139,7 @@ fn permit_beside(
         }
     }
     if checked.stage_count() == 0 {
-        return Err(DockerfileRefusal::new(1, "it has no `FROM ${BASE}`"));
+        return Err(DockerfileRefusal::new(1, "the file has no `FROM ${BASE}`"));
     }
     check_again(&text, &places)?;
     let text = match dialect {

@@ -23,12 +23,12 @@ pub(super) fn parse_instructions(
 ) -> Result<Vec<DockerfileInstruction>, DockerfileRefusal> {
     let text = std::str::from_utf8(text).map_err(|e| {
         let line = text[..e.valid_up_to()].iter().filter(|b| **b == b'\n');
-        DockerfileRefusal::new(line.count() + 1, "it is not UTF-8")
+        DockerfileRefusal::new(line.count() + 1, "the line is not UTF-8")
     })?;
     if text.len() > MAX_DOCKERFILE_BYTES {
         return Err(DockerfileRefusal::new(
             1,
-            format!("it is longer than {MAX_DOCKERFILE_BYTES} bytes"),
+            format!("the file is longer than {MAX_DOCKERFILE_BYTES} bytes"),
         ));
     }
     let mut instructions = Vec::new();
@@ -60,7 +60,7 @@ pub(super) fn parse_instructions(
         instruction.rest.push_str(content);
         if instruction.rest.len() > MAX_INSTRUCTION_BYTES {
             let why = format!(
-                "it is longer than {MAX_INSTRUCTION_BYTES} characters: put it into a script"
+                "the instruction is longer than {MAX_INSTRUCTION_BYTES} characters: put it into a script"
             );
             return Err(DockerfileRefusal::new(instruction.line, why));
         }

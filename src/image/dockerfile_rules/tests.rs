@@ -184,7 +184,7 @@ fn a_step_runs_as_every_other_one_does() {
     refused(
         "FROM ${BASE}\nPRIVILEGED true",
         2,
-        "`PRIVILEGED` is no instruction",
+        "`PRIVILEGED` is not an instruction",
     );
     refused(
         "FROM ${BASE}\nRUN --mount=type=tmpfs,target=/x y",
@@ -270,8 +270,8 @@ fn nothing_is_read_otherwise_by_another_parser() {
     );
     refused("# a comment\n#SYNTAX = x\nFROM ${BASE}", 2, "`# syntax=`");
     refused("# escape=`\nFROM ${BASE}", 1, "`# escape=`");
-    refused("//syntax=x\nFROM ${BASE}", 1, "is no instruction");
-    refused("{\"syntax\":\"x\"}", 1, "is no instruction");
+    refused("//syntax=x\nFROM ${BASE}", 1, "is not an instruction");
+    refused("{\"syntax\":\"x\"}", 1, "is not an instruction");
     refused("\u{feff}FROM ${BASE}", 1, "U+FEFF");
     refused("FROM ${BASE}\nRUN\u{a0}--network=host x", 2, "U+00A0");
     refused("FROM ${BASE}\nRUN x\rFROM debian", 2, "U+000D");
@@ -298,7 +298,7 @@ fn nothing_is_read_otherwise_by_another_parser() {
     );
     assert_eq!(
         why.unwrap_err(),
-        DockerfileRefusal::new(2, "it is not UTF-8")
+        DockerfileRefusal::new(2, "the line is not UTF-8")
     );
     let long = format!("FROM ${{BASE}}\nRUN {}", "x".repeat(70_000));
     refused(&long, 2, "longer than");
@@ -335,7 +335,7 @@ fn a_label_that_a_tool_of_the_host_could_obey_is_left_out_and_named() {
     ] {
         let (text, note) = left_out(&format!("{key}='x y'"));
         assert_eq!(text, "FROM ${BASE}\nUSER root\n");
-        let named = format!("no label `{}`:", key.escape_debug());
+        let named = format!("labels `{}`:", key.escape_debug());
         assert!(note.contains(&named), "{note}");
         let (text, note) = left_out(&format!("{title} {key}=x \\\n {key}=\"y\""));
         assert_eq!(text, format!("FROM ${{BASE}}\nLABEL {title}\nUSER root\n"));

@@ -98,12 +98,12 @@ async fn what_has_no_meaning_or_no_leave_is_refused_with_its_reason() {
         (line(&json!({"ask": "remove"})), "unknown variant `remove`"),
         (
             line(&json!({"ask": "rollback", "run": "../x"})),
-            "names no run",
+            "is not a run ID",
         ),
         (line(&json!({"ask": "show"})), "missing field `run`"),
-        (b"GET / HTTP/1.1\r\n\r\n".to_vec(), "has no meaning"),
-        (b"{\"ask\": \"sta".to_vec(), "has no meaning"),
-        (b"\xff\n".to_vec(), "has no meaning"),
+        (b"GET / HTTP/1.1\r\n\r\n".to_vec(), "is malformed"),
+        (b"{\"ask\": \"sta".to_vec(), "is malformed"),
+        (b"\xff\n".to_vec(), "is malformed"),
         (
             vec![b'x'; 2 * MAX_KEEPER_REQUEST_BYTES],
             "longer than 65536 bytes",
@@ -121,27 +121,27 @@ async fn what_has_no_meaning_or_no_leave_is_refused_with_its_reason() {
     }
     let stop = line(&json!({"ask": "stop"}));
     office
-        .refused(
-            &stop,
-            refusal::KEEPER_FORBIDDEN,
-            "stopped from the host alone",
-        )
+        .refused(&stop, refusal::KEEPER_FORBIDDEN, "only the host can stop")
         .await;
 }
 
 #[tokio::test]
-async fn of_runs_that_nobody_knows_nothing_is_told() {
+async fn a_request_for_an_unknown_run_is_refused() {
     let office = Office::new();
     for ask in ["show", "log", "diff", "body"] {
         let question = line(&json!({"ask": ask, "run": "20200101-000000"}));
         office
-            .refused(&question, refusal::KEEPER_NO_SUCH_RUN, "there is no run")
+            .refused(&question, refusal::KEEPER_NO_SUCH_RUN, "does not exist")
             .await;
     }
     let run = office.run(EvolveStage::Failed).run;
     let question = line(&json!({"ask": "diff", "run": run}));
     office
-        .refused(&question, refusal::KEEPER_NO_SUCH_RUN, "has read no body")
+        .refused(
+            &question,
+            refusal::KEEPER_NO_SUCH_RUN,
+            "did not read a body",
+        )
         .await;
     let shown = office
         .ask(
@@ -155,7 +155,7 @@ async fn of_runs_that_nobody_knows_nothing_is_told() {
     assert_eq!((&record.run, record.status), (&run, EvolveStage::Failed));
 }
 
-/// A request for a body reads archives of up to 64 MiB, and the agent may send 32 requests at once.
+/// A request for a body reads archives of up to 64 MiB, and the agent may send 32 requests at a time.
 #[tokio::test]
 async fn one_question_of_the_agent_at_a_time_holds_a_body_and_others_are_refused_as_busy() {
     let mut office = Office::new();
@@ -185,6 +185,10 @@ async fn one_question_of_the_agent_at_a_time_holds_a_body_and_others_are_refused
     drop(turn);
     let question = line(&json!({"ask": "diff", "run": run}));
     office
-        .refused(&question, refusal::KEEPER_NO_SUCH_RUN, "has read no body")
+        .refused(
+            &question,
+            refusal::KEEPER_NO_SUCH_RUN,
+            "did not read a body",
+        )
         .await;
 }

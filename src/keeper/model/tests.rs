@@ -24,13 +24,13 @@ fn every_other_order_of_a_swap_breaks_a_promise() {
         &|order| order.writes_the_end_before_the_swap = true,
     );
     finds(
-        "add no record of what is there",
+        "add no record of the current container",
         first(),
         SwapViolation::HistoryNamesAnother,
         &|order| order.adds_no_record_of_what_is_there = true,
     );
     finds(
-        "let the engine start the old container again",
+        "let the engine restart the old container",
         first(),
         SwapViolation::TwoRun,
         &|order| order.keeps_the_restart_policy = true,
@@ -42,13 +42,13 @@ fn every_other_order_of_a_swap_breaks_a_promise() {
         &|order| order.pauses_before_the_restart_policy = true,
     );
     finds(
-        "start nothing that has ended",
+        "do not start an ended container",
         first(),
         SwapViolation::NoneRuns,
         &|order| order.starts_nothing_that_has_ended = true,
     );
     finds(
-        "let requests in before the journal",
+        "accept requests before the journal",
         first(),
         SwapViolation::WorkIsLost,
         &|order| order.lets_in_before_the_journal = true,
@@ -60,19 +60,19 @@ fn every_other_order_of_a_swap_breaks_a_promise() {
         &|order| order.starts_the_new_before_the_pause = true,
     );
     finds(
-        "let requests in by the keeper alone",
+        "let only the keeper open admission",
         first(),
         SwapViolation::AdmissionIsClosed,
         &|order| order.opens_by_the_keeper_alone = true,
     );
     finds(
-        "swap a container that has gone on",
+        "swap a container that has resumed",
         first(),
         SwapViolation::WorkIsLost,
         &|order| order.swaps_what_has_gone_on = true,
     );
     finds(
-        "rename what is aside before its start",
+        "rename the container set aside before its start",
         left_aside(),
         SwapViolation::NoneRuns,
         &|order| order.renames_before_the_start = true,

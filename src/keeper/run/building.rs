@@ -70,7 +70,7 @@ impl RunExecutor {
             && image.labels.get(IMAGE_DIGEST_LABEL) == Some(&digest)
         {
             self.log
-                .step("nothing of it has changed since the present image was built");
+                .step("the body has not changed since the current image was built");
             docker.tag_image(&image.id, &build.tag).await?;
             self.set_image(image.id);
             return Ok(());
@@ -79,12 +79,12 @@ impl RunExecutor {
         let limit = Duration::from_secs(self.site.charge.bounds.build);
         tokio::select! {
             built = docker.build_image(&build, &self.log) => built?,
-            () = tokio::time::sleep(limit) => bail!("it took longer than {} s", limit.as_secs()),
+            () = tokio::time::sleep(limit) => bail!("the build took longer than {} s", limit.as_secs()),
             full = resource_watch::runs_out(&self.settings.state) => return Err(full),
         }
         let image = docker.find_image(&build.tag).await?;
         let image = image.filter(|image| image.labels.get(IMAGE_DIGEST_LABEL) == Some(&digest));
-        let image = image.context("the image that was just built is gone")?;
+        let image = image.context("the image that was just built no longer exists")?;
         self.set_image(image.id);
         Ok(())
     }
@@ -129,7 +129,7 @@ fn read_recipe(
     };
     let body = Body::of_project_within(&settings.repo, &charge.body, limit)?;
     if let Some(path) = body.files.keys().find(|path| path.starts_with(".osctl/")) {
-        bail!("`{path}` lies where osctl puts what is its own");
+        bail!("`{path}` is a path that osctl reserves for its own files");
     }
     let certificates = charge.certificates.iter().cloned();
     Ok(ImageRecipe {
@@ -171,7 +171,7 @@ fn prepare_build(
     let mut published = dockerfile.published_image(&recipe.args);
     if let Some(reference) = published.filter(|_| !means.published) {
         notes.push(format!(
-            "the engine does not have the published image `{reference}`, so all of the image is built"
+            "the engine does not have the published image `{reference}`, so the whole image is built"
         ));
         published = None;
     }

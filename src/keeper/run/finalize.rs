@@ -9,7 +9,7 @@ use crate::protocol::evolve::{ROLLED_BACK_TAG, Task};
 impl RunExecutor {
     pub(super) async fn finalize_run(&mut self) -> Result<()> {
         self.write_step(RunJournalStep::Concluding)?;
-        self.log.begin_stage("concluding");
+        self.log.begin_stage("finalizing");
         // The new container is verified: it may accept requests. If it misses this call, it asks the keeper.
         if let Err(error) = self.site.resume_requests(self.site.container_name()).await {
             self.log.log(&format!("{error:#}"));
@@ -27,10 +27,10 @@ impl RunExecutor {
         if let Some(old) = &self.entry.old
             && self.site.find_container(old).await?.is_some()
         {
-            self.log.step("ending the old container");
+            self.log.step("removing the old container");
             docker.remove(old).await?;
         }
-        self.log.step("keeping the image before");
+        self.log.step("keeping the previous image");
         if let Some(previous) = &self.entry.previous
             && self.entry.previous != self.entry.image
             && docker.find_image(previous).await?.is_some()

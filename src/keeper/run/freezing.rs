@@ -11,7 +11,7 @@ use anyhow::bail;
 use std::pin::pin;
 use std::time::{Duration, Instant};
 
-/// How long and how often the keeper tells a container not to quiesce, and the pause between two calls.
+/// How long and how often the keeper cancels the quiescing of a container, and the pause between two calls.
 const QUIESCE_CANCEL_TIMEOUT: Duration = Duration::from_secs(20);
 const MAX_QUIESCE_CANCELS: u32 = 50;
 const QUIESCE_CANCEL_INTERVAL: Duration = Duration::from_millis(200);
@@ -30,12 +30,12 @@ impl RunExecutor {
             Some(ContainerPhase::Running) => {}
             // The memory of a paused container may hold state that is not stored.
             Some(ContainerPhase::Paused) if !self.is_forced() => bail!(
-                "the container is paused: `docker unpause {}` lets it go on, and --force replaces it as \
-                 it was stored last",
+                "the container is paused: run `docker unpause {}` to resume it, or use `--force` to replace it \
+                 with its last stored state",
                 self.site.container_name()
             ),
             _ => {
-                self.log.step("what is to be replaced does not run");
+                self.log.step("the old container does not run");
                 return Ok(());
             }
         }
@@ -47,15 +47,14 @@ impl RunExecutor {
                 .await?
                 == TargetHealth::Silent
         {
-            self.log.log(
-                "the companion gives no answer; the container is replaced as it was stored last",
-            );
+            self.log
+                .log("the companion does not answer; the new container gets the last stored state");
             return Ok(());
         }
         self.refusing = Some(Instant::now());
         let grace = self.site.charge.bounds.grace;
         self.log
-            .step(&format!("waiting for running code, {grace} s at most"));
+            .step(&format!("waiting for running code, at most {grace} s"));
         let seconds = grace.to_string();
         let mut verb = vec!["quiesce", "--json", "--grace", &seconds];
         if self.record.force {
@@ -70,7 +69,7 @@ impl RunExecutor {
             Err(error) if self.is_forced() => {
                 let said = sanitize::sanitize_sentence(&format!("{error:#}"));
                 self.log.log(&format!(
-                    "{said}; it is replaced nevertheless, as it was stored last"
+                    "{said}; --force: the new container gets the last stored state"
                 ));
                 Ok(())
             }
@@ -117,7 +116,7 @@ impl RunExecutor {
         if !quiesced.quiesced {
             let why = quiesced
                 .why
-                .unwrap_or_else(|| "it does not come to rest".into());
+                .unwrap_or_else(|| "the container does not quiesce".into());
             match quiesced.running.is_empty() {
                 true => bail!("{why}"),
                 false => bail!("{why} ({})", quiesced.running.join(", ")),
@@ -125,7 +124,7 @@ impl RunExecutor {
         }
         let told = serde_json::to_vec(&quiesced.expected)?.len();
         if told > sanitize::MAX_EXPECTED_BYTES {
-            bail!("what it says that it has is too long: {told} bytes");
+            bail!("the state summary is too large: {told} bytes");
         }
         self.at_rest = Some((Instant::now(), restarts));
         self.record.receipt = sanitize::sanitize_receipt(quiesced.receipt);

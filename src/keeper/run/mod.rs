@@ -133,7 +133,7 @@ impl RunExecutor {
             return Ok(());
         }
         self.entry.after = None;
-        self.add_reason("it is not tried again");
+        self.add_reason("the keeper does not repeat the rescue");
         self.journal.write(&self.entry)
     }
 
@@ -142,7 +142,7 @@ impl RunExecutor {
         self.record.force && self.record.by != EvolveCaller::Agent
     }
 
-    /// Adds a further reason to the record.
+    /// Adds a reason to the record.
     pub(super) fn add_reason(&mut self, what: &str) {
         self.log.log(what);
         let before = self.record.why.iter().map(String::as_str);

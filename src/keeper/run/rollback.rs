@@ -18,13 +18,13 @@ const ROLLBACK_HEALTH_TIMEOUT: Duration = Duration::from_secs(120);
 /// How long the keeper asks the old companion to resume, and the first pause between two calls.
 const ROLLBACK_RESUME_TIMEOUT: Duration = Duration::from_secs(15);
 const FIRST_ROLLBACK_RETRY_DELAY: Duration = Duration::from_millis(200);
-/// How long the keeper retries ports that another program has taken.
+/// How long the keeper retries ports that another program uses.
 const ROLLBACK_PORTS_TIMEOUT: Duration = Duration::from_secs(10);
 
 impl RunExecutor {
     /// Restores the old container: in its place, alone, and answering requests.
     pub(super) async fn roll_back(&mut self) -> Result<()> {
-        self.log.begin_stage("going back");
+        self.log.begin_stage("rolling back");
         self.site.remove_trial().await?;
         let name = self.site.container_name().to_owned();
         let old = match &self.entry.old {
@@ -36,7 +36,9 @@ impl RunExecutor {
         {
             if !self.site.is_of(&found, &self.entry.run) {
                 // The host has created another container, which has the stored state.
-                self.add_reason("another container is in its place, which no run has brought");
+                self.add_reason(
+                    "another container, which no run created, is in the place of the old one",
+                );
                 self.is_displaced = true;
                 if let Some(old) = old {
                     self.site.docker.remove(&old.id).await?;
@@ -53,11 +55,11 @@ impl RunExecutor {
     }
 
     async fn restore_old_container(&mut self, name: &str, old: &Container) -> Result<()> {
-        self.log.step("the old container goes on");
+        self.log.step("resuming the old container");
         let docker = self.site.docker.clone();
         let is_robbed = old.ports.iter().any(|port| Some(port.host) == self.robbed);
         let joined = match is_robbed {
-            true => Err(anyhow::anyhow!("somebody has a port of it")),
+            true => Err(anyhow::anyhow!("a port of the old container is in use")),
             false => self.site.restore_network(old).await,
         };
         let refusing = self.refusing;
@@ -82,9 +84,10 @@ impl RunExecutor {
         self.restart_old_container(&old.id).await
     }
 
-    /// Another program has taken a port: retry for a while, then leave the ports to the idle keeper.
+    /// Retries while another program uses a port. After a while the idle keeper continues the retries.
     async fn until_reached(&mut self, old: &str, mut error: anyhow::Error) -> Result<()> {
-        self.log.step("its ports can't be had: trying it again");
+        self.log
+            .step("waiting until the ports of the old container are free");
         let (begin, mut pause) = (Instant::now(), FIRST_ROLLBACK_RETRY_DELAY);
         loop {
             if is_away(&error) {
@@ -110,7 +113,7 @@ impl RunExecutor {
                 Ok(false) => return Ok(()),
                 Ok(true) => {
                     mark.clear();
-                    self.add_reason("the old container was started again to have its ports");
+                    self.add_reason("the old container was restarted to get its ports");
                     return Ok(());
                 }
                 Err(again) => error = again,
@@ -130,7 +133,7 @@ impl RunExecutor {
 
     fn add_unreached(&mut self, error: &anyhow::Error) {
         self.add_reason(&format!(
-            "{error:#}; the old container is not to be reached until that is over, and it is tried on"
+            "{error:#}; the old container can't be reached until its ports are free; the keeper keeps trying"
         ));
     }
 
@@ -154,11 +157,11 @@ impl RunExecutor {
                 return self.replace_unstartable(old, &error).await;
             }
         }
-        let again = "the old container had ended, and was started again";
+        let again = "the old container had ended and was restarted";
         self.resume_and_await_health(old, again).await
     }
 
-    /// Accepts requests at once, because no further rollback can replace this container, and waits until it is
+    /// Accepts requests immediately, because no further rollback can replace this container, and waits until it is
     /// healthy.
     async fn resume_and_await_health(&mut self, container: &str, what: &str) -> Result<()> {
         self.add_reason(what);
@@ -228,7 +231,9 @@ impl RunExecutor {
                 self.log.log(&format!("{error:#}"));
                 // A container that has ended is restarted next.
                 if runs {
-                    self.add_reason("the old container does not say that it answers again");
+                    self.add_reason(
+                        "the old container did not confirm that it answers requests again",
+                    );
                 }
                 return;
             }
@@ -244,7 +249,7 @@ impl RunExecutor {
         }
         match self.make_again(name).await? {
             true => Ok(()),
-            false => bail!("the engine does not start a container of the image before"),
+            false => bail!("the engine does not start a container of the previous image"),
         }
     }
 
@@ -255,9 +260,9 @@ impl RunExecutor {
             return Ok(false);
         };
         if self.site.docker.find_image(&previous).await?.is_none() {
-            bail!("the old container is gone, and so is its image");
+            bail!("the old container and its image no longer exist");
         }
-        self.log.step("making a container of the image before");
+        self.log.step("creating a container of the previous image");
         if let Some(left) = self.site.find_container(name).await?
             && self.site.is_of(&left, &self.record.run)
         {
@@ -279,7 +284,8 @@ impl RunExecutor {
                 return Ok(false);
             }
         }
-        let made = "the old container was gone, and another one was made of its image";
+        let made =
+            "the old container no longer existed; the keeper created a container of the same image";
         self.resume_and_await_health(name, made).await?;
         Ok(true)
     }
@@ -289,7 +295,7 @@ impl RunExecutor {
         stages.any(|passed| passed.stage == EvolveStage::Testing)
     }
 
-    /// Ends a run that has changed nothing that can't be undone at once.
+    /// Ends a run whose changes can all be undone immediately.
     pub(super) async fn undo_nothing(&mut self) -> Result<()> {
         self.site.remove_trial().await?;
         let Some(old) = self.entry.old.clone() else {

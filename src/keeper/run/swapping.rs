@@ -58,7 +58,8 @@ impl RunExecutor {
         if let Some(left) = self.site.find_container(aside).await?
             && left.id != old
         {
-            self.log.step("removing what an earlier run has left");
+            self.log
+                .step("removing the container that an earlier run set aside");
             docker.remove(&left.id).await?;
         }
         docker.rename(old, aside).await?;
@@ -73,7 +74,8 @@ impl RunExecutor {
         let docker = &self.site.docker;
         match docker.pause(old).await {
             Err(error) if self.is_forced() && !is_away(&error) => {
-                self.log.log(&format!("{error:#}; it is ended"));
+                self.log
+                    .log(&format!("{error:#}; the keeper stops the container"));
                 return docker.stop(old).await;
             }
             paused => paused?,
@@ -84,14 +86,14 @@ impl RunExecutor {
         let waited = since.elapsed();
         if waited > PAUSE_AFTER_QUIESCE_TIMEOUT {
             bail!(
-                "the engine took {} s to set the old container aside, which may have gone on meanwhile",
+                "the engine took {} s to set the old container aside, which may have resumed in that time",
                 waited.as_secs()
             );
         }
         // A restarted container accepts requests again, and the work of those requests is not stored.
         let found = self.site.find_container(old).await?;
         if found.is_some_and(|found| found.restarts != restarts) {
-            bail!("the old container ended after its state was stored, and was started again");
+            bail!("the old container ended after its state was stored, and was restarted");
         }
         Ok(())
     }

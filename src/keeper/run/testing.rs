@@ -25,7 +25,8 @@ impl RunExecutor {
         self.store_old_state().await;
         self.stop.check_cancelled()?;
         let trial = self.site.trial_spec(&image, Some(&self.record.run));
-        self.log.step("starting the image beside what runs");
+        self.log
+            .step("starting the image beside the running container");
         self.site.docker.create_and_start(&trial).await?;
         // Cancel only after the container exists: a half created container can't be removed.
         let (stop, volume) = (self.stop.clone(), self.settings.state.clone());
@@ -46,10 +47,10 @@ impl RunExecutor {
         // For a companion that hangs, the trial uses the state that was stored last.
         if self.is_forced() && matches!(self.site.probe_health(old).await, Ok(TargetHealth::Silent))
         {
-            self.log.log("the companion gives no answer");
+            self.log.log("the companion does not answer");
             return;
         }
-        self.log.step("storing the present state");
+        self.log.step("storing the current state");
         let asked = self
             .site
             .exec_verb(old, &["remember", "--json"], TRIAL_SNAPSHOT_TIMEOUT)
@@ -59,7 +60,7 @@ impl RunExecutor {
                 for (session, why) in sessions {
                     if let Some(why) = why {
                         self.log
-                            .log(&format!("session `{session}` is not stored now: {why}"));
+                            .log(&format!("session `{session}` was not stored: {why}"));
                     }
                 }
             }
@@ -73,9 +74,9 @@ impl RunExecutor {
             Duration::from_secs(bounds.start),
             Duration::from_secs(bounds.test),
         );
-        self.log.step("waiting until it is healthy");
+        self.log.step("waiting until the container is healthy");
         self.site.until_healthy(trial, start, &self.log).await?;
-        self.log.step("testing it");
+        self.log.step("running the self-test");
         let verb = ["selftest", "--json", "--snapshot", TRIAL_STATE_FOLDER];
         let asked: Result<SelfTest> = self.site.exec_verb(trial, &verb, limit).await;
         let passed = asked.and_then(|tested| self.record_checks(tested.passed, tested.checks));
@@ -100,7 +101,7 @@ impl RunExecutor {
         let failed: Vec<_> = self.record.checks.iter().filter(|c| !c.passed).collect();
         match (passed, failed.as_slice()) {
             (true, []) => Ok(()),
-            (_, []) => bail!("it says that it does not work, and not why"),
+            (_, []) => bail!("the self-test failed without a reason"),
             (_, failed) => {
                 let told = failed.iter().map(|c| format!("{}: {}", c.name, c.detail));
                 bail!("{}", told.collect::<Vec<_>>().join("; "))

@@ -15,9 +15,9 @@ impl RunExecutor {
             Duration::from_secs(bounds.start),
             Duration::from_secs(bounds.verify),
         );
-        self.log.step("waiting until it is healthy");
+        self.log.step("waiting until the container is healthy");
         self.site.until_healthy(&name, start, &self.log).await?;
-        self.log.step("looking whether everything is there");
+        self.log.step("checking variables, ports and services");
         let expected = serde_json::to_string(&self.entry.expected)?;
         let verb = ["verify", "--json", "--expected", &expected];
         let asked: Result<Verified> = self.site.exec_verb(&name, &verb, limit).await;

@@ -20,7 +20,7 @@ impl KeeperRunStore {
     /// Saves the body that a run was made of, as an archive.
     pub(in crate::keeper) fn save_body(&self, run: &EvolveRunId, archive: &[u8]) -> Result<()> {
         replace_file_synced(&self.folder_of_run(run).join(RUN_BODY_FILE), archive)
-            .context("keeping the run's body")
+            .context("storing the run's body")
     }
 
     /// Keeps the body that runs now, so that it remains when earlier runs are deleted.
@@ -35,7 +35,7 @@ impl KeeperRunStore {
         // An archive is never changed, so a hard link saves the space of a copy.
         fs::hard_link(&found, &place)
             .or_else(|_| fs::copy(&found, &place).map(drop))
-            .context("keeping the body that ran before")
+            .context("storing the body that ran before")
     }
 
     /// The body that ran when the run started, as an archive.

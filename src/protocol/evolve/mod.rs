@@ -3,7 +3,7 @@
 //! Three channels use these types:
 //!
 //! - **To the keeper**, through a Unix socket: one [`KeeperRequest`] as a line of JSON, then [`KeeperReply`]s as lines
-//!   of JSON until the keeper closes the connection. The agent's end is [`KEEPER_SOCKET`] inside `os-host`. A caller
+//!   of JSON until the keeper closes the connection. The agent's end is [`KEEPER_SOCKET`] in `os-host`. A caller
 //!   there can't name an image, mount, command or environment, because no request has a field for one.
 //! - **From the keeper into `os-host`**, by an engine exec of the hidden verbs of [`inside`], which answer with one
 //!   JSON document on stdout.
@@ -239,7 +239,7 @@ mod tests {
         ] {
             assert!(bad.parse::<EvolveRunId>().is_err(), "{bad}");
             let text = serde_json::json!({"ask": "show", "run": bad}).to_string();
-            assert!(ask(&text).unwrap_err().contains("names no run"), "{bad}");
+            assert!(ask(&text).unwrap_err().contains("is not a run ID"), "{bad}");
         }
     }
 
@@ -247,7 +247,7 @@ mod tests {
     const RECORD: &str = r#"{"reply":"record","run":"20261121-100000","task":"evolve","reason":"more","by":"agent","force":false,"dry_run":false,"began":1763719200.5,"status":"rolled_back","stages":[{"stage":"building","began":1763719200.5,"seconds":12.5},{"stage":"testing","began":1763719213.0,"seconds":3.25}],"gate":"testing","why":"`kernel` is not ready","log_tail":["no module named x"],"checks":[{"name":"services","passed":false,"detail":"`kernel` is not ready","ms":12.0}],"image":null,"previous":"sha256:1","body":"sha256:2","refused_ms":null,"receipt":[]}"#;
 
     #[test]
-    fn what_the_first_version_recorded_can_be_read_for_ever() {
+    fn records_of_the_first_version_stay_readable() {
         let KeeperReply::Record(record) = serde_json::from_str(RECORD).unwrap() else {
             panic!("no record");
         };

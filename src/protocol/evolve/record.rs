@@ -34,7 +34,7 @@ impl FromStr for EvolveRunId {
         match fits {
             true => Ok(Self(text.into())),
             false => Err(format!(
-                "`{}` names no run, which looks like `20261120-193600`",
+                "`{}` is not a run ID (example: `20261120-193600`)",
                 text.escape_debug()
             )),
         }
@@ -84,7 +84,7 @@ pub(crate) enum EvolveStage {
     Testing,
     /// The old container is quiesced, and its state is stored.
     Freezing,
-    /// The new container takes the place of the old one, which is set aside.
+    /// The new container replaces the old one, which is set aside.
     Swapping,
     /// The new container is verified in place.
     Verifying,
@@ -140,7 +140,7 @@ pub(crate) enum Task {
 pub(crate) enum EvolveCaller {
     /// The user, from the host.
     Host,
-    /// Code inside `os-host`.
+    /// Code in `os-host`.
     Agent,
     /// The keeper.
     Keeper,
@@ -202,7 +202,7 @@ pub(crate) struct EvolveRecord {
 }
 
 impl EvolveRecord {
-    /// The total duration of the stages so far.
+    /// The total duration of the stages up to now.
     pub(crate) fn total_seconds(&self) -> f64 {
         let stages = self.stages.iter().filter_map(|stage| stage.seconds);
         stages.fold(0.0, |all, seconds| all + seconds)

@@ -34,7 +34,7 @@ mod tests {
     use std::path::Path;
 
     #[test]
-    fn only_what_lies_in_the_project_is_led_to() {
+    fn only_folders_of_the_project_are_resolved() {
         let project = Path::new("/repo");
         let within = led_to(project, "gitdir: .meta/git\n");
         assert_eq!(within.as_deref(), Ok(Path::new("/repo/.meta/git")));

@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_encoded_is_the_picture() {
+    fn the_encoded_pixels_are_the_picture() {
         let file = png(40, 12, png::ColorType::Rgba, &halves(40, 12));
         let image = shown(&file, 400);
         assert_eq!((image.width, image.height), (40, 12));
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_png_is_not_shown() {
+    fn a_file_that_is_not_a_png_is_not_shown() {
         assert_eq!(encode_sixel(b"GIF89a", 80), None);
         assert_eq!(encode_sixel(b"", 80), None);
         let file = png(4, 4, png::ColorType::Rgba, &halves(4, 4));

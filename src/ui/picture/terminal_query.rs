@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn a_class_is_no_attribute_and_a_longer_number_is_another() {
+    fn a_class_differs_from_an_attribute_and_a_longer_number_from_a_shorter_one() {
         for answer in [
             "\x1b[?4c",
             "\x1b[?4;2c",
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_typed_meanwhile_is_no_answer() {
+    fn keys_typed_during_a_query_are_not_its_response() {
         assert!(parse_answers("abc\x1b[A\x1b[?62;4cxyz").sixel);
         assert!(!is_complete(b"cc\x1b[?62;4"));
         assert!(!is_complete(b"\x1b[4;600;800t"));

@@ -42,7 +42,7 @@ pub(crate) struct TerminalScreen {
     /// Bytes of output that were passed to the writer thread, and the bytes that it has shown.
     given: u64,
     shown: watch::Receiver<u64>,
-    /// Whether the output so far ends within a line.
+    /// Whether the output up to now ends within a line.
     within_line: bool,
     note: Option<(NotePlace, String)>,
 }

@@ -36,7 +36,7 @@ enum ModeParserState {
     Escape,
     /// `ESC (`: the next byte names a character set.
     Set,
-    /// `CSI`, with its parameters so far.
+    /// `CSI`, with its parameters up to now.
     Control(Vec<u8>),
 }
 
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_on_is_switched_off_and_nothing_else() {
+    fn only_active_modes_are_switched_off() {
         assert_eq!(off("text \x1b[31mred\x1b]0;title\x07"), "\x1b[0m");
         assert_eq!(
             off("\x1b[?1049h\x1b[?1h\x1b=\x1b[?25l\x1b[?2004h"),

@@ -77,7 +77,7 @@ pub(super) struct RawMode;
 impl RawMode {
     pub(super) fn enter() -> Result<Self> {
         Err(handover_error(
-            "this system's terminals are not supported yet",
+            "osctl does not support terminals of this system",
         ))
     }
 
@@ -87,6 +87,6 @@ impl RawMode {
 }
 
 fn handover_error(why: &str) -> anyhow::Error {
-    let hint = "run it in a terminal of Linux or macOS, or WSL";
-    Error::precondition(format!("the terminal can't be handed over: {why}"), hint).into()
+    let hint = "use Linux, macOS or WSL";
+    Error::precondition(format!("can't use the terminal: {why}"), hint).into()
 }

@@ -1,6 +1,7 @@
-//! Real folders, driven through the traces of the model, and then compared with its last state.
+//! Real folders, driven through the traces of the model, and then compared with the model's last state.
 //!
-//! [`CryoStorage`] and [`number`] do the companion's steps. The kernel's are done here as it does them.
+//! [`CryoStorage`] and [`number`] perform the companion's steps. This module performs the kernel's steps as the kernel
+//! does.
 
 use super::{
     CRYO_MODEL_KEPT, CryoModelAction, CryoModelOrder, CryoModelState, CryoModelStep, EMPTY,
@@ -19,7 +20,7 @@ use std::time::Duration;
 
 const CRYO_REPLAY_NAME: &str = "default";
 
-/// Traces that are replayed.
+/// Number of traces that are replayed.
 const CRYO_MODEL_REPLAYS: usize = 300;
 
 struct RealCryoFolder {
@@ -69,7 +70,7 @@ impl RealCryoFolder {
         let (number, value) = (self.numbers[store], f64::from(value_of(store)));
         let (part, place) = (self.place(number, ".part"), self.place(number, ""));
         match step {
-            // The lock, the number and its record are one call, and no other one comes in between.
+            // Lock, number and record are one call; no other step comes between them.
             CryoModelStep::Record => {
                 self.numbers[store] = self.store.next_generation(CRYO_REPLAY_NAME).unwrap().0
             }
@@ -77,7 +78,7 @@ impl RealCryoFolder {
                 let _ = fs::remove_dir_all(&part);
                 fs::create_dir(&part).unwrap();
             }
-            // These fail where the model ends the store.
+            // These fail when the model ends the store.
             CryoModelStep::Write => drop(write(&part, number, value)),
             CryoModelStep::Rename => drop(fs::rename(part, place)),
             CryoModelStep::Look => {
@@ -107,7 +108,7 @@ impl RealCryoFolder {
         }
     }
 
-    /// Numbers, folders and values are those of the model.
+    /// Compares numbers, folders and values with the model.
     fn compare(&self, state: &CryoModelState, trace: &[CryoModelAction]) {
         for (store, doing) in state.stores.iter().enumerate() {
             if self.numbers[store] > 0 {

@@ -39,7 +39,10 @@ impl GitBodyFolder {
         let plain = place
             .components()
             .all(|c| matches!(c, Component::Normal(_)));
-        ensure!(plain && !path.is_empty(), "`{path}` is no file of a body");
+        ensure!(
+            plain && !path.is_empty(),
+            "`{path}` is not a valid path in a body"
+        );
         let content = BASE64_STANDARD.decode(base64).context("reading a body")?;
         let place = self.folder.join(place);
         if let Some(folder) = place.parent() {

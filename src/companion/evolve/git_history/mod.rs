@@ -96,7 +96,7 @@ impl EvolveHandle {
             // The record of the run also says so.
             GitLocation::Beyond(there) => {
                 tracing::warn!(
-                    "runs are not told in `{GIT_HISTORY_BRANCH}`: `.git` leads to `{there}`, which is not seen here"
+                    "runs are not recorded in `{GIT_HISTORY_BRANCH}`: `.git` points to `{there}`, which is outside the container"
                 );
                 return true;
             }
@@ -107,15 +107,15 @@ impl EvolveHandle {
         };
         match tokio::time::timeout(GIT_RUN_FOLLOW_TIMEOUT, self.commit_new_runs(git)).await {
             Err(_) => tracing::warn!(
-                "a run has not ended for {GIT_RUN_FOLLOW_TIMEOUT:?}, and is not told"
+                "a run has not ended within {GIT_RUN_FOLLOW_TIMEOUT:?}; it is not recorded in `{GIT_HISTORY_BRANCH}`"
             ),
             Ok(Ok(None)) => return false,
             Ok(Ok(Some(0))) => {}
             Ok(Ok(Some(count))) => {
-                tracing::info!("{count} runs are told in `{GIT_HISTORY_BRANCH}`")
+                tracing::info!("{count} runs were recorded in `{GIT_HISTORY_BRANCH}`")
             }
             Ok(Err(error)) => {
-                tracing::warn!("runs are not told in `{GIT_HISTORY_BRANCH}`: {error:#}")
+                tracing::warn!("runs are not recorded in `{GIT_HISTORY_BRANCH}`: {error:#}")
             }
         }
         true
@@ -135,7 +135,7 @@ impl EvolveHandle {
         };
         let repository = GitRepository::open(git)?;
         if repository.is_checked_out().await? {
-            anyhow::bail!("it is checked out");
+            anyhow::bail!("the branch is checked out");
         }
         let told = repository.list_committed_runs().await?;
         let untold = select_uncommitted_runs(&runs, &told);
@@ -202,7 +202,7 @@ impl EvolveHandle {
         let mut body = repository.create_body_folder(folder)?;
         loop {
             let KeeperReply::File { path, base64 } = reply else {
-                anyhow::bail!("the keeper answers what it was not asked: {reply:?}");
+                anyhow::bail!("unexpected reply from the keeper: {reply:?}");
             };
             body.append_file(&path, &base64)?;
             match answer.next().await? {

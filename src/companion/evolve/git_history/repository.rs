@@ -75,7 +75,8 @@ impl GitRepository {
         let (uid, gid) = (owner.uid(), owner.gid());
         let is_root = nix::unistd::geteuid().is_root();
         if is_root {
-            chown(scratch.path(), Some(uid), Some(gid)).context("giving a folder to the owner")?;
+            chown(scratch.path(), Some(uid), Some(gid))
+                .context("changing the owner of a temporary folder")?;
         }
         Ok(Self {
             git,
@@ -193,7 +194,7 @@ impl GitRepository {
         let what = format!("`git {}`", words.join(" "));
         let done = timeout(self.limit, self.spawn_git(words, input)).await;
         let Ok(done) = done else {
-            bail!("{what} has not ended within {} s", self.limit.as_secs_f64());
+            bail!("{what} did not end within {} s", self.limit.as_secs_f64());
         };
         let done = done?;
         if !done.status.success() {

@@ -76,7 +76,7 @@ fn an_interrupt_is_repeated_once_and_then_becomes_a_kill() {
 }
 
 #[test]
-fn code_that_stopped_is_believed_when_a_probe_is_answered() {
+fn code_that_stopped_counts_as_stopped_after_a_probe_is_answered() {
     let mut events = vec![
         KernelPolicyEvent::Ready,
         KernelPolicyEvent::Work,
@@ -124,7 +124,7 @@ fn an_idle_kernel_that_does_not_answer_is_replaced() {
 }
 
 #[test]
-fn a_frozen_kernel_comes_back_when_it_is_asked_for_and_no_sooner() {
+fn a_frozen_kernel_returns_when_it_is_requested_and_no_sooner() {
     let parted = [
         KernelPolicyEvent::Ready,
         KernelPolicyEvent::Work,
@@ -166,9 +166,9 @@ fn a_frozen_kernel_comes_back_when_it_is_asked_for_and_no_sooner() {
             vec![KernelPolicyAction::Arm(KERNEL_HELLO_TIMEOUT)]
         )
     );
-    let anew = walk(&[&frozen[..], &[KernelPolicyEvent::Restart]].concat());
+    let restarted = walk(&[&frozen[..], &[KernelPolicyEvent::Restart]].concat());
     assert_eq!(
-        anew,
+        restarted,
         (
             KernelPolicyState::INITIAL_STATE,
             vec![
@@ -230,7 +230,7 @@ fn a_ready_kernel_has_a_clean_slate() {
 }
 
 #[test]
-fn whatever_happens_a_death_leads_to_a_start_or_a_rest() {
+fn in_every_state_a_death_leads_to_a_start_or_a_delay() {
     let all = [
         KernelPolicyEvent::Ready,
         KernelPolicyEvent::Work,

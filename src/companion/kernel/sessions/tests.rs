@@ -9,7 +9,7 @@ use std::time::Duration;
 
 const SESSION_TEST_DELAY: Duration = Duration::from_secs(3600);
 
-/// Of kernels that can't be started.
+/// Settings with which no kernel can start.
 fn without_python(folder: &Path) -> KernelSettings {
     KernelSettings {
         python: folder.join("no-python"),
@@ -29,11 +29,11 @@ fn without_python(folder: &Path) -> KernelSettings {
 }
 
 #[tokio::test]
-async fn a_session_that_was_asked_something_meanwhile_is_not_released() {
+async fn a_session_with_a_new_request_is_not_released() {
     let folder = tempfile::tempdir().unwrap();
     let (sessions, _owner) = KernelSessions::start(without_python(folder.path()), BTreeMap::new());
     let (_, kernel) = sessions.create_session(Some("a".into())).await.unwrap();
-    // What it looked like before does not count.
+    // The state before does not count.
     assert!(!kernel.release_if_idle(SESSION_TEST_DELAY).await);
     sessions.release_one("a", &kernel, SESSION_TEST_DELAY).await;
     assert!(sessions.find_kernel("a").is_ok());
@@ -47,13 +47,13 @@ async fn a_session_that_ends_is_gone_and_the_companion_is_not_stopping() {
     let (sessions, _owner) = KernelSessions::start(without_python(folder.path()), BTreeMap::new());
     let (_, kernel) = sessions.create_session(Some("a".into())).await.unwrap();
     let gone = KernelRefusal::NoSession("a".into());
-    // The question lies behind the release in the mailbox.
+    // The query comes after the release in the mailbox.
     let released = kernel.release_if_idle(Duration::ZERO);
     let (released, answer) = tokio::join!(released, kernel.query(KernelQuery::Probe));
     assert!(released);
     assert_eq!(answer, Err(gone.clone()));
     sessions.delete_session("a").await.unwrap();
-    // Who had found it before hears of it as those do who look for it now.
+    // A caller with an older handle gets the same refusal as a new caller.
     assert_eq!(
         sessions.refusal_if_deleted("a", KernelRefusal::Stopping),
         gone
@@ -67,7 +67,7 @@ async fn a_session_that_ends_is_gone_and_the_companion_is_not_stopping() {
 }
 
 #[tokio::test]
-async fn a_session_that_lay_in_a_checkpoint_still_does_until_it_is_given_up() {
+async fn a_session_in_a_checkpoint_stays_there_until_it_is_reset() {
     let folder = tempfile::tempdir().unwrap();
     let mark = |session: &str| folder.path().join(format!("{session}.json"));
     let waking = [DEFAULT_SESSION, "second"].map(|session| {
@@ -94,7 +94,7 @@ async fn a_session_that_lay_in_a_checkpoint_still_does_until_it_is_given_up() {
         };
         assert_eq!(refused, expected);
     }
-    // It takes nothing, so it may lie there for ever; and no stop gives it up.
+    // The session uses no memory, so it is not released, and a companion shutdown does not discard it.
     let kernel = sessions.find_kernel("second").unwrap();
     assert!(!kernel.release_if_idle(Duration::ZERO).await && kernel.view().ready);
     kernel.drain_runs(Duration::ZERO).await;

@@ -11,18 +11,18 @@ use std::future::pending;
 use tokio::sync::oneshot;
 use tokio::sync::oneshot::error::RecvError;
 
-/// Whose life begins when a process is ready.
+/// The namespace of a process that is about to be ready.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum StartAction {
     /// An empty namespace.
     New,
-    /// The one that was there before.
+    /// The namespace from before.
     Same,
-    /// The one of an earlier generation.
+    /// The namespace of an earlier generation.
     Restored,
 }
 
-/// What is decided about a kernel that is apart; never, while none is.
+/// Waits for the decision about a detached kernel; waits forever if no kernel is detached.
 pub(super) async fn wait_resolution(
     fate: &mut Option<oneshot::Receiver<DetachResolution>>,
 ) -> Result<DetachResolution, RecvError> {
@@ -33,7 +33,7 @@ pub(super) async fn wait_resolution(
 }
 
 impl KernelOwner {
-    /// The kernel has told that it lets go.
+    /// Completes the detaching after the kernel has agreed to close its connection.
     pub(super) async fn detach_kernel(&mut self) {
         self.deadline = None;
         self.drain_output().await;
@@ -42,10 +42,10 @@ impl KernelOwner {
             None => return,
         };
         if let Err(why) = parted {
-            self.broken = Some(format!("it did not let go of its connection: {why}"));
+            self.broken = Some(format!("the kernel did not release its connection: {why}"));
             return self.apply_event(KernelPolicyEvent::Broken);
         }
-        // Who interrupts what ends by itself has no reason to any more.
+        // An interrupt has no purpose any more: the job has ended.
         self.stop = None;
         let (fate, decision) = oneshot::channel();
         self.fate = Some(decision);
@@ -68,7 +68,7 @@ impl KernelOwner {
         let _ = done.take().map(|done| done.send(Ok(apart)));
     }
 
-    /// It has been decided what becomes of the kernel that is apart.
+    /// Handles the decision about the detached kernel.
     pub(super) async fn resolve_detached(&mut self, decision: Result<DetachResolution, RecvError>) {
         self.fate = None;
         self.current = None;
@@ -100,7 +100,7 @@ impl KernelOwner {
         self.answer_interrupts(&report);
     }
 
-    /// What requests are told while it lies in a checkpoint.
+    /// The refusal of requests while the kernel is in a checkpoint.
     pub(super) fn checkpointed_refusal(&self) -> KernelRefusal {
         let frozen = self.frozen.as_ref();
         KernelRefusal::Checkpointed {
@@ -109,7 +109,7 @@ impl KernelOwner {
         }
     }
 
-    /// The session does not lie in a checkpoint any more.
+    /// Removes the mark: the session is not in a checkpoint any more.
     pub(super) fn remove_checkpoint_mark(&mut self) {
         if let Some(frozen) = self.frozen.take() {
             frozen.remove_mark();
@@ -118,18 +118,18 @@ impl KernelOwner {
 
     pub(super) fn restore_process(&mut self, restored: RestoredKernel, done: KernelAnswerSender) {
         if self.current.is_some() || !self.queue.is_empty() {
-            // What was restored is dropped, which ends it.
+            // Dropping the restored process ends it.
             return drop(done.send(Err(KernelRefusal::Busy)));
         }
         if let Some(old) = self.process.take() {
             tokio::spawn(reap_process(old, true));
         }
         self.answer_returning(Err(KernelRefusal::NoKernel(
-            "another took its place".into(),
+            "another kernel replaced it".into(),
         )));
         let RestoredKernel { made } = restored;
         self.process = Some(KernelProcess::from_restored(made, &self.session));
-        // What was said of the old one is not the new one's.
+        // These fields belong to the old process.
         (self.hello, self.broken, self.stop) = (None, None, None);
         self.is_plain = false;
         self.birth = StartAction::Restored;

@@ -15,7 +15,7 @@ use crate::protocol::BODY_VERSION;
 use crate::protocol::kernel::{KernelReport, OutputStream, RunEventKind, RunStatus};
 use tokio::time::Instant;
 
-/// Bytes of output between two runs that are logged.
+/// Maximum bytes of output between two runs that are logged.
 const MAX_STRAY_OUTPUT_BYTES: usize = 4 << 10;
 
 impl KernelOwner {
@@ -24,9 +24,9 @@ impl KernelOwner {
             ProcessEvent::Output(stream, bytes) => self.handle_output(stream, bytes).await,
             ProcessEvent::Frame(frame) => self.handle_frame(frame).await,
             ProcessEvent::Broken(why) => {
-                tracing::warn!("the kernel is ended: {why}");
+                tracing::warn!("the companion ends the kernel: {why}");
                 self.trouble.clone_from(&why);
-                // One that is being ended has its reason already.
+                // A kernel that is being killed has its reason already.
                 if !matches!(self.state, KernelPolicyState::Killed { .. }) {
                     self.broken = Some(why);
                 }
@@ -59,7 +59,7 @@ impl KernelOwner {
         if room > 0 && !bytes.is_empty() {
             let text = String::from_utf8_lossy(&bytes[..bytes.len().min(room)]).into_owned();
             let rest = if bytes.len() > room {
-                " … and more, which is dropped"
+                " … (the rest is dropped)"
             } else {
                 ""
             };
@@ -79,7 +79,7 @@ impl KernelOwner {
             (KernelFrame::Clear { wait }, Some(KernelJob::Run(run))) => {
                 run.add_event(RunEventKind::Clear { wait })
             }
-            // What interrupted code raises is told with the reason, once.
+            // The error of interrupted code is reported once, with the reason of the interrupt.
             (KernelFrame::Error { error }, Some(KernelJob::Run(_))) if self.stop.is_some() => {
                 self.raised = Some(error);
             }
@@ -132,7 +132,7 @@ impl KernelOwner {
                 self.finish_job(KernelJobOutcome::Ask(error.map_or(Ok(value), Err)));
             }
             (KernelFrame::Progress { bytes }, _) => self.moved = bytes,
-            // A body from before it could be asked that: nothing is wrong with the kernel.
+            // The body is older than this query: the kernel works.
             (KernelFrame::Refused { error }, Some(KernelJob::Ask { question, .. }))
                 if question.is_long() && self.outcome.is_none() =>
             {
@@ -142,20 +142,20 @@ impl KernelOwner {
                 tracing::error!("the kernel refused a request: {}", error.message);
                 self.apply_event(KernelPolicyEvent::Broken);
             }
-            (late, _) => tracing::debug!("a frame that nobody waits for: {late:?}"),
+            (late, _) => tracing::debug!("dropped a late frame: {late:?}"),
         }
     }
 
     fn handle_hello(&mut self, hello: KernelHello) {
         if hello.protocol != BODY_VERSION {
             self.trouble = format!(
-                "the kernel speaks protocol {}, this companion {BODY_VERSION}",
+                "the kernel speaks protocol {}, this companion speaks {BODY_VERSION}",
                 hello.protocol
             );
             tracing::error!("{}", self.trouble);
             return self.apply_event(KernelPolicyEvent::Broken);
         }
-        // It is ready when it has its packages, which may keep it from ever being.
+        // The kernel is ready only after it has loaded its packages, and a package may prevent that.
         self.hello = Some(hello);
     }
 
@@ -208,14 +208,14 @@ impl KernelOwner {
         (self.outcome, self.raised) = (None, None);
         self.answer_interrupts(&KernelReport::lost(self.ledger.generation()));
         let stop = self.stop.take();
-        // The policy kills without another reason what does not stop.
+        // Without a reason in `broken`, the policy kills only kernels that do not stop.
         let did_not_stop =
             matches!(self.state, KernelPolicyState::Killed { .. }) && self.broken.is_none();
         let how = match std::mem::take(&mut self.broken) {
-            Some(why) => format!("it was ended because {why}"),
+            Some(why) => format!("the companion ended the kernel because {why}"),
             None => self.deaths.describe_exit(ended),
         };
-        tracing::warn!("the kernel ended: {how}");
+        tracing::warn!("{how}");
         if matches!(self.state, KernelPolicyState::Starting { .. }) || self.trouble.is_empty() {
             self.trouble = [how.clone(), last_words].join("\n").trim_end().to_owned();
         }
@@ -227,9 +227,7 @@ impl KernelOwner {
                         (RunStatus::Interrupted, stop.kernel_lost_error(how))
                     }
                     None => {
-                        let message = format!(
-                            "the kernel ended while it ran this code: {how}; its state is lost"
-                        );
+                        let message = format!("while this code ran, {how}; variables are lost");
                         (RunStatus::Failed, raised_error("KernelDied", message))
                     }
                 };

@@ -1,4 +1,4 @@
-//! A job of the kernel, how the kernel ends one, and the refusal of a message that becomes none.
+//! A job of the kernel, its outcome, and the refusal of a message that does not become a job.
 
 use crate::companion::kernel::connection::{KernelCellOutcome, KernelQuery};
 use crate::companion::kernel::detached::DetachedKernel;
@@ -8,7 +8,7 @@ use serde_json::Value;
 use std::sync::Arc;
 use tokio::sync::oneshot;
 
-/// What the process works on or is asked to.
+/// A request that the process executes or that is queued.
 #[derive(Debug)]
 pub(super) enum KernelJob {
     Run(Arc<KernelRun>),
@@ -17,7 +17,7 @@ pub(super) enum KernelJob {
         quiet: bool,
         done: oneshot::Sender<Result<KernelAnswer, KernelRefusal>>,
     },
-    /// To let go of everything; `done` is taken by who then has the kernel.
+    /// Release all resources and connections. `done` is taken when the detached kernel is handed to the caller.
     Part {
         done: Option<oneshot::Sender<Result<DetachedKernel, KernelRefusal>>>,
     },
@@ -31,7 +31,7 @@ impl KernelJob {
         }
     }
 
-    /// Whether the kernel may hold something else after it.
+    /// Whether the job may change the namespace.
     pub(super) fn changes_namespace(&self) -> bool {
         match self {
             Self::Run(_) => true,
@@ -41,7 +41,7 @@ impl KernelJob {
     }
 }
 
-/// How a job ended, in the kernel's eyes.
+/// Outcome of a job as the kernel reports it.
 #[derive(Debug)]
 pub(super) enum KernelJobOutcome {
     Run(KernelCellOutcome),

@@ -18,14 +18,14 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-/// Requests that may wait for their turn, and bytes of their code.
+/// Maximum number of queued requests, and bytes of their code.
 const MAX_QUEUED_JOBS: usize = 1024;
 const MAX_QUEUED_CODE_BYTES: usize = 64 << 20;
 
-/// How long a question may take.
+/// Time limit of a query.
 const KERNEL_QUERY_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Processes of a stopped run that are ended one by one; with more, the kernel ends, too.
+/// Maximum number of processes of a stopped run that are ended one by one; with more, the kernel is ended, too.
 const MAX_LEFT_PROCESSES: usize = 64;
 
 impl KernelOwner {
@@ -41,7 +41,7 @@ impl KernelOwner {
             _ if !self.leaving.accepts_message(&message) => {
                 refuse_message(message, &self.shutdown_refusal())
             }
-            // What lies in a checkpoint is given up for an empty one; the checkpoint stays.
+            // A reset replaces a kernel in a checkpoint with an empty kernel; the checkpoint is kept.
             KernelMessage::Ask {
                 question: KernelQuery::Reset,
                 done,
@@ -93,7 +93,7 @@ impl KernelOwner {
                 self.restart_kernel(why, done);
             }
             KernelMessage::Release { idle, done } => {
-                // One that lies in a checkpoint takes nothing, and is to be found there.
+                // A session in a checkpoint uses no memory, and must stay in the list.
                 let is_idle = self.state != KernelPolicyState::Frozen
                     && self.is_quiescent()
                     && self.used.elapsed() >= idle;
@@ -111,13 +111,13 @@ impl KernelOwner {
         }
     }
 
-    /// Nothing is on and nothing waits.
+    /// Whether no job runs and none is queued.
     fn is_quiescent(&self) -> bool {
         let is_busy = self.state.is_busy() && !self.is_checked();
         !is_busy && self.has_no_jobs()
     }
 
-    /// Tells who waits for it that nothing runs any more.
+    /// Informs waiting callers as soon as nothing runs any more.
     pub(super) fn check_closing(&mut self) {
         if self.is_quiescent() {
             self.leaving = self.leaving.mark_quiescent();
@@ -140,7 +140,7 @@ impl KernelOwner {
         }
     }
 
-    /// What requests are told that come after that.
+    /// The refusal of requests during shutdown.
     pub(super) fn shutdown_refusal(&self) -> KernelRefusal {
         match self.is_deleted {
             true => KernelRefusal::NoSession(self.session.clone()),
@@ -158,21 +158,21 @@ impl KernelOwner {
         }
         self.restarts.push(done);
         self.end_kernel(why);
-        // One that rests is tried again at once.
+        // A kernel that waits for its next start is started immediately.
         if matches!(self.state, KernelPolicyState::Resting { .. }) {
             self.alarm = None;
             self.apply_event(KernelPolicyEvent::TimeUp);
         }
     }
 
-    /// Ends the kernel, whatever it does; what has not begun waits for the next one.
+    /// Ends the kernel in any state. Queued jobs wait for the next kernel.
     fn end_kernel(&mut self, why: StopReason) {
         if self.current.is_some() {
             self.stop.get_or_insert(why);
         }
         if self.process.is_some() {
             self.broken
-                .get_or_insert_with(|| "that was asked for".into());
+                .get_or_insert_with(|| "a restart or a shutdown was requested".into());
         }
         self.apply_event(KernelPolicyEvent::Restart);
     }
@@ -195,7 +195,7 @@ impl KernelOwner {
         }
     }
 
-    /// Stops the run of that id, else whatever is on.
+    /// Stops the run `id`; without an id, stops the current job.
     fn interrupt_job(&mut self, id: Option<&str>, done: oneshot::Sender<KernelReport>) {
         let is_it = |job: &KernelJob| match (job, id) {
             (_, None) => true,
@@ -213,7 +213,7 @@ impl KernelOwner {
             && let Some(at) = self.queue.iter().position(is_it)
             && let Some(KernelJob::Run(run)) = self.queue.remove(at)
         {
-            let message = "the run was taken out of the queue before it began".into();
+            let message = "the run was removed from the queue before it started".into();
             run.add_event(RunEventKind::Error {
                 error: raised_error("Interrupted", message),
             });
@@ -261,7 +261,7 @@ impl KernelOwner {
                     KernelJob::Ask { question, .. } => question,
                     _ => &KernelQuery::LetGo,
                 };
-                // It may run code, too: finalizers and properties, which may not end.
+                // A query may run code, too: finalizers and properties, which may not return.
                 let patience = match question.is_long() {
                     false => Some(KERNEL_QUERY_TIMEOUT),
                     true => self.thaw.is_on().then_some(AUTO_RELOAD_TIMEOUT),
@@ -278,7 +278,7 @@ impl KernelOwner {
         if let Err(why) = &sent
             && why.kind() == io::ErrorKind::NotConnected
         {
-            // It is about to end, and has not heard of the job: the next one does it.
+            // The kernel is about to end and did not receive the job; the next kernel executes the job.
             self.deadline = None;
             if matches!(job, KernelJob::Run(_)) {
                 self.run_count.take_back();
@@ -291,12 +291,12 @@ impl KernelOwner {
         (self.strayed, self.moved) = (0, 0);
         self.apply_event(KernelPolicyEvent::Work);
         if let Err(why) = sent {
-            tracing::warn!("the kernel could not be reached: {why}");
+            tracing::warn!("the companion can't send to the kernel: {why}");
             self.apply_event(KernelPolicyEvent::Broken);
         }
     }
 
-    /// The kernel is done with the current job; one that was to be stopped is probed first.
+    /// Records the outcome of the current job. If the job was to be stopped, the kernel is probed first.
     pub(super) fn finish_job(&mut self, outcome: KernelJobOutcome) {
         self.deadline = None;
         self.outcome = Some(outcome);
@@ -304,15 +304,15 @@ impl KernelOwner {
             return self.conclude_job();
         }
         if self.end_children() > MAX_LEFT_PROCESSES {
-            // What a swarm leaves behind in the process can't be told.
-            let why = format!("the code had left more than {MAX_LEFT_PROCESSES} processes behind");
+            // The effects of that many processes on the kernel are unknown.
+            let why = format!("the code had left more than {MAX_LEFT_PROCESSES} processes running");
             self.broken.get_or_insert(why);
             return self.apply_event(KernelPolicyEvent::Broken);
         }
         self.apply_event(KernelPolicyEvent::Done);
     }
 
-    /// Tells those who wait what came of the current job.
+    /// Reports the outcome of the current job to its caller.
     pub(super) fn conclude_job(&mut self) {
         let stop = self.stop.take();
         self.used = Instant::now();
@@ -327,7 +327,7 @@ impl KernelOwner {
             (Some(KernelJob::Run(run)), Some(KernelJobOutcome::Run(ending))) => {
                 let status = match (ending, stop) {
                     (KernelCellOutcome::Completed, _) => RunStatus::Completed,
-                    // Code that was interrupted may well end in another exception.
+                    // Interrupted code may end with a different exception.
                     (_, Some(stop)) => {
                         let traceback = self.raised.take().or_else(|| run.code_error());
                         let traceback = traceback.map(|e| e.traceback).unwrap_or_default();
@@ -360,7 +360,8 @@ impl KernelOwner {
                     self.record_query_effect(&question, value);
                 }
                 let generation = self.ledger.generation();
-                // A store tells what became of the state since anyone was told; the next caller learns it, too.
+                // The report of a store covers all changes since the last report to a caller; the next caller reads
+                // them, too.
                 let is_store = matches!(question, KernelQuery::CryoStore { .. });
                 let seen = (!is_store).then_some(known);
                 let report = match self.thaw.is_on() || quiet || is_store {
@@ -384,17 +385,17 @@ impl KernelOwner {
         self.apply_event(KernelPolicyEvent::Done);
     }
 
-    /// What an answered question has done to the namespace's life.
+    /// Records the effect of an answered query on the generation.
     fn record_query_effect(&mut self, question: &KernelQuery, value: &Value) {
         match question {
-            // The namespace of the old generation is gone, which those who knew it must learn.
+            // The namespace of the old generation is gone; callers that saw the old generation must read this.
             KernelQuery::Reset => {
                 self.emptied = self.counts.execution_count;
                 self.thaw.forget_failure();
                 self.ledger.note_stored(false);
                 self.ledger.begin_empty();
             }
-            // A kernel that comes back into its own is the generation that it began as.
+            // A reload at the start does not begin another generation.
             KernelQuery::CryoReload { folder } => {
                 if !self.thaw.is_on() {
                     self.ledger.begin_empty();
@@ -416,7 +417,7 @@ impl KernelOwner {
         }
     }
 
-    /// Ends what a stopped run started.
+    /// Ends the processes that a stopped run started. Returns their number.
     pub(super) fn end_children(&self) -> usize {
         match (&self.process, &self.hello) {
             (Some(process), Some(hello)) => process.end_children(hello.pid, self.begun),
@@ -424,7 +425,7 @@ impl KernelOwner {
         }
     }
 
-    /// Ends a job that never began.
+    /// Ends a job that did not start.
     pub(super) fn abandon_job(&mut self, job: KernelJob, refusal: &KernelRefusal) {
         match job {
             KernelJob::Ask { done, .. } => {
@@ -436,12 +437,14 @@ impl KernelOwner {
                 let why = match refusal {
                     KernelRefusal::NoKernel(why) => format!("the kernel can't be started: {why}"),
                     KernelRefusal::NoSession(_) => {
-                        "the session was ended before the code began".into()
+                        "the session was deleted before the code started".into()
                     }
                     KernelRefusal::Checkpointed { checkpoint, .. } => {
-                        format!("the kernel was frozen to `{checkpoint}` before the code began")
+                        format!(
+                            "the kernel was checkpointed to `{checkpoint}` before the code started"
+                        )
                     }
-                    _ => "the companion was stopped before the code began".into(),
+                    _ => "the companion was stopped before the code started".into(),
                 };
                 run.add_event(RunEventKind::Error {
                     error: raised_error("NotStarted", why),
@@ -453,7 +456,7 @@ impl KernelOwner {
     }
 }
 
-/// A value out of a clock's range counts as no limit.
+/// Converts seconds; a value out of range becomes the maximum.
 fn seconds_from(seconds: f64) -> Duration {
     const MAX_RUN_TIMEOUT: Duration = Duration::from_secs(365 * 24 * 3600);
     Duration::try_from_secs_f64(seconds).map_or(MAX_RUN_TIMEOUT, |d| d.min(MAX_RUN_TIMEOUT))

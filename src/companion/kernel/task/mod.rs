@@ -37,7 +37,7 @@ use timers::{spin_briefly, wait_until};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{Instant, timeout};
 
-/// How long a guard may take; one that is stopped is killed then.
+/// Time limit of a supervisor to end its processes; a supervisor that exceeds the limit is killed.
 const KERNEL_REAP_TIMEOUT: Duration = Duration::from_secs(5);
 
 pub(super) struct KernelOwner {
@@ -47,63 +47,63 @@ pub(super) struct KernelOwner {
     mailbox: mpsc::Receiver<KernelMessage>,
     view: watch::Sender<KernelView>,
     ledger: GenerationStore,
-    /// Runs that the session has begun in all its lives.
+    /// Number of runs that the session has started in all generations.
     run_count: RunCount,
     state: KernelPolicyState,
     process: Option<KernelProcess>,
-    /// What the policy armed.
+    /// When the timer of the policy fires.
     alarm: Option<Instant>,
     current: Option<KernelJob>,
-    /// How the current job ended, while the kernel is probed.
+    /// Outcome of the current job, while the kernel is probed.
     outcome: Option<KernelJobOutcome>,
-    /// What it raised when it was interrupted.
+    /// The exception that the interrupted code raised.
     raised: Option<RunError>,
-    /// What memory does not hold of the current run's output.
+    /// Output of the current run that exceeds the memory limit.
     spill: SpillFiles,
-    /// When something was last asked or answered.
+    /// Time of the last request or answer.
     used: Instant,
-    /// When what the kernel holds may last have become another.
+    /// Time when the namespace may last have changed.
     changed: Instant,
-    /// Those who wait for what they have interrupted.
+    /// Callers that wait for the end of the job that they interrupted.
     interrupts: Vec<oneshot::Sender<KernelReport>>,
-    /// Those who wait for a restart.
+    /// Callers that wait for a restart.
     restarts: Vec<oneshot::Sender<Result<KernelAnswer, KernelRefusal>>>,
-    /// Comes when it is decided what becomes of a kernel that is apart.
+    /// Delivers the decision about a detached kernel.
     fate: Option<oneshot::Receiver<DetachResolution>>,
-    /// What begins when the process is ready.
+    /// The namespace of the process when it is ready.
     birth: StartAction,
-    /// Who waits for a kernel that was apart or frozen.
+    /// The caller that waits for a detached or checkpointed kernel.
     returning: Option<oneshot::Sender<Result<KernelAnswer, KernelRefusal>>>,
-    /// Where the kernel was frozen to, until there is another one.
+    /// The checkpoint that contains the kernel, until another kernel exists.
     frozen: Option<KernelCheckpoint>,
-    /// When it was sent.
+    /// When the current job was sent.
     sent: Instant,
-    /// Whether there is a second processor for the kernel.
+    /// Whether the machine has a second processor for the kernel.
     is_eager: bool,
-    /// When the current job began, on the clock of process start times.
+    /// When the current job started, on the clock of process start times.
     begun: i64,
-    /// When the current run has had its time.
+    /// When the time of the current run ends, and its time limit in seconds.
     deadline: Option<(Instant, f64)>,
     stop: Option<StopReason>,
     queue: VecDeque<KernelJob>,
     hello: Option<KernelHello>,
-    /// Whether this life is without the packages that were installed at run time.
+    /// Whether the kernel runs without the packages that were installed at run time.
     is_plain: bool,
     counts: KernelCounts,
-    /// Cells that had run when the namespace was last emptied.
+    /// Execution count when the namespace was last emptied.
     emptied: u64,
     deaths: ExitHistory,
     leaving: KernelShutdownState,
-    /// Those who wait until nothing runs any more.
+    /// Callers that wait until nothing runs any more.
     closing: Vec<oneshot::Sender<()>>,
-    /// Whether it is the session that ends, and not the companion.
+    /// Whether the session ends, and not the companion.
     is_deleted: bool,
     trouble: String,
-    /// Why the companion itself ends the process.
+    /// Why the companion ends the process.
     broken: Option<String>,
     /// Bytes of output since the last run.
     strayed: usize,
-    /// Bytes that a long question has moved so far.
+    /// Bytes that a long query has moved up to now.
     moved: u64,
     thaw: KernelRestore,
 }
@@ -196,7 +196,7 @@ impl KernelOwner {
         (owner, seen)
     }
 
-    /// Until a shutdown is complete, or every handle is gone.
+    /// Runs until a shutdown is complete, or every handle is dropped.
     pub(super) async fn run(mut self) {
         if self.state != KernelPolicyState::Frozen {
             self.perform_actions(vec![
@@ -216,12 +216,12 @@ impl KernelOwner {
                     Some(message) => self.handle_message(message),
                     None => break,
                 },
-                // Time comes before output, or a flood would hold it up.
+                // Timers come before output; a flood of output would delay them.
                 () = wait_until(self.alarm) => self.handle_alarm(),
                 () = wait_until(self.deadline.map(|(at, _)| at)) => self.handle_run_timeout(),
                 () = wait_until(self.leaving.run_deadline().filter(|_| self.stop.is_none())) => self.handle_grace_timeout(),
                 decision = wait_resolution(&mut self.fate) => self.resolve_detached(decision).await,
-                // How a kernel ends that is apart is told by who has it.
+                // The holder of a detached kernel reports its exit.
                 news = next_process_event(&mut self.process), if self.fate.is_none() => self.handle_event(news).await,
                 never = spin_briefly(self.sent), if self.is_eager && self.current.is_some() =>
                     match never {},
@@ -233,7 +233,7 @@ impl KernelOwner {
             reap_process(process, is_idle).await;
         }
         self.run_count.sync_and_close();
-        // Only now those who wait for the end are told.
+        // Callers that wait for the end are informed only now.
         self.mailbox.close();
         let refusal = self.shutdown_refusal();
         while let Ok(message) = self.mailbox.try_recv() {
@@ -244,9 +244,10 @@ impl KernelOwner {
     fn handle_alarm(&mut self) {
         self.alarm = None;
         if self.is_checked() {
-            self.broken = Some("it was idle and did not answer any more".into());
+            self.broken = Some("the idle kernel did not answer a probe".into());
         } else if self.state == KernelPolicyState::Probing {
-            self.broken = Some("it did not answer after its code had stopped".into());
+            self.broken =
+                Some("the kernel did not answer a probe after its code had stopped".into());
         }
         self.apply_event(KernelPolicyEvent::TimeUp);
     }
@@ -271,7 +272,7 @@ impl KernelOwner {
         self.leaving.is_ending() && self.has_no_jobs()
     }
 
-    /// Nothing is left to finish.
+    /// Whether no job runs and none is queued.
     fn has_no_jobs(&self) -> bool {
         self.current.is_none() && self.queue.is_empty()
     }
@@ -306,7 +307,7 @@ impl KernelOwner {
                         id: "probe",
                         question: &KernelQuery::Probe,
                     };
-                    // What can't be sent is not answered, either.
+                    // A probe that can't be sent is not answered, and the timer ends the kernel.
                     self.process
                         .iter_mut()
                         .for_each(|p| drop(p.send_frame(&probe)));
@@ -328,14 +329,16 @@ impl KernelOwner {
     fn spawn_process(&mut self) {
         self.is_plain = self.state.should_start_plain();
         if self.is_plain {
-            tracing::warn!("the kernel is started without the packages installed at run time");
+            tracing::warn!(
+                "the companion starts the kernel without the packages installed at run time"
+            );
         }
         let process = KernelProcess::start(&self.template, &self.session, self.is_plain);
         self.process = Some(process);
     }
 }
 
-/// Ends a process, and waits until nothing is left of it.
+/// Ends a process, and waits until all its descendants are gone.
 async fn reap_process(mut process: KernelProcess, is_idle: bool) {
     match is_idle {
         _ if process.is_ending() => {}

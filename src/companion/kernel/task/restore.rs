@@ -17,27 +17,26 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tokio::sync::oneshot;
 
-/// How long it may take, by itself: whoever raises the container waits for no longer than two
-/// minutes, and what hangs must not keep it from starting. By hand it takes as long as it takes.
+/// Time limit of an automatic reload. `osctl up` waits for two minutes at most, and a reload that hangs must not
+/// prevent the start. A requested reload has no limit.
 pub(super) const AUTO_RELOAD_TIMEOUT: Duration = Duration::from_secs(90);
 
-/// What is still to be tried.
+/// The reload at the start: generations that are left, and those that failed.
 #[derive(Debug)]
 pub(super) struct KernelRestore {
     left: VecDeque<PathBuf>,
-    /// What is being tried.
+    /// The generation that is being reloaded.
     folder: PathBuf,
-    /// The answer to that.
+    /// The answer to the reload query.
     on: Option<oneshot::Receiver<Result<KernelAnswer, KernelRefusal>>>,
-    /// What a kernel has died with.
+    /// The generation during whose reload a kernel has ended.
     fatal: PathBuf,
-    /// What could not be reloaded.
+    /// Generations that could not be reloaded.
     skipped: Vec<SkippedGeneration>,
 }
 
 impl KernelRestore {
-    /// Everything that the last life has stored, unless it was ended by wish; before that, what
-    /// comes first.
+    /// The folders in `first`, and after them every stored generation, unless a request discarded the stored state.
     pub(super) fn from_stored(
         ledger: &GenerationStore,
         settings: &KernelSettings,
@@ -59,7 +58,7 @@ impl KernelRestore {
         }
     }
 
-    /// Nothing comes back by itself.
+    /// No automatic reload.
     pub(super) fn empty() -> Self {
         Self {
             left: VecDeque::new(),
@@ -70,12 +69,12 @@ impl KernelRestore {
         }
     }
 
-    /// Why nothing came back.
+    /// Why no generation could be reloaded.
     pub(super) fn failure_reason(&self) -> Option<&str> {
         self.skipped.first().map(|first| &*first.why)
     }
 
-    /// What could not be reloaded is of no interest any more.
+    /// Discards the failures.
     pub(super) fn forget_failure(&mut self) {
         self.skipped.clear();
     }
@@ -90,10 +89,10 @@ impl KernelRestore {
         }
     }
 
-    /// The kernel has ended during the reload. The cause need not be the reload: the next kernel tries it once more.
+    /// The kernel has ended during the reload. The reload need not be the cause: the next kernel tries it once more.
     fn retry_after_exit(&mut self) {
         if self.fatal == self.folder {
-            return self.skip_current("the kernel ended twice while it was reloaded".into());
+            return self.skip_current("the kernel ended twice during the reload".into());
         }
         self.fatal.clone_from(&self.folder);
         self.left.push_front(self.folder.clone());
@@ -106,14 +105,18 @@ impl KernelOwner {
             self.thaw.retry_after_exit();
         }
         let Some(folder) = self.thaw.left.pop_front() else {
-            // Nothing comes back any more, in later lives neither, unless it is stored again.
+            // No generation is left: later starts reload nothing, unless the state is stored again.
             if !self.ledger.is_restore_settled() {
                 self.ledger.note_stored(false);
             }
             return;
         };
         let (done, answer) = oneshot::channel();
-        tracing::info!(session = self.session, "reloading `{}`", folder.display());
+        tracing::info!(
+            session = self.session,
+            "the companion reloads `{}`",
+            folder.display()
+        );
         self.thaw.folder.clone_from(&folder);
         let question = KernelQuery::CryoReload { folder };
         self.queue.push_front(KernelJob::Ask {
@@ -124,7 +127,7 @@ impl KernelOwner {
         self.thaw.on = Some(answer);
     }
 
-    /// Looks what came of it; called when a job has ended.
+    /// Handles the answer to the reload query; called when a job has ended.
     pub(super) fn check_restore(&mut self) {
         let Some(answer) = &mut self.thaw.on else {
             return;
@@ -140,14 +143,18 @@ impl KernelOwner {
             })) => {
                 self.thaw.on = None;
                 self.thaw.skip_current(error.message.clone());
-                tracing::error!("it can't be reloaded: {}: {}", error.kind, error.message);
-                // One that takes too long, or was stopped, is not made better by an older one.
+                tracing::error!(
+                    "the generation can't be reloaded: {}: {}",
+                    error.kind,
+                    error.message
+                );
+                // After a timeout or an interrupt, older generations are not tried.
                 if matches!(error.kind.as_str(), "Timeout" | "Interrupted") {
                     self.thaw.left.clear();
                 }
                 self.restore_next();
             }
-            // The next kernel begins with it where it is ready.
+            // The next kernel starts with this generation when it is ready.
             Ok(Err(_)) | Err(oneshot::error::TryRecvError::Closed) => {
                 self.thaw.on = None;
                 self.thaw.retry_after_exit();
@@ -155,13 +162,13 @@ impl KernelOwner {
         }
     }
 
-    /// What was stored is not to come back by itself.
+    /// Discards the stored state: the next start does not reload it.
     pub(super) fn forget_stored(&mut self) {
         self.thaw = KernelRestore::empty();
         self.ledger.note_stored(false);
     }
 
-    /// What a reload has brought back, and from where.
+    /// The origin of a reloaded state, with the generations that were skipped.
     pub(super) fn restored_origin(&mut self, folder: &Path, value: &Value) -> Option<RestoredFrom> {
         let mut from = cryo::describe_restored(folder, value, &self.settings.data)?;
         if self.thaw.is_on() {
@@ -175,7 +182,12 @@ impl KernelOwner {
         self.thaw.forget_failure();
         let session = &self.session;
         let (generation, lost) = (from.generation, from.lost_count);
-        tracing::info!(session, generation, lost, "its variables are back");
+        tracing::info!(
+            session,
+            generation,
+            lost,
+            "the kernel reloaded its variables"
+        );
         Some(from)
     }
 
@@ -189,10 +201,10 @@ impl KernelOwner {
         }
     }
 
-    /// Looks at a job that is about to begin.
+    /// Completes a store that is about to start.
     ///
     /// # Errors
-    /// A store of another kernel than this one.
+    /// [`KernelRefusal::OtherGeneration`] when the store is for another generation.
     pub(super) fn prepare_store(&self, job: &mut KernelJob) -> Result<(), KernelRefusal> {
         let KernelJob::Ask {
             question: KernelQuery::CryoStore { runs, seen, .. },

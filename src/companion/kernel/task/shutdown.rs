@@ -4,7 +4,7 @@
 //!          close               nothing runs
 //!  Staying ─────▶ Closing ─────────────────▶ Closed     (its objects may be stored now)
 //!     │              │ end                     │ end
-//!     └──── end ─────┴──────────▶ Ending ◀─────┘        (over as soon as nothing is left)
+//!     └──── end ─────┴──────────▶ Ending ◀─────┘        (ends as soon as nothing is left)
 //! ```
 
 use crate::companion::kernel::KernelMessage;
@@ -15,11 +15,11 @@ use tokio::time::Instant;
 pub(super) enum KernelShutdownState {
     /// The session has no shutdown request.
     Staying,
-    /// Takes no more requests. What runs may finish until then; it was stopped when that is missing.
+    /// Refuses new requests. Current runs may finish until `until`; `None` after they were stopped.
     Closing { until: Option<Instant> },
-    /// Nothing runs any more, and nothing will.
+    /// Nothing runs any more; only stores are accepted.
     Closed,
-    /// The same as closing, and over with the last that is left.
+    /// Like `Closing`, and the owner ends with the last job.
     Ending { until: Option<Instant> },
 }
 
@@ -39,19 +39,19 @@ impl KernelShutdownState {
         }
     }
 
-    /// What is left may not take longer than was said before.
+    /// Starts the end. A time limit that was set before is not extended.
     pub(super) fn start_ending(self, until: Instant) -> Self {
         match self {
             Self::Staying => Self::Ending { until: Some(until) },
             Self::Closing { until } | Self::Ending { until } => Self::Ending { until },
-            // Only a store can be on, which had its time.
+            // Only a store can run in this state; its time is over.
             Self::Closed => Self::Ending {
                 until: Some(Instant::now()),
             },
         }
     }
 
-    /// What ran has had its time, which is said once.
+    /// Records that the time limit is over and the runs were stopped.
     pub(super) fn mark_overdue(self) -> Self {
         match self {
             Self::Closing { .. } => Self::Closing { until: None },
@@ -60,7 +60,7 @@ impl KernelShutdownState {
         }
     }
 
-    /// Until when what runs may finish.
+    /// Time limit of current runs.
     pub(super) fn run_deadline(self) -> Option<Instant> {
         match self {
             Self::Closing { until } | Self::Ending { until } => until,
@@ -72,7 +72,7 @@ impl KernelShutdownState {
         matches!(self, Self::Ending { .. })
     }
 
-    /// Whether a message is still for this owner.
+    /// Whether the owner accepts the message in this state.
     pub(super) fn accepts_message(self, message: &KernelMessage) -> bool {
         match message {
             _ if self == Self::Staying => true,
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_rests_is_stored_and_nothing_else_is_taken() {
+    fn only_a_closed_session_is_stored_and_other_requests_are_refused() {
         let until = Instant::now() + Duration::from_secs(10);
         let closing = KernelShutdownState::Staying.start_closing(until);
         assert_eq!(closing, KernelShutdownState::Closing { until: Some(until) });
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn an_end_gives_no_time_that_was_not_given_before() {
+    fn an_end_does_not_extend_an_earlier_time_limit() {
         let until = Instant::now() + Duration::from_secs(10);
         let later = until + Duration::from_secs(10);
         let closing = KernelShutdownState::Staying.start_closing(until);
@@ -157,7 +157,7 @@ mod tests {
             Some(later)
         );
         assert!(closing.start_ending(later).is_ending() && !closing.is_ending());
-        // What has begun to end is not taken back.
+        // An end that has started is not revoked.
         assert!(closing.start_ending(later).start_closing(later).is_ending());
     }
 }

@@ -6,13 +6,13 @@ use std::time::Duration;
 use tokio::task::yield_now;
 use tokio::time::{Instant, sleep_until};
 
-/// How long the thread looks for a reply before it sleeps. Most cells are quicker than that, and
-/// falling asleep costs them more than their execution: the wake-up, and often a move to another
-/// processor with cold caches (measured: a third of a request).
+/// How long the thread polls for a reply before it sleeps. Most cells end sooner, and falling asleep costs more than
+/// their execution: the wake-up, and often a move to another processor with cold caches (measured: a third of a
+/// request).
 const REPLY_SPIN_TIMEOUT: Duration = Duration::from_micros(400);
 
-/// Yields for a moment, then sleeps for ever; the other work of the thread continues. The spin yields the processor:
-/// the kernel itself may wait for this processor when the others are busy.
+/// Yields for a moment, then sleeps forever; the other work of the thread continues. The spin yields the processor: the
+/// kernel itself may wait for this processor when the others are busy.
 pub(super) async fn spin_briefly(since: Instant) -> Infallible {
     while since.elapsed() < REPLY_SPIN_TIMEOUT {
         std::thread::yield_now();

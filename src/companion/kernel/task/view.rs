@@ -35,7 +35,7 @@ impl KernelOwner {
         });
     }
 
-    /// Whether an idle kernel is asked how it is.
+    /// Whether an idle kernel is being probed.
     pub(super) fn is_checked(&self) -> bool {
         self.state == KernelPolicyState::Probing && self.current.is_none()
     }
@@ -45,23 +45,23 @@ impl KernelOwner {
             KernelPolicyState::Starting { .. } => "starting".into(),
             KernelPolicyState::Probing if self.is_checked() => "idle".into(),
             KernelPolicyState::Idle if self.is_plain => {
-                "idle, without the packages installed at run time, which kept it from starting"
+                "idle, without the packages installed at run time, with which it did not start"
                     .into()
             }
             KernelPolicyState::Idle => match self.thaw.failure_reason() {
                 Some(why) => format!("idle, without its variables, which can't be reloaded: {why}"),
                 None => "idle".into(),
             },
-            KernelPolicyState::Busy if self.thaw.is_on() => "bringing its variables back".into(),
+            KernelPolicyState::Busy if self.thaw.is_on() => "reloading variables".into(),
             KernelPolicyState::Busy => "executing".into(),
             KernelPolicyState::Stopping { .. } | KernelPolicyState::Probing => {
                 "being interrupted".into()
             }
-            KernelPolicyState::Killed { .. } => "being ended".into(),
+            KernelPolicyState::Killed { .. } => "stopping".into(),
             KernelPolicyState::Apart => "being checkpointed".into(),
             KernelPolicyState::Frozen => "checkpointed".into(),
             KernelPolicyState::Resting { .. } => {
-                format!("can't be started, will be tried again: {}", self.trouble)
+                format!("can't be started, retrying: {}", self.trouble)
             }
         }
     }

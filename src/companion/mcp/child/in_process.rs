@@ -34,7 +34,7 @@ impl InProcessPipe {
     pub(super) async fn next_event(&mut self) -> ServerPipeEvent {
         match self.heard.recv().await {
             Some(text) => ServerPipeEvent::Line(text),
-            None => ServerPipeEvent::Ended("it ended".into()),
+            None => ServerPipeEvent::Ended("the built-in server ended".into()),
         }
     }
 }

@@ -36,7 +36,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::{mpsc, oneshot};
 
-/// What all children of one configured server share.
+/// The state shared by all children of one configured server.
 #[derive(Debug)]
 pub(super) struct ServerSpec {
     pub(super) server: McpServerConfig,
@@ -63,7 +63,7 @@ struct ServerTaskState {
     calls: AtomicUsize,
 }
 
-/// A failed handshake: the server's own error, or why there was no answer.
+/// A failed handshake: the server's own error, or the reason for the missing answer.
 #[derive(Debug, Clone)]
 pub(super) enum HandshakeError {
     /// The raw JSON of `error`.

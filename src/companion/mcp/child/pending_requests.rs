@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn plain_ids_are_told_from_odd_ones() {
+    fn plain_ids_are_distinguished_from_unusual_ids() {
         for id in ["0", "-7", "999999999999999", r#""x y""#] {
             assert!(is_plain(id), "{id}");
         }

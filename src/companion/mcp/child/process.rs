@@ -62,7 +62,8 @@ impl ServerProcess {
     ) -> Result<Self> {
         let home = std::env::var_os("HOME").unwrap_or_else(|| "/".into());
         let cwd = cwd.unwrap_or(Path::new(&home));
-        let folder = File::open(cwd).with_context(|| format!("going to `{}`", cwd.display()))?;
+        let folder = File::open(cwd)
+            .with_context(|| format!("can't open the working directory `{}`", cwd.display()))?;
         let (stdin_end, stdin) = pipe2(OFlag::O_CLOEXEC)?;
         let (stdout, stdout_end) = pipe2(OFlag::O_CLOEXEC)?;
         let (stderr, stderr_end) = pipe2(OFlag::O_CLOEXEC)?;
@@ -84,7 +85,7 @@ impl ServerProcess {
                 anyhow::bail!("`{command}` can't be started: {why}");
             }
             CommandSupervisorEvent::Ended { .. } | CommandSupervisorEvent::Gone => {
-                anyhow::bail!("its guard has ended")
+                anyhow::bail!("its supervisor ended")
             }
         };
         drop((stdin_end, stdout_end, stderr_end));
@@ -156,7 +157,7 @@ impl ServerProcess {
                 return ServerPipeEvent::Ended(why);
             }
             if self.read.len() > MAX_STDIO_MESSAGE_BYTES {
-                return ServerPipeEvent::Ended("it said a line of more than 256 MiB".into());
+                return ServerPipeEvent::Ended("it wrote a line of more than 256 MiB".into());
             }
             tokio::select! {
                 () = wait_readable(self.stdout.as_ref()) => drop(self.read_stdout()),
@@ -166,7 +167,7 @@ impl ServerProcess {
                         while self.read_stdout() {}
                         self.ended = Some(exit_text(code));
                     }
-                    CommandSupervisorEvent::Gone => return ServerPipeEvent::Ended("it ended".into()),
+                    CommandSupervisorEvent::Gone => return ServerPipeEvent::Ended("its supervisor ended".into()),
                     CommandSupervisorEvent::Started(_) | CommandSupervisorEvent::Failed(_) => {}
                 },
             }
@@ -263,8 +264,8 @@ fn server_environment(own: &BTreeMap<String, String>) -> Vec<Vec<u8>> {
 
 fn exit_text(code: i32) -> String {
     match code {
-        ..=128 => format!("it ended with code {code}"),
-        signal => format!("it was ended by signal {}", signal - 128),
+        ..=128 => format!("it exited with code {code}"),
+        signal => format!("it was killed by signal {}", signal - 128),
     }
 }
 

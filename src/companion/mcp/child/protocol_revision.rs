@@ -33,7 +33,7 @@ const ENVELOPE_META_KEYS: [&str; 4] = [
 /// The key under which a server describes itself.
 const META_SERVER_INFO: &str = "io.modelcontextprotocol/serverInfo";
 
-/// What a server of the newest revision can request from a client of an older revision.
+/// Requests that a server of the newest revision can send to a client of an older revision.
 const CLIENT_REQUEST_CAPABILITIES: [&str; 3] = ["sampling", "elicitation", "roots"];
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -140,7 +140,9 @@ pub(super) fn initialize_result_from_discovery(found: &str) -> Result<Bytes, Str
     let versions = versions.unwrap_or("[]");
     let known = message::array_elements(versions);
     if !known.contains(&format!("\"{STATELESS_REVISION}\"").as_str()) {
-        return Err(format!("it speaks the revisions {versions} alone"));
+        return Err(format!(
+            "it supports only the protocol revisions {versions}"
+        ));
     }
     let raw = |path: &[&str]| find_value(found, path).map(|span| &found[span]);
     let capabilities = raw(&["capabilities"]).unwrap_or("{}");

@@ -12,7 +12,7 @@
 
 use std::time::Duration;
 
-/// The delay after the second end in a row; each further end doubles it.
+/// The delay after the second end in a row; each following end doubles it.
 const MCP_FIRST_RESTART_DELAY: Duration = Duration::from_millis(500);
 const MAX_MCP_RESTART_DELAY: Duration = Duration::from_secs(30);
 
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn it_starts_when_it_is_needed_and_ends_when_nobody_asks() {
+    fn a_server_starts_when_needed_and_ends_when_idle() {
         let life = after(ServerLifecycle::INITIAL_LIFECYCLE, &[ServerEvent::Needed]);
         assert_eq!(life.phase, ServerPhase::Starting);
         let life = after(life, &[ServerEvent::Needed, ServerEvent::Ready]);

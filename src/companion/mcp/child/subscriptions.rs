@@ -95,7 +95,7 @@ mod tests {
     use super::ServerSubscriptions;
 
     #[test]
-    fn the_first_and_the_last_listener_are_told_to_the_server() {
+    fn the_server_receives_the_first_and_the_last_subscription() {
         let mut standing = ServerSubscriptions::default();
         assert!(standing.subscribe("a", 1));
         assert!(!standing.subscribe("a", 2));

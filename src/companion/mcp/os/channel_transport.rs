@@ -14,7 +14,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
 pub(super) struct ChannelTransport {
     pub(super) from: UnboundedReceiver<Bytes>,
     pub(super) to: UnboundedSender<Bytes>,
-    /// Whether the client is gone. Runs that it started continue; only a cancelled call ends its run.
+    /// Whether the client has disconnected. Its runs continue; only a cancelled call ends its run.
     pub(super) is_over: Arc<AtomicBool>,
 }
 
@@ -56,12 +56,12 @@ impl Transport<RoleServer> for ChannelTransport {
 impl ChannelTransport {
     /// Answers an invalid request with an error.
     fn reject_message(&self, text: Bytes, why: &serde_json::Error) {
-        tracing::debug!("os: no message: {why}");
+        tracing::debug!("the server `os` received an invalid message: {why}");
         if let Ok(message) = RpcMessage::parse(text)
             && let Some(id) = message.id()
         {
-            let why = format!("the message does not fit: {why}");
-            // The client may be gone.
+            let why = format!("the message is invalid: {why}");
+            // The client may have disconnected.
             let _ = self.to.send(message::error_response(id, -32600, &why));
         }
     }

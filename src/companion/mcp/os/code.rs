@@ -33,7 +33,7 @@ struct ExecuteArgs {
     timeout: Option<f64>,
     /// Answer after this many seconds at the latest; a run that has not ended continues.
     wait: Option<f64>,
-    /// Most bytes of each stream in the answer.
+    /// Maximum bytes of each stream in the answer.
     max_output: Option<usize>,
 }
 
@@ -44,7 +44,7 @@ struct RunArgs {
     id: String,
     /// Answer after this many seconds at the latest, even if the run has not ended.
     wait: Option<f64>,
-    /// Most bytes of each stream in the answer.
+    /// Maximum bytes of each stream in the answer.
     max_output: Option<usize>,
 }
 
@@ -65,7 +65,7 @@ struct OutputArgs {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct InterruptToolArgs {
-    /// Run of code or of a command to interrupt; if omitted, whatever the session runs.
+    /// Run to interrupt, of code or of a command; if omitted, the running code of the session.
     id: Option<String>,
     /// Session to interrupt; `default` if omitted.
     session: Option<String>,
@@ -76,7 +76,7 @@ struct InterruptToolArgs {
 struct ResetToolArgs {
     /// Session whose variables to delete; `default` if omitted.
     session: Option<String>,
-    /// Also end the kernel process, whatever it does, and start another.
+    /// Also end the kernel process, even if it is busy, and start a new one.
     #[serde(default)]
     restart: bool,
 }
@@ -90,7 +90,7 @@ struct SessionKernelReport {
 
 #[tool_router(router = code_tools, vis = "pub(super)")]
 impl OsServer {
-    /// Executes Python in a kernel that keeps its variables from call to call. Output is sent as progress while the
+    /// Execute Python in a kernel that keeps its variables from call to call. Output is sent as progress while the
     /// code runs; figures and other pictures are images in the answer. Cancelling the call interrupts the code; the
     /// variables stay.
     #[tool(
@@ -106,7 +106,7 @@ impl OsServer {
         let wait = parse_seconds("wait", args.wait)?;
         if parse_seconds("timeout", args.timeout)? == Some(Duration::ZERO) {
             return Err(ToolError::new(
-                "`timeout` is 0: give the seconds that the code may take",
+                "`timeout` is 0: give the maximum run time of the code in seconds",
             ));
         }
         let sessions = &self.os.0.handles.sessions;
@@ -120,7 +120,7 @@ impl OsServer {
             })
             .await?;
         let waited = follow_run(self, &cx, &run, || sessions.kernel_report(&run), wait).await;
-        if waited == RunWaitEnd::TakenBack {
+        if waited == RunWaitEnd::Cancelled {
             return self.interrupt_cancelled_run(&cx, &run.id).await;
         }
         let reply = run.build_reply(sessions.kernel_report(&run));
@@ -132,7 +132,7 @@ impl OsServer {
         .into_tool_result()
     }
 
-    /// Waits for running code or a running command, and reports how it ended or its current state.
+    /// Wait for running code or a running command, and report its result or its current state.
     #[tool(
         title = "Wait for a run",
         annotations(read_only_hint = true, open_world_hint = false),
@@ -167,7 +167,7 @@ impl OsServer {
         ToolRunContent::of_command(reply, &session, limit).into_tool_result()
     }
 
-    /// Reads a page of the output of code or of a command, from byte `offset` on.
+    /// Read a page of the output of code or of a command, starting at `offset`.
     #[tool(
         title = "Read a run's output",
         annotations(read_only_hint = true, open_world_hint = false),
@@ -183,15 +183,14 @@ impl OsServer {
         if page.next < page.total {
             let left = page.total - page.next;
             text.push_str(&format!(
-                "\n… {left} bytes follow: give `offset` {} …",
+                "\n… {left} more bytes: pass `offset` {} …",
                 page.next
             ));
         }
         text_result(page, text)
     }
 
-    /// Interrupts what a session runs, or one run, as Ctrl-C does, and reports whether the session's variables are
-    /// kept.
+    /// Interrupt a session's running code, or one run, as Ctrl-C does, and report whether the variables are kept.
     #[tool(
         title = "Interrupt",
         annotations(read_only_hint = false, destructive_hint = false, idempotent_hint = true, open_world_hint = false),
@@ -221,8 +220,8 @@ impl OsServer {
         session_kernel_result(session, kernel)
     }
 
-    /// Deletes a session's variables; its working directory and environment stay. `restart` also ends the session's
-    /// process, whatever it does.
+    /// Delete a session's variables; its working directory and environment stay. `restart` also ends the session's
+    /// process, even if busy.
     #[tool(
         title = "Reset",
         annotations(read_only_hint = false, destructive_hint = true, idempotent_hint = true, open_world_hint = false),
@@ -242,9 +241,9 @@ impl OsServer {
 
 fn session_kernel_result(session: String, kernel: KernelReport) -> ToolResult {
     let variables = match kernel.state {
-        KernelState::Kept => "its kernel is the same one",
-        KernelState::Lost => "its kernel is a new one, and empty",
-        KernelState::Restored => "its kernel is a new one, with the variables that were stored",
+        KernelState::Kept => "the kernel continues",
+        KernelState::Lost => "the kernel is new and has no variables",
+        KernelState::Restored => "the kernel is new and has the stored variables",
     };
     let text = format!("session `{session}`: {variables}");
     text_result(SessionKernelReport { session, kernel }, text)
@@ -307,6 +306,6 @@ impl OsServer {
                 send_log_message(cx, LogSeverity::Notice, "kernel", text).await;
             }
         }
-        Err(ToolError::new("the call was taken back"))
+        Err(ToolError::new("the call was cancelled"))
     }
 }

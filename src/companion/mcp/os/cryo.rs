@@ -10,9 +10,8 @@ use rmcp::{tool, tool_router};
 
 #[tool_router(router = cryo_tools, vis = "pub(super)")]
 impl OsServer {
-    /// Stores a session's variables on disk, loads them back to compare them, and reports for each whether it is
-    /// saved, restored by a recipe, altered, unverified or lost. Earlier stored variables stay as a generation of
-    /// their own.
+    /// Store a session's variables on disk, load them back to compare them, and report for each whether it is saved,
+    /// restored by a recipe, altered, unverified or lost. Earlier stored variables stay as earlier generations.
     #[tool(
         title = "Store variables",
         annotations(read_only_hint = false, destructive_hint = false, idempotent_hint = false, open_world_hint = false),
@@ -35,7 +34,7 @@ impl OsServer {
             rows.filter(|row| !matches!(row.verdict, CryoVerdict::Saved | CryoVerdict::Recipe))
         {
             let (verdict, why) = (row.verdict.word(), row.why.as_deref());
-            let why = why.unwrap_or("no reason");
+            let why = why.unwrap_or("no reason given");
             text.push_str(&format!(
                 "\n{verdict}: `{}` ({}): {why}",
                 row.name, row.kind
@@ -43,10 +42,10 @@ impl OsServer {
         }
         match stored.kernel.as_ref().map(|k| (k.state, &k.restored_from)) {
             Some((KernelState::Lost, _)) => {
-                text.push_str("\nthe kernel is a new one: earlier variables were gone already");
+                text.push_str("\nthe kernel is new: earlier variables were already lost");
             }
             Some((KernelState::Restored, Some(from))) => text.push_str(&format!(
-                "\nthe kernel is a new one, with the variables of {}",
+                "\nthe kernel is new and has the variables of {}",
                 from.describe()
             )),
             _ => {}
@@ -54,9 +53,9 @@ impl OsServer {
         text_result(stored, text)
     }
 
-    /// Restores stored variables into a session; the session's other variables stay.
+    /// Restore stored variables into a session; the session's other variables stay.
     #[tool(
-        title = "Bring variables back",
+        title = "Restore variables",
         annotations(read_only_hint = false, destructive_hint = true, idempotent_hint = true, open_world_hint = false),
         output_schema = schema_for_output::<Reloaded>()
     )]

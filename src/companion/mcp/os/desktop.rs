@@ -78,10 +78,10 @@ struct PageArgs {
     url: String,
     /// Seconds to wait for the page to load; then its current text is read. 30 if omitted.
     timeout: Option<f64>,
-    /// Number of characters to skip, such as those that an earlier call returned.
+    /// Number of characters to skip, for example `next` of an earlier call.
     #[serde(default)]
     offset: usize,
-    /// Most characters to return; 50000 if omitted.
+    /// Maximum characters to return; 50000 if omitted.
     limit: Option<usize>,
 }
 
@@ -93,7 +93,7 @@ struct PageText {
     title: String,
     /// HTTP status of the page, such as 200 or 404.
     status: Option<u16>,
-    /// Visible text, from `offset` on.
+    /// Visible text, starting at `offset`.
     text: String,
     offset: usize,
     /// Offset of the next part; missing at the end.
@@ -106,7 +106,7 @@ struct PageText {
 
 #[tool_router(router = desktop_tools, vis = "pub(super)")]
 impl OsServer {
-    /// Takes a screenshot of the desktop. Starts the desktop if it does not run.
+    /// Take a screenshot of the desktop. The desktop starts if it does not run.
     #[tool(
         title = "Screenshot",
         annotations(read_only_hint = true, open_world_hint = false),
@@ -119,7 +119,7 @@ impl OsServer {
         let region = match args.region.as_deref() {
             None => None,
             Some(text) => Some(display::ScreenRegion::parse(text).ok_or_else(|| {
-                ToolError(format!("`{text}` is no region: give `X,Y,WIDTH,HEIGHT`"))
+                ToolError(format!("`{text}` is not a region: give `X,Y,WIDTH,HEIGHT`"))
             })?),
         };
         let (picture, shot) = self
@@ -130,8 +130,8 @@ impl OsServer {
         structured_result(shot, vec![picture, ContentBlock::text(words)])
     }
 
-    /// Moves the pointer, clicks, drags, turns the wheel, presses keys and types on the desktop, in the given order.
-    /// A screenshot shows the effect.
+    /// Move the pointer, click, drag, turn the wheel, press keys and type on the desktop, in the given order. A
+    /// screenshot shows the effect.
     #[tool(
         title = "Mouse and keyboard",
         annotations(read_only_hint = false, destructive_hint = true, idempotent_hint = false, open_world_hint = true),
@@ -149,7 +149,7 @@ impl OsServer {
         text_result(Pointer { pointer }, text)
     }
 
-    /// Reads the text that was copied last on the desktop.
+    /// Read the text that was copied last on the desktop.
     #[tool(
         title = "Read the clipboard",
         annotations(read_only_hint = true, open_world_hint = false),
@@ -160,9 +160,9 @@ impl OsServer {
         text_result(ClipboardText { text: text.clone() }, text)
     }
 
-    /// Copies a text to the desktop's clipboard, so that it can be pasted there.
+    /// Copy a text to the desktop's clipboard, so that it can be pasted there.
     #[tool(
-        title = "Fill the clipboard",
+        title = "Write the clipboard",
         annotations(read_only_hint = false, destructive_hint = false, idempotent_hint = true, open_world_hint = false),
         output_schema = schema_for_output::<ClipboardText>()
     )]
@@ -172,10 +172,10 @@ impl OsServer {
     ) -> ToolResult {
         let desktop = &self.os.0.handles.desktop;
         desktop.write_clipboard(text.clone()).await?;
-        text_result(ClipboardText { text }, "it can be pasted now")
+        text_result(ClipboardText { text }, "the text is in the clipboard")
     }
 
-    /// Lists the desktop's windows, the lowest first, with their positions, titles and ids.
+    /// List the desktop's windows, the lowest first, with their positions, titles and ids.
     #[tool(
         title = "Windows",
         annotations(read_only_hint = true, open_world_hint = false),
@@ -185,7 +185,7 @@ impl OsServer {
         windows_result(self.os.0.handles.desktop.list_windows().await?)
     }
 
-    /// Brings a window of the desktop to the front, and lists all windows.
+    /// Bring a window of the desktop to the front, and list all windows.
     #[tool(
         title = "Focus a window",
         annotations(read_only_hint = false, destructive_hint = false, idempotent_hint = true, open_world_hint = false),
@@ -197,7 +197,7 @@ impl OsServer {
         windows_result(desktop.list_windows().await?)
     }
 
-    /// Opens a page in the desktop's browser, where people see it, too, waits until it has settled, and returns all
+    /// Open a page in the desktop's browser, which people also see, wait until the page has settled, and return all
     /// visible text of its main frame. The next page opens in the same tab, which can be viewed and clicked.
     #[tool(
         title = "Read a web page",
@@ -214,7 +214,7 @@ impl OsServer {
         let read = self.os.0.handles.desktop.read_page(&args.url, patience);
         let page = tokio::select! {
             page = read => page?,
-            () = cx.ct.cancelled() => return Err(ToolError::new("the call was taken back")),
+            () = cx.ct.cancelled() => return Err(ToolError::new("the call was cancelled")),
         };
         let (text, next) = text_part(
             &page.text,
@@ -233,13 +233,13 @@ impl OsServer {
         };
         let mut words = format!("{}\n{}\n\n{}", told.title, told.url, told.text);
         if let Some(next) = next {
-            words.push_str(&format!("\n… more follows: give `offset` {next} …"));
+            words.push_str(&format!("\n… more text: pass `offset` {next} …"));
         }
         for dialog in &told.dialogs {
             words.push_str(&format!("\n(a dialog was dismissed: {dialog})"));
         }
         if !told.loaded {
-            words.push_str("\n(the page has not come to its end; this is what is there)");
+            words.push_str("\n(the page did not finish loading in time; this is its current text)");
         }
         text_result(told, words)
     }
@@ -269,7 +269,7 @@ impl OsServer {
         };
         // Encoding seldom takes more than a few milliseconds; other tasks need not wait for it.
         let file = spawn_blocking(move || STANDARD.encode(taken.file)).await;
-        let file = file.map_err(|e| ToolError(format!("the picture can't be made: {e}")))?;
+        let file = file.map_err(|e| ToolError(format!("the picture can't be encoded: {e}")))?;
         Ok((file, shot))
     }
 

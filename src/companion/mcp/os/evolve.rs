@@ -14,11 +14,11 @@ use rmcp::{tool, tool_router};
 
 #[tool_router(router = evolve_tools, vis = "pub(super)")]
 impl OsServer {
-    /// Rebuilds this computer from the project's `body/` and moves into the new container with variables, sessions
-    /// and the shell's context. The new container is built and tested beside the running one, and rolled back if
-    /// verification fails. This call returns at once; `evolve_status` reports the progress.
+    /// Rebuild this computer from the project's `body/` and move into the new container with variables, sessions and
+    /// the shell's context. The new container is built and tested beside the running one, and rolled back if
+    /// verification fails. This call returns immediately; `evolve_status` reports progress.
     #[tool(
-        title = "Move into a new body",
+        title = "Rebuild the computer",
         annotations(read_only_hint = false, destructive_hint = true, idempotent_hint = false, open_world_hint = false),
         output_schema = schema_for_output::<EvolveStarted>()
     )]
@@ -28,7 +28,7 @@ impl OsServer {
             (KeeperReply::Started { run }, _) => {
                 keeper.record_runs();
                 let text = format!(
-                    "run {} has begun; `evolve_status` tells how it goes",
+                    "run `{}` has started; `evolve_status` reports its progress",
                     run.as_str()
                 );
                 let status = "started".into();
@@ -38,9 +38,9 @@ impl OsServer {
         }
     }
 
-    /// Reports whether this computer is moving into a new container, and how the latest such run ended.
+    /// Report whether this computer is moving into a new container, and the result of the latest run.
     #[tool(
-        title = "How evolving goes",
+        title = "Evolve status",
         annotations(read_only_hint = true, open_world_hint = false),
         output_schema = schema_for_output::<EvolveStatus>()
     )]
@@ -57,21 +57,21 @@ impl OsServer {
 
 impl OsServer {
     fn keeper(&self) -> Result<&Keeper, ToolError> {
-        let starting = || ToolError::new("the computer is starting; ask again");
+        let starting = || ToolError::new("the computer is starting; call again in a moment");
         self.os.0.evolve.get().ok_or_else(starting)
     }
 }
 
 fn status_text(status: &EvolveStatus) -> String {
     let Some(run) = &status.latest_run else {
-        return "it was never replaced".into();
+        return "no evolve has run".into();
     };
     let stage = match (status.stage, status.latest_status) {
-        (Some(stage), _) => format!("is on: {}", stage.word()),
+        (Some(stage), _) => format!("is in progress: {}", stage.word()),
         (None, Some(end)) => format!("ended: {}", end.word()),
-        (None, None) => "is on".into(),
+        (None, None) => "is in progress".into(),
     };
     let why = status.why.as_deref();
     let why = why.map_or_else(String::new, |why| format!("; {why}"));
-    format!("run {} {stage}{why}", run.as_str())
+    format!("run `{}` {stage}{why}", run.as_str())
 }

@@ -91,7 +91,7 @@ struct ListArgs {
     path: Option<String>,
     /// List only the entries after this name.
     after: Option<String>,
-    /// Most entries to return; 200 if omitted.
+    /// Maximum entries to return; 200 if omitted.
     limit: Option<usize>,
 }
 
@@ -99,7 +99,7 @@ struct ListArgs {
 struct FolderListing {
     path: String,
     entries: Vec<FolderEntry>,
-    /// Whether there are further entries; pass the last name as `after` to list them.
+    /// Whether there are more entries; pass the last name as `after` to list them.
     more: bool,
 }
 
@@ -124,7 +124,7 @@ pub(super) struct ToolFileChunk {
 
 #[tool_router(router = file_tools, vis = "pub(super)")]
 impl OsServer {
-    /// Reads a file, page by page. Pictures are shown; other content that is not text is returned as base64.
+    /// Read a file, page by page. Pictures are shown; other content that is not text is returned as base64.
     #[tool(
         title = "Read a file",
         annotations(read_only_hint = true, open_world_hint = false),
@@ -166,21 +166,21 @@ impl OsServer {
             }
             None => {
                 page.base64 = Some(STANDARD.encode(&piece.bytes));
-                format!("({} bytes that are no text)", piece.bytes.len())
+                format!("({} bytes of binary data)", piece.bytes.len())
             }
         };
         page.next = (has_more(end) && end > args.offset).then_some(end);
         let more = match (page.next, piece.size) {
             (Some(next), Some(size)) => {
-                format!("\n… {} bytes follow: give `offset` {next} …", size - next)
+                format!("\n… {} more bytes: pass `offset` {next} …", size - next)
             }
-            (Some(next), None) => format!("\n… more may follow: give `offset` {next} …"),
+            (Some(next), None) => format!("\n… more bytes may follow: pass `offset` {next} …"),
             (None, _) => String::new(),
         };
         text_result(page, words + &more)
     }
 
-    /// Writes a file: first to a temporary file beside it, so that the file is never half written.
+    /// Write a file through a temporary file beside it, so that the file is never half written.
     #[tool(
         title = "Write a file",
         annotations(read_only_hint = false, destructive_hint = true, idempotent_hint = true, open_world_hint = false),
@@ -193,7 +193,7 @@ impl OsServer {
             Encoding::Base64 => {
                 let data: String = args.content.split_ascii_whitespace().collect();
                 let decoded = STANDARD.decode(data);
-                let refused = |e| ToolError(format!("`content` is no base64: {e}"));
+                let refused = |e| ToolError(format!("`content` is not valid base64: {e}"));
                 decoded.map_err(refused)?.into()
             }
         };
@@ -218,7 +218,7 @@ impl OsServer {
             UploadOutcome::Created(bytes) | UploadOutcome::Partial(bytes) => (bytes, false),
         };
         let path = path.display().to_string();
-        let text = format!("{bytes} bytes are in `{path}`");
+        let text = format!("wrote {bytes} bytes to `{path}`");
         text_result(
             WrittenFile {
                 path,
@@ -229,7 +229,7 @@ impl OsServer {
         )
     }
 
-    /// Lists a folder, sorted by name.
+    /// List a folder, sorted by name.
     #[tool(
         title = "List files",
         annotations(read_only_hint = true, open_world_hint = false),
@@ -249,11 +249,11 @@ impl OsServer {
         });
         let mut text = lines.collect::<Vec<_>>().join("\n");
         if entries.is_empty() {
-            text.push_str("(nothing)");
+            text.push_str("(empty)");
         }
         if let Some(last) = entries.last().filter(|_| more) {
             text.push_str(&format!(
-                "\n… there are more: give `after` \"{}\" …",
+                "\n… more entries: pass `after` \"{}\" …",
                 last.name
             ));
         }
@@ -300,7 +300,7 @@ impl OsServer {
         let open = files.open(found).await?;
         let size = (!open.is_endless).then_some(open.look.size);
         if size.is_some_and(|size| offset > size) {
-            let why = format!("`{}` has {} bytes", path.display(), open.look.size);
+            let why = format!("`{}` has only {} bytes", path.display(), open.look.size);
             return Err(ToolError(why));
         }
         let length = size.map(|size| (size - offset).min(limit));
@@ -320,7 +320,7 @@ impl OsServer {
         })
     }
 
-    /// The entries of a folder after a name, and whether there are further ones.
+    /// The entries of a folder after a name, and whether there are more.
     pub(super) async fn list_entries(
         &self,
         path: &Path,

@@ -2,7 +2,7 @@
 //! deprecated; older clients have no alternative.
 #![expect(
     deprecated,
-    reason = "clients of the revisions before 2026-07-28 are told by nothing else"
+    reason = "clients of the revisions before 2026-07-28 receive log messages in no other way"
 )]
 
 use rmcp::RoleServer;
@@ -60,7 +60,7 @@ pub(super) async fn send_log_message(
 ) {
     let message = LoggingMessageNotificationParam::new(weight.logging_level(), text.into());
     let told = cx.peer.notify_logging_message(message.with_logger(logger));
-    // The client may be gone.
+    // The client may have disconnected.
     let _ = told.await;
 }
 
@@ -69,7 +69,7 @@ mod tests {
     use super::{ClientLogLevel, LogSeverity, LoggingLevel, SetLevelRequestParams};
 
     #[test]
-    fn a_client_hears_what_weighs_as_much_as_it_asks_for() {
+    fn a_client_receives_messages_of_its_level_and_above() {
         let level = ClientLogLevel::default();
         assert!(!level.admits(LogSeverity::Warning));
         level.set(&SetLevelRequestParams::new(LoggingLevel::Notice));

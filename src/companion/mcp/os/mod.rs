@@ -5,7 +5,7 @@
 //!                                                             └─ resources: files, runs, the screen
 //! ```
 //!
-//! [`Os`] is the handle. Every connection has a [`server`] of its own, so that each client has its own log level.
+//! [`Os`] is the handle. Every connection has its own [`server`], so that each client has its own log level.
 //! Tools and their schemas are built once, when they are first needed. Each tool checks its arguments, calls one
 //! handle and formats the result. A refusal is a result with an error flag, because a model reads results and never
 //! protocol errors.
@@ -49,7 +49,7 @@ pub(in crate::companion) struct ToolContext {
     pub(in crate::companion) desktop: Desktop,
 }
 
-/// The handle of the server; each connection opens a server of its own.
+/// The handle of the server; each connection opens its own server.
 #[derive(Debug, Clone)]
 pub(in crate::companion) struct Os(Arc<OsInner>);
 

@@ -35,11 +35,11 @@ impl OsServer {
         if cursor.is_none() {
             let screen = Resource::new(SCREEN_URI, "screen")
                 .with_title("The desktop's screen")
-                .with_description("What is on it now, as a picture")
+                .with_description("The current screen as a picture")
                 .with_mime_type("image/png");
             let runs = Resource::new(RUNS_URI, "runs")
                 .with_title("Runs")
-                .with_description("Code and commands that can be found again")
+                .with_description("Running and recent code and commands")
                 .with_mime_type(RESOURCE_JSON_TYPE);
             resources.extend([screen, runs]);
         }
@@ -72,14 +72,14 @@ impl OsServer {
         ListResourceTemplatesResult::with_all_items(vec![
             ResourceTemplate::new("file:///{+path}", "file")
                 .with_title("A file, or a folder's entries")
-                .with_description(format!("Beneath `{root}`")),
+                .with_description(format!("Path in `{root}`")),
             ResourceTemplate::new("os://runs/{id}", "run")
                 .with_title("A run")
-                .with_description("How code or a command stands")
+                .with_description("The state or result of code or of a command")
                 .with_mime_type(RESOURCE_JSON_TYPE),
             ResourceTemplate::new("os://runs/{id}/{stream}", "output")
                 .with_title("A run's output")
-                .with_description("What it has written: `stdout` or `stderr`")
+                .with_description("The output of a run: `stdout` or `stderr`")
                 .with_mime_type("text/plain"),
         ])
     }
@@ -153,7 +153,7 @@ impl OsServer {
                 break;
             }
             if page.next >= MAX_OS_RESOURCE_BYTES {
-                all.push_str("\n… `read_output` brings the rest …\n");
+                all.push_str("\n… `read_output` returns the rest …\n");
                 break;
             }
             offset = page.next;
@@ -173,7 +173,7 @@ impl OsServer {
             match real.starts_with(&root) {
                 true => Ok((real.is_dir(), real)),
                 false => Err(ToolError(format!(
-                    "`{}` is not beneath `{}`; `read_file` reads it",
+                    "`{}` is not in `{}`; call `read_file` instead",
                     path.display(),
                     root.display()
                 ))),
@@ -193,7 +193,7 @@ impl OsServer {
             && bytes.len() as u64 >= MAX_OS_RESOURCE_BYTES
         {
             let why = format!(
-                "`{}` is too large; `read_file` reads it by pages",
+                "`{}` is too large; `read_file` returns it in pages",
                 path.display()
             );
             return Err(ToolError(why));

@@ -23,7 +23,7 @@ pub(super) struct ToolRunReport {
     pub(super) id: String,
     pub(super) session: String,
     pub(super) status: RunStatus,
-    /// Output of the run; the middle of long output is left out, see `omitted`.
+    /// Output of the run. The middle of long output is missing; see `omitted`.
     stdout: String,
     stderr: String,
     /// Value of the last expression.
@@ -36,7 +36,7 @@ pub(super) struct ToolRunReport {
     execution_count: Option<u64>,
     /// Number of pictures in the content.
     images: usize,
-    /// For a command: its exit code, 128+n for signal n, -1 if it was ended from outside.
+    /// For a command: its exit code, 128+n for signal n, -1 if another process ended it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) returncode: Option<i32>,
     /// For a command: the directory where the session's next command starts.
@@ -168,7 +168,7 @@ impl Omitted {
     fn resource_link(&self) -> ContentBlock {
         let name = self.uri.rsplit('/').next().unwrap_or_default();
         let link = Resource::new(self.uri.clone(), name)
-            .with_description("All that the run has written")
+            .with_description("The complete output of the run")
             .with_mime_type("text/plain")
             .with_size(self.total);
         ContentBlock::resource_link(link)
@@ -200,22 +200,22 @@ impl ToolRunReport {
         }
         match self.status {
             RunStatus::Running => add(&format!(
-                "(it goes on: `wait_for_run` with the id `{}` finds it again)",
+                "(not finished: call `wait_for_run` with the id `{}`)",
                 self.id
             )),
-            RunStatus::Interrupted => add("(it was interrupted)"),
+            RunStatus::Interrupted => add("(interrupted)"),
             RunStatus::Completed | RunStatus::Failed | RunStatus::Lost => {}
         }
         let kernel = self.kernel.as_ref();
         match kernel.map(|kernel| (kernel.state, &kernel.restored_from)) {
             Some((KernelState::Lost, _)) => {
-                add("(the kernel is a new one: earlier variables are gone)");
+                add("(the kernel is new: earlier variables are lost)");
             }
             Some((KernelState::Restored, None)) => {
-                add("(the kernel is a new one, with the variables that were stored)");
+                add("(the kernel is new and has the stored variables)");
             }
             Some((KernelState::Restored, Some(from))) => add(&format!(
-                "(the kernel is a new one, with the variables of {})",
+                "(the kernel is new and has the variables of {})",
                 from.describe()
             )),
             Some((KernelState::Kept, _)) | None => {}
@@ -235,7 +235,7 @@ fn shorten_text(text: &str, limit: usize, total: u64) -> String {
     let head = char_boundary(text, limit / 2, false);
     let tail = char_boundary(text, text.len() - (limit - limit / 2), true);
     let left_out = total.saturating_sub((head + text.len() - tail) as u64);
-    let note = format!("\n… {left_out} bytes are left out: `read_output` brings them …\n");
+    let note = format!("\n… {left_out} bytes are omitted: `read_output` returns them …\n");
     [&text[..head], &note, &text[tail..]].concat()
 }
 
@@ -263,7 +263,7 @@ fn split_outputs(
             .find_map(|kind| bundle.get(*kind)?.as_str());
         texts.extend(text.map(str::to_owned));
     }
-    // The result has a field of its own.
+    // The result has its own field.
     if let Some(result) = result
         && texts.last().is_some_and(|last| last == result)
     {
@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn pictures_are_shown_and_the_result_is_told_once() {
+    fn pictures_are_shown_and_the_result_is_reported_once() {
         let bundle = |value: serde_json::Value| Arc::new(value.as_object().unwrap().clone());
         let data = [
             bundle(json!({"image/png": "AA\nBB", "text/plain": "<Figure>"})),

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 
-/// The shortest interval between two reports; more reports would cost a client more than they are worth.
+/// The shortest interval between two reports; more frequent reports would only load the client.
 const TOOL_PROGRESS_INTERVAL: Duration = Duration::from_millis(100);
 /// After this time without output a report says that the run continues, so that the client's own timeout does not end
 /// it.
@@ -29,9 +29,9 @@ const MAX_TOOL_SECONDS: f64 = 7.0 * 24.0 * 3600.0;
 pub(super) enum RunWaitEnd {
     Ended,
     /// The run continues; the client can wait for it again.
-    GoesOn,
+    StillRunning,
     /// The client cancelled the call.
-    TakenBack,
+    Cancelled,
 }
 
 /// The recipient of progress reports.
@@ -53,7 +53,7 @@ pub(super) fn parse_seconds(name: &str, given: Option<f64>) -> Result<Option<Dur
         return Ok(None);
     };
     if !(0.0..=MAX_TOOL_SECONDS).contains(&seconds) {
-        let why = format!("`{name}` is {seconds}: give seconds from 0 to {MAX_TOOL_SECONDS}");
+        let why = format!("`{name}` is {seconds}: give 0 to {MAX_TOOL_SECONDS} seconds");
         return Err(ToolError::new(why));
     }
     Ok(Some(Duration::from_secs_f64(seconds)))
@@ -90,10 +90,10 @@ pub(super) async fn follow_run<W: RunKind>(
     let waited = tokio::select! {
         biased;
         () = told => RunWaitEnd::Ended,
-        () = deadline => RunWaitEnd::GoesOn,
-        () = cx.ct.cancelled() => RunWaitEnd::TakenBack,
+        () = deadline => RunWaitEnd::StillRunning,
+        () = cx.ct.cancelled() => RunWaitEnd::Cancelled,
     };
-    if waited == RunWaitEnd::GoesOn {
+    if waited == RunWaitEnd::StillRunning {
         run.wait_begin_synced().await;
     }
     waited
@@ -151,7 +151,7 @@ impl ToolProgressReporter<'_> {
         }
         if self.told.elapsed() >= TOOL_HEARTBEAT_INTERVAL {
             let seconds = self.begun.elapsed().as_secs();
-            self.send_progress(format!("it goes on for {seconds} s"))
+            self.send_progress(format!("not finished after {seconds} s"))
                 .await;
         }
     }
@@ -179,7 +179,7 @@ impl ToolProgressReporter<'_> {
         let rising = so_far.max((self.told - self.begun).as_secs_f64() + 1e-6);
         self.told = self.begun + Duration::from_secs_f64(rising);
         let report = ProgressNotificationParam::new(token, rising).with_message(text);
-        // The client may be gone.
+        // The client may have disconnected.
         let _ = self.cx.peer.notify_progress(report).await;
     }
 }

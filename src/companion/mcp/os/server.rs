@@ -21,13 +21,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
 
 /// The instructions for a model, which it reads before the tools.
-const OS_INSTRUCTIONS: &str = "A computer of its own: a Python kernel whose variables stay from call to call, \
-a shell whose folder and environment stay, files, and a desktop with a browser that people see, too. \
-`execute_python_code` shows figures as images. Output that is long is shortened; `read_output` brings the rest. \
-Whatever takes longer than you want to wait goes on after `wait` seconds, and `wait_for_run` finds it again. \
-All clients share the session `default`; name a `session` to have variables and a working directory of your own. \
-`cryo_store` keeps variables beyond the life of the computer, `cryo_reload` brings them back. \
-`evolve` rebuilds the computer itself from the project's `body/`, with everything in memory carried over.";
+const OS_INSTRUCTIONS: &str = "A computer with a Python kernel that keeps its variables from call to call, \
+a shell that keeps its working directory and environment, files, and a desktop with a browser that people also see. \
+`execute_python_code` returns figures as images. Long output is shortened; `read_output` returns the rest. \
+With `wait`, a call returns after at most that many seconds; the run continues, and `wait_for_run` returns its result. \
+All clients share the session `default`; pass another `session` for separate variables and a separate folder. \
+`cryo_store` saves variables on disk across replacements of the computer; `cryo_reload` restores them. \
+`evolve` rebuilds the computer from the project's `body/` and carries over everything in memory.";
 
 /// One client's server.
 #[derive(Debug, Clone)]
@@ -56,7 +56,7 @@ pub(super) fn serve_client(os: &Os) -> (UnboundedSender<Bytes>, UnboundedReceive
         match server.serve(wire).await {
             // The other end of the channel detects the end.
             Ok(running) => drop(running.waiting().await),
-            Err(error) => tracing::debug!("os: {error}"),
+            Err(error) => tracing::debug!("the handshake with the server `os` failed: {error}"),
         }
     });
     (to_server, from_server)
@@ -136,7 +136,7 @@ impl ServerHandler for OsServer {
 
     #[expect(
         deprecated,
-        reason = "clients of the revisions before 2026-07-28 ask for messages by it"
+        reason = "clients of the revisions before 2026-07-28 request log messages with it"
     )]
     async fn set_level(
         &self,
@@ -228,7 +228,7 @@ impl ServerHandler for OsServer {
             "prompts/",
         ];
         if known.iter().any(|known| request.method.starts_with(known)) {
-            let why = format!("the parameters of `{}` do not fit", request.method);
+            let why = format!("the parameters of `{}` are invalid", request.method);
             return Err(ErrorData::invalid_params(why, None));
         }
         let why = format!("there is no method `{}`", request.method);

@@ -28,7 +28,7 @@ struct ShellToolArgs {
     timeout: Option<f64>,
     /// Answer after this many seconds at the latest; a command that has not ended continues.
     wait: Option<f64>,
-    /// Most bytes of each stream in the answer.
+    /// Maximum bytes of each stream in the answer.
     max_output: Option<usize>,
 }
 
@@ -46,7 +46,7 @@ struct InstallToolArgs {
 
 #[tool_router(router = shell_tools, vis = "pub(super)")]
 impl OsServer {
-    /// Runs a command in bash. `cd`, `export`, functions and aliases stay from call to call. Output is sent as
+    /// Run a command in bash. `cd`, `export`, functions and aliases stay from call to call. Output is sent as
     /// progress while the command runs; cancelling the call ends the command and all processes that it started.
     #[tool(
         title = "Run a command",
@@ -71,8 +71,7 @@ impl OsServer {
             .into_tool_result()
     }
 
-    /// Installs Python packages for the kernel. They are kept when the computer is replaced, and can be imported at
-    /// once.
+    /// Install Python packages, which the kernel can import immediately. They survive a replacement of the computer.
     #[tool(
         title = "Install packages",
         annotations(read_only_hint = false, destructive_hint = false, idempotent_hint = true, open_world_hint = true),
@@ -102,7 +101,7 @@ impl OsServer {
         limit: usize,
     ) -> Result<ToolRunContent, ToolError> {
         if parse_seconds("timeout", command.timeout)? == Some(Duration::ZERO) {
-            let why = "`timeout` is 0: give the seconds that the command may take";
+            let why = "`timeout` is 0: give the maximum run time of the command in seconds";
             return Err(ToolError::new(why));
         }
         if command.command.contains('\0') {
@@ -112,12 +111,12 @@ impl OsServer {
         let session = command.session.clone();
         let run = shells.execute(command).await?;
         let waited = follow_run(self, cx, &run, || shells.report(&session), wait).await;
-        if waited == RunWaitEnd::TakenBack {
+        if waited == RunWaitEnd::Cancelled {
             // If the client only disconnected, the command continues.
             if !self.is_over() {
                 shells.interrupt(&run.id).await?;
             }
-            return Err(ToolError::new("the call was taken back"));
+            return Err(ToolError::new("the call was cancelled"));
         }
         let reply = run.build_reply(shells.report(&session));
         Ok(ToolRunContent::of_command(reply, &session, limit))
@@ -127,7 +126,9 @@ impl OsServer {
 /// The command that installs the packages. A package can't be an option or a second command.
 fn install_command(packages: &[String], upgrade: bool) -> Result<String, ToolError> {
     if packages.is_empty() {
-        return Err(ToolError::new("`packages` is empty: name one at least"));
+        return Err(ToolError::new(
+            "`packages` is empty: name at least one package",
+        ));
     }
     let mut command = "uv pip install".to_owned();
     if upgrade {
@@ -137,7 +138,7 @@ fn install_command(packages: &[String], upgrade: bool) -> Result<String, ToolErr
     for package in packages {
         if package.trim().is_empty() || package.starts_with('-') || package.contains(['\0', '\n']) {
             return Err(ToolError(format!(
-                "`{package}` is no package: give a name, with a version if need be"
+                "`{package}` is not a package: give a name, optionally with a version"
             )));
         }
         command.push_str(&format!(" '{}'", package.replace('\'', r"'\''")));

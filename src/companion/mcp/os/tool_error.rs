@@ -1,4 +1,4 @@
-//! Refusals as sentences for a model. Hints name tools, not HTTP endpoints.
+//! The texts of refusals for a model. Hints name tools, not HTTP endpoints.
 
 use crate::companion::{cryo, desktop, display, evolve, files, kernel, shell};
 use rmcp::model::{ContentBlock, IntoContents};
@@ -23,23 +23,23 @@ impl From<kernel::KernelRefusal> for ToolError {
     fn from(refusal: kernel::KernelRefusal) -> Self {
         use kernel::KernelRefusal as R;
         Self(match refusal {
-            R::Busy => "the session runs other code; `interrupt` ends it".into(),
-            R::QueueFull => "too many calls wait for that session already".into(),
-            R::OtherRun(id) => format!("the run `{id}` exists and is another one"),
-            R::NoRun(id) => format!("there is no run `{id}`: old ones are forgotten"),
-            R::NotRecorded => "the disk is full: the code was not executed".into(),
+            R::Busy => "the session runs other code; `interrupt` stops that code".into(),
+            R::QueueFull => "too many calls already wait for the session".into(),
+            R::OtherRun(id) => format!("run `{id}` already exists and differs"),
+            R::NoRun(id) => format!("there is no run `{id}`; old runs are deleted"),
+            R::NotRecorded => "the disk is full; the code was not executed".into(),
             R::NoSession(name) => format!("there is no session `{name}`"),
             R::TooManySessions(count) => {
-                format!("there are {count} sessions already, as many as there may be")
+                format!("there are already {count} sessions, the maximum; use an existing session")
             }
             R::Invalid(why) => why,
             R::NoKernel(why) => format!("the kernel can't be started: {why}"),
             R::Checkpointed { checkpoint, .. } => format!(
-                "the kernel is frozen in the checkpoint `{checkpoint}`; a person brings it back with `osctl criu restore`, and `reset` begins with an empty one"
+                "the kernel is in the checkpoint `{checkpoint}`; a person restores it with `osctl criu restore`, and `reset` starts an empty kernel"
             ),
-            R::Held(why) => format!("the kernel did not let go of its live objects: {why}"),
+            R::Held(why) => format!("the kernel did not release its live objects: {why}"),
             R::OtherGeneration { seen, generation } => format!(
-                "the kernel is generation {generation}, and generation {seen} was meant: nothing was stored"
+                "the kernel has generation {generation}, but the call names generation {seen}; nothing was stored"
             ),
             R::Stopping => "the computer is stopping".into(),
         })
@@ -50,13 +50,13 @@ impl From<shell::ShellRefusal> for ToolError {
     fn from(refusal: shell::ShellRefusal) -> Self {
         use shell::ShellRefusal as R;
         Self(match refusal {
-            R::OtherRun(id) => format!("the run `{id}` exists and is another one"),
-            R::NoRun(id) => format!("there is no run `{id}`: old ones are forgotten"),
-            R::NotRecorded => "the disk is full: the command was not executed".into(),
+            R::OtherRun(id) => format!("run `{id}` already exists and differs"),
+            R::NoRun(id) => format!("there is no run `{id}`; old runs are deleted"),
+            R::NotRecorded => "the disk is full; the command was not executed".into(),
             R::NoJob(pid) => format!("there is no job {pid}"),
-            R::NoStdin(id) => format!("the stdin of the command `{id}` is not open"),
-            R::NoFolder { path, why } => format!("`{path}` can't be gone to: {why}"),
-            R::TooMany => "as many commands run as may run at once".into(),
+            R::NoStdin(id) => format!("the stdin of command `{id}` is not open"),
+            R::NoFolder { path, why } => format!("can't change to the directory `{path}`: {why}"),
+            R::TooMany => "the maximum number of commands is running".into(),
             R::NoGuard(why) => format!("the command can't be started: {why}"),
             R::Stopping => "the computer is stopping".into(),
         })
@@ -74,7 +74,9 @@ impl From<cryo::CryoRefusal> for ToolError {
                 name,
                 generation,
                 newest,
-            } => format!("`{name}` has no generation {generation}; its newest is {newest}"),
+            } => format!(
+                "`{name}` has no generation {generation}; the newest generation is {newest}"
+            ),
             R::Damaged {
                 name,
                 generation,
@@ -82,11 +84,11 @@ impl From<cryo::CryoRefusal> for ToolError {
                 previous,
             } => {
                 let before = previous.map_or_else(String::new, |previous| {
-                    format!("; generation {previous} is the one before it")
+                    format!("; the previous generation is {previous}")
                 });
                 format!("generation {generation} of `{name}` can't be used: {why}{before}")
             }
-            R::Full => "the disk is full; what was stored before is untouched".into(),
+            R::Full => "the disk is full; earlier stores are unchanged".into(),
             R::Raised(raised) => format!("{}: {}", raised.kind, raised.message),
         })
     }
@@ -96,10 +98,10 @@ impl From<evolve::EvolveRefusal> for ToolError {
     fn from(refusal: evolve::EvolveRefusal) -> Self {
         use evolve::EvolveRefusal as R;
         Self(match refusal {
-            R::NoKeeper(why) => format!("nobody here can replace this computer: {why}"),
+            R::NoKeeper(why) => format!("no keeper is available: {why}"),
             R::Silent(why) => format!("the keeper does not answer: {why}"),
             R::Busy(run) => format!(
-                "the run {} is on; `evolve_status` tells how it goes",
+                "evolve run `{}` is in progress; `evolve_status` reports its progress",
                 run.as_str()
             ),
             R::Invalid(why) => why,
@@ -114,7 +116,7 @@ impl From<files::FilesRefusal> for ToolError {
         Self(match refusal {
             R::Invalid(why) | R::Failed(why) => why,
             R::Missing(path) => format!("there is no `{}`", path.display()),
-            R::Denied { path, why } => format!("`{}` is not for us: {why}", path.display()),
+            R::Denied { path, why } => format!("`{}` is not accessible: {why}", path.display()),
             R::NoFile { path, kind } => {
                 format!(
                     "`{}` is {}, not a file",
@@ -122,16 +124,16 @@ impl From<files::FilesRefusal> for ToolError {
                     kind.with_article()
                 )
             }
-            R::NoFolder(path) => format!("`{}` is no folder", path.display()),
+            R::NoFolder(path) => format!("`{}` is not a folder", path.display()),
             R::NotEmpty(path) => format!("`{}` is not empty", path.display()),
             R::Busy(path) => format!("`{}` is in use", path.display()),
-            R::Full => "the disk is full; what was there before is untouched".into(),
-            R::TooMany(count) => format!("{count} files are on their way already"),
+            R::Full => "the disk is full; the old file is unchanged".into(),
+            R::TooMany(count) => format!("{count} transfers are in progress, the maximum"),
             R::Cut => "the file ended early".into(),
             R::Archive(fault) => fault.to_string(),
             // Refusals of resumable uploads, which no tool uses.
             R::Elsewhere(_) | R::InProgress(_) | R::NoUpload(_) | R::Changed => {
-                "the upload is another one".into()
+                "the upload does not match".into()
             }
         })
     }

@@ -25,7 +25,7 @@ pub(super) async fn open_stream(State(hub): State<Hub>, wish: HubTarget) -> Resp
         None => String::new(),
     };
     let Ok((id, stream)) = hub.open_connection(wish) else {
-        let why = "no id can be made";
+        let why = "the hub can't create a session id";
         return api_error_response(StatusCode::INTERNAL_SERVER_ERROR, "no_id", why, None);
     };
     let reader = stream.take_over();
@@ -57,7 +57,7 @@ pub(super) async fn post_message(
         .as_deref()
         .and_then(|id| hub.find_connection(id))
     else {
-        let why = "there is no such session; open the stream first";
+        let why = "the session does not exist; open the stream first";
         let id = refusal::only_id(&messages);
         return refusal::session_refusal(StatusCode::NOT_FOUND, id, why);
     };
@@ -83,7 +83,7 @@ pub(super) async fn post_message(
         }
         let Some(session) = visit.session() else {
             if message.kind == RpcMessageKind::Request {
-                let why = "say `initialize` first";
+                let why = "send `initialize` first";
                 visit
                     .stream
                     .push_answer(message::error_response(&id, -32600, why));

@@ -172,7 +172,7 @@ mod tests {
     use axum::http::{HeaderMap, HeaderValue};
 
     #[test]
-    fn who_names_events_first_is_given_events() {
+    fn a_client_that_names_events_first_receives_events() {
         let of = |text: &'static str| {
             let value = HeaderValue::from_static(text);
             let AcceptedTypes {

@@ -62,7 +62,7 @@ pub(super) fn refusal_response(
     }
 }
 
-/// The refusal of a message that needs a session, or another one.
+/// The refusal of a message whose session is missing or unknown.
 pub(super) fn session_refusal(status: StatusCode, id: Option<&str>, why: &str) -> Response {
     let kind = match status {
         StatusCode::NOT_FOUND => "unknown_session",
@@ -81,11 +81,11 @@ impl IntoResponse for RpcParseError {
         let status = StatusCode::BAD_REQUEST;
         match self {
             Self::NotJson(why) => {
-                let why = format!("the body is no JSON: {why}");
+                let why = format!("the body is not valid JSON: {why}");
                 api_error_response(status, "malformed_json", why, None)
             }
             Self::NotRpc(why, id) => {
-                let why = format!("the body is no JSON-RPC: {why}");
+                let why = format!("the body is not JSON-RPC: {why}");
                 let id = (id.as_deref(), INVALID_REQUEST_CODE);
                 refusal_response(status, "no_message", id, &why, None)
             }
@@ -99,7 +99,7 @@ impl HubRefusal {
         match self {
             Self::NoServer(why) => message::error_response(id, REFUSAL_INVALID_PARAMS_CODE, &why),
             Self::NoSession => {
-                message::error_response(id, INVALID_REQUEST_CODE, "there is no such session")
+                message::error_response(id, INVALID_REQUEST_CODE, "the session does not exist")
             }
             Self::Stopping => message::error_response(id, -32603, HUB_STOPPING_MESSAGE),
             Self::Hello(HandshakeError::Refused(error)) => {
@@ -121,7 +121,7 @@ impl HubRefusal {
                 Some("`osctl mcp list` shows the servers (`GET /status`)"),
             ),
             Self::NoSession => {
-                let why = "there is no such session; say `initialize` again";
+                let why = "the session does not exist; send `initialize` again";
                 session_refusal(missing, id, why)
             }
             Self::Stopping => stopping_response(),
@@ -161,7 +161,7 @@ pub(super) async fn unknown_path(request: Request) -> Response {
 }
 
 pub(super) async fn wrong_method(method: Method, request: Request) -> Response {
-    let message = format!("`{}` can't be asked with {method}", request.uri().path());
+    let message = format!("`{}` does not support {method}", request.uri().path());
     let hint = Some("`GET /` lists the endpoints");
     api_error_response(
         StatusCode::METHOD_NOT_ALLOWED,

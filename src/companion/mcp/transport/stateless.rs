@@ -169,7 +169,7 @@ fn check_headers(headers: &HeaderMap, message: &RpcMessage, id: &str) -> Result<
     let mismatch = |why: String| Err(Box::new(header_mismatch_response(id, &why)));
     let version = header_text(headers, HUB_VERSION_HEADER).unwrap_or_default();
     let Some(said) = message.text_param(&PROTOCOL_VERSION_PATH) else {
-        let why = format!("`_meta` does not say `{}`", PROTOCOL_VERSION_PATH[1]);
+        let why = format!("`_meta` does not contain `{}`", PROTOCOL_VERSION_PATH[1]);
         return Err(Box::new(rpc_error_response(
             StatusCode::BAD_REQUEST,
             id,
@@ -179,7 +179,7 @@ fn check_headers(headers: &HeaderMap, message: &RpcMessage, id: &str) -> Result<
     };
     if version.is_empty() || version != said {
         return mismatch(format!(
-            "`MCP-Protocol-Version` is `{version}`, the body says `{said}`"
+            "`MCP-Protocol-Version` is `{version}`, but the body has `{said}`"
         ));
     }
     if version != STATELESS_REVISION {
@@ -201,7 +201,7 @@ fn check_headers(headers: &HeaderMap, message: &RpcMessage, id: &str) -> Result<
         .raw_param(&CLIENT_CAPABILITIES_PATH)
         .unwrap_or_default();
     if !capabilities.starts_with('{') {
-        let why = format!("`_meta` does not say `{}`", CLIENT_CAPABILITIES_PATH[1]);
+        let why = format!("`_meta` does not contain `{}`", CLIENT_CAPABILITIES_PATH[1]);
         return Err(Box::new(rpc_error_response(
             StatusCode::BAD_REQUEST,
             id,
@@ -212,7 +212,7 @@ fn check_headers(headers: &HeaderMap, message: &RpcMessage, id: &str) -> Result<
     let method = header_text(headers, "mcp-method").unwrap_or_default();
     if method != message.method {
         return mismatch(format!(
-            "`Mcp-Method` is `{method}`, the body says `{}`",
+            "`Mcp-Method` is `{method}`, but the body has `{}`",
             message.method
         ));
     }
@@ -225,7 +225,9 @@ fn check_headers(headers: &HeaderMap, message: &RpcMessage, id: &str) -> Result<
     if given.is_none() || given != name {
         let words = |name: Option<String>| name.unwrap_or_default();
         let (given, name) = (words(given), words(name));
-        return mismatch(format!("`Mcp-Name` is `{given}`, the body says `{name}`"));
+        return mismatch(format!(
+            "`Mcp-Name` is `{given}`, but the body has `{name}`"
+        ));
     }
     Ok(())
 }
@@ -413,7 +415,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_listener_hears_what_it_asked_for_under_its_own_id() {
+    async fn a_listener_receives_the_requested_changes_under_its_own_id() {
         let stream = Arc::new(MessageStream::endless(1));
         let listener = SubscriptionListener {
             id: "\"x\"".into(),

@@ -20,30 +20,30 @@ use std::time::Duration;
 const MCP_LOG_POLL_INTERVAL: Duration = Duration::from_millis(200);
 
 const HUB_ENDPOINTS: [(&str, &str); 9] = [
-    ("GET /ping", "Whether somebody is there; needs no token."),
-    ("GET /status", "Each server's state."),
+    ("GET /ping", "Check that the hub answers; needs no token."),
+    ("GET /status", "The state of each server."),
     (
         "GET /servers/{name}/log",
-        "A server's stderr: `?tail=N`, `?follow=true`.",
+        "The log of a server: `?tail=N`, `?follow=true`.",
     ),
     (
         "POST /servers/{name}/mcp",
-        "Streamable HTTP with one server; `?tools=PATTERN,…` narrows it.",
+        "Streamable HTTP with one server; `?tools=PATTERN,…` selects tools.",
     ),
     (
         "GET /servers/{name}/mcp",
-        "What belongs to no call; goes on behind `Last-Event-ID`.",
+        "Messages that belong to no call; resumes after `Last-Event-ID`.",
     ),
-    ("DELETE /servers/{name}/mcp", "Ends the session."),
+    ("DELETE /servers/{name}/mcp", "End the session."),
     (
         "GET /servers/{name}/sse",
-        "The older transport; `POST /servers/{name}/messages` sends.",
+        "The HTTP+SSE transport; `POST /servers/{name}/messages` sends a message.",
     ),
     (
         "POST /mcp",
-        "All servers as one; `?servers=NAME,…&tools=PATTERN,…` narrows it.",
+        "All servers as one; `?servers=NAME,…&tools=PATTERN,…` selects servers and tools.",
     ),
-    ("GET /sse", "All servers as one, by the older transport."),
+    ("GET /sse", "All servers as one, by the HTTP+SSE transport."),
 ];
 
 pub(super) async fn describe_endpoints() -> Response {
@@ -90,7 +90,7 @@ pub(super) async fn get_log(
     let piece = match log.read_from(None) {
         Ok(piece) => piece,
         Err(error) => {
-            tracing::error!("a server's log: {error:#}");
+            tracing::error!("the hub can't read the log of a server: {error:#}");
             let why = "the log can't be read";
             return api_error_response(StatusCode::INTERNAL_SERVER_ERROR, "log", why, None);
         }

@@ -228,7 +228,7 @@ pub(super) fn parse_event_id(id: &str) -> Option<SseEventId> {
     parts.next().is_none().then_some(place)
 }
 
-/// The suffix of an event's id. After a restart it tells which requests the stream answered.
+/// The suffix of an event's id. After a restart it identifies the requests that the stream answered.
 fn encode_request_ids(asked: &str) -> String {
     match asked.len() {
         1..=MAX_REQUEST_IDS_BYTES => format!(".{}", URL_SAFE_NO_PAD.encode(asked)),
@@ -244,7 +244,7 @@ fn decode_request_ids(mark: &str) -> Option<Vec<String>> {
 }
 
 /// Ends a stream that does not exist any more, with one answer for each request. These events contain no request ids,
-/// so a further attempt to resume receives 204.
+/// so another attempt to resume receives 204.
 pub(super) fn ended_stream_response(
     place: &SseEventId,
     answer: impl Fn(&str) -> Bytes,

@@ -26,7 +26,7 @@ pub(super) async fn post_messages(
     if let Some(kind) = header_text(&headers, "content-type")
         && !is_json_kind(kind)
     {
-        let why = format!("the body is `{kind}`, and must be `application/json`");
+        let why = format!("the body is `{kind}`, but must be `application/json`");
         return api_error_response(StatusCode::UNSUPPORTED_MEDIA_TYPE, "no_json", why, None);
     }
     let (messages, is_batch) = match RpcMessage::parse_all(body) {
@@ -130,13 +130,13 @@ fn require_session(
         Err(Box::new(refused))
     };
     let Some(id) = header_text(headers, HUB_SESSION_HEADER) else {
-        return bad("the header `Mcp-Session-Id` is missing; say `initialize` first");
+        return bad("the header `Mcp-Session-Id` is missing; send `initialize` first");
     };
     if let Some(version) = header_text(headers, "mcp-protocol-version")
         && !HANDSHAKE_REVISIONS.contains(&version)
     {
         return bad(&format!(
-            "the protocol version `{version}` has no sessions here"
+            "the hub does not support sessions of the protocol version `{version}`"
         ));
     }
     let session = hub.find_session(id, wish.server.as_deref());

@@ -5,32 +5,32 @@
 //!              of ────────▶└──────────────── length ───────────────┘
 //! ```
 //!
-//! Numbers are little-endian. What a crash has cut, and the zeros of room that was reserved and not
-//! written, are no frame: the frames of a segment end there.
+//! Numbers are little-endian. A frame that a crash has cut is invalid, and so are the zeros of reserved space. The
+//! frames of a segment end at the first invalid frame.
 
 /// Bytes of length and checksum.
 const FRAME_PREFIX_BYTES: usize = 8;
 /// Bytes of a frame's own fields.
 const FRAME_FIELDS_BYTES: usize = 13;
 
-/// A part of what is known of a run.
+/// A record of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct RunStoreFrame<'a> {
     /// The run's number in this journal.
     pub(super) run: u64,
-    /// The frames of one run are in this order, wherever they are.
+    /// Position of the frame among the frames of its run, in any segment.
     pub(super) index: u32,
     pub(super) kind: u8,
     pub(super) content: &'a [u8],
 }
 
 impl RunStoreFrame<'_> {
-    /// Bytes that it takes.
+    /// Bytes of the encoded frame.
     pub(super) fn length(&self) -> u64 {
         (FRAME_PREFIX_BYTES + FRAME_FIELDS_BYTES + self.content.len()) as u64
     }
 
-    /// Puts it behind what is there.
+    /// Appends the frame to `to`.
     pub(super) fn write_to(&self, to: &mut Vec<u8>) {
         let begin = to.len();
         to.extend([0; FRAME_PREFIX_BYTES]);
@@ -46,7 +46,7 @@ impl RunStoreFrame<'_> {
     }
 }
 
-/// The whole frames at the beginning of `bytes`.
+/// Parses the valid frames at the start of `bytes`.
 pub(super) fn parse_frames(mut bytes: &[u8]) -> impl Iterator<Item = RunStoreFrame<'_>> {
     std::iter::from_fn(move || {
         let (frame, rest) = parse_first(bytes)?;
@@ -102,7 +102,7 @@ mod tests {
             let whole = (1..=4).filter(|n| lengths[..*n].iter().sum::<usize>() <= cut);
             let expected = whole.count();
             assert_eq!(parse_frames(&bytes[..cut]).count(), expected, "{cut}");
-            // Room that was reserved, and what an earlier file has left there.
+            // Reserved space, and the remains of an earlier file.
             for filler in [0, 0xff] {
                 let mut padded = bytes[..cut].to_vec();
                 padded.resize(bytes.len() + 64, filler);

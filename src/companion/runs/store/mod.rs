@@ -1,15 +1,15 @@
 //! Run store: the journal of runs on disk, so that runs are found again after a crash of the companion.
 //!
 //! A [`RunStore`] is the handle. Each companion generation writes its own journal in its own folder, and starts with a
-//! copy of the runs in earlier journals ([`recovery`]). Two companions, of which one waits while the other takes its
-//! place, therefore never write to one file. One thread ([`writer`]) writes records ([`record`]), several at once with
-//! one sync for all ([`queue`]), as frames that show where a crash has cut them ([`frame`]).
+//! copy of the runs in earlier journals ([`recovery`]). Two companions, of which one waits while the other replaces it,
+//! therefore never write to one file. One thread ([`writer`]) writes records ([`record`]) in batches with one sync for
+//! all ([`queue`]), as frames that show where a crash has cut them ([`frame`]).
 //!
-//! Written records survive a crash of the companion and of the container. Synced records survive a loss of power. The
+//! Written records survive a crash of the companion and of the container. Synced records survive a power loss. The
 //! start of a run is synced before the run is acknowledged. The end of a run, with all journal records up to the end,
 //! is synced before the end is published. Text of a running run is written within ten milliseconds and synced within
 //! about a second. Text beyond the first half MiB of a stream is in files beside the journal, which no reply waits for:
-//! after a loss of power their end may be missing.
+//! after a power loss their end may be missing.
 
 mod frame;
 #[cfg(test)]
@@ -35,10 +35,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use writer::RunStoreWriter;
 
-/// Where the boot of the machine has its name.
+/// File with the id of the machine's current boot.
 const RUN_STORE_BOOT_ID_PATH: &str = "/proc/sys/kernel/random/boot_id";
 
-/// A run of an earlier life, and its place in this journal.
+/// A run of an earlier companion, and its recorder in this journal.
 #[derive(Debug)]
 pub(super) struct RecoveredRun {
     pub(super) found: RecoverableRun,
@@ -59,8 +59,8 @@ struct RunStoreInner {
 }
 
 impl RunStore {
-    /// Begins this life's journal with what earlier ones hold. A disk that can't be written is no
-    /// reason to fail: runs are not durable then.
+    /// Starts this companion's journal with the runs of earlier journals. If the disk can't be written, runs are not
+    /// durable; this is not an error.
     pub(crate) fn open(lives: &RetainedRuns) -> Self {
         let shared = Arc::new(RunStoreShared::new(lives.own_folder()));
         let writer = RunStoreWriter::new(Arc::clone(&shared));
@@ -88,30 +88,30 @@ impl RunStore {
         store
     }
 
-    /// None: no run is durable.
+    /// A store without a journal: no run is durable.
     pub(crate) fn disabled() -> Self {
         Self(None)
     }
 
-    /// Reads what other lives have left; blocks while it does.
+    /// Reads the journals of other companions. Blocks.
     pub(crate) fn recover_runs(&self) {
         let Some(inner) = &self.0 else { return };
         let own = inner.lives.own_folder();
         for mut found in recovery::read_journals(&inner.lives.other_folders()) {
             link_run_files(&mut found, &own);
             let first = StoredRunRecord::Begin(found.begin.clone());
-            // What was left out before is not there to be written now.
+            // The copied records are complete: private output was left out of them before.
             let kept = inner.shared.begin_run(&first, false);
             for record in &found.records {
                 kept.push_record(record, RecordUrgency::Later);
             }
-            // So that no more waits than may.
+            // Keep the number of queued records below its limit.
             inner.shared.make_room();
             inner.lock_recovered().push(RecoveredRun { found, kept });
         }
     }
 
-    /// The runs of one kind that were found, each once.
+    /// Takes the recovered runs of one kind, each once.
     pub(super) fn take_recovered(&self, place: &str) -> Vec<RecoveredRun> {
         let Some(inner) = &self.0 else {
             return Vec::new();
@@ -124,13 +124,13 @@ impl RunStore {
         own
     }
 
-    /// Where a file is that the journal names.
+    /// Path of a file that the journal names.
     pub(super) fn file_path(&self, name: &str) -> Option<PathBuf> {
         let inner = self.0.as_ref()?;
         Some(inner.shared.folder.join(name))
     }
 
-    /// Whether that boot of the machine is over.
+    /// Whether `boot` is an earlier boot of the machine.
     pub(super) fn is_other_boot(&self, boot: &str) -> bool {
         let own = self.0.as_ref().map_or("", |inner| &inner.boot);
         !own.is_empty() && !boot.is_empty() && own != boot
@@ -143,7 +143,7 @@ impl RunStore {
             .unwrap_or_default()
     }
 
-    /// Records that a run begins, which is not on the disk yet.
+    /// Queues the record of a run's start.
     pub(super) fn record_begin(
         &self,
         begin: StoredRunBegin,
@@ -157,14 +157,14 @@ impl RunStore {
         )
     }
 
-    /// Waits until all that was recorded before is on the disk; whether it is, and all before that.
+    /// Waits until all records up to now are written. Returns whether they and all earlier records are synced.
     pub(crate) async fn wait_synced(&self) -> bool {
         let Some(inner) = &self.0 else { return false };
         inner.shared.wait_synced().await;
         !inner.shared.has_failed()
     }
 
-    /// Writes all queued records, and ends. Blocks until then.
+    /// Writes all queued records and closes the journal. Blocks until then.
     pub(crate) fn close(&self) {
         let Some(inner) = &self.0 else { return };
         inner.shared.close_queue();
@@ -174,7 +174,7 @@ impl RunStore {
             .unwrap_or_else(PoisonError::into_inner)
             .take();
         if writer.is_some_and(|writer| writer.join().is_err()) {
-            tracing::error!("the journal of runs was not written to its end");
+            tracing::error!("the last records of the run journal were not written");
         }
     }
 }
@@ -187,7 +187,7 @@ impl RunStoreInner {
     }
 }
 
-/// Brings the files of a run into our folder; those of a life that waits stay there, too.
+/// Links the files of a run into this companion's folder. The files of a waiting companion stay in its folder, too.
 fn link_run_files(found: &mut RecoverableRun, own: &Path) {
     let (folder, begin) = (found.folder.clone(), found.begin.clone());
     found.records.retain_mut(|record| {
@@ -210,7 +210,7 @@ fn link_run_files(found: &mut RecoverableRun, own: &Path) {
 fn link_or_copy(from: &Path, to: &Path) -> io::Result<()> {
     match fs::hard_link(from, to) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
-        // Not every file system has links.
+        // Some file systems do not support links.
         Err(error) if error.kind() != io::ErrorKind::NotFound => fs::copy(from, to).map(drop),
         linked => linked,
     }

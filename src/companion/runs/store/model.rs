@@ -1,8 +1,8 @@
-//! A model of runs: what the companion has in memory, what the journal holds, and what a client was told, through
-//! deaths between any two steps.
+//! Model of runs: what the companion has in memory, what the journal contains, and what a client was sent, through
+//! crashes between any two steps.
 //!
-//! Two clients ask for a run each: the first one names an id and repeats its request, the second one gets an id.
-//! Each step stands for a function of the code:
+//! Two clients request a run each: the first client names an id and repeats its request, the second client gets an id.
+//! Each step represents a function of the code:
 //!
 //! | step | function |
 //! |---|---|
@@ -23,11 +23,11 @@ use crate::model::{Model, assert_finds, assert_holds};
 use crate::protocol::kernel::RunStatus;
 
 const RUN_MODEL_RUNS: usize = 2;
-/// The client that names its run asks twice.
+/// The client that names its run sends the request twice.
 const ASKS: [u8; RUN_MODEL_RUNS] = [2, 1];
 const RUN_MODEL_DEATHS: u8 = 2;
 
-/// Orders of steps that are not today's.
+/// Orders of steps that the code does not have.
 #[derive(Debug, Clone, Copy, Default)]
 struct RunModelOrder {
     acknowledges_before_the_record: bool,
@@ -43,7 +43,7 @@ enum Note {
     End(usize, RunStatus),
 }
 
-/// The journal of one life. What is behind `synced` may be lost with the machine.
+/// The journal of one companion. Notes after `synced` may be lost with the machine.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 struct RunModelJournal {
     notes: Vec<Note>,
@@ -54,11 +54,11 @@ struct RunModelJournal {
 struct RunModelKnown {
     is_executing: bool,
     end: Option<RunStatus>,
-    /// Whether its end was read from the disk.
+    /// Whether the end was read from the disk.
     is_replayed: bool,
 }
 
-/// The companion that lives.
+/// The running companion.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 struct RunModelGeneration {
     is_serving: bool,
@@ -95,9 +95,9 @@ enum RunModelAction {
     Finish(usize),
     Tell(usize),
     KernelDies,
-    /// The companion or its container: what was written stays.
+    /// The companion or its container ends: written notes stay.
     CompanionDies,
-    /// What was not synced may be gone.
+    /// Notes that were not synced may be lost.
     PowerFails,
 }
 
@@ -124,7 +124,7 @@ impl RunModelJournal {
 }
 
 impl RunModelState {
-    /// Of each run what the fullest account says, as `recovery::read` does.
+    /// The most complete record of each run, as `recovery::read` finds it.
     fn recovered(&self) -> [Option<Option<RunStatus>>; RUN_MODEL_RUNS] {
         std::array::from_fn(|run| {
             let journals = self.earlier.iter().chain([&self.own]);
@@ -167,7 +167,7 @@ impl RunModelState {
         }
     }
 
-    /// Every way in which the notes that are not synced may be cut.
+    /// All states after a loss of notes that were not synced.
     fn cut(&self) -> Vec<Self> {
         let mut all = vec![Self {
             earlier: Vec::new(),
@@ -253,7 +253,7 @@ impl RunModelOrder {
             let is_recorded = state.own.holds(Note::End(run, end)) || known.is_replayed;
             if is_recorded || self.tells_the_end_before_its_record {
                 add(RunModelAction::Tell(run), &|next| {
-                    // The first word counts; another one is a violation.
+                    // The first answer counts; a different second one is a violation.
                     next.clients[run].told.get_or_insert(end);
                 });
             }
@@ -390,7 +390,7 @@ fn every_other_order_of_a_run_breaks_a_promise() {
             RunModelViolation::ExecutedTwice,
         ),
         (
-            "runs in memory alone",
+            "runs only in memory",
             RunModelOrder {
                 forgets_at_death: true,
                 ..today
@@ -398,7 +398,7 @@ fn every_other_order_of_a_run_breaks_a_promise() {
             RunModelViolation::AcknowledgedRunIsGone,
         ),
         (
-            "runs in memory alone, and a repeated request",
+            "runs only in memory, and a repeated request",
             RunModelOrder {
                 forgets_at_death: true,
                 ..today
@@ -406,7 +406,7 @@ fn every_other_order_of_a_run_breaks_a_promise() {
             RunModelViolation::ExecutedTwice,
         ),
         (
-            "tell the end before its record",
+            "report the end before its record",
             RunModelOrder {
                 tells_the_end_before_its_record: true,
                 ..today

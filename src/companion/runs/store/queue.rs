@@ -9,44 +9,44 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
 
-/// How long text may wait for more of it: one write takes it together.
+/// Time that a text record waits for more text, which is then written with it.
 const TEXT_RECORD_DELAY: Duration = Duration::from_millis(10);
 
-/// Bytes that may wait for a slow disk; of more, the runs are not durable.
+/// Maximum bytes of queued records; beyond it, the runs are not durable.
 const MAX_QUEUED_RECORD_BYTES: usize = 64 << 20;
 
-/// Bytes of earlier lives' records that wait together.
+/// Maximum bytes of queued copies of earlier records.
 const MAX_COPIED_RECORD_BYTES: usize = 8 << 20;
 
-/// Bytes of a record of text before another one begins.
+/// Maximum bytes of a text record.
 const MAX_TEXT_RECORD_BYTES: usize = 64 << 10;
 
-/// Bytes of a record of text that say what it belongs to.
+/// Bytes of a text record before the text.
 const TEXT_PREFIX_BYTES: usize = 9;
 
-/// What a record waits for.
+/// How long a record may wait.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(in crate::companion::runs) enum RecordUrgency {
-    /// The next record that is written.
+    /// Until the next record is written.
     #[default]
     Later,
-    /// Some milliseconds.
+    /// For some milliseconds.
     Soon,
-    /// Nothing, and the disk is to have it.
+    /// Not at all, and the record is synced.
     Synced,
 }
 
-/// What the handles and the writer share.
+/// State that the handles and the writer share.
 #[derive(Debug)]
 pub(super) struct RunStoreShared {
-    /// Where the journal is, and the files of runs beneath it.
+    /// Folder of the journal and, beneath it, of the runs' files.
     pub(super) folder: PathBuf,
     queue: Mutex<RecordQueue>,
     news: Condvar,
-    /// Told with each batch that is done.
+    /// Notified after each batch.
     settled: Condvar,
     has_failed: AtomicBool,
-    /// Of the records, so many are on the disk, or will never be.
+    /// Number of records that are on the disk or have failed.
     progress: watch::Sender<u64>,
 }
 
@@ -55,16 +55,16 @@ struct RecordQueue {
     pending: Vec<PendingRecord>,
     waiting: Vec<PendingRunEnd>,
     bytes: usize,
-    /// Records so far.
+    /// Number of records up to now.
     position: u64,
     urgency: RecordUrgency,
-    /// When the oldest text came that waits for more.
+    /// When the oldest waiting text was queued.
     since: Option<Instant>,
     runs: u64,
     is_closed: bool,
 }
 
-/// A record that waits.
+/// A queued record.
 #[derive(Debug)]
 pub(super) struct PendingRecord {
     pub(super) kept: Arc<RunRecorder>,
@@ -73,7 +73,7 @@ pub(super) struct PendingRecord {
     pub(super) content: Vec<u8>,
 }
 
-/// A run whose end is published when it is synced.
+/// A run whose end is published after the sync.
 #[derive(Debug)]
 struct PendingRunEnd {
     kept: Arc<RunRecorder>,
@@ -81,29 +81,29 @@ struct PendingRunEnd {
     status: RunStatus,
 }
 
-/// What is written together.
+/// Records that are written together.
 #[derive(Debug)]
 pub(super) struct RecordBatch {
     pub(super) pending: Vec<PendingRecord>,
     waiting: Vec<PendingRunEnd>,
     position: u64,
     pub(super) is_synced: bool,
-    /// Nothing comes after it.
+    /// Whether no batch follows.
     pub(super) is_last: bool,
 }
 
-/// A run's place in the journal.
+/// A run's recorder in the journal.
 #[derive(Debug)]
 pub(in crate::companion::runs) struct RunRecorder {
     shared: Arc<RunStoreShared>,
     pub(super) number: u64,
     next: AtomicU32,
-    /// The position behind its first record.
+    /// The position after the first record.
     begun: u64,
-    /// Whether a record of it is missing.
+    /// Whether a record of the run is missing.
     is_incomplete: AtomicBool,
     is_forgotten: AtomicBool,
-    /// Whether the code and what it writes are left out.
+    /// Whether the code and its output are not recorded.
     pub(in crate::companion::runs) is_private: bool,
 }
 
@@ -119,7 +119,7 @@ impl RunStoreShared {
         }
     }
 
-    /// A run that begins.
+    /// Queues the start of a run.
     pub(super) fn begin_run(
         self: &Arc<Self>,
         first: &StoredRunRecord,
@@ -141,7 +141,7 @@ impl RunStoreShared {
         kept
     }
 
-    /// Waits, blocking, where much of what was recorded before is not on the disk yet.
+    /// Waits, blocking, while too many records are queued.
     pub(super) fn make_room(&self) {
         let mut queue = self.lock_queue();
         if queue.bytes <= MAX_COPIED_RECORD_BYTES {
@@ -153,12 +153,12 @@ impl RunStoreShared {
         drop(self.settled.wait_while(queue, waits));
     }
 
-    /// Whether a record was not written since the journal began.
+    /// Whether a record could not be written since the journal was opened.
     pub(super) fn has_failed(&self) -> bool {
         self.has_failed.load(Ordering::Relaxed)
     }
 
-    /// Waits until all that was recorded before is on the disk, or can't be.
+    /// Waits until all records up to now are on the disk, or can't be.
     pub(super) async fn wait_synced(&self) {
         let position = {
             let mut queue = self.lock_queue();
@@ -170,7 +170,7 @@ impl RunStoreShared {
 
     async fn wait_position(&self, position: u64) {
         let mut progress = self.progress.subscribe();
-        // It can't close while `self` holds the sender.
+        // The channel stays open, because `self` holds the sender.
         let _ = progress.wait_for(|reached| *reached >= position).await;
     }
 
@@ -179,13 +179,13 @@ impl RunStoreShared {
         self.news.notify_one();
     }
 
-    /// The writer is to end when all is written.
+    /// Tells the writer to end after the last record.
     pub(super) fn close_queue(&self) {
         self.lock_queue().is_closed = true;
         self.news.notify_one();
     }
 
-    /// Waits for what is to be written; what was written before is synced at `due`.
+    /// Waits for records; earlier records are synced at `due`.
     pub(super) fn next_batch(&self, due: Option<Instant>) -> RecordBatch {
         let mut queue = self.lock_queue();
         loop {
@@ -217,7 +217,7 @@ impl RunStoreShared {
         }
     }
 
-    /// Tells those who wait what became of a batch.
+    /// Records the result of a batch and wakes the tasks that wait for it.
     pub(super) fn complete_batch(&self, batch: RecordBatch, is_written: bool) {
         if !is_written {
             self.has_failed.store(true, Ordering::Relaxed);
@@ -232,7 +232,7 @@ impl RunStoreShared {
         }
         if batch.is_synced {
             self.progress.send_replace(batch.position);
-            // Who waits looks at the progress under the lock.
+            // A waiting thread reads the progress under the lock.
             drop(self.lock_queue());
             self.settled.notify_all();
         }
@@ -266,7 +266,7 @@ impl RunRecorder {
         }
     }
 
-    /// Records the end, and tells it once the disk has it.
+    /// Records the end, and publishes it after the sync.
     pub(in crate::companion::runs) fn push_end(
         self: &Arc<Self>,
         record: &StoredRunRecord,
@@ -322,7 +322,7 @@ impl RunRecorder {
         });
     }
 
-    /// Waits until the disk knows that the run has begun, or can't.
+    /// Waits until the start of the run is synced, or can't be.
     pub(in crate::companion::runs) async fn wait_begin_synced(&self) {
         if *self.shared.progress.borrow() >= self.begun {
             return;
@@ -331,7 +331,7 @@ impl RunRecorder {
         self.shared.wait_position(self.begun).await;
     }
 
-    /// Whether all of it is, or will be, on the disk, as far as that is known.
+    /// Whether all records of the run are, or will be, on the disk, as far as is known.
     pub(in crate::companion::runs) fn is_complete(&self) -> bool {
         !self.is_incomplete.load(Ordering::Relaxed)
     }
@@ -340,13 +340,13 @@ impl RunRecorder {
         self.is_incomplete.store(true, Ordering::Relaxed);
     }
 
-    /// What a file beneath the journal's folder is called in it.
+    /// Name of a file beneath the journal's folder, as the journal records it.
     pub(in crate::companion::runs) fn name_of(&self, file: &Path) -> String {
         let beneath = file.strip_prefix(&self.shared.folder).unwrap_or(file);
         beneath.display().to_string()
     }
 
-    /// The run need not be found again.
+    /// Records that the run is removed.
     pub(in crate::companion::runs) fn mark_forgotten(self: &Arc<Self>) {
         if !self.is_forgotten.swap(true, Ordering::Relaxed) {
             self.push_record(&StoredRunRecord::Forget, RecordUrgency::Soon);

@@ -1,37 +1,37 @@
 //! Records of the journal: the start, the events and the end of a run.
 //!
-//! Deliberately left out: the code beyond its first line, and the input of a command. For a run that is kept out of the
-//! history, neither the code nor its output is recorded.
+//! The records deliberately leave out the code beyond its first line, and the input of a command. For a run that is
+//! kept out of the history, neither the code nor its output is recorded.
 
 use crate::protocol::kernel::{OutputStream, RunStatus};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// The first of a run's records.
+/// The first record of a run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(in crate::companion::runs) struct StoredRunBegin {
-    /// Where its kind of runs is found over HTTP.
+    /// Path of its kind of runs in the HTTP API.
     pub(in crate::companion::runs) place: String,
     pub(in crate::companion::runs) id: String,
     pub(in crate::companion::runs) session: String,
-    /// By which a request that repeats the id is known to be the same.
+    /// Digest of the request, which identifies a repeated request.
     pub(in crate::companion::runs) digest: String,
     /// The first line of the code or command.
     pub(in crate::companion::runs) line: String,
     /// Microseconds since 1970.
     pub(in crate::companion::runs) created: u64,
-    /// Names the boot of the machine, to tell a loss of power from a killed companion.
+    /// Id of the machine's boot, to distinguish a power loss from a killed companion.
     pub(in crate::companion::runs) boot: String,
 }
 
-/// The last of a run's records.
+/// The last record of a run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(in crate::companion::runs) struct StoredRunEnd {
     pub(in crate::companion::runs) status: RunStatus,
-    /// What only the owner of the process knows; nothing for a run that is lost.
+    /// Report of the owner of the process; `None` for a lost run.
     pub(in crate::companion::runs) report: Option<Value>,
     pub(in crate::companion::runs) timing_ms: f64,
-    /// Bytes of each stream, and of MIME bundles, whether they are recorded or not.
+    /// Bytes of each stream, and of MIME bundles, recorded or not.
     pub(in crate::companion::runs) written: [u64; 2],
     pub(in crate::companion::runs) shown: u64,
 }
@@ -39,15 +39,15 @@ pub(in crate::companion::runs) struct StoredRunEnd {
 #[derive(Debug, Clone, PartialEq)]
 pub(in crate::companion::runs) enum StoredRunRecord {
     Begin(StoredRunBegin),
-    /// The count of executions, or a process id.
+    /// The execution count, or a process id.
     Started(u64),
-    /// Text that belongs to the event of that number.
+    /// Text of the event with this number.
     Text {
         stream: OutputStream,
         event: u64,
         bytes: Vec<u8>,
     },
-    /// Text of that event that is in the stream's file, if it reached it.
+    /// Text of the event that is in the stream's file, if it was written there.
     Spilled {
         stream: OutputStream,
         event: u64,
@@ -63,13 +63,13 @@ pub(in crate::companion::runs) enum StoredRunRecord {
         number: u64,
         happened: Vec<u8>,
     },
-    /// The end of a stream that is longer than its file may be.
+    /// The end of a stream that exceeds the limit of its file.
     Tail {
         stream: OutputStream,
         bytes: Vec<u8>,
     },
     End(StoredRunEnd),
-    /// The run was refused, or older than those that are kept.
+    /// The run was refused, or displaced by newer runs.
     Forget,
 }
 
@@ -84,7 +84,7 @@ const RECORD_KIND_END: u8 = 8;
 pub(super) const RECORD_KIND_FORGET: u8 = 9;
 
 impl StoredRunRecord {
-    /// Its kind and its content.
+    /// Encodes the kind and the content.
     pub(super) fn encode(&self) -> (u8, Vec<u8>) {
         match self {
             Self::Begin(begin) => (RECORD_KIND_BEGIN, to_json_bytes(begin)),
@@ -122,7 +122,7 @@ impl StoredRunRecord {
         }
     }
 
-    /// Nothing, when a later version wrote it.
+    /// Decodes a record; `None` if a later version wrote it.
     pub(super) fn decode(kind: u8, content: &[u8]) -> Option<Self> {
         Some(match kind {
             RECORD_KIND_BEGIN => Self::Begin(serde_json::from_slice(content).ok()?),
@@ -170,7 +170,7 @@ impl StoredRunRecord {
 }
 
 fn to_json_bytes(value: &impl Serialize) -> Vec<u8> {
-    // Texts, numbers and values of JSON are always JSON.
+    // Texts, numbers and JSON values always serialize.
     serde_json::to_vec(value).unwrap_or_default()
 }
 

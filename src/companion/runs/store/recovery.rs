@@ -8,16 +8,16 @@ use std::fs::{self, File};
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
-/// Bytes of a segment that are read: the largest event, and more.
+/// Maximum bytes that are read of a segment; larger than the largest event.
 const MAX_SEGMENT_READ_BYTES: u64 = 256 << 20;
 
-/// A run of an earlier life.
+/// A run of an earlier companion.
 #[derive(Debug)]
 pub(in crate::companion::runs) struct RecoverableRun {
     pub(in crate::companion::runs) begin: StoredRunBegin,
-    /// What comes behind its begin.
+    /// The records after the start.
     pub(in crate::companion::runs) records: Vec<StoredRunRecord>,
-    /// Where its files are.
+    /// Folder of the run's files.
     pub(super) folder: PathBuf,
 }
 
@@ -27,7 +27,7 @@ impl RecoverableRun {
     }
 }
 
-/// The runs in the journals of these folders, the oldest first, each of them once.
+/// Reads the runs in the journals of these folders, the oldest journal first. Returns each run once.
 pub(super) fn read_journals(folders: &[PathBuf]) -> Vec<RecoverableRun> {
     let mut all: HashMap<(String, String), RecoverableRun> = HashMap::new();
     for folder in folders {
@@ -38,7 +38,7 @@ pub(super) fn read_journals(folders: &[PathBuf]) -> Vec<RecoverableRun> {
         for found in read.unwrap_or_default() {
             let key = (found.begin.place.clone(), found.begin.id.clone());
             match all.get_mut(&key) {
-                // A life that was killed early has copied only a part of what an earlier one knew.
+                // A companion that was killed early has copied only a part of an earlier journal.
                 Some(known) if completeness_rank(known) >= completeness_rank(&found) => {}
                 Some(known) => *known = found,
                 None => drop(all.insert(key, found)),
@@ -50,7 +50,7 @@ pub(super) fn read_journals(folders: &[PathBuf]) -> Vec<RecoverableRun> {
     all
 }
 
-/// Of two runs of one id the later one counts, of two accounts of one run the fuller one.
+/// Rank of a recovered run: the later of two runs with one id, and the more complete of two records of one run.
 fn completeness_rank(found: &RecoverableRun) -> (u64, bool, usize) {
     (found.begin.created, found.is_ended(), found.records.len())
 }

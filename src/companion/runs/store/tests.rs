@@ -1,4 +1,4 @@
-//! The journal under crashes: of its process at any moment, of a disk, of one companion among others.
+//! The journal under crashes: of its process at any moment, of a disk, of one of several companions.
 
 mod killed;
 
@@ -73,7 +73,7 @@ fn segments(folder: &Path) -> Vec<PathBuf> {
 }
 
 #[tokio::test]
-async fn a_run_is_found_again_with_its_very_end() {
+async fn a_run_is_found_again_with_its_exact_end() {
     let folder = tempfile::tempdir().unwrap();
     let (store, runs, _) = life(folder.path(), "1");
     let run = begin(&runs, "a");
@@ -85,7 +85,7 @@ async fn a_run_is_found_again_with_its_very_end() {
     run.wait_finished().await;
     let before = run.build_reply(RUN_STORE_TEST_REPORT);
     assert_eq!(before.durable, Some(true));
-    // As after a kill, nothing is closed.
+    // As after a kill, no file is closed.
     std::mem::forget(store);
     let (_, runs, _) = life(folder.path(), "2");
     let after = reply(&runs, "a");
@@ -97,7 +97,7 @@ async fn a_run_is_found_again_with_its_very_end() {
 }
 
 #[tokio::test]
-async fn a_run_without_an_end_is_lost_once_and_for_all() {
+async fn a_run_without_an_end_is_lost_permanently() {
     let folder = tempfile::tempdir().unwrap();
     let (_, runs, _) = life(folder.path(), "1");
     let run = begin(&runs, "a");
@@ -120,7 +120,7 @@ async fn a_run_without_an_end_is_lost_once_and_for_all() {
 }
 
 #[tokio::test]
-async fn events_have_the_numbers_that_followers_have_seen() {
+async fn recovered_events_keep_their_numbers() {
     let folder = tempfile::tempdir().unwrap();
     let (store, runs, _) = life(folder.path(), "1");
     let run = begin(&runs, "a");
@@ -165,7 +165,7 @@ async fn output_beyond_the_journal_is_in_its_file() {
         }
     }
     drop(spill);
-    // What is on its way is waited for.
+    // The page waits for output on its way to the file.
     let page = run
         .read_page(OutputStream::Stdout, 1_999_990, Some(20))
         .await
@@ -196,7 +196,7 @@ async fn output_beyond_the_journal_is_in_its_file() {
 }
 
 #[tokio::test]
-async fn a_journal_that_is_cut_at_any_byte_holds_what_came_before() {
+async fn a_journal_that_is_cut_at_any_byte_keeps_the_records_before() {
     let folder = tempfile::tempdir().unwrap();
     let (_, runs, lives) = life(folder.path(), "1");
     for id in ["a", "b", "c"] {
@@ -221,7 +221,7 @@ async fn a_journal_that_is_cut_at_any_byte_holds_what_came_before() {
         let ended = |one: &&super::RecoverableRun| {
             matches!(one.records.last(), Some(StoredRunRecord::End(_)))
         };
-        // Each but the last has its end.
+        // Each run except the last has its end.
         let ends = found.iter().filter(ended).count();
         assert!(ends + 1 >= found.len());
         counts.push((found.len(), ends));
@@ -231,7 +231,7 @@ async fn a_journal_that_is_cut_at_any_byte_holds_what_came_before() {
 }
 
 #[tokio::test]
-async fn a_life_that_is_killed_while_it_begins_hides_nothing() {
+async fn a_companion_killed_during_its_start_hides_no_runs() {
     let folder = tempfile::tempdir().unwrap();
     let (_, runs, lives) = life(folder.path(), "1");
     let run = begin(&runs, "ended");
@@ -297,7 +297,7 @@ async fn many_small_runs_grow_neither_disk_nor_memory() {
 }
 
 #[tokio::test]
-async fn what_must_not_be_on_disk_is_not() {
+async fn private_runs_are_not_on_disk() {
     let folder = tempfile::tempdir().unwrap();
     let (store, runs, lives) = life(folder.path(), "1");
     let private = [(true, true), (false, false)];
@@ -330,7 +330,7 @@ async fn what_must_not_be_on_disk_is_not() {
     let (store, runs, _) = life(folder.path(), "2");
     let reply = reply(&runs, "private-0");
     assert_eq!(reply.status, RunStatus::Completed);
-    // It says that something was written.
+    // The reply reports that output was written.
     assert_eq!(reply.truncated.unwrap()["stdout"].total, 14);
     let commands: RunRegistry<Shell> = RunRegistry::open("sh", store);
     let (again, is_new) = commands.begin_run(command).unwrap();
@@ -339,7 +339,7 @@ async fn what_must_not_be_on_disk_is_not() {
 }
 
 #[tokio::test]
-async fn a_life_that_waits_goes_on_with_what_another_one_has_executed() {
+async fn a_waiting_companion_finds_the_runs_of_another_one() {
     let folder = tempfile::tempdir().unwrap();
     let (store, waits, lives) = life(folder.path(), "1");
     let end = async |run: Arc<TrackedRun<Execute>>| {
@@ -352,25 +352,25 @@ async fn a_life_that_waits_goes_on_with_what_another_one_has_executed() {
     assert!(other_store.wait_synced().await);
     other_lives.remove_stale();
     assert_eq!(reply(&other, "before").status, RunStatus::Completed);
-    end(begin(&other, "meanwhile")).await;
+    end(begin(&other, "between")).await;
     store.recover_runs();
     waits.adopt_recovered();
     assert!(store.wait_synced().await);
     lives.stop_waiting(true);
-    assert_eq!(reply(&waits, "meanwhile").status, RunStatus::Completed);
+    assert_eq!(reply(&waits, "between").status, RunStatus::Completed);
     assert_eq!(waits.list_runs().len(), 2);
     let (_, last, _) = life(folder.path(), "3");
     let mut ids: Vec<String> = last.list_runs().iter().map(|run| run.id.clone()).collect();
     ids.sort();
-    assert_eq!(ids, ["before", "meanwhile"]);
+    assert_eq!(ids, ["before", "between"]);
 }
 
 #[tokio::test]
-async fn a_run_that_was_refused_never_was() {
+async fn a_refused_run_can_not_be_found() {
     let folder = tempfile::tempdir().unwrap();
     let (store, runs, _) = life(folder.path(), "1");
     let run = begin(&runs, "a");
-    // A request that comes again meanwhile.
+    // A request that is repeated before the refusal.
     let again = runs.find_same(&run.work);
     let refuse = async {
         runs.forget_run(&run);

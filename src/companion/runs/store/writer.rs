@@ -1,15 +1,15 @@
 //! The thread that owns the journal's files.
 //!
 //! ```text
-//! records ─▶ batch ─▶ write ─▶ fdatasync, for all that wait ─▶ told
+//! records ─▶ batch ─▶ write ─▶ fdatasync, one for all waiting records ─▶ published
 //!                       │
 //!                       ▼
-//! journal-1  journal-2  journal-3      the oldest goes when most of all is of runs that are forgotten;
-//! └ oldest             └ current       what is still needed of it is written again
+//! journal-1  journal-2  journal-3      the oldest is removed when most bytes belong to removed runs;
+//! └ oldest             └ current       its records of other runs are written again
 //! ```
 //!
-//! A disk that does not take a batch ends nothing: the runs in it are not durable, which their replies
-//! tell, and the next batch is tried again.
+//! A failed write ends nothing: the runs in the batch are not durable, their replies report this, and the next batch is
+//! tried again.
 
 use super::frame::{RunStoreFrame, parse_frames};
 use super::queue::{RecordBatch, RunStoreShared};
@@ -23,30 +23,30 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// What the names of segments begin with.
+/// Prefix of the names of segments.
 pub(super) const SEGMENT_FILE_PREFIX: &str = "journal-";
 
-/// Bytes of a segment, reserved at its begin: to sync them then takes no change of the file's size.
+/// Bytes of a segment, reserved at its creation: syncs then need no change of the file size.
 const SEGMENT_BYTES: u64 = 1 << 20;
 
-/// Bytes of forgotten runs that stay before segments are removed, beside as many as are needed.
+/// Maximum bytes of removed runs before segments are removed, in addition to as many bytes as are needed.
 const MAX_FORGOTTEN_RUN_BYTES: u64 = 4 << 20;
 
-/// How long text may be written and not synced.
+/// Maximum time between a write and its sync.
 const RUN_STORE_SYNC_INTERVAL: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
 pub(super) struct RunStoreWriter {
     shared: Arc<RunStoreShared>,
-    /// The oldest first, the current one last.
+    /// Segments, the oldest first, the current one last.
     segments: VecDeque<RunStoreSegment>,
     current: Option<File>,
-    /// Segments so far.
+    /// Number of segments up to now.
     count: u64,
-    /// Bytes of each run that is needed.
+    /// Bytes of each run that is not removed.
     live: HashMap<u64, u64>,
     live_bytes: u64,
-    /// Since when something is written and not synced.
+    /// When the oldest bytes were written that are not synced.
     unsynced: Option<Instant>,
     is_failing: bool,
 }
@@ -71,7 +71,7 @@ impl RunStoreWriter {
         }
     }
 
-    /// Until the journal is closed.
+    /// Runs until the journal is closed.
     pub(super) fn run(mut self) {
         loop {
             let due = self.unsynced.map(|since| since + RUN_STORE_SYNC_INTERVAL);
@@ -88,7 +88,7 @@ impl RunStoreWriter {
         }
     }
 
-    /// Says once that the disk does not take records, and once that it does again.
+    /// Logs the first failure, and the first success after failures.
     fn log_failure_change(&mut self, error: Option<&io::Error>) {
         match error {
             Some(error) if !self.is_failing => {
@@ -139,7 +139,7 @@ impl RunStoreWriter {
             return Err(io::ErrorKind::NotFound.into());
         };
         if let Err(error) = file.write_all_at(bytes, segment.bytes) {
-            // What came of it must not stand between the records before and those to come.
+            // A partial write must not remain between earlier and later records.
             if file.set_len(segment.bytes).is_err() {
                 self.current = None;
             }
@@ -156,7 +156,7 @@ impl RunStoreWriter {
         }
         let synced = self.current.as_ref().map_or(Ok(()), File::sync_data);
         if synced.is_err() {
-            // What the file holds now is unknown.
+            // The content of the file is unknown now.
             self.current = None;
         }
         synced
@@ -173,20 +173,20 @@ impl RunStoreWriter {
             .create_new(true)
             .mode(0o600)
             .open(&path)?;
-        // Where that can't be done, each sync takes longer; a full disk may still take a record.
+        // Without the reservation, each sync takes longer; a full disk may still accept a record.
         let _ = fallocate(
             &file,
             FallocateFlags::empty(),
             0,
             SEGMENT_BYTES.cast_signed(),
         );
-        // The folder's own name is as new as the first segment's.
+        // The folder's own entry must be synced with its first segment.
         let parent = folder.parent().filter(|_| self.count == 0);
         let mut folders = parent.into_iter().chain([folder.as_path()]);
         let synced = |folder: &Path| File::open(folder)?.sync_all();
         let ready = file.sync_all();
         if let Err(error) = ready.and_then(|()| folders.try_for_each(synced)) {
-            // The next attempt makes it again.
+            // The next attempt creates the file again.
             let _ = fs::remove_file(&path);
             return Err(error);
         }
@@ -196,7 +196,7 @@ impl RunStoreWriter {
         Ok(())
     }
 
-    /// Removes the oldest segments while most of all is of runs that are forgotten.
+    /// Removes the oldest segments while most bytes belong to removed runs.
     fn collect_segments(&mut self) -> io::Result<()> {
         let written =
             |segments: &VecDeque<RunStoreSegment>| segments.iter().map(|s| s.bytes).sum::<u64>();
@@ -230,7 +230,7 @@ fn pending_frame(one: &super::queue::PendingRecord) -> RunStoreFrame<'_> {
     }
 }
 
-/// Makes a folder, and those it is in, for this user alone.
+/// Creates a folder and its parents with access for this user only.
 pub(in crate::companion::runs) fn make_private(folder: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(folder)
 }

@@ -37,10 +37,12 @@ pub(super) fn is_rpc(body: &[u8]) -> bool {
 fn resolve_endpoint(url: &Url, told: &[u8]) -> Result<Url, String> {
     let told = String::from_utf8_lossy(told);
     let place = url.join(told.trim());
-    let place = place.map_err(|_| format!("it takes messages at `{told}`, which is no URL"))?;
+    let place = place.map_err(|_| format!("it names the endpoint `{told}`, which is not a URL"))?;
     match place.origin() == url.origin() {
         true => Ok(place),
-        false => Err(format!("it wants messages sent elsewhere, to `{place}`")),
+        false => Err(format!(
+            "it names the endpoint `{place}`, which has another origin"
+        )),
     }
 }
 
@@ -82,7 +84,7 @@ impl RemoteHttpClient {
         let endpoint = async {
             loop {
                 let piece = stream.chunk().await.map_err(|e| root_cause(&e))?;
-                let piece = piece.ok_or("its stream ended before it said anything")?;
+                let piece = piece.ok_or("its stream ended before the first event")?;
                 told.extend(events.parse_chunk(&piece));
                 if !told.is_empty() {
                     break Ok::<_, String>(told.remove(0));
@@ -107,11 +109,11 @@ impl RemoteHttpClient {
                             unread = 0;
                         }
                     }
-                    Ok(None) => break "it ended the connection".to_owned(),
+                    Ok(None) => break "it closed the connection".to_owned(),
                     Err(e) => break root_cause(&e),
                 }
                 if unread > MAX_LEGACY_SSE_MESSAGE_BYTES {
-                    break "a message of it is longer than 256 MiB".to_owned();
+                    break "it sent a message of more than 256 MiB".to_owned();
                 }
             }
         };
@@ -142,7 +144,7 @@ mod tests {
     use super::{Url, is_rpc, resolve_endpoint};
 
     #[test]
-    fn an_error_in_json_is_not_yet_one_of_json_rpc() {
+    fn an_error_in_json_need_not_be_a_json_rpc_error() {
         assert!(is_rpc(
             br#"{"jsonrpc":"2.0","id":null,"error":{"code":-32600,"message":"x"}}"#
         ));
@@ -153,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_go_to_the_same_server_alone() {
+    fn messages_are_sent_only_to_the_same_origin() {
         let url = Url::parse("http://a.example:8/x/sse?k=1").unwrap();
         let to = |told: &[u8]| resolve_endpoint(&url, told).map(|place| place.to_string());
         let messages = "http://a.example:8/messages?session_id=1";

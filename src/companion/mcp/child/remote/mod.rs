@@ -1,8 +1,8 @@
-//! A remote server, reached by Streamable HTTP: each message is one HTTP request, and a further request listens.
+//! A remote server, reached by Streamable HTTP: each message is one HTTP request, and another request listens.
 //!
 //! Requests are sent concurrently. Notifications and answers are sent one at a time, before the messages that follow
 //! them. A server that refuses the first message may support only the older transport ([`legacy_sse`]). When a server
-//! denies access, the error tells its user what to do ([`auth_required`]).
+//! denies access, the error names the remedy ([`auth_required`]).
 
 mod auth_required;
 mod legacy_sse;
@@ -51,7 +51,7 @@ pub(super) struct RemoteServer {
     _tasks: JoinSet<()>,
 }
 
-/// What all requests to one server share.
+/// The state shared by all requests to one server.
 #[derive(Debug, Clone)]
 struct RemoteHttpClient {
     client: Client,
@@ -80,7 +80,7 @@ impl RemoteServer {
         let mut own = HeaderMap::new();
         for (name, value) in headers {
             let mut value = HeaderValue::from_str(value)
-                .with_context(|| format!("the value of the header `{name}`"))?;
+                .with_context(|| format!("the value of the header `{name}` is invalid"))?;
             value.set_sensitive(true);
             own.insert(HeaderName::try_from(name.as_str())?, value);
         }
@@ -91,8 +91,8 @@ impl RemoteServer {
             .connect_timeout(Duration::from_secs(10))
             .redirect(Policy::custom(follow_same_origin))
             .build()
-            .context("making an HTTP client")?;
-        let url = Url::parse(url).with_context(|| format!("`{url}` is no URL"))?;
+            .context("can't create an HTTP client")?;
+        let url = Url::parse(url).with_context(|| format!("`{url}` is not a URL"))?;
         let (heard, receiver) = mpsc::unbounded_channel();
         let (unsent, queue) = mpsc::unbounded_channel();
         let line = RemoteHttpClient {
@@ -126,7 +126,7 @@ impl RemoteServer {
     }
 
     pub(super) async fn next_event(&mut self) -> ServerPipeEvent {
-        let gone = || ServerPipeEvent::Ended("its connection is gone".into());
+        let gone = || ServerPipeEvent::Ended("its connection was closed".into());
         self.heard.recv().await.unwrap_or_else(gone)
     }
 
@@ -204,7 +204,7 @@ impl RemoteHttpClient {
             Ok(Ok(_)) => return,
             Ok(Err(why)) => why,
             Err(_) => format!(
-                "it did not take a message within {} s",
+                "the server did not accept a message within {} s",
                 REMOTE_SEND_TIMEOUT.as_secs()
             ),
         };
@@ -235,7 +235,7 @@ impl RemoteHttpClient {
             && self.session_headers().contains_key(REMOTE_SESSION_HEADER)
         {
             self.emit_event(ServerPipeEvent::Ended(
-                "it has forgotten the session".into(),
+                "it no longer knows the session".into(),
             ));
         }
         let header = |name| {
@@ -248,7 +248,7 @@ impl RemoteHttpClient {
         }
         if let (true, Some(place)) = (status.is_redirection(), header(LOCATION)) {
             return Err(format!(
-                "it sends us to `{place}`, where what is in `headers` is not taken along; make that its `url` if you trust it"
+                "it redirects to `{place}`, and osctl does not send `headers` there; set `url` to that address if you trust it"
             ));
         }
         let is_json = content_type(&response).starts_with("application/json");
@@ -276,7 +276,7 @@ impl RemoteHttpClient {
             },
         };
         if let Err(why) = answered {
-            let why = format!("the server at its URL does not serve: {why}");
+            let why = format!("the request to the remote server failed: {why}");
             self.emit_event(ServerPipeEvent::Line(message::error_response(
                 &id, -32603, &why,
             )));
@@ -313,7 +313,7 @@ impl RemoteHttpClient {
                 ..self.clone()
             };
             let request = message::request_message(TOOLS_LIST_REQUEST_ID, "tools/list", &params);
-            let request = RpcMessage::parse(request).map_err(|_| "no message")?;
+            let request = RpcMessage::parse(request).map_err(|_| "the request is not a message")?;
             let request =
                 protocol_revision::with_envelope(request, &protocol_revision::own_envelope());
             line.read_response(line.post_message(&request).await?, TOOLS_LIST_REQUEST_ID)

@@ -29,7 +29,7 @@ enum RemoteResponseEnd {
 /// The result of an attempt to resume a stream.
 enum RemoteResumeOutcome {
     Open(Response),
-    /// The server can't resume the stream; a further attempt is useless.
+    /// The server can't resume the stream; another attempt is useless.
     Never,
     NotYet,
 }
@@ -44,7 +44,7 @@ impl RemoteHttpClient {
             let text = read_body(response).await?;
             return match self.forward_messages(text, id) {
                 true => Ok(()),
-                false => Err("what it answered is no message".into()),
+                false => Err("the answer is not a message".into()),
             };
         }
         let mut response = Some(response);
@@ -192,7 +192,7 @@ impl RemoteHttpClient {
                     // The empty id matches no answer: answers arrive in the responses to their requests.
                     self.read_stream(response, "", &mut last).await;
                 }
-                // The server may have forgotten the last event; listen from now on.
+                // The server may have dropped the last event; listen from now on.
                 Ok(response) if response.status().is_client_error() => match last.take() {
                     Some(_) => {}
                     None => return,
@@ -216,7 +216,7 @@ impl RemoteHttpClient {
     }
 }
 
-const MESSAGE_TOO_LONG: &str = "a message of it is longer than 256 MiB";
+const MESSAGE_TOO_LONG: &str = "it sent a message of more than 256 MiB";
 
 /// Reads the whole body, up to the size limit.
 pub(super) async fn read_body(mut response: Response) -> Result<Bytes, String> {

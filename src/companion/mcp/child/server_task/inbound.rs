@@ -58,7 +58,7 @@ impl ServerTask {
                 pages,
                 is_first,
             } => self.handle_list_page(message, method, pages, is_first),
-            PendingOrigin::Nobody => {}
+            PendingOrigin::Ignored => {}
         }
     }
 
@@ -104,7 +104,7 @@ impl ServerTask {
         let said: Option<Value> = serde_json::from_str(&error).ok();
         let said = said.as_ref().and_then(|said| said["message"].as_str());
         let why = said.unwrap_or(&error);
-        self.handle_server_loss(&format!("it refuses to speak with us: {why}"));
+        self.handle_server_loss(&format!("it refused the handshake: {why}"));
     }
 
     fn complete_handshake(&mut self, greeting: Bytes) {
@@ -193,7 +193,7 @@ impl ServerTask {
         }
     }
 
-    /// Forwards a request of the server to the client that it can only mean.
+    /// Forwards a request of the server to the only client that it can concern.
     fn forward_to_client(&mut self, message: &RpcMessage) {
         let id = message.id().unwrap_or("null");
         if message.method == "ping" {
@@ -206,7 +206,8 @@ impl ServerTask {
                 member.ears.deliver(text, true);
             }
             _ => {
-                let why = "no client can be asked: several share this server";
+                let why =
+                    "several clients share this server, so it can't send requests to a client";
                 self.send_to_server(message::error_response(id, -32601, why));
             }
         }
@@ -262,9 +263,9 @@ impl ServerTask {
                     }
                 }
                 Some(member) => member.ears.deliver(message.text().clone(), true),
-                // Sent to all clients, the message would show one client what another does.
+                // Sent to all clients, the message would reveal the activity of one client to the others.
                 None => tracing::debug!(
-                    "{}: {} is for nobody",
+                    "the server `{}` sent `{}`, which no client receives",
                     self.known.server.name,
                     message.method
                 ),

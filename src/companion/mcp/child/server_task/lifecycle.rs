@@ -1,4 +1,4 @@
-//! The start and end of the server, and what waiting clients receive when it ends.
+//! The start and end of the server, and the errors for waiting clients.
 
 use super::{
     DISCOVER_METHOD, PendingOrigin, RESTART_WAIT_TIMEOUT, SERVER_GONE_MESSAGE, ServerTask,
@@ -21,7 +21,7 @@ impl ServerTask {
             let rest = (until - self.begun.elapsed()).as_secs() + 1;
             let name = &self.known.server.name;
             let why = format!(
-                "{}; it is started again in {rest} s at the earliest, and `osctl logs mcp/{name}` shows more",
+                "{}; the hub restarts the server in {rest} s at the earliest; `osctl logs mcp/{name}` shows its log",
                 self.why
             );
             return self.fail_all(&why);
@@ -34,7 +34,7 @@ impl ServerTask {
             return;
         }
         self.publish_state();
-        self.known.log.append_note("it is started");
+        self.known.log.append_note("the hub starts the server");
         match ServerPipe::open(&self.known).await {
             Ok(pipe) => {
                 self.pipe = Some(pipe);
@@ -70,10 +70,10 @@ impl ServerTask {
         self.known.crashes.fetch_add(1, Ordering::Relaxed);
         self.why = match self.known.log.last_line() {
             Some(last) => format!(
-                "the server `{}` is gone: {why} ({last})",
+                "the server `{}` failed: {why} ({last})",
                 self.known.server.name
             ),
-            None => format!("the server `{}` is gone: {why}", self.known.server.name),
+            None => format!("the server `{}` failed: {why}", self.known.server.name),
         };
         self.apply_event(ServerEvent::Ended);
         self.drop_pipe();

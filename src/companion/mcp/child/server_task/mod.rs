@@ -37,9 +37,10 @@ const DISCOVER_METHOD: &str = "server/discover";
 /// A call waits for a restart delay up to this long; before a longer delay it is refused.
 const RESTART_WAIT_TIMEOUT: Duration = Duration::from_secs(3);
 
-const CLIENT_GONE_MESSAGE: &str = "the client that was asked is gone";
+const CLIENT_GONE_MESSAGE: &str = "the client of this request has disconnected";
 /// The error for calls to a server that the configuration does not offer any more.
-pub(super) const SERVER_GONE_MESSAGE: &str = "the server is not offered any more";
+pub(super) const SERVER_GONE_MESSAGE: &str =
+    "the server was removed or changed in the configuration";
 
 #[derive(Debug)]
 pub(super) struct ServerTask {
@@ -217,9 +218,7 @@ impl ServerTask {
         }
         let idle = self.known.server.idle;
         if self.is_idle() && idle.is_some_and(|idle| self.used + idle <= now) {
-            self.known
-                .log
-                .append_note("nobody has asked for long; it is ended");
+            self.known.log.append_note("the hub ends the idle server");
             self.apply_event(ServerEvent::Idle);
             self.drop_pipe();
         }
@@ -238,7 +237,7 @@ impl ServerTask {
                 ));
             }
             PendingOrigin::Hello | PendingOrigin::Discovery => self.handle_server_loss(&why),
-            PendingOrigin::List { .. } | PendingOrigin::Nobody => {}
+            PendingOrigin::List { .. } | PendingOrigin::Ignored => {}
         }
     }
 
@@ -324,7 +323,7 @@ impl ServerTask {
         if self.calls.len() + self.queue.len() >= MAX_PENDING_CALLS
             || backlog > MAX_SERVER_BACKLOG_BYTES
         {
-            return reply.send_error(&id, -32603, "the server has too many calls to answer");
+            return reply.send_error(&id, -32603, "the server has too many open calls");
         }
         if let Some(result) = self.record_subscription(&message, member.number) {
             return reply.send_result(&id, result);
@@ -391,7 +390,7 @@ impl ServerTask {
         self.send_own_request(
             method,
             params,
-            PendingOrigin::Nobody,
+            PendingOrigin::Ignored,
             self.known.server.timeout,
         );
     }
@@ -483,7 +482,9 @@ impl ServerTask {
                     .for_each(|message| self.route_message(message)),
                 Err(_) => {
                     let line = String::from_utf8_lossy(&line[..line.len().min(500)]).into_owned();
-                    self.known.log.append_note(&format!("no message: {line}"));
+                    self.known
+                        .log
+                        .append_note(&format!("not a message: {line}"));
                 }
             },
             ServerPipeEvent::Ended(why) => self.handle_server_loss(&why),

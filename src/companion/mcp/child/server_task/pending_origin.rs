@@ -18,7 +18,7 @@ pub(super) enum PendingOrigin {
         pages: Vec<McpListPage>,
         is_first: bool,
     },
-    Nobody,
+    Ignored,
 }
 
 /// The additional effect of an answer.

@@ -34,7 +34,7 @@ pub(super) struct RetryableCall {
 pub(super) struct InputRequiredCall {
     round: RetryableCall,
     reply: ReplySender,
-    /// The server's opaque state, which it wants back.
+    /// The server's opaque state, which the hub sends back.
     state: Option<String>,
     /// The ids of the hub's requests to the client, and the server's names of the inputs.
     open: BTreeMap<Box<str>, String>,
@@ -134,14 +134,19 @@ impl ServerTask {
             let capability = method.split('/').next().unwrap_or_default();
             if !CLIENT_REQUEST_METHODS.contains(&method) || !round.member.has_capability(capability)
             {
-                let why = format!("the server wants `{method}` of the client, which can't do it");
+                let why =
+                    format!("the server requests `{method}`, which the client does not support");
                 return reply.send_error(&id, -32603, &why);
             }
             let params = find_value(request, &["params"]).map_or("{}", |span| &request[span]);
             questions.push((key, method, params));
         }
         if round.turn >= MAX_INPUT_ROUNDS {
-            return reply.send_error(&id, -32603, "the server asks and asks, and does not answer");
+            return reply.send_error(
+                &id,
+                -32603,
+                "the server requested input too often without an answer",
+            );
         }
         let mut asking = InputRequiredCall {
             round,
@@ -181,7 +186,7 @@ impl ServerTask {
             self.cancel_client_requests(&asking);
             let text = std::str::from_utf8(answer.text()).unwrap_or_default();
             let why = find_value(text, &["error", "message"]).map_or("", |span| &text[span]);
-            let why = format!("the client does not tell what the server wants to know: {why}");
+            let why = format!("the client refused the input that the server requested: {why}");
             asking.reply.send_error(asking.request_id(), -32603, &why);
             return true;
         };
@@ -213,7 +218,7 @@ impl ServerTask {
         self.send_retryable_call(message, round, reply);
     }
 
-    /// Cancels the hub's requests to clients, and forgets their calls.
+    /// Cancels the hub's requests to clients, and drops their calls.
     pub(super) fn drop_input_required(
         &mut self,
         is_meant: impl Fn(&InputRequiredCall) -> bool,

@@ -110,7 +110,7 @@ async fn a_server_that_is_taken_away_answers_what_is_open_and_nothing_more() {
                 "it was asked"
             }
             // The server need not wait for an answer that can't arrive.
-            _ => "the client that was asked is gone",
+            _ => "the client of this request has disconnected",
         };
         let heard = scene.stage.hears(name, words, 1).await;
         assert_eq!(heard.id(), Some("1.0"));
@@ -200,7 +200,10 @@ async fn a_call_that_waits_for_a_server_at_rest_is_answered_though_it_is_taken_a
     scene.stage.break_next(1);
     for tool in ["die", "echo"] {
         let answer = client.answer(&call("1", tool, "")).await;
-        assert!(answer.contains("is gone: it ended"), "{answer}");
+        assert!(
+            answer.contains("failed: the built-in server ended"),
+            "{answer}"
+        );
     }
     let mut told = client.open("2", "echo", "").await;
     scene.hub.apply_config(found([server("b", false, 600)]));
@@ -211,7 +214,7 @@ async fn a_call_that_waits_for_a_server_at_rest_is_answered_though_it_is_taken_a
 }
 
 #[tokio::test]
-async fn a_listener_without_a_session_is_told_of_a_change_before_it_ends() {
+async fn a_listener_without_a_session_receives_a_change_before_it_ends() {
     let scene = Scene::new();
     let app = hub_routes(scene.hub.clone());
     let meta = r#""_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}"#;
@@ -313,7 +316,10 @@ async fn the_older_transport_brings_what_is_open_before_it_ends() {
 #[tokio::test]
 async fn a_refused_server_says_why_and_hides_no_other() {
     let scene = Scene::empty();
-    let refused = BTreeMap::from([("bad".to_owned(), "`args`: it is no list".to_owned())]);
+    let refused = BTreeMap::from([(
+        "bad".to_owned(),
+        "`args` must be a list of strings".to_owned(),
+    )]);
     let servers = found([server("a", true, 600)]).servers;
     scene.hub.apply_config(McpConfig {
         servers,
@@ -326,11 +332,11 @@ async fn a_refused_server_says_why_and_hides_no_other() {
         .iter()
         .map(|s| (&*s.name, s.state.word(), &*s.detail))
         .collect();
-    let expected = ("bad", "refused", "`args`: it is no list");
+    let expected = ("bad", "refused", "`args` must be a list of strings");
     assert_eq!(told, [("a", "unstarted", "unstarted"), expected]);
     assert_eq!(
         scene.hub.probe_server("bad").await.unwrap_err(),
-        "it is refused: `args`: it is no list"
+        "its configuration is refused: `args` must be a list of strings"
     );
     let app = hub_routes(scene.hub.clone());
     let hello = r#"{"jsonrpc":"2.0","id":1,"method":"initialize","params":{}}"#;

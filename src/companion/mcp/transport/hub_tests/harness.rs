@@ -137,7 +137,7 @@ impl TestServers {
         }
     }
 
-    /// Makes the next `count` started servers end at once.
+    /// Makes the next `count` started servers end immediately.
     pub(super) fn break_next(&self, count: usize) {
         self.state().broken = count;
     }
@@ -171,7 +171,7 @@ impl TestServers {
             }
             assert!(
                 begin.elapsed() < HUB_TEST_TIMEOUT,
-                "`{name}` does not hear {words}"
+                "`{name}` does not receive {words}"
             );
             sleep(Duration::from_millis(2)).await;
         }

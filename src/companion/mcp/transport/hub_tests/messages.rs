@@ -143,7 +143,7 @@ async fn odd_ids_of_servers_come_back_in_their_own_bytes() {
             // Answers of another client or with another id are ignored.
             let stranger = scene.client(path).await;
             assert_eq!(stranger.post(&answer(&shown)).await.status(), 202);
-            assert_eq!(client.post(&answer(&json!("nobody"))).await.status(), 202);
+            assert_eq!(client.post(&answer(&json!("absent"))).await.status(), 202);
             assert_eq!(client.post(&answer(&Value::Null)).await.status(), 202);
             assert_eq!(client.post(&answer(&shown)).await.status(), 202);
             let heard = scene
@@ -161,7 +161,7 @@ async fn odd_ids_of_servers_come_back_in_their_own_bytes() {
 }
 
 #[tokio::test]
-async fn answers_that_nobody_waits_for_do_no_harm() {
+async fn unexpected_answers_are_ignored() {
     let scene = Scene::new();
     for server in ["a", "b"] {
         let client = scene.client(&format!("/servers/{server}/mcp")).await;
@@ -217,7 +217,7 @@ async fn refusals_are_json_and_have_the_requests_id_where_it_had_one() {
     let batched = format!("[{hello}]");
     let modern = r#"{"jsonrpc":"2.0","id":2,"method":"ping","params":{"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28"}}}"#;
     let version = ("mcp-protocol-version", "1999-01-01");
-    let (a, nobody) = ("/servers/a/mcp", "/servers/nobody/mcp");
+    let (a, absent) = ("/servers/a/mcp", "/servers/absent/mcp");
     for (method, path, headers, body, status, expected) in [
         (
             "POST",
@@ -284,10 +284,10 @@ async fn refusals_are_json_and_have_the_requests_id_where_it_had_one() {
             "1.5 -32600",
         ),
         ("POST", a, &[json, both], modern, 400, "2 -32020"),
-        ("POST", nobody, &[json, both], hello, 404, "\"h\" -32602"),
+        ("POST", absent, &[json, both], hello, 404, "\"h\" -32602"),
         (
             "POST",
-            nobody,
+            absent,
             &[json, both, session],
             told,
             404,
@@ -295,7 +295,7 @@ async fn refusals_are_json_and_have_the_requests_id_where_it_had_one() {
         ),
         (
             "POST",
-            nobody,
+            absent,
             &[json, both, stranger],
             ping,
             404,
@@ -369,7 +369,7 @@ async fn refusals_are_json_and_have_the_requests_id_where_it_had_one() {
             "unknown_path",
         ),
         ("GET", "/servers/%ff/log", &[], "", 404, "unknown_path"),
-        ("GET", "/servers/nobody/log", &[], "", 404, "unknown_server"),
+        ("GET", "/servers/absent/log", &[], "", 404, "unknown_server"),
         (
             "GET",
             "/servers/a/log?tail=x",
@@ -378,7 +378,7 @@ async fn refusals_are_json_and_have_the_requests_id_where_it_had_one() {
             400,
             "invalid_query",
         ),
-        ("GET", "/servers/nobody/sse", &[], "", 404, "unknown_server"),
+        ("GET", "/servers/absent/sse", &[], "", 404, "unknown_server"),
         (
             "POST",
             "/messages?session_id=0",

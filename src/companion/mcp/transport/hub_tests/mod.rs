@@ -30,7 +30,7 @@ use tower::ServiceExt;
 /// A time that no step exceeds, not even on a slow machine.
 const HUB_TEST_TIMEOUT: Duration = Duration::from_secs(120);
 const TEST_ACCEPT_BOTH: &str = "application/json, text/event-stream";
-/// Makes the hub answer with events at once.
+/// Makes the hub answer with events immediately.
 const EVENTS_FIRST: &str = "text/event-stream, application/json";
 
 /// A hub with test servers.

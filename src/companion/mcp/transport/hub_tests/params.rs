@@ -115,7 +115,7 @@ async fn arguments_go_into_the_headers_that_a_server_wants() {
         while wants.lists.load(Ordering::Relaxed) < lists + 2 {
             assert!(
                 begin.elapsed() < HUB_TEST_TIMEOUT,
-                "nobody asks for the list"
+                "no client requests the list"
             );
             sleep(Duration::from_millis(2)).await;
         }
@@ -155,7 +155,7 @@ async fn what_a_clients_headers_say_of_arguments_is_what_its_call_says() {
         while called(None, None).await.0 != StatusCode::BAD_REQUEST {
             assert!(
                 begin.elapsed() < HUB_TEST_TIMEOUT,
-                "nobody asks for the list"
+                "no client requests the list"
             );
             sleep(Duration::from_millis(2)).await;
         }

@@ -39,7 +39,7 @@ async fn read(client: &TestMcpClient, uri: &str) -> String {
 }
 
 #[tokio::test]
-async fn a_resource_is_asked_of_its_server_and_of_nobody_else() {
+async fn a_resource_request_reaches_only_its_server() {
     for uri in ["b:listed", "b:t/one"] {
         let scene = scene();
         let client = scene.client("/mcp").await;
@@ -64,7 +64,7 @@ async fn a_resource_is_asked_of_its_server_and_of_nobody_else() {
 }
 
 #[tokio::test]
-async fn a_resource_that_nobody_has_is_asked_of_nobody() {
+async fn a_request_for_an_unknown_resource_reaches_no_server() {
     let scene = scene();
     let client = scene.client("/mcp").await;
     for method in METHODS {
@@ -107,7 +107,7 @@ async fn a_resource_that_nobody_has_is_asked_of_nobody() {
 }
 
 #[tokio::test]
-async fn what_an_answer_points_to_is_found_at_who_gave_it() {
+async fn a_linked_resource_is_read_from_the_server_that_linked_it() {
     let scene = scene();
     let client = scene.client("/mcp").await;
     let link = call("1", "c__link", r#","arguments":{"uri":"x:linked"}"#);

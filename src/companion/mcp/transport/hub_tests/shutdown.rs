@@ -11,7 +11,7 @@ use crate::protocol::mcp::CALL_LOST_TYPE;
 use axum::http::StatusCode;
 
 #[tokio::test]
-async fn a_lost_stream_goes_on_where_the_companion_lives() {
+async fn a_lost_stream_resumes_while_the_companion_runs() {
     let scene = Scene::new();
     for (path, tool) in [("/mcp", "a__wait"), ("/servers/a/mcp", "wait")] {
         let client = scene.client(path).await;
@@ -48,7 +48,7 @@ fn is_lost(answer: &str, id: &str) {
 }
 
 #[tokio::test]
-async fn after_a_restart_a_lost_call_is_told_as_that_at_once() {
+async fn after_a_restart_a_lost_call_is_reported_immediately() {
     for (path, tool) in [("/mcp", "a__wait"), ("/servers/b/mcp", "wait")] {
         let scene = Scene::new();
         let client = scene.client(path).await;
@@ -61,7 +61,7 @@ async fn after_a_restart_a_lost_call_is_told_as_that_at_once() {
         let (end, data) = told.event().await.unwrap();
         is_lost(&data, "1.0");
         assert_eq!(told.next().await, None);
-        // A further attempt to resume receives 204.
+        // Another attempt to resume receives 204.
         assert_eq!(client.go_on(&end).await.status(), StatusCode::NO_CONTENT);
         // The session still works.
         let tool = tool.replace("wait", "echo");
@@ -140,7 +140,7 @@ async fn servers_that_are_not_offered_any_more_end_with_the_companion() {
 }
 
 #[tokio::test]
-async fn an_answer_that_has_made_room_is_not_told_as_lost_by_a_stop() {
+async fn a_dropped_answer_is_reported_as_not_kept() {
     let scene = Scene::new();
     let client = scene.client("/servers/a/mcp").await;
     let mut last = String::new();
@@ -159,7 +159,7 @@ async fn an_answer_that_has_made_room_is_not_told_as_lost_by_a_stop() {
 }
 
 #[tokio::test]
-async fn what_is_asked_for_at_once_is_kept_all_and_a_stop_is_told_as_that() {
+async fn concurrent_subscriptions_are_all_kept_and_a_stop_is_reported() {
     let scene = Scene::new();
     let client = scene.client("/servers/a/mcp").await;
     let session = scene.hub.find_session(&client.session, Some("a"));

@@ -1,7 +1,7 @@
-//! The real journal, driven through the traces of the model up to what a client finds after the deaths.
+//! The real journal, driven through the traces of the model up to what a client reads after the crashes.
 //!
-//! The model's own writes and syncs are left out: what is on the disk is there because the code itself waited for it,
-//! so an acknowledgement that no longer follows the sync fails here.
+//! The model's writes and syncs are left out: the code itself waited for all bytes that are on the disk. An
+//! acknowledgement that no longer follows the sync fails here.
 
 use super::{RUN_MODEL_RUNS, RunModelAction, RunModelClient, RunModelOrder, RunModelState};
 use crate::companion::runs::store::RunStore;
@@ -13,7 +13,7 @@ use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 
-/// Traces that are replayed.
+/// Number of traces that are replayed.
 const RUN_MODEL_REPLAYS: usize = 100;
 
 const RUN_REPLAY_REPORT: KernelReport = KernelReport {
@@ -24,18 +24,18 @@ const RUN_REPLAY_REPORT: KernelReport = KernelReport {
     state: KernelState::Kept,
 };
 
-/// The real journal, and what its clients know.
+/// The real journal, and what its clients have received.
 struct RealRunJournal {
     folder: tempfile::TempDir,
     lives: u32,
     life: Option<(RunStore, RunRegistry<Execute>, RetainedRuns)>,
     runs: [Option<Arc<TrackedRun<Execute>>>; RUN_MODEL_RUNS],
-    /// Whether its code is to begin in this life.
+    /// Whether this companion is to start the run's code.
     is_new: [bool; RUN_MODEL_RUNS],
     is_executing: [bool; RUN_MODEL_RUNS],
     clients: [RunModelClient; RUN_MODEL_RUNS],
     executions: [u8; RUN_MODEL_RUNS],
-    /// The id that the second client was told.
+    /// The id that the second client received.
     made_up: Option<String>,
 }
 
@@ -54,8 +54,8 @@ impl RealRunJournal {
         }
     }
 
-    /// Does what the step stands for, where it is possible: nothing is written or synced but what the code itself
-    /// waits for, which the model may have done before.
+    /// Performs the step if possible. Only what the code itself waits for is written or synced; the model may have done
+    /// this before.
     async fn act(&mut self, action: RunModelAction) {
         match action {
             RunModelAction::Boot => {
@@ -131,7 +131,7 @@ impl RealRunJournal {
         }
     }
 
-    /// What is on the disk now is all that the next life has.
+    /// Ends the companion: the next one starts with the content of the disk.
     fn die(&mut self) {
         let next = tempfile::tempdir().unwrap();
         copy(self.folder.path(), next.path());

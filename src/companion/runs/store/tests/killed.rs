@@ -8,10 +8,10 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// By which a test knows that it is the process that is killed, and where it writes.
+/// Environment variable that marks the process to kill, and contains its folder.
 const CHILD: &str = "OSCTL_TEST_JOURNAL";
 
-/// This very test in a process of its own, started as `wrapper` says, with `folder` to write to.
+/// Runs this test in a separate process, started as `wrapper` says, with `folder` to write to.
 fn child(test: &str, wrapper: &[&str], folder: &Path) -> Command {
     let exe = std::env::current_exe().unwrap();
     let mut words = wrapper.iter().map(PathBuf::from).chain([exe]);
@@ -23,7 +23,7 @@ fn child(test: &str, wrapper: &[&str], folder: &Path) -> Command {
 }
 
 #[tokio::test]
-async fn what_a_killed_process_has_acknowledged_is_found() {
+async fn acknowledged_runs_of_a_killed_process_are_found() {
     if let Some(folder) = std::env::var_os(CHILD) {
         let (_, runs, _) = life(Path::new(&folder), "killed");
         let mut parent = UnixStream::connect(Path::new(&folder).join("socket")).unwrap();
@@ -40,7 +40,7 @@ async fn what_a_killed_process_has_acknowledged_is_found() {
     }
     for kills in 1..=5 {
         let folder = tempfile::tempdir().unwrap();
-        let test = "what_a_killed_process_has_acknowledged_is_found";
+        let test = "acknowledged_runs_of_a_killed_process_are_found";
         let listener = UnixListener::bind(folder.path().join("socket")).unwrap();
         let mut child = child(test, &[], folder.path()).spawn().unwrap();
         listener.set_nonblocking(true).unwrap();
@@ -50,7 +50,7 @@ async fn what_a_killed_process_has_acknowledged_is_found() {
             }
             assert!(
                 child.try_wait().unwrap().is_none(),
-                "it never told anything"
+                "the process acknowledged nothing"
             );
             std::thread::sleep(std::time::Duration::from_millis(2));
         };
@@ -90,13 +90,13 @@ async fn what_a_killed_process_has_acknowledged_is_found() {
 }
 
 #[tokio::test]
-async fn a_full_disk_is_told_and_ends_nothing() {
+async fn a_full_disk_is_reported_and_ends_nothing() {
     let Some(folder) = std::env::var_os(CHILD) else {
         let folder = tempfile::tempdir().unwrap();
         let script = "mount -t tmpfs -o size=2m tmpfs \"$0\" && exec \"$@\"";
         let path = folder.path().display().to_string();
         let wrapper = ["unshare", "-m", "sh", "-c", script, &path];
-        let test = "a_full_disk_is_told_and_ends_nothing";
+        let test = "a_full_disk_is_reported_and_ends_nothing";
         let output = child(test, &wrapper, folder.path()).output().unwrap();
         assert!(output.status.success(), "{output:?}");
         return;
@@ -105,7 +105,7 @@ async fn a_full_disk_is_told_and_ends_nothing() {
     let (store, runs, lives) = life(folder, "1");
     let first = begin(&runs, "first");
     first.wait_recorded().await.unwrap();
-    // What is left of the disk, and of the room that the journal has reserved.
+    // Fills the disk, and the space that the journal has reserved.
     let filler = folder.join("filler");
     let _ = fs::write(&filler, vec![1; 4 << 20]);
     let fill = begin(&runs, "fill");
@@ -136,7 +136,7 @@ async fn a_full_disk_is_told_and_ends_nothing() {
     let (run, _) = runs.begin_run(must.clone()).unwrap();
     assert!(run.wait_recorded().await.is_err());
     runs.forget_run(&run);
-    // There is room again.
+    // The disk has room again.
     fs::remove_file(filler).unwrap();
     let (run, _) = runs.begin_run(must).unwrap();
     run.wait_recorded().await.unwrap();

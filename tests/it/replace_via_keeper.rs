@@ -1,4 +1,4 @@
-//! `up` where something runs already: one replacer, the keeper, whose gates and rules are `up`'s, too.
+//! `osctl up` over a running container: the keeper replaces the container by the gates and rules of evolve.
 
 use crate::commands::{Followed, Ran};
 use crate::evolve::{DOCKERFILE, assert_one_that_remembers, latest, read, remember, small, write};
@@ -11,13 +11,13 @@ use serde_json::{Value, json};
 use std::fs;
 
 trials![
-    up_replaces_what_runs_by_the_gates_and_the_mind_goes_on,
+    up_replaces_the_container_by_the_gates_and_keeps_session_state,
     up_builds_under_the_rules_of_the_keeper,
-    a_right_that_is_taken_back_is_no_runs_any_more,
-    while_up_places_a_container_nobody_evolves_it,
-    another_version_brings_another_keeper_that_knows_all_runs,
-    a_cell_that_waits_for_its_own_evolve_changes_nothing_and_what_up_handed_in_stays,
-    evolving_needs_no_companion_that_answers,
+    no_run_brings_back_a_withdrawn_right,
+    no_evolve_runs_while_up_places_a_container,
+    another_version_starts_another_keeper_that_knows_all_runs,
+    a_cell_that_waits_for_its_own_evolve_fails_it_and_variables_of_up_stay,
+    evolve_works_without_a_companion_that_answers,
 ];
 
 fn inspect(name: &str) -> Value {
@@ -40,7 +40,7 @@ fn published(home: &Home) -> String {
     ports["8080/tcp"][0]["HostPort"].as_str().unwrap().into()
 }
 
-/// What works in a trial, and not in place.
+/// Breaks the body so that the trial container passes and the container in place fails.
 fn break_in_place(home: &Home) -> String {
     let entrypoint = read(home, "entrypoint.sh");
     let in_place = "if test -S /run/os/keeper.sock; then echo not here >&2; exit 4; fi\nexec /opt";
@@ -55,7 +55,7 @@ fn assert_replaced(ran: &Ran) {
     assert!(ran.stdout.contains("its variables went along"), "{ran:?}");
 }
 
-fn up_replaces_what_runs_by_the_gates_and_the_mind_goes_on() {
+fn up_replaces_the_container_by_the_gates_and_keeps_session_state() {
     let mut home = small("it-hand");
     home.up();
     remember(&home);
@@ -68,7 +68,7 @@ fn up_replaces_what_runs_by_the_gates_and_the_mind_goes_on() {
         (&record["by"], &record["reason"], &record["status"]),
         (&json!("host"), &json!("`osctl up`"), &json!("succeeded"))
     );
-    // The same image, specified otherwise.
+    // The same image with another container configuration.
     home.write_config(&format!("{config}limits:\n  pids: 600\n"));
     let port = free_port().to_string();
     home.env.insert("OSCTL_PORTS_KERNEL".into(), port.clone());
@@ -77,7 +77,7 @@ fn up_replaces_what_runs_by_the_gates_and_the_mind_goes_on() {
     assert_eq!(published(&home), port);
     assert_eq!(inspect(&home.container())["HostConfig"]["PidsLimit"], 600);
     assert_one_that_remembers(&home);
-    // What a gate does not let through leaves the very same process, at its place.
+    // When a gate refuses, the same process stays in its container.
     let live = "def numbers():\n    n = 0\n    while True:\n        n += 1\n        yield n\nlive = numbers()\nnext(live)";
     home.api().exec(live);
     let before = container_id(&home);
@@ -96,11 +96,11 @@ fn up_replaces_what_runs_by_the_gates_and_the_mind_goes_on() {
         (before, port.clone())
     );
     assert_eq!(home.api().exec("next(live)")["result"], "2");
-    // Nor does a later run bring what `up` could not.
+    // A later run does not apply what the refused `up` requested.
     write(&home, "entrypoint.sh", &(entrypoint + "# mended\n"));
     home.ok(["evolve"]);
     assert_eq!(published(&home), port);
-    // Who interrupts lets go of it.
+    // An interrupt detaches `up` from the run.
     write(&home, "kernel/more.py", "\"\"\"Much more.\"\"\"\n");
     let mut up = Followed::start(home.command(["up"]));
     assert!(up.wait_for("testing"), "{:?}", up.seen);
@@ -108,14 +108,16 @@ fn up_replaces_what_runs_by_the_gates_and_the_mind_goes_on() {
     let (code, seen) = up.end();
     let seen = seen.concat();
     assert!(
-        code == 5 && seen.contains("goes on without you") && seen.contains("evolve logs -f"),
+        code == 5
+            && seen.contains("continues in the background")
+            && seen.contains("evolve logs -f"),
         "{seen}"
     );
     until("its end", || latest(&home)["status"] == "succeeded");
     let ran = home.ok(["up"]);
     assert!(ran.stdout.contains("is up to date"), "{ran:?}");
     assert_one_that_remembers(&home);
-    // A cell that does not end is left alone.
+    // `up` does not stop a cell that does not end.
     let endless = json!({"code": "import time\ntime.sleep(600)", "wait": 0});
     let begun = home.api().done("/exec", &endless);
     write(&home, "kernel/more.py", "\"\"\"Still more.\"\"\"\n");
@@ -149,7 +151,7 @@ fn up_builds_under_the_rules_of_the_keeper() {
     write(&home, ".osctl/osctl", "not ours");
     let ran = home.run(["up", "--yes", "--auto-ports"]);
     assert!(
-        ran.code == 4 && ran.stderr.contains("what is its own"),
+        ran.code == 4 && ran.stderr.contains("osctl reserves"),
         "{ran:?}"
     );
     fs::remove_dir_all(home.project.join("body/.osctl")).unwrap();
@@ -161,7 +163,7 @@ fn up_builds_under_the_rules_of_the_keeper() {
     home.down();
 }
 
-fn a_right_that_is_taken_back_is_no_runs_any_more() {
+fn no_run_brings_back_a_withdrawn_right() {
     let home = small("it-hand-right");
     let config = fs::read_to_string(home.folder.join(".config/osctl/osctl.yaml")).unwrap();
     home.write_config(&format!("{config}docker_socket: true\n"));
@@ -174,7 +176,7 @@ fn a_right_that_is_taken_back_is_no_runs_any_more() {
     assert!(sees_the_engine(&home));
     remember(&home);
     home.write_config(&config);
-    // An agent that clings to it has a body that no gate lets through.
+    // An agent that keeps the right has a body that a gate refuses.
     let entrypoint = break_in_place(&home);
     assert_eq!(home.run(["up", "--yes"]).code, 4);
     assert!(sees_the_engine(&home));
@@ -190,13 +192,13 @@ fn a_right_that_is_taken_back_is_no_runs_any_more() {
     home.down();
 }
 
-fn while_up_places_a_container_nobody_evolves_it() {
+fn no_evolve_runs_while_up_places_a_container() {
     let home = small("it-hand-place");
     home.up();
     remember(&home);
     let path = format!("/containers/{}/stop", home.container());
     assert_eq!(Engine.send("POST", &path, &Value::Null).status, 204);
-    // Healthy when it is told so.
+    // The companion starts when the file exists.
     let entrypoint = read(&home, "entrypoint.sh");
     let waits = "while ! test -e /root/host/go; do sleep 0.1; done\nexec /opt";
     write(
@@ -216,7 +218,7 @@ fn while_up_places_a_container_nobody_evolves_it() {
     let (code, seen) = up.end();
     assert_eq!(code, 0, "{seen:?}");
     assert_eq!(inspect(&keeper(&home))["State"]["Running"], true);
-    // One that was stopped is there again.
+    // `up` starts a stopped keeper.
     let path = format!("/containers/{}/stop", keeper(&home));
     assert_eq!(Engine.send("POST", &path, &Value::Null).status, 204);
     write(&home, "entrypoint.sh", &entrypoint);
@@ -225,7 +227,7 @@ fn while_up_places_a_container_nobody_evolves_it() {
     home.down();
 }
 
-fn another_version_brings_another_keeper_that_knows_all_runs() {
+fn another_version_starts_another_keeper_that_knows_all_runs() {
     let home = small("it-hand-version");
     home.up();
     remember(&home);
@@ -250,7 +252,7 @@ fn another_version_brings_another_keeper_that_knows_all_runs() {
     home.down();
 }
 
-fn a_cell_that_waits_for_its_own_evolve_changes_nothing_and_what_up_handed_in_stays() {
+fn a_cell_that_waits_for_its_own_evolve_fails_it_and_variables_of_up_stay() {
     let mut home = small("it-hand-env");
     home.env.insert("OPENAI_API_KEY".into(), "sk-of-up".into());
     home.ok(["up", "--yes", "--auto-ports", "--env", "OPENAI_API_KEY"]);
@@ -274,7 +276,7 @@ fn a_cell_that_waits_for_its_own_evolve_changes_nothing_and_what_up_handed_in_st
     );
     assert_eq!(container_id(&home), before);
     assert_one_that_remembers(&home);
-    // Neither a run nor a second one loses what the shell of `up` had.
+    // No later run loses what the environment of `up` passed.
     home.ok(["evolve"]);
     handed_in(&home);
     write(&home, "kernel/more.py", "\"\"\"Still more.\"\"\"\n");
@@ -283,10 +285,10 @@ fn a_cell_that_waits_for_its_own_evolve_changes_nothing_and_what_up_handed_in_st
     home.down();
 }
 
-fn evolving_needs_no_companion_that_answers() {
+fn evolve_works_without_a_companion_that_answers() {
     let home = small("it-hand-mute");
     let entrypoint = read(&home, "entrypoint.sh");
-    // The container goes on without it.
+    // The container runs without its companion.
     let exec = "exec /opt/osctl/bin/osctl companion \"$@\"";
     assert!(entrypoint.contains(exec));
     let stays = format!("{} || sleep 600", exec.trim_start_matches("exec "));

@@ -1,4 +1,4 @@
-//! Who stands between the command line and a companion: connections that break.
+//! Proxies between the command line and a companion or an engine: connections that break.
 
 use crate::harness::Home;
 use serde_json::Value;
@@ -29,23 +29,23 @@ pub(crate) fn by_port(home: &Home, name: &str, port: u16) -> Home {
     other
 }
 
-/// What a connection that breaks does.
+/// What a broken connection does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Break {
-    /// It is closed.
+    /// The connection is closed.
     Cut,
-    /// Nothing more comes, and it stays open.
+    /// The connection carries no more bytes, and stays open.
     Stall,
 }
 
-/// Passes bytes on, and breaks the connection on which so many have passed one way, a few times.
+/// A proxy that breaks a connection after a number of bytes in one direction, a few times.
 #[derive(Debug)]
-pub(crate) struct Middle {
+pub(crate) struct BreakingProxy {
     pub(crate) port: u16,
     left: Arc<AtomicU64>,
 }
 
-impl Middle {
+impl BreakingProxy {
     pub(crate) fn start(to: &str, after: u64, times: u64, how: Break) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
@@ -64,62 +64,62 @@ impl Middle {
         Self { port, left }
     }
 
-    /// How many connections are still to be broken.
+    /// The number of connections that the proxy will still break.
     pub(crate) fn left(&self) -> u64 {
         self.left.load(Ordering::Relaxed)
     }
 }
 
-/// The engine at a port, so that nobody can be given its socket. Its address.
-pub(crate) fn engine_at_a_port() -> String {
-    engine_behind(|_| ())
+/// The address of the engine behind a TCP port, which can't be mounted as a socket.
+pub(crate) fn engine_at_port() -> String {
+    observed_engine_at_port(|_| ())
 }
 
-/// The engine at a port, behind who hears what it is asked before it does. Its address.
-pub(crate) fn engine_behind(hears: impl Fn(&str) + Send + Sync + 'static) -> String {
+/// The address of a proxy of the engine at a TCP port; `observe` gets each request before the engine.
+pub(crate) fn observed_engine_at_port(observe: impl Fn(&str) + Send + Sync + 'static) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
-    let hears = Arc::new(hears);
+    let observe = Arc::new(observe);
     thread::spawn(move || {
         for near in listener.incoming().map_while(Result::ok) {
             let (asks, end) = (near.try_clone().unwrap(), near.try_clone().unwrap());
             let end = move || drop(end.shutdown(Shutdown::Write));
-            relay(asks, near, end, Arc::clone(&hears));
+            relay(asks, near, end, Arc::clone(&observe));
         }
     });
     format!("tcp://127.0.0.1:{port}")
 }
 
-/// The same at a socket. Its address.
-pub(crate) fn engine_socket_behind(
+/// The address of a proxy of the engine at a socket; `observe` gets each request before the engine.
+pub(crate) fn observed_engine_at_socket(
     socket: &Path,
-    hears: impl Fn(&str) + Send + Sync + 'static,
+    observe: impl Fn(&str) + Send + Sync + 'static,
 ) -> String {
     let listener = UnixListener::bind(socket).unwrap();
-    let hears = Arc::new(hears);
+    let observe = Arc::new(observe);
     thread::spawn(move || {
         for near in listener.incoming().map_while(Result::ok) {
             let (asks, end) = (near.try_clone().unwrap(), near.try_clone().unwrap());
             let end = move || drop(end.shutdown(Shutdown::Write));
-            relay(asks, near, end, Arc::clone(&hears));
+            relay(asks, near, end, Arc::clone(&observe));
         }
     });
     format!("unix://{}", socket.display())
 }
 
-/// Passes on to the engine what somebody asks, and back what it tells; `end` says that this is all.
+/// Forwards requests to the engine, and answers back; `end` ends the stream of answers.
 fn relay(
     mut asks: impl Read + Send + 'static,
     mut told: impl Write + Send + 'static,
     end: impl FnOnce() + Send + 'static,
-    hears: Arc<impl Fn(&str) + Send + Sync + 'static>,
+    observe: Arc<impl Fn(&str) + Send + Sync + 'static>,
 ) {
     let mut far = UnixStream::connect("/var/run/docker.sock").unwrap();
     let mut asked = far.try_clone().unwrap();
     thread::spawn(move || {
         let mut bytes = vec![0; 65536];
         while let Ok(read @ 1..) = asks.read(&mut bytes) {
-            hears(&String::from_utf8_lossy(&bytes[..read]));
+            observe(&String::from_utf8_lossy(&bytes[..read]));
             if asked.write_all(&bytes[..read]).is_err() {
                 break;
             }
@@ -152,7 +152,7 @@ fn pass(mut from: TcpStream, mut to: TcpStream, after: u64, times: &AtomicU64, h
             break;
         }
     }
-    // Either may be gone already.
+    // Either connection may be closed already.
     let _ = from.shutdown(Shutdown::Both);
     let _ = to.shutdown(Shutdown::Both);
 }

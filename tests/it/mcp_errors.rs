@@ -1,4 +1,4 @@
-//! What the hub says when something is wrong: a server's configuration, or a call that a restart has cut.
+//! The hub's errors: a server's wrong configuration, and a call that a restart cut.
 
 use crate::harness::servers;
 use crate::mcp::{Client, status};
@@ -7,11 +7,11 @@ use crate::trials;
 use serde_json::{Value, json};
 
 trials![
-    a_wrong_field_refuses_one_server_and_is_told,
-    a_call_that_a_restart_has_cut_is_told_as_that,
+    a_wrong_field_refuses_one_server_and_is_reported,
+    a_call_that_a_restart_cut_is_reported_as_lost,
 ];
 
-fn a_wrong_field_refuses_one_server_and_is_told() {
+fn a_wrong_field_refuses_one_server_and_is_reported() {
     let home = servers();
     let echo = Client::new("/servers/echo/mcp");
     let pid = echo.ask("test/pid", &json!({}));
@@ -33,7 +33,7 @@ fn a_wrong_field_refuses_one_server_and_is_told() {
     assert_eq!(echo.ask("test/pid", &json!({})), pid);
 }
 
-fn a_call_that_a_restart_has_cut_is_told_as_that() {
+fn a_call_that_a_restart_cut_is_reported_as_lost() {
     let home = servers();
     let client = Client::with("/mcp?servers=echo", &json!({"sampling": {}}));
     let body =
@@ -49,7 +49,7 @@ fn a_call_that_a_restart_has_cut_is_told_as_that() {
     let mut connection = servers().hub().connect();
     let told = connection.send("GET", &client.path, &headers, b"");
     assert_eq!(told.status, 200, "{told:?}");
-    // It is told, and no more.
+    // The stream has this event, and no other.
     let told = String::from_utf8(told.body).unwrap();
     let mut told = told.lines().filter_map(|line| line.strip_prefix("data: "));
     let (told, more) = (told.next().unwrap(), told.next());

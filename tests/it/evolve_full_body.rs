@@ -1,14 +1,14 @@
-//! The whole story, with the whole body: code asks for a new one, comes back in it with all that it
-//! had, uses what is new, and asks again.
+//! A trial of evolve with the full body: code requests a new body, continues in it with its state, uses the new body,
+//! and requests another one.
 
 use crate::desktop_memory;
-use crate::harness::{Api, Home, PATIENCE};
+use crate::harness::{Api, Home, TEST_TIMEOUT};
 use crate::pages::{page, serve_again};
 use crate::trials;
 use serde_json::{Value, json};
 use std::fs;
 
-trials![code_asks_for_a_new_body_and_goes_on_in_it];
+trials![code_requests_a_new_body_and_continues_in_it];
 
 const STATE: &str = "
 import pandas
@@ -24,7 +24,7 @@ fn greet(home: &Home, word: &str) {
     fs::write(home.project.join("body/kernel/extensions/greet.py"), text).unwrap();
 }
 
-/// Asks from a cell, and waits until the run has ended well.
+/// Requests an evolve from a cell and waits until the run has succeeded.
 #[track_caller]
 fn evolve(home: &Home, reason: &str) -> Value {
     let asked = home
@@ -36,9 +36,9 @@ fn evolve(home: &Home, reason: &str) -> Value {
         .unwrap()
         .trim_matches('\'')
         .to_owned();
-    // As long as a person's evolve may take.
-    let begun = home.api();
-    begun.until_within(5 * PATIENCE, "the end of the run", |_| {
+    // An evolve of the full body may take long.
+    let api = home.api();
+    api.until_within(5 * TEST_TIMEOUT, "the end of the run", |_| {
         let record = home.json(["evolve", "history"])["runs"][0].clone();
         assert_eq!(record["run"], run.as_str());
         assert!(
@@ -47,7 +47,7 @@ fn evolve(home: &Home, reason: &str) -> Value {
         );
         (record["status"] == "succeeded").then_some(())
     });
-    // The list leaves out what is long.
+    // The list omits long fields.
     home.api().get(&format!("/evolve/runs/{run}")).json()
 }
 
@@ -59,7 +59,7 @@ fn shell(api: &Api, command: &str, session: &str) -> String {
     reply["stdout"].as_str().unwrap().into()
 }
 
-fn code_asks_for_a_new_body_and_goes_on_in_it() {
+fn code_requests_a_new_body_and_continues_in_it() {
     let home = Home::new("it-evolve-mind");
     home.ok(["init"]);
     home.up();
@@ -78,10 +78,10 @@ fn code_asks_for_a_new_body_and_goes_on_in_it() {
         "default",
     );
     assert_eq!(api.post("/display/browser", &json!({})).status, 200);
-    // Something in its profile, which the page itself does not bring back.
+    // The page writes to the browser's profile; opening the page again does not restore the value.
     let keeps = page(&home, "keeps");
-    let (code, said) = desktop_memory::read(&home, &keeps);
-    assert!(code == 0 && said.contains("a stranger"), "{code} {said}");
+    let (code, text) = desktop_memory::read(&home, &keeps);
+    assert!(code == 0 && text.contains("a stranger"), "{code} {text}");
     desktop_memory::until_kept(&api, &keeps);
 
     let dockerfile = home.project.join("body/Dockerfile");
@@ -105,11 +105,11 @@ fn code_asks_for_a_new_body_and_goes_on_in_it() {
     assert_eq!(there["result"], "'too'");
     assert_eq!(shell(&api, "f x; pwd", "default"), "1 x\n/data/place\n");
     assert_eq!(api.get("/display/browser").json()["running"], true);
-    // The server of that page has ended with the old container.
+    // The server of the page has ended with the old container.
     serve_again(&home, &keeps);
-    let (code, said) = desktop_memory::read(&home, &keeps);
-    assert!(code == 0 && said.contains("has been here"), "{code} {said}");
-    // What is new is used.
+    let (code, text) = desktop_memory::read(&home, &keeps);
+    assert!(code == 0 && text.contains("has been here"), "{code} {text}");
+    // The new parts of the body work.
     assert_eq!(shell(&api, "echo '{\"a\":6}' | jq .a", "default"), "6\n");
     assert_eq!(
         api.done("/x/greet", &json!({}))["value"],
@@ -121,17 +121,17 @@ fn code_asks_for_a_new_body_and_goes_on_in_it() {
             .contains("read_text_file")
     );
 
-    // The repository's owner has a commit, and everything else as it was.
+    // The repository has a commit on its own branch; everything else is unchanged.
     let log = "git -C /repo log --format=%B osctl/evolve 2>/dev/null || true";
     api.until("a commit of the run", |api| {
         shell(api, log, "default")
             .contains("I need jq")
             .then_some(())
     });
-    // It tells the body as it was built.
+    // The commit contains the body that was built.
     let built = "git -C /repo show osctl/evolve:body/kernel/extensions/greet.py";
     assert!(shell(&api, built, "default").contains("hello"));
-    // A run that fails before anything in here hears of it is told, too.
+    // A run that fails before the container takes part also becomes a commit.
     let whole = fs::read_to_string(&dockerfile).unwrap();
     fs::write(&dockerfile, format!("{whole}FROM debian\n")).unwrap();
     let ran = home.run(["evolve", "--reason", "too much"]);
@@ -150,7 +150,7 @@ fn code_asks_for_a_new_body_and_goes_on_in_it() {
     );
     assert_eq!(foreign, "main\n");
 
-    // And once more in the same life.
+    // Evolve a second time in the same session.
     greet(&home, "again");
     evolve(&home, "another word");
     let api = home.api();

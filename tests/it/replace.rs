@@ -1,34 +1,34 @@
-//! A container gives way to another only when that one is healthy, whoever is interrupted meanwhile.
+//! The replacement of a container without a keeper: the new container must be healthy, whatever is interrupted.
 //!
-//! So it is where there is no keeper: the engine is at a port here, and has no socket for one.
+//! The engine is at a TCP port here, so that the keeper has no socket to mount.
 
 use crate::commands::Followed;
 use crate::evolve::containers;
 use crate::harness::{Engine, Home};
 use crate::instance::container_id;
-use crate::middle::engine_at_a_port;
 use crate::ports::free_port;
+use crate::proxies::engine_at_port;
 use crate::trials;
 use serde_json::{Value, json};
 use std::fs;
 
 trials![
-    an_interrupted_successor_that_does_not_work_gives_way_to_the_old_container,
-    an_interrupted_successor_that_works_stays,
-    a_container_waits_under_a_name_that_no_other_has,
+    an_interrupted_replacement_that_does_not_work_restores_the_old_container,
+    an_interrupted_replacement_that_works_stays,
+    a_replaced_container_waits_under_an_unused_name,
 ];
 
-/// Runs and is never healthy, until a file tells it to end.
+/// Runs, is never healthy, and ends when a file exists.
 const BROKEN: &str = "#!/bin/bash\nwhile ! test -e /root/host/end; do sleep 0.1; done\necho no companion today >&2\nexit 3\n";
 
 /// A home whose engine is at a port.
 fn without_keeper(name: &str) -> Home {
     let mut home = Home::new(name);
-    home.env.insert("DOCKER_HOST".into(), engine_at_a_port());
+    home.env.insert("DOCKER_HOST".into(), engine_at_port());
     home
 }
 
-/// `up`, which gets the signal when it says `text`.
+/// Runs `up`, which gets the signal when it prints `text`.
 fn end_up_at(home: &Home, text: &str, signal: &str) {
     let mut up = Followed::start(home.command(["up", "--yes"]));
     assert!(up.wait_for(text), "`{text}` is missing in: {:?}", up.seen);
@@ -36,7 +36,7 @@ fn end_up_at(home: &Home, text: &str, signal: &str) {
     up.end();
 }
 
-/// The container of that id is the instance's, alone, and its kernel answers.
+/// The instance's only container has this id, and its kernel answers.
 #[track_caller]
 fn assert_answers(home: &Home, id: &str) {
     assert_eq!(container_id(home), id);
@@ -49,7 +49,7 @@ fn assert_answers(home: &Home, id: &str) {
     assert_eq!(containers(home), [home.container()]);
 }
 
-fn an_interrupted_successor_that_does_not_work_gives_way_to_the_old_container() {
+fn an_interrupted_replacement_that_does_not_work_restores_the_old_container() {
     let mut home = without_keeper("it-cut");
     home.ok(["init"]);
     home.up();
@@ -66,16 +66,16 @@ fn an_interrupted_successor_that_does_not_work_gives_way_to_the_old_container() 
     };
     broken_up(None, "replacing", "INT");
     broken_up(None, "replacing", "KILL");
-    // The next one waits at another port, and nothing is known about it when its osctl is gone.
+    // The next container uses another port, and its osctl ends without a record.
     broken_up(Some(free_port()), "to become healthy", "INT");
     fs::write(&end, "").unwrap();
-    broken_up(None, "bringing the old", "INT");
-    broken_up(None, "bringing the old", "KILL");
+    broken_up(None, "restoring the old", "INT");
+    broken_up(None, "restoring the old", "KILL");
     let ran = home.run(["up"]);
     assert_eq!(ran.code, 4, "{ran:?}");
     assert!(ran.stderr.contains("no companion today"), "{ran:?}");
     assert_answers(&home, &old);
-    // The same when there is not even another one to try.
+    // The old container also returns when no new image can be built.
     fs::remove_file(&end).unwrap();
     end_up_at(&home, "to become healthy", "KILL");
     assert_ne!(container_id(&home), old);
@@ -89,7 +89,7 @@ fn an_interrupted_successor_that_does_not_work_gives_way_to_the_old_container() 
     home.down();
 }
 
-fn an_interrupted_successor_that_works_stays() {
+fn an_interrupted_replacement_that_works_stays() {
     let home = without_keeper("it-cut-well");
     home.up();
     let old = container_id(&home);
@@ -108,11 +108,11 @@ fn post(path: &str, body: &Value, status: u16) {
     assert_eq!(answer.status, status, "{path}: {:?}", answer.body);
 }
 
-/// A container that sleeps, which goes with the guard.
+/// A container that sleeps, removed when dropped.
 #[derive(Debug)]
-struct Sleeper(String);
+struct SleepingContainer(String);
 
-impl Sleeper {
+impl SleepingContainer {
     fn start(name: &str, image: &str, owner: &str) -> Self {
         let labels = json!({"osctl.instance": owner});
         let body = json!({"Image": image, "Entrypoint": ["/bin/sleep", "600"], "Labels": labels});
@@ -123,14 +123,14 @@ impl Sleeper {
     }
 }
 
-impl Drop for Sleeper {
+impl Drop for SleepingContainer {
     fn drop(&mut self) {
         let path = format!("/containers/{}?force=true", self.0);
         Engine.send("DELETE", &path, &Value::Null);
     }
 }
 
-fn a_container_waits_under_a_name_that_no_other_has() {
+fn a_replaced_container_waits_under_an_unused_name() {
     let home = without_keeper("it-aside");
     home.up();
     let image = home.json(["status"])["image"].clone();
@@ -138,22 +138,22 @@ fn a_container_waits_under_a_name_that_no_other_has() {
         home.write_config(&format!("limits:\n  pids: {pids}\n"));
         home.run(["up", "--yes"])
     };
-    // What an instance called `old` is called.
+    // `{container}-old` may be the container of another instance called `old`.
     let (dashed, dotted) = (
         format!("{}-old", home.container()),
         format!("{}.old", home.container()),
     );
     let neighbour = format!("{}-old", home.instance);
-    let other = Sleeper::start(&dashed, image.as_str().unwrap(), &neighbour);
+    let other = SleepingContainer::start(&dashed, image.as_str().unwrap(), &neighbour);
     let ran = replaced(600);
     assert!(ran.stdout.contains("was replaced"), "{ran:?}");
     let found = Engine.get(&format!("/containers/{dashed}/json")).json();
     assert_eq!(found["State"]["Running"], true, "{found}");
     drop(other);
-    // The name is another's after all: nothing has happened to the kernel.
+    // Another program has the name: osctl does not touch the kernel.
     let before = container_id(&home);
     home.api().exec("x = 1");
-    let foreign = Sleeper::start(&dotted, image.as_str().unwrap(), "");
+    let foreign = SleepingContainer::start(&dotted, image.as_str().unwrap(), "");
     let ran = replaced(601);
     assert_eq!(ran.code, 4, "{ran:?}");
     assert!(
@@ -163,7 +163,7 @@ fn a_container_waits_under_a_name_that_no_other_has() {
     assert_eq!(container_id(&home), before);
     assert_eq!(home.api().exec("x")["result"], "1");
     drop(foreign);
-    // What an earlier version left under the former name.
+    // A container that an earlier version left under the former name.
     let rename = format!("/containers/{}/rename?name={dashed}", home.container());
     post(&rename, &Value::Null, 204);
     post(&format!("/containers/{dashed}/stop"), &Value::Null, 204);
