@@ -84,7 +84,7 @@ impl SessionStatus {
     }
 
     /// Whether variables are lost that the store had called saved, or a recipe.
-    pub(super) fn has_unexpected_loss(&self) -> bool {
+    fn has_unexpected_loss(&self) -> bool {
         self.restored_from
             .as_ref()
             .is_some_and(|from| from.lost_unexpectedly > 0)
@@ -104,8 +104,17 @@ pub(super) async fn fetch_sessions(client: &CompanionClient) -> Vec<SessionStatu
     sessions.into_iter().map(SessionStatus::from).collect()
 }
 
+/// Waits until all sessions are restored, reports them, and returns whether saved variables are lost.
+pub(super) async fn report_when_restored(client: &CompanionClient, cx: &CommandContext) -> bool {
+    let sessions = wait_for_sessions(client).await;
+    if !cx.ui.json {
+        report_sessions(&sessions, cx);
+    }
+    sessions.iter().any(SessionStatus::has_unexpected_loss)
+}
+
 /// Waits until all sessions are restored, and returns their status.
-pub(super) async fn wait_for_sessions(client: &CompanionClient) -> Vec<SessionStatus> {
+async fn wait_for_sessions(client: &CompanionClient) -> Vec<SessionStatus> {
     let begin = Instant::now();
     loop {
         let found = fetch_sessions(client).await;
@@ -117,7 +126,7 @@ pub(super) async fn wait_for_sessions(client: &CompanionClient) -> Vec<SessionSt
 }
 
 /// Reports the restored sessions, and warns of losses.
-pub(super) fn report_sessions(sessions: &[SessionStatus], cx: &CommandContext) {
+fn report_sessions(sessions: &[SessionStatus], cx: &CommandContext) {
     for (words, is_less) in sessions.iter().filter_map(SessionStatus::describe_restored) {
         match is_less {
             true => cx.ui.print_warning(words),

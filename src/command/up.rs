@@ -1,6 +1,5 @@
 //! `osctl up`: creates a healthy `os-host`, and installs, builds and starts what is missing.
 
-use super::restored_sessions::SessionStatus;
 use super::{CommandContext, restored_sessions};
 use crate::config::{Config, ConfigSource};
 use crate::engine::Engine;
@@ -229,15 +228,16 @@ pub(crate) async fn run(args: UpArgs, cx: &CommandContext) -> Result<VerbOutcome
         UpOutcome::HandedOver => "was replaced and is healthy; its variables went along",
         UpOutcome::Replaced => "was replaced and is healthy",
     };
-    if !matches!(done, UpOutcome::Nothing | UpOutcome::NothingWithOtherKeys) && !cx.ui.json {
-        let bind = record.bind_address(resolved.config.bind);
-        let client = CompanionClient::new(&cx.instance, &record, bind)?;
-        restored_sessions::report_sessions(
-            &restored_sessions::wait_for_sessions(&client).await,
-            cx,
-        );
-    }
-    report_instance(cx, &engine, &record, &resolved.config, outcome).await
+    let has_loss = match done {
+        UpOutcome::Nothing | UpOutcome::NothingWithOtherKeys => false,
+        _ => {
+            let bind = record.bind_address(resolved.config.bind);
+            let client = CompanionClient::new(&cx.instance, &record, bind)?;
+            restored_sessions::report_when_restored(&client, cx).await
+        }
+    };
+    report_instance(cx, &engine, &record, &resolved.config, outcome).await?;
+    Ok(outcome_of_start(has_loss))
 }
 
 /// Lists changes since the last `up` in project files that programs of this machine run automatically. Returns the
@@ -322,14 +322,14 @@ async fn report_instance(
     record: &InstanceRecord,
     config: &Config,
     outcome: &str,
-) -> Result<VerbOutcome> {
+) -> Result<()> {
     let status = super::status::gather_status(cx, record, config, engine).await?;
     for warning in &status.warnings {
         cx.ui.print_warning(warning);
     }
     if cx.ui.json {
         cx.ui.print_json(&status)?;
-        return Ok(VerbOutcome::Done);
+        return Ok(());
     }
     cx.ui
         .print_line(format!("{} {outcome}", cx.instance.container_name()));
@@ -342,7 +342,7 @@ async fn report_instance(
         "next: {}",
         cx.instance.osctl_command("exec 'print(6*7)'")
     ));
-    Ok(VerbOutcome::Done)
+    Ok(())
 }
 
 /// Waits for a container that another verb has started, and reports as `up` does.
@@ -364,17 +364,17 @@ pub(super) async fn wait_and_report(
     };
     watch.until_healthy().await?;
     watch.until_open().await;
-    let sessions = restored_sessions::wait_for_sessions(&client).await;
     drop(work);
-    if !cx.ui.json {
-        restored_sessions::report_sessions(&sessions, cx);
-    }
+    let has_loss = restored_sessions::report_when_restored(&client, cx).await;
     let outcome = "was restarted and is healthy; its files stay";
-    let reported = report_instance(cx, &engine, record, &resolved.config, outcome).await?;
-    let has_loss = sessions.iter().any(SessionStatus::has_unexpected_loss);
-    Ok(if has_loss {
-        VerbOutcome::Code(EXIT_NO)
-    } else {
-        reported
-    })
+    report_instance(cx, &engine, record, &resolved.config, outcome).await?;
+    Ok(outcome_of_start(has_loss))
+}
+
+/// The outcome of a verb that has started the container. `has_loss` says that saved variables are lost.
+fn outcome_of_start(has_loss: bool) -> VerbOutcome {
+    match has_loss {
+        true => VerbOutcome::Code(EXIT_NO),
+        false => VerbOutcome::Done,
+    }
 }

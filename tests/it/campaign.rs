@@ -45,7 +45,10 @@ fn campaign(blocks: usize) {
     let seed = seed();
     print_line(&format!("OSCTL_TEST_SEED={seed}"));
     let home = small("it-campaign");
-    configure(&home, &format!("cryo:\n  keep: {KEPT}\n"));
+    configure(
+        &home,
+        &format!("cryo:\n  keep: {KEPT}\nevolve:\n  start: 30\n  grace: 2\n  probation: 1\n"),
+    );
     home.up();
     let load = Load::new(&home);
     let mut campaign = Campaign {
@@ -196,8 +199,12 @@ impl Campaign<'_> {
             )
         })?;
         let missing = old.top().saturating_sub(new.base);
-        let is_told = |from: &Restored| from.runs_after.is_some_and(|runs| runs >= missing);
-        agree(from.is_none_or(is_told) || !is_hit, || {
+        let is_counted = |from: &Restored| {
+            let at_most = record.sent_since(session, from.generation);
+            from.runs_after
+                .is_some_and(|runs| (missing..=at_most).contains(&runs))
+        };
+        agree(from.is_none_or(is_counted) || !is_hit, || {
             format!("{session}: {missing} acknowledged runs are missing, and it says {from:?}")
         })
     }

@@ -3,6 +3,7 @@
 use crate::campaign_load::{Load, Moment};
 use crate::campaign_record::{Verdict, agree};
 use crate::container_processes::{Part, Process, Processes};
+use crate::evolve::write;
 use crate::harness::{Engine, TEST_TIMEOUT};
 use crate::soak::Random;
 use serde_json::Value;
@@ -19,15 +20,18 @@ pub(crate) enum Kind {
     Init,
     EngineKill,
     EngineRestart,
+    /// Another container takes the place of the one that runs.
+    Evolve,
 }
 
 impl Kind {
     const OF_PROCESSES: [Self; 4] = [Self::Kernel, Self::AllKernels, Self::Guard, Self::Template];
-    const OF_CONTAINER: [Self; 4] = [
+    const OF_CONTAINER: [Self; 5] = [
         Self::Companion,
         Self::Init,
         Self::EngineKill,
         Self::EngineRestart,
+        Self::Evolve,
     ];
 
     pub(crate) fn ends_container(self) -> bool {
@@ -112,6 +116,15 @@ pub(crate) fn harm(
             return Ok(all);
         }
         Kind::EngineRestart => return engine("restart").map(|()| all),
+        Kind::Evolve => {
+            write(
+                home,
+                "kernel/campaign.py",
+                &format!("\"\"\"Body {draw}.\"\"\"\n"),
+            );
+            let ran = home.run(["evolve"]);
+            return agree(ran.code == 0, || format!("evolve: {ran:?}")).map(|()| all);
+        }
         _ => {}
     }
     let begin = Instant::now();

@@ -191,12 +191,32 @@ impl<'a> Load<'a> {
         if client.is_drawn(2) {
             return self.count(client, SHARED, pause, &wait).map(drop);
         }
+        if client.is_drawn(8) {
+            return self.run_unrecorded(client);
+        }
         let id = client.next_id();
         let command = format!("echo {id} >> /root/host/lines; sleep 0.{pause:03}");
         let sent = self.record().send(id, "/shell", SHARED, None);
         let mut request = json!({"command": command, "id": sent.id});
         request["wait"] = wait["wait"].clone();
         self.complete(client, &sent, &request).map(drop)
+    }
+
+    /// A run that is not recorded: the reply says so, and no death makes it another run's end.
+    fn run_unrecorded(&self, client: &mut Client) -> Verdict {
+        let sent = self.record().send(client.next_id(), "/shell", SHARED, None);
+        let request =
+            json!({"command": format!("echo {}", sent.id), "id": sent.id, "durable": false});
+        let answer = ask(&self.api, "POST", sent.path, &request);
+        let Some((200, reply)) = answer else {
+            return Ok(());
+        };
+        let is_own = reply["durable"] == false && reply["id"] == *sent.id;
+        let printed = reply["stdout"].as_str().unwrap_or_default().trim_end();
+        let is_whole = reply["status"] != "completed" || printed == sent.id;
+        agree(is_own && is_whole, || format!("{sent:?}: {reply}"))?;
+        self.record().count("runs that are not recorded");
+        Ok(())
     }
 
     /// Counts up once; nothing when the run did not complete.
@@ -325,6 +345,7 @@ impl<'a> Load<'a> {
         let before = Before {
             generation,
             top: value,
+            sent: self.record().before(STORED).sent,
         };
         // After a fault the campaign itself counts there, too.
         self.store_of(STORED, &request, before, value + 2).map(drop)
@@ -390,6 +411,7 @@ impl<'a> Load<'a> {
             least,
             most: most.min(top.saturating_add(ON_THEIR_WAY)),
             digest,
+            sent: before.sent,
             value: None,
         };
         record.stored(session, (number, kernel), stored)?;

@@ -43,6 +43,8 @@ pub(crate) struct Sent {
 pub(crate) struct Before {
     pub(crate) generation: u64,
     pub(crate) top: u64,
+    /// How many runs were sent to the session.
+    pub(crate) sent: u64,
 }
 
 /// What a completed run of code says.
@@ -97,6 +99,8 @@ pub(crate) struct Stored {
     pub(crate) most: u64,
     /// Of its files, when it was acknowledged.
     pub(crate) digest: u64,
+    /// How many runs were sent to the session before the store was.
+    pub(crate) sent: u64,
     /// What a reload has shown.
     pub(crate) value: Option<u64>,
 }
@@ -105,6 +109,7 @@ pub(crate) struct Stored {
 pub(crate) struct Record {
     runs: BTreeMap<String, Acknowledged>,
     begun: BTreeMap<&'static str, usize>,
+    sent: BTreeMap<String, u64>,
     lives: BTreeMap<String, BTreeMap<u64, Life>>,
     pub(crate) stores: BTreeMap<(String, u64), Stored>,
     lines: BTreeSet<String>,
@@ -145,22 +150,33 @@ impl Record {
     ) -> Sent {
         let number = self.begun.entry(path).or_default();
         *number += 1;
+        let number = *number;
+        *self.sent.entry(session.into()).or_default() += 1;
         Sent {
             id,
             path,
             session,
             seen,
-            number: *number,
+            number,
             before: self.before(session),
         }
     }
 
     pub(crate) fn before(&self, session: &str) -> Before {
         let newest = self.lives.get(session).and_then(BTreeMap::last_key_value);
+        let sent = self.sent.get(session).copied().unwrap_or_default();
         newest.map_or_else(Before::default, |(generation, life)| Before {
             generation: *generation,
             top: life.top(),
+            sent,
         })
+    }
+
+    /// The most runs that can have come after that generation was stored.
+    pub(crate) fn sent_since(&self, session: &str, generation: u64) -> u64 {
+        let stored = self.stores.get(&(session.to_owned(), generation));
+        let now = self.sent.get(session).copied().unwrap_or_default();
+        now - stored.map_or(0, |stored| stored.sent)
     }
 
     pub(crate) fn life(&self, session: &str, generation: u64) -> Life {

@@ -2,6 +2,8 @@
 //! everything that it runs. Within a minute after it is back, one healthy `os-host` runs by itself, of the image that
 //! the history names, and remembers.
 
+use crate::cryo::stored;
+use crate::durable_runs::ask;
 use crate::evolve::{assert_remembers, containers, engine, on_second, remember, write};
 use crate::evolve_faults::{POINTS, assert_history_matches, evolve_until};
 use crate::harness::Home;
@@ -9,6 +11,7 @@ use crate::second_engine::{HeldPorts, Second, until};
 use crate::trials;
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 trials![
@@ -39,6 +42,8 @@ enum Moment {
     Ended,
     /// When nothing has been on for a while.
     Idle,
+    /// While the kernel writes a generation.
+    Store,
 }
 
 /// How soon it has to be well after the engine is back.
@@ -55,12 +60,16 @@ fn an_engine_that_dies_in_a_swap_is_back_with_one_os_host() {
         (Death::PortsHeld, Moment::Point(8)),
         (Death::Killed, Moment::Ended),
         (Death::Everything, Moment::Point(6)),
+        (Death::Killed, Moment::Store),
+        (Death::Power, Moment::Store),
     ]);
 }
 
 fn an_engine_that_dies_at_any_stage_is_back_with_one_os_host() {
     let moments = (0..POINTS.len()).map(Moment::Point);
-    let moments: Vec<Moment> = moments.chain([Moment::Ended, Moment::Idle]).collect();
+    let moments: Vec<Moment> = moments
+        .chain([Moment::Ended, Moment::Idle, Moment::Store])
+        .collect();
     let mut deaths = Vec::new();
     let all = [
         Death::Killed,
@@ -83,6 +92,7 @@ fn die(deaths: &[(Death, Moment)]) {
     home.ok(["cryo", "store"]);
     for (number, (death, moment)) in deaths.iter().enumerate() {
         let what = format!("{death:?} at {moment:?}");
+        let mut storing = None;
         let followed = match moment {
             Moment::Point(point) => Some(evolve_until(&home, number, POINTS[*point])),
             Moment::Ended => {
@@ -91,6 +101,10 @@ fn die(deaths: &[(Death, Moment)]) {
                 None
             }
             Moment::Idle => None,
+            Moment::Store => {
+                storing = Some(Storing::start(&home, number));
+                None
+            }
         };
         let held = kill(&mut second, *death);
         second.start_daemon();
@@ -110,11 +124,75 @@ fn die(deaths: &[(Death, Moment)]) {
         assert_remembers(&home);
         let took = ended.elapsed();
         assert!(took < OPEN, "{what}: let in after {took:?}");
+        if let Some(storing) = storing {
+            storing.assert_kept(&home, &what);
+        }
         if !home.json(["evolve", "history"])["runs"][0].is_null() {
             assert_history_matches(&home, &what);
         }
     }
     home.down();
+}
+
+/// A store on its way, and the one before it, which is acknowledged.
+struct Storing {
+    number: usize,
+    acknowledged: u64,
+    /// Its generation; nothing without an answer.
+    on_its_way: JoinHandle<Option<u64>>,
+}
+
+impl Storing {
+    fn start(home: &Home, number: usize) -> Self {
+        let api = home.api();
+        api.exec(&format!("n = {number}, 'acknowledged'"));
+        let acknowledged = stored(&api, &json!({}))["generation"].as_u64().unwrap();
+        api.exec(&format!(
+            "import os; n = {number}, 'on its way'; big = os.urandom(128 << 20)"
+        ));
+        let on_its_way = thread::spawn(move || {
+            let (status, reply) = ask(&api, "POST", "/cryo/store", &json!({}))?;
+            (status == 200).then(|| reply["generation"].as_u64())?
+        });
+        let part = home
+            .data()
+            .join(format!("cryo/default/{}.part", acknowledged + 1));
+        until("the store", || part.exists());
+        Self {
+            number,
+            acknowledged,
+            on_its_way,
+        }
+    }
+
+    /// The variables are of the newest generation that is there, which is not older than what was acknowledged.
+    fn assert_kept(self, home: &Home, what: &str) {
+        let Self {
+            number,
+            acknowledged,
+            on_its_way,
+        } = self;
+        let told = on_its_way.join().unwrap();
+        let api = home.api();
+        let from = &api.get("/status").json()["restored_from"];
+        let generation = from["generation"].as_u64().unwrap();
+        assert!(
+            generation >= acknowledged && Some(generation) >= told,
+            "{what}: {told:?} was acknowledged, {from}"
+        );
+        let word = match generation == acknowledged {
+            true => "acknowledged",
+            false => "on its way",
+        };
+        assert_eq!(
+            api.exec("n")["result"],
+            format!("({number}, '{word}')"),
+            "{what}: {from}"
+        );
+        api.exec("big = None");
+        let next = stored(&api, &json!({}))["generation"].as_u64().unwrap();
+        assert!(next > generation, "{what}: {next} after {from}");
+    }
 }
 
 fn kill(second: &mut Second, death: Death) -> Option<HeldPorts> {

@@ -23,6 +23,7 @@ mod criu;
 mod criu_faults;
 mod cryo;
 mod cryo_faults;
+mod cryo_restarts;
 mod cryo_told;
 mod desktop;
 mod desktop_browser;
@@ -180,6 +181,7 @@ fn lanes() -> Vec<Lane> {
             hostile::trials(),
             cryo::trials(),
             cryo_faults::trials(),
+            cryo_restarts::trials(),
             cryo_told::trials(),
             evolve_inside::trials(),
             instance::trials(),
