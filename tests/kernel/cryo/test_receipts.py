@@ -14,9 +14,9 @@ NEVER = "class Bad:\n    def __init__(self): self.v = 1\n    def __setstate__(se
 def test_cutting_out_copies_no_large_memo(fork, tmp_path: Path) -> None:
     kernel = fork(
         "import osctl_kernel.cryo.stream as stream\nclass Many: pass\nmany = Many(); many.all = [{'i': i} for i in range(100_000)]\n"
-        "cuts = []; real = stream.Stream._cut\n"
+        "cuts = []; real = stream.Stream._cut_back\n"
         "def cut(self, first, *more): cuts.append(first); real(self, first, *more)\n"
-        "stream.Stream._cut = cut\nfor n in range(30): globals()[f'zz{n}'] = [many, (i for i in [])][::-1]\nlast = many.all[-1]"
+        "stream.Stream._cut_back = cut\nfor n in range(30): globals()[f'zz{n}'] = [many, (i for i in [])][::-1]\nlast = many.all[-1]"
     )
     rows = {row["name"]: row for row in store(kernel, tmp_path / "s" / "1")}
     assert {rows[f"zz{n}"]["verdict"] for n in range(30)} == {"lost"}
@@ -70,7 +70,7 @@ def test_a_lock_that_somebody_holds_comes_back_free_and_is_told(fork, tmp_path: 
     )
     rows = {row["name"]: row for row in store(kernel, tmp_path / "s" / "1")}
     told = {name: (rows[name]["verdict"], rows[name]["why"]) for name in ("l", "mine", "free")}
-    free = "a free lock: who held it is not there any more"
+    free = "a free lock: its holder no longer exists"
     assert told == {"l": ("recipe", free), "mine": ("saved", None), "free": ("saved", None)}
     notes = [rows["box"]["why"], rows["r"]["why"]]
     assert any(note and "free" in note for note in notes), notes
@@ -159,7 +159,7 @@ def test_a_weak_reference_in_a_container_is_told_when_nothing_holds_its_object(
     assert rows["hold"]["verdict"] == "lost"
     for name in ("both", "by", "bound", "box"):
         told = (rows[name]["verdict"], rows[name]["why"])
-        assert told == ("saved", "without what no variable holds that is saved"), name
+        assert told == ("saved", "without objects that no saved variable holds"), name
     assert (rows["fine"]["verdict"], rows["fine"]["why"]) == ("saved", None)
     kernel = fork()
     reload(kernel, tmp_path / "s" / "1")
@@ -203,7 +203,7 @@ def test_a_lock_is_not_let_go_to_count_its_holds(fork, tmp_path: Path) -> None:
         "import osctl_kernel.cryo.make as make, osctl_kernel.cryo.recipes as recipes\n"
         "let_go = []; kind = type(r)\nclass Watched:\n    def __init__(self, lock): self.lock = lock\n    def __repr__(self): return repr(self.lock)\n"
         "    def _is_owned(self): return True\n    def release(self): let_go.append(1); self.lock.release()\n    def acquire(self): self.lock.acquire()\n"
-        "told = recipes.Recipes.rlock(type('R', (), {'_notes': []})(), Watched(r))"
+        "told = recipes.Recipes.reduce_rlock(type('R', (), {'_notes': []})(), Watched(r))"
     )
     assert ask(kernel, "told[0] is make.rlock, told[1], let_go, inside") == "(True, (3,), [], [])"
     store(kernel, tmp_path / "s" / "1")

@@ -14,7 +14,9 @@ MEASURE = "def held(what): return [int(l.split()[1]) for l in open('/proc/self/s
 
 def test_rows_come_back_with_what_they_share(fork, tmp_path: Path) -> None:
     code = "roles = ['ad' + 'min' * int('1'), 'guest']\n" + ROWS + "same = rows; box = [rows]"
-    kernel = fork(code + "\nfrom osctl_kernel.cryo import rows as how; plain = how.texts(rows)")
+    kernel = fork(
+        code + "\nfrom osctl_kernel.cryo import rows as how; plain = how.shared_texts(rows)"
+    )
     assert ask(kernel, "len(plain)") == "5"
     store(kernel, tmp_path / "s" / "1")
     kernel = fork()

@@ -230,9 +230,9 @@ def test_what_was_read_is_told_in_bytes_on_disk(fork, tmp_path: Path) -> None:
     store(fork("import numpy as np\nz = np.zeros(1_000_000)"), place, compress=True)
     kernel = fork(
         "from pathlib import Path\nfrom osctl_kernel.cryo import manifest\nfrom osctl_kernel.cryo.disk import Piece\nfrom osctl_kernel.cryo.reader import Reader\n"
-        f"folder = Path({str(place)!r}); words = manifest.read(folder); size = words['files']['buffers']; moved = []\n"
+        f"folder = Path({str(place)!r}); words = manifest.read_manifest(folder); size = words['files']['buffers']; moved = []\n"
         "reader = Reader(folder / 'buffers', size, moved.append, True)\n"
-        "raw = sum(len(reader.read(Piece(*each[:4]))) for each in words['buffers'])"
+        "raw = sum(len(reader.read_piece(Piece(*each[:4]))) for each in words['buffers'])"
     )
     assert ask(kernel, "raw, sum(moved) == size, size < 100_000") == "(8000000, True, True)"
 

@@ -158,15 +158,15 @@ GREEDY = "class Greedy:\n    def __setstate__(self, s): self.v = bytearray(1 << 
 @pytest.mark.parametrize(
     ("code", "why"),
     [
-        (SLOW, "it takes more than 0.5 s"),
-        (DYING, "the process that did it was ended by SIGABRT"),
+        (SLOW, "the verification takes more than 0.5 s"),
+        (DYING, "the verification process was ended by SIGABRT"),
         (GREEDY, "MiB of memory"),
     ],
 )
 def test_what_can_not_be_loaded_back_in_its_budget_is_unverified(
     fork, tmp_path: Path, code: str, why: str
 ) -> None:
-    kernel = fork(f"{code}\nimport osctl_kernel.cryo.verify as v; v._LEAST_S = 0.5; del v")
+    kernel = fork(f"{code}\nimport osctl_kernel.cryo.verify as v; v._MIN_TIMEOUT = 0.5; del v")
     began = time.monotonic()
     rows = {row["name"]: row for row in store(kernel, tmp_path / "s" / "1")}
     assert time.monotonic() - began < 20
