@@ -13,7 +13,7 @@ from typing import Any
 MAX_PREVIEW_CHARS = 120
 _MAX_DEPTH = 4
 _MAX_REPR_ITEMS = 100
-_SMALL = 16
+_SMALL_SIZE = 16
 _BRACKETS = {
     list: ("[", "]"),
     tuple: ("(", ")"),
@@ -87,7 +87,9 @@ def _join_entries(entries: Iterable[Any], room: int, depth: int) -> tuple[str, b
     for entry in entries:
         part = ": ".join(_preview_value(each, max(room, 1), depth + 1) for each in entry)
         if len(part) > room:
-            return ", ".join([*parts, _truncate_text(part, room) if room > _SMALL else "…"]), False
+            return ", ".join(
+                [*parts, _truncate_text(part, room) if room > _SMALL_SIZE else "…"]
+            ), False
         parts.append(part)
         room -= len(part) + 2
     return ", ".join(parts), True
@@ -99,7 +101,7 @@ def _is_array(kind: type) -> bool:
 
 def _preview_array(value: Any) -> str:
     shape = tuple(value.shape)
-    if shape == () or ("dtypes" not in dir(type(value)) and value.size <= _SMALL):
+    if shape == () or ("dtypes" not in dir(type(value)) and value.size <= _SMALL_SIZE):
         return repr(value)
     of = getattr(value, "dtype", None)
     suffix = "" if of is None else f" of {of}"

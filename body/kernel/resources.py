@@ -22,12 +22,12 @@ from .errors import describe_error
 
 Callback = Callable[[Any], Any]
 
-_live_resources: list[Resource] = []
+_live: list[Resource] = []
 """The live resources of this process, in order of creation."""
 
 
 def count_live() -> int:
-    return len(_live_resources)
+    return len(_live)
 
 
 def invalidate_all() -> None:
@@ -39,8 +39,8 @@ def invalidate_all() -> None:
     interrupt = None
     while True:
         try:
-            while _live_resources:
-                _live_resources[-1].invalidate()
+            while _live:
+                _live[-1].invalidate()
             break
         except KeyboardInterrupt as error:
             interrupt = error
@@ -135,8 +135,8 @@ class Resource:
 
     def _forget_object(self) -> None:
         self._object = self._pid = None
-        if self in _live_resources:
-            _live_resources.remove(self)
+        if self in _live:
+            _live.remove(self)
 
     def _is_valid(self) -> bool:
         validate = self._recipe.get("validate")
@@ -161,7 +161,7 @@ class Resource:
             time.sleep(pause)
             pause *= 2
         self._object, self._pid = made, pid
-        _live_resources.append(self)
+        _live.append(self)
         return made
 
     def _attempt_creation(self) -> Any:

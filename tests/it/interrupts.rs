@@ -144,7 +144,10 @@ fn code_that_asks_a_person_is_told_that_nobody_answers_and_never_waits() {
             "{code}: {reply}"
         );
         let message = reply["error"]["message"].as_str().unwrap();
-        assert!(message.contains("input() is not available"), "{code}: {reply}");
+        assert!(
+            message.contains("input() is not available"),
+            "{code}: {reply}"
+        );
     }
     for code in [
         "import sys; sys.stdin.read()",

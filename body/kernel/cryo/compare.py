@@ -55,10 +55,10 @@ _TRUSTED = _Kinds(*FILES, resources.Resource)
 """Types that are restored by other means than their content."""
 _LIST_ITERATOR = type(iter([]))
 _TEXT = {id(str)}
-_MANY = 100
-_BUNCH = 10_000
-_HEAP = 1 << 9
-_STATE = 2
+_MIN_COLUMN_DICTS = 100
+_ROWS_COMPARED = 10_000
+_HEAP_TYPE = 1 << 9
+_STATE_INDEX = 2
 """The index of the state in a reduced object."""
 _PICKLE_METHODS = ("__reduce__", "__reduce_ex__", "__getstate__", "__getattribute__")
 _ARGUMENTS = ("__getnewargs__", "__getnewargs_ex__", "__setstate__")
@@ -109,9 +109,9 @@ class Comparison:
             self._taken -= others
 
     def _walk_pairs(self, was: Any, now: Any, *, one_by_one: bool = False) -> None:
-        ahead: list[tuple[Pairs, bool, Holders]] = [(([was], [now]), False, None)]
-        while ahead:
-            pairs, is_own, holders = ahead.pop()
+        pending: list[tuple[Pairs, bool, Holders]] = [(([was], [now]), False, None)]
+        while pending:
+            pairs, is_own, holders = pending.pop()
             for kind, xs, ys in _by_kind(*pairs):
                 inner = self._is_own_business(kind, is_own)
                 step = 1 if one_by_one else len(xs)
@@ -123,13 +123,13 @@ class Comparison:
                             continue
                         found.holders = holders
                         raise
-                    ahead += [(part, inner, (xs[at], holders)) for part in parts]
+                    pending += [(part, inner, (xs[at], holders)) for part in parts]
 
     def _is_own_business(self, kind: type, outer: bool) -> bool:
         """Whether a difference in an instance is left to its class: a library class with its own
         code to restore an instance may count or cache again. The content of arrays and objects of
         user classes are always compared."""
-        if not kind.__flags__ & _HEAP:
+        if not kind.__flags__ & _HEAP_TYPE:
             return outer
         known = self._own.get(id(kind))
         if known is None:
@@ -192,7 +192,7 @@ class Comparison:
         known = self._plain.get(id(kind))
         if known is None:
             known = self._plain[id(kind)] = (
-                bool(kind.__flags__ & _HEAP and kind.__dictoffset__)
+                bool(kind.__flags__ & _HEAP_TYPE and kind.__dictoffset__)
                 and not issubclass(kind, type)
                 and base_of(kind) is None
                 and all(getattr(kind, way) is getattr(object, way) for way in _PICKLE_METHODS)
@@ -243,14 +243,16 @@ class Comparison:
         if base is not None and base is not type(x):  # independent of the reduced form
             some.append(list(content_of(x, base)))
             same.append(list(content_of(y, base)))
-        if type(some[_STATE]) is type(same[_STATE]) is dict:
-            some[_STATE], same[_STATE] = _align_attributes(x, some[_STATE], same[_STATE])
+        if type(some[_STATE_INDEX]) is type(same[_STATE_INDEX]) is dict:
+            some[_STATE_INDEX], same[_STATE_INDEX] = _align_attributes(
+                x, some[_STATE_INDEX], same[_STATE_INDEX]
+            )
         self._kept += (some, same, reduced, there)
         return [(some, same)]
 
     def _compare_classes(self, x: type, y: type) -> list[Pairs]:
         """Compares classes; the order of attributes does not matter."""
-        if not x.__flags__ & _HEAP or self._before.values.is_named(x):
+        if not x.__flags__ & _HEAP_TYPE or self._before.values.is_named(x):
             if not self._after.values.is_named(y) or type_name(x) != type_name(y):
                 raise Different(x, f"came back as the class `{type_name(y)}`")
             return []
@@ -280,11 +282,11 @@ class Comparison:
     def _compare_items(self, x: Any, was: list[Any], now: list[Any]) -> list[Pairs]:
         """Compares without order: by equality, else by a pair that is already known."""
         atoms, others = _by_atoms(was)
-        same_atoms, ahead = _by_atoms(now)
+        same_atoms, pending = _by_atoms(now)
         if len(was) != len(now) or atoms != same_atoms:
             raise Different(x, "came back with other items")
-        by_id = {id(each): each for each in ahead}
-        equal = {each: each for each in ahead}
+        by_id = {id(each): each for each in pending}
+        equal = {each: each for each in pending}
         pairs: Pairs = ([], [])
         unknown = []
         for each in others:
@@ -361,13 +363,13 @@ def _by_kind(xs: list[Any], ys: list[Any]) -> Iterable[tuple[type, list[Any], li
 def _are_kin(kind: type, other: type) -> bool:
     if kind.__name__ in BECOMES:
         return other.__name__ == BECOMES[kind.__name__]
-    return type_name(kind) == type_name(other) and bool(kind.__flags__ & _HEAP)
+    return type_name(kind) == type_name(other) and bool(kind.__flags__ & _HEAP_TYPE)
 
 
 def _compare_rows(x: list[Any], y: list[Any]) -> list[Pairs]:
     """Compares long lists of unshared rows by their streams without a memo."""
-    for at in range(0, len(x), _BUNCH):
-        some, same = x[at : at + _BUNCH], y[at : at + _BUNCH]
+    for at in range(0, len(x), _ROWS_COMPARED):
+        some, same = x[at : at + _ROWS_COMPARED], y[at : at + _ROWS_COMPARED]
         if _pickle_rows(some) != _pickle_rows(same):
             return [(some, same)]
     return []
@@ -384,7 +386,7 @@ def _pickle_rows(some: list[Any]) -> bytes:
 def _pair_values(xs: list[Any], ys: list[Any], keys: list[str]) -> list[Pairs]:
     """Pairs the values of dicts; with many equal key lists name by name, as those have one kind."""
     names, size = list(xs[0]), len(xs)
-    if size < _MANY or keys != names * size:
+    if size < _MIN_COLUMN_DICTS or keys != names * size:
         return [(_join_all(map(dict.values, xs)), _join_all(map(dict.values, ys)))]
     ways = [itemgetter(name) for name in names]
     return [(list(map(way, xs)), list(map(way, ys))) for way in ways]

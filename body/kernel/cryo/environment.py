@@ -127,14 +127,14 @@ def is_installed(name: Any) -> bool:
 def _is_stale(module: types.ModuleType, path: str) -> bool:
     """Whether the module has functions that differ from those of the file."""
     try:
-        ahead = [compile(Path(path).read_bytes(), path, "exec", dont_inherit=True)]
+        pending = [compile(Path(path).read_bytes(), path, "exec", dont_inherit=True)]
     except (OSError, ValueError, SyntaxError):
         return True
     present = set()
-    while ahead:
-        code = ahead.pop()
+    while pending:
+        code = pending.pop()
         present.add(code)
-        ahead += [each for each in code.co_consts if isinstance(each, types.CodeType)]
+        pending += [each for each in code.co_consts if isinstance(each, types.CodeType)]
     spaces = [vars(module)]
     spaces += [vars(each) for each in spaces[0].values() if type.__instancecheck__(type, each)]
     functions = (

@@ -34,15 +34,15 @@ def explain_failure(name: str, value: Any, last: Any, error: BaseException) -> s
 def find_path(name: str, value: Any, wanted: Any) -> str | None:
     """Returns the shortest expression that leads from a variable to an object."""
     seen = {id(value)}
-    ahead = deque([(name, value)])
-    while ahead and len(seen) < _MAX_OBJECTS:
-        where, held = ahead.popleft()
+    pending = deque([(name, value)])
+    while pending and len(seen) < _MAX_OBJECTS:
+        where, held = pending.popleft()
         for way, child in _list_children(held):
             if child is wanted:
                 return where + way
             if id(child) not in seen:
                 seen.add(id(child))
-                ahead.append((where + way, child))
+                pending.append((where + way, child))
     return None
 
 

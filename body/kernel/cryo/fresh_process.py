@@ -42,7 +42,7 @@ def create_namespace(shell: Shell, origin: str) -> make.ReloadContext:
     sys.modules["__main__"] = main
     found = find_anchors(shell) | {"namespace": main.__dict__, "main": main}
     here = make.ReloadContext(main.__dict__, found, origin)
-    live = {_recipe_key(each): each._object for each in resources._live_resources}
+    live = {_recipe_key(each): each._object for each in resources._live}
     here.live_of = lambda resource: live.get(_recipe_key(resource))  # no second connection
     return here
 

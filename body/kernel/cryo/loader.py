@@ -43,7 +43,7 @@ class _Gone:
 
 GONE = _Gone()
 _BEGIN = pickle.PROTO + b"\5"
-_REMEMBER = pickle.NEXT_BUFFER + pickle.MEMOIZE + pickle.POP
+_MEMOIZE_NEXT = pickle.NEXT_BUFFER + pickle.MEMOIZE + pickle.POP
 _END = pickle.NONE + pickle.STOP
 
 
@@ -155,7 +155,7 @@ class Loader:
     def _resume_fast(self, buffer: int) -> None:
         rest = (each.get_content() for each in self._content.buffers[buffer:])
         self._fast = pickle.Unpickler(self._source, buffers=chain(self._memo, rest))
-        steps = _REMEMBER * len(self._memo)
+        steps = _MEMOIZE_NEXT * len(self._memo)
         self._source.now = io.BytesIO(_BEGIN + steps + _END)
         self._fast.load()
         self._memo = []

@@ -47,7 +47,7 @@ class Row:
         return row | {"bytes": self.bytes, "why": self.why}
 
 
-_LINE = 100
+_MAX_ERROR_CHARS = 100
 _SECRET = re.compile(
     r"://[^/@\s]+@|\b(?:bearer|basic)\s+\S+"
     r"|\b\w*(?:pass|passwd|password|secret|token|credential|api_?key|auth\w*)\w*"
@@ -60,14 +60,14 @@ def summarize_error(error: BaseException) -> str:
     """Returns the type of an error and the beginning of its first line, without text that looks
     like a secret: receipts are stored, shown and logged, and user code chooses the text."""
     line = _SECRET.sub("…", text_of(error).strip().partition("\n")[0])
-    line = line if len(line) <= _LINE else line[: _LINE - 1] + "…"
+    line = line if len(line) <= _MAX_ERROR_CHARS else line[: _MAX_ERROR_CHARS - 1] + "…"
     return f"{type(error).__name__}: {line}" if line else type(error).__name__
 
 
 # Sets compare types by hash first: metaclasses may override the comparison.
-_SIZED = frozenset((list, tuple, dict, set, frozenset, str, bytes, bytearray))
+_SIZED_TYPES = frozenset((list, tuple, dict, set, frozenset, str, bytes, bytearray))
 _WEAK = (weakref.WeakKeyDictionary, weakref.WeakValueDictionary, weakref.WeakSet)
-_PLAIN = frozenset((bool, float, type(None)))
+_VALUE_TYPES = frozenset((bool, float, type(None)))
 
 
 def read_facts(value: Any) -> dict[str, Any]:
@@ -75,11 +75,11 @@ def read_facts(value: Any) -> dict[str, Any]:
     builtin types, arrays, and subclasses of builtin types by the builtin methods: other objects may
     answer anything."""
     kind = type(value)
-    if kind in _SIZED:
+    if kind in _SIZED_TYPES:
         return {"len": len(value)}
     if kind is int and value.bit_length() < 64:
         return {"value": str(value)}
-    if kind in _PLAIN:
+    if kind in _VALUE_TYPES:
         return {"value": repr(value)}
     if kind.__module__ == "numpy" and kind.__name__ == "ndarray":
         return {"shape": list(value.shape), "dtype": str(value.dtype)}
@@ -98,22 +98,22 @@ def read_facts(value: Any) -> dict[str, Any]:
     return found if count is None else {"len": count(value)} | found
 
 
-_LOOKED_AT = 10_000
-_LEAVES = frozenset((bool, int, float, type(None), str, bytes))
+_MAX_HASHED_ITEMS = 10_000
+_HASHED_TYPES = frozenset((bool, int, float, type(None), str, bytes))
 
 
 def _hash_content(content: Iterable[Any], base: type) -> str:
     """Hashes the plain values of the content; receipts are stored and shown, so they hold no
     value."""
-    leaves = [_leaf_text(each) for each in islice(content, _LOOKED_AT)]
+    leaves = [_leaf_text(each) for each in islice(content, _MAX_HASHED_ITEMS)]
     if base in (set, frozenset):  # without order; the first items may differ after a reload
-        leaves = sorted(leaves) if len(leaves) < _LOOKED_AT else []
+        leaves = sorted(leaves) if len(leaves) < _MAX_HASHED_ITEMS else []
     return hashlib.sha256("\0".join(leaves).encode()).hexdigest()[:16]
 
 
 def _leaf_text(each: Any) -> str:
     kind = type(each)
-    if kind not in _LEAVES:
+    if kind not in _HASHED_TYPES:
         return ""
     if kind is int:
         return hex(each)

@@ -39,8 +39,8 @@ _SENTINELS = {type(getattr(dataclasses, name)): name for name in ("MISSING", "KW
 _FIELD_KIND = type(dataclasses._FIELD)  # type: ignore[attr-defined]
 LOCKS = (type(threading.Lock()), type(threading.RLock()))
 FREED = "a lock in it comes back free: its holder no longer exists"
-_LIGHT = frozenset((bool, int, float, complex, str, bytes, types.ModuleType))
-_COUNT = re.compile(r" count=(\d+) ")
+_SMALL_TYPES = frozenset((bool, int, float, complex, str, bytes, types.ModuleType))
+_LOCK_COUNT = re.compile(r" count=(\d+) ")
 """The lock count in a repr: releasing the lock to count its holds would admit other threads."""
 _PLAIN_INIT = (types.WrapperDescriptorType, types.MethodDescriptorType)
 
@@ -55,7 +55,7 @@ class Recipes:
         self._notes = notes
         self._weak = weak
         self._files = files
-        self._live = {id(each._object): each for each in resources._live_resources}
+        self._live = {id(each._object): each for each in resources._live}
 
     def resource_of(self, obj: Any) -> resources.Resource | None:
         """Returns the resource that owns a live object."""
@@ -144,7 +144,7 @@ class Recipes:
     def reduce_rlock(self, lock: Any) -> Reduced:
         """Stores the lock count of the main thread, which still runs after a reload; other holders
         do not."""
-        found = _COUNT.search(repr(lock)) if lock._is_owned() else None
+        found = _LOCK_COUNT.search(repr(lock)) if lock._is_owned() else None
         count = int(found[1]) if found else 0
         if count == 0 and "owner=0 " not in repr(lock):
             self._notes.append(FREED)
@@ -186,7 +186,7 @@ class Recipes:
             if getattr(error, name, None):
                 state[name] = getattr(error, name)
         if isinstance(error, AttributeError) and error.obj is not None:
-            if type(error.obj) in _LIGHT:
+            if type(error.obj) in _SMALL_TYPES:
                 state["obj"] = error.obj
             else:  # it may be any object
                 self._notes.append("without the object whose attribute was missing")

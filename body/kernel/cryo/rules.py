@@ -18,7 +18,7 @@ from .values import Reduced, Values
 from .weakrefs import WeakReferences
 
 Rule = Callable[[Any], Reduced]
-_HEAP = 1 << 9
+_HEAP_TYPE = 1 << 9
 """The flag of classes that Python code has made."""
 
 
@@ -34,7 +34,7 @@ class Rules:
         self.recipes = Recipes(self.values, self.notes, self.weak, files=files)
         self.arrays = Arrays(values, self.notes, files=files)
         self._rules: dict[type, Rule | None] = self.values.by_kind() | self.recipes.by_kind()
-        for each in resources._live_resources:
+        for each in resources._live:
             kind = type(each._object)
             if issubclass(kind, types.ModuleType):  # an import makes it again
                 continue
@@ -111,11 +111,11 @@ def _is_disguised(kind: type) -> bool:
 def _answers_for_all(kind: type) -> bool:
     """Whether instances may answer for attributes that they do not have, such as the `__setstate__`
     that pickle looks up before the object is filled."""
-    if kind in copyreg.dispatch_table or not kind.__flags__ & _HEAP:
+    if kind in copyreg.dispatch_table or not kind.__flags__ & _HEAP_TYPE:
         return False
-    own = [vars(each) for each in kind.__mro__ if each.__flags__ & _HEAP]
-    asks = any(way in names for names in own for way in ("__getattr__", "__getattribute__"))
-    return asks and not any("__setstate__" in vars(each) for each in kind.__mro__)
+    own = [vars(each) for each in kind.__mro__ if each.__flags__ & _HEAP_TYPE]
+    overrides = any(way in names for names in own for way in ("__getattr__", "__getattribute__"))
+    return overrides and not any("__setstate__" in vars(each) for each in kind.__mro__)
 
 
 def _reduce_unasked(rule: Rule | None, obj: Any) -> Reduced:

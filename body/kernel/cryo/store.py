@@ -31,8 +31,8 @@ from .weakrefs import find_unheld, is_reference, weak_targets
 from .writer import Writer
 
 Progress = Callable[[int], None]
-_FIRST = (types.ModuleType, types.FunctionType, type)
-_SIMPLE = frozenset((type(None), bool, int, float, complex, str, bytes))
+_CODE_TYPES = (types.ModuleType, types.FunctionType, type)
+_SIMPLE_TYPES = frozenset((type(None), bool, int, float, complex, str, bytes))
 _CONTAINERS = frozenset((list, tuple, dict, set, frozenset))
 
 
@@ -123,16 +123,16 @@ def choose_variables(shell: Shell) -> dict[Any, Any]:
 _MISSING = object()
 
 
-_MANY = 1000
+_MIN_LARGE_ITEMS = 1000
 
 
 def _storage_order(value: Any) -> int:
     """Orders variables: code first, because later objects may call it while they are made; large
     containers last, because the removal of a failed one costs as much as the stream before it."""
     kind = type(value)
-    if issubclass(kind, _FIRST) or kind in _SIMPLE:
-        return _FIRST.index(types.ModuleType) if issubclass(kind, types.ModuleType) else 1
-    is_large = kind in _CONTAINERS and len(value) > _MANY
+    if issubclass(kind, _CODE_TYPES) or kind in _SIMPLE_TYPES:
+        return _CODE_TYPES.index(types.ModuleType) if issubclass(kind, types.ModuleType) else 1
+    is_large = kind in _CONTAINERS and len(value) > _MIN_LARGE_ITEMS
     return 3 if is_large else 2
 
 
@@ -270,7 +270,9 @@ class _Store:
 
 
 def _manifest_head(shell: Shell, request: StoreRequest) -> dict[str, Any]:
-    parameters = {name: value for name, value in asdict(request).items() if name in _KEPT}
+    parameters = {
+        name: value for name, value in asdict(request).items() if name in _STORED_PARAMETERS
+    }
     return {
         "format": manifest.FORMAT,
         **parameters,
@@ -283,7 +285,7 @@ def _manifest_head(shell: Shell, request: StoreRequest) -> dict[str, Any]:
     }
 
 
-_KEPT = ("name", "generation", "reason", "session", "compress", "runs")
+_STORED_PARAMETERS = ("name", "generation", "reason", "session", "compress", "runs")
 
 
 def _describe_losses(rows: list[Row]) -> str:
@@ -316,3 +318,7 @@ def _module_of(value: Any) -> str | None:
     held = value if issubclass(kind, (type, types.FunctionType)) else kind
     module = getattr(held, "__module__", None)
     return module if isinstance(module, str) and module != "builtins" else None
+
+
+# A kernel that an older body has started, and that CRIU has restored here, imports these names.
+Wish, store = StoreRequest, store_namespace

@@ -82,13 +82,13 @@ class TolerantReader(_BASE):
         wholes: dict[int, list[Any]] = {}
         for part, whole in self.made:
             wholes.setdefault(id(part), []).append(whole)
-        ahead = list(self._lost)
-        while ahead:
-            part_id = ahead.pop()
+        pending = list(self._lost)
+        while pending:
+            part_id = pending.pop()
             for whole in wholes.get(part_id, ()):
                 if id(whole) not in self._lost:
                     self._lost[id(whole)] = self._lost[part_id].for_holder()
-                    ahead.append(id(whole))
+                    pending.append(id(whole))
 
     # Steps that may fail.
 

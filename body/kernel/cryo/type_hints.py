@@ -71,13 +71,13 @@ class TypeHints:
 
 def _leads_to(value: Any, wanted: Any) -> bool:
     """Whether a type contains another, at any depth."""
-    ahead, seen = [value], set()
-    while ahead:
-        each = ahead.pop()
+    pending, seen = [value], set()
+    while pending:
+        each = pending.pop()
         if each is wanted:
             return True
         if id(each) not in seen:
             seen.add(id(each))
-            ahead += getattr(each, "__args__", None) or ()
-            ahead += [getattr(each, "__origin__", None)]
+            pending += getattr(each, "__args__", None) or ()
+            pending += [getattr(each, "__origin__", None)]
     return False

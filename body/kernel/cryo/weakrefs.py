@@ -39,19 +39,19 @@ def is_reference(value: Any) -> bool:
     return type(value) is weakref.ReferenceType or type(value) is weakref.WeakMethod
 
 
-def find_unheld(wanted: set[int], holders: Iterable[Any], besides: Iterable[Any]) -> set[int]:
+def find_unheld(wanted: set[int], holders: Iterable[Any], exempt: Iterable[Any]) -> set[int]:
     """Returns the wanted objects that the holders do not lead to; none when there are too many
     objects."""
-    ahead = [each for each in holders if not issubclass(type(each), types.ModuleType)]
-    seen = {id(each) for each in besides} | {id(each) for each in ahead}
+    pending = [each for each in holders if not issubclass(type(each), types.ModuleType)]
+    seen = {id(each) for each in exempt} | {id(each) for each in pending}
     missing = wanted - seen
-    while ahead and missing and len(seen) < _MAX_OBJECTS:
-        for each in list_referents(ahead.pop()):
+    while pending and missing and len(seen) < _MAX_OBJECTS:
+        for each in list_referents(pending.pop()):
             if id(each) not in seen and not issubclass(type(each), types.ModuleType):
                 seen.add(id(each))
                 missing.discard(id(each))
-                ahead.append(each)
-    return set() if ahead else missing
+                pending.append(each)
+    return set() if pending else missing
 
 
 class WeakReferences:

@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from ..shell import Shell
 
-FOLDER = Path(__file__).parent
+EXTENSIONS_FOLDER = Path(__file__).parent
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
 
 
@@ -64,7 +64,7 @@ class Extensions:
         return self._shell.wait_for(value) if inspect.isawaitable(value) else value
 
     def _load_module(self, name: str) -> ModuleType:
-        path = FOLDER / f"{name}.py"
+        path = EXTENSIONS_FOLDER / f"{name}.py"
         try:
             status = os.stat(path)
         except FileNotFoundError:

@@ -23,7 +23,7 @@ def nursery() -> Iterator[Template]:
 
 @pytest.fixture
 def fork(nursery: Template) -> Iterator[Callable[..., Kernel]]:
-    """Makes kernels, each with code run in it."""
+    """Makes kernels and runs code in each."""
     made: list[Kernel] = []
 
     def fork(code: str = "") -> Kernel:

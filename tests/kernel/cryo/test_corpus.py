@@ -1,4 +1,4 @@
-"""Each namespace is stored, reloaded in a fresh process, and asked how it behaves."""
+"""Each namespace is stored, reloaded in a fresh process, and probed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from case import Case
 from client import Template
 from corners import CORNERS
 from corpus import CASES
-from frozen import ask, reload, store
+from cryo_requests import ask, reload, store
 
 EVERY = [*CASES, *CORNERS]
 

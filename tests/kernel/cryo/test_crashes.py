@@ -1,4 +1,5 @@
-"""The process is killed, or the disk refuses, at each of its calls: what was stored before reloads."""
+"""The process is killed, or the disk reports an error, at each of its calls: earlier stores
+reload."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from client import Gone, Kernel, Template
-from frozen import ask, reload, store, store_reply
+from cryo_requests import ask, reload, store, store_reply
 
 POINTS = 200
 STATE = """
@@ -47,7 +48,7 @@ NEW = OLD.replace("old", "new")
 
 @pytest.fixture
 def place(nursery: Template, tmp_path: Path) -> Path:
-    """Where the old state is generation 1."""
+    """The folder of the old state, generation 1."""
     kernel = nursery.fork()
     assert kernel.run(STATE).status == "completed"
     store(kernel, tmp_path / "s" / "1")
@@ -72,12 +73,12 @@ def count_calls(nursery: Template, place: Path) -> list[str]:
 
 
 def content(folder: Path) -> dict[str, str]:
-    """The digest of each file."""
+    """Returns the digest of each file."""
     return {each.name: hashlib.sha256(each.read_bytes()).hexdigest() for each in folder.iterdir()}
 
 
 def check(nursery: Template, place: Path, *, renamed: bool) -> None:
-    """The newest that is there is whole; the old one in any case."""
+    """Checks that the newest generation is complete, and the old one too."""
     kernel = nursery.fork()
     assert (place / "2").exists() == renamed
     if renamed:
@@ -96,7 +97,7 @@ def test_all_is_synced_before_it_gets_its_name(nursery: Template, place: Path) -
     assert last_write < renamed
     assert calls[:renamed].count("fsync") == 4  # objects, buffers, manifest, their folder
     assert calls[last_write:renamed].count("fsync") >= 2
-    assert calls[renamed:].count("fsync") == 3  # the folders that the name is in, and their own
+    assert calls[renamed:].count("fsync") == 3  # the folder of the name, and its parents
 
 
 def test_killed_at_any_call_the_one_before_reloads(nursery: Template, place: Path) -> None:
@@ -111,7 +112,7 @@ def test_killed_at_any_call_the_one_before_reloads(nursery: Template, place: Pat
             store(kernel, place / "2")
         kernel.close()
         assert not (place / "2").exists()
-        if at % 40 == 0:  # what was left is in nobody's way
+        if at % 40 == 0:  # leftovers do not block a store
             assert (place / "2.part").exists(), at
             kernel = armed(nursery, 0)
             store(kernel, place / "2")
@@ -119,9 +120,10 @@ def test_killed_at_any_call_the_one_before_reloads(nursery: Template, place: Pat
             assert not (place / "2.part").exists()
             check(nursery, place, renamed=True)
             shutil.rmtree(place / "2")
-        # Else the next would begin with calls that remove it.
+        # Otherwise the next store would begin with calls that remove it.
         shutil.rmtree(place / "2.part", ignore_errors=True)
-        # What reloaded before reloads again when not a byte of it changed; a look costs a fork.
+        # A state that reloaded once reloads again while its bytes are unchanged; a check costs a
+        # fork.
         assert content(place / "1") == old, at
         if at % 20 == 0 or at > renamed - 8:
             check(nursery, place, renamed=False)
@@ -138,20 +140,20 @@ def test_killed_at_any_call_the_one_before_reloads(nursery: Template, place: Pat
 
 
 @pytest.mark.parametrize("harm", ["errno.ENOSPC", "errno.EDQUOT", "errno.EIO"])
-def test_a_disk_that_refuses_is_told_and_nothing_is_left(
+def test_a_disk_error_is_reported_and_leaves_no_files(
     nursery: Template, place: Path, harm: str
 ) -> None:
     calls = count_calls(nursery, place)
     renamed = calls.index("rename") + 1
     kind = "NotWritten" if harm == "errno.EIO" else "DiskFull"
-    # The first makes a folder that is there.
+    # The first store creates the folder.
     for at in [*range(2, 8), *range(8, renamed - 8, 25), *range(renamed - 8, renamed + 1)]:
         kernel = armed(nursery, at, harm)
         reply = store_reply(kernel, place / "2")
         assert reply["error"] is not None, (at, calls[at - 1])
         assert reply["error"]["type"] == kind, (at, reply["error"])
         assert [each.name for each in place.iterdir()] == ["1"]
-        # The kernel goes on, and has room again.
+        # The kernel continues, and the disk has space again.
         assert ask(kernel, "which") == "'new'"
         kernel.close()
     check(nursery, place, renamed=False)
