@@ -226,19 +226,19 @@ class Kernel:
         call blocks does not end that call."""
         ended = threading.Event()
 
-        def strike() -> None:
+        def send_interrupts() -> None:
             while True:
                 self.interrupt()
                 if ended.wait(again_s):
                     return
 
-        striker = threading.Thread(target=strike)
-        striker.start()
+        sender = threading.Thread(target=send_interrupts)
+        sender.start()
         try:
             return self.follow(run)
         finally:
             ended.set()
-            striker.join()
+            sender.join()
 
     def request(self, kind: str, **fields: Any) -> Frame:
         """Returns the reply to a request; its output stays in the pipes."""

@@ -113,21 +113,21 @@ async def main():
     await asyncio.sleep(0)
     return 7
 def tell(loop):
-    global struck
-    is_due = not struck and ({moment})
-    struck = struck or is_due
+    global fired
+    is_due = not fired and ({moment})
+    fired = fired or is_due
     if is_due and {order == "first"}:
         signal.raise_signal(signal.SIGINT)
     known(loop)
     if is_due and {order == "last"}:
         signal.raise_signal(signal.SIGINT)
 tell.__code__ = tell.__code__.replace(co_filename=base_events.__file__)
-known, struck = events._set_running_loop, True
+known, fired = events._set_running_loop, True
 events._set_running_loop = tell
 """)
-    run = kernel.run(f"struck = False; {code}")
+    run = kernel.run(f"fired = False; {code}")
     assert run.status == "interrupted" or (run.status, run.result) == ("completed", "7")
-    assert kernel.run("struck").result == "True"
+    assert kernel.run("fired").result == "True"
     assert kernel.run("asyncio.run(main())").result == "7"
     assert kernel.run("await main()").result == "7"
 
@@ -175,9 +175,9 @@ asyncio.get_running_loop().set_task_factory(make)
 
 
 @pytest.mark.parametrize(
-    "strike", ["signal.raise_signal(2)", "loop.call_soon(signal.raise_signal, 2)"]
+    "trigger", ["signal.raise_signal(2)", "loop.call_soon(signal.raise_signal, 2)"]
 )
-def test_a_cell_interrupted_before_its_first_step_does_not_run(kernel, strike):
+def test_a_cell_interrupted_before_its_first_step_does_not_run(kernel, trigger):
     kernel.run(f"""
 import asyncio, signal
 await asyncio.sleep(0)
@@ -185,7 +185,7 @@ loop, ran = asyncio.get_running_loop(), []
 known = loop.create_task
 def create(*arguments, **options):
     loop.create_task = known
-    {strike}
+    {trigger}
     return known(*arguments, **options)
 loop.create_task = create
 """)
@@ -198,7 +198,7 @@ def test_a_fork_that_is_struck_loses_nothing_and_holds_nothing_back(kernel):
     code = """
 import logging, os, signal, threading
 signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
-struck = 0
+fired = 0
 print('begun')
 for _ in range(300):
     try:
@@ -206,7 +206,7 @@ for _ in range(300):
             os._exit(0)
         os.wait()
     except KeyboardInterrupt:
-        struck += 1
+        fired += 1
 """
     run = kernel.follow(kernel.begin(code), until="begun")
     kernel.interrupted(run, again_s=0.001)

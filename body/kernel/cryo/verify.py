@@ -99,16 +99,16 @@ class Copy:
 
     def _fork_copy(self) -> None:
         """Forks the copy; delays an interrupt until its pid is known."""
-        self._report_fd, report_fd = os.pipe()
+        self._report_fd, write_fd = os.pipe()
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
             self._pid = os.fork()
             if self._pid == 0:
-                _run_copy(self._check, self._budget, report_fd)
+                _run_copy(self._check, self._budget, write_fd)
         except OSError as error:
             self._error = f"the verification process could not be started: {error.strerror}"
         finally:
-            os.close(report_fd)
+            os.close(write_fd)
             signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
 
     def __exit__(self, *_: object) -> None:
@@ -200,21 +200,21 @@ def _free_memory() -> int:
 # In the copy.
 
 
-def _run_copy(check: _Check, budget: Budget, report_fd: int) -> NoReturn:
+def _run_copy(check: _Check, budget: Budget, write_fd: int) -> NoReturn:
     """Runs the copy and exits without finalizers, because its objects stand for those of the
     kernel."""
     code = 1
     try:
         _leave_kernel(budget.memory)
-        for verdict in _batch_verdicts(check.check_rows()):
-            _send_verdicts(report_fd, verdict)
+        for batch in _batch_verdicts(check.check_rows()):
+            _send_verdicts(write_fd, batch)
         code = 0
     except MemoryError:
         code = _NO_MEMORY_CODE
     except Damaged as error:
-        _send_verdicts(report_fd, [{"damaged": str(error)}])
+        _send_verdicts(write_fd, [{"damaged": str(error)}])
     except BaseException as error:
-        _send_verdicts(report_fd, [{"error": summarize_error(error)}])
+        _send_verdicts(write_fd, [{"error": summarize_error(error)}])
     finally:
         os._exit(code)
 

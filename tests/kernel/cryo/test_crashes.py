@@ -47,24 +47,24 @@ NEW = OLD.replace("old", "new")
 
 
 @pytest.fixture
-def place(nursery: Template, tmp_path: Path) -> Path:
+def place(fork_pool: Template, tmp_path: Path) -> Path:
     """The folder of the old state, generation 1."""
-    kernel = nursery.fork()
+    kernel = fork_pool.fork()
     assert kernel.run(STATE).status == "completed"
     store(kernel, tmp_path / "s" / "1")
     kernel.close()
     return tmp_path / "s"
 
 
-def armed(nursery: Template, at: int, harm: str = "None") -> Kernel:
-    kernel = nursery.fork()
+def armed(fork_pool: Template, at: int, harm: str = "None") -> Kernel:
+    kernel = fork_pool.fork()
     code = f"{STATE}{CALLS}\nwhich = 'new'\n_arm({at}, {harm})"
     assert kernel.run(code).status == "completed"
     return kernel
 
 
-def count_calls(nursery: Template, place: Path) -> list[str]:
-    kernel = armed(nursery, 0)
+def count_calls(fork_pool: Template, place: Path) -> list[str]:
+    kernel = armed(fork_pool, 0)
     store(kernel, place / "2")
     calls = eval(ask(kernel, "_log") or "[]")
     kernel.close()
@@ -77,9 +77,9 @@ def content(folder: Path) -> dict[str, str]:
     return {each.name: hashlib.sha256(each.read_bytes()).hexdigest() for each in folder.iterdir()}
 
 
-def check(nursery: Template, place: Path, *, renamed: bool) -> None:
+def check(fork_pool: Template, place: Path, *, renamed: bool) -> None:
     """Checks that the newest generation is complete, and the old one too."""
-    kernel = nursery.fork()
+    kernel = fork_pool.fork()
     assert (place / "2").exists() == renamed
     if renamed:
         reload(kernel, place / "2")
@@ -89,8 +89,8 @@ def check(nursery: Template, place: Path, *, renamed: bool) -> None:
     kernel.close()
 
 
-def test_all_is_synced_before_it_gets_its_name(nursery: Template, place: Path) -> None:
-    calls = count_calls(nursery, place)
+def test_all_is_synced_before_it_gets_its_name(fork_pool: Template, place: Path) -> None:
+    calls = count_calls(fork_pool, place)
     renamed = calls.index("rename")
     assert calls.count("rename") == 1
     last_write = max(n for n, name in enumerate(calls) if name == "write")
@@ -100,25 +100,25 @@ def test_all_is_synced_before_it_gets_its_name(nursery: Template, place: Path) -
     assert calls[renamed:].count("fsync") == 3  # the folder of the name, and its parents
 
 
-def test_killed_at_any_call_the_one_before_reloads(nursery: Template, place: Path) -> None:
-    calls = count_calls(nursery, place)
+def test_killed_at_any_call_the_one_before_reloads(fork_pool: Template, place: Path) -> None:
+    calls = count_calls(fork_pool, place)
     assert len(calls) >= POINTS
     renamed = calls.index("rename") + 1
     old = content(place / "1")
-    check(nursery, place, renamed=False)
+    check(fork_pool, place, renamed=False)
     for at in range(1, renamed + 1):
-        kernel = armed(nursery, at)
+        kernel = armed(fork_pool, at)
         with pytest.raises(Gone):
             store(kernel, place / "2")
         kernel.close()
         assert not (place / "2").exists()
         if at % 40 == 0:  # leftovers do not block a store
             assert (place / "2.part").exists(), at
-            kernel = armed(nursery, 0)
+            kernel = armed(fork_pool, 0)
             store(kernel, place / "2")
             kernel.close()
             assert not (place / "2.part").exists()
-            check(nursery, place, renamed=True)
+            check(fork_pool, place, renamed=True)
             shutil.rmtree(place / "2")
         # Otherwise the next store would begin with calls that remove it.
         shutil.rmtree(place / "2.part", ignore_errors=True)
@@ -126,29 +126,29 @@ def test_killed_at_any_call_the_one_before_reloads(nursery: Template, place: Pat
         # fork.
         assert content(place / "1") == old, at
         if at % 20 == 0 or at > renamed - 8:
-            check(nursery, place, renamed=False)
-    check(nursery, place, renamed=False)
+            check(fork_pool, place, renamed=False)
+    check(fork_pool, place, renamed=False)
     for at in range(renamed + 1, len(calls) + 1):
         if calls[at - 1] not in ("open", "fsync"):
             continue
-        kernel = armed(nursery, at)
+        kernel = armed(fork_pool, at)
         with pytest.raises(Gone):
             store(kernel, place / "2")
         kernel.close()
-        check(nursery, place, renamed=True)
+        check(fork_pool, place, renamed=True)
         shutil.rmtree(place / "2")
 
 
 @pytest.mark.parametrize("harm", ["errno.ENOSPC", "errno.EDQUOT", "errno.EIO"])
 def test_a_disk_error_is_reported_and_leaves_no_files(
-    nursery: Template, place: Path, harm: str
+    fork_pool: Template, place: Path, harm: str
 ) -> None:
-    calls = count_calls(nursery, place)
+    calls = count_calls(fork_pool, place)
     renamed = calls.index("rename") + 1
     kind = "NotWritten" if harm == "errno.EIO" else "DiskFull"
     # The first store creates the folder.
     for at in [*range(2, 8), *range(8, renamed - 8, 25), *range(renamed - 8, renamed + 1)]:
-        kernel = armed(nursery, at, harm)
+        kernel = armed(fork_pool, at, harm)
         reply = store_reply(kernel, place / "2")
         assert reply["error"] is not None, (at, calls[at - 1])
         assert reply["error"]["type"] == kind, (at, reply["error"])
@@ -156,12 +156,12 @@ def test_a_disk_error_is_reported_and_leaves_no_files(
         # The kernel continues, and the disk has space again.
         assert ask(kernel, "which") == "'new'"
         kernel.close()
-    check(nursery, place, renamed=False)
+    check(fork_pool, place, renamed=False)
 
 
-def test_a_file_limit_is_a_full_disk(nursery: Template, place: Path) -> None:
+def test_a_file_limit_is_a_full_disk(fork_pool: Template, place: Path) -> None:
     for limit in (0, 1, 4096, 100_000, 1 << 20, 2 << 20):
-        kernel = nursery.fork()
+        kernel = fork_pool.fork()
         code = f"{STATE}\nwhich = 'new'\nimport resource\nresource.setrlimit(resource.RLIMIT_FSIZE, ({limit}, -1))"
         assert kernel.run(code).status == "completed"
         reply = store_reply(kernel, place / "2")
@@ -170,5 +170,5 @@ def test_a_file_limit_is_a_full_disk(nursery: Template, place: Path) -> None:
         kernel.run("resource.setrlimit(resource.RLIMIT_FSIZE, (-1, -1))")
         store(kernel, place / "2")
         kernel.close()
-        check(nursery, place, renamed=True)
+        check(fork_pool, place, renamed=True)
         shutil.rmtree(place / "2")
