@@ -1,7 +1,7 @@
-"""The door: `python body/kernel --fd N --session NAME`.
+"""The entry point: `python body/kernel --fd N --session NAME`.
 
-The package is loaded under a private name, and its folder leaves `sys.path`, so that a module of
-the user's called `kernel`, `shell` or `wire` is never shadowed.
+The package is loaded as `osctl_kernel`, and its folder leaves `sys.path`, so that it does not
+shadow a user module called `kernel`, `shell` or `wire`.
 """
 
 import importlib.util

@@ -1,51 +1,52 @@
-"""One execute: whatever it shows, then exactly one done."""
+"""The execution of one cell: its events, then exactly one `done` frame."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from .errors import describe
+from .errors import describe_error
 from .shell import Shell
 from .user_code import UserCode
 from .wire import Wire
 
 
-class Cells:
-    """Runs one cell at a time, and tells the wire about it."""
+class CellRunner:
+    """Runs one cell at a time and sends its events."""
 
     def __init__(self, shell: Shell, wire: Wire, user_code: UserCode) -> None:
         self._shell = shell
         self._wire = wire
         self._user_code = user_code
         self._id: str | None = None
-        shell.displayhook.emit = shell.display_pub.emit = self._emit
+        shell.displayhook.emit = shell.display_pub.emit = self._emit_event
 
-    def execute(self, id: str, code: str, *, silent: bool, store_history: bool) -> None:
+    def execute_cell(self, id: str, code: str, *, silent: bool, store_history: bool) -> None:
         self._id = id
 
-        def step() -> BaseException | None:
+        def run_code() -> BaseException | None:
             self._shell.failure = None
             self._shell.run_cell(code, store_history=store_history, silent=silent)
             return self._shell.failure
 
-        failure, error = self._user_code.run(step)
+        failure, error = self._user_code.run_step(run_code)
         try:
-            status = self._finish(failure if error is None else error)
-        except BaseException as broken:  # whatever it was, the run must have an end
+            status = self._finish_cell(failure if error is None else error)
+        except BaseException as broken:  # every run needs an end
             status = "failed"
-            self._emit("error", error=describe(broken))
+            self._emit_event("error", error=describe_error(broken))
         self._id = None
         self._shell.failure = None
         done = {"type": "done", "id": id, "status": status}
-        self._wire.send(done | self._shell.counts())
+        self._wire.send_frame(done | self._shell.count_state())
 
-    def _finish(self, error: BaseException | None) -> str:
-        status, error = self._user_code.settle(error)
+    def _finish_cell(self, error: BaseException | None) -> str:
+        status, error = self._user_code.settle_step(error)
         if error is not None:
-            self._emit("error", error=describe(error))
+            self._emit_event("error", error=describe_error(error))
         return status
 
-    def _emit(self, kind: str, **fields: Any) -> None:
-        """An event of the running cell; between cells, of a task or thread, it has no id."""
-        more = kind in ("result", "error") and self._id is not None  # `done` is on its way
-        self._wire.send({"type": kind, "id": self._id, **fields}, ordered=True, more=more)
+    def _emit_event(self, kind: str, **fields: Any) -> None:
+        """Sends an event of the running cell; an event between cells, from a task or thread, has no
+        id."""
+        more = kind in ("result", "error") and self._id is not None  # `done` follows directly
+        self._wire.send_frame({"type": kind, "id": self._id, **fields}, ordered=True, more=more)

@@ -1,4 +1,4 @@
-"""Requests to the companion, by the door for those inside."""
+"""Requests to the companion over its Unix socket inside the container."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ class Companion(http.client.HTTPConnection):
         self.request(method, path, text, headers)
 
 
-def ask(method: str, path: str, body: Any = None) -> tuple[int, dict[str, Any]]:
-    """The status, and what is answered, also where that is a refusal."""
+def send_request(method: str, path: str, body: Any = None) -> tuple[int, dict[str, Any]]:
+    """Sends a request; returns the status and the body, also of a refusal."""
     companion = Companion()
     try:
         companion.send_json(method, path, body)
@@ -40,12 +40,12 @@ def ask(method: str, path: str, body: Any = None) -> tuple[int, dict[str, Any]]:
         companion.close()
 
 
-def expect(status: int, told: dict[str, Any]) -> dict[str, Any]:
-    """What was answered.
+def require_success(status: int, answer: dict[str, Any]) -> dict[str, Any]:
+    """Returns the body of a successful answer.
 
     # Errors
-    RuntimeError with the refusal's message.
+    RuntimeError with the message of the refusal.
     """
     if status != 200:
-        raise RuntimeError(told["error"]["message"])
-    return told
+        raise RuntimeError(answer["error"]["message"])
+    return answer

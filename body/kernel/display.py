@@ -9,34 +9,35 @@ from typing import Any
 from IPython.core.displayhook import DisplayHook
 from IPython.core.displaypub import DisplayPublisher
 
-from .figures import has_been_shown
-from .plain import format_plain
+from .fast_path import format_plain
+from .figures import mark_figure_shown
 
-KEPT_RESULTS = 200
+MAX_RESULTS = 200
 
 Emit = Callable[..., None]
 """Sends an event of the running cell: `emit(type, **fields)`."""
 
 
 class Results(DisplayHook):
-    """Sends the value of the last expression, and keeps `_`, `_7` and `Out` within a count."""
+    """Sends the value of the last expression and keeps a limited number in `_`, `_7` and `Out`."""
 
     emit: Emit | None = None
-    exec_result = None  # plain instead of observed: each cell sets it
+    exec_result = None  # a plain attribute instead of a trait: each cell sets it
     source = ""
     silent = False
     cached = True
-    """Whether the cell's values are kept; those of cells outside of the history are not."""
+    """Whether the cell's values are kept; values of cells outside the history are not."""
     sent = False
-    """Whether the cell has had its one result; what follows, and nested cells', are displays."""
+    """Whether the cell has sent its one result; later values and values of nested cells are
+    displays."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
         self.names: set[str] = set()
-        """The numbered names, `_7`, that are in the namespace."""
+        """The numbered names, such as `_7`, in the namespace."""
 
     def quiet(self) -> bool:
-        """Whether the cell ends in `;`; tokenizing is dear, so look for one first."""
+        """Whether the cell ends in `;`; tokenizing is slow, so a text search comes first."""
         return ";" in self.source and bool(self.semicolon_at_end_of_expression(self.source))
 
     def __call__(self, result: Any = None) -> None:
@@ -44,20 +45,20 @@ class Results(DisplayHook):
         if result is None or self.silent or self.quiet():
             return
         bundle = format_plain(self.shell, result)
-        data, metadata = (bundle, {}) if bundle else self._format(result)
+        data, metadata = (bundle, {}) if bundle else self._format_result(result)
         if self.cached:
             self.update_user_ns(result)
         self.fill_exec_result(result)
         if data and self.emit is not None:
-            self._send(data, metadata)
+            self._send_result(data, metadata)
 
-    def _format(self, result: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    def _format_result(self, result: Any) -> tuple[dict[str, Any], dict[str, Any]]:
         data, metadata = self.compute_format_data(result)
         if data:
-            has_been_shown(result)
+            mark_figure_shown(result)
         return data, metadata
 
-    def _send(self, data: dict[str, Any], metadata: dict[str, Any]) -> None:
+    def _send_result(self, data: dict[str, Any], metadata: dict[str, Any]) -> None:
         assert self.emit is not None
         if self.sent:
             self.emit("display", data=data, metadata=metadata)
@@ -70,7 +71,7 @@ class Results(DisplayHook):
         out = namespace.get("_oh")
         if out is None or result is out:
             return
-        while len(out) >= KEPT_RESULTS:
+        while len(out) >= MAX_RESULTS:
             oldest = next(iter(out))
             out.pop(oldest)
             namespace.pop(f"_{oldest}", None)
@@ -98,7 +99,7 @@ class Results(DisplayHook):
 
 
 class Displays(DisplayPublisher):
-    """Sends what `display()` publishes, untouched."""
+    """Sends the data of `display()` unchanged."""
 
     emit: Emit | None = None
 

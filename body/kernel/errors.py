@@ -1,4 +1,4 @@
-"""Exceptions as plain text: the user's frames only, whatever the exception does."""
+"""Exceptions as plain text, limited to frames of the user's code."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from IPython.core.error import UsageError
 
 from .encode import text_of
 
-MAX_LINES = 400
-MAX_MESSAGE = 1 << 16
+MAX_TRACEBACK_LINES = 400
+MAX_MESSAGE_CHARS = 1 << 16
 _EXTENSIONS = os.path.join(os.path.dirname(__file__), "extensions", "")
 _INTERNAL = (
     os.path.dirname(__file__) + os.sep,
@@ -23,41 +23,43 @@ _INTERNAL = (
 )
 
 
-def describe(error: BaseException) -> dict[str, Any]:
-    """`{type, message, traceback}` of an exception; never raises."""
-    kind = _safely(lambda: str(type(error).__name__), "Exception")
-    message = _safely(lambda: _message(error), "<the exception's text cannot be shown>")
-    lines = _safely(lambda: _traceback(error), None)
+def describe_error(error: BaseException) -> dict[str, Any]:
+    """Returns `{type, message, traceback}` of an exception; never raises."""
+    kind = _call_safely(lambda: str(type(error).__name__), "Exception")
+    message = _call_safely(lambda: _error_message(error), "<the exception's text cannot be shown>")
+    lines = _call_safely(lambda: _traceback_lines(error), None)
     if lines is None:
         lines = [f"{kind}: {message}"]
-    if len(message) > MAX_MESSAGE:
-        message = message[:MAX_MESSAGE] + "…"
+    if len(message) > MAX_MESSAGE_CHARS:
+        message = message[:MAX_MESSAGE_CHARS] + "…"
     return {"type": kind, "message": message, "traceback": lines}
 
 
-def _safely(make: Callable[[], Any], otherwise: Any) -> Any:
+def _call_safely(make: Callable[[], Any], otherwise: Any) -> Any:
     try:
         return make()
     except BaseException:
         return otherwise
 
 
-def _message(error: BaseException) -> str:
+def _error_message(error: BaseException) -> str:
     if issubclass(type(error), SyntaxError):
         return text_of(error.msg) if error.msg else ""
     return text_of(error)
 
 
-def _traceback(error: BaseException) -> list[str]:
+def _traceback_lines(error: BaseException) -> list[str]:
     if issubclass(type(error), UsageError):
         return [f"UsageError: {text_of(error)}"]
-    told = TracebackException.from_exception(error)
-    _keep_user_frames(told, set())
+    trace = TracebackException.from_exception(error)
+    _keep_user_frames(trace, set())
     lines = [
-        line[:MAX_MESSAGE] for chunk in told.format() for line in chunk.rstrip("\n").split("\n")
+        line[:MAX_MESSAGE_CHARS]
+        for chunk in trace.format()
+        for line in chunk.rstrip("\n").split("\n")
     ]
-    if len(lines) > MAX_LINES:
-        half = MAX_LINES // 2
+    if len(lines) > MAX_TRACEBACK_LINES:
+        half = MAX_TRACEBACK_LINES // 2
         left_out = f"  … {len(lines) - 2 * half} lines left out …"
         lines = [*lines[:half], left_out, *lines[-half:]]
     return lines
@@ -69,15 +71,15 @@ def _is_users(filename: str) -> bool:
     return not filename.startswith(_INTERNAL)
 
 
-def _keep_user_frames(told: TracebackException | None, seen: set[int]) -> None:
-    if told is None or id(told) in seen:
+def _keep_user_frames(trace: TracebackException | None, seen: set[int]) -> None:
+    if trace is None or id(trace) in seen:
         return
-    seen.add(id(told))
-    frames = list(told.stack or ())
+    seen.add(id(trace))
+    frames = list(trace.stack or ())
     first = next((i for i, frame in enumerate(frames) if frame.filename.startswith("<cell ")), 0)
     kept = [frame for frame in frames[first:] if _is_users(frame.filename)]
-    told.stack = StackSummary.from_list(kept) if kept else None  # type: ignore[assignment]
-    _keep_user_frames(told.__cause__, seen)
-    _keep_user_frames(told.__context__, seen)
-    for inner in getattr(told, "exceptions", None) or ():
+    trace.stack = StackSummary.from_list(kept) if kept else None  # type: ignore[assignment]
+    _keep_user_frames(trace.__cause__, seen)
+    _keep_user_frames(trace.__context__, seen)
+    for inner in getattr(trace, "exceptions", None) or ():
         _keep_user_frames(inner, seen)

@@ -1,18 +1,19 @@
-"""A new body, asked for by the code that lives in the present one: `runtime.evolve`."""
+"""`runtime.evolve`: code in the current body requests a new body."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .companion import ask, expect
+from .companion import require_success, send_request
 
 
 @dataclass(frozen=True)
 class Evolution:
-    """How a run of evolving stands.
+    """The state of an evolve run.
 
-    `status` is the stage it is in (`building`, `testing`, `freezing`, `swapping`, `verifying`), or
-    how it ended: `succeeded`, `rolled_back`, `failed`. `why` then says why not.
+    `status` is the current stage (`building`, `testing`, `freezing`, `swapping`, `verifying`) or
+    the outcome: `succeeded`, `rolled_back`, `failed`. `why` is the reason of a run that did not
+    succeed.
     """
 
     run: str
@@ -25,26 +26,26 @@ class Evolution:
         return self.status not in ("succeeded", "rolled_back", "failed")
 
 
-def begin(reason: str | None, force: bool) -> str:
-    """The name of the run, which goes on by itself.
+def start_evolve(reason: str | None, force: bool) -> str:
+    """Starts an evolve run and returns its name; the run continues in the background.
 
     # Errors
-    RuntimeError where there is no keeper, or another run is on.
+    RuntimeError without a keeper, or during another run.
     """
-    told = expect(*ask("POST", "/evolve", {"reason": reason, "force": force}))
-    return told["run"]
+    answer = require_success(*send_request("POST", "/evolve", {"reason": reason, "force": force}))
+    return answer["run"]
 
 
-def look(run: str | None) -> Evolution | None:
-    """How that run stands, or the latest; None when there was none.
+def read_evolve_status(run: str | None) -> Evolution | None:
+    """Returns the state of that run, or of the latest run; None without a run.
 
     # Errors
-    RuntimeError where there is no keeper, or no such run.
+    RuntimeError without a keeper, or when the run does not exist.
     """
     if run is not None:
-        told = expect(*ask("GET", f"/evolve/runs/{run}"))
-        return Evolution(told["run"], told["status"], told["reason"], told["why"])
-    told = expect(*ask("GET", "/evolve/status"))
-    if told["latest_run"] is None:
+        answer = require_success(*send_request("GET", f"/evolve/runs/{run}"))
+        return Evolution(answer["run"], answer["status"], answer["reason"], answer["why"])
+    answer = require_success(*send_request("GET", "/evolve/status"))
+    if answer["latest_run"] is None:
         return None
-    return Evolution(told["latest_run"], told["latest_status"], told["reason"], told["why"])
+    return Evolution(answer["latest_run"], answer["latest_status"], answer["reason"], answer["why"])

@@ -24,8 +24,8 @@ def needs_event_loop(gui: str | None) -> bool:
     return framework is not None
 
 
-def has_been_shown(value: Any) -> None:
-    """A figure that is a cell's value is shown as that, and not once more as an open figure."""
+def mark_figure_shown(value: Any) -> None:
+    """Keeps a figure that is a cell's value from being shown again as an open figure."""
     backend = sys.modules.get("matplotlib_inline.backend_inline")
     figure = sys.modules.get("matplotlib.figure")
     if backend is None or figure is None or not isinstance(value, figure.Figure):

@@ -1,4 +1,5 @@
-"""Frames: u32 big-endian length, then one UTF-8 JSON object. What both ends of a socket share."""
+"""Frames: a u32 big-endian length, then one UTF-8 JSON object. Both ends of a socket use this
+format."""
 
 from __future__ import annotations
 
@@ -6,30 +7,30 @@ import json
 import struct
 from typing import Any
 
-from .encode import encode
+from .encode import encode_json
 
-MAX_FRAME = 256 << 20
+MAX_FRAME_BYTES = 256 << 20
 LENGTH = struct.Struct(">I")
 
 Frame = dict[str, Any]
 
 
 class Malformed(Exception):
-    """A frame that is not a JSON object; the connection goes on."""
+    """A frame is not a JSON object; the connection stays open."""
 
 
-def pack(frame: Frame) -> bytes:
-    body = encode(frame)
-    if len(body) > MAX_FRAME:
-        body = encode(_without_contents(frame, len(body)))
+def pack_frame(frame: Frame) -> bytes:
+    body = encode_json(frame)
+    if len(body) > MAX_FRAME_BYTES:
+        body = encode_json(_without_contents(frame, len(body)))
     return LENGTH.pack(len(body)) + body
 
 
-def unpack(body: bytes) -> Frame:
-    """The object in a frame's body.
+def unpack_frame(body: bytes) -> Frame:
+    """Returns the object in a frame's body.
 
     # Errors
-    `Malformed` when it is not one.
+    `Malformed` when the body is not a JSON object.
     """
     try:
         frame = json.loads(body)
@@ -40,16 +41,17 @@ def unpack(body: bytes) -> Frame:
     return frame
 
 
-def take(unread: bytearray) -> bytes | None:
-    """Removes one whole frame's body from the front of what was read, if it is there.
+def take_body(unread: bytearray) -> bytes | None:
+    """Removes one complete frame body from the front of the unread bytes; None when it is
+    incomplete.
 
     # Errors
-    `EOFError` when the frame would be above the limit: nothing after it can be read.
+    `EOFError` when the frame exceeds the limit: nothing after it can be read.
     """
     if len(unread) < LENGTH.size:
         return None
     (size,) = LENGTH.unpack_from(unread)
-    if size > MAX_FRAME:
+    if size > MAX_FRAME_BYTES:
         raise EOFError("frame above the limit")
     end = LENGTH.size + size
     if len(unread) < end:
@@ -60,9 +62,9 @@ def take(unread: bytearray) -> bytes | None:
 
 
 def _without_contents(frame: Frame, size: int) -> Frame:
-    notice = f"<an output of {size} bytes, more than a frame may hold>"
-    told = {k: v for k, v in frame.items() if k not in ("data", "metadata", "error", "value")}
+    notice = f"<an output of {size} bytes, above the frame limit>"
+    kept = {k: v for k, v in frame.items() if k not in ("data", "metadata", "error", "value")}
     if "data" in frame:
-        return told | {"data": {"text/plain": notice}, "metadata": {}}
+        return kept | {"data": {"text/plain": notice}, "metadata": {}}
     error = {"type": "OverflowError", "message": notice, "traceback": []}
-    return told | ({"value": None} if "value" in frame else {}) | {"error": error}
+    return kept | ({"value": None} if "value" in frame else {}) | {"error": error}

@@ -1,7 +1,7 @@
-"""Puts the parts together, in the order in which they depend on each other.
+"""Assembles the parts in the order of their dependencies.
 
-What is the same in every kernel is prepared first, and once for all kernels of a template; what
-belongs to one process (pipes, signals, sockets, the session's name) is made after the fork.
+The parts that are equal in every kernel are prepared first, once for all kernels of a template; the
+parts of one process (pipes, signals, sockets, the session's name) are made after the fork.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ from collections.abc import Sequence
 from typing import Any
 
 from . import BODY_VERSION, PROTOCOL, packages
-from .cell import Cells
-from .ending import end, end_at_sigterm
-from .fork import Family
+from .cell import CellRunner
+from .fork_guard import ForkGuard
 from .interrupt import Interrupts
 from .loop import Loop
+from .ordering import OutputOrder
 from .parent import depend_on_parent
-from .pipes import Pipe, keep
-from .printing import print_lines
-from .questions import Questions
+from .pipes import Pipe, move_fd_high
+from .printing import install_print
+from .queries import Queries
 from .refusals import refuse_input
 from .runtime import Runtime
-from .serve import serve
+from .serve import serve_requests
 from .shell import Shell
+from .shutdown import install_sigterm_handler, shut_down
 from .streams import Streams
-from .template import Order, Template
-from .turns import Turns
+from .template import KernelSpec, Template
 from .user_code import UserCode
 from .wire import Wire
 
@@ -49,63 +49,65 @@ def main(argv: Sequence[str]) -> int:
     args = parser.parse_args(argv)
 
     depend_on_parent()
-    given = keep(args.fd)
-    if args.fd == 0:  # it travels as standard input, where code shall find nothing
+    fd = move_fd_high(args.fd)
+    if args.fd == 0:  # it arrives as standard input, where code must find nothing
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         os.set_inheritable(0, True)
     if not args.template:
-        return _serve(Order(args.session, plain=False, listener=given), _prepare())
-    gc.disable()  # until the fork: a collection leaves holes in pages that are to be shared
-    shell = _prepare()
-    order = Template(given).serve()
-    return 0 if order is None else _serve(order, shell)
+        return _serve_session(KernelSpec(args.session, plain=False, listener=fd), _prepare_shell())
+    gc.disable()  # until the fork: a collection would split pages that kernels share
+    shell = _prepare_shell()
+    spec = Template(fd).serve_forks()
+    return 0 if spec is None else _serve_session(spec, shell)
 
 
-def _prepare() -> Shell:
+def _prepare_shell() -> Shell:
     sys.argv = [""]
     sys.path.insert(0, "")
     os.environ.setdefault("MPLBACKEND", "module://matplotlib_inline.backend_inline")
     refuse_input()
-    print_lines()
-    return Shell.start()
+    install_print()
+    return Shell.create_shell()
 
 
-def _serve(order: Order, shell: Shell) -> int:
-    given = keep(os.dup(2))
+def _serve_session(spec: KernelSpec, shell: Shell) -> int:
+    fd = move_fd_high(os.dup(2))
     try:
-        parts = _assemble(order, shell)
-    except BaseException:  # nobody reads the pipes yet: the companion's log must get this
-        traceback.print_exc(file=os.fdopen(given, "w"))
+        parts = _assemble_kernel(spec, shell)
+    except BaseException:  # without a reader of the pipes yet: report to the companion's log
+        traceback.print_exc(file=os.fdopen(fd, "w"))
         return 1
-    os.close(given)
-    serve(*parts)
-    end()
+    os.close(fd)
+    serve_requests(*parts)
+    shut_down()
     return 0
 
 
-def _assemble(order: Order, shell: Shell) -> tuple[Wire, Cells, Questions, Loop, Family]:
+def _assemble_kernel(
+    spec: KernelSpec, shell: Shell
+) -> tuple[Wire, CellRunner, Queries, Loop, ForkGuard]:
     interrupts = Interrupts()
-    interrupts.install()
-    pipes = (Pipe.make(1), Pipe.make(2))
-    turns = Turns(pipes)
-    streams = Streams(pipes, turns)
+    interrupts.install_handler()
+    pipes = (Pipe.create_pipe(1), Pipe.create_pipe(2))
+    ordering = OutputOrder(pipes)
+    streams = Streams(pipes, ordering)
     faulthandler.enable(pipes[1].write)
-    os.environ["OSCTL_SESSION"] = order.session
+    os.environ["OSCTL_SESSION"] = spec.session
     shell.interrupts = interrupts
     loop = shell.loop = Loop(interrupts)
 
-    def hello() -> dict[str, Any]:
-        words = {"type": "hello", "protocol": PROTOCOL, "body_version": BODY_VERSION}
-        words |= {"pid": os.getpid(), "python": platform.python_version()}
-        return words | shell.counts()
+    def build_hello() -> dict[str, Any]:
+        frame = {"type": "hello", "protocol": PROTOCOL, "body_version": BODY_VERSION}
+        frame |= {"pid": os.getpid(), "python": platform.python_version()}
+        return frame | shell.count_state()
 
-    wire = Wire(order.listener, turns, interrupts, hello, (pipes[0].read, pipes[1].read))
-    family = Family(wire, pipes, loop)
-    user_code = UserCode(interrupts, streams, family)
-    cells = Cells(shell, wire, user_code)
-    questions = Questions(shell, wire, user_code)
-    if not order.plain:
-        packages.activate(os.environ.get("OSCTL_PACKAGES"))
-    shell.offer(Runtime())  # whose shell has the environment as it is now
-    end_at_sigterm()
-    return wire, cells, questions, loop, family
+    wire = Wire(spec.listener, ordering, interrupts, build_hello, (pipes[0].read, pipes[1].read))
+    fork_guard = ForkGuard(wire, pipes, loop)
+    user_code = UserCode(interrupts, streams, fork_guard)
+    cells = CellRunner(shell, wire, user_code)
+    queries = Queries(shell, wire, user_code)
+    if not spec.plain:
+        packages.activate_overlay(os.environ.get("OSCTL_PACKAGES"))
+    shell.add_runtime(Runtime())  # its shell has the current environment
+    install_sigterm_handler()
+    return wire, cells, queries, loop, fork_guard

@@ -1,7 +1,7 @@
-"""The overlay: a virtual environment over the kernel's own, which what the user installs goes to.
+"""The overlay: a virtual environment over the kernel's own, for packages that the user installs.
 
-Made without pip and network, in milliseconds. It is first on the path of user code only after the
-kernel's own imports are done, and a broken one is a warning, never a reason not to start.
+The kernel creates it in milliseconds, without pip or network. The overlay precedes the kernel's
+packages only after the kernel's own imports; a broken overlay causes a warning, not a failed start.
 """
 
 from __future__ import annotations
@@ -12,67 +12,67 @@ import sys
 import sysconfig
 from pathlib import Path
 
-LINK = "_osctl_kernel.pth"
+PTH_FILE = "_osctl_kernel.pth"
 
 
-def activate(folder: str | None) -> None:
-    """Makes the overlay if it is missing, and puts it before everything else.
+def activate_overlay(folder: str | None) -> None:
+    """Creates the overlay if it is missing, and puts it first on the path.
 
-    Asked again it does so only when something was installed or removed since.
+    A later call does so again only after an install or a removal.
     """
     if not folder:
         return
     try:
         overlay = Path(folder)
-        if folder in _seen and _seen[folder] == _modified(overlay):
+        if folder in _seen and _seen[folder] == _modified_time(overlay):
             return
-        packages = _make(overlay)
-        _seen[folder] = _modified(overlay)
-        _import_from(packages)
-        _point_at(overlay)
+        packages = _create_overlay(overlay)
+        _seen[folder] = _modified_time(overlay)
+        _add_to_path(packages)
+        _set_environment(overlay)
     except BaseException as error:  # a .pth file may even call sys.exit()
         print(f"osctl: packages at {folder} are not used: {error}", file=sys.stderr)
 
 
 _seen: dict[str, int | None] = {}
-"""When each folder that was activated had changed last."""
+"""The last modification time of each activated folder."""
 
 
-def _packages(overlay: Path) -> Path:
+def _site_packages(overlay: Path) -> Path:
     version = f"python{sys.version_info.major}.{sys.version_info.minor}"
     return overlay / "lib" / version / "site-packages"
 
 
-def _modified(overlay: Path) -> int | None:
+def _modified_time(overlay: Path) -> int | None:
     try:
-        return os.stat(_packages(overlay)).st_mtime_ns
+        return os.stat(_site_packages(overlay)).st_mtime_ns
     except OSError:
         return None
 
 
-def _make(overlay: Path) -> Path:
+def _create_overlay(overlay: Path) -> Path:
     version = f"python{sys.version_info.major}.{sys.version_info.minor}"
     base = Path(os.path.realpath(getattr(sys, "_base_executable", None) or sys.executable))
     binaries = overlay / "bin"
-    packages = _packages(overlay)
+    packages = _site_packages(overlay)
     binaries.mkdir(parents=True, exist_ok=True)
     packages.mkdir(parents=True, exist_ok=True)
     for name in ("python", "python3", version):
-        _link(binaries / name, base)
-    _write(
+        _write_link(binaries / name, base)
+    _write_file(
         overlay / "pyvenv.cfg",
         f"home = {base.parent}\ninclude-system-site-packages = false\n"
         f"version = {'.'.join(map(str, sys.version_info[:3]))}\n",
     )
     own = sysconfig.get_path("purelib")
-    _write(packages / LINK, f"{own}\n")
+    _write_file(packages / PTH_FILE, f"{own}\n")
     for name in ("pip", "pip3"):
         script = f'#!/bin/sh\nexec "{binaries / "python"}" -m pip "$@"\n'
-        _write(binaries / name, script, mode=0o755)
+        _write_file(binaries / name, script, mode=0o755)
     return packages
 
 
-def _link(path: Path, target: Path) -> None:
+def _write_link(path: Path, target: Path) -> None:
     if path.is_symlink() and os.readlink(path) == str(target):
         return
     beside = path.with_name(f".{path.name}.{os.getpid()}")
@@ -81,8 +81,9 @@ def _link(path: Path, target: Path) -> None:
     beside.replace(path)
 
 
-def _write(path: Path, text: str, mode: int = 0o644) -> None:
-    """Writes beside and renames, and only when something changes: several kernels share it."""
+def _write_file(path: Path, text: str, mode: int = 0o644) -> None:
+    """Writes a temporary file and renames it, only on a change: several kernels share the
+    overlay."""
     try:
         if path.read_text() == text:
             return
@@ -94,7 +95,7 @@ def _write(path: Path, text: str, mode: int = 0o644) -> None:
     beside.replace(path)
 
 
-def _import_from(packages: Path) -> None:
+def _add_to_path(packages: Path) -> None:
     before = list(sys.path)
     site.addsitedir(str(packages))
     added = [entry for entry in sys.path if entry not in before]
@@ -105,7 +106,7 @@ def _import_from(packages: Path) -> None:
     sys.path[:] = [*(h for h in here if h == ""), *added, *rest]
 
 
-def _point_at(overlay: Path) -> None:
+def _set_environment(overlay: Path) -> None:
     sys.executable = str(overlay / "bin" / "python")
     os.environ["VIRTUAL_ENV"] = str(overlay)
     os.environ["PATH"] = f"{overlay / 'bin'}{os.pathsep}{os.environ.get('PATH', os.defpath)}"

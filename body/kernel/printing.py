@@ -1,7 +1,7 @@
 """`print()` of plain values as one write.
 
-Python's own makes one of each value and one of the line's end: slower, and lines that threads print
-at the same time would mix.
+Python's own `print` writes each value and the line's end separately: that is slower, and lines of
+concurrent threads would mix.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ import functools
 import sys
 from typing import Any
 
-from .streams import PIECE, Output
+from .streams import CHUNK_CHARS, Output
 
 _print = builtins.print
 
 _PLAIN = frozenset({str, int, float, bool, complex, type(None)})
-"""Their texts run no code, which could print in between."""
+"""Their texts run no code that could print in between."""
 
 
 @functools.wraps(_print)
@@ -32,7 +32,7 @@ def _print_lines(
         if len(values) == 1:
             value = values[0]
             if type(value) is str:
-                if len(value) < PIECE:  # what is longer is not copied
+                if len(value) < CHUNK_CHARS:  # a longer text is not copied
                     stream.write(value + end)
                     return
             elif type(value) in _PLAIN:
@@ -44,6 +44,6 @@ def _print_lines(
     _print(*values, sep=sep, end=end, file=file, flush=flush)
 
 
-def print_lines() -> None:
-    """Makes `print()` write a line at once."""
+def install_print() -> None:
+    """Replaces `print()` by a version that writes a line in one call."""
     builtins.print = _print_lines

@@ -1,4 +1,4 @@
-"""What an agent's code may call and a kernel cannot do: ask a person, and leave."""
+"""Calls that a kernel cannot serve: input from a person, and leaving the process."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from IPython.core.autocall import ExitAutocall
 
 def _refuse_input(*_: Any, **__: Any) -> NoReturn:
     raise RuntimeError(
-        "nobody can answer input() here: pass the value in the code instead, "
+        "input() is not available here: pass the value in the code instead, "
         "or through an environment variable"
     )
 
 
 def refuse_input() -> None:
-    """Makes `input()` and `getpass()` fail clearly instead of reading the end of a file."""
+    """Makes `input()` and `getpass()` raise an error instead of reading the end of a file."""
     builtins.input = _refuse_input
     getpass.getpass = _refuse_input
 
 
 class Exit(ExitAutocall):
-    """`exit`, `exit()`, `quit(3)`: ends the run, and not the kernel."""
+    """`exit`, `exit()`, `quit(3)`: ends the run, not the kernel."""
 
     rewrite = False
 

@@ -1,4 +1,4 @@
-"""Live objects (connections, clients) that are made when needed, and made again when lost.
+"""Live objects (connections, clients) that are made on use, and made again when lost.
 
 ```text
 absent ──get: factory, on_connect──▶ live ──get: validate──▶ live
@@ -18,23 +18,23 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from .errors import describe
+from .errors import describe_error
 
 Callback = Callable[[Any], Any]
 
 _live: list[Resource] = []
-"""In the order in which they were made; of this process."""
+"""The live resources of this process, in order of creation."""
 
 
-def live_count() -> int:
+def count_live() -> int:
     return len(_live)
 
 
 def invalidate_all() -> None:
-    """The last made is the first to go; one that fails does not keep the others.
+    """Tears down all live resources, the last made first; a failure does not keep the others.
 
     # Errors
-    KeyboardInterrupt, when one came in between, after all are gone.
+    KeyboardInterrupt after all are torn down, if an interrupt arrived in between.
     """
     interrupt = None
     while True:
@@ -49,24 +49,24 @@ def invalidate_all() -> None:
 
 
 class Resource:
-    """One live object, with the recipe to make it."""
+    """One live object and the recipe to make it."""
 
     def __init__(self, factory: Callable[[], Any], name: str | None = None) -> None:
         self._recipe: dict[str, Any] = {"factory": factory, "name": name}
-        self._begin()
+        self._init_object()
 
-    def _begin(self) -> None:
+    def _init_object(self) -> None:
         self._lock = threading.RLock()
         self._object: Any = None
         self._pid: int | None = None
-        """The process that has made the object: a fork must not share a connection."""
+        """The process that made the object: a fork must not share a connection."""
 
     def __getstate__(self) -> dict[str, Any]:
         return dict(self._recipe)
 
     def __setstate__(self, recipe: dict[str, Any]) -> None:
         self._recipe = recipe
-        self._begin()
+        self._init_object()
 
     def __repr__(self) -> str:
         name = self._recipe["name"] or getattr(self._recipe["factory"], "__name__", "resource")
@@ -75,60 +75,65 @@ class Resource:
     # The recipe.
 
     def on_connect(self, callback: Callback) -> Resource:
-        """`callback(object)` is called after each making; when it raises, that attempt failed."""
+        """`callback(object)` is called after each creation; when it raises, that attempt has
+        failed."""
         self._recipe["on_connect"] = callback
         return self
 
     def validate(self, callback: Callback) -> Resource:
-        """`callback(object)` is asked before each use: when it is false or raises, the object is
+        """`callback(object)` is called before each use: when it is false or raises, the object is
         torn down and made again."""
         self._recipe["validate"] = callback
         return self
 
     def teardown(self, callback: Callback) -> Resource:
-        """`callback(object)` is called before an object is given up."""
+        """`callback(object)` is called before an object is dropped."""
         self._recipe["teardown"] = callback
         return self
 
     def retry(self, max_attempts: int = 3, base_delay_s: float = 0.1) -> Resource:
-        """How often to try to make it; the pause doubles each time. Without this: once."""
+        """Sets the number of attempts to make the object; the pause doubles each time. The default
+        is one."""
         if max_attempts < 1 or base_delay_s < 0:
-            raise ValueError("retry takes at least one attempt, and a delay that is not negative")
+            raise ValueError(
+                "retry needs `max_attempts` of at least 1 and `base_delay_s` of at least 0"
+            )
         self._recipe.update(max_attempts=max_attempts, base_delay_s=base_delay_s)
         return self
 
     def remake_with(self, factory: Callable[[], Any]) -> None:
-        """For the next time that it is made: a cell that defines it was run again."""
+        """Replaces the factory for the next creation: a cell that defines it has run again."""
         self._recipe["factory"] = factory
 
     # The object.
 
     def get(self) -> Any:
-        """The live object.
+        """Returns the live object.
 
         # Errors
-        What the last attempt to make it raised.
+        The exception of the last attempt to make it.
         """
         with self._lock:
             if self._is_live():
                 if self._is_valid():
                     return self._object
                 self.invalidate()
-            return self._make()
+            return self._make_object()
 
     def invalidate(self) -> None:
-        """Tears the object down; the next `get` makes another. What teardown raises is printed."""
+        """Tears the object down; the next `get` makes another. Exceptions of the teardown are
+        printed."""
         with self._lock:
             gone = self._object
             was_live = self._is_live()
-            self._forget()
+            self._forget_object()
             if was_live:
                 self._tear_down(gone)
 
     def _is_live(self) -> bool:
         return self._pid == os.getpid()
 
-    def _forget(self) -> None:
+    def _forget_object(self) -> None:
         self._object = self._pid = None
         if self in _live:
             _live.remove(self)
@@ -140,13 +145,13 @@ class Resource:
         except Exception:
             return False
 
-    def _make(self) -> Any:
+    def _make_object(self) -> Any:
         pid = os.getpid()
         attempts = self._recipe.get("max_attempts", 1)
         pause = self._recipe.get("base_delay_s", 0)
         for attempt in range(1, attempts + 1):
             try:
-                made = self._attempt()
+                made = self._attempt_creation()
                 break
             except Exception as error:
                 if attempt == attempts:
@@ -159,7 +164,7 @@ class Resource:
         _live.append(self)
         return made
 
-    def _attempt(self) -> Any:
+    def _attempt_creation(self) -> Any:
         made = self._recipe["factory"]()
         try:
             on_connect = self._recipe.get("on_connect")
@@ -179,5 +184,5 @@ class Resource:
         except KeyboardInterrupt:
             raise
         except BaseException as error:
-            told = "\n".join(describe(error)["traceback"])
-            print(f"the teardown of {self!r} failed:\n{told}", file=sys.stderr)
+            lines = "\n".join(describe_error(error)["traceback"])
+            print(f"the teardown of {self!r} failed:\n{lines}", file=sys.stderr)

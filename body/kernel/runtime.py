@@ -1,4 +1,4 @@
-"""`runtime`: what the namespace offers beside Python itself, and keeps over a reset."""
+"""`runtime`: the kernel's object in the user's namespace; a reset keeps it."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from .resources import Resource, invalidate_all
 
 
 class Runtime:
-    """`runtime.shell` runs commands in a context that lasts, `runtime.resource` keeps live objects,
-    `runtime.evolve` asks for a new body.
+    """`runtime.shell` runs commands in a persistent context, `runtime.resource` keeps live objects,
+    `runtime.evolve` requests a new body.
 
     ```python
     runtime.shell.run("cd /repo && ls").stdout
@@ -30,9 +30,9 @@ class Runtime:
         return "<runtime: shell.run, shell.cd, shell.env, resource, evolve, evolution>"
 
     def resource(self, factory: Callable[[], Any], name: str | None = None) -> Resource:
-        """A live object that `factory` makes; the same name gives the same resource."""
+        """Returns a live object made by `factory`; the same name gives the same resource."""
         if not callable(factory):
-            raise TypeError("a resource is made by a function, which takes no arguments")
+            raise TypeError("`factory` must be a function without arguments")
         if name is None:
             return Resource(factory)
         known = self._named.get(name)
@@ -43,21 +43,21 @@ class Runtime:
         return known
 
     def evolve(self, reason: str | None = None, force: bool = False) -> str:
-        """Rebuilds the image from `/repo/body` and replaces the container by it; variables,
-        sessions and the shell's context go on in the new one.
+        """Rebuilds the image from `/repo/body` and replaces the container; variables, sessions and
+        the shell's context continue in the new container.
 
-        Returns at once with the name of the run. The code that runs now must end for it to go on:
-        a cell that waits for its own evolve keeps it from happening, unless `force` interrupts it.
-        What became of it, `runtime.evolution()` tells afterwards.
+        Returns immediately with the name of the run. The evolve waits for the running code to end:
+        a cell that waits for its own evolve blocks it, unless `force` interrupts the cell. Call
+        `runtime.evolution()` afterwards to read the outcome.
 
         # Errors
-        RuntimeError where there is no keeper, or another run is on.
+        RuntimeError without a keeper, or during another run.
         """
-        return evolution.begin(reason, force)
+        return evolution.start_evolve(reason, force)
 
     def evolution(self, run: str | None = None) -> Evolution | None:
-        """How that run stands, or the latest one; None when there was none."""
-        return evolution.look(run)
+        """Returns the state of that run, or of the latest run; None without a run."""
+        return evolution.read_evolve_status(run)
 
     def reset(self) -> None:
         """Ends the live objects; the shell context stays."""

@@ -1,53 +1,59 @@
-"""One request after another, for as long as somebody can connect."""
+"""The request loop of the kernel."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from .cell import Cells
+from .cell import CellRunner
 from .encode import text_of
-from .fields import Refused, flag, text
-from .fork import Family
+from .fork_guard import ForkGuard
 from .frame import Frame, Malformed
 from .loop import Loop
-from .questions import Questions
+from .queries import Queries
+from .validation import Refused, read_flag, require_text
 from .wire import Wire
 
 
-def serve(wire: Wire, cells: Cells, questions: Questions, loop: Loop, family: Family) -> None:
-    """Returns when the listening socket is gone."""
+def serve_requests(
+    wire: Wire, cells: CellRunner, queries: Queries, loop: Loop, fork_guard: ForkGuard
+) -> None:
+    """Serves one request after another; returns when the listening socket is closed."""
     while True:
         id: Any = None
         try:
             try:
-                request = wire.receive(loop.idle)
+                request = wire.receive_frame(loop.run_until_readable)
             except OSError:
                 return
-            if family.is_child():
-                family.end_child(None)
+            if fork_guard.is_child():
+                fork_guard.end_child(None)
             id = request.get("id")
-            _answer(request, cells, questions)
+            _dispatch_request(request, cells, queries)
         except (Malformed, Refused) as error:
             shown = id if isinstance(id, str) else None
             refusal = {"type": type(error).__name__, "message": str(error)}
-            wire.send({"type": "refused", "id": shown, "error": refusal})
-        except Exception as error:  # a request must not go without an answer
+            wire.send_frame({"type": "refused", "id": shown, "error": refusal})
+        except Exception as error:  # each request needs an answer
             failed = {"type": type(error).__name__, "message": text_of(error)}
-            wire.send({"type": "refused", "id": id, "error": failed})
+            wire.send_frame({"type": "refused", "id": id, "error": failed})
 
 
-def _answer(request: Frame, cells: Cells, questions: Questions) -> None:
-    kind = text(request, "type")
-    id = text(request, "id")
+def _dispatch_request(request: Frame, cells: CellRunner, queries: Queries) -> None:
+    kind = require_text(request, "type")
+    id = require_text(request, "id")
     if kind == "adopt":
-        questions.adopt(id, text(request, "session"), plain=flag(request, "plain", False))
+        queries.adopt_session(
+            id, require_text(request, "session"), plain=read_flag(request, "plain", False)
+        )
     elif kind == "execute":
-        silent = flag(request, "silent", False)
-        store_history = flag(request, "store_history", True) and not silent
-        cells.execute(id, text(request, "code"), silent=silent, store_history=store_history)
-    elif kind == "probe":  # is answered whatever state the user's code has left
-        questions.probe(id)
+        silent = read_flag(request, "silent", False)
+        store_history = read_flag(request, "store_history", True) and not silent
+        cells.execute_cell(
+            id, require_text(request, "code"), silent=silent, store_history=store_history
+        )
+    elif kind == "probe":  # is answered in every state of the user's code
+        queries.answer_probe(id)
     elif kind == "let_go":
-        questions.let_go(id)
+        queries.release_connection(id)
     else:
-        questions.answer(kind, id, request)
+        queries.answer_query(kind, id, request)

@@ -1,8 +1,8 @@
 """IPython's shell without ZMQ, terminal, database or home folder.
 
-The namespace is a real module, `__main__`, so that pickled classes are found again and functions
-see globals assigned after them. Running a cell is our own: IPython's copies all output, formats
-every traceback twice and keeps both.
+The namespace is a real module, `__main__`, so that pickle finds its classes and functions see
+globals assigned later. This module runs cells itself: IPython copies all output, formats every
+traceback twice and keeps both.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from traitlets import Type, default
 
 from . import commands
 from .display import Displays, Results
+from .fast_path import count_transformers, is_plain_cell
 from .figures import needs_event_loop
 from .history import History
 from .interrupt import Interrupts
 from .loop import Loop
-from .plain import count_transformers, is_plain_cell
 from .refusals import Exit
-from .resources import live_count
+from .resources import count_live
 from .runtime import Runtime
 from .sources import Sources
 
-_OURS = ("_", "__", "___", "_i", "_ii", "_iii", "_exit_code")
+_KERNEL_NAMES = ("_", "__", "___", "_i", "_ii", "_iii", "_exit_code")
 _AWAIT = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
 
 
-def _hides_an_interrupt(error: BaseException | None) -> bool:
+def _hides_interrupt(error: BaseException | None) -> bool:
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
         seen.add(id(error))
@@ -45,7 +45,7 @@ def _hides_an_interrupt(error: BaseException | None) -> bool:
 
 
 class Shell(InteractiveShell):
-    """Runs cells in `__main__`; `failure` is what the last one raised or showed."""
+    """Runs cells in `__main__`; `failure` is the last error that a cell raised or showed."""
 
     displayhook_class = Type(Results)
     display_pub_class = Type(Displays)
@@ -55,12 +55,12 @@ class Shell(InteractiveShell):
     kept_names: Mapping[str, Any] = dict.fromkeys(
         ("__doc__", "__loader__", "__package__", "__spec__")
     )
-    """What is in an empty namespace, beside IPython's own."""
+    """The content of an empty namespace, in addition to IPython's own names."""
     loop: Loop
     interrupts: Interrupts
     runtime: Runtime | None = None
 
-    # IPython observes these, which nobody here does, and each cell sets them.
+    # Traits in IPython; here plain attributes without observers, because each cell sets them.
     execution_count = 1
     last_execution_result = None
     last_execution_succeeded = True
@@ -68,14 +68,14 @@ class Shell(InteractiveShell):
     _depth = 0
 
     @classmethod
-    def start(cls) -> Shell:
+    def create_shell(cls) -> Shell:
         module = ModuleType("__main__")
         shell = cls.instance(user_module=module, user_ns=module.__dict__, colors="nocolor")
         shell.own_transformers = count_transformers(shell)
-        shell.own_names = {*shell.user_ns, *_OURS}
+        shell.own_names = {*shell.user_ns, *_KERNEL_NAMES}
         return shell
 
-    # What IPython would look for in the home folder, and does not find here.
+    # Files that IPython reads from the home folder, and that do not exist here.
 
     def init_ipython_dir(self, ipython_dir: Any) -> None:
         pass
@@ -100,7 +100,7 @@ class Shell(InteractiveShell):
     def _exiter_default(self) -> Exit:
         return Exit(self)
 
-    # Running.
+    # Running cells.
 
     def run_cell(
         self,
@@ -111,7 +111,7 @@ class Shell(InteractiveShell):
         cell_id: str | None = None,
         **_: Any,
     ) -> ExecutionResult:
-        """Runs a cell, here and from magics; what it raises is in the result and in `failure`."""
+        """Runs a cell, also for magics; an error is in the result and in `failure`."""
         info = ExecutionInfo(raw_cell, store_history, silent, shell_futures, cell_id)
         result = ExecutionResult(info)
         result.execution_count = number = self.execution_count
@@ -128,7 +128,7 @@ class Shell(InteractiveShell):
             if not silent:
                 self.events.trigger("pre_run_cell", info)
             with self.builtin_trap, self.display_trap:
-                self._run(raw_cell, number, result)
+                self._run_code(raw_cell, number, result)
         except BaseException as error:
             result.error_in_exec = self.failure = error
         finally:
@@ -141,20 +141,20 @@ class Shell(InteractiveShell):
                 self.events.trigger("post_run_cell", result)
         return result
 
-    def _run(self, raw_cell: str, number: int, result: ExecutionResult) -> None:
+    def _run_code(self, raw_cell: str, number: int, result: ExecutionResult) -> None:
         try:
-            cell, tree, name = self._parse(raw_cell, number)
+            cell, tree, name = self._parse_cell(raw_cell, number)
             if result.info.store_history:
                 self.history_manager.store_inputs(number, cell, raw_cell)
-            codes = self._compile(tree, name)
+            codes = self._compile_cell(tree, name)
         except Exception as error:
             result.error_before_exec = self.failure = error
             return
         self.displayhook.exec_result = result
         try:
             waits = any(code.co_flags & inspect.CO_COROUTINE for code in codes)
-            if waits or self.loop.wanted_by(cell):
-                self.loop.run(self._run_codes_in_loop(codes, result))
+            if waits or self.loop.needs_running_loop(cell):
+                self.loop.run_cell(self._run_codes_in_loop(codes, result))
             else:
                 for code in codes:
                     exec(code, self.user_global_ns, self.user_ns)
@@ -168,40 +168,41 @@ class Shell(InteractiveShell):
                     await eval(code, self.user_global_ns, self.user_ns)
                 else:
                     exec(code, self.user_global_ns, self.user_ns)
-        except BaseException as error:  # raised through the loop it would end it
+        except BaseException as error:  # raised in the loop it would end the loop
             result.error_in_exec = self.failure = error
 
     def wait_for(self, awaitable: Awaitable[Any]) -> Any:
-        """What it gives, run in the loop as a cell is."""
+        """Runs an awaitable in the loop, as a cell; returns its value."""
         value = error = None
 
-        async def wait() -> None:
+        async def await_value() -> None:
             nonlocal value, error
             try:
                 value = await awaitable
-            except BaseException as raised:  # raised through the loop it would end it
+            except BaseException as raised:  # raised in the loop it would end the loop
                 error = raised
 
-        self.loop.run(wait())
+        self.loop.run_cell(await_value())
         if error is not None:
             raise error
         return value
 
-    def _parse(self, raw_cell: str, number: int) -> tuple[str, ast.Module, str]:
-        """The Python that a cell means, parsed, and the name its lines are kept under."""
+    def _parse_cell(self, raw_cell: str, number: int) -> tuple[str, ast.Module, str]:
+        """Returns the cell as Python source, its syntax tree, and the name of its lines."""
         if is_plain_cell(self, raw_cell, self.own_transformers):
             cell = raw_cell if raw_cell.endswith("\n") else raw_cell + "\n"
             name = self.compile.cache(cell, number, raw_code=raw_cell)
             try:
                 return cell, self.compile.ast_parse(cell, filename=name), name
             except SyntaxError:
-                self.compile.take_back(name)
+                self.compile.undo_cache(name)
         cell = self.transform_cell(raw_cell)
         name = self.compile.cache(cell, number, raw_code=raw_cell)
         return cell, self.compile.ast_parse(cell, filename=name), name
 
-    def _compile(self, tree: ast.Module, name: str) -> list[CodeType]:
-        """The statements as one code object, and the last expression as one that is displayed."""
+    def _compile_cell(self, tree: ast.Module, name: str) -> list[CodeType]:
+        """Compiles the statements as one code object, and the last expression as one that is
+        displayed."""
         body = self.transform_ast(tree).body
         shown = 0
         match self.ast_node_interactivity:
@@ -216,11 +217,11 @@ class Shell(InteractiveShell):
                 codes.append(self.compile(ast.Interactive([node]), name, "single"))
         return codes
 
-    # Failures go into a frame, not onto a terminal.
+    # Failures become frames instead of terminal output.
 
     def showtraceback(self, exc_tuple: Any = None, *_: Any, **__: Any) -> None:
         error = exc_tuple[1] if exc_tuple else sys.exc_info()[1]
-        if _hides_an_interrupt(error):  # formatting code has tripped over it while cleaning up
+        if _hides_interrupt(error):  # cleanup of formatting code raised it
             raise KeyboardInterrupt from error
         self.failure = error or self.failure
 
@@ -231,9 +232,9 @@ class Shell(InteractiveShell):
         self.failure = exc
 
     def system(self, cmd: str) -> None:
-        """`!command`: its output is the cell's, its exit code `_exit_code`."""
+        """Runs `!command`: its output is the cell's; its exit code is `_exit_code`."""
         line = self.var_expand(cmd, depth=1)
-        self.user_ns["_exit_code"] = commands.run(line, self.interrupts)
+        self.user_ns["_exit_code"] = commands.run_command(line, self.interrupts)
 
     system_raw = system_piped = system
 
@@ -260,19 +261,19 @@ class Shell(InteractiveShell):
     # The namespace.
 
     def user_names(self) -> set[str]:
-        """The names that the user has made."""
+        """Returns the names that the user has defined."""
         return self.user_ns.keys() - self.own_names - self.displayhook.names
 
-    def counts(self) -> dict[str, int]:
-        """What hello, replies and the ends of cells tell about the state."""
+    def count_state(self) -> dict[str, int]:
+        """Returns the state counts of hello, replies and `done` frames."""
         return {
             "execution_count": self.execution_count - 1,
             "globals_count": len(self.user_names()),
-            "resources_count": live_count(),
+            "resources_count": count_live(),
         }
 
-    def clear(self) -> None:
-        """Forgets the user's names; cells go on being numbered from where they were."""
+    def clear_namespace(self) -> None:
+        """Deletes the user's names; the cell count continues."""
         try:
             self.reset(new_session=False)
         finally:
@@ -280,9 +281,9 @@ class Shell(InteractiveShell):
             self.failure = None
 
     def reset(self, new_session: bool = True, aggressive: bool = False) -> None:
-        """Live objects end first; an interrupt leaves no half of a namespace."""
+        """Ends live objects first; an interrupt does not leave a partly cleared namespace."""
         try:
-            if self.runtime is not None:  # a template has none
+            if self.runtime is not None:  # None in a template
                 self.runtime.reset()
             super().reset(new_session, aggressive)
         except KeyboardInterrupt:
@@ -294,8 +295,8 @@ class Shell(InteractiveShell):
         self.user_ns.update(self.kept_names)
         self.user_ns_hidden.update(self.kept_names)
 
-    def offer(self, runtime: Runtime) -> None:
-        """Puts `runtime` into this and every later namespace; it is no name of the user's."""
+    def add_runtime(self, runtime: Runtime) -> None:
+        """Adds `runtime` to this and every later namespace; it is not a user name."""
         self.runtime = runtime
         self.kept_names = {**self.kept_names, "runtime": runtime}
         self.own_names.add("runtime")

@@ -1,7 +1,7 @@
-"""The lines of past cells, for tracebacks and `inspect.getsource`, within a budget.
+"""The lines of past cells, for tracebacks and `inspect.getsource`, within limits.
 
-Recent cells are kept by count. Of older ones those that define functions or classes stay longer,
-within a number of bytes, because a later traceback may lead into them.
+Recent cells are kept by count. Older cells that define functions or classes are kept longer, within
+a number of bytes, because a later traceback may lead into them.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from collections import deque
 
 from IPython.core.compilerop import CachingCompiler
 
-RECENT = 2000
-DEFINING_BYTES = 8 << 20
-RECENT_BYTES = 32 << 20
+MAX_RECENT_CELLS = 2000
+MAX_DEFINING_BYTES = 8 << 20
+MAX_RECENT_BYTES = 32 << 20
 _DEFINES = re.compile(r"\b(?:def|class|lambda)\b")
 
 
 class Sources(CachingCompiler):
-    """IPython's compiler, naming cells `<cell 7>` and forgetting the oldest."""
+    """IPython's compiler; names cells `<cell 7>` and drops the oldest."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -39,11 +39,11 @@ class Sources(CachingCompiler):
         size = len(transformed_code)
         self._recent.append((name, size, _DEFINES.search(transformed_code) is not None))
         self._recent_bytes += size
-        while len(self._recent) > RECENT or self._recent_bytes > RECENT_BYTES:
-            self._age(*self._recent.popleft())
+        while len(self._recent) > MAX_RECENT_CELLS or self._recent_bytes > MAX_RECENT_BYTES:
+            self._age_entry(*self._recent.popleft())
         return name
 
-    def take_back(self, name: str) -> None:
+    def undo_cache(self, name: str) -> None:
         """Undoes the last `cache`, so that its name is free again."""
         taken, size, _ = self._recent.pop()
         assert taken == name
@@ -51,20 +51,20 @@ class Sources(CachingCompiler):
         self._again -= 1
         if self._again < 0:
             self._number = -1
-        self._forget(name)
+        self._forget_source(name)
 
-    def _age(self, name: str, size: int, defines: bool) -> None:
+    def _age_entry(self, name: str, size: int, defines: bool) -> None:
         self._recent_bytes -= size
         if not defines:
-            self._forget(name)
+            self._forget_source(name)
             return
         self._defining.append((name, size))
         self._defining_bytes += size
-        while self._defining_bytes > DEFINING_BYTES:
+        while self._defining_bytes > MAX_DEFINING_BYTES:
             oldest, freed = self._defining.popleft()
             self._defining_bytes -= freed
-            self._forget(oldest)
+            self._forget_source(oldest)
 
-    def _forget(self, name: str) -> None:
+    def _forget_source(self, name: str) -> None:
         linecache.cache.pop(name, None)
         self._filename_map.pop(name, None)

@@ -1,7 +1,7 @@
-"""`sys.stdout` and `sys.stderr`: text straight to fds 1 and 2, nothing held back.
+"""`sys.stdout` and `sys.stderr`: unbuffered text on fds 1 and 2.
 
-There is no buffer, so nothing is late, nothing is lost when the process dies, and a forked child
-cannot print its parent's text again.
+Without a buffer no output is late or lost when the process dies, and a forked child cannot print
+its parent's text again.
 """
 
 from __future__ import annotations
@@ -11,15 +11,16 @@ import os
 import sys
 from typing import Any
 
+from .ordering import OutputOrder
 from .pipes import Pipe
-from .turns import Turns
 
-PIECE = 1 << 18
-"""Characters encoded at once: what is larger neither doubles in memory nor waits for its end."""
+CHUNK_CHARS = 1 << 18
+"""Characters encoded at a time: limits memory and delay of a long text."""
 
 
 class Bytes(io.RawIOBase):
-    """The stream's `.buffer`; each access makes one, so closing it harms nobody."""
+    """The stream's `.buffer`; each access makes a new one, so closing it has no effect on
+    others."""
 
     mode = "wb"
 
@@ -48,10 +49,10 @@ class Output(io.TextIOBase):
     line_buffering = True
     write_through = True
 
-    def __init__(self, pipe: Pipe, turns: Turns, name: str) -> None:
+    def __init__(self, pipe: Pipe, ordering: OutputOrder, name: str) -> None:
         self.name = name
         self._pipe = pipe
-        self._turns = turns
+        self._ordering = ordering
         self._fd = pipe.target
         self._encoding = "utf-8"
         self._errors = "backslashreplace"
@@ -71,7 +72,7 @@ class Output(io.TextIOBase):
     def reconfigure(
         self, *, encoding: str | None = None, errors: str | None = None, **_: Any
     ) -> None:
-        """As TextIOWrapper's; how lines are buffered is not the caller's to change."""
+        """As in TextIOWrapper; the caller cannot change the buffering."""
         "".encode(encoding or self._encoding)
         self._encoding = encoding or self._encoding
         self._errors = errors or self._errors
@@ -86,18 +87,18 @@ class Output(io.TextIOBase):
         return False
 
     def write(self, text: str) -> int:
-        # One call deep: code prints line by line, and each line is two of these.
+        # Kept to one call: code prints line by line, with two writes each.
         if self.closed:
             raise ValueError("I/O operation on closed file.")
         try:
-            if len(text) > PIECE:
+            if len(text) > CHUNK_CHARS:
                 return self._write_long(text)
             data = text.encode(self._encoding, self._errors)
         except (AttributeError, TypeError):
             kind = type(text).__name__
             raise TypeError(f"write() argument must be str, not {kind}") from None
-        if self._turns.last is not self:
-            self._turns.to_stream(self, self._fd)
+        if self._ordering.last_writer is not self:
+            self._ordering.switch_to_stream(self, self._fd)
         try:
             done = os.write(self._fd, data)
         except OSError:
@@ -107,46 +108,46 @@ class Output(io.TextIOBase):
         return len(text)
 
     def _write_long(self, text: str) -> int:
-        # Not every encoding can be joined from pieces.
-        size = PIECE if self._encoding == "utf-8" else len(text)
+        # Not every encoding can be joined from parts.
+        size = CHUNK_CHARS if self._encoding == "utf-8" else len(text)
         for start in range(0, len(text), size):
             piece = text[start : start + size]
             self.write_bytes(piece.encode(self._encoding, self._errors))
         return len(text)
 
     def write_bytes(self, data: bytes | memoryview) -> None:
-        if self._turns.last is not self:
-            self._turns.to_stream(self, self._fd)
+        if self._ordering.last_writer is not self:
+            self._ordering.switch_to_stream(self, self._fd)
         size, done = len(data), 0
-        while done < size:  # a signal came in between
-            done += self._write(memoryview(data)[done:])
+        while done < size:  # a signal interrupted the write
+            done += self._write_once(memoryview(data)[done:])
 
-    def _write(self, data: bytes | memoryview) -> int:
+    def _write_once(self, data: bytes | memoryview) -> int:
         try:
             return os.write(self._fd, data)
         except BlockingIOError:  # user code made the fd non-blocking
             os.set_blocking(self._fd, True)
-        except OSError:  # user code closed it; it is put back after the cell
+        except OSError:  # user code closed it; it is restored after the cell
             return os.write(self._pipe.write, data)
         return 0
 
 
 class Streams:
-    """The pair, and their repair after a cell."""
+    """Both streams, and their repair after a cell."""
 
-    def __init__(self, pipes: tuple[Pipe, Pipe], turns: Turns) -> None:
+    def __init__(self, pipes: tuple[Pipe, Pipe], ordering: OutputOrder) -> None:
         self._pipes = pipes
-        self._turns = turns
-        self.renew()
+        self._ordering = ordering
+        self.create_streams()
 
-    def renew(self) -> None:
-        sys.stdout = sys.__stdout__ = Output(self._pipes[0], self._turns, "<stdout>")
-        sys.stderr = sys.__stderr__ = Output(self._pipes[1], self._turns, "<stderr>")
+    def create_streams(self) -> None:
+        sys.stdout = sys.__stdout__ = Output(self._pipes[0], self._ordering, "<stdout>")
+        sys.stderr = sys.__stderr__ = Output(self._pipes[1], self._ordering, "<stderr>")
 
-    def restore(self) -> None:
-        """Puts back what the cell has closed or deleted; what it replaced stays replaced."""
+    def restore_streams(self) -> None:
+        """Restores streams that the cell has closed or deleted; a replaced stream stays."""
         for pipe in self._pipes:
-            pipe.restore()
+            pipe.restore_target()
         for name in ("stdout", "stderr"):
             stream = getattr(sys, name, None)
             if type(stream) is Output and not stream.closed:
@@ -159,6 +160,6 @@ class Streams:
                 own = getattr(sys, f"__{name}__")
                 if own.closed:
                     pipe = self._pipes[name == "stderr"]
-                    own = Output(pipe, self._turns, f"<{name}>")
+                    own = Output(pipe, self._ordering, f"<{name}>")
                     setattr(sys, f"__{name}__", own)
                 setattr(sys, name, own)

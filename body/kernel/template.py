@@ -1,12 +1,12 @@
-"""One process that has everything prepared, and of which kernels are forked.
+"""The template: a prepared process that kernels are forked from.
 
 ```text
 {"type": "fork", …} + 3 fds ─▶ forked | failed        one at a time
 end of the connection       ─▶ the template ends; its kernels stay
 ```
 
-It has no thread, no event loop, no output pipe and no connection of a kernel's: those are made
-after the fork, by the kernel that owns them. It activates no overlay of packages, either.
+It has no thread, no event loop, no output pipe and no kernel connection: the kernel makes its own
+after the fork. It does not activate the overlay of packages either.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ import socket
 from contextlib import suppress
 from dataclasses import dataclass
 
-from . import BODY_VERSION, PROTOCOL, offspring
+from . import BODY_VERSION, PROTOCOL, children
+from .children import GuardCommand
 from .encode import text_of
-from .frame import Frame, pack, take, unpack
-from .offspring import Guard
-from .pipes import keep
+from .frame import Frame, pack_frame, take_body, unpack_frame
+from .pipes import move_fd_high
 
-_CHUNK = 1 << 16
-_FDS = 3
+_RECV_BYTES = 1 << 16
+_FD_COUNT = 3
 
 
 @dataclass
-class Order:
-    """What a new kernel is to be."""
+class KernelSpec:
+    """The parameters of a new kernel."""
 
     session: str
     plain: bool
@@ -40,7 +40,7 @@ class Order:
 
 
 class Template:
-    """The connection to the companion, whose every request is a fork."""
+    """The connection to the companion; every request is a fork."""
 
     def __init__(self, connection: int) -> None:
         self._conn = socket.socket(fileno=connection)
@@ -48,38 +48,39 @@ class Template:
         self._unread = bytearray()
         self._fds: list[int] = []
 
-    def serve(self) -> Order | None:
-        """Returns at the end of the connection, or in a new kernel, with what it is to be."""
+    def serve_forks(self) -> KernelSpec | None:
+        """Serves requests; returns None at the end of the connection, or the parameters in a new
+        kernel."""
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         gc.collect()
-        gc.freeze()  # so that no collection writes to the pages that the kernels share
-        words = {"type": "ready", "protocol": PROTOCOL, "body_version": BODY_VERSION}
-        self._send(words | {"python": platform.python_version(), "pid": os.getpid()})
-        while (body := self._receive()) is not None:
-            order = self._answer(body)
-            if order is not None:
-                return order
+        gc.freeze()  # so that no collection writes to pages that kernels share
+        ready = {"type": "ready", "protocol": PROTOCOL, "body_version": BODY_VERSION}
+        self._send_frame(ready | {"python": platform.python_version(), "pid": os.getpid()})
+        while (body := self._receive_body()) is not None:
+            spec = self._answer_request(body)
+            if spec is not None:
+                return spec
         return None
 
-    def _answer(self, body: bytes) -> Order | None:
+    def _answer_request(self, body: bytes) -> KernelSpec | None:
         frame: Frame = {}
         answer: Frame
         try:
-            frame = unpack(body)
-            order, guard = self._understand(frame)
-            born = offspring.fork(guard)
+            frame = unpack_frame(body)
+            spec, guard = self._parse_request(frame)
+            forked = children.fork_kernel(guard)
         except Exception as error:
-            told = {"type": type(error).__name__, "message": text_of(error), "traceback": []}
-            answer = {"type": "failed", "error": told}
+            failure = {"type": type(error).__name__, "message": text_of(error), "traceback": []}
+            answer = {"type": "failed", "error": failure}
         else:
-            if born is None:
-                return self._be_born(order)
-            answer = {"type": "forked", "guard": born.guard, "pid": born.kernel}
+            if forked is None:
+                return self._enter_kernel(spec)
+            answer = {"type": "forked", "guard": forked.guard, "pid": forked.kernel}
         self._close_fds()
-        self._send(answer | {"session": frame.get("session")})
+        self._send_frame(answer | {"session": frame.get("session")})
         return None
 
-    def _understand(self, frame: Frame) -> tuple[Order, Guard]:
+    def _parse_request(self, frame: Frame) -> tuple[KernelSpec, GuardCommand]:
         match frame:
             case {
                 "type": "fork",
@@ -87,28 +88,28 @@ class Template:
                 "plain": bool(plain),
                 "guard": [str(_), *_] as command,
             } if all(isinstance(word, str) for word in command):
-                if len(self._fds) != _FDS:
-                    raise ValueError(f"a fork comes with {_FDS} fds, not {len(self._fds)}")
+                if len(self._fds) != _FD_COUNT:
+                    raise ValueError(f"a fork needs {_FD_COUNT} fds, not {len(self._fds)}")
                 listener, channel, stderr = self._fds
-                return Order(session, plain, listener), Guard(command, channel, stderr)
+                return KernelSpec(session, plain, listener), GuardCommand(command, channel, stderr)
         raise ValueError("a request is a fork with `session`, `plain` and `guard`")
 
-    def _be_born(self, order: Order) -> Order:
+    def _enter_kernel(self, spec: KernelSpec) -> KernelSpec:
         self._conn.close()
-        self._fds.remove(order.listener)
+        self._fds.remove(spec.listener)
         self._close_fds()
         gc.enable()
-        return order
+        return spec
 
-    def _send(self, frame: Frame) -> None:
-        with suppress(OSError):  # the end of the connection is found by reading
-            self._conn.sendall(pack(frame), socket.MSG_NOSIGNAL)
+    def _send_frame(self, frame: Frame) -> None:
+        with suppress(OSError):  # a read detects the end of the connection
+            self._conn.sendall(pack_frame(frame), socket.MSG_NOSIGNAL)
 
-    def _receive(self) -> bytes | None:
+    def _receive_body(self) -> bytes | None:
         try:
-            while (body := take(self._unread)) is None:
-                chunk, fds, _, _ = socket.recv_fds(self._conn, _CHUNK, _FDS)
-                self._fds += map(keep, fds)
+            while (body := take_body(self._unread)) is None:
+                chunk, fds, _, _ = socket.recv_fds(self._conn, _RECV_BYTES, _FD_COUNT)
+                self._fds += map(move_fd_high, fds)
                 if not chunk:
                     return None
                 self._unread += chunk

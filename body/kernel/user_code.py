@@ -1,6 +1,6 @@
-"""Running the user's code: the only place where an interrupt strikes.
+"""Calls into user code: the only code that an interrupt ends.
 
-Cells run it, and so do requests that ask about objects: reprs, completers, finalizers.
+Cells make such calls, and so do requests that inspect objects: reprs, completers, finalizers.
 """
 
 from __future__ import annotations
@@ -9,44 +9,44 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from .fork import Family, flush
+from .fork_guard import ForkGuard, flush_streams
 from .interrupt import Interrupts
 from .streams import Streams
 
 
 class UserCode:
-    """Runs one step at a time, and puts back what it has broken."""
+    """Runs one step at a time and repairs the process afterwards."""
 
-    def __init__(self, interrupts: Interrupts, streams: Streams, family: Family) -> None:
+    def __init__(self, interrupts: Interrupts, streams: Streams, fork_guard: ForkGuard) -> None:
         self._interrupts = interrupts
         self._streams = streams
-        self._family = family
+        self._fork_guard = fork_guard
 
-    def run(self, step: Callable[[], Any]) -> tuple[Any, BaseException | None]:
-        """What the step returned, and what it raised."""
+    def run_step(self, step: Callable[[], Any]) -> tuple[Any, BaseException | None]:
+        """Returns the value of the step and its exception."""
         value = error = None
         try:
             try:
-                self._interrupts.begin()
+                self._interrupts.begin_code()
                 value = step()
-                flush()
+                flush_streams()
             finally:
-                self._interrupts.end()
+                self._interrupts.end_code()
         except BaseException as raised:
-            self._interrupts.end()
+            self._interrupts.end_code()
             error = raised
         return value, error
 
-    def settle(self, error: BaseException | None) -> tuple[str, BaseException | None]:
-        """How the step ended, and the error to tell, with streams and signal repaired; a forked
-        child ends here."""
-        if self._family.is_child():
-            self._family.end_child(error)
-        self._streams.restore()
-        self._interrupts.install()
+    def settle_step(self, error: BaseException | None) -> tuple[str, BaseException | None]:
+        """Repairs streams and signals; returns the status of the step and the error to report. A
+        forked child ends here."""
+        if self._fork_guard.is_child():
+            self._fork_guard.end_child(error)
+        self._streams.restore_streams()
+        self._interrupts.install_handler()
         if error is None:
             return "completed", None
-        kind = type(error)  # not isinstance: that asks the exception, which may raise
+        kind = type(error)  # isinstance would ask the exception, which may raise
         if issubclass(kind, SystemExit) and error.code in (None, 0):
             return "completed", None
         if self._interrupts.arrived:

@@ -28,12 +28,12 @@ fn a_changed_kernel_replaces_the_container() {
     let api = home.api();
     api.exec("open('/data/kept', 'w').write('kept'); x = 1");
     let before = (container_id(&home), home.json(["status"])["image"].clone());
-    let questions = home.project.join("body/kernel/questions.py");
-    let changed = fs::read_to_string(&questions).unwrap().replace(
+    let queries = home.project.join("body/kernel/queries.py");
+    let changed = fs::read_to_string(&queries).unwrap().replace(
         "os.environ[\"OSCTL_SESSION\"]",
         "os.environ[\"EVOLVED\"] = os.environ[\"OSCTL_SESSION\"]",
     );
-    fs::write(&questions, changed).unwrap();
+    fs::write(&queries, changed).unwrap();
     let ran = home.ok(["up"]);
     assert!(ran.stdout.contains("was replaced"), "{ran:?}");
     assert_ne!(

@@ -1,4 +1,4 @@
-"""A small companion: starts the real kernel, speaks its frames, reads its pipes."""
+"""A minimal companion: starts the real kernel, exchanges its frames, reads its pipes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from typing import Any
 KERNEL = Path(__file__).resolve().parents[2] / "body" / "kernel"
 COMMAND = [sys.executable, str(KERNEL)]
 BYTECODE = str(Path(tempfile.gettempdir()) / "kernel-bytecode")
-"""Beside the sources, which are the project's."""
+"""A cache outside the project's sources."""
 Frame = dict[str, Any]
 LIMIT_S = 60
 AGAIN_S = 1.0
@@ -30,11 +30,11 @@ def environment(more: dict[str, str] | None) -> dict[str, str]:
 
 
 class Gone(Exception):
-    """The kernel has closed the connection, or is dead."""
+    """The kernel has closed the connection or is dead."""
 
 
 class Run:
-    """What came of one execute, in order: frames, and pieces of output as `stdout`/`stderr`."""
+    """The events of one execute in order: frames, and parts of the output as `stdout`/`stderr`."""
 
     def __init__(self) -> None:
         self.events: list[Frame] = []
@@ -78,7 +78,7 @@ class Run:
 
 
 class Kernel:
-    """One kernel process, and the connection to it."""
+    """One kernel process and the connection to it."""
 
     def __init__(self, env: dict[str, str] | None = None, cwd: str | None = None) -> None:
         with self._listen() as listener:
@@ -155,7 +155,7 @@ class Kernel:
         self.unread += chunk
 
     def frame(self) -> Frame:
-        """The next frame; output is left alone."""
+        """Returns the next frame; does not read output."""
         while (found := self._buffered()) is None:
             self._receive()
         return found
@@ -188,7 +188,7 @@ class Kernel:
             run.events.append(event)
 
     def follow(self, run: Run, until: str | None = None) -> Run:
-        """Reads on, pipes before frames, until the end or an event of that type (or that text)."""
+        """Reads pipes before frames, until the end or an event of that type (or that text)."""
         poll = select.poll()
         for fd in (*self.pipes, self.conn.fileno()):
             poll.register(fd, select.POLLIN)
@@ -215,33 +215,33 @@ class Kernel:
         return self.follow(self.begin(code, **options))
 
     def wait_for(self, text: str) -> None:
-        """Reads output until that text has come, outside of a cell."""
+        """Reads output outside of a cell until that text arrives."""
         self.follow(Run(), until=text)
 
     def interrupt(self) -> None:
         os.kill(self.pid, signal.SIGINT)
 
     def interrupted(self, run: Run, again_s: float = AGAIN_S) -> Run:
-        """Interrupts until the run has ended: as the companion does, because a signal that comes
-        just before a call blocks does not end that call."""
+        """Interrupts repeatedly until the run has ended, like the companion: a signal just before a
+        call blocks does not end that call."""
         ended = threading.Event()
 
-        def strike() -> None:
+        def send_interrupts() -> None:
             while True:
                 self.interrupt()
                 if ended.wait(again_s):
                     return
 
-        striker = threading.Thread(target=strike)
-        striker.start()
+        sender = threading.Thread(target=send_interrupts)
+        sender.start()
         try:
             return self.follow(run)
         finally:
             ended.set()
-            striker.join()
+            sender.join()
 
     def request(self, kind: str, **fields: Any) -> Frame:
-        """The reply to a request; what it printed stays in the pipes."""
+        """Returns the reply to a request; its output stays in the pipes."""
         reply = self.ask({"type": kind, "id": kind, **fields})
         assert (reply["type"], reply["id"]) == ("reply", kind), reply
         return reply
@@ -255,12 +255,12 @@ class Kernel:
         return self.value("probe")
 
     def probe_until_reply(self) -> Frame:
-        """As `probe`, past the answers to what an earlier connection asked for."""
+        """Like `probe`, but skips the answers to requests of an earlier connection."""
         self.number += 1
         asked = f"probe-{self.number}"
         self.send({"type": "probe", "id": asked})
         while (found := self.frame()).get("id") != asked:
-            for fd in self.pipes:  # it waits for who does not read
+            for fd in self.pipes:  # it waits for its reader
                 self.drain(Run(), fd)
         return found
 
@@ -272,7 +272,7 @@ class Kernel:
 
 
 class Template:
-    """A process of which kernels are forked."""
+    """A process that kernels are forked from."""
 
     def __init__(self, env: dict[str, str] | None = None) -> None:
         self.conn, theirs = socket.socketpair()
@@ -300,7 +300,7 @@ class Template:
 
 
 class Forked(Kernel):
-    """A kernel that a template made, under a guard that does nothing."""
+    """A kernel made by a template, under a guard that does nothing."""
 
     GUARD = ("sleep", "3600")
 
@@ -321,7 +321,7 @@ class Forked(Kernel):
 
     def close(self) -> None:
         self.disconnect()
-        with suppress(ProcessLookupError):  # it has ended, and been taken by its new parent
+        with suppress(ProcessLookupError):  # it has ended, and its new parent has reaped it
             os.kill(self.answer["guard"], signal.SIGKILL)
         self.channel.close()
         os.close(self.said)

@@ -1,4 +1,4 @@
-"""One kernel per test; `start` and `template` make more, with an environment of their own."""
+"""One kernel per test; `start` and `template` make more, with their own environments."""
 
 from __future__ import annotations
 

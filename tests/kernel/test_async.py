@@ -7,7 +7,7 @@ def test_top_level_await_works(kernel):
     assert kernel.run("async with asyncio.timeout(9): y = await f()\ny").result == "7"
 
 
-def test_tasks_go_on_between_cells(kernel):
+def test_tasks_continue_between_cells(kernel):
     kernel.run(
         "import asyncio\nn = 0\nasync def count():\n    global n\n    while True:\n        n += 1\n        await asyncio.sleep(0)"
     )
@@ -50,7 +50,7 @@ def test_a_task_that_exits_does_not_end_the_kernel(kernel):
     assert (ended.status, ended.error["type"]) == ("failed", "SystemExit")
 
 
-def test_a_closed_loop_is_made_anew(kernel):
+def test_a_closed_loop_is_replaced(kernel):
     kernel.run("import asyncio; await asyncio.sleep(0)")
     kernel.run("asyncio.get_event_loop_policy().get_event_loop().close()")
     assert kernel.run("await asyncio.sleep(0, 3)").result == "3"

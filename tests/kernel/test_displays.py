@@ -1,4 +1,4 @@
-"""MIME bundles arrive whole, and are always JSON."""
+"""MIME bundles arrive complete and are always valid JSON."""
 
 import base64
 
@@ -39,7 +39,7 @@ def test_bytes_become_base64_and_json_stays_json(kernel):
         "b'\\xff'",
     ],
 )
-def test_what_json_cannot_say_is_said_otherwise(kernel, value):
+def test_values_unsupported_by_json_become_text(kernel, value):
     run = kernel.run(
         f"from IPython.display import display\ndisplay({{'application/json': {value}}}, raw=True)"
     )

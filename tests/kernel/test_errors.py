@@ -1,4 +1,4 @@
-"""Failures are told in plain text, with the user's lines."""
+"""Failures are reported in plain text, with the user's lines."""
 
 import pytest
 
@@ -21,7 +21,7 @@ def test_syntax_errors_show_the_line_and_no_frames(kernel, code):
     assert "codeop" not in run.traceback and "compilerop" not in run.traceback
 
 
-def test_chained_and_grouped_exceptions_are_told_whole(kernel):
+def test_chained_and_grouped_exceptions_are_complete(kernel):
     run = kernel.run("try:\n    1/0\nexcept Exception as e:\n    raise ValueError('second') from e")
     assert "ZeroDivisionError" in run.traceback and "direct cause" in run.traceback
     run = kernel.run("raise ExceptionGroup('many', [ValueError(1), TypeError(2)])")

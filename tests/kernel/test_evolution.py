@@ -1,4 +1,4 @@
-"""`runtime.evolve`, with a companion that answers from a script."""
+"""`runtime.evolve`, with a scripted companion."""
 
 import json
 import socket
@@ -10,7 +10,7 @@ REFUSAL = {"status": "failed", "error": {"type": "evolving", "message": "the run
 
 
 class Companion:
-    """Answers each request with the next of its answers, and keeps what was asked."""
+    """Answers each request with its next answer, and records the requests."""
 
     def __init__(self, folder, answers):
         self.asked = []

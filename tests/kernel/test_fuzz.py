@@ -1,4 +1,4 @@
-"""Bytes that nobody thought of, sent to the kernel; the seed of a failing mix is in its message."""
+"""Random bytes sent to the kernel; the message of a failure has the seed of its mix."""
 
 import json
 import os
@@ -12,7 +12,7 @@ GROWTH_KIB = 64 << 10
 
 
 def mix(chance: random.Random) -> bytes:
-    """A few frames, most of them damaged in some way."""
+    """Returns a few frames, most of them damaged."""
     sent = b""
     for _ in range(chance.randrange(1, 5)):
         request = {"type": chance.choice(["probe", "execute", "complete", "adopt", "call", "?"])}
@@ -32,7 +32,7 @@ def resident_kib(pid: int) -> int:
         return next(int(line.split()[1]) for line in status if line.startswith("VmRSS"))
 
 
-def test_whatever_is_sent_the_kernel_answers_or_hangs_up_and_goes_on(kernel):
+def test_the_kernel_answers_or_disconnects_on_any_input_and_continues(kernel):
     seed = int(os.environ.get("OSCTL_FUZZ_SEED", random.randrange(1 << 32)))
     chance = random.Random(seed)
     kernel.run("x = 41")

@@ -51,11 +51,12 @@ def test_an_interrupt_ends_the_code_and_keeps_the_state(kernel, code):
 @pytest.mark.parametrize(
     "code",
     [
-        # C code looks for no signal, and what it calls is not ended by one that has a handler:
+        # C code does not check for signals, and a system call is not ended by a signal with a
+        # handler:
         "import ctypes; libc = ctypes.CDLL(None); print('begun'); left = libc.sleep(2)\nwhile left: left = libc.sleep(left)",
-        # … nor is one step of the interpreter, however long it takes.
+        # … neither is one long step of the interpreter.
         "print('begun'); n = sum(range(10**8))",
-        # The user's code may do as it likes with it.
+        # User code may replace the handler.
         "import time\nprint('begun')\nend = time.monotonic() + 1\nwhile time.monotonic() < end:\n    try: time.sleep(0.1)\n    except BaseException: pass",
         "import signal, time\nsignal.signal(signal.SIGINT, signal.SIG_IGN); print('begun'); time.sleep(1)",
     ],
@@ -71,7 +72,7 @@ def test_code_that_an_interrupt_does_not_reach_ends_by_itself_and_the_probe_wait
 
 
 def test_a_sleep_of_c_is_cut_short_by_an_interrupt_that_is_repeated(kernel):
-    """One that comes just before the call does not end it: nothing looks for it in between."""
+    """A signal just before the call does not end the call: nothing checks for it in between."""
     run = kernel.begin("import ctypes; print('begun'); ctypes.CDLL(None).sleep(100)")
     kernel.follow(run, until="begun")
     while True:
@@ -82,7 +83,7 @@ def test_a_sleep_of_c_is_cut_short_by_an_interrupt_that_is_repeated(kernel):
 
 
 def strike_a_busy_loop(kernel, times):
-    """At as many moments, 2 µs apart."""
+    """Sends signals at moments 2 µs apart."""
     for moment in range(times):
         run = kernel.begin("print('begun')\nwhile True: await asyncio.sleep(0)")
         kernel.follow(run, until="begun")
@@ -112,21 +113,21 @@ async def main():
     await asyncio.sleep(0)
     return 7
 def tell(loop):
-    global struck
-    is_due = not struck and ({moment})
-    struck = struck or is_due
+    global fired
+    is_due = not fired and ({moment})
+    fired = fired or is_due
     if is_due and {order == "first"}:
         signal.raise_signal(signal.SIGINT)
     known(loop)
     if is_due and {order == "last"}:
         signal.raise_signal(signal.SIGINT)
 tell.__code__ = tell.__code__.replace(co_filename=base_events.__file__)
-known, struck = events._set_running_loop, True
+known, fired = events._set_running_loop, True
 events._set_running_loop = tell
 """)
-    run = kernel.run(f"struck = False; {code}")
+    run = kernel.run(f"fired = False; {code}")
     assert run.status == "interrupted" or (run.status, run.result) == ("completed", "7")
-    assert kernel.run("struck").result == "True"
+    assert kernel.run("fired").result == "True"
     assert kernel.run("asyncio.run(main())").result == "7"
     assert kernel.run("await main()").result == "7"
 
@@ -143,7 +144,7 @@ events._set_running_loop = tell
         "import time; loop = asyncio.new_event_loop(); loop.call_soon(print, 'begun'); loop.call_soon(time.sleep, 100); loop.run_forever()",
     ],
 )
-def test_what_runs_in_a_loop_is_interrupted_there(kernel, code):
+def test_code_in_a_loop_is_interrupted_there(kernel, code):
     kernel.run("import asyncio\ndef spin():\n    print('begun')\n    while True: pass")
     run = kernel.follow(kernel.begin(code), until="begun")
     assert kernel.interrupted(run).status == "interrupted"
@@ -174,9 +175,9 @@ asyncio.get_running_loop().set_task_factory(make)
 
 
 @pytest.mark.parametrize(
-    "strike", ["signal.raise_signal(2)", "loop.call_soon(signal.raise_signal, 2)"]
+    "trigger", ["signal.raise_signal(2)", "loop.call_soon(signal.raise_signal, 2)"]
 )
-def test_a_cell_that_is_struck_before_its_first_step_does_not_run(kernel, strike):
+def test_a_cell_interrupted_before_its_first_step_does_not_run(kernel, trigger):
     kernel.run(f"""
 import asyncio, signal
 await asyncio.sleep(0)
@@ -184,7 +185,7 @@ loop, ran = asyncio.get_running_loop(), []
 known = loop.create_task
 def create(*arguments, **options):
     loop.create_task = known
-    {strike}
+    {trigger}
     return known(*arguments, **options)
 loop.create_task = create
 """)
@@ -197,7 +198,7 @@ def test_a_fork_that_is_struck_loses_nothing_and_holds_nothing_back(kernel):
     code = """
 import logging, os, signal, threading
 signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
-struck = 0
+fired = 0
 print('begun')
 for _ in range(300):
     try:
@@ -205,7 +206,7 @@ for _ in range(300):
             os._exit(0)
         os.wait()
     except KeyboardInterrupt:
-        struck += 1
+        fired += 1
 """
     run = kernel.follow(kernel.begin(code), until="begun")
     kernel.interrupted(run, again_s=0.001)
@@ -230,7 +231,7 @@ def test_an_interrupt_reaches_the_main_thread_only(kernel):
     )
 
 
-def test_a_probe_is_not_what_a_late_interrupt_strikes(kernel):
+def test_a_late_interrupt_does_not_end_a_probe(kernel):
     for _ in range(50):
         kernel.send({"type": "probe", "id": "probe"})
         kernel.interrupt()

@@ -1,7 +1,7 @@
-"""Everything that is printed arrives, in order."""
+"""All printed output arrives, in order."""
 
 
-def test_what_children_and_c_code_print_counts_as_output(kernel):
+def test_prints_of_children_and_c_code_are_output(kernel):
     run = kernel.run(
         "import subprocess, ctypes, os\n"
         "subprocess.run(['sh', '-c', 'echo child; echo child err >&2'])\n"
@@ -102,7 +102,7 @@ def test_streams_behave_as_files(kernel):
     assert kernel.run("import sys; sys.stdout.write(b'bytes')").error["type"] == "TypeError"
 
 
-def test_print_writes_what_pythons_own_does(kernel):
+def test_print_writes_the_same_as_pythons_own(kernel):
     code = """
 import io, sys
 class Odd(str):
@@ -137,7 +137,7 @@ assert errors == told(print.__wrapped__), errors
     assert ours == theirs and len(ours) > 300_000
 
 
-def test_print_is_still_pythons_to_whoever_looks(kernel):
+def test_print_still_looks_like_pythons_own(kernel):
     run = kernel.run(
         "import pickle; (print.__module__, print.__name__, pickle.loads(pickle.dumps(print)) is print)"
     )

@@ -1,4 +1,4 @@
-"""The overlay for what users install."""
+"""The overlay for packages that users install."""
 
 import os
 import subprocess
@@ -23,7 +23,7 @@ def test_the_overlay_is_made_and_used(start, tmp_path):
     assert str(overlay) in kernel.run("!python -c 'import sys; print(sys.prefix)'").stdout
 
 
-def test_what_is_installed_wins_over_what_the_kernel_has(start, tmp_path):
+def test_installed_packages_take_precedence_over_the_kernels_own(start, tmp_path):
     kernel = start(env={"OSCTL_PACKAGES": str(tmp_path)})
     site = kernel.run("print(__import__('sys').path[1])").stdout.strip()
     with open(os.path.join(site, "newly.py"), "w") as module:

@@ -28,7 +28,7 @@ def test_a_child_does_not_wait_for_a_thread_that_was_speaking(kernel):
     )
     run = kernel.run(
         "thread = threading.Thread(target=speak)\nthread.start()\nheld.wait()\npid = os.fork()\n"
-        # Nobody is left in the child who could let go of what the thread held.
+        # The child has no thread that could release the lock.
         "if pid == 0:\n    signal.alarm(20)\n    display('unseen')\n    os._exit(0)\n"
         "free.set()\nthread.join()\n"
         "code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])"
@@ -95,6 +95,6 @@ def test_death_is_death(kernel, code, ended):
     assert kernel.process.wait(30) == ended
 
 
-def test_death_is_seen_although_a_forked_child_lives(kernel):
+def test_death_is_detected_despite_a_running_forked_child(kernel):
     with pytest.raises(Gone):
         kernel.run("import os, time\nif os.fork() == 0: time.sleep(5)\nelse: os._exit(3)")

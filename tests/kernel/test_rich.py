@@ -1,4 +1,4 @@
-"""What libraries show: figures, tables, formulas, and bundles of their own."""
+"""Output of libraries: figures, tables, formulas, and their own bundles."""
 
 import base64
 

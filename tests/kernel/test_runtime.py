@@ -1,4 +1,4 @@
-"""`runtime.resource`; `runtime.shell` needs a companion, and is tested with one."""
+"""`runtime.resource`; the tests of `runtime.shell` need a companion and are elsewhere."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""Kernels that are forked of one prepared process."""
+"""Kernels that are forked from one prepared process."""
 
 import os
 import signal
@@ -109,7 +109,7 @@ def test_a_kernel_ends_with_its_guard_and_not_with_the_template(fork):
     assert other.run("1+1").result == "2"
 
 
-def test_interrupts_strike_kernels_and_not_the_template(fork):
+def test_interrupts_reach_kernels_but_not_the_template(fork):
     kernel = fork()
     os.kill(fork.template.process.pid, signal.SIGINT)
     run = kernel.follow(kernel.begin("import time; print('begun'); time.sleep(100)"), until="begun")
@@ -141,7 +141,7 @@ def test_the_overlay_belongs_to_the_kernel(template, tmp_path, plain):
     kernel.close()
 
 
-def test_what_cannot_be_forked_is_told_and_the_template_goes_on(fork):
+def test_a_failed_fork_is_reported_and_the_template_continues(fork):
     template = fork.template
     for request, fds, message in (
         (FORK, 0, "3 fds"),

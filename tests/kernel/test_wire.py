@@ -1,4 +1,4 @@
-"""Frames, connections, and what is no frame."""
+"""Frames, connections, and malformed frames."""
 
 import json
 import signal
@@ -16,7 +16,7 @@ def test_the_hello_says_who_is_there(kernel):
     assert hello["python"].startswith("3.") and hello["execution_count"] == 0
 
 
-def test_malformed_requests_are_refused_and_the_kernel_goes_on(kernel):
+def test_malformed_requests_are_refused_and_the_kernel_continues(kernel):
     for body in (
         b"",
         b"{",
@@ -79,7 +79,9 @@ def test_the_state_stays_when_the_companion_comes_back(kernel):
     assert kernel.run("print('p'); x + 1").stdout == "p\n"
 
 
-def test_code_goes_on_when_the_companion_leaves_and_the_next_hears_of_it(kernel, tmp_path):
+def test_code_continues_when_the_companion_leaves_and_the_next_client_gets_its_end(
+    kernel, tmp_path
+):
     kernel.follow(
         kernel.begin(
             "import time\nprint('begun')\nfor i in range(200): time.sleep(0.001); print(i); display(i)\nx = 'finished'"
@@ -110,7 +112,7 @@ def test_a_kernel_that_shows_something_between_cells_hears_each_companion(kernel
         assert kernel.probe_until_reply()["value"] == {"pid": kernel.pid}
 
 
-def test_one_that_nobody_is_connected_to_can_print_and_end(kernel, tmp_path):
+def test_a_kernel_without_a_client_can_print_and_exit(kernel, tmp_path):
     told = tmp_path / "told"
     kernel.run(
         "import threading, time\ndef tell(n=0):\n    while True:\n        display(n); print(n); n += 1\n"
@@ -119,7 +121,7 @@ def test_one_that_nobody_is_connected_to_can_print_and_end(kernel, tmp_path):
         "r = runtime.resource(list).teardown(lambda _: print('gone')); _ = r.get()"
     )
     kernel.disconnect()
-    for _ in range(3):  # what it waited for at first was the one who has left
+    for _ in range(3):  # it first waited for the client that has left
         before = told.read_text() if told.exists() else ""
         end = time.monotonic() + LIMIT_S
         while not told.exists() or told.read_text() in ("", before):

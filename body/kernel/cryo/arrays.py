@@ -1,9 +1,8 @@
-"""Arrays: their memory goes to the disk as it is, and is read back into memory of their own.
+"""Arrays: their memory is written to the disk unchanged, and read back into new memory.
 
-What looks at the same memory as an array, or a `bytearray`, is told as a view of it: what is
-written into one is seen in the others, as before. That holds where two of them, or the owner, are
-variables, and where the owner is not much larger; a small part of a large array that nobody else
-has is stored alone.
+An array over the memory of another array or a `bytearray` is stored as a view, so that a write to
+one still shows in the others. This holds when two of them, or the owner, are variables, and when
+the owner is not much larger; a small part of a large array that nothing else uses is stored alone.
 """
 
 from __future__ import annotations
@@ -18,25 +17,25 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from . import make_arrays
-from .refusal import Unsaveable
+from .unsaveable import Unsaveable
 
-_NEAR = 4
-"""An owner that weighs at most so many times what a view of it does is stored for its sake."""
-_BLOCK = 4 << 20
-"""Bytes of a part of an array that lies scattered in memory: what its copy takes."""
-_SMALL = 1 << 20
+_MAX_OWNER_RATIO = 4
+"""The maximum size of an owner that is stored for a view, as a multiple of the view's size."""
+_COPY_BYTES = 4 << 20
+"""Bytes that are copied at a time from an array that is not contiguous."""
+_CHUNK_BYTES = 1 << 20
 
 
 _LENDERS = frozenset((bytearray, typed_array))
-"""Have memory that an array may lie in, and that is written to."""
+"""Types with writable memory that an array may use."""
 
 
 def is_array(kind: type) -> bool:
     return kind.__module__ == "numpy" and kind.__name__ == "ndarray"
 
 
-def referents(held: Any) -> list[Any]:
-    """What an object leads to; the collector knows nothing of arrays of objects."""
+def list_referents(held: Any) -> list[Any]:
+    """Returns the referents of an object; the collector does not report those of object arrays."""
     found = gc.get_referents(held)
     if is_array(type(held)) and held.dtype.hasobject:
         found += held.ravel().tolist()
@@ -44,28 +43,28 @@ def referents(held: Any) -> list[Any]:
 
 
 def is_scalar(kind: type) -> bool:
-    """Of a number, a text or a time, as arrays have them."""
+    """Whether a type is a numpy scalar: a number, a text or a time."""
     if kind.__module__ != "numpy" or kind.__name__ in ("void", "object_"):
         return False
     return issubclass(kind, sys.modules["numpy"].generic)
 
 
-def parts(memory: memoryview) -> Iterator[bytes]:
-    """A part at a time: bytes are compared in C as a whole, memory is not."""
-    for at in range(0, len(memory), _SMALL):
-        yield memory[at : at + _SMALL].tobytes()
+def split_memory(memory: memoryview) -> Iterator[bytes]:
+    """Yields parts as bytes: C compares bytes as a whole, but not memory views."""
+    for at in range(0, len(memory), _CHUNK_BYTES):
+        yield memory[at : at + _CHUNK_BYTES].tobytes()
 
 
-def blocks(array: Any, like: Any = None) -> Iterator[bytes]:
-    """Its content; in the order of another one that has the same content."""
+def split_array(array: Any, like: Any = None) -> Iterator[bytes]:
+    """Yields the content of an array, in the memory order of `like`, if given."""
     flags = (array if like is None else like).flags
     if array.dtype.itemsize == 0 or array.size == 0:
         return
     if flags.c_contiguous or flags.f_contiguous:
         order = "C" if flags.c_contiguous else "F"
-        yield from parts(memoryview(array.reshape(-1, order=order).view("u1")))
+        yield from split_memory(memoryview(array.reshape(-1, order=order).view("u1")))
         return
-    step = max(1, _SMALL // array.itemsize)
+    step = max(1, _CHUNK_BYTES // array.itemsize)
     for at in range(0, array.size, step):
         yield array.flat[at : at + step].tobytes()
 
@@ -75,7 +74,7 @@ def is_mapped(kind: type) -> bool:
 
 
 class Arrays:
-    """Knows which memory is shared."""
+    """The rules of arrays; knows which memory is shared."""
 
     def __init__(self, values: Iterable[Any], notes: list[str], *, files: bool) -> None:
         self._notes = notes
@@ -83,100 +82,108 @@ class Arrays:
         self._direct: deque[Any] = deque(maxlen=2)
         self._plain: dict[int, tuple[Any, Any]] = {}
         values = list(values)
-        arrays = [each for each in values if _is_any(each)]
-        roots = Counter(id(self._root(each)) for each in arrays)
-        owners = {id(self._root(each)) for each in arrays if _owner(each) is each}
+        arrays = [each for each in values if _is_any_array(each)]
+        roots = Counter(id(self._root_of(each)) for each in arrays)
+        owners = {id(self._root_of(each)) for each in arrays if _owner_of(each) is each}
         owners |= {id(each) for each in values if type(each) in _LENDERS}
         self._shared = {number for number, count in roots.items() if count > 1} | owners
 
-    def rule(self, kind: type) -> Callable[[Any], Any] | None:
+    def find_rule(self, kind: type) -> Callable[[Any], Any] | None:
         if kind.__module__ == "array" and kind.__name__ == "array":
-            return self.typed
-        base = _base()
+            return self.reduce_typed
+        base = _array_base()
         if base is None or not issubclass(kind, base):
             return None
         if kind is base:
-            return self.array
+            return self.reduce_array
         if is_mapped(kind):
-            return self.mapped
+            return self.reduce_mapped
         ways = ("__reduce__", "__reduce_ex__", "__setstate__")
         is_plain = all(getattr(kind, way) is getattr(base, way) for way in ways)
         is_masked = kind.__name__ == "MaskedArray" and kind.__module__.startswith("numpy.ma")
-        return self.derived if is_plain or is_masked else None
+        return self.reduce_derived if is_plain or is_masked else None
 
     def is_direct(self, buffer: pickle.PickleBuffer) -> bool:
-        """Whether a reader fills it in its array's memory."""
+        """Whether the reader fills the buffer directly in its array's memory."""
         return any(each is buffer for each in self._direct)
 
-    def view(self, array: Any, *, is_any: bool = False) -> tuple[Any, ...] | None:
-        """The object whose memory a view uses, and the place of the view in it."""
-        root = self._root(array)
+    def find_view(self, array: Any, *, is_any: bool = False) -> tuple[Any, ...] | None:
+        """Returns the object whose memory a view uses, and the position of the view in it."""
+        root = self._root_of(array)
         if root is array:
             return None
-        is_near = id(root) in self._shared or _size(root) <= _NEAR * array.nbytes
-        if is_any or is_mapped(type(root)) or (is_near and _fits(root, array)):
-            return root, array.shape, array.dtype, array.strides, _address(array) - _address(root)
+        is_near = id(root) in self._shared or _bytes_of(root) <= _MAX_OWNER_RATIO * array.nbytes
+        if is_any or is_mapped(type(root)) or (is_near and _can_overlay(root, array)):
+            return (
+                root,
+                array.shape,
+                array.dtype,
+                array.strides,
+                _address_of(array) - _address_of(root),
+            )
         return None
 
-    def array(self, array: Any) -> Any:
-        view = self.view(array)
+    def reduce_array(self, array: Any) -> Any:
+        view = self.find_view(array)
         if view is not None:
-            return self._view(array, view)
-        root = self._root(array)
+            return self._reduce_view(array, view)
+        root = self._root_of(array)
         is_shared = id(root) in self._shared
         kind, flags = array.dtype, array.flags
         if kind.hasobject or kind.kind == "T" or kind.itemsize == 0 or array.size == 0:
             if root is not array and is_shared and array.size:
                 self._notes.append("with a copy of memory that was shared")
-            return _own_way(array)
+            return _reduce_own(array)
         if flags.c_contiguous or flags.f_contiguous:
             order = "C" if flags.c_contiguous else "F"
-            data = self._buffer(_writable(array.reshape(-1, order="A").view("u1")))
+            data = self._make_buffer(_as_writable(array.reshape(-1, order="A").view("u1")))
             return make_arrays.array, (array.shape, kind, order, bool(flags.writeable), data)
-        if array.nbytes < _SMALL:
-            return _own_way(array)
-        state = (bool(flags.writeable), _Blocks(array, self._buffer))
+        if array.nbytes < _CHUNK_BYTES:
+            return _reduce_own(array)
+        state = (bool(flags.writeable), _Blocks(array, self._make_buffer))
         return make_arrays.empty, (array.shape, kind), state, None, None, make_arrays.writable
 
-    def derived(self, array: Any) -> Any:
-        """Of a class that derives from arrays and tells itself as they do."""
-        owner = _owner(array)
-        plain = self._plain_of(array) if owner is array else _base().view(array, _base())
+    def reduce_derived(self, array: Any) -> Any:
+        """Reduces an array of a derived class without its own pickling."""
+        owner = _owner_of(array)
+        plain = (
+            self._plain_of(array) if owner is array else _array_base().view(array, _array_base())
+        )
         args, state = (plain, type(array)), dict(getattr(array, "__dict__", None) or {})
         return make_arrays.array_as, args, state or None, None, None, make_arrays.set_attributes
 
-    def mapped(self, array: Any) -> Any:
-        """The memory of a file."""
-        view = self.view(array)
+    def reduce_mapped(self, array: Any) -> Any:
+        """Reduces a memory-mapped file."""
+        view = self.find_view(array)
         if view is not None:
-            return self._view(array, view)
+            return self._reduce_view(array, view)
         if not self._files:
             raise Unsaveable("the memory of a file; `--files` stores its path, place and shape")
         path = getattr(array, "filename", None)
         if not isinstance(path, (str, os.PathLike)) or not os.path.isfile(path):
             raise Unsaveable("the memory of a file that has no path")
         if array.mode == "c":
-            raise Unsaveable("the memory of a file with changes of its own, which no file has")
+            raise Unsaveable("the memory of a file with private changes, which are not in the file")
         array.flush()
         order = "C" if array.flags.c_contiguous else "F"
         how = {"path": os.path.abspath(path), "mode": array.mode.replace("w", "r")}
         how |= {"offset": array.offset, "shape": array.shape, "order": order}
         return make_arrays.mapped, (how, array.dtype)
 
-    def typed(self, array: Any) -> Any:
-        """`array.array`: its memory, too."""
+    def reduce_typed(self, array: Any) -> Any:
+        """Reduces an `array.array` with its memory."""
         if not len(array):
             return NotImplemented
-        data = self._buffer(array)
+        data = self._make_buffer(array)
         return make_arrays.typed, (array.typecode, array.itemsize, len(array), data)
 
-    def _buffer(self, memory: Any) -> pickle.PickleBuffer:
+    def _make_buffer(self, memory: Any) -> pickle.PickleBuffer:
         made = pickle.PickleBuffer(memory)
         self._direct.append(made)
         return made
 
     @staticmethod
-    def _view(array: Any, args: tuple[Any, ...]) -> Any:
+    def _reduce_view(array: Any, args: tuple[Any, ...]) -> Any:
         if is_mapped(type(array)):
             return make_arrays.mapped_view, args
         if type(args[0]) in _LENDERS:
@@ -185,9 +192,9 @@ class Arrays:
             made = make_arrays.objects_view if array.dtype.hasobject else make_arrays.array_view
         return made, args, (bool(array.flags.writeable),), None, None, make_arrays.writable
 
-    def _root(self, array: Any) -> Any:
-        """What has its memory: a plain array, mapped memory, or a bytearray."""
-        owner = _owner(array)
+    def _root_of(self, array: Any) -> Any:
+        """Returns the object that owns the memory: a plain array, mapped memory, or a bytearray."""
+        owner = _owner_of(array)
         lender = owner.base
         lender = lender.obj if type(lender) is memoryview else lender
         if type(lender) in _LENDERS:
@@ -197,31 +204,31 @@ class Arrays:
         return self._plain_of(owner)
 
     def _plain_of(self, owner: Any) -> Any:
-        """A plain array over the memory of one that is not; always the same."""
+        """Returns a plain array over the memory of a derived one; always the same object."""
         known = self._plain.get(id(owner))
         if known is None:
-            known = self._plain[id(owner)] = (_base().view(owner, _base()), owner)
+            known = self._plain[id(owner)] = (_array_base().view(owner, _array_base()), owner)
         return known[0]
 
 
 class _Blocks:
-    """An array that lies scattered, copied a part at a time, in the order of C."""
+    """An array that is not contiguous, copied one part at a time, in C order."""
 
     def __init__(self, array: Any, buffer: Callable[[Any], pickle.PickleBuffer]) -> None:
-        self._array, self._buffer = array, buffer
+        self._array, self._make_buffer = array, buffer
 
     def __reduce__(self) -> Any:
-        return make_arrays.Filling, (self._array,), None, self._parts()
+        return make_arrays.Filling, (self._array,), None, self._split_parts()
 
-    def _parts(self) -> Iterator[pickle.PickleBuffer]:
+    def _split_parts(self) -> Iterator[pickle.PickleBuffer]:
         flat = self._array.flat
-        step = max(1, _BLOCK // self._array.itemsize)
+        step = max(1, _COPY_BYTES // self._array.itemsize)
         for at in range(0, self._array.size, step):
-            yield self._buffer(flat[at : at + step].view("u1"))
+            yield self._make_buffer(flat[at : at + step].view("u1"))
 
 
-def _own_way(array: Any) -> Any:
-    """As numpy tells it, which forgets that it is read-only."""
+def _reduce_own(array: Any) -> Any:
+    """Reduces an array as numpy does, and keeps the read-only flag, which numpy drops."""
     if array.flags.writeable:
         return NotImplemented
     make, args, state = array.__reduce__()
@@ -237,36 +244,37 @@ class _Writable:
         self.held = array
 
 
-def _writable(array: Any) -> Any:
-    """Over the same memory: a buffer that says it is read-only would be read into a copy."""
+def _as_writable(array: Any) -> Any:
+    """Returns a writable array over the same memory: a read-only buffer would be read into a
+    copy."""
     return array if array.flags.writeable else sys.modules["numpy"].asarray(_Writable(array))
 
 
-def _base() -> Any:
+def _array_base() -> Any:
     return getattr(sys.modules.get("numpy"), "ndarray", None)
 
 
-def _is_any(value: Any) -> bool:
-    base = _base()
+def _is_any_array(value: Any) -> bool:
+    base = _array_base()
     return base is not None and issubclass(type(value), base)
 
 
-def _owner(array: Any) -> Any:
-    while _is_any(lender := _lender(array)):
+def _owner_of(array: Any) -> Any:
+    while _is_any_array(lender := _lender_of(array)):
         array = lender
     return array
 
 
-def _lender(array: Any) -> Any:
-    """What its memory comes from; `as_strided` and its like put an object in between."""
+def _lender_of(array: Any) -> Any:
+    """Returns the source of an array's memory; `as_strided` and others put an object in between."""
     lender = array.base
     kind = type(lender)
     is_between = kind.__name__ == "DummyArray" and kind.__module__.startswith("numpy.")
     return lender.base if is_between else lender
 
 
-def _fits(root: Any, array: Any) -> bool:
-    """Whether it can be laid over that memory again."""
+def _can_overlay(root: Any, array: Any) -> bool:
+    """Whether the array can be made again as a view of that memory."""
     if type(root) in _LENDERS:
         return not array.dtype.hasobject and len(root) > 0
     flags, kind = root.flags, root.dtype
@@ -275,14 +283,14 @@ def _fits(root: Any, array: Any) -> bool:
         return False
     if not kind.hasobject:
         return not array.dtype.hasobject
-    return kind == array.dtype and (_address(array) - _address(root)) % kind.itemsize == 0
+    return kind == array.dtype and (_address_of(array) - _address_of(root)) % kind.itemsize == 0
 
 
-def _size(root: Any) -> int:
+def _bytes_of(root: Any) -> int:
     return memoryview(root).nbytes if type(root) in _LENDERS else int(root.nbytes)
 
 
-def _address(root: Any) -> int:
+def _address_of(root: Any) -> int:
     if type(root) in _LENDERS:
         root = sys.modules["numpy"].frombuffer(root, "u1")
     return int(root.__array_interface__["data"][0])

@@ -1,7 +1,9 @@
-"""Content on disk: written beside its place, synced, and renamed when it is whole.
+"""Content on disk: a folder that is written under a temporary name, synced, and renamed when
+complete.
 
-A file is a row of pieces, each with its checksum (XXH3, 128 bits: damage, not malice, and faster
-than any disk). With zstd each piece is compressed by itself. `writer` writes them, `reader` reads.
+A file is a series of pieces, each with its checksum (XXH3, 128 bits: against damage, not against
+attacks, and faster than any disk). With zstd each piece is compressed separately. `writer` writes
+the pieces, `reader` reads them.
 """
 
 from __future__ import annotations
@@ -14,28 +16,28 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-CHUNK = 8 << 20
-"""Bytes of one write: in between, interrupts strike and progress is told."""
-BESIDE = ".part"
+CHUNK_BYTES = 8 << 20
+"""Bytes of one write: between two writes, interrupts are raised and progress is reported."""
+PART_SUFFIX = ".part"
 
 Moved = Callable[[int], None]
-"""Is told how many bytes more have been moved."""
+"""Called with the number of bytes moved since the last call."""
 
 
 class DiskFull(Exception):
-    """There is no room for a store; what was there before is untouched."""
+    """The disk is full; earlier stores are unchanged."""
 
 
 class NotWritten(Exception):
-    """The disk refused; what was there before is untouched."""
+    """The disk has refused a write; earlier stores are unchanged."""
 
 
 class Damaged(Exception):
-    """What is stored is not what was written."""
+    """The stored content differs from the written content."""
 
 
 class Piece(NamedTuple):
-    """Where in a file it is, and what it must be."""
+    """The position of a piece in its file, and its checksum."""
 
     offset: int
     size: int
@@ -45,24 +47,24 @@ class Piece(NamedTuple):
     digest: str
 
 
-class Beside:
-    """A folder that is written beside its place; leaves nothing when it is not committed."""
+class PartFolder:
+    """A folder under a temporary name; it is removed unless it is committed."""
 
     def __init__(self, place: Path) -> None:
         self._place = place
-        self.path = place.with_name(place.name + BESIDE)
+        self.path = place.with_name(place.name + PART_SUFFIX)
 
-    def __enter__(self) -> Beside:
+    def __enter__(self) -> PartFolder:
         try:
             self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             shutil.rmtree(self.path, ignore_errors=True)
             self.path.mkdir(mode=0o700)
         except OSError as error:
-            raise refused(error) from error
+            raise wrap_os_error(error) from error
         return self
 
-    def commit(self, manifest: str) -> None:
-        """The manifest comes last, and the name when all of it is on the disk."""
+    def commit_folder(self, manifest: str) -> None:
+        """Writes the manifest last, and renames the folder when all content is on the disk."""
         try:
             fd = os.open(self.path / "manifest.json", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
             try:
@@ -72,30 +74,30 @@ class Beside:
                 os.fsync(fd)
             finally:
                 os.close(fd)
-            _sync(self.path)
+            _sync_folder(self.path)
             os.rename(self.path, self._place)
-            # Its name, and those of the folders, one of which may be new.
+            # The folder's name, and those of its parents, one of which may be new.
             for folder in list(self._place.parents)[:3]:
-                _sync(folder)
+                _sync_folder(folder)
         except OSError as error:
-            raise refused(error) from error
+            raise wrap_os_error(error) from error
 
     def __exit__(self, *_: object) -> None:
         shutil.rmtree(self.path, ignore_errors=True)
 
 
-def zstd() -> Any:
-    """Imported when somebody asks for it."""
+def import_zstd() -> Any:
+    """Imports zstandard on first use."""
     return importlib.import_module("zstandard")
 
 
-def refused(error: OSError) -> Exception:
+def wrap_os_error(error: OSError) -> Exception:
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-        return DiskFull("the disk is full; what was stored before is untouched")
-    return NotWritten(f"the disk refused: {error.strerror or error}")
+        return DiskFull("the disk is full; earlier stores are unchanged")
+    return NotWritten(f"the disk reported an error: {error.strerror or error}")
 
 
-def _sync(folder: Path) -> None:
+def _sync_folder(folder: Path) -> None:
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(fd)

@@ -1,14 +1,14 @@
-"""Reads the variables of a generation, one after the other, in one reader with one memo.
+"""The loader of a generation: reads its variables in order, with one reader and one memo.
 
 ```text
-fast: pickle's reader in C ──fails, or meets a lost object──▶ slow: the same piece, to its end
+fast: pickle's reader in C ──fails, or meets a lost object──▶ tolerant: the same piece, to its end
   ▲                                                              │
-  └─────────── a new one, whose memo has no gaps ◀───────────────┘
+  └─────────── a new reader, whose memo has no gaps ◀────────────┘
 ```
 
-A reader in C counts the objects of its memo to number the next, so a memo with gaps is of no use to
-it: where an object is lost the memo has `GONE`, and the slow reader knows why. It takes a memo by a
-stream alone, as what assigns it one forgets it.
+A reader in C numbers the next object by the size of its memo, so the memo must not have gaps: a
+lost object is `GONE` there, and the tolerant reader knows the reason. The memo is passed in as a
+stream, because an assignment to the attribute loses the numbers.
 """
 
 from __future__ import annotations
@@ -23,32 +23,32 @@ from typing import Any
 
 from .disk import Damaged, Moved, Piece
 from .reader import Reader
-from .slow import Lost, Slow
+from .tolerant_reader import Lost, TolerantReader
 
-Words = dict[str, Any]
+Manifest = dict[str, Any]
 
 
 class _Gone:
-    """Takes the place of a lost object in the memo of a reader in C, and refuses every use."""
+    """The place of a lost object in the memo of a reader in C; every use raises."""
 
     __slots__ = ()
     __hash__ = None  # type: ignore[assignment]
 
-    def _refuse(self, *_: object) -> Any:
+    def _refuse_use(self, *_: object) -> Any:
         raise pickle.UnpicklingError("an object that could not be made")
 
-    __getattribute__ = __setattr__ = __call__ = __eq__ = _refuse
-    __iter__ = __len__ = __bool__ = __index__ = __str__ = __repr__ = _refuse
+    __getattribute__ = __setattr__ = __call__ = __eq__ = _refuse_use
+    __iter__ = __len__ = __bool__ = __index__ = __str__ = __repr__ = _refuse_use
 
 
 GONE = _Gone()
 _BEGIN = pickle.PROTO + b"\5"
-_REMEMBER = pickle.NEXT_BUFFER + pickle.MEMOIZE + pickle.POP
+_MEMOIZE_NEXT = pickle.NEXT_BUFFER + pickle.MEMOIZE + pickle.POP
 _END = pickle.NONE + pickle.STOP
 
 
 class Buffer:
-    """One that is read straight to where it belongs."""
+    """A buffer that is read directly into its target."""
 
     def __init__(self, reader: Reader, *piece: Any, is_direct: bool) -> None:
         self._reader, self._piece, self._is_direct = reader, Piece(*piece), is_direct
@@ -59,25 +59,27 @@ class Buffer:
             raise Damaged("a buffer has another size than its array")
         self._reader.read_into(self._piece, target)
 
-    def given(self) -> Any:
-        """What a stream is given when it asks for it."""
-        return self if self._is_direct else self._reader.read(self._piece)
+    def get_content(self) -> Any:
+        """Returns the object that the stream gets for this buffer."""
+        return self if self._is_direct else self._reader.read_piece(self._piece)
 
 
 class _Mapped(Buffer):
-    """A buffer that an array uses in place: the system copies a page when code writes to it, so
-    that a gigabyte which is only compared takes no second one."""
+    """A buffer that an array uses in place: the system copies a page on a write, so that a
+    comparison of a gigabyte needs no second gigabyte."""
 
     @property
     def memory(self) -> memoryview:
-        return self._reader.mapped(self._piece)
+        return self._reader.map_piece(self._piece)
 
 
 class Content:
-    """Both files of a generation, open; `mapped` has arrays lie in the file's own pages."""
+    """Both open files of a generation; with `mapped`, arrays use the file's own pages."""
 
-    def __init__(self, folder: str, words: Words, moved: Moved, *, mapped: bool = False) -> None:
-        sizes, packed = words["files"], bool(words.get("compress"))
+    def __init__(
+        self, folder: str, manifest: Manifest, moved: Moved, *, mapped: bool = False
+    ) -> None:
+        sizes, packed = manifest["files"], bool(manifest.get("compress"))
         self.objects = Reader(Path(folder) / "objects", sizes["objects"], moved, packed)
         try:
             self._buffers = Reader(Path(folder) / "buffers", sizes["buffers"], moved, packed)
@@ -87,7 +89,7 @@ class Content:
         kind = _Mapped if mapped and not packed else Buffer
         self.buffers = [
             kind(self._buffers, *piece, is_direct=is_direct)
-            for *piece, is_direct in words["buffers"]
+            for *piece, is_direct in manifest["buffers"]
         ]
 
     def __enter__(self) -> Content:
@@ -99,7 +101,7 @@ class Content:
 
 
 class _Source:
-    """What a reader reads: one piece after another."""
+    """The input of a reader: one piece after another."""
 
     def __init__(self) -> None:
         self.now: io.BufferedIOBase = io.BytesIO()
@@ -115,50 +117,51 @@ class _Source:
 
 
 class Loader:
-    """The variables of a generation; `fatal` is what ends the reading instead of one variable."""
+    """The variables of a generation; the exceptions in `fatal` end the loading instead of one
+    variable."""
 
     def __init__(
         self,
-        words: Words,
+        manifest: Manifest,
         content: Content,
         fatal: tuple[type[BaseException], ...] = (KeyboardInterrupt, Damaged),
     ) -> None:
-        self._words, self._content, self._fatal = words, content, fatal
+        self._manifest, self._content, self._fatal = manifest, content, fatal
         self._source = _Source()
         self._fast: Any = None
         self._memo: list[Any] = []
         self._lost: dict[int, Lost] = {}
-        """What the memo has `GONE` for, by its number."""
+        """The losses behind `GONE`, by memo number."""
         self.discarded: list[Any] = []
-        """What was made in vain: the last reference to it may run a finalizer."""
+        """Objects that were made in vain: dropping the last reference may run a finalizer."""
 
-    def __iter__(self) -> Iterator[tuple[Words, Any]]:
-        """Rows with their objects, or with `Lost` and its reason."""
-        self._begin({"piece": self._words["anchors"], "buffer": 0})
+    def __iter__(self) -> Iterator[tuple[Manifest, Any]]:
+        """Yields rows with their objects, or with `Lost` and its reason."""
+        self._begin_piece({"piece": self._manifest["anchors"], "buffer": 0})
         self._fast.load()
-        for row in self._words["variables"]:
+        for row in self._manifest["variables"]:
             if "piece" in row:
-                yield row, self._variable(row)
+                yield row, self._read_variable(row)
 
-    def extras(self) -> Words:
-        told = self._variable(self._words["extras"] | {"name": ""})
-        return {} if type(told) is Lost else told
+    def read_extras(self) -> Manifest:
+        extras = self._read_variable(self._manifest["extras"] | {"name": ""})
+        return {} if type(extras) is Lost else extras
 
-    def _begin(self, row: Words) -> None:
+    def _begin_piece(self, row: Manifest) -> None:
         if self._fast is None:
-            self._resume(row["buffer"])
-        self._source.now = self._content.objects.open(Piece(*row["piece"]))
+            self._resume_fast(row["buffer"])
+        self._source.now = self._content.objects.open_piece(Piece(*row["piece"]))
 
-    def _resume(self, buffer: int) -> None:
-        rest = (each.given() for each in self._content.buffers[buffer:])
+    def _resume_fast(self, buffer: int) -> None:
+        rest = (each.get_content() for each in self._content.buffers[buffer:])
         self._fast = pickle.Unpickler(self._source, buffers=chain(self._memo, rest))
-        steps = _REMEMBER * len(self._memo)
+        steps = _MEMOIZE_NEXT * len(self._memo)
         self._source.now = io.BytesIO(_BEGIN + steps + _END)
         self._fast.load()
         self._memo = []
 
-    def _variable(self, row: Words) -> Any:
-        self._begin(row)
+    def _read_variable(self, row: Manifest) -> Any:
+        self._begin_piece(row)
         uses = getrefcount(GONE)
         try:
             self._fast.load()  # the mark
@@ -169,20 +172,22 @@ class Loader:
             raise
         except BaseException:
             pass
-        return self._again(row)
+        return self._reread_variable(row)
 
-    def _again(self, row: Words) -> Any:
-        """To the end of its piece, with the numbers of whatever else is in it."""
+    def _reread_variable(self, row: Manifest) -> Any:
+        """Reads the rest of the piece, with the memo numbers of its other objects."""
         memo = self._fast.memo.copy()
         self.discarded.append([memo[number] for number in range(row["place"], len(memo))])
         self._fast = None
-        self._source.now = self._content.objects.open(Piece(*row["piece"]))
-        slow = Slow(self._source, self._content.buffers, memo | self._lost, self._fatal)
-        value = slow.variable(row["name"], row["place"], row["buffer"])
-        for number in range(row["place"], len(slow.memo)):
-            if type(slow.memo[number]) is Lost:
-                self._lost[number] = slow.memo[number]
-        known = (slow.memo[number] for number in range(len(slow.memo)))
+        self._source.now = self._content.objects.open_piece(Piece(*row["piece"]))
+        tolerant = TolerantReader(
+            self._source, self._content.buffers, memo | self._lost, self._fatal
+        )
+        value = tolerant.read_variable(row["name"], row["place"], row["buffer"])
+        for number in range(row["place"], len(tolerant.memo)):
+            if type(tolerant.memo[number]) is Lost:
+                self._lost[number] = tolerant.memo[number]
+        known = (tolerant.memo[number] for number in range(len(tolerant.memo)))
         self._memo = [GONE if type(each) is Lost else each for each in known]
-        self.discarded.append(slow.made)
+        self.discarded.append(tolerant.made)
         return value

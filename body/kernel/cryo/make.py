@@ -1,4 +1,5 @@
-"""What a stored stream calls: these names and their arguments are part of the format, for ever."""
+"""The functions that a stored stream calls: their names and arguments are part of the format,
+permanently."""
 
 from __future__ import annotations
 
@@ -19,38 +20,38 @@ from typing import Any
 from .make_arrays import array, array_view, writable
 
 BY_THIS_MODULE = (array, array_view, writable)
-"""What the first streams call by a name of this module."""
+"""Functions that the first streams call under a name of this module."""
 
 
 class NotMade(Exception):
-    """Something can't be made here; says why."""
+    """An object cannot be made here; the message is the reason."""
 
 
-class Here:
-    """What the reload that is going on offers to those who make things."""
+class ReloadContext:
+    """The context of the current reload, for the functions that make objects."""
 
     def __init__(self, namespace: dict[str, Any], anchors: dict[str, Any], origin: str) -> None:
         self.namespace = namespace
         self.anchors = anchors
         self.origin = origin
         self.live_of: Callable[[Any], Any] = lambda resource: resource.get()
-        """The live object of a `runtime.resource`."""
+        """Returns the live object of a `runtime.resource`."""
         self.aliases: dict[int, list[Any]] = {}
-        """What type aliases stand for, by their id, until it is known."""
+        """The values of type aliases, by id, until they are known."""
 
 
-here: Here | None = None
+current_reload: ReloadContext | None = None
 
 
-def the_reload() -> Here:
-    if here is None:
-        raise NotMade("objects of cryo are made by a reload alone")
-    return here
+def require_reload() -> ReloadContext:
+    if current_reload is None:
+        raise NotMade("only a reload can make objects of cryo")
+    return current_reload
 
 
 def live(name: str) -> Any:
-    """What every kernel has: the namespace itself, its streams, `runtime`."""
-    return the_reload().anchors.get(name)
+    """Returns an object that every kernel has: the namespace itself, its streams, `runtime`."""
+    return require_reload().anchors.get(name)
 
 
 def named(module: str, name: str) -> Any:
@@ -65,13 +66,13 @@ def module(name: str) -> types.ModuleType:
 
 
 def new_module(name: str) -> types.ModuleType:
-    """One that code made; it belongs where imports find it."""
+    """Returns a module that code made, and adds it to `sys.modules`."""
     found = sys.modules[name] = types.ModuleType(name)
     return found
 
 
 def set_module(target: types.ModuleType, state: dict[str, Any]) -> None:
-    """With the builtins, which `exec` gives to a module and which are not stored."""
+    """Sets the state, and the builtins, which `exec` adds to a module and which are not stored."""
     target.__dict__.update(state)
     target.__dict__.setdefault("__builtins__", vars(builtins))
 
@@ -84,7 +85,7 @@ def code(magic: bytes, *args: Any) -> types.CodeType:
         raise NotMade("its bytecode is of another version of Python")
     filename = args[10]
     if filename.startswith("<cell ") and " of " not in filename:
-        filename = f"{filename[:-1]} of {the_reload().origin}>"
+        filename = f"{filename[:-1]} of {require_reload().origin}>"
     return types.CodeType(*args[:10], filename, *args[11:])
 
 
@@ -99,9 +100,9 @@ def fill_cell(target: types.CellType, contents: tuple[Any]) -> None:
 def function(
     body: types.CodeType, where: Any, name: str, closure: tuple[types.CellType, ...] | None
 ) -> types.FunctionType:
-    """`where` its globals are: the namespace, a module by name or itself, or a dict."""
+    """Makes a function; `where` is its globals: the namespace, a module or its name, or a dict."""
     if where is None:
-        scope = the_reload().namespace
+        scope = require_reload().namespace
     elif isinstance(where, (str, types.ModuleType)):
         scope = (importlib.import_module(where) if isinstance(where, str) else where).__dict__
     else:
@@ -123,7 +124,7 @@ def cached(function: Callable[..., Any], maxsize: int | None, typed: bool) -> An
 
 
 class _Silent:
-    """Keeps `__init_subclass__` of bases from being called a second time."""
+    """Prevents a second call of `__init_subclass__` of the bases."""
 
     __slots__ = ()
 
@@ -132,14 +133,15 @@ class _Silent:
 
 
 class _SilentToo:
-    """The same, of the layout that classes without slots have."""
+    """The same, with the layout of classes without slots."""
 
     def __init_subclass__(cls, **_: Any) -> None:
         pass
 
 
 def class_(meta: type, name: str, bases: tuple[type, ...], words: dict[str, Any]) -> type:
-    """Without what its metaclass and bases do with a new class: that was done, and is state."""
+    """Makes a class without the side effects of its metaclass and bases, which are part of the
+    state."""
     new = abc.ABCMeta.__new__ if issubclass(meta, abc.ABCMeta) else type.__new__
     speaks = any("__init_subclass__" in vars(each) for base in bases for each in base.__mro__[:-1])
     for silent in (_SilentToo, _Silent) if speaks else ():
@@ -147,7 +149,7 @@ def class_(meta: type, name: str, bases: tuple[type, ...], words: dict[str, Any]
             made = new(meta, name, (silent, *bases), dict(words))
             type.__dict__["__bases__"].__set__(made, bases)
             return made
-        except TypeError:  # a layout that can't be changed
+        except TypeError:  # a layout that cannot be changed
             pass
     return new(meta, name, bases, dict(words))
 
@@ -158,7 +160,7 @@ def dress(target: type, methods: dict[str, Any]) -> None:
 
 
 def set_class(target: type, state: Any) -> None:
-    """Format 1 began without `dress`: its state was one dict."""
+    """Sets the state of a class; in format 1, without `dress`, the state was one dict."""
     if isinstance(state, tuple):
         _, state = state
     registered = state.pop("_abc_registry", ())
@@ -169,15 +171,15 @@ def set_class(target: type, state: Any) -> None:
 
 
 def member(kind: type, base: type, data: tuple[Any, ...]) -> Any:
-    """A member of an enumeration, by itself."""
+    """Makes a member of an enumeration."""
     return base.__new__(kind, *data)
 
 
-# Others.
+# Other kinds.
 
 
 def exception(kind: type[BaseException], args: tuple[Any, ...]) -> BaseException:
-    """Without its own `__init__`, whose arguments nobody knows."""
+    """Makes an exception without its own `__init__`, whose arguments are unknown."""
     made = kind.__new__(kind, *args)
     base = next(each for each in kind.__mro__ if each.__module__ == "builtins")
     base.__init__(made, *args)
@@ -191,17 +193,17 @@ def set_exception(target: BaseException, state: dict[str, Any]) -> None:
 
 
 def bare(kind: type) -> Any:
-    """Without what a call of its class does."""
+    """Makes an instance without a call of its class."""
     return kind.__new__(kind)
 
 
 def new(kind: type, args: tuple[Any, ...], words: dict[str, Any] | None = None) -> Any:
-    """Without its `__init__`: of a class that claims to be another."""
+    """Makes an instance without its `__init__`, for a class that claims to be another."""
     return kind.__new__(kind, *args, **(words or {}))
 
 
 def derived_property(kind: type, *accessors: Any) -> Any:
-    """Without its own `__init__`."""
+    """Makes a property without its own `__init__`."""
     made = kind.__new__(kind)
     property.__init__(made, *accessors)
     return made
@@ -236,7 +238,7 @@ def weak(target: Any, callback: Callable[[Any], Any] | None = None) -> Any:
 
 
 def gone() -> Any:
-    """A weak reference to what is gone."""
+    """Returns a weak reference to a deleted object."""
 
     class Nothing:
         pass
@@ -261,10 +263,10 @@ def set_weak_items(target: Any, items: list[Any]) -> None:
 
 
 def file(how: dict[str, Any]) -> Any:
-    """Opened again, where it was."""
+    """Opens the file again, at its position."""
     path, mode = how["path"], how["mode"]
     if not os.path.exists(path):
-        raise NotMade(f"`{path}` is not there any more")
+        raise NotMade(f"`{path}` no longer exists")
     words = {key: how[key] for key in ("encoding", "errors", "newline") if key in how}
     buffering = 0 if how.get("raw") else -1
     made = open(path, mode, buffering, **words)  # noqa: SIM115
@@ -273,8 +275,8 @@ def file(how: dict[str, Any]) -> Any:
 
 
 def resource(target: Any) -> Any:
-    """The live object of a `runtime.resource`, made again."""
-    return the_reload().live_of(target)
+    """Returns the live object of a `runtime.resource`, made again."""
+    return require_reload().live_of(target)
 
 
 BUILTINS = builtins.__dict__

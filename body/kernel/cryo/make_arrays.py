@@ -1,4 +1,4 @@
-"""What a stored stream calls for arrays; part of the format, as `make` is."""
+"""The functions that a stored stream calls for arrays; part of the format, like `make`."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ Shape = tuple[int, ...]
 
 
 def array(shape: Shape, kind: Any, order: str, writable: bool, data: Any) -> Any:
-    """From bytes, or read straight into its memory by what knows where they are."""
+    """Makes an array from bytes, or from a buffer that is read directly into its memory."""
     import numpy as np
 
-    memory = getattr(data, "memory", None)  # of one that is only looked at
+    memory = getattr(data, "memory", None)  # of an array that is only read
     made = np.ndarray(shape, kind, memory, order=order)
     if memory is None:
         _fill(memoryview(made.reshape(-1, order="A").view("u1")), data)
@@ -25,7 +25,7 @@ def array(shape: Shape, kind: Any, order: str, writable: bool, data: Any) -> Any
 def array_view(base: Any, shape: Shape, kind: Any, strides: Shape, offset: int) -> Any:
     import numpy as np
 
-    # Its bytes: not each kind of array lends its memory, and not each order.
+    # The bytes of the base: not every kind of array lends its memory, and not in every order.
     return np.ndarray(shape, kind, base.reshape(-1, order="A").view("u1"), offset, strides)
 
 
@@ -48,7 +48,7 @@ def writable(target: Any, state: tuple[Any, ...]) -> None:
 
 
 def set_array(target: Any, state: tuple[Any, bool]) -> None:
-    """As numpy does, and whether it is writable."""
+    """Sets the state as numpy does, and the writable flag."""
     own, target_is_writable = state
     target.__setstate__(own)
     target.flags.writeable = target_is_writable
@@ -61,7 +61,7 @@ def empty(shape: Shape, kind: Any) -> Any:
 
 
 class Filling:
-    """Takes the parts of an array, one after the other."""
+    """Receives the parts of an array in order."""
 
     def __init__(self, target: Any) -> None:
         self._flat, self._at = target.reshape(-1).view("u1"), 0
@@ -77,7 +77,7 @@ class Filling:
 
 
 def array_as(plain: Any, kind: type) -> Any:
-    """Over the same memory, of a class that derives from arrays."""
+    """Returns a view of a class that derives from arrays."""
     import numpy as np
 
     return np.ndarray.view(plain, kind)
@@ -88,7 +88,7 @@ def set_attributes(target: Any, state: dict[str, Any]) -> None:
 
 
 def mapped(how: dict[str, Any], kind: Any) -> Any:
-    """The memory of a file, which is opened again."""
+    """Maps the file again."""
     import numpy as np
 
     from .make import NotMade
@@ -96,7 +96,7 @@ def mapped(how: dict[str, Any], kind: Any) -> Any:
     path, shape = how["path"], how["shape"]
     size = int(np.prod(shape, dtype=np.int64)) * kind.itemsize
     if not os.path.exists(path):
-        raise NotMade(f"`{path}` is not there any more")
+        raise NotMade(f"`{path}` no longer exists")
     if os.path.getsize(path) < how["offset"] + size:
         raise NotMade(f"`{path}` is shorter than it was")
     return np.memmap(path, kind, how["mode"], how["offset"], shape, how["order"])
@@ -111,7 +111,7 @@ def mapped_view(base: Any, *how: Any) -> Any:
 
 
 def typed(code: str, itemsize: int, size: int, data: Any) -> Any:
-    """An `array.array`."""
+    """Makes an `array.array`."""
     made = arrays.array(code, (0,) if code not in "uw" else "\0") * size
     if made.itemsize != itemsize:
         from .make import NotMade

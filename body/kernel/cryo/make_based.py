@@ -1,4 +1,5 @@
-"""Makes instances of classes over builtin ones, past what these override; part of the format."""
+"""Makes instances of subclasses of builtin classes, past their overridden methods; part of the
+format."""
 
 from __future__ import annotations
 
@@ -7,12 +8,12 @@ from typing import Any
 
 
 def based(kind: type, base: type, args: tuple[Any, ...]) -> Any:
-    """By the `__new__` of what it derives from."""
+    """Makes an instance by `__new__` of the builtin class."""
     return base.__new__(kind, *args)
 
 
 def fill(target: Any, told: tuple[type, Any, Any]) -> None:
-    """With its content, by the methods of what it derives from, and its attributes."""
+    """Sets the content by methods of the builtin class, then the attributes."""
     base, content, state = told
     if base.__name__ == "OrderedDict":
         for key, value in content:
@@ -34,7 +35,7 @@ def fill(target: Any, told: tuple[type, Any, Any]) -> None:
 
 
 def set_state(target: Any, state: Any) -> None:
-    """As pickle has it: a dict, or that and what is in slots."""
+    """Sets a state as pickle does: a dict, or a dict and the values of slots."""
     attributes, slots = state if isinstance(state, tuple) else (state, None)
     if attributes:
         object.__getattribute__(target, "__dict__").update(attributes)

@@ -1,24 +1,25 @@
-"""What a stored stream calls for what annotations are made of; part of the format, as `make`."""
+"""The functions that a stored stream calls for parts of annotations; part of the format, like
+`make`."""
 
 from __future__ import annotations
 
 import typing
 from typing import Any
 
-from .make import the_reload
+from .make import require_reload
 
 
 def alias(name: str, module: str) -> Any:
-    """A type alias, whose value comes later: it may lead back to it."""
+    """Makes a type alias, whose value is set later: it may lead back to the alias."""
     held: list[Any] = []
     scope: dict[str, Any] = {"__name__": module, "_held": held}
     exec(f"type {name} = _held[0]", scope)
-    the_reload().aliases[id(scope[name])] = held
+    require_reload().aliases[id(scope[name])] = held
     return scope[name]
 
 
 def set_alias(target: Any, state: tuple[Any]) -> None:
-    the_reload().aliases.pop(id(target)).append(state[0])
+    require_reload().aliases.pop(id(target)).append(state[0])
 
 
 def generic_alias(name: str, value: Any, variables: tuple[Any, ...]) -> Any:

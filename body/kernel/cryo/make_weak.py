@@ -1,4 +1,4 @@
-"""What a stored stream calls for what refers to objects without keeping them; as `make`."""
+"""The functions that a stored stream calls for weak references; part of the format, like `make`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def finalizer(target: Any = None, *how: Any) -> Any:
-    """One that is alive, or was called."""
+    """Makes a finalizer, alive or already called."""
     if not how:
         made = weakref.finalize(gone_method, int)
         made.detach()
@@ -33,7 +33,7 @@ def derived_weak(kind: type, base: type) -> Any:
 
 
 def set_derived_weak(target: Any, state: tuple[type, list[Any], dict[str, Any]]) -> None:
-    """Past what its class does when something is put in: that was done, and is state."""
+    """Sets the items by methods of the base class, without side effects of its own methods."""
     base: Any
     base, items, own = state
     target.__dict__.update(own)

@@ -1,7 +1,7 @@
-"""What a generation holds, as one JSON document that is sealed by its own SHA-256.
+"""The manifest of a generation: one JSON document, sealed by its own SHA-256.
 
-Its last member is the seal of all the text before it. Format 1 is the first, and whatever is
-written later has to go on reading it; format 2 adds the verdicts `altered` and `unverified`.
+Its last member is the seal of all the text before it. Format 1 is the first format and stays
+readable; format 2 adds the verdicts `altered` and `unverified`.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ _SEAL = ',"seal":"'
 
 
 class OtherFormat(Exception):
-    """Written by a later version, which this one does not understand."""
+    """A later version has written the manifest, in a format that this version cannot read."""
 
 
-def text(words: dict[str, Any]) -> str:
-    body = json.dumps(words, separators=(",", ":"))[:-1]
-    return f'{body}{_SEAL}{_seal(body)}"}}\n'
+def seal_manifest(entries: dict[str, Any]) -> str:
+    body = json.dumps(entries, separators=(",", ":"))[:-1]
+    return f'{body}{_SEAL}{_hash_body(body)}"}}\n'
 
 
-def read(folder: Path) -> dict[str, Any]:
-    """The manifest of that generation.
+def read_manifest(folder: Path) -> dict[str, Any]:
+    """Returns the manifest of a generation.
 
     # Errors
     `Damaged`, or `OtherFormat`.
@@ -39,17 +39,17 @@ def read(folder: Path) -> dict[str, Any]:
     except (OSError, UnicodeDecodeError) as error:
         raise Damaged(f"its manifest can't be read: {error}") from None
     body, found, seal = whole.rpartition(_SEAL)
-    if not found or seal != f'{_seal(body)}"}}\n':
-        raise Damaged("its manifest is not what was written")
-    words = json.loads(body + "}")
-    version = words.get("format")
+    if not found or seal != f'{_hash_body(body)}"}}\n':
+        raise Damaged("its manifest differs from the written one")
+    entries = json.loads(body + "}")
+    version = entries.get("format")
     if not isinstance(version, int) or version < 1:
-        raise Damaged("its manifest names no format")
+        raise Damaged("its manifest has no format number")
     if version > FORMAT:
         message = f"it has format {version}, and this kernel reads formats up to {FORMAT}"
         raise OtherFormat(message)
-    return words
+    return entries
 
 
-def _seal(body: str) -> str:
+def _hash_body(body: str) -> str:
     return hashlib.sha256(body.encode()).hexdigest()

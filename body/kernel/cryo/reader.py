@@ -1,4 +1,4 @@
-"""Reads pieces of one file, and believes none without its checksum."""
+"""Reads pieces of one file and verifies their checksums."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 import xxhash
 
-from .disk import CHUNK, Damaged, Moved, Piece, zstd
+from .disk import CHUNK_BYTES, Damaged, Moved, Piece, import_zstd
 
 _GATHER = 1 << 20
 
@@ -26,7 +26,7 @@ class Reader:
             raise Damaged(f"`{path.name}` is missing") from None
         self._name = path.name
         self._moved = moved
-        self._zstd = zstd() if compressed else None
+        self._zstd = import_zstd() if compressed else None
         with suppress(OSError, AttributeError):
             os.posix_fadvise(self._fd, 0, 0, os.POSIX_FADV_SEQUENTIAL)
         found = os.fstat(self._fd).st_size
@@ -35,15 +35,15 @@ class Reader:
             raise Damaged(f"`{path.name}` has {found} bytes instead of {size}")
 
     def read_into(self, piece: Piece, target: memoryview) -> None:
-        """The piece's bytes, as they were before compression."""
+        """Reads the bytes of a piece before compression into `target`."""
         if len(target) != piece.raw:
             raise Damaged(f"a piece of `{self._name}` has another size than its object")
         if self._zstd is None:
-            self._fill(piece, target)
+            self._fill_target(piece, target)
             return
-        at, source = 0, self.open(piece)
+        at, source = 0, self.open_piece(piece)
         try:
-            while got := source.readinto(target[at : at + CHUNK]):
+            while got := source.readinto(target[at : at + CHUNK_BYTES]):
                 at += got
             at += len(source.read(1))
         except self._zstd.ZstdError as error:
@@ -51,25 +51,26 @@ class Reader:
         if at != piece.raw:
             raise Damaged(f"a piece of `{self._name}` has another size than was written")
 
-    def read(self, piece: Piece) -> bytearray:
+    def read_piece(self, piece: Piece) -> bytearray:
         whole = bytearray(piece.raw)
         self.read_into(piece, memoryview(whole))
         return whole
 
-    def mapped(self, piece: Piece) -> memoryview:
-        """The piece's bytes where they are; what is written to them goes nowhere."""
+    def map_piece(self, piece: Piece) -> memoryview:
+        """Maps a piece into memory; writes to the mapping do not reach the file."""
         page = piece.offset % mmap.ALLOCATIONGRANULARITY
         begin = piece.offset - page
         whole = mmap.mmap(self._fd, page + piece.size, access=mmap.ACCESS_COPY, offset=begin)
         memory = memoryview(whole)[page:]
-        self._check(piece, xxhash.xxh3_128(memory))
+        self._check_digest(piece, xxhash.xxh3_128(memory))
         self._moved(piece.size)
         return memory
 
-    def open(self, piece: Piece) -> io.BufferedIOBase:
-        """The piece as a file, after a look at its checksum; it is not held in memory."""
-        space = memoryview(bytearray(min(piece.size, CHUNK)))
-        self._fill(piece, space, again=True)
+    def open_piece(self, piece: Piece) -> io.BufferedIOBase:
+        """Opens a piece as a file after a check of its checksum; the piece is not held in
+        memory."""
+        space = memoryview(bytearray(min(piece.size, CHUNK_BYTES)))
+        self._fill_target(piece, space, again=True)
         section: Any = _Section(self._fd, piece)
         if self._zstd is not None:
             section = _Unpacked(self._zstd.ZstdDecompressor().stream_reader(section))
@@ -80,27 +81,29 @@ class Reader:
             os.close(self._fd)
             self._fd = -1
 
-    def _fill(self, piece: Piece, target: memoryview, *, again: bool = False) -> None:
-        """`again`: the same memory for each chunk."""
+    def _fill_target(self, piece: Piece, target: memoryview, *, again: bool = False) -> None:
+        """With `again`, each chunk is read into the same memory."""
         digest = xxhash.xxh3_128()
         at = 0
         while at < piece.size:
-            part = target[: piece.size - at] if again else target[at : at + CHUNK]
+            part = target[: piece.size - at] if again else target[at : at + CHUNK_BYTES]
             got = os.preadv(self._fd, [part], piece.offset + at)
             if got == 0:
                 raise Damaged(f"`{self._name}` ends early")
             digest.update(part[:got])
             at += got
-            self._moved(got)  # as on disk, which is what the whole is told in
-        self._check(piece, digest)
+            self._moved(got)  # bytes on disk, as in the total
+        self._check_digest(piece, digest)
 
-    def _check(self, piece: Piece, found: Any) -> None:
+    def _check_digest(self, piece: Piece, found: Any) -> None:
         if found.hexdigest() != piece.digest:
-            raise Damaged(f"`{self._name}` is not what was written: its checksum differs")
+            raise Damaged(
+                f"`{self._name}` differs from the written file: its checksum does not match"
+            )
 
 
 class _Section(io.RawIOBase):
-    """A piece of a file, without a position of the file's own."""
+    """A piece of a file, with its own position."""
 
     def __init__(self, fd: int, piece: Piece) -> None:
         self._fd, self._at, self._end = fd, piece.offset, piece.offset + piece.size
@@ -116,7 +119,7 @@ class _Section(io.RawIOBase):
 
 
 class _Unpacked(io.RawIOBase):
-    """What a decompressor gives, piece by piece."""
+    """The output of a decompressor."""
 
     def __init__(self, source: Any) -> None:
         self._source = source

@@ -1,4 +1,4 @@
-"""A row for each variable: what became of it, and why."""
+"""The receipt: a row for each variable, with its verdict and the reason."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from itertools import islice
 from typing import Any
 
 from ..encode import text_of
-from .based import base_of, content_of
+from .builtin_subclasses import base_of, content_of
 
 SAVED, RECIPE, LOST = "saved", "recipe", "lost"
 ALTERED = "altered"
-"""It comes back, and is not what was stored."""
+"""The variable comes back, but differs from the stored one."""
 UNVERIFIED = "unverified"
-"""It is stored, and was not loaded back."""
+"""The variable is stored, but was not loaded back."""
 
 BECOMES = dict.fromkeys(
     (
@@ -31,7 +31,7 @@ BECOMES = dict.fromkeys(
     ),
     "list_iterator",
 )
-"""What pickle brings back as another kind, of the same behaviour."""
+"""Kinds that pickle restores as another kind of the same behaviour."""
 
 
 @dataclass
@@ -42,12 +42,12 @@ class Row:
     bytes: int = 0
     why: str | None = None
 
-    def words(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         row = {"name": self.name, "verdict": self.verdict, "type": self.type}
         return row | {"bytes": self.bytes, "why": self.why}
 
 
-_LINE = 100
+_MAX_ERROR_CHARS = 100
 _SECRET = re.compile(
     r"://[^/@\s]+@|\b(?:bearer|basic)\s+\S+"
     r"|\b\w*(?:pass|passwd|password|secret|token|credential|api_?key|auth\w*)\w*"
@@ -56,30 +56,30 @@ _SECRET = re.compile(
 )
 
 
-def said(error: BaseException) -> str:
-    """Its kind and the beginning of its first line, without what looks like a secret: receipts are
-    stored, shown and logged, and the text is whatever somebody's code put in."""
+def summarize_error(error: BaseException) -> str:
+    """Returns the type of an error and the beginning of its first line, without text that looks
+    like a secret: receipts are stored, shown and logged, and user code chooses the text."""
     line = _SECRET.sub("…", text_of(error).strip().partition("\n")[0])
-    line = line if len(line) <= _LINE else line[: _LINE - 1] + "…"
+    line = line if len(line) <= _MAX_ERROR_CHARS else line[: _MAX_ERROR_CHARS - 1] + "…"
     return f"{type(error).__name__}: {line}" if line else type(error).__name__
 
 
-# Sets: what is not in there by its hash is not compared, and metaclasses may compare as they like.
-_SIZED = frozenset((list, tuple, dict, set, frozenset, str, bytes, bytearray))
+# Sets compare types by hash first: metaclasses may override the comparison.
+_SIZED_TYPES = frozenset((list, tuple, dict, set, frozenset, str, bytes, bytearray))
 _WEAK = (weakref.WeakKeyDictionary, weakref.WeakValueDictionary, weakref.WeakSet)
-_PLAIN = frozenset((bool, float, type(None)))
+_VALUE_TYPES = frozenset((bool, float, type(None)))
 
 
-def look(value: Any) -> dict[str, Any]:
-    """What can be told of an object at once, and is compared when it is back. Asks builtin types
-    and arrays alone, and what derives from builtin ones by their methods: anything else may answer
-    whatever it likes."""
+def read_facts(value: Any) -> dict[str, Any]:
+    """Returns facts of an object that are cheap to read and are compared after a reload. Reads only
+    builtin types, arrays, and subclasses of builtin types by the builtin methods: other objects may
+    answer anything."""
     kind = type(value)
-    if kind in _SIZED:
+    if kind in _SIZED_TYPES:
         return {"len": len(value)}
     if kind is int and value.bit_length() < 64:
         return {"value": str(value)}
-    if kind in _PLAIN:
+    if kind in _VALUE_TYPES:
         return {"value": repr(value)}
     if kind.__module__ == "numpy" and kind.__name__ == "ndarray":
         return {"shape": list(value.shape), "dtype": str(value.dtype)}
@@ -91,40 +91,41 @@ def look(value: Any) -> dict[str, Any]:
     if base is None or kind is base:
         return {}
     try:
-        found = {"content": _digest(content_of(value, base), base)}
-    except RuntimeError:  # a thread changes it meanwhile
+        found = {"content": _hash_content(content_of(value, base), base)}
+    except RuntimeError:  # a thread is changing it
         return {}
     count = getattr(base, "__len__", None)
     return found if count is None else {"len": count(value)} | found
 
 
-_LOOKED_AT = 10_000
-_LEAVES = frozenset((bool, int, float, type(None), str, bytes))
+_MAX_HASHED_ITEMS = 10_000
+_HASHED_TYPES = frozenset((bool, int, float, type(None), str, bytes))
 
 
-def _digest(content: Iterable[Any], base: type) -> str:
-    """Of the plain values in it; no value itself, as receipts are stored and shown."""
-    told = [_leaf(each) for each in islice(content, _LOOKED_AT)]
-    if base in (set, frozenset):  # in no order; and which come first may change
-        told = sorted(told) if len(told) < _LOOKED_AT else []
-    return hashlib.sha256("\0".join(told).encode()).hexdigest()[:16]
+def _hash_content(content: Iterable[Any], base: type) -> str:
+    """Hashes the plain values of the content; receipts are stored and shown, so they hold no
+    value."""
+    leaves = [_leaf_text(each) for each in islice(content, _MAX_HASHED_ITEMS)]
+    if base in (set, frozenset):  # without order; the first items may differ after a reload
+        leaves = sorted(leaves) if len(leaves) < _MAX_HASHED_ITEMS else []
+    return hashlib.sha256("\0".join(leaves).encode()).hexdigest()[:16]
 
 
-def _leaf(each: Any) -> str:
+def _leaf_text(each: Any) -> str:
     kind = type(each)
-    if kind not in _LEAVES:
+    if kind not in _HASHED_TYPES:
         return ""
     if kind is int:
         return hex(each)
     return ascii(each if kind not in (str, bytes) else each[:1000])
 
 
-def differs(before: dict[str, Any], after: dict[str, Any]) -> str | None:
-    """In words, how an object is not what it was."""
+def describe_change(before: dict[str, Any], after: dict[str, Any]) -> str | None:
+    """Returns how an object differs from the stored facts, or None."""
     for key, was in before.items():
         if after.get(key) == was:
             continue
         if key == "content":
-            return "its content is another than it was"
+            return "its content has changed"
         return f"its {key} is {after.get(key)} and was {was}"
     return None

@@ -1,8 +1,7 @@
-"""Brings a generation back into the namespace.
+"""Loads a generation into the namespace.
 
-Nothing is made before the checksum of what makes it is right. When something is damaged, or an
-interrupt comes in between, the namespace is as it was before. Names that the generation does not
-have are left alone.
+An object is made only after its checksum is verified. After damage or an interrupt, the namespace
+is restored. Names that the generation does not have are unchanged.
 """
 
 from __future__ import annotations
@@ -14,81 +13,85 @@ from typing import Any
 
 from ..shell import Shell
 from ..variables import type_name
-from . import around, make, manifest, submodules
+from . import environment, make, manifest, submodules
+from .anchors import MAGIC, find_anchors, find_magics, register_magic
 from .disk import Moved
-from .live import MAGIC, anchors, magics, register
 from .loader import Content, Loader
-from .receipt import BECOMES, LOST, SAVED, Row, differs, look
-from .slow import Lost
-from .stream import no_collection
+from .receipt import BECOMES, LOST, SAVED, Row, describe_change, read_facts
+from .stream import paused_collection
+from .tolerant_reader import Lost
 
 _MISSING = object()
 
 
-def reload(shell: Shell, folder: str, moved: Moved) -> dict[str, Any]:
-    """The receipt, from a look at what is there afterwards.
+def reload_generation(shell: Shell, folder: str, moved: Moved) -> dict[str, Any]:
+    """Loads the generation and returns the receipt, read from the namespace afterwards.
 
     # Errors
-    `Damaged` or `OtherFormat`; the namespace is as before then.
+    `Damaged` or `OtherFormat`; the namespace is unchanged.
     """
-    words = manifest.read(Path(folder))
-    origin = f"{words['name']} {words['generation']}"
+    entries = manifest.read_manifest(Path(folder))
+    origin = f"{entries['name']} {entries['generation']}"
     before = dict(shell.user_ns)
-    make.here = make.Here(shell.user_ns, anchors(shell), origin)
+    make.current_reload = make.ReloadContext(shell.user_ns, find_anchors(shell), origin)
     try:
-        with no_collection(), warnings.catch_warnings(), Content(folder, words, moved) as content:
+        with (
+            paused_collection(),
+            warnings.catch_warnings(),
+            Content(folder, entries, moved) as content,
+        ):
             warnings.simplefilter("ignore")
-            around.look_there(words.get("paths", {}))
-            submodules.load(words.get("submodules", ()))
-            lost = _fill(shell, Loader(words, content), origin)
+            environment.extend_import_path(entries.get("paths", {}))
+            submodules.load_submodules(entries.get("submodules", ()))
+            lost = _fill_namespace(shell, Loader(entries, content), origin)
     except BaseException:
-        _put_back(shell.user_ns, before)
+        _restore_namespace(shell.user_ns, before)
         raise
     finally:
-        make.here = None
-    shell.execution_count = max(shell.execution_count, words["execution_count"] + 1)
-    return _receipt(shell, words, lost)
+        make.current_reload = None
+    shell.execution_count = max(shell.execution_count, entries["execution_count"] + 1)
+    return _build_receipt(shell, entries, lost)
 
 
-def _fill(shell: Shell, loader: Loader, origin: str) -> dict[str, str]:
-    """Why variables could not be made, by name. What was told as lost is read all the same: others
-    may share its parts."""
+def _fill_namespace(shell: Shell, loader: Loader, origin: str) -> dict[str, str]:
+    """Returns, by name, why variables could not be made. Variables stored as lost are read too:
+    others may share their parts."""
     lost: dict[str, str] = {}
     for row, value in loader:
         if type(value) is Lost:
-            lost[row["name"]] = value.reason(row["name"])
+            lost[row["name"]] = value.explain_loss(row["name"])
         elif row["verdict"] == LOST:
             continue
         elif row["name"].startswith(MAGIC):
-            register(shell, row["name"], value)
+            register_magic(shell, row["name"], value)
         else:
             shell.user_ns[row["name"]] = value
-    _remember(loader.extras().get("sources", {}), origin)
+    _cache_sources(loader.read_extras().get("sources", {}), origin)
     return lost
 
 
-def _remember(sources: dict[str, str], origin: str) -> None:
-    """So that tracebacks and `inspect` show the lines of functions."""
+def _cache_sources(sources: dict[str, str], origin: str) -> None:
+    """Makes the lines of functions available to tracebacks and `inspect`."""
     for name, text in sources.items():
         here = name if " of " in name else f"{name[:-1]} of {origin}>"
         linecache.cache[here] = (len(text), None, text.splitlines(keepends=True), here)
 
 
-def _put_back(namespace: dict[str, Any], before: dict[str, Any]) -> None:
+def _restore_namespace(namespace: dict[str, Any], before: dict[str, Any]) -> None:
     for name in list(namespace):
         if name not in before:
             del namespace[name]
     namespace.update(before)
 
 
-def _receipt(shell: Shell, words: dict[str, Any], lost: dict[str, str]) -> dict[str, Any]:
-    changed = around.changed(words.get("modules", {}))
-    there = shell.user_ns | magics(shell)
-    rows = [_probe(there, stored, lost, changed) for stored in words["variables"]]
-    return {"receipt": [row.words() for row in rows], "warnings": list(changed.values())}
+def _build_receipt(shell: Shell, entries: dict[str, Any], lost: dict[str, str]) -> dict[str, Any]:
+    changed = environment.changed_modules(entries.get("modules", {}))
+    there = shell.user_ns | find_magics(shell)
+    rows = [_check_variable(there, stored, lost, changed) for stored in entries["variables"]]
+    return {"receipt": [row.to_dict() for row in rows], "warnings": list(changed.values())}
 
 
-def _probe(
+def _check_variable(
     namespace: dict[str, Any],
     stored: dict[str, Any],
     lost: dict[str, str],
@@ -102,10 +105,10 @@ def _probe(
     if row.name in lost:
         row.verdict, row.why = LOST, lost[row.name]
     elif value is _MISSING:
-        row.verdict, row.why = LOST, "it is not there"
+        row.verdict, row.why = LOST, "it is missing"
     elif type_name(type(value)) not in (row.type, BECOMES.get(row.type)):
         row.verdict, row.why = LOST, f"it came back as `{type_name(type(value))}`"
-    elif (difference := differs(stored["look"], look(value))) is not None:
+    elif (difference := describe_change(stored["look"], read_facts(value))) is not None:
         row.verdict, row.why = LOST, difference
     elif stored.get("module") in changed:
         row.why = changed[stored["module"]]
@@ -113,3 +116,7 @@ def _probe(
         row.bytes = 0
     assert row.verdict != SAVED or row.name in namespace
     return row
+
+
+# A kernel that an older body has started, and that CRIU has restored here, imports this name.
+reload = reload_generation

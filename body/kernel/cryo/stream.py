@@ -1,8 +1,9 @@
-"""All variables through one pickler: one memo, a piece of the file for each.
+"""The stream of all variables: one pickler with one memo, and a piece of the file for each
+variable.
 
-In front of each piece an empty list is pickled, and then asked for again: the answer says how many
-objects the memo had, which is where it is cut when the variable fails, and where a reader finds its
-way back. What nests too deep for C is pickled by `Deep`, with the same memo.
+Before each piece the stream pickles an empty list twice: the second result is the list's memo
+number. The memo is cut there when the variable fails, and a reader resumes there. `DeepPickler`
+pickles objects that nest too deep for C, with the same memo.
 """
 
 from __future__ import annotations
@@ -16,27 +17,28 @@ from contextlib import suppress
 from typing import Any
 
 from . import make
-from .deep import Deep
 from .disk import Piece
-from .rows import Rows, texts
+from .heap_trim import HeapTrimmer
+from .recursion import DeepPickler
+from .rows import Rows, shared_texts
 from .rules import Rules
-from .slack import Slack
 from .writer import Writer
 
 PROTOCOL = 5
-OUT_OF_BAND = 64 << 10
-"""Bytes of a buffer that goes to a file of its own."""
-_AGAIN = 3
-_CROWDED = 50_000
-"""Objects in the memo from which on a variable is tried before it is written."""
-_BEGINNING = 32 << 10
+OUT_OF_BAND_BYTES = 64 << 10
+"""The minimum size in bytes of a buffer that is written to a separate file."""
+_MAX_ATTEMPTS = 3
+_LARGE_MEMO = 50_000
+"""The memo size from which a variable is tried before it is written."""
+_TRIAL_BYTES = 32 << 10
 """Bytes of such a trial."""
-_SHALLOW = 2500
-"""Before Python 3.12 what C may recurse is what Python may, which people raise beyond the stack."""
+_MAX_RECURSION = 2500
+"""Before Python 3.12 the recursion limit of Python also limits C, and users raise it beyond the
+stack."""
 
 
 class _Named:
-    """Stands for what every kernel has, until the memo knows it."""
+    """Stands for an anchor until the memo has it."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -46,25 +48,25 @@ class _Named:
 
 
 class _Ruled:
-    """Asks the rules of a stream about each object."""
+    """Applies the rules of a stream to each object."""
 
     rules: Rules
     dispatch_table = copyreg.dispatch_table
 
     def reducer_override(self, obj: Any) -> Any:
-        return self.rules.told(obj)
+        return self.rules.reduce_object(obj)
 
 
 class _Fast(_Ruled, pickle.Pickler):
     pass
 
 
-class _Deep(_Ruled, Deep):
+class _Deep(_Ruled, DeepPickler):
     pass
 
 
 class Stream:
-    """Writes variables one after the other; what it has seen it holds until it is closed."""
+    """Writes variables in order; holds their objects until it is closed."""
 
     def __init__(self, objects: Writer, buffers: Writer | None, rules: Rules) -> None:
         self._file = objects
@@ -73,18 +75,18 @@ class Stream:
         self._echo = io.BytesIO()
         self._target: Any = objects
         self.pieces: list[tuple[Any, ...]] = []
-        """Of the buffers, in the order in which readers ask for them, and whether an array reads it
-        straight into its memory."""
+        """The pieces of the buffers in reading order, each with a flag: an array reads the buffer
+        directly into its memory."""
         self._marks: list[list[Any]] = []
         self._known = 0
-        """Objects in the memo at the last mark."""
-        self._slack = Slack()
-        self._fast = _Fast(self, PROTOCOL, buffer_callback=self._buffer)
+        """Memo size at the last mark."""
+        self._heap_trimmer = HeapTrimmer()
+        self._fast = _Fast(self, PROTOCOL, buffer_callback=self._write_buffer)
         self._fast.rules = rules
 
-    def anchors(self, found: dict[str, Any]) -> tuple[Piece, int]:
-        """What every kernel has takes the first places of the memo."""
-        self._file.begin()
+    def write_anchors(self, found: dict[str, Any]) -> tuple[Piece, int]:
+        """Writes the anchors, which take the first places of the memo."""
+        self._file.begin_piece()
         stands = {name: _Named(name) for name in found}
         self._fast.dump(list(stands.values()))
         memo = self._fast.memo.copy()
@@ -93,73 +95,74 @@ class Stream:
             memo[id(found[name])] = (place, found[name])
         self._fast.memo = memo
         self._marks.append(list(stands.values()))  # their ids must not be used again
-        return self._file.end(), 0
+        return self._file.end_piece(), 0
 
-    def variable(self, value: Any) -> tuple[Piece, int]:
-        """Its piece of the file, and the objects that the memo had before it.
+    def write_variable(self, value: Any) -> tuple[Piece, int]:
+        """Writes a variable; returns its piece and the memo size before it.
 
         # Errors
-        Whatever keeps it from being pickled; stream and memo are as before then.
+        Any exception of the pickling; stream and memo are unchanged.
         """
         shared = None
-        if self._known > _CROWDED:
-            self._try(value)
+        if self._known > _LARGE_MEMO:
+            self._try_beginning(value)
         else:
-            shared = texts(value)
+            shared = shared_texts(value)
         first_buffer = len(self.pieces)
-        self._file.begin()
-        first = self._known = self._mark(shared)
-        for attempt in range(_AGAIN):
+        self._file.begin_piece()
+        first = self._known = self._write_mark(shared)
+        for attempt in range(_MAX_ATTEMPTS):
             try:
                 if shared is None:
-                    self._dump(value, first, first_buffer)
+                    self._dump_value(value, first, first_buffer)
                 else:
                     self._dump_rows(value)
-                return self._file.end(), first
+                return self._file.end_piece(), first
             except BaseException as error:
-                if self.refused() is not None:
+                if self.write_error() is not None:
                     raise
-                self._cut(first, first_buffer)
+                self._cut_back(first, first_buffer)
                 changed = isinstance(error, RuntimeError) and "changed" in str(error)
-                if not changed or attempt == _AGAIN - 1:
+                if not changed or attempt == _MAX_ATTEMPTS - 1:
                     raise
-                self._file.begin()
-                first = self._mark(shared)
+                self._file.begin_piece()
+                first = self._write_mark(shared)
         raise AssertionError
 
     def __enter__(self) -> Stream:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Nobody's objects live on in here: it is a cycle, which nobody may look for."""
+        """Drops all objects: the stream is a cycle, and garbage collection may be off."""
         self._fast.clear_memo()
-        del self._fast, self._rules.last
+        del self._fast, self._rules.last_object
         self._rules.weak.referred.clear()
         self._marks.clear()
 
     def write(self, data: Any) -> int:
-        self._slack.moved(len(data))
+        self._heap_trimmer.count_bytes(len(data))
         return self._target.write(data)
 
-    def _try(self, value: Any) -> None:
-        """Its beginning, to nowhere: to cut out of a large memo what fails costs a copy of all."""
-        trial = _Fast(_Nowhere(), PROTOCOL, buffer_callback=_enough)
+    def _try_beginning(self, value: Any) -> None:
+        """Pickles the beginning to nowhere: removing a failed variable from a large memo copies the
+        memo."""
+        trial = _Fast(_TrialFile(), PROTOCOL, buffer_callback=_stop_trial)
         trial.rules = self._rules
-        with suppress(_Enough, RuntimeError), _shallow():
+        with suppress(_TrialDone, RuntimeError), _limited_recursion():
             trial.dump(value)
 
-    def _dump(self, value: Any, first: int, first_buffer: int) -> None:
+    def _dump_value(self, value: Any, first: int, first_buffer: int) -> None:
         try:
-            with _shallow():
+            with _limited_recursion():
                 self._fast.dump(value)
             return
         except RecursionError:
-            if self.refused() is not None:
+            if self.write_error() is not None:
                 raise
-        self._cut(first, first_buffer)
-        self._file.begin()
-        self._mark()
-        deep = _Deep(self, PROTOCOL, buffer_callback=self._buffer)
+        self._cut_back(first, first_buffer)
+        self._file.begin_piece()
+        self._write_mark()
+        deep = _Deep(self, PROTOCOL, buffer_callback=self._write_buffer)
         deep.rules = self._rules
         deep.memo = self._fast.memo.copy()
         deep.dump(value)
@@ -175,9 +178,9 @@ class Stream:
         memo[id(value)] = (memo.pop(id(rows))[0], value)
         self._fast.memo = memo
 
-    def _mark(self, texts: list[str] | None = None) -> int:
-        """With texts that are to be known from there on."""
-        mark: list[Any] = texts or []
+    def _write_mark(self, shared_texts: list[str] | None = None) -> int:
+        """Writes a mark, with texts that the memo has from there on."""
+        mark: list[Any] = shared_texts or []
         self._marks.append(mark)
         self._fast.dump(mark)
         self._target = self._echo = io.BytesIO()
@@ -192,62 +195,62 @@ class Stream:
         assert get in (pickle.BINGET, pickle.LONG_BINGET), answer
         return int.from_bytes(place, "little")
 
-    def _cut(self, first: int, first_buffer: int) -> None:
-        """Stream and memo as they were before the mark at `first`. Buffers that were written stay
-        in their file, and nobody asks for them."""
-        self._file.take_back()
+    def _cut_back(self, first: int, first_buffer: int) -> None:
+        """Restores stream and memo to the mark at `first`. Buffers already written stay in their
+        file unused."""
+        self._file.discard_piece()
         del self.pieces[first_buffer:]
         memo = self._fast.memo.copy()
         self._fast.memo = {key: each for key, each in memo.items() if each[0] < first}
 
-    def _buffer(self, buffer: pickle.PickleBuffer) -> bool:
+    def _write_buffer(self, buffer: pickle.PickleBuffer) -> bool:
         memory = buffer.raw()
-        if self._buffers is None or memory.nbytes < OUT_OF_BAND:
+        if self._buffers is None or memory.nbytes < OUT_OF_BAND_BYTES:
             return True
-        self._buffers.begin()
+        self._buffers.begin_piece()
         self._buffers.write(memory)
         is_direct = self._rules.arrays.is_direct(buffer)
-        self.pieces.append((*self._buffers.end(), is_direct))
+        self.pieces.append((*self._buffers.end_piece(), is_direct))
         return False
 
-    def refused(self) -> Exception | None:
+    def write_error(self) -> Exception | None:
         return self._file.failed or (self._buffers and self._buffers.failed)
 
 
-class _Enough(Exception):
-    """It has begun well."""
+class _TrialDone(Exception):
+    """The trial has succeeded."""
 
 
-def _enough(_: pickle.PickleBuffer) -> bool:
-    raise _Enough
+def _stop_trial(_: pickle.PickleBuffer) -> bool:
+    raise _TrialDone
 
 
-class _Nowhere:
+class _TrialFile:
     def __init__(self) -> None:
         self._size = 0
 
     def write(self, data: Any) -> int:
         self._size += len(data)
-        if self._size > _BEGINNING:
-            raise _Enough
+        if self._size > _TRIAL_BYTES:
+            raise _TrialDone
         return len(data)
 
 
-class _shallow:
-    """Keeps C from recursing beyond its stack, where that is left to us."""
+class _limited_recursion:
+    """Limits the recursion of C to its stack, where Python does not do so."""
 
     def __enter__(self) -> None:
         self._limit = sys.getrecursionlimit()
-        if sys.version_info < (3, 12) and self._limit > _SHALLOW:
-            sys.setrecursionlimit(_SHALLOW)
+        if sys.version_info < (3, 12) and self._limit > _MAX_RECURSION:
+            sys.setrecursionlimit(_MAX_RECURSION)
 
     def __exit__(self, *_: object) -> None:
         if sys.getrecursionlimit() != self._limit:
             sys.setrecursionlimit(self._limit)
 
 
-class no_collection:
-    """Millions of new objects that all stay are no reason to look for garbage."""
+class paused_collection:
+    """Pauses garbage collection: millions of new objects that stay need no collection."""
 
     def __enter__(self) -> None:
         self._on = gc.isenabled()

@@ -1,7 +1,7 @@
-"""Functions and classes that no import finds again: told by what they are made of.
+"""Functions and classes that no import finds: stored by content.
 
-A function of the namespace stays one: it is made over the namespace that it is reloaded into, so
-that a global set later is seen. Cells are objects of their own, so that closures share them.
+A function of the namespace is made over the namespace of the reload, so that it sees globals set
+later. Closure cells are separate objects, so that closures share them.
 """
 
 from __future__ import annotations
@@ -17,40 +17,40 @@ from collections.abc import Callable
 from typing import Any
 
 from . import make
-from .around import attribute, is_environment
-from .hints import Hints
-from .refusal import Unsaveable
+from .environment import is_environment, read_attribute
+from .type_hints import TypeHints
+from .unsaveable import Unsaveable
 
-Told = Any
+Reduced = Any
 _DESCRIPTORS = (types.MemberDescriptorType, types.GetSetDescriptorType)
-_TOLD = ("__module__", "__qualname__", "__doc__", "__annotations__", "__annotate__")
-_SETTABLE = frozenset((*_TOLD, "__abstractmethods__", "__type_params__"))
-"""Of what classes have by `type`."""
+_STATE_NAMES = ("__module__", "__qualname__", "__doc__", "__annotations__", "__annotate__")
+_SETTABLE = frozenset((*_STATE_NAMES, "__abstractmethods__", "__type_params__"))
+"""Attributes of classes that `type` defines."""
 _NAMELESS = (type(None), type(NotImplemented), type(...))
 
 
 class Values:
-    """What is told by value, and what by name."""
+    """Decides between storage by content and by name."""
 
     def __init__(self, namespace: dict[str, Any], notes: list[str]) -> None:
         self._namespace = namespace
         self._notes = notes
         self.loaded: dict[str, types.ModuleType] = sys.modules
-        """Where objects are looked for by their names."""
+        """The modules in which objects are looked up by name."""
         self._importable: dict[str, bool] = {}
         self.spaces: dict[int, types.ModuleType] = {}
-        """Modules that code made, by where their functions have their globals."""
+        """Modules made by code, by the id of their functions' globals."""
         self.modules: set[str] = set()
-        """Modules that something was told by the name of."""
+        """Modules of objects that are stored by name."""
         self.packages: set[str] = set()
-        """Of those, what has submodules and was told itself."""
+        """Packages among them that are stored themselves."""
         self.names: set[str] = set()
-        """What the code that was told calls by a name."""
+        """The names in stored code."""
         self.sources: dict[str, str] = {}
-        """The text of cells that functions came from."""
+        """The text of cells that functions come from."""
 
     def is_importable(self, name: Any) -> bool:
-        """Whether a fresh process can import it."""
+        """Whether a fresh process can import the module."""
         if not isinstance(name, str) or name in ("__main__", "__mp_main__"):
             return False
         known = self._importable.get(name)
@@ -62,7 +62,7 @@ class Values:
         return self._namespace.get(name) is obj
 
     def is_named(self, obj: Any) -> bool:
-        """Whether its module has it under its name."""
+        """Whether the object's module has it under its name."""
         module = getattr(obj, "__module__", None)
         if not self.is_importable(module):
             return False
@@ -71,14 +71,14 @@ class Values:
             found = getattr(found, part, None)
             if found is None:
                 return False
-        if found is not obj or _is_of_a_cell(obj):  # a module may have got it from one
+        if found is not obj or _is_from_cell(obj):  # a module may have got it from a cell
             return False
         self.modules.add(module)
         return True
 
     # Functions.
 
-    def function(self, function: types.FunctionType) -> Told:
+    def reduce_function(self, function: types.FunctionType) -> Reduced:
         if self.is_named(function):
             return NotImplemented
         scope = function.__globals__
@@ -89,7 +89,7 @@ class Values:
             name = scope.get("__name__")
             module = self.spaces.get(id(scope)) or self.loaded.get(str(name))
             if module is not None and module.__dict__ is scope:
-                where = module  # one that code made
+                where = module  # a module made by code
                 if self.is_importable(name):
                     where = str(name)
                     self.modules.add(where)
@@ -107,7 +107,7 @@ class Values:
             state["__type_params__"] = function.__type_params__
         return make.function, args, state, None, None, make.set_function
 
-    def code(self, code: types.CodeType) -> Told:
+    def reduce_code(self, code: types.CodeType) -> Reduced:
         name = code.co_filename
         if name.startswith("<cell ") and name not in self.sources:
             self.sources[name] = "".join(linecache.cache.get(name, (0, 0, []))[2])
@@ -136,40 +136,40 @@ class Values:
         return make.code, args
 
     @staticmethod
-    def cell(cell: types.CellType) -> Told:
+    def reduce_cell(cell: types.CellType) -> Reduced:
         try:
             contents = cell.cell_contents
         except ValueError:
             return make.cell, ()
         return make.cell, (), (contents,), None, None, make.fill_cell
 
-    def cached(self, wrapper: Any) -> Told:
-        """`lru_cache`: with an empty cache."""
+    def reduce_cached(self, wrapper: Any) -> Reduced:
+        """Reduces an `lru_cache` with an empty cache."""
         if self.is_named(wrapper):
             return NotImplemented
-        words = wrapper.cache_parameters()
+        settings = wrapper.cache_parameters()
         if wrapper.cache_info().currsize:
             self._notes.append("with an empty cache")
-        args = (wrapper.__wrapped__, words["maxsize"], words["typed"])
+        args = (wrapper.__wrapped__, settings["maxsize"], settings["typed"])
         return make.cached, args, dict(wrapper.__dict__)
 
     # Classes.
 
-    def class_(self, cls: type) -> Told:
+    def reduce_class(self, cls: type) -> Reduced:
         if any(cls is each for each in _NAMELESS) or self.is_named(cls):
             return NotImplemented
-        if not cls.__flags__ & (1 << 9):  # made by C, and under no name that is known
+        if not cls.__flags__ & (1 << 9):  # made in C, without a known name
             named = _types_name(cls)
             if named is None:
-                raise Unsaveable(f"the type `{cls.__qualname__}` is under no name")
+                raise Unsaveable(f"the type `{cls.__qualname__}` has no importable name")
             return make.named, ("types", named)
-        words: dict[str, Any] = {"__module__": cls.__module__, "__qualname__": cls.__qualname__}
-        state = attributes(cls)
+        settings: dict[str, Any] = {"__module__": cls.__module__, "__qualname__": cls.__qualname__}
+        state = class_attributes(cls)
         fixed = [name for name in state if name == "__slots__" or _is_fixed(cls, name)]
-        words |= {name: state.pop(name) for name in fixed}
-        args = (type(cls), cls.__name__, cls.__bases__, words)
+        settings |= {name: state.pop(name) for name in fixed}
+        args = (type(cls), cls.__name__, cls.__bases__, settings)
         methods = {name: value for name, value in state.items() if _is_method(name, value)}
-        if "__new__" in state and hasattr(cls, "__getnewargs__"):  # instances are made by it
+        if "__new__" in state and hasattr(cls, "__getnewargs__"):  # it makes the instances
             methods["__new__"] = state["__new__"]
         rest = {name: value for name, value in state.items() if name not in methods}
         dressed = [_Dressed(cls, methods)]
@@ -177,8 +177,9 @@ class Values:
         dressed += [_Dressed(cls, {name: value}) for name, value in rest.items()]
         return make.class_, args, (dressed, last), None, None, make.set_class
 
-    def member(self, member: enum.Enum) -> Told:
-        """Of an enumeration: the class is told with its members, which lead back to it."""
+    def reduce_member(self, member: enum.Enum) -> Reduced:
+        """Reduces an enumeration member: the class is stored with its members, which lead back to
+        it."""
         kind = type(member)
         if self.is_named(kind):
             return NotImplemented
@@ -187,28 +188,28 @@ class Values:
         if base.__new__ is object.__new__:  # it consists of its attributes
             data = ()
         elif base in _CONVERTERS:
-            data = (_plain(base, member),)
+            data = (_plain_member(base, member),)
         else:
-            told = base.__reduce_ex__(member, 2)
-            if not isinstance(told, tuple) or told[0] is not kind or any(told[2:]):
+            reduced = base.__reduce_ex__(member, 2)
+            if not isinstance(reduced, tuple) or reduced[0] is not kind or any(reduced[2:]):
                 raise Unsaveable(f"a member of an enumeration over `{base.__name__}`")
-            data = told[1]
+            data = reduced[1]
         return make.member, (kind, base, data), dict(member.__dict__)
 
-    def by_kind(self) -> dict[type, Callable[[Any], Told]]:
-        known: dict[type, Callable[[Any], Told]] = {
-            types.FunctionType: self.function,
-            types.CodeType: self.code,
-            types.CellType: self.cell,
-            functools._lru_cache_wrapper: self.cached,
+    def by_kind(self) -> dict[type, Callable[[Any], Reduced]]:
+        known: dict[type, Callable[[Any], Reduced]] = {
+            types.FunctionType: self.reduce_function,
+            types.CodeType: self.reduce_code,
+            types.CellType: self.reduce_cell,
+            functools._lru_cache_wrapper: self.reduce_cached,
         }
-        return known | Hints(self).by_kind()
+        return known | TypeHints(self).by_kind()
 
 
-def attributes(cls: type) -> dict[str, Any]:
-    """What a class has of its own, beyond its name and bases."""
+def class_attributes(cls: type) -> dict[str, Any]:
+    """Returns the attributes of a class, without its name and bases."""
     found = {name: value for name, value in vars(cls).items() if not _is_made(cls, name, value)}
-    for name in ("__module__", "__slotnames__"):  # the second is a cache of pickle's
+    for name in ("__module__", "__slotnames__"):  # the second is a cache of pickle
         found.pop(name, None)
     if isinstance(cls, abc.ABCMeta):
         found.pop("_abc_impl", None)
@@ -218,28 +219,29 @@ def attributes(cls: type) -> dict[str, Any]:
 
 
 class _Dressed:
-    """Has a class get its methods before any instance is made that is one of its attributes: those
-    may need them to be made, hashed or compared."""
+    """Sets the methods of a class before its attributes are made: instances among them may need the
+    methods to be made, hashed or compared."""
 
     def __init__(self, cls: type, methods: dict[str, Any]) -> None:
         self._told = (make.dress, (cls, methods))
 
-    def __reduce__(self) -> Told:
+    def __reduce__(self) -> Reduced:
         return self._told
 
 
-def _is_of_a_cell(obj: Any) -> bool:
-    """Of a class, by its methods."""
+def _is_from_cell(obj: Any) -> bool:
+    """Whether a cell defines the function, or a method of the class."""
     if isinstance(obj, type):
         return any(
-            type(each) is types.FunctionType and _is_of_a_cell(each) for each in vars(obj).values()
+            type(each) is types.FunctionType and _is_from_cell(each) for each in vars(obj).values()
         )
     code = getattr(obj, "__code__", None)
     return isinstance(code, types.CodeType) and code.co_filename.startswith("<cell ")
 
 
 def _is_method(name: str, value: Any) -> bool:
-    """`__new__` comes with the rest: it may look for an instance that is an attribute."""
+    """Whether an attribute is a method. `__new__` is set with the rest: it may look up an
+    attribute."""
     kinds = (types.FunctionType, staticmethod, classmethod, property)
     return (type(value) in kinds and name != "__new__") or (name == "__hash__" and value is None)
 
@@ -248,18 +250,18 @@ def _is_importable(name: str, loaded: dict[str, types.ModuleType]) -> bool:
     module = loaded.get(name)
     if module is None:
         return False
-    spec = attribute(module, "__spec__")
+    spec = read_attribute(module, "__spec__")
     if spec is None or getattr(spec, "loader", None) is None:
         return False
     if name.partition(".")[0] == __name__.partition(".")[0]:
         return True
     above = name.rpartition(".")[0]
-    if spec.name != name:  # another name, which its package gives it: `collections.abc`
+    if spec.name != name:  # an alias in its package: `collections.abc`
         is_there = _is_importable(spec.name, loaded)
         return is_there and (not above or _is_importable(above, loaded))
     parent = loaded.get(above)
-    path = attribute(parent, "__path__")
-    for finder in sys.meta_path:  # not `find_spec` of importlib, which believes `sys.modules`
+    path = read_attribute(parent, "__path__")
+    for finder in sys.meta_path:  # not `find_spec` of importlib, which trusts `sys.modules`
         try:
             found = finder.find_spec(name, path)
         except Exception:
@@ -270,14 +272,14 @@ def _is_importable(name: str, loaded: dict[str, types.ModuleType]) -> bool:
 
 
 def _is_fixed(cls: type, name: str) -> bool:
-    """Whether a class has it from its beginning: to set it later would set what its metaclass has
-    of that name, as `__class__`."""
+    """Whether an attribute must be set on creation: later, the assignment would set the metaclass's
+    attribute of that name, such as `__class__`."""
     found = next((vars(each)[name] for each in type(cls).__mro__ if name in vars(each)), None)
     return name not in _SETTABLE and hasattr(type(found), "__set__")
 
 
 def _is_made(cls: type, name: str, value: Any) -> bool:
-    """What each class is given by itself."""
+    """Whether Python adds this attribute to each class."""
     return isinstance(value, _DESCRIPTORS) and getattr(value, "__objclass__", None) is cls
 
 
@@ -295,6 +297,6 @@ _CONVERTERS = {
 }
 
 
-def _plain(base: type, member: Any) -> Any:
-    """What a member is made of, without being one."""
+def _plain_member(base: type, member: Any) -> Any:
+    """Returns the plain value of a member."""
     return _CONVERTERS[base](member)

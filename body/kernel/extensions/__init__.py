@@ -1,4 +1,4 @@
-"""Operations that this body offers beyond the kernel's own: each module here is one.
+"""Operations of this body in addition to the kernel's own: each module here is one operation.
 
 To add an operation `greet`, write `greet.py` beside this file:
 
@@ -8,11 +8,11 @@ def run(arguments, shell):
 ```
 
 `run` gets the caller's JSON value and the kernel's shell (`shell.user_ns` is the session's
-namespace), and returns anything that can be said in JSON; `async def run` works too. It runs in the
-session's process, one call at a time, and what it prints is shown. Raise an exception to refuse:
-the caller gets its type, message and traceback. The file is read anew when it has changed, so a
-new version needs no restart; what must last between calls belongs into the session's namespace,
-not into the module. Names are of the form `[a-z][a-z0-9_]*`.
+namespace) and returns a JSON value; `async def run` works too. It runs in the session's process,
+one call at a time, and its output is shown. Raise an exception to refuse: the caller gets its type,
+message and traceback. The kernel reloads the file after a change, so a new version needs no
+restart; state that must last between calls belongs in the session's namespace, not in the module.
+Names have the form `[a-z][a-z0-9_]*`.
 """
 
 from __future__ import annotations
@@ -30,54 +30,55 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from ..shell import Shell
 
-FOLDER = Path(__file__).parent
+EXTENSIONS_FOLDER = Path(__file__).parent
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
 
 
 class InvalidName(Exception):
-    """Not the name of an operation, whatever there is."""
+    """The name is not a valid operation name."""
 
 
 class UnknownExtension(Exception):
-    """There is no operation of that name."""
+    """The operation does not exist."""
 
 
 class Extensions:
-    """Loads operations when they are called, and again when their files have changed."""
+    """Loads operations on call, and again after their files have changed."""
 
     def __init__(self, shell: Shell) -> None:
         self._shell = shell
         self._loaded: dict[str, tuple[tuple[int, int, int], ModuleType]] = {}
 
-    def call(self, name: str, arguments: Any) -> Any:
-        """What the operation returns.
+    def call_extension(self, name: str, arguments: Any) -> Any:
+        """Calls the operation and returns its value.
 
         # Errors
-        `InvalidName`, `UnknownExtension`, and whatever the operation raises.
+        `InvalidName`, `UnknownExtension`, and any exception of the operation.
         """
         if not _NAME.fullmatch(name):
-            raise InvalidName(f"`{name}` is not of the form {_NAME.pattern}")
-        run = getattr(self._load(name), "run", None)
+            raise InvalidName(f"`{name}` does not match {_NAME.pattern}")
+        run = getattr(self._load_module(name), "run", None)
         if run is None:
             raise UnknownExtension(f"`{name}.py` defines no `run(arguments, shell)`")
         value = run(arguments, self._shell)
         return self._shell.wait_for(value) if inspect.isawaitable(value) else value
 
-    def _load(self, name: str) -> ModuleType:
-        path = FOLDER / f"{name}.py"
+    def _load_module(self, name: str) -> ModuleType:
+        path = EXTENSIONS_FOLDER / f"{name}.py"
         try:
             status = os.stat(path)
         except FileNotFoundError:
-            raise UnknownExtension(f"there is no extension `{name}`") from None
+            raise UnknownExtension(f"unknown extension `{name}`") from None
         version = (status.st_mtime_ns, status.st_size, status.st_ino)
         loaded = self._loaded.get(name)
         if loaded is None or loaded[0] != version:
-            loaded = self._loaded[name] = (version, _import(name, path))
+            loaded = self._loaded[name] = (version, _import_file(name, path))
         return loaded[1]
 
 
-def _import(name: str, path: Path) -> ModuleType:
-    """Without the cached bytecode: that tells versions of the same second and size not apart."""
+def _import_file(name: str, path: Path) -> ModuleType:
+    """Imports a file without cached bytecode, which cannot tell versions of equal second and size
+    apart."""
     full = f"{__name__}.{name}"
     spec = spec_from_file_location(full, path)
     assert spec is not None

@@ -1,4 +1,5 @@
-"""Which distributions code can import: those of the overlay, which win, and the kernel's own.
+"""Lists the importable distributions: those of the overlay, which take precedence, and the kernel's
+own.
 
 `arguments`: null, or `{"name": "part of a name"}`.
 """
@@ -14,7 +15,7 @@ def run(arguments: Any, _shell: Any) -> list[dict[str, str]]:
     part = (arguments or {}).get("name", "").lower()
     overlay = os.environ.get("VIRTUAL_ENV")
     found: dict[str, dict[str, str]] = {}
-    for each in distributions():  # in the order of sys.path: the first one is imported
+    for each in distributions():  # in the order of sys.path: the first match is imported
         name = each.metadata["Name"]
         if not name or part not in name.lower() or name.lower() in found:
             continue

@@ -1,4 +1,4 @@
-"""A namespace with a question to its behaviour."""
+"""A namespace with a probe of its behaviour."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ class Case:
     title: str
     code: str
     probe: str
-    """Its value, as text, must be the same afterwards; it may change the namespace."""
+    """An expression whose value, as text, must be the same after a reload; it may change the
+    namespace."""
     lost: tuple[str, ...] = ()
     recipe: tuple[str, ...] = ()
     unmade: tuple[str, ...] = ()
-    """What is stored and can't be made again."""
+    """Variables that are stored but cannot be made again."""
     files: bool = False
 
 

@@ -15,19 +15,19 @@ from client import Kernel, Template
 
 
 @pytest.fixture(scope="session")
-def nursery() -> Iterator[Template]:
+def fork_pool() -> Iterator[Template]:
     made = Template()
     yield made
     made.close()
 
 
 @pytest.fixture
-def fork(nursery: Template) -> Iterator[Callable[..., Kernel]]:
-    """Makes kernels, each with code run in it."""
+def fork(fork_pool: Template) -> Iterator[Callable[..., Kernel]]:
+    """Makes kernels and runs code in each."""
     made: list[Kernel] = []
 
     def fork(code: str = "") -> Kernel:
-        made.append(nursery.fork())
+        made.append(fork_pool.fork())
         run = made[-1].run(code)
         assert run.status == "completed", run.traceback
         return made[-1]

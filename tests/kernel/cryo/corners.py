@@ -1,4 +1,4 @@
-"""More of the corpus: where a namespace looked as if it had come back, and had not."""
+"""More of the corpus: namespaces that once came back changed without a report."""
 
 from __future__ import annotations
 

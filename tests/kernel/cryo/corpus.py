@@ -1,5 +1,5 @@
-"""Namespaces, each with a question to its behaviour: the answer of the one that was stored must be
-the answer of the one that came back. What is not named as lost or as a recipe must be saved."""
+"""Namespaces with a probe: the answers before the store and after the reload must be equal.
+Variables not listed as lost or as recipes must be saved."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Namespaces of data, of what libraries make, and of what is alive."""
+"""Namespaces of data, of library objects, and of live objects."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""All kinds of objects that the tests know, each under a name of its own in one namespace."""
+"""All kinds of objects of the tests, each under its own name in one namespace."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Kind:
 
 
 def kinds() -> list[Kind]:
-    """An expression is asked what `_tell` says of it."""
+    """`_tell` describes the value of an expression."""
     plain = [(f"X = {each}", "_tell(X)") for each in kinds_data.EXPRESSIONS]
     found = [*plain, *kinds_code.STATEMENTS, *kinds_libraries.LIBRARIES]
     found += [*kinds_dynamic.DYNAMIC, *kinds_content.CONTENT]

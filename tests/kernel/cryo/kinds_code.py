@@ -1,6 +1,6 @@
-"""Kinds of objects that take statements to make: `X` is the variable, `C` and `F` names of its own.
+"""Kinds of objects that need statements: `X` is the variable, `C` and `F` are its private names.
 
-Each has a question, whose answer must be the same afterwards.
+Each has a probe, whose answer must be the same after a reload.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ FAILING = [
         "X.a",
     ),
 ]
-"""Some of these can't be made again: they must take nothing along."""
+"""Some of these cannot be made again: their loss must not affect others."""
 
 ANSWERING = [
     (
@@ -395,7 +395,8 @@ PROCESSES = [
         "X.calls, X(5), X.calls",
     ),
 ]
-"""What people hand from one process to another: made in functions, in modules of code, by decorators."""
+"""Objects that people pass between processes: made in functions, in modules of code, by
+decorators."""
 
 _GROUPS = (PROCESSES, FAILING, ANSWERING, CLASSES, FUNCTIONS, SHARING)
 STATEMENTS = [each for group in _GROUPS for each in group]

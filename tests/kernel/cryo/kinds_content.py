@@ -1,5 +1,4 @@
-"""Kinds of objects of which no attribute tells what they consist of, or how far they are; as
-`kinds_code`."""
+"""Kinds of objects whose content or progress no attribute shows; like `kinds_code`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kinds of objects, of which each is an expression; they are asked what `tell` says of them."""
+"""Kinds of objects, each an expression; the probe is the output of `tell`."""
 
 from __future__ import annotations
 

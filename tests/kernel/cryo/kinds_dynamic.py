@@ -1,7 +1,7 @@
-"""Kinds of objects that only code made, and no import finds; as `kinds_code`.
+"""Kinds of objects that only code has made and no import finds; like `kinds_code`.
 
-They are those that cloudpickle's tests look at, as far as they can be asked of another process: what
-is about bytes of a stream, a worker that runs on, or the very class of this process is not here.
+They come from cloudpickle's tests, as far as another process can be probed: tests of stream bytes,
+of running workers and of class identity in this process are not here.
 """
 
 from __future__ import annotations

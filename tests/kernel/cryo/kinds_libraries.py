@@ -1,4 +1,4 @@
-"""Kinds of objects of libraries that people install; as `kinds_code`."""
+"""Kinds of objects of libraries that people install; like `kinds_code`."""
 
 from __future__ import annotations
 

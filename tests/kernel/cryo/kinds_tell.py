@@ -1,4 +1,4 @@
-"""What the tests ask of an object that has no question of its own: code for both kernels."""
+"""The probe of objects without their own probe: code for both kernels."""
 
 from __future__ import annotations
 

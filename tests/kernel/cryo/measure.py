@@ -1,7 +1,7 @@
 """Measures a store: `python tests/kernel/cryo/measure.py [NAME …]`, with the image's Python.
 
-For each namespace, of five stores: the middle and the least time in ms, and by how many MiB the
-kernel's memory was exceeded by its own peak.
+For each namespace, of five stores: the median and minimum time in ms, and the MiB by which the peak
+memory exceeds the kernel's memory.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from client import Kernel, Template
-from frozen import ask, store
+from cryo_requests import ask, store
 
 NAMESPACES = {
     "array": "import numpy as np\na = np.random.default_rng(1).random(1 << 27)  # 1 GiB",

@@ -1,5 +1,5 @@
-"""Records the samples of the present format: `python tests/kernel/cryo/record.py`, with the image's
-Python. What is recorded is never changed again; a later format gets a folder of its own."""
+"""Records the samples of the current format: `python tests/kernel/cryo/record.py`, with the image's
+Python. Recorded samples never change; a later format gets its own folder."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from client import Template
-from frozen import store
+from cryo_requests import store
 
 FORMAT = 2
 CODE = """

@@ -1,4 +1,4 @@
-"""Each namespace is stored, reloaded in a fresh process, and asked how it behaves."""
+"""Each namespace is stored, reloaded in a fresh process, and probed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from case import Case
 from client import Template
 from corners import CORNERS
 from corpus import CASES
-from frozen import ask, reload, store
+from cryo_requests import ask, reload, store
 
 EVERY = [*CASES, *CORNERS]
 
@@ -21,8 +21,8 @@ def test_the_corpus_is_large() -> None:
 
 
 @pytest.mark.parametrize("case", EVERY, ids=[case.title for case in EVERY])
-def test_a_namespace_comes_back(case: Case, nursery: Template, tmp_path: Path) -> None:
-    before = nursery.fork()
+def test_a_namespace_comes_back(case: Case, fork_pool: Template, tmp_path: Path) -> None:
+    before = fork_pool.fork()
     try:
         run = before.run(case.code)
         assert run.status == "completed", run.traceback
@@ -41,7 +41,7 @@ def test_a_namespace_comes_back(case: Case, nursery: Template, tmp_path: Path) -
     assert not told["altered"] | told["unverified"], receipt
     assert told["recipe"] == set(case.recipe)
     assert all(receipt[name]["why"] for name in told["lost"] | told["recipe"])
-    after = nursery.fork()
+    after = fork_pool.fork()
     try:
         back = {row["name"]: row for row in reload(after, tmp_path / "s" / "1")}
         same = {name: row["verdict"] for name, row in back.items()}

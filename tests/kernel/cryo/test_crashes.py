@@ -1,4 +1,5 @@
-"""The process is killed, or the disk refuses, at each of its calls: what was stored before reloads."""
+"""The process is killed, or the disk reports an error, at each of its calls: earlier stores
+reload."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from client import Gone, Kernel, Template
-from frozen import ask, reload, store, store_reply
+from cryo_requests import ask, reload, store, store_reply
 
 POINTS = 200
 STATE = """
@@ -46,24 +47,24 @@ NEW = OLD.replace("old", "new")
 
 
 @pytest.fixture
-def place(nursery: Template, tmp_path: Path) -> Path:
-    """Where the old state is generation 1."""
-    kernel = nursery.fork()
+def place(fork_pool: Template, tmp_path: Path) -> Path:
+    """The folder of the old state, generation 1."""
+    kernel = fork_pool.fork()
     assert kernel.run(STATE).status == "completed"
     store(kernel, tmp_path / "s" / "1")
     kernel.close()
     return tmp_path / "s"
 
 
-def armed(nursery: Template, at: int, harm: str = "None") -> Kernel:
-    kernel = nursery.fork()
+def armed(fork_pool: Template, at: int, harm: str = "None") -> Kernel:
+    kernel = fork_pool.fork()
     code = f"{STATE}{CALLS}\nwhich = 'new'\n_arm({at}, {harm})"
     assert kernel.run(code).status == "completed"
     return kernel
 
 
-def count_calls(nursery: Template, place: Path) -> list[str]:
-    kernel = armed(nursery, 0)
+def count_calls(fork_pool: Template, place: Path) -> list[str]:
+    kernel = armed(fork_pool, 0)
     store(kernel, place / "2")
     calls = eval(ask(kernel, "_log") or "[]")
     kernel.close()
@@ -72,13 +73,13 @@ def count_calls(nursery: Template, place: Path) -> list[str]:
 
 
 def content(folder: Path) -> dict[str, str]:
-    """The digest of each file."""
+    """Returns the digest of each file."""
     return {each.name: hashlib.sha256(each.read_bytes()).hexdigest() for each in folder.iterdir()}
 
 
-def check(nursery: Template, place: Path, *, renamed: bool) -> None:
-    """The newest that is there is whole; the old one in any case."""
-    kernel = nursery.fork()
+def check(fork_pool: Template, place: Path, *, renamed: bool) -> None:
+    """Checks that the newest generation is complete, and the old one too."""
+    kernel = fork_pool.fork()
     assert (place / "2").exists() == renamed
     if renamed:
         reload(kernel, place / "2")
@@ -88,78 +89,79 @@ def check(nursery: Template, place: Path, *, renamed: bool) -> None:
     kernel.close()
 
 
-def test_all_is_synced_before_it_gets_its_name(nursery: Template, place: Path) -> None:
-    calls = count_calls(nursery, place)
+def test_all_is_synced_before_it_gets_its_name(fork_pool: Template, place: Path) -> None:
+    calls = count_calls(fork_pool, place)
     renamed = calls.index("rename")
     assert calls.count("rename") == 1
     last_write = max(n for n, name in enumerate(calls) if name == "write")
     assert last_write < renamed
     assert calls[:renamed].count("fsync") == 4  # objects, buffers, manifest, their folder
     assert calls[last_write:renamed].count("fsync") >= 2
-    assert calls[renamed:].count("fsync") == 3  # the folders that the name is in, and their own
+    assert calls[renamed:].count("fsync") == 3  # the folder of the name, and its parents
 
 
-def test_killed_at_any_call_the_one_before_reloads(nursery: Template, place: Path) -> None:
-    calls = count_calls(nursery, place)
+def test_killed_at_any_call_the_one_before_reloads(fork_pool: Template, place: Path) -> None:
+    calls = count_calls(fork_pool, place)
     assert len(calls) >= POINTS
     renamed = calls.index("rename") + 1
     old = content(place / "1")
-    check(nursery, place, renamed=False)
+    check(fork_pool, place, renamed=False)
     for at in range(1, renamed + 1):
-        kernel = armed(nursery, at)
+        kernel = armed(fork_pool, at)
         with pytest.raises(Gone):
             store(kernel, place / "2")
         kernel.close()
         assert not (place / "2").exists()
-        if at % 40 == 0:  # what was left is in nobody's way
+        if at % 40 == 0:  # leftovers do not block a store
             assert (place / "2.part").exists(), at
-            kernel = armed(nursery, 0)
+            kernel = armed(fork_pool, 0)
             store(kernel, place / "2")
             kernel.close()
             assert not (place / "2.part").exists()
-            check(nursery, place, renamed=True)
+            check(fork_pool, place, renamed=True)
             shutil.rmtree(place / "2")
-        # Else the next would begin with calls that remove it.
+        # Otherwise the next store would begin with calls that remove it.
         shutil.rmtree(place / "2.part", ignore_errors=True)
-        # What reloaded before reloads again when not a byte of it changed; a look costs a fork.
+        # A state that reloaded once reloads again while its bytes are unchanged; a check costs a
+        # fork.
         assert content(place / "1") == old, at
         if at % 20 == 0 or at > renamed - 8:
-            check(nursery, place, renamed=False)
-    check(nursery, place, renamed=False)
+            check(fork_pool, place, renamed=False)
+    check(fork_pool, place, renamed=False)
     for at in range(renamed + 1, len(calls) + 1):
         if calls[at - 1] not in ("open", "fsync"):
             continue
-        kernel = armed(nursery, at)
+        kernel = armed(fork_pool, at)
         with pytest.raises(Gone):
             store(kernel, place / "2")
         kernel.close()
-        check(nursery, place, renamed=True)
+        check(fork_pool, place, renamed=True)
         shutil.rmtree(place / "2")
 
 
 @pytest.mark.parametrize("harm", ["errno.ENOSPC", "errno.EDQUOT", "errno.EIO"])
-def test_a_disk_that_refuses_is_told_and_nothing_is_left(
-    nursery: Template, place: Path, harm: str
+def test_a_disk_error_is_reported_and_leaves_no_files(
+    fork_pool: Template, place: Path, harm: str
 ) -> None:
-    calls = count_calls(nursery, place)
+    calls = count_calls(fork_pool, place)
     renamed = calls.index("rename") + 1
     kind = "NotWritten" if harm == "errno.EIO" else "DiskFull"
-    # The first makes a folder that is there.
+    # The first store creates the folder.
     for at in [*range(2, 8), *range(8, renamed - 8, 25), *range(renamed - 8, renamed + 1)]:
-        kernel = armed(nursery, at, harm)
+        kernel = armed(fork_pool, at, harm)
         reply = store_reply(kernel, place / "2")
         assert reply["error"] is not None, (at, calls[at - 1])
         assert reply["error"]["type"] == kind, (at, reply["error"])
         assert [each.name for each in place.iterdir()] == ["1"]
-        # The kernel goes on, and has room again.
+        # The kernel continues, and the disk has space again.
         assert ask(kernel, "which") == "'new'"
         kernel.close()
-    check(nursery, place, renamed=False)
+    check(fork_pool, place, renamed=False)
 
 
-def test_a_file_limit_is_a_full_disk(nursery: Template, place: Path) -> None:
+def test_a_file_limit_is_a_full_disk(fork_pool: Template, place: Path) -> None:
     for limit in (0, 1, 4096, 100_000, 1 << 20, 2 << 20):
-        kernel = nursery.fork()
+        kernel = fork_pool.fork()
         code = f"{STATE}\nwhich = 'new'\nimport resource\nresource.setrlimit(resource.RLIMIT_FSIZE, ({limit}, -1))"
         assert kernel.run(code).status == "completed"
         reply = store_reply(kernel, place / "2")
@@ -168,5 +170,5 @@ def test_a_file_limit_is_a_full_disk(nursery: Template, place: Path) -> None:
         kernel.run("resource.setrlimit(resource.RLIMIT_FSIZE, (-1, -1))")
         store(kernel, place / "2")
         kernel.close()
-        check(nursery, place, renamed=True)
+        check(fork_pool, place, renamed=True)
         shutil.rmtree(place / "2")

@@ -1,4 +1,4 @@
-"""Every kind of object in one namespace: what is called saved is there afterwards, and the same."""
+"""Every kind of object in one namespace: variables reported as saved come back equal."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from client import Kernel
-from frozen import ask, reload, store
+from cryo_requests import ask, reload, store
 from kinds import IMPORTS, Kind, kinds
 from kinds_dynamic import DYNAMIC
 from kinds_tell import TELL
@@ -38,11 +38,11 @@ def answers(kernel: Kernel, probes: list[tuple[str, str]], path: Path) -> dict[s
 def judge(
     fork: Callable[..., Kernel], before: Kernel, probes: list[tuple[str, str]], folder: Path
 ) -> dict[str, list[str]]:
-    """Names by what the store said of them, and what is true."""
+    """Returns names by the reported verdict and the true outcome."""
     told = {row["name"]: row for row in store(before, folder / "s" / "1")}
     expected = answers(before, probes, folder / "before")
     failed = {name: answer for name, answer in expected.items() if answer[0] == "!"}
-    assert not failed, failed  # which would tell nothing
+    assert not failed, failed  # which would prove nothing
     after = fork("import asyncio, json")
     reload(after, folder / "s" / "1")
     found = answers(after, probes, folder / "after")
@@ -67,7 +67,7 @@ def check(verdicts: dict[str, list[str]], least: int) -> None:
     counts = Counter({verdict: len(names) for verdict, names in verdicts.items()})
     for lie in LIES:
         assert not verdicts.get(lie), (lie, verdicts[lie])
-    assert counts["altered and same"] < 6, verdicts  # alarms without a fire
+    assert counts["altered and same"] < 6, verdicts  # false alarms
     assert counts["saved and same"] + counts["recipe and same"] >= least, counts
 
 
@@ -81,10 +81,10 @@ def make(kernel: Kernel, some: list[Kind]) -> None:
 KINDS = 695
 
 
-def test_what_is_called_saved_is_there_and_the_same(fork, tmp_path: Path) -> None:
+def test_saved_variables_come_back_equal(fork, tmp_path: Path) -> None:
     some, kernel = kinds(), fork()
     assert len(some) == KINDS
-    assert len(DYNAMIC) > 84  # as many of cloudpickle's tests make something and load it
+    assert len(DYNAMIC) > 84  # this number of cloudpickle's tests make an object and load it
     make(kernel, some)
     verdicts = judge(fork, kernel, [(each.variable, each.probe) for each in some], tmp_path)
     check(verdicts, 610)
@@ -99,12 +99,13 @@ del _name, _value, _all, _objects
 """
 
 DILLS = 229
-"""Of the 233 names in its source. It counts 251, as its 21 `registered` are in `succeeds`, too, and one
-is in `failures` and `succeeds`. Four it does not make here: `PackerType` (its module left Python 3.13),
-`CFunctionType` (up to Python 3.11 alone), `QuitterType` and `ExitType` (not in IPython)."""
+"""Of the 233 names in dill's source. dill counts 251, because its 21 `registered` are in `succeeds`
+too, and one is in `failures` and `succeeds`. It does not make four here: `PackerType` (its module
+left Python 3.13), `CFunctionType` (only up to Python 3.11), `QuitterType` and `ExitType` (not in
+IPython)."""
 
 
-def test_what_dill_knows_is_told_truly(fork, tmp_path: Path) -> None:
+def test_kinds_of_dill_are_reported_correctly(fork, tmp_path: Path) -> None:
     kernel = fork(DILL)
     names = eval(ask(kernel, "[n for n in globals() if n.startswith('d_')]") or "[]")
     assert len(names) == DILLS, sorted(names)

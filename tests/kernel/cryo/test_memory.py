@@ -1,4 +1,4 @@
-"""Memory: how much a store takes, and some that is written to meanwhile."""
+"""Memory: the cost of a store, and memory that changes during a store."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from frozen import ask, reload, reload_reply, store, store_reply
+from cryo_requests import ask, reload, reload_reply, store, store_reply
 
 PEAK = "resource.getrusage(resource.RUSAGE_SELF).ru_maxrss"
 
 
 def test_memory_that_changes_while_it_is_stored_can_be_reloaded(fork, tmp_path: Path) -> None:
-    # Memory that changes between the checksum of a part and its writing, as a thread would do it.
+    # Memory that changes between the checksum of a part and its write, as a thread would do.
     kernel = fork(
         "import numpy as np, os\na = np.zeros(4_000_000); precious = {'work': 1}; real = os.write\n"
         "def write(fd, data):\n    a[:] += 1\n    return real(fd, data)\nos.write = write"

@@ -1,4 +1,4 @@
-"""What is told of each variable, and what one that is lost costs the others."""
+"""The report of each variable, and the effect of a lost variable on others."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from frozen import ask, reload, store
+from cryo_requests import ask, reload, store
 
 NEVER = "class Bad:\n    def __init__(self): self.v = 1\n    def __setstate__(self, s): raise RuntimeError('never')\n"
 
@@ -14,9 +14,9 @@ NEVER = "class Bad:\n    def __init__(self): self.v = 1\n    def __setstate__(se
 def test_cutting_out_copies_no_large_memo(fork, tmp_path: Path) -> None:
     kernel = fork(
         "import osctl_kernel.cryo.stream as stream\nclass Many: pass\nmany = Many(); many.all = [{'i': i} for i in range(100_000)]\n"
-        "cuts = []; real = stream.Stream._cut\n"
+        "cuts = []; real = stream.Stream._cut_back\n"
         "def cut(self, first, *more): cuts.append(first); real(self, first, *more)\n"
-        "stream.Stream._cut = cut\nfor n in range(30): globals()[f'zz{n}'] = [many, (i for i in [])][::-1]\nlast = many.all[-1]"
+        "stream.Stream._cut_back = cut\nfor n in range(30): globals()[f'zz{n}'] = [many, (i for i in [])][::-1]\nlast = many.all[-1]"
     )
     rows = {row["name"]: row for row in store(kernel, tmp_path / "s" / "1")}
     assert {rows[f"zz{n}"]["verdict"] for n in range(30)} == {"lost"}
@@ -27,7 +27,7 @@ def test_cutting_out_copies_no_large_memo(fork, tmp_path: Path) -> None:
     assert ask(kernel, "len(many.all), last is many.all[-1]") == "(100000, True)"
 
 
-def test_what_is_half_made_is_given_to_nobody(fork, tmp_path: Path) -> None:
+def test_a_partly_made_object_is_not_restored(fork, tmp_path: Path) -> None:
     code = (
         "import numpy as np\n"
         + NEVER
@@ -62,7 +62,7 @@ def test_a_ring_that_could_not_be_made_is_lost_in_one_pass(
     assert ask(kernel, "free, 'nodes' in globals()") == "([1], False)"
 
 
-def test_a_lock_that_somebody_holds_comes_back_free_and_is_told(fork, tmp_path: Path) -> None:
+def test_a_held_lock_comes_back_free_and_is_reported(fork, tmp_path: Path) -> None:
     kernel = fork(
         "import threading\nl = threading.Lock(); r = threading.RLock(); mine = threading.RLock(); mine.acquire(); free = threading.Lock()\n"
         "ready, end = threading.Event(), threading.Event()\nclass Box:\n    def __init__(self): self.lock, self.n = r, 1\nbox = {'deep': Box()}\n"
@@ -70,7 +70,7 @@ def test_a_lock_that_somebody_holds_comes_back_free_and_is_told(fork, tmp_path: 
     )
     rows = {row["name"]: row for row in store(kernel, tmp_path / "s" / "1")}
     told = {name: (rows[name]["verdict"], rows[name]["why"]) for name in ("l", "mine", "free")}
-    free = "a free lock: who held it is not there any more"
+    free = "a free lock: its holder no longer exists"
     assert told == {"l": ("recipe", free), "mine": ("saved", None), "free": ("saved", None)}
     notes = [rows["box"]["why"], rows["r"]["why"]]
     assert any(note and "free" in note for note in notes), notes
@@ -80,7 +80,7 @@ def test_a_lock_that_somebody_holds_comes_back_free_and_is_told(fork, tmp_path: 
     assert ask(kernel, probe) == "(True, True, True, True)"
 
 
-def test_a_cache_that_was_filled_is_told(fork, tmp_path: Path) -> None:
+def test_a_filled_cache_is_reported(fork, tmp_path: Path) -> None:
     code = "import functools\n@functools.cache\ndef get(n): return [n]\nclass A:\n    one = functools.cache(lambda n: n)\nget(1); A.one(2); a = A()"
     rows = {row["name"]: row for row in store(fork(code), tmp_path / "s" / "1")}
     assert rows["get"]["why"] == rows["A"]["why"] == "with an empty cache"
@@ -104,7 +104,7 @@ def test_a_receipt_holds_no_secret_of_an_exception(fork, tmp_path: Path, said: s
         assert len(why) < 150, why
 
 
-def test_code_that_was_edited_after_its_import_is_told(fork, tmp_path: Path) -> None:
+def test_code_edited_after_its_import_is_reported(fork, tmp_path: Path) -> None:
     repo = tmp_path / "repo"
     repo.mkdir()
     (repo / "edited.py").write_text("def f(): return 1\nclass K:\n    def m(self): return 'old'\n")
@@ -143,7 +143,7 @@ def test_a_weak_reference_whose_object_can_not_be_made_is_not_called_saved(
         assert {rows["hold"]["verdict"], rows["w"]["verdict"]} == {"lost"}
 
 
-def test_a_weak_reference_in_a_container_is_told_when_nothing_holds_its_object(
+def test_a_weak_reference_in_a_container_is_reported_when_nothing_holds_its_object(
     fork, tmp_path: Path
 ) -> None:
     code = (
@@ -159,14 +159,14 @@ def test_a_weak_reference_in_a_container_is_told_when_nothing_holds_its_object(
     assert rows["hold"]["verdict"] == "lost"
     for name in ("both", "by", "bound", "box"):
         told = (rows[name]["verdict"], rows[name]["why"])
-        assert told == ("saved", "without what no variable holds that is saved"), name
+        assert told == ("saved", "without objects that no saved variable holds"), name
     assert (rows["fine"]["verdict"], rows["fine"]["why"]) == ("saved", None)
     kernel = fork()
     reload(kernel, tmp_path / "s" / "1")
     assert ask(kernel, "both[0]() is kept, both[1](), len(fine['s'])") == "(True, None, 2)"
 
 
-def test_what_an_exception_loses_is_told(fork, tmp_path: Path) -> None:
+def test_losses_of_an_exception_are_reported(fork, tmp_path: Path) -> None:
     code = (
         "import math\nclass Big: pass\nbig = Big()\n"
         "def fail(of):\n    try: of.missing\n    except AttributeError as e: return e\n"
@@ -196,14 +196,14 @@ def test_a_kind_that_comes_back_with_another_content_is_altered(fork, tmp_path: 
         assert all(" came back with " in why for why in told.values()), told
 
 
-def test_a_lock_is_not_let_go_to_count_its_holds(fork, tmp_path: Path) -> None:
+def test_a_lock_is_not_released_to_count_its_holds(fork, tmp_path: Path) -> None:
     kernel = fork(
         "import threading\nr = threading.RLock(); _ = [r.acquire() for _ in range(3)]; inside = []\n"
         "def wait():\n    with r: inside.append(1)\nthreading.Thread(target=wait, daemon=True).start()\n"
         "import osctl_kernel.cryo.make as make, osctl_kernel.cryo.recipes as recipes\n"
         "let_go = []; kind = type(r)\nclass Watched:\n    def __init__(self, lock): self.lock = lock\n    def __repr__(self): return repr(self.lock)\n"
         "    def _is_owned(self): return True\n    def release(self): let_go.append(1); self.lock.release()\n    def acquire(self): self.lock.acquire()\n"
-        "told = recipes.Recipes.rlock(type('R', (), {'_notes': []})(), Watched(r))"
+        "told = recipes.Recipes.reduce_rlock(type('R', (), {'_notes': []})(), Watched(r))"
     )
     assert ask(kernel, "told[0] is make.rlock, told[1], let_go, inside") == "(True, (3,), [], [])"
     store(kernel, tmp_path / "s" / "1")

@@ -1,4 +1,4 @@
-"""Long lists of plain rows: what they share stays shared, and storing them takes little memory."""
+"""Long lists of plain rows: shared objects stay shared, and a store takes little memory."""
 
 from __future__ import annotations
 
@@ -6,15 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from frozen import ask, reload, store
+from cryo_requests import ask, reload, store
 
 ROWS = "import random\nrows = [{'id': n, 'who': f'user {n}', 'role': roles[n % 2]} for n in range(60_000)]\n"
 MEASURE = "def held(what): return [int(l.split()[1]) for l in open('/proc/self/status') if l.startswith(what)][0]"
 
 
-def test_rows_come_back_with_what_they_share(fork, tmp_path: Path) -> None:
+def test_rows_come_back_with_their_shared_objects(fork, tmp_path: Path) -> None:
     code = "roles = ['ad' + 'min' * int('1'), 'guest']\n" + ROWS + "same = rows; box = [rows]"
-    kernel = fork(code + "\nfrom osctl_kernel.cryo import rows as how; plain = how.texts(rows)")
+    kernel = fork(
+        code + "\nfrom osctl_kernel.cryo import rows as how; plain = how.shared_texts(rows)"
+    )
     assert ask(kernel, "len(plain)") == "5"
     store(kernel, tmp_path / "s" / "1")
     kernel = fork()
@@ -43,7 +45,7 @@ def test_rows_come_back_with_what_they_share(fork, tmp_path: Path) -> None:
         ("import weakref\nclass A: pass\na = A(); rows.append(weakref.ref(a))", "rows[-1]() is a"),
     ],
 )
-def test_what_something_else_leads_to_is_remembered(
+def test_rows_with_other_references_are_in_the_memo(
     fork, tmp_path: Path, change: str, probe: str
 ) -> None:
     kernel = fork(f"roles = ['a', 'b']\n{ROWS}{change}\nafter = [1]; again = after")
@@ -58,7 +60,7 @@ def test_a_million_rows_take_little_more_memory_while_they_are_stored(fork, tmp_
     kernel = fork(MEASURE)
     bare = int(ask(kernel, "held('VmRSS')") or 0)
     assert kernel.run("many = [{'id': n} for n in range(1_000_000)]").status == "completed"
-    for number in range(3):  # what the first one leaves must not make the next ones dearer
+    for number in range(3):  # leftovers of the first must not add to the cost of later ones
         ask(kernel, "open('/proc/self/clear_refs', 'w').write('5')")
         store(kernel, tmp_path / "s" / str(number))
         peak, data = (int(ask(kernel, f"held('{what}')") or 0) for what in ("VmHWM", "VmRSS"))

@@ -1,4 +1,4 @@
-"""What a store and a reload promise, beyond that a namespace comes back."""
+"""The contracts of a store and a reload, in addition to an equal namespace."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from client import Run
-from frozen import ask, reload, reload_reply, request, store, store_reply
+from cryo_requests import ask, reload, reload_reply, request, store, store_reply
 
 SAMPLES = Path(__file__).parent / "samples"
 
@@ -110,7 +110,7 @@ def test_a_later_format_is_refused_by_its_number(fork, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "sample", sorted(SAMPLES.glob("*/*")), ids=lambda path: f"{path.parent.name}-{path.name}"
 )
-def test_what_earlier_formats_stored_is_readable(fork, sample: Path) -> None:
+def test_earlier_formats_are_readable(fork, sample: Path) -> None:
     kernel = fork()
     rows = reload(kernel, sample)
     assert "generator" in names(rows, "lost")
@@ -121,7 +121,7 @@ def test_what_earlier_formats_stored_is_readable(fork, sample: Path) -> None:
         assert not code
         probe = "scaled(3), up(), up(), point.x, Color.RED is red['color'] is Color(1)"
         assert ask(kernel, probe) == "(3, 1, 2, 4, True)"
-    else:  # functions are bytecode, which is of one version of Python
+    else:  # functions are bytecode of one version of Python
         reasons = {row["why"] for row in rows if row["name"] in code}
         assert "its bytecode is of another version of Python" in reasons
 
@@ -131,7 +131,7 @@ def recorded_with(sample: Path) -> str:
     return {"3.13": repr((3571).to_bytes(2, "little") + b"\r\n")}[python.rpartition(".")[0]]
 
 
-def test_code_that_changed_meanwhile_is_told(fork, tmp_path: Path) -> None:
+def test_code_changed_after_the_store_is_reported(fork, tmp_path: Path) -> None:
     repo = tmp_path / "repo"
     repo.mkdir()
     (repo / "lib.py").write_text(
@@ -176,7 +176,7 @@ def test_one_that_fails_to_come_back_takes_only_its_own_along(fork, tmp_path: Pa
     assert rows["bad"]["verdict"] == "lost"
     assert rows["bad"]["why"] == "RuntimeError: never"
     lost = {name for name, row in rows.items() if row["verdict"] == "lost"} - {"bad"}
-    assert lost <= {"inner", "uses"}  # what it shares its parts with, when those came after it
+    assert lost <= {"inner", "uses"}  # its parts are shared with a later variable
     probe = "before[0] is shared is after['k'][0], after['k'][1], first[-1], last.sum(), again is last, len(text)"
     assert ask(kernel, probe) == "(True, (1, 2), np.int64(8999), np.float64(9000.0), True, 70000)"
 
@@ -225,19 +225,19 @@ def test_compressed_and_plain_are_the_same(fork, tmp_path: Path) -> None:
     assert reload_reply(fork(), tmp_path / "s" / "2")["error"]["type"] == "Damaged"
 
 
-def test_what_was_read_is_told_in_bytes_on_disk(fork, tmp_path: Path) -> None:
+def test_read_progress_is_in_bytes_on_disk(fork, tmp_path: Path) -> None:
     place = tmp_path / "s" / "1"
     store(fork("import numpy as np\nz = np.zeros(1_000_000)"), place, compress=True)
     kernel = fork(
         "from pathlib import Path\nfrom osctl_kernel.cryo import manifest\nfrom osctl_kernel.cryo.disk import Piece\nfrom osctl_kernel.cryo.reader import Reader\n"
-        f"folder = Path({str(place)!r}); words = manifest.read(folder); size = words['files']['buffers']; moved = []\n"
+        f"folder = Path({str(place)!r}); words = manifest.read_manifest(folder); size = words['files']['buffers']; moved = []\n"
         "reader = Reader(folder / 'buffers', size, moved.append, True)\n"
-        "raw = sum(len(reader.read(Piece(*each[:4]))) for each in words['buffers'])"
+        "raw = sum(len(reader.read_piece(Piece(*each[:4]))) for each in words['buffers'])"
     )
     assert ask(kernel, "raw, sum(moved) == size, size < 100_000") == "(8000000, True, True)"
 
 
-def test_cells_go_on_being_numbered(fork, tmp_path: Path) -> None:
+def test_the_cell_count_continues(fork, tmp_path: Path) -> None:
     kernel = fork("def f(): 1 / 0")
     for _ in range(4):
         kernel.run("1")
@@ -254,7 +254,7 @@ def test_submodules_that_cells_have_imported_come_back(fork, tmp_path: Path) -> 
         "import wsgiref.headers, xml.dom.minidom\ndef f(): return wsgiref.headers.Headers"
     )
     probe = "f().__name__, xml.dom.minidom.parseString('<a/>').documentElement.tagName"
-    for number in (1, 2):  # the second process has no cell that says so
+    for number in (1, 2):  # the second process has no cell that names it
         folder = tmp_path / "s" / str(number)
         store(kernel, folder)
         kernel = fork()

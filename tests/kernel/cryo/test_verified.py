@@ -1,4 +1,5 @@
-"""What a receipt says was loaded back first: what fails then is told, and takes nothing along."""
+"""Variables are loaded back before the receipt: a failure is reported and does not affect
+others."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from client import Run
-from frozen import ask, reload, store, store_reply
+from cryo_requests import ask, reload, store, store_reply
 
 BESIDE = (
     "import numpy as np, pandas as pd, enum\nweights = np.arange(100_000.).reshape(100, 1000); row = weights[3]\n"
@@ -18,7 +19,7 @@ BESIDE = (
     "class Own:\n    def __init__(self): self.w = weights\n    def size(self): return self.w.size\n"
     "own = Own(); cfg = {'lr': 0.1}\ndef use(): return own.size()\nclass Color(enum.Enum):\n    RED = 1\nred = {'c': Color.RED}"
 )
-"""What is to come back, whatever else is in the namespace."""
+"""Objects that must come back, in any namespace."""
 THERE = "use(), row.base is not None, int(weights[3, 1]), df.shape, history[9]['step'], cfg, red['c'] is Color(1)"
 GUILTY = {
     "a template": ("import jinja2\npage = jinja2.Template('<h1>{{t}}</h1>')", "page"),
@@ -59,7 +60,7 @@ GUILTY = {
 
 
 @pytest.mark.parametrize("title", GUILTY)
-def test_what_can_not_be_made_again_takes_nothing_along(fork, tmp_path: Path, title: str) -> None:
+def test_an_unmade_object_does_not_affect_others(fork, tmp_path: Path, title: str) -> None:
     code, lost = GUILTY[title]
     kernel = fork(f"{code}\n{BESIDE}")
     expected = ask(kernel, THERE)
@@ -71,7 +72,7 @@ def test_what_can_not_be_made_again_takes_nothing_along(fork, tmp_path: Path, ti
     assert ask(kernel, THERE) == expected
 
 
-def test_what_was_first_defined_in_a_failed_piece_comes_back(fork, tmp_path: Path) -> None:
+def test_objects_first_defined_in_a_failed_piece_come_back(fork, tmp_path: Path) -> None:
     code = (
         "import collections, decimal\nclass Bad:\n    def __init__(self, *a): self.a = a\n    def __setstate__(self, s): raise RuntimeError('never')\n"
         "bad = Bad(decimal.Decimal(1), inner := [collections.Counter('aab')], lambda: inner); seen = {'i': inner, 'f': bad.a[2]}; d = decimal.Decimal(2)"
@@ -85,7 +86,7 @@ def test_what_was_first_defined_in_a_failed_piece_comes_back(fork, tmp_path: Pat
     )
 
 
-def test_what_needs_a_lost_object_names_it(fork, tmp_path: Path) -> None:
+def test_a_variable_that_needs_a_lost_object_names_it(fork, tmp_path: Path) -> None:
     code = (
         "class Bad:\n    def __setstate__(self, s): raise RuntimeError('never')\n"
         "first = Bad(); first.v = 1; box = {'k': [first]}; later = (box, 1); own = [Bad()]; own[0].v = 1"
@@ -117,7 +118,7 @@ def test_a_module_that_can_not_be_imported_again_is_found_at_the_store(
     assert ask(kernel, "once.f(), sys.modules['once'] is once, g()") == "(1, True, 2)"
 
 
-def test_a_name_that_code_put_into_a_module_is_no_way_back(fork, tmp_path: Path) -> None:
+def test_a_name_that_code_put_into_a_module_is_not_importable(fork, tmp_path: Path) -> None:
     kernel = fork(
         "import copyreg, json\nclass Own:\n    def get(self): return 1\nOwn.__module__ = 'json'; json.Own = Own; o = Own()\n"
         "def f(): return 5\nf.__module__ = 'json'; json.f = f\n"
@@ -131,7 +132,7 @@ def test_a_name_that_code_put_into_a_module_is_no_way_back(fork, tmp_path: Path)
     }
 
 
-def test_what_comes_back_different_is_altered(fork, tmp_path: Path) -> None:
+def test_a_variable_that_comes_back_different_is_altered(fork, tmp_path: Path) -> None:
     code = (
         "class Halved:\n    def __init__(self, v): self.v = v\n    def __reduce__(self): return Halved, (self.v // 2,)\n"
         "h = Halved(8); box = [{'k': [h]}]; n = 1"
@@ -158,15 +159,15 @@ GREEDY = "class Greedy:\n    def __setstate__(self, s): self.v = bytearray(1 << 
 @pytest.mark.parametrize(
     ("code", "why"),
     [
-        (SLOW, "it takes more than 0.5 s"),
-        (DYING, "the process that did it was ended by SIGABRT"),
+        (SLOW, "the verification takes more than 0.5 s"),
+        (DYING, "the verification process was ended by SIGABRT"),
         (GREEDY, "MiB of memory"),
     ],
 )
-def test_what_can_not_be_loaded_back_in_its_budget_is_unverified(
+def test_a_variable_not_loaded_back_within_the_limits_is_unverified(
     fork, tmp_path: Path, code: str, why: str
 ) -> None:
-    kernel = fork(f"{code}\nimport osctl_kernel.cryo.verify as v; v._LEAST_S = 0.5; del v")
+    kernel = fork(f"{code}\nimport osctl_kernel.cryo.verify as v; v._MIN_TIMEOUT = 0.5; del v")
     began = time.monotonic()
     rows = {row["name"]: row for row in store(kernel, tmp_path / "s" / "1")}
     assert time.monotonic() - began < 20
@@ -218,12 +219,12 @@ def test_arrays_are_looked_at_where_they_are_on_the_disk(fork, tmp_path: Path) -
     kernel = fork(
         "import numpy as np, os\na = np.ones(25_000_000); m = np.ones((5_000_000, 5))[:, 0]"
     )
-    # Of all processes that were waited for, the largest: the copy shares what is not written to.
+    # The largest of all processes that were waited for: the copy shares unmodified memory.
     peak = "__import__('resource').getrusage(__import__('resource').RUSAGE_CHILDREN).ru_maxrss"
     own = "__import__('resource').getrusage(__import__('resource').RUSAGE_SELF).ru_maxrss"
     rows = store(kernel, tmp_path / "s" / "1")
     assert {row["verdict"] for row in rows} <= {"saved", "recipe"}
-    # Resident are the originals and the file's pages, and no third time.
+    # Resident are the originals and the pages of the file, but no third copy.
     assert int(ask(kernel, peak) or 0) < int(ask(kernel, own) or 0) + 2 * 240_000
 
 

@@ -1,7 +1,7 @@
-"""Classes over builtin ones whose own methods pickle would go through, in both directions.
+"""Subclasses of builtin classes that override methods which pickle calls.
 
-What such a class holds is told and made again by the methods of the builtin one, so that a
-`__setitem__` which changes what it is given does not do so a second time.
+The content of such an instance is stored and made again by the methods of the builtin class, so
+that a `__setitem__` that changes its argument does not do so twice.
 """
 
 from __future__ import annotations
@@ -27,70 +27,73 @@ _OVERRIDDEN: dict[type, frozenset[str]] = {
         **dict.fromkeys((tuple, int, float, complex, str, bytes), "__new__"),
     }.items()
 }
-"""What pickle calls of each."""
+"""The methods that pickle calls, by builtin class."""
 _FORGETFUL = frozenset((Counter, defaultdict))
-"""Tell nothing of an instance's own attributes."""
+"""Classes whose pickling omits the attributes of an instance."""
 _BUILTIN = _FORGETFUL | _OVERRIDDEN.keys()
-_WAYS = ("__reduce_ex__", "__reduce__", "__getstate__", "__getnewargs__")
+_PICKLE_METHODS = ("__reduce_ex__", "__reduce__", "__getstate__", "__getnewargs__")
 
 
 def base_of(kind: type) -> type | None:
-    """The builtin class that holds what its instances consist of."""
+    """Returns the builtin class that holds the content of the instances."""
     return next((each for each in kind.__mro__ if any(each is known for known in _BUILTIN)), None)
 
 
 def content_of(obj: Any, base: type) -> Iterable[Any]:
-    """What an instance consists of, by the builtin class's own methods."""
+    """Returns the content of an instance, read by methods of the builtin class."""
     if issubclass(base, dict):
-        return chain.from_iterable(_pairs(obj, base))
+        return chain.from_iterable(_iter_pairs(obj, base))
     if base in (list, set, frozenset, tuple, deque):
         return base.__iter__(obj)  # type: ignore[attr-defined]
     return base.__getnewargs__(obj)  # type: ignore[attr-defined]
 
 
-def rule(kind: type) -> Callable[[Any], Any] | None:
-    """For a class that overrides what pickle calls, and says nothing about being pickled."""
+def find_rule(kind: type) -> Callable[[Any], Any] | None:
+    """Returns the rule of a class that overrides methods which pickle calls and defines no
+    pickling."""
     base = base_of(kind)
     if kind is base or not _is_silent(kind, base or object):
         return None
     if base is not None:
-        own = {name for each in _above(kind, base) for name in vars(each)}
+        own = {name for each in _classes_above(kind, base) for name in vars(each)}
         if base in _FORGETFUL or own & _OVERRIDDEN[base]:
-            return partial(_based, base)
-    if _found(kind, "__setattr__") is not object.__setattr__ and _slots(kind):
-        return _slotted
+            return partial(_reduce_based, base)
+    if _find_static(kind, "__setattr__") is not object.__setattr__ and _slot_names(kind):
+        return _reduce_slotted
     return None
 
 
-def _above(kind: type, base: type) -> Iterable[type]:
+def _classes_above(kind: type, base: type) -> Iterable[type]:
     return takewhile(lambda each: each is not base, kind.__mro__)
 
 
 def _is_silent(kind: type, base: type) -> bool:
-    same = all(_found(kind, way) is _found(base, way) for way in _WAYS)
-    return same and not any(_found(kind, way) for way in ("__setstate__", "__getnewargs_ex__"))
+    same = all(_find_static(kind, way) is _find_static(base, way) for way in _PICKLE_METHODS)
+    return same and not any(
+        _find_static(kind, way) for way in ("__setstate__", "__getnewargs_ex__")
+    )
 
 
-def _found(kind: type, name: str) -> Any:
-    """Not by `getattr`: metaclasses answer that as they like."""
+def _find_static(kind: type, name: str) -> Any:
+    """Looks a name up without `getattr`, which metaclasses may override."""
     return next((vars(each)[name] for each in kind.__mro__ if name in vars(each)), None)
 
 
-def _pairs(obj: Any, base: type) -> Iterable[tuple[Any, Any]]:
+def _iter_pairs(obj: Any, base: type) -> Iterable[tuple[Any, Any]]:
     if base is OrderedDict:
         return ((key, dict.__getitem__(obj, key)) for key in OrderedDict.__iter__(obj))
     return dict.items(obj)
 
 
-def _slots(kind: type) -> list[str]:
+def _slot_names(kind: type) -> list[str]:
     return copyreg._slotnames(kind)  # type: ignore[attr-defined]
 
 
-def _based(base: type, obj: Any) -> Any:
+def _reduce_based(base: type, obj: Any) -> Any:
     args: tuple[Any, ...] = ()
     content: Any = None
     if issubclass(base, dict):
-        pairs = _pairs(obj, base)
+        pairs = _iter_pairs(obj, base)
         content = list(pairs) if base is OrderedDict else dict(pairs)
         if base is defaultdict:
             content = (defaultdict.default_factory.__get__(obj), content)  # type: ignore[attr-defined]
@@ -105,14 +108,14 @@ def _based(base: type, obj: Any) -> Any:
     else:
         args = base.__getnewargs__(obj)  # type: ignore[attr-defined]
     state = object.__getstate__(obj)  # type: ignore[attr-defined]
-    told = (base, content, state)
-    return make_based.based, (type(obj), base, args), told, None, None, make_based.fill
+    reduced = (base, content, state)
+    return make_based.based, (type(obj), base, args), reduced, None, None, make_based.fill
 
 
-def _slotted(obj: Any) -> Any:
-    """Its slots are filled past its own `__setattr__`."""
-    told = object.__reduce_ex__(obj, 5)
-    if not isinstance(told, tuple) or len(told) < 3 or told[2] is None:
-        return told
-    more = (None,) * (5 - len(told))
-    return (*told, *more, make_based.set_state)
+def _reduce_slotted(obj: Any) -> Any:
+    """Reduces an instance so that its slots are set without its own `__setattr__`."""
+    reduced = object.__reduce_ex__(obj, 5)
+    if not isinstance(reduced, tuple) or len(reduced) < 3 or reduced[2] is None:
+        return reduced
+    more = (None,) * (5 - len(reduced))
+    return (*reduced, *more, make_based.set_state)

@@ -1,4 +1,4 @@
-"""What kept a variable from being saved: where in it, and why."""
+"""The object that kept a variable from being saved: its place and the reason."""
 
 from __future__ import annotations
 
@@ -8,50 +8,50 @@ from typing import Any
 
 from ..encode import text_of
 from ..variables import type_name
-from .receipt import said
-from .refusal import Unsaveable
+from .receipt import summarize_error
+from .unsaveable import Unsaveable
 
-_LOOKED_AT = 20_000
-_LONGEST = 300
+_MAX_OBJECTS = 20_000
+_MAX_REASON_CHARS = 300
 
 
-def why(name: str, value: Any, last: Any, error: BaseException) -> str:
-    """One sentence; asks the objects nothing that they answer themselves."""
+def explain_failure(name: str, value: Any, last: Any, error: BaseException) -> str:
+    """Returns the reason in one sentence; calls no method of the objects."""
     reason = text_of(error)
     if not isinstance(error, Unsaveable):
         plain = isinstance(error, TypeError) and reason.startswith(
             ("cannot pickle", "can't pickle")
         )
         kind = type_name(type(last))
-        reason = f"its kind, `{kind}`, can't be saved" if plain else said(error)
-    where = None if last is value else place(name, value, last)
+        reason = f"its kind, `{kind}`, can't be saved" if plain else summarize_error(error)
+    where = None if last is value else find_path(name, value, last)
     if where is not None:
         is_kind = isinstance(error, Unsaveable)
         reason = f"`{where}` is {reason}" if is_kind else f"`{where}`: {reason}"
-    return reason if len(reason) <= _LONGEST else reason[: _LONGEST - 1] + "…"
+    return reason if len(reason) <= _MAX_REASON_CHARS else reason[: _MAX_REASON_CHARS - 1] + "…"
 
 
-def place(name: str, value: Any, wanted: Any) -> str | None:
-    """The shortest way from a variable to an object, as one would write it."""
+def find_path(name: str, value: Any, wanted: Any) -> str | None:
+    """Returns the shortest expression that leads from a variable to an object."""
     seen = {id(value)}
-    ahead = deque([(name, value)])
-    while ahead and len(seen) < _LOOKED_AT:
-        where, held = ahead.popleft()
-        for way, child in _children(held):
+    pending = deque([(name, value)])
+    while pending and len(seen) < _MAX_OBJECTS:
+        where, held = pending.popleft()
+        for way, child in _list_children(held):
             if child is wanted:
                 return where + way
             if id(child) not in seen:
                 seen.add(id(child))
-                ahead.append((where + way, child))
+                pending.append((where + way, child))
     return None
 
 
-def _children(held: Any) -> list[tuple[str, Any]]:
+def _list_children(held: Any) -> list[tuple[str, Any]]:
     kind = type(held)
     if kind in (list, tuple):
         return [(f"[{number}]", item) for number, item in enumerate(held)]
     if kind is dict:
-        return [(f"[{_short(key)}]", item) for key, item in list(held.items())]
+        return [(f"[{_short_key(key)}]", item) for key, item in list(held.items())]
     if kind in (str, bytes, int, float, bool, type(None)):
         return []
     found: list[tuple[str, Any]] = []
@@ -71,7 +71,7 @@ def _children(held: Any) -> list[tuple[str, Any]]:
     return found
 
 
-def _short(key: Any) -> str:
+def _short_key(key: Any) -> str:
     if isinstance(key, (str, int)) and type(key) in (str, int):
         return repr(key)[:40]
     return "…"

@@ -1,4 +1,4 @@
-"""What a forked child must not do: speak on the wire, or come back into the kernel."""
+"""The guard of forked children: they neither write to the wire nor return to the kernel."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from .wire import Wire
 _libc = ctypes.CDLL(None)
 
 
-def flush() -> None:
-    """Python's and C's buffers; the streams may be the user's, and raise."""
+def flush_streams() -> None:
+    """Flushes the buffers of Python and C; the streams may be the user's and raise."""
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
@@ -25,7 +25,7 @@ def flush() -> None:
     _libc.fflush(None)
 
 
-class Family:
+class ForkGuard:
     """Knows whether this process is still the kernel."""
 
     def __init__(self, wire: Wire, pipes: tuple[Pipe, Pipe], loop: Loop) -> None:
@@ -33,27 +33,27 @@ class Family:
         self._wire = wire
         self._pipes = pipes
         self._loop = loop
-        os.register_at_fork(after_in_child=self._leave)
+        os.register_at_fork(after_in_child=self._detach_child)
 
     def is_child(self) -> bool:
         return os.getpid() != self._pid
 
     def end_child(self, error: BaseException | None) -> NoReturn:
-        """The child has reached the end of its cell."""
+        """Ends a child that has reached the end of its cell."""
         code = 0
         if isinstance(error, SystemExit):
             code = error.code if isinstance(error.code, int) else int(error.code is not None)
         elif error is not None:
             code = 1
             traceback.print_exception(error)
-        flush()
+        flush_streams()
         os._exit(code & 0xFF)
 
-    def _leave(self) -> None:
+    def _detach_child(self) -> None:
         try:
-            self._wire.abandon()
-            self._loop.forget()
+            self._wire.close_in_child()
+            self._loop.drop_loop()
             for pipe in self._pipes:
-                pipe.close_kept()
+                pipe.close_ends()
         except Exception:
             pass

@@ -1,7 +1,7 @@
-"""A reader that continues after a failure: Python's own, with `Lost` in place of an object.
+"""The tolerant reader: Python's own unpickler, which continues after a failure with `Lost` objects.
 
-What consists of a lost object is lost, too, and names it. Parts and wholes are noted while they are
-made: in a ring, an object may be used before one that it leads to is lost.
+An object that contains a lost object is lost too, and names it. Parts and wholes are recorded
+during the read: in a cycle, an object may be used before one of its parts is lost.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from typing import Any, ClassVar
 from ..encode import text_of
 from ..variables import type_name
 from . import make
-from .receipt import said
+from .receipt import summarize_error
 
 _ATOMS = frozenset({str, bytes, int, float, complex, bool, type(None)})
 _BASE = pickle._Unpickler
 
 
 class Lost:
-    """An object that could not be made, or that consists of one."""
+    """An object that could not be made, or that contains such an object."""
 
     __slots__ = ("first", "is_at_fault", "variable", "what", "why")
 
@@ -28,22 +28,22 @@ class Lost:
         self.what, self.why, self.variable = what, why, variable
         self.is_at_fault = True
         self.first: Any = None
-        """What a lost tuple begins with: an object, when the tuple is that and its state."""
+        """The first item of a lost tuple: an object, when the tuple is the object and its state."""
 
-    def holder(self, first: Any = None) -> Lost:
+    def for_holder(self, first: Any = None) -> Lost:
         made = Lost(self.what, self.why, self.variable)
         made.is_at_fault, made.first = False, first
         return made
 
-    def reason(self, variable: str) -> str:
-        """Why that variable is lost."""
+    def explain_loss(self, variable: str) -> str:
+        """Returns why a variable is lost."""
         if self.is_at_fault and self.variable == variable:
             return self.why
         of = "" if self.variable == variable else f" of `{self.variable}`"
         return f"it needs `{self.what}`{of}, which can't be made: {self.why}"
 
 
-class Slow(_BASE):
+class TolerantReader(_BASE):
     """Reads one variable, to the end of its piece."""
 
     dispatch: ClassVar[dict[int, Any]] = dict(_BASE.dispatch)
@@ -59,78 +59,82 @@ class Slow(_BASE):
         self.memo = memo
         self._given, self._fatal = buffers, fatal
         self.made: list[tuple[Any, Any]] = []
-        """A part, and what consists of it."""
+        """Pairs of a part and the object that contains it."""
         self._lost: dict[int, Lost] = {}
-        """Of objects that were made before they were lost, by id; `made` keeps them."""
+        """Losses of objects that were already made, by id; `made` keeps the objects."""
         self._called: Any = None
-        """The arguments of a call whose result has no number."""
+        """The arguments of a call whose result has no memo number."""
 
-    def variable(self, name: str, place: int, buffer: int) -> Any:
-        """The object, or `Lost`; so is then whatever is lost in the memo."""
+    def read_variable(self, name: str, place: int, buffer: int) -> Any:
+        """Returns the object or `Lost`; lost objects in the memo become `Lost` too."""
         self._name, self._place, self._used = name, place, buffer
         for number in range(place, len(self.memo)):
             del self.memo[number]
         self.load()  # the mark
         value = self.load()
-        self._spread()
+        self._spread_losses()
         for number in range(place, self._place):
             self.memo[number] = self._lost.get(id(self.memo[number]), self.memo[number])
         return self._lost.get(id(value), value)
 
-    def _spread(self) -> None:
-        """What consists of lost objects is lost."""
+    def _spread_losses(self) -> None:
+        """Marks objects that contain lost objects as lost."""
         wholes: dict[int, list[Any]] = {}
         for part, whole in self.made:
             wholes.setdefault(id(part), []).append(whole)
-        ahead = list(self._lost)
-        while ahead:
-            part_id = ahead.pop()
+        pending = list(self._lost)
+        while pending:
+            part_id = pending.pop()
             for whole in wholes.get(part_id, ()):
                 if id(whole) not in self._lost:
-                    self._lost[id(whole)] = self._lost[part_id].holder()
-                    ahead.append(id(whole))
+                    self._lost[id(whole)] = self._lost[part_id].for_holder()
+                    pending.append(id(whole))
 
-    # What may fail.
+    # Steps that may fail.
 
-    def _try(self, what: Any, step: Callable[..., Any], *args: Any) -> Any:
+    def _try_step(self, what: Any, step: Callable[..., Any], *args: Any) -> Any:
         try:
             return step(*args)
         except self._fatal:
             raise
         except BaseException as error:
-            return Lost(what if type(what) is str else _name_of(*what), _why(error), self._name)
+            return Lost(
+                what if type(what) is str else _name_of_call(*what),
+                _failure_reason(error),
+                self._name,
+            )
 
     def _first_lost(self, parts: Sequence[Any]) -> Lost | None:
         known = (each if type(each) is Lost else self._lost.get(id(each)) for each in parts)
         return next(filter(None, known), None)
 
-    def _note(self, whole: Any, parts: Sequence[Any]) -> None:
+    def _note_parts(self, whole: Any, parts: Sequence[Any]) -> None:
         if type(whole) not in _ATOMS:
             self.made += [(part, whole) for part in parts if type(part) not in _ATOMS]
 
-    def _make(self, parts: tuple[Any, ...], step: Callable[..., Any], *args: Any) -> Any:
-        """Pushes what the step gives; `parts` begin with what is called and its arguments."""
+    def _push_made(self, parts: tuple[Any, ...], step: Callable[..., Any], *args: Any) -> Any:
+        """Pushes the result of a step; `parts` begin with the function and its arguments."""
         lost = self._first_lost(parts)
-        made = self._try(parts, step, *args) if lost is None else lost.holder(lost.first)
-        self._note(made, parts)
+        made = self._try_step(parts, step, *args) if lost is None else lost.for_holder(lost.first)
+        self._note_parts(made, parts)
         self.append(made)
         return made
 
-    def _change(self, parts: Sequence[Any], step: Callable[[Any], Any]) -> None:
-        """Has the object on top of the stack take parts; where it can't, it is lost."""
+    def _change_top(self, parts: Sequence[Any], step: Callable[[Any], Any]) -> None:
+        """Adds parts to the object on top of the stack; the object is lost when this fails."""
         target = self.stack[-1]
         if type(target) is Lost:
             return
-        self._note(target, parts)
+        self._note_parts(target, parts)
         lost = self._first_lost(parts)
         if lost is None:
-            failed = self._try(type_name(type(target)), step, target)
+            failed = self._try_step(type_name(type(target)), step, target)
             if type(failed) is Lost:
-                self._lose(target, failed)
+                self._mark_lost(target, failed)
         else:
-            self._lose(target, lost.holder())
+            self._mark_lost(target, lost.for_holder())
 
-    def _lose(self, target: Any, lost: Lost) -> None:
+    def _mark_lost(self, target: Any, lost: Lost) -> None:
         self.made.append((lost, target))
         self._lost.setdefault(id(target), lost)
 
@@ -138,91 +142,91 @@ class Slow(_BASE):
 
     def load_stack_global(self) -> None:
         name, module = self.stack.pop(), self.stack.pop()
-        self.append(self._try(f"{module}.{name}", self.find_class, module, name))
+        self.append(self._try_step(f"{module}.{name}", self.find_class, module, name))
 
     def get_extension(self, code: int) -> None:
         size = len(self.stack)
-        found = self._try(f"extension {code} of `copyreg`", super().get_extension, code)
+        found = self._try_step(f"extension {code} of `copyreg`", super().get_extension, code)
         if type(found) is Lost:
             self.stack[size:] = [found]
 
     def load_reduce(self) -> None:
         args, function = self.stack.pop(), self.stack.pop()
-        made = self._make((function, args), _call, function, args)
+        made = self._push_made((function, args), _call_function, function, args)
         if type(made) is Lost and type(args) is tuple and len(args) == 2:
             made.first = args[0]
         self._called = args
 
     def load_newobj(self) -> None:
         args, kind = self.stack.pop(), self.stack.pop()
-        self._make((kind, args), _new, kind, args)
+        self._push_made((kind, args), _new_instance, kind, args)
 
     def load_newobj_ex(self) -> None:
         words, args, kind = self.stack.pop(), self.stack.pop(), self.stack.pop()
-        self._make((kind, args, words), _new, kind, args, words)
+        self._push_made((kind, args, words), _new_instance, kind, args, words)
 
     def load_pop(self) -> None:
-        """A call for its effect alone sets the state of its first argument."""
+        """A call without a used result sets the state of its first argument."""
         if not self.stack:
             self.pop_mark()
             return
         gone, args, self._called = self.stack.pop(), self._called, None
         if type(gone) is Lost:
             if gone.first is not None and type(gone.first) is not Lost:
-                self._lose(gone.first, gone)
+                self._mark_lost(gone.first, gone)
         elif type(args) is tuple and len(args) == 2:
-            self._note(args[0], args[1:])
+            self._note_parts(args[0], args[1:])
 
     def load_build(self) -> None:
         state = self.stack.pop()
 
-        def build(_: Any) -> None:
+        def build_state(_: Any) -> None:
             self.append(state)
             _BASE.load_build(self)
 
-        self._change((state,), build)
+        self._change_top((state,), build_state)
 
     def load_append(self) -> None:
         part = self.stack.pop()
-        self._change((part,), lambda target: target.append(part))
+        self._change_top((part,), lambda target: target.append(part))
 
     def load_appends(self) -> None:
         parts = self.pop_mark()
-        self._change(parts, lambda target: _extend(target, "extend", "append", parts))
+        self._change_top(parts, lambda target: _add_parts(target, "extend", "append", parts))
 
     def load_additems(self) -> None:
         parts = self.pop_mark()
         update = "update" if isinstance(self.stack[-1], set) else ""
-        self._change(parts, lambda target: _extend(target, update, "add", parts))
+        self._change_top(parts, lambda target: _add_parts(target, update, "add", parts))
 
     def load_setitem(self) -> None:
         value, key = self.stack.pop(), self.stack.pop()
-        self._change((key, value), lambda target: target.__setitem__(key, value))
+        self._change_top((key, value), lambda target: target.__setitem__(key, value))
 
     def load_setitems(self) -> None:
         parts = self.pop_mark()
-        self._change(parts, lambda target: _set_items(target, parts))
+        self._change_top(parts, lambda target: _set_items(target, parts))
 
-    def _tuple(self, parts: list[Any], kind: type = tuple) -> None:
+    def _push_tuple(self, parts: list[Any], kind: type = tuple) -> None:
         lost = self._first_lost(parts)
         if lost is not None:
-            self._note(lost, parts)
-            self.append(lost.holder(parts[0] if len(parts) == 2 else None))
+            self._note_parts(lost, parts)
+            self.append(lost.for_holder(parts[0] if len(parts) == 2 else None))
             return
-        made = self._try(kind.__name__, kind, parts)
-        self._note(made, parts)
+        made = self._try_step(kind.__name__, kind, parts)
+        self._note_parts(made, parts)
         self.append(made)
 
     def load_tuple(self) -> None:
-        self._tuple(self.pop_mark())
+        self._push_tuple(self.pop_mark())
 
     def load_frozenset(self) -> None:
-        self._tuple(self.pop_mark(), frozenset)
+        self._push_tuple(self.pop_mark(), frozenset)
 
     def _load_short_tuple(self, size: int) -> None:
         parts = self.stack[-size:]
         del self.stack[-size:]
-        self._tuple(parts)
+        self._push_tuple(parts)
 
     def load_memoize(self) -> None:
         self._called = None
@@ -230,11 +234,11 @@ class Slow(_BASE):
         self._place += 1
 
     def load_next_buffer(self) -> None:
-        self.append(self._given[self._used].given())
+        self.append(self._given[self._used].get_content())
         self._used += 1
 
     def load_readonly_buffer(self) -> None:
-        """Those that an array reads into its own memory are neither."""
+        """A buffer that an array reads into its own memory needs no read-only view."""
         if not hasattr(self.stack[-1], "read_into"):
             _BASE.load_readonly_buffer(self)
 
@@ -261,16 +265,16 @@ class Slow(_BASE):
     }
 
 
-def _call(function: Any, args: Any) -> Any:
+def _call_function(function: Any, args: Any) -> Any:
     return function(*args)
 
 
-def _new(kind: Any, args: Any, words: Any = None) -> Any:
+def _new_instance(kind: Any, args: Any, words: Any = None) -> Any:
     return kind.__new__(kind, *args, **(words or {}))
 
 
-def _extend(target: Any, many: str, one: str, parts: list[Any]) -> None:
-    """As pickle does: some have a method for all at once."""
+def _add_parts(target: Any, many: str, one: str, parts: list[Any]) -> None:
+    """Adds parts as pickle does: some types have a method for all parts."""
     at_once = getattr(target, many, None) if many else None
     if at_once is not None:
         at_once(parts)
@@ -284,17 +288,17 @@ def _set_items(target: Any, parts: list[Any]) -> None:
         target[key] = value
 
 
-def _name_of(function: Any, args: Any, *_: Any) -> str:
-    """What a call was to make."""
+def _name_of_call(function: Any, args: Any, *_: Any) -> str:
+    """Returns the name of the object that a call was to make."""
     if function in (make.class_, make.function):
         return str(args[1 if function is make.class_ else 2])
     kinds = [each for each in (function, *args[:1]) if isinstance(each, type)]
     return type_name(kinds[0]) if kinds else getattr(function, "__qualname__", "object")
 
 
-def _why(error: BaseException) -> str:
+def _failure_reason(error: BaseException) -> str:
     if isinstance(error, make.NotMade):
         return text_of(error)
     if isinstance(error, ModuleNotFoundError) and error.name:
         return f"it needs the module `{error.name}`, which can't be imported"
-    return said(error)
+    return summarize_error(error)

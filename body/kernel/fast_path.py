@@ -1,7 +1,7 @@
-"""Which cells and values need none of IPython's machinery; most do not, and it is dear.
+"""The fast path of cells and values that need none of IPython's machinery, which is slow.
 
-Cells: what already parses as Python means itself, except where IPython gives a meaning to a valid
-line: a bare `exit` or `ls -l` (magics without `%`), and pasted `In [1]:` prompts.
+A cell that parses as Python needs no transformation, except where IPython gives a meaning to a
+valid line: a bare `exit` or `ls -l` (magics without `%`), and pasted `In [1]:` prompts.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _VALUES = frozenset(
 
 
 def is_plain_cell(shell: InteractiveShell, cell: str, transformers: int) -> bool:
-    """Whether `cell`, if it parses, is to run as it stands; `transformers` is `count` at start."""
+    """Whether a `cell` that parses runs unchanged; `transformers` is the count at start."""
     if count_transformers(shell) != transformers or _PROMPT.match(cell):
         return False
     if "\n" in cell.rstrip():
@@ -41,7 +41,7 @@ def is_plain_cell(shell: InteractiveShell, cell: str, transformers: int) -> bool
 
 
 def count_transformers(shell: InteractiveShell) -> int:
-    """How many transformers there are; more than at start means that the user has added some."""
+    """Counts the transformers; a higher count than at start means that the user has added some."""
     manager = shell.input_transformer_manager
     return (
         len(manager.cleanup_transforms)
@@ -52,7 +52,7 @@ def count_transformers(shell: InteractiveShell) -> int:
 
 
 def format_plain(shell: InteractiveShell, value: Any) -> dict[str, str] | None:
-    """The bundle of a built-in value that nobody has registered another format for."""
+    """Returns the bundle of a built-in value without a registered format; None for other values."""
     kind = type(value)
     if kind not in _VALUES:
         return None

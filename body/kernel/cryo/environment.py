@@ -1,4 +1,4 @@
-"""What a store depends on and does not hold: versions, packages, the sources of modules."""
+"""The dependencies of a store outside its content: versions, packages, the sources of modules."""
 
 from __future__ import annotations
 
@@ -21,26 +21,26 @@ _ENVIRONMENT = tuple(
 )
 
 
-def attribute(module: Any, name: str) -> Any:
-    """Of what is among the loaded modules: that may be anything, and fail when it is asked."""
+def read_attribute(module: Any, name: str) -> Any:
+    """Reads an attribute of an entry of `sys.modules`, which may be any object and may raise."""
     try:
         return getattr(module, name, None)
     except Exception:
         return None
 
 
-def libraries(modules: set[str]) -> dict[str, str]:
-    """Versions of those that something was told by the name of."""
+def library_versions(modules: set[str]) -> dict[str, str]:
+    """Returns the versions of the libraries whose objects are stored by name."""
     found = {}
     for name in sorted({name.split(".")[0] for name in modules}):
-        version = attribute(sys.modules.get(name), "__version__")
+        version = read_attribute(sys.modules.get(name), "__version__")
         if isinstance(version, str):
             found[name] = version
     return found
 
 
-def packages() -> dict[str, str]:
-    """What people installed at run time."""
+def installed_packages() -> dict[str, str]:
+    """Returns the packages that the user has installed at run time."""
     overlay = os.environ.get("VIRTUAL_ENV")
     if not overlay or not os.environ.get("OSCTL_PACKAGES"):
         return {}
@@ -53,51 +53,51 @@ def packages() -> dict[str, str]:
     return dict(sorted(found.items()))
 
 
-def sources(modules: set[str]) -> dict[str, dict[str, str]]:
-    """Those modules' files that people edit, with their checksums."""
+def module_sources(modules: set[str]) -> dict[str, dict[str, str]]:
+    """Returns the editable files of those modules, with their checksums."""
     found = {}
     for name in sorted(modules):
-        path = attribute(sys.modules.get(name), "__file__")
+        path = read_attribute(sys.modules.get(name), "__file__")
         if not isinstance(path, str) or is_environment(path):
             continue
         stale = path.endswith(".py") and _is_stale(sys.modules[name], path)
-        digest = "" if stale else _digest(path)
+        digest = "" if stale else _hash_file(path)
         if digest is not None:
             found[name] = {"path": os.path.abspath(path), "sha256": digest}
     return found
 
 
-def changed(stored: dict[str, dict[str, str]]) -> dict[str, str]:
-    """Why the code of those modules is not what it was, by name."""
+def changed_modules(stored: dict[str, dict[str, str]]) -> dict[str, str]:
+    """Returns, by module name, why the code of a module differs from the stored code."""
     found = {}
     for name, each in stored.items():
-        digest = _digest(each["path"])
+        digest = _hash_file(each["path"])
         if digest is None:
-            found[name] = f"`{each['path']}` is not there any more"
+            found[name] = f"`{each['path']}` no longer exists"
         elif digest != each["sha256"]:
             since = "stored" if each["sha256"] else "imported"
             found[name] = f"`{each['path']}` has changed since it was {since}"
     return found
 
 
-def paths() -> dict[str, Any]:
-    """Where imports were looked for, besides what every kernel has."""
+def import_paths() -> dict[str, Any]:
+    """Returns the import paths in addition to those of every kernel, and the working directory."""
     try:
         folder = os.getcwd()
     except OSError:
         folder = ""
-    added = [entry for entry in sys.path if isinstance(entry, str) and not _is_own(entry)]
+    added = [entry for entry in sys.path if isinstance(entry, str) and not _is_own_path(entry)]
     return {"path": added, "folder": folder}
 
 
-def _is_own(entry: str) -> bool:
-    """Of those that every kernel has."""
+def _is_own_path(entry: str) -> bool:
+    """Whether every kernel has this entry."""
     place = os.path.realpath(entry) + os.sep if entry else ""
     return place.startswith(_ENVIRONMENT) or place.endswith((".zip/", "-packages/"))
 
 
-def look_there(stored: dict[str, Any]) -> None:
-    """Has imports look where they did, after where they look now."""
+def extend_import_path(stored: dict[str, Any]) -> None:
+    """Appends the stored import paths to the current ones."""
     for entry in stored.get("path", []):
         where = entry or stored.get("folder", "")
         if where and where not in sys.path and (os.path.isdir(where) or os.path.isfile(where)):
@@ -106,7 +106,8 @@ def look_there(stored: dict[str, Any]) -> None:
 
 
 def is_environment(path: str | None) -> bool:
-    """Whether nobody edits it: the standard library, what was installed, the kernel itself."""
+    """Whether a file is not editable: of the standard library, an installed package or the
+    kernel."""
     return path is None or not os.path.isabs(path) or _is_environment(os.path.dirname(path))
 
 
@@ -118,22 +119,22 @@ def _is_environment(folder: str) -> bool:
 
 
 def is_installed(name: Any) -> bool:
-    """Whether a module is a library's: neither the user's nor Python's own."""
-    path = attribute(sys.modules.get(str(name)), "__file__")
+    """Whether a module belongs to an installed library, not to the user or the standard library."""
+    path = read_attribute(sys.modules.get(str(name)), "__file__")
     return isinstance(path, str) and "-packages" + os.sep in path
 
 
 def _is_stale(module: types.ModuleType, path: str) -> bool:
-    """Whether functions that run are not those of the file any more."""
+    """Whether the module has functions that differ from those of the file."""
     try:
-        ahead = [compile(Path(path).read_bytes(), path, "exec", dont_inherit=True)]
+        pending = [compile(Path(path).read_bytes(), path, "exec", dont_inherit=True)]
     except (OSError, ValueError, SyntaxError):
         return True
     present = set()
-    while ahead:
-        code = ahead.pop()
+    while pending:
+        code = pending.pop()
         present.add(code)
-        ahead += [each for each in code.co_consts if isinstance(each, types.CodeType)]
+        pending += [each for each in code.co_consts if isinstance(each, types.CodeType)]
     spaces = [vars(module)]
     spaces += [vars(each) for each in spaces[0].values() if type.__instancecheck__(type, each)]
     functions = (
@@ -146,7 +147,7 @@ def _is_stale(module: types.ModuleType, path: str) -> bool:
     )
 
 
-def _digest(path: str) -> str | None:
+def _hash_file(path: str) -> str | None:
     try:
         return hashlib.sha256(Path(path).read_bytes()).hexdigest()
     except OSError:

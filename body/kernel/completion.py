@@ -1,8 +1,8 @@
-"""What an editor asks at a cursor: completions, help, and whether a cell is whole.
+"""Completions, help and the completeness check of an editor.
 
-Cursors are counted in code points. Live objects are asked first: they know more, in a millisecond.
-Jedi, which reads the code instead, takes half a second and 55 MB the first time, so it is only
-asked about what is not there yet.
+Cursors are counted in code points. Completion first reads the live objects, which takes a
+millisecond. Jedi reads the code instead; its first call takes half a second and 55 MB, so it runs
+only when the live objects have no match.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from IPython.utils.tokenutil import token_at_cursor
 _UNKNOWN = ("<unknown>", "?", None)
 
 
-def complete(shell: InteractiveShell, code: str, cursor: int) -> dict[str, Any]:
+def complete_code(shell: InteractiveShell, code: str, cursor: int) -> dict[str, Any]:
     cursor = min(cursor, len(code))
-    found = _completions(shell.Completer, code, cursor, jedi=False)
+    found = _find_completions(shell.Completer, code, cursor, jedi=False)
     if not found and JEDI_INSTALLED and code[:cursor].strip():
-        found = _completions(shell.Completer, code, cursor, jedi=True)
+        found = _find_completions(shell.Completer, code, cursor, jedi=True)
     start, end = (found[0].start, found[0].end) if found else (cursor, cursor)
     dots = 1 if found and all(each.text.startswith(".") for each in found) else 0
     types = [
@@ -45,13 +45,15 @@ def complete(shell: InteractiveShell, code: str, cursor: int) -> dict[str, Any]:
     }
 
 
-def _completions(completer: IPCompleter, code: str, cursor: int, *, jedi: bool) -> list[Completion]:
+def _find_completions(
+    completer: IPCompleter, code: str, cursor: int, *, jedi: bool
+) -> list[Completion]:
     completer.use_jedi = jedi
     with provisionalcompleter():
         return list(rectify_completions(code, completer.completions(code, cursor)))
 
 
-def inspect(shell: InteractiveShell, code: str, cursor: int, detail: int) -> dict[str, Any]:
+def inspect_object(shell: InteractiveShell, code: str, cursor: int, detail: int) -> dict[str, Any]:
     name = token_at_cursor(code, min(cursor, len(code)))
     try:
         data = shell.object_inspect_mime(name, detail_level=min(detail, 1)) if name else {}
@@ -60,8 +62,9 @@ def inspect(shell: InteractiveShell, code: str, cursor: int, detail: int) -> dic
     return {"found": bool(data), "data": data}
 
 
-def is_complete(shell: InteractiveShell, code: str) -> dict[str, str]:
-    """`indent` is what the next line of an incomplete cell begins with."""
+def check_completeness(shell: InteractiveShell, code: str) -> dict[str, str]:
+    """Returns the status of a cell; `indent` is the indentation of the next line of an incomplete
+    cell."""
     status, indent = shell.input_transformer_manager.check_complete(code)
     if status != "incomplete":
         return {"status": status}

@@ -1,4 +1,4 @@
-"""What annotations are made of: new types, aliases of types, variables of types."""
+"""Parts of annotations: new types, type aliases, type variables."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from . import make, make_types
-from .refusal import Unsaveable
+from .unsaveable import Unsaveable
 
 if TYPE_CHECKING:
-    from .values import Told, Values
+    from .values import Reduced, Values
 
 _TYPE_VARIABLES = tuple(
     getattr(typing, name)
@@ -19,26 +19,26 @@ _TYPE_VARIABLES = tuple(
 )
 
 
-class Hints:
-    """By name where an import finds them."""
+class TypeHints:
+    """The rules of these kinds; an object that an import finds is stored by name."""
 
     def __init__(self, values: Values) -> None:
         self._values = values
 
-    def by_kind(self) -> dict[type, Callable[[Any], Told]]:
-        known: dict[Any, Callable[[Any], Told]] = {typing.NewType: self.new_type}
+    def by_kind(self) -> dict[type, Callable[[Any], Reduced]]:
+        known: dict[Any, Callable[[Any], Reduced]] = {typing.NewType: self.reduce_new_type}
         if hasattr(typing, "TypeAliasType"):
-            known[typing.TypeAliasType] = self.alias
-        return known | dict.fromkeys(_TYPE_VARIABLES, self.type_variable)
+            known[typing.TypeAliasType] = self.reduce_alias
+        return known | dict.fromkeys(_TYPE_VARIABLES, self.reduce_type_variable)
 
-    def new_type(self, kind: typing.NewType) -> Told:
+    def reduce_new_type(self, kind: typing.NewType) -> Reduced:
         if self._values.is_named(kind):
             return NotImplemented
         names = {"__module__": kind.__module__, "__qualname__": kind.__qualname__}
         return make_types.new_type, (kind.__name__, kind.__supertype__, names)
 
-    def alias(self, alias: Any) -> Told:
-        """`type X = …`"""
+    def reduce_alias(self, alias: Any) -> Reduced:
+        """Reduces `type X = …`."""
         if self.is_named_variable(alias):
             return NotImplemented
         name, value, variables = alias.__name__, alias.__value__, alias.__type_params__
@@ -49,17 +49,17 @@ class Hints:
             raise Unsaveable("a type alias with parameters that leads to itself")
         return make_types.generic_alias, (name, value, variables)
 
-    def type_variable(self, variable: Any) -> Told:
+    def reduce_type_variable(self, variable: Any) -> Reduced:
         if self.is_named_variable(variable):
             return NotImplemented
-        kind, words = type(variable).__name__, {}
-        for word in ("bound", "covariant", "contravariant", "infer_variance"):
-            value = getattr(variable, f"__{word}__", None)
+        kind, options = type(variable).__name__, {}
+        for option in ("bound", "covariant", "contravariant", "infer_variance"):
+            value = getattr(variable, f"__{option}__", None)
             if value:
-                words[word] = value
+                options[option] = value
         if constraints := getattr(variable, "__constraints__", ()):
-            words["constraints"] = constraints
-        return make.type_variable, (kind, variable.__name__, words)
+            options["constraints"] = constraints
+        return make.type_variable, (kind, variable.__name__, options)
 
     def is_named_variable(self, variable: Any) -> bool:
         module = getattr(variable, "__module__", None)
@@ -70,14 +70,14 @@ class Hints:
 
 
 def _leads_to(value: Any, wanted: Any) -> bool:
-    """Whether a type is made of another, at any depth."""
-    ahead, seen = [value], set()
-    while ahead:
-        each = ahead.pop()
+    """Whether a type contains another, at any depth."""
+    pending, seen = [value], set()
+    while pending:
+        each = pending.pop()
         if each is wanted:
             return True
         if id(each) not in seen:
             seen.add(id(each))
-            ahead += getattr(each, "__args__", None) or ()
-            ahead += [getattr(each, "__origin__", None)]
+            pending += getattr(each, "__args__", None) or ()
+            pending += [getattr(each, "__origin__", None)]
     return False

@@ -1,4 +1,4 @@
-"""Requests that are answered by one reply, and change nothing that the user sees."""
+"""Requests with one reply, which change nothing that the user sees."""
 
 import os
 import shutil
@@ -13,7 +13,7 @@ def rows(kernel):
     return {row.pop("name"): row for row in kernel.value("variables")}
 
 
-def test_every_reply_tells_the_counts(kernel):
+def test_every_reply_has_the_counts(kernel):
     kernel.run("x = 1")
     for kind, fields in (
         ("probe", {}),
@@ -34,7 +34,7 @@ def test_a_spare_is_adopted(kernel):
     assert kernel.run("import os; os.environ['OSCTL_SESSION']").result == "'mine'"
 
 
-def test_questions_leave_the_cells_alone(kernel):
+def test_queries_leave_cells_unchanged(kernel):
     kernel.run("6 * 7")
     kernel.value("complete", code="pri")
     kernel.value("inspect", code="print")
@@ -77,7 +77,7 @@ def test_a_cell_outside_of_the_history_has_a_result(kernel):
 # Variables.
 
 
-def test_variables_are_told_by_name(kernel):
+def test_variables_are_listed_by_name(kernel):
     kernel.run("b = 'text'\na = 1\nclass C: pass\nc = C()\nimport os\nb")
     found = kernel.value("variables")
     assert [row["name"] for row in found] == ["C", "a", "b", "c", "os"]
@@ -87,7 +87,7 @@ def test_variables_are_told_by_name(kernel):
     assert [row["name"] for row in kernel.value("variables", limit=2)] == ["C", "a"]
 
 
-def test_arrays_and_frames_are_told_by_their_shape_and_memory(kernel):
+def test_arrays_and_frames_are_listed_with_shape_and_memory(kernel):
     kernel.run(
         "import numpy as np, pandas as pd\na = np.zeros((1000, 1000))\ns = np.arange(3)\n"
         "f = pd.DataFrame({'x': range(1000)})\nn = np.float64(1.5)"
@@ -217,13 +217,13 @@ def test_the_history_is_the_last_cells(kernel):
 
 @pytest.fixture
 def body(tmp_path, monkeypatch):
-    """A copy of the kernel, so that extensions can be added to it."""
+    """A copy of the kernel, so that tests can add extensions to it."""
     shutil.copytree(client.KERNEL, tmp_path / "kernel")
     monkeypatch.setattr(client, "COMMAND", [*client.COMMAND[:-1], str(tmp_path / "kernel")])
     return tmp_path / "kernel" / "extensions"
 
 
-def test_an_extension_is_called_and_read_anew_when_it_has_changed(start, body):
+def test_an_extension_is_called_and_reloaded_after_a_change(start, body):
     path = body / "greet.py"
     path.write_text(
         "def run(arguments, shell):\n    print('said')\n    return [arguments, shell.user_ns['x']]"
@@ -274,7 +274,7 @@ def test_extensions_may_wait_and_fail_and_be_interrupted(start, body):
         ("a\n", "InvalidName"),
     ],
 )
-def test_names_without_an_extension_are_told(kernel, name, kind):
+def test_unknown_extension_names_are_reported(kernel, name, kind):
     assert kernel.request("call", name=name)["error"]["type"] == kind
 
 

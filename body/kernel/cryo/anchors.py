@@ -1,7 +1,7 @@
-"""What every kernel has by itself: told by its name, never stored.
+"""The objects that every kernel has: stored by name, never by content.
 
-Their places in a stream's memo are taken before the first variable, so that a variable which
-leads to the namespace, or to a stream, finds them there.
+They take the first places of a stream's memo, so that a variable which leads to the namespace, or
+to an output stream, refers to them.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import Any
 from ..shell import Shell
 
 
-def anchors(shell: Shell) -> dict[str, Any]:
-    """By the name that a stored stream has for them."""
+def find_anchors(shell: Shell) -> dict[str, Any]:
+    """Returns the anchors by their names in a stored stream."""
     found = {
         "namespace": shell.user_ns,
         "main": shell.user_module,
@@ -27,17 +27,17 @@ def anchors(shell: Shell) -> dict[str, Any]:
         "modules": sys.modules,
         "environ": os.environ,
     }
-    # What the kernel put there: user code may have put something of its own in their place.
+    # The kernel's own streams: user code may have replaced the current ones.
     found |= {name: getattr(sys, f"__{name}__") for name in ("stdin", "stdout", "stderr")}
     return {name: value for name, value in found.items() if value is not None}
 
 
 MAGIC = "%"
-"""What a magic's name begins with, twice for one of whole cells."""
+"""The prefix of a magic's name, doubled for a cell magic."""
 
 
-def magics(shell: Shell) -> dict[str, Any]:
-    """Those that the user has registered, by name."""
+def find_magics(shell: Shell) -> dict[str, Any]:
+    """Returns the magics that the user has registered, by name."""
     return {
         MAGIC * (1 + (kind == "cell")) + name: function
         for kind, known in shell.magics_manager.magics.items()
@@ -46,12 +46,12 @@ def magics(shell: Shell) -> dict[str, Any]:
     }
 
 
-def register(shell: Shell, name: str, function: Any) -> None:
+def register_magic(shell: Shell, name: str, function: Any) -> None:
     kind = "cell" if name.startswith(2 * MAGIC) else "line"
     shell.register_magic_function(function, kind, name.lstrip(MAGIC))
 
 
-WORDS = {
+ANCHOR_NAMES = {
     "namespace": "the namespace itself",
     "main": "the namespace's own module",
     "shell": "the kernel's own shell",

@@ -1,4 +1,4 @@
-"""What the tests of cryo ask of a kernel."""
+"""Requests of the tests of cryo to a kernel."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from client import Frame, Kernel
 
 
 def request(kernel: Kernel, kind: str, **fields: Any) -> Frame:
-    """The reply; progress on the way is passed over."""
+    """Returns the reply; skips progress frames."""
     kernel.send({"type": kind, "id": kind, **fields})
     while (frame := kernel.frame())["type"] != "reply":
         assert frame["type"] in ("progress", "display", "error"), frame

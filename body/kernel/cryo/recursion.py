@@ -1,7 +1,7 @@
-"""Pickling without recursion, for what nests deeper than a stack: lists of lists, chains of nodes.
+"""Pickling without recursion, for deep nesting: lists of lists, chains of nodes.
 
-The same opcodes as `pickle` writes. Each object is a generator of what it consists of, and one loop
-goes through them; it costs a few times as much as pickling in C, and only who nests that deep pays.
+It writes the same opcodes as `pickle`. Each object is a generator of its parts, and one loop runs
+the generators. It is a few times slower than pickling in C, so it runs only for deep objects.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ _PLAIN = frozenset({type(None), bool, int, float})
 _END = object()
 
 
-class Deep(pickle._Pickler):
-    """A pickler whose depth is memory's."""
+class DeepPickler(pickle._Pickler):
+    """A pickler whose depth is limited by memory only."""
 
     def save(self, obj: Any, save_persistent_id: bool = True) -> None:
         self.framer.commit_frame()
-        stack = [self._steps(obj)]
+        stack = [self._save_steps(obj)]
         while stack:
             child = next(stack[-1], _END)
             if child is _END:
                 stack.pop()
             else:
                 self.framer.commit_frame()
-                stack.append(self._steps(child))
+                stack.append(self._save_steps(child))
 
-    def _steps(self, obj: Any) -> Steps:
+    def _save_steps(self, obj: Any) -> Steps:
         kind = type(obj)
         if kind not in _PLAIN:
             known = self.memo.get(id(obj))
@@ -42,26 +42,26 @@ class Deep(pickle._Pickler):
         if kind in _PLAIN or kind in _WHOLE:
             pickle._Pickler.dispatch[kind](self, obj)
         elif kind is tuple:
-            yield from self._tuple(obj)
+            yield from self._save_tuple_parts(obj)
         elif kind is list:
-            self._empty(obj, pickle.EMPTY_LIST)
-            yield from self._batches(iter(obj), pickle.APPEND, pickle.APPENDS)
+            self._write_empty(obj, pickle.EMPTY_LIST)
+            yield from self._save_batches(iter(obj), pickle.APPEND, pickle.APPENDS)
         elif kind is dict:
-            self._empty(obj, pickle.EMPTY_DICT)
-            yield from self._pairs(iter(obj.items()))
+            self._write_empty(obj, pickle.EMPTY_DICT)
+            yield from self._save_pairs(iter(obj.items()))
         elif kind is set:
-            self._empty(obj, pickle.EMPTY_SET)
-            yield from self._batches(iter(obj), None, pickle.ADDITEMS)
+            self._write_empty(obj, pickle.EMPTY_SET)
+            yield from self._save_batches(iter(obj), None, pickle.ADDITEMS)
         elif kind is frozenset:
-            yield from self._frozenset(obj)
+            yield from self._save_frozenset_parts(obj)
         else:
-            yield from self._other(obj, kind)
+            yield from self._save_other(obj, kind)
 
-    def _empty(self, obj: Any, opcode: bytes) -> None:
+    def _write_empty(self, obj: Any, opcode: bytes) -> None:
         self.write(opcode)
         self.memoize(obj)
 
-    def _tuple(self, obj: tuple[Any, ...]) -> Steps:
+    def _save_tuple_parts(self, obj: tuple[Any, ...]) -> Steps:
         if not obj:
             self.write(pickle.EMPTY_TUPLE)
             return
@@ -73,10 +73,10 @@ class Deep(pickle._Pickler):
         if known is None:
             self.write(pickle._tuplesize2code[len(obj)] if short else pickle.TUPLE)
             self.memoize(obj)
-        else:  # it leads to itself, and has been made meanwhile
+        else:  # it leads to itself, and is already made
             self.write((pickle.POP * len(obj) if short else pickle.POP_MARK) + self.get(known[0]))
 
-    def _frozenset(self, obj: frozenset[Any]) -> Steps:
+    def _save_frozenset_parts(self, obj: frozenset[Any]) -> Steps:
         self.write(pickle.MARK)
         yield from obj
         known = self.memo.get(id(obj))
@@ -86,7 +86,7 @@ class Deep(pickle._Pickler):
         else:
             self.write(pickle.POP_MARK + self.get(known[0]))
 
-    def _batches(self, items: Any, one: bytes | None, many: bytes) -> Steps:
+    def _save_batches(self, items: Any, one: bytes | None, many: bytes) -> Steps:
         while batch := list(islice(items, _BATCH)):
             if len(batch) == 1 and one is not None:
                 yield batch[0]
@@ -96,7 +96,7 @@ class Deep(pickle._Pickler):
             yield from batch
             self.write(many)
 
-    def _pairs(self, items: Any) -> Steps:
+    def _save_pairs(self, items: Any) -> Steps:
         while batch := list(islice(items, _BATCH)):
             self.write(pickle.MARK)
             for key, value in batch:
@@ -104,28 +104,30 @@ class Deep(pickle._Pickler):
                 yield value
             self.write(pickle.SETITEMS)
 
-    def _other(self, obj: Any, kind: type) -> Steps:
-        told = self.reducer_override(obj)
-        if told is NotImplemented:
+    def _save_other(self, obj: Any, kind: type) -> Steps:
+        reduced = self.reducer_override(obj)
+        if reduced is NotImplemented:
             if kind in pickle._Pickler.dispatch:  # type, function: by name
                 pickle._Pickler.dispatch[kind](self, obj)
                 return
             reduce = self.dispatch_table.get(kind)
             if reduce is not None:
-                told = reduce(obj)
+                reduced = reduce(obj)
             elif issubclass(kind, type):
                 self.save_global(obj)
                 return
             else:
-                told = obj.__reduce_ex__(self.proto)
-        if isinstance(told, str):
-            self.save_global(obj, told)
-        elif not isinstance(told, tuple) or not 2 <= len(told) <= 6:
-            raise pickle.PicklingError(f"{kind.__name__} tells {type(told).__name__} of itself")
+                reduced = obj.__reduce_ex__(self.proto)
+        if isinstance(reduced, str):
+            self.save_global(obj, reduced)
+        elif not isinstance(reduced, tuple) or not 2 <= len(reduced) <= 6:
+            raise pickle.PicklingError(
+                f"the reduced form of `{kind.__name__}` is a `{type(reduced).__name__}`"
+            )
         else:
-            yield from self._reduced(obj, *told, *(None,) * (6 - len(told)))
+            yield from self._save_reduced(obj, *reduced, *(None,) * (6 - len(reduced)))
 
-    def _reduced(self, obj: Any, make: Any, args: tuple[Any, ...], *more: Any) -> Steps:
+    def _save_reduced(self, obj: Any, make: Any, args: tuple[Any, ...], *more: Any) -> Steps:
         state, items, pairs, setter = more
         name = getattr(make, "__name__", "")
         if name == "__newobj__":
@@ -146,9 +148,9 @@ class Deep(pickle._Pickler):
         else:
             self.memoize(obj)
         if items is not None:
-            yield from self._batches(iter(items), pickle.APPEND, pickle.APPENDS)
+            yield from self._save_batches(iter(items), pickle.APPEND, pickle.APPENDS)
         if pairs is not None:
-            yield from self._pairs(iter(pairs))
+            yield from self._save_pairs(iter(pairs))
         if state is None:
             return
         if setter is None:

@@ -1,0 +1,138 @@
+"""Weak references, and containers of weak references."""
+
+from __future__ import annotations
+
+import logging
+import types
+import weakref
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from . import make, make_weak
+from .arrays import list_referents
+from .unsaveable import Unsaveable
+from .values import Reduced
+
+_CONTAINERS = (weakref.WeakKeyDictionary, weakref.WeakValueDictionary, weakref.WeakSet)
+
+_NAMED = (type, types.FunctionType, types.BuiltinFunctionType)
+_MAX_OBJECTS = 500_000
+
+
+def weak_targets(value: Any) -> list[Any]:
+    """Returns the targets of a weak reference or container."""
+    kind = type(value)
+    if is_reference(value):
+        found = value()
+        found = getattr(found, "__self__", found) if kind is weakref.WeakMethod else found
+        return [] if found is None else [found]
+    return _container_targets(kind, value) if any(kind is each for each in _CONTAINERS) else []
+
+
+def _container_targets(base: type, container: Any) -> list[Any]:
+    """Returns the targets without calling methods of a derived class."""
+    look: Any = weakref.WeakValueDictionary.values
+    return list((look if base is weakref.WeakValueDictionary else base.__iter__)(container))
+
+
+def is_reference(value: Any) -> bool:
+    return type(value) is weakref.ReferenceType or type(value) is weakref.WeakMethod
+
+
+def find_unheld(wanted: set[int], holders: Iterable[Any], exempt: Iterable[Any]) -> set[int]:
+    """Returns the wanted objects that the holders do not lead to; none when there are too many
+    objects."""
+    pending = [each for each in holders if not issubclass(type(each), types.ModuleType)]
+    seen = {id(each) for each in exempt} | {id(each) for each in pending}
+    missing = wanted - seen
+    while pending and missing and len(seen) < _MAX_OBJECTS:
+        for each in list_referents(pending.pop()):
+            if id(each) not in seen and not issubclass(type(each), types.ModuleType):
+                seen.add(id(each))
+                missing.discard(id(each))
+                pending.append(each)
+    return set() if pending else missing
+
+
+class WeakReferences:
+    """The rules of weak references; records their targets."""
+
+    def __init__(self, is_named: Callable[[Any], bool]) -> None:
+        """`is_named` returns whether an import finds an object, independent of its holders."""
+        self._is_named = is_named
+        self.referred: list[Any] = []
+        """The targets since the list was last cleared."""
+
+    def by_kind(self) -> dict[type, Callable[[Any], Reduced]]:
+        return {
+            weakref.ReferenceType: self._reduce_reference,
+            weakref.WeakMethod: self._reduce_method,
+            weakref.finalize: self._reduce_finalizer,
+            weakref.ProxyType: self._reduce_proxy,
+            weakref.CallableProxyType: self._reduce_proxy,
+            **dict.fromkeys(_CONTAINERS, self._reduce_container),
+        }
+
+    def by_base(self, kind: type) -> Callable[[Any], Reduced] | None:
+        if any(issubclass(kind, base) for base in _CONTAINERS):
+            own = kind.__reduce__ is object.__reduce__
+            own = own and kind.__reduce_ex__ is object.__reduce_ex__
+            return self._reduce_derived if own or issubclass(kind, weakref.WeakSet) else None
+        return None
+
+    def _note_targets(self, weak_targets: Iterable[Any]) -> None:
+        for each in weak_targets:
+            kind = type(each)
+            if issubclass(kind, (types.ModuleType, logging.Logger)):
+                continue
+            if issubclass(kind, _NAMED) and self._is_named(each):
+                continue
+            self.referred.append(each)
+
+    def _reduce_reference(self, reference: Any) -> Reduced:
+        target, callback = reference(), reference.__callback__
+        if target is None:
+            return make.gone, ()
+        self._note_targets((target,))
+        return make.weak, (target,) if callback is None else (target, callback)
+
+    def _reduce_method(self, reference: Any) -> Reduced:
+        method = reference()
+        if method is None:
+            return make_weak.gone_method, ()
+        self._note_targets((method.__self__,))
+        return weakref.WeakMethod, (method,)
+
+    def _reduce_finalizer(self, finalizer: Any) -> Reduced:
+        alive = finalizer.peek()
+        if alive is None:
+            return make_weak.finalizer, ()
+        self._note_targets(alive[:1])
+        return make_weak.finalizer, (*alive, finalizer.atexit)
+
+    def _reduce_proxy(self, proxy: Any) -> Reduced:
+        try:
+            target = proxy.__repr__.__self__
+        except ReferenceError:
+            raise Unsaveable("a weak proxy of a deleted object") from None
+        self._note_targets((target,))
+        return make.weak_proxy, (target,)
+
+    def _reduce_container(self, target: Any) -> Reduced:
+        self._note_targets(weak_targets(target))
+        items = _container_items(target)
+        return make.weak_items, (type(target),), items, None, None, make.set_weak_items
+
+    def _reduce_derived(self, target: Any) -> Reduced:
+        """Reduces an instance of a derived class: keeps its attributes, skips its `__init__`."""
+        base: Any = next(each for each in _CONTAINERS if isinstance(target, each))
+        self._note_targets(_container_targets(base, target))
+        bare = vars(base())
+        own = {name: value for name, value in vars(target).items() if name not in bare}
+        state = (base, _container_items(target), own)
+        args = (type(target), base)
+        return make_weak.derived_weak, args, state, None, None, make_weak.set_derived_weak
+
+
+def _container_items(target: Any) -> list[Any]:
+    return list(target if isinstance(target, weakref.WeakSet) else target.items())
