@@ -82,7 +82,7 @@ fn code_requests_a_new_body_and_continues_in_it() {
     let keeps = page(&home, "keeps");
     let (code, text) = desktop_memory::read(&home, &keeps);
     assert!(code == 0 && text.contains("a stranger"), "{code} {text}");
-    desktop_memory::until_kept(&api, &keeps);
+    desktop_memory::wait_until_stored(&api, &keeps);
 
     let dockerfile = home.project.join("body/Dockerfile");
     let text = fs::read_to_string(&dockerfile).unwrap();

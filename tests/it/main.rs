@@ -90,6 +90,7 @@ mod npm;
 mod older_companion;
 mod packages;
 mod pages;
+mod phrases;
 mod pictures;
 mod planted_paths;
 mod planted_trees;
@@ -246,6 +247,7 @@ fn lanes() -> Vec<Lane> {
         .share([
             laws::trials(),
             names::trials(),
+            phrases::trials(),
             docs::trials(),
             hostile_companion::trials(),
             hostile_keeper::trials(),

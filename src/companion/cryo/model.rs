@@ -75,7 +75,7 @@ struct CryoModelGeneration {
     is_synced: bool,
     /// Removed on request.
     is_removed: bool,
-    /// The value that a client was told for this number.
+    /// The value that a client received for this number.
     acknowledged: Option<u8>,
     times_given: u8,
 }
