@@ -40,7 +40,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         raise Damaged(f"its manifest can't be read: {error}") from None
     body, found, seal = whole.rpartition(_SEAL)
     if not found or seal != f'{_hash_body(body)}"}}\n':
-        raise Damaged("its manifest differs from the written one")
+        raise Damaged("its manifest was changed or cut")
     entries = json.loads(body + "}")
     version = entries.get("format")
     if not isinstance(version, int) or version < 1:

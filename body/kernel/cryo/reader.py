@@ -97,9 +97,7 @@ class Reader:
 
     def _check_digest(self, piece: Piece, found: Any) -> None:
         if found.hexdigest() != piece.digest:
-            raise Damaged(
-                f"`{self._name}` differs from the written file: its checksum does not match"
-            )
+            raise Damaged(f"`{self._name}` was changed: its checksum differs")
 
 
 class _Section(io.RawIOBase):
