@@ -176,7 +176,7 @@ fn each_client_is_connected_as_its_makers_document_it() {
         is_as_agreed(client, "new", &person.said(path));
         // A second time, nothing is to do.
         let again = person.connect(client);
-        assert!(again.stderr.contains("connected already"), "{again:?}");
+        assert!(again.stderr.contains("already connected"), "{again:?}");
         is_as_agreed(client, "new", &person.said(path));
         person.disconnect(client);
         assert!(!person.file(path).exists(), "{client}");
@@ -202,7 +202,7 @@ fn a_client_is_offered_no_more_than_is_asked_for() {
         person.ok(&narrow);
         is_as_agreed(client, "narrowed", &person.said(path));
         let again = person.ok(&narrow);
-        assert!(again.stderr.contains("connected already"), "{again:?}");
+        assert!(again.stderr.contains("already connected"), "{again:?}");
         // What is asked for the next time is what is offered then.
         person.connect(client);
         is_as_agreed(client, "new", &person.said(path));

@@ -399,7 +399,7 @@ fn a_life_comes_back_unless_it_was_asked_away() {
     run("x = 3");
     let ran = home.ok(["restart"]);
     // The schedule may have come first.
-    let said = ["is stored: ", "holds nothing new to store"]
+    let said = ["is stored: ", "has no changes to store"]
         .map(|word| ran.stderr.contains(&format!("session `default` {word}")));
     assert!(said[0] != said[1], "{ran:?}");
     let reply = run("get()");

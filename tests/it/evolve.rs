@@ -187,7 +187,11 @@ pub(crate) fn assert_one_that_remembers(home: &Home) {
 fn a_changed_body_takes_over_and_the_variables_go_on() {
     let home = small("it-evolve");
     home.up();
-    assert!(home.ok(["evolve", "status"]).stdout.contains("no run yet"));
+    assert!(
+        home.ok(["evolve", "status"])
+            .stdout
+            .contains("no evolve yet")
+    );
     remember(&home);
     let before = container_id(&home);
     write(&home, "kernel/more.py", "\"\"\"More.\"\"\"\n");
@@ -322,7 +326,7 @@ fn while_a_run_is_on_nobody_else_replaces_the_container() {
     evolve.signal("INT");
     let (code, seen) = evolve.end();
     assert!(
-        code == 5 && seen.concat().contains("goes on without you"),
+        code == 5 && seen.concat().contains("which continues"),
         "{seen:?}"
     );
     assert_eq!(latest(&home)["status"], "building");
@@ -426,7 +430,11 @@ fn evolving_needs_no_os_host_that_runs() {
     home.ok(["cryo", "store"]);
     let path = format!("/containers/{}/stop", home.container());
     assert_eq!(Engine.send("POST", &path, &Value::Null).status, 204);
-    assert!(home.ok(["evolve", "status"]).stdout.contains("no run yet"));
+    assert!(
+        home.ok(["evolve", "status"])
+            .stdout
+            .contains("no evolve yet")
+    );
     write(&home, "kernel/more.py", "\"\"\"More.\"\"\"\n");
     home.ok(["evolve"]);
     assert_one_that_remembers(&home);

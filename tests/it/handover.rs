@@ -52,7 +52,7 @@ fn break_in_place(home: &Home) -> String {
 
 #[track_caller]
 fn assert_replaced(ran: &Ran) {
-    assert!(ran.stdout.contains("its variables went along"), "{ran:?}");
+    assert!(ran.stdout.contains("its variables were kept"), "{ran:?}");
 }
 
 fn up_replaces_what_runs_by_the_gates_and_the_mind_goes_on() {
@@ -165,7 +165,7 @@ fn a_right_that_is_taken_back_is_no_runs_any_more() {
     let home = small("it-hand-right");
     let config = fs::read_to_string(home.folder.join(".config/osctl/osctl.yaml")).unwrap();
     home.write_config(&format!("{config}docker_socket: true\n"));
-    let warned = "whoever controls the container is root on this machine";
+    let warned = "code in the container can become root on this machine";
     let up = home.ok(["up", "--yes", "--auto-ports"]);
     for ran in [up, home.ok(["status"]), home.run(["doctor"])] {
         let text = ran.stdout + &ran.stderr;

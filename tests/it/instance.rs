@@ -417,7 +417,7 @@ fn on_a_terminal_a_person_is_asked_and_no_means_no() {
     for (answer, code, state) in [("n", 1, "running"), ("y", 0, "gone")] {
         let ran = on_terminal(&home.command(["down", "--purge"]), answer);
         assert_eq!(ran.code, code, "{answer}: {ran:?}");
-        let asked = format!("Forget the state of `{}`", home.instance);
+        let asked = format!("Delete the saved state of `{}`", home.instance);
         assert!(ran.stdout.contains(&asked), "{ran:?}");
         assert_eq!(home.data().exists(), state == "running");
     }

@@ -188,7 +188,7 @@ fn a_busy_kernel_is_waited_for() {
     let held = api.exec_with(json!({"code": holds, "session": "repl-busy", "wait": 0}));
     assert_eq!(held["status"], "running");
     terminal.types("'af' + 'ter'\r");
-    terminal.wait_for("waits for its turn");
+    terminal.wait_for("this code is queued");
     fs::write(home.files().join("repl-busy.off"), "").unwrap();
     terminal.wait_for("\n'after'\r\n");
     leave(home, "repl-busy", terminal);
@@ -215,7 +215,11 @@ fn without_a_terminal_it_names_what_to_use_instead() {
     let home = Home::new("repl-piped");
     let ran = home.run(["repl"]);
     assert_eq!(ran.code, 2, "{ran:?}");
-    assert!(ran.stderr.contains("a console needs a terminal"), "{ran:?}");
+    assert!(
+        ran.stderr
+            .contains("`osctl repl` needs an interactive terminal"),
+        "{ran:?}"
+    );
     assert!(
         ran.stderr.contains(&format!("{} exec -`", home.instance)),
         "{ran:?}"

@@ -369,7 +369,7 @@ fn one_that_somebody_ends_says_so() {
     assert!(code > 128, "{}", ended.json());
     let (ours, shown) = window.end();
     assert_eq!(i64::from(ours), code);
-    assert!(shown.contains("somebody ended terminal"), "{shown:?}");
+    assert!(shown.contains("another client ended terminal"), "{shown:?}");
 }
 
 fn several_see_the_same_and_one_writes() {
@@ -382,7 +382,7 @@ fn several_see_the_same_and_one_writes() {
     };
     let (mut second, mut looks) = (attach(&[]), attach(&["--view"]));
     for window in [&mut second, &mut looks] {
-        window.wait_for("you see only");
+        window.wait_for("read-only; ");
     }
     first.types("printf '\\033[1mbo''th\\303\\274\\033[0m\\n'\r");
     for window in [&mut first, &mut second, &mut looks] {
@@ -391,7 +391,7 @@ fn several_see_the_same_and_one_writes() {
     // Who only sees types for nobody, and is told.
     for window in [&mut second, &mut looks] {
         window.types("echo never\r");
-        window.wait_for("not typed: somebody else writes");
+        window.wait_for("not typed: another client has the keyboard");
     }
     first.types("echo aga''in\r");
     for window in [&mut first, &mut second, &mut looks] {
@@ -400,13 +400,13 @@ fn several_see_the_same_and_one_writes() {
     }
     // The window of whoever takes over is the terminal's size.
     let mut third = attach(&["--take"]);
-    first.wait_for("somebody else writes now");
+    first.wait_for("another client has the keyboard now");
     third.types("echo tak''en\r");
     for window in [&mut first, &mut second, &mut looks, &mut third] {
         window.wait_for("taken\r\n");
     }
     first.types("echo never\r");
-    first.wait_for("not typed: somebody else writes; `--take` takes over");
+    first.wait_for("not typed: another client has the keyboard; `--take` takes over");
     // Whoever leaves ends nothing; the next one to come writes.
     for mut window in [second, third] {
         window.types(DETACH);
