@@ -233,6 +233,27 @@ pub(crate) fn clap_command() -> clap::Command {
     examples::with_examples(command.help_template(template), "")
 }
 
+/// The command line that shells complete: clap offers a hidden verb when nothing else matches.
+pub(crate) fn completion_command() -> clap::Command {
+    let visible = visible_only("osctl", &clap_command());
+    let visible = visible.mut_subcommands(|verb| match verb.get_name() {
+        "jupyter" => visible_only("jupyter", &verb),
+        _ => verb,
+    });
+    let visible = visible
+        .version(env!("CARGO_PKG_VERSION"))
+        .propagate_version(true);
+    visible.disable_help_flag(true).disable_version_flag(true)
+}
+
+fn visible_only(name: &'static str, command: &clap::Command) -> clap::Command {
+    let verbs = command.get_subcommands().filter(|verb| !verb.is_hide_set());
+    clap::Command::new(name)
+        .about(command.get_about().cloned().unwrap_or_default())
+        .args(command.get_arguments().cloned())
+        .subcommands(verbs.cloned())
+}
+
 /// Help and version are printed as data with exit code 0; every other parse error is a usage error.
 pub(crate) fn report_parse_error(error: &clap::Error) -> ExitCode {
     // The terminal may be gone.
@@ -248,5 +269,18 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         super::clap_command().debug_assert();
+        super::completion_command().debug_assert();
+    }
+
+    #[test]
+    fn a_shell_completes_no_hidden_verb() {
+        let mut commands = vec![super::completion_command()];
+        let mut count = 0;
+        while let Some(command) = commands.pop() {
+            assert!(!command.is_hide_set(), "{}", command.get_name());
+            commands.extend(command.get_subcommands().cloned());
+            count += 1;
+        }
+        assert!(count > 50, "{count}");
     }
 }

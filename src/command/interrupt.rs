@@ -63,14 +63,14 @@ pub(crate) async fn run(args: InterruptArgs, cx: &CommandContext) -> Result<Verb
 #[derive(Debug)]
 enum InterruptedRun {
     Code(Box<ExecReply>),
-    Command(ShellReply),
+    Command(Box<ShellReply>),
 }
 
 async fn interrupt_id(client: &CompanionClient, id: &str) -> Result<InterruptedRun> {
     match client.interrupt_run(id).await {
         Err(error) if is_unknown(&error) => match client.interrupt_shell(id).await {
             Err(other) if is_unknown(&other) => Err(error),
-            found => Ok(InterruptedRun::Command(found?)),
+            found => Ok(InterruptedRun::Command(Box::new(found?))),
         },
         found => Ok(InterruptedRun::Code(Box::new(found?))),
     }

@@ -45,7 +45,7 @@ pub(crate) mod running {
         let text = fs::read_to_string(told["file"].as_str().unwrap()).unwrap();
         assert!(!text.contains(&person.0.hub().token), "{text}");
         let again = person.ok(&["mcp", "connect", "codex", "--yes"]);
-        assert!(again.stderr.contains("it serves"), "{again:?}");
+        assert!(again.stderr.contains("the connection works"), "{again:?}");
         // As many as are asked for.
         let narrow = ["--servers=echo,os", "--tools=echo__e*,os__run_shell"];
         let words = [&["--json", "mcp", "connect", "codex", "--yes"][..], &narrow];

@@ -144,7 +144,7 @@ fn a_second_ctrl_c_leaves_the_code_alone_and_stays_in_the_console() {
     terminal.types(CTRL_C);
     terminal.wait_for("interrupting the code");
     terminal.types(CTRL_C);
-    terminal.wait_for("no longer following");
+    terminal.wait_for("detached from run");
     terminal.wait_for("In [");
     fs::write(off, "").unwrap();
     terminal.types("'still ' + 'here'\r");

@@ -237,13 +237,12 @@ fn the_first_characters_of_an_id_find_the_run() {
     for words in ["`short-ab`", "`short-ac`", "runs` lists the IDs"] {
         assert!(ran.stderr.contains(words), "{words}: {ran:?}");
     }
-    let held = Held::start(home, "short-b-held");
+    let _held = Held::start(home, "short-b-held");
     let interrupted = home.ok(["interrupt", "short-b"]);
     assert!(
         interrupted.stderr.contains("`short-b-held`"),
         "{interrupted:?}"
     );
-    drop(held);
     // The code has printed nothing, and the prefix of a command's ID works as well.
     let id = home.ok(["shell", "--detach", "echo found"]).stdout;
     let ran = home.ok(["attach", &id.trim()[..12]]);

@@ -217,8 +217,7 @@ async fn complete_run(
     typed: &str,
     cx: &CommandContext,
 ) -> Result<EvolveRunId> {
-    let parsed = typed.parse();
-    if let Ok(run) = parsed {
+    if let Ok(run) = typed.parse() {
         return Ok(run);
     }
     let runs = match keeper.request_reply(&KeeperRequest::History {}).await? {
