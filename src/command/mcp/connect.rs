@@ -151,7 +151,7 @@ fn show_change(change: &ClientFileChange, client: ConnectClient, cx: &CommandCon
     }
     if let Some(copy) = change.dropped_backup() {
         cx.ui
-            .print_message(format!("the copy `{}` goes", copy.display()));
+            .print_message(format!("removing the backup `{}`", copy.display()));
     }
 }
 
