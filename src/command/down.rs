@@ -48,7 +48,11 @@ async fn check_idle(engine: &Engine, cx: &CommandContext) -> Result<()> {
     checked.map_err(|error| match error.downcast::<Error>() {
         Ok(Error::Precondition { message, hint }) => {
             let down = cx.instance.osctl_command("down --force");
-            Error::precondition(message, format!("{hint}; `{down}` cancels the evolve first")).into()
+            Error::precondition(
+                message,
+                format!("{hint}; `{down}` cancels the evolve first"),
+            )
+            .into()
         }
         Ok(other) => other.into(),
         Err(error) => error,

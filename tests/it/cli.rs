@@ -241,7 +241,7 @@ fn an_unknown_key_ends_every_verb_that_reads_the_configuration() {
 fn a_file_that_is_missing_is_a_usage_error() {
     let ran = crate::harness::shared().run(["exec", "-f", "missing.py"]);
     assert_eq!(ran.code, 2);
-    assert!(ran.stderr.contains("`missing.py` can't be read"), "{ran:?}");
+    assert!(ran.stderr.contains("cannot read `missing.py`"), "{ran:?}");
 }
 
 fn failures_are_documents_with_json() {

@@ -251,7 +251,9 @@ fn arguments_of_osctl(words: &[String]) -> Option<&[String]> {
 fn check(page: &Path, arguments: &[String]) {
     let mut parsed = arguments.to_vec();
     let shell = parsed.iter().position(|word| word == "shell");
-    parsed.insert(shell.map_or(parsed.len(), |at| at + 1), "--help".into());
+    let escape = parsed.iter().position(|word| word == "--");
+    let end = escape.unwrap_or(parsed.len());
+    parsed.insert(shell.map_or(end, |at| at + 1), "--help".into());
     let ran = run_without_effect(&parsed);
     let line = format!("{}: osctl {}", page.display(), arguments.join(" "));
     assert!(
@@ -263,7 +265,8 @@ fn check(page: &Path, arguments: &[String]) {
             .split(|c: char| c.is_whitespace() || "[=,".contains(c))
     }
     .collect();
-    for word in arguments.iter().filter(|word| word.starts_with("--")) {
+    let options = arguments.iter().take_while(|word| *word != "--");
+    for word in options.filter(|word| word.starts_with("--")) {
         let option = word.split('=').next().unwrap_or(word);
         assert!(
             known.contains(option),

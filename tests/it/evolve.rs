@@ -360,7 +360,11 @@ fn while_a_run_is_on_nobody_else_replaces_the_container() {
     // A run does not keep the instance up.
     home.ok(["evolve", "--detach"]);
     let down = home.run(["down"]);
-    assert!(down.stderr.contains("down --force` does both"), "{down:?}");
+    assert!(
+        down.stderr
+            .contains("down --force` cancels the evolve first"),
+        "{down:?}"
+    );
     home.ok(["down", "--force"]);
     assert_eq!(containers(&home), [""; 0]);
     home.down();

@@ -317,7 +317,7 @@ fn the_persons_own_ssh_is_a_way_there() {
     // Folders of this machine can't be mounted there, which is told before anything is made.
     home.write_config("mounts: ['/srv:/srv']\n");
     let told = ended(&home, ["up", "--yes"]);
-    assert_told(&told, 2, &["/srv:/srv", "can't be mounted", "cp` brings"]);
+    assert_told(&told, 2, &["/srv:/srv", "cannot mount", "cp` copies"]);
     assert!(!home.state().join("instance.json").exists());
 }
 
