@@ -145,7 +145,7 @@ fn a_reload_with_losses_ends_with_one_and_is_listed() {
     assert_eq!(listed["lost"].as_u64().unwrap(), at_store as u64 + differs);
     assert_eq!(listed["reload"]["session"], of);
     let shown = home.ok(["cryo", "show", "told-losses"]);
-    assert!(shown.stderr.contains("which lost"), "{shown:?}");
+    assert!(shown.stderr.contains("more lost"), "{shown:?}");
     // Over HTTP, and in the next reply of who saw the kernel before.
     let reply = reloaded(&api, &json!({"session": of}));
     let from = &reply["kernel"]["restored_from"];

@@ -381,7 +381,7 @@ fn ctrl_c_stops_following_a_run_that_was_attached_to_and_the_run_goes_on() {
             "{said}"
         );
         assert!(
-            said.contains(&format!("interrupt {id}` stops it")),
+            said.contains(&format!("interrupt {id}` interrupts it")),
             "{said}"
         );
         fs::write(&off, "").unwrap();

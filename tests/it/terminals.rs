@@ -208,7 +208,7 @@ fn an_ended_osctl_leaves_the_window_as_it_was() {
         assert_eq!(window.mode(), window.before);
         let (_, shown) = window.end();
         let off = shown.find("\x1b[?1049l").unwrap();
-        assert!(shown[off..].contains("goes on"), "{shown:?}");
+        assert!(shown[off..].contains("keeps running"), "{shown:?}");
         let id = last(home);
         let api = home.api();
         let ended = api
@@ -483,7 +483,7 @@ fn what_can_not_be_is_refused_in_words() {
     refused(
         &["shell", "--detach-keys", "ctrl-1"],
         2,
-        "`ctrl-1` are no keys",
+        "`ctrl-1` are not valid detach keys",
     );
     refused(&["shell", "--view"], 2, "--attach");
     let mut never = home.clone();
