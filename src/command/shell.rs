@@ -3,7 +3,6 @@
 use super::CommandContext;
 use super::candidates::{inside_path_candidates, session_names, terminal_ids};
 use super::exec::ensure_session;
-use super::id_prefix::find_by_prefix;
 use super::shell_command;
 use super::terminal::{self, TerminalPlan};
 use crate::error::{Error, Result, VerbOutcome};
@@ -38,7 +37,7 @@ pub(crate) struct ShellArgs {
     /// Run in the background without stdin, and print the run ID
     #[arg(long, requires = "command")]
     detach: bool,
-    /// Attach to the terminal with this ID or its first characters [default: the last used]
+    /// Attach to the terminal with this ID [default: the last used]
     #[arg(long, value_name = "ID", num_args = 0..=1, conflicts_with = "command", default_missing_value = LAST_TERMINAL, add = ArgValueCandidates::new(terminal_ids))]
     attach: Option<String>,
     /// Attach read-only
@@ -100,8 +99,7 @@ pub(crate) async fn run(args: ShellArgs, cx: &CommandContext) -> Result<VerbOutc
     let client = cx.companion_client()?;
     let id = match attach.as_deref() {
         Some(LAST_TERMINAL) => Some(last_terminal(&client, cx).await?),
-        Some(id) => Some(complete_terminal_id(&client, id, cx).await?),
-        None => None,
+        id => id.map(str::to_owned),
     };
     if id.is_none() {
         ensure_session(&client, &session).await?;
@@ -136,18 +134,6 @@ async fn last_terminal(client: &CompanionClient, cx: &CommandContext) -> Result<
         let hint = format!("`{}` opens a terminal", cx.instance.osctl_command("shell"));
         Error::usage("no terminal is open", hint).into()
     })
-}
-
-/// The ID of the only terminal that begins with `id`. The companion reports an unknown ID.
-async fn complete_terminal_id(
-    client: &CompanionClient,
-    id: &str,
-    cx: &CommandContext,
-) -> Result<String> {
-    let found = client.list_terminals().await?.terminals.into_iter();
-    let list = cx.instance.osctl_command("shell --list");
-    let found = find_by_prefix(id, found.map(|terminal| terminal.id), &list)?;
-    Ok(found.unwrap_or_else(|| id.to_owned()))
 }
 
 async fn list_terminals(cx: &CommandContext) -> Result<VerbOutcome> {
