@@ -1,4 +1,8 @@
-//! The command line as one type, without logic.
+//! The command line as one type, and its help pages.
+
+mod examples;
+mod groups;
+mod suggestions;
 
 use crate::command::candidates::instance_names;
 use crate::command::{
@@ -7,40 +11,42 @@ use crate::command::{
     repl, reset, restart, resume, runs, screenshot, selftest, sessions, shell, status, up, verify,
 };
 use clap::error::ErrorKind;
-use clap::{CommandFactory, Parser, Subcommand, ValueEnum};
+use clap::{Arg, ArgAction, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use clap_complete::engine::ArgValueCandidates;
+use groups::GLOBAL_OPTIONS_HEADING;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// A computer of its own for an AI agent.
+/// A persistent, isolated computer for an AI agent: Python, shell, desktop, MCP
 #[derive(Debug, Parser)]
 #[command(
     name = "osctl",
     version,
     propagate_version = true,
-    max_term_width = 100,
+    disable_help_flag = true,
+    disable_version_flag = true,
+    max_term_width = 80,
     arg_required_else_help = true
 )]
-#[command(after_help = "Start with `osctl up`, then `osctl exec 'print(6*7)'`.")]
 pub(crate) struct Cli {
-    /// Select the instance
-    #[arg(long, global = true, env = "OSCTL_INSTANCE", default_value = "default", value_name = "NAME", add = ArgValueCandidates::new(instance_names))]
+    /// Instance
+    #[arg(short, long, global = true, env = "OSCTL_INSTANCE", hide_env_values = true, default_value = "default", value_name = "NAME", help_heading = GLOBAL_OPTIONS_HEADING, add = ArgValueCandidates::new(instance_names))]
     pub(crate) instance: String,
-    /// Use this configuration file
-    #[arg(long, global = true, env = "OSCTL_CONFIG", value_name = "FILE")]
+    /// Configuration file
+    #[arg(long, global = true, env = "OSCTL_CONFIG", hide_env_values = true, value_name = "FILE", help_heading = GLOBAL_OPTIONS_HEADING)]
     pub(crate) config: Option<PathBuf>,
-    /// Print only data, warnings and errors
-    #[arg(short, long, global = true, conflicts_with = "verbose")]
+    /// Print only results, warnings and errors
+    #[arg(short, long, global = true, conflicts_with = "verbose", help_heading = GLOBAL_OPTIONS_HEADING)]
     pub(crate) quiet: bool,
-    /// Print more; give it twice for diagnostics
-    #[arg(short, long, global = true, action = clap::ArgAction::Count)]
+    /// Print more detail (-vv: debug)
+    #[arg(short, long, global = true, action = ArgAction::Count, help_heading = GLOBAL_OPTIONS_HEADING)]
     pub(crate) verbose: u8,
-    /// Print one JSON document
-    #[arg(long, global = true)]
+    /// Print JSON
+    #[arg(long, global = true, help_heading = GLOBAL_OPTIONS_HEADING)]
     pub(crate) json: bool,
-    /// When to use colour
-    #[arg(long, global = true, value_enum, default_value_t = Color::Auto, value_name = "WHEN")]
+    /// Use colour: auto, always or never
+    #[arg(long, global = true, value_enum, hide_possible_values = true, default_value_t = Color::Auto, value_name = "WHEN", help_heading = GLOBAL_OPTIONS_HEADING)]
     pub(crate) color: Color,
     #[command(subcommand)]
     pub(crate) verb: Verb,
@@ -65,63 +71,72 @@ impl From<Color> for Option<bool> {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Verb {
-    /// Start the container, and build or install what is missing
+    /// Start the container; build the image if needed
+    #[command(alias = "start")]
     Up(up::UpArgs),
-    /// Stop and remove the container; its state stays
+    /// Stop and remove the container; saved state stays
     Down(down::DownArgs),
     /// Stop the container and start it again
     Restart(restart::RestartArgs),
-    /// Show the status of the instance
+    /// Show the instance's state and addresses
     Status(status::StatusArgs),
-    /// Show the log of the container
+    /// Show the container's logs
+    #[command(alias = "log")]
     Logs(logs::LogsArgs),
     /// List the instances
+    #[command(aliases = ["list", "ps"])]
     Ls(ls::LsArgs),
     /// Build the image
     Build(build::BuildArgs),
-    /// Execute Python in the kernel, which keeps its state
+    /// Run Python code in the kernel, which keeps its variables
     Exec(exec::ExecArgs),
-    /// Run Python in the kernel interactively
+    /// Open an interactive Python console
     Repl(repl::ReplArgs),
-    /// Run a command inside, or open a terminal
+    /// Open a terminal, or run a command, in the container
     Shell(shell::ShellArgs),
-    /// Follow a run that was started elsewhere
+    /// Show and follow the output of a run
     Attach(attach::AttachArgs),
     /// List recent and running code and commands
     Runs(runs::RunsArgs),
-    /// List, create and end sessions
+    /// List, create and remove sessions
+    #[command(alias = "session")]
     Sessions(sessions::SessionsArgs),
     /// Interrupt running code
     Interrupt(interrupt::InterruptArgs),
-    /// Clear the kernel's namespace
+    /// Clear the variables of a session
     Reset(reset::ResetArgs),
-    /// Copy files and folders in and out
+    /// Copy files and folders into and out of the container
+    #[command(alias = "copy")]
     Cp(cp::CpArgs),
-    /// Checkpoint whole kernels and restore them
+    /// Checkpoint and restore whole kernel processes
     #[command(subcommand)]
     Criu(criu::CriuVerb),
-    /// Store the kernel's variables and reload them
+    /// Store and reload variables
     #[command(subcommand)]
     Cryo(cryo::CryoVerb),
-    /// Replace the container by one built from the changed body; roll back if it fails
+    /// Rebuild from body/, test, switch over; roll back on failure
     Evolve(evolve::EvolveArgs),
-    /// Use the MCP servers inside, and connect MCP clients to them
+    /// Use the MCP servers, and connect MCP clients to them
     Mcp(mcp::McpArgs),
     /// Open the desktop in a browser, or change its resolution
     Desktop(desktop::DesktopArgs),
     /// Save a screenshot of the desktop
     Screenshot(screenshot::ScreenshotArgs),
-    /// Open a session in JupyterLab and VS Code
+    /// Connect JupyterLab and VS Code to a session
     Jupyter(jupyter::JupyterArgs),
-    /// Write the body into the project, to change it there
+    /// Copy the container's definition to body/ for editing
     Init(init::InitArgs),
-    /// Check every precondition and name the fix
+    /// Check your setup and suggest fixes
     Doctor(doctor::DoctorArgs),
     /// Show or edit the configuration
     #[command(subcommand)]
     Config(config::ConfigVerb),
     /// Print the completion script of a shell
+    #[command(alias = "completion")]
     Completions(completions::CompletionsArgs),
+    /// Print the version
+    #[command(hide = true)]
+    Version,
     /// Write the man pages into a folder; for packages
     #[command(hide = true)]
     Man(man::ManArgs),
@@ -188,11 +203,55 @@ impl Verb {
 }
 
 pub(crate) fn parse_args(args: impl IntoIterator<Item = OsString>) -> Result<Cli, clap::Error> {
-    Cli::try_parse_from(args)
+    let mut command = clap_command();
+    let parsed = match command.try_get_matches_from_mut(args) {
+        Ok(matches) => Cli::from_arg_matches(&matches).map_err(|error| error.format(&mut command)),
+        Err(error) => Err(error),
+    };
+    match parsed {
+        Ok(Cli {
+            verb: Verb::Version,
+            ..
+        }) => parse_args(["osctl", "--version"].map(Into::into)),
+        Ok(cli) => Ok(cli),
+        Err(mut error) => {
+            suggestions::correct_suggestions(&mut error, &command);
+            Err(error)
+        }
+    }
 }
 
 pub(crate) fn clap_command() -> clap::Command {
-    Cli::command()
+    // The derived options of help and version have no heading.
+    let help = Arg::new("help").short('h').long("help");
+    let help = help.action(ArgAction::Help).help("Print help");
+    let version = Arg::new("version").short('V').long("version");
+    let version = version.action(ArgAction::Version).help("Print version");
+    let global = [help, version].map(|arg| arg.global(true).help_heading(GLOBAL_OPTIONS_HEADING));
+    let command = Cli::command().args(global);
+    let template = groups::help_template(&command);
+    examples::with_examples(command.help_template(template), "")
+}
+
+/// The command line that shells complete: clap offers a hidden verb when nothing else matches.
+pub(crate) fn completion_command() -> clap::Command {
+    let visible = visible_only("osctl", &clap_command());
+    let visible = visible.mut_subcommands(|verb| match verb.get_name() {
+        "jupyter" => visible_only("jupyter", &verb),
+        _ => verb,
+    });
+    let visible = visible
+        .version(env!("CARGO_PKG_VERSION"))
+        .propagate_version(true);
+    visible.disable_help_flag(true).disable_version_flag(true)
+}
+
+fn visible_only(name: &'static str, command: &clap::Command) -> clap::Command {
+    let verbs = command.get_subcommands().filter(|verb| !verb.is_hide_set());
+    clap::Command::new(name)
+        .about(command.get_about().cloned().unwrap_or_default())
+        .args(command.get_arguments().cloned())
+        .subcommands(verbs.cloned())
 }
 
 /// Help and version are printed as data with exit code 0; every other parse error is a usage error.
@@ -210,5 +269,18 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         super::clap_command().debug_assert();
+        super::completion_command().debug_assert();
+    }
+
+    #[test]
+    fn a_shell_completes_no_hidden_verb() {
+        let mut commands = vec![super::completion_command()];
+        let mut count = 0;
+        while let Some(command) = commands.pop() {
+            assert!(!command.is_hide_set(), "{}", command.get_name());
+            commands.extend(command.get_subcommands().cloned());
+            count += 1;
+        }
+        assert!(count > 50, "{count}");
     }
 }

@@ -51,7 +51,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     // TLS is used only for remote engines, but no HTTP client can be created without a provider, and completion needs a
     // client, too. The call fails only if a provider is installed already.
     let _ = rustls::crypto::ring::default_provider().install_default();
-    clap_complete::CompleteEnv::with_factory(cli::clap_command)
+    clap_complete::CompleteEnv::with_factory(cli::completion_command)
         .shells(command::COMPLETERS)
         .complete();
     let cli = match cli::parse_args(args) {

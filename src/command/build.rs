@@ -17,16 +17,16 @@ use tempfile::TempDir;
 
 #[derive(Debug, Args)]
 pub(crate) struct BuildArgs {
-    /// Install or start what is missing: the container engine, the tools to build the base image
+    /// Answer yes to all questions: install or start the engine, install the tools that build the base image
     #[arg(short, long)]
     yes: bool,
-    /// Build even when nothing has changed
-    #[arg(long)]
-    force: bool,
-    /// The folder with the body [default: the current one]
+    /// Build even if nothing has changed
+    #[arg(long, alias = "force")]
+    rebuild: bool,
+    /// Folder that contains body/ [default: the current folder]
     #[arg(long, value_name = "PATH")]
     project: Option<PathBuf>,
-    /// The Linux binary of osctl to run inside
+    /// Linux build of osctl for the container (macOS, Windows)
     #[arg(long, value_name = "PATH")]
     companion: Option<PathBuf>,
 }
@@ -34,7 +34,7 @@ pub(crate) struct BuildArgs {
 #[derive(Debug)]
 struct BuildPlan {
     yes: bool,
-    force: bool,
+    rebuild: bool,
     project: Option<PathBuf>,
     companion: Option<PathBuf>,
 }
@@ -43,13 +43,13 @@ impl From<BuildArgs> for BuildPlan {
     fn from(args: BuildArgs) -> Self {
         let BuildArgs {
             yes,
-            force,
+            rebuild,
             project,
             companion,
         } = args;
         Self {
             yes,
-            force,
+            rebuild,
             project,
             companion,
         }
@@ -70,8 +70,8 @@ pub(crate) async fn run(args: BuildArgs, cx: &CommandContext) -> Result<VerbOutc
         .await?;
     let Engine::Docker(docker) = engine else {
         return Err(Error::usage(
-            "the embedded engine has no images",
-            "`osctl up --engine embedded`",
+            "the embedded engine builds no images",
+            "`osctl up --engine embedded` starts it without an image",
         )
         .into());
     };
@@ -103,7 +103,7 @@ pub(crate) async fn run(args: BuildArgs, cx: &CommandContext) -> Result<VerbOutc
     for note in passed.proxy_notes() {
         cx.ui.print_message(note);
     }
-    work.step("looking at what the image is made of");
+    work.step("comparing the image with its sources");
     let volumes = RemoteVolumes::for_instance(&docker, &cx.instance, &work);
     let copy = match (volumes, recorded.and_then(|record| record.remote)) {
         (Some(volumes), Some(remote)) if remote.copied => Some(volumes.fetch_body(&config).await?),
@@ -114,7 +114,7 @@ pub(crate) async fn run(args: BuildArgs, cx: &CommandContext) -> Result<VerbOutc
     let options = ImageBuildOptions {
         folders: &cx.folders,
         may_install: &may_install,
-        force: plan.force,
+        force: plan.rebuild,
         proxies: passed.proxies(),
     };
     let built =

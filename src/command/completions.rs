@@ -7,7 +7,7 @@ use clap::{Args, ValueEnum};
 
 #[derive(Debug, Args)]
 pub(crate) struct CompletionsArgs {
-    /// The shell
+    /// Shell to complete in
     shell: CompletionShell,
 }
 

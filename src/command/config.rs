@@ -14,12 +14,13 @@ const CONFIG_TEMPLATE: &str = include_str!("../../assets/osctl.yaml");
 #[derive(Debug, Clone, Copy, Subcommand)]
 pub(crate) enum ConfigVerb {
     /// Print each value with its source
+    #[command(aliases = ["ls", "list"])]
     Show,
-    /// Print the path of the file
+    /// Print the path of your configuration file
     Path,
-    /// Open the file in $VISUAL or $EDITOR
+    /// Open your configuration file in $VISUAL or $EDITOR
     Edit,
-    /// Write a file with every key, commented out
+    /// Write a configuration file with every key, commented out
     Init,
 }
 
@@ -93,7 +94,7 @@ fn init_file(cx: &CommandContext) -> Result<VerbOutcome> {
     let path = cx.trusted_config_file()?;
     if path.exists() {
         return Err(Error::usage(
-            format!("`{}` is there already", path.display()),
+            format!("`{}` already exists", path.display()),
             "`osctl config edit` opens it",
         )
         .into());
@@ -128,8 +129,8 @@ fn edit_file(cx: &CommandContext) -> Result<VerbOutcome> {
         .status()
         .map_err(|e| {
             Error::usage(
-                format!("`{editor}` can't be started: {e}"),
-                "set `EDITOR` to one that is installed",
+                format!("cannot start `{editor}`: {e}"),
+                "set `EDITOR` to an installed editor",
             )
         })?;
     // Check the edited file immediately and report errors while the user still remembers the change.

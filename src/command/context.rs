@@ -167,7 +167,7 @@ impl CommandContext {
                 let usual = self.folders.config_file();
                 let up = format!("--config {} up", usual.display());
                 let hint = format!(
-                    "put it back; or `{}` uses the usual file",
+                    "restore the file, or run `{}` to use the default file",
                     self.instance.osctl_command(&up)
                 );
                 Err(Error::usage(message, hint))
@@ -295,7 +295,7 @@ impl CommandContext {
             "instance `{}` is {own}, and `{chosen}` is chosen",
             self.instance.name
         );
-        let hint = "`unset DOCKER_HOST` and `docker context use default`, which it does not need; or another `--instance`";
+        let hint = "run `unset DOCKER_HOST` and `docker context use default`, or choose another `--instance`";
         Err(Error::precondition(message, hint).into())
     }
 

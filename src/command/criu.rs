@@ -11,14 +11,19 @@ use clap_complete::engine::ArgValueCandidates;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum CriuVerb {
-    /// Checkpoint an idle kernel and end it
+    /// Checkpoint an idle kernel and end its process
     Checkpoint(CheckpointArgs),
     /// Restore a checkpointed kernel
     Restore(RestoreArgs),
-    /// Show whether kernels can be checkpointed here, what is missing, and the stored checkpoints
+    /// Show checkpoint support and stored checkpoints
     Status,
-    /// Remove every generation of a checkpoint
+    /// List the stored checkpoints
+    #[command(alias = "list")]
+    Ls,
+    /// Remove all generations of a checkpoint
+    #[command(aliases = ["remove", "delete"])]
     Rm {
+        /// Name of the checkpoint
         #[arg(add = ArgValueCandidates::new(checkpoint_names))]
         name: String,
     },
@@ -26,11 +31,11 @@ pub(crate) enum CriuVerb {
 
 #[derive(Debug, Args)]
 pub(crate) struct CheckpointArgs {
-    /// The checkpoint's name [default: the session's name]
+    /// Name of the checkpoint [default: the session's name]
     #[arg(add = ArgValueCandidates::new(checkpoint_names))]
     name: Option<String>,
-    /// The kernel to checkpoint
-    #[arg(long, value_name = "NAME", default_value = DEFAULT_SESSION, hide_default_value = true, add = ArgValueCandidates::new(session_names))]
+    /// Session to checkpoint
+    #[arg(short, long, value_name = "NAME", default_value = DEFAULT_SESSION, hide_default_value = true, add = ArgValueCandidates::new(session_names))]
     session: String,
     /// Keep the kernel running after the checkpoint
     #[arg(long)]
@@ -39,13 +44,13 @@ pub(crate) struct CheckpointArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct RestoreArgs {
-    /// The checkpoint's name [default: the session's name]
+    /// Name of the checkpoint [default: the session's name]
     #[arg(add = ArgValueCandidates::new(checkpoint_names))]
     name: Option<String>,
-    /// The session whose checkpoint to restore when no name is given
-    #[arg(long, value_name = "NAME", default_value = DEFAULT_SESSION, hide_default_value = true, add = ArgValueCandidates::new(session_names))]
+    /// Session whose checkpoint to restore if no name is given
+    #[arg(short, long, value_name = "NAME", default_value = DEFAULT_SESSION, hide_default_value = true, add = ArgValueCandidates::new(session_names))]
     session: String,
-    /// The generation to restore [default: the last one]
+    /// Generation to restore [default: the newest]
     #[arg(long, value_name = "NUMBER")]
     generation: Option<u64>,
 }
@@ -85,14 +90,15 @@ pub(crate) async fn run(verb: CriuVerb, cx: &CommandContext) -> Result<VerbOutco
         CriuVerb::Checkpoint(args) => checkpoint_kernel(&args.into(), cx).await,
         CriuVerb::Restore(args) => restore_kernel(&args.into(), cx).await,
         CriuVerb::Status => show_status(cx).await,
+        CriuVerb::Ls => list_checkpoints(cx).await,
         CriuVerb::Rm { name } => remove_checkpoint(&name, cx).await,
     }
 }
 
 async fn checkpoint_kernel(request: &Checkpoint, cx: &CommandContext) -> Result<VerbOutcome> {
     let client = cx.companion_client()?;
-    let tale = client.checkpoint(request).await?;
-    let done = wait_with_meter(tale, "freezing the kernel", cx).await?;
+    let call = client.checkpoint(request).await?;
+    let done = wait_with_meter(call, "storing the kernel process", cx).await?;
     if cx.ui.json {
         cx.ui.print_json(&done)?;
         return Ok(VerbOutcome::Done);
@@ -111,9 +117,9 @@ async fn checkpoint_kernel(request: &Checkpoint, cx: &CommandContext) -> Result<
     ));
     let next = format!("criu restore {}", done.name);
     cx.ui.print_message(match done.is_running {
-        true => "the kernel goes on".into(),
+        true => "the kernel keeps running".into(),
         false => format!(
-            "next: `{}` brings it back; until then the session answers nobody",
+            "next: `{}` restores the session, which refuses requests until then",
             cx.instance.osctl_command(&next)
         ),
     });
@@ -122,8 +128,8 @@ async fn checkpoint_kernel(request: &Checkpoint, cx: &CommandContext) -> Result<
 
 async fn restore_kernel(request: &Restore, cx: &CommandContext) -> Result<VerbOutcome> {
     let client = cx.companion_client()?;
-    let tale = client.restore(request).await?;
-    let done = wait_with_meter(tale, "bringing the kernel back", cx).await?;
+    let call = client.restore(request).await?;
+    let done = wait_with_meter(call, "restoring the kernel process", cx).await?;
     if cx.ui.json {
         cx.ui.print_json(&done)?;
         return Ok(VerbOutcome::Done);
@@ -137,7 +143,7 @@ async fn restore_kernel(request: &Restore, cx: &CommandContext) -> Result<VerbOu
         KernelState::Lost => "lost",
     };
     cx.ui.print_line(format!(
-        "session `{}` is {state} from {} in {}; this is generation {}",
+        "session `{}` is {state} from {} in {}; kernel generation {}",
         done.session,
         done.checkpoint_path,
         super::format_duration(done.timing_ms / 1e3),
@@ -152,14 +158,14 @@ async fn remove_checkpoint(name: &str, cx: &CommandContext) -> Result<VerbOutcom
         cx.ui.print_json(&done)?;
     } else {
         cx.ui
-            .print_message(format!("the checkpoint `{name}` is gone"));
+            .print_message(format!("removed the checkpoint `{name}`"));
     }
     Ok(VerbOutcome::Done)
 }
 
 async fn show_status(cx: &CommandContext) -> Result<VerbOutcome> {
     let client = cx.companion_client()?;
-    let work = cx.ui.start_work("trying it with a process that sleeps");
+    let work = cx.ui.start_work("testing a checkpoint");
     let found = client.criu_status().await?;
     drop(work);
     let outcome = match found.available {
@@ -184,15 +190,29 @@ async fn show_status(cx: &CommandContext) -> Result<VerbOutcome> {
             .print_line(format!("  {mark:<9}{:<14}{}", check.what, check.detail));
     }
     for session in &found.checkpointed {
-        cx.ui.print_line(format!("session `{session}` is frozen"));
+        cx.ui
+            .print_line(format!("session `{session}` is checkpointed"));
     }
     if !found.checkpoints.is_empty() {
-        let heads = ["NAME", "GENERATION", "SESSION", "AGE", "SIZE", "PATH"];
-        let mut rows = vec![heads.map(str::to_owned).to_vec()];
-        rows.extend(found.checkpoints.into_iter().map(checkpoint_row));
-        cx.ui.print_table(&rows);
+        print_checkpoints(found.checkpoints, cx);
     }
     Ok(outcome)
+}
+
+async fn list_checkpoints(cx: &CommandContext) -> Result<VerbOutcome> {
+    let found = cx.companion_client()?.list_checkpoints().await?;
+    match cx.ui.json {
+        true => cx.ui.print_json(&found)?,
+        false => print_checkpoints(found.checkpoints, cx),
+    }
+    Ok(VerbOutcome::Done)
+}
+
+fn print_checkpoints(checkpoints: Vec<StoredCheckpoint>, cx: &CommandContext) {
+    let heads = ["NAME", "GENERATION", "SESSION", "AGE", "SIZE", "PATH"];
+    let mut rows = vec![heads.map(str::to_owned).to_vec()];
+    rows.extend(checkpoints.into_iter().map(checkpoint_row));
+    cx.ui.print_table(&rows);
 }
 
 fn checkpoint_row(stored: StoredCheckpoint) -> Vec<String> {

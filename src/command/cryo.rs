@@ -13,30 +13,34 @@ use clap_complete::engine::ArgValueCandidates;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum CryoVerb {
-    /// Store the kernel's variables and print a receipt
+    /// Store variables and print a receipt
+    #[command(alias = "save")]
     Store(StoreArgs),
     /// Reload stored variables
+    #[command(aliases = ["load", "restore"])]
     Reload(ReloadArgs),
     /// List stored states
-    List,
+    #[command(alias = "list")]
+    Ls,
     /// Show a stored state
     Show(CryoGenerationArgs),
     /// Remove a stored state
+    #[command(aliases = ["remove", "delete"])]
     Rm(CryoGenerationArgs),
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct StoreArgs {
-    /// The name of the stored state [default: the session's name]
+    /// Name of the stored state [default: the session's name]
     #[arg(add = ArgValueCandidates::new(stored_names))]
     name: Option<String>,
-    /// The kernel to store
-    #[arg(long, value_name = "NAME", default_value = DEFAULT_SESSION, hide_default_value = true, add = ArgValueCandidates::new(session_names))]
+    /// Session whose variables to store
+    #[arg(short, long, value_name = "NAME", default_value = DEFAULT_SESSION, hide_default_value = true, add = ArgValueCandidates::new(session_names))]
     session: String,
-    /// Store nothing when a variable would be lost, altered or unverified
+    /// Store nothing if a variable would be lost, altered or unverified
     #[arg(long)]
     strict: bool,
-    /// Write and verify as a store does, keep nothing, and print the receipt
+    /// Print the receipt and store nothing
     #[arg(long)]
     dry_run: bool,
     /// Store open files by path and position
@@ -66,13 +70,13 @@ impl From<StoreArgs> for CryoStore {
 
 #[derive(Debug, Args)]
 pub(crate) struct ReloadArgs {
-    /// The name of the stored state [default: the session's name]
+    /// Name of the stored state [default: the session's name]
     #[arg(add = ArgValueCandidates::new(stored_names))]
     name: Option<String>,
-    /// The kernel that receives the variables
-    #[arg(long, value_name = "NAME", default_value = DEFAULT_SESSION, hide_default_value = true, add = ArgValueCandidates::new(session_names))]
+    /// Session that receives the variables
+    #[arg(short, long, value_name = "NAME", default_value = DEFAULT_SESSION, hide_default_value = true, add = ArgValueCandidates::new(session_names))]
     session: String,
-    /// The generation of that name [default: the newest]
+    /// Generation of the stored state [default: the newest]
     #[arg(long, value_name = "NUMBER")]
     generation: Option<u64>,
 }
@@ -94,10 +98,10 @@ impl From<ReloadArgs> for Reload {
 
 #[derive(Debug, Args)]
 pub(crate) struct CryoGenerationArgs {
-    /// The name of the stored state
+    /// Name of the stored state
     #[arg(add = ArgValueCandidates::new(stored_names))]
     name: String,
-    /// The generation of that name [default: the newest]
+    /// Generation of the stored state [default: the newest]
     #[arg(long, value_name = "NUMBER")]
     generation: Option<u64>,
 }
@@ -106,10 +110,10 @@ pub(crate) async fn run(verb: CryoVerb, cx: &CommandContext) -> Result<VerbOutco
     let client = cx.companion_client()?;
     match verb {
         CryoVerb::Store(args) => {
-            let wish = CryoStore::from(args);
-            let what = format!("storing `{}`", wish.session);
-            let tale = client.cryo_store(&wish).await?;
-            let stored = wait_with_meter(tale, &what, cx).await?;
+            let request = CryoStore::from(args);
+            let what = format!("storing `{}`", request.session);
+            let call = client.cryo_store(&request).await?;
+            let stored = wait_with_meter(call, &what, cx).await?;
             if cx.ui.json {
                 cx.ui.print_json(&stored)?;
                 return Ok(VerbOutcome::Done);
@@ -128,13 +132,13 @@ pub(crate) async fn run(verb: CryoVerb, cx: &CommandContext) -> Result<VerbOutco
             }
         }
         CryoVerb::Reload(args) => {
-            let wish = Reload::from(args);
+            let request = Reload::from(args);
             let what = format!(
                 "reloading `{}`",
-                wish.name.as_deref().unwrap_or(&wish.session)
+                request.name.as_deref().unwrap_or(&request.session)
             );
-            let tale = client.cryo_reload(&wish).await?;
-            let reloaded = wait_with_meter(tale, &what, cx).await?;
+            let call = client.cryo_reload(&request).await?;
+            let reloaded = wait_with_meter(call, &what, cx).await?;
             let from = reloaded.kernel.restored_from.as_deref();
             let outcome = match from.is_some_and(|from| from.lost_unexpectedly > 0) {
                 true => VerbOutcome::Code(EXIT_NO),
@@ -159,7 +163,7 @@ pub(crate) async fn run(verb: CryoVerb, cx: &CommandContext) -> Result<VerbOutco
             }
             return Ok(outcome);
         }
-        CryoVerb::List => {
+        CryoVerb::Ls => {
             let lines = client.cryo_list().await?;
             if cx.ui.json {
                 cx.ui.print_json(&lines)?;
@@ -181,7 +185,8 @@ pub(crate) async fn run(verb: CryoVerb, cx: &CommandContext) -> Result<VerbOutco
                 cx.ui.print_json(&removed)?;
             } else {
                 let count = removed.generations.len();
-                cx.ui.print_message(format!("{count} of `{name}` removed"));
+                cx.ui
+                    .print_message(format!("removed {count} generations of `{name}`"));
             }
         }
     }
@@ -193,7 +198,7 @@ fn report_restored(from: &RestoredFrom, cx: &CommandContext) {
     match from.lost_unexpectedly {
         0 => cx.ui.print_message(from.describe()),
         lost => cx.ui.print_warning(format!(
-            "{lost} that the store called saved did not come back; {}",
+            "{lost} variables that were stored as saved were not restored; {}",
             from.describe()
         )),
     }
@@ -204,10 +209,10 @@ fn warn_of(kernel: &KernelReport, cx: &CommandContext) {
     let generation = kernel.generation;
     match (kernel.state, &kernel.restored_from) {
         (KernelState::Lost, _) => cx.ui.print_warning(format!(
-            "the kernel's state had been lost before it was stored; the kernel is generation {generation}"
+            "the kernel lost its state before this store (generation {generation})"
         )),
         (KernelState::Restored, Some(from)) => cx.ui.print_warning(format!(
-            "the kernel's state had been restored before it was stored, from {}; the kernel is generation {generation}",
+            "the kernel's state was restored before this store, from {} (generation {generation})",
             from.describe()
         )),
         (KernelState::Restored, None) | (KernelState::Kept, _) => {}
@@ -287,12 +292,12 @@ fn show_generation(shown: &GenerationDetails, cx: &CommandContext) {
         let (age, session) = (super::format_age(reload.time), &reload.session);
         match reload.lost_count {
             0 => cx.ui.print_message(format!(
-                "reloaded into `{session}` {age} ago; nothing was lost"
+                "reloaded into `{session}` {age} ago without losses"
             )),
             lost => {
                 let named: Vec<String> = reload.lost.iter().map(LostVariable::describe).collect();
                 cx.ui.print_warning(format!(
-                    "reloaded into `{session}` {age} ago, which lost {lost} more: {}",
+                    "reloaded into `{session}` {age} ago; {lost} more lost: {}",
                     named.join(", ")
                 ));
             }
@@ -306,7 +311,7 @@ fn show_generation(shown: &GenerationDetails, cx: &CommandContext) {
     };
     for (what, all) in [
         ("needs", &shown.libraries),
-        ("installed then", &shown.packages),
+        ("installed at the store", &shown.packages),
     ] {
         if !all.is_empty() {
             cx.ui.print_message(format!("{what}: {}", versions(all)));

@@ -1,4 +1,4 @@
-//! `osctl desktop`: opens the screen inside in the user's browser.
+//! `osctl desktop`: opens the container's desktop in the user's browser.
 
 use super::CommandContext;
 use crate::config::parse_resolution;
@@ -9,10 +9,10 @@ use serde::Serialize;
 
 #[derive(Debug, Args)]
 pub(crate) struct DesktopArgs {
-    /// Print the link, which works once, instead of opening it
+    /// Print the link, which works once, instead of opening the browser
     #[arg(long, conflicts_with = "resolution")]
     url: bool,
-    /// Change the resolution instead, such as 1920x1080
+    /// Change the resolution, for example to 1920x1080
     #[arg(long, value_name = "WIDTHxHEIGHT")]
     resolution: Option<String>,
 }
@@ -37,8 +37,8 @@ impl TryFrom<DesktopArgs> for DesktopPlan {
         };
         let (width, height) = parse_resolution(&text).ok_or_else(|| {
             Error::usage(
-                format!("`{text}` is no resolution"),
-                "give one like `--resolution 1920x1080`",
+                format!("`{text}` is not a resolution"),
+                "write it as `--resolution 1920x1080`",
             )
         })?;
         Ok(Self::Resize(width, height))
@@ -66,7 +66,7 @@ pub(crate) async fn run(args: DesktopArgs, cx: &CommandContext) -> Result<VerbOu
         } else {
             let (width, height) = (screen.width, screen.height);
             cx.ui
-                .print_message(format!("the screen has {width}x{height} pixels"));
+                .print_message(format!("the resolution is {width}x{height}"));
         }
         return Ok(VerbOutcome::Done);
     }
@@ -91,7 +91,7 @@ pub(crate) async fn run(args: DesktopArgs, cx: &CommandContext) -> Result<VerbOu
     if opened {
         let other = cx.instance.osctl_command("desktop --url");
         cx.ui.print_message(format!(
-            "the desktop opens in your browser; if it does not, `{other}` prints a link"
+            "opening the desktop in your browser; `{other}` prints a link"
         ));
         tell_address(cx, &url, &by_address, is_printed);
         return Ok(VerbOutcome::Done);
@@ -100,11 +100,11 @@ pub(crate) async fn run(args: DesktopArgs, cx: &CommandContext) -> Result<VerbOu
     if let Some(machine) = client.engine_machine() {
         let port = url.split(['/', ':']).nth(4).unwrap_or_default();
         cx.ui.print_message(format!(
-            "it is an address of that machine: `ssh -nNT -L {port}:127.0.0.1:{port} {machine}` brings it here"
+            "the address is on `{machine}`; `ssh -nNT -L {port}:127.0.0.1:{port} {machine}` forwards it to this machine"
         ));
     }
     cx.ui.print_message(format!(
-        "open it in a browser within {expires} seconds; it works once"
+        "open the link in a browser within {expires} seconds; the link works once"
     ));
     tell_address(cx, &url, &by_address, is_printed);
     Ok(VerbOutcome::Done)
@@ -114,7 +114,7 @@ pub(crate) async fn run(args: DesktopArgs, cx: &CommandContext) -> Result<VerbOu
 fn tell_address(cx: &CommandContext, url: &str, by_address: &str, is_printed: bool) {
     if by_address != url && (is_printed || cfg!(target_os = "macos")) {
         cx.ui.print_message(format!(
-            "if the browser does not know `*.localhost` (Safari on older macOS), open {by_address}, or use another browser"
+            "if the browser does not resolve `*.localhost` (Safari on older macOS), open {by_address} or use another browser"
         ));
     }
 }

@@ -1,4 +1,4 @@
-//! `osctl doctor`: checks every precondition and names the fix.
+//! `osctl doctor`: checks the setup and suggests fixes.
 
 use super::CommandContext;
 use super::status::isolation_warnings;
@@ -24,7 +24,7 @@ const MAX_SHOWN_FINDINGS: usize = 20;
 
 #[derive(Debug, Args)]
 pub(crate) struct DoctorArgs {
-    /// Fix what can be fixed: install and start the engine
+    /// Install and start the engine if needed
     #[arg(long)]
     fix: bool,
 }
@@ -88,7 +88,7 @@ pub(crate) async fn run(args: DoctorArgs, cx: &CommandContext) -> Result<VerbOut
         let body = Body::of_project(project, &config.body);
         record_check(&mut findings, "body", body, |b| match &b.folder {
             Some(folder) => folder.display().to_string(),
-            None => "the one in this binary".into(),
+            None => "included in this binary".into(),
         });
     }
     if let (Some(Engine::Docker(docker)), Some(config)) = (&engine, &config) {
@@ -211,7 +211,7 @@ async fn check_docker(
             Some(_) => FindingVerdict::Warning,
             None => FindingVerdict::Broken,
         };
-        let cure = "make room: `docker system df` shows what the engine holds, `docker builder prune` frees its cache";
+        let cure = "free disk space: `docker system df` shows the usage, `docker builder prune` removes the build cache";
         findings.extend(disk::free_disk_bytes(&root).map(|free| {
             let verdict = disk_verdict(free, disk::IMAGE_DISK_BYTES, short);
             disk_finding(
@@ -227,7 +227,7 @@ async fn check_docker(
 
 /// Checks for files from the agent that programs and other users of this machine would use.
 fn check_what_agents_write(findings: &mut Vec<DoctorFinding>, instance: &Instance, project: &Path) {
-    const READ_FIRST_HINT: &str = "read it before git, an editor or a shell runs it; the `osctl up` that names it takes it as known";
+    const READ_FIRST_HINT: &str = "read the file before git, an editor or a shell runs it; the next `osctl up` names it and then accepts it";
     let mut setuid = Vec::new();
     let mut add = |what, detail: String, cure: Option<String>| {
         findings.push(DoctorFinding {
@@ -272,7 +272,7 @@ fn check_what_agents_write(findings: &mut Vec<DoctorFinding>, instance: &Instanc
         );
         for path in scan.setuid.iter().take(MAX_SHOWN_FINDINGS) {
             let path = text_sanitizer::sanitize_line(&folder.join(path).display().to_string());
-            let detail = format!("`{path}` runs with the rights of its owner or group");
+            let detail = format!("`{path}` is setuid or setgid");
             add("setuid", detail, Some(cure.clone()));
         }
         if let Some(more) = scan.setuid.len().checked_sub(MAX_SHOWN_FINDINGS + 1) {
@@ -285,11 +285,11 @@ fn check_what_agents_write(findings: &mut Vec<DoctorFinding>, instance: &Instanc
     #[cfg(unix)]
     for folder in [instance.files_folder(), instance.data_folder()] {
         if is_open_to_others(&folder).unwrap_or_default() {
-            let detail = format!("`{}` is open to other users", folder.display());
+            let detail = format!("`{}` is accessible to other users", folder.display());
             add(
                 "folders",
                 detail,
-                Some("`osctl up` closes it to them".into()),
+                Some("`osctl up` restricts the permissions".into()),
             );
         }
     }
@@ -297,7 +297,7 @@ fn check_what_agents_write(findings: &mut Vec<DoctorFinding>, instance: &Instanc
         findings.push(DoctorFinding {
             what: "autorun",
             verdict: FindingVerdict::Fine,
-            detail: "nothing that programs run in the project is new".into(),
+            detail: "no new files in the project that programs run automatically".into(),
             cure: None,
         });
     }
@@ -311,7 +311,7 @@ fn state_room(cx: &CommandContext) -> Option<DoctorFinding> {
         0..0x10_0000 => FindingVerdict::Broken,
         _ => FindingVerdict::Warning,
     };
-    let cure = "make room: `osctl ls` lists the instances, `osctl --instance NAME down --purge` forgets one with its image and state";
+    let cure = "free disk space: `osctl ls` lists the instances, `osctl --instance NAME down --purge` deletes an instance with its image and state";
     let verdict = disk_verdict(free, disk::STATE_DISK_BYTES, short);
     Some(disk_finding(
         "state's disk",

@@ -1,4 +1,4 @@
-//! `osctl down`: stops and removes the container; its state stays.
+//! `osctl down`: stops and removes the container; saved state stays.
 
 use super::{CommandContext, snapshot};
 use crate::config::EngineChoice;
@@ -16,13 +16,13 @@ use serde_json::json;
 
 #[derive(Debug, Args)]
 pub(crate) struct DownArgs {
-    /// Remove the state, too: checkpoints, packages, token and image. Files under /root/host stay
+    /// Also delete saved state: variables, checkpoints, packages, token and image. Files under /root/host stay
     #[arg(long)]
     purge: bool,
-    /// Cancel a running evolution first
+    /// Cancel an evolve in progress
     #[arg(long)]
     force: bool,
-    /// Do not ask
+    /// Answer yes to all questions
     #[arg(short, long)]
     yes: bool,
 }
@@ -48,7 +48,11 @@ async fn check_idle(engine: &Engine, cx: &CommandContext) -> Result<()> {
     checked.map_err(|error| match error.downcast::<Error>() {
         Ok(Error::Precondition { message, hint }) => {
             let down = cx.instance.osctl_command("down --force");
-            Error::precondition(message, format!("{hint}, `{down}` does both")).into()
+            Error::precondition(
+                message,
+                format!("{hint}; `{down}` cancels the evolve first"),
+            )
+            .into()
         }
         Ok(other) => other.into(),
         Err(error) => error,
@@ -109,7 +113,7 @@ pub(crate) async fn run(args: DownArgs, cx: &CommandContext) -> Result<VerbOutco
             None => instance.data_folder().display().to_string(),
             Some(_) => format!("the volumes `{data}` and `{project}`, the project's copy"),
         };
-        let question = format!("Forget the state of `{}` ({state})?", instance.name);
+        let question = format!("Delete the saved state of `{}` ({state})?", instance.name);
         if !cx.ui.confirm(&question, "--yes")? {
             return Ok(VerbOutcome::Code(crate::error::EXIT_NO));
         }
@@ -168,7 +172,7 @@ pub(crate) async fn run(args: DownArgs, cx: &CommandContext) -> Result<VerbOutco
         }
     }
     if plan.purge {
-        work.step("forgetting its state");
+        work.step("deleting the saved state");
         instance.remove_host_state()?;
         if let Engine::Embedded(embedded) = &engine
             && !is_used(&cx.folders)?
@@ -184,7 +188,7 @@ pub(crate) async fn run(args: DownArgs, cx: &CommandContext) -> Result<VerbOutco
     } else if found.is_some() {
         cx.ui.print_message(format!("`{name}` is down"));
     } else {
-        cx.ui.print_message(format!("`{name}` was not there"));
+        cx.ui.print_message(format!("`{name}` was already down"));
     }
     Ok(VerbOutcome::Done)
 }

@@ -1,4 +1,4 @@
-//! `osctl exec`: executes Python in the kernel, which keeps its state.
+//! `osctl exec`: runs Python code in the kernel, which keeps its variables.
 
 use super::CommandContext;
 use super::candidates::session_names;
@@ -18,23 +18,26 @@ use std::path::{Path, PathBuf};
 const MAX_CODE_FILE_BYTES: u64 = 64 << 20;
 
 #[derive(Debug, Args)]
+#[command(
+    override_usage = "osctl exec [OPTIONS] <CODE>\n       osctl exec [OPTIONS] -f <FILE>\n       osctl exec [OPTIONS] -"
+)]
 pub(crate) struct ExecArgs {
-    /// Python code; `-` reads it from stdin
-    #[arg(required_unless_present = "file", allow_hyphen_values = true)]
+    /// Python code; `-` reads stdin. Write `--` before code that begins with a hyphen
+    #[arg(required_unless_present = "file", allow_negative_numbers = true)]
     code: Option<String>,
-    /// Read the code from this file
+    /// Read the code from a file; `-` reads stdin
     #[arg(short, long, conflicts_with = "code", value_name = "FILE")]
     file: Option<PathBuf>,
     /// Interrupt the code after SECONDS
     #[arg(long, value_name = "SECONDS")]
     timeout: Option<f64>,
-    /// The kernel to use; created if missing
-    #[arg(long, value_name = "NAME", default_value = DEFAULT_SESSION, hide_default_value = true, add = ArgValueCandidates::new(session_names))]
+    /// Session to use; created if missing
+    #[arg(short, long, value_name = "NAME", default_value = DEFAULT_SESSION, hide_default_value = true, add = ArgValueCandidates::new(session_names))]
     session: String,
-    /// Start the code, print the run's id, and do not wait
+    /// Run in the background and print the run ID
     #[arg(long, conflicts_with = "out")]
     detach: bool,
-    /// Save figures into this folder
+    /// Save figures in this folder
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
 }
@@ -87,8 +90,8 @@ impl CodeSource {
             Self::Argument(code) => Ok(code),
             Self::File(file) => {
                 let unreadable = |e: io::Error| {
-                    let message = format!("`{}` can't be read: {e}", file.display());
-                    Error::usage(message, "give a Python file: `osctl exec -f FILE`").into()
+                    let message = format!("cannot read `{}`: {e}", file.display());
+                    Error::usage(message, "name a Python file: `osctl exec -f FILE`").into()
                 };
                 let opened = cx.path_resolver()?.open_file(&file);
                 let (opened, _) = opened.map_err(|why| why.into_error(unreadable))?;

@@ -90,7 +90,7 @@ impl<'a> FigureOutput<'a> {
         if is_too_long(shown) {
             let most = MAX_DRAWING_BYTES >> 20;
             self.cx.ui.print_message(format!(
-                "the drawing is longer than {most} MiB and is not saved"
+                "the drawing is larger than {most} MiB and was not saved"
             ));
         }
     }
@@ -112,8 +112,8 @@ impl<'a> FigureOutput<'a> {
             }
         };
         let name = written.map_err(|e| {
-            let message = format!("no figure can be written in `{}`: {e}", path.display());
-            Error::precondition(message, "give another folder: `--out DIR`")
+            let message = format!("cannot write a figure in `{}`: {e}", path.display());
+            Error::precondition(message, "name another folder: `--out DIR`")
         })?;
         self.saved.push(path.join(name));
         Ok(())
@@ -162,8 +162,8 @@ fn open_figure_folder(cx: &CommandContext, path: &Path) -> Result<Folder> {
     let made = cx.path_resolver()?.make_folder(path);
     made.map_err(|unresolved| {
         unresolved.into_error(|e| {
-            let message = format!("`{}` can't be made: {e}", path.display());
-            Error::usage(message, "give a folder: `--out DIR`").into()
+            let message = format!("cannot create `{}`: {e}", path.display());
+            Error::usage(message, "name a folder: `--out DIR`").into()
         })
     })
 }

@@ -19,7 +19,7 @@ const FOLLOW_SPINNER_DELAY: Duration = Duration::from_millis(500);
 pub(super) const CTRL_C_EXIT_CODE: u8 = 130;
 
 /// The warning for a run that could not be recorded on disk.
-pub(super) const NOT_RECORDED_WARNING: &str = "the run is not recorded on disk, and is not found again if the companion ends; `df -h /data` inside shows the room";
+pub(super) const NOT_RECORDED_WARNING: &str = "the run is not recorded on disk and is lost if the companion ends; `osctl shell df -h /data` shows the free space";
 
 /// The effect of Ctrl-C on the followed run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -55,7 +55,7 @@ pub(super) fn say_detached(what: &str, id: &str, cx: &CommandContext) {
     let interrupt = cx.instance.osctl_command(&format!("interrupt {id}"));
     let attach = cx.instance.osctl_command(&format!("attach {id}"));
     cx.ui.print_message(format!(
-        "no longer following {what} `{id}`, which goes on; `{interrupt}` stops it, `{attach}` follows it again"
+        "detached from {what} `{id}`, which keeps running; `{interrupt}` interrupts it, `{attach}` follows it again"
     ));
 }
 
@@ -71,8 +71,9 @@ pub(super) async fn to_end(
     let followed = follow_events(client, id, begin, ctrl_c, view, cx).await;
     if followed.as_ref().is_err_and(goes_on) {
         let attach = cx.instance.osctl_command(&format!("attach {id}"));
-        cx.ui
-            .print_message(format!("run `{id}` may go on; `{attach}` follows it again"));
+        cx.ui.print_message(format!(
+            "run `{id}` may still be running; `{attach}` follows it again"
+        ));
     }
     followed
 }
@@ -130,7 +131,7 @@ async fn follow_events(
             },
             () = &mut silent, if is_silent && work.is_none() && cx.ui.can_ask() => {
                 is_silent = false;
-                work = Some(cx.ui.start_work("running, or waiting for its turn"));
+                work = Some(cx.ui.start_work("running or queued"));
             }
             Some(()) = presses.recv() => {
                 work = None;
@@ -142,12 +143,12 @@ async fn follow_events(
                 if stopping {
                     let attach = cx.instance.osctl_command(&format!("attach {id}"));
                     cx.ui.print_message(format!(
-                        "no longer following run `{id}`, which is being interrupted; `{attach}` follows it again"
+                        "detached from run `{id}`, which is being interrupted; `{attach}` follows it again"
                     ));
                     return Ok(None);
                 }
                 (stopping, is_silent) = (true, false);
-                cx.ui.print_message("interrupting the code; Ctrl-C again stops following it");
+                cx.ui.print_message("interrupting the code; press Ctrl-C again to detach");
                 let (client, id) = (client.clone(), id.to_owned());
                 // The outcome arrives with the followed events.
                 tokio::spawn(async move { client.interrupt_begun(&id).await });
@@ -166,7 +167,7 @@ enum FollowStep {
 
 async fn next_event(events: &mut ClientRunEvents) -> Result<RunEvent> {
     let event = events.next().await?;
-    event.ok_or_else(|| anyhow::anyhow!("the run's events ended without an end"))
+    event.ok_or_else(|| anyhow::anyhow!("the events of the run stopped before the run ended"))
 }
 
 #[cfg(unix)]
@@ -272,7 +273,7 @@ impl<'a> RunView<'a> {
         for (what, cut) in reply.truncated.iter().flatten() {
             if what == "data" {
                 ui.print_warning(format!(
-                    "{what} was cut: {} of {} bytes are kept",
+                    "{what} was truncated: {} of {} bytes are kept",
                     cut.kept, cut.total
                 ));
             }
@@ -286,14 +287,14 @@ impl<'a> RunView<'a> {
             // The error of a run that the kernel did not survive already says this.
             KernelState::Lost if reply.error.as_ref().is_some_and(|e| e.traceback.is_empty()) => {}
             KernelState::Lost => ui.print_warning(format!(
-                "the kernel's state was lost; this is generation {generation}"
+                "the kernel restarted (generation {generation}); its state was lost"
             )),
             KernelState::Restored => ui.print_warning(match &reply.kernel.restored_from {
                 Some(from) => format!(
-                    "the kernel's state was restored from {}; the kernel is generation {generation}",
+                    "the kernel's state was restored from {} (generation {generation})",
                     from.describe()
                 ),
-                None => format!("the kernel's state was restored; this is generation {generation}"),
+                None => format!("the kernel's state was restored (generation {generation})"),
             }),
         }
         Ok(())

@@ -1,4 +1,4 @@
-//! `osctl init`: writes the body into the project, where it can be changed.
+//! `osctl init`: copies the container's definition to `body/` in the project, for editing.
 
 use super::CommandContext;
 use crate::archive::Folder;
@@ -13,10 +13,10 @@ use std::path::PathBuf;
 
 #[derive(Debug, Args)]
 pub(crate) struct InitArgs {
-    /// The project [default: the current folder]
+    /// Folder of the project [default: the current folder]
     #[arg(value_name = "PATH")]
     project: Option<PathBuf>,
-    /// Update a body of an earlier version; edited files are kept
+    /// Update body/ to this version of osctl; edited files are kept
     #[arg(long)]
     update: bool,
 }
@@ -42,7 +42,7 @@ pub(crate) fn run(args: InitArgs, cx: &CommandContext) -> Result<VerbOutcome> {
     let folder = plan.project.join("body");
     let body = Body::embedded();
     let unmade = |e: io::Error| {
-        let message = format!("`{}` can't be made: {e}", folder.display());
+        let message = format!("cannot create `{}`: {e}", folder.display());
         Error::usage(message, "name a folder: `osctl init PATH`").into()
     };
     let project = cx.path_resolver()?.make_folder(&plan.project);
@@ -59,10 +59,10 @@ pub(crate) fn run(args: InitArgs, cx: &CommandContext) -> Result<VerbOutcome> {
     let has_body = opened.stat(OsStr::new("Dockerfile")).is_ok();
     let done: BTreeMap<String, BodyFileUpdate> = match (has_body, plan.update) {
         (true, false) => {
-            let message = format!("`{}` is there already", folder.display());
+            let message = format!("`{}` already exists", folder.display());
             return Err(Error::usage(
                 message,
-                "`osctl init --update` brings it up to date and keeps your edits",
+                "`osctl init --update` updates it and keeps your edits",
             )
             .into());
         }
@@ -83,8 +83,8 @@ pub(crate) fn run(args: InitArgs, cx: &CommandContext) -> Result<VerbOutcome> {
         let what = match update {
             BodyFileUpdate::Added => "added",
             BodyFileUpdate::Updated => "updated",
-            BodyFileUpdate::Kept => "kept your edit of",
-            BodyFileUpdate::Conflict => "both changed, ours is beside it as .new:",
+            BodyFileUpdate::Kept => "kept your edits of",
+            BodyFileUpdate::Conflict => "changed on both sides, new version written as .new:",
         };
         cx.ui.print_message(format!("{what} {path}"));
     }

@@ -1,9 +1,10 @@
 //! `osctl interrupt`: interrupts running code and reports the state of the kernel.
 
 use super::CommandContext;
-use super::attach::is_unknown;
+use super::attach::{complete_run_id, is_unknown};
 use super::candidates::{run_ids, session_names};
 use crate::error::{Result, VerbOutcome};
+use crate::host::client::CompanionClient;
 use crate::protocol::kernel::{DEFAULT_SESSION, ExecReply, KernelReport, KernelState, RunStatus};
 use crate::protocol::shell::ShellReply;
 use clap::Args;
@@ -11,11 +12,11 @@ use clap_complete::engine::ArgValueCandidates;
 
 #[derive(Debug, Args)]
 pub(crate) struct InterruptArgs {
-    /// The run to stop [default: the current run of the session]
+    /// ID of the run, or its first characters [default: the current run of the session]
     #[arg(add = ArgValueCandidates::new(run_ids), conflicts_with = "session")]
     id: Option<String>,
-    /// The kernel whose code to stop
-    #[arg(long, value_name = "NAME", default_value = DEFAULT_SESSION, hide_default_value = true, add = ArgValueCandidates::new(session_names))]
+    /// Session whose code to interrupt
+    #[arg(short, long, value_name = "NAME", default_value = DEFAULT_SESSION, hide_default_value = true, add = ArgValueCandidates::new(session_names))]
     session: String,
 }
 
@@ -25,17 +26,20 @@ pub(crate) async fn run(args: InterruptArgs, cx: &CommandContext) -> Result<Verb
     let work = cx.ui.start_work("interrupting");
     let (what, kernel) = match id {
         Some(id) => {
-            let reply = match client.interrupt_run(&id).await {
+            let interrupted = match interrupt_id(&client, &id).await {
                 Err(error) if is_unknown(&error) => {
-                    return match client.interrupt_shell(&id).await {
-                        Ok(reply) => report_ended(&reply, cx),
-                        Err(other) if is_unknown(&other) => Err(error),
-                        Err(other) => Err(other),
-                    };
+                    match complete_run_id(&client, &id, cx).await? {
+                        Some(id) => interrupt_id(&client, &id).await?,
+                        None => return Err(error),
+                    }
                 }
                 found => found?,
             };
             drop(work);
+            let reply = match interrupted {
+                InterruptedRun::Code(reply) => reply,
+                InterruptedRun::Command(reply) => return report_ended(&reply, cx),
+            };
             if cx.ui.json {
                 cx.ui.print_json(&reply)?;
             }
@@ -47,7 +51,7 @@ pub(crate) async fn run(args: InterruptArgs, cx: &CommandContext) -> Result<Verb
             if cx.ui.json {
                 cx.ui.print_json(&reply)?;
             }
-            ("what ran has ended".to_owned(), reply.kernel)
+            ("the running code has ended".to_owned(), reply.kernel)
         }
     };
     if !cx.ui.json {
@@ -56,12 +60,26 @@ pub(crate) async fn run(args: InterruptArgs, cx: &CommandContext) -> Result<Verb
     Ok(VerbOutcome::Done)
 }
 
+#[derive(Debug)]
+enum InterruptedRun {
+    Code(Box<ExecReply>),
+    Command(Box<ShellReply>),
+}
+
+async fn interrupt_id(client: &CompanionClient, id: &str) -> Result<InterruptedRun> {
+    match client.interrupt_run(id).await {
+        Err(error) if is_unknown(&error) => match client.interrupt_shell(id).await {
+            Err(other) if is_unknown(&other) => Err(error),
+            found => Ok(InterruptedRun::Command(Box::new(found?))),
+        },
+        found => Ok(InterruptedRun::Code(Box::new(found?))),
+    }
+}
+
 fn report_ended(reply: &ShellReply, cx: &CommandContext) -> Result<VerbOutcome> {
     match cx.ui.json {
         true => cx.ui.print_json(reply)?,
-        false => cx
-            .ui
-            .print_message(format!("command `{}` has ended", reply.id)),
+        false => cx.ui.print_message(format!("ended command `{}`", reply.id)),
     }
     Ok(VerbOutcome::Done)
 }
@@ -69,9 +87,9 @@ fn report_ended(reply: &ShellReply, cx: &CommandContext) -> Result<VerbOutcome> 
 /// Describes the end of the interrupted run.
 fn what_became(reply: &ExecReply) -> String {
     let how = match (reply.status, reply.execution_count) {
-        (RunStatus::Interrupted, None) => "was interrupted before it began",
+        (RunStatus::Interrupted, None) => "was interrupted before it started",
         (RunStatus::Interrupted, Some(_)) => "was interrupted",
-        (RunStatus::Completed | RunStatus::Failed, _) => "has ended already",
+        (RunStatus::Completed | RunStatus::Failed, _) => "had already ended",
         (RunStatus::Lost, _) => "was lost with the companion",
         (RunStatus::Running, _) => "is being interrupted",
     };
@@ -86,7 +104,7 @@ fn report_state(what: &str, kernel: &KernelReport, cx: &CommandContext) {
         KernelState::Restored => "restored",
     };
     cx.ui.print_message(format!(
-        "{what}; the kernel's state is {state}, generation {generation}"
+        "{what}; kernel state: {state} (generation {generation})"
     ));
 }
 
@@ -108,10 +126,10 @@ mod tests {
 
     #[test]
     fn a_run_that_never_began_or_had_ended_is_told_as_such() {
-        let waited = "run `a` was interrupted before it began";
+        let waited = "run `a` was interrupted before it started";
         assert_eq!(told("interrupted", None), waited);
         assert_eq!(told("interrupted", Some(1)), "run `a` was interrupted");
-        assert_eq!(told("completed", Some(1)), "run `a` has ended already");
-        assert_eq!(told("failed", None), "run `a` has ended already");
+        assert_eq!(told("completed", Some(1)), "run `a` had already ended");
+        assert_eq!(told("failed", None), "run `a` had already ended");
     }
 }

@@ -27,15 +27,17 @@ enum JupyterVerb {
     /// Install a kernelspec that opens a session in JupyterLab and VS Code
     Install(KernelspecInstallArgs),
     /// Remove the kernelspec
+    #[command(aliases = ["rm", "remove", "delete"])]
     Uninstall {
-        /// The kernelspec [default: the instance's]
+        /// Name of the kernelspec [default: the instance's]
         #[arg(long, value_name = "KERNELSPEC")]
         name: Option<String>,
         #[command(flatten)]
         place: KernelspecLocation,
     },
     /// List the installed kernelspecs
-    List {
+    #[command(alias = "list")]
+    Ls {
         #[command(flatten)]
         place: KernelspecLocation,
     },
@@ -53,16 +55,16 @@ enum JupyterVerb {
 
 #[derive(Debug, Args)]
 struct KernelspecInstallArgs {
-    /// The session for the notebooks; created if missing
-    #[arg(long, value_name = "NAME", default_value = DEFAULT_SESSION, hide_default_value = true, add = ArgValueCandidates::new(session_names))]
+    /// Session for the notebooks; created if missing
+    #[arg(short, long, value_name = "NAME", default_value = DEFAULT_SESSION, hide_default_value = true, add = ArgValueCandidates::new(session_names))]
     session: String,
-    /// The name of the kernelspec [default: made of the instance's and the session's name]
+    /// Name of the kernelspec [default: made of the names of the instance and the session]
     #[arg(long, value_name = "KERNELSPEC")]
     name: Option<String>,
-    /// Pass on outputs of all types, including their scripts
+    /// Pass outputs of all types to notebooks, including scripts
     ///
-    /// Widgets and interactive charts need this option. Code inside then runs scripts in the page of JupyterLab, which
-    /// can start programs on this machine.
+    /// Widgets and interactive charts need this option. Code in the container can then run scripts in the page of
+    /// JupyterLab, which can start programs on this machine.
     #[arg(long)]
     trust_html: bool,
     #[command(flatten)]
@@ -94,7 +96,7 @@ pub(crate) async fn run(args: JupyterArgs, cx: &CommandContext) -> Result<VerbOu
     match args.verb {
         JupyterVerb::Install(args) => install_kernelspec(args, cx),
         JupyterVerb::Uninstall { name, place } => uninstall_kernelspec(name, place, cx),
-        JupyterVerb::List { place } => list_kernelspecs(place, cx),
+        JupyterVerb::Ls { place } => list_kernelspecs(place, cx),
         JupyterVerb::Kernel {
             connection,
             session,
@@ -140,14 +142,14 @@ fn install_kernelspec(args: KernelspecInstallArgs, cx: &CommandContext) -> Resul
         return Ok(VerbOutcome::Done);
     }
     cx.ui.print_message(format!(
-        "Jupyter has the kernel `{}` now, in `{}`",
+        "installed the kernelspec `{}` in `{}`",
         spec.display_name,
         folder.display()
     ));
     match trust_html {
         true => cx.ui.print_warning(
-            "code inside can run scripts in the page of JupyterLab, which can start programs on this machine; \
-             `osctl jupyter install` without `--trust-html` takes that back",
+            "code in the container can run scripts in the page of JupyterLab, which can start programs on this machine; \
+             `osctl jupyter install` without `--trust-html` turns this off",
         ),
         false => cx.ui.print_message(
             "notebooks show text, tables and pictures, without scripts, widgets and interactive charts; \
@@ -157,7 +159,7 @@ fn install_kernelspec(args: KernelspecInstallArgs, cx: &CommandContext) -> Resul
     // Without an instance, the notebook would start with an error.
     match cx.instance.read_record()? {
         Some(_) => cx.ui.print_message(format!(
-            "next: jupyter lab, or jupyter console --kernel {}",
+            "next: `jupyter lab`, or `jupyter console --kernel {}`",
             spec.name
         )),
         None => cx
@@ -181,11 +183,11 @@ fn uninstall_kernelspec(
             .print_json(&json!({"name": name, "removed": removed}))?;
     } else if removed {
         cx.ui.print_message(format!(
-            "the kernelspec `{name}` is gone; its session lives on"
+            "removed the kernelspec `{name}`; its session keeps running"
         ));
     } else {
         cx.ui
-            .print_message(format!("there is no kernelspec `{name}`"));
+            .print_message(format!("the kernelspec `{name}` does not exist"));
     }
     Ok(match removed {
         true => VerbOutcome::Done,

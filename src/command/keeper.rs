@@ -36,8 +36,8 @@ pub(crate) async fn run(args: KeeperArgs, ui: crate::ui::Ui) -> Result<VerbOutco
     }
     let settings = KeeperSettings::default();
     if !settings.state.is_dir() || !settings.door.is_dir() {
-        let hint = "`osctl up` starts it where it belongs";
-        let message = "the keeper runs in a container of its own";
+        let hint = "`osctl up` starts the keeper";
+        let message = "the keeper runs only in its own container";
         return Err(Error::precondition(message, hint).into());
     }
     let mut term = signal(SignalKind::terminate())?;

@@ -9,8 +9,9 @@ use clap::Args;
 #[derive(Debug, Args)]
 pub(crate) struct LogsArgs {
     /// Show only lines of this service; `mcp/NAME` is the log of an MCP server
+    #[arg(value_name = "SERVICE")]
     service: Option<String>,
-    /// Follow the log as it grows
+    /// Follow new lines
     #[arg(short, long)]
     follow: bool,
     /// Show only the last LINES lines
@@ -62,7 +63,7 @@ pub(crate) async fn run(args: LogsArgs, cx: &CommandContext) -> Result<VerbOutco
         Some(service) if is_silent => {
             let status = cx.instance.osctl_command("status");
             cx.ui.print_warning(format!(
-                "no line of the log is `{service}`'s; `{status}` lists the services"
+                "no log lines from `{service}`; `{status}` lists the services"
             ));
             Ok(VerbOutcome::Code(EXIT_NO))
         }

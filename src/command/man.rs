@@ -21,8 +21,8 @@ pub(crate) struct ManArgs {
 pub(crate) fn run(args: ManArgs, cx: &CommandContext) -> Result<VerbOutcome> {
     let ManArgs { folder } = args;
     let failed = |why: io::Error| {
-        let message = format!("no pages can be written to `{}`: {why}", folder.display());
-        Error::precondition(message, "name a folder that you may write: `osctl man DIR`").into()
+        let message = format!("cannot write pages to `{}`: {why}", folder.display());
+        Error::precondition(message, "name a writable folder: `osctl man DIR`").into()
     };
     let opened = cx.path_resolver()?.make_folder(&folder);
     let opened = opened.map_err(|unresolved| unresolved.into_error(failed))?;

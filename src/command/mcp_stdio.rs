@@ -25,7 +25,7 @@ const LAST_OUTPUT_TIMEOUT: Duration = Duration::from_millis(500);
 
 #[derive(Debug, Args)]
 pub(crate) struct McpStdioArgs {
-    /// Offer only this server, under its own names; by default all servers are combined
+    /// Offer only this server, with its own tool names [default: all servers, combined]
     #[arg(long, value_name = "NAME", conflicts_with = "servers", add = ArgValueCandidates::new(server_names))]
     server: Option<String>,
     #[command(flatten)]
@@ -136,7 +136,7 @@ fn instance_starter(cx: &CommandContext) -> StartInstance {
             if status.success() {
                 return Ok(());
             }
-            let message = format!("`{}` can't be started", instance.container_name());
+            let message = format!("cannot start `{}`", instance.container_name());
             let hint = format!("`{}` says why", instance.osctl_command("up"));
             Err(Error::precondition(message, hint).into())
         }

@@ -19,6 +19,7 @@ pub(crate) mod exec;
 mod figures;
 mod follow;
 pub(crate) mod health;
+mod id_prefix;
 pub(crate) mod init;
 pub(crate) mod interrupt;
 pub(crate) mod jupyter;
@@ -114,7 +115,8 @@ async fn run_verb(verb: Verb, cx: &CommandContext) -> Result<VerbOutcome> {
         Verb::Man(args) => man::run(args, cx),
         Verb::Doctor(args) => doctor::run(args, cx).await,
         Verb::Config(verb) => config::run(verb, cx),
-        Verb::Completions(_)
+        Verb::Version
+        | Verb::Completions(_)
         | Verb::Companion
         | Verb::Health(_)
         | Verb::Keeper(_)
@@ -162,5 +164,5 @@ fn format_age(created: f64) -> String {
 fn linux_only() -> anyhow::Error {
     use crate::error::Error;
     let hint = "`osctl up --companion PATH` puts a Linux binary into the container";
-    Error::precondition("this verb runs inside the container, on Linux", hint).into()
+    Error::precondition("this verb runs only in the container, on Linux", hint).into()
 }

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Returns the reply at the end of the progress stream, and shows a bar until then.
 pub(super) async fn wait_with_meter<R: DeserializeOwned>(
-    mut tale: LongCall<R>,
+    mut call: LongCall<R>,
     what: &str,
     cx: &CommandContext,
 ) -> Result<R> {
@@ -17,7 +17,7 @@ pub(super) async fn wait_with_meter<R: DeserializeOwned>(
     let meter = cx.ui.start_meter(what, &moved);
     let end = async {
         loop {
-            match tale.next().await? {
+            match call.next().await? {
                 Ok(reply) => return Ok(reply),
                 Err((bytes, total)) => {
                     moved.store(bytes, Ordering::Relaxed);

@@ -18,6 +18,6 @@ pub(crate) struct QuiesceArgs {
 
 pub(crate) async fn run(args: QuiesceArgs, ui: Ui) -> Result<VerbOutcome> {
     let QuiesceArgs { grace, force } = args;
-    let wish = json!({"grace": grace, "force": force});
-    super::ask_inside("/evolve/quiesce", &wish, ui).await
+    let request = json!({"grace": grace, "force": force});
+    super::ask_inside("/evolve/quiesce", &request, ui).await
 }

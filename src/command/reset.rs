@@ -9,10 +9,10 @@ use clap_complete::engine::ArgValueCandidates;
 
 #[derive(Debug, Args)]
 pub(crate) struct ResetArgs {
-    /// The kernel to clear
-    #[arg(long, value_name = "NAME", default_value = DEFAULT_SESSION, hide_default_value = true, add = ArgValueCandidates::new(session_names))]
+    /// Session to clear
+    #[arg(short, long, value_name = "NAME", default_value = DEFAULT_SESSION, hide_default_value = true, add = ArgValueCandidates::new(session_names))]
     session: String,
-    /// Replace the kernel's process, whatever code it runs
+    /// Replace the kernel process, even if it runs code
     #[arg(long)]
     restart: bool,
 }
@@ -29,7 +29,7 @@ pub(crate) async fn run(args: ResetArgs, cx: &CommandContext) -> Result<VerbOutc
     } else {
         let generation = reply.kernel.generation;
         cx.ui.print_message(format!(
-            "the namespace is empty; this is generation {generation}"
+            "cleared the variables; kernel generation {generation}"
         ));
     }
     Ok(VerbOutcome::Done)

@@ -70,12 +70,12 @@ impl SessionStatus {
                     false => String::new(),
                 };
                 (
-                    format!("session `{name}`: no variables came back{why}"),
+                    format!("session `{name}`: no variables were restored{why}"),
                     failed,
                 )
             }
             (None, KernelState::Restored) => {
-                (format!("session `{name}`: its process is back"), false)
+                (format!("session `{name}`: its process was restored"), false)
             }
             // The earlier content of the session is unknown.
             (None, KernelState::Kept) => return None,

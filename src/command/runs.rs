@@ -11,7 +11,7 @@ const MAX_SHOWN_CODE_CHARS: usize = 40;
 
 #[derive(Debug, Args)]
 pub(crate) struct RunsArgs {
-    /// List only queued and running ones
+    /// List only queued and running code
     #[arg(long)]
     running: bool,
 }

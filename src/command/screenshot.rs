@@ -1,4 +1,4 @@
-//! `osctl screenshot`: saves a picture of the screen inside.
+//! `osctl screenshot`: saves a picture of the desktop.
 
 use super::CommandContext;
 use crate::error::{Error, Result, VerbOutcome};
@@ -10,12 +10,12 @@ use std::path::{Path, PathBuf};
 
 #[derive(Debug, Args)]
 pub(crate) struct ScreenshotArgs {
-    /// The PNG file to write
+    /// PNG file to write
     file: PathBuf,
     /// Save only this region of the screen, in pixels
     #[arg(long, value_name = "X,Y,WIDTH,HEIGHT")]
     region: Option<String>,
-    /// Scale the picture by this factor, such as 0.5
+    /// Scale the picture, for example by 0.5
     #[arg(long, value_name = "FACTOR")]
     scale: Option<f64>,
 }
@@ -54,7 +54,7 @@ struct ScreenshotDocument<'a> {
 
 pub(crate) async fn run(args: ScreenshotArgs, cx: &CommandContext) -> Result<VerbOutcome> {
     let ScreenshotPlan { file, query } = args.into();
-    let work = cx.ui.start_work("looking at the screen");
+    let work = cx.ui.start_work("taking a screenshot");
     let shot = cx.companion_client()?.take_screenshot(&query).await?;
     drop(work);
     save_picture(&file, &shot.file, cx)?;
@@ -81,8 +81,8 @@ fn describe_shot(file: &Path, shot: &ScreenshotFile) -> String {
 /// Replaces an earlier picture by a rename, so that it stays complete until then.
 fn save_picture(path: &Path, content: &[u8], cx: &CommandContext) -> Result<()> {
     let failed = |why: std::io::Error| {
-        let message = format!("`{}` can't be written: {why}", path.display());
-        Error::precondition(message, "name a file in a folder that you may write").into()
+        let message = format!("cannot write `{}`: {why}", path.display());
+        Error::precondition(message, "name a file in a writable folder").into()
     };
     let place = cx.path_resolver()?.resolve_name(path);
     let place = place.map_err(|unresolved| unresolved.into_error(failed))?;

@@ -1,4 +1,4 @@
-//! `osctl sessions`: lists, creates and ends sessions.
+//! `osctl sessions`: lists, creates and removes sessions.
 
 use super::CommandContext;
 use super::candidates::session_names;
@@ -15,14 +15,18 @@ pub(crate) struct SessionsArgs {
 #[derive(Debug, Subcommand)]
 enum SessionsVerb {
     /// List the sessions
-    List,
+    #[command(alias = "list")]
+    Ls,
     /// Create a session
+    #[command(aliases = ["new", "add"])]
     Create {
-        /// The session's name [default: a generated one]
+        /// Name of the session [default: a generated name]
         name: Option<String>,
     },
-    /// End a session and everything that it runs
+    /// Remove a session and end everything that it runs
+    #[command(aliases = ["remove", "delete", "end", "kill"])]
     Rm {
+        /// Name of the session
         #[arg(add = ArgValueCandidates::new(session_names))]
         name: String,
     },
@@ -30,8 +34,8 @@ enum SessionsVerb {
 
 pub(crate) async fn run(args: SessionsArgs, cx: &CommandContext) -> Result<VerbOutcome> {
     let client = cx.companion_client()?;
-    match args.verb.unwrap_or(SessionsVerb::List) {
-        SessionsVerb::List => {
+    match args.verb.unwrap_or(SessionsVerb::Ls) {
+        SessionsVerb::Ls => {
             let found = client.list_sessions().await?;
             if cx.ui.json {
                 cx.ui.print_json(&found)?;
@@ -68,7 +72,7 @@ pub(crate) async fn run(args: SessionsArgs, cx: &CommandContext) -> Result<VerbO
             if cx.ui.json {
                 cx.ui.print_json(&deleted)?;
             } else {
-                cx.ui.print_message(format!("session `{name}` has ended"));
+                cx.ui.print_message(format!("removed session `{name}`"));
             }
         }
     }

@@ -1,4 +1,4 @@
-//! `osctl shell`: runs a command inside or opens a terminal.
+//! `osctl shell`: opens a terminal, or runs a command, in the container.
 
 use super::CommandContext;
 use super::candidates::{inside_path_candidates, session_names, terminal_ids};
@@ -16,15 +16,17 @@ use std::ffi::OsString;
 /// A rarely typed sequence; telnet and systemd use the same key.
 const DETACH_KEYS: &str = "ctrl-],ctrl-]";
 
-/// The id that denotes the last used terminal.
+/// The ID that selects the last used terminal.
 const LAST_TERMINAL: &str = "last";
 
 #[derive(Debug, Args)]
+#[command(
+    override_usage = "osctl shell [OPTIONS]\n       osctl shell [OPTIONS] <COMMAND>...\n       osctl shell --attach [ID] | --list"
+)]
 pub(crate) struct ShellArgs {
-    /// The command: one word is text for bash, several are passed unchanged. Without a command, a terminal opens
+    /// Command to run; without one, a terminal opens. bash runs a single argument; several are passed unchanged
     #[arg(
         trailing_var_arg = true,
-        allow_hyphen_values = true,
         value_name = "COMMAND",
         add = ArgValueCompleter::new(inside_path_candidates)
     )]
@@ -32,22 +34,22 @@ pub(crate) struct ShellArgs {
     /// End the command after SECONDS
     #[arg(long, value_name = "SECONDS", requires = "command")]
     timeout: Option<f64>,
-    /// Start the command without stdin, print its id, and do not wait
+    /// Run in the background without stdin, and print the run ID
     #[arg(long, requires = "command")]
     detach: bool,
-    /// Attach to a terminal; without an id, to the last used one
+    /// Attach to the terminal with this ID [default: the last used]
     #[arg(long, value_name = "ID", num_args = 0..=1, conflicts_with = "command", default_missing_value = LAST_TERMINAL, add = ArgValueCandidates::new(terminal_ids))]
     attach: Option<String>,
-    /// Only view the terminal
+    /// Attach read-only
     #[arg(long, requires = "attach")]
     view: bool,
-    /// Take over input from the current writer
+    /// Take over the keyboard from the current writer
     #[arg(long, requires = "attach", conflicts_with = "view")]
     take: bool,
-    /// Session whose working directory and environment to use (terminals: directory only); created if missing
-    #[arg(long, value_name = "NAME", default_value = DEFAULT_SESSION, hide_default_value = true, conflicts_with = "attach", add = ArgValueCandidates::new(session_names))]
+    /// Session whose working directory and environment to use; a terminal uses the directory only. Created if missing
+    #[arg(short, long, value_name = "NAME", default_value = DEFAULT_SESSION, hide_default_value = true, conflicts_with = "attach", add = ArgValueCandidates::new(session_names))]
     session: String,
-    /// The keys that detach from the terminal, which keeps running
+    /// Keys that detach from the terminal, which keeps running
     #[arg(long, value_name = "KEYS", default_value = DETACH_KEYS)]
     detach_keys: String,
     /// List the terminals
@@ -82,13 +84,16 @@ pub(crate) async fn run(args: ShellArgs, cx: &CommandContext) -> Result<VerbOutc
     let refuse = |message: &str, hint: String| Err(Error::usage(message, hint).into());
     if cx.ui.json {
         let instead = cx.instance.osctl_command("--json shell --list");
-        return refuse("a terminal has no JSON", format!("`{instead}`"));
+        return refuse(
+            "a terminal has no JSON output",
+            format!("`{instead}` lists the terminals"),
+        );
     }
     if !cx.ui.is_typed_at() {
         let instead = cx.instance.osctl_command("shell COMMAND");
         return refuse(
-            "a terminal inside needs one outside",
-            format!("`{instead}` runs a command without one"),
+            "`osctl shell` needs a terminal",
+            format!("`{instead}` runs a command without a terminal"),
         );
     }
     let client = cx.companion_client()?;
@@ -126,8 +131,8 @@ async fn last_terminal(client: &CompanionClient, cx: &CommandContext) -> Result<
     let living = found.filter(|terminal| terminal.exit.is_none());
     let last = living.min_by(|a, b| a.idle.total_cmp(&b.idle));
     last.map(|terminal| terminal.id).ok_or_else(|| {
-        let hint = format!("`{}` opens one", cx.instance.osctl_command("shell"));
-        Error::usage("there is no terminal to come back to", hint).into()
+        let hint = format!("`{}` opens a terminal", cx.instance.osctl_command("shell"));
+        Error::usage("no terminal is open", hint).into()
     })
 }
 

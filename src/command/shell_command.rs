@@ -39,7 +39,7 @@ pub(super) struct ShellCommandPlan {
 pub(super) fn command_text(words: &[OsString]) -> Result<String> {
     if let [word] = words {
         return word.to_str().map(str::to_owned).ok_or_else(|| {
-            let hint = "give the command and its arguments as words of their own";
+            let hint = "pass the command and its arguments as separate words";
             Error::usage("the command is not UTF-8", hint).into()
         });
     }
@@ -115,7 +115,7 @@ async fn show_all(
     let reply = loop {
         tokio::select! {
             event = events.next() => {
-                let event = event?.context("the command's events ended without an end")?;
+                let event = event?.context("the events of the command stopped before the command ended")?;
                 match write_event(event, cx) {
                     Ok(None) => {}
                     Ok(Some(reply)) => break reply,
@@ -128,7 +128,7 @@ async fn show_all(
                     return Ok(VerbOutcome::Code(CTRL_C_EXIT_CODE));
                 }
                 if was_pressed {
-                    cx.ui.print_message(format!("no longer following command `{id}`, which is being ended"));
+                    cx.ui.print_message(format!("detached from command `{id}`, which is being ended"));
                     return Ok(VerbOutcome::Code(CTRL_C_EXIT_CODE));
                 }
                 was_pressed = true;

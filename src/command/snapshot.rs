@@ -17,7 +17,7 @@ pub(super) async fn store_before_stop(reason: StoreReason, cx: &CommandContext) 
         }
         return Ok(());
     }
-    let work = cx.ui.start_work("storing what the sessions hold");
+    let work = cx.ui.start_work("storing the variables of the sessions");
     let asked = cx.companion_client()?.cryo_snapshot(reason, true).await;
     drop(work);
     let asked = match asked {
@@ -26,8 +26,9 @@ pub(super) async fn store_before_stop(reason: StoreReason, cx: &CommandContext) 
             let error = cx.explain_error(error).await;
             // A stopped companion has nothing to store.
             if !matches!(error.downcast_ref(), Some(Error::NotRunning { .. })) {
-                cx.ui
-                    .print_warning(format!("what the sessions hold is not stored: {error:#}"));
+                cx.ui.print_warning(format!(
+                    "the variables of the sessions were not stored: {error:#}"
+                ));
             }
             return Ok(());
         }
@@ -40,29 +41,28 @@ pub(super) async fn store_before_stop(reason: StoreReason, cx: &CommandContext) 
     {
         if stored.is_none() && error.is_none() {
             cx.ui
-                .print_message(format!("session `{session}` holds nothing new to store"));
+                .print_message(format!("session `{session}` has no changes to store"));
         }
         if let Some(stored) = stored {
             cx.ui
                 .print_message(format!("session `{session}` is stored: {}", stored.message));
             for (verdict, said) in [
-                (CryoVerdict::Lost, "it can't bring back"),
-                (CryoVerdict::Altered, "it does not bring back as they are"),
-                (
-                    CryoVerdict::Unverified,
-                    "it was not checked that these come back:",
-                ),
+                (CryoVerdict::Lost, "lost"),
+                (CryoVerdict::Altered, "altered"),
+                (CryoVerdict::Unverified, "unverified"),
             ] {
                 let rows = stored.receipt.iter().filter(|row| row.verdict == verdict);
                 let names: Vec<String> = rows.map(|row| format!("`{}`", row.name)).collect();
                 if !names.is_empty() {
-                    cx.ui.print_warning(format!("{said} {}", names.join(", ")));
+                    let names = names.join(", ");
+                    cx.ui
+                        .print_warning(format!("session `{session}`: {said}: {names}"));
                 }
             }
         }
         if error.as_ref().is_some_and(|error| error.kind == "busy") {
             cx.ui.print_message(format!(
-                "session `{session}` executes code, and is stored when that has ended or was stopped"
+                "session `{session}` runs code and is stored when the code has ended or was interrupted"
             ));
         } else if let Some(error) = error {
             cx.ui.print_warning(format!(

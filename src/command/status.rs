@@ -189,19 +189,19 @@ pub(crate) fn isolation_warnings(
 ) -> Vec<String> {
     let mut warnings = Vec::new();
     if engine == EngineChoice::Embedded {
-        warnings.push("no isolation: the embedded engine runs the agent's code as your own processes, with all your rights".into());
+        warnings.push("no isolation: the embedded engine runs the agent's code as your own processes, with all your permissions".into());
     } else if config.docker_socket {
         warnings.push(
-            "docker_socket is on: whoever controls the container is root on this machine".into(),
+            "docker_socket is on: code in the container can become root on this machine".into(),
         );
     }
     if criu && engine == EngineChoice::Docker {
         let up = instance.osctl_command("up --criu=false");
-        warnings.push(format!("criu is on: the container has SYS_ADMIN and SYS_PTRACE and no seccomp profile, and code inside can become root on this machine; `{up}` takes that back"));
+        warnings.push(format!("criu is on: the container has SYS_ADMIN and SYS_PTRACE and no seccomp profile, and code in the container can become root on this machine; `{up}` turns criu off"));
     }
     if !config.auth {
         warnings
-            .push("authentication is off: every process of this machine can use the kernel".into());
+            .push("authentication is off: every process on this machine can use the kernel".into());
     }
     warnings
 }

@@ -20,35 +20,35 @@ use std::path::{Path, PathBuf};
 
 #[derive(Debug, Args)]
 pub(crate) struct UpArgs {
-    /// Answer all questions with yes: install and start what is missing
+    /// Answer yes to all questions: install or start the engine, replace the container
     #[arg(short, long)]
     yes: bool,
-    /// The folder that the container sees as /repo [default: the current one]
+    /// Folder to mount as /repo [default: the current folder]
     #[arg(long, value_name = "PATH")]
     project: Option<PathBuf>,
-    /// The engine to use
+    /// Engine that runs the container
     #[arg(long, value_name = "ENGINE", value_parser = ["docker", "embedded"])]
     engine: Option<String>,
-    /// Use the next free port if a port is taken
+    /// Use the next free port if a port is in use
     #[arg(long)]
     auto_ports: bool,
-    /// Allow checkpoints of whole kernels: code inside can then become root on this machine. Stays until `--criu=false`
+    /// Allow checkpoints of kernel processes. Code in the container can then become root on this machine. Stays until
+    /// `--criu=false`
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL")]
     criu: Option<bool>,
-    /// Interrupt code that does not end when the container is replaced
+    /// Interrupt running code if the container must be replaced
     #[arg(long)]
     force: bool,
-    /// Build the image from body/ even after `osctl evolve rollback`
+    /// Build the image from body/, also after `osctl evolve rollback`
     #[arg(long)]
     build: bool,
-    /// Pass a variable into the container: NAME with its value in this shell, or NAME=VALUE. Stays until `--no-env
-    /// NAME`
+    /// Pass a variable into the container; NAME alone takes the value of this shell. Stays until `--no-env NAME`
     #[arg(short, long, value_name = "NAME[=VALUE]")]
     env: Vec<EnvArg>,
-    /// Stop passing a variable of `--env`
+    /// Stop passing this variable
     #[arg(long, value_name = "NAME")]
     no_env: Vec<String>,
-    /// The Linux binary of osctl to run inside
+    /// Linux build of osctl for the container (macOS, Windows)
     #[arg(long, value_name = "PATH")]
     companion: Option<PathBuf>,
 }
@@ -118,7 +118,7 @@ pub(crate) async fn run(args: UpArgs, cx: &CommandContext) -> Result<VerbOutcome
     {
         let message = format!("instance `{}` runs on another engine", cx.instance.name);
         let hint = format!(
-            "`{}` first, or another `--instance`",
+            "run `{}` first, or choose another `--instance`",
             cx.instance.osctl_command("down --purge")
         );
         return Err(Error::precondition(message, hint).into());
@@ -147,13 +147,14 @@ pub(crate) async fn run(args: UpArgs, cx: &CommandContext) -> Result<VerbOutcome
         resolved = cx.complete_config(Some(&project), flags)?;
     }
     if resolved.config.criu && matches!(engine, Engine::Embedded(_)) {
-        let hint = "`--engine docker`, or `--criu=false`";
-        let message = "the embedded engine has no container that may freeze processes";
+        let hint = "use `--engine docker` or `--criu=false`";
+        let message = "the embedded engine cannot checkpoint processes";
         return Err(Error::usage(message, hint).into());
     }
     if let (Some(machine), Some(mount)) = (remote, resolved.config.mounts.first()) {
-        let message = format!("`{mount}` can't be mounted: the engine is on `{machine}`");
-        let hint = "take `mounts` out with `osctl config edit`; `osctl cp` brings files there";
+        let message = format!("cannot mount `{mount}`: the engine is on `{machine}`");
+        let hint =
+            "remove `mounts` with `osctl config edit`; `osctl cp` copies files into the container";
         return Err(Error::usage(message, hint).into());
     }
     let mounts = check_sources(
@@ -211,7 +212,7 @@ pub(crate) async fn run(args: UpArgs, cx: &CommandContext) -> Result<VerbOutcome
     if let Some(error) = without_keeper {
         let keeper = cx.instance.keeper_container_name();
         cx.ui.print_warning(format!(
-            "`{keeper}` does not run, so that nothing can evolve: {error:#}"
+            "`{keeper}` is not running, so `osctl evolve` is not available: {error:#}"
         ));
     }
     if done == UpOutcome::NothingWithOtherKeys {
@@ -219,13 +220,13 @@ pub(crate) async fn run(args: UpArgs, cx: &CommandContext) -> Result<VerbOutcome
             cx.instance.osctl_command("down"),
             cx.instance.osctl_command("up"),
         );
-        cx.ui.print_message(format!("this shell's values of passed variables differ from the container's; `{down}` and `{up}` pass them"));
+        cx.ui.print_message(format!("passed variables have other values in this shell than in the container; run `{down}` and `{up}` to apply them"));
     }
     let outcome = match done {
         UpOutcome::Nothing | UpOutcome::NothingWithOtherKeys => "is up to date and healthy",
         UpOutcome::Started => "was started and is healthy",
         UpOutcome::Created => "is healthy",
-        UpOutcome::HandedOver => "was replaced and is healthy; its variables went along",
+        UpOutcome::HandedOver => "was replaced and is healthy; its variables were kept",
         UpOutcome::Replaced => "was replaced and is healthy",
     };
     let has_loss = match done {
@@ -264,7 +265,7 @@ fn warn_of_autorun(cx: &CommandContext, project: &Path) -> Option<(AutorunScan, 
             shown += &format!(", and {} more, which `{doctor}` lists", unseen.len());
         }
         cx.ui.print_warning(format!(
-            "since the last `osctl up`, in `{}`: {shown}; git, editors and shells run these, so read them first",
+            "new in `{}` since the last `osctl up`: {shown}; git, editors and shells run these files, so read them first",
             project.display()
         ));
     }
@@ -282,19 +283,16 @@ fn ask_consent(
     let must_ask = changes.needs_consent && !yes;
     if must_ask && !cx.ui.can_ask() {
         let list = changes.lines.join("; ");
-        let message =
-            format!("`{container}` would be replaced, which changes its settings: {list}");
-        let hint =
-            "`osctl up --yes` replaces it; `osctl config show` prints each value with its source";
+        let message = format!("replacing `{container}` changes its settings: {list}");
+        let hint = "`osctl up --yes` replaces the container; `osctl config show` prints each value with its source";
         return Err(Error::precondition(message, hint).into());
     }
     work.suspend(|| {
         if changes.lines.is_empty() {
             return Ok(());
         }
-        cx.ui.print_message(format!(
-            "a replacement of `{container}` changes these settings:"
-        ));
+        cx.ui
+            .print_message(format!("replacing `{container}` changes these settings:"));
         for line in &changes.lines {
             cx.ui.print_message(format!("  {line}"));
         }
@@ -352,7 +350,7 @@ pub(super) async fn wait_and_report(
 ) -> Result<VerbOutcome> {
     let resolved = cx.lenient_config(Some(&record.project), Vec::new())?;
     let engine = cx.connect_engine(record.engine).await?;
-    let work = cx.ui.start_work("waiting");
+    let work = cx.ui.start_work("waiting for the container");
     let bind = record.bind_address(resolved.config.bind);
     let client = CompanionClient::new(&cx.instance, record, bind)?;
     let watch = HealthWatch {
@@ -366,7 +364,7 @@ pub(super) async fn wait_and_report(
     watch.until_open().await;
     drop(work);
     let has_loss = restored_sessions::report_when_restored(&client, cx).await;
-    let outcome = "was restarted and is healthy; its files stay";
+    let outcome = "was restarted and is healthy; its files were kept";
     report_instance(cx, &engine, record, &resolved.config, outcome).await?;
     Ok(outcome_of_start(has_loss))
 }

@@ -16,8 +16,8 @@ pub(crate) struct VerifyArgs {
 pub(crate) async fn run(args: VerifyArgs, ui: Ui) -> Result<VerbOutcome> {
     let VerifyArgs { expected } = args;
     let expected: Value = serde_json::from_str(&expected).map_err(|error| {
-        let hint = "`osctl quiesce` tells it as `expected`";
-        Error::usage(format!("what is expected can't be read: {error}"), hint)
+        let hint = "`osctl quiesce` prints the value as `expected`";
+        Error::usage(format!("cannot parse the expected state: {error}"), hint)
     })?;
     super::ask_inside("/evolve/verify", &expected, ui).await
 }

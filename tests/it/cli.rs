@@ -9,6 +9,8 @@ use std::process::Command;
 trials![
     without_arguments_it_says_what_it_can,
     a_mistyped_verb_is_a_usage_error_with_the_nearest_one,
+    a_word_of_another_program_names_the_command,
+    a_mistyped_option_before_the_code_is_not_code,
     an_instance_that_was_never_up_is_not_running,
     an_unreachable_engine_is_named,
     without_yes_nothing_is_installed,
@@ -50,6 +52,42 @@ fn a_mistyped_verb_is_a_usage_error_with_the_nearest_one() {
     let ran = Home::new("cli-typo").run(["exce", "1"]);
     assert_eq!(ran.code, 2);
     assert!(ran.stderr.contains("exec"), "{ran:?}");
+}
+
+fn a_word_of_another_program_names_the_command() {
+    let home = Home::new("cli-words");
+    let ran = home.run(["stop"]);
+    assert_eq!(ran.code, 2);
+    assert!(ran.stderr.contains("tip: `osctl down`"), "{ran:?}");
+    let ran = home.run(["delete"]);
+    assert!(!ran.stderr.contains("reset"), "{ran:?}");
+    // Hidden verbs are not suggested.
+    let ran = home.run(["verfy"]);
+    assert!(ran.code == 2 && !ran.stderr.contains("'verify'"), "{ran:?}");
+    assert_eq!(home.ok(["version"]).stdout, home.ok(["-V"]).stdout);
+    assert_eq!(home.ok(["ps"]).stdout, home.ok(["ls"]).stdout);
+}
+
+fn a_mistyped_option_before_the_code_is_not_code() {
+    let home = Home::new("cli-options");
+    for words in [
+        &["exec", "--sesion", "a", "1"][..],
+        &["exec", "--sesion=a", "1"],
+        &["shell", "--sesion", "a", "ls"],
+    ] {
+        let ran = home.run(words.to_vec());
+        assert_eq!(ran.code, 2, "{ran:?}");
+        assert!(ran.stderr.contains("'--session'"), "{ran:?}");
+    }
+    // Code may begin with a hyphen: the instance is missing, not the code.
+    for words in [
+        &["exec", "-1"][..],
+        &["exec", "--", "-x"],
+        &["shell", "ls", "--sesion"],
+    ] {
+        let ran = home.run(words.to_vec());
+        assert_eq!(ran.code, 3, "{ran:?}");
+    }
 }
 
 fn an_instance_that_was_never_up_is_not_running() {
@@ -203,7 +241,7 @@ fn an_unknown_key_ends_every_verb_that_reads_the_configuration() {
 fn a_file_that_is_missing_is_a_usage_error() {
     let ran = crate::harness::shared().run(["exec", "-f", "missing.py"]);
     assert_eq!(ran.code, 2);
-    assert!(ran.stderr.contains("`missing.py` can't be read"), "{ran:?}");
+    assert!(ran.stderr.contains("cannot read `missing.py`"), "{ran:?}");
 }
 
 fn failures_are_documents_with_json() {

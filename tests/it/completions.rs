@@ -74,6 +74,12 @@ fn verbs_flags_and_instances_are_completed() {
     let verbs = complete(&home, &["ex"]);
     assert!(verbs.contains(&"exec".to_owned()), "{verbs:?}");
     assert!(!complete(&home, &["comp"]).contains(&"companion".to_owned()));
+    // Also where no other verb begins so.
+    for hidden in ["keep", "verif", "quie"] {
+        assert_eq!(complete(&home, &[hidden]), [""; 0]);
+    }
+    assert_eq!(complete(&home, &["jupyter", "kern"]), [""; 0]);
+    assert_eq!(complete(&home, &["-i", "b"]), ["blue"]);
     assert!(complete(&home, &["up", "--auto"]).contains(&"--auto-ports".to_owned()));
     assert_eq!(complete(&home, &["--instance", "b"]), ["blue"]);
 }

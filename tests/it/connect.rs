@@ -45,7 +45,7 @@ pub(crate) mod running {
         let text = fs::read_to_string(reply["file"].as_str().unwrap()).unwrap();
         assert!(!text.contains(&person.0.hub().token), "{text}");
         let again = person.ok(&["mcp", "connect", "codex", "--yes"]);
-        assert!(again.stderr.contains("it serves"), "{again:?}");
+        assert!(again.stderr.contains("the connection works"), "{again:?}");
         // The selection limits the number of tools.
         let narrow = ["--servers=echo,os", "--tools=echo__e*,os__run_shell"];
         let words = [&["--json", "mcp", "connect", "codex", "--yes"][..], &narrow];
@@ -176,7 +176,7 @@ fn each_client_gets_the_documented_configuration() {
         assert_golden(client, "new", &person.contents(path));
         // A second call changes nothing.
         let again = person.connect(client);
-        assert!(again.stderr.contains("connected already"), "{again:?}");
+        assert!(again.stderr.contains("already connected"), "{again:?}");
         assert_golden(client, "new", &person.contents(path));
         person.disconnect(client);
         assert!(!person.file(path).exists(), "{client}");
@@ -202,7 +202,7 @@ fn a_client_gets_only_the_selected_servers_and_tools() {
         person.ok(&narrow);
         assert_golden(client, "narrowed", &person.contents(path));
         let again = person.ok(&narrow);
-        assert!(again.stderr.contains("connected already"), "{again:?}");
+        assert!(again.stderr.contains("already connected"), "{again:?}");
         // The next call replaces the selection.
         person.connect(client);
         assert_golden(client, "new", &person.contents(path));

@@ -207,7 +207,7 @@ fn targets_are_chosen_as_by_docker_cp() {
     refused(
         &ran,
         2,
-        "there is no folder `os:root/host/cp-lands/missing/`",
+        "the folder `os:root/host/cp-lands/missing/` does not exist",
     );
     let ran = home.run(["cp", "cp-lands/file", &os("file/")]);
     refused(
@@ -219,7 +219,7 @@ fn targets_are_chosen_as_by_docker_cp() {
     refused(
         &ran,
         2,
-        "`os:root/host/cp-lands/file` is a file, and a folder is to go there",
+        "`os:root/host/cp-lands/file` is a file, but the source is a folder",
     );
     let ran = home.run(["cp", "cp-lands/file", &os("missing/file")]);
     refused(&ran, 2, "there is no `/root/host/cp-lands/missing`");
@@ -233,7 +233,7 @@ fn targets_are_chosen_as_by_docker_cp() {
     refused(
         &ran,
         2,
-        "`cp-lands/file` is a file, and a folder is to go there",
+        "`cp-lands/file` is a file, but the source is a folder",
     );
 }
 
@@ -293,19 +293,29 @@ fn refusals_have_a_sentence_a_hint_and_a_code() {
     let (home, here, _) = folders("cp-refused");
     fs::write(here.join("f"), "f").unwrap();
     for (from, to, code, sentence) in [
-        ("cp-refused/f", "elsewhere", 2, "neither side is inside"),
-        ("os:/etc/hosts", "os:/tmp/x", 2, "both sides are inside"),
+        (
+            "cp-refused/f",
+            "elsewhere",
+            2,
+            "neither path is in the container",
+        ),
+        (
+            "os:/etc/hosts",
+            "os:/tmp/x",
+            2,
+            "both paths are in the container",
+        ),
         (
             "missing",
             "os:/tmp/x",
             2,
-            "`missing` can't be read: No such file or directory (os error 2)",
+            "cannot read `missing`: No such file or directory (os error 2)",
         ),
         (
             "os:/missing",
             "cp-refused/x",
             2,
-            "there is no `os:/missing`",
+            "`os:/missing` does not exist",
         ),
         (
             "os:/dev/null",

@@ -409,7 +409,7 @@ fn without_a_container_the_flag_is_refused() {
     let ran = home.run(["up", "--engine", "embedded", "--criu"]);
     assert_eq!(ran.code, 2, "{ran:?}");
     assert!(
-        ran.stderr.contains("no container that may freeze"),
+        ran.stderr.contains("cannot checkpoint processes"),
         "{ran:?}"
     );
     home.down();

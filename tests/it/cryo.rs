@@ -399,7 +399,7 @@ fn a_session_is_restored_unless_it_was_reset() {
     run("x = 3");
     let ran = home.ok(["restart"]);
     // The schedule may have stored the state before.
-    let is_reported = ["is stored: ", "holds nothing new to store"]
+    let is_reported = ["is stored: ", "has no changes to store"]
         .map(|word| ran.stderr.contains(&format!("session `default` {word}")));
     assert!(is_reported[0] != is_reported[1], "{ran:?}");
     let reply = run("get()");

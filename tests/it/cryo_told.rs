@@ -127,7 +127,7 @@ fn a_reload_with_losses_ends_with_one_and_is_listed() {
     let ran = home.run(["cryo", "reload", "--session", "told-losses"]);
     assert_eq!(ran.code, 1, "{ran:?}");
     for words in [
-        "did not come back",
+        "were not restored",
         "`a` (",
         "told_module",
         "1 run since then",
@@ -145,7 +145,7 @@ fn a_reload_with_losses_ends_with_one_and_is_listed() {
     assert_eq!(listed["lost"].as_u64().unwrap(), at_store as u64 + differs);
     assert_eq!(listed["reload"]["session"], of);
     let shown = home.ok(["cryo", "show", "told-losses"]);
-    assert!(shown.stderr.contains("which lost"), "{shown:?}");
+    assert!(shown.stderr.contains("more lost"), "{shown:?}");
     // Over HTTP, and in the next reply of who saw the kernel before.
     let reply = reloaded(&api, &json!({"session": of}));
     let from = &reply["kernel"]["restored_from"];
@@ -290,7 +290,7 @@ fn a_restart_says_what_came_back() {
     );
     assert!(
         ran.stdout
-            .contains("was restarted and is healthy; its files stay"),
+            .contains("was restarted and is healthy; its files were kept"),
         "{ran:?}"
     );
     assert!(
@@ -303,7 +303,7 @@ fn a_restart_says_what_came_back() {
     let ran = home.ok(["restart"]);
     assert!(
         ran.stderr
-            .contains("session `default`: no variables came back"),
+            .contains("session `default`: no variables were restored"),
         "{ran:?}"
     );
     // Another container has them, too.

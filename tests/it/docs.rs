@@ -13,6 +13,7 @@ trials![
     every_page_is_in_the_summary,
     the_readme_has_at_most_two_hundred_lines,
     every_command_that_is_shown_parses,
+    every_example_in_the_help_parses,
 ];
 
 const SUMMARY: &str = "docs/SUMMARY.md";
@@ -196,6 +197,39 @@ fn every_command_that_is_shown_parses() {
     assert!(checked > 100, "only {checked} commands were found");
 }
 
+fn every_example_in_the_help_parses() {
+    let mut pages = vec![Vec::new()];
+    let (mut checked, mut read) = (0, 0);
+    while let Some(words) = pages.pop() {
+        let name = PathBuf::from(format!("help of osctl {}", words.join(" ")));
+        let help = run_without_effect(&[&words[..], &["--help".to_owned()]].concat()).stdout;
+        let (above, examples) = help.split_once("\nExamples:\n").unwrap();
+        for words in split_commands(examples) {
+            let arguments = arguments_of_osctl(&words);
+            arguments.into_iter().for_each(|words| check(&name, words));
+            checked += usize::from(arguments.is_some());
+        }
+        read += 1;
+        let (_, list) = above.split_once("Usage: osctl").unwrap();
+        let (list, _) = list.split_once("\nGlobal options:\n").unwrap();
+        let has_verbs = words.is_empty() || list.contains("\nCommands:\n");
+        let (list, _) = list.split_once("\nOptions:\n").unwrap_or((list, ""));
+        for line in list.lines().filter(|_| has_verbs) {
+            let verb = line
+                .strip_prefix("  ")
+                .filter(|rest| !rest.starts_with(' '));
+            let verb = verb.and_then(|rest| rest.split(' ').next());
+            if let Some(verb) = verb.filter(|verb| *verb != "help") {
+                pages.push([&words[..], &[verb.to_owned()]].concat());
+            }
+        }
+    }
+    assert!(
+        read > 50 && checked > 100,
+        "{read} pages, {checked} examples"
+    );
+}
+
 /// The arguments, when the command is `osctl`, also behind variables and programs that start it.
 fn arguments_of_osctl(words: &[String]) -> Option<&[String]> {
     let is_variable = |word: &str| {
@@ -217,17 +251,10 @@ fn arguments_of_osctl(words: &[String]) -> Option<&[String]> {
 fn check(page: &Path, arguments: &[String]) {
     let mut parsed = arguments.to_vec();
     let shell = parsed.iter().position(|word| word == "shell");
-    parsed.insert(shell.map_or(parsed.len(), |at| at + 1), "--help".into());
-    let home = Path::new(env!("CARGO_TARGET_TMPDIR")).join("home-docs");
-    let mut command = Command::new(env!("CARGO_BIN_EXE_osctl"));
-    for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("OSCTL_")) {
-        command.env_remove(name);
-    }
-    command
-        .args(&parsed)
-        .env("HOST_HOME", home)
-        .env("DOCKER_HOST", "unix:///nonexistent/docker.sock");
-    let ran = Ran::from(command.output().unwrap());
+    let escape = parsed.iter().position(|word| word == "--");
+    let end = escape.unwrap_or(parsed.len());
+    parsed.insert(shell.map_or(end, |at| at + 1), "--help".into());
+    let ran = run_without_effect(&parsed);
     let line = format!("{}: osctl {}", page.display(), arguments.join(" "));
     assert!(
         ran.code == 0 && ran.stdout.contains("Usage: osctl"),
@@ -238,13 +265,28 @@ fn check(page: &Path, arguments: &[String]) {
             .split(|c: char| c.is_whitespace() || "[=,".contains(c))
     }
     .collect();
-    for word in arguments.iter().filter(|word| word.starts_with("--")) {
+    let options = arguments.iter().take_while(|word| *word != "--");
+    for word in options.filter(|word| word.starts_with("--")) {
         let option = word.split('=').next().unwrap_or(word);
         assert!(
             known.contains(option),
             "{line}: `{option}` is not in the help"
         );
     }
+}
+
+/// Runs the binary without configuration, state and engine.
+fn run_without_effect(arguments: &[String]) -> Ran {
+    let home = Path::new(env!("CARGO_TARGET_TMPDIR")).join("home-docs");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_osctl"));
+    for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("OSCTL_")) {
+        command.env_remove(name);
+    }
+    command
+        .args(arguments)
+        .env("HOST_HOME", home)
+        .env("DOCKER_HOST", "unix:///nonexistent/docker.sock");
+    Ran::from(command.output().unwrap())
 }
 
 /// The commands of a script as words, as a shell splits them; expansions stay as they are.

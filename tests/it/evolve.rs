@@ -187,7 +187,11 @@ pub(crate) fn assert_one_that_remembers(home: &Home) {
 fn a_changed_body_replaces_the_container_and_keeps_the_variables() {
     let home = small("it-evolve");
     home.up();
-    assert!(home.ok(["evolve", "status"]).stdout.contains("no run yet"));
+    assert!(
+        home.ok(["evolve", "status"])
+            .stdout
+            .contains("no evolve yet")
+    );
     remember(&home);
     let before = container_id(&home);
     write(&home, "kernel/more.py", "\"\"\"More.\"\"\"\n");
@@ -325,7 +329,7 @@ fn no_other_command_replaces_the_container_during_a_run() {
     evolve.signal("INT");
     let (code, seen) = evolve.end();
     assert!(
-        code == 5 && seen.concat().contains("goes on without you"),
+        code == 5 && seen.concat().contains("which continues"),
         "{seen:?}"
     );
     assert_eq!(latest(&home)["status"], "building");
@@ -359,7 +363,11 @@ fn no_other_command_replaces_the_container_during_a_run() {
     // `down --force` also works during a run.
     home.ok(["evolve", "--detach"]);
     let down = home.run(["down"]);
-    assert!(down.stderr.contains("down --force` does both"), "{down:?}");
+    assert!(
+        down.stderr
+            .contains("down --force` cancels the evolve first"),
+        "{down:?}"
+    );
     home.ok(["down", "--force"]);
     assert_eq!(containers(&home), [""; 0]);
     home.down();
@@ -432,7 +440,11 @@ fn evolve_works_while_os_host_is_stopped() {
     home.ok(["cryo", "store"]);
     let path = format!("/containers/{}/stop", home.container());
     assert_eq!(Engine.send("POST", &path, &Value::Null).status, 204);
-    assert!(home.ok(["evolve", "status"]).stdout.contains("no run yet"));
+    assert!(
+        home.ok(["evolve", "status"])
+            .stdout
+            .contains("no evolve yet")
+    );
     write(&home, "kernel/more.py", "\"\"\"More.\"\"\"\n");
     home.ok(["evolve"]);
     assert_one_that_remembers(&home);

@@ -221,7 +221,7 @@ fn show_reports_what_a_run_changed_kept_and_lost() {
     let shown = home.ok(["evolve", "show", failed]).stdout;
     assert!(
         shown.contains("status    failed: nothing was changed")
-            && shown.contains("gate that was not passed: building")
+            && shown.contains("failed gate: building")
             && shown.contains("`FROM debian` is not allowed"),
         "{shown}"
     );

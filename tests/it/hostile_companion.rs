@@ -80,7 +80,7 @@ fn a_browser_that_cannot_resolve_the_name_gets_the_address() {
         ran.stdout.contains(&format!(".localhost:{path}")),
         "{ran:?}"
     );
-    let address = format!("open http://127.0.0.1:{path}, or use another browser");
+    let address = format!("open http://127.0.0.1:{path} or use another browser");
     for words in ["Safari", &address] {
         assert!(ran.stderr.contains(words), "{words}: {ran:?}");
     }

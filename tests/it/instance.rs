@@ -247,7 +247,7 @@ fn named_variables_of_the_host_arrive_and_are_never_shown() {
     let ran = home.ok(["up"]);
     assert!(
         ran.stdout.contains("is up to date")
-            && ran.stderr.contains("values of passed variables differ"),
+            && ran.stderr.contains("passed variables have other values"),
         "{ran:?}"
     );
     assert_eq!(container_id(&home), before);
@@ -414,7 +414,7 @@ fn on_a_terminal_osctl_asks_and_obeys_a_no() {
     for (answer, code, state) in [("n", 1, "running"), ("y", 0, "gone")] {
         let ran = on_terminal(&home.command(["down", "--purge"]), answer);
         assert_eq!(ran.code, code, "{answer}: {ran:?}");
-        let asked = format!("Forget the state of `{}`", home.instance);
+        let asked = format!("Delete the saved state of `{}`", home.instance);
         assert!(ran.stdout.contains(&asked), "{ran:?}");
         assert_eq!(home.data().exists(), state == "running");
     }

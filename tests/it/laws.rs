@@ -201,7 +201,7 @@ fn each_library_is_used_only_in_its_place() {
                 "protocol/display.rs",
             ],
         ),
-        ("clap", &["cli.rs", "command/"]),
+        ("clap", &["cli.rs", "cli/", "command/"]),
         ("clap_complete", &["cli.rs", "command/", "lib.rs"]),
         ("clap_mangen", &["command/man.rs"]),
         ("indicatif", &["ui/"]),

@@ -310,7 +310,7 @@ fn a_user_can_leave_while_there_is_no_connection() {
     assert_eq!(code, 0);
     assert_eq!(window.mode(), window.before);
     let (_, shown) = window.end();
-    assert!(shown.contains("comes back"), "{shown:?}");
+    assert!(shown.contains("returns to it"), "{shown:?}");
     proxy.reopen();
     let mut window = Window::open(home.command(["shell", "--attach", "--take"]));
     window.wait_for("# ");

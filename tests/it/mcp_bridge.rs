@@ -184,7 +184,7 @@ fn only_the_selected_servers_and_tools_are_offered() {
             &["--server", "os", "--servers", "echo"][..],
             "cannot be used with",
         ),
-        (&["--tools", "a,,b"], "a pattern can't be empty"),
+        (&["--tools", "a,,b"], "a pattern cannot be empty"),
     ] {
         let refused = servers().run(["mcp", "stdio"].iter().chain(words));
         assert_eq!(refused.code, 2, "{refused:?}");

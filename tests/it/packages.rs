@@ -169,9 +169,12 @@ fn a_wheel_contains_the_static_binary() {
 /// The verbs that the help of this command lists.
 fn verbs(home: &Home, words: &[&str]) -> BTreeSet<String> {
     let help = home.ok([words, &["--help"]].concat()).stdout;
-    let (_, list) = help.split_once("Commands:\n").unwrap();
-    let (list, _) = list.split_once("\n\n").unwrap();
-    let named = list.lines().filter(|line| !line.starts_with("   "));
+    // At the top level, the verbs are in groups between the usage and the options.
+    let (_, list) = help.split_once("Usage: osctl").unwrap();
+    let (_, list) = list.split_once('\n').unwrap();
+    let (list, _) = list.split_once("Global options:\n").unwrap();
+    let is_verb = |line: &&str| line.starts_with("  ") && !line.starts_with("   ");
+    let named = list.lines().filter(is_verb);
     named
         .filter_map(|line| Some(line.split_whitespace().next()?.to_owned()))
         .filter(|verb| verb != "help")

@@ -317,7 +317,7 @@ fn the_users_ssh_reaches_a_remote_engine() {
     // Folders of this machine can't be mounted there, which `up` reports before it creates anything.
     home.write_config("mounts: ['/srv:/srv']\n");
     let told = run_to_end(&home, ["up", "--yes"]);
-    assert_failure(&told, 2, &["/srv:/srv", "can't be mounted", "cp` brings"]);
+    assert_failure(&told, 2, &["/srv:/srv", "cannot mount", "cp` copies"]);
     assert!(!home.state().join("instance.json").exists());
 }
 

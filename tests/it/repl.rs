@@ -144,7 +144,7 @@ fn a_second_ctrl_c_stops_following_and_keeps_the_console() {
     terminal.types(CTRL_C);
     terminal.wait_for("interrupting the code");
     terminal.types(CTRL_C);
-    terminal.wait_for("no longer following");
+    terminal.wait_for("detached from run");
     terminal.wait_for("In [");
     fs::write(off, "").unwrap();
     terminal.types("'still ' + 'here'\r");
@@ -188,7 +188,7 @@ fn the_console_waits_for_a_busy_kernel() {
     let held = api.exec_with(json!({"code": holds, "session": "repl-busy", "wait": 0}));
     assert_eq!(held["status"], "running");
     terminal.types("'af' + 'ter'\r");
-    terminal.wait_for("waits for its turn");
+    terminal.wait_for("this code is queued");
     fs::write(home.files().join("repl-busy.off"), "").unwrap();
     terminal.wait_for("\n'after'\r\n");
     leave(home, "repl-busy", terminal);
@@ -215,7 +215,11 @@ fn without_a_terminal_the_error_names_the_alternative() {
     let home = Home::new("repl-piped");
     let ran = home.run(["repl"]);
     assert_eq!(ran.code, 2, "{ran:?}");
-    assert!(ran.stderr.contains("a console needs a terminal"), "{ran:?}");
+    assert!(
+        ran.stderr
+            .contains("`osctl repl` needs an interactive terminal"),
+        "{ran:?}"
+    );
     assert!(
         ran.stderr.contains(&format!("{} exec -`", home.instance)),
         "{ran:?}"

@@ -52,7 +52,7 @@ fn break_in_place(home: &Home) -> String {
 
 #[track_caller]
 fn assert_replaced(ran: &Ran) {
-    assert!(ran.stdout.contains("its variables went along"), "{ran:?}");
+    assert!(ran.stdout.contains("its variables were kept"), "{ran:?}");
 }
 
 fn up_replaces_the_container_by_the_gates_and_keeps_session_state() {
@@ -167,7 +167,7 @@ fn no_run_brings_back_a_withdrawn_right() {
     let home = small("it-hand-right");
     let config = fs::read_to_string(home.folder.join(".config/osctl/osctl.yaml")).unwrap();
     home.write_config(&format!("{config}docker_socket: true\n"));
-    let warned = "whoever controls the container is root on this machine";
+    let warned = "code in the container can become root on this machine";
     let up = home.ok(["up", "--yes", "--auto-ports"]);
     for ran in [up, home.ok(["status"]), home.run(["doctor"])] {
         let text = ran.stdout + &ran.stderr;

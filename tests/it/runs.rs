@@ -15,6 +15,7 @@ trials![
     a_queued_run_can_be_cancelled,
     an_interrupt_does_not_wait_for_queued_runs,
     a_client_that_disconnects_does_not_end_the_run,
+    the_first_characters_of_an_id_find_the_run,
 ];
 
 /// Code that has started and runs until `stop` is called.
@@ -221,4 +222,31 @@ fn an_interrupt_does_not_wait_for_queued_runs() {
     let second = api.get("/exec/second-asleep").json();
     let message = second["error"]["message"].as_str().unwrap();
     assert!(message.starts_with("the session was deleted"), "{second}");
+}
+
+fn the_first_characters_of_an_id_find_the_run() {
+    let home = shared();
+    let api = home.api();
+    for id in ["short-ab", "short-ac"] {
+        let code = format!("print('{id}')");
+        api.exec_with(json!({"code": code, "id": id}));
+    }
+    assert_eq!(home.ok(["attach", "short-ab"]).stdout, "short-ab\n");
+    let ran = home.run(["attach", "short-a"]);
+    assert_eq!(ran.code, 2, "{ran:?}");
+    for words in ["`short-ab`", "`short-ac`", "runs` lists the IDs"] {
+        assert!(ran.stderr.contains(words), "{words}: {ran:?}");
+    }
+    let _held = Held::start(home, "short-b-held");
+    let interrupted = home.ok(["interrupt", "short-b"]);
+    assert!(
+        interrupted.stderr.contains("`short-b-held`"),
+        "{interrupted:?}"
+    );
+    // The code has printed nothing, and the prefix of a command's ID works as well.
+    let id = home.ok(["shell", "--detach", "echo found"]).stdout;
+    let ran = home.ok(["attach", &id.trim()[..12]]);
+    assert_eq!(ran.stdout, "found\n");
+    let ran = home.run(["attach", "short-x"]);
+    assert!(ran.code != 0 && !ran.stderr.contains("short-ab"), "{ran:?}");
 }

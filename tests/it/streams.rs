@@ -381,7 +381,7 @@ fn ctrl_c_detaches_from_a_run_and_the_run_continues() {
             "{said}"
         );
         assert!(
-            said.contains(&format!("interrupt {id}` stops it")),
+            said.contains(&format!("interrupt {id}` interrupts it")),
             "{said}"
         );
         fs::write(&off, "").unwrap();

@@ -208,7 +208,7 @@ fn an_ended_osctl_leaves_the_window_as_it_was() {
         assert_eq!(window.mode(), window.before);
         let (_, shown) = window.end();
         let off = shown.find("\x1b[?1049l").unwrap();
-        assert!(shown[off..].contains("goes on"), "{shown:?}");
+        assert!(shown[off..].contains("keeps running"), "{shown:?}");
         let id = last(home);
         let api = home.api();
         let ended = api
@@ -369,7 +369,7 @@ fn a_terminal_that_another_client_ends_says_so() {
     assert!(code > 128, "{}", ended.json());
     let (ours, shown) = window.end();
     assert_eq!(i64::from(ours), code);
-    assert!(shown.contains("somebody ended terminal"), "{shown:?}");
+    assert!(shown.contains("another client ended terminal"), "{shown:?}");
 }
 
 fn several_clients_see_the_same_and_one_writes() {
@@ -382,7 +382,7 @@ fn several_clients_see_the_same_and_one_writes() {
     };
     let (mut second, mut looks) = (attach(&[]), attach(&["--view"]));
     for window in [&mut second, &mut looks] {
-        window.wait_for("you see only");
+        window.wait_for("read-only; ");
     }
     first.types("printf '\\033[1mbo''th\\303\\274\\033[0m\\n'\r");
     for window in [&mut first, &mut second, &mut looks] {
@@ -391,7 +391,7 @@ fn several_clients_see_the_same_and_one_writes() {
     // osctl reports to a viewer that its keys are not sent.
     for window in [&mut second, &mut looks] {
         window.types("echo never\r");
-        window.wait_for("not typed: somebody else writes");
+        window.wait_for("not typed: another client has the keyboard");
     }
     first.types("echo aga''in\r");
     for window in [&mut first, &mut second, &mut looks] {
@@ -400,13 +400,13 @@ fn several_clients_see_the_same_and_one_writes() {
     }
     // The terminal has the size of the writer's window.
     let mut third = attach(&["--take"]);
-    first.wait_for("somebody else writes now");
+    first.wait_for("another client has the keyboard now");
     third.types("echo tak''en\r");
     for window in [&mut first, &mut second, &mut looks, &mut third] {
         window.wait_for("taken\r\n");
     }
     first.types("echo never\r");
-    first.wait_for("not typed: somebody else writes; `--take` takes over");
+    first.wait_for("not typed: another client has the keyboard; `--take` takes over");
     // A client that leaves ends nothing; the next client writes.
     for mut window in [second, third] {
         window.types(DETACH);
@@ -483,7 +483,7 @@ fn invalid_arguments_are_refused_with_a_reason() {
     refused(
         &["shell", "--detach-keys", "ctrl-1"],
         2,
-        "`ctrl-1` are no keys",
+        "`ctrl-1` are not valid detach keys",
     );
     refused(&["shell", "--view"], 2, "--attach");
     let mut never = home.clone();

@@ -62,7 +62,7 @@ impl CpDownload<'_> {
     fn file_settings(&self, entry: &FileEntry) -> Result<DownloadAttributes> {
         let odd = || {
             anyhow::anyhow!(
-                "the companion told no rights or no time of `{}`",
+                "the companion reported no permissions or no time of `{}`",
                 entry.path
             )
         };
@@ -99,8 +99,8 @@ async fn stat_remote(client: &CompanionClient, from: &RemotePath) -> Result<File
         .stat(&from.url_without_slash())
         .await?
         .ok_or_else(|| {
-            let message = format!("there is no `{}`", from.to_display());
-            Error::usage(message, "`osctl exec '!ls -la /'` shows what there is").into()
+            let message = format!("`{}` does not exist", from.to_display());
+            Error::usage(message, "`osctl shell ls -la /` lists the folder").into()
         })
 }
 
@@ -180,7 +180,7 @@ fn open_inner_folder(parent: &Folder, name: &OsStr, path: &Path) -> Result<CpDes
         Err(error) if Folder::is_link(&error) => {
             let message = format!("`{}` is a link or a file, not a folder", path.display());
             let hint = format!(
-                "remove it, or name the folder that it leads to: `osctl cp os:/PATH/{}/. FOLDER`",
+                "remove it, or name the target folder of the link: `osctl cp os:/PATH/{}/. FOLDER`",
                 name.to_string_lossy()
             );
             Err(Error::usage(message, hint).into())

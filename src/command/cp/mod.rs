@@ -1,4 +1,4 @@
-//! `osctl cp`: copies files and folders in and out.
+//! `osctl cp`: copies files and folders into and out of the container.
 
 mod download;
 mod plan;
@@ -20,16 +20,16 @@ use std::time::Instant;
 /// name. `FOLDER/.` copies the content of the folder. Permissions, times, links and holes are kept, owners are not.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Examples:\n  osctl cp data.csv os:/root/\n  osctl cp os:/root/results .\n  osctl cp os:/root/results - | tar -t\n  pg_dump db | osctl cp - os:/root/db.sql"
+    override_usage = "osctl cp [OPTIONS] <SRC> os:<DST>\n       osctl cp [OPTIONS] os:<SRC> <DST>\n       osctl cp [OPTIONS] - os:<DST>\n       osctl cp [OPTIONS] os:<SRC> -"
 )]
 pub(crate) struct CpArgs {
-    /// The source, a file or a folder: `os:/PATH` inside, PATH here; `-` is stdin
+    /// File or folder to copy: `os:/PATH` in the container, PATH on this machine; `-` reads stdin
     #[arg(value_name = "SRC", add = ArgValueCompleter::new(path_candidates))]
     source: OsString,
-    /// The destination: `os:/PATH` inside, PATH here; `-` is stdout, for a folder as tar
+    /// Destination: `os:/PATH` in the container, PATH on this machine; `-` writes to stdout, a folder as tar
     #[arg(value_name = "DST", add = ArgValueCompleter::new(path_candidates))]
     destination: OsString,
-    /// Keep the setuid and setgid bits of files from inside
+    /// Keep setuid and setgid bits of files from the container
     #[arg(long)]
     setuid: bool,
 }

@@ -48,14 +48,16 @@ fn parse_direction(source: OsString, destination: OsString) -> Result<CopyDirect
     Ok(
         match (parse_remote(&source)?, parse_remote(&destination)?) {
             (Some(_), Some(_)) => {
-                let message = "both sides are inside";
-                return Err(
-                    Error::usage(message, "`osctl exec '!cp -a SRC DST'` copies there").into(),
-                );
+                let message = "both paths are in the container";
+                return Err(Error::usage(
+                    message,
+                    "`osctl shell cp -a SRC DST` copies inside the container",
+                )
+                .into());
             }
             (None, None) => {
-                let message = "neither side is inside";
-                let hint = "write `os:/PATH` for what is inside: `osctl cp SRC os:/PATH`";
+                let message = "neither path is in the container";
+                let hint = "prefix the path in the container with `os:`: `osctl cp SRC os:/PATH`";
                 return Err(Error::usage(message, hint).into());
             }
             (None, Some(to)) if is_pipe(&source) => CopyDirection::FromStdin { to },
@@ -80,7 +82,7 @@ fn parse_remote(side: &OsStr) -> Result<Option<RemotePath>> {
     // In a URL, `..` would leave the files endpoint.
     if path.split(|byte| *byte == b'/').any(|name| name == b"..") {
         let message = format!("`{}` climbs with `..`", side.to_string_lossy());
-        return Err(Error::usage(message, "write the whole path: `os:/PATH`").into());
+        return Err(Error::usage(message, "write the full path: `os:/PATH`").into());
     }
     Ok(Some(RemotePath([b"/", path].concat())))
 }
@@ -172,16 +174,16 @@ pub(super) fn choose_placement(
     let refuse = |message: String, hint: &str| Err(Error::usage(message, hint).into());
     match (source, there) {
         (CopySource::File, DestinationKind::Nothing) if is_slashed => refuse(
-            format!("there is no folder `{shown}`"),
-            "make it first, or leave the slash out",
+            format!("the folder `{shown}` does not exist"),
+            "create it first, or omit the slash at the end",
         ),
         (CopySource::File, DestinationKind::File) if is_slashed => refuse(
             format!("`{shown}` is a file, not a folder"),
-            "leave the slash out to replace it",
+            "omit the slash at the end to replace the file",
         ),
         (CopySource::Folder | CopySource::Contents, DestinationKind::File) => refuse(
-            format!("`{shown}` is a file, and a folder is to go there"),
-            "name a folder, or what does not exist",
+            format!("`{shown}` is a file, but the source is a folder"),
+            "name a folder, or a path that does not exist",
         ),
         (CopySource::File | CopySource::Folder, DestinationKind::Folder) => {
             Ok(CopyPlacement::Within)

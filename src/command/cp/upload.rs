@@ -109,7 +109,7 @@ fn open_source(resolver: &PathResolver, from: &Path) -> Result<OpenedSource> {
             from.display(),
             kind.with_article()
         );
-        Error::usage(message, "copy files and folders").into()
+        Error::usage(message, "only files and folders can be copied").into()
     };
     let unreadable = |error: io::Error| unreadable_source(from, &error);
     let found = resolver.resolve(from);
@@ -181,7 +181,7 @@ fn destination_kind(entry: Option<&FileEntry>) -> DestinationKind {
 }
 
 fn unreadable_source(path: &Path, error: &io::Error) -> anyhow::Error {
-    let message = format!("`{}` can't be read: {error}", path.display());
+    let message = format!("cannot read `{}`: {error}", path.display());
     Error::usage(message, "`osctl cp SRC os:/PATH` copies SRC from here").into()
 }
 

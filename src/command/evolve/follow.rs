@@ -14,13 +14,13 @@ pub(super) async fn to_the_end(
     run: &EvolveRunId,
     cx: &CommandContext,
 ) -> Result<VerbOutcome> {
-    let work = cx.ui.start_work(&format!("run {run} has begun"));
+    let work = cx.ui.start_work(&format!("run {run} has started"));
     let end = follow_keeper_run(keeper, run, &work).await?;
     drop(work);
     let FollowEnd::Reached(record) = end else {
         let logs = cx.instance.osctl_command(&format!("evolve logs -f {run}"));
         cx.ui.print_message(format!(
-            "run {run} goes on without you; `{logs}` follows it again"
+            "detached from run {run}, which continues; `{logs}` follows it again"
         ));
         return Ok(VerbOutcome::Code(EXIT_INTERRUPTED));
     };
@@ -37,7 +37,7 @@ pub(super) async fn to_its_stop(
     run: &EvolveRunId,
     cx: &CommandContext,
 ) -> Result<VerbOutcome> {
-    let work = cx.ui.start_work(&format!("run {run} is being ended"));
+    let work = cx.ui.start_work(&format!("cancelling evolve {run}"));
     let record = end_of(keeper, run, &work).await?;
     drop(work);
     let outcome = match record.status {
@@ -70,21 +70,20 @@ fn print_end(record: &EvolveRecord, cx: &CommandContext) -> Result<()> {
     let took = format_duration(record.total_seconds());
     if record.status == EvolveStage::Succeeded {
         let end = match record.dry_run {
-            true => "would be tried in place",
+            true => "passed the dry run",
             false => "succeeded",
         };
         cx.ui.print_line(format!("run {run} {end} ({took})"));
         if let Some(ms) = record.refused_ms {
             let refused = format_duration(ms / 1e3);
-            cx.ui
-                .print_line(format!("  requests were not answered for {refused}"));
+            cx.ui.print_line(format!("  downtime: {refused}"));
         }
         for kept in &record.receipt {
             let lost = kept.rows.iter().filter(|r| r.verdict == CryoVerdict::Lost);
             let (session, lost) = (&kept.session, lost.count());
             let whole = kept.rows.len() - lost;
             cx.ui.print_line(format!(
-                "  session `{session}`: {whole} variables are there, {lost} are lost"
+                "  session `{session}`: {whole} variables kept, {lost} lost"
             ));
         }
         for lost in record.besides.iter().filter(|one| !one.kept) {
@@ -96,11 +95,13 @@ fn print_end(record: &EvolveRecord, cx: &CommandContext) -> Result<()> {
         cx.ui.print_detail(text);
     }
     let gate = record.gate.map_or("?", EvolveStage::word);
-    let why = record.why.as_deref().unwrap_or("no reason is known");
+    let why = record.why.as_deref().unwrap_or("unknown reason");
     let end = match (record.status, record.gate) {
-        (EvolveStage::RolledBack, _) => "the old container goes on",
+        (EvolveStage::RolledBack, _) => "the old container keeps running",
         // The keeper has given up on the run.
-        (_, Some(EvolveStage::Swapping | EvolveStage::Verifying)) => "what runs now is not known",
+        (_, Some(EvolveStage::Swapping | EvolveStage::Verifying)) => {
+            "the running container is unknown"
+        }
         _ => "nothing was changed",
     };
     cx.ui

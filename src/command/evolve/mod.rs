@@ -7,6 +7,7 @@ mod show;
 
 use super::CommandContext;
 use super::candidates::evolve_runs;
+use super::id_prefix::find_by_prefix;
 use crate::engine::{Docker, Engine};
 use crate::error::{Error, Result, VerbOutcome};
 use crate::host::follow_run::end_of;
@@ -22,6 +23,9 @@ use std::time::Duration;
 /// How long `down` waits for the end of a run before it removes the container.
 const EVOLVE_STOP_TIMEOUT: Duration = Duration::from_secs(60);
 
+/// The word that selects the last evolve.
+const LAST_RUN: &str = "last";
+
 #[derive(Debug, Args)]
 #[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct EvolveArgs {
@@ -33,88 +37,106 @@ pub(crate) struct EvolveArgs {
 
 #[derive(Debug, Args)]
 struct EvolveBeginArgs {
-    /// The reason, for the history
+    /// Reason to record in the history
     #[arg(long, value_name = "TEXT")]
     reason: Option<String>,
-    /// Build and test, and change nothing
+    /// Build and test only; keep the current container
     #[arg(long)]
     dry_run: bool,
-    /// Do not wait for the end
+    /// Return after the start; do not wait for the end
     #[arg(long)]
     detach: bool,
-    /// Interrupt code that still runs at the end of the grace time
+    /// Interrupt code that still runs after the grace period
     #[arg(long)]
     force: bool,
 }
 
 #[derive(Debug, Subcommand)]
 enum EvolveVerb {
-    /// Cancel the running evolution; the current container keeps running
+    /// Cancel the evolve; the current container keeps running
+    #[command(aliases = ["cancel", "interrupt"])]
     Stop(EvolveStopArgs),
-    /// Show the current or the latest run
+    /// Show the current or last evolve
     Status,
-    /// List the runs
+    /// List the evolves
+    #[command(aliases = ["ls", "list"])]
     History,
-    /// Roll back to the previous image, or to the image of RUN
+    /// Return to the previous image, or to the image of RUN
     Rollback(EvolveRollbackArgs),
-    /// Show a run: its stages, the failed gate, and what was kept and lost
+    /// Show an evolve: stages, failed gate, kept and lost state
     Show(EvolveRunArgs),
-    /// Show the log of a run
+    /// Show the log of an evolve
+    #[command(alias = "log")]
     Logs(EvolveLogsArgs),
-    /// Show what a run changed in body/
+    /// Show the changes in body/ of an evolve
     Diff(EvolveRunArgs),
 }
 
 #[derive(Debug, Args)]
 struct EvolveRollbackArgs {
-    /// The run whose image to roll back to
-    #[arg(add = ArgValueCandidates::new(evolve_runs))]
-    run: Option<EvolveRunId>,
-    /// The reason, for the history
+    /// ID of the evolve whose image to return to, its first characters, or `last`
+    #[arg(value_name = "RUN", add = ArgValueCandidates::new(evolve_runs))]
+    run: Option<String>,
+    /// Reason to record in the history
     #[arg(long, value_name = "TEXT")]
     reason: Option<String>,
-    /// Do not wait for the end
+    /// Return after the start; do not wait for the end
     #[arg(long)]
     detach: bool,
-    /// Interrupt code that still runs at the end of the grace time
+    /// Interrupt code that still runs after the grace period
     #[arg(long)]
     force: bool,
 }
 
 #[derive(Debug, Args)]
 struct EvolveStopArgs {
-    /// Do not wait for the end
+    /// Return after the start; do not wait for the end
     #[arg(long)]
     detach: bool,
 }
 
 #[derive(Debug, Args)]
 struct EvolveLogsArgs {
-    /// The run, as `osctl evolve history` lists it
-    #[arg(add = ArgValueCandidates::new(evolve_runs))]
-    run: EvolveRunId,
-    /// Follow the log as it grows
+    /// ID of the evolve, its first characters, or `last`
+    #[arg(value_name = "RUN", add = ArgValueCandidates::new(evolve_runs))]
+    run: String,
+    /// Follow new lines
     #[arg(short, long)]
     follow: bool,
 }
 
 #[derive(Debug, Args)]
 struct EvolveRunArgs {
-    /// The run, as `osctl evolve history` lists it
-    #[arg(add = ArgValueCandidates::new(evolve_runs))]
-    run: EvolveRunId,
+    /// ID of the evolve, its first characters, or `last`
+    #[arg(value_name = "RUN", add = ArgValueCandidates::new(evolve_runs))]
+    run: String,
 }
 
 /// The parsed arguments.
 #[derive(Debug)]
 enum EvolvePlan {
-    Begin { ask: KeeperRequest, detach: bool },
-    Stop { detach: bool },
+    Evolve {
+        request: EvolveRequest,
+        detach: bool,
+    },
+    Rollback {
+        args: EvolveRollbackArgs,
+    },
+    Stop {
+        detach: bool,
+    },
     Status,
     History,
-    Logs { run: EvolveRunId, follow: bool },
-    Diff { run: EvolveRunId },
-    Show { run: EvolveRunId },
+    Logs {
+        run: String,
+        follow: bool,
+    },
+    Diff {
+        run: String,
+    },
+    Show {
+        run: String,
+    },
 }
 
 impl From<EvolveArgs> for EvolvePlan {
@@ -128,22 +150,14 @@ impl From<EvolveArgs> for EvolvePlan {
         } = begin;
         match verb {
             None => {
-                let ask = KeeperRequest::Evolve(EvolveRequest {
+                let request = EvolveRequest {
                     reason,
                     force,
                     dry_run,
-                });
-                Self::Begin { ask, detach }
+                };
+                Self::Evolve { request, detach }
             }
-            Some(EvolveVerb::Rollback(EvolveRollbackArgs {
-                run,
-                reason,
-                detach,
-                force,
-            })) => {
-                let ask = KeeperRequest::Rollback(Rollback { run, reason, force });
-                Self::Begin { ask, detach }
-            }
+            Some(EvolveVerb::Rollback(args)) => Self::Rollback { args },
             Some(EvolveVerb::Stop(EvolveStopArgs { detach })) => Self::Stop { detach },
             Some(EvolveVerb::Status) => Self::Status,
             Some(EvolveVerb::History) => Self::History,
@@ -156,11 +170,7 @@ impl From<EvolveArgs> for EvolvePlan {
 
 pub(crate) async fn run(args: EvolveArgs, cx: &CommandContext) -> Result<VerbOutcome> {
     let plan = EvolvePlan::from(args);
-    if let EvolvePlan::Begin {
-        ask: KeeperRequest::Evolve(_),
-        ..
-    } = &plan
-    {
+    if let EvolvePlan::Evolve { .. } = &plan {
         // The configuration must be readable before an image is built from it.
         cx.trusted_config_file()?;
         let project = cx.require_record()?.project;
@@ -169,9 +179,9 @@ pub(crate) async fn run(args: EvolveArgs, cx: &CommandContext) -> Result<VerbOut
         }
     }
     let Engine::Docker(docker) = cx.connect_engine(cx.require_record()?.engine).await? else {
-        let message = "the embedded engine has no keeper: there, nothing is replaced while it runs";
+        let message = "the embedded engine has no keeper and cannot evolve";
         let hint = cx.instance.osctl_command("up");
-        let hint = format!("`{hint}` replaces it when the body has changed");
+        let hint = format!("`{hint}` applies a changed body");
         return Err(Error::precondition(message, hint).into());
     };
     let keeper = KeeperContainer {
@@ -179,14 +189,76 @@ pub(crate) async fn run(args: EvolveArgs, cx: &CommandContext) -> Result<VerbOut
         instance: &cx.instance,
     };
     match plan {
-        EvolvePlan::Begin { ask, detach } => begin_run(&keeper, &ask, detach, cx).await,
+        EvolvePlan::Evolve { request, detach } => {
+            begin_run(&keeper, &KeeperRequest::Evolve(request), detach, cx).await
+        }
+        EvolvePlan::Rollback { args } => roll_back(&keeper, args, cx).await,
         EvolvePlan::Stop { detach } => stop_run(&keeper, detach, cx).await,
         EvolvePlan::Status => show::show_status(&keeper, cx).await,
         EvolvePlan::History => show::show_history(&keeper, cx).await,
-        EvolvePlan::Logs { run, follow } => show::show_logs(&keeper, &run, follow, cx).await,
-        EvolvePlan::Diff { run } => show::show_diff(&keeper, &run, cx).await,
-        EvolvePlan::Show { run } => show::show_record(&keeper, &run, cx).await,
+        EvolvePlan::Logs { run, follow } => {
+            let run = complete_run(&keeper, &run, cx).await?;
+            show::show_logs(&keeper, &run, follow, cx).await
+        }
+        EvolvePlan::Diff { run } => {
+            let run = complete_run(&keeper, &run, cx).await?;
+            show::show_diff(&keeper, &run, cx).await
+        }
+        EvolvePlan::Show { run } => {
+            let run = complete_run(&keeper, &run, cx).await?;
+            show::show_record(&keeper, &run, cx).await
+        }
     }
+}
+
+/// The evolve with this ID, the only one whose ID begins so, or the last one.
+async fn complete_run(
+    keeper: &KeeperContainer<'_>,
+    typed: &str,
+    cx: &CommandContext,
+) -> Result<EvolveRunId> {
+    if let Ok(run) = typed.parse() {
+        return Ok(run);
+    }
+    let runs = match keeper.request_reply(&KeeperRequest::History {}).await? {
+        KeeperReply::History { runs } => runs,
+        other => return Err(unexpected_reply_error(&other)),
+    };
+    let mut ids = runs.into_iter().map(|record| String::from(record.run));
+    let list = cx.instance.osctl_command("evolve history");
+    let found = match typed {
+        // IDs are times.
+        LAST_RUN => ids.max(),
+        prefix => find_by_prefix(prefix, &mut ids, &list)?,
+    };
+    let unknown = || {
+        let message = match typed {
+            LAST_RUN => "there is no evolve yet".to_owned(),
+            typed => format!("no evolve has an ID that begins with `{typed}`"),
+        };
+        Error::usage(message, format!("`{list}` lists the IDs"))
+    };
+    let found = found.and_then(|id| id.parse().ok());
+    Ok(found.ok_or_else(unknown)?)
+}
+
+async fn roll_back(
+    keeper: &KeeperContainer<'_>,
+    args: EvolveRollbackArgs,
+    cx: &CommandContext,
+) -> Result<VerbOutcome> {
+    let EvolveRollbackArgs {
+        run,
+        reason,
+        detach,
+        force,
+    } = args;
+    let run = match run {
+        Some(typed) => Some(complete_run(keeper, &typed, cx).await?),
+        None => None,
+    };
+    let ask = KeeperRequest::Rollback(Rollback { run, reason, force });
+    begin_run(keeper, &ask, detach, cx).await
 }
 
 async fn begin_run(
@@ -208,7 +280,7 @@ async fn begin_run(
         cx.ui
             .print_json(&json!({"status": "started", "run": run}))?;
     } else {
-        cx.ui.print_line(format!("run {run} has begun"));
+        cx.ui.print_line(format!("evolve {run} has started"));
         cx.ui.print_message(format!("next: {logs}"));
     }
     Ok(VerbOutcome::Done)
@@ -238,7 +310,7 @@ async fn stop_run(
             true => cx
                 .ui
                 .print_json(&json!({"status": "stopping", "run": run}))?,
-            false => cx.ui.print_line(format!("run {run} is being ended")),
+            false => cx.ui.print_line(format!("cancelling evolve {run}")),
         }
         return Ok(VerbOutcome::Done);
     }
@@ -259,14 +331,14 @@ pub(super) async fn end_current_run(engine: &Engine, cx: &CommandContext) -> Res
     else {
         return Ok(());
     };
-    let work = cx.ui.start_work(&format!("ending run {run}"));
+    let work = cx.ui.start_work(&format!("cancelling evolve {run}"));
     let ended = tokio::time::timeout(EVOLVE_STOP_TIMEOUT, end_of(&keeper, &run, &work)).await;
     drop(work);
     match ended {
         Ok(Ok(_)) => {}
-        Ok(Err(error)) => cx.ui.print_warning(format!("run {run}: {error:#}")),
+        Ok(Err(error)) => cx.ui.print_warning(format!("evolve {run}: {error:#}")),
         Err(_) => cx.ui.print_warning(format!(
-            "run {run} has not ended within {} s",
+            "evolve {run} has not ended within {} s",
             EVOLVE_STOP_TIMEOUT.as_secs()
         )),
     }

@@ -22,13 +22,7 @@ pub(super) fn record_lines(record: &EvolveRecord) -> Vec<String> {
         row("git", format!("no commit: {why}"));
     }
     if let Some(ms) = record.refused_ms {
-        row(
-            "refused",
-            format!(
-                "requests were not answered for {}",
-                format_duration(ms / 1e3)
-            ),
-        );
+        row("downtime", format_duration(ms / 1e3));
     }
     let images = [("image", &record.image), ("before", &record.previous)];
     for (what, id) in images.into_iter().chain([("body", &record.body)]) {
@@ -52,20 +46,22 @@ pub(super) fn task_word(record: &EvolveRecord) -> &'static str {
 
 fn caller_words(record: &EvolveRecord) -> &'static str {
     match (record.by, record.force) {
-        (EvolveCaller::Host, false) => "a person, from the host",
-        (EvolveCaller::Host, true) => "a person, from the host, with --force",
-        (EvolveCaller::Agent, _) => "code inside",
+        (EvolveCaller::Host, false) => "the host",
+        (EvolveCaller::Host, true) => "the host, with --force",
+        (EvolveCaller::Agent, _) => "the agent",
         (EvolveCaller::Keeper, _) => "the keeper",
     }
 }
 
 fn status_words(record: &EvolveRecord) -> &'static str {
     match (record.status, record.gate) {
-        (EvolveStage::Succeeded, _) if record.dry_run => "succeeded: it would be tried in place",
-        (EvolveStage::RolledBack, _) => "rolled_back: the old container goes on",
+        (EvolveStage::Succeeded, _) if record.dry_run => {
+            "succeeded: dry run, the container was not replaced"
+        }
+        (EvolveStage::RolledBack, _) => "rolled_back: the old container keeps running",
         // The keeper has given up on the run.
         (EvolveStage::Failed, Some(EvolveStage::Swapping | EvolveStage::Verifying)) => {
-            "failed: what runs now is not known"
+            "failed: the running container is unknown"
         }
         (EvolveStage::Failed, _) => "failed: nothing was changed",
         (other, _) => other.word(),
@@ -79,7 +75,7 @@ fn stage_lines(record: &EvolveRecord) -> Vec<String> {
         let took = match stage.seconds {
             Some(seconds) => format_duration(seconds),
             None if record.status.has_ended() => "?".into(),
-            None => "is on".into(),
+            None => "in progress".into(),
         };
         format!("  {:<10} after {after:<8} {took}", stage.stage.word())
     });
@@ -96,7 +92,7 @@ fn gate_lines(record: &EvolveRecord) -> Vec<String> {
     let log = record.log_tail.iter();
     let log = log.map(|text| format!("  | {}", text));
     let all: Vec<String> = failed.chain(log).collect();
-    let title = format!("gate that was not passed: {}", gate.word());
+    let title = format!("failed gate: {}", gate.word());
     match all.is_empty() {
         true => vec![title],
         false => with_title(&title, all),
@@ -125,9 +121,9 @@ fn session_lines(kept: &SessionReceipt) -> Vec<String> {
         .collect();
     let (there, all) = (kept.rows.len() - lost.len(), kept.rows.len());
     let how = match kept.by {
-        KeptBy::Process => "its whole process goes on".into(),
-        KeptBy::Objects => format!("{there} of {all} variables are there"),
-        KeptBy::Nothing => "it begins anew".into(),
+        KeptBy::Process => "the whole process was kept".into(),
+        KeptBy::Objects => format!("{there} of {all} variables kept"),
+        KeptBy::Nothing => "starts empty".into(),
     };
     let why = kept.why.iter().map(|why| format!("; {why}"));
     let name = &kept.session;
@@ -136,7 +132,7 @@ fn session_lines(kept: &SessionReceipt) -> Vec<String> {
         why.collect::<String>()
     )];
     lines.extend(lost.into_iter().map(|row| {
-        let why = row.why.as_deref().unwrap_or("no reason is known");
+        let why = row.why.as_deref().unwrap_or("unknown reason");
         let (name, kind) = (&row.name, &row.kind);
         format!("    lost: `{name}` ({kind}): {why}")
     }));
@@ -200,14 +196,14 @@ mod tests {
             &lines,
             &[
                 "run       20261121-100000",
-                "by        a person, from the host",
+                "by        the host",
                 "took      15.5 s",
                 "reason    more",
-                "refused   requests were not answered for 640 ms",
+                "downtime  640 ms",
                 "  building   after 0 ms     12.5 s",
                 "  testing    after 12.5 s   3.0 s",
                 "kept and lost",
-                "  session `default`: 1 of 2 variables are there",
+                "  session `default`: 1 of 2 variables kept",
                 "    lost: `s` (socket): it is a socket",
                 "  shell:default: it is in `/data`",
                 "  lost: job:default: `make` ends with the container",
@@ -228,9 +224,9 @@ mod tests {
         assert_has(
             &lines,
             &[
-                "status    rolled_back: the old container goes on",
+                "status    rolled_back: the old container keeps running",
                 "why       `kernel` is not ready",
-                "gate that was not passed: verifying",
+                "failed gate: verifying",
                 "  services: `kernel` is not ready",
                 "  | no module named x",
             ],

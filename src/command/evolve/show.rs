@@ -26,7 +26,7 @@ pub(super) async fn show_status(
         return Ok(VerbOutcome::Done);
     }
     let Some(run) = &status.latest_run else {
-        cx.ui.print_line("no run yet");
+        cx.ui.print_line("no evolve yet");
         return Ok(VerbOutcome::Done);
     };
     let mut rows = vec![
@@ -57,7 +57,7 @@ pub(super) async fn show_history(
         return Ok(VerbOutcome::Done);
     }
     if runs.is_empty() {
-        cx.ui.print_line("no run yet");
+        cx.ui.print_line("no evolve yet");
         return Ok(VerbOutcome::Done);
     }
     let head = ["RUN", "TASK", "STATUS", "TOOK", "WHY"].map(str::to_owned);
@@ -119,7 +119,7 @@ pub(super) async fn show_logs(
                 if whole.len() > MAX_JSON_LOG_BYTES {
                     let message = format!("the log is longer than {MAX_JSON_LOG_BYTES} bytes");
                     let logs = cx.instance.osctl_command(&format!("evolve logs {run}"));
-                    let hint = format!("`{logs}` shows it piece by piece");
+                    let hint = format!("`{logs}` shows the log without this limit");
                     return Err(Error::precondition(message, hint).into());
                 }
             }
@@ -161,7 +161,7 @@ pub(super) async fn show_diff(
         return Ok(VerbOutcome::Done);
     }
     if changes.is_empty() {
-        cx.ui.print_message("nothing in body/ has changed");
+        cx.ui.print_message("no changes in body/");
     }
     for change in changes {
         let what = match change.edit {

@@ -13,19 +13,21 @@ use serde_json::{Value, json};
 
 #[derive(Debug, Args)]
 pub(crate) struct McpConnectArgs {
+    /// MCP client to connect
     #[arg(value_parser = client_parser())]
     client: ConnectClient,
     #[command(flatten)]
     narrow: McpFilterArgs,
     #[command(flatten)]
     how: ConnectOptions,
-    /// Connect the client even if the instance does not answer
+    /// Skip the connection test
     #[arg(long)]
     no_verify: bool,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct McpDisconnectArgs {
+    /// MCP client to disconnect
     #[arg(value_parser = client_parser())]
     client: ConnectClient,
     #[command(flatten)]
@@ -34,10 +36,10 @@ pub(crate) struct McpDisconnectArgs {
 
 #[derive(Debug, Args)]
 struct ConnectOptions {
-    /// Do not ask
+    /// Answer yes to all questions
     #[arg(short, long)]
     yes: bool,
-    /// Show what would change, and change nothing
+    /// Print the change only
     #[arg(long, conflicts_with = "yes")]
     dry_run: bool,
 }
@@ -70,14 +72,12 @@ pub(super) async fn connect_client(
     show_change(&change, client, cx);
     let mut tools = None;
     if !how.dry_run && !no_verify {
-        let work = cx
-            .ui
-            .start_work("asking what the client will start for its tools");
+        let work = cx.ui.start_work("testing the connection");
         let found = connect::probe_command(&call).await?;
         drop(work);
         tools = Some(found.tools.len());
         cx.ui
-            .print_message(format!("it serves {} tools", found.tools.len()));
+            .print_message(format!("the connection works: {} tools", found.tools.len()));
         for server in &found.missing {
             super::warn_missing(server, cx);
         }
@@ -91,16 +91,18 @@ pub(super) async fn connect_client(
             .print_json(&change_document(&change, client, &name, is_done, more))?;
     } else if change.is_none() {
         cx.ui.print_message(format!(
-            "{title} is connected already, by `{name}` in `{}`",
+            "{title} is already connected, as `{name}` in `{}`",
             change.file.display()
         ));
     } else if is_done {
         if let Some(backup) = change.backup_path() {
-            cx.ui
-                .print_message(format!("what was there is in `{}`", backup.display()));
+            cx.ui.print_message(format!(
+                "backup of the previous file: `{}`",
+                backup.display()
+            ));
         }
         cx.ui.print_message(format!(
-            "{title} has the server `{name}` now; next: {}",
+            "added the server `{name}` to {title}; next: {}",
             client.reload_hint()
         ));
     }
@@ -131,7 +133,7 @@ pub(super) fn disconnect_client(
         ));
     } else if is_done {
         cx.ui.print_message(format!(
-            "{title} is not connected any more; next: {}",
+            "removed osctl from {title}; next: {}",
             client.reload_hint()
         ));
     }
@@ -149,7 +151,7 @@ fn show_change(change: &ClientFileChange, client: ConnectClient, cx: &CommandCon
     }
     if let Some(copy) = change.dropped_backup() {
         cx.ui
-            .print_message(format!("the copy `{}` goes", copy.display()));
+            .print_message(format!("removing the backup `{}`", copy.display()));
     }
 }
 

@@ -7,10 +7,10 @@ use clap_complete::engine::ArgValueCandidates;
 
 #[derive(Debug, Args)]
 pub(crate) struct McpFilterArgs {
-    /// Offer only these servers, separated by commas; `*` matches any part of a name
+    /// Offer only these servers, separated by commas; `*` matches any text
     #[arg(long, value_name = "NAME", value_delimiter = ',', value_parser = parse_pattern, add = ArgValueCandidates::new(server_names))]
     servers: Vec<String>,
-    /// Offer only these tools, by the names that the client sees, such as `filesystem__read_*`
+    /// Offer only these tools by their names in the client, such as `filesystem__read_*`
     #[arg(long, value_name = "PATTERN", value_delimiter = ',', value_parser = parse_pattern)]
     tools: Vec<String>,
 }
@@ -30,7 +30,7 @@ impl McpFilterArgs {
 /// An empty pattern would be no filter and let all names pass.
 fn parse_pattern(text: &str) -> Result<String, &'static str> {
     match text.trim() {
-        "" => Err("a pattern can't be empty"),
+        "" => Err("a pattern cannot be empty"),
         pattern => Ok(pattern.into()),
     }
 }

@@ -32,25 +32,30 @@ pub(crate) struct McpArgs {
 #[derive(Debug, Subcommand)]
 enum McpVerb {
     /// List the servers
-    List,
+    #[command(alias = "list")]
+    Ls,
     /// List the tools of one or all servers
     Tools {
+        /// Name of the server [default: all servers]
         #[arg(add = ArgValueCandidates::new(server_names))]
         server: Option<String>,
     },
     /// Call a tool and print its result
     Call {
+        /// Name of the server
         #[arg(add = ArgValueCandidates::new(server_names))]
         server: String,
+        /// Name of the tool
         tool: String,
         /// NAME=VALUE, where VALUE may be JSON; or all arguments as one JSON object
         arguments: Vec<String>,
     },
-    /// Bridge an MCP client to the servers through stdin and stdout
+    /// Serve MCP over stdin and stdout
     Stdio(McpStdioArgs),
-    /// Let an MCP client on this machine use the servers
+    /// Add osctl to an MCP client
     Connect(connect::McpConnectArgs),
-    /// Remove osctl from the configuration of an MCP client
+    /// Remove osctl from an MCP client
+    #[command(aliases = ["rm", "remove", "delete"])]
     Disconnect(connect::McpDisconnectArgs),
 }
 
@@ -62,8 +67,8 @@ impl McpArgs {
 }
 
 pub(crate) async fn run(args: McpArgs, cx: &CommandContext) -> Result<VerbOutcome> {
-    match args.verb.unwrap_or(McpVerb::List) {
-        McpVerb::List => list_servers(cx).await,
+    match args.verb.unwrap_or(McpVerb::Ls) {
+        McpVerb::Ls => list_servers(cx).await,
         McpVerb::Tools { server } => list_tools(server.as_deref(), cx).await,
         McpVerb::Call {
             server,
@@ -125,7 +130,7 @@ struct ListedTool {
 
 fn warn_missing(server: &str, cx: &CommandContext) {
     cx.ui.print_warning(format!(
-        "the server `{server}` has not listed its tools; `osctl logs mcp/{server}` shows why"
+        "the server `{server}` did not list its tools; `osctl logs mcp/{server}` shows the reason"
     ));
 }
 
@@ -134,7 +139,7 @@ async fn list_tools(server: Option<&str>, cx: &CommandContext) -> Result<VerbOut
     let mut all = Vec::new();
     let mut params = json!({"_meta": {LIST_WAIT: TOOLS_LIST_TIMEOUT.as_secs()}});
     loop {
-        let work = cx.ui.start_work("asking the servers");
+        let work = cx.ui.start_work("listing the tools");
         let page = client.ask_server(server, "tools/list", params).await?;
         drop(work);
         let value: Value = parse_answer(&page)?;
@@ -172,8 +177,8 @@ fn parse_answer<T: DeserializeOwned>(answer: &RawValue) -> Result<T> {
         Error::Refused {
             status: 502,
             kind: "unreadable".into(),
-            message: format!("the server's answer can't be read: {error}"),
-            hint: Some("`osctl mcp list` shows how the servers stand".into()),
+            message: format!("cannot parse the reply of the server: {error}"),
+            hint: Some("`osctl mcp ls` shows the state of the servers".into()),
         }
         .into()
     })
@@ -246,13 +251,14 @@ fn parse_arguments(words: &[String]) -> Result<Value> {
         && whole.trim_start().starts_with('{')
     {
         let parsed = serde_json::from_str(whole);
-        let hint = "`osctl mcp tools SERVER --json` shows what a tool takes";
-        return parsed.map_err(|e| Error::usage(format!("`{whole}` is no JSON: {e}"), hint).into());
+        let hint = "`osctl --json mcp tools SERVER` shows the arguments of each tool";
+        return parsed
+            .map_err(|e| Error::usage(format!("`{whole}` is not valid JSON: {e}"), hint).into());
     }
     let mut all = Map::new();
     for word in words {
         let Some((name, value)) = word.split_once('=') else {
-            let hint = "`osctl mcp call filesystem read_text_file path=/root/x`";
+            let hint = "write `osctl mcp call SERVER TOOL NAME=VALUE`, for example `path=/root/x`";
             return Err(Error::usage(format!("`{word}` is not NAME=VALUE"), hint).into());
         };
         let value = serde_json::from_str(value).unwrap_or_else(|_| value.into());

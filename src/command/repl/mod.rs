@@ -38,10 +38,10 @@ const EXIT_WORDS: &[&str] = &["exit", "quit", "exit()", "quit()"];
 
 #[derive(Debug, Args)]
 pub(crate) struct ReplArgs {
-    /// The kernel to use; created if missing
-    #[arg(long, value_name = "NAME", default_value = DEFAULT_SESSION, hide_default_value = true, add = ArgValueCandidates::new(session_names))]
+    /// Session to use; created if missing
+    #[arg(short, long, value_name = "NAME", default_value = DEFAULT_SESSION, hide_default_value = true, add = ArgValueCandidates::new(session_names))]
     session: String,
-    /// Save figures into this folder
+    /// Save figures in this folder
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
 }
@@ -53,10 +53,10 @@ pub(crate) async fn run(args: ReplArgs, cx: &CommandContext) -> Result<VerbOutco
         Err(Error::usage(message, format!("`{instead}`")).into())
     };
     if cx.ui.json {
-        return refuse("a console has no JSON", "--json exec CODE");
+        return refuse("`osctl repl` has no JSON output", "--json exec CODE");
     }
     if !cx.ui.is_typed_at() {
-        return refuse("a console needs a terminal", "exec -");
+        return refuse("`osctl repl` needs an interactive terminal", "exec -");
     }
     let client = cx.companion_client()?;
     ensure_session(&client, &session).await?;
@@ -160,7 +160,7 @@ impl Repl<'_> {
             Ok(Err(_)) | Err(_) => {
                 let looks_whole = cell.looks_whole();
                 if looks_whole {
-                    let busy = "the kernel runs other code; this waits for its turn";
+                    let busy = "the kernel runs other code; this code is queued";
                     self.cx.ui.print_message(busy);
                 }
                 looks_whole

@@ -72,7 +72,7 @@ impl ReplPrompt {
         match editor.load_history(&history) {
             Err(ReadlineError::Io(e)) if e.kind() == std::io::ErrorKind::NotFound => {}
             Err(error) => cx.ui.print_warning(format!(
-                "`{}` can't be read: {error}; this console begins without history",
+                "cannot read `{}`: {error}; the console starts without history",
                 history.display()
             )),
             Ok(()) => {}
@@ -118,7 +118,7 @@ impl ReplPrompt {
         if let Err(error) = kept {
             let path = self.history.display();
             self.ui
-                .print_warning(format!("`{path}` can't be written: {error}"));
+                .print_warning(format!("cannot write `{path}`: {error}"));
         }
     }
 }

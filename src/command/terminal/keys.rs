@@ -17,8 +17,8 @@ impl DetachKeys {
         let sequence: Option<Vec<u8>> = text.split(',').map(parse_key).collect();
         let sequence = sequence.ok_or_else(|| {
             Error::usage(
-                format!("`{text}` are no keys that could leave a terminal"),
-                "name them as in `--detach-keys ctrl-p,ctrl-q`: single characters, or `ctrl-` with a letter, `@`, `[`, `\\`, `]`, `^` or `_`",
+                format!("`{text}` are not valid detach keys"),
+                "use single characters, or `ctrl-` with a letter, `@`, `[`, `\\`, `]`, `^` or `_`, for example `--detach-keys ctrl-p,ctrl-q`",
             )
         })?;
         Ok(Self { sequence, held: 0 })

@@ -30,7 +30,7 @@ enum TerminalEnd {
     Exit(u8, TerminalEndReason),
     Detached,
     /// A signal ended this process, or its window was closed.
-    Told,
+    Signalled,
 }
 
 /// Which terminal to open, and how to detach from it.
@@ -73,10 +73,10 @@ pub(super) async fn run(plan: TerminalPlan, cx: &CommandContext) -> Result<VerbO
                 TerminalEndReason::Exited => {}
                 TerminalEndReason::Ended => cx
                     .ui
-                    .print_message(format!("somebody ended terminal `{id}`")),
-                TerminalEndReason::Idle => cx
-                    .ui
-                    .print_message(format!("terminal `{id}` was idle for too long")),
+                    .print_message(format!("another client ended terminal `{id}`")),
+                TerminalEndReason::Idle => cx.ui.print_message(format!(
+                    "terminal `{id}` ended because it was idle for too long"
+                )),
                 TerminalEndReason::Stopped => return Err(Error::TerminalGone { id }.into()),
             }
             Ok(match code {
@@ -86,13 +86,14 @@ pub(super) async fn run(plan: TerminalPlan, cx: &CommandContext) -> Result<VerbO
         }
         TerminalEnd::Detached => {
             cx.ui.print_message(format!(
-                "left terminal `{id}`, which goes on; `{again}` comes back"
+                "detached from terminal `{id}`, which keeps running; `{again}` returns to it"
             ));
             Ok(VerbOutcome::Done)
         }
-        TerminalEnd::Told => {
-            cx.ui
-                .print_message(format!("terminal `{id}` goes on; `{again}` comes back"));
+        TerminalEnd::Signalled => {
+            cx.ui.print_message(format!(
+                "terminal `{id}` keeps running; `{again}` returns to it"
+            ));
             Err(Error::Interrupted.into())
         }
     }
@@ -153,7 +154,7 @@ impl AttachedTerminal {
                 }
                 keys = keyboard.next(), if self.terminal.has_room() => {
                     let Some(keys) = keys else {
-                        return Ok(TerminalEnd::Told);
+                        return Ok(TerminalEnd::Signalled);
                     };
                     let (keys, leaves) = self.keys.filter_typed(&keys);
                     self.terminal.type_keys(&keys);
@@ -163,7 +164,7 @@ impl AttachedTerminal {
                 }
                 goes_on = self.screen.wait_for_progress() => {
                     if !goes_on {
-                        return Ok(TerminalEnd::Told);
+                        return Ok(TerminalEnd::Signalled);
                     }
                     self.terminal.acknowledge_shown(self.screen.unshown_bytes());
                 }
@@ -174,7 +175,7 @@ impl AttachedTerminal {
                         self.send_size();
                         self.terminal.repaint();
                     }
-                    TerminalSignal::End => return Ok(TerminalEnd::Told),
+                    TerminalSignal::End => return Ok(TerminalEnd::Signalled),
                 },
                 () = note => match self.note.take() {
                     Some((_, Some(text))) => self.show_note(&text),
@@ -189,7 +190,7 @@ impl AttachedTerminal {
             TerminalEvent::Open { writer, given_up } => {
                 self.handle_open(writer);
                 if given_up > 0 {
-                    self.show_note("the last keys may not have arrived");
+                    self.show_note("the last keys may be lost");
                 }
             }
             TerminalEvent::Lost => {
@@ -202,17 +203,15 @@ impl AttachedTerminal {
             TerminalEvent::Output(bytes) => self.screen.show_output(bytes),
             TerminalEvent::Skipped(bytes) => {
                 let bytes = crate::ui::format_bytes(bytes);
-                self.show_note(&format!(
-                    " {bytes} of output came too fast and are skipped "
-                ));
+                self.show_note(&format!(" skipped {bytes} of output "));
             }
             TerminalEvent::Writer(true) => {
-                self.show_note(" you write now ");
+                self.show_note(" you have the keyboard now ");
                 self.send_size();
             }
-            TerminalEvent::Writer(false) => self.show_note(" somebody else writes now "),
+            TerminalEvent::Writer(false) => self.show_note(" another client has the keyboard now "),
             TerminalEvent::Ignored => {
-                self.show_note(" not typed: somebody else writes; `--take` takes over ")
+                self.show_note(" not typed: another client has the keyboard; `--take` takes over ")
             }
             TerminalEvent::Exit(code, why) => return Some(TerminalEnd::Exit(code, why)),
         }
@@ -227,7 +226,7 @@ impl AttachedTerminal {
         let is_first = std::mem::replace(&mut self.is_first, false);
         if is_first && !writer {
             let leave = self.detach_keys.replace(',', " ");
-            self.show_note(&format!(" you see only; {leave} leaves "));
+            self.show_note(&format!(" read-only; {leave} detaches "));
         } else if writer {
             // The window size may have changed during the interruption.
             self.send_size();

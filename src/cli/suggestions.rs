@@ -1,0 +1,282 @@
+//! Suggestions for words that are not verbs of osctl.
+//!
+//! clap suggests every similar name, also those of hidden verbs and aliases. This module keeps visible names only, and
+//! replaces the suggestion for words of other programs with the right commands.
+
+use clap::Command;
+use clap::builder::StyledStr;
+use clap::error::{ContextKind, ContextValue, Error, ErrorKind};
+
+/// Words that are first verbs of other programs, and the commands that do the same.
+const WORD_TIPS: &[(&[&str], &[&str])] = &[
+    (
+        &["stop", "halt"],
+        &[
+            "`osctl down` stops and removes the container; saved state stays",
+            "`osctl interrupt` interrupts running code",
+            "`osctl evolve stop` cancels an evolve",
+        ],
+    ),
+    (
+        &["kill", "cancel"],
+        &[
+            "`osctl interrupt` interrupts running code",
+            "`osctl sessions rm NAME` ends a session and its processes",
+            "`osctl evolve stop` cancels an evolve",
+            "`osctl down` stops and removes the container",
+        ],
+    ),
+    (
+        &["rm", "remove", "delete", "destroy"],
+        &[
+            "`osctl down` removes the container; saved state stays",
+            "`osctl down --purge` also deletes the saved state",
+            "`osctl sessions rm NAME` ends a session",
+            "`osctl cryo rm NAME` removes stored variables",
+        ],
+    ),
+    (
+        &["uninstall"],
+        &[
+            "`osctl down --purge` removes the container and its state",
+            "`osctl jupyter uninstall` removes the kernelspec",
+            "`osctl mcp disconnect CLIENT` removes osctl from an MCP client",
+        ],
+    ),
+    (
+        &["run", "python", "python3", "ipython", "eval"],
+        &[
+            "`osctl exec CODE` and `osctl exec -f FILE` run Python",
+            "`osctl repl` opens a Python console",
+            "`osctl shell COMMAND` runs a command",
+        ],
+    ),
+    (
+        &["bash", "sh", "ssh", "terminal", "console"],
+        &[
+            "`osctl shell` opens a terminal",
+            "`osctl shell COMMAND` runs a command",
+        ],
+    ),
+    (
+        &["install", "add", "pip", "apt"],
+        &[
+            "`osctl exec '!pip install NAME'` installs a Python package",
+            "`osctl init` and `osctl evolve` add packages to the image",
+            "`osctl jupyter install` adds a kernel to JupyterLab",
+        ],
+    ),
+    (
+        &["env", "set"],
+        &[
+            "`osctl up --env NAME` passes a variable into the container",
+            "`osctl config edit` changes settings",
+        ],
+    ),
+    (
+        &["update", "upgrade", "rebuild"],
+        &[
+            "`osctl evolve` rebuilds from body/ and replaces the container",
+            "`osctl init --update` updates body/ to this version of osctl",
+        ],
+    ),
+    (
+        &["create", "new"],
+        &[
+            "`osctl up` creates the container",
+            "`osctl sessions create NAME` creates a session",
+        ],
+    ),
+    (
+        &["save", "store", "snapshot", "backup"],
+        &[
+            "`osctl cryo store` stores variables",
+            "`osctl criu checkpoint` stores a whole kernel process",
+        ],
+    ),
+    (
+        &["load", "reload", "restore"],
+        &[
+            "`osctl cryo reload` reloads stored variables",
+            "`osctl criu restore` restores a kernel process",
+        ],
+    ),
+    (
+        &["rollback", "undo", "revert"],
+        &["`osctl evolve rollback` returns to the previous image"],
+    ),
+    (
+        &["history", "jobs", "activity"],
+        &[
+            "`osctl runs` lists recent and running code",
+            "`osctl evolve history` lists evolves",
+        ],
+    ),
+    (
+        &["open", "vnc", "browser", "view"],
+        &["`osctl desktop` opens the desktop in a browser"],
+    ),
+    (
+        &["connect", "disconnect", "tools", "servers", "call"],
+        &[
+            "`osctl mcp connect CLIENT` adds osctl to an MCP client",
+            "`osctl mcp tools` lists the tools",
+        ],
+    ),
+    (
+        &["info", "inspect", "top", "stats"],
+        &[
+            "`osctl status` shows the instance",
+            "`osctl doctor` checks the setup",
+        ],
+    ),
+    (
+        &["notebook", "lab"],
+        &["`osctl jupyter install` connects JupyterLab to a session"],
+    ),
+    (
+        &["clean", "prune", "clear"],
+        &[
+            "`osctl reset` clears the variables of a session",
+            "`osctl down --purge` deletes the saved state",
+        ],
+    ),
+];
+
+/// Corrects the suggestions of an unknown subcommand.
+pub(super) fn correct_suggestions(error: &mut Error, command: &Command) {
+    if error.kind() != ErrorKind::InvalidSubcommand {
+        return;
+    }
+    let parent = failed_command(error, command);
+    let tips = match error.get(ContextKind::InvalidSubcommand) {
+        Some(ContextValue::String(word)) if parent.get_name() == command.get_name() => {
+            word_tips(word)
+        }
+        _ => &[],
+    };
+    if !tips.is_empty() {
+        error.remove(ContextKind::SuggestedSubcommand);
+        let tips = tips.iter().map(|tip| StyledStr::from(*tip)).collect();
+        error.insert(ContextKind::Suggested, ContextValue::StyledStrs(tips));
+        return;
+    }
+    let names = match error.remove(ContextKind::SuggestedSubcommand) {
+        Some(ContextValue::Strings(names)) => names,
+        Some(ContextValue::String(name)) => vec![name],
+        _ => return,
+    };
+    // An empty list would leave an empty line in the message.
+    error.remove(ContextKind::Suggested);
+    let mut visible: Vec<String> = Vec::new();
+    for name in names {
+        let found = parent.find_subcommand(&name);
+        let found = found.filter(|verb| !verb.is_hide_set());
+        if let Some(name) = found.map(Command::get_name)
+            && !visible.iter().any(|shown| shown == name)
+        {
+            visible.push(name.to_owned());
+        }
+    }
+    if !visible.is_empty() {
+        error.insert(
+            ContextKind::SuggestedSubcommand,
+            ContextValue::Strings(visible),
+        );
+    }
+}
+
+fn word_tips(word: &str) -> &'static [&'static str] {
+    let found = WORD_TIPS.iter().find(|(words, _)| words.contains(&word));
+    found.map_or(&[], |(_, tips)| tips)
+}
+
+/// The command whose subcommand is unknown. The usage in the error names the command.
+fn failed_command<'a>(error: &Error, command: &'a Command) -> &'a Command {
+    let usage = match error.get(ContextKind::Usage) {
+        Some(ContextValue::StyledStr(usage)) => usage.to_string(),
+        _ => String::new(),
+    };
+    let words = usage.split_whitespace();
+    let words = words.skip_while(|word| *word != command.get_name()).skip(1);
+    words
+        .map_while(|word| (!word.starts_with(['[', '<'])).then_some(word))
+        .fold(command, |found, word| {
+            found.find_subcommand(word).unwrap_or(found)
+        })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::WORD_TIPS;
+    use crate::cli;
+    use std::collections::BTreeSet;
+
+    fn refused(words: &str) -> String {
+        let words = format!("osctl {words}");
+        let words = words.split(' ').map(Into::into);
+        cli::parse_args(words).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn a_hidden_verb_is_never_suggested() {
+        let command = cli::clap_command();
+        let hidden = command.get_subcommands().filter(|verb| verb.is_hide_set());
+        let hidden: Vec<&str> = hidden.map(clap::Command::get_name).collect();
+        assert!(hidden.contains(&"verify") && hidden.len() > 10);
+        for name in &hidden {
+            let typo = format!("{name}x");
+            let error = refused(&typo);
+            for name in &hidden {
+                assert!(!error.contains(&format!("'{name}'")), "{typo}: {error}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_typo_gets_the_visible_name() {
+        assert!(refused("exce 1").contains("'exec'"));
+        // `list` is a hidden alias.
+        let error = refused("sessions lisst");
+        assert!(
+            error.contains("'ls'") && !error.contains("'list'"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn words_of_other_programs_name_the_command() {
+        assert!(refused("stop").contains("tip: `osctl down` stops"));
+        assert!(refused("delete").contains("`osctl down --purge`"));
+        assert!(refused("run x.py").contains("`osctl exec -f FILE`"));
+        assert!(refused("install polars").contains("'!pip install NAME'"));
+        assert!(!refused("delete").contains("'reset'"));
+        // Words of the top level mean something else elsewhere.
+        assert!(!refused("cryo stop").contains("osctl down"));
+    }
+
+    #[test]
+    fn a_word_with_tips_is_no_verb_and_its_tips_are() {
+        let command = cli::clap_command();
+        let mut words = BTreeSet::new();
+        for (names, tips) in WORD_TIPS {
+            for name in *names {
+                let is_visible = command
+                    .find_subcommand(name)
+                    .is_some_and(|v| !v.is_hide_set());
+                assert!(!is_visible, "{name}");
+                assert!(words.insert(name), "{name} is there twice");
+            }
+            for tip in *tips {
+                let verbs: Vec<&str> = tip
+                    .match_indices("`osctl ")
+                    .filter_map(|(at, found)| tip[at + found.len()..].split([' ', '`']).next())
+                    .collect();
+                assert!(!verbs.is_empty(), "{tip}");
+                for verb in verbs {
+                    assert!(command.find_subcommand(verb).is_some(), "{tip}");
+                }
+            }
+        }
+    }
+}
