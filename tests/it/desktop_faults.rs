@@ -17,6 +17,7 @@ trials![
     services_that_are_killed_twenty_times_restart = "desktop_faults::each_killed_service_restarts",
     viewers_that_come_and_go_leave_nothing,
     a_frozen_server_gives_no_picture_and_blocks_nothing_else,
+    a_frozen_vnc_server_is_replaced,
     a_hard_stop_leaves_no_lock_behind,
     an_unused_desktop_ends_and_a_browser_keeps_it,
     the_desktop_can_run_always_or_never,
@@ -242,6 +243,17 @@ fn a_frozen_server_gives_no_picture_and_blocks_nothing_else() {
     assert_eq!(answer.error().0, 503);
     signal("SIGCONT");
     screenshot(&api, "");
+}
+
+fn a_frozen_vnc_server_is_replaced() {
+    let home = instance();
+    let api = home.api();
+    let mut page = open_page(home);
+    api.exec(KILL);
+    let code = "[os.kill(pid, signal.SIGSTOP) for pid, _ in processes('x11vnc')]; 0";
+    assert_eq!(number(&api, code), 0);
+    page.value("location.reload()");
+    page.until(CONNECTED);
 }
 
 fn a_hard_stop_leaves_no_lock_behind() {

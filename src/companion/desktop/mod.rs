@@ -56,6 +56,9 @@ const DEFAULT_MAX_SCREEN_SIZE: (u16, u16) = (2560, 1600);
 /// Maximum time for a new screen to get its size.
 const SCREEN_SIZE_TIMEOUT: Duration = Duration::from_secs(5);
 
+/// How long a VNC server that is ready may take to answer a new connection.
+const VNC_GREETING_TIMEOUT: Duration = Duration::from_secs(8);
+
 /// Maximum number of attempts of an operation during which the screen was restarted.
 const MAX_SCREEN_ATTEMPTS: usize = 3;
 
@@ -423,6 +426,13 @@ impl Desktop {
         let socket = UnixStream::connect(self.0.settings.run.join("vnc.sock")).await;
         let socket = socket
             .map_err(|e| DesktopRefusal::Unready(format!("cannot connect to `x11vnc`: {e}")))?;
+        // A VNC server speaks first.
+        let greeting = tokio::time::timeout(VNC_GREETING_TIMEOUT, socket.readable());
+        if greeting.await.is_err() {
+            services.restart_silent(ServiceNeed::Viewer);
+            let why = "`x11vnc` does not answer; the companion restarts it";
+            return Err(DesktopRefusal::Unready(why.into()));
+        }
         Ok((socket, stay))
     }
 

@@ -28,7 +28,7 @@ use std::future::pending;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::{JoinHandle, spawn_blocking};
 
 /// How long a client waits for a service, restarts included.
@@ -55,6 +55,8 @@ pub(crate) struct ServiceView {
 struct ServiceSlot {
     declaration: Arc<ServiceDeclaration>,
     view: watch::Receiver<ServiceView>,
+    /// Notified when a client gets no answer.
+    silence: Arc<Notify>,
 }
 
 /// The shared handle of all services.
@@ -88,11 +90,19 @@ impl Services {
                 _holds: stands_on.cloned().collect(),
             };
             holds.insert(declaration.name.clone(), hold);
-            let (owner, view) = ServiceTask::new(declaration.clone(), ground, needs.clone(), order);
+            let silence = Arc::new(Notify::new());
+            let (owner, view) = ServiceTask::new(
+                declaration.clone(),
+                ground,
+                needs.clone(),
+                silence.clone(),
+                order,
+            );
             tasks.push(tokio::spawn(owner.run(stop.clone())));
             seats.push(ServiceSlot {
                 declaration: declaration.clone(),
                 view,
+                silence,
             });
         }
         let seats = seats.into();
@@ -262,6 +272,13 @@ impl Services {
             guards.any(|guard| descendants::have_file_open(guard, ending))
         });
         looked.await.unwrap_or(true)
+    }
+
+    /// Restarts the ready services of exactly this need, because a client gets no answer.
+    pub(crate) fn restart_silent(&self, need: ServiceNeed) {
+        for seat in self.own_slots(need) {
+            seat.silence.notify_waiters();
+        }
     }
 
     /// Withdraws the need and waits until the tasks of the services have processed that.

@@ -57,7 +57,7 @@ pub(super) enum ServiceEvent {
     GroundLost,
     /// The service answered its probe.
     Probed,
-    /// The service did not answer in time.
+    /// The service did not answer its probe or a client in time.
     TooLate,
     /// The service and all its descendants have ended.
     Ended {
@@ -97,7 +97,7 @@ impl ServiceState {
             (S::Starting { .. } | S::Ready { .. }, E::GroundLost) => {
                 (S::Leaving { again: true }, A::Kill)
             }
-            (S::Starting { .. }, E::TooLate) => (self, A::Kill),
+            (S::Starting { .. } | S::Ready { .. }, E::TooLate) => (self, A::Kill),
             (S::Ready { .. }, E::Ended { is_wish: true, .. }) => (S::Finished, A::Nothing),
             (S::Starting { failures }, E::Ended { .. }) => {
                 back_off(failures, UNREADY_RESTART_DELAY)

@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use std::future::pending;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{Notify, mpsc, watch};
 use tokio::time::Instant;
 
 /// How long a service may take to become ready.
@@ -32,6 +32,7 @@ pub(super) struct ServiceTask {
     declaration: Arc<ServiceDeclaration>,
     ground: Vec<watch::Receiver<ServiceView>>,
     needs: watch::Receiver<BTreeSet<ServiceNeed>>,
+    silence: Arc<Notify>,
     view: watch::Sender<ServiceView>,
     state: ServiceState,
     process: Option<ServiceProcess>,
@@ -50,6 +51,7 @@ impl ServiceTask {
         declaration: Arc<ServiceDeclaration>,
         ground: Vec<watch::Receiver<ServiceView>>,
         needs: Arc<watch::Sender<BTreeSet<ServiceNeed>>>,
+        silence: Arc<Notify>,
         order: ServiceShutdownOrder,
     ) -> (Self, watch::Receiver<ServiceView>) {
         let (view, seen) = watch::channel(ServiceView {
@@ -64,6 +66,7 @@ impl ServiceTask {
             declaration,
             ground,
             needs: needs.subscribe(),
+            silence,
             view,
             state: ServiceState::Off,
             process: None,
@@ -139,6 +142,7 @@ impl ServiceTask {
     /// Waits for the next event; returns nothing when the task should only check its inputs again.
     async fn next_event(&mut self) -> Option<ServiceEvent> {
         let is_starting = matches!(self.state, ServiceState::Starting { .. });
+        let is_ready = matches!(self.state, ServiceState::Ready { .. });
         let late = self.began + SERVICE_START_TIMEOUT;
         tokio::select! {
             biased;
@@ -156,6 +160,7 @@ impl ServiceTask {
             }
             () = wait_probe_success(&self.declaration), if is_starting => Some(ServiceEvent::Probed),
             () = tokio::time::sleep_until(late), if is_starting => Some(ServiceEvent::TooLate),
+            () = self.silence.notified(), if is_ready => Some(ServiceEvent::TooLate),
         }
     }
 
@@ -190,7 +195,7 @@ impl ServiceTask {
             ServiceAction::Kill => {
                 if event == ServiceEvent::TooLate {
                     tracing::warn!(
-                        "{}: no answer within {SERVICE_START_TIMEOUT:?}; the companion ends the service",
+                        "{}: no answer in time; the companion ends the service",
                         self.declaration.name
                     );
                     // The reset keeps the timeout from firing again; the task waits for the end.
