@@ -1,6 +1,7 @@
 //! `osctl interrupt`: interrupts running code and reports the state of the kernel.
 
 use super::CommandContext;
+use super::answers::InterruptAnswer;
 use super::attach::is_unknown;
 use super::candidates::{run_ids, session_names};
 use crate::error::{Result, VerbOutcome};
@@ -37,7 +38,7 @@ pub(crate) async fn run(args: InterruptArgs, cx: &CommandContext) -> Result<Verb
             };
             drop(work);
             if cx.ui.json {
-                cx.ui.print_json(&reply)?;
+                cx.ui.print_json(&InterruptAnswer::from(reply.clone()))?;
             }
             (what_became(&reply), reply.kernel)
         }
@@ -45,7 +46,7 @@ pub(crate) async fn run(args: InterruptArgs, cx: &CommandContext) -> Result<Verb
             let reply = client.interrupt_session(&session).await?;
             drop(work);
             if cx.ui.json {
-                cx.ui.print_json(&reply)?;
+                cx.ui.print_json(&InterruptAnswer::from(reply.clone()))?;
             }
             ("what ran has ended".to_owned(), reply.kernel)
         }
@@ -58,7 +59,7 @@ pub(crate) async fn run(args: InterruptArgs, cx: &CommandContext) -> Result<Verb
 
 fn report_ended(reply: &ShellReply, cx: &CommandContext) -> Result<VerbOutcome> {
     match cx.ui.json {
-        true => cx.ui.print_json(reply)?,
+        true => cx.ui.print_json(&InterruptAnswer::from(reply.clone()))?,
         false => cx
             .ui
             .print_message(format!("command `{}` has ended", reply.id)),

@@ -42,7 +42,10 @@ fn a_cut_connection_is_taken_up_both_ways() {
         let middle = Middle::start(&home.api().address, 8 << 20, 2, Break::Cut);
         let cut = by_port(home, "cp-cut", middle.port);
         let told = copy(&cut, from, to);
-        assert_eq!((&told["bytes"], middle.left()), (&json!(24 << 20), 0));
+        assert_eq!(
+            (&told["copied_bytes"], middle.left()),
+            (&json!(24 << 20), 0)
+        );
         assert_eq!(digest(&landed), expected);
     }
     let names = |folder: &Path| {
@@ -90,7 +93,7 @@ fn folders_are_taken_up_in_the_middle_of_a_file() {
     // Without `--setuid`.
     fs::set_permissions(tree.join("folder"), fs::Permissions::from_mode(0o750)).unwrap();
     assert_same(&tree, &back);
-    for one in ["files", "folders", "links", "bytes"] {
+    for one in ["files", "folders", "links", "copied_bytes"] {
         assert_eq!(told[one], again[one], "{one}");
     }
     assert_eq!(told["files"], 310);

@@ -40,7 +40,7 @@ pub(crate) mod running {
         let ran = person.ok(&["--json", "mcp", "connect", "codex", "--yes"]);
         let told: Value = serde_json::from_str(&ran.stdout).unwrap();
         assert_eq!(told["changed"], true, "{told}");
-        assert!(told["tools"].as_u64() > Some(30), "{told}");
+        assert!(told["tool_count"].as_u64() > Some(30), "{told}");
         // No token is in what was written.
         let text = fs::read_to_string(told["file"].as_str().unwrap()).unwrap();
         assert!(!text.contains(&person.0.hub().token), "{text}");
@@ -52,7 +52,7 @@ pub(crate) mod running {
         let ran = person.ok(&words.concat());
         let told: Value = serde_json::from_str(&ran.stdout).unwrap();
         assert_eq!(
-            (&told["changed"], &told["tools"]),
+            (&told["changed"], &told["tool_count"]),
             (&true.into(), &2.into())
         );
         person.disconnect("codex");

@@ -204,7 +204,7 @@ fn a_changed_body_takes_over_and_the_variables_go_on() {
         (&record["by"], &record["reason"]),
         (&json!("host"), &json!("more of it"))
     );
-    assert!(record["refused_ms"].as_f64().unwrap() > 0.0);
+    assert!(record["refused_seconds"].as_f64().unwrap() > 0.0);
     assert_ne!(container_id(&home), before);
     let kept = record["receipt"][0]["rows"].as_array().unwrap();
     assert!(kept.iter().any(|row| row["name"] == "f"), "{kept:?}");
@@ -394,7 +394,10 @@ fn a_run_that_becomes_no_commit_says_so() {
         assert!(ran.stderr.contains(&line), "{ran:?}");
         let record = latest(&home);
         assert!(
-            record["untold"].as_str().unwrap().contains(why),
+            record["not_committed_because"]
+                .as_str()
+                .unwrap()
+                .contains(why),
             "{record:#}"
         );
         let run = record["run"].as_str().unwrap();
@@ -414,7 +417,7 @@ fn a_run_that_becomes_no_commit_says_so() {
     ));
     fs::create_dir(&git).unwrap();
     home.ok(["evolve"]);
-    assert_eq!(latest(&home)["untold"], Value::Null);
+    assert_eq!(latest(&home)["not_committed_because"], Value::Null);
     assert_one_that_remembers(&home);
     home.down();
 }

@@ -181,7 +181,7 @@ fn a_run_is_told_by_what_it_changed_kept_and_lost() {
     let record = home.json(["evolve", "show", &first]);
     assert_eq!(record["receipt"][0]["session"], "default", "{record:#}");
     let asked = home.api().get(&format!("/evolve/runs/{first}")).json();
-    assert_eq!(asked["besides"], record["besides"], "{asked:#}");
+    assert_eq!(asked["besides"], record["other_state"], "{asked:#}");
     // As a stream it is the whole log, and the record at its end.
     let accept = ("Accept", "application/x-ndjson");
     let path = format!("/evolve/runs/{first}");

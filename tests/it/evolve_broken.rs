@@ -129,7 +129,7 @@ fn what_works_beside_and_not_in_place_is_taken_back_with_all_in_memory() {
         assert_ne!(changed, entrypoint);
         write(&home, "entrypoint.sh", &changed);
         let record = assert_fails(&home, "verifying", "rolled_back", why);
-        assert!(record["refused_ms"].as_f64().unwrap() > 0.0);
+        assert!(record["refused_seconds"].as_f64().unwrap() > 0.0);
         lives += 1;
         assert_eq!(home.api().exec("next(live)")["result"], lives.to_string());
     };

@@ -64,6 +64,7 @@ mod installer;
 mod instance;
 mod interrupts;
 mod jobs;
+mod json_answers;
 mod jupyter;
 mod lanes;
 mod laws;
@@ -186,6 +187,7 @@ fn lanes() -> Vec<Lane> {
             exposure::trials(),
             host_scans::trials(),
             user_control::trials(),
+            json_answers::trials(),
             criu::refused::trials(),
         ]);
     // Each has an instance of its own.
@@ -201,6 +203,7 @@ fn lanes() -> Vec<Lane> {
         evolve::trials(),
         handover::trials(),
         succession::trials(),
+        json_answers::of_the_keeper::trials(),
         build_attacks::trials(),
         body::trials(),
     ]);
@@ -256,6 +259,7 @@ fn lanes() -> Vec<Lane> {
             embedded::trials(),
             durable_runs::trials(),
             criu_faults::trials(),
+            json_answers::of_checkpoints::trials(),
             criu::trials(),
         ]);
     // These compare memory over many requests, say how soon an answer comes, or change the machine's network rules beside
