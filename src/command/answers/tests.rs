@@ -145,7 +145,7 @@ fn every_command_has_an_answer_or_none() {
     let mut expected = BTreeSet::new();
     collect_commands(&crate::cli::clap_command(), "osctl", &mut expected);
     let documented = answers().into_iter().flat_map(|answer| answer.commands);
-    let documented: BTreeSet<String> = documented.map(|command| command_path(command)).collect();
+    let documented: BTreeSet<String> = documented.map(command_path).collect();
     for command in &expected {
         let is_silent = SILENT_COMMANDS.contains(&command.as_str());
         assert!(
