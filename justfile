@@ -47,8 +47,9 @@ purge name="dev":
 bench name *filter:
     cargo bench --bench {{name}} -- {{filter}}
 
-# Rewrite the expected files: completions, client configurations
+# Rewrite the expected files: schema of `--json`, completions, client configurations
 update:
+    OSCTL_TEST_UPDATE=1 cargo test --locked --lib answers::
     OSCTL_TEST_UPDATE=1 cargo test --locked --test it -- completions::
     OSCTL_TEST_UPDATE=1 cargo test --locked --test it -- connect::
 

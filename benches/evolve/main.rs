@@ -57,7 +57,7 @@ impl Table {
     fn stages(&mut self, record: &Value) {
         for stage in record["stages"].as_array().into_iter().flatten() {
             let name = stage["stage"].as_str().unwrap_or_default();
-            let seconds = stage["seconds"].as_f64().unwrap_or_default();
+            let seconds = stage["duration_seconds"].as_f64().unwrap_or_default();
             self.row(&format!("  {name}"), seconds, None);
         }
     }
@@ -143,8 +143,12 @@ fn rolled_back(instance: &Instance, table: &mut Table) -> Result<()> {
     table.stages(&record);
     let last = record["stages"].as_array().and_then(|stages| stages.last());
     let last = last.context("no stages")?;
-    let time = |key: &str| last[key].as_f64().context("a stage without a time");
-    let verdict = time("began")? + time("seconds")?;
+    let began = last["started_at"]
+        .as_str()
+        .context("a stage without a time")?;
+    let began = chrono::DateTime::parse_from_rfc3339(began)?.timestamp_millis() as f64 / 1e3;
+    let took = last["duration_seconds"].as_f64();
+    let verdict = began + took.context("a stage without a duration")?;
     for (who, gap) in ["/ping", "/exec"].into_iter().zip(clients.end()) {
         table.row(&format!("  {who} refused in total"), gap.seconds, None);
         let back = gap.ended - verdict;
@@ -165,7 +169,7 @@ fn rolled_back(instance: &Instance, table: &mut Table) -> Result<()> {
 }
 
 fn refused(record: &Value) -> f64 {
-    record["refused_ms"].as_f64().unwrap_or_default() / 1e3
+    record["refused_seconds"].as_f64().unwrap_or_default()
 }
 
 /// The instance of this benchmark; dropping it removes everything.

@@ -53,6 +53,6 @@ pub(crate) fn measure(report: &mut Report, instance: &Instance) -> Result<()> {
 fn took(instance: &Instance, verb: &str) -> Result<f64> {
     let output = instance.osctl(&["--json", "criu", verb]).output()?;
     let reply: Value = serde_json::from_slice(&output.stdout)?;
-    let milliseconds = reply["timing_ms"].as_f64();
-    Ok(milliseconds.with_context(|| format!("{verb}: {output:?}"))? / 1e3)
+    let seconds = reply["duration_seconds"].as_f64();
+    seconds.with_context(|| format!("{verb}: {output:?}"))
 }

@@ -1,6 +1,7 @@
 //! `osctl build`: builds the image.
 
 use super::CommandContext;
+use super::answers::BuildAnswer;
 use crate::config::EngineChoice;
 use crate::engine::{Engine, EngineProgress};
 use crate::error::{Error, Result, VerbOutcome};
@@ -124,10 +125,12 @@ pub(crate) async fn run(args: BuildArgs, cx: &CommandContext) -> Result<VerbOutc
         cx.ui.print_warning(note);
     }
     if cx.ui.json {
-        let (id, size) = (&built.image.id, built.image.size);
-        cx.ui.print_json(
-            &json!({"image": cx.instance.image_name(), "id": id, "bytes": size, "built": built.fresh}),
-        )?;
+        cx.ui.print_json(&BuildAnswer {
+            image: cx.instance.image_name(),
+            id: built.image.id,
+            size_bytes: built.image.size,
+            built: built.fresh,
+        })?;
     } else {
         let how = if built.fresh { "built" } else { "up to date" };
         cx.ui.print_line(format!(

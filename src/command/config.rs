@@ -1,13 +1,14 @@
 //! `osctl config`: shows the resolved configuration with its sources, and edits the file.
 
 use super::CommandContext;
+use super::answers::{ConfigAnswer, ConfigEntry, PathAnswer};
 use crate::error::{Error, Result, VerbOutcome};
 use crate::host::mcp;
 use crate::host::secrets::write_private;
 use clap::Subcommand;
 use serde_json::{Value, json};
-use std::collections::BTreeMap;
 use std::env;
+use std::path::Path;
 
 const CONFIG_TEMPLATE: &str = include_str!("../../assets/osctl.yaml");
 
@@ -27,13 +28,21 @@ pub(crate) enum ConfigVerb {
 pub(crate) fn run(verb: ConfigVerb, cx: &CommandContext) -> Result<VerbOutcome> {
     match verb {
         ConfigVerb::Show => show_values(cx),
-        ConfigVerb::Path => {
-            cx.ui.print_line(cx.config_file.display().to_string());
-            Ok(VerbOutcome::Done)
-        }
+        ConfigVerb::Path => print_path(&cx.config_file, cx),
         ConfigVerb::Edit => edit_file(cx),
-        ConfigVerb::Init => init_file(cx),
+        ConfigVerb::Init => {
+            let path = init_file(cx)?;
+            print_path(path, cx)
+        }
     }
+}
+
+fn print_path(path: &Path, cx: &CommandContext) -> Result<VerbOutcome> {
+    match cx.ui.json {
+        true => cx.ui.print_json(&PathAnswer { path: path.into() })?,
+        false => cx.ui.print_line(path.display().to_string()),
+    }
+    Ok(VerbOutcome::Done)
 }
 
 fn show_values(cx: &CommandContext) -> Result<VerbOutcome> {
@@ -44,14 +53,15 @@ fn show_values(cx: &CommandContext) -> Result<VerbOutcome> {
         mask_secrets(key, value);
     }
     if cx.ui.json {
-        let all: BTreeMap<_, _> = resolved
-            .values
-            .iter()
-            .map(|(key, (value, source))| {
-                (key, json!({"value": value, "source": source.to_string()}))
-            })
-            .collect();
-        cx.ui.print_json(&all)?;
+        let values = resolved.values.into_iter();
+        let values = values.map(|(key, (value, source))| ConfigEntry {
+            key,
+            value,
+            source: source.to_string(),
+        });
+        cx.ui.print_json(&ConfigAnswer {
+            values: values.collect(),
+        })?;
         return Ok(VerbOutcome::Done);
     }
     let mut rows = vec![["KEY", "VALUE", "SOURCE"].map(str::to_owned).to_vec()];
@@ -90,7 +100,7 @@ fn hide_values(value: &mut Value) {
     }
 }
 
-fn init_file(cx: &CommandContext) -> Result<VerbOutcome> {
+fn init_file(cx: &CommandContext) -> Result<&Path> {
     let path = cx.trusted_config_file()?;
     if path.exists() {
         return Err(Error::usage(
@@ -100,8 +110,7 @@ fn init_file(cx: &CommandContext) -> Result<VerbOutcome> {
         .into());
     }
     write_private(path, CONFIG_TEMPLATE.as_bytes())?;
-    cx.ui.print_line(path.display().to_string());
-    Ok(VerbOutcome::Done)
+    Ok(path)
 }
 
 fn edit_file(cx: &CommandContext) -> Result<VerbOutcome> {
@@ -118,7 +127,8 @@ fn edit_file(cx: &CommandContext) -> Result<VerbOutcome> {
         return Err(Error::usage("neither `VISUAL` nor `EDITOR` is set", hint).into());
     };
     if !file.exists() {
-        init_file(cx)?;
+        let path = init_file(cx)?;
+        cx.ui.print_line(path.display().to_string());
     }
     // `$EDITOR` may have arguments: `code --wait`.
     let mut words = editor.split_whitespace();

@@ -1,6 +1,7 @@
 //! `osctl criu`: checkpoints whole kernel processes and restores them.
 
 use super::CommandContext;
+use super::answers::{CheckpointAnswer, CheckpointRemovedAnswer, CriuStatusAnswer, RestoreAnswer};
 use super::candidates::{checkpoint_names, session_names};
 use super::progress::wait_with_meter;
 use crate::error::{EXIT_NO, Result, VerbOutcome};
@@ -100,7 +101,7 @@ async fn checkpoint_kernel(request: &Checkpoint, cx: &CommandContext) -> Result<
     let call = client.checkpoint(request).await?;
     let done = wait_with_meter(call, "storing the kernel process", cx).await?;
     if cx.ui.json {
-        cx.ui.print_json(&done)?;
+        cx.ui.print_json(&CheckpointAnswer::from(done))?;
         return Ok(VerbOutcome::Done);
     }
     for what in &done.left_out {
@@ -131,7 +132,7 @@ async fn restore_kernel(request: &Restore, cx: &CommandContext) -> Result<VerbOu
     let call = client.restore(request).await?;
     let done = wait_with_meter(call, "restoring the kernel process", cx).await?;
     if cx.ui.json {
-        cx.ui.print_json(&done)?;
+        cx.ui.print_json(&RestoreAnswer::from(done))?;
         return Ok(VerbOutcome::Done);
     }
     for note in &done.notes {
@@ -155,7 +156,7 @@ async fn restore_kernel(request: &Restore, cx: &CommandContext) -> Result<VerbOu
 async fn remove_checkpoint(name: &str, cx: &CommandContext) -> Result<VerbOutcome> {
     let done = cx.companion_client()?.remove_checkpoint(name).await?;
     if cx.ui.json {
-        cx.ui.print_json(&done)?;
+        cx.ui.print_json(&CheckpointRemovedAnswer::from(done))?;
     } else {
         cx.ui
             .print_message(format!("removed the checkpoint `{name}`"));
@@ -173,7 +174,7 @@ async fn show_status(cx: &CommandContext) -> Result<VerbOutcome> {
         false => VerbOutcome::Code(EXIT_NO),
     };
     if cx.ui.json {
-        cx.ui.print_json(&found)?;
+        cx.ui.print_json(&CriuStatusAnswer::from(found))?;
         return Ok(outcome);
     }
     for warning in &found.warnings {

@@ -1,6 +1,9 @@
 //! `osctl cryo`: stores variables and reloads them, with a receipt.
 
 use super::CommandContext;
+use super::answers::{
+    GenerationAnswer, GenerationsRemovedAnswer, ReloadAnswer, StoreAnswer, StoredStatesAnswer,
+};
 use super::candidates::{session_names, stored_names};
 use super::progress::wait_with_meter;
 use crate::error::{EXIT_NO, Result, VerbOutcome};
@@ -115,7 +118,7 @@ pub(crate) async fn run(verb: CryoVerb, cx: &CommandContext) -> Result<VerbOutco
             let call = client.cryo_store(&request).await?;
             let stored = wait_with_meter(call, &what, cx).await?;
             if cx.ui.json {
-                cx.ui.print_json(&stored)?;
+                cx.ui.print_json(&StoreAnswer::from(stored))?;
                 return Ok(VerbOutcome::Done);
             }
             print_receipt(&stored.receipt, cx);
@@ -145,7 +148,7 @@ pub(crate) async fn run(verb: CryoVerb, cx: &CommandContext) -> Result<VerbOutco
                 false => VerbOutcome::Done,
             };
             if cx.ui.json {
-                cx.ui.print_json(&reloaded)?;
+                cx.ui.print_json(&ReloadAnswer::from(reloaded))?;
                 return Ok(outcome);
             }
             print_receipt(&reloaded.receipt, cx);
@@ -166,7 +169,7 @@ pub(crate) async fn run(verb: CryoVerb, cx: &CommandContext) -> Result<VerbOutco
         CryoVerb::Ls => {
             let lines = client.cryo_list().await?;
             if cx.ui.json {
-                cx.ui.print_json(&lines)?;
+                cx.ui.print_json(&StoredStatesAnswer::from(lines))?;
             } else {
                 cx.ui.print_table(&generation_table(&lines.cryo));
             }
@@ -174,7 +177,7 @@ pub(crate) async fn run(verb: CryoVerb, cx: &CommandContext) -> Result<VerbOutco
         CryoVerb::Show(CryoGenerationArgs { name, generation }) => {
             let shown = client.cryo_show(&name, generation).await?;
             if cx.ui.json {
-                cx.ui.print_json(&shown)?;
+                cx.ui.print_json(&GenerationAnswer::from(shown))?;
             } else {
                 show_generation(&shown, cx);
             }
@@ -182,7 +185,7 @@ pub(crate) async fn run(verb: CryoVerb, cx: &CommandContext) -> Result<VerbOutco
         CryoVerb::Rm(CryoGenerationArgs { name, generation }) => {
             let removed = client.cryo_remove(&name, generation).await?;
             if cx.ui.json {
-                cx.ui.print_json(&removed)?;
+                cx.ui.print_json(&GenerationsRemovedAnswer::from(removed))?;
             } else {
                 let count = removed.generations.len();
                 cx.ui

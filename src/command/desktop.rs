@@ -1,11 +1,11 @@
 //! `osctl desktop`: opens the container's desktop in the user's browser.
 
 use super::CommandContext;
+use super::answers::DesktopAnswer;
 use crate::config::parse_resolution;
 use crate::error::{Error, Result, VerbOutcome};
 use crate::host::display::DesktopLink;
 use clap::Args;
-use serde::Serialize;
 
 #[derive(Debug, Args)]
 pub(crate) struct DesktopArgs {
@@ -45,15 +45,6 @@ impl TryFrom<DesktopArgs> for DesktopPlan {
     }
 }
 
-/// The document for `--json`.
-#[derive(Debug, Serialize)]
-struct DesktopDocument {
-    url: String,
-    /// Seconds until the link expires.
-    expires: u64,
-    opened: bool,
-}
-
 pub(crate) async fn run(args: DesktopArgs, cx: &CommandContext) -> Result<VerbOutcome> {
     let plan = DesktopPlan::try_from(args)?;
     let client = cx.companion_client()?;
@@ -81,9 +72,9 @@ pub(crate) async fn run(args: DesktopArgs, cx: &CommandContext) -> Result<VerbOu
     let is_asked = !is_printed && !cx.ui.json && is_here && has_screen();
     let opened = is_asked && open::that_detached(&url).is_ok();
     if cx.ui.json {
-        cx.ui.print_json(&DesktopDocument {
+        cx.ui.print_json(&DesktopAnswer {
             url,
-            expires,
+            expires_in_seconds: expires,
             opened,
         })?;
         return Ok(VerbOutcome::Done);

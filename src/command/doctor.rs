@@ -1,6 +1,7 @@
 //! `osctl doctor`: checks the setup and suggests fixes.
 
 use super::CommandContext;
+use super::answers::{DoctorAnswer, DoctorEntry, DoctorVerdict};
 use super::status::isolation_warnings;
 use crate::config::{Config, EngineChoice};
 use crate::engine::{Docker, Engine};
@@ -15,7 +16,6 @@ use crate::image::{Body, CompanionBinary};
 use crate::protocol::quote::quote_word;
 use crate::protocol::text_sanitizer;
 use clap::Args;
-use serde::Serialize;
 use std::io::ErrorKind;
 use std::path::Path;
 
@@ -29,17 +29,15 @@ pub(crate) struct DoctorArgs {
     fix: bool,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug)]
 struct DoctorFinding {
     what: &'static str,
     verdict: FindingVerdict,
     detail: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
     cure: Option<String>,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum FindingVerdict {
     Fine,
     Warning,
@@ -383,6 +381,21 @@ fn record_check<T>(
     }
 }
 
+impl From<&DoctorFinding> for DoctorEntry {
+    fn from(finding: &DoctorFinding) -> Self {
+        Self {
+            check: finding.what.into(),
+            verdict: match finding.verdict {
+                FindingVerdict::Fine => DoctorVerdict::Ok,
+                FindingVerdict::Warning => DoctorVerdict::Warning,
+                FindingVerdict::Broken => DoctorVerdict::Broken,
+            },
+            detail: finding.detail.clone(),
+            hint: finding.cure.clone(),
+        }
+    }
+}
+
 fn print_findings(cx: &CommandContext, findings: &[DoctorFinding]) -> Result<VerbOutcome> {
     let broken = findings.iter().any(|f| f.verdict == FindingVerdict::Broken);
     let outcome = if broken {
@@ -391,7 +404,8 @@ fn print_findings(cx: &CommandContext, findings: &[DoctorFinding]) -> Result<Ver
         VerbOutcome::Done
     };
     if cx.ui.json {
-        cx.ui.print_json(&findings)?;
+        let findings = findings.iter().map(DoctorEntry::from).collect();
+        cx.ui.print_json(&DoctorAnswer { findings })?;
         return Ok(outcome);
     }
     for finding in findings {

@@ -1,5 +1,6 @@
 //! `osctl down`: stops and removes the container; saved state stays.
 
+use super::answers::DownAnswer;
 use super::{CommandContext, snapshot};
 use crate::config::EngineChoice;
 use crate::engine::{Engine, EngineProgress};
@@ -12,7 +13,6 @@ use crate::host::keeper::KeeperContainer;
 use crate::host::remote::RemoteVolumes;
 use crate::protocol::cryo::StoreReason;
 use clap::Args;
-use serde_json::json;
 
 #[derive(Debug, Args)]
 pub(crate) struct DownArgs {
@@ -182,9 +182,11 @@ pub(crate) async fn run(args: DownArgs, cx: &CommandContext) -> Result<VerbOutco
     }
     drop((work, lock));
     if cx.ui.json {
-        cx.ui.print_json(
-            &json!({"instance": instance.name, "removed": found.is_some(), "purged": plan.purge}),
-        )?;
+        cx.ui.print_json(&DownAnswer {
+            instance: instance.name.clone(),
+            removed: found.is_some(),
+            purged: plan.purge,
+        })?;
     } else if found.is_some() {
         cx.ui.print_message(format!("`{name}` is down"));
     } else {

@@ -1,6 +1,7 @@
 //! `osctl exec`: runs Python code in the kernel, which keeps its variables.
 
 use super::CommandContext;
+use super::answers::StartedAnswer;
 use super::candidates::session_names;
 use super::follow::{self, CtrlCAction, RunView};
 use crate::error::{Error, Result, VerbOutcome, is_unread};
@@ -10,7 +11,6 @@ use crate::protocol::kernel::{DEFAULT_SESSION, Execute};
 use anyhow::Context as _;
 use clap::Args;
 use clap_complete::engine::ArgValueCandidates;
-use serde_json::json;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
@@ -130,7 +130,7 @@ pub(crate) async fn run(args: ExecArgs, cx: &CommandContext) -> Result<VerbOutco
     if plan.detach {
         client.begin_run(&request).await?;
         if cx.ui.json {
-            cx.ui.print_json(&json!({"id": id}))?;
+            cx.ui.print_json(&StartedAnswer { id })?;
         } else {
             cx.ui.print_line(&id);
             let attach = cx.instance.osctl_command(&format!("attach {id}"));

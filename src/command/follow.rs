@@ -1,6 +1,7 @@
 //! Following a run and showing its events; shared by several verbs.
 
 use super::CommandContext;
+use super::answers::ExecAnswer;
 use super::figures::FigureOutput;
 use crate::error::{EXIT_INTERRUPTED, EXIT_NO, Error, Result, VerbOutcome};
 use crate::host::client::CompanionClient;
@@ -262,7 +263,7 @@ impl<'a> RunView<'a> {
         let ui = self.cx.ui;
         self.figures.report_saved();
         if ui.json {
-            return ui.print_json(reply);
+            return ui.print_json(&ExecAnswer::from(reply.clone()));
         }
         if let Some(error) = &reply.error
             && reply.status == RunStatus::Interrupted

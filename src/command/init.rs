@@ -1,11 +1,11 @@
 //! `osctl init`: copies the container's definition to `body/` in the project, for editing.
 
 use super::CommandContext;
+use super::answers::{InitAnswer, InitFile};
 use crate::archive::Folder;
 use crate::error::{Error, Result, VerbOutcome};
 use crate::image::{Body, BodyFileUpdate};
 use clap::Args;
-use serde_json::json;
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::io;
@@ -76,7 +76,13 @@ pub(crate) fn run(args: InitArgs, cx: &CommandContext) -> Result<VerbOutcome> {
         (true, true) => body.update_folder(&opened, &folder)?,
     };
     if cx.ui.json {
-        cx.ui.print_json(&json!({"body": folder, "files": done}))?;
+        let files = done.into_iter();
+        cx.ui.print_json(&InitAnswer {
+            body: folder,
+            files: files
+                .map(|(path, update)| InitFile { path, update })
+                .collect(),
+        })?;
         return Ok(VerbOutcome::Done);
     }
     for (path, update) in &done {

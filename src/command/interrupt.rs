@@ -1,6 +1,7 @@
 //! `osctl interrupt`: interrupts running code and reports the state of the kernel.
 
 use super::CommandContext;
+use super::answers::InterruptAnswer;
 use super::attach::{complete_run_id, is_unknown};
 use super::candidates::{run_ids, session_names};
 use crate::error::{Result, VerbOutcome};
@@ -41,7 +42,8 @@ pub(crate) async fn run(args: InterruptArgs, cx: &CommandContext) -> Result<Verb
                 InterruptedRun::Command(reply) => return report_ended(&reply, cx),
             };
             if cx.ui.json {
-                cx.ui.print_json(&reply)?;
+                cx.ui
+                    .print_json(&InterruptAnswer::from(reply.as_ref().clone()))?;
             }
             (what_became(&reply), reply.kernel)
         }
@@ -49,7 +51,7 @@ pub(crate) async fn run(args: InterruptArgs, cx: &CommandContext) -> Result<Verb
             let reply = client.interrupt_session(&session).await?;
             drop(work);
             if cx.ui.json {
-                cx.ui.print_json(&reply)?;
+                cx.ui.print_json(&InterruptAnswer::from(reply.clone()))?;
             }
             ("the running code has ended".to_owned(), reply.kernel)
         }
@@ -78,7 +80,7 @@ async fn interrupt_id(client: &CompanionClient, id: &str) -> Result<InterruptedR
 
 fn report_ended(reply: &ShellReply, cx: &CommandContext) -> Result<VerbOutcome> {
     match cx.ui.json {
-        true => cx.ui.print_json(reply)?,
+        true => cx.ui.print_json(&InterruptAnswer::from(reply.clone()))?,
         false => cx.ui.print_message(format!("ended command `{}`", reply.id)),
     }
     Ok(VerbOutcome::Done)

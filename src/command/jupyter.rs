@@ -1,6 +1,9 @@
 //! `osctl jupyter`: connects notebooks to a session. Jupyter starts `osctl jupyter kernel`.
 
 use super::CommandContext;
+use super::answers::{
+    KernelspecAnswer, KernelspecEntry, KernelspecRemovedAnswer, KernelspecsAnswer,
+};
 use super::candidates::session_names;
 use super::launch_command;
 use crate::error::{EXIT_NO, Result, VerbOutcome};
@@ -13,7 +16,6 @@ use crate::host::mount_safety::check_kernels_folder;
 use crate::protocol::kernel::DEFAULT_SESSION;
 use clap::{Args, Subcommand};
 use clap_complete::engine::ArgValueCandidates;
-use serde_json::json;
 use std::path::PathBuf;
 
 #[derive(Debug, Args)]
@@ -137,8 +139,10 @@ fn install_kernelspec(args: KernelspecInstallArgs, cx: &CommandContext) -> Resul
     check_kernels_folder(&data, &cx.path_resolver()?)?;
     let folder = spec.write(&data)?;
     if cx.ui.json {
-        cx.ui
-            .print_json(&json!({"folder": folder, "kernelspec": spec}))?;
+        cx.ui.print_json(&KernelspecAnswer {
+            folder,
+            kernelspec: spec.into(),
+        })?;
         return Ok(VerbOutcome::Done);
     }
     cx.ui.print_message(format!(
@@ -180,7 +184,7 @@ fn uninstall_kernelspec(
     let removed = Kernelspec::remove(&data, &name)?;
     if cx.ui.json {
         cx.ui
-            .print_json(&json!({"name": name, "removed": removed}))?;
+            .print_json(&KernelspecRemovedAnswer { name, removed })?;
     } else if removed {
         cx.ui.print_message(format!(
             "removed the kernelspec `{name}`; its session keeps running"
@@ -198,7 +202,8 @@ fn uninstall_kernelspec(
 fn list_kernelspecs(place: KernelspecLocation, cx: &CommandContext) -> Result<VerbOutcome> {
     let all = Kernelspec::list_all(&place.jupyter_folder(cx))?;
     if cx.ui.json {
-        cx.ui.print_json(&json!({"kernelspecs": all}))?;
+        let kernelspecs = all.into_iter().map(KernelspecEntry::from).collect();
+        cx.ui.print_json(&KernelspecsAnswer { kernelspecs })?;
         return Ok(VerbOutcome::Done);
     }
     let heads = ["NAME", "INSTANCE", "SESSION", "SHOWN AS"];

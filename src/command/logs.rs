@@ -1,10 +1,14 @@
 //! `osctl logs`: prints the container's log.
 
 use super::CommandContext;
+use super::answers::LogLine;
 use crate::engine::LogOptions;
 use crate::error::{EXIT_NO, Result, VerbOutcome};
 use crate::host::client::not_running;
 use clap::Args;
+
+/// Maximum length of a line in a `--json` document, which is held until its end.
+const MAX_JSON_LOG_LINE_BYTES: usize = 1 << 20;
 
 #[derive(Debug, Args)]
 pub(crate) struct LogsArgs {
@@ -56,7 +60,7 @@ pub(crate) async fn run(args: LogsArgs, cx: &CommandContext) -> Result<VerbOutco
             return Ok(());
         }
         is_silent = false;
-        cx.ui.print_text(&format!("{line}\n"))
+        print_lines(&format!("{line}\n"), cx)
     };
     engine.logs(&name, plan.options, &mut print).await?;
     match service {
@@ -80,9 +84,37 @@ async fn of_server(server: &str, options: LogOptions, cx: &CommandContext) -> Re
     let mut unread = Vec::new();
     while let Some(piece) = log.next().await? {
         unread.extend_from_slice(&piece);
-        cx.ui.print_text(&take_text(&mut unread))?;
+        let text = match cx.ui.json {
+            true => take_lines(&mut unread),
+            false => take_text(&mut unread),
+        };
+        print_lines(&text, cx)?;
     }
+    print_lines(&String::from_utf8_lossy(&unread), cx)?;
     Ok(VerbOutcome::Done)
+}
+
+/// Prints a part of a log; with `--json`, one object per line.
+fn print_lines(text: &str, cx: &CommandContext) -> Result<()> {
+    match cx.ui.json {
+        true => text
+            .lines()
+            .try_for_each(|line| cx.ui.print_json_line(&LogLine::from(line))),
+        false => cx.ui.print_text(text),
+    }
+}
+
+/// Takes the complete lines from bytes that arrive in chunks. A line that is too long is taken in parts.
+fn take_lines(unread: &mut Vec<u8>) -> String {
+    let whole = match unread.iter().rposition(|byte| *byte == b'\n') {
+        Some(end) => end + 1,
+        None if unread.len() > MAX_JSON_LOG_LINE_BYTES => unread.len(),
+        None => 0,
+    };
+    let rest = unread.split_off(whole);
+    let lines = String::from_utf8_lossy(unread).into_owned();
+    *unread = rest;
+    lines
 }
 
 /// Takes the text from bytes that arrive in chunks, and leaves an incomplete character for later.

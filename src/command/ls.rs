@@ -1,34 +1,22 @@
 //! `osctl ls`: lists the instances that have been up.
 
 use super::CommandContext;
+use super::answers::{InstanceEntry, InstanceEntryState, InstancesAnswer};
 use crate::config::{Config, EngineChoice};
 use crate::engine::ContainerPhase;
 use crate::error::{Result, VerbOutcome};
 use crate::host::instance::{Instance, InstanceRecord};
 use clap::Args;
-use serde::Serialize;
 use std::net::{IpAddr, SocketAddr};
 
 #[derive(Debug, Args)]
 pub(crate) struct LsArgs {}
 
-#[derive(Debug, Serialize)]
-struct InstanceRow {
-    instance: String,
-    state: &'static str,
-    engine: Option<EngineChoice>,
-    /// The machine of the engine and of the address, unless it is this machine.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    machine: Option<String>,
-    kernel: Option<String>,
-    project: Option<String>,
-}
-
-impl InstanceRow {
+impl InstanceEntry {
     /// Without a record, only the name is known.
     fn new(
         instance: String,
-        state: &'static str,
+        state: InstanceEntryState,
         record: Option<InstanceRecord>,
         bind: IpAddr,
     ) -> Self {
@@ -53,7 +41,16 @@ impl InstanceRow {
         });
         let known = [engine, self.kernel, self.project];
         let known = known.map(|text| text.unwrap_or_else(|| "-".into()));
-        [self.instance, self.state.into()]
+        let state = match self.state {
+            InstanceEntryState::Running => "running",
+            InstanceEntryState::Restarting => "restarting",
+            InstanceEntryState::Paused => "paused",
+            InstanceEntryState::Stopped => "stopped",
+            InstanceEntryState::Absent => "absent",
+            InstanceEntryState::Unreadable => "unreadable",
+            InstanceEntryState::Unknown => "unknown: its engine does not answer",
+        };
+        [self.instance, state.into()]
             .into_iter()
             .chain(known)
             .collect()
@@ -77,7 +74,12 @@ pub(crate) async fn run(args: LsArgs, cx: &CommandContext) -> Result<VerbOutcome
             Ok(None) => continue,
             Err(error) => {
                 cx.ui.print_warning(format!("{error:#}"));
-                rows.push(InstanceRow::new(instance.name, "unreadable", None, bind));
+                rows.push(InstanceEntry::new(
+                    instance.name,
+                    InstanceEntryState::Unreadable,
+                    None,
+                    bind,
+                ));
                 continue;
             }
         };
@@ -86,26 +88,26 @@ pub(crate) async fn run(args: LsArgs, cx: &CommandContext) -> Result<VerbOutcome
             Err(error) => Err(error),
         };
         let state = match found.map(|container| container.map(|c| c.phase)) {
-            Ok(None) => "absent",
-            Ok(Some(ContainerPhase::Running)) => "running",
-            Ok(Some(ContainerPhase::Restarting)) => "restarting",
-            Ok(Some(ContainerPhase::Paused)) => "paused",
+            Ok(None) => InstanceEntryState::Absent,
+            Ok(Some(ContainerPhase::Running)) => InstanceEntryState::Running,
+            Ok(Some(ContainerPhase::Restarting)) => InstanceEntryState::Restarting,
+            Ok(Some(ContainerPhase::Paused)) => InstanceEntryState::Paused,
             Ok(Some(ContainerPhase::Created | ContainerPhase::Stopped | ContainerPhase::Dead)) => {
-                "stopped"
+                InstanceEntryState::Stopped
             }
-            Err(_) => "unknown: its engine does not answer",
+            Err(_) => InstanceEntryState::Unknown,
         };
         let bind = record.bind_address(bind);
-        rows.push(InstanceRow::new(instance.name, state, Some(record), bind));
+        rows.push(InstanceEntry::new(instance.name, state, Some(record), bind));
     }
     if cx.ui.json {
-        cx.ui.print_json(&rows)?;
+        cx.ui.print_json(&InstancesAnswer { instances: rows })?;
         return Ok(VerbOutcome::Done);
     }
     let header = ["INSTANCE", "STATE", "ENGINE", "KERNEL", "PROJECT"]
         .map(str::to_owned)
         .to_vec();
-    let lines = rows.into_iter().map(InstanceRow::into_columns);
+    let lines = rows.into_iter().map(InstanceEntry::into_columns);
     cx.ui
         .print_table(&std::iter::once(header).chain(lines).collect::<Vec<_>>());
     Ok(VerbOutcome::Done)
@@ -113,7 +115,7 @@ pub(crate) async fn run(args: LsArgs, cx: &CommandContext) -> Result<VerbOutcome
 
 #[cfg(test)]
 mod tests {
-    use super::{InstanceRow, run};
+    use super::{InstanceEntry, InstanceEntryState, run};
     use crate::command::CommandContext;
     use crate::config::{Config, EngineChoice};
     use crate::error::VerbOutcome;
@@ -134,12 +136,12 @@ mod tests {
             applied: AppliedSettings::default(),
         };
         let bind = Ipv6Addr::LOCALHOST.into();
-        let row = InstanceRow::new("a".into(), "running", Some(record), bind);
+        let row = InstanceEntry::new("a".into(), InstanceEntryState::Running, Some(record), bind);
         assert_eq!(
             row.into_columns(),
             ["a", "running", "docker", "[::1]:8080", "/p"]
         );
-        let row = InstanceRow::new("b".into(), "unreadable", None, bind);
+        let row = InstanceEntry::new("b".into(), InstanceEntryState::Unreadable, None, bind);
         assert_eq!(row.into_columns(), ["b", "unreadable", "-", "-", "-"]);
     }
 

@@ -1,5 +1,6 @@
 //! The verbs, one file each: arguments, the plan made of them, and its execution.
 
+mod answers;
 pub(crate) mod attach;
 pub(crate) mod build;
 pub(crate) mod candidates;

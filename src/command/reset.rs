@@ -1,6 +1,7 @@
 //! `osctl reset`: clears the namespace; files and packages stay.
 
 use super::CommandContext;
+use super::answers::ResetAnswer;
 use super::candidates::session_names;
 use crate::error::{Result, VerbOutcome};
 use crate::protocol::kernel::DEFAULT_SESSION;
@@ -25,7 +26,7 @@ pub(crate) async fn run(args: ResetArgs, cx: &CommandContext) -> Result<VerbOutc
         false => client.reset_session(&session).await?,
     };
     if cx.ui.json {
-        cx.ui.print_json(&reply)?;
+        cx.ui.print_json(&ResetAnswer::from(reply))?;
     } else {
         let generation = reply.kernel.generation;
         cx.ui.print_message(format!(

@@ -5,15 +5,14 @@ use crate::host::client::CompanionClient;
 use crate::protocol::kernel::KernelState;
 use crate::protocol::restored::RestoredFrom;
 use crate::protocol::session::SessionInfo;
-use serde::Serialize;
 use std::time::{Duration, Instant};
 
 /// How long to wait for sessions other than the default one.
 const SESSIONS_TIMEOUT: Duration = Duration::from_secs(10);
 const SESSIONS_POLL_INTERVAL: Duration = Duration::from_millis(50);
 
-/// A session in `osctl status --json`.
-#[derive(Debug, Clone, Serialize)]
+/// A session in `osctl status`.
+#[derive(Debug, Clone)]
 pub(crate) struct SessionStatus {
     pub(crate) name: String,
     /// The generation of the kernel.

@@ -1,6 +1,7 @@
 //! `osctl runs`: lists recent and running code and commands.
 
 use super::CommandContext;
+use super::answers::RunsAnswer;
 use crate::error::{Result, VerbOutcome};
 use crate::protocol::kernel::RunStatus;
 use clap::Args;
@@ -27,7 +28,8 @@ pub(crate) async fn run(args: RunsArgs, cx: &CommandContext) -> Result<VerbOutco
         .runs
         .retain(|run| !running || run.status == RunStatus::Running);
     if cx.ui.json {
-        cx.ui.print_json(&found)?;
+        let answer = RunsAnswer::new(found.runs, |run| is_command.contains(&run.id));
+        cx.ui.print_json(&answer)?;
         return Ok(VerbOutcome::Done);
     }
     let mut rows = vec![

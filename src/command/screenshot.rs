@@ -1,11 +1,11 @@
 //! `osctl screenshot`: saves a picture of the desktop.
 
 use super::CommandContext;
+use super::answers::ScreenshotAnswer;
 use crate::error::{Error, Result, VerbOutcome};
 use crate::host::display::ScreenshotFile;
 use crate::protocol::display::{ScreenshotQuery, format_taken_time};
 use clap::Args;
-use serde::Serialize;
 use std::path::{Path, PathBuf};
 
 #[derive(Debug, Args)]
@@ -40,18 +40,6 @@ impl From<ScreenshotArgs> for ScreenshotPlan {
     }
 }
 
-/// The document for `--json`.
-#[derive(Debug, Serialize)]
-struct ScreenshotDocument<'a> {
-    file: &'a Path,
-    bytes: usize,
-    /// `WIDTHxHEIGHT`.
-    picture: String,
-    screen: String,
-    /// Milliseconds since 1970.
-    taken: u64,
-}
-
 pub(crate) async fn run(args: ScreenshotArgs, cx: &CommandContext) -> Result<VerbOutcome> {
     let ScreenshotPlan { file, query } = args.into();
     let work = cx.ui.start_work("taking a screenshot");
@@ -59,13 +47,7 @@ pub(crate) async fn run(args: ScreenshotArgs, cx: &CommandContext) -> Result<Ver
     drop(work);
     save_picture(&file, &shot.file, cx)?;
     if cx.ui.json {
-        cx.ui.print_json(&ScreenshotDocument {
-            file: &file,
-            bytes: shot.file.len(),
-            picture: shot.picture,
-            screen: shot.screen,
-            taken: shot.taken,
-        })?;
+        cx.ui.print_json(&ScreenshotAnswer::new(&file, shot))?;
     } else {
         cx.ui.print_message(describe_shot(&file, &shot));
     }

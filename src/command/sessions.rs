@@ -1,6 +1,7 @@
 //! `osctl sessions`: lists, creates and removes sessions.
 
 use super::CommandContext;
+use super::answers::{SessionEntry, SessionRemovedAnswer, SessionsAnswer};
 use super::candidates::session_names;
 use crate::error::{Result, VerbOutcome};
 use clap::{Args, Subcommand};
@@ -38,7 +39,7 @@ pub(crate) async fn run(args: SessionsArgs, cx: &CommandContext) -> Result<VerbO
         SessionsVerb::Ls => {
             let found = client.list_sessions().await?;
             if cx.ui.json {
-                cx.ui.print_json(&found)?;
+                cx.ui.print_json(&SessionsAnswer::from(found))?;
                 return Ok(VerbOutcome::Done);
             }
             let heads = ["NAME", "STATE", "RUNS", "GLOBALS", "IDLE", "MEMORY"];
@@ -59,7 +60,7 @@ pub(crate) async fn run(args: SessionsArgs, cx: &CommandContext) -> Result<VerbO
         SessionsVerb::Create { name } => {
             let made = client.create_session(name.as_deref()).await?;
             if cx.ui.json {
-                cx.ui.print_json(&made)?;
+                cx.ui.print_json(&SessionEntry::from(made))?;
             } else {
                 cx.ui.print_line(&made.name);
                 let exec = cx.instance.osctl_command("exec --session");
@@ -70,7 +71,7 @@ pub(crate) async fn run(args: SessionsArgs, cx: &CommandContext) -> Result<VerbO
         SessionsVerb::Rm { name } => {
             let deleted = client.delete_session(&name).await?;
             if cx.ui.json {
-                cx.ui.print_json(&deleted)?;
+                cx.ui.print_json(&SessionRemovedAnswer::from(deleted))?;
             } else {
                 cx.ui.print_message(format!("removed session `{name}`"));
             }

@@ -1,6 +1,7 @@
 //! `osctl shell`: opens a terminal, or runs a command, in the container.
 
 use super::CommandContext;
+use super::answers::TerminalsAnswer;
 use super::candidates::{inside_path_candidates, session_names, terminal_ids};
 use super::exec::ensure_session;
 use super::shell_command;
@@ -139,7 +140,7 @@ async fn last_terminal(client: &CompanionClient, cx: &CommandContext) -> Result<
 async fn list_terminals(cx: &CommandContext) -> Result<VerbOutcome> {
     let found = cx.companion_client()?.list_terminals().await?;
     if cx.ui.json {
-        cx.ui.print_json(&found)?;
+        cx.ui.print_json(&TerminalsAnswer::from(found))?;
         return Ok(VerbOutcome::Done);
     }
     let heads = ["ID", "STATE", "SIZE", "VIEWERS", "WRITER", "IDLE"];

@@ -2,6 +2,7 @@
 //! code.
 
 use super::CommandContext;
+use super::answers::{ShellAnswer, StartedAnswer};
 use super::exec::{ensure_session, run_id};
 use super::follow::{
     CTRL_C_EXIT_CODE, CtrlCAction, NOT_RECORDED_WARNING, Presses, listen_for_ctrl_c, say_detached,
@@ -16,7 +17,6 @@ use anyhow::Context as _;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
-use serde_json::json;
 use std::ffi::OsString;
 use std::io::{self, IsTerminal, Read, Write};
 use tokio::sync::mpsc;
@@ -73,7 +73,7 @@ pub(super) async fn run(plan: ShellCommandPlan, cx: &CommandContext) -> Result<V
     if detach {
         client.begin_shell(&command).await?;
         match cx.ui.json {
-            true => cx.ui.print_json(&json!({"id": id}))?,
+            true => cx.ui.print_json(&StartedAnswer { id })?,
             false => cx.ui.print_line(&id),
         }
         return Ok(VerbOutcome::Done);
@@ -139,7 +139,7 @@ async fn show_all(
         }
     };
     if cx.ui.json {
-        cx.ui.print_json(&reply)?;
+        cx.ui.print_json(&ShellAnswer::from(reply.clone()))?;
     } else if let Some(error) = reply.error.as_ref().filter(|_| !was_pressed) {
         cx.ui.print_warning(&error.message);
     }

@@ -1,6 +1,7 @@
 //! `osctl status`: shows the status of the instance.
 
 use super::CommandContext;
+use super::answers::StatusAnswer;
 use super::restored_sessions::{self, SessionStatus};
 use crate::config::{Config, EngineChoice};
 use crate::engine::{ContainerPhase, Engine};
@@ -12,6 +13,7 @@ use crate::host::ports::endpoints;
 use crate::protocol::service::{HealthStatus, Service};
 use crate::protocol::text_sanitizer;
 use clap::Args;
+use schemars::JsonSchema;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -19,8 +21,7 @@ use std::path::PathBuf;
 #[derive(Debug, Args)]
 pub(crate) struct StatusArgs {}
 
-/// The document for `--json`.
-#[derive(Debug, Serialize)]
+#[derive(Debug)]
 pub(crate) struct InstanceStatus {
     pub(crate) instance: String,
     pub(crate) engine: &'static str,
@@ -30,7 +31,6 @@ pub(crate) struct InstanceStatus {
     pub(crate) version: Option<String>,
     pub(crate) project: PathBuf,
     /// The machine of the engine and of the addresses, unless it is this machine.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) machine: Option<String>,
     pub(crate) endpoints: BTreeMap<&'static str, String>,
     pub(crate) token_file: PathBuf,
@@ -40,7 +40,7 @@ pub(crate) struct InstanceStatus {
     pub(crate) warnings: Vec<String>,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum InstanceState {
     Running,
@@ -60,7 +60,7 @@ pub(crate) async fn run(args: StatusArgs, cx: &CommandContext) -> Result<VerbOut
         VerbOutcome::Code(EXIT_NO)
     };
     if cx.ui.json {
-        cx.ui.print_json(&status)?;
+        cx.ui.print_json(&StatusAnswer::from(status))?;
         return Ok(outcome);
     }
     for warning in &status.warnings {

@@ -1,5 +1,6 @@
 //! `osctl up`: creates a healthy `os-host`, and installs, builds and starts what is missing.
 
+use super::answers::StatusAnswer;
 use super::{CommandContext, restored_sessions};
 use crate::config::{Config, ConfigSource};
 use crate::engine::Engine;
@@ -326,7 +327,7 @@ async fn report_instance(
         cx.ui.print_warning(warning);
     }
     if cx.ui.json {
-        cx.ui.print_json(&status)?;
+        cx.ui.print_json(&StatusAnswer::from(status))?;
         return Ok(());
     }
     cx.ui

@@ -13,6 +13,7 @@ pub(crate) use layers::{ConfigSource, ResolvedConfig};
 
 use crate::error::{Error, Result};
 use published::PublishedImage;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -65,7 +66,7 @@ pub(crate) struct Config {
     pub(crate) criu: bool,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum EngineChoice {
     Docker,

@@ -218,7 +218,7 @@ mod tests {
         let told = bind_error(far, port, &error).to_string();
         assert_eq!(told, "`192.0.2.1` is not an address of this machine");
         let denied = bind_error(here, 80, &Error::from(ErrorKind::PermissionDenied));
-        assert!(denied.hint().unwrap().contains("1024"), "{denied}");
+        assert!(denied.hint().unwrap().contains("1023"), "{denied}");
     }
 
     #[test]

@@ -6,6 +6,7 @@ use crate::error::{Error, Result};
 use crate::protocol::BODY_VERSION;
 use crate::protocol::hex::hex;
 use include_dir::{Dir, include_dir};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
@@ -41,7 +42,7 @@ struct BodyManifest {
 }
 
 /// The result of `init --update` for one file.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum BodyFileUpdate {
     /// The file was missing.

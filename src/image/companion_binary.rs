@@ -159,7 +159,7 @@ mod tests {
         assert!(
             check_elf(b"#!/bin/sh\n", "amd64")
                 .unwrap_err()
-                .contains("no 64-bit Linux")
+                .contains("not a 64-bit Linux")
         );
         let mut elf = vec![0u8; 64];
         elf[..5].copy_from_slice(b"\x7fELF\x02");

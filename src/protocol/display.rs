@@ -190,7 +190,7 @@ pub(crate) struct Resolution {
 }
 
 /// The reply to `GET` and `PUT /display/resolution`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema, JsonSchema)]
 pub(crate) struct ScreenSize {
     pub(crate) width: u16,
     pub(crate) height: u16,

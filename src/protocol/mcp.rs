@@ -1,5 +1,6 @@
 //! Configuration and status of MCP servers.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -81,7 +82,9 @@ pub(crate) struct McpServerEntry {
 }
 
 /// When a server is started.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(
+    Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema, JsonSchema,
+)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum ServerStart {
     /// With the first call that the cache can't answer.
@@ -128,7 +131,7 @@ pub(crate) struct ServerStatus {
     pub(crate) path: String,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum ServerState {
     /// The server starts with the first call.

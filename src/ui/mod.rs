@@ -10,14 +10,32 @@ pub(crate) use meter::ByteMeter;
 
 use crate::engine::EngineProgress;
 use crate::error::{Error, Result, hint_for_instance};
-use crate::protocol::error::{ApiError, Failed};
 use console::{Style, Term};
 use indicatif::{ProgressBar, ProgressStyle};
+use schemars::JsonSchema;
 use serde::Serialize;
 use std::io::{self, IsTerminal, Write};
 use std::sync::Mutex;
 use std::time::Duration;
 use text::SanitizedText;
+
+/// The answer of a verb that failed, with `--json`. The same error is on stderr as text.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct FailureAnswer<'a> {
+    /// Always `failed`.
+    status: &'static str,
+    error: FailureEntry<'a>,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+struct FailureEntry<'a> {
+    /// A word for programs, such as `usage`, `not_running`, `precondition` or `interrupted`.
+    r#type: &'a str,
+    /// The error as a sentence.
+    message: &'a str,
+    /// How to fix it.
+    hint: Option<&'a str>,
+}
 
 /// The output settings, made once from the global flags.
 #[derive(Debug, Clone, Copy)]
@@ -111,6 +129,15 @@ impl Ui {
         self.print_data(&format!("{}\n", document.as_str()))
     }
 
+    /// Prints a JSON document as one line of a stream.
+    ///
+    /// # Errors
+    /// As of [`Ui::print_data`].
+    pub(crate) fn print_json_line(self, value: &impl Serialize) -> Result<()> {
+        let document = SanitizedText::json(&serde_json::to_string(value)?);
+        self.print_data(&format!("{}\n", document.as_str()))
+    }
+
     fn print_sanitized(self, line: &SanitizedText) {
         // Errors are ignored for short output: the reader may close the pipe (`osctl ls | head`).
         let _ = self.print_data(&format!("{}\n", line.as_str()));
@@ -152,10 +179,15 @@ impl Ui {
         };
         let hint = hint.map(|hint| hint_for_instance(&hint, instance));
         if self.json {
-            let mut fault = ApiError::new(expected.map_or("bug", Error::kind), &sentence);
-            fault.hint = hint.clone();
             // The error is also printed on stderr.
-            let _ = self.print_json(&Failed::from(fault));
+            let _ = self.print_json(&FailureAnswer {
+                status: "failed",
+                error: FailureEntry {
+                    r#type: expected.map_or("bug", Error::kind),
+                    message: &sentence,
+                    hint: hint.as_deref(),
+                },
+            });
         }
         for line in expected.map(Error::log_tail).unwrap_or_default() {
             self.print_detail(line);

@@ -42,7 +42,10 @@ fn a_copy_resumes_after_a_cut_connection_both_ways() {
         let middle = BreakingProxy::start(&home.api().address, 8 << 20, 2, Break::Cut);
         let cut = by_port(home, "cp-cut", middle.port);
         let reply = copy(&cut, from, to);
-        assert_eq!((&reply["bytes"], middle.left()), (&json!(24 << 20), 0));
+        assert_eq!(
+            (&reply["copied_bytes"], middle.left()),
+            (&json!(24 << 20), 0)
+        );
         assert_eq!(digest(&landed), expected);
     }
     let names = |folder: &Path| {
@@ -90,7 +93,7 @@ fn folder_copies_resume_in_the_middle_of_a_file() {
     // Without `--setuid`.
     fs::set_permissions(tree.join("folder"), fs::Permissions::from_mode(0o750)).unwrap();
     assert_same(&tree, &back);
-    for one in ["files", "folders", "links", "bytes"] {
+    for one in ["files", "folders", "links", "copied_bytes"] {
         assert_eq!(reply[one], again[one], "{one}");
     }
     assert_eq!(reply["files"], 310);

@@ -40,7 +40,7 @@ pub(crate) mod running {
         let ran = person.ok(&["--json", "mcp", "connect", "codex", "--yes"]);
         let reply: Value = serde_json::from_str(&ran.stdout).unwrap();
         assert_eq!(reply["changed"], true, "{reply}");
-        assert!(reply["tools"].as_u64() > Some(30), "{reply}");
+        assert!(reply["tool_count"].as_u64() > Some(30), "{reply}");
         // The configuration contains no token.
         let text = fs::read_to_string(reply["file"].as_str().unwrap()).unwrap();
         assert!(!text.contains(&person.0.hub().token), "{text}");
@@ -52,7 +52,7 @@ pub(crate) mod running {
         let ran = person.ok(&words.concat());
         let reply: Value = serde_json::from_str(&ran.stdout).unwrap();
         assert_eq!(
-            (&reply["changed"], &reply["tools"]),
+            (&reply["changed"], &reply["tool_count"]),
             (&true.into(), &2.into())
         );
         person.disconnect("codex");
@@ -402,10 +402,7 @@ fn the_backup_is_removed_with_the_entry_but_not_without_the_file() {
     person.connect("cursor");
     fs::write(&file, before).unwrap();
     let ran = person.disconnect("cursor");
-    assert!(
-        ran.stdout.contains("goes") || ran.stderr.contains("goes"),
-        "{ran:?}"
-    );
+    assert!(ran.stderr.contains("removing the backup"), "{ran:?}");
     assert!(!backup.exists());
     assert_eq!(fs::read_to_string(&file).unwrap(), before);
     // A user who has lost the file still has the backup.

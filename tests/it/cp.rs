@@ -37,7 +37,7 @@ pub(crate) fn folders(name: &str) -> (&'static Home, PathBuf, PathBuf) {
 pub(crate) fn copy(home: &Home, from: impl AsRef<Path>, to: impl AsRef<Path>) -> Value {
     let [from, to] = [from.as_ref(), to.as_ref()];
     let copied = home.json([Path::new("cp"), from, to]);
-    assert!(copied["seconds"].as_f64().is_some(), "{copied}");
+    assert!(copied["duration_seconds"].as_f64().is_some(), "{copied}");
     copied
 }
 
@@ -95,7 +95,7 @@ fn a_hundred_megabytes_arrive_whole() {
     fill(&here.join("large"), 100);
     let expected = digest(&here.join("large"));
     let reply = copy(home, "cp-large/large", "os:/root/host/cp-large/");
-    assert_eq!(reply["bytes"], 100 << 20);
+    assert_eq!(reply["copied_bytes"], 100 << 20);
     assert_eq!(digest(&inside.join("large")), expected);
     copy(home, "os:/root/host/cp-large/large", "cp-large/back");
     assert_eq!(digest(&here.join("back")), expected);

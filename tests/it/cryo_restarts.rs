@@ -101,7 +101,7 @@ fn a_receipt_is_what_a_restart_brings_back() {
     // What the list says is what the receipt says.
     let rows = reply["receipt"].as_array().unwrap();
     let count = |word: &str| rows.iter().filter(|row| row["verdict"] == word).count();
-    let listed = home.json(["cryo", "list"])["cryo"].to_string();
+    let listed = home.json(["cryo", "list"])["states"].to_string();
     let listed: Value = serde_json::from_str(&listed).unwrap();
     let lines = listed.as_array().unwrap();
     let line = lines.iter().find(|line| line["name"] == "default").unwrap();

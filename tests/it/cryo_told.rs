@@ -135,7 +135,7 @@ fn a_reload_with_losses_ends_with_one_and_is_listed() {
         assert!(ran.stderr.contains(words), "{words}: {ran:?}");
     }
     let line = |list: &Value| {
-        let lines = list["cryo"].as_array().unwrap().clone();
+        let lines = list["states"].as_array().unwrap().clone();
         let found = lines.into_iter().find(|line| line["name"] == of).unwrap();
         found["generations"][0].clone()
     };
@@ -242,7 +242,9 @@ fn a_restore_names_its_generation_and_the_runs_after_it() {
         .unwrap();
     assert!(line.contains("1 variable is back from"), "{told}");
     let told = home.json(["status"]);
-    assert_eq!(told["sessions"][0]["restored_from"], from);
+    let shown = &told["sessions"][0]["restored_from"];
+    assert_eq!(shown["generation"], from["generation"]);
+    assert_eq!(shown["lost"], from["lost"]);
     // A store after it is of what was restored, and the runs are counted on.
     let third = stored(&api, &json!({}));
     assert!(third["generation"].as_u64() > second["generation"].as_u64());

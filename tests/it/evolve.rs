@@ -208,7 +208,7 @@ fn a_changed_body_replaces_the_container_and_keeps_the_variables() {
         (&record["by"], &record["reason"]),
         (&json!("host"), &json!("more of it"))
     );
-    assert!(record["refused_ms"].as_f64().unwrap() > 0.0);
+    assert!(record["refused_seconds"].as_f64().unwrap() > 0.0);
     assert_ne!(container_id(&home), before);
     let rows = record["receipt"][0]["rows"].as_array().unwrap();
     assert!(rows.iter().any(|row| row["name"] == "f"), "{rows:?}");
@@ -405,7 +405,10 @@ fn a_run_without_a_commit_reports_the_reason() {
         assert!(ran.stderr.contains(&line), "{ran:?}");
         let record = latest(&home);
         assert!(
-            record["untold"].as_str().unwrap().contains(why),
+            record["not_committed_because"]
+                .as_str()
+                .unwrap()
+                .contains(why),
             "{record:#}"
         );
         let run = record["run"].as_str().unwrap();
@@ -428,7 +431,7 @@ fn a_run_without_a_commit_reports_the_reason() {
     ));
     fs::create_dir(&git).unwrap();
     home.ok(["evolve"]);
-    assert_eq!(latest(&home)["untold"], Value::Null);
+    assert_eq!(latest(&home)["not_committed_because"], Value::Null);
     assert_one_that_remembers(&home);
     home.down();
 }

@@ -181,7 +181,7 @@ fn show_reports_what_a_run_changed_kept_and_lost() {
     let record = home.json(["evolve", "show", &first]);
     assert_eq!(record["receipt"][0]["session"], "default", "{record:#}");
     let asked = home.api().get(&format!("/evolve/runs/{first}")).json();
-    assert_eq!(asked["besides"], record["besides"], "{asked:#}");
+    assert_eq!(asked["besides"], record["other_state"], "{asked:#}");
     // The stream contains the whole log and ends with the record.
     let accept = ("Accept", "application/x-ndjson");
     let path = format!("/evolve/runs/{first}");

@@ -134,7 +134,7 @@ fn a_body_that_fails_after_the_swap_is_rolled_back_without_a_restart() {
         assert_ne!(changed, entrypoint);
         write(&home, "entrypoint.sh", &changed);
         let record = assert_fails(&home, "verifying", "rolled_back", why);
-        assert!(record["refused_ms"].as_f64().unwrap() > 0.0);
+        assert!(record["refused_seconds"].as_f64().unwrap() > 0.0);
         expected += 1;
         assert_eq!(
             home.api().exec("next(live)")["result"],

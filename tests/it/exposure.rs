@@ -36,7 +36,8 @@ pub(crate) fn mode(path: &Path) -> u32 {
 /// The `detail` of each finding of `osctl doctor` of one kind.
 pub(crate) fn found(home: &Home, what: &str) -> Vec<String> {
     let all = home.json(["doctor"]);
-    let of = all.as_array().unwrap().iter().filter(|f| f["what"] == what);
+    let of = all["findings"].as_array().unwrap().iter();
+    let of = of.filter(|f| f["check"] == what);
     of.map(|f| f["detail"].as_str().unwrap().to_owned())
         .collect()
 }

@@ -268,7 +268,7 @@ fn paths_that_climb_are_refused() {
         }
     }
     let zero = api.get("/files/etc%00/passwd");
-    let message = "`/etc%00/passwd` is no path: it holds a zero byte";
+    let message = "`/etc%00/passwd` is not a valid path: the path contains a zero byte";
     assert_eq!(zero.error(), (400, "invalid_field".into(), message.into()));
     let long = format!("/files/{}", "n".repeat(256));
     assert_eq!(api.get(&long).error().0, 400);

@@ -69,17 +69,17 @@ fn the_fix_for_setuid_files_works_for_any_file_name() {
     assert!(modes().all(|mode| mode == 0o6755));
     assert_eq!(modes().count(), 7);
     let all = home.json(["doctor"]);
-    let of = all.as_array().unwrap().iter();
+    let of = all["findings"].as_array().unwrap().iter();
     let planted = |f: &&serde_json::Value| {
         let detail = f["detail"].as_str().unwrap_or_default();
-        f["what"] == "setuid" && detail.contains(set.to_str().unwrap())
+        f["check"] == "setuid" && detail.contains(set.to_str().unwrap())
     };
     let planted: Vec<_> = of.filter(planted).collect();
     assert_eq!(planted.len(), 7, "{all:#}");
-    let cure = planted[0]["cure"].as_str().unwrap();
+    let cure = planted[0]["hint"].as_str().unwrap();
     for finding in &planted {
         // A command to copy has no name that the agent chose.
-        assert_eq!(finding["cure"], cure);
+        assert_eq!(finding["hint"], cure);
     }
     assert!(
         cure.contains(&format!("{} down`, then", home.instance)),

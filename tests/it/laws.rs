@@ -180,7 +180,18 @@ fn each_library_is_used_only_in_its_place() {
             &["host/terminal/", "companion/desktop/page.rs"],
         ),
         ("rmcp", &["companion/mcp/os/"]),
-        ("schemars", &["companion/mcp/os/", "protocol/"]),
+        (
+            "schemars",
+            &[
+                "command/answers/",
+                "command/status.rs",
+                "companion/mcp/os/",
+                "config/mod.rs",
+                "image/body.rs",
+                "protocol/",
+                "ui/mod.rs",
+            ],
+        ),
         ("jsonc_parser", &["host/connect/json.rs"]),
         ("toml_edit", &["host/connect/toml.rs"]),
         ("similar", &["host/connect/change.rs", "keeper/run_diff.rs"]),
@@ -196,6 +207,7 @@ fn each_library_is_used_only_in_its_place() {
         (
             "chrono",
             &[
+                "command/answers/",
                 "host/jupyter/",
                 "keeper/run_store.rs",
                 "protocol/display.rs",

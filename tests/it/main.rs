@@ -65,6 +65,7 @@ mod installer;
 mod instance;
 mod interrupts;
 mod jobs;
+mod json_answers;
 mod jupyter;
 mod lanes;
 mod laws;
@@ -190,6 +191,7 @@ fn lanes() -> Vec<Lane> {
             exposure::trials(),
             host_scans::trials(),
             user_control::trials(),
+            json_answers::trials(),
             criu::refused::trials(),
         ]);
     // Each module has its own instance.
@@ -206,6 +208,7 @@ fn lanes() -> Vec<Lane> {
         evolve::trials(),
         replace_via_keeper::trials(),
         replace::trials(),
+        json_answers::of_the_keeper::trials(),
         build_attacks::trials(),
         body::trials(),
     ]);
@@ -262,6 +265,7 @@ fn lanes() -> Vec<Lane> {
             embedded::trials(),
             durable_runs::trials(),
             criu_faults::trials(),
+            json_answers::of_checkpoints::trials(),
             criu::trials(),
         ]);
     // These trials compare memory over many requests, measure response times, or change the machine's network rules,

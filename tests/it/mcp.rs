@@ -369,7 +369,7 @@ fn a_changed_server_list_applies_while_the_container_runs() {
     assert_eq!(refused.status, 400);
     assert_eq!(refused.json()["error"]["code"], -32020);
     let told = home.json(["mcp", "call", "mine", "other", "region=eu"]);
-    assert_eq!(told["arguments"], arguments, "{told}");
+    assert_eq!(told["result"]["arguments"], arguments, "{told}");
     home.write_config(SERVERS_CONFIG);
     home.ok(["up", "--yes", "--auto-ports"]);
     api.until("its end", |api| status(api, "mine").is_null().then_some(()));

@@ -80,9 +80,9 @@ fn an_older_companion_is_named_and_stopped_and_never_gets_the_token() {
     let warnings = status["warnings"].to_string();
     assert!(warnings.contains("earlier osctl"), "{status}");
     let doctor = home.json(["doctor"]);
-    let of = doctor.as_array().unwrap().iter();
-    let mut of = of.filter(|finding| finding["what"] == "companion");
-    let cure = of.next().unwrap()["cure"].to_string();
+    let of = doctor["findings"].as_array().unwrap().iter();
+    let mut of = of.filter(|finding| finding["check"] == "companion");
+    let cure = of.next().unwrap()["hint"].to_string();
     assert!(cure.contains(&up), "{doctor:#}");
     let down = home.ok(["down"]);
     assert!(down.stderr.contains("earlier osctl"), "{down:?}");

@@ -62,16 +62,17 @@ fn a_full_disk_is_reported_with_a_fix() {
         command.envs(doctor.get_envs().filter_map(|(k, v)| Some((k, v?))));
         command.current_dir(&home.project);
         let ran = Ran::from(command.output().unwrap());
-        let all: Vec<Value> = serde_json::from_str(&ran.stdout).unwrap_or_else(|e| {
+        let all: Value = serde_json::from_str(&ran.stdout).unwrap_or_else(|e| {
             panic!("{e}: {ran:?}");
         });
-        all.into_iter().find(|f| f["what"] == what).unwrap()
+        let mut all = all["findings"].as_array().unwrap().iter();
+        all.find(|f| f["check"] == what).unwrap().clone()
     };
     for (what, folder, size, verdict, cure) in [
-        ("state's disk", state.as_str(), "2g", "fine", None),
+        ("state's disk", state.as_str(), "2g", "ok", None),
         ("state's disk", &state, "500m", "warning", Some("osctl ls")),
         ("state's disk", &state, "64k", "broken", Some("osctl ls")),
-        ("engine's disk", root, "4g", "fine", None),
+        ("engine's disk", root, "4g", "ok", None),
         (
             "engine's disk",
             root,
@@ -83,8 +84,8 @@ fn a_full_disk_is_reported_with_a_fix() {
         let found = finding(what, folder, size);
         assert_eq!(found["verdict"], verdict, "{found}");
         assert!(found["detail"].to_string().contains(folder), "{found}");
-        assert_eq!(found["cure"].is_string(), cure.is_some(), "{found}");
-        let told = found["cure"].to_string();
+        assert_eq!(found["hint"].is_string(), cure.is_some(), "{found}");
+        let told = found["hint"].to_string();
         assert!(told.contains(cure.unwrap_or_default()), "{found}");
     }
 }

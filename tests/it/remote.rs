@@ -220,7 +220,7 @@ fn a_remote_engine_works_like_a_local_one() {
     assert_failure(&told, 4, &[&address, "is chosen", "unset DOCKER_HOST"]);
     // `ls` asks each instance's own engine.
     let rows = home.json(["ls"]);
-    let row = rows.as_array().unwrap().iter();
+    let row = rows["instances"].as_array().unwrap().iter();
     let row: Vec<_> = row.filter(|row| row["instance"] == name.as_str()).collect();
     assert_eq!(row.len(), 1, "{rows:#}");
     assert_eq!(row[0]["state"], "running", "{rows:#}");

@@ -61,8 +61,8 @@ fn leave(mut window: Window) {
 fn last(home: &Home) -> String {
     let found = home.json(["shell", "--list"]);
     let all = found["terminals"].as_array().unwrap();
-    let living = all.iter().filter(|t| t["exit"].is_null());
-    let idle = |t: &&serde_json::Value| t["idle"].as_f64().unwrap();
+    let living = all.iter().filter(|t| t["returncode"].is_null());
+    let idle = |t: &&serde_json::Value| t["idle_seconds"].as_f64().unwrap();
     let last = living.min_by(|a, b| idle(a).total_cmp(&idle(b)));
     last.unwrap()["id"].as_str().unwrap().to_owned()
 }

@@ -77,15 +77,15 @@ fn a_project_file_of_the_agent_disables_no_command() {
     home.ok(["logs", "-n", "1"]);
     let found = home.json(["doctor"]);
     let finding = |what: &str| {
-        let all = found.as_array().unwrap().iter();
-        let mut of = all.filter(|finding| finding["what"] == what);
+        let all = found["findings"].as_array().unwrap().iter();
+        let mut of = all.filter(|finding| finding["check"] == what);
         of.next().cloned().unwrap_or_default()
     };
-    assert_eq!(finding("configuration")["verdict"], "fine", "{found:#}");
+    assert_eq!(finding("configuration")["verdict"], "ok", "{found:#}");
     let problem = finding("project file");
     assert_eq!(problem["verdict"], "warning", "{found:#}");
     assert!(
-        problem["cure"].as_str().unwrap().contains("remove"),
+        problem["hint"].as_str().unwrap().contains("remove"),
         "{problem}"
     );
     for words in [&["up"][..], &["build"], &["evolve"]] {

@@ -5,6 +5,7 @@ mod plan;
 mod upload;
 
 use super::CommandContext;
+use super::answers::CopyAnswer;
 use super::candidates::path_candidates;
 use crate::error::{Result, VerbOutcome};
 use crate::host::files::TransferredBytes;
@@ -12,7 +13,6 @@ use clap::Args;
 use clap_complete::engine::ArgValueCompleter;
 pub(super) use plan::REMOTE_PREFIX;
 use plan::{CopyDirection, CpPlan};
-use serde::Serialize;
 use std::ffi::OsString;
 use std::time::Instant;
 
@@ -35,17 +35,17 @@ pub(crate) struct CpArgs {
 }
 
 /// Counts of copied entries and bytes.
-#[derive(Debug, Default, Serialize)]
-struct CopyReport {
-    source: String,
-    destination: String,
-    files: u64,
-    folders: u64,
+#[derive(Debug, Default)]
+pub(super) struct CopyReport {
+    pub(super) source: String,
+    pub(super) destination: String,
+    pub(super) files: u64,
+    pub(super) folders: u64,
     /// Symbolic and hard links.
-    links: u64,
+    pub(super) links: u64,
     /// Bytes of file data without holes.
-    bytes: u64,
-    seconds: f64,
+    pub(super) bytes: u64,
+    pub(super) seconds: f64,
 }
 
 pub(crate) async fn run(args: CpArgs, cx: &CommandContext) -> Result<VerbOutcome> {
@@ -97,7 +97,7 @@ pub(crate) async fn run(args: CpArgs, cx: &CommandContext) -> Result<VerbOutcome
     };
     // In this case stdout carries the data.
     if cx.ui.json && !is_out {
-        cx.ui.print_json(&copied)?;
+        cx.ui.print_json(&CopyAnswer::from(copied))?;
     }
     Ok(VerbOutcome::Done)
 }

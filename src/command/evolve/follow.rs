@@ -2,6 +2,7 @@
 
 use super::CommandContext;
 use super::record_text::non_variable_line;
+use crate::command::answers::EvolveRunAnswer;
 use crate::command::format_duration;
 use crate::error::{EXIT_INTERRUPTED, EXIT_NO, Result, VerbOutcome};
 use crate::host::follow_run::{FollowEnd, end_of, follow_keeper_run};
@@ -53,7 +54,7 @@ fn report_end(
     cx: &CommandContext,
 ) -> Result<VerbOutcome> {
     if cx.ui.json {
-        cx.ui.print_json(record)?;
+        cx.ui.print_json(&EvolveRunAnswer::from(record.clone()))?;
         return Ok(outcome);
     }
     print_end(record, cx)?;

@@ -6,6 +6,7 @@ mod record_text;
 mod show;
 
 use super::CommandContext;
+use super::answers::EvolveStartedAnswer;
 use super::candidates::evolve_runs;
 use super::id_prefix::find_by_prefix;
 use crate::engine::{Docker, Engine};
@@ -17,7 +18,6 @@ use crate::host::replace_via_keeper::run_in_progress_error;
 use crate::protocol::evolve::{EvolveRequest, EvolveRunId, KeeperReply, KeeperRequest, Rollback};
 use clap::{Args, Subcommand};
 use clap_complete::engine::ArgValueCandidates;
-use serde_json::json;
 use std::time::Duration;
 
 /// How long `down` waits for the end of a run before it removes the container.
@@ -277,8 +277,8 @@ async fn begin_run(
     }
     let logs = cx.instance.osctl_command(&format!("evolve logs -f {run}"));
     if cx.ui.json {
-        cx.ui
-            .print_json(&json!({"status": "started", "run": run}))?;
+        let status = "started";
+        cx.ui.print_json(&EvolveStartedAnswer { status, run })?;
     } else {
         cx.ui.print_line(format!("evolve {run} has started"));
         cx.ui.print_message(format!("next: {logs}"));
@@ -307,9 +307,10 @@ async fn stop_run(
     };
     if detach {
         match cx.ui.json {
-            true => cx
-                .ui
-                .print_json(&json!({"status": "stopping", "run": run}))?,
+            true => cx.ui.print_json(&EvolveStartedAnswer {
+                status: "stopping",
+                run,
+            })?,
             false => cx.ui.print_line(format!("cancelling evolve {run}")),
         }
         return Ok(VerbOutcome::Done);

@@ -2,13 +2,15 @@
 
 use super::CommandContext;
 use super::record_text::{record_lines, task_word};
+use crate::command::answers::{
+    EvolveDiffAnswer, EvolveHistoryAnswer, EvolveLogAnswer, EvolveRunAnswer,
+};
 use crate::command::format_duration;
 use crate::error::{Error, Result, VerbOutcome};
 use crate::host::keeper::{KeeperContainer, unexpected_reply_error};
 use crate::protocol::evolve::{
     Edit, EvolveRecord, EvolveRunId, EvolveStage, KeeperReply, KeeperRequest,
 };
-use serde_json::json;
 
 /// Maximum length of a log in the `--json` document, which holds it as one string.
 const MAX_JSON_LOG_BYTES: usize = 32 << 20;
@@ -53,7 +55,7 @@ pub(super) async fn show_history(
         other => return Err(unexpected_reply_error(&other)),
     };
     if cx.ui.json {
-        cx.ui.print_json(&json!({"runs": runs}))?;
+        cx.ui.print_json(&EvolveHistoryAnswer::from(runs))?;
         return Ok(VerbOutcome::Done);
     }
     if runs.is_empty() {
@@ -90,7 +92,7 @@ pub(super) async fn show_record(
         other => return Err(unexpected_reply_error(&other)),
     };
     if cx.ui.json {
-        cx.ui.print_json(&record)?;
+        cx.ui.print_json(&EvolveRunAnswer::from(*record))?;
         return Ok(VerbOutcome::Done);
     }
     record_lines(&record)
@@ -138,8 +140,11 @@ pub(super) async fn show_logs(
     }
     if cx.ui.json {
         let status = last.map(|record| record.status);
-        cx.ui
-            .print_json(&json!({"run": run, "status": status, "log": whole}))?;
+        cx.ui.print_json(&EvolveLogAnswer {
+            run: run.clone(),
+            status,
+            log: whole,
+        })?;
     }
     Ok(VerbOutcome::Done)
 }
@@ -157,7 +162,7 @@ pub(super) async fn show_diff(
         other => return Err(unexpected_reply_error(&other)),
     };
     if cx.ui.json {
-        cx.ui.print_json(&json!({"run": run, "changes": changes}))?;
+        cx.ui.print_json(&EvolveDiffAnswer { run, changes })?;
         return Ok(VerbOutcome::Done);
     }
     if changes.is_empty() {

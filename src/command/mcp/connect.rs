@@ -1,6 +1,7 @@
 //! `osctl mcp connect` and `disconnect`: add and remove osctl's entry in the configuration of an MCP client.
 
 use super::filter::McpFilterArgs;
+use crate::command::answers::ClientAnswer;
 use crate::command::{CommandContext, launch_command};
 use crate::error::{Result, VerbOutcome};
 use crate::host::connect::{
@@ -9,7 +10,6 @@ use crate::host::connect::{
 use crate::host::instance::DEFAULT;
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
-use serde_json::{Value, json};
 
 #[derive(Debug, Args)]
 pub(crate) struct McpConnectArgs {
@@ -86,9 +86,12 @@ pub(super) async fn connect_client(
     let is_done = change.is_none() || apply_change(&change, client, &how, cx)?;
     if cx.ui.json {
         let next = (is_done && !change.is_none()).then(|| client.reload_hint());
-        let more = json!({"tools": tools, "next": next});
-        cx.ui
-            .print_json(&change_document(&change, client, &name, is_done, more))?;
+        let answer = change_answer(&change, client, name, is_done);
+        cx.ui.print_json(&ClientAnswer {
+            tool_count: tools,
+            next: next.map(str::to_owned),
+            ..answer
+        })?;
     } else if change.is_none() {
         cx.ui.print_message(format!(
             "{title} is already connected, as `{name}` in `{}`",
@@ -125,7 +128,7 @@ pub(super) fn disconnect_client(
     let is_done = change.is_none() || apply_change(&change, client, &how, cx)?;
     if cx.ui.json {
         cx.ui
-            .print_json(&change_document(&change, client, &name, is_done, json!({})))?;
+            .print_json(&change_answer(&change, client, name, is_done))?;
     } else if change.is_none() {
         cx.ui.print_message(format!(
             "{title} is not connected: `{}` has no server `{name}`",
@@ -173,29 +176,26 @@ fn apply_change(
     Ok(is_wanted)
 }
 
-fn change_document(
+fn change_answer(
     change: &ClientFileChange,
     client: ConnectClient,
-    name: &str,
+    name: String,
     is_done: bool,
-    more: Value,
-) -> Value {
+) -> ClientAnswer {
     let lines = change.diff_lines().into_iter().map(|line| {
         let mark = if line.is_new { "+" } else { "-" };
         format!("{mark} {}", line.text)
     });
-    let mut all = json!({
-        "client": client.name(),
-        "server": name,
-        "file": change.file,
-        "changed": is_done && !change.is_none(),
-        "difference": lines.collect::<Vec<_>>(),
-        "backup": change.backup_path().filter(|_| is_done),
-    });
-    if let (Some(all), Value::Object(more)) = (all.as_object_mut(), more) {
-        all.extend(more);
+    ClientAnswer {
+        client: client.name().into(),
+        server: name,
+        file: change.file.clone(),
+        changed: is_done && !change.is_none(),
+        difference: lines.collect(),
+        backup: change.backup_path().filter(|_| is_done).map(Into::into),
+        tool_count: None,
+        next: None,
     }
-    all
 }
 
 /// The name of the server in the client's configuration.

@@ -6,6 +6,7 @@ mod filter;
 pub(super) use filter::McpFilterArgs;
 
 use super::CommandContext;
+use super::answers::{ServersAnswer, ToolResultAnswer, ToolsAnswer};
 use super::candidates::server_names;
 use super::mcp_stdio::{self, McpStdioArgs};
 use crate::error::{EXIT_NO, Error, Result, VerbOutcome};
@@ -84,7 +85,7 @@ pub(crate) async fn run(args: McpArgs, cx: &CommandContext) -> Result<VerbOutcom
 async fn list_servers(cx: &CommandContext) -> Result<VerbOutcome> {
     let found = cx.companion_client()?.fetch_hub_status().await?;
     if cx.ui.json {
-        cx.ui.print_json(&found)?;
+        cx.ui.print_json(&ServersAnswer::from(found))?;
         return Ok(VerbOutcome::Done);
     }
     for problem in &found.problems {
@@ -136,7 +137,7 @@ fn warn_missing(server: &str, cx: &CommandContext) {
 
 async fn list_tools(server: Option<&str>, cx: &CommandContext) -> Result<VerbOutcome> {
     let client = cx.companion_client()?;
-    let mut all = Vec::new();
+    let (mut all, mut missing_servers) = (Vec::new(), Vec::new());
     let mut params = json!({"_meta": {LIST_WAIT: TOOLS_LIST_TIMEOUT.as_secs()}});
     loop {
         let work = cx.ui.start_work("listing the tools");
@@ -147,6 +148,7 @@ async fn list_tools(server: Option<&str>, cx: &CommandContext) -> Result<VerbOut
         for missing in &page.meta.missing {
             warn_missing(missing, cx);
         }
+        missing_servers.extend(page.meta.missing);
         all.extend(
             page.tools
                 .into_iter()
@@ -158,8 +160,11 @@ async fn list_tools(server: Option<&str>, cx: &CommandContext) -> Result<VerbOut
         }
     }
     if cx.ui.json {
-        let tools: Vec<Value> = all.into_iter().map(|(_, whole)| whole).collect();
-        cx.ui.print_json(&json!({"tools": tools}))?;
+        let tools = all.into_iter().map(|(_, whole)| whole).collect();
+        cx.ui.print_json(&ToolsAnswer {
+            tools,
+            missing_servers,
+        })?;
         return Ok(VerbOutcome::Done);
     }
     let mut rows = vec![vec!["NAME".to_owned(), "DOES".to_owned()]];
@@ -227,7 +232,12 @@ async fn call_tool(
     drop(work);
     let called: CliToolResult = parse_answer(&result)?;
     if cx.ui.json {
-        cx.ui.print_json(&result)?;
+        cx.ui.print_json(&ToolResultAnswer {
+            server: server.into(),
+            tool: tool.into(),
+            is_error: called.is_error,
+            result,
+        })?;
     } else {
         for part in &called.content {
             match (&part.text, &part.uri) {

@@ -93,7 +93,7 @@ mod tests {
     fn what_is_not_spoken_is_named() {
         let refused = |change, value: &str| read(change, value.into()).unwrap_err();
         assert!(refused("transport", "ipc").contains("the transport `ipc`"));
-        assert!(refused("signature_scheme", "hmac-md5").contains("by `hmac-md5`"));
+        assert!(refused("signature_scheme", "hmac-md5").contains("scheme `hmac-md5`"));
         assert!(refused("shell_port", "one").contains("is not valid"));
     }
 }

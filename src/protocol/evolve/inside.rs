@@ -13,6 +13,7 @@
 //! ```
 
 use crate::protocol::cryo::ReceiptRow;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use utoipa::ToSchema;
@@ -142,7 +143,7 @@ pub(crate) struct SessionReceipt {
 }
 
 /// The result for a part of the state that is not a variable.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema, JsonSchema)]
 pub(crate) struct NonVariableState {
     /// Short and stable: `shell:default`, `job:default`, `terminals`, `mcp`, `mcp:sse`, `browser`.
     pub(crate) what: String,
@@ -151,7 +152,7 @@ pub(crate) struct NonVariableState {
     pub(crate) detail: String,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum KeptBy {
     Process,

@@ -124,7 +124,7 @@ impl fmt::Display for EvolveStage {
 }
 
 /// The purpose of a run.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Task {
     Evolve,
@@ -135,7 +135,7 @@ pub(crate) enum Task {
 }
 
 /// Who requested the run.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum EvolveCaller {
     /// The user, from the host.
@@ -238,7 +238,7 @@ pub(crate) struct EvolveStatus {
 }
 
 /// A file of `body/` that differs from the previous body.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema, JsonSchema)]
 pub(crate) struct BodyChange {
     /// The path beneath `body/`.
     pub(crate) path: String,
@@ -247,7 +247,7 @@ pub(crate) struct BodyChange {
     pub(crate) diff: Option<String>,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Edit {
     Added,

@@ -1,0 +1,219 @@
+//! Answers about runs of the keeper.
+
+use super::cryo::{ReceiptEntry, receipt_entries};
+use super::{UtcTime, seconds_from_ms};
+use crate::protocol::evolve::inside::{EvolveCheck, KeptBy, NonVariableState, SessionReceipt};
+use crate::protocol::evolve::{
+    BodyChange, EvolveCaller, EvolveRecord, EvolveRunId, EvolveStage, PassedStage, Task,
+};
+use schemars::JsonSchema;
+use serde::Serialize;
+
+/// A run that was started or is being cancelled, and is not followed.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct EvolveStartedAnswer {
+    /// `started` or `stopping`.
+    pub(crate) status: &'static str,
+    pub(crate) run: EvolveRunId,
+}
+
+/// The runs, newest first, each without its checks, receipts and other state.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct EvolveHistoryAnswer {
+    runs: Vec<EvolveRunAnswer>,
+}
+
+impl From<Vec<EvolveRecord>> for EvolveHistoryAnswer {
+    fn from(runs: Vec<EvolveRecord>) -> Self {
+        Self {
+            runs: runs.into_iter().map(EvolveRunAnswer::from).collect(),
+        }
+    }
+}
+
+/// The log of a run.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct EvolveLogAnswer {
+    pub(crate) run: EvolveRunId,
+    pub(crate) status: Option<EvolveStage>,
+    pub(crate) log: String,
+}
+
+/// What a run changed in the body.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct EvolveDiffAnswer {
+    pub(crate) run: EvolveRunId,
+    pub(crate) changes: Vec<BodyChange>,
+}
+
+/// Everything about a run.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct EvolveRunAnswer {
+    run: EvolveRunId,
+    task: Task,
+    reason: Option<String>,
+    /// Who requested the run.
+    by: EvolveCaller,
+    force: bool,
+    dry_run: bool,
+    started_at: UtcTime,
+    /// The current stage, or how the run ended.
+    status: EvolveStage,
+    stages: Vec<StageEntry>,
+    /// The stage that failed.
+    gate: Option<EvolveStage>,
+    /// Why the stage failed, in a sentence.
+    why: Option<String>,
+    /// The last log lines about the failure.
+    log_tail: Vec<String>,
+    /// The checks of the last self-test or verification.
+    checks: Vec<EvolveCheckEntry>,
+    /// The id of the image that the run built or rolled back to.
+    image: Option<String>,
+    /// The id of the previous image.
+    previous: Option<String>,
+    /// The digest of the body from which the image was built.
+    body: Option<String>,
+    /// How long requests were refused.
+    refused_seconds: Option<f64>,
+    /// The result for each session's variables.
+    receipt: Vec<SessionReceiptEntry>,
+    /// The result for other state: shells, jobs, terminals, MCP sessions.
+    other_state: Vec<NonVariableState>,
+    /// The path of the body beneath the project.
+    folder: Option<String>,
+    /// Why the run is not committed to the project's git repository, if there is a repository.
+    not_committed_because: Option<String>,
+}
+
+/// A stage that the run has entered.
+#[derive(Debug, Serialize, JsonSchema)]
+struct StageEntry {
+    stage: EvolveStage,
+    started_at: UtcTime,
+    /// `null` while the stage is active.
+    duration_seconds: Option<f64>,
+}
+
+/// The result of one check.
+#[derive(Debug, Serialize, JsonSchema)]
+struct EvolveCheckEntry {
+    /// Short and stable: `services`, `exec`, `shell`, `cryo`, `mcp:linux`, `selftest.d/10-mine`.
+    name: String,
+    passed: bool,
+    /// The finding, in a sentence.
+    detail: String,
+    duration_seconds: f64,
+}
+
+/// The result for one session's variables.
+#[derive(Debug, Serialize, JsonSchema)]
+struct SessionReceiptEntry {
+    session: String,
+    /// `process` when the whole kernel was frozen and restored, `objects` when its variables were stored and reloaded,
+    /// `nothing` when both failed.
+    by: KeptBy,
+    rows: Vec<ReceiptEntry>,
+    /// Why something is missing, in addition to the rows.
+    why: Option<String>,
+}
+
+impl From<PassedStage> for StageEntry {
+    fn from(passed: PassedStage) -> Self {
+        let PassedStage {
+            stage,
+            began,
+            seconds,
+        } = passed;
+        Self {
+            stage,
+            started_at: UtcTime::from_seconds(began),
+            duration_seconds: seconds,
+        }
+    }
+}
+
+impl From<EvolveCheck> for EvolveCheckEntry {
+    fn from(check: EvolveCheck) -> Self {
+        let EvolveCheck {
+            name,
+            passed,
+            detail,
+            ms,
+        } = check;
+        Self {
+            name,
+            passed,
+            detail,
+            duration_seconds: seconds_from_ms(ms),
+        }
+    }
+}
+
+impl From<SessionReceipt> for SessionReceiptEntry {
+    fn from(receipt: SessionReceipt) -> Self {
+        let SessionReceipt {
+            session,
+            by,
+            rows,
+            why,
+        } = receipt;
+        Self {
+            session,
+            by,
+            rows: receipt_entries(rows),
+            why,
+        }
+    }
+}
+
+impl From<EvolveRecord> for EvolveRunAnswer {
+    fn from(record: EvolveRecord) -> Self {
+        let EvolveRecord {
+            run,
+            task,
+            reason,
+            by,
+            force,
+            dry_run,
+            began,
+            status,
+            stages,
+            gate,
+            why,
+            log_tail,
+            checks,
+            image,
+            previous,
+            body,
+            refused_ms,
+            receipt,
+            besides,
+            folder,
+            untold,
+        } = record;
+        Self {
+            run,
+            task,
+            reason,
+            by,
+            force,
+            dry_run,
+            started_at: UtcTime::from_seconds(began),
+            status,
+            stages: stages.into_iter().map(StageEntry::from).collect(),
+            gate,
+            why,
+            log_tail,
+            checks: checks.into_iter().map(EvolveCheckEntry::from).collect(),
+            image,
+            previous,
+            body,
+            refused_seconds: refused_ms.map(seconds_from_ms),
+            receipt: receipt.into_iter().map(SessionReceiptEntry::from).collect(),
+            other_state: besides,
+            folder,
+            not_committed_because: untold,
+        }
+    }
+}

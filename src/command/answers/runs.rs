@@ -1,0 +1,424 @@
+//! Answers about code, commands and terminals.
+
+use super::{UtcTime, seconds_from_ms};
+use crate::protocol::kernel::{
+    ExecReply, KernelReply, KernelReport, KernelState, MimeBundle, RunError, RunStatus, Summary,
+    Truncated,
+};
+use crate::protocol::pty::{TerminalList, TerminalSummary};
+use crate::protocol::restored::{LostVariable, RestoredFrom, SkippedGeneration};
+use crate::protocol::shell::ShellReply;
+use schemars::JsonSchema;
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// Whether a run executes Python code or a shell command.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum CodeOrCommand {
+    Code,
+    Command,
+}
+
+/// The end of a run of Python code.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct ExecAnswer {
+    id: String,
+    /// Always `code`.
+    kind: CodeOrCommand,
+    status: RunStatus,
+    /// The output as text; bytes that are not UTF-8 are replaced by U+FFFD.
+    stdout: String,
+    stderr: String,
+    /// `text/plain` of the last expression.
+    result: Option<String>,
+    /// The MIME bundles of all `display()` calls and of the result, in order. Binary types are base64.
+    data: Vec<Arc<MimeBundle>>,
+    error: Option<RunError>,
+    execution_count: Option<u64>,
+    duration_seconds: f64,
+    kernel: KernelEntry,
+    /// The parts of this answer from which the middle was left out.
+    truncated: Vec<TruncatedPart>,
+    /// Whether the run is recorded on disk.
+    durable: Option<bool>,
+}
+
+impl From<ExecReply> for ExecAnswer {
+    fn from(reply: ExecReply) -> Self {
+        let ExecReply {
+            id,
+            status,
+            stdout,
+            stderr,
+            result,
+            data,
+            error,
+            execution_count,
+            timing_ms,
+            kernel,
+            truncated,
+            durable,
+        } = reply;
+        Self {
+            id,
+            kind: CodeOrCommand::Code,
+            status,
+            stdout,
+            stderr,
+            result,
+            data,
+            error,
+            execution_count,
+            duration_seconds: seconds_from_ms(timing_ms),
+            kernel: kernel.into(),
+            truncated: truncated_parts(truncated),
+            durable,
+        }
+    }
+}
+
+/// The end of a shell command.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct ShellAnswer {
+    id: String,
+    /// Always `command`.
+    kind: CodeOrCommand,
+    /// `completed` for any exit code; `interrupted` after a timeout or a stop.
+    status: RunStatus,
+    /// The output as text; bytes that are not UTF-8 are replaced by U+FFFD.
+    stdout: String,
+    stderr: String,
+    /// The exit code, 128+n for signal n; -1 for a command that was ended from outside.
+    returncode: Option<i32>,
+    /// The working directory of the session's next command.
+    cwd: String,
+    /// Whether the command left background processes.
+    background: bool,
+    error: Option<RunError>,
+    /// The process id of its bash.
+    pid: Option<u64>,
+    duration_seconds: f64,
+    /// The parts of this answer from which the middle was left out.
+    truncated: Vec<TruncatedPart>,
+    /// Whether the command is recorded on disk.
+    durable: Option<bool>,
+}
+
+impl From<ShellReply> for ShellAnswer {
+    fn from(reply: ShellReply) -> Self {
+        let ShellReply {
+            id,
+            status,
+            stdout,
+            stderr,
+            returncode,
+            cwd,
+            background,
+            error,
+            pid,
+            timing_ms,
+            truncated,
+            durable,
+        } = reply;
+        Self {
+            id,
+            kind: CodeOrCommand::Command,
+            status,
+            stdout,
+            stderr,
+            returncode,
+            cwd,
+            background,
+            error,
+            pid,
+            duration_seconds: seconds_from_ms(timing_ms),
+            truncated: truncated_parts(truncated),
+            durable,
+        }
+    }
+}
+
+/// A part of an answer that holds only its head and its tail.
+#[derive(Debug, Serialize, JsonSchema)]
+struct TruncatedPart {
+    /// `stdout`, `stderr`, or `data` for MIME bundles.
+    part: String,
+    total_bytes: u64,
+    kept_bytes: u64,
+    /// The file inside with the complete output.
+    file: Option<String>,
+}
+
+fn truncated_parts(parts: Option<BTreeMap<String, Truncated>>) -> Vec<TruncatedPart> {
+    let parts = parts.unwrap_or_default().into_iter();
+    let parts = parts.map(|(part, Truncated { total, kept, file })| TruncatedPart {
+        part,
+        total_bytes: total,
+        kept_bytes: kept,
+        file,
+    });
+    parts.collect()
+}
+
+/// The kernel that answered, and the state of its namespace.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(super) struct KernelEntry {
+    /// The number of the namespace's generation; it only increases.
+    generation: u64,
+    state: KernelState,
+    /// The source of the variables, with the state `restored`; `null` if the whole process was restored.
+    restored_from: Option<RestoredEntry>,
+}
+
+impl From<KernelReport> for KernelEntry {
+    fn from(report: KernelReport) -> Self {
+        let from = report.restored_from;
+        Self {
+            generation: report.generation,
+            state: report.state,
+            restored_from: from.map(|from| Arc::unwrap_or_clone(from).into()),
+        }
+    }
+}
+
+/// The stored generation from which a namespace was restored.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(super) struct RestoredEntry {
+    /// The name under which the generation was stored.
+    name: String,
+    /// The generation's number under that name; not the generation of the kernel.
+    generation: u64,
+    /// Time of the store.
+    created_at: UtcTime,
+    /// Runs of the session that started after the store: their changes are missing. `null` if the runs were not
+    /// counted.
+    runs_after: Option<u64>,
+    /// Whether there may have been more runs: the machine stopped before the count was written to the disk.
+    runs_after_is_estimate: bool,
+    /// Variables that were restored.
+    variables: u64,
+    /// Variables that were lost.
+    lost_count: u64,
+    /// Lost variables that the receipt of the store called saved or recipe.
+    lost_unexpectedly: u64,
+    /// The first 50 lost variables; those counted in `lost_unexpectedly` come first.
+    lost: Vec<LostVariable>,
+    /// Newer generations that could not be reloaded.
+    skipped: Vec<SkippedGeneration>,
+    /// The first 50 files of imported modules that have changed since.
+    warnings: Vec<String>,
+}
+
+impl From<RestoredFrom> for RestoredEntry {
+    fn from(from: RestoredFrom) -> Self {
+        let RestoredFrom {
+            name,
+            generation,
+            created,
+            runs_after,
+            runs_after_is_estimate,
+            variables,
+            lost_count,
+            lost_unexpectedly,
+            lost,
+            skipped,
+            warnings,
+        } = from;
+        Self {
+            name,
+            generation,
+            created_at: UtcTime::from_seconds(created),
+            runs_after,
+            runs_after_is_estimate,
+            variables,
+            lost_count,
+            lost_unexpectedly,
+            lost,
+            skipped,
+            warnings,
+        }
+    }
+}
+
+/// A run that was started and is not followed.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct StartedAnswer {
+    /// The run's id, for `osctl attach`.
+    pub(crate) id: String,
+}
+
+/// The retained runs of code and of commands, oldest first.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct RunsAnswer {
+    runs: Vec<RunEntry>,
+}
+
+/// A run.
+#[derive(Debug, Serialize, JsonSchema)]
+struct RunEntry {
+    id: String,
+    kind: CodeOrCommand,
+    session: String,
+    status: RunStatus,
+    /// The first line of the code, or of the command, shortened.
+    code: String,
+    execution_count: Option<u64>,
+    /// Time of the request.
+    created_at: UtcTime,
+    duration_seconds: f64,
+    /// Bytes written to stdout.
+    stdout_bytes: u64,
+    stderr_bytes: u64,
+}
+
+impl RunsAnswer {
+    pub(crate) fn new(runs: Vec<Summary>, is_command: impl Fn(&Summary) -> bool) -> Self {
+        let runs = runs.into_iter().map(|run| {
+            let kind = match is_command(&run) {
+                true => CodeOrCommand::Command,
+                false => CodeOrCommand::Code,
+            };
+            let Summary {
+                id,
+                session,
+                status,
+                code,
+                execution_count,
+                created,
+                timing_ms,
+                stdout,
+                stderr,
+            } = run;
+            RunEntry {
+                id,
+                kind,
+                session,
+                status,
+                code,
+                execution_count,
+                created_at: UtcTime::from_seconds(created),
+                duration_seconds: seconds_from_ms(timing_ms),
+                stdout_bytes: stdout,
+                stderr_bytes: stderr,
+            }
+        });
+        Self {
+            runs: runs.collect(),
+        }
+    }
+}
+
+/// The interrupted run, and the state of the kernel after that.
+#[derive(Debug, Default, Serialize, JsonSchema)]
+pub(crate) struct InterruptAnswer {
+    /// The run, if `ID` named a run of code.
+    run: Option<ExecAnswer>,
+    /// The command, if `ID` named a shell command.
+    command: Option<ShellAnswer>,
+    /// The kernel, if no `ID` was given.
+    kernel: Option<KernelEntry>,
+}
+
+impl From<ExecReply> for InterruptAnswer {
+    fn from(reply: ExecReply) -> Self {
+        Self {
+            run: Some(reply.into()),
+            ..Self::default()
+        }
+    }
+}
+
+impl From<ShellReply> for InterruptAnswer {
+    fn from(reply: ShellReply) -> Self {
+        Self {
+            command: Some(reply.into()),
+            ..Self::default()
+        }
+    }
+}
+
+impl From<KernelReply> for InterruptAnswer {
+    fn from(reply: KernelReply) -> Self {
+        Self {
+            kernel: Some(reply.kernel.into()),
+            ..Self::default()
+        }
+    }
+}
+
+/// The kernel with its empty namespace.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct ResetAnswer {
+    /// Always `completed`.
+    status: String,
+    kernel: KernelEntry,
+}
+
+impl From<KernelReply> for ResetAnswer {
+    fn from(reply: KernelReply) -> Self {
+        Self {
+            status: reply.status,
+            kernel: reply.kernel.into(),
+        }
+    }
+}
+
+/// The terminals, oldest first.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct TerminalsAnswer {
+    terminals: Vec<TerminalEntry>,
+}
+
+/// A terminal.
+#[derive(Debug, Serialize, JsonSchema)]
+struct TerminalEntry {
+    id: String,
+    /// The foreground program, such as `vim`; `null` after the end.
+    program: Option<String>,
+    /// The shell's exit code, after the end.
+    returncode: Option<u8>,
+    /// The number of connected clients.
+    viewers: u64,
+    /// Whether one of them is the writer.
+    has_writer: bool,
+    cols: u16,
+    rows: u16,
+    /// Output so far.
+    output_bytes: u64,
+    /// Time since the last input or output.
+    idle_seconds: f64,
+}
+
+impl From<TerminalList> for TerminalsAnswer {
+    fn from(list: TerminalList) -> Self {
+        let terminals = list.terminals.into_iter().map(|terminal| {
+            let TerminalSummary {
+                id,
+                program,
+                exit,
+                viewers,
+                writer,
+                cols,
+                rows,
+                offset,
+                idle,
+            } = terminal;
+            TerminalEntry {
+                id,
+                program,
+                returncode: exit,
+                viewers,
+                has_writer: writer,
+                cols,
+                rows,
+                output_bytes: offset,
+                idle_seconds: idle,
+            }
+        });
+        Self {
+            terminals: terminals.collect(),
+        }
+    }
+}
