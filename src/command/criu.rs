@@ -1,7 +1,9 @@
 //! `osctl criu`: checkpoints whole kernel processes and restores them.
 
 use super::CommandContext;
-use super::answers::{CheckpointAnswer, CheckpointRemovedAnswer, CriuStatusAnswer, RestoreAnswer};
+use super::answers::{
+    CheckpointAnswer, CheckpointRemovedAnswer, CheckpointsAnswer, CriuStatusAnswer, RestoreAnswer,
+};
 use super::candidates::{checkpoint_names, session_names};
 use super::progress::wait_with_meter;
 use crate::error::{EXIT_NO, Result, VerbOutcome};
@@ -203,7 +205,9 @@ async fn show_status(cx: &CommandContext) -> Result<VerbOutcome> {
 async fn list_checkpoints(cx: &CommandContext) -> Result<VerbOutcome> {
     let found = cx.companion_client()?.list_checkpoints().await?;
     match cx.ui.json {
-        true => cx.ui.print_json(&found)?,
+        true => cx
+            .ui
+            .print_json(&CheckpointsAnswer::from(found.checkpoints))?,
         false => print_checkpoints(found.checkpoints, cx),
     }
     Ok(VerbOutcome::Done)

@@ -196,6 +196,20 @@ impl From<CriuStatus> for CriuStatusAnswer {
     }
 }
 
+/// The stored checkpoints.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct CheckpointsAnswer {
+    /// Newest first.
+    checkpoints: Vec<CheckpointEntry>,
+}
+
+impl From<Vec<StoredCheckpoint>> for CheckpointsAnswer {
+    fn from(stored: Vec<StoredCheckpoint>) -> Self {
+        let checkpoints = stored.into_iter().map(CheckpointEntry::from).collect();
+        Self { checkpoints }
+    }
+}
+
 /// The checkpoint whose generations were removed.
 #[derive(Debug, Serialize, JsonSchema)]
 pub(crate) struct CheckpointRemovedAnswer {

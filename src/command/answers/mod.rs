@@ -22,7 +22,9 @@ mod sessions;
 #[cfg(test)]
 mod tests;
 
-pub(super) use criu::{CheckpointAnswer, CheckpointRemovedAnswer, CriuStatusAnswer, RestoreAnswer};
+pub(super) use criu::{
+    CheckpointAnswer, CheckpointRemovedAnswer, CheckpointsAnswer, CriuStatusAnswer, RestoreAnswer,
+};
 pub(super) use cryo::{
     GenerationAnswer, GenerationsRemovedAnswer, ReloadAnswer, StoreAnswer, StoredStatesAnswer,
 };
