@@ -9,7 +9,7 @@ use std::process::ExitCode;
 pub(crate) use anyhow::Result;
 
 /// The result is negative, or the user's code raised an exception.
-pub(crate) const EXIT_NO: u8 = 1;
+pub(crate) const EXIT_NEGATIVE: u8 = 1;
 const EXIT_USAGE: u8 = 2;
 const EXIT_UNREACHABLE: u8 = 3;
 const EXIT_PRECONDITION: u8 = 4;
@@ -18,7 +18,7 @@ pub(crate) const EXIT_INTERRUPTED: u8 = 5;
 const EXIT_BUG: u8 = 70;
 
 /// Refusals of well-formed requests: the state to store or to restore does not permit the operation.
-const EXIT_NO_KINDS: [&str; 9] = [
+const NEGATIVE_RESULT_KINDS: [&str; 9] = [
     "losses",
     "damaged",
     "damaged_checkpoint",
@@ -34,7 +34,7 @@ const EXIT_NO_KINDS: [&str; 9] = [
 pub(crate) const DEFAULT_INSTANCE: &str = "default";
 
 /// The exit code of shells for a program whose reader has closed the pipe (SIGPIPE).
-const EXIT_UNREAD: u8 = 141;
+const EXIT_BROKEN_PIPE: u8 = 141;
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Error {
@@ -56,9 +56,9 @@ pub(crate) enum Error {
     #[error("a project can't set the configuration key `{key}` in {place}")]
     Forbidden { key: String, place: String },
     #[error("`{project}` can't be the project: {why}")]
-    UnfitProject { project: PathBuf, why: String },
+    InvalidProject { project: PathBuf, why: String },
     #[error("instance `{instance}` belongs to the project `{project}`")]
-    OtherProject { instance: String, project: PathBuf },
+    ProjectMismatch { instance: String, project: PathBuf },
 
     // Not running
     #[error("`{container}` is not running")]
@@ -72,7 +72,7 @@ pub(crate) enum Error {
     #[error(
         "the companion in `{container}` uses protocol {theirs}, this osctl uses protocol {ours}"
     )]
-    OtherProtocol {
+    ProtocolMismatch {
         container: String,
         theirs: String,
         ours: u32,
@@ -85,7 +85,7 @@ pub(crate) enum Error {
     #[error(
         "port {port} does not belong to the container `{container}`{owner}; osctl sent nothing"
     )]
-    Unproven {
+    ListenerUnproven {
         container: String,
         port: u16,
         owner: String,
@@ -95,9 +95,9 @@ pub(crate) enum Error {
     },
 
     #[error("run `{run}` no longer exists: newer runs replaced it, or the container was restarted")]
-    RunGone { run: String },
+    RunNotFound { run: String },
     #[error("terminal `{id}` no longer exists: it ended, or the container was restarted")]
-    TerminalGone { id: String },
+    TerminalNotFound { id: String },
 
     // Preconditions
     #[error("no container engine answers ({tried})")]
@@ -105,7 +105,7 @@ pub(crate) enum Error {
     #[error("the engine at {address} does not answer: {why}")]
     EngineUnreachable { address: String, why: String },
     #[error("permission denied by the engine at {address}")]
-    EngineBarred { address: String },
+    EnginePermissionDenied { address: String },
     #[error("lost the connection to the engine while {doing}: {why}")]
     EngineLost { doing: String, why: String },
     #[error("port {port} on {bind} is taken{owner}")]
@@ -115,19 +115,19 @@ pub(crate) enum Error {
         owner: String,
     },
     #[error("a {what} named `{name}` exists that is not osctl's; it was not touched")]
-    Foreign { what: &'static str, name: String },
+    ForeignObject { what: &'static str, name: String },
     #[error("the image could not be built: {why}")]
     BuildFailed { why: String, log: Vec<String> },
     #[error("the disk is full: {why}")]
     DiskFull { why: String },
     #[error("the body in `{body}` uses protocol {theirs}, this osctl uses protocol {ours}")]
-    OtherBody {
+    BodyProtocolMismatch {
         body: PathBuf,
         theirs: u32,
         ours: u32,
     },
     #[error("the body in `{body}` can't be used: {why}")]
-    UnfitBody { body: PathBuf, why: String },
+    InvalidBody { body: PathBuf, why: String },
     #[error("`{container}` did not become healthy: {why}")]
     Unhealthy {
         container: String,
@@ -150,15 +150,15 @@ pub(crate) enum Error {
 
     // Output
     #[error("the reader of the output has closed it")]
-    Unread,
+    OutputClosed,
     #[error("the output can't be written: {why}")]
-    Unwritten { why: String },
+    OutputFailed { why: String },
 
     // Ended from outside
     #[error("interrupted")]
     Interrupted,
     #[error("run `{run}` continues in the background")]
-    GoesOn { run: String, logs: String },
+    RunContinues { run: String, logs: String },
 
     // The companion refused
     #[error("{message}")]
@@ -205,33 +205,33 @@ impl Error {
             Self::BadValue { .. } => {
                 "correct the value there; `osctl config edit` opens your own file".into()
             }
-            Self::UnfitProject { .. } => {
+            Self::InvalidProject { .. } => {
                 "choose a separate folder: `osctl up --project PATH`".into()
             }
-            Self::OtherProject { project, .. } => format!(
+            Self::ProjectMismatch { project, .. } => format!(
                 "run osctl in that folder, or `osctl up --project {}`; `osctl --instance NAME up` creates a second instance",
                 project.display()
             ),
             Self::NotRunning { up, .. } => format!("`{up}` starts it"),
             Self::OlderCompanion { up, .. } => format!("`{up}` replaces the companion"),
-            Self::Unproven { up, .. } => {
+            Self::ListenerUnproven { up, .. } => {
                 format!("`{up}` starts the container, or replaces an older one")
             }
             Self::Unreachable { .. } => "`osctl doctor` finds the cause".into(),
-            Self::RunGone { .. } => "`osctl runs` lists the known runs".into(),
-            Self::TerminalGone { .. } => "`osctl shell` opens a new terminal".into(),
-            Self::OtherProtocol { .. } => "`osctl up` replaces the companion with this version".into(),
+            Self::RunNotFound { .. } => "`osctl runs` lists the known runs".into(),
+            Self::TerminalNotFound { .. } => "`osctl shell` opens a new terminal".into(),
+            Self::ProtocolMismatch { .. } => "`osctl up` replaces the companion with this version".into(),
             Self::EngineUnreachable { .. } => {
                 "start the engine, or name another engine: `DOCKER_HOST=unix:///PATH osctl up`".into()
             }
-            Self::EngineBarred { .. } => {
+            Self::EnginePermissionDenied { .. } => {
                 "add yourself to the group `docker`, whose members are equivalent to root: `sudo usermod -aG docker $USER`, then log in again; or run osctl as the owner of the socket".into()
             }
             Self::EngineLost { .. } => {
                 "start the engine, then run `osctl up`; no data was lost".into()
             }
             Self::PortTaken { .. } => "`osctl up --auto-ports` uses the next free port".into(),
-            Self::Foreign { .. } => {
+            Self::ForeignObject { .. } => {
                 "use another name (`osctl --instance NAME up`), or remove it yourself".into()
             }
             Self::BuildFailed { .. } => "`osctl -v build` shows the whole output".into(),
@@ -239,18 +239,18 @@ impl Error {
                 "free disk space (`docker system df` shows the engine's usage), then run the command again"
                     .into()
             }
-            Self::OtherBody { .. } | Self::UnfitBody { .. } => {
+            Self::BodyProtocolMismatch { .. } | Self::InvalidBody { .. } => {
                 "`osctl init --update` updates the body and keeps your edits".into()
             }
             Self::Unhealthy { logs, .. } => format!("`{logs}` shows the log"),
             Self::Locked { .. } => "wait until the other osctl has finished, then run the command again".into(),
-            Self::Unwritten { .. } => {
+            Self::OutputFailed { .. } => {
                 "free disk space, or redirect the output; `osctl runs` lists the runs that `osctl attach` can show again"
                     .into()
             }
             Self::Interrupted => "run the command again to continue".into(),
-            Self::GoesOn { logs, .. } => format!("`{logs}` follows the run again"),
-            Self::Unread => return None,
+            Self::RunContinues { logs, .. } => format!("`{logs}` follows the run again"),
+            Self::OutputClosed => return None,
             Self::Refused { hint, .. } => return hint.clone(),
         })
     }
@@ -261,37 +261,37 @@ impl Error {
             | Self::UnknownKey { .. }
             | Self::BadValue { .. }
             | Self::Forbidden { .. }
-            | Self::UnfitProject { .. }
-            | Self::OtherProject { .. } => EXIT_USAGE,
+            | Self::InvalidProject { .. }
+            | Self::ProjectMismatch { .. } => EXIT_USAGE,
             Self::NotRunning { .. }
             | Self::Unreachable { .. }
-            | Self::RunGone { .. }
-            | Self::TerminalGone { .. }
-            | Self::OtherProtocol { .. }
+            | Self::RunNotFound { .. }
+            | Self::TerminalNotFound { .. }
+            | Self::ProtocolMismatch { .. }
             | Self::OlderCompanion { .. } => EXIT_UNREACHABLE,
             Self::NoEngine { .. }
             | Self::EngineUnreachable { .. }
-            | Self::EngineBarred { .. }
+            | Self::EnginePermissionDenied { .. }
             | Self::EngineLost { .. }
             | Self::PortTaken { .. }
-            | Self::Unproven { .. }
-            | Self::Foreign { .. }
+            | Self::ListenerUnproven { .. }
+            | Self::ForeignObject { .. }
             | Self::BuildFailed { .. }
             | Self::DiskFull { .. }
-            | Self::OtherBody { .. }
-            | Self::UnfitBody { .. }
+            | Self::BodyProtocolMismatch { .. }
+            | Self::InvalidBody { .. }
             | Self::Unhealthy { .. }
             | Self::NotReplaced { .. }
             | Self::Locked { .. }
-            | Self::Unwritten { .. }
+            | Self::OutputFailed { .. }
             | Self::Precondition { .. } => EXIT_PRECONDITION,
-            Self::Unread => EXIT_UNREAD,
-            Self::Interrupted | Self::GoesOn { .. } => EXIT_INTERRUPTED,
+            Self::OutputClosed => EXIT_BROKEN_PIPE,
+            Self::Interrupted | Self::RunContinues { .. } => EXIT_INTERRUPTED,
             Self::Refused {
                 status: 401 | 403, ..
             } => EXIT_UNREACHABLE,
-            Self::Refused { status: 429, .. } => EXIT_NO,
-            Self::Refused { kind, .. } if EXIT_NO_KINDS.contains(&&**kind) => EXIT_NO,
+            Self::Refused { status: 429, .. } => EXIT_NEGATIVE,
+            Self::Refused { kind, .. } if NEGATIVE_RESULT_KINDS.contains(&&**kind) => EXIT_NEGATIVE,
             Self::Refused {
                 status: 501 | 507, ..
             } => EXIT_PRECONDITION,
@@ -307,8 +307,8 @@ impl Error {
         match self {
             Self::Refused { kind, .. } => kind,
             Self::NotRunning { .. } => "not_running",
-            Self::Interrupted | Self::GoesOn { .. } => "interrupted",
-            Self::Unread => "unread",
+            Self::Interrupted | Self::RunContinues { .. } => "interrupted",
+            Self::OutputClosed => "unread",
             _ => match self.exit_code() {
                 EXIT_USAGE => "usage",
                 EXIT_UNREACHABLE => "unreachable",
@@ -332,8 +332,8 @@ impl From<io::Error> for Error {
     /// Converts an error of writing to stdout or stderr.
     fn from(error: io::Error) -> Self {
         match error.kind() {
-            io::ErrorKind::BrokenPipe => Self::Unread,
-            _ => Self::Unwritten {
+            io::ErrorKind::BrokenPipe => Self::OutputClosed,
+            _ => Self::OutputFailed {
                 why: error.to_string(),
             },
         }
@@ -370,8 +370,8 @@ fn add_instance_flag(command: &str, instance: &str) -> String {
 }
 
 /// Whether the error is a closed stdout or stderr.
-pub(crate) fn is_unread(error: &anyhow::Error) -> bool {
-    matches!(error.downcast_ref(), Some(Error::Unread))
+pub(crate) fn is_output_closed(error: &anyhow::Error) -> bool {
+    matches!(error.downcast_ref(), Some(Error::OutputClosed))
 }
 
 /// How a verb ended.
@@ -401,7 +401,7 @@ pub(crate) fn exit_code(error: &anyhow::Error) -> u8 {
 #[cfg(test)]
 mod tests {
     use super::{
-        EXIT_NO, EXIT_PRECONDITION, EXIT_UNREACHABLE, EXIT_USAGE, Error, hint_for_instance,
+        EXIT_NEGATIVE, EXIT_PRECONDITION, EXIT_UNREACHABLE, EXIT_USAGE, Error, hint_for_instance,
     };
 
     #[test]
@@ -445,10 +445,10 @@ mod tests {
             };
             refused.exit_code()
         };
-        assert_eq!(code(409, "losses"), EXIT_NO);
+        assert_eq!(code(409, "losses"), EXIT_NEGATIVE);
         assert_eq!(
             (code(422, "damaged"), code(429, "busy")),
-            (EXIT_NO, EXIT_NO)
+            (EXIT_NEGATIVE, EXIT_NEGATIVE)
         );
         assert_eq!(code(409, "no_folder"), EXIT_USAGE);
         assert_eq!(code(404, "nothing_stored"), EXIT_USAGE);
@@ -458,7 +458,7 @@ mod tests {
     #[test]
     fn a_run_that_is_gone_is_not_reached() {
         assert_eq!(
-            Error::RunGone { run: "r".into() }.exit_code(),
+            Error::RunNotFound { run: "r".into() }.exit_code(),
             EXIT_UNREACHABLE
         );
     }

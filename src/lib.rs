@@ -65,7 +65,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     match run_cli(cli, ui) {
         Ok(outcome) => outcome.into(),
         Err(error) => {
-            if !error::is_unread(&error) {
+            if !error::is_output_closed(&error) {
                 ui.print_failure(&error, &instance);
             }
             error::exit_code(&error).into()

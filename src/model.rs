@@ -17,7 +17,7 @@ pub(crate) trait Model {
     fn steps(&self, state: &Self::State) -> Vec<(Self::Action, Self::State)>;
 
     /// The possible deaths of processes.
-    fn deaths(&self, state: &Self::State) -> Vec<(Self::Action, Self::State)>;
+    fn crashes(&self, state: &Self::State) -> Vec<(Self::Action, Self::State)>;
 
     /// The violated invariants. `is_at_rest` says that no step is possible.
     fn violations(&self, state: &Self::State, is_at_rest: bool) -> Vec<Self::Violation>;
@@ -25,25 +25,25 @@ pub(crate) trait Model {
 
 /// All reached states, each with the action that led to it from an earlier state.
 #[derive(Debug)]
-pub(crate) struct Search<M: Model> {
-    reached: Vec<Reached<M>>,
+pub(crate) struct StateSearch<M: Model> {
+    reached: Vec<ReachedState<M>>,
 }
 
 #[derive(Debug)]
-struct Reached<M: Model> {
+struct ReachedState<M: Model> {
     state: M::State,
     from: Option<(usize, M::Action)>,
 }
 
 /// A violation with a shortest trace to it.
 #[derive(Debug)]
-pub(crate) struct Broken<M: Model> {
+pub(crate) struct FoundViolation<M: Model> {
     pub(crate) violation: M::Violation,
     pub(crate) trace: Vec<M::Action>,
     pub(crate) state: M::State,
 }
 
-impl<M: Model> Display for Broken<M> {
+impl<M: Model> Display for FoundViolation<M> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(
             f,
@@ -58,7 +58,7 @@ impl<M: Model> Display for Broken<M> {
     }
 }
 
-impl<M: Model> Search<M> {
+impl<M: Model> StateSearch<M> {
     pub(crate) fn len(&self) -> usize {
         self.reached.len()
     }
@@ -87,10 +87,10 @@ pub(crate) fn explore<M: Model>(
     model: &M,
     first: M::State,
     is_looked_for: impl Fn(M::Violation) -> bool,
-) -> Result<Search<M>, Box<Broken<M>>> {
+) -> Result<StateSearch<M>, Box<FoundViolation<M>>> {
     let mut known = HashSet::from([first.clone()]);
-    let mut search = Search {
-        reached: vec![Reached {
+    let mut search = StateSearch {
+        reached: vec![ReachedState {
             state: first,
             from: None,
         }],
@@ -101,17 +101,17 @@ pub(crate) fn explore<M: Model>(
         let mut next = model.steps(state);
         let violations = model.violations(state, next.is_empty());
         if let Some(violation) = violations.into_iter().find(|one| is_looked_for(*one)) {
-            return Err(Box::new(Broken {
+            return Err(Box::new(FoundViolation {
                 violation,
                 trace: search.trace(at),
                 state: state.clone(),
             }));
         }
-        next.extend(model.deaths(state));
+        next.extend(model.crashes(state));
         for (action, state) in next {
             if known.insert(state.clone()) {
                 let from = Some((at, action));
-                search.reached.push(Reached { state, from });
+                search.reached.push(ReachedState { state, from });
             }
         }
         at += 1;
@@ -123,7 +123,7 @@ pub(crate) fn explore<M: Model>(
 ///
 /// # Panics
 /// With the shortest trace to a violation.
-pub(crate) fn assert_holds<M: Model>(model: &M, first: M::State) -> Search<M> {
+pub(crate) fn assert_holds<M: Model>(model: &M, first: M::State) -> StateSearch<M> {
     match explore(model, first, |_| true) {
         Ok(search) => search,
         Err(broken) => panic!("{broken}"),

@@ -12,7 +12,7 @@ const WRITEBACK_STEP_BYTES: u64 = 8 << 20;
 #[derive(Debug, Default)]
 pub(crate) struct BackgroundWriter {
     #[cfg(target_os = "linux")]
-    done: u64,
+    hinted_bytes: u64,
 }
 
 impl BackgroundWriter {
@@ -20,10 +20,10 @@ impl BackgroundWriter {
     #[cfg(target_os = "linux")]
     pub(crate) fn hint_writeback(&mut self, file: &File, end: u64) {
         use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
-        if end < self.done + WRITEBACK_STEP_BYTES {
+        if end < self.hinted_bytes + WRITEBACK_STEP_BYTES {
             return;
         }
-        let range = [self.done, end - self.done].map(i64::try_from);
+        let range = [self.hinted_bytes, end - self.hinted_bytes].map(i64::try_from);
         if let [Ok(offset), Ok(length)] = range {
             // `posix_fadvise` starts to write dirty pages and evicts none of them, because they are not clean yet.
             // Overlay file systems pass this call on; they do not pass on `sync_file_range`. It is a hint: a file
@@ -35,7 +35,7 @@ impl BackgroundWriter {
                 PosixFadviseAdvice::POSIX_FADV_DONTNEED,
             );
         }
-        self.done = end;
+        self.hinted_bytes = end;
     }
 
     #[cfg(not(target_os = "linux"))]

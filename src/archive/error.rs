@@ -5,25 +5,25 @@ use std::io;
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ArchiveError {
     #[error("`{0}` is outside the folder")]
-    Escapes(String),
+    OutsideFolder(String),
     #[error("`{name}` passes through the link `{link}`, which osctl does not follow")]
     ThroughLink { name: String, link: String },
     #[error("`{name}` is {what}, which osctl does not unpack")]
-    Special { name: String, what: &'static str },
+    UnsupportedKind { name: String, what: &'static str },
     #[error("`{name}` can't replace {what}")]
     Occupied { name: String, what: &'static str },
     #[error("the hard link's target `{0}` is not an earlier entry of the archive")]
-    NoTarget(String),
+    MissingLinkTarget(String),
     #[error("the archive is damaged: {0}")]
     Damaged(&'static str),
     #[error("`{0}` became shorter or unreadable while it was read")]
-    Shrank(String),
+    Truncated(String),
     /// The resume point belongs to another stream, so packing can't continue from it.
     #[error("the packed files were changed")]
-    Changed,
+    SourceChanged,
     /// The sender stopped and gave this reason.
     #[error("{0}")]
-    Told(String),
+    SenderFailed(String),
     #[error("`{name}`: {cause}")]
     File { name: String, cause: io::Error },
     /// The stream that carries the archive.

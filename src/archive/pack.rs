@@ -34,7 +34,7 @@ pub(crate) enum PackSource {
     File {
         folder: Folder,
         name: OsString,
-        called: OsString,
+        archive_name: OsString,
     },
 }
 
@@ -63,7 +63,7 @@ pub(crate) async fn pack_stream(
     tokio::task::spawn_blocking(move || {
         let to = StartNotifier {
             to: &mut outlet,
-            begins: Some(begins),
+            started: Some(begins),
         };
         let packed = write_archive(what, to, &from, telling, &mut moved);
         let failed = packed.err().map(|fault| {
@@ -77,18 +77,18 @@ pub(crate) async fn pack_stream(
     begun
         .await
         .map(|()| pieces)
-        .map_err(|_| ArchiveError::Changed)
+        .map_err(|_| ArchiveError::SourceChanged)
 }
 
 /// A writer that signals its first write.
 struct StartNotifier<'a> {
     to: &'a mut ChunkWriter,
-    begins: Option<oneshot::Sender<()>>,
+    started: Option<oneshot::Sender<()>>,
 }
 
 impl StartNotifier<'_> {
     fn notify_start(&mut self) {
-        if let Some(begins) = self.begins.take() {
+        if let Some(begins) = self.started.take() {
             // The caller may have dropped the receiver.
             let _ = begins.send(());
         }
@@ -123,27 +123,27 @@ fn write_archive(
     let mut packer = Packer {
         writer: TarWriter::new(to, from),
         path: Vec::new(),
-        linked: HashMap::new(),
+        first_link_names: HashMap::new(),
         buffer: vec![0; ARCHIVE_CHUNK_BYTES],
-        passed: 0,
-        moved,
+        skipped_bytes: 0,
+        count_moved: moved,
     };
     let packed = match what {
         PackSource::Folder(folder) => packer.pack_tree(folder),
         PackSource::File {
             folder,
             name,
-            called,
+            archive_name: called,
         } => packer.pack_single(&folder, &name, &called),
     };
     let packed = packed.and_then(|()| Ok(packer.writer.finish()?));
     match packed {
         Ok(()) => Ok(()),
-        Err(_) if packer.writer.is_other() || packer.writer.is_before() => {
-            Err(ArchiveError::Changed)
+        Err(_) if packer.writer.has_diverged() || packer.writer.is_before_resume_point() => {
+            Err(ArchiveError::SourceChanged)
         }
         // Within the data of a file no error record can be written: the stream must be cut.
-        Err(cut @ (ArchiveError::Stream(_) | ArchiveError::Shrank(_))) => Err(cut),
+        Err(cut @ (ArchiveError::Stream(_) | ArchiveError::Truncated(_))) => Err(cut),
         Err(cut) if telling == ErrorReporting::Stream => Err(cut),
         Err(fault) => Ok(packer.writer.write_error(&fault.to_string())?),
     }
@@ -154,11 +154,11 @@ struct Packer<'a, W> {
     /// The path of the current entry.
     path: Vec<u8>,
     /// The first name of each file that has several.
-    linked: HashMap<(u64, u64), Vec<u8>>,
+    first_link_names: HashMap<(u64, u64), Vec<u8>>,
     buffer: Vec<u8>,
     /// Bytes of data skipped before the resume point that were not passed to `moved` yet.
-    passed: u64,
-    moved: &'a mut dyn FnMut(u64),
+    skipped_bytes: u64,
+    count_moved: &'a mut dyn FnMut(u64),
 }
 
 /// An open folder between the root and the current entry.
@@ -166,18 +166,18 @@ struct PackLevel {
     folder: Folder,
     names: std::vec::IntoIter<OsString>,
     /// Length of the folder's path.
-    path: usize,
+    path_length: usize,
 }
 
 impl<W: Write> Packer<'_, W> {
     fn pack_tree(&mut self, root: Folder) -> Result<(), ArchiveError> {
-        let look = root.look_here().map_err(ArchiveError::for_file(b"."))?;
+        let look = root.stat_self().map_err(ArchiveError::for_file(b"."))?;
         self.path = b".".to_vec();
         self.begin_member(look, MemberKind::Folder)?;
         self.path.clear();
         let mut levels = vec![self.open_level(root)?];
         while let Some(level) = levels.last_mut() {
-            self.path.truncate(level.path);
+            self.path.truncate(level.path_length);
             let Some(name) = level.names.next() else {
                 levels.pop();
                 continue;
@@ -225,7 +225,7 @@ impl<W: Write> Packer<'_, W> {
         Ok(PackLevel {
             folder,
             names: names.into_iter(),
-            path: self.path.len(),
+            path_length: self.path.len(),
         })
     }
 
@@ -247,13 +247,14 @@ impl<W: Write> Packer<'_, W> {
             EntryKind::Device => MemberKind::Special("a block device"),
             EntryKind::Socket | EntryKind::Folder => return Ok(()),
             EntryKind::File => {
-                if look.names > 1 {
-                    if let Some(first) = self.linked.get(&look.identity) {
+                if look.link_count > 1 {
+                    if let Some(first) = self.first_link_names.get(&look.identity) {
                         let first = first.clone();
                         return self.begin_member(look, MemberKind::HardLink(first));
                     }
-                    if self.linked.len() < MAX_TRACKED_LINKS {
-                        self.linked.insert(look.identity, self.path.clone());
+                    if self.first_link_names.len() < MAX_TRACKED_LINKS {
+                        self.first_link_names
+                            .insert(look.identity, self.path.clone());
                     }
                 }
                 return self.pack_file(folder, name);
@@ -303,9 +304,9 @@ impl<W: Write> Packer<'_, W> {
     }
 
     fn copy_data(&mut self, file: &mut File, mut left: u64) -> Result<(), ArchiveError> {
-        if self.writer.is_before() {
+        if self.writer.is_before_resume_point() {
             let passed = self.writer.skip_data(left)?;
-            self.passed += passed;
+            self.skipped_bytes += passed;
             left -= passed;
             let ahead = i64::try_from(passed).unwrap_or(i64::MAX);
             file.seek(SeekFrom::Current(ahead))
@@ -319,11 +320,11 @@ impl<W: Write> Packer<'_, W> {
             let read = file.read(&mut self.buffer[..most]);
             let Ok(read @ 1..) = read else {
                 let name = String::from_utf8_lossy(&self.path).into_owned();
-                return Err(ArchiveError::Shrank(name));
+                return Err(ArchiveError::Truncated(name));
             };
             self.writer.write_data(&self.buffer[..read])?;
             left -= read as u64;
-            (self.moved)(read as u64 + std::mem::take(&mut self.passed));
+            (self.count_moved)(read as u64 + std::mem::take(&mut self.skipped_bytes));
         }
         Ok(())
     }
@@ -401,13 +402,13 @@ mod tests {
         for mark in &marks {
             assert!(matches!(
                 from(folder.path(), mark),
-                Err(ArchiveError::Changed)
+                Err(ArchiveError::SourceChanged)
             ));
         }
         fs::remove_file(folder.path().join("large")).unwrap();
         assert!(matches!(
             from(folder.path(), &marks[1]),
-            Err(ArchiveError::Changed)
+            Err(ArchiveError::SourceChanged)
         ));
     }
 

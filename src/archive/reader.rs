@@ -19,9 +19,9 @@ const MAX_TAR_RECORD_BYTES: u64 = 1 << 20;
 
 #[derive(Debug)]
 pub(super) struct TarReader<R> {
-    from: VerifiedReader<R>,
+    source: VerifiedReader<R>,
     /// Unread data bytes of the current member.
-    left: u64,
+    remaining_bytes: u64,
     /// Padding bytes after the data, up to the next block.
     padding: u64,
 }
@@ -41,8 +41,8 @@ struct PaxOverrides {
 impl<R: Read> TarReader<R> {
     pub(super) fn new(from: VerifiedReader<R>) -> Self {
         Self {
-            from,
-            left: 0,
+            source: from,
+            remaining_bytes: 0,
             padding: 0,
         }
     }
@@ -51,13 +51,13 @@ impl<R: Read> TarReader<R> {
     pub(super) fn next_member(&mut self) -> Result<Option<ArchiveMember>, ArchiveError> {
         let mut extra = PaxOverrides::default();
         loop {
-            self.skip_rest()?;
+            self.skip_to_next_member()?;
             let mut block = [0; READ_BLOCK_BYTES as usize];
-            self.from.read_exact(&mut block)?;
+            self.source.read_exact(&mut block)?;
             if block == [0; READ_BLOCK_BYTES as usize] {
                 // After the end marker there may be padding up to a tape record.
                 let mut rest = [0; 16 << 10];
-                while self.from.read(&mut rest)? > 0 {}
+                while self.source.read(&mut rest)? > 0 {}
                 return Ok(None);
             }
             let header = Header::from_byte_slice(&block);
@@ -76,12 +76,12 @@ impl<R: Read> TarReader<R> {
 
     /// Reads data of the current member; 0 at its end.
     pub(super) fn read_data(&mut self, buffer: &mut [u8]) -> Result<usize, ArchiveError> {
-        let most = usize::try_from(self.left).unwrap_or(usize::MAX);
+        let most = usize::try_from(self.remaining_bytes).unwrap_or(usize::MAX);
         let most = most.min(buffer.len());
         if most == 0 {
             return Ok(0);
         }
-        let read = self.from.read_data(&mut buffer[..most])?;
+        let read = self.source.read_data(&mut buffer[..most])?;
         self.count_read(read)
     }
 
@@ -110,7 +110,7 @@ impl<R: Read> TarReader<R> {
                     true => Some(self.read_sparse_map()?),
                     false => None,
                 },
-                size: extra.real_size.unwrap_or(self.left),
+                size: extra.real_size.unwrap_or(self.remaining_bytes),
             },
             EntryType::GNUSparse => self.old_sparse(header)?,
             EntryType::Directory => MemberKind::Folder,
@@ -131,7 +131,7 @@ impl<R: Read> TarReader<R> {
             segments: Some(segments),
         } = &kind
         {
-            check_segments(segments, *size, self.left)?;
+            check_segments(segments, *size, self.remaining_bytes)?;
         }
         let seconds = || header.mtime().ok().and_then(|s| s.try_into().ok());
         Ok(ArchiveMember {
@@ -146,18 +146,18 @@ impl<R: Read> TarReader<R> {
     }
 
     fn set_size(&mut self, size: u64) {
-        self.left = size;
+        self.remaining_bytes = size;
         self.padding = size.wrapping_neg() % READ_BLOCK_BYTES;
     }
 
-    fn skip_rest(&mut self) -> Result<(), ArchiveError> {
+    fn skip_to_next_member(&mut self) -> Result<(), ArchiveError> {
         let mut unread = [0; 16 << 10];
         while self.read_data(&mut unread)? > 0 {}
-        self.left = std::mem::take(&mut self.padding);
-        while self.left > 0 {
+        self.remaining_bytes = std::mem::take(&mut self.padding);
+        while self.remaining_bytes > 0 {
             // Always less than a block.
-            let most = self.left as usize;
-            let read = self.from.read(&mut unread[..most])?;
+            let most = self.remaining_bytes as usize;
+            let read = self.source.read(&mut unread[..most])?;
             self.count_read(read)?;
         }
         Ok(())
@@ -167,18 +167,18 @@ impl<R: Read> TarReader<R> {
         if read == 0 {
             return Err(ArchiveError::Stream(ErrorKind::UnexpectedEof.into()));
         }
-        self.left -= read as u64;
+        self.remaining_bytes -= read as u64;
         Ok(read)
     }
 
     /// Reads the data of a member that describes another member.
     fn read_whole(&mut self) -> Result<Vec<u8>, ArchiveError> {
-        if self.left > MAX_TAR_RECORD_BYTES {
+        if self.remaining_bytes > MAX_TAR_RECORD_BYTES {
             return Err(ArchiveError::Damaged("a name or a record is too long"));
         }
-        let mut data = vec![0; self.left as usize];
-        self.from.read_exact(&mut data)?;
-        self.left = 0;
+        let mut data = vec![0; self.remaining_bytes as usize];
+        self.source.read_exact(&mut data)?;
+        self.remaining_bytes = 0;
         Ok(data)
     }
 
@@ -201,7 +201,7 @@ impl<R: Read> TarReader<R> {
         let mut goes_on = gnu.is_extended();
         while goes_on {
             let mut more = GnuExtSparseHeader::new();
-            self.from.read_exact(more.as_mut_bytes())?;
+            self.source.read_exact(more.as_mut_bytes())?;
             read_gnu_segments(more.sparse(), &mut segments)?;
             goes_on = more.is_extended();
         }
@@ -217,13 +217,13 @@ impl<R: Read> TarReader<R> {
             let mut value: Option<u64> = None;
             loop {
                 if at == block.len() {
-                    if reader.left < READ_BLOCK_BYTES {
+                    if reader.remaining_bytes < READ_BLOCK_BYTES {
                         return Err(ArchiveError::Damaged(
                             "the map of a sparse file is incomplete",
                         ));
                     }
-                    reader.from.read_exact(&mut block)?;
-                    reader.left -= READ_BLOCK_BYTES;
+                    reader.source.read_exact(&mut block)?;
+                    reader.remaining_bytes -= READ_BLOCK_BYTES;
                     at = 0;
                 }
                 let byte = block[at];
@@ -302,7 +302,7 @@ fn check_sender_error(records: &[u8]) -> Result<(), ArchiveError> {
             let why = String::from_utf8_lossy(why);
             // The text may come from inside the container, so control characters for the terminal are removed.
             let why = why.chars().filter(|c| !c.is_control()).take(8192);
-            Err(ArchiveError::Told(why.collect()))
+            Err(ArchiveError::SenderFailed(why.collect()))
         }
         None => Ok(()),
     }

@@ -18,14 +18,14 @@ pub(crate) struct ResumePoint {
     /// Bytes before the position.
     pub(crate) bytes: u64,
     /// Digest of those bytes without file data.
-    pub(crate) form: String,
+    pub(crate) metadata_digest: String,
 }
 
 /// How much of a stream was read.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct ReadProgress {
     bytes: u64,
-    form: Sha256,
+    hasher: Sha256,
 }
 
 impl ReadProgress {
@@ -33,7 +33,7 @@ impl ReadProgress {
     pub(crate) fn resume_point(&self, bytes: u64) -> Option<ResumePoint> {
         (self.bytes == bytes).then(|| ResumePoint {
             bytes,
-            form: hex(self.form.clone().finalize()),
+            metadata_digest: hex(self.hasher.clone().finalize()),
         })
     }
 }
@@ -41,30 +41,36 @@ impl ReadProgress {
 /// A reader that records its progress and the digest of the form.
 #[derive(Debug)]
 pub(crate) struct VerifiedReader<R> {
-    from: R,
-    seen: watch::Sender<ReadProgress>,
+    source: R,
+    progress: watch::Sender<ReadProgress>,
 }
 
 impl<R: Read> VerifiedReader<R> {
     pub(crate) fn new(from: R) -> (Self, watch::Receiver<ReadProgress>) {
         let (seen, seeing) = watch::channel(ReadProgress::default());
-        (Self { from, seen }, seeing)
+        (
+            Self {
+                source: from,
+                progress: seen,
+            },
+            seeing,
+        )
     }
 
     /// Reads file data; bytes read in any other way count as form.
     pub(super) fn read_data(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let read = self.from.read(buffer)?;
-        self.seen.send_modify(|seen| seen.bytes += read as u64);
+        let read = self.source.read(buffer)?;
+        self.progress.send_modify(|seen| seen.bytes += read as u64);
         Ok(read)
     }
 }
 
 impl<R: Read> Read for VerifiedReader<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let read = self.from.read(buffer)?;
-        self.seen.send_modify(|seen| {
+        let read = self.source.read(buffer)?;
+        self.progress.send_modify(|seen| {
             seen.bytes += read as u64;
-            seen.form.update(&buffer[..read]);
+            seen.hasher.update(&buffer[..read]);
         });
         Ok(read)
     }
@@ -73,39 +79,39 @@ impl<R: Read> Read for VerifiedReader<R> {
 /// A writer that starts to write at a resume point.
 #[derive(Debug)]
 pub(super) struct RemainingWriter<W> {
-    to: W,
+    output: W,
     /// The digest expected at the resume point.
-    expected: String,
+    expected_digest: String,
     /// Bytes left to the resume point.
-    left: u64,
-    form: Sha256,
-    is_other: bool,
+    skip_bytes: u64,
+    hasher: Sha256,
+    has_diverged: bool,
 }
 
 impl<W: Write> RemainingWriter<W> {
     pub(super) fn new(to: W, from: &ResumePoint) -> Self {
         Self {
-            to,
-            expected: from.form.clone(),
-            left: from.bytes,
-            form: Sha256::new(),
-            is_other: false,
+            output: to,
+            expected_digest: from.metadata_digest.clone(),
+            skip_bytes: from.bytes,
+            hasher: Sha256::new(),
+            has_diverged: false,
         }
     }
 
     /// Whether the stream differs from the one of the resume point.
-    pub(super) fn is_other(&self) -> bool {
-        self.is_other
+    pub(super) fn has_diverged(&self) -> bool {
+        self.has_diverged
     }
 
     /// Whether the resume point is not reached yet.
-    pub(super) fn is_before(&self) -> bool {
-        self.left > 0
+    pub(super) fn is_before_resume_point(&self) -> bool {
+        self.skip_bytes > 0
     }
 
     /// Skips up to `length` bytes of data before the resume point, and returns how many were skipped.
     pub(super) fn skip_data(&mut self, length: u64) -> io::Result<u64> {
-        let passed = self.left.min(length);
+        let passed = self.skip_bytes.min(length);
         self.advance(passed)?;
         Ok(passed)
     }
@@ -114,14 +120,14 @@ impl<W: Write> RemainingWriter<W> {
     pub(super) fn write_data(&mut self, bytes: &[u8]) -> io::Result<()> {
         let passed = self.skip_data(bytes.len() as u64)?;
         // `passed` never exceeds the length of `bytes`.
-        self.to.write_all(&bytes[passed as usize..])
+        self.output.write_all(&bytes[passed as usize..])
     }
 
     /// Ends the stream. A stream that ends before the resume point is a different one.
     pub(super) fn finish(&mut self) -> io::Result<()> {
-        match self.left {
-            0 => self.to.flush(),
-            _ => self.reject_other_stream(),
+        match self.skip_bytes {
+            0 => self.output.flush(),
+            _ => self.reject_diverged_stream(),
         }
     }
 
@@ -129,33 +135,33 @@ impl<W: Write> RemainingWriter<W> {
         if by == 0 {
             return Ok(());
         }
-        self.left -= by;
+        self.skip_bytes -= by;
         let form = |form: &Sha256| hex(form.clone().finalize());
-        match self.left == 0 && form(&self.form) != self.expected {
-            true => self.reject_other_stream(),
+        match self.skip_bytes == 0 && form(&self.hasher) != self.expected_digest {
+            true => self.reject_diverged_stream(),
             false => Ok(()),
         }
     }
 
-    fn reject_other_stream(&mut self) -> io::Result<()> {
-        self.is_other = true;
+    fn reject_diverged_stream(&mut self) -> io::Result<()> {
+        self.has_diverged = true;
         Err(io::ErrorKind::InvalidData.into())
     }
 }
 
 impl<W: Write> Write for RemainingWriter<W> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        if self.left == 0 {
-            return self.to.write(bytes);
+        if self.skip_bytes == 0 {
+            return self.output.write(bytes);
         }
-        let most = usize::try_from(self.left).unwrap_or(usize::MAX);
+        let most = usize::try_from(self.skip_bytes).unwrap_or(usize::MAX);
         let passed = most.min(bytes.len());
-        self.form.update(&bytes[..passed]);
+        self.hasher.update(&bytes[..passed]);
         self.advance(passed as u64)?;
         Ok(passed)
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        self.to.flush()
+        self.output.flush()
     }
 }

@@ -5,16 +5,16 @@ use std::ffi::{OsStr, OsString};
 use std::io;
 
 /// A file name has at most 255 bytes; with an id of [`random_id`] the temporary name adds 29.
-const MAX_KEPT_NAME_BYTES: usize = 200;
+const MAX_TEMPORARY_STEM_BYTES: usize = 200;
 
 /// `.NAME.osctl-ID`, in the same folder, so that a rename moves the file to its final name.
 pub(crate) fn temporary_name(name: &OsStr, id: &str) -> OsString {
     let mut beside = OsString::from(".");
     let bytes = name.as_encoded_bytes();
-    if bytes.len() <= MAX_KEPT_NAME_BYTES {
+    if bytes.len() <= MAX_TEMPORARY_STEM_BYTES {
         beside.push(name);
     } else {
-        beside.push(String::from_utf8_lossy(&bytes[..MAX_KEPT_NAME_BYTES / 4]).as_ref());
+        beside.push(String::from_utf8_lossy(&bytes[..MAX_TEMPORARY_STEM_BYTES / 4]).as_ref());
     }
     beside.push(".osctl-");
     beside.push(id);

@@ -25,11 +25,11 @@ pub(crate) struct UnpackPolicy {
     /// Whether files keep the setuid and setgid bits.
     pub(crate) keep_setid: bool,
     /// Whether the archive's root member sets the mode and time of the target folder.
-    pub(crate) owns_root: bool,
+    pub(crate) sets_root_attributes: bool,
     /// The local name, if the archive holds a single file.
-    pub(crate) only: Option<OsString>,
+    pub(crate) single_name: Option<OsString>,
     /// The id in the names of incomplete files.
-    pub(crate) id: String,
+    pub(crate) temporary_id: String,
 }
 
 /// Counts of unpacked entries and bytes.
@@ -54,39 +54,39 @@ pub(crate) fn unpack_archive(
 ) -> Result<UnpackTotals, ArchiveError> {
     let mut reader = TarReader::new(from);
     let mut unpacker = Unpacker {
-        way: vec![UnpackLevel {
+        open_levels: vec![UnpackLevel {
             name: OsString::new(),
             folder: root,
-            settling: None,
+            final_attributes: None,
         }],
-        is_single: policy.only.is_some(),
+        is_single: policy.single_name.is_some(),
         policy,
-        tally: UnpackTotals::default(),
+        totals: UnpackTotals::default(),
         buffer: vec![0; ARCHIVE_CHUNK_BYTES],
-        beside,
+        on_temporary: beside,
     };
     while let Some(member) = reader.next_member()? {
         unpacker.unpack_member(&mut reader, member)?;
     }
-    unpacker.leave_folders(0)?;
-    Ok(unpacker.tally)
+    unpacker.close_folders(0)?;
+    Ok(unpacker.totals)
 }
 
 struct Unpacker<'a> {
     /// The open folders from the root to the folder of the last member.
-    way: Vec<UnpackLevel>,
+    open_levels: Vec<UnpackLevel>,
     policy: UnpackPolicy,
     is_single: bool,
-    tally: UnpackTotals,
+    totals: UnpackTotals,
     buffer: Vec<u8>,
-    beside: &'a mut dyn FnMut(&Path) -> io::Result<()>,
+    on_temporary: &'a mut dyn FnMut(&Path) -> io::Result<()>,
 }
 
 struct UnpackLevel {
     name: OsString,
     folder: Folder,
     /// Mode and time of the folder, set after its content is complete.
-    settling: Option<(u32, Option<Mtime>)>,
+    final_attributes: Option<(u32, Option<Mtime>)>,
 }
 
 impl Unpacker<'_> {
@@ -95,7 +95,7 @@ impl Unpacker<'_> {
         reader: &mut TarReader<R>,
         member: ArchiveMember,
     ) -> Result<(), ArchiveError> {
-        let names = match self.policy.only.take() {
+        let names = match self.policy.single_name.take() {
             Some(name) => vec![name],
             None if self.is_single => {
                 return Err(ArchiveError::Damaged("it contains more than one file"));
@@ -108,28 +108,28 @@ impl Unpacker<'_> {
         };
         if let MemberKind::Special(what) = member.kind {
             let name = member.display_name();
-            return Err(ArchiveError::Special { name, what });
+            return Err(ArchiveError::UnsupportedKind { name, what });
         }
         if self.is_single && !matches!(member.kind, MemberKind::File { .. }) {
             return Err(ArchiveError::Damaged("it contains no file"));
         }
         if member.kind == MemberKind::Folder {
             self.enter_folder(&names)?;
-            self.tally.folders += u64::from(!names.is_empty());
-            if !names.is_empty() || self.policy.owns_root {
-                let last = self.way.last_mut();
+            self.totals.folders += u64::from(!names.is_empty());
+            if !names.is_empty() || self.policy.sets_root_attributes {
+                let last = self.open_levels.last_mut();
                 last.into_iter()
-                    .for_each(|last| last.settling = Some((mode, Some(member.mtime))));
+                    .for_each(|last| last.final_attributes = Some((mode, Some(member.mtime))));
             }
             return Ok(());
         }
         let Some((name, way)) = names.split_last() else {
-            return Err(ArchiveError::Escapes(member.display_name()));
+            return Err(ArchiveError::OutsideFolder(member.display_name()));
         };
         self.enter_folder(way)?;
-        let beside = temporary_name(name, &self.policy.id);
+        let beside = temporary_name(name, &self.policy.temporary_id);
         let path: PathBuf = way.iter().chain([&beside]).collect();
-        (self.beside)(&path).map_err(ArchiveError::for_file(&member.path))?;
+        (self.on_temporary)(&path).map_err(ArchiveError::for_file(&member.path))?;
         let made = self.create_member(reader, &member, &beside, mode);
         let made = made.and_then(|()| self.move_into_place(&member, &beside, name));
         if made.is_err() {
@@ -142,7 +142,7 @@ impl Unpacker<'_> {
     /// The folder of the current member.
     fn current_folder(&self) -> &Folder {
         // The root is never removed from `way`.
-        &self.way[self.way.len() - 1].folder
+        &self.open_levels[self.open_levels.len() - 1].folder
     }
 
     fn create_member<R: Read>(
@@ -158,16 +158,16 @@ impl Unpacker<'_> {
                 let mut file = self.current_folder().create_file(beside).map_err(&failed)?;
                 self.write_file_data(reader, &mut file, member, *size, segments.as_deref())?;
                 set_mode_and_mtime(&file, mode, Some(member.mtime)).map_err(&failed)?;
-                self.tally.files += 1;
+                self.totals.files += 1;
             }
             MemberKind::Symlink(target) => {
                 let made = self.current_folder().symlink(beside, target, member.mtime);
                 made.map_err(&failed)?;
-                self.tally.links += 1;
+                self.totals.links += 1;
             }
             MemberKind::HardLink(target) => {
                 self.hard_link(member, target, beside)?;
-                self.tally.links += 1;
+                self.totals.links += 1;
             }
             MemberKind::Folder | MemberKind::Special(_) => {}
         }
@@ -226,7 +226,7 @@ impl Unpacker<'_> {
                 }
                 file.write_all(&self.buffer[..read]).map_err(&failed)?;
                 left -= read as u64;
-                self.tally.bytes += read as u64;
+                self.totals.bytes += read as u64;
             }
         }
         if segments.is_some() {
@@ -242,15 +242,16 @@ impl Unpacker<'_> {
         beside: &OsStr,
     ) -> Result<(), ArchiveError> {
         let names = split_names(target)?;
-        let no_target = || ArchiveError::NoTarget(String::from_utf8_lossy(target).into_owned());
+        let no_target =
+            || ArchiveError::MissingLinkTarget(String::from_utf8_lossy(target).into_owned());
         let (name, way) = names.split_last().ok_or_else(no_target)?;
         let mut folder: Option<Folder> = None;
         for step in way {
-            let parent = folder.as_ref().unwrap_or(&self.way[0].folder);
+            let parent = folder.as_ref().unwrap_or(&self.open_levels[0].folder);
             let next = parent.open_folder(step);
             folder = Some(next.map_err(|e| link_error(e, &member.path, step))?);
         }
-        let from = folder.as_ref().unwrap_or(&self.way[0].folder);
+        let from = folder.as_ref().unwrap_or(&self.open_levels[0].folder);
         // A hard link to a device would give access to the device.
         match from.stat(name) {
             Ok(look) if look.kind == EntryKind::File || look.kind == EntryKind::Symlink => {}
@@ -262,12 +263,12 @@ impl Unpacker<'_> {
 
     /// Enters a folder and creates the missing ones on the path.
     fn enter_folder(&mut self, names: &[OsString]) -> Result<(), ArchiveError> {
-        let on_way = self.way[1..].iter().zip(names);
+        let on_way = self.open_levels[1..].iter().zip(names);
         let shared = on_way.take_while(|(l, name)| l.name == **name).count();
-        self.leave_folders(shared + 1)?;
+        self.close_folders(shared + 1)?;
         for name in &names[shared..] {
             let path = || name_bytes(&names.join(OsStr::new("/"))).to_vec();
-            if self.way.len() > MAX_FOLDER_DEPTH {
+            if self.open_levels.len() > MAX_FOLDER_DEPTH {
                 let cause = std::io::Error::other("the folders are nested too deeply");
                 return Err(ArchiveError::for_file(&path())(cause));
             }
@@ -287,10 +288,10 @@ impl Unpacker<'_> {
                 Err(error) => return Err(self.obstacle_error(error, &path(), name)),
             };
             let name = name.clone();
-            self.way.push(UnpackLevel {
+            self.open_levels.push(UnpackLevel {
                 name,
                 folder,
-                settling,
+                final_attributes: settling,
             });
         }
         Ok(())
@@ -309,10 +310,12 @@ impl Unpacker<'_> {
     }
 
     /// Leaves all folders deeper than `depth` and sets the mode and time of each.
-    fn leave_folders(&mut self, depth: usize) -> Result<(), ArchiveError> {
-        while self.way.len() > depth {
-            let Some(level) = self.way.pop() else { break };
-            if let Some((mode, mtime)) = level.settling {
+    fn close_folders(&mut self, depth: usize) -> Result<(), ArchiveError> {
+        while self.open_levels.len() > depth {
+            let Some(level) = self.open_levels.pop() else {
+                break;
+            };
+            if let Some((mode, mtime)) = level.final_attributes {
                 let settled = level.folder.set_mode_and_mtime(mode, mtime);
                 settled.map_err(ArchiveError::for_file(name_bytes(&level.name)))?;
             }
@@ -332,7 +335,7 @@ fn link_error(error: std::io::Error, path: &[u8], link: &OsStr) -> ArchiveError 
 
 /// Splits the path of a member into names.
 fn split_names(path: &[u8]) -> Result<Vec<OsString>, ArchiveError> {
-    let escapes = || ArchiveError::Escapes(String::from_utf8_lossy(path).into_owned());
+    let escapes = || ArchiveError::OutsideFolder(String::from_utf8_lossy(path).into_owned());
     if path.starts_with(b"/") {
         return Err(escapes());
     }

@@ -18,7 +18,7 @@ pub(super) const ERROR_RECORD_KEY: &str = "OSCTL.fault";
 
 #[derive(Debug)]
 pub(super) struct TarWriter<W> {
-    to: RemainingWriter<W>,
+    output: RemainingWriter<W>,
     /// Padding bytes to the next block.
     padding: u64,
 }
@@ -27,22 +27,25 @@ impl<W: Write> TarWriter<W> {
     /// Leaves out everything before the resume point.
     pub(super) fn new(to: W, from: &ResumePoint) -> Self {
         let to = RemainingWriter::new(to, from);
-        Self { to, padding: 0 }
+        Self {
+            output: to,
+            padding: 0,
+        }
     }
 
     /// Whether the resume point belongs to another stream.
-    pub(super) fn is_other(&self) -> bool {
-        self.to.is_other()
+    pub(super) fn has_diverged(&self) -> bool {
+        self.output.has_diverged()
     }
 
     /// Whether the resume point is not reached yet.
-    pub(super) fn is_before(&self) -> bool {
-        self.to.is_before()
+    pub(super) fn is_before_resume_point(&self) -> bool {
+        self.output.is_before_resume_point()
     }
 
     /// Skips up to `length` bytes of data before the resume point, and returns how many were skipped.
     pub(super) fn skip_data(&mut self, length: u64) -> io::Result<u64> {
-        self.to.skip_data(length)
+        self.output.skip_data(length)
     }
 
     /// Begins a member. The caller then writes the data of the file, without the holes.
@@ -108,22 +111,23 @@ impl<W: Write> TarWriter<W> {
             }
         }
         header.set_cksum();
-        records.write_to(b'x', &mut self.to)?;
-        self.to.write_all(header.as_bytes())?;
-        self.to.write_all(&map)?;
+        records.write_to(b'x', &mut self.output)?;
+        self.output.write_all(header.as_bytes())?;
+        self.output.write_all(&map)?;
         self.padding = length.wrapping_neg() % WRITE_BLOCK_BYTES;
         Ok(())
     }
 
     pub(super) fn write_data(&mut self, bytes: &[u8]) -> io::Result<()> {
-        self.to.write_data(bytes)
+        self.output.write_data(bytes)
     }
 
     /// Writes the end of the archive.
     pub(super) fn finish(&mut self) -> io::Result<()> {
         self.write_padding()?;
-        self.to.write_all(&[0; 2 * WRITE_BLOCK_BYTES as usize])?;
-        self.to.finish()
+        self.output
+            .write_all(&[0; 2 * WRITE_BLOCK_BYTES as usize])?;
+        self.output.finish()
     }
 
     /// Writes an error record instead of a member: why the archive ends here.
@@ -131,15 +135,15 @@ impl<W: Write> TarWriter<W> {
         self.write_padding()?;
         let mut records = PaxRecords::default();
         records.add(ERROR_RECORD_KEY, why.as_bytes());
-        records.write_to(b'g', &mut self.to)?;
+        records.write_to(b'g', &mut self.output)?;
         // Readers that do not know the record must not take this for a regular end.
-        self.to.write_all(&[0xff; WRITE_BLOCK_BYTES as usize])?;
-        self.to.flush()
+        self.output.write_all(&[0xff; WRITE_BLOCK_BYTES as usize])?;
+        self.output.flush()
     }
 
     fn write_padding(&mut self) -> io::Result<()> {
         let padding = std::mem::take(&mut self.padding) as usize;
-        self.to
+        self.output
             .write_all(&[0; WRITE_BLOCK_BYTES as usize][..padding])
     }
 }

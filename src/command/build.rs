@@ -104,7 +104,7 @@ pub(crate) async fn run(args: BuildArgs, cx: &CommandContext) -> Result<VerbOutc
     for note in passed.proxy_notes() {
         cx.ui.print_message(note);
     }
-    work.step("comparing the image with its sources");
+    work.report_step("comparing the image with its sources");
     let volumes = RemoteVolumes::for_instance(&docker, &cx.instance, &work);
     let copy = match (volumes, recorded.and_then(|record| record.remote)) {
         (Some(volumes), Some(remote)) if remote.copied => Some(volumes.fetch_body(&config).await?),
@@ -114,7 +114,7 @@ pub(crate) async fn run(args: BuildArgs, cx: &CommandContext) -> Result<VerbOutc
     let recipe = build::load_recipe(&docker, &config, project)?;
     let options = ImageBuildOptions {
         folders: &cx.folders,
-        may_install: &may_install,
+        install_consent: &may_install,
         force: plan.rebuild,
         proxies: passed.proxies(),
     };
@@ -129,10 +129,10 @@ pub(crate) async fn run(args: BuildArgs, cx: &CommandContext) -> Result<VerbOutc
             image: cx.instance.image_name(),
             id: built.image.id,
             size_bytes: built.image.size,
-            built: built.fresh,
+            built: built.is_new,
         })?;
     } else {
-        let how = if built.fresh { "built" } else { "up to date" };
+        let how = if built.is_new { "built" } else { "up to date" };
         cx.ui.print_line(format!(
             "{} is {how} ({})",
             cx.instance.image_name(),

@@ -148,7 +148,7 @@ fn edit_file(cx: &CommandContext) -> Result<VerbOutcome> {
     Ok(if status.success() {
         VerbOutcome::Done
     } else {
-        VerbOutcome::Code(crate::error::EXIT_NO)
+        VerbOutcome::Code(crate::error::EXIT_NEGATIVE)
     })
 }
 

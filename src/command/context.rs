@@ -3,7 +3,7 @@
 use crate::config::{EngineChoice, ResolvedConfig};
 use crate::engine::{Docker, EmbeddedEngine, Engine, EngineAddress, EngineProgress};
 use crate::error::{Error, Result};
-use crate::host::client::{CompanionClient, not_running};
+use crate::host::client::{CompanionClient, not_running_error};
 use crate::host::folders::Folders;
 use crate::host::instance::{Instance, InstanceRecord};
 use crate::host::mount_safety::{canonicalize_existing, check_config_file};
@@ -138,7 +138,7 @@ impl CommandContext {
         let file = file
             .inspect_err(|error| self.warn_once(describe_unread_config(error)))
             .ok();
-        let (resolved, error) = ResolvedConfig::load_without_bad_project(file, project, flags)?;
+        let (resolved, error) = ResolvedConfig::load_ignoring_bad_project(file, project, flags)?;
         self.warn_of(&resolved);
         Ok((resolved, error))
     }
@@ -200,7 +200,7 @@ impl CommandContext {
     pub(crate) fn require_record(&self) -> Result<InstanceRecord> {
         self.instance
             .read_record()?
-            .ok_or_else(|| not_running(&self.instance))
+            .ok_or_else(|| not_running_error(&self.instance))
     }
 
     /// Connects to the chosen engine, which must answer. An existing instance stays on its engine.
@@ -248,7 +248,7 @@ impl CommandContext {
         work: &WorkSpinner,
     ) -> Result<bool> {
         match yes {
-            false if self.ui.can_ask() => work.suspend(|| self.ui.confirm(question, "--yes")),
+            false if self.ui.can_prompt() => work.suspend(|| self.ui.confirm(question, "--yes")),
             yes => Ok(yes),
         }
     }

@@ -6,8 +6,8 @@ use super::answers::{
 };
 use super::candidates::{checkpoint_names, session_names};
 use super::progress::wait_with_meter;
-use crate::error::{EXIT_NO, Result, VerbOutcome};
-use crate::protocol::criu::{Checkpoint, Restore, StoredCheckpoint};
+use crate::error::{EXIT_NEGATIVE, Result, VerbOutcome};
+use crate::protocol::criu::{CheckpointRequest, RestoreRequest, StoredCheckpoint};
 use crate::protocol::kernel::{DEFAULT_SESSION, KernelState};
 use clap::{Args, Subcommand};
 use clap_complete::engine::ArgValueCandidates;
@@ -58,7 +58,7 @@ pub(crate) struct RestoreArgs {
     generation: Option<u64>,
 }
 
-impl From<CheckpointArgs> for Checkpoint {
+impl From<CheckpointArgs> for CheckpointRequest {
     fn from(args: CheckpointArgs) -> Self {
         let CheckpointArgs {
             name,
@@ -73,7 +73,7 @@ impl From<CheckpointArgs> for Checkpoint {
     }
 }
 
-impl From<RestoreArgs> for Restore {
+impl From<RestoreArgs> for RestoreRequest {
     fn from(args: RestoreArgs) -> Self {
         let RestoreArgs {
             name,
@@ -98,7 +98,10 @@ pub(crate) async fn run(verb: CriuVerb, cx: &CommandContext) -> Result<VerbOutco
     }
 }
 
-async fn checkpoint_kernel(request: &Checkpoint, cx: &CommandContext) -> Result<VerbOutcome> {
+async fn checkpoint_kernel(
+    request: &CheckpointRequest,
+    cx: &CommandContext,
+) -> Result<VerbOutcome> {
     let client = cx.companion_client()?;
     let call = client.checkpoint(request).await?;
     let done = wait_with_meter(call, "storing the kernel process", cx).await?;
@@ -129,7 +132,7 @@ async fn checkpoint_kernel(request: &Checkpoint, cx: &CommandContext) -> Result<
     Ok(VerbOutcome::Done)
 }
 
-async fn restore_kernel(request: &Restore, cx: &CommandContext) -> Result<VerbOutcome> {
+async fn restore_kernel(request: &RestoreRequest, cx: &CommandContext) -> Result<VerbOutcome> {
     let client = cx.companion_client()?;
     let call = client.restore(request).await?;
     let done = wait_with_meter(call, "restoring the kernel process", cx).await?;
@@ -173,7 +176,7 @@ async fn show_status(cx: &CommandContext) -> Result<VerbOutcome> {
     drop(work);
     let outcome = match found.available {
         true => VerbOutcome::Done,
-        false => VerbOutcome::Code(EXIT_NO),
+        false => VerbOutcome::Code(EXIT_NEGATIVE),
     };
     if cx.ui.json {
         cx.ui.print_json(&CriuStatusAnswer::from(found))?;

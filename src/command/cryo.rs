@@ -6,8 +6,10 @@ use super::answers::{
 };
 use super::candidates::{session_names, stored_names};
 use super::progress::wait_with_meter;
-use crate::error::{EXIT_NO, Result, VerbOutcome};
-use crate::protocol::cryo::{CryoStore, GenerationDetails, GenerationList, ReceiptRow, Reload};
+use crate::error::{EXIT_NEGATIVE, Result, VerbOutcome};
+use crate::protocol::cryo::{
+    CryoStore, GenerationDetails, GenerationList, ReceiptRow, ReloadRequest,
+};
 use crate::protocol::kernel::{DEFAULT_SESSION, KernelReport, KernelState};
 use crate::protocol::restored::{LostVariable, RestoredFrom};
 use crate::ui;
@@ -84,7 +86,7 @@ pub(crate) struct ReloadArgs {
     generation: Option<u64>,
 }
 
-impl From<ReloadArgs> for Reload {
+impl From<ReloadArgs> for ReloadRequest {
     fn from(args: ReloadArgs) -> Self {
         let ReloadArgs {
             name,
@@ -135,7 +137,7 @@ pub(crate) async fn run(verb: CryoVerb, cx: &CommandContext) -> Result<VerbOutco
             }
         }
         CryoVerb::Reload(args) => {
-            let request = Reload::from(args);
+            let request = ReloadRequest::from(args);
             let what = format!(
                 "reloading `{}`",
                 request.name.as_deref().unwrap_or(&request.session)
@@ -144,7 +146,7 @@ pub(crate) async fn run(verb: CryoVerb, cx: &CommandContext) -> Result<VerbOutco
             let reloaded = wait_with_meter(call, &what, cx).await?;
             let from = reloaded.kernel.restored_from.as_deref();
             let outcome = match from.is_some_and(|from| from.lost_unexpectedly > 0) {
-                true => VerbOutcome::Code(EXIT_NO),
+                true => VerbOutcome::Code(EXIT_NEGATIVE),
                 false => VerbOutcome::Done,
             };
             if cx.ui.json {
@@ -231,7 +233,7 @@ fn print_receipt(rows: &[ReceiptRow], cx: &CommandContext) {
     table.extend(rows.iter().map(|row| {
         vec![
             row.name.clone(),
-            row.verdict.word().into(),
+            row.verdict.as_str().into(),
             row.kind.clone(),
             ui::format_bytes(row.bytes),
             row.why.clone().unwrap_or_default(),

@@ -63,7 +63,7 @@ pub(crate) async fn run(args: DesktopArgs, cx: &CommandContext) -> Result<VerbOu
     }
     let DesktopLink {
         url,
-        by_address,
+        address_url: by_address,
         expires,
     } = client.desktop_link().await?;
     // A program that requests JSON opens the link itself.

@@ -5,12 +5,12 @@ use super::answers::{DoctorAnswer, DoctorEntry, DoctorVerdict};
 use super::status::isolation_warnings;
 use crate::config::{Config, EngineChoice};
 use crate::engine::{Docker, Engine};
-use crate::error::{EXIT_NO, Error, Result, VerbOutcome, hint_for_instance};
+use crate::error::{EXIT_NEGATIVE, Error, Result, VerbOutcome, hint_for_instance};
 #[cfg(unix)]
 use crate::host::folders::is_open_to_others;
 use crate::host::instance::{INSTANCE_LABEL, Instance};
 use crate::host::older_companion::name_older_companion;
-use crate::host::ports::{self, PortOwner};
+use crate::host::ports::{self, PortMachine};
 use crate::host::{autorun, disk, escapes, project};
 use crate::image::{Body, CompanionBinary};
 use crate::protocol::quote::quote_word;
@@ -83,7 +83,7 @@ pub(crate) async fn run(args: DoctorArgs, cx: &CommandContext) -> Result<VerbOut
     );
     let project = record_check(&mut findings, "project", found, |p| p.display().to_string());
     if let (Some(config), Some(project)) = (&config, &project) {
-        let body = Body::of_project(project, &config.body);
+        let body = Body::from_project(project, &config.body);
         record_check(&mut findings, "body", body, |b| match &b.folder {
             Some(folder) => folder.display().to_string(),
             None => "included in this binary".into(),
@@ -104,7 +104,7 @@ pub(crate) async fn run(args: DoctorArgs, cx: &CommandContext) -> Result<VerbOut
             let free = ports::choose_ports(
                 wanted,
                 None,
-                PortOwner::of_engine(engine, config.bind),
+                PortMachine::from_engine(engine, config.bind),
                 None,
                 engine,
             )
@@ -183,7 +183,7 @@ async fn check_docker(
     let name = cx.instance.container_name();
     let own = match docker.inspect(&name).await {
         Ok(Some(container)) if container.labels.get(INSTANCE_LABEL) != Some(&cx.instance.name) => {
-            Err(Error::Foreign {
+            Err(Error::ForeignObject {
                 what: "container",
                 name,
             }
@@ -203,7 +203,7 @@ async fn check_docker(
         i.as_ref()
             .map_or("not built yet".into(), |i| crate::ui::format_bytes(i.size))
     });
-    if let Ok(Some(root)) = docker.root_here().await {
+    if let Ok(Some(root)) = docker.local_data_root().await {
         // An existing image runs without further disk space.
         let short = match image.flatten() {
             Some(_) => FindingVerdict::Warning,
@@ -246,7 +246,7 @@ fn check_what_agents_write(findings: &mut Vec<DoctorFinding>, instance: &Instanc
         }
         Err(error) => add("autorun", format!("{error:#}"), None),
     }
-    let mounts = instance.written_mounts().unwrap_or_else(|error| {
+    let mounts = instance.writable_mounts().unwrap_or_else(|error| {
         let cure = error.downcast_ref().and_then(Error::hint);
         add("mounts", format!("{error:#}"), cure);
         Vec::new()
@@ -399,7 +399,7 @@ impl From<&DoctorFinding> for DoctorEntry {
 fn print_findings(cx: &CommandContext, findings: &[DoctorFinding]) -> Result<VerbOutcome> {
     let broken = findings.iter().any(|f| f.verdict == FindingVerdict::Broken);
     let outcome = if broken {
-        VerbOutcome::Code(EXIT_NO)
+        VerbOutcome::Code(EXIT_NEGATIVE)
     } else {
         VerbOutcome::Done
     };

@@ -6,7 +6,7 @@ use crate::config::EngineChoice;
 use crate::engine::{Engine, EngineProgress};
 use crate::error::{Error, Result, VerbOutcome};
 use crate::host::build;
-use crate::host::client::not_running;
+use crate::host::client::not_running_error;
 use crate::host::folders::Folders;
 use crate::host::instance::{INSTANCE_LABEL, Instance};
 use crate::host::keeper::KeeperContainer;
@@ -77,13 +77,16 @@ async fn find_remains(cx: &CommandContext) -> Result<Engine> {
     let engine = match cx.connect_engine(EngineChoice::Docker).await {
         Ok(engine) => engine,
         Err(error) => match error.downcast_ref() {
-            Some(Error::NoEngine { .. }) => return Err(not_running(instance)),
+            Some(Error::NoEngine { .. }) => return Err(not_running_error(instance)),
             _ => return Err(error),
         },
     };
     if let Engine::Docker(docker) = &engine {
         let label = format!("{INSTANCE_LABEL}={}", instance.name);
-        let volumes = [instance.keeper_state(), instance.keeper_door()];
+        let volumes = [
+            instance.keeper_state_volume(),
+            instance.keeper_socket_volume(),
+        ];
         let mut is_there = !docker.list_labelled_containers(&label).await?.is_empty();
         is_there = is_there || build::has_images(docker, instance).await?;
         for volume in volumes {
@@ -93,7 +96,7 @@ async fn find_remains(cx: &CommandContext) -> Result<Engine> {
             return Ok(engine);
         }
     }
-    Err(not_running(instance))
+    Err(not_running_error(instance))
 }
 
 pub(crate) async fn run(args: DownArgs, cx: &CommandContext) -> Result<VerbOutcome> {
@@ -101,7 +104,7 @@ pub(crate) async fn run(args: DownArgs, cx: &CommandContext) -> Result<VerbOutco
     let instance = &cx.instance;
     let (record, engine) = match instance.read_record()? {
         None if plan.purge => (None, find_remains(cx).await?),
-        None => return Err(not_running(instance)),
+        None => return Err(not_running_error(instance)),
         Some(record) => {
             let engine = cx.connect_engine(record.engine).await?;
             (Some(record), engine)
@@ -115,7 +118,7 @@ pub(crate) async fn run(args: DownArgs, cx: &CommandContext) -> Result<VerbOutco
         };
         let question = format!("Delete the saved state of `{}` ({state})?", instance.name);
         if !cx.ui.confirm(&question, "--yes")? {
-            return Ok(VerbOutcome::Code(crate::error::EXIT_NO));
+            return Ok(VerbOutcome::Code(crate::error::EXIT_NEGATIVE));
         }
     }
     match plan.force {
@@ -137,14 +140,14 @@ pub(crate) async fn run(args: DownArgs, cx: &CommandContext) -> Result<VerbOutco
     let found = engine.inspect(&name).await?;
     if let Some(container) = &found {
         if container.labels.get(INSTANCE_LABEL) != Some(&instance.name) {
-            return Err(Error::Foreign {
+            return Err(Error::ForeignObject {
                 what: "container",
                 name,
             }
             .into());
         }
         engine.stop(&name).await?;
-        work.step(&format!("removing `{name}`"));
+        work.report_step(&format!("removing `{name}`"));
         engine.remove(&name).await?;
     }
     if let Engine::Docker(docker) = &engine {
@@ -172,7 +175,7 @@ pub(crate) async fn run(args: DownArgs, cx: &CommandContext) -> Result<VerbOutco
         }
     }
     if plan.purge {
-        work.step("deleting the saved state");
+        work.report_step("deleting the saved state");
         instance.remove_host_state()?;
         if let Engine::Embedded(embedded) = &engine
             && !is_used(&cx.folders)?

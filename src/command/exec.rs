@@ -4,7 +4,7 @@ use super::CommandContext;
 use super::answers::StartedAnswer;
 use super::candidates::session_names;
 use super::follow::{self, CtrlCAction, RunView};
-use crate::error::{Error, Result, VerbOutcome, is_unread};
+use crate::error::{Error, Result, VerbOutcome, is_output_closed};
 use crate::host::client::CompanionClient;
 use crate::protocol::hex::hex;
 use crate::protocol::kernel::{DEFAULT_SESSION, Execute};
@@ -128,7 +128,7 @@ pub(crate) async fn run(args: ExecArgs, cx: &CommandContext) -> Result<VerbOutco
     };
     ensure_session(&client, &request.session).await?;
     if plan.detach {
-        client.begin_run(&request).await?;
+        client.start_run(&request).await?;
         if cx.ui.json {
             cx.ui.print_json(&StartedAnswer { id })?;
         } else {
@@ -143,7 +143,7 @@ pub(crate) async fn run(args: ExecArgs, cx: &CommandContext) -> Result<VerbOutco
     let outcome =
         follow::follow_run(&client, &id, begin, CtrlCAction::Interrupt, &mut view, cx).await;
     // `osctl exec … | head`: when stdout is closed, interrupt the run, as a local program would end.
-    if outcome.as_ref().is_err_and(is_unread) {
+    if outcome.as_ref().is_err_and(is_output_closed) {
         client.interrupt_run(&id).await?;
     }
     outcome

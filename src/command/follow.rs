@@ -3,7 +3,7 @@
 use super::CommandContext;
 use super::answers::ExecAnswer;
 use super::figures::FigureOutput;
-use crate::error::{EXIT_INTERRUPTED, EXIT_NO, Error, Result, VerbOutcome};
+use crate::error::{EXIT_INTERRUPTED, EXIT_NEGATIVE, Error, Result, VerbOutcome};
 use crate::host::client::CompanionClient;
 use crate::host::events::ClientRunEvents;
 use crate::protocol::kernel::{
@@ -43,7 +43,7 @@ pub(super) async fn follow_run(
     let reply = to_end(client, id, begin, ctrl_c, view, cx).await?;
     Ok(match reply.map(|reply| reply.status) {
         Some(RunStatus::Completed) => VerbOutcome::Done,
-        Some(RunStatus::Failed | RunStatus::Lost) => VerbOutcome::Code(EXIT_NO),
+        Some(RunStatus::Failed | RunStatus::Lost) => VerbOutcome::Code(EXIT_NEGATIVE),
         None if ctrl_c == CtrlCAction::Detach => VerbOutcome::Code(CTRL_C_EXIT_CODE),
         Some(RunStatus::Interrupted | RunStatus::Running) | None => {
             VerbOutcome::Code(EXIT_INTERRUPTED)
@@ -86,9 +86,9 @@ fn goes_on(error: &anyhow::Error) -> bool {
         Some(
             Error::Refused { .. }
                 | Error::NotRunning { .. }
-                | Error::OtherProtocol { .. }
-                | Error::RunGone { .. }
-                | Error::Unread
+                | Error::ProtocolMismatch { .. }
+                | Error::RunNotFound { .. }
+                | Error::OutputClosed
         )
     );
     !ended
@@ -130,7 +130,7 @@ async fn follow_events(
                     view.show_event(event.happened)?;
                 }
             },
-            () = &mut silent, if is_silent && work.is_none() && cx.ui.can_ask() => {
+            () = &mut silent, if is_silent && work.is_none() && cx.ui.can_prompt() => {
                 is_silent = false;
                 work = Some(cx.ui.start_work("running or queued"));
             }
@@ -152,7 +152,7 @@ async fn follow_events(
                 cx.ui.print_message("interrupting the code; press Ctrl-C again to detach");
                 let (client, id) = (client.clone(), id.to_owned());
                 // The outcome arrives with the followed events.
-                tokio::spawn(async move { client.interrupt_begun(&id).await });
+                tokio::spawn(async move { client.interrupt_started_run(&id).await });
             }
         }
     };
@@ -319,7 +319,7 @@ mod tests {
             &Error::precondition("`f.png` can't be written", "").into()
         ));
         assert!(goes_on(&std::io::Error::other("no folder").into()));
-        assert!(!goes_on(&Error::RunGone { run: "r".into() }.into()));
-        assert!(!goes_on(&Error::Unread.into()));
+        assert!(!goes_on(&Error::RunNotFound { run: "r".into() }.into()));
+        assert!(!goes_on(&Error::OutputClosed.into()));
     }
 }

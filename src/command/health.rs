@@ -12,7 +12,7 @@ pub(crate) async fn run(args: HealthArgs) -> Result<VerbOutcome> {
     Ok(if crate::companion::is_healthy().await? {
         VerbOutcome::Done
     } else {
-        VerbOutcome::Code(crate::error::EXIT_NO)
+        VerbOutcome::Code(crate::error::EXIT_NEGATIVE)
     })
 }
 

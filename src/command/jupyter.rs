@@ -6,7 +6,7 @@ use super::answers::{
 };
 use super::candidates::session_names;
 use super::launch_command;
-use crate::error::{EXIT_NO, Result, VerbOutcome};
+use crate::error::{EXIT_NEGATIVE, Result, VerbOutcome};
 use crate::host::instance::DEFAULT;
 use crate::host::jupyter::{
     ConnectionFile, Kernelspec, KernelspecTarget, NotebookSession, OutputPolicy, data_folder,
@@ -195,7 +195,7 @@ fn uninstall_kernelspec(
     }
     Ok(match removed {
         true => VerbOutcome::Done,
-        false => VerbOutcome::Code(EXIT_NO),
+        false => VerbOutcome::Code(EXIT_NEGATIVE),
     })
 }
 

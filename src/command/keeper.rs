@@ -35,7 +35,7 @@ pub(crate) async fn run(args: KeeperArgs, ui: crate::ui::Ui) -> Result<VerbOutco
         return Ok(VerbOutcome::Done);
     }
     let settings = KeeperSettings::default();
-    if !settings.state.is_dir() || !settings.door.is_dir() {
+    if !settings.state_folder.is_dir() || !settings.socket_folder.is_dir() {
         let hint = "`osctl up` starts the keeper";
         let message = "the keeper runs only in its own container";
         return Err(Error::precondition(message, hint).into());

@@ -3,8 +3,8 @@
 use super::CommandContext;
 use super::answers::LogLine;
 use crate::engine::LogOptions;
-use crate::error::{EXIT_NO, Result, VerbOutcome};
-use crate::host::client::not_running;
+use crate::error::{EXIT_NEGATIVE, Result, VerbOutcome};
+use crate::host::client::not_running_error;
 use clap::Args;
 
 /// Maximum length of a line in a `--json` document, which is held until its end.
@@ -51,7 +51,7 @@ pub(crate) async fn run(args: LogsArgs, cx: &CommandContext) -> Result<VerbOutco
     let engine = cx.connect_engine(cx.require_record()?.engine).await?;
     let name = cx.instance.container_name();
     if engine.inspect(&name).await?.is_none() {
-        return Err(not_running(&cx.instance));
+        return Err(not_running_error(&cx.instance));
     }
     let service = plan.service.as_deref();
     let mut is_silent = true;
@@ -69,7 +69,7 @@ pub(crate) async fn run(args: LogsArgs, cx: &CommandContext) -> Result<VerbOutco
             cx.ui.print_warning(format!(
                 "no log lines from `{service}`; `{status}` lists the services"
             ));
-            Ok(VerbOutcome::Code(EXIT_NO))
+            Ok(VerbOutcome::Code(EXIT_NEGATIVE))
         }
         _ => Ok(VerbOutcome::Done),
     }

@@ -6,7 +6,7 @@ use super::{CommandContext, shutdown_signal};
 use crate::config::ResolvedConfig;
 use crate::error::{Error, Result, VerbOutcome};
 use crate::host::bridge::{self, BridgeOptions, BridgeOutputLine, FindInstance, StartInstance};
-use crate::host::client::{CompanionClient, not_running};
+use crate::host::client::{CompanionClient, not_running_error};
 use bytes::Bytes;
 use clap::Args;
 use clap_complete::engine::ArgValueCandidates;
@@ -38,9 +38,9 @@ pub(crate) async fn run(args: McpStdioArgs, cx: &CommandContext) -> Result<VerbO
     let ended = shutdown_signal()?.shared();
     let starts = cx.lenient_config(None, Vec::new())?.config.mcp.start;
     let way = BridgeOptions {
-        find: instance_finder(cx),
-        start: starts.then(|| instance_starter(cx)),
-        wish: narrow.into_target(server),
+        find_instance: instance_finder(cx),
+        start_instance: starts.then(|| instance_starter(cx)),
+        target: narrow.into_target(server),
     };
     let (line, lines) = mpsc::channel(MAX_QUEUED_STDIO_LINES);
     let (out, told) = mpsc::channel(MAX_QUEUED_STDIO_LINES);
@@ -100,10 +100,10 @@ fn instance_finder(cx: &CommandContext) -> FindInstance {
     Box::new(move || {
         let record = instance
             .read_record()?
-            .ok_or_else(|| not_running(&instance))?;
+            .ok_or_else(|| not_running_error(&instance))?;
         let project = Some(record.project.as_path());
         let (resolved, _) =
-            ResolvedConfig::load_without_bad_project(file.as_deref(), project, Vec::new())?;
+            ResolvedConfig::load_ignoring_bad_project(file.as_deref(), project, Vec::new())?;
         CompanionClient::new(
             &instance,
             &record,
@@ -121,7 +121,7 @@ fn instance_starter(cx: &CommandContext) -> StartInstance {
             // The working directory of the client is unrelated to the project.
             let record = instance
                 .read_record()?
-                .ok_or_else(|| not_running(&instance))?;
+                .ok_or_else(|| not_running_error(&instance))?;
             let mut command = Command::new(std::env::current_exe()?);
             command
                 .arg("--instance")

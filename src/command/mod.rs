@@ -61,7 +61,7 @@ pub(crate) use shutdown_signal::shutdown_signal;
 use crate::cli::{Cli, Verb};
 use crate::error::{Result, VerbOutcome};
 use crate::host::folders::Folders;
-use crate::host::older_companion::is_unproven;
+use crate::host::older_companion::is_missing_proof;
 use crate::ui::Ui;
 use serde_json::Value;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -82,7 +82,7 @@ pub(crate) async fn run_command(cli: Cli, ui: Ui) -> Result<VerbOutcome> {
     }
     let cx = CommandContext::new(ui, Folders::find()?, &cli.instance, cli.config.as_deref())?;
     match run_verb(cli.verb, &cx).await {
-        Err(error) if is_unproven(&error) => Err(cx.explain_error(error).await),
+        Err(error) if is_missing_proof(&error) => Err(cx.explain_error(error).await),
         done => done,
     }
 }

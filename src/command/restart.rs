@@ -3,7 +3,7 @@
 use super::{CommandContext, snapshot, up};
 use crate::engine::EngineProgress;
 use crate::error::{Error, Result, VerbOutcome};
-use crate::host::client::not_running;
+use crate::host::client::not_running_error;
 use crate::host::instance::INSTANCE_LABEL;
 use crate::protocol::cryo::StoreReason;
 use clap::Args;
@@ -22,9 +22,9 @@ pub(crate) async fn run(args: RestartArgs, cx: &CommandContext) -> Result<VerbOu
         let name = cx.instance.container_name();
         let work = cx.ui.start_work(&format!("stopping `{name}`"));
         match engine.inspect(&name).await? {
-            None => return Err(not_running(&cx.instance)),
+            None => return Err(not_running_error(&cx.instance)),
             Some(container) if container.labels.get(INSTANCE_LABEL) != Some(&cx.instance.name) => {
-                return Err(Error::Foreign {
+                return Err(Error::ForeignObject {
                     what: "container",
                     name,
                 }
@@ -33,7 +33,7 @@ pub(crate) async fn run(args: RestartArgs, cx: &CommandContext) -> Result<VerbOu
             Some(_) => {}
         }
         engine.stop(&name).await?;
-        work.step(&format!("starting `{name}`"));
+        work.report_step(&format!("starting `{name}`"));
         engine.start(&name).await?;
     }
     up::wait_and_report(&record, cx).await

@@ -56,7 +56,11 @@ pub(crate) async fn run(args: ScreenshotArgs, cx: &CommandContext) -> Result<Ver
 
 /// The size of the picture, and the time when it was taken, by the container's clock.
 fn describe_shot(file: &Path, shot: &ScreenshotFile) -> String {
-    let (name, picture, taken) = (file.display(), &shot.picture, format_taken_time(shot.taken));
+    let (name, picture, taken) = (
+        file.display(),
+        &shot.picture_size,
+        format_taken_time(shot.taken_at_ms),
+    );
     format!("`{name}` has {picture} pixels, taken at {taken}")
 }
 
@@ -82,9 +86,9 @@ mod tests {
     fn a_picture_is_told_with_its_size_and_time() {
         let shot = ScreenshotFile {
             file: Vec::new(),
-            picture: "90x70".into(),
-            screen: "1280x800".into(),
-            taken: 1_700_000_000_042,
+            picture_size: "90x70".into(),
+            screen_size: "1280x800".into(),
+            taken_at_ms: 1_700_000_000_042,
         };
         let told = describe_shot(Path::new("a.png"), &shot);
         assert_eq!(

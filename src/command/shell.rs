@@ -90,7 +90,7 @@ pub(crate) async fn run(args: ShellArgs, cx: &CommandContext) -> Result<VerbOutc
             format!("`{instead}` lists the terminals"),
         );
     }
-    if !cx.ui.is_typed_at() {
+    if !cx.ui.has_terminal() {
         let instead = cx.instance.osctl_command("shell COMMAND");
         return refuse(
             "`osctl shell` needs a terminal",

@@ -7,12 +7,12 @@ use super::exec::{ensure_session, run_id};
 use super::follow::{
     CTRL_C_EXIT_CODE, CtrlCAction, NOT_RECORDED_WARNING, Presses, listen_for_ctrl_c, say_detached,
 };
-use crate::error::{EXIT_INTERRUPTED, Error, Result, VerbOutcome, is_unread};
+use crate::error::{EXIT_INTERRUPTED, Error, Result, VerbOutcome, is_output_closed};
 use crate::host::client::CompanionClient;
 use crate::host::events::ClientRunEvents;
 use crate::protocol::kernel::{RunEvent, RunEventKind, RunStatus};
 use crate::protocol::quote::quote_word;
-use crate::protocol::shell::{Command, ShellReply};
+use crate::protocol::shell::{ShellReply, ShellRequest};
 use anyhow::Context as _;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -61,17 +61,17 @@ pub(super) async fn run(plan: ShellCommandPlan, cx: &CommandContext) -> Result<V
     let client = cx.companion_client()?;
     let id = run_id()?;
     let is_fed = !detach && !io::stdin().is_terminal();
-    let command = Command {
+    let command = ShellRequest {
         id: Some(id.clone()),
         session,
         timeout,
         wait: detach.then_some(0.0),
         stdin_open: is_fed,
-        ..Command::new(text)
+        ..ShellRequest::new(text)
     };
     ensure_session(&client, &command.session).await?;
     if detach {
-        client.begin_shell(&command).await?;
+        client.start_shell_command(&command).await?;
         match cx.ui.json {
             true => cx.ui.print_json(&StartedAnswer { id })?,
             false => cx.ui.print_line(&id),
@@ -86,7 +86,7 @@ pub(super) async fn run(plan: ShellCommandPlan, cx: &CommandContext) -> Result<V
     }
     let outcome = show_all(&client, &id, events, (presses, CtrlCAction::Interrupt), cx).await;
     // When stdout is closed, end the command, as a local command would end.
-    if outcome.as_ref().is_err_and(is_unread) {
+    if outcome.as_ref().is_err_and(is_output_closed) {
         client.interrupt_shell(&id).await?;
     }
     outcome

@@ -3,13 +3,18 @@
 
 use super::CommandContext;
 use crate::error::{Error, Result};
-use crate::protocol::cryo::{CryoOfSession, CryoVerdict, StoreReason};
+use crate::protocol::cryo::{CryoVerdict, SessionSnapshot, StoreReason};
 
 /// Stores the sessions of an instance that is about to stop.
 pub(super) async fn store_before_stop(reason: StoreReason, cx: &CommandContext) -> Result<()> {
     let record = cx.require_record()?;
     let config = cx.lenient_config(Some(&record.project), Vec::new())?.config;
-    if !config.cryo.before.iter().any(|word| word == reason.word()) {
+    if !config
+        .cryo
+        .before
+        .iter()
+        .any(|word| word == reason.as_str())
+    {
         // Tell the companion not to store: it does not know which verb stops it. A companion of an earlier version
         // ignores the request, and a stopped one does not need it.
         if let Ok(client) = cx.companion_client() {
@@ -33,7 +38,7 @@ pub(super) async fn store_before_stop(reason: StoreReason, cx: &CommandContext) 
             return Ok(());
         }
     };
-    for CryoOfSession {
+    for SessionSnapshot {
         session,
         stored,
         error,

@@ -5,12 +5,12 @@ use super::answers::StatusAnswer;
 use super::restored_sessions::{self, SessionStatus};
 use crate::config::{Config, EngineChoice};
 use crate::engine::{ContainerPhase, Engine};
-use crate::error::{EXIT_NO, Error, Result, VerbOutcome};
+use crate::error::{EXIT_NEGATIVE, Error, Result, VerbOutcome};
 use crate::host::client::CompanionClient;
 use crate::host::instance::{Instance, InstanceRecord};
 use crate::host::older_companion::name_older_companion;
 use crate::host::ports::endpoints;
-use crate::protocol::service::{HealthStatus, Service};
+use crate::protocol::service::{HealthStatus, ServiceStatus};
 use crate::protocol::text_sanitizer;
 use clap::Args;
 use schemars::JsonSchema;
@@ -35,7 +35,7 @@ pub(crate) struct InstanceStatus {
     pub(crate) endpoints: BTreeMap<&'static str, String>,
     pub(crate) token_file: PathBuf,
     pub(crate) vnc_password_file: PathBuf,
-    pub(crate) services: Vec<Service>,
+    pub(crate) services: Vec<ServiceStatus>,
     pub(crate) sessions: Vec<SessionStatus>,
     pub(crate) warnings: Vec<String>,
 }
@@ -57,7 +57,7 @@ pub(crate) async fn run(args: StatusArgs, cx: &CommandContext) -> Result<VerbOut
     let outcome = if status.healthy {
         VerbOutcome::Done
     } else {
-        VerbOutcome::Code(EXIT_NO)
+        VerbOutcome::Code(EXIT_NEGATIVE)
     };
     if cx.ui.json {
         cx.ui.print_json(&StatusAnswer::from(status))?;

@@ -4,7 +4,7 @@ use super::answers::StatusAnswer;
 use super::{CommandContext, restored_sessions};
 use crate::config::{Config, ConfigSource};
 use crate::engine::Engine;
-use crate::error::{EXIT_NO, Error, Result, VerbOutcome};
+use crate::error::{EXIT_NEGATIVE, Error, Result, VerbOutcome};
 use crate::host::applied_settings::SettingChanges;
 use crate::host::autorun::{self, AutorunScan};
 use crate::host::client::CompanionClient;
@@ -179,21 +179,21 @@ pub(crate) async fn run(args: UpArgs, cx: &CommandContext) -> Result<VerbOutcome
         folders: &cx.folders,
         engine: &engine,
         resolved: &resolved,
-        may_install: &may_install,
+        install_consent: &may_install,
         force: plan.force,
         build: plan.build,
         config_file: cx.own_config_file(),
-        said: EnvArgs {
-            given: &plan.env,
-            taken: &plan.no_env,
+        env_args: EnvArgs {
+            added: &plan.env,
+            removed: &plan.no_env,
         },
-        may_replace: &|changes| ask_consent(changes, plan.yes, cx, &work),
+        replace_consent: &|changes| ask_consent(changes, plan.yes, cx, &work),
         progress: &work,
     };
     let UpResult {
         record,
-        done,
-        without_keeper,
+        outcome: done,
+        keeper_error: without_keeper,
         notes,
     } = {
         let there = remote.map(|_| resolved.config.remote_socket.as_path());
@@ -216,7 +216,7 @@ pub(crate) async fn run(args: UpArgs, cx: &CommandContext) -> Result<VerbOutcome
             "`{keeper}` is not running, so `osctl evolve` is not available: {error:#}"
         ));
     }
-    if done == UpOutcome::NothingWithOtherKeys {
+    if done == UpOutcome::UnchangedWithOtherEnv {
         let (down, up) = (
             cx.instance.osctl_command("down"),
             cx.instance.osctl_command("up"),
@@ -224,14 +224,14 @@ pub(crate) async fn run(args: UpArgs, cx: &CommandContext) -> Result<VerbOutcome
         cx.ui.print_message(format!("passed variables have other values in this shell than in the container; run `{down}` and `{up}` to apply them"));
     }
     let outcome = match done {
-        UpOutcome::Nothing | UpOutcome::NothingWithOtherKeys => "is up to date and healthy",
+        UpOutcome::Unchanged | UpOutcome::UnchangedWithOtherEnv => "is up to date and healthy",
         UpOutcome::Started => "was started and is healthy",
         UpOutcome::Created => "is healthy",
-        UpOutcome::HandedOver => "was replaced and is healthy; its variables were kept",
+        UpOutcome::ReplacedViaKeeper => "was replaced and is healthy; its variables were kept",
         UpOutcome::Replaced => "was replaced and is healthy",
     };
     let has_loss = match done {
-        UpOutcome::Nothing | UpOutcome::NothingWithOtherKeys => false,
+        UpOutcome::Unchanged | UpOutcome::UnchangedWithOtherEnv => false,
         _ => {
             let bind = record.bind_address(resolved.config.bind);
             let client = CompanionClient::new(&cx.instance, &record, bind)?;
@@ -282,7 +282,7 @@ fn ask_consent(
 ) -> Result<()> {
     let container = cx.instance.container_name();
     let must_ask = changes.needs_consent && !yes;
-    if must_ask && !cx.ui.can_ask() {
+    if must_ask && !cx.ui.can_prompt() {
         let list = changes.lines.join("; ");
         let message = format!("replacing `{container}` changes its settings: {list}");
         let hint = "`osctl up --yes` replaces the container; `osctl config show` prints each value with its source";
@@ -361,8 +361,8 @@ pub(super) async fn wait_and_report(
         name: &cx.instance.container_name(),
         progress: &work,
     };
-    watch.until_healthy().await?;
-    watch.until_open().await;
+    watch.wait_until_healthy().await?;
+    watch.wait_until_open().await;
     drop(work);
     let has_loss = restored_sessions::report_when_restored(&client, cx).await;
     let outcome = "was restarted and is healthy; its files were kept";
@@ -373,7 +373,7 @@ pub(super) async fn wait_and_report(
 /// The outcome of a verb that has started the container. `has_loss` says that saved variables are lost.
 fn outcome_of_start(has_loss: bool) -> VerbOutcome {
     match has_loss {
-        true => VerbOutcome::Code(EXIT_NO),
+        true => VerbOutcome::Code(EXIT_NEGATIVE),
         false => VerbOutcome::Done,
     }
 }

@@ -17,7 +17,7 @@ const CLOCK_TICKS_PER_SECOND: i64 = 100;
 pub(super) struct Descendant {
     pub(super) pid: Pid,
     /// Ticks since the system's boot.
-    pub(super) started: i64,
+    pub(super) start_ticks: i64,
 }
 
 /// The current time in the unit of a process's start time.
@@ -43,13 +43,13 @@ pub(super) fn list_descendants(root: Pid) -> Vec<Descendant> {
 }
 
 /// Whether a descendant of `root` has a file open whose name ends with `ending`.
-pub(super) fn have_file_open(root: Pid, ending: &str) -> bool {
+pub(super) fn has_descendant_with_open_file(root: Pid, ending: &str) -> bool {
     list_descendants(root)
         .iter()
-        .any(|one| has_file_open(one.pid, ending))
+        .any(|one| has_open_file_ending_with(one.pid, ending))
 }
 
-fn has_file_open(pid: Pid, ending: &str) -> bool {
+fn has_open_file_ending_with(pid: Pid, ending: &str) -> bool {
     // A process that has ended has no open files.
     let files = fs::read_dir(format!("/proc/{pid}/fd"));
     let mut files = files.into_iter().flatten().flatten();
@@ -69,7 +69,7 @@ pub(super) fn list_started_since(root: Pid, kernel: Pid, since: i64) -> Vec<Pid>
         for (_, child) in all.iter().filter(|(p, _)| *p == parent) {
             if child.pid == kernel {
                 parents.push(child.pid);
-            } else if child.started >= since {
+            } else if child.start_ticks >= since {
                 found.push(child.pid);
                 parents.push(child.pid);
             }
@@ -98,12 +98,18 @@ fn parse_stat(pid: Pid, stat: &str) -> Option<(Pid, Descendant)> {
     let is_dead = matches!(*fields.first()?, "Z" | "X") && threads <= 1;
     let parent = Pid::from_raw(fields.get(1)?.parse().ok()?);
     let started = fields.get(19)?.parse().ok()?;
-    (!is_dead).then_some((parent, Descendant { pid, started }))
+    (!is_dead).then_some((
+        parent,
+        Descendant {
+            pid,
+            start_ticks: started,
+        },
+    ))
 }
 
 /// Kills all processes that `find` finds and returns their number. All are stopped before the first is killed, so that
 /// none of them forks in between.
-pub(super) fn kill_found(find: impl Fn() -> Vec<Pid>) -> usize {
+pub(super) fn stop_and_kill_processes(find: impl Fn() -> Vec<Pid>) -> usize {
     let mut stopped = BTreeSet::new();
     loop {
         let fresh: Vec<Pid> = find()
@@ -127,12 +133,14 @@ pub(super) fn kill_found(find: impl Fn() -> Vec<Pid>) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use super::{have_file_open, kill_found, list_descendants, read_boot_ticks};
+    use super::{
+        has_descendant_with_open_file, list_descendants, read_boot_ticks, stop_and_kill_processes,
+    };
     use nix::unistd::{Pid, getpid};
     use std::fs::File;
     use std::process::{Command, Stdio};
 
-    fn below() -> Vec<Pid> {
+    fn own_descendants() -> Vec<Pid> {
         list_descendants(getpid())
             .into_iter()
             .map(|d| d.pid)
@@ -151,9 +159,9 @@ mod tests {
             std::thread::yield_now();
         }
         let grandchild = list_descendants(shell_pid)[0];
-        assert!(grandchild.started >= before && grandchild.started <= read_boot_ticks());
-        assert!(below().contains(&grandchild.pid));
-        let count = kill_found(|| {
+        assert!(grandchild.start_ticks >= before && grandchild.start_ticks <= read_boot_ticks());
+        assert!(own_descendants().contains(&grandchild.pid));
+        let count = stop_and_kill_processes(|| {
             let mut all: Vec<Pid> = list_descendants(shell_pid)
                 .into_iter()
                 .map(|d| d.pid)
@@ -169,14 +177,14 @@ mod tests {
     fn an_open_file_of_a_descendant_is_found_by_its_name() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("a file.unfinished-here");
-        let is_open = || have_file_open(getpid(), ".unfinished-here");
+        let is_open = || has_descendant_with_open_file(getpid(), ".unfinished-here");
         assert!(!is_open());
         let mut child = Command::new("cat")
             .stdin(Stdio::piped())
             .stdout(File::create(&file).unwrap())
             .spawn()
             .unwrap();
-        assert!(is_open() && !have_file_open(getpid(), ".unfinished-elsewhere"));
+        assert!(is_open() && !has_descendant_with_open_file(getpid(), ".unfinished-elsewhere"));
         // /proc shows the current name of the file.
         std::fs::rename(&file, folder.path().join("a file")).unwrap();
         assert!(!is_open());

@@ -24,14 +24,14 @@ const HEAP_MMAP_THRESHOLD_BYTES: libc::c_int = 8 << 20;
 
 /// Checks until the runtime ends.
 pub(super) async fn trim_periodically() {
-    keep_for_now();
+    set_heap_thresholds();
     tokio::time::sleep(MEMORY_TRIM_INTERVAL).await;
     drop_startup_pages();
     let mut settled = 0;
     loop {
         if read_resident_bytes() > settled + MIN_TRIM_GROWTH_BYTES {
             // The walk takes milliseconds when much memory is free.
-            if tokio::task::spawn_blocking(give_back).await.is_err() {
+            if tokio::task::spawn_blocking(trim_heap).await.is_err() {
                 return;
             }
             settled = read_resident_bytes();
@@ -100,13 +100,13 @@ impl<'a> MemoryMapping<'a> {
 }
 
 #[cfg(target_env = "gnu")]
-fn give_back() {
+fn trim_heap() {
     // SAFETY: the call takes no pointer, and the allocator locks what it walks through.
     unsafe { libc::malloc_trim(0) };
 }
 
 #[cfg(target_env = "gnu")]
-fn keep_for_now() {
+fn set_heap_thresholds() {
     for (option, bytes) in [
         (libc::M_TRIM_THRESHOLD, HEAP_TRIM_THRESHOLD_BYTES),
         (libc::M_MMAP_THRESHOLD, HEAP_MMAP_THRESHOLD_BYTES),
@@ -118,21 +118,21 @@ fn keep_for_now() {
 
 /// Other allocators do both automatically.
 #[cfg(not(target_env = "gnu"))]
-fn give_back() {}
+fn trim_heap() {}
 #[cfg(not(target_env = "gnu"))]
-fn keep_for_now() {}
+fn set_heap_thresholds() {}
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn what_is_resident_is_known() {
+    fn resident_bytes_are_read() {
         assert!(read_resident_bytes() > 1 << 20);
     }
 
     #[test]
-    fn only_what_the_file_says_is_forgotten() {
+    fn only_unchanged_ranges_are_found() {
         let maps = "1000-2000 r--p 00000000 fe:00 12    /opt/osctl\n\
                     2000-5000 r-xp 00001000 fe:00 12    /opt/osctl\n\
                     5000-6000 r--p 00004000 fe:00 12    /opt/osctl\n\

@@ -38,7 +38,7 @@ use evolve::{AdmissionControl, EvolveHandle};
 use files::FilesHandle;
 use http::HttpHandles;
 use kernel::KernelSessions;
-use mcp::{Hub, Os};
+use mcp::{Hub, OsServerFactory};
 use pty::PtyTerminals;
 use runs::RunStore;
 use serde_json::Value;
@@ -114,8 +114,8 @@ pub(crate) async fn serve_companion(
 ) -> Result<()> {
     tracing::info!(version = env!("CARGO_PKG_VERSION"), address = %listeners.tcp.local_addr()?, "the companion starts");
     tokio::spawn(keep_blocking_thread());
-    let grace = settings.grace;
-    let store = RunStore::open(&settings.lives);
+    let grace = settings.shutdown_grace;
+    let store = RunStore::open(&settings.retained_runs);
     // This step must run before any process takes an id.
     let ground = CriuPrerequisites::prepare(criu::CriuSettings::from(&settings)).await;
     let (sessions, owner) = KernelSessions::start(
@@ -124,18 +124,18 @@ pub(crate) async fn serve_companion(
     );
     let shells = Shells::new(shell::ShellSettings::new(&settings, store.clone()));
     if store.wait_synced().await {
-        settings.lives.remove_stale();
+        settings.retained_runs.remove_stale();
     }
-    forget_ended_shells(&sessions, &shells);
+    remove_ended_shells(&sessions, &shells);
     let terminals = PtyTerminals::new(settings.terminals);
     touch_used_sessions(&sessions, &shells, &terminals);
     let cryo = CryoService::start(cryo::CryoSettings::from(&settings), sessions.clone());
     let (stop, stopping) = watch::channel(false);
     let ports = listeners.desktop.take();
     let (desktop, services) = Desktop::start(settings.desktop.clone(), ports, &stopping);
-    let files = FilesHandle::start(settings.data.clone());
+    let files = FilesHandle::start(settings.data_folder.clone());
     let hub_settings = mcp::HubSettings::from(&settings);
-    let os = Os::new(
+    let os = OsServerFactory::new(
         mcp::ToolContext {
             sessions: sessions.clone(),
             shells: shells.clone(),
@@ -143,12 +143,12 @@ pub(crate) async fn serve_companion(
             cryo: cryo.clone(),
             desktop: desktop.clone(),
         },
-        hub_settings.root.clone(),
+        hub_settings.resource_root.clone(),
     );
     let hub = Hub::start(hub_settings, os.clone());
     let gate = AdmissionControl::default();
     let mind = SessionStateStore::new(
-        &settings.data,
+        &settings.data_folder,
         sessions.clone(),
         shells.clone(),
         gate.clone(),
@@ -163,7 +163,7 @@ pub(crate) async fn serve_companion(
     let evolve = EvolveHandle::new(
         evolve::EvolveSettings::from(&settings),
         evolve::EvolveParts {
-            gate: gate.clone(),
+            admission: gate.clone(),
             sessions: sessions.clone(),
             shells: shells.clone(),
             terminals: terminals.clone(),
@@ -171,14 +171,14 @@ pub(crate) async fn serve_companion(
             criu: criu.clone(),
             hub: hub.clone(),
             desktop: desktop.clone(),
-            lives: settings.lives.clone(),
-            store: store.clone(),
-            mind: mind.clone(),
+            retained_runs: settings.retained_runs.clone(),
+            run_store: store.clone(),
+            session_state: mind.clone(),
         },
     );
     os.set_evolve(evolve.clone());
     evolve.start_readiness_gate(frozen);
-    evolve.keep_recording_runs();
+    evolve.watch_runs();
     let handles = HttpHandles {
         cryo: cryo.clone(),
         sessions: sessions.clone(),
@@ -188,7 +188,7 @@ pub(crate) async fn serve_companion(
         criu,
         hub: hub.clone(),
         desktop,
-        tickets: OneTimeTokens::new(settings.token.as_deref()),
+        one_time_tokens: OneTimeTokens::new(settings.required_token_digest.as_deref()),
         evolve,
     };
     let server = http::HttpServer::start(listeners, &settings, handles);
@@ -210,7 +210,7 @@ pub(crate) async fn serve_companion(
         mind.save_or_warn(EvolveCheckpoints::default()).await;
     }
     tokio::join!(
-        end_sessions(&sessions, &cryo, &gate, grace),
+        store_and_end_sessions(&sessions, &cryo, &gate, grace),
         shells.shutdown(grace),
         terminals.shutdown(),
         hub.shutdown(),
@@ -218,15 +218,15 @@ pub(crate) async fn serve_companion(
     );
     server.stop().await;
     owner.await.context("the task of the kernels failed")?;
-    sessions.run_registry().keep_files();
-    shells.run_registry().keep_files();
+    sessions.run_registry().retain_files();
+    shells.run_registry().retain_files();
     store.close();
     tracing::info!("the companion has stopped");
     Ok(())
 }
 
 /// Stores the sessions and ends the kernels.
-async fn end_sessions(
+async fn store_and_end_sessions(
     sessions: &KernelSessions,
     cryo: &CryoService,
     gate: &AdmissionControl,
@@ -234,18 +234,18 @@ async fn end_sessions(
 ) {
     // While quiesced everything is stored, and another container may use the state.
     if !gate.is_closed() {
-        cryo.store_before_end(grace).await;
+        cryo.snapshot_before_exit(grace).await;
     }
     sessions.shutdown_all(grace).await;
 }
 
 /// Removes a session's shell context and jobs when the session ends.
-fn forget_ended_shells(sessions: &KernelSessions, shells: &Shells) {
-    let (mut ends, shells) = (sessions.subscribe_ends(), shells.clone());
+fn remove_ended_shells(sessions: &KernelSessions, shells: &Shells) {
+    let (mut ends, shells) = (sessions.subscribe_session_ends(), shells.clone());
     tokio::spawn(async move {
         loop {
             match ends.recv().await {
-                Ok(session) => shells.forget_session(&session),
+                Ok(session) => shells.remove_session(&session),
                 Err(RecvError::Lagged(_)) => {}
                 Err(RecvError::Closed) => return,
             }
@@ -260,7 +260,11 @@ fn touch_used_sessions(sessions: &KernelSessions, shells: &Shells, terminals: &P
     tokio::spawn(async move {
         loop {
             tokio::time::sleep(SESSION_TOUCH_INTERVAL).await;
-            for session in shells.in_use().into_iter().chain(terminals.live_sessions()) {
+            for session in shells
+                .sessions_in_use()
+                .into_iter()
+                .chain(terminals.live_sessions())
+            {
                 if let Ok(kernel) = sessions.find_kernel(&session) {
                     kernel.mark_used();
                 }
@@ -271,7 +275,7 @@ fn touch_used_sessions(sessions: &KernelSessions, shells: &Shells, terminals: &P
 
 impl CompanionListeners {
     async fn open(settings: &CompanionSettings) -> Result<Self> {
-        create_private_folder(&settings.run)?;
+        create_private_folder(&settings.run_folder)?;
         let path = settings.socket_path();
         match fs::remove_file(&path) {
             Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
@@ -284,7 +288,7 @@ impl CompanionListeners {
         fs::set_permissions(&path, fs::Permissions::from_mode(0o600))?;
         let tcp = bind_listener(settings.listen).await?;
         let mcp = bind_listener(settings.mcp).await?;
-        let desktop = match settings.desktop.has_one() {
+        let desktop = match settings.desktop.is_configured() {
             true => Some(desktop::DesktopListeners {
                 vnc: bind_listener(SocketAddr::new(settings.listen.ip(), VNC_PORT)).await?,
                 debugger: bind_listener((Ipv4Addr::LOCALHOST, DEBUGGER_PORT).into()).await?,

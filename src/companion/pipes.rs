@@ -44,20 +44,20 @@ pub(super) struct OutputPipes([Option<OutputPipe>; 2]);
 struct OutputPipe {
     source: PipeSource,
     /// Capacity in bytes.
-    room: usize,
+    capacity: usize,
     /// Consecutive small pieces.
-    streak: u32,
-    last: Option<Instant>,
+    small_read_streak: u32,
+    last_read_at: Option<Instant>,
 }
 
 #[derive(Debug)]
 enum PipeSource {
     Watched(Receiver),
-    Visited {
+    Polled {
         pipe: OwnedFd,
-        next: Instant,
+        next_poll: Instant,
         /// Bytes read since the last pause.
-        found: usize,
+        bytes_read: usize,
     },
     Closed,
 }
@@ -128,10 +128,10 @@ impl OutputPipe {
     fn watch(pipe: OwnedFd) -> io::Result<Self> {
         let room = fcntl(&pipe, FcntlArg::F_GETPIPE_SZ)?;
         Ok(Self {
-            room: usize::try_from(room).unwrap_or(0),
+            capacity: usize::try_from(room).unwrap_or(0),
             source: PipeSource::Watched(Receiver::from_owned_fd(pipe)?),
-            streak: 0,
-            last: None,
+            small_read_streak: 0,
+            last_read_at: None,
         })
     }
 
@@ -151,7 +151,11 @@ impl OutputPipe {
                         Err(e) => return Err(e),
                     }
                 }
-                PipeSource::Visited { pipe, next, .. } => {
+                PipeSource::Polled {
+                    pipe,
+                    next_poll: next,
+                    ..
+                } => {
                     sleep_until(*next).await;
                     let mut bytes = vec![0; MAX_PIPE_READ_BYTES];
                     match nix::unistd::read(pipe.as_fd(), &mut bytes) {
@@ -174,33 +178,38 @@ impl OutputPipe {
     fn after_watched_read(&mut self, bytes: usize) -> io::Result<()> {
         let now = Instant::now();
         let is_quick = self
-            .last
+            .last_read_at
             .is_some_and(|last| now - last < MAX_QUICK_READ_GAP);
-        self.last = Some(now);
-        self.streak = match is_quick && bytes < MAX_SMALL_READ_BYTES {
-            true => self.streak + 1,
+        self.last_read_at = Some(now);
+        self.small_read_streak = match is_quick && bytes < MAX_SMALL_READ_BYTES {
+            true => self.small_read_streak + 1,
             false => 0,
         };
-        if self.streak < MAX_SMALL_READ_STREAK || self.room < MIN_POLLED_PIPE_BYTES {
+        if self.small_read_streak < MAX_SMALL_READ_STREAK || self.capacity < MIN_POLLED_PIPE_BYTES {
             return Ok(());
         }
-        self.streak = 0;
+        self.small_read_streak = 0;
         if let PipeSource::Watched(pipe) = std::mem::replace(&mut self.source, PipeSource::Closed) {
-            self.source = PipeSource::Visited {
+            self.source = PipeSource::Polled {
                 pipe: pipe.into_nonblocking_fd()?,
-                next: now + PIPE_POLL_INTERVAL,
-                found: 0,
+                next_poll: now + PIPE_POLL_INTERVAL,
+                bytes_read: 0,
             };
         }
         Ok(())
     }
 
     fn after_polled_read(&mut self, bytes: usize) -> io::Result<()> {
-        let PipeSource::Visited { next, found, .. } = &mut self.source else {
+        let PipeSource::Polled {
+            next_poll: next,
+            bytes_read: found,
+            ..
+        } = &mut self.source
+        else {
             return Ok(());
         };
         *found += bytes;
-        let much = self.room / 2;
+        let much = self.capacity / 2;
         // After a piece of the maximal size there is more to read.
         if bytes == MAX_PIPE_READ_BYTES && *found < much {
             return Ok(());
@@ -209,7 +218,7 @@ impl OutputPipe {
             (*next, *found) = (Instant::now() + PIPE_POLL_INTERVAL, 0);
             return Ok(());
         }
-        if let PipeSource::Visited { pipe, .. } =
+        if let PipeSource::Polled { pipe, .. } =
             std::mem::replace(&mut self.source, PipeSource::Closed)
         {
             self.source = PipeSource::Watched(Receiver::from_owned_fd_unchecked(pipe)?);
@@ -218,8 +227,11 @@ impl OutputPipe {
     }
 
     fn read_soon(&mut self) {
-        self.streak = 0;
-        if let PipeSource::Visited { next, .. } = &mut self.source {
+        self.small_read_streak = 0;
+        if let PipeSource::Polled {
+            next_poll: next, ..
+        } = &mut self.source
+        {
             *next = Instant::now();
         }
     }
@@ -227,7 +239,7 @@ impl OutputPipe {
     fn drain(&self) -> Vec<Vec<u8>> {
         let pipe = match &self.source {
             PipeSource::Watched(pipe) => pipe.as_fd(),
-            PipeSource::Visited { pipe, .. } => pipe.as_fd(),
+            PipeSource::Polled { pipe, .. } => pipe.as_fd(),
             PipeSource::Closed => return Vec::new(),
         };
         let mut pieces = Vec::new();

@@ -45,7 +45,7 @@ pub(crate) struct SessionStateStore {
     path: PathBuf,
     sessions: KernelSessions,
     shells: Shells,
-    gate: AdmissionControl,
+    admission: AdmissionControl,
 }
 
 impl SessionStateStore {
@@ -59,7 +59,7 @@ impl SessionStateStore {
             path: data.join("mind.json"),
             sessions,
             shells,
-            gate,
+            admission: gate,
         }
     }
 
@@ -101,7 +101,7 @@ impl SessionStateStore {
             tokio::time::sleep(SESSION_STATE_INTERVAL).await;
             let now = self.take_stamp();
             // While quiesced, another container may use the state.
-            let is_ours = now != kept && !self.gate.is_closed();
+            let is_ours = now != kept && !self.admission.is_closed();
             if is_ours && self.save_or_warn(EvolveCheckpoints::default()).await {
                 kept = now;
             }

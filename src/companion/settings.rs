@@ -46,28 +46,28 @@ pub(crate) struct CompanionSettings {
     /// Address of the hub of MCP servers.
     pub(crate) mcp: SocketAddr,
     /// Folder of sockets; only this user can read it.
-    pub(crate) run: PathBuf,
+    pub(crate) run_folder: PathBuf,
     /// State that survives the container.
-    pub(crate) data: PathBuf,
+    pub(crate) data_folder: PathBuf,
     /// Folder to which runs write output that exceeds memory limits.
-    pub(crate) lives: RetainedRuns,
+    pub(crate) retained_runs: RetainedRuns,
     /// Root folder of the files that are resources of the built-in MCP server.
     pub(crate) root: PathBuf,
     /// The body's folder, which contains `kernel/`.
-    pub(crate) body: PathBuf,
+    pub(crate) body_folder: PathBuf,
     /// The Python interpreter of the kernel's environment.
     pub(crate) python: PathBuf,
     /// SHA-256 of the token in hexadecimal; `None` when authentication is off.
-    pub(crate) token: Option<String>,
+    pub(crate) required_token_digest: Option<String>,
     /// The same digest, also set when authentication is off: with it the companion proves its identity.
-    pub(crate) digest: Option<String>,
+    pub(crate) token_digest: Option<String>,
     /// Host names besides loopback names that requests may use.
     pub(crate) hosts: Vec<String>,
     /// Whether the companion is a plain process without isolation.
     pub(crate) embedded: bool,
     /// Whether the container has the permissions to checkpoint processes.
     pub(crate) criu: bool,
-    pub(crate) grace: Duration,
+    pub(crate) shutdown_grace: Duration,
     /// Limits of sessions.
     pub(crate) sessions: SessionLimits,
     /// Number and lifetime of terminals.
@@ -107,7 +107,7 @@ impl CompanionSettings {
         let desktop = desktop::DesktopSettings {
             mode: read_desktop_mode()?,
             // An idle time of 0 would stop the desktop immediately.
-            idle: read_number_variable("OSCTL_DESKTOP_IDLE")?
+            idle_timeout: read_number_variable("OSCTL_DESKTOP_IDLE")?
                 .map_or(DEFAULT_DESKTOP_IDLE_TIMEOUT, |seconds| {
                     Duration::from_secs(seconds.max(1))
                 }),
@@ -119,39 +119,40 @@ impl CompanionSettings {
                     anyhow::bail!("`{other}` is not a valid value of OSCTL_DESKTOP_DEPTH")
                 }
             },
-            password: data.join(VNC_PASSWORD_FILE),
-            body: body.clone(),
-            run: run.join("desktop"),
-            profile: path("OSCTL_BROWSER_PROFILE", "/root/host/.browser"),
-            novnc: path("OSCTL_NOVNC", "/opt/osctl/novnc"),
+            password_file: data.join(VNC_PASSWORD_FILE),
+            body_folder: body.clone(),
+            run_folder: run.join("desktop"),
+            profile_folder: path("OSCTL_BROWSER_PROFILE", "/root/host/.browser"),
+            novnc_folder: path("OSCTL_NOVNC", "/opt/osctl/novnc"),
             is_embedded: embedded,
         };
         Ok(Self {
             listen: address("OSCTL_LISTEN", 8080)?,
             mcp: address("OSCTL_MCP_LISTEN", 8765)?,
-            run,
+            run_folder: run,
             cryo: cryo::CryoSettings {
                 folder: data.join("cryo"),
                 limits: cryo::CryoLimits {
-                    count: read_number_variable("OSCTL_CRYO_KEEP")?
+                    max_generations: read_number_variable("OSCTL_CRYO_KEEP")?
                         .map_or(DEFAULT_MAX_CRYO_GENERATIONS, |n| n as usize),
-                    age: read_number_variable("OSCTL_CRYO_AGE")?
+                    max_age: read_number_variable("OSCTL_CRYO_AGE")?
                         .map_or(DEFAULT_MAX_CRYO_AGE, Duration::from_secs),
-                    budget: read_number_variable("OSCTL_CRYO_BUDGET")?
+                    max_total_bytes: read_number_variable("OSCTL_CRYO_BUDGET")?
                         .unwrap_or(DEFAULT_MAX_CRYO_BYTES),
                 },
-                every: read_number_variable("OSCTL_CRYO_EVERY")?.map(Duration::from_secs),
-                at_stop: read_variable("OSCTL_CRYO_AT_STOP").as_deref() != Some("off"),
+                snapshot_interval: read_number_variable("OSCTL_CRYO_EVERY")?
+                    .map(Duration::from_secs),
+                snapshot_on_stop: read_variable("OSCTL_CRYO_AT_STOP").as_deref() != Some("off"),
                 compress: read_variable("OSCTL_CRYO_COMPRESSION").as_deref() == Some("zstd"),
             },
-            lives: RetainedRuns::new(data.join("runs"), generate_generation_id()?),
-            data,
+            retained_runs: RetainedRuns::new(data.join("runs"), generate_generation_id()?),
+            data_folder: data,
             root: path("FILESYSTEM_ROOT", "/root"),
-            body,
+            body_folder: body,
             desktop,
             python: path("OSCTL_PYTHON", "/opt/osctl/kernel-env/bin/python"),
-            token,
-            digest,
+            required_token_digest: token,
+            token_digest: digest,
             hosts: read_variable("OSCTL_HOSTS")
                 .unwrap_or_default()
                 .split(',')
@@ -160,20 +161,20 @@ impl CompanionSettings {
                 .collect(),
             embedded,
             criu: read_variable("OSCTL_CRIU").is_some(),
-            grace: Duration::from_secs(COMPANION_GRACE_SECONDS),
+            shutdown_grace: Duration::from_secs(COMPANION_GRACE_SECONDS),
             sessions: SessionLimits {
-                count: read_number_variable("OSCTL_SESSIONS_MAX")?
+                max_sessions: read_number_variable("OSCTL_SESSIONS_MAX")?
                     .map_or(DEFAULT_MAX_SESSIONS, |n| n as usize),
-                memory: read_number_variable("OSCTL_SESSIONS_MEMORY")?,
-                idle: read_number_variable("OSCTL_SESSIONS_IDLE")?
+                max_memory_bytes: read_number_variable("OSCTL_SESSIONS_MEMORY")?,
+                idle_timeout: read_number_variable("OSCTL_SESSIONS_IDLE")?
                     .map_or(DEFAULT_IDLE_TIMEOUT, Duration::from_secs),
-                check: read_number_variable("OSCTL_SESSIONS_CHECK")?
+                probe_interval: read_number_variable("OSCTL_SESSIONS_CHECK")?
                     .map_or(DEFAULT_SESSION_CHECK_INTERVAL, Duration::from_secs),
             },
             terminals: pty::PtyLimits {
-                count: read_number_variable("OSCTL_TERMINALS_MAX")?
+                max_terminals: read_number_variable("OSCTL_TERMINALS_MAX")?
                     .map_or(DEFAULT_MAX_TERMINALS, |n| n as usize),
-                idle: read_number_variable("OSCTL_TERMINALS_IDLE")?
+                idle_timeout: read_number_variable("OSCTL_TERMINALS_IDLE")?
                     .map_or(DEFAULT_IDLE_TIMEOUT, Duration::from_secs),
             },
         })
@@ -184,7 +185,7 @@ impl CompanionSettings {
     }
 
     pub(crate) fn socket_path(&self) -> PathBuf {
-        self.run.join(COMPANION_SOCKET_FILE)
+        self.run_folder.join(COMPANION_SOCKET_FILE)
     }
 }
 

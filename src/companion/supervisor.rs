@@ -70,7 +70,7 @@ pub(crate) fn run_kernel_restore(pidfile: &Path, program: &[OsString]) -> Result
     let written = fs::read_to_string(pidfile).unwrap_or_default();
     let kernel = written.trim().parse().ok();
     let (Some(WaitStatus::Exited(_, 0)), Some(kernel)) = (ended, kernel) else {
-        end_descendants(None);
+        kill_descendants(None);
         return Ok(None);
     };
     // The supervisor loop detects a companion that has ended.
@@ -135,7 +135,7 @@ pub(crate) fn supervise_process(kernel: i32, teardown: Duration) -> Result<()> {
         while let Ok(Some(_)) = children.read_signal() {}
         ended = reap_children(kernel);
     }
-    end_descendants(ended.is_none().then_some(kernel));
+    kill_descendants(ended.is_none().then_some(kernel));
     let code = ended.unwrap_or(128 + Signal::SIGKILL as u8);
     // Standard input is a socket in both directions; the write fails when the companion has ended.
     let _ = nix::unistd::write(companion.as_fd(), &[code]);
@@ -168,14 +168,14 @@ fn reap_children(command: Pid) -> Option<u8> {
 }
 
 /// Kills descendants until none is left.
-pub(super) fn end_descendants(leader: Option<Pid>) {
+pub(super) fn kill_descendants(leader: Option<Pid>) {
     // One signal to the whole group is atomic and ends a fork bomb in it. Once a leader's exit was collected, its id
     // may belong to another process.
     if let Some(leader) = leader {
         let _ = killpg(leader, Signal::SIGKILL);
     }
     loop {
-        descendants::kill_found(|| {
+        descendants::stop_and_kill_processes(|| {
             descendants::list_descendants(getpid())
                 .into_iter()
                 .map(|d| d.pid)

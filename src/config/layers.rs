@@ -21,7 +21,7 @@ const PROJECT_KEYS: &[&str] = &[
 ];
 
 /// Keys below which users choose the names.
-const FREE_KEYS: &[&str] = &["env", "mounts", "hosts", "servers"];
+const FREE_FORM_KEYS: &[&str] = &["env", "mounts", "hosts", "servers"];
 
 /// The source of a value.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -103,25 +103,25 @@ impl ConfigLayers {
 
     fn add_file(&mut self, path: &Path, allowed: Option<&[&str]>) -> Result<()> {
         let text = match allowed {
-            Some(_) => read_anything(path),
+            Some(_) => read_untrusted_file(path),
             None => fs::read_to_string(path),
         };
         let text = match text {
             Ok(text) => text,
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(()),
-            Err(e) => return Err(unreadable_config(path, &e.to_string())),
+            Err(e) => return Err(unreadable_config_error(path, &e.to_string())),
         };
         if allowed.is_some() && has_anchor(&text) {
             let why = "anchors (`&name`) and aliases (`*name`) are not allowed in a project; quote a value that begins with `&`";
-            return Err(unreadable_config(path, why));
+            return Err(unreadable_config_error(path, why));
         }
-        let value: Value =
-            serde_yaml::from_str(&text).map_err(|e| unreadable_config(path, &e.to_string()))?;
+        let value: Value = serde_yaml::from_str(&text)
+            .map_err(|e| unreadable_config_error(path, &e.to_string()))?;
         if value.is_null() {
             return Ok(());
         }
         if !value.is_object() {
-            return Err(unreadable_config(
+            return Err(unreadable_config_error(
                 path,
                 "it must be a map of keys to values",
             ));
@@ -166,7 +166,7 @@ impl ConfigLayers {
         allowed: Option<&[&str]>,
     ) -> Result<()> {
         let top = key.split('.').next().unwrap_or(key);
-        let known = self.values.contains_key(key) || FREE_KEYS.contains(&top);
+        let known = self.values.contains_key(key) || FREE_FORM_KEYS.contains(&top);
         if !known {
             let nearest = nearest_key(key, self.values.keys());
             return Err(Error::UnknownKey {
@@ -183,7 +183,7 @@ impl ConfigLayers {
             }
             .into());
         }
-        let mut value = as_meant(key, value);
+        let mut value = coerce_value(key, value);
         // The user's servers are added to those of the project.
         if key == "servers"
             && let Some((Value::Object(before), _)) = self.values.get(key)
@@ -205,7 +205,7 @@ impl ConfigLayers {
         // If this fails, each value is tried alone on top of the defaults, so that the error can name the key.
         let config = match serde_json::from_value(whole) {
             Ok(config) => config,
-            Err(all) => return Err(self.find_bad_value().unwrap_or_else(|| all.into())),
+            Err(all) => return Err(self.invalid_value_error().unwrap_or_else(|| all.into())),
         };
         let resolved = ResolvedConfig {
             config,
@@ -216,7 +216,7 @@ impl ConfigLayers {
         Ok(resolved)
     }
 
-    fn find_bad_value(&self) -> Option<anyhow::Error> {
+    fn invalid_value_error(&self) -> Option<anyhow::Error> {
         let defaults = serde_json::to_value(Config::default()).ok()?;
         self.values.iter().find_map(|(key, (value, source))| {
             let mut one = defaults.clone();
@@ -241,7 +241,7 @@ impl ConfigLayers {
 }
 
 /// Converts values that YAML reads as a number or a word but the key defines as text or as a switch.
-fn as_meant(key: &str, value: Value) -> Value {
+fn coerce_value(key: &str, value: Value) -> Value {
     let text = |value: Value| match value {
         Value::Number(number) => Value::String(number.to_string()),
         Value::Bool(truth) => Value::String(truth.to_string()),
@@ -264,7 +264,7 @@ fn as_meant(key: &str, value: Value) -> Value {
 
 /// Reads a file that an agent may have put into a project: a link is not followed, a pipe does not block, and the size
 /// is limited. The agent can't replace the project folder itself.
-fn read_anything(path: &Path) -> io::Result<String> {
+fn read_untrusted_file(path: &Path) -> io::Result<String> {
     let mut options = OpenOptions::new();
     #[cfg(unix)]
     {
@@ -287,7 +287,7 @@ fn read_anything(path: &Path) -> io::Result<String> {
     Ok(text)
 }
 
-fn unreadable_config(path: &Path, why: &str) -> anyhow::Error {
+fn unreadable_config_error(path: &Path, why: &str) -> anyhow::Error {
     Error::usage(
         format!("`{}` can't be read: {why}", path.display()),
         "`osctl config edit` opens it",
@@ -297,7 +297,7 @@ fn unreadable_config(path: &Path, why: &str) -> anyhow::Error {
 
 fn flatten_keys(prefix: &str, value: Value, each: &mut impl FnMut(String, Value)) {
     match value {
-        Value::Object(map) if !FREE_KEYS.contains(&prefix) => {
+        Value::Object(map) if !FREE_FORM_KEYS.contains(&prefix) => {
             for (key, value) in map {
                 let key = if prefix.is_empty() {
                     key

@@ -289,7 +289,7 @@ pub(crate) fn parse_mount(text: &str) -> Option<(PathBuf, String, bool)> {
 }
 
 /// Whether a variable of that name can be passed in; osctl's own variables can't.
-pub(crate) fn is_variable(name: &str) -> bool {
+pub(crate) fn is_passable_variable(name: &str) -> bool {
     let is_letter = |c: char| c.is_ascii_alphabetic() || c == '_';
     name.starts_with(is_letter)
         && name.chars().all(|c| is_letter(c) || c.is_ascii_digit())
@@ -422,7 +422,11 @@ impl ResolvedConfig {
                 "the value must be above zero; `run: always` keeps the desktop running".into();
             return Err(bad("desktop.idle", why).into());
         }
-        if let Some(name) = config.pass_env.iter().find(|name| !is_variable(name)) {
+        if let Some(name) = config
+            .pass_env
+            .iter()
+            .find(|name| !is_passable_variable(name))
+        {
             let why = format!("`{name}` is not a variable name, or is reserved for osctl");
             return Err(bad("pass_env", why).into());
         }

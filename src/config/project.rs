@@ -20,7 +20,7 @@ impl ResolvedConfig {
     ///
     /// # Errors
     /// When the user's own file, a variable or a flag is invalid.
-    pub(crate) fn load_without_bad_project(
+    pub(crate) fn load_ignoring_bad_project(
         file: Option<&Path>,
         project: Option<&Path>,
         flags: Vec<(&str, Value)>,
@@ -44,7 +44,7 @@ impl ResolvedConfig {
         project: Option<&Path>,
         flags: Vec<(&str, Value)>,
     ) -> Result<Self> {
-        match Self::load_without_bad_project(Some(file), project, flags)? {
+        match Self::load_ignoring_bad_project(Some(file), project, flags)? {
             (_, Some(error)) => Err(error.into()),
             (resolved, None) => Ok(resolved),
         }
@@ -118,7 +118,7 @@ mod tests {
         let begin = clock();
         let none = Path::new("/nonexistent");
         let (resolved, error) =
-            ResolvedConfig::load_without_bad_project(Some(none), Some(project.path()), vec![])
+            ResolvedConfig::load_ignoring_bad_project(Some(none), Some(project.path()), vec![])
                 .unwrap();
         let taken = clock().saturating_sub(begin);
         assert_eq!(resolved.config, crate::config::Config::default(), "{text}");

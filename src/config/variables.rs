@@ -1,7 +1,7 @@
 //! `OSCTL_*` variables that are not keys of the configuration.
 
 /// Variables of osctl that are not keys.
-const OTHER_VARIABLES: &[&str] = &["OSCTL_INSTANCE", "OSCTL_CONFIG"];
+const NON_KEY_VARIABLES: &[&str] = &["OSCTL_INSTANCE", "OSCTL_CONFIG"];
 
 /// The minimum similarity at which an unknown variable counts as a misspelt key.
 const MIN_KEY_SIMILARITY: f64 = 0.9;
@@ -12,7 +12,7 @@ pub(super) fn find_misspelt_key<'a>(
     known: impl Iterator<Item = &'a String>,
 ) -> Option<&'a String> {
     let own = name.strip_prefix("OSCTL_")?;
-    if OTHER_VARIABLES.contains(&name) {
+    if NON_KEY_VARIABLES.contains(&name) {
         return None;
     }
     let alike = |key: &str| strsim::jaro_winkler(own, key.strip_prefix("OSCTL_").unwrap_or(key));

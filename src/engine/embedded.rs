@@ -59,7 +59,7 @@ impl EmbeddedEngine {
         body: &BTreeMap<String, Vec<u8>>,
         progress: &dyn EngineProgress,
     ) -> Result<String> {
-        let _turn = ProcessLock::take(&self.root, PREPARE_LOCK_NAME, progress).await?;
+        let _turn = ProcessLock::acquire(&self.root, PREPARE_LOCK_NAME, progress).await?;
         let requirements = body
             .get("requirements/kernel.txt")
             .context("the body has no requirements/kernel.txt")?;
@@ -94,7 +94,7 @@ impl EmbeddedEngine {
     /// # Errors
     /// When a folder can't be removed.
     pub(crate) async fn remove_bodies(&self, progress: &dyn EngineProgress) -> Result<()> {
-        let _turn = ProcessLock::take(&self.root, PREPARE_LOCK_NAME, progress).await?;
+        let _turn = ProcessLock::acquire(&self.root, PREPARE_LOCK_NAME, progress).await?;
         let entries: Vec<_> = fs::read_dir(&self.root)?.collect::<std::io::Result<_>>()?;
         if entries.iter().any(|e| e.path().join("spec.json").exists()) {
             return Ok(());
@@ -132,11 +132,11 @@ impl EmbeddedEngine {
             networks: BTreeSet::new(),
             ports: spec.ports,
             has_ports: running,
-            restarts: 0,
+            restart_count: 0,
             phase,
             image: spec.image,
             labels: spec.labels,
-            exit,
+            exit_reason: exit,
             failed_to_start: false,
         }))
     }
@@ -211,7 +211,7 @@ impl EmbeddedEngine {
         options: LogOptions,
         each: &mut (dyn FnMut(&str) -> Result<()> + Send),
     ) -> Result<()> {
-        let mut tail = EmbeddedLogTail::from_start_of(self.log_path(name));
+        let mut tail = EmbeddedLogTail::new(self.log_path(name));
         let mut lines = tail.read_new_lines()?;
         if !options.follow {
             lines.extend(tail.take_unfinished_line());
@@ -262,15 +262,15 @@ struct EmbeddedLogTail {
     /// The offset up to which the log was read.
     offset: u64,
     /// A line without its end, which is still being written.
-    begun: Vec<u8>,
+    partial_line: Vec<u8>,
 }
 
 impl EmbeddedLogTail {
-    fn from_start_of(path: PathBuf) -> Self {
+    fn new(path: PathBuf) -> Self {
         Self {
             path,
             offset: 0,
-            begun: Vec::new(),
+            partial_line: Vec::new(),
         }
     }
 
@@ -284,13 +284,13 @@ impl EmbeddedLogTail {
         if file.metadata()?.len() < self.offset {
             // The log was truncated and written from its start.
             self.offset = 0;
-            self.begun.clear();
+            self.partial_line.clear();
         }
         file.seek(SeekFrom::Start(self.offset))?;
-        self.offset += file.read_to_end(&mut self.begun)? as u64;
-        let whole = self.begun.iter().rposition(|b| *b == b'\n');
-        let rest = self.begun.split_off(whole.map_or(0, |end| end + 1));
-        let text = std::mem::replace(&mut self.begun, rest);
+        self.offset += file.read_to_end(&mut self.partial_line)? as u64;
+        let whole = self.partial_line.iter().rposition(|b| *b == b'\n');
+        let rest = self.partial_line.split_off(whole.map_or(0, |end| end + 1));
+        let text = std::mem::replace(&mut self.partial_line, rest);
         Ok(String::from_utf8_lossy(&text)
             .lines()
             .map(str::to_owned)
@@ -299,7 +299,7 @@ impl EmbeddedLogTail {
 
     /// The last line, which will have no line end.
     fn take_unfinished_line(&mut self) -> Option<String> {
-        let text = std::mem::take(&mut self.begun);
+        let text = std::mem::take(&mut self.partial_line);
         let text = String::from_utf8_lossy(&text).into_owned();
         (!text.is_empty()).then_some(text)
     }
@@ -366,13 +366,13 @@ async fn make_environment(
     progress: &dyn EngineProgress,
 ) -> Result<()> {
     let hint = "run `apt-get install -y python3 python3-venv`, or install Python 3.11 or later";
-    progress.step("creating a Python environment");
+    progress.report_step("creating a Python environment");
     let mut venv = Command::new("python3");
     venv.args(["-m", "venv", "--clear"]).arg(environment);
     run_quietly(venv).await.map_err(|why| {
         Error::precondition(format!("Python can't create an environment: {why}"), hint)
     })?;
-    progress.step("installing the kernel's packages");
+    progress.report_step("installing the kernel's packages");
     let mut pip = Command::new(environment.join("bin/python"));
     pip.args(["-m", "pip", "install", "--quiet", "--require-hashes", "-r"])
         .arg(requirements);
@@ -446,11 +446,11 @@ mod tests {
     use std::fs::{self, OpenOptions};
     use std::io::Write;
 
-    struct Silent;
+    struct EmbeddedTestProgress;
 
-    impl EngineProgress for Silent {
-        fn step(&self, _what: &str) {}
-        fn amount(&self, _what: &str, _done: u64, _total: Option<u64>) {}
+    impl EngineProgress for EmbeddedTestProgress {
+        fn report_step(&self, _what: &str) {}
+        fn report_amount(&self, _what: &str, _done: u64, _total: Option<u64>) {}
         fn log(&self, _line: &str) {}
     }
 
@@ -458,7 +458,7 @@ mod tests {
     fn a_log_is_read_on_from_where_it_was_read_to_in_whole_lines_of_any_bytes() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("companion.log");
-        let mut tail = EmbeddedLogTail::from_start_of(path.clone());
+        let mut tail = EmbeddedLogTail::new(path.clone());
         assert!(tail.read_new_lines().unwrap().is_empty());
         let write = |bytes: &[u8]| {
             let mut log = OpenOptions::new().create(true).append(true).open(&path);
@@ -487,10 +487,10 @@ mod tests {
         }
         let spec = embedded.root.join("os-host/spec.json");
         fs::write(&spec, "{}").unwrap();
-        embedded.remove_bodies(&Silent).await.unwrap();
+        embedded.remove_bodies(&EmbeddedTestProgress).await.unwrap();
         assert!(embedded.root.join("venv-1").exists());
         fs::remove_file(&spec).unwrap();
-        embedded.remove_bodies(&Silent).await.unwrap();
+        embedded.remove_bodies(&EmbeddedTestProgress).await.unwrap();
         for (folder, stays) in [("body-1", false), ("venv-1", false), ("os-host", true)] {
             assert_eq!(embedded.root.join(folder).exists(), stays, "{folder}");
         }

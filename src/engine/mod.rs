@@ -22,9 +22,9 @@ use std::collections::{BTreeMap, BTreeSet};
 /// The receiver of an operation's progress.
 pub(crate) trait EngineProgress: Send + Sync {
     /// The current step.
-    fn step(&self, what: &str);
+    fn report_step(&self, what: &str);
     /// The progress of the step, in bytes.
-    fn amount(&self, what: &str, done: u64, total: Option<u64>);
+    fn report_amount(&self, what: &str, done: u64, total: Option<u64>);
     /// A line of detail, shown with verbose output.
     fn log(&self, line: &str);
     /// A deviation from the request.
@@ -68,9 +68,9 @@ pub(crate) struct Container {
     /// Whether the container publishes all of its ports, as a running container should.
     pub(crate) has_ports: bool,
     /// How often the engine has restarted the container automatically.
-    pub(crate) restarts: u64,
+    pub(crate) restart_count: u64,
     /// Why the container ended, if it did.
-    pub(crate) exit: Option<String>,
+    pub(crate) exit_reason: Option<String>,
     /// Whether the container does not run because the engine could not start it, for example because a port was
     /// in use.
     pub(crate) failed_to_start: bool,

@@ -21,7 +21,7 @@ impl ProcessLock {
     ///
     /// # Errors
     /// When the folder can't be written.
-    pub(crate) async fn take(
+    pub(crate) async fn acquire(
         folder: &Path,
         name: &str,
         progress: &dyn EngineProgress,
@@ -33,7 +33,7 @@ impl ProcessLock {
     ///
     /// # Errors
     /// When the folder can't be written.
-    pub(crate) async fn take_shared(
+    pub(crate) async fn acquire_shared(
         folder: &Path,
         name: &str,
         progress: &dyn EngineProgress,
@@ -45,7 +45,7 @@ impl ProcessLock {
     ///
     /// # Errors
     /// When the folder can't be written.
-    pub(crate) fn try_take(folder: &Path, name: &str) -> Result<Option<Self>> {
+    pub(crate) fn try_acquire(folder: &Path, name: &str) -> Result<Option<Self>> {
         let file = open_lock_file(folder, name)?;
         match file.try_lock() {
             Ok(()) => Ok(Some(Self { _file: file })),
@@ -65,7 +65,7 @@ impl ProcessLock {
             match lock(&file) {
                 Ok(()) => return Ok(Self { _file: file }),
                 Err(TryLockError::WouldBlock) => {
-                    progress.step("waiting for another osctl");
+                    progress.report_step("waiting for another osctl");
                     tokio::time::sleep(PROCESS_LOCK_POLL_INTERVAL).await;
                 }
                 Err(TryLockError::Error(error)) => return Err(error.into()),
@@ -103,26 +103,26 @@ mod tests {
     use std::sync::Mutex;
 
     /// Releases the first lock as soon as the second one reports that it waits.
-    struct Handing(Mutex<Option<ProcessLock>>);
+    struct ReleasingProgress(Mutex<Option<ProcessLock>>);
 
-    impl EngineProgress for Handing {
-        fn step(&self, what: &str) {
+    impl EngineProgress for ReleasingProgress {
+        fn report_step(&self, what: &str) {
             assert_eq!(what, "waiting for another osctl");
             self.0.lock().unwrap().take();
         }
-        fn amount(&self, _what: &str, _done: u64, _total: Option<u64>) {}
+        fn report_amount(&self, _what: &str, _done: u64, _total: Option<u64>) {}
         fn log(&self, _line: &str) {}
     }
 
     #[tokio::test]
     async fn the_second_waits_until_the_first_is_done() {
         let folder = tempfile::tempdir().unwrap();
-        let handing = Handing(Mutex::default());
-        let first = ProcessLock::take(folder.path(), "lock", &handing)
+        let handing = ReleasingProgress(Mutex::default());
+        let first = ProcessLock::acquire(folder.path(), "lock", &handing)
             .await
             .unwrap();
         *handing.0.lock().unwrap() = Some(first);
-        let _second = ProcessLock::take(folder.path(), "lock", &handing)
+        let _second = ProcessLock::acquire(folder.path(), "lock", &handing)
             .await
             .unwrap();
         assert!(handing.0.lock().unwrap().is_none(), "it did not wait");

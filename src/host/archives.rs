@@ -4,14 +4,16 @@
 use super::client::CompanionClient;
 use super::download::DownloadWriter;
 use super::files::{
-    MAX_TRANSFER_ATTEMPTS, TRANSFER_RETRY_DELAY, TransferredBytes, header_number, is_lost,
-    is_missing, pieces_to_body, when_free,
+    MAX_TRANSFER_ATTEMPTS, TRANSFER_RETRY_DELAY, TransferredBytes, chunks_to_body, header_number,
+    is_not_found, is_retryable, retry_while_in_progress,
 };
 use crate::archive::{
     ArchiveError, ChunkReceiver, ErrorReporting, PackSource, ResumePoint, pack_stream, random_id,
 };
 use crate::error::{Error, Result};
-use crate::protocol::files::{Changed, TAR_MIME, UPLOAD_FORM_HEADER, UPLOAD_OFFSET_HEADER};
+use crate::protocol::files::{
+    FileChangeReply, TAR_MIME, UPLOAD_DIGEST_HEADER, UPLOAD_OFFSET_HEADER,
+};
 use reqwest::header::{ACCEPT, CONTENT_TYPE};
 use reqwest::{Method, Response};
 use std::sync::Arc;
@@ -23,11 +25,11 @@ impl CompanionClient {
         &self,
         path: &str,
         pieces: ChunkReceiver,
-    ) -> Result<Changed> {
+    ) -> Result<FileChangeReply> {
         let request = self.build_request(Method::PUT, &format!("/files{path}"), None::<&()>);
         let request = request
             .header(CONTENT_TYPE, TAR_MIME)
-            .body(pieces_to_body(pieces));
+            .body(chunks_to_body(pieces));
         let response = self.send_request(request).await?;
         self.read_json(response).await
     }
@@ -42,19 +44,19 @@ impl CompanionClient {
         path: &str,
         pack: impl Fn() -> Result<PackSource>,
         moved: &TransferredBytes,
-    ) -> Result<Changed> {
+    ) -> Result<FileChangeReply> {
         let id = random_id()?;
         let place = format!("/files{path}?upload={id}");
         let mut mark = ResumePoint::default();
         let mut left = MAX_TRANSFER_ATTEMPTS;
         loop {
-            let error = match self.upload_rest(&place, pack()?, &mark, moved).await {
+            let error = match self.upload_remaining(&place, pack()?, &mark, moved).await {
                 Ok(changed) => return Ok(changed),
-                Err(error) if is_changed(&error) => {
+                Err(error) if has_changed_content(&error) => {
                     self.delete_partial_upload(&place).await;
                     return Err(changed_files_error());
                 }
-                Err(error) if !is_lost(&error) => return Err(error),
+                Err(error) if !is_retryable(&error) => return Err(error),
                 Err(error) if left == 0 => {
                     self.delete_partial_upload(&place).await;
                     return Err(error);
@@ -62,26 +64,26 @@ impl CompanionClient {
                 Err(error) => error,
             };
             tokio::time::sleep(TRANSFER_RETRY_DELAY).await;
-            match when_free(|| self.fetch_resume_point(&place)).await {
+            match retry_while_in_progress(|| self.fetch_resume_point(&place)).await {
                 Ok(arrived) if arrived.bytes > mark.bytes => {
                     (mark, left) = (arrived, MAX_TRANSFER_ATTEMPTS)
                 }
                 Ok(arrived) => (mark, left) = (arrived, left - 1),
-                Err(again) if is_lost(&again) => left -= 1,
+                Err(again) if is_retryable(&again) => left -= 1,
                 // The companion no longer has the partial upload.
-                Err(again) if is_gone(&again) => return Err(error),
+                Err(again) if is_file_gone(&again) => return Err(error),
                 Err(again) => return Err(again),
             }
         }
     }
 
-    async fn upload_rest(
+    async fn upload_remaining(
         &self,
         place: &str,
         pack: PackSource,
         mark: &ResumePoint,
         moved: &TransferredBytes,
-    ) -> Result<Changed> {
+    ) -> Result<FileChangeReply> {
         let moved = Arc::clone(moved);
         let mut sent = 0;
         let count = move |bytes| {
@@ -95,7 +97,7 @@ impl CompanionClient {
         }
         let request = request
             .header(CONTENT_TYPE, TAR_MIME)
-            .body(pieces_to_body(pieces));
+            .body(chunks_to_body(pieces));
         let response = self.send_request(request).await?;
         self.read_json(response).await
     }
@@ -115,21 +117,21 @@ impl CompanionClient {
         let response = match asked.await {
             Ok(response) => response,
             // Nothing has arrived.
-            Err(error) if is_missing(&error) => return Ok(ResumePoint::default()),
+            Err(error) if is_not_found(&error) => return Ok(ResumePoint::default()),
             Err(error) => return Err(error),
         };
         let headers = response.headers();
         let bytes = header_number(headers, UPLOAD_OFFSET_HEADER);
         let form = headers
-            .get(UPLOAD_FORM_HEADER)
+            .get(UPLOAD_DIGEST_HEADER)
             .and_then(|form| form.to_str().ok());
         match (bytes, form) {
             (Some(bytes), Some(form)) => Ok(ResumePoint {
                 bytes,
-                form: form.into(),
+                metadata_digest: form.into(),
             }),
             _ => anyhow::bail!(
-                "the companion's response lacks `{UPLOAD_OFFSET_HEADER}` or `{UPLOAD_FORM_HEADER}`"
+                "the companion's response lacks `{UPLOAD_OFFSET_HEADER}` or `{UPLOAD_DIGEST_HEADER}`"
             ),
         }
     }
@@ -142,7 +144,10 @@ impl CompanionClient {
         moved: &TransferredBytes,
     ) -> Result<()> {
         let response = self.request_archive(path, &ResumePoint::default()).await?;
-        match self.copy_response(response, landing.feed()?, moved).await {
+        match self
+            .copy_response(response, landing.chunk_sender()?, moved)
+            .await
+        {
             (_, None) => Ok(()),
             (_, Some(error)) => Err(self.unreachable_error(&error)),
         }
@@ -159,7 +164,7 @@ impl CompanionClient {
         landing: &DownloadWriter,
         moved: &TransferredBytes,
     ) -> Result<()> {
-        let feed = landing.feed()?;
+        let feed = landing.chunk_sender()?;
         let mut response = self.request_archive(path, &ResumePoint::default()).await?;
         let mut given = 0;
         let mut left = MAX_TRANSFER_ATTEMPTS;
@@ -185,10 +190,10 @@ impl CompanionClient {
                 tokio::time::sleep(TRANSFER_RETRY_DELAY).await;
                 match self.request_archive(path, &mark).await {
                     Ok(response) => break response,
-                    Err(error) if is_lost(&error) => {}
-                    Err(error) if is_changed(&error) => return Err(changed_files_error()),
+                    Err(error) if is_retryable(&error) => {}
+                    Err(error) if has_changed_content(&error) => return Err(changed_files_error()),
                     // This companion does not support resuming.
-                    Err(error) if is_invalid(&error) => return Err(lost),
+                    Err(error) if is_bad_request(&error) => return Err(lost),
                     Err(error) => return Err(error),
                 }
             };
@@ -196,7 +201,10 @@ impl CompanionClient {
     }
 
     async fn request_archive(&self, path: &str, from: &ResumePoint) -> Result<Response> {
-        let ResumePoint { bytes, form } = from;
+        let ResumePoint {
+            bytes,
+            metadata_digest: form,
+        } = from;
         let path = match bytes {
             0 => format!("/files{path}"),
             _ => format!("/files{path}?from={bytes}&form={form}"),
@@ -215,17 +223,17 @@ fn changed_files_error() -> anyhow::Error {
 }
 
 /// Whether the part that was sent before has changed, on either side.
-fn is_changed(error: &anyhow::Error) -> bool {
-    let is_here = matches!(error.downcast_ref(), Some(ArchiveError::Changed));
+fn has_changed_content(error: &anyhow::Error) -> bool {
+    let is_here = matches!(error.downcast_ref(), Some(ArchiveError::SourceChanged));
     is_here
         || matches!(error.downcast_ref(), Some(Error::Refused { kind, .. }) if kind == "changed")
 }
 
-fn is_gone(error: &anyhow::Error) -> bool {
+fn is_file_gone(error: &anyhow::Error) -> bool {
     matches!(error.downcast_ref(), Some(Error::Refused { kind, .. }) if kind == "no_file")
 }
 
-fn is_invalid(error: &anyhow::Error) -> bool {
+fn is_bad_request(error: &anyhow::Error) -> bool {
     matches!(
         error.downcast_ref(),
         Some(Error::Refused { status: 400, .. })

@@ -29,7 +29,7 @@ const DEBIAN_KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
 ///
 /// # Errors
 /// When the engine does not answer.
-pub(crate) async fn known_base(docker: &Docker, wanted: &str) -> Result<Option<String>> {
+pub(crate) async fn find_base_image(docker: &Docker, wanted: &str) -> Result<Option<String>> {
     if docker.find_image(wanted).await?.is_some() {
         return Ok(Some(wanted.into()));
     }
@@ -42,18 +42,18 @@ pub(crate) async fn known_base(docker: &Docker, wanted: &str) -> Result<Option<S
 ///
 /// # Errors
 /// When osctl can neither pull nor build it.
-pub(crate) async fn base_image(
+pub(crate) async fn ensure_base_image(
     docker: &Docker,
     wanted: &str,
     folders: &Folders,
     may_install: InstallConsent<'_>,
     progress: &dyn EngineProgress,
 ) -> Result<String> {
-    if let Some(known) = known_base(docker, wanted).await? {
+    if let Some(known) = find_base_image(docker, wanted).await? {
         return Ok(known);
     }
     let is_default = wanted == crate::config::Config::default().base;
-    progress.step(&format!("pulling {wanted}"));
+    progress.report_step(&format!("pulling {wanted}"));
     let Err(why) = docker.pull_image(wanted, progress).await else {
         return Ok(wanted.into());
     };
@@ -84,12 +84,12 @@ pub(crate) async fn pull_published_image(
     reference: &str,
     progress: &dyn EngineProgress,
 ) -> Result<bool> {
-    if !docker.has_by_digest(reference).await? {
-        progress.step(&format!("pulling {reference}"));
+    if !docker.has_image_by_digest(reference).await? {
+        progress.report_step(&format!("pulling {reference}"));
         let pulled = docker.pull_image(reference, progress).await;
         let why = match pulled.err() {
             Some(why) => Some(why),
-            None if docker.has_by_digest(reference).await? => None,
+            None if docker.has_image_by_digest(reference).await? => None,
             None => Some("the engine has no image of that digest for its platform".into()),
         };
         if let Some(why) = why {
@@ -110,31 +110,31 @@ const IMAGES_LOCK: &str = "images.lock";
 ///
 /// # Errors
 /// When the folder of temporary files cannot be written.
-pub(crate) async fn hold_images(
+pub(crate) async fn lock_images_shared(
     folders: &Folders,
     progress: &dyn EngineProgress,
 ) -> Result<ProcessLock> {
-    ProcessLock::take_shared(&folders.temporary(), IMAGES_LOCK, progress).await
+    ProcessLock::acquire_shared(&folders.temporary_folder(), IMAGES_LOCK, progress).await
 }
 
 /// The lock for removing unused images; `None` while an image is built.
 ///
 /// # Errors
 /// When the folder of temporary files cannot be written.
-pub(crate) fn images_to_remove(folders: &Folders) -> Result<Option<ProcessLock>> {
-    ProcessLock::try_take(&folders.temporary(), IMAGES_LOCK)
+pub(crate) fn try_lock_images(folders: &Folders) -> Result<Option<ProcessLock>> {
+    ProcessLock::try_acquire(&folders.temporary_folder(), IMAGES_LOCK)
 }
 
 /// Removes pulled published images that no remaining image uses, except `kept`. Removes none while an image is built.
 ///
 /// # Errors
 /// When the engine does not answer.
-pub(crate) async fn remove_unused_grounds(
+pub(crate) async fn remove_unused_ground_images(
     docker: &Docker,
     folders: &Folders,
     kept: Option<String>,
 ) -> Result<()> {
-    let Some(_turn) = images_to_remove(folders)? else {
+    let Some(_turn) = try_lock_images(folders)? else {
         return Ok(());
     };
     for name in docker.list_tags(GROUND_REPOSITORY).await? {
@@ -157,26 +157,26 @@ async fn bootstrap_base_image(
             let message = "no registry is reachable, and a local build of the base image needs `debootstrap` and Debian's keyring";
             return Err(Error::precondition(message, "`osctl up --yes` installs them").into());
         }
-        progress.step("installing debootstrap");
+        progress.report_step("installing debootstrap");
         install_packages(BOOTSTRAP_PACKAGES, progress).await?;
     }
-    let temporary = folders.temporary();
-    let _turn = ProcessLock::take(&temporary, "base.lock", progress).await?;
+    let temporary = folders.temporary_folder();
+    let _turn = ProcessLock::acquire(&temporary, "base.lock", progress).await?;
     // Another instance may have built it while this one waited for the lock.
     if docker.find_image(BOOTSTRAPPED_IMAGE).await?.is_some() {
         return Ok(());
     }
     let root = BootstrapRoot::new(&temporary)?;
-    progress.step("building the base image with debootstrap");
+    progress.report_step("building the base image with debootstrap");
     let mut command = Command::new("debootstrap");
     command.args(["--variant=minbase", "--force-check-gpg"]);
     command
         .arg(format!("--keyring={DEBIAN_KEYRING}"))
         .arg(DEBIAN_SUITE)
         .arg(root.path());
-    run_with_progress(command, InterruptPolicy::Killed, progress).await?;
-    root.slim()?;
-    progress.step("importing the base image");
+    run_with_progress(command, InterruptPolicy::Kill, progress).await?;
+    root.remove_unneeded_files()?;
+    progress.report_step("importing the base image");
     let mut tar = Command::new("tar");
     tar.arg("-C")
         .arg(root.path())
@@ -228,7 +228,7 @@ impl BootstrapRoot {
     }
 
     /// Removes the files that an image does not need, and adds the sources of security updates.
-    fn slim(&self) -> Result<()> {
+    fn remove_unneeded_files(&self) -> Result<()> {
         for beneath in [
             "var/cache/apt/archives",
             "var/lib/apt/lists",

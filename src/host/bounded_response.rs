@@ -22,9 +22,9 @@ pub(super) enum ReadFailure {
     #[error("the response is longer than {0} bytes")]
     TooLong(usize),
     #[error("the values of the response take more than {0} bytes of memory")]
-    TooMany(usize),
+    TooManyValues(usize),
     #[error(transparent)]
-    Cut(#[from] reqwest::Error),
+    Interrupted(#[from] reqwest::Error),
 }
 
 /// The whole body, unless it is longer than `limit` bytes.
@@ -48,7 +48,7 @@ pub(super) fn check_values(document: &[u8]) -> Result<(), ReadFailure> {
         return Ok(());
     }
     match estimate_value_bytes(document) > MAX_VALUES_BYTES {
-        true => Err(ReadFailure::TooMany(MAX_VALUES_BYTES)),
+        true => Err(ReadFailure::TooManyValues(MAX_VALUES_BYTES)),
         false => Ok(()),
     }
 }

@@ -14,8 +14,8 @@ use crate::image::{
     IMAGE_DIGEST_LABEL, ImageRecipe, PermittedDockerfile, ground_name, permit_dockerfile,
     set_ground,
 };
-use crate::protocol::evolve::{EvolveBounds, ROLLED_BACK_TAG};
-use crate::protocol::spec::{BUILD_LABEL, BUILD_MARK};
+use crate::protocol::evolve::{EvolveLimits, ROLLED_BACK_TAG};
+use crate::protocol::spec::{BUILD_LABEL, BUILD_LABEL_PREFIX};
 use anyhow::Context;
 use std::collections::{BTreeMap, BTreeSet};
 use std::env;
@@ -25,7 +25,7 @@ use std::path::Path;
 #[derive(Debug)]
 pub(crate) struct BuiltImage {
     pub(crate) image: EngineImage,
-    pub(crate) fresh: bool,
+    pub(crate) is_new: bool,
     /// The warning about the Dockerfile.
     pub(crate) note: Option<String>,
 }
@@ -36,10 +36,10 @@ pub(crate) struct BuiltImage {
 /// When the body or the companion binary is not usable.
 pub(crate) fn load_recipe(docker: &Docker, config: &Config, project: &Path) -> Result<ImageRecipe> {
     // Apply the keeper's limits now, so that the keeper does not refuse the body later.
-    let body = Body::of_project_within(
+    let body = Body::from_project_within(
         project,
         &config.body,
-        BodyReadLimit::of_bytes(EvolveBounds::default().context),
+        BodyReadLimit::with_max_bytes(EvolveLimits::default().context),
     )?;
     let companion = CompanionBinary::load(config.companion.as_deref(), docker.architecture())?;
     Ok(ImageRecipe {
@@ -63,13 +63,13 @@ pub(crate) fn build_arguments(config: &Config) -> BTreeMap<String, String> {
 }
 
 /// Whether the person has disabled BuildKit, with the variable that the Docker client reads.
-pub(crate) fn is_classic() -> bool {
+pub(crate) fn is_buildkit_disabled() -> bool {
     env::var("DOCKER_BUILDKIT").is_ok_and(|v| v == "0")
 }
 
 /// Whether images are built with BuildKit: the engine has it, and the person has not disabled it.
-pub(super) fn uses_buildkit(docker: &Docker) -> bool {
-    docker.has_buildkit() && !is_classic()
+pub(super) fn can_use_buildkit(docker: &Docker) -> bool {
+    docker.has_buildkit() && !is_buildkit_disabled()
 }
 
 /// Builds the image when its digest differs from the recipe's, or when `force`d.
@@ -91,7 +91,7 @@ pub(crate) async fn ensure_image(
         .as_ref()
         .is_some_and(|old| !old.labels.contains_key(IMAGE_DIGEST_LABEL))
     {
-        return Err(Error::Foreign {
+        return Err(Error::ForeignObject {
             what: "image",
             name: tag,
         }
@@ -103,11 +103,11 @@ pub(crate) async fn ensure_image(
     {
         return Ok(BuiltImage {
             image: image.clone(),
-            fresh: false,
+            is_new: false,
             note: None,
         });
     }
-    let (dialect, builder) = match uses_buildkit(docker) {
+    let (dialect, builder) = match can_use_buildkit(docker) {
         true => (DockerfileDialect::BuildKit, ImageBuilder::BuildKit),
         false => {
             let limits = specification::container_limits(config);
@@ -117,9 +117,9 @@ pub(crate) async fn ensure_image(
         }
     };
     let dockerfile = check_dockerfile(&recipe.body, instance, dialect)?;
-    let held = base::hold_images(options.folders, progress).await?;
+    let held = base::lock_images_shared(options.folders, progress).await?;
     let binary_image = match dialect {
-        DockerfileDialect::BuildKit if docker.builds_on_own_images().await? => {
+        DockerfileDialect::BuildKit if docker.can_build_on_local_images().await? => {
             Some(keeper::ensure_keeper_image(docker, &recipe.companion, progress).await?)
         }
         _ => None,
@@ -132,21 +132,24 @@ pub(crate) async fn ensure_image(
     }
     let base = match published {
         // Another stage of the Dockerfile may still use the base.
-        Some(_) => base::known_base(docker, &config.base).await?,
+        Some(_) => base::find_base_image(docker, &config.base).await?,
         None => {
             let ImageBuildOptions {
                 folders,
-                may_install,
+                install_consent: may_install,
                 ..
             } = options;
-            Some(base::base_image(docker, &config.base, folders, may_install, progress).await?)
+            Some(
+                base::ensure_base_image(docker, &config.base, folders, may_install, progress)
+                    .await?,
+            )
         }
     };
     let mut args = recipe.args.clone();
     args.extend(base.map(|base| ("BASE".into(), base)));
     // The build needs proxies, which are not part of the image.
     args.extend(options.proxies.clone());
-    progress.step("building the image");
+    progress.report_step("building the image");
     // Each instance has its own image, also with the same body: each removes only its own names. With a shared image,
     // removing the last name would remove an image that another instance still needs without a name.
     let mut labels = recipe.labels();
@@ -169,15 +172,15 @@ pub(crate) async fn ensure_image(
         .filter(|image| image.labels.get(IMAGE_DIGEST_LABEL) == Some(&digest))
         .context("the new image no longer exists")?;
     if let Some(old) = old.filter(|old| old.id != image.id) {
-        remove_nameless(docker, &old.id).await?;
+        remove_untagged_image(docker, &old.id).await?;
     }
     drop(held);
     let kept = config.published_image().map(ground_name);
-    base::remove_unused_grounds(docker, options.folders, kept).await?;
+    base::remove_unused_ground_images(docker, options.folders, kept).await?;
     Ok(BuiltImage {
         image,
-        fresh: true,
-        note: dockerfile.left_out_warning(),
+        is_new: true,
+        note: dockerfile.removed_labels_warning(),
     })
 }
 
@@ -186,9 +189,9 @@ pub(crate) async fn ensure_image(
 #[cfg(target_os = "linux")]
 async fn watch_build_resources(docker: &Docker) -> anyhow::Error {
     use crate::image::resource_watch;
-    match docker.root_here().await {
+    match docker.local_data_root().await {
         Ok(Some(root)) => {
-            let short = resource_watch::runs_out(&root).await;
+            let short = resource_watch::wait_for_shortage(&root).await;
             let hint = "a step of the Dockerfile uses too much, or too little was free before; `docker system df` shows the engine's disk usage";
             Error::precondition(format!("osctl stopped the build: {short:#}"), hint).into()
         }
@@ -204,7 +207,7 @@ async fn watch_build_resources(_docker: &Docker) -> anyhow::Error {
 
 /// The label value of the caches and steps of an instance's builds.
 fn build_scope(instance: &Instance) -> String {
-    format!("{BUILD_MARK}{}", instance.name)
+    format!("{BUILD_LABEL_PREFIX}{}", instance.name)
 }
 
 /// Checks the Dockerfile by the keeper's rules, which also apply here because an agent may have written it.
@@ -224,7 +227,7 @@ fn check_dockerfile(
 ///
 /// # Errors
 /// When the engine does not answer.
-pub(crate) async fn rolled_back(
+pub(crate) async fn find_rolled_back_image(
     docker: &Docker,
     instance: &Instance,
 ) -> Result<Option<EngineImage>> {
@@ -237,8 +240,8 @@ pub(crate) async fn rolled_back(
 ///
 /// # Errors
 /// When the engine does not answer.
-pub(crate) async fn forget_rollback(docker: &Docker, instance: &Instance) -> Result<()> {
-    match rolled_back(docker, instance).await? {
+pub(crate) async fn remove_rollback_tag(docker: &Docker, instance: &Instance) -> Result<()> {
+    match find_rolled_back_image(docker, instance).await? {
         Some(_) => {
             let tag = format!("{}:{ROLLED_BACK_TAG}", instance.image_name());
             docker.remove_image(&tag).await
@@ -248,7 +251,7 @@ pub(crate) async fn forget_rollback(docker: &Docker, instance: &Instance) -> Res
 }
 
 /// Whether the image was built from the recipe.
-pub(crate) fn is_of(image: &EngineImage, recipe: &ImageRecipe) -> bool {
+pub(crate) fn is_built_from(image: &EngineImage, recipe: &ImageRecipe) -> bool {
     image.labels.get(IMAGE_DIGEST_LABEL) == Some(&recipe.digest())
 }
 
@@ -270,8 +273,8 @@ pub(crate) async fn remove_instance_images(
         }
     }
     remove_step_containers(docker, instance).await?;
-    remove_all_nameless(docker, instance).await?;
-    base::remove_unused_grounds(docker, folders, None).await
+    remove_dangling_images(docker, instance).await?;
+    base::remove_unused_ground_images(docker, folders, None).await
 }
 
 /// Removes the step containers that the classic builder left when its engine was killed. A step runs from an image
@@ -293,7 +296,7 @@ async fn remove_step_containers(docker: &Docker, instance: &Instance) -> Result<
 }
 
 /// Removes the instance's images without a name. A parent image is listed only after its child image is removed.
-async fn remove_all_nameless(docker: &Docker, instance: &Instance) -> Result<()> {
+async fn remove_dangling_images(docker: &Docker, instance: &Instance) -> Result<()> {
     let scope = build_scope(instance);
     let is_ours = |image: &EngineImage| {
         let has = |label: &str, value: &str| image.labels.get(label).is_some_and(|v| v == value);
@@ -308,7 +311,7 @@ async fn remove_all_nameless(docker: &Docker, instance: &Instance) -> Result<()>
             return Ok(());
         }
         for id in left {
-            docker.remove_nameless_image(&id).await?;
+            docker.remove_untagged_image(&id).await?;
             // An image that a container uses stays.
             tried.insert(id);
         }
@@ -333,7 +336,7 @@ pub(crate) async fn has_images(docker: &Docker, instance: &Instance) -> Result<b
 ///
 /// # Errors
 /// When the engine does not answer.
-pub(crate) async fn remove_nameless(docker: &Docker, id: &str) -> Result<()> {
+pub(crate) async fn remove_untagged_image(docker: &Docker, id: &str) -> Result<()> {
     match docker.find_image(id).await? {
         Some(image) if image.tags.is_empty() => docker.remove_image(id).await,
         _ => Ok(()),
@@ -345,7 +348,7 @@ pub(crate) async fn remove_nameless(docker: &Docker, id: &str) -> Result<()> {
 pub(crate) struct ImageBuildOptions<'a> {
     pub(crate) folders: &'a Folders,
     /// Whether osctl may install missing packages of the host.
-    pub(crate) may_install: InstallConsent<'a>,
+    pub(crate) install_consent: InstallConsent<'a>,
     /// Build even if nothing changed.
     pub(crate) force: bool,
     /// The proxies for the build steps.

@@ -5,30 +5,31 @@
 
 mod failure;
 
-pub(crate) use failure::not_running;
+pub(crate) use failure::not_running_error;
 
 use super::bounded_response::{MAX_JSON_BYTES, check_values, read_body};
 use super::events::ClientRunEvents;
 use super::instance::{Instance, InstanceRecord};
 use super::long_call::LongCall;
-use super::ports::reached;
+use super::ports::connect_address;
 use super::proof::ProofLayer;
 use super::secrets::sha256_fingerprint;
 use super::tunnel::Tunnel;
 use crate::error::Result;
 use crate::protocol::criu::{
-    Checkpoint, Checkpointed, Checkpoints, CriuRemoved, CriuRestored, CriuStatus, Restore,
+    CheckpointList, CheckpointReply, CheckpointRequest, CriuRemoved, CriuRestored, CriuStatus,
+    RestoreRequest,
 };
 use crate::protocol::files::percent_encode;
 use crate::protocol::kernel::{ExecReply, Execute, KernelReply, RunList, SessionRequest};
 use crate::protocol::pty::TerminalList;
 use crate::protocol::service::Health;
 use crate::protocol::session::{
-    CodeCursor, Completeness, CompletenessQuery, Completions, Create, Deleted, History, Inspection,
-    SessionInfo, SessionList,
+    CodeCursor, Completeness, CompletenessQuery, Completions, CreateSession, History, Inspection,
+    SessionDeleted, SessionInfo, SessionList,
 };
-use crate::protocol::shell::{Command, Located, ShellReply};
-use crate::protocol::{self, VERSION_HEADER};
+use crate::protocol::shell::{ShellLocation, ShellReply, ShellRequest};
+use crate::protocol::{self, PROTOCOL_VERSION_HEADER};
 use anyhow::Context;
 use bytes::Bytes;
 use failure::read_refusal;
@@ -59,12 +60,12 @@ pub(crate) struct CompanionClient {
     container: String,
     address: String,
     /// The address of the hub of MCP servers.
-    hub: String,
+    hub_url: String,
     /// The address of web pages by name; `published` is the address for browsers that cannot resolve the name.
-    pages: String,
-    published: String,
+    pages_url: String,
+    published_url: String,
     token: String,
-    up: String,
+    up_command: String,
     /// The tunnel, if the engine is on another machine.
     tunnel: Option<Arc<Tunnel>>,
 }
@@ -77,9 +78,9 @@ impl CompanionClient {
     pub(crate) fn new(instance: &Instance, record: &InstanceRecord, bind: IpAddr) -> Result<Self> {
         let token = instance
             .read_token()?
-            .ok_or_else(|| not_running(instance))?;
+            .ok_or_else(|| not_running_error(instance))?;
         let ports = record.ports;
-        let at = |port| SocketAddr::new(reached(bind), port);
+        let at = |port| SocketAddr::new(connect_address(bind), port);
         let (tunnel, kernel, hub) = match &record.remote {
             None => (None, at(ports.kernel), at(ports.mcp)),
             Some(remote) => {
@@ -106,14 +107,14 @@ impl CompanionClient {
             http,
             container: instance.container_name(),
             address: format!("http://{kernel}"),
-            hub: format!("http://{hub}"),
-            pages: match reached(bind).is_loopback() {
-                true => format!("http://{}:{}", instance.page_host(), ports.kernel),
+            hub_url: format!("http://{hub}"),
+            pages_url: match connect_address(bind).is_loopback() {
+                true => format!("http://{}:{}", instance.web_page_host(), ports.kernel),
                 false => format!("http://{}", at(ports.kernel)),
             },
-            published: format!("http://{}", at(ports.kernel)),
+            published_url: format!("http://{}", at(ports.kernel)),
             token,
-            up: instance.osctl_command("up"),
+            up_command: instance.osctl_command("up"),
             tunnel,
         })
     }
@@ -132,7 +133,7 @@ impl CompanionClient {
     /// Starts a shell command and follows it. The request needs an id, too.
     pub(crate) async fn execute_shell(
         &self,
-        command: &Command,
+        command: &ShellRequest,
     ) -> Result<ClientRunEvents<ShellReply>> {
         let response = self.build_request(Method::POST, "/shell", Some(command));
         let response = self
@@ -143,13 +144,13 @@ impl CompanionClient {
     }
 
     /// The folder in which the session's next command starts.
-    pub(crate) async fn shell_location(&self, session: &str) -> Result<Located> {
+    pub(crate) async fn shell_location(&self, session: &str) -> Result<ShellLocation> {
         let session = percent_encode(session.as_bytes());
         self.get(&format!("/shell?session={session}")).await
     }
 
     /// Starts a shell command and does not wait for it.
-    pub(crate) async fn begin_shell(&self, command: &Command) -> Result<ShellReply> {
+    pub(crate) async fn start_shell_command(&self, command: &ShellRequest) -> Result<ShellReply> {
         self.call(Method::POST, "/shell", Some(command)).await
     }
 
@@ -186,7 +187,7 @@ impl CompanionClient {
     }
 
     /// Starts a run and does not wait for it.
-    pub(crate) async fn begin_run(&self, request: &Execute) -> Result<ExecReply> {
+    pub(crate) async fn start_run(&self, request: &Execute) -> Result<ExecReply> {
         self.call(Method::POST, "/exec", Some(request)).await
     }
 
@@ -212,7 +213,7 @@ impl CompanionClient {
     }
 
     /// Interrupts a run that the companion may not know yet, with a few attempts.
-    pub(crate) async fn interrupt_begun(&self, id: &str) -> Result<ExecReply> {
+    pub(crate) async fn interrupt_started_run(&self, id: &str) -> Result<ExecReply> {
         for _ in 1..MAX_CLIENT_INTERRUPT_ATTEMPTS {
             if let Ok(reply) = self.interrupt_run(id).await {
                 return Ok(reply);
@@ -232,20 +233,20 @@ impl CompanionClient {
     }
 
     pub(crate) async fn reset_session(&self, session: &str) -> Result<KernelReply> {
-        self.of_session("/reset", session).await
+        self.post_session_request("/reset", session).await
     }
 
     /// Interrupts the code that a session runs.
     pub(crate) async fn interrupt_session(&self, session: &str) -> Result<KernelReply> {
-        self.of_session("/interrupt", session).await
+        self.post_session_request("/interrupt", session).await
     }
 
     /// Ends a session's kernel and starts another.
     pub(crate) async fn restart_session(&self, session: &str) -> Result<KernelReply> {
-        self.of_session("/restart", session).await
+        self.post_session_request("/restart", session).await
     }
 
-    async fn of_session(&self, path: &str, session: &str) -> Result<KernelReply> {
+    async fn post_session_request(&self, path: &str, session: &str) -> Result<KernelReply> {
         let session = session.into();
         self.call(Method::POST, path, Some(&SessionRequest { session }))
             .await
@@ -258,11 +259,11 @@ impl CompanionClient {
     /// A session with this name, created if missing.
     pub(crate) async fn create_session(&self, name: Option<&str>) -> Result<SessionInfo> {
         let name = name.map(str::to_owned);
-        self.call(Method::POST, "/sessions", Some(&Create { name }))
+        self.call(Method::POST, "/sessions", Some(&CreateSession { name }))
             .await
     }
 
-    pub(crate) async fn delete_session(&self, name: &str) -> Result<Deleted> {
+    pub(crate) async fn delete_session(&self, name: &str) -> Result<SessionDeleted> {
         self.call(Method::DELETE, &format!("/sessions/{name}"), None::<&()>)
             .await
     }
@@ -284,13 +285,16 @@ impl CompanionClient {
     }
 
     /// Checkpoints a kernel.
-    pub(crate) async fn checkpoint(&self, request: &Checkpoint) -> Result<LongCall<Checkpointed>> {
+    pub(crate) async fn checkpoint(
+        &self,
+        request: &CheckpointRequest,
+    ) -> Result<LongCall<CheckpointReply>> {
         let response = self.post_streaming("/criu/checkpoint", request).await?;
         Ok(LongCall::new(self.clone(), response))
     }
 
     /// Restores a kernel from a checkpoint.
-    pub(crate) async fn restore(&self, request: &Restore) -> Result<LongCall<CriuRestored>> {
+    pub(crate) async fn restore(&self, request: &RestoreRequest) -> Result<LongCall<CriuRestored>> {
         let response = self.post_streaming("/criu/restore", request).await?;
         Ok(LongCall::new(self.clone(), response))
     }
@@ -306,7 +310,7 @@ impl CompanionClient {
             .await
     }
 
-    pub(crate) async fn list_checkpoints(&self) -> Result<Checkpoints> {
+    pub(crate) async fn list_checkpoints(&self) -> Result<CheckpointList> {
         self.get("/criu").await
     }
 
@@ -366,12 +370,12 @@ impl CompanionClient {
 
     /// The URL of web pages, for a browser on the engine's machine.
     pub(crate) fn pages_url(&self) -> &str {
-        &self.pages
+        &self.pages_url
     }
 
     /// The same URL with an address, to which browsers also send cookies of other local applications.
     pub(crate) fn published_url(&self) -> &str {
-        &self.published
+        &self.published_url
     }
 
     /// The engine's machine, if it is not this one.
@@ -429,7 +433,7 @@ impl CompanionClient {
     /// Parses a document, a line or an event.
     pub(super) fn parse_json<T: DeserializeOwned>(&self, text: &[u8]) -> Result<T> {
         check_values(text).map_err(|failure| self.read_error(&failure))?;
-        serde_json::from_slice(text).map_err(|error| self.lost_error(error.to_string()))
+        serde_json::from_slice(text).map_err(|error| self.connection_lost_error(error.to_string()))
     }
 
     /// A response body of at most `limit` bytes.
@@ -469,8 +473,8 @@ impl CompanionClient {
 
     /// A request to the hub of MCP servers.
     pub(super) fn hub_request(&self, method: Method, path: &str) -> RequestBuilder {
-        let url = format!("{}{path}", self.hub);
+        let url = format!("{}{path}", self.hub_url);
         let request = self.http.request(method, url).bearer_auth(&self.token);
-        request.header(VERSION_HEADER, protocol::PROTOCOL_VERSION)
+        request.header(PROTOCOL_VERSION_HEADER, protocol::PROTOCOL_VERSION)
     }
 }

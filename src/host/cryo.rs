@@ -4,8 +4,8 @@ use super::client::CompanionClient;
 use super::long_call::LongCall;
 use crate::error::Result;
 use crate::protocol::cryo::{
-    CryoListing, CryoRemoved, CryoStore, CryoStored, GenerationDetails, Reload, Reloaded, Snapshot,
-    Snapshots, StoreReason,
+    CryoListing, CryoRemoved, CryoStore, CryoStored, GenerationDetails, ReloadReply, ReloadRequest,
+    SnapshotReply, SnapshotRequest, StoreReason,
 };
 use crate::protocol::service::CompanionStatus;
 
@@ -20,7 +20,7 @@ impl CompanionClient {
         Ok(LongCall::new(self.clone(), response))
     }
 
-    pub(crate) async fn cryo_reload(&self, wish: &Reload) -> Result<LongCall<Reloaded>> {
+    pub(crate) async fn cryo_reload(&self, wish: &ReloadRequest) -> Result<LongCall<ReloadReply>> {
         let response = self.post_streaming("/cryo/reload", wish).await?;
         Ok(LongCall::new(self.clone(), response))
     }
@@ -30,8 +30,8 @@ impl CompanionClient {
         &self,
         reason: StoreReason,
         store: bool,
-    ) -> Result<Snapshots> {
-        let wish = Snapshot { reason, store };
+    ) -> Result<SnapshotReply> {
+        let wish = SnapshotRequest { reason, store };
         self.post("/cryo/snapshot", &wish).await
     }
 

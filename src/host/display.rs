@@ -5,7 +5,8 @@ use super::client::CompanionClient;
 use crate::error::{Error, Result};
 use crate::protocol::desktop::DesktopLinkReply;
 use crate::protocol::display::{
-    PICTURE_HEADER, Resolution, SCREEN_HEADER, ScreenSize, ScreenshotQuery, TAKEN_HEADER,
+    PICTURE_SIZE_HEADER, Resolution, SCREEN_SIZE_HEADER, SCREENSHOT_TIME_HEADER, ScreenSize,
+    ScreenshotQuery,
 };
 use reqwest::Method;
 use reqwest::header::HeaderMap;
@@ -20,10 +21,10 @@ const MAX_DESKTOP_CODE_BYTES: usize = 128;
 pub(crate) struct ScreenshotFile {
     pub(crate) file: Vec<u8>,
     /// The sizes of the picture and of the whole screen, as `WIDTHxHEIGHT`.
-    pub(crate) picture: String,
-    pub(crate) screen: String,
+    pub(crate) picture_size: String,
+    pub(crate) screen_size: String,
     /// Milliseconds since 1970.
-    pub(crate) taken: u64,
+    pub(crate) taken_at_ms: u64,
 }
 
 /// One link, with two host names.
@@ -31,7 +32,7 @@ pub(crate) struct ScreenshotFile {
 pub(crate) struct DesktopLink {
     pub(crate) url: String,
     /// For a browser that does not resolve `NAME.localhost`.
-    pub(crate) by_address: String,
+    pub(crate) address_url: String,
     /// Seconds until the link expires.
     pub(crate) expires: u64,
 }
@@ -55,9 +56,9 @@ impl CompanionClient {
         }
         Ok(ScreenshotFile {
             file: file.into(),
-            picture: screen_header(&headers, PICTURE_HEADER),
-            screen: screen_header(&headers, SCREEN_HEADER),
-            taken: screen_header(&headers, TAKEN_HEADER)
+            picture_size: screen_header(&headers, PICTURE_SIZE_HEADER),
+            screen_size: screen_header(&headers, SCREEN_SIZE_HEADER),
+            taken_at_ms: screen_header(&headers, SCREENSHOT_TIME_HEADER)
                 .parse()
                 .unwrap_or_default(),
         })
@@ -74,7 +75,7 @@ impl CompanionClient {
         let DesktopLinkReply { path, expires } = self
             .call(Method::POST, "/desktop/link", None::<&()>)
             .await?;
-        let code = code_of(&path).ok_or_else(|| Error::Refused {
+        let code = parse_link_code(&path).ok_or_else(|| Error::Refused {
             status: 502,
             kind: "no_link".into(),
             message: format!("the companion sent `{path}`, which is not a desktop link"),
@@ -82,7 +83,7 @@ impl CompanionClient {
         })?;
         Ok(DesktopLink {
             url: format!("{}{DESKTOP_LINK_PREFIX}{code}", self.pages_url()),
-            by_address: format!("{}{DESKTOP_LINK_PREFIX}{code}", self.published_url()),
+            address_url: format!("{}{DESKTOP_LINK_PREFIX}{code}", self.published_url()),
             expires,
         })
     }
@@ -90,7 +91,7 @@ impl CompanionClient {
 
 /// The code of a link that the companion issued. Other texts could lead the browser to another host: appended to an
 /// address, `@evil.example/` is another host.
-fn code_of(path: &str) -> Option<&str> {
+fn parse_link_code(path: &str) -> Option<&str> {
     let code = path.strip_prefix(DESKTOP_LINK_PREFIX)?;
     let is_hex = |c: u8| matches!(c, b'0'..=b'9' | b'a'..=b'f');
     (!code.is_empty() && code.len() <= MAX_DESKTOP_CODE_BYTES && code.bytes().all(is_hex))
@@ -104,11 +105,11 @@ fn screen_header(headers: &HeaderMap, name: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::code_of;
+    use super::parse_link_code;
 
     #[test]
     fn a_link_is_a_path_of_the_desktop_with_a_code_in_hexadecimal() {
-        assert_eq!(code_of("/desktop/enter?code=00ff"), Some("00ff"));
+        assert_eq!(parse_link_code("/desktop/enter?code=00ff"), Some("00ff"));
         for path in [
             "@evil.example/phish?x=1",
             "/desktop/enter?code=",
@@ -117,7 +118,7 @@ mod tests {
             ".evil.example/desktop/enter?code=00",
             "/desktop/enter?code=FF",
         ] {
-            assert_eq!(code_of(path), None, "{path}");
+            assert_eq!(parse_link_code(path), None, "{path}");
         }
     }
 }

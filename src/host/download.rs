@@ -22,11 +22,11 @@ use tokio::sync::{oneshot, watch};
 /// The destination of a download, written by a thread while data arrives.
 #[derive(Debug)]
 pub(crate) struct DownloadWriter {
-    feed: Option<ChunkSender>,
+    chunk_sender: Option<ChunkSender>,
     outcome: Option<oneshot::Receiver<Result<UnpackTotals>>>,
     thread: Option<JoinHandle<()>>,
     /// The part of an archive that has been read.
-    seen: Option<watch::Receiver<ReadProgress>>,
+    progress: Option<watch::Receiver<ReadProgress>>,
 }
 
 /// The attributes to set on a file.
@@ -43,7 +43,7 @@ impl DownloadWriter {
             folder, name, path, ..
         } = place;
         let beside = temporary_name(&name, &random_id()?);
-        Ok(Self::spawn_with_inlet(move |inlet| {
+        Ok(Self::spawn_with_reader(move |inlet| {
             let written = write_download(&folder, &beside, inlet, &settling)
                 .and_then(|bytes| folder.rename(&beside, &name).map(|()| bytes))
                 .and_then(|bytes| folder.sync().map(|()| bytes));
@@ -65,9 +65,9 @@ impl DownloadWriter {
     pub(crate) fn to_sparse_file(place: ResolvedName, keep_setid: bool) -> Result<Self> {
         let policy = UnpackPolicy {
             keep_setid,
-            owns_root: false,
-            only: Some(place.name),
-            id: random_id()?,
+            sets_root_attributes: false,
+            single_name: Some(place.name),
+            temporary_id: random_id()?,
         };
         Ok(Self::unpack_into(place.folder, policy))
     }
@@ -77,9 +77,9 @@ impl DownloadWriter {
     pub(crate) fn to_folder(folder: Folder, owns_root: bool, keep_setid: bool) -> Result<Self> {
         let policy = UnpackPolicy {
             keep_setid,
-            owns_root,
-            only: None,
-            id: random_id()?,
+            sets_root_attributes: owns_root,
+            single_name: None,
+            temporary_id: random_id()?,
         };
         Ok(Self::unpack_into(folder, policy))
     }
@@ -87,7 +87,7 @@ impl DownloadWriter {
     /// Passes bytes to a writer unchanged. Dropping the download does not wait for a writer that blocks: there is
     /// nothing to clean up.
     pub(crate) fn to_stream(mut to: impl Write + Send + 'static) -> Self {
-        let mut landing = Self::spawn_with_inlet(move |mut inlet| {
+        let mut landing = Self::spawn_with_reader(move |mut inlet| {
             let mut bytes = 0;
             loop {
                 let piece = inlet.next_chunk().map_err(stream_read_error)?;
@@ -121,11 +121,11 @@ impl DownloadWriter {
             let unpacked = archive::unpack_archive(traced, folder, policy, &mut |_| Ok(()));
             unpacked.map_err(unpack_error)
         });
-        landing.seen = Some(seen);
+        landing.progress = Some(seen);
         landing
     }
 
-    fn spawn_with_inlet(
+    fn spawn_with_reader(
         write: impl FnOnce(ChunkReader) -> Result<UnpackTotals> + Send + 'static,
     ) -> Self {
         let (feed, inlet) = chunk_reader();
@@ -142,16 +142,16 @@ impl DownloadWriter {
             let _ = tell.send(write());
         });
         Self {
-            feed: Some(feed),
+            chunk_sender: Some(feed),
             outcome: Some(outcome),
             thread: Some(thread),
-            seen: None,
+            progress: None,
         }
     }
 
     /// The sender for the chunks.
-    pub(crate) fn feed(&self) -> Result<&ChunkSender> {
-        self.feed
+    pub(crate) fn chunk_sender(&self) -> Result<&ChunkSender> {
+        self.chunk_sender
             .as_ref()
             .ok_or_else(|| anyhow::anyhow!("the download has ended"))
     }
@@ -159,7 +159,7 @@ impl DownloadWriter {
     /// The point from which to resume an archive of which `given` bytes were passed on; `None` when the writer has
     /// ended.
     pub(crate) async fn resume_point(&self, given: u64) -> Option<ResumePoint> {
-        let mut seen = self.seen.clone()?;
+        let mut seen = self.progress.clone()?;
         let seen = seen
             .wait_for(|seen| seen.resume_point(given).is_some())
             .await;
@@ -169,7 +169,7 @@ impl DownloadWriter {
     /// Waits until everything is in place. `brought` is the result of the transfer. An error of the writer takes
     /// precedence, because it is the cause.
     pub(crate) async fn finish(mut self, brought: Result<()>) -> Result<UnpackTotals> {
-        match (self.feed.take(), &brought) {
+        match (self.chunk_sender.take(), &brought) {
             (Some(feed), Ok(())) => feed.finish().await,
             (Some(feed), Err(_)) => feed.fail(io::ErrorKind::UnexpectedEof.into()).await,
             (None, _) => {}
@@ -189,7 +189,7 @@ impl DownloadWriter {
 impl Drop for DownloadWriter {
     fn drop(&mut self) {
         // Without more chunks, the thread removes the incomplete files and ends.
-        self.feed.take();
+        self.chunk_sender.take();
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
@@ -247,7 +247,7 @@ fn unpack_error(fault: ArchiveError) -> anyhow::Error {
     match fault {
         ArchiveError::Stream(error) => stream_read_error(error),
         full if full.is_full() => Error::DiskFull { why }.into(),
-        ArchiveError::Damaged(_) | ArchiveError::Told(_) => Error::precondition(
+        ArchiveError::Damaged(_) | ArchiveError::SenderFailed(_) => Error::precondition(
             why,
             "check the folder in the container: `osctl exec '!ls -la FOLDER'`; earlier entries were copied",
         )
@@ -267,15 +267,15 @@ mod tests {
     use std::sync::mpsc;
 
     /// A writer that blocks until the test releases it.
-    struct Slow {
-        begun: mpsc::Sender<()>,
-        go_on: mpsc::Receiver<()>,
+    struct SlowWriter {
+        started: mpsc::Sender<()>,
+        resume: mpsc::Receiver<()>,
     }
 
-    impl Write for Slow {
+    impl Write for SlowWriter {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-            let _ = self.begun.send(());
-            let _ = self.go_on.recv();
+            let _ = self.started.send(());
+            let _ = self.resume.recv();
             Ok(bytes.len())
         }
 
@@ -286,10 +286,16 @@ mod tests {
 
     #[tokio::test]
     async fn one_who_takes_nothing_is_not_waited_for() {
-        let (begun, begins) = mpsc::channel();
-        let (release, go_on) = mpsc::channel();
-        let landing = DownloadWriter::to_stream(Slow { begun, go_on });
-        assert!(landing.feed().unwrap().send_chunk("bytes".into()).await);
+        let (started, begins) = mpsc::channel();
+        let (release, resume) = mpsc::channel();
+        let landing = DownloadWriter::to_stream(SlowWriter { started, resume });
+        assert!(
+            landing
+                .chunk_sender()
+                .unwrap()
+                .send_chunk("bytes".into())
+                .await
+        );
         begins.recv().unwrap();
         // If `drop` waits, the test hangs here.
         drop(landing);

@@ -26,7 +26,7 @@ pub(crate) struct ClientRunEvents<R = ExecReply> {
     response: Response,
     lines: ResponseLines,
     /// Consecutive connections without an event.
-    fruitless: u32,
+    empty_streams: u32,
     is_done: bool,
     reply: PhantomData<R>,
 }
@@ -44,7 +44,7 @@ impl<R: DeserializeOwned> ClientRunEvents<R> {
             next,
             response,
             lines: ResponseLines::default(),
-            fruitless: 0,
+            empty_streams: 0,
             is_done: false,
             reply: PhantomData,
         }
@@ -60,7 +60,7 @@ impl<R: DeserializeOwned> ClientRunEvents<R> {
         }
         loop {
             if let Some(line) = self.lines.next() {
-                self.fruitless = 0;
+                self.empty_streams = 0;
                 let event: RunEvent<R> = self.client.parse_json(&line)?;
                 match event.happened {
                     // A heartbeat repeats the number of the next event.
@@ -75,22 +75,22 @@ impl<R: DeserializeOwned> ClientRunEvents<R> {
                     let pushed = self.lines.push(&bytes);
                     pushed.map_err(|failure| self.client.read_error(&failure))?;
                 }
-                Ok(None) => self.find_again(None).await?,
-                Err(error) => self.find_again(Some(error)).await?,
+                Ok(None) => self.reconnect(None).await?,
+                Err(error) => self.reconnect(Some(error)).await?,
             }
         }
     }
 
-    async fn find_again(&mut self, lost: Option<reqwest::Error>) -> Result<()> {
+    async fn reconnect(&mut self, lost: Option<reqwest::Error>) -> Result<()> {
         self.lines.clear();
-        self.fruitless += 1;
-        if self.fruitless > MAX_EMPTY_RUN_STREAMS {
+        self.empty_streams += 1;
+        if self.empty_streams > MAX_EMPTY_RUN_STREAMS {
             return Err(lost.map_or_else(
                 || self.client.ended_early_error(),
                 |e| self.client.unreachable_error(&e),
             ));
         }
-        if self.fruitless > 1 {
+        if self.empty_streams > 1 {
             tokio::time::sleep(RUN_RECONNECT_DELAY).await;
         }
         let mut left = MAX_RUN_RECONNECT_ATTEMPTS;
@@ -100,9 +100,9 @@ impl<R: DeserializeOwned> ClientRunEvents<R> {
                     self.response = response;
                     return Ok(());
                 }
-                Err(error) if is_unknown(&error) => {
+                Err(error) if is_unknown_run(&error) => {
                     let run = self.path.rsplit('/').next().unwrap_or_default().into();
-                    return Err(Error::RunGone { run }.into());
+                    return Err(Error::RunNotFound { run }.into());
                 }
                 Err(error) if left == 0 => {
                     return Err(lost.map_or(error, |lost| self.client.unreachable_error(&lost)));
@@ -115,7 +115,7 @@ impl<R: DeserializeOwned> ClientRunEvents<R> {
 }
 
 /// Whether the companion answers, and does not know the run.
-fn is_unknown(error: &anyhow::Error) -> bool {
+fn is_unknown_run(error: &anyhow::Error) -> bool {
     let refused = error.downcast_ref();
     matches!(refused, Some(Error::Refused { status: 404, .. }))
 }

@@ -5,7 +5,9 @@
 use super::client::CompanionClient;
 use crate::archive::{ARCHIVE_CHUNK_BYTES, ChunkReceiver, ChunkSender, EntryStat, random_id};
 use crate::error::{Error, Result};
-use crate::protocol::files::{Changed, FileEntry, FileListing, Mtime, UPLOAD_OFFSET_HEADER};
+use crate::protocol::files::{
+    FileChangeReply, FileEntry, FileListing, Mtime, UPLOAD_OFFSET_HEADER,
+};
 use futures_util::stream::poll_fn;
 use reqwest::header::{CONTENT_LENGTH, CONTENT_RANGE, ETAG, HeaderMap, IF_RANGE, RANGE};
 use reqwest::{Body, Method, Response, StatusCode};
@@ -53,10 +55,14 @@ impl CompanionClient {
     }
 
     /// Writes a file from a stream that cannot be read twice.
-    pub(crate) async fn upload_stream(&self, path: &str, pieces: ChunkReceiver) -> Result<Changed> {
+    pub(crate) async fn upload_stream(
+        &self,
+        path: &str,
+        pieces: ChunkReceiver,
+    ) -> Result<FileChangeReply> {
         let request = self.build_request(Method::PUT, &format!("/files{path}"), None::<&()>);
         let response = self
-            .send_request(request.body(pieces_to_body(pieces)))
+            .send_request(request.body(chunks_to_body(pieces)))
             .await?;
         self.read_json(response).await
     }
@@ -69,7 +75,7 @@ impl CompanionClient {
         &self,
         upload: &FileUpload<'_>,
         moved: &TransferredBytes,
-    ) -> Result<Changed> {
+    ) -> Result<FileChangeReply> {
         let id = random_id()?;
         let mut offset = 0;
         let mut left = MAX_TRANSFER_ATTEMPTS;
@@ -77,21 +83,23 @@ impl CompanionClient {
             let error = match self.upload_from(upload, &id, offset, moved).await {
                 Ok(changed) => return Ok(changed),
                 // The missing bytes no longer exist here, so a retry cannot succeed.
-                Err(_) if is_cut(upload.file, upload.size) => return Err(changed_file_error()),
-                Err(error) if !is_lost(&error) || left == 0 => return Err(error),
+                Err(_) if is_truncated(upload.file, upload.size) => {
+                    return Err(changed_file_error());
+                }
+                Err(error) if !is_retryable(&error) || left == 0 => return Err(error),
                 // The rest of the changed file does not match the part that has arrived.
-                Err(_) if is_another(upload) => return Err(changed_file_error()),
+                Err(_) if has_changed(upload) => return Err(changed_file_error()),
                 Err(error) => error,
             };
             tokio::time::sleep(TRANSFER_RETRY_DELAY).await;
-            match when_free(|| self.count_uploaded_bytes(upload.path, &id)).await {
+            match retry_while_in_progress(|| self.count_uploaded_bytes(upload.path, &id)).await {
                 // The companion cannot have received more bytes than the file has.
                 Ok(arrived) if arrived > upload.size => return Err(error),
                 Ok(arrived) if arrived > offset => {
                     (offset, left) = (arrived, MAX_TRANSFER_ATTEMPTS)
                 }
                 Ok(arrived) => (offset, left) = (arrived, left - 1),
-                Err(again) if is_lost(&again) => left -= 1,
+                Err(again) if is_retryable(&again) => left -= 1,
                 Err(_) => return Err(error),
             }
         }
@@ -103,7 +111,7 @@ impl CompanionClient {
         id: &str,
         offset: u64,
         moved: &TransferredBytes,
-    ) -> Result<Changed> {
+    ) -> Result<FileChangeReply> {
         let (size, mode) = (upload.size, upload.mode);
         let query = format!("upload={id}&mode={mode:o}&mtime={}", upload.mtime);
         let path = format!("/files{}?{query}", upload.path);
@@ -117,7 +125,7 @@ impl CompanionClient {
         let pieces = read_range(file, offset, size - offset, Arc::clone(moved));
         let request = request.header(CONTENT_LENGTH, size - offset);
         let response = self
-            .send_request(request.body(pieces_to_body(pieces)))
+            .send_request(request.body(chunks_to_body(pieces)))
             .await?;
         self.read_json(response).await
     }
@@ -129,7 +137,7 @@ impl CompanionClient {
         let response = match asked.await {
             Ok(response) => response,
             // Nothing has arrived.
-            Err(error) if is_missing(&error) => return Ok(0),
+            Err(error) if is_not_found(&error) => return Ok(0),
             Err(error) => return Err(error),
         };
         header_number(response.headers(), UPLOAD_OFFSET_HEADER).ok_or_else(|| {
@@ -160,7 +168,9 @@ impl CompanionClient {
             }
             let response = match self.send_request(request).await {
                 Ok(response) => response,
-                Err(error) if !is_lost(&error) || tag.is_none() || left == 0 => return Err(error),
+                Err(error) if !is_retryable(&error) || tag.is_none() || left == 0 => {
+                    return Err(error);
+                }
                 Err(_) => {
                     left -= 1;
                     tokio::time::sleep(TRANSFER_RETRY_DELAY).await;
@@ -246,7 +256,7 @@ fn read_range(mut file: File, offset: u64, length: u64, moved: TransferredBytes)
     pieces
 }
 
-pub(super) fn pieces_to_body(mut pieces: ChunkReceiver) -> Body {
+pub(super) fn chunks_to_body(mut pieces: ChunkReceiver) -> Body {
     Body::wrap_stream(poll_fn(move |cx| pieces.poll_recv(cx)))
 }
 
@@ -255,19 +265,19 @@ pub(super) fn header_number(headers: &HeaderMap, name: &str) -> Option<u64> {
 }
 
 /// Whether a file has become shorter.
-fn is_cut(file: &File, size: u64) -> bool {
+fn is_truncated(file: &File, size: u64) -> bool {
     file.metadata().is_ok_and(|now| now.len() < size)
 }
 
 /// Whether a file has changed since its copy started.
-fn is_another(upload: &FileUpload<'_>) -> bool {
+fn has_changed(upload: &FileUpload<'_>) -> bool {
     let now = EntryStat::stat_file(upload.file);
     now.is_ok_and(|now| (now.size, now.mtime) != (upload.size, upload.mtime))
 }
 
 /// Repeats a request until the companion has noticed that the previous connection is gone, which can take long on slow
 /// disks.
-pub(super) async fn when_free<T>(ask: impl AsyncFn() -> Result<T>) -> Result<T> {
+pub(super) async fn retry_while_in_progress<T>(ask: impl AsyncFn() -> Result<T>) -> Result<T> {
     let until = tokio::time::Instant::now() + UPLOAD_RELEASE_TIMEOUT;
     loop {
         match ask().await {
@@ -284,7 +294,7 @@ fn is_in_progress(error: &anyhow::Error) -> bool {
 }
 
 /// Whether a retry may help.
-pub(super) fn is_lost(error: &anyhow::Error) -> bool {
+pub(super) fn is_retryable(error: &anyhow::Error) -> bool {
     match error.downcast_ref::<Error>() {
         Some(Error::Unreachable { .. } | Error::NotRunning { .. }) => true,
         // The companion has not noticed yet that the previous connection is gone.
@@ -295,7 +305,7 @@ pub(super) fn is_lost(error: &anyhow::Error) -> bool {
     }
 }
 
-pub(super) fn is_missing(error: &anyhow::Error) -> bool {
+pub(super) fn is_not_found(error: &anyhow::Error) -> bool {
     matches!(
         error.downcast_ref(),
         Some(Error::Refused { status: 404, .. })
@@ -312,7 +322,7 @@ fn changed_file_error() -> anyhow::Error {
 
 #[cfg(test)]
 mod tests {
-    use super::{EntryStat, FileUpload, is_another, is_cut};
+    use super::{EntryStat, FileUpload, has_changed, is_truncated};
     use crate::protocol::files::Mtime;
     use std::io::Write;
 
@@ -320,7 +330,7 @@ mod tests {
     fn a_file_that_becomes_shorter_is_cut() {
         let file = tempfile::tempfile().unwrap();
         file.set_len(9).unwrap();
-        assert!(is_cut(&file, 10) && !is_cut(&file, 9) && !is_cut(&file, 8));
+        assert!(is_truncated(&file, 10) && !is_truncated(&file, 9) && !is_truncated(&file, 8));
     }
 
     #[test]
@@ -335,13 +345,13 @@ mod tests {
             mode: 0o644,
             mtime,
         };
-        assert!(!is_another(&of(mtime)));
+        assert!(!has_changed(&of(mtime)));
         let earlier = Mtime {
             seconds: mtime.seconds - 1,
             ..mtime
         };
-        assert!(is_another(&of(earlier)));
+        assert!(has_changed(&of(earlier)));
         file.set_len(size + 1).unwrap();
-        assert!(is_another(&of(mtime)));
+        assert!(has_changed(&of(mtime)));
     }
 }

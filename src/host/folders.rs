@@ -46,7 +46,7 @@ impl Folders {
     }
 
     /// The folder for large temporary files, on the same disk as the state.
-    pub(crate) fn temporary(&self) -> PathBuf {
+    pub(crate) fn temporary_folder(&self) -> PathBuf {
         self.state.join("tmp")
     }
 }

@@ -12,11 +12,11 @@ const RUN_FOLLOW_RETRY_DELAY: Duration = Duration::from_millis(300);
 
 /// The reason why following ended.
 #[derive(Debug)]
-pub(crate) enum FollowEnd {
+pub(crate) enum FollowOutcome {
     /// The run ended, with any result.
-    Reached(Box<EvolveRecord>),
+    RunEnded(Box<EvolveRecord>),
     /// The person stopped following; the run continues.
-    LetGo,
+    Detached,
 }
 
 /// Follows the run until it ends, or a person interrupts.
@@ -27,12 +27,12 @@ pub(crate) async fn follow_keeper_run(
     keeper: &KeeperContainer<'_>,
     run: &EvolveRunId,
     progress: &dyn EngineProgress,
-) -> Result<FollowEnd> {
+) -> Result<FollowOutcome> {
     tokio::select! {
-        record = end_of(keeper, run, progress) => Ok(FollowEnd::Reached(record?)),
+        record = wait_for_run_end(keeper, run, progress) => Ok(FollowOutcome::RunEnded(record?)),
         interrupted = tokio::signal::ctrl_c() => {
             interrupted?;
-            Ok(FollowEnd::LetGo)
+            Ok(FollowOutcome::Detached)
         }
     }
 }
@@ -41,7 +41,7 @@ pub(crate) async fn follow_keeper_run(
 ///
 /// # Errors
 /// When the keeper does not answer within [`RUN_FOLLOW_TIMEOUT`].
-pub(crate) async fn end_of(
+pub(crate) async fn wait_for_run_end(
     keeper: &KeeperContainer<'_>,
     run: &EvolveRunId,
     progress: &dyn EngineProgress,
@@ -108,9 +108,9 @@ impl RunLogPrinter {
     fn print_line(&mut self, line: &str, progress: &dyn EngineProgress) {
         if let Some(begun) = line.strip_prefix("== ") {
             self.stage = begun.chars().take(MAX_STAGE_CHARS).collect();
-            progress.step(begun);
+            progress.report_step(begun);
         } else if let Some(step) = line.strip_prefix("-- ") {
-            progress.step(&format!("{}: {step}", self.stage));
+            progress.report_step(&format!("{}: {step}", self.stage));
         } else {
             progress.log(line);
         }
@@ -124,14 +124,14 @@ mod tests {
     use std::sync::Mutex;
 
     #[derive(Debug, Default)]
-    struct Heard(Mutex<Vec<String>>);
+    struct RecordedProgress(Mutex<Vec<String>>);
 
-    impl EngineProgress for Heard {
-        fn step(&self, what: &str) {
+    impl EngineProgress for RecordedProgress {
+        fn report_step(&self, what: &str) {
             self.0.lock().unwrap().push(format!("step {what}"));
         }
 
-        fn amount(&self, _: &str, _: u64, _: Option<u64>) {}
+        fn report_amount(&self, _: &str, _: u64, _: Option<u64>) {}
 
         fn log(&self, line: &str) {
             self.0.lock().unwrap().push(format!("log {line}"));
@@ -140,7 +140,7 @@ mod tests {
 
     #[test]
     fn a_log_in_pieces_is_printed_in_lines() {
-        let (mut told, heard) = (RunLogPrinter::default(), Heard::default());
+        let (mut told, heard) = (RunLogPrinter::default(), RecordedProgress::default());
         for piece in [
             "== buil",
             "ding\n-- reading\n",
@@ -160,7 +160,7 @@ mod tests {
 
     #[test]
     fn a_log_of_many_lines_or_of_an_endless_line_is_printed_within_bounds() {
-        let (mut told, heard) = (RunLogPrinter::default(), Heard::default());
+        let (mut told, heard) = (RunLogPrinter::default(), RecordedProgress::default());
         told.push_text(&"\n".repeat(1 << 20), &heard);
         assert_eq!(heard.0.lock().unwrap().len(), 1 << 20);
         told.push_text(&"x".repeat(2 * MAX_RUN_LOG_LINE_BYTES), &heard);

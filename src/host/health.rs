@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 /// Time limit from a container's start until it is healthy.
 const CONTAINER_HEALTHY_TIMEOUT: Duration = Duration::from_secs(120);
 /// Time limit for a healthy container to open its readiness gate when no run placed it.
-const CONTAINER_OPEN_TIMEOUT: Duration = Duration::from_secs(15);
+const READINESS_GATE_TIMEOUT: Duration = Duration::from_secs(15);
 const CONTAINER_POLL_INTERVAL: Duration = Duration::from_millis(50);
 const MAX_UNHEALTHY_LOG_LINES: usize = 15;
 
@@ -28,10 +28,10 @@ pub(crate) struct HealthWatch<'a> {
 impl HealthWatch<'_> {
     /// # Errors
     /// When the container ends, or is not healthy in time: osctl then stops it, and the error holds its last output.
-    pub(crate) async fn until_healthy(&self) -> Result<()> {
+    pub(crate) async fn wait_until_healthy(&self) -> Result<()> {
         let name = self.name;
         self.progress
-            .step(&format!("waiting for `{name}` to become healthy"));
+            .report_step(&format!("waiting for `{name}` to become healthy"));
         let deadline = Instant::now() + CONTAINER_HEALTHY_TIMEOUT;
         let mut looked = Instant::now();
         loop {
@@ -46,13 +46,13 @@ impl HealthWatch<'_> {
                         .map(|s| format!("{} ({})", s.name, s.detail))
                         .collect();
                     self.progress
-                        .step(&format!("waiting for {}", waiting.join(", ")));
+                        .report_step(&format!("waiting for {}", waiting.join(", ")));
                     waiting.join(", ")
                 }
                 Err(error)
                     if matches!(
                         error.downcast_ref(),
-                        Some(Error::OtherProtocol { .. } | Error::Refused { .. })
+                        Some(Error::ProtocolMismatch { .. } | Error::Refused { .. })
                     ) =>
                 {
                     return Err(error);
@@ -70,7 +70,7 @@ impl HealthWatch<'_> {
             };
             if looked.elapsed() > CONTAINER_POLL_INTERVAL * 10 {
                 looked = Instant::now();
-                self.check_alive().await?;
+                self.check_running().await?;
             }
             if Instant::now() > deadline {
                 return Err(self
@@ -86,23 +86,23 @@ impl HealthWatch<'_> {
 
     /// Waits until a healthy container opens its readiness gate, which happens when its keeper has confirmed that no
     /// run placed it. After the time limit, requests to the container report that it is closed.
-    pub(crate) async fn until_open(&self) {
+    pub(crate) async fn wait_until_open(&self) {
         let begin = Instant::now();
-        while begin.elapsed() < CONTAINER_OPEN_TIMEOUT
+        while begin.elapsed() < READINESS_GATE_TIMEOUT
             && self.client.fetch_health().await.is_ok_and(|h| h.evolving)
         {
             tokio::time::sleep(CONTAINER_POLL_INTERVAL).await;
         }
     }
 
-    async fn check_alive(&self) -> Result<()> {
+    async fn check_running(&self) -> Result<()> {
         match self.engine.inspect(self.name).await? {
             Some(Container {
                 phase: ContainerPhase::Running | ContainerPhase::Created | ContainerPhase::Paused,
                 ..
             }) => Ok(()),
             Some(container) => Err(self
-                .stop_unhealthy(container.exit.unwrap_or_default())
+                .stop_unhealthy(container.exit_reason.unwrap_or_default())
                 .await),
             None => Err(self
                 .stop_unhealthy("the container was removed".into())

@@ -147,12 +147,12 @@ impl Instance {
 
     /// The host name in the URLs of its web pages. Browsers resolve it to loopback, and send it no cookies of other
     /// local applications, which they would send to `127.0.0.1` on any port.
-    pub(crate) fn page_host(&self) -> String {
+    pub(crate) fn web_page_host(&self) -> String {
         format!("{}.localhost", self.container_name())
     }
 
     /// The name of the old container during a replacement. It has a dot, which no instance's name has.
-    pub(crate) fn aside_container_name(&self) -> String {
+    pub(crate) fn replaced_container_name(&self) -> String {
         format!("{}.old", self.container_name())
     }
 
@@ -162,12 +162,12 @@ impl Instance {
     }
 
     /// The volume with the keeper's state.
-    pub(crate) fn keeper_state(&self) -> String {
+    pub(crate) fn keeper_state_volume(&self) -> String {
         self.suffixed_name("osctl-keeper")
     }
 
     /// The volume with the socket on which the keeper accepts requests from the container.
-    pub(crate) fn keeper_door(&self) -> String {
+    pub(crate) fn keeper_socket_volume(&self) -> String {
         self.suffixed_name("osctl-door")
     }
 
@@ -217,7 +217,7 @@ impl Instance {
     }
 
     /// Exists while the project is being copied to another machine.
-    pub(crate) fn copying_marker(&self) -> PathBuf {
+    pub(crate) fn project_copy_marker(&self) -> PathBuf {
         self.folder.join("copying")
     }
 
@@ -288,12 +288,13 @@ impl Instance {
     ///
     /// # Errors
     /// When the state folder cannot be written.
-    pub(crate) fn keep_record(&self) -> Result<()> {
+    pub(crate) fn back_up_record(&self) -> Result<()> {
         match self.read_record()? {
-            Some(record) => {
-                write_private(&self.kept_record(), &serde_json::to_vec_pretty(&record)?)
-            }
-            None => match fs::remove_file(self.kept_record()) {
+            Some(record) => write_private(
+                &self.record_backup_path(),
+                &serde_json::to_vec_pretty(&record)?,
+            ),
+            None => match fs::remove_file(self.record_backup_path()) {
                 Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
                     Err(e).context("deleting the saved record")
                 }
@@ -307,7 +308,7 @@ impl Instance {
     /// # Errors
     /// When the state folder cannot be written.
     pub(crate) fn restore_record(&self) -> Result<()> {
-        match fs::rename(self.kept_record(), self.folder.join("instance.json")) {
+        match fs::rename(self.record_backup_path(), self.folder.join("instance.json")) {
             Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
                 Err(e).context("restoring the saved record")
             }
@@ -315,7 +316,7 @@ impl Instance {
         }
     }
 
-    fn kept_record(&self) -> PathBuf {
+    fn record_backup_path(&self) -> PathBuf {
         self.folder.join("replaced.json")
     }
 
@@ -392,8 +393,8 @@ mod tests {
         );
         assert!(Instance::new("../x", &folders).is_err());
         let old = Instance::new("old", &folders).unwrap();
-        assert_ne!(first.aside_container_name(), old.container_name());
-        let no_instance = first.aside_container_name().replace("os-host", "x");
+        assert_ne!(first.replaced_container_name(), old.container_name());
+        let no_instance = first.replaced_container_name().replace("os-host", "x");
         assert!(Instance::new(&no_instance, &folders).is_err());
     }
 
@@ -443,16 +444,16 @@ mod tests {
             applied: AppliedSettings::default(),
         };
         instance.save_record(&record("/old")).unwrap();
-        instance.keep_record().unwrap();
+        instance.back_up_record().unwrap();
         instance.save_record(&record("/new")).unwrap();
         instance.restore_record().unwrap();
         assert_eq!(instance.read_record().unwrap(), Some(record("/old")));
         instance.save_record(&record("/new")).unwrap();
         instance.restore_record().unwrap();
         assert_eq!(instance.read_record().unwrap(), Some(record("/new")));
-        instance.keep_record().unwrap();
+        instance.back_up_record().unwrap();
         std::fs::remove_file(instance.folder.join("instance.json")).unwrap();
-        instance.keep_record().unwrap();
+        instance.back_up_record().unwrap();
         instance.restore_record().unwrap();
         assert_eq!(instance.read_record().unwrap(), None);
     }

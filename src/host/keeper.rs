@@ -17,7 +17,7 @@ use crate::error::{Error, Result};
 use crate::image::{Body, CompanionBinary, binary_image_context};
 use crate::protocol::error::ApiError;
 use crate::protocol::evolve::{
-    CertificateAuthority, DEPLOY_CONFIG_FILE, DeployConfig, EvolveBounds, EvolveStatus,
+    CertificateAuthority, DEPLOY_CONFIG_FILE, DeployConfig, EvolveLimits, EvolveStatus,
     KEEPER_IMAGE_VARIABLE, KeeperReply, KeeperRequest, ProxyVariables, built_body_name, refusal,
 };
 use crate::protocol::spec::{
@@ -60,14 +60,14 @@ pub(crate) async fn make_deploy_config(
     (spec, passed): (ContainerSpec, &PassedEnv),
 ) -> Result<DeployConfig> {
     // A current image needs no base; the engine pulls a missing base when it builds.
-    let base = base::known_base(docker, &config.base).await?;
+    let base = base::find_base_image(docker, &config.base).await?;
     let certificates = proxies_and_ca::extra_certificates().into_iter();
     Ok(DeployConfig {
         instance: instance.name.clone(),
         above: enclosing_repository(project),
         passing: passed_variable_names(&spec.env, config),
         spec,
-        aside: instance.aside_container_name(),
+        aside: instance.replaced_container_name(),
         image: instance.image_name(),
         body: config.body.clone(),
         base: base.unwrap_or_else(|| config.base.clone()),
@@ -79,13 +79,13 @@ pub(crate) async fn make_deploy_config(
                 pem: c.pem,
             })
             .collect(),
-        classic: build::is_classic(),
-        bounds: EvolveBounds {
+        classic: build::is_buildkit_disabled(),
+        bounds: EvolveLimits {
             build: config.evolve.build,
             start: config.evolve.start,
             grace: config.evolve.grace,
             probation: config.evolve.probation,
-            ..EvolveBounds::default()
+            ..EvolveLimits::default()
         },
     })
 }
@@ -104,7 +104,7 @@ pub(super) async fn ensure_keeper_image(
     if docker.find_image(&tag).await?.is_some() {
         return Ok(tag);
     }
-    progress.step("building the keeper's image");
+    progress.report_step("building the keeper's image");
     let build = ImageBuild {
         tag: tag.clone(),
         context,
@@ -113,7 +113,7 @@ pub(super) async fn ensure_keeper_image(
             ("osctl.version".into(), env!("CARGO_PKG_VERSION").into()),
             (IMAGE_LABEL.into(), KEEPER_NAME.into()),
         ]),
-        builder: match build::uses_buildkit(docker) {
+        builder: match build::can_use_buildkit(docker) {
             true => ImageBuilder::BuildKit,
             // The Dockerfile has no step to run.
             false => ImageBuilder::Classic(ClassicBuild::default()),
@@ -161,7 +161,7 @@ impl KeeperContainer<'_> {
         let built = self.docker.find_image(&name).await?;
         let image = built.context("the keeper's image no longer exists")?.id;
         let socket = match record.remote {
-            None => socket_within(socket),
+            None => engine_side_socket(socket),
             Some(_) => socket.into(),
         };
         let mut spec = self.container_spec(&image, record, &socket);
@@ -177,7 +177,7 @@ impl KeeperContainer<'_> {
                 }
             }
             _ => {
-                progress.step(&format!("starting `{name}`"));
+                progress.report_step(&format!("starting `{name}`"));
                 self.docker.remove(name).await?;
                 self.docker.create_and_start(&spec).await?;
                 if let Some(former) = found.filter(|former| former.image != image) {
@@ -214,8 +214,8 @@ impl KeeperContainer<'_> {
         let instance = self.instance;
         let mut mounts = vec![mount(socket, "/var/run/docker.sock", false)];
         let mut volumes = vec![
-            volume(instance.keeper_state(), "/state", false),
-            volume(instance.keeper_door(), "/door", false),
+            volume(instance.keeper_state_volume(), "/state", false),
+            volume(instance.keeper_socket_volume(), "/door", false),
         ];
         let [_, _, project] = instance.volume_names();
         match record.remote {
@@ -259,7 +259,7 @@ impl KeeperContainer<'_> {
         let name = self.instance.keeper_container_name();
         match self.docker.inspect(&name).await? {
             Some(found) if found.labels.get(INSTANCE_LABEL) != Some(&self.instance.name) => {
-                Err(Error::Foreign {
+                Err(Error::ForeignObject {
                     what: "container",
                     name,
                 }
@@ -280,9 +280,11 @@ impl KeeperContainer<'_> {
                 self.docker
                     .start(&self.instance.keeper_container_name())
                     .await?;
-                self.until_ready().await
+                self.wait_until_ready().await
             }
-            Some(ContainerPhase::Running | ContainerPhase::Restarting) => self.until_ready().await,
+            Some(ContainerPhase::Running | ContainerPhase::Restarting) => {
+                self.wait_until_ready().await
+            }
             _ => Ok(()),
         }
     }
@@ -291,7 +293,7 @@ impl KeeperContainer<'_> {
     ///
     /// # Errors
     /// When the keeper does not answer within [`KEEPER_CONTAINER_READY_TIMEOUT`].
-    pub(crate) async fn until_ready(&self) -> Result<()> {
+    pub(crate) async fn wait_until_ready(&self) -> Result<()> {
         let deadline = Instant::now() + KEEPER_CONTAINER_READY_TIMEOUT;
         loop {
             match self.request_reply(&KeeperRequest::Status {}).await {
@@ -323,10 +325,13 @@ impl KeeperContainer<'_> {
     /// When the engine does not answer.
     pub(crate) async fn remove_state(&self, folders: &Folders) -> Result<()> {
         let label = (INSTANCE_LABEL, self.instance.name.as_str());
-        for volume in [self.instance.keeper_state(), self.instance.keeper_door()] {
+        for volume in [
+            self.instance.keeper_state_volume(),
+            self.instance.keeper_socket_volume(),
+        ] {
             self.docker.remove_volume(&volume, label).await?;
         }
-        if let Some(_turn) = base::images_to_remove(folders)? {
+        if let Some(_turn) = base::try_lock_images(folders)? {
             for tag in self.docker.list_tags(KEEPER_IMAGE_NAME).await? {
                 self.docker.remove_image(&tag).await?;
             }
@@ -439,7 +444,7 @@ fn refusal_error(fault: ApiError) -> anyhow::Error {
     let status = match fault.kind.as_str() {
         refusal::KEEPER_BAD_REQUEST => 400,
         refusal::KEEPER_NO_SUCH_RUN => 404,
-        refusal::KEEPER_TOO_OFTEN => 429,
+        refusal::KEEPER_RATE_LIMITED => 429,
         _ => 503,
     };
     Error::Refused {
@@ -477,7 +482,7 @@ fn deploy_config_archive(charge: &DeployConfig) -> Result<Bytes> {
 }
 
 /// The socket as the engine sees it: with a virtual machine, the engine's own socket.
-fn socket_within(socket: &Path) -> PathBuf {
+fn engine_side_socket(socket: &Path) -> PathBuf {
     match cfg!(target_os = "linux") {
         true => socket.into(),
         false => "/var/run/docker.sock".into(),

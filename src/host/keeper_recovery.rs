@@ -10,9 +10,9 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// Time limit of the recovery.
-const RECOVERY_TIMEOUT: Duration = Duration::from_secs(120);
+const KEEPER_RECOVERY_TIMEOUT: Duration = Duration::from_secs(120);
 /// Interval of the status requests.
-const RECOVERY_INTERVAL: Duration = Duration::from_millis(50);
+const KEEPER_RECOVERY_INTERVAL: Duration = Duration::from_millis(50);
 
 impl KeeperContainer<'_> {
     /// Starts a keeper that finishes a run whose keeper container is gone, if another container of the instance exists.
@@ -33,7 +33,7 @@ impl KeeperContainer<'_> {
             .list_labelled_containers(&label)
             .await?
             .is_empty();
-        let state = self.instance.keeper_state();
+        let state = self.instance.keeper_state_volume();
         let keeper = self.find_container().await?;
         let has_begun = keeper.is_some_and(|keeper| keeper.phase != ContainerPhase::Created);
         if is_alone || has_begun || !self.docker.has_volume(&state).await? {
@@ -41,15 +41,15 @@ impl KeeperContainer<'_> {
         }
         self.ensure_running(companion, record, Some(socket), progress)
             .await?;
-        self.until_ready().await?;
-        progress.step("waiting for the keeper to finish the interrupted run");
-        let deadline = Instant::now() + RECOVERY_TIMEOUT;
+        self.wait_until_ready().await?;
+        progress.report_step("waiting for the keeper to finish the interrupted run");
+        let deadline = Instant::now() + KEEPER_RECOVERY_TIMEOUT;
         while let Some(status) = self.fetch_status().await? {
             match (status.evolve_in_progress, status.latest_run) {
                 (true, Some(run)) if Instant::now() > deadline => {
                     return Err(run_in_progress_error(self, &run, ""));
                 }
-                (true, _) => tokio::time::sleep(RECOVERY_INTERVAL).await,
+                (true, _) => tokio::time::sleep(KEEPER_RECOVERY_INTERVAL).await,
                 (false, _) => break,
             }
         }

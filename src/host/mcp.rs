@@ -26,7 +26,7 @@ pub(crate) const CONFIGURED_SERVERS_FILE: &str = "mcp/servers.json";
 
 /// The content of one JSON-RPC response.
 #[derive(Debug, Deserialize)]
-struct HubAnswer {
+struct HubResponse {
     result: Option<Box<RawValue>>,
     error: Option<HubCallError>,
 }
@@ -88,7 +88,7 @@ impl CompanionClient {
     ///
     /// # Errors
     /// When the server refuses it.
-    pub(crate) async fn ask_server(
+    pub(crate) async fn send_server_request(
         &self,
         server: Option<&str>,
         method: &str,
@@ -124,11 +124,11 @@ impl CompanionClient {
                 hint,
             }
         };
-        if let Ok(failed) = serde_json::from_slice::<crate::protocol::error::Failed>(&text) {
+        if let Ok(failed) = serde_json::from_slice::<crate::protocol::error::FailedReply>(&text) {
             let fault = failed.error;
             return Err(refused(&fault.kind, fault.message).into());
         }
-        let answer: HubAnswer = self.parse_json(&text)?;
+        let answer: HubResponse = self.parse_json(&text)?;
         match (answer.result, answer.error) {
             (Some(result), _) => Ok(result),
             (None, Some(HubCallError { message, data })) => {
@@ -150,7 +150,7 @@ impl CompanionClient {
     }
 }
 
-/// The document that [`hand_in`] writes.
+/// The document that [`write_configured_servers`] writes.
 ///
 /// # Errors
 /// When a server cannot be written as JSON.
@@ -163,7 +163,10 @@ pub(crate) fn servers_document(servers: &BTreeMap<String, Value>) -> serde_json:
 /// # Errors
 /// When the file cannot be written, or code in the container has replaced its folder by another entry, which is not
 /// followed.
-pub(crate) fn hand_in(servers: &BTreeMap<String, Value>, data: &Path) -> Result<()> {
+pub(crate) fn write_configured_servers(
+    servers: &BTreeMap<String, Value>,
+    data: &Path,
+) -> Result<()> {
     let path = data.join(CONFIGURED_SERVERS_FILE);
     let written = write_servers_file(servers, data);
     match written {
@@ -213,7 +216,7 @@ pub(crate) fn redact_url(url: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::hand_in;
+    use super::write_configured_servers;
     use serde_json::json;
     use std::fs;
 
@@ -222,13 +225,13 @@ mod tests {
         let data = tempfile::tempdir().unwrap();
         let path = data.path().join("mcp/servers.json");
         let none = std::collections::BTreeMap::new();
-        hand_in(&none, data.path()).unwrap();
+        write_configured_servers(&none, data.path()).unwrap();
         assert!(!path.exists());
         let one = [("a".to_owned(), json!({"command": "x"}))].into();
-        hand_in(&one, data.path()).unwrap();
+        write_configured_servers(&one, data.path()).unwrap();
         let text = fs::read_to_string(&path).unwrap();
         assert_eq!(text, r#"{"mcpServers":{"a":{"command":"x"}}}"#);
-        hand_in(&none, data.path()).unwrap();
+        write_configured_servers(&none, data.path()).unwrap();
         assert_eq!(fs::read_to_string(&path).unwrap(), r#"{"mcpServers":{}}"#);
     }
 
@@ -239,7 +242,7 @@ mod tests {
         let elsewhere = tempfile::tempdir().unwrap();
         std::os::unix::fs::symlink(elsewhere.path(), data.path().join("mcp")).unwrap();
         let one = [("a".to_owned(), json!({"command": "x"}))].into();
-        let refused = hand_in(&one, data.path()).unwrap_err();
+        let refused = write_configured_servers(&one, data.path()).unwrap_err();
         assert!(refused.to_string().contains("is a link"), "{refused}");
         assert_eq!(fs::read_dir(elsewhere.path()).unwrap().count(), 0);
         // A link at the file's path is replaced.
@@ -247,7 +250,7 @@ mod tests {
         fs::create_dir(data.path().join("mcp")).unwrap();
         let file = data.path().join("mcp/servers.json");
         std::os::unix::fs::symlink(elsewhere.path().join("file"), &file).unwrap();
-        hand_in(&one, data.path()).unwrap();
+        write_configured_servers(&one, data.path()).unwrap();
         assert!(file.symlink_metadata().unwrap().is_file());
         assert_eq!(fs::read_dir(elsewhere.path()).unwrap().count(), 0);
     }

@@ -7,7 +7,7 @@
 
 use super::folders::Folders;
 use super::instance::Instance;
-use super::path_resolver::{PathResolver, Redirectable};
+use super::path_resolver::{PathResolver, RedirectablePath};
 use crate::config::{self, Config};
 use crate::error::{Error, Result};
 use crate::image::CompanionBinary;
@@ -20,7 +20,10 @@ use std::path::{Path, PathBuf};
 ///
 /// # Errors
 /// When the state folder cannot be read.
-pub(crate) fn agents_folders(instance: &Instance, folders: &Folders) -> Result<Vec<PathBuf>> {
+pub(crate) fn agent_writable_folders(
+    instance: &Instance,
+    folders: &Folders,
+) -> Result<Vec<PathBuf>> {
     let mut all = vec![
         canonicalize_existing(&instance.files_folder()),
         canonicalize_existing(&instance.data_folder()),
@@ -41,8 +44,11 @@ pub(crate) fn agents_folders(instance: &Instance, folders: &Folders) -> Result<V
 ///
 /// # Errors
 /// When the state folder cannot be read.
-pub(crate) fn all_agents_folders(instance: &Instance, folders: &Folders) -> Result<Vec<PathBuf>> {
-    let mut all = agents_folders(instance, folders)?;
+pub(crate) fn all_agent_writable_folders(
+    instance: &Instance,
+    folders: &Folders,
+) -> Result<Vec<PathBuf>> {
+    let mut all = agent_writable_folders(instance, folders)?;
     all.extend(shared_folders(instance)?);
     Ok(all)
 }
@@ -51,7 +57,7 @@ pub(crate) fn all_agents_folders(instance: &Instance, folders: &Folders) -> Resu
 ///
 /// # Errors
 /// When the state folder cannot be read.
-pub(crate) fn may_be_shared(folder: &Path, folders: &Folders) -> Result<bool> {
+pub(crate) fn is_shared_folder(folder: &Path, folders: &Folders) -> Result<bool> {
     for instance in Instance::list_all(folders)? {
         if shared_folders(&instance)?.contains(&folder.into()) {
             return Ok(true);
@@ -66,7 +72,7 @@ pub(crate) fn may_be_shared(folder: &Path, folders: &Folders) -> Result<bool> {
 ///
 /// # Errors
 /// When a record cannot be read.
-pub(crate) fn mount_beneath(
+pub(crate) fn find_mount_beneath(
     folder: &Path,
     instance: &Instance,
     folders: &Folders,
@@ -89,7 +95,7 @@ pub(crate) fn mount_beneath(
 /// The project and the writable mounts of an instance, if recorded. A record that cannot be read is an error: otherwise
 /// the agent's files would be taken for the user's.
 fn shared_folders(instance: &Instance) -> Result<Vec<PathBuf>> {
-    let mounts = instance.written_mounts()?;
+    let mounts = instance.writable_mounts()?;
     let project = instance.read_record()?.map(|record| record.project);
     let all = mounts.into_iter().chain(project);
     Ok(all.map(|folder| canonicalize_existing(&folder)).collect())
@@ -107,7 +113,7 @@ pub(crate) fn check_sources(
     instance: &Instance,
     folders: &Folders,
 ) -> Result<Vec<Mount>> {
-    let mut agents = all_agents_folders(instance, folders)?;
+    let mut agents = all_agent_writable_folders(instance, folders)?;
     agents.push(canonicalize_existing(project));
     let mounts = config
         .mounts
@@ -128,10 +134,10 @@ pub(crate) fn check_sources(
         let source = check_mount(mount, &agents, &secrets, &resolver)?;
         let beneath = match mount.read_only {
             true => None,
-            false => mount_beneath(&source, instance, folders)?,
+            false => find_mount_beneath(&source, instance, folders)?,
         };
         if let Some(other) = beneath {
-            return Err(unfit_mount(mount, &another_mounts(&other)));
+            return Err(unfit_mount_error(mount, &foreign_mount_reason(&other)));
         }
     }
     if let Some(companion) = &config.companion {
@@ -151,14 +157,14 @@ pub(crate) fn check_sources(
 }
 
 /// Why no agent may write in a folder above the source of another instance's mount.
-pub(crate) fn another_mounts(source: &Path) -> String {
+pub(crate) fn foreign_mount_reason(source: &Path) -> String {
     format!(
         "another instance mounts `{}`, and the agent could replace a part of that path with a link",
         source.display()
     )
 }
 
-fn unfit_mount(mount: &Mount, why: &str) -> anyhow::Error {
+fn unfit_mount_error(mount: &Mount, why: &str) -> anyhow::Error {
     let message = format!("`{}` can't be mounted: {why}", mount.host.display());
     let hint = "mount another folder; `osctl config edit` changes `mounts`";
     Error::usage(message, hint).into()
@@ -202,7 +208,7 @@ pub(crate) fn check_executable(resolver: &PathResolver) -> Result<()> {
 fn check_trusted(path: &Path, resolver: &PathResolver, hint: &str) -> Result<()> {
     match resolver.resolve_trusted(path) {
         Ok(_) => Ok(()),
-        Err(Redirectable { folder }) => {
+        Err(RedirectablePath { folder }) => {
             let (path, folder) = (path.display(), folder.display());
             let message = format!("`{path}` is not trusted: the agent can write in `{folder}`");
             Err(Error::usage(message, hint).into())
@@ -217,10 +223,10 @@ fn check_mount(
     secrets: &[PathBuf],
     resolver: &PathResolver,
 ) -> Result<PathBuf> {
-    let refused = |why: String| Err(unfit_mount(mount, &why));
+    let refused = |why: String| Err(unfit_mount_error(mount, &why));
     let source = match resolver.resolve_trusted(&mount.host) {
         Ok(source) => source,
-        Err(Redirectable { folder }) => {
+        Err(RedirectablePath { folder }) => {
             return refused(format!(
                 "an agent can write in `{}`, and replace a part of the path with a link",
                 folder.display()

@@ -9,11 +9,11 @@ use crate::engine::{Container, ContainerPhase, Engine};
 use crate::error::Error;
 
 /// Whether an error means that a listener answered without a proof.
-pub(crate) fn is_unproven(error: &anyhow::Error) -> bool {
+pub(crate) fn is_missing_proof(error: &anyhow::Error) -> bool {
     let expected = error.downcast_ref();
     matches!(
         expected,
-        Some(Error::Unproven {
+        Some(Error::ListenerUnproven {
             has_proof: false,
             ..
         })
@@ -27,7 +27,7 @@ pub(crate) async fn name_older_companion(
     instance: &Instance,
     engine: &Engine,
 ) -> anyhow::Error {
-    let Some(Error::Unproven {
+    let Some(Error::ListenerUnproven {
         has_proof: false,
         port,
         ..
@@ -37,7 +37,7 @@ pub(crate) async fn name_older_companion(
     };
     let container = instance.container_name();
     match engine.inspect(&container).await {
-        Ok(Some(found)) if publishes_port(&found, instance, *port) => {
+        Ok(Some(found)) if has_published_port(&found, instance, *port) => {
             let up = instance.osctl_command("up");
             Error::OlderCompanion { container, up }.into()
         }
@@ -45,7 +45,7 @@ pub(crate) async fn name_older_companion(
     }
 }
 
-fn publishes_port(container: &Container, instance: &Instance, port: u16) -> bool {
+fn has_published_port(container: &Container, instance: &Instance, port: u16) -> bool {
     container.labels.get(INSTANCE_LABEL) == Some(&instance.name)
         && container.phase == ContainerPhase::Running
         && container.has_ports

@@ -9,7 +9,7 @@
 //! | proxies that nothing above names, as Docker does | the shell's, without a user and a password |
 
 use super::proxies_and_ca;
-use crate::config::{Config, is_variable};
+use crate::config::{Config, is_passable_variable};
 use crate::error::{Error, Result};
 use crate::protocol::spec::ContainerEnv;
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,7 +18,7 @@ use std::str::FromStr;
 
 /// The variable in the container with the names of the passed variables. The names count in the container's
 /// specification digest and the values do not: values of another shell do not justify a replacement.
-const NAMES_VARIABLE: &str = "OSCTL_PASSED_ENV";
+const PASSED_NAMES_VARIABLE: &str = "OSCTL_PASSED_ENV";
 
 /// Variables that earlier versions passed automatically.
 const FORMER_KEY_VARIABLES: &[&str] = &["OPENAI_API_KEY", "ANTHROPIC_API_KEY"];
@@ -44,7 +44,7 @@ impl FromStr for EnvArg {
             Some((name, value)) => (name, Some(value.to_owned())),
             None => (text, None),
         };
-        match is_variable(name) {
+        match is_passable_variable(name) {
             true => Ok(Self {
                 name: name.into(),
                 value,
@@ -58,31 +58,31 @@ impl FromStr for EnvArg {
 /// The variables on the command line.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct EnvArgs<'a> {
-    pub(crate) given: &'a [EnvArg],
+    pub(crate) added: &'a [EnvArg],
     /// Names that are no longer passed.
-    pub(crate) taken: &'a [String],
+    pub(crate) removed: &'a [String],
 }
 
 impl EnvArgs<'_> {
     pub(crate) fn is_empty(self) -> bool {
-        self.given.is_empty() && self.taken.is_empty()
+        self.added.is_empty() && self.removed.is_empty()
     }
 
     pub(crate) fn names(self) -> BTreeSet<String> {
-        let given = self.given.iter().map(|given| given.name.clone());
-        given.chain(self.taken.iter().cloned()).collect()
+        let given = self.added.iter().map(|given| given.name.clone());
+        given.chain(self.removed.iter().cloned()).collect()
     }
 
     /// The names that the instance keeps: earlier names and those of the command line.
-    pub(crate) fn kept_names(self, before: &BTreeSet<String>) -> BTreeSet<String> {
-        let given = self.given.iter().map(|given| given.name.clone());
+    pub(crate) fn retained_names(self, before: &BTreeSet<String>) -> BTreeSet<String> {
+        let given = self.added.iter().map(|given| given.name.clone());
         let mut names: BTreeSet<String> = before.iter().cloned().chain(given).collect();
-        names.retain(|name| !self.removes(name));
+        names.retain(|name| !self.is_removed(name));
         names
     }
 
-    fn removes(self, name: &str) -> bool {
-        let mut taken = self.taken.iter();
+    fn is_removed(self, name: &str) -> bool {
+        let mut taken = self.removed.iter();
         taken.any(|taken| proxies_and_ca::is_same_variable(taken, name))
     }
 }
@@ -96,7 +96,7 @@ pub(crate) struct PassedEnv {
     /// The shell's proxies, which builds also use.
     proxies: BTreeMap<String, String>,
     /// The proxies whose user and password are removed.
-    stripped: Vec<String>,
+    stripped_proxies: Vec<String>,
 }
 
 impl PassedEnv {
@@ -112,21 +112,21 @@ impl PassedEnv {
         container: &BTreeMap<String, String>,
     ) -> Result<Self> {
         let shell = |name: &str| env::var(name).ok().filter(|value| !value.is_empty());
-        Self::of_shell(&shell, config, kept, said, container)
+        Self::from_shell(&shell, config, kept, said, container)
     }
 
-    fn of_shell(
+    fn from_shell(
         of_shell: proxies_and_ca::VariableLookup<'_>,
         config: &Config,
         kept: &BTreeSet<String>,
         said: EnvArgs<'_>,
         container: &BTreeMap<String, String>,
     ) -> Result<Self> {
-        let configured = config.pass_env.iter().filter(|name| !said.removes(name));
+        let configured = config.pass_env.iter().filter(|name| !said.is_removed(name));
         let named: BTreeSet<String> = configured.chain(kept).cloned().collect();
         let proxies = proxies_and_ca::proxy_variables(of_shell, &named);
         let mut passed = Self {
-            stripped: proxies_and_ca::proxies_with_secret(of_shell, &named),
+            stripped_proxies: proxies_and_ca::proxies_with_secret(of_shell, &named),
             values: ContainerEnv(proxies.clone()),
             proxies,
             ..Self::default()
@@ -135,7 +135,7 @@ impl PassedEnv {
             if config.env.contains_key(name) {
                 continue;
             }
-            let given = said.given.iter().rfind(|given| given.name == *name);
+            let given = said.added.iter().rfind(|given| given.name == *name);
             let value = match given {
                 Some(EnvArg { value: None, .. }) => {
                     let missing = || {
@@ -173,7 +173,7 @@ impl PassedEnv {
         env.0.extend(self.values.0.clone());
         if !self.names.is_empty() {
             let names: Vec<&str> = self.names.iter().map(String::as_str).collect();
-            env.set(NAMES_VARIABLE, names.join(","));
+            env.set(PASSED_NAMES_VARIABLE, names.join(","));
         }
     }
 
@@ -189,7 +189,7 @@ impl PassedEnv {
 
     /// Notes for the user about proxies whose password is removed.
     pub(crate) fn proxy_notes(&self) -> impl Iterator<Item = String> {
-        self.stripped.iter().map(|name| {
+        self.stripped_proxies.iter().map(|name| {
             format!("`{name}` is passed without its user and password, which the agent could read; `osctl up --env {name}` passes them")
         })
     }
@@ -241,7 +241,7 @@ impl PassedEnv {
 pub(crate) fn passed_variable_names(env: &ContainerEnv, config: &Config) -> BTreeSet<String> {
     let proxies = proxies_and_ca::PROXY_VARIABLES.iter();
     let proxies = proxies.flat_map(|name| [(*name).to_owned(), name.to_uppercase()]);
-    let names = env.0.get(NAMES_VARIABLE).map_or("", String::as_str);
+    let names = env.0.get(PASSED_NAMES_VARIABLE).map_or("", String::as_str);
     let names = names.split(',').filter(|name| !name.is_empty());
     let all = proxies.chain(names.map(str::to_owned));
     all.filter(|name| !config.env.contains_key(name)).collect()
@@ -258,12 +258,12 @@ mod tests {
         let given: Vec<EnvArg> = given.iter().map(|text| text.parse().unwrap()).collect();
         let taken: Vec<String> = taken.iter().map(|name| (*name).into()).collect();
         let said = EnvArgs {
-            given: &given,
-            taken: &taken,
+            added: &given,
+            removed: &taken,
         };
         let kept: BTreeSet<String> = kept.iter().map(|name| (*name).into()).collect();
         let container = BTreeMap::from([("HELD".into(), "of the container".into())]);
-        let passed = PassedEnv::new(config, &said.kept_names(&kept), said, &container).unwrap();
+        let passed = PassedEnv::new(config, &said.retained_names(&kept), said, &container).unwrap();
         let mut env = ContainerEnv::default();
         passed.apply_to(&mut env);
         env
@@ -294,10 +294,10 @@ mod tests {
     fn a_variable_of_the_command_line_without_a_value_is_an_error() {
         let given = ["OF_NO_SHELL".parse().unwrap()];
         let said = EnvArgs {
-            given: &given,
-            taken: &[],
+            added: &given,
+            removed: &[],
         };
-        let kept = said.kept_names(&BTreeSet::new());
+        let kept = said.retained_names(&BTreeSet::new());
         let error = PassedEnv::new(&Config::default(), &kept, said, &BTreeMap::new()).unwrap_err();
         assert!(
             error.to_string().contains("`OF_NO_SHELL` is not set"),
@@ -317,12 +317,12 @@ mod tests {
                 ..Config::default()
             };
             let said = EnvArgs {
-                given: &given,
-                taken: &taken,
+                added: &given,
+                removed: &taken,
             };
-            let kept = said.kept_names(&owned(kept).into_iter().collect());
+            let kept = said.retained_names(&owned(kept).into_iter().collect());
             let passed =
-                PassedEnv::of_shell(&shell, &config, &kept, said, &BTreeMap::new()).unwrap();
+                PassedEnv::from_shell(&shell, &config, &kept, said, &BTreeMap::new()).unwrap();
             let mut env = ContainerEnv::default();
             passed.apply_to(&mut env);
             let noted = passed.notes(&config).concat().contains("without its user");

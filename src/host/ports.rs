@@ -10,25 +10,25 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
 
 /// The machine on which the ports are published.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum PortOwner {
+pub(crate) enum PortMachine {
     /// This machine, at this address.
-    This(IpAddr),
+    Local(IpAddr),
     /// The engine's machine, at this address; only the ports of its containers can be checked.
-    Engines(IpAddr),
+    Remote(IpAddr),
 }
 
-impl PortOwner {
+impl PortMachine {
     /// The machine on which this engine publishes ports bound to `bind`.
-    pub(crate) fn of_engine(engine: &Engine, bind: IpAddr) -> Self {
+    pub(crate) fn from_engine(engine: &Engine, bind: IpAddr) -> Self {
         match engine.remote_host() {
-            None => Self::This(bind),
-            Some(_) => Self::Engines(bind),
+            None => Self::Local(bind),
+            Some(_) => Self::Remote(bind),
         }
     }
 
     fn bind_address(self) -> IpAddr {
         match self {
-            Self::This(bind) | Self::Engines(bind) => bind,
+            Self::Local(bind) | Self::Remote(bind) => bind,
         }
     }
 }
@@ -64,7 +64,7 @@ pub(crate) fn wanted_ports(
 pub(crate) async fn choose_ports(
     wanted: PortsConfig,
     held: Option<PortsConfig>,
-    whose: PortOwner,
+    whose: PortMachine,
     auto: Option<&[u16]>,
     engine: &Engine,
 ) -> Result<PortsConfig> {
@@ -72,9 +72,9 @@ pub(crate) async fn choose_ports(
     let held = held.map_or_else(Vec::new, |p| vec![p.kernel, p.mcp, p.vnc]);
     let is_free = async |port: u16| match (held.contains(&port), whose) {
         (true, _) => Ok(true),
-        (false, PortOwner::This(bind)) => is_free(bind, port),
+        (false, PortMachine::Local(bind)) => is_free(bind, port),
         // A port in use by another program is reported when the container is created.
-        (false, PortOwner::Engines(_)) => Ok(publishing_container(port, engine).await.is_none()),
+        (false, PortMachine::Remote(_)) => Ok(publishing_container(port, engine).await.is_none()),
     };
     let taken_by = |port: u16, owner: String| Error::PortTaken {
         bind: bind.to_string(),
@@ -143,11 +143,11 @@ fn bind_error(bind: IpAddr, port: u16, error: &io::Error) -> Error {
 }
 
 /// ` by …`, or an empty string if the owner is unknown.
-async fn describe_owner(port: u16, whose: PortOwner, engine: &Engine) -> String {
+async fn describe_owner(port: u16, whose: PortMachine, engine: &Engine) -> String {
     let owner = match (publishing_container(port, engine).await, whose) {
         (Some(name), _) => Some(format!("the container `{name}`")),
-        (None, PortOwner::This(_)) => listening_process(port),
-        (None, PortOwner::Engines(_)) => None,
+        (None, PortMachine::Local(_)) => listening_process(port),
+        (None, PortMachine::Remote(_)) => None,
     };
     owner.map(|name| format!(" by {name}")).unwrap_or_default()
 }
@@ -234,7 +234,7 @@ mod tests {
 
 /// The published addresses of an instance's ports, by purpose.
 pub(crate) fn endpoints(record: &InstanceRecord, bind: IpAddr) -> BTreeMap<&'static str, String> {
-    let at = |port| SocketAddr::new(reached(bind), port);
+    let at = |port| SocketAddr::new(connect_address(bind), port);
     let ports = record.ports;
     BTreeMap::from([
         ("kernel", format!("http://{}", at(ports.kernel))),
@@ -244,7 +244,7 @@ pub(crate) fn endpoints(record: &InstanceRecord, bind: IpAddr) -> BTreeMap<&'sta
 }
 
 /// An address to which a client connects if the port is bound to `bind`.
-pub(super) fn reached(bind: IpAddr) -> IpAddr {
+pub(super) fn connect_address(bind: IpAddr) -> IpAddr {
     match bind {
         IpAddr::V4(v4) if v4.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
         IpAddr::V6(v6) if v6.is_unspecified() => Ipv6Addr::LOCALHOST.into(),

@@ -3,7 +3,8 @@
 use super::folders::Folders;
 use super::instance::{Instance, InstanceRecord};
 use super::mount_safety::{
-    agents_folders, another_mounts, canonicalize_existing, may_be_shared, mount_beneath,
+    agent_writable_folders, canonicalize_existing, find_mount_beneath, foreign_mount_reason,
+    is_shared_folder,
 };
 use crate::error::{Error, Result};
 use std::path::{Path, PathBuf};
@@ -29,7 +30,7 @@ pub(crate) fn find_project(
         Some(path) => path.clone(),
         None => env::current_dir()?,
     };
-    let wanted = fs::canonicalize(&wanted).map_err(|e| Error::UnfitProject {
+    let wanted = fs::canonicalize(&wanted).map_err(|e| Error::InvalidProject {
         project: wanted.clone(),
         why: e.to_string(),
     })?;
@@ -38,7 +39,7 @@ pub(crate) fn find_project(
             record.project.clone()
         }
         Some(record) if named.is_none() => {
-            return Err(Error::OtherProject {
+            return Err(Error::ProjectMismatch {
                 instance: instance.into(),
                 project: record.project.clone(),
             }
@@ -113,7 +114,7 @@ const SECRET_FOLDERS: &[&str] = &[
 
 /// Why an agent that writes in the folder would control the machine or read the user's secrets. `path` are the folders
 /// of `PATH`.
-fn system_folder(project: &Path, home: &Path, path: &[PathBuf]) -> Option<String> {
+fn unsafe_folder_reason(project: &Path, home: &Path, path: &[PathBuf]) -> Option<String> {
     let is_beneath = |folders: &[&str]| folders.iter().any(|folder| project.starts_with(folder));
     let is_source = SOURCE_FOLDERS
         .iter()
@@ -150,7 +151,7 @@ fn check_project(
     engine_socket: Option<&Path>,
 ) -> Result<()> {
     let unfit = |why: String| {
-        Err(Error::UnfitProject {
+        Err(Error::InvalidProject {
             project: project.into(),
             why,
         }
@@ -187,7 +188,7 @@ fn check_project(
             ));
         }
     }
-    for folder in agents_folders(instance, folders)? {
+    for folder in agent_writable_folders(instance, folders)? {
         // Two instances may share a project, but one project may not contain the other.
         let is_nested = folder.starts_with(project) || project.starts_with(&folder);
         if is_nested && folder != project {
@@ -196,16 +197,16 @@ fn check_project(
                 folder.display()
             ));
         }
-        if folder == project && !may_be_shared(&folder, folders)? {
+        if folder == project && !is_shared_folder(&folder, folders)? {
             return unfit("osctl stores an instance's files there".into());
         }
     }
-    if let Some(source) = mount_beneath(project, instance, folders)? {
-        return unfit(another_mounts(&source));
+    if let Some(source) = find_mount_beneath(project, instance, folders)? {
+        return unfit(foreign_mount_reason(&source));
     }
     let path = env::var_os("PATH").unwrap_or_default();
     let path: Vec<PathBuf> = env::split_paths(&path).collect();
-    if let Some(why) = system_folder(project, &home, &path) {
+    if let Some(why) = unsafe_folder_reason(project, &home, &path) {
         return unfit(why);
     }
     Ok(())
@@ -213,7 +214,7 @@ fn check_project(
 
 #[cfg(test)]
 mod tests {
-    use super::{check_project, find_project, system_folder};
+    use super::{check_project, find_project, unsafe_folder_reason};
     use crate::config::{Config, EngineChoice};
     use crate::error::Error;
     use crate::host::applied_settings::AppliedSettings;
@@ -299,7 +300,8 @@ mod tests {
     fn a_folder_of_the_system_or_of_secrets_is_refused_as_the_project() {
         let home = Path::new("/home/u");
         let path = ["/home/u/bin".into(), "/opt/tool/bin".into()];
-        let is_refused = |project: &str| system_folder(Path::new(project), home, &path).is_some();
+        let is_refused =
+            |project: &str| unsafe_folder_reason(Path::new(project), home, &path).is_some();
         for project in [
             "/etc",
             "/etc/cron.d",
@@ -381,7 +383,7 @@ mod tests {
         };
         let error = find_project(None, Some(&record), "default", &folders, None).unwrap_err();
         assert!(
-            matches!(error.downcast_ref(), Some(Error::OtherProject { .. })),
+            matches!(error.downcast_ref(), Some(Error::ProjectMismatch { .. })),
             "{error}"
         );
         let named = find_project(

@@ -36,9 +36,9 @@ type BoxError = Box<dyn StdError + Send + Sync>;
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ProofError {
     #[error("the connection ended before the proof was received: {0}")]
-    Lost(String),
+    ConnectionLost(String),
     #[error("the listener sent no valid proof for the instance's token")]
-    Foreign,
+    Invalid,
     /// A companion of an earlier version answers like this. Another program may do the same.
     #[error("the listener answers without a proof")]
     Missing,
@@ -113,7 +113,7 @@ where
                 Ok(proven) => Ok(proven?),
                 Err(_) => {
                     let why = format!("no answer within {} s", PROOF_TIMEOUT.as_secs());
-                    Err(ProofError::Lost(why).into())
+                    Err(ProofError::ConnectionLost(why).into())
                 }
             }
         })
@@ -126,13 +126,13 @@ where
     C: Read + Write + Send + Unpin + 'static,
 {
     let mut random = [0u8; 32];
-    getrandom::fill(&mut random).map_err(|e| ProofError::Lost(e.to_string()))?;
+    getrandom::fill(&mut random).map_err(|e| ProofError::ConnectionLost(e.to_string()))?;
     let nonce = hex(random);
     let (connection, answer) = send_ping(connection, &nonce).await?;
-    let ping = serde_json::from_slice::<Ping>(&answer).map_err(|_| ProofError::Foreign)?;
+    let ping = serde_json::from_slice::<Ping>(&answer).map_err(|_| ProofError::Invalid)?;
     match ping.proof {
         Some(proof) if is_proof(digest, &nonce, &proof) => Ok(connection),
-        Some(_) => Err(ProofError::Foreign),
+        Some(_) => Err(ProofError::Invalid),
         None => Err(ProofError::Missing),
     }
 }
@@ -144,8 +144,8 @@ where
 {
     // A listener without HTTP is foreign; a companion that starts or stops may close the connection.
     let failed = |error: hyper::Error| match error.is_parse() {
-        true => ProofError::Foreign,
-        false => ProofError::Lost(error.to_string()),
+        true => ProofError::Invalid,
+        false => ProofError::ConnectionLost(error.to_string()),
     };
     let mut builder = http1::Builder::new();
     builder.max_buf_size(MAX_PROOF_BYTES);
@@ -153,11 +153,11 @@ where
     let request = hyper::Request::get(format!("/ping?nonce={nonce}"))
         .header("host", "localhost")
         .body(Empty::<Bytes>::new())
-        .map_err(|e| ProofError::Lost(e.to_string()))?;
+        .map_err(|e| ProofError::ConnectionLost(e.to_string()))?;
     let asked = async move {
         let response = sender.send_request(request).await.map_err(failed)?;
         let body = Limited::new(response.into_body(), MAX_PROOF_BYTES);
-        let body = body.collect().await.map_err(|_| ProofError::Foreign)?;
+        let body = body.collect().await.map_err(|_| ProofError::Invalid)?;
         Ok(body.to_bytes())
     };
     let (parts, answer) = tokio::join!(driver.without_shutdown(), asked);
@@ -165,6 +165,6 @@ where
     // No other request was sent, so no other bytes may have arrived.
     match parts.read_buf.is_empty() {
         true => Ok((parts.io, answer)),
-        false => Err(ProofError::Foreign),
+        false => Err(ProofError::Invalid),
     }
 }

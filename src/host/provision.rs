@@ -94,10 +94,10 @@ pub(crate) async fn provision_engine(
     progress: &dyn EngineProgress,
 ) -> Result<Docker> {
     if cure == EngineFix::Install {
-        progress.step("installing the container engine (docker.io)");
+        progress.report_step("installing the container engine (docker.io)");
         install_packages(ENGINE_PACKAGES, progress).await?;
     }
-    progress.step("starting the container engine");
+    progress.report_step("starting the container engine");
     let mut daemon = start_daemon(folders, progress).await?;
     let answers = async {
         loop {
@@ -127,7 +127,7 @@ pub(crate) async fn provision_engine(
 struct StartedDaemon {
     log: PathBuf,
     /// The length of its log before the start, in bytes.
-    before: u64,
+    log_offset: u64,
     /// `None` if systemd owns the process.
     child: Option<Child>,
 }
@@ -149,7 +149,7 @@ impl StartedDaemon {
     /// The log since the start.
     fn read_log(&self) -> String {
         let log = fs::read(&self.log).unwrap_or_default();
-        let before = usize::try_from(self.before).unwrap_or(usize::MAX);
+        let before = usize::try_from(self.log_offset).unwrap_or(usize::MAX);
         String::from_utf8_lossy(log.get(before..).unwrap_or_default()).into_owned()
     }
 
@@ -194,7 +194,7 @@ async fn run_apt(arguments: &[&str], progress: &dyn EngineProgress) -> Result<()
     loop {
         let done = run_with_progress(
             tool("apt-get", arguments),
-            InterruptPolicy::LeftToFinish,
+            InterruptPolicy::Finish,
             progress,
         )
         .await;
@@ -203,15 +203,15 @@ async fn run_apt(arguments: &[&str], progress: &dyn EngineProgress) -> Result<()
             _ => return done,
         };
         if why.contains("dpkg was interrupted") {
-            progress.step("finishing an interrupted installation");
+            progress.report_step("finishing an interrupted installation");
             run_with_progress(
                 tool("dpkg", &["--configure", "-a"]),
-                InterruptPolicy::LeftToFinish,
+                InterruptPolicy::Finish,
                 progress,
             )
             .await?;
-        } else if is_locked(&why) {
-            progress.step("waiting for another package manager to finish");
+        } else if is_apt_locked(&why) {
+            progress.report_step("waiting for another package manager to finish");
             tokio::time::sleep(Duration::from_secs(1)).await;
         } else {
             return done;
@@ -220,7 +220,7 @@ async fn run_apt(arguments: &[&str], progress: &dyn EngineProgress) -> Result<()
 }
 
 /// Whether the output says that another package manager is active.
-fn is_locked(why: &str) -> bool {
+fn is_apt_locked(why: &str) -> bool {
     // A lock file that cannot be opened is not held by another process.
     let signs = ["Could not get lock", "Unable to lock ", "frontend lock"];
     !why.contains("Could not open lock file") && signs.iter().any(|sign| why.contains(sign))
@@ -231,10 +231,10 @@ async fn start_daemon(folders: &Folders, progress: &dyn EngineProgress) -> Resul
     if Path::new("/run/systemd/system").exists() {
         let mut command = Command::new("systemctl");
         command.args(["enable", "--now", "docker"]);
-        run_with_progress(command, InterruptPolicy::LeftToFinish, progress).await?;
+        run_with_progress(command, InterruptPolicy::Finish, progress).await?;
         return Ok(StartedDaemon {
             log: "journalctl -u docker".into(),
-            before: 0,
+            log_offset: 0,
             child: None,
         });
     }
@@ -252,7 +252,7 @@ async fn start_daemon(folders: &Folders, progress: &dyn EngineProgress) -> Resul
     let child = command.spawn().context("starting dockerd")?;
     Ok(StartedDaemon {
         log: path,
-        before,
+        log_offset: before,
         child: Some(child),
     })
 }
@@ -261,9 +261,9 @@ async fn start_daemon(folders: &Folders, progress: &dyn EngineProgress) -> Resul
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum InterruptPolicy {
     /// The command finishes: an interrupted package manager leaves a broken system.
-    LeftToFinish,
+    Finish,
     /// The command and all its child processes are killed.
-    Killed,
+    Kill,
 }
 
 /// Kills a command's process group, unless it has ended.
@@ -308,7 +308,7 @@ pub(super) async fn run_with_progress(
         .spawn()
         .with_context(|| format!("starting `{name}`"))?;
     let mut group = CommandGroup {
-        leader: child.id().filter(|_| ending == InterruptPolicy::Killed),
+        leader: child.id().filter(|_| ending == InterruptPolicy::Kill),
     };
     let (out, err) = (
         child.stdout.take().context("a pipe")?,
@@ -348,7 +348,7 @@ pub(super) async fn run_with_progress(
 
 #[cfg(test)]
 mod tests {
-    use super::{InterruptPolicy, StartedDaemon, is_locked, run_with_progress};
+    use super::{InterruptPolicy, StartedDaemon, is_apt_locked, run_with_progress};
     use crate::engine::EngineProgress;
     use std::fs;
     use std::sync::Mutex;
@@ -359,8 +359,8 @@ mod tests {
     struct ProvisionTestProgress(Mutex<Vec<String>>);
 
     impl EngineProgress for ProvisionTestProgress {
-        fn step(&self, _what: &str) {}
-        fn amount(&self, _what: &str, _done: u64, _total: Option<u64>) {}
+        fn report_step(&self, _what: &str) {}
+        fn report_amount(&self, _what: &str, _done: u64, _total: Option<u64>) {}
         fn log(&self, line: &str) {
             self.0.lock().unwrap().push(line.into());
         }
@@ -380,14 +380,14 @@ mod tests {
             "E: Unable to lock directory /var/lib/apt/lists/",
             "dpkg: error: dpkg frontend lock was locked by another process with pid 7",
         ] {
-            assert!(is_locked(why), "{why}");
+            assert!(is_apt_locked(why), "{why}");
         }
         for why in [
             "403 blocked by the proxy",
             "E: Unable to locate package libblockdev3",
             "E: Could not open lock file /var/lib/dpkg/lock-frontend - open (30: Read-only file system) / E: Unable to acquire the dpkg frontend lock",
         ] {
-            assert!(!is_locked(why), "{why}");
+            assert!(!is_apt_locked(why), "{why}");
         }
     }
 
@@ -395,7 +395,7 @@ mod tests {
     async fn a_line_that_is_not_text_stops_nothing() {
         let said = ProvisionTestProgress::default();
         let command = shell(r"printf 'a \351 b\nlast'");
-        run_with_progress(command, InterruptPolicy::Killed, &said)
+        run_with_progress(command, InterruptPolicy::Kill, &said)
             .await
             .unwrap();
         assert_eq!(*said.0.lock().unwrap(), ["a \u{fffd} b", "last"]);
@@ -411,7 +411,7 @@ mod tests {
         child.wait().await.unwrap();
         let mut daemon = StartedDaemon {
             log: log.clone(),
-            before: old.len() as u64,
+            log_offset: old.len() as u64,
             child: Some(child),
         };
         let why = daemon.exit_reason().unwrap().unwrap();

@@ -91,9 +91,9 @@ pub(crate) fn proxy_variables(
     named: &BTreeSet<String>,
 ) -> BTreeMap<String, String> {
     let mut found = BTreeMap::new();
-    for (name, value) in set_proxies(shell) {
+    for (name, value) in defined_proxies(shell) {
         let value = match has_secret(name, &value, named) {
-            true => without_user(&value),
+            true => strip_user(&value),
             false => value,
         };
         found.insert(name.to_uppercase(), value.clone());
@@ -117,7 +117,7 @@ pub(crate) fn proxies_with_secret(
     shell: VariableLookup<'_>,
     named: &BTreeSet<String>,
 ) -> Vec<String> {
-    let set = set_proxies(shell).into_iter();
+    let set = defined_proxies(shell).into_iter();
     set.filter(|(name, value)| has_secret(name, value, named))
         .map(|(name, _)| name.to_uppercase())
         .collect()
@@ -140,7 +140,7 @@ fn is_proxy(name: &str) -> bool {
     PROXY_VARIABLES.contains(&&*name.to_lowercase())
 }
 
-fn set_proxies(shell: VariableLookup<'_>) -> Vec<(&'static str, String)> {
+fn defined_proxies(shell: VariableLookup<'_>) -> Vec<(&'static str, String)> {
     let set = PROXY_VARIABLES.into_iter().filter_map(|name| {
         let value = shell(name).or_else(|| shell(&name.to_uppercase()));
         Some((name, value?))
@@ -155,7 +155,7 @@ fn has_secret(name: &str, value: &str, named: &BTreeSet<String>) -> bool {
 }
 
 /// The address of a proxy without the part between the scheme and the last `@`: a password may contain `/` and `@`.
-fn without_user(address: &str) -> String {
+fn strip_user(address: &str) -> String {
     let Some((before, host)) = address.rsplit_once('@') else {
         return address.into();
     };
@@ -168,7 +168,7 @@ fn without_user(address: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{collect_certificates, deduplicate_names, has_secret, without_user};
+    use super::{collect_certificates, deduplicate_names, has_secret, strip_user};
     use crate::image::CaCertificate;
     use std::collections::BTreeSet;
     use std::fs;
@@ -220,7 +220,7 @@ mod tests {
             ("u:secret://x@proxy:3128", "proxy:3128"),
             ("http://proxy:3128", "http://proxy:3128"),
         ] {
-            assert_eq!(without_user(address), expected);
+            assert_eq!(strip_user(address), expected);
             assert_eq!(
                 has_secret("http_proxy", address, &BTreeSet::new()),
                 address.contains('@')

@@ -41,7 +41,7 @@ impl Instance {
     ///
     /// # Errors
     /// As [`Instance::recorded_mounts`].
-    pub(crate) fn written_mounts(&self) -> Result<Vec<PathBuf>> {
+    pub(crate) fn writable_mounts(&self) -> Result<Vec<PathBuf>> {
         let written = self
             .recorded_mounts()?
             .into_iter()

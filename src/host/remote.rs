@@ -95,7 +95,7 @@ impl<'a> RemoteVolumes<'a> {
     /// # Errors
     /// When the engine refuses, or the body is not usable.
     pub(crate) async fn fetch_body(&self, config: &Config) -> Result<TempDir> {
-        let image = self.any_image(config).await?;
+        let image = self.find_helper_image(config).await?;
         let [_, _, project] = self.instance.volume_names();
         let place = config.body.as_path();
         // With `/.` the archive holds the contents of the folder, whatever its name.
@@ -109,7 +109,7 @@ impl<'a> RemoteVolumes<'a> {
             .await;
         self.docker.remove(&name).await?;
         let folder = tempfile::tempdir()?;
-        let unfit = |error: anyhow::Error| Error::UnfitBody {
+        let unfit = |error: anyhow::Error| Error::InvalidBody {
             body: format!(
                 "{}:{CONTAINER_PROJECT_PATH}",
                 self.instance.container_name()
@@ -124,14 +124,17 @@ impl<'a> RemoteVolumes<'a> {
             }
             let landing = DownloadWriter::to_folder(body, false, false)?;
             // If the receiver rejects a chunk, `finish` returns the reason.
-            let _ = landing.feed()?.send_chunk(Bytes::from(archive)).await;
+            let _ = landing
+                .chunk_sender()?
+                .send_chunk(Bytes::from(archive))
+                .await;
             landing.finish(Ok(())).await.map_err(unfit)?;
         }
         Ok(folder)
     }
 
     /// An existing image for helper containers that access volumes; nothing of the image runs.
-    async fn any_image(&self, config: &Config) -> Result<String> {
+    async fn find_helper_image(&self, config: &Config) -> Result<String> {
         let own = format!("{}:latest", self.instance.image_name());
         let keepers = self.docker.list_tags(keeper::KEEPER_IMAGE_NAME).await?;
         for tag in keepers.iter().chain([&own, &config.base]) {
@@ -152,7 +155,7 @@ impl<'a> RemoteVolumes<'a> {
     ///
     /// # Errors
     /// When a file cannot be read, or the engine refuses.
-    pub(crate) async fn hand_in(
+    pub(crate) async fn upload_instance_files(
         &self,
         record: &mut InstanceRecord,
         image: &str,
@@ -208,7 +211,7 @@ impl<'a> RemoteVolumes<'a> {
     /// not create it.
     async fn copy_project(&self, image: &str, project: &Path) -> Result<()> {
         let [_, _, volume] = self.instance.volume_names();
-        let begun = self.instance.copying_marker();
+        let begun = self.instance.project_copy_marker();
         if !begun.exists() && self.docker.has_volume(&volume).await? {
             let message = format!(
                 "the volume `{volume}` at `{}` belongs to another project, or to an instance without a record on this machine",
@@ -232,7 +235,7 @@ impl<'a> RemoteVolumes<'a> {
 
     async fn stream_project(&self, name: &str, project: &Path) -> Result<()> {
         let doing = format!("copying `{}` to the engine", project.display());
-        self.progress.step(&doing);
+        self.progress.report_step(&doing);
         let opened = Folder::open(project);
         let folder = opened.with_context(|| format!("opening `{}`", project.display()))?;
         let moved = Arc::new(AtomicU64::new(0));
@@ -274,7 +277,7 @@ impl<'a> RemoteVolumes<'a> {
                     };
                 }
                 () = tokio::time::sleep(COPY_PROGRESS_INTERVAL) => {
-                    self.progress.amount(&doing, moved.load(Ordering::Relaxed), None);
+                    self.progress.report_amount(&doing, moved.load(Ordering::Relaxed), None);
                 }
             }
         }

@@ -44,20 +44,24 @@ impl ContainerReplacer<'_> {
         record: &InstanceRecord,
         old: &Container,
     ) -> Result<()> {
-        let (docker, aside) = (self.docker, self.instance.aside_container_name());
-        if docker.inspect(&aside).await?.is_some_and(|c| self.owns(&c)) {
+        let (docker, aside) = (self.docker, self.instance.replaced_container_name());
+        if docker
+            .inspect(&aside)
+            .await?
+            .is_some_and(|c| self.is_own_container(&c))
+        {
             docker.remove(&aside).await?;
         }
-        self.instance.keep_record()?;
+        self.instance.back_up_record()?;
         docker.rename(&spec.name, &aside).await?;
         let raised = async {
             docker.stop(&aside).await?;
             self.instance.save_record(record)?;
             docker.create_and_start(spec).await?;
-            self.until_healthy(record).await
+            self.wait_until_healthy(record).await
         };
         if let Err(error) = raised.await {
-            self.bring_back(&aside).await?;
+            self.restore_old_container(&aside).await?;
             return Err(error);
         }
         self.remove_replaced(&aside, old).await
@@ -92,28 +96,28 @@ impl ContainerReplacer<'_> {
             }
         }
         // The container with the usual aside name comes first: it belongs to the latest swap.
-        waiting.sort_by_key(|name| *name != instance.aside_container_name());
+        waiting.sort_by_key(|name| *name != instance.replaced_container_name());
         for aside in waiting {
-            self.settle_from(&aside).await?;
+            self.resolve_aside_container(&aside).await?;
         }
         Ok(())
     }
 
-    async fn settle_from(&self, aside: &str) -> Result<()> {
+    async fn resolve_aside_container(&self, aside: &str) -> Result<()> {
         let (docker, name) = (self.docker, self.instance.container_name());
         let Some(old) = docker.inspect(aside).await? else {
             return Ok(());
         };
         match docker.inspect(&name).await? {
             // A later lookup of the instance's container reports the foreign one.
-            Some(new) if !self.owns(&new) => return Ok(()),
+            Some(new) if !self.is_own_container(&new) => return Ok(()),
             Some(new) => match self.check_health(&name, &new).await {
                 Ok(()) => return self.remove_replaced(aside, &old).await,
                 Err(error) => self.progress.log(&format!("{error:#}")),
             },
             None => {}
         }
-        match self.bring_back(aside).await {
+        match self.restore_old_container(aside).await {
             // Only the start failed. Its ports may be in use by now; the rest of `up` reports or avoids this.
             Err(error) if docker.inspect(aside).await?.is_none() => {
                 self.progress.log(&format!("{error:#}"));
@@ -132,10 +136,10 @@ impl ContainerReplacer<'_> {
         if new.phase == ContainerPhase::Stopped {
             self.docker.start(name).await?;
         }
-        self.until_healthy(&record).await
+        self.wait_until_healthy(&record).await
     }
 
-    async fn until_healthy(&self, record: &InstanceRecord) -> Result<()> {
+    async fn wait_until_healthy(&self, record: &InstanceRecord) -> Result<()> {
         let watch = HealthWatch {
             instance: self.instance,
             engine: self.engine,
@@ -143,14 +147,19 @@ impl ContainerReplacer<'_> {
             name: &self.instance.container_name(),
             progress: self.progress,
         };
-        watch.until_healthy().await
+        watch.wait_until_healthy().await
     }
 
     /// Puts the old container and its record in the place of the new one.
-    async fn bring_back(&self, aside: &str) -> Result<()> {
+    async fn restore_old_container(&self, aside: &str) -> Result<()> {
         let (docker, name) = (self.docker, self.instance.container_name());
-        self.progress.step(&format!("restoring the old `{name}`"));
-        if docker.inspect(&name).await?.is_some_and(|c| self.owns(&c)) {
+        self.progress
+            .report_step(&format!("restoring the old `{name}`"));
+        if docker
+            .inspect(&name)
+            .await?
+            .is_some_and(|c| self.is_own_container(&c))
+        {
             docker.remove(&name).await?;
         }
         self.instance.restore_record()?;
@@ -166,8 +175,8 @@ impl ContainerReplacer<'_> {
         let Some(found) = docker.inspect(aside).await? else {
             return Ok(());
         };
-        docker.let_restart(aside, true).await?;
-        self.put_on_network(&found).await?;
+        docker.set_restart_policy(aside, true).await?;
+        self.restore_network(&found).await?;
         if found.phase != ContainerPhase::Paused {
             return docker.start(aside).await;
         }
@@ -182,7 +191,7 @@ impl ContainerReplacer<'_> {
 
     /// Connects the container to its own network alone: a keeper may have started it on a network that publishes no
     /// ports.
-    async fn put_on_network(&self, container: &Container) -> Result<()> {
+    async fn restore_network(&self, container: &Container) -> Result<()> {
         let (docker, network) = (self.docker, self.instance.network_name());
         let portless = self.instance.portless_network();
         if container.networks.contains(&portless) {
@@ -200,16 +209,16 @@ impl ContainerReplacer<'_> {
     /// When the engine refuses, for example because a port is in use.
     pub(crate) async fn start_with_ports(&self, container: &Container) -> Result<()> {
         self.docker.stop(&container.id).await?;
-        self.put_on_network(container).await?;
+        self.restore_network(container).await?;
         self.docker.start(&container.id).await
     }
 
     async fn remove_replaced(&self, aside: &str, old: &Container) -> Result<()> {
         self.docker.remove(aside).await?;
-        build::remove_nameless(self.docker, &old.image).await
+        build::remove_untagged_image(self.docker, &old.image).await
     }
 
-    fn owns(&self, container: &Container) -> bool {
+    fn is_own_container(&self, container: &Container) -> bool {
         container.labels.get(INSTANCE_LABEL) == Some(&self.instance.name)
     }
 }

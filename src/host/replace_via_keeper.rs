@@ -11,7 +11,7 @@
 //! to any later run, also when another caller starts that run and however this run ends. When the old container keeps
 //! running, the ports and the project by which it is found are set back to their earlier values.
 
-use super::follow_run::{FollowEnd, follow_keeper_run};
+use super::follow_run::{FollowOutcome, follow_keeper_run};
 use super::instance::InstanceRecord;
 use super::keeper::{KeeperContainer, unexpected_reply_error};
 use crate::engine::EngineProgress;
@@ -19,7 +19,7 @@ use crate::error::{Error, Result};
 use crate::image::CompanionBinary;
 use crate::protocol::evolve::{
     self, DeployConfig, EvolveRequest, EvolveRunId, EvolveStage, KeeperReply, KeeperRequest,
-    Rollback,
+    RollbackRequest,
 };
 use std::path::Path;
 
@@ -29,7 +29,7 @@ const REPLACE_REASON: &str = "`osctl up`";
 /// A deploy config for the keeper, and the record that the host saves with it.
 #[derive(Debug)]
 pub(crate) struct ReplaceTarget {
-    pub(crate) charge: DeployConfig,
+    pub(crate) config: DeployConfig,
     pub(crate) record: InstanceRecord,
 }
 
@@ -40,7 +40,7 @@ pub(crate) struct KeeperReplacement<'a> {
     pub(crate) companion: &'a CompanionBinary,
     pub(crate) socket: &'a Path,
     /// The image of the container after a rollback; it stays in use, also when `body/` differs from it.
-    pub(crate) kept_image: Option<&'a str>,
+    pub(crate) rolled_back_image: Option<&'a str>,
     /// Whether the keeper interrupts code that does not end.
     pub(crate) force: bool,
     pub(crate) progress: &'a dyn EngineProgress,
@@ -58,43 +58,43 @@ impl KeeperReplacement<'_> {
         otherwise: &ReplaceTarget,
     ) -> Result<()> {
         let instance = self.keeper.instance;
-        instance.keep_record()?;
+        instance.back_up_record()?;
         instance.save_record(&wish.record)?;
         let run = match self.start_run(wish).await {
             Ok(run) => run,
             Err(error) => {
-                self.take_back(wish, otherwise).await?;
+                self.restore_deploy_config(wish, otherwise).await?;
                 return Err(error);
             }
         };
         // If this fails, the result of the run is unknown; the next `up` checks it.
         let record = match follow_keeper_run(&self.keeper, &run, self.progress).await? {
-            FollowEnd::Reached(record) => record,
-            FollowEnd::LetGo => {
+            FollowOutcome::RunEnded(record) => record,
+            FollowOutcome::Detached => {
                 let logs = instance.osctl_command(&format!("evolve logs -f {run}"));
                 let run = run.to_string();
-                return Err(Error::GoesOn { run, logs }.into());
+                return Err(Error::RunContinues { run, logs }.into());
             }
         };
         if record.status == EvolveStage::Succeeded {
             return Ok(());
         }
-        self.take_back(wish, otherwise).await?;
-        Err(self.not_replaced(&record).into())
+        self.restore_deploy_config(wish, otherwise).await?;
+        Err(self.not_replaced_error(&record).into())
     }
 
     async fn start_run(&self, wish: &ReplaceTarget) -> Result<EvolveRunId> {
         self.deploy(wish).await?;
-        self.keeper.until_ready().await?;
+        self.keeper.wait_until_ready().await?;
         let (reason, force) = (Some(REPLACE_REASON.into()), self.force);
-        let ask = match self.kept_image {
+        let ask = match self.rolled_back_image {
             None => KeeperRequest::Evolve(EvolveRequest {
                 reason,
                 force,
                 dry_run: false,
             }),
-            Some(image) => KeeperRequest::Rollback(Rollback {
-                run: Some(self.run_of(image).await?),
+            Some(image) => KeeperRequest::Rollback(RollbackRequest {
+                run: Some(self.find_run_of_image(image).await?),
                 reason,
                 force,
             }),
@@ -107,7 +107,7 @@ impl KeeperReplacement<'_> {
     }
 
     /// The latest run that produced the image.
-    async fn run_of(&self, image: &str) -> Result<EvolveRunId> {
+    async fn find_run_of_image(&self, image: &str) -> Result<EvolveRunId> {
         let runs = match self
             .keeper
             .request_reply(&KeeperRequest::History {})
@@ -129,7 +129,7 @@ impl KeeperReplacement<'_> {
     }
 
     async fn deploy(&self, wish: &ReplaceTarget) -> Result<()> {
-        let (charge, record) = (&wish.charge, &wish.record);
+        let (charge, record) = (&wish.config, &wish.record);
         let socket = Some(self.socket);
         self.keeper
             .deploy(charge, self.companion, record, socket, self.progress)
@@ -137,7 +137,11 @@ impl KeeperReplacement<'_> {
     }
 
     /// Restores the old record and deploy config; the old container keeps running.
-    async fn take_back(&self, wish: &ReplaceTarget, otherwise: &ReplaceTarget) -> Result<()> {
+    async fn restore_deploy_config(
+        &self,
+        wish: &ReplaceTarget,
+        otherwise: &ReplaceTarget,
+    ) -> Result<()> {
         self.keeper.instance.restore_record()?;
         if wish.record == otherwise.record {
             return Ok(());
@@ -149,9 +153,9 @@ impl KeeperReplacement<'_> {
         Ok(())
     }
 
-    fn not_replaced(&self, record: &evolve::EvolveRecord) -> Error {
+    fn not_replaced_error(&self, record: &evolve::EvolveRecord) -> Error {
         let instance = self.keeper.instance;
-        let gate = record.gate.map_or("?", EvolveStage::word);
+        let gate = record.gate.map_or("?", EvolveStage::as_str);
         let hint = match record.gate {
             Some(EvolveStage::Freezing) => {
                 let force = instance.osctl_command("up --force");

@@ -77,7 +77,7 @@ impl Instance {
     ///
     /// # Errors
     /// When the data folder cannot be written.
-    pub(crate) fn hand_in_vnc_password(&self, password: &str) -> Result<()> {
+    pub(crate) fn write_vnc_password(&self, password: &str) -> Result<()> {
         fs::create_dir_all(self.data_folder())?;
         let data = Folder::open(&self.data_folder())?;
         let written = data.replace_file(OsStr::new(VNC_PASSWORD_FILE), 0o600, password.as_bytes());
@@ -148,7 +148,7 @@ mod tests {
         assert_eq!(password.len(), 8);
         assert_eq!(password, instance.ensure_vnc_password().unwrap());
         assert!(!instance.ensure_token().unwrap().contains(&password));
-        instance.hand_in_vnc_password(&password).unwrap();
+        instance.write_vnc_password(&password).unwrap();
         let handed_in = std::fs::read_to_string(instance.data_folder().join("vnc-password"));
         assert_eq!(handed_in.unwrap(), password);
     }

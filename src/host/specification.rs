@@ -24,7 +24,7 @@ pub(crate) const CONTAINER_DATA_PATH: &str = "/data";
 pub(crate) const CONTAINER_PROJECT_PATH: &str = "/repo";
 
 /// Label of a container: the digest of the passed variables.
-pub(crate) const INHERITED_LABEL: &str = "osctl.inherited";
+pub(crate) const PASSED_ENV_DIGEST_LABEL: &str = "osctl.inherited";
 
 /// The capabilities that a package manager and ordinary services need as root, and none that affects the host. Without
 /// SETFCAP, packages with file capabilities (`mtr-tiny`, `gstreamer1.0`) fall back to setuid when they are installed; a
@@ -98,7 +98,7 @@ pub(crate) fn make_container_spec(
         }
     }
     volumes.push(Volume {
-        name: Some(instance.keeper_door()),
+        name: Some(instance.keeper_socket_volume()),
         container: KEEPER_SOCKET_FOLDER.into(),
         read_only: true,
     });
@@ -141,8 +141,10 @@ pub(crate) fn make_container_spec(
         // Also after an engine was killed, which some engines treat as a stopped container.
         restart: ContainerRestartPolicy::Always,
     };
-    spec.labels
-        .insert(INHERITED_LABEL.into(), digest_json(passed.values())?);
+    spec.labels.insert(
+        PASSED_ENV_DIGEST_LABEL.into(),
+        digest_json(passed.values())?,
+    );
     let passing = passed_variable_names(&spec.env, config);
     set_spec_digest(&mut spec, &passing)?;
     Ok(spec)
@@ -160,7 +162,7 @@ pub(super) fn container_limits(config: &Config) -> ContainerLimits {
 
 /// Sets the passed variables to those of the running container, instead of this shell's values, which are no reason to
 /// replace the container: a later replacement must not lose the container's keys.
-pub(crate) fn keep_inherited(
+pub(crate) fn keep_running_variables(
     spec: &mut ContainerSpec,
     config: &Config,
     running: &BTreeMap<String, String>,
@@ -173,8 +175,10 @@ pub(crate) fn keep_inherited(
         }
     }
     match label {
-        Some(label) => spec.labels.insert(INHERITED_LABEL.into(), label.clone()),
-        None => spec.labels.remove(INHERITED_LABEL),
+        Some(label) => spec
+            .labels
+            .insert(PASSED_ENV_DIGEST_LABEL.into(), label.clone()),
+        None => spec.labels.remove(PASSED_ENV_DIGEST_LABEL),
     };
 }
 
@@ -240,7 +244,7 @@ fn spec_environment(
     if let Some(seconds) = config.cryo.every {
         env.set("OSCTL_CRYO_EVERY", seconds.to_string());
     }
-    if !stores_at_stop(&config.cryo.before) {
+    if !is_stored_at_stop(&config.cryo.before) {
         env.set("OSCTL_CRYO_AT_STOP", "off");
     }
     if config.cryo.compression == config::Compression::Zstd {
@@ -263,7 +267,7 @@ fn spec_environment(
         .hosts
         .iter()
         .cloned()
-        .chain([host_header(config.bind), instance.page_host()]);
+        .chain([host_header(config.bind), instance.web_page_host()]);
     env.set("OSCTL_HOSTS", hosts.collect::<Vec<_>>().join(","));
     env
 }
@@ -283,15 +287,15 @@ fn digest_json(value: &impl serde::Serialize) -> Result<String> {
 
 /// Whether the companion stores its state if the engine alone stops it, which counts as `down`: osctl's own verbs
 /// announce their choice before the stop.
-fn stores_at_stop(before: &[String]) -> bool {
+fn is_stored_at_stop(before: &[String]) -> bool {
     before.iter().any(|verb| verb == "down")
 }
 
 #[cfg(test)]
 mod tests {
     use super::{
-        EngineContext, INHERITED_LABEL, container_capabilities, keep_inherited,
-        make_container_spec, security_options, stores_at_stop,
+        EngineContext, PASSED_ENV_DIGEST_LABEL, container_capabilities, is_stored_at_stop,
+        keep_running_variables, make_container_spec, security_options,
     };
     use crate::config::{Config, EngineChoice};
     use crate::host::applied_settings::AppliedSettings;
@@ -351,7 +355,7 @@ mod tests {
     fn a_companion_that_the_engine_stops_stores_as_before_down() {
         let at_stop = |verbs: &[&str]| {
             let verbs: Vec<String> = verbs.iter().map(|&verb| verb.into()).collect();
-            stores_at_stop(&verbs)
+            is_stored_at_stop(&verbs)
         };
         assert!(at_stop(&["down"]) && at_stop(&["evolve", "down"]));
         assert!(!at_stop(&["evolve", "restart"]) && !at_stop(&[]));
@@ -401,11 +405,11 @@ mod tests {
         spec.env.set("OSCTL_PASSED_ENV", names);
         let running = [("OPENAI_API_KEY", "k"), ("https_proxy", "old")];
         let running = running.map(|(key, value)| (key.into(), value.into()));
-        keep_inherited(&mut spec, &config, &running.into(), Some(&"l".into()));
+        keep_running_variables(&mut spec, &config, &running.into(), Some(&"l".into()));
         assert_eq!(spec.env.0["OPENAI_API_KEY"], "k");
         assert_eq!(spec.env.0["https_proxy"], "mine");
         assert!(!spec.env.0.contains_key("ANTHROPIC_API_KEY"));
-        assert_eq!(spec.labels[INHERITED_LABEL], "l");
+        assert_eq!(spec.labels[PASSED_ENV_DIGEST_LABEL], "l");
     }
 
     /// The specification of an instance with the token `t`.

@@ -35,8 +35,8 @@ pub(super) const TUNNEL_NO_ENGINE: &str = "no engine";
 /// Forwarded ports of a container, until dropped; open connections stay.
 #[derive(Debug)]
 pub(crate) struct Tunnel {
-    way: Arc<TunnelTarget>,
-    listening: Vec<AbortHandle>,
+    target: Arc<TunnelTarget>,
+    accept_tasks: Vec<AbortHandle>,
     /// The local addresses of the ports, in the order in which they were requested.
     pub(crate) addresses: [SocketAddr; 2],
 }
@@ -75,20 +75,20 @@ impl Tunnel {
         };
         let addresses = [listen(ports[0])?, listen(ports[1])?];
         Ok(Self {
-            way,
-            listening,
+            target: way,
+            accept_tasks: listening,
             addresses,
         })
     }
 
     pub(crate) fn engine(&self) -> &EngineAddress {
-        &self.way.engine
+        &self.target.engine
     }
 }
 
 impl Drop for Tunnel {
     fn drop(&mut self) {
-        for listening in &self.listening {
+        for listening in &self.accept_tasks {
             listening.abort();
         }
     }
@@ -116,21 +116,24 @@ async fn accept_tunnel_connections(listener: TcpListener, way: Arc<TunnelTarget>
 
 /// A connection to a port of the container.
 struct TunnelStream {
-    to: Pin<Box<dyn AsyncWrite + Send>>,
-    from: Pin<Box<dyn Stream<Item = io::Result<Bytes>> + Send>>,
+    writer: Pin<Box<dyn AsyncWrite + Send>>,
+    reader: Pin<Box<dyn Stream<Item = io::Result<Bytes>> + Send>>,
 }
 
 impl TunnelTarget {
     /// Relays until either side closes the connection. If the container is unreachable, refuses the connection before
     /// reading from it, so that the caller knows that nothing was executed.
     async fn relay_connection(&self, mut connection: TcpStream, port: u16) {
-        let TunnelStream { mut to, from } = match self.dial_with_retry(port).await {
+        let TunnelStream {
+            writer: mut to,
+            reader: from,
+        } = match self.dial_with_retry(port).await {
             Ok(line) => line,
             Err(error) => {
                 // The client may be gone.
                 let _ = timeout(
                     TUNNEL_DIAL_TIMEOUT,
-                    refuse_connection(connection, &self.no_way(&error).await),
+                    refuse_connection(connection, &self.describe_failure(&error).await),
                 )
                 .await;
                 return;
@@ -205,12 +208,12 @@ impl TunnelTarget {
             );
         }
         Ok(TunnelStream {
-            to: stdin,
-            from: Box::pin(stream::iter([Ok(first)]).chain(stdout)),
+            writer: stdin,
+            reader: Box::pin(stream::iter([Ok(first)]).chain(stdout)),
         })
     }
 
-    async fn no_way(&self, error: &anyhow::Error) -> String {
+    async fn describe_failure(&self, error: &anyhow::Error) -> String {
         if let Some(Error::EngineUnreachable { why, .. }) = error.downcast_ref() {
             return format!("{TUNNEL_NO_ENGINE}: {why}");
         }

@@ -14,12 +14,14 @@ use super::health::HealthWatch;
 use super::instance::{INSTANCE_LABEL, Instance, InstanceRecord};
 use super::keeper::{self, KeeperContainer};
 use super::passed_env::{EnvArgs, PassedEnv};
-use super::ports::PortOwner;
+use super::ports::PortMachine;
 use super::provision::InstallConsent;
 use super::remote::RemoteVolumes;
 use super::replace::ContainerReplacer;
 use super::replace_via_keeper::{KeeperReplacement, ReplaceTarget};
-use super::specification::{EngineContext, INHERITED_LABEL, keep_inherited, make_container_spec};
+use super::specification::{
+    EngineContext, PASSED_ENV_DIGEST_LABEL, keep_running_variables, make_container_spec,
+};
 use super::{mcp, ports};
 use crate::config::ResolvedConfig;
 use crate::engine::{Container, ContainerPhase, Docker, Engine, EngineProgress, SPEC_DIGEST_LABEL};
@@ -44,15 +46,15 @@ pub(crate) struct UpRunner<'a> {
     pub(crate) engine: &'a Engine,
     pub(crate) resolved: &'a ResolvedConfig,
     /// Whether osctl may install missing packages.
-    pub(crate) may_install: InstallConsent<'a>,
+    pub(crate) install_consent: InstallConsent<'a>,
     /// Whether to interrupt code that does not end when the container is replaced.
     pub(crate) force: bool,
     /// Whether to build the image from `body/` also after a rollback.
     pub(crate) build: bool,
     /// The configuration file, if it is not the default one.
     pub(crate) config_file: Option<&'a Path>,
-    pub(crate) said: EnvArgs<'a>,
-    pub(crate) may_replace: ReplaceConsent<'a>,
+    pub(crate) env_args: EnvArgs<'a>,
+    pub(crate) replace_consent: ReplaceConsent<'a>,
     pub(crate) progress: &'a dyn EngineProgress,
 }
 
@@ -67,7 +69,9 @@ impl UpRunner<'_> {
         loop {
             match self.try_once(project.clone(), socket, &taken).await {
                 // The port was free when it was chosen, or could not be checked.
-                Err(error) if left > 0 && self.resolved.config.auto_ports && is_taken(&error) => {
+                Err(error)
+                    if left > 0 && self.resolved.config.auto_ports && is_port_taken(&error) =>
+                {
                     left -= 1;
                     taken.extend(taken_port(&error));
                     self.progress.log(&format!("{error}; trying another port"));
@@ -85,9 +89,9 @@ impl UpRunner<'_> {
     ) -> Result<UpResult> {
         let instance = self.instance;
         let config = &self.resolved.config;
-        self.clean_leftovers(socket).await?;
+        self.finish_interrupted(socket).await?;
         let recorded = instance.read_record()?;
-        let existing = self.own_container().await?;
+        let existing = self.find_own_container().await?;
         // A container of this instance holds its own ports, and releases them when it is replaced.
         let held = recorded.as_ref().filter(|_| {
             existing
@@ -105,7 +109,7 @@ impl UpRunner<'_> {
         };
         let choose = |wanted| {
             let held = held.map(|r| r.ports);
-            let whose = PortOwner::of_engine(self.engine, config.bind);
+            let whose = PortMachine::from_engine(self.engine, config.bind);
             ports::choose_ports(wanted, held, whose, auto.then_some(taken), self.engine)
         };
         // Report a port in use before the build; a free port may be taken by the end of the build.
@@ -149,7 +153,7 @@ impl UpRunner<'_> {
         };
         let mut spec = self.make_spec(&record, &image, socket, &passed).await?;
         if let (Some(recorded), Some(container)) = (&recorded, &existing)
-            && !self.is_as(container, &spec)
+            && !self.has_current_spec(container, &spec)
         {
             let lost = match recorded.applied.is_unknown() {
                 true => self.lost_variables(container, held, &spec).await?,
@@ -157,12 +161,12 @@ impl UpRunner<'_> {
             };
             self.check_changes(recorded, &record, &lost, container.image != spec.image)?;
         }
-        self.hand_in(&mut record, &image).await?;
+        self.write_instance_files(&mut record, &image).await?;
         if let (Engine::Docker(docker), Some(socket), Some(container)) = (
             self.engine,
             socket,
             existing.as_ref().filter(|c| is_active(c)),
-        ) && !self.is_as(container, &spec)
+        ) && !self.has_current_spec(container, &spec)
         {
             let kept = body.is_none().then_some(&*image);
             self.replace_via_keeper(docker, socket, (spec, &passed), &record, recorded, kept)
@@ -170,26 +174,28 @@ impl UpRunner<'_> {
             let client = CompanionClient::new(instance, &record, config.bind)?;
             let name = instance.container_name();
             let watch = self.health_watch(&client, &name);
-            watch.until_healthy().await?;
-            watch.until_open().await;
+            watch.wait_until_healthy().await?;
+            watch.wait_until_open().await;
             return Ok(UpResult {
                 record,
-                done: UpOutcome::HandedOver,
-                without_keeper: None,
+                outcome: UpOutcome::ReplacedViaKeeper,
+                keeper_error: None,
                 notes,
             });
         }
         let label = existing
             .as_ref()
-            .and_then(|c| c.labels.get(INHERITED_LABEL).cloned());
+            .and_then(|c| c.labels.get(PASSED_ENV_DIGEST_LABEL).cloned());
         let done = self.place_container(&spec, &record, existing).await?;
-        if let (UpOutcome::NothingWithOtherKeys, Engine::Docker(docker)) = (&done, self.engine) {
+        if let (UpOutcome::UnchangedWithOtherEnv, Engine::Docker(docker)) = (&done, self.engine) {
             let running = docker.container_environment(&spec.name).await?;
-            keep_inherited(&mut spec, config, &running, label.as_ref());
+            keep_running_variables(&mut spec, config, &running, label.as_ref());
         }
         let client = CompanionClient::new(instance, &record, config.bind)?;
         let name = spec.name.clone();
-        self.health_watch(&client, &name).until_healthy().await?;
+        self.health_watch(&client, &name)
+            .wait_until_healthy()
+            .await?;
         let kept = match self.engine {
             Engine::Docker(docker) => {
                 self.deploy_keeper(docker, (spec, &passed), body.as_ref(), &record, socket)
@@ -197,11 +203,11 @@ impl UpRunner<'_> {
             }
             Engine::Embedded(_) => Ok(()),
         };
-        self.health_watch(&client, &name).until_open().await;
+        self.health_watch(&client, &name).wait_until_open().await;
         Ok(UpResult {
             record,
-            done,
-            without_keeper: kept.err(),
+            outcome: done,
+            keeper_error: kept.err(),
             notes,
         })
     }
@@ -215,31 +221,35 @@ impl UpRunner<'_> {
         held: &BTreeMap<String, String>,
     ) -> Result<(AppliedSettings, PassedEnv)> {
         let none = AppliedSettings::default();
-        let kept = self.said.kept_names(&former.unwrap_or(&none).env_names);
-        let passed = PassedEnv::new(&self.resolved.config, &kept, self.said, held)?;
+        let kept = self
+            .env_args
+            .retained_names(&former.unwrap_or(&none).env_names);
+        let passed = PassedEnv::new(&self.resolved.config, &kept, self.env_args, held)?;
         let file = self.config_file.map(Path::to_owned);
         let applied = AppliedSettings::new(self.resolved, file, kept, &passed.names);
         Ok((applied, passed))
     }
 
     /// Whether the container matches the specification. Variables count only if this command line names some.
-    fn is_as(&self, container: &Container, spec: &ContainerSpec) -> bool {
+    fn has_current_spec(&self, container: &Container, spec: &ContainerSpec) -> bool {
         let same = |label: &str| container.labels.get(label) == spec.labels.get(label);
-        same(SPEC_DIGEST_LABEL) && (self.said.is_empty() || same(INHERITED_LABEL))
+        same(SPEC_DIGEST_LABEL) && (self.env_args.is_empty() || same(PASSED_ENV_DIGEST_LABEL))
     }
 
     /// Puts the files of the instance where the container reads them.
-    async fn hand_in(&self, record: &mut InstanceRecord, image: &str) -> Result<()> {
+    async fn write_instance_files(&self, record: &mut InstanceRecord, image: &str) -> Result<()> {
         let (instance, servers) = (self.instance, &self.resolved.config.servers);
         let password = instance.ensure_vnc_password()?;
         if let Some(volumes) = self.remote_volumes() {
-            return volumes.hand_in(record, image, servers, &password).await;
+            return volumes
+                .upload_instance_files(record, image, servers, &password)
+                .await;
         }
         for folder in [instance.files_folder(), instance.data_folder()] {
             ensure_private_folder(&folder)?;
         }
-        mcp::hand_in(servers, &instance.data_folder())?;
-        instance.hand_in_vnc_password(&password)
+        mcp::write_configured_servers(servers, &instance.data_folder())?;
+        instance.write_vnc_password(&password)
     }
 
     /// The volumes that replace this machine's folders, if the engine is on another machine.
@@ -300,7 +310,10 @@ impl UpRunner<'_> {
             let charge =
                 keeper::make_deploy_config(docker, config, self.instance, project, (spec, passed))
                     .await?;
-            Ok(ReplaceTarget { charge, record })
+            Ok(ReplaceTarget {
+                config: charge,
+                record,
+            })
         };
         let (wished, otherwise) = (
             wish(spec, record.clone()).await?,
@@ -313,7 +326,7 @@ impl UpRunner<'_> {
             },
             companion: &CompanionBinary::load(config.companion.as_deref(), docker.architecture())?,
             socket,
-            kept_image,
+            rolled_back_image: kept_image,
             force: self.force,
             progress: self.progress,
         };
@@ -351,7 +364,7 @@ impl UpRunner<'_> {
     }
 
     /// Finishes an interrupted `up` or run.
-    async fn clean_leftovers(&self, socket: Option<&Path>) -> Result<()> {
+    async fn finish_interrupted(&self, socket: Option<&Path>) -> Result<()> {
         let Engine::Docker(docker) = self.engine else {
             return Ok(());
         };
@@ -367,14 +380,14 @@ impl UpRunner<'_> {
         self.replacer(docker).finish_interrupted().await
     }
 
-    async fn own_container(&self) -> Result<Option<Container>> {
+    async fn find_own_container(&self) -> Result<Option<Container>> {
         let name = self.instance.container_name();
         let found = self.engine.inspect(&name).await?;
         match &found {
             Some(container)
                 if container.labels.get(INSTANCE_LABEL) != Some(&self.instance.name) =>
             {
-                Err(Error::Foreign {
+                Err(Error::ForeignObject {
                     what: "container",
                     name,
                 }
@@ -392,7 +405,7 @@ impl UpRunner<'_> {
     ) -> Result<UpOutcome> {
         let name = &spec.name;
         let changes = existing.as_ref().is_none_or(|c| {
-            !self.is_as(c, spec) || c.phase != ContainerPhase::Running || !c.has_ports
+            !self.has_current_spec(c, spec) || c.phase != ContainerPhase::Running || !c.has_ports
         });
         if let (true, Engine::Docker(docker)) = (changes, self.engine) {
             // Removing the keeper revokes its earlier permissions, and prevents a second replacement at the same time.
@@ -402,20 +415,22 @@ impl UpRunner<'_> {
                 .await?;
         }
         let Some(container) = existing else {
-            self.progress.step(&format!("creating `{name}`"));
+            self.progress.report_step(&format!("creating `{name}`"));
             self.instance.save_record(record)?;
             self.engine.create_and_start(spec).await?;
             return Ok(UpOutcome::Created);
         };
-        let same = self.is_as(&container, spec);
+        let same = self.has_current_spec(&container, spec);
         if same {
             self.instance.save_record(record)?;
         }
         if same && container.phase == ContainerPhase::Running && container.has_ports {
-            if container.labels.get(INHERITED_LABEL) != spec.labels.get(INHERITED_LABEL) {
-                return Ok(UpOutcome::NothingWithOtherKeys);
+            if container.labels.get(PASSED_ENV_DIGEST_LABEL)
+                != spec.labels.get(PASSED_ENV_DIGEST_LABEL)
+            {
+                return Ok(UpOutcome::UnchangedWithOtherEnv);
             }
-            return Ok(UpOutcome::Nothing);
+            return Ok(UpOutcome::Unchanged);
         }
         if same
             && matches!(
@@ -423,7 +438,7 @@ impl UpRunner<'_> {
                 ContainerPhase::Stopped | ContainerPhase::Running
             )
         {
-            self.progress.step(&format!("starting `{name}`"));
+            self.progress.report_step(&format!("starting `{name}`"));
             let started = match self.engine {
                 Engine::Docker(docker) => {
                     let succession = self.replacer(docker);
@@ -444,7 +459,7 @@ impl UpRunner<'_> {
             self.engine.create_and_start(spec).await?;
             return Ok(UpOutcome::Replaced);
         }
-        self.progress.step(&format!("replacing `{name}`"));
+        self.progress.report_step(&format!("replacing `{name}`"));
         match self.engine {
             Engine::Docker(docker) => {
                 let succession = self.replacer(docker);
@@ -488,7 +503,7 @@ fn is_active(container: &Container) -> bool {
     )
 }
 
-fn is_taken(error: &anyhow::Error) -> bool {
+fn is_port_taken(error: &anyhow::Error) -> bool {
     taken_port(error).is_some()
 }
 

@@ -3,7 +3,7 @@
 use super::body_reader::{BodyReadLimit, read_body_files};
 use crate::archive::Folder;
 use crate::error::{Error, Result};
-use crate::protocol::BODY_VERSION;
+use crate::protocol::BODY_PROTOCOL_VERSION;
 use crate::protocol::hex::hex;
 use include_dir::{Dir, include_dir};
 use schemars::JsonSchema;
@@ -70,15 +70,19 @@ impl Body {
     ///
     /// # Errors
     /// When the folder holds links or special files, is too large, or has another protocol.
-    pub(crate) fn of_project(project: &Path, body: &Path) -> Result<Self> {
-        Self::of_project_within(project, body, BodyReadLimit::of_bytes(MAX_IMAGE_BODY_BYTES))
+    pub(crate) fn from_project(project: &Path, body: &Path) -> Result<Self> {
+        Self::from_project_within(
+            project,
+            body,
+            BodyReadLimit::with_max_bytes(MAX_IMAGE_BODY_BYTES),
+        )
     }
 
-    /// As [`Body::of_project`], within a limit.
+    /// As [`Body::from_project`], within a limit.
     ///
     /// # Errors
-    /// As [`Body::of_project`], and when the body exceeds the limit.
-    pub(crate) fn of_project_within(
+    /// As [`Body::from_project`], and when the body exceeds the limit.
+    pub(crate) fn from_project_within(
         project: &Path,
         body: &Path,
         limit: BodyReadLimit,
@@ -96,7 +100,7 @@ impl Body {
     }
 
     fn check_compatible(&self, folder: &Path) -> Result<()> {
-        let unfit = |why: String| Error::UnfitBody {
+        let unfit = |why: String| Error::InvalidBody {
             body: folder.to_owned(),
             why,
         };
@@ -114,9 +118,9 @@ impl Body {
             .ok_or_else(|| unfit("`body.yaml` is missing".into()))?;
         let manifest: BodyManifest = serde_yaml::from_slice(manifest)
             .map_err(|e| unfit(format!("`body.yaml` can't be read: {e}")))?;
-        if manifest.protocol != BODY_VERSION {
-            let (theirs, ours) = (manifest.protocol, BODY_VERSION);
-            return Err(Error::OtherBody {
+        if manifest.protocol != BODY_PROTOCOL_VERSION {
+            let (theirs, ours) = (manifest.protocol, BODY_PROTOCOL_VERSION);
+            return Err(Error::BodyProtocolMismatch {
                 body: folder.to_owned(),
                 theirs,
                 ours,
@@ -146,11 +150,11 @@ impl Body {
     /// # Errors
     /// When the bytes are not such an archive.
     #[cfg(target_os = "linux")]
-    pub(crate) fn of_archive(archive: &[u8]) -> Result<Self> {
+    pub(crate) fn from_archive(archive: &[u8]) -> Result<Self> {
         let mut files = BTreeMap::new();
         for entry in tar::Archive::new(archive).entries()? {
             let mut entry = entry?;
-            let path = with_slashes(&entry.path()?);
+            let path = to_slash_path(&entry.path()?);
             let mut content = Vec::new();
             entry.read_to_end(&mut content)?;
             files.insert(path, content);
@@ -309,18 +313,18 @@ fn collect_embedded(dir: &Dir<'_>, files: &mut BTreeMap<String, Vec<u8>>) {
         match entry {
             include_dir::DirEntry::Dir(dir) => collect_embedded(dir, files),
             include_dir::DirEntry::File(file) => {
-                files.insert(with_slashes(file.path()), file.contents().to_vec());
+                files.insert(to_slash_path(file.path()), file.contents().to_vec());
             }
         }
     }
 }
 
-fn with_slashes(path: &Path) -> String {
+fn to_slash_path(path: &Path) -> String {
     path.to_string_lossy().replace('\\', "/")
 }
 
 pub(super) fn unfit_body_error(body: &Path, why: String) -> anyhow::Error {
-    Error::UnfitBody {
+    Error::InvalidBody {
         body: body.to_owned(),
         why,
     }
@@ -380,7 +384,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         write(&Body::embedded(), folder.path());
         assert_eq!(
-            Body::of_project(folder.path(), Path::new(""))
+            Body::from_project(folder.path(), Path::new(""))
                 .unwrap()
                 .files,
             Body::embedded().files
@@ -427,7 +431,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         write(&Body::embedded(), folder.path());
         std::os::unix::fs::symlink("/etc/shadow", folder.path().join("kernel/x")).unwrap();
-        let error = Body::of_project(folder.path(), Path::new(""))
+        let error = Body::from_project(folder.path(), Path::new(""))
             .unwrap_err()
             .to_string();
         assert!(error.contains("`kernel/x`"), "{error}");
@@ -491,7 +495,7 @@ mod tests {
             "version: 9.0.0\nprotocol: 99\n",
         )
         .unwrap();
-        let error = Body::of_project(folder.path(), Path::new(""))
+        let error = Body::from_project(folder.path(), Path::new(""))
             .unwrap_err()
             .to_string();
         assert!(error.contains("protocol 99"), "{error}");

@@ -64,8 +64,8 @@ pub(super) fn read_body_files(
     let mut gathering = BodyFolderReader {
         name: &name,
         limit,
-        room: limit.bytes,
-        names: 0,
+        remaining_bytes: limit.bytes,
+        name_count: 0,
         files: BTreeMap::new(),
     };
     gathering.read_folder(&at, "", 0)?;
@@ -81,7 +81,7 @@ pub(crate) struct BodyReadLimit {
 }
 
 impl BodyReadLimit {
-    pub(crate) fn of_bytes(bytes: u64) -> Self {
+    pub(crate) fn with_max_bytes(bytes: u64) -> Self {
         Self {
             bytes,
             deadline: None,
@@ -92,8 +92,8 @@ impl BodyReadLimit {
 struct BodyFolderReader<'a> {
     name: &'a Path,
     limit: BodyReadLimit,
-    room: u64,
-    names: usize,
+    remaining_bytes: u64,
+    name_count: usize,
     files: BTreeMap<String, Vec<u8>>,
 }
 
@@ -103,8 +103,8 @@ impl BodyFolderReader<'_> {
             return Err(self.unfit_error(format!("`{beneath}` is nested too deeply")));
         }
         let names = folder.names_up_to(MAX_BODY_NAMES + 1)?;
-        self.names += names.len();
-        if self.names > MAX_BODY_NAMES {
+        self.name_count += names.len();
+        if self.name_count > MAX_BODY_NAMES {
             return Err(self.unfit_error(format!("it has more than {MAX_BODY_NAMES} names")));
         }
         for name in names {
@@ -154,8 +154,9 @@ impl BodyFolderReader<'_> {
     fn add_file(&mut self, path: String, file: impl Read) -> Result<()> {
         let mut content = Vec::new();
         // Read one byte more than allowed, to detect that the file is too large.
-        file.take(self.room + 1).read_to_end(&mut content)?;
-        let Some(room) = self.room.checked_sub(content.len() as u64) else {
+        file.take(self.remaining_bytes + 1)
+            .read_to_end(&mut content)?;
+        let Some(room) = self.remaining_bytes.checked_sub(content.len() as u64) else {
             return Err(
                 self.unfit_error(format!("it is larger than {} MiB", self.limit.bytes >> 20))
             );
@@ -163,7 +164,7 @@ impl BodyFolderReader<'_> {
         if self.files.len() >= MAX_BODY_FILES {
             return Err(self.unfit_error(format!("it has more than {MAX_BODY_FILES} files")));
         }
-        self.room = room;
+        self.remaining_bytes = room;
         self.files.insert(path, content);
         Ok(())
     }
@@ -195,8 +196,11 @@ mod tests {
     }
 
     fn refused(project: &Path, folder: &str) -> String {
-        let gathered =
-            read_body_files(project, Path::new(folder), BodyReadLimit::of_bytes(1 << 20));
+        let gathered = read_body_files(
+            project,
+            Path::new(folder),
+            BodyReadLimit::with_max_bytes(1 << 20),
+        );
         gathered.unwrap_err().to_string()
     }
 
@@ -206,15 +210,19 @@ mod tests {
         let files = read_body_files(
             project.path(),
             Path::new("body"),
-            BodyReadLimit::of_bytes(1 << 20),
+            BodyReadLimit::with_max_bytes(1 << 20),
         )
         .unwrap();
         assert_eq!(files.unwrap()["deep/file"], b"mine");
         for none in ["other", "body/deep"] {
             assert!(
-                read_body_files(project.path(), Path::new(none), BodyReadLimit::of_bytes(9))
-                    .unwrap()
-                    .is_none()
+                read_body_files(
+                    project.path(),
+                    Path::new(none),
+                    BodyReadLimit::with_max_bytes(9)
+                )
+                .unwrap()
+                .is_none()
             );
         }
     }
@@ -283,7 +291,7 @@ mod tests {
         read_body_files(
             project.path(),
             Path::new("body"),
-            BodyReadLimit::of_bytes(1 << 20),
+            BodyReadLimit::with_max_bytes(1 << 20),
         )
         .unwrap();
     }
@@ -319,7 +327,7 @@ mod tests {
                 if let Ok(Some(files)) = read_body_files(
                     project.path(),
                     Path::new("body"),
-                    BodyReadLimit::of_bytes(1 << 20),
+                    BodyReadLimit::with_max_bytes(1 << 20),
                 ) {
                     assert!(files.values().all(|content| content != b"secret"));
                 }

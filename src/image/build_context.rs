@@ -65,7 +65,7 @@ impl ImageRecipe {
         dockerfile: &str,
         binary_image: Option<&str>,
     ) -> Result<Bytes> {
-        let rewritten = binary_image.and_then(|image| with_binary_of(dockerfile, image));
+        let rewritten = binary_image.and_then(|image| copy_binary_from_image(dockerfile, image));
         let mut archive = tar::Builder::new(Vec::new());
         for (path, content) in self.context_files() {
             let content = match (path.as_str(), &rewritten) {
@@ -103,7 +103,7 @@ impl ImageRecipe {
 /// Rewrites the Dockerfile to copy the binary from an image, if exactly one line copies the binary alone from the
 /// context and no other line could copy it. This saves space: the builder's cache keeps each context that holds the
 /// binary, 100 MB at a time.
-fn with_binary_of(dockerfile: &str, image: &str) -> Option<String> {
+fn copy_binary_from_image(dockerfile: &str, image: &str) -> Option<String> {
     let mut lines = Vec::new();
     let mut found = 0;
     for line in dockerfile.lines() {
@@ -113,7 +113,9 @@ fn with_binary_of(dockerfile: &str, image: &str) -> Option<String> {
                 found += 1;
                 format!("COPY --from={image} /osctl {target}\n")
             }
-            ["COPY" | "ADD", ref rest @ ..] if !rest.iter().all(|word| is_elsewhere(word)) => {
+            ["COPY" | "ADD", ref rest @ ..]
+                if !rest.iter().all(|word| is_unrelated_to_binary(word)) =>
+            {
                 return None;
             }
             _ => format!("{line}\n"),
@@ -124,7 +126,7 @@ fn with_binary_of(dockerfile: &str, image: &str) -> Option<String> {
 
 /// Whether a word of `COPY` certainly names neither the binary nor a folder that contains it. A word with unusual
 /// characters might.
-fn is_elsewhere(word: &str) -> bool {
+fn is_unrelated_to_binary(word: &str) -> bool {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_./=:@".contains(c);
     let of_ours = word
         .strip_prefix(CONTEXT_OSCTL_FOLDER)

@@ -20,7 +20,7 @@ const MIN_FREE_MEMORY_BYTES: u64 = 256 << 20;
 
 /// Free and total resources.
 #[derive(Debug, Clone, Copy)]
-struct HostResourcesLeft {
+struct HostResources {
     disk: (u64, u64),
     /// Files that the disk can still hold; both are 0 for a disk without such a limit.
     files: (u64, u64),
@@ -38,7 +38,7 @@ enum ResourceShortage {
     Tasks,
 }
 
-fn find_shortage(left: HostResourcesLeft) -> Option<ResourceShortage> {
+fn find_shortage(left: HostResources) -> Option<ResourceShortage> {
     let ((disk, whole), (files, all)) = (left.disk, left.files);
     let least = MIN_FREE_DISK_BYTES.min(whole / 20);
     if disk < least {
@@ -58,7 +58,7 @@ fn find_shortage(left: HostResourcesLeft) -> Option<ResourceShortage> {
 
 /// Waits until the engine's disk, which holds `volume`, or the machine's memory or process limit is nearly used up,
 /// and returns the reason.
-pub(crate) async fn runs_out(volume: &Path) -> anyhow::Error {
+pub(crate) async fn wait_for_shortage(volume: &Path) -> anyhow::Error {
     let mut short = 0;
     loop {
         let found = match measure_resources(volume) {
@@ -90,11 +90,11 @@ pub(crate) async fn runs_out(volume: &Path) -> anyhow::Error {
     }
 }
 
-fn measure_resources(volume: &Path) -> Result<HostResourcesLeft> {
+fn measure_resources(volume: &Path) -> Result<HostResources> {
     let found = statvfs(volume).context("reading the free space of the disk")?;
     let unit = found.fragment_size();
     let text = fs::read_to_string("/proc/meminfo").context("reading the machine's memory")?;
-    Ok(HostResourcesLeft {
+    Ok(HostResources {
         disk: (found.blocks_available() * unit, found.blocks() * unit),
         files: (found.files_available(), found.files()),
         memory: parse_meminfo(&text)?,
@@ -139,11 +139,11 @@ fn parse_meminfo(meminfo: &str) -> Result<(u64, u64)> {
 
 #[cfg(test)]
 mod tests {
-    use super::{HostResourcesLeft, ResourceShortage, find_shortage, measure_tasks, parse_meminfo};
+    use super::{HostResources, ResourceShortage, find_shortage, measure_tasks, parse_meminfo};
 
     #[test]
     fn what_is_too_little_is_named_and_small_machines_are_not_shut_out() {
-        let fine = HostResourcesLeft {
+        let fine = HostResources {
             disk: (2 << 30, 100 << 30),
             files: (1000, 2000),
             memory: (1 << 30, 8 << 30),
@@ -151,7 +151,7 @@ mod tests {
         };
         assert_eq!(find_shortage(fine), None);
         let disk = |left, whole| {
-            find_shortage(HostResourcesLeft {
+            find_shortage(HostResources {
                 disk: (left, whole),
                 ..fine
             })
@@ -166,7 +166,7 @@ mod tests {
             Some(ResourceShortage::Disk((2 << 30) / 20))
         );
         let files = |left, all| {
-            find_shortage(HostResourcesLeft {
+            find_shortage(HostResources {
                 files: (left, all),
                 ..fine
             })
@@ -174,7 +174,7 @@ mod tests {
         assert_eq!(files(39, 2000), Some(ResourceShortage::Files));
         assert_eq!((files(40, 2000), files(0, 0)), (None, None));
         let tasks = |left| {
-            find_shortage(HostResourcesLeft {
+            find_shortage(HostResources {
                 tasks: (left, 32_768),
                 ..fine
             })
@@ -184,7 +184,7 @@ mod tests {
             (Some(ResourceShortage::Tasks), None)
         );
         let memory = |left, whole| {
-            find_shortage(HostResourcesLeft {
+            find_shortage(HostResources {
                 memory: (left, whole),
                 ..fine
             })

@@ -3,13 +3,13 @@
 use super::controller::ControllerHandle;
 use super::run_request::{RunDenied, RunRequest};
 use super::run_store::KeeperRunStore;
-use super::{KEEPER_AGENT_SOCKET, KEEPER_HOST_SOCKET, KeeperSettings, run_diff};
+use super::{KEEPER_AGENT_SOCKET_NAME, KEEPER_HOST_SOCKET_NAME, KeeperSettings, run_diff};
 use crate::error::Result;
 use crate::image::Body;
 use crate::protocol::error::ApiError;
 use crate::protocol::evolve::{
     EvolveCaller, EvolveRecord, EvolveRunId, KeeperReply, KeeperRequest, MAX_KEEPER_REQUEST_BYTES,
-    MAX_REASON_CHARS, Task, refusal,
+    MAX_REASON_CHARS, RunTask, refusal,
 };
 use anyhow::Context;
 use base64::Engine;
@@ -27,14 +27,14 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 /// A connection that sends no request within this time is closed.
 const KEEPER_REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 /// Bytes of a refused request that are still read, and for how long.
-const MAX_REFUSED_REQUEST_BYTES: u64 = 1 << 20;
-const REFUSED_REQUEST_TIMEOUT: Duration = Duration::from_secs(1);
+const MAX_DISCARDED_REQUEST_BYTES: u64 = 1 << 20;
+const DISCARDED_REQUEST_TIMEOUT: Duration = Duration::from_secs(1);
 /// Bytes of a body's file per reply line.
 const BODY_FILE_CHUNK_BYTES: usize = 1 << 20;
 /// Connections per side at a time; more connections wait.
 const MAX_KEEPER_CONNECTIONS: usize = 32;
 /// Requests per side at a time that hold whole bodies in memory.
-const MAX_RUN_BODY_REQUESTS: usize = 1;
+const MAX_CONCURRENT_BODY_REQUESTS: usize = 1;
 /// How long such a request waits for the previous one before it is refused.
 const RUN_BODY_REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -45,11 +45,14 @@ pub(super) fn bind_sockets(settings: &KeeperSettings) -> Result<KeeperSockets> {
     Ok([
         // The host's socket is reachable only for a caller that may run commands in this container.
         (
-            bind_socket(&settings.state.join(KEEPER_HOST_SOCKET), 0o600)?,
+            bind_socket(&settings.state_folder.join(KEEPER_HOST_SOCKET_NAME), 0o600)?,
             EvolveCaller::Host,
         ),
         (
-            bind_socket(&settings.door.join(KEEPER_AGENT_SOCKET), 0o666)?,
+            bind_socket(
+                &settings.socket_folder.join(KEEPER_AGENT_SOCKET_NAME),
+                0o666,
+            )?,
             EvolveCaller::Agent,
         ),
     ])
@@ -68,9 +71,9 @@ fn bind_socket(path: &Path, mode: u32) -> Result<UnixListener> {
 
 #[derive(Debug, Clone)]
 pub(super) struct KeeperServer {
-    shelf: KeeperRunStore,
-    handle: ControllerHandle,
-    body_questions: RunBodyRequestLimits,
+    run_store: KeeperRunStore,
+    controller: ControllerHandle,
+    body_limits: RunBodyRequestLimits,
 }
 
 /// Permits for requests that hold whole bodies in memory. Each side has its own permits, so that the agent can't
@@ -84,7 +87,7 @@ struct RunBodyRequestLimits {
 
 impl Default for RunBodyRequestLimits {
     fn default() -> Self {
-        let turns = || Arc::new(Semaphore::new(MAX_RUN_BODY_REQUESTS));
+        let turns = || Arc::new(Semaphore::new(MAX_CONCURRENT_BODY_REQUESTS));
         Self {
             host: turns(),
             agent: turns(),
@@ -95,7 +98,7 @@ impl Default for RunBodyRequestLimits {
 
 impl RunBodyRequestLimits {
     /// Waits for a permit of this side. The request ends when the permit is dropped.
-    async fn take_turn(
+    async fn acquire_permit(
         &self,
         by: EvolveCaller,
     ) -> Result<std::result::Result<OwnedSemaphorePermit, ApiError>> {
@@ -118,9 +121,9 @@ impl RunBodyRequestLimits {
 impl KeeperServer {
     pub(super) fn new(shelf: KeeperRunStore, handle: ControllerHandle) -> Self {
         Self {
-            shelf,
-            handle,
-            body_questions: RunBodyRequestLimits::default(),
+            run_store: shelf,
+            controller: handle,
+            body_limits: RunBodyRequestLimits::default(),
         }
     }
 
@@ -159,10 +162,10 @@ impl KeeperServer {
                 Ok(Err(fault)) => {
                     out.write_refusal(fault, by).await?;
                     // Read the rest of the request: closing a socket with unread data would discard the refusal.
-                    let mut rest = read.take(MAX_REFUSED_REQUEST_BYTES);
+                    let mut rest = read.take(MAX_DISCARDED_REQUEST_BYTES);
                     let mut nowhere = tokio::io::sink();
                     let rest = tokio::io::copy(&mut rest, &mut nowhere);
-                    let _ = tokio::time::timeout(REFUSED_REQUEST_TIMEOUT, rest).await;
+                    let _ = tokio::time::timeout(DISCARDED_REQUEST_TIMEOUT, rest).await;
                     return Ok(());
                 }
                 Err(_) => return Ok(()),
@@ -181,29 +184,29 @@ impl KeeperServer {
     ) -> Result<std::result::Result<(), ApiError>> {
         let order = match question {
             KeeperRequest::Evolve(asked) => RunRequest {
-                task: Task::Evolve,
+                task: RunTask::Evolve,
                 by,
                 reason: asked.reason,
                 force: asked.force,
                 dry_run: asked.dry_run,
-                to: None,
+                rollback_run: None,
             },
             KeeperRequest::Rollback(asked) => RunRequest {
-                task: Task::Rollback,
+                task: RunTask::Rollback,
                 by,
                 reason: asked.reason,
                 force: asked.force,
                 dry_run: false,
-                to: asked.run,
+                rollback_run: asked.run,
             },
-            KeeperRequest::Stop {} => return self.stop_run(by, out).await,
+            KeeperRequest::Stop {} => return self.cancel_run(by, out).await,
             KeeperRequest::Status {} => {
-                out.write_reply(&KeeperReply::Status(self.shelf.read_status()?))
+                out.write_reply(&KeeperReply::Status(self.run_store.read_status()?))
                     .await?;
                 return Ok(Ok(()));
             }
             KeeperRequest::History {} => {
-                let runs = self.shelf.list_records()?.into_iter();
+                let runs = self.run_store.list_records()?.into_iter();
                 let runs = runs.map(EvolveRecord::without_details).collect();
                 out.write_reply(&KeeperReply::History { runs }).await?;
                 return Ok(Ok(()));
@@ -226,14 +229,14 @@ impl KeeperServer {
         by: EvolveCaller,
         out: &mut KeeperReplyWriter,
     ) -> Result<std::result::Result<(), ApiError>> {
-        let Some(record) = self.shelf.read_record(&run)? else {
-            return Ok(Err(no_such_run_fault(&run)));
+        let Some(record) = self.run_store.read_record(&run)? else {
+            return Ok(Err(no_such_run_error(&run)));
         };
-        let _turn = match self.body_questions.take_turn(by).await? {
+        let _turn = match self.body_limits.acquire_permit(by).await? {
             Ok(turn) => turn,
             Err(busy) => return Ok(Err(busy)),
         };
-        let shelf = self.shelf.clone();
+        let shelf = self.run_store.clone();
         let compare = move || run_diff::list_run_changes(&shelf, &record);
         let changes = match tokio::task::spawn_blocking(compare).await?? {
             Ok(changes) => changes,
@@ -255,22 +258,22 @@ impl KeeperServer {
         by: EvolveCaller,
         out: &mut KeeperReplyWriter,
     ) -> Result<std::result::Result<(), ApiError>> {
-        let Some(record) = self.shelf.read_record(&run)? else {
-            return Ok(Err(no_such_run_fault(&run)));
+        let Some(record) = self.run_store.read_record(&run)? else {
+            return Ok(Err(no_such_run_error(&run)));
         };
-        let _turn = match self.body_questions.take_turn(by).await? {
+        let _turn = match self.body_limits.acquire_permit(by).await? {
             Ok(turn) => turn,
             Err(busy) => return Ok(Err(busy)),
         };
-        let shelf = self.shelf.clone();
+        let shelf = self.run_store.clone();
         let read = move || {
-            let archive = shelf.body_of(&record)?;
+            let archive = shelf.run_body(&record)?;
             archive
-                .map(|archive| Body::of_archive(&archive))
+                .map(|archive| Body::from_archive(&archive))
                 .transpose()
         };
         let Some(body) = tokio::task::spawn_blocking(read).await?? else {
-            return Ok(Err(no_such_run_fault(&run)));
+            return Ok(Err(no_such_run_error(&run)));
         };
         for (path, content) in &body.files {
             let empty: &[u8] = &[];
@@ -295,7 +298,7 @@ impl KeeperServer {
             let message = format!("the reason is longer than {MAX_REASON_CHARS} characters");
             return Ok(Err(ApiError::new(refusal::KEEPER_BAD_REQUEST, message)));
         }
-        match self.handle.begin_run(order).await {
+        match self.controller.begin_run(order).await {
             Ok(run) => out.write_reply(&KeeperReply::Started { run }).await?,
             Err(RunDenied::Busy(run)) => out.write_reply(&KeeperReply::Busy { run }).await?,
             Err(RunDenied::Refused(fault)) => return Ok(Err(fault)),
@@ -304,7 +307,7 @@ impl KeeperServer {
     }
 
     /// Denied to the agent, which could otherwise stop the rollback of its own change.
-    async fn stop_run(
+    async fn cancel_run(
         &self,
         by: EvolveCaller,
         out: &mut KeeperReplyWriter,
@@ -314,7 +317,7 @@ impl KeeperServer {
             let fault = ApiError::new(refusal::KEEPER_FORBIDDEN, message);
             return Ok(Err(fault.with_hint("run `osctl evolve stop` on the host")));
         }
-        match self.handle.stop_run().await {
+        match self.controller.cancel_run().await {
             Ok(run) => out.write_reply(&KeeperReply::Stopping { run }).await?,
             Err(RunDenied::Busy(run)) => out.write_reply(&KeeperReply::Busy { run }).await?,
             Err(RunDenied::Refused(fault)) => return Ok(Err(fault)),
@@ -327,8 +330,8 @@ impl KeeperServer {
         run: &EvolveRunId,
         out: &mut KeeperReplyWriter,
     ) -> Result<std::result::Result<(), ApiError>> {
-        let Some(record) = self.shelf.read_record(run)? else {
-            return Ok(Err(no_such_run_fault(run)));
+        let Some(record) = self.run_store.read_record(run)? else {
+            return Ok(Err(no_such_run_error(run)));
         };
         out.write_reply(&KeeperReply::Record(Box::new(record)))
             .await?;
@@ -342,16 +345,16 @@ impl KeeperServer {
         follow: bool,
         out: &mut KeeperReplyWriter,
     ) -> Result<std::result::Result<(), ApiError>> {
-        let mut changes = self.shelf.subscribe_changes();
+        let mut changes = self.run_store.subscribe_changes();
         let mut told: Option<EvolveRecord> = None;
         loop {
             changes.mark_unchanged();
             // Read the record before the log, so that no line is missing after the final record.
-            let Some(record) = self.shelf.read_record(run)? else {
-                return Ok(Err(no_such_run_fault(run)));
+            let Some(record) = self.run_store.read_record(run)? else {
+                return Ok(Err(no_such_run_error(run)));
             };
             loop {
-                let piece = self.shelf.read_log(run, offset)?;
+                let piece = self.run_store.read_log(run, offset)?;
                 if piece.is_empty() {
                     break;
                 }
@@ -375,7 +378,7 @@ impl KeeperServer {
     }
 }
 
-fn no_such_run_fault(run: &EvolveRunId) -> ApiError {
+fn no_such_run_error(run: &EvolveRunId) -> ApiError {
     ApiError::new(
         refusal::KEEPER_NO_SUCH_RUN,
         format!("run `{run}` does not exist"),

@@ -4,7 +4,7 @@ use crate::error::Result;
 use tokio::sync::watch;
 
 /// Why a run was cancelled: a person asked for it.
-pub(super) const STOPPED_BY_PERSON: &str = "a person cancelled the run";
+pub(super) const CANCELLED_BY_PERSON: &str = "a person cancelled the run";
 
 /// The cancellation flag of one run, shared by the callers that cancel the run and the stages that check it.
 #[derive(Debug, Clone)]
@@ -25,8 +25,8 @@ impl RunCancellation {
     }
 
     /// Whether a person cancelled the run, as opposed to a keeper that shuts down.
-    pub(super) fn is_a_persons(&self) -> bool {
-        *self.0.borrow() == Some(STOPPED_BY_PERSON)
+    pub(super) fn is_by_person(&self) -> bool {
+        *self.0.borrow() == Some(CANCELLED_BY_PERSON)
     }
 
     /// # Errors
@@ -66,7 +66,7 @@ impl RunCancellation {
 
 #[cfg(test)]
 mod tests {
-    use super::{RunCancellation, STOPPED_BY_PERSON};
+    use super::{CANCELLED_BY_PERSON, RunCancellation};
 
     #[tokio::test]
     async fn a_cancellation_drops_the_running_future() {
@@ -76,10 +76,10 @@ mod tests {
                 .await
                 .is_ok_and(|n| n == 1)
         );
-        assert!(stop.check_cancelled().is_ok() && !stop.is_a_persons());
+        assert!(stop.check_cancelled().is_ok() && !stop.is_by_person());
         let other = stop.clone();
         let endless = stop.run_until_cancelled(async move {
-            other.cancel_run(STOPPED_BY_PERSON);
+            other.cancel_run(CANCELLED_BY_PERSON);
             std::future::pending::<crate::error::Result<()>>().await
         });
         let why = endless.await.unwrap_err().to_string();
@@ -90,9 +90,9 @@ mod tests {
             .await
             .unwrap_err();
         assert_eq!(left.to_string(), "a person cancelled the run");
-        assert!(stop.check_cancelled().is_err() && stop.is_a_persons());
+        assert!(stop.check_cancelled().is_err() && stop.is_by_person());
         let other = RunCancellation::default();
         other.cancel_run("the keeper was stopped");
-        assert!(!other.is_a_persons());
+        assert!(!other.is_by_person());
     }
 }

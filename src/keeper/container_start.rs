@@ -1,7 +1,7 @@
 //! Start of a container that has ended, or that the engine could not start when the engine itself started.
 
 use super::port_recovery::{UnreachableContainer, UnreachableFile};
-use super::retry_policy::is_away;
+use super::retry_policy::is_engine_away;
 use super::target::DeployTarget;
 use crate::engine::ContainerPhase;
 use crate::error::{Error, Result};
@@ -22,9 +22,9 @@ pub(super) enum ContainerStartOutcome {
     /// The container runs without its ports, for this reason. The keeper retries the ports while it is idle.
     WithoutPorts(anyhow::Error),
     /// The container does not run until one of its ports is free. The keeper retries the start while it is idle.
-    Waits(anyhow::Error),
+    WaitsForPort(anyhow::Error),
     /// The engine can't start this container.
-    Refused(anyhow::Error),
+    Unstartable(anyhow::Error),
 }
 
 /// Starts a container unless it runs. The record of `run` gets a line when the container has its ports again.
@@ -52,13 +52,13 @@ pub(super) async fn start_ended_container(
         };
         match tried {
             Ok(()) => return Ok(ContainerStartOutcome::Started),
-            Err(error) if is_away(&error) => return Err(error),
+            Err(error) if is_engine_away(&error) => return Err(error),
             Err(error) if begin.elapsed() > CONTAINER_START_TIMEOUT => break error,
             Err(_) => tokio::time::sleep(CONTAINER_START_INTERVAL).await,
         }
     };
     if !matches!(error.downcast_ref(), Some(Error::PortTaken { .. })) {
-        return Ok(ContainerStartOutcome::Refused(error));
+        return Ok(ContainerStartOutcome::Unstartable(error));
     }
     let unreached = |has_ended| UnreachableContainer {
         run: run.cloned(),
@@ -72,10 +72,10 @@ pub(super) async fn start_ended_container(
             mark.write(&unreached(false))?;
             Ok(ContainerStartOutcome::WithoutPorts(error))
         }
-        Err(again) if is_away(&again) => Err(again),
+        Err(again) if is_engine_away(&again) => Err(again),
         Err(again) => {
             tracing::info!("the container does not start without its ports either: {again:#}");
-            Ok(ContainerStartOutcome::Waits(error))
+            Ok(ContainerStartOutcome::WaitsForPort(error))
         }
     }
 }

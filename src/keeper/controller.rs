@@ -3,8 +3,8 @@
 use super::cancellation::{self, RunCancellation};
 use super::journal::{RunJournal, RunJournalEntry, RunJournalStep};
 use super::post_deploy_watch::{self, WatchVerdict};
-use super::recovery::{KeeperRecoveryOutcome, give_up, recover_from_journal};
-use super::retry_policy::{self, EngineRetryDecision, is_away};
+use super::recovery::{KeeperRecoveryOutcome, abandon_run, recover_from_journal};
+use super::retry_policy::{self, EngineRetryDecision, is_engine_away};
 use super::run::RunExecutor;
 use super::run_request::{RunDenied, RunRequest, prepare_run};
 use super::run_store::{KEEPER_ENDED_REASON, KeeperRunStore};
@@ -14,7 +14,7 @@ use crate::engine::Docker;
 use crate::error::Result;
 use crate::protocol::error::ApiError;
 use crate::protocol::evolve::{
-    DEPLOY_CONFIG_FILE, DeployConfig, EvolveCaller, EvolveRecord, EvolveRunId, Task, refusal,
+    DEPLOY_CONFIG_FILE, DeployConfig, EvolveCaller, EvolveRecord, EvolveRunId, RunTask, refusal,
 };
 use anyhow::{Context, bail};
 use futures_util::future::BoxFuture;
@@ -34,8 +34,8 @@ type RunReplySender = oneshot::Sender<std::result::Result<EvolveRunId, RunDenied
 #[derive(Debug)]
 enum ControllerMessage {
     Begin(RunRequest, RunReplySender),
-    Stop(RunReplySender),
-    Leave(oneshot::Sender<()>),
+    Cancel(RunReplySender),
+    Shutdown(oneshot::Sender<()>),
 }
 
 /// The callers' handle to the controller.
@@ -53,14 +53,19 @@ impl ControllerHandle {
     }
 
     /// Cancels the active run. The container that ran before it keeps running.
-    pub(super) async fn stop_run(&self) -> std::result::Result<EvolveRunId, RunDenied> {
-        self.send_message(ControllerMessage::Stop).await
+    pub(super) async fn cancel_run(&self) -> std::result::Result<EvolveRunId, RunDenied> {
+        self.send_message(ControllerMessage::Cancel).await
     }
 
     /// Returns when the keeper may end: the container that answered requests before the run answers again.
     pub(super) async fn prepare_shutdown(&self) {
         let (reply, answer) = oneshot::channel();
-        if self.0.send(ControllerMessage::Leave(reply)).await.is_ok() {
+        if self
+            .0
+            .send(ControllerMessage::Shutdown(reply))
+            .await
+            .is_ok()
+        {
             // A controller that has ended has nothing left to do.
             let _ = answer.await;
         }
@@ -87,34 +92,34 @@ impl ControllerHandle {
 enum KeeperState {
     Idle,
     /// The keeper finishes a run that an earlier keeper started.
-    Recovery,
-    Run(EvolveRunId, RunCancellation),
-    Probation,
+    Recovering,
+    Running(EvolveRunId, RunCancellation),
+    Watching,
 }
 
 /// The outcome of an activity.
 enum KeeperOutcome {
     Recovered(DeployTarget, KeeperRecoveryOutcome),
-    Ran(DeployTarget, Box<EvolveRecord>),
-    Watched(WatchVerdict),
+    RunEnded(DeployTarget, Box<EvolveRecord>),
+    WatchEnded(WatchVerdict),
     /// The new container failed its watch period; roll back.
     Rescue(Box<RunExecutor>),
     /// The keeper becomes idle.
-    Nothing,
+    Idle,
     /// The connection to the engine was lost during the activity.
-    Lost(anyhow::Error),
+    EngineLost(anyhow::Error),
 }
 
 pub(super) struct RunController {
     settings: KeeperSettings,
-    shelf: KeeperRunStore,
+    run_store: KeeperRunStore,
     inbox: mpsc::Receiver<ControllerMessage>,
     state: KeeperState,
     /// The callers that wait until the keeper may end.
-    leaving: Vec<oneshot::Sender<()>>,
+    shutdown_waiters: Vec<oneshot::Sender<()>>,
     /// The run requests that arrived while the previous run was finishing.
-    next: Vec<(RunRequest, RunReplySender)>,
-    current: BoxFuture<'static, Result<KeeperOutcome>>,
+    queued_requests: Vec<(RunRequest, RunReplySender)>,
+    activity: BoxFuture<'static, Result<KeeperOutcome>>,
 }
 
 impl RunController {
@@ -124,12 +129,12 @@ impl RunController {
             recover_with_retries(settings.clone(), shelf.clone(), KEEPER_ENDED_REASON.into());
         let owner = Self {
             settings,
-            shelf,
+            run_store: shelf,
             inbox,
-            state: KeeperState::Recovery,
-            leaving: Vec::new(),
-            next: Vec::new(),
-            current,
+            state: KeeperState::Recovering,
+            shutdown_waiters: Vec::new(),
+            queued_requests: Vec::new(),
+            activity: current,
         };
         (owner, ControllerHandle(sender))
     }
@@ -141,19 +146,19 @@ impl RunController {
     pub(super) async fn run(mut self) -> Result<()> {
         loop {
             tokio::select! {
-                done = &mut self.current => {
-                    self.go_on(done?)?;
-                    self.take_up().await;
+                done = &mut self.activity => {
+                    self.start_next_activity(done?)?;
+                    self.start_queued_runs().await;
                 }
                 message = self.inbox.recv() => match message {
                     // The caller timed out and has received an error: drop the request.
-                    Some(ControllerMessage::Begin(_, reply) | ControllerMessage::Stop(reply)) if reply.is_closed() => {}
+                    Some(ControllerMessage::Begin(_, reply) | ControllerMessage::Cancel(reply)) if reply.is_closed() => {}
                     // A run request waits until the recovery ends.
-                    Some(ControllerMessage::Begin(order, reply)) if self.is_ending() => self.next.push((order, reply)),
+                    Some(ControllerMessage::Begin(order, reply)) if self.is_ending() => self.queued_requests.push((order, reply)),
                     // The caller may have disconnected; the run continues.
                     Some(ControllerMessage::Begin(order, reply)) => drop(reply.send(self.begin_run(order).await)),
-                    Some(ControllerMessage::Stop(reply)) => drop(reply.send(self.stop_run())),
-                    Some(ControllerMessage::Leave(reply)) => self.handle_shutdown(reply),
+                    Some(ControllerMessage::Cancel(reply)) => drop(reply.send(self.cancel_run())),
+                    Some(ControllerMessage::Shutdown(reply)) => self.handle_shutdown(reply),
                     None => return Ok(()),
                 }
             }
@@ -163,63 +168,63 @@ impl RunController {
     /// Whether a recovery is active, or the record of the active run already shows its end.
     fn is_ending(&self) -> bool {
         match &self.state {
-            KeeperState::Recovery => true,
-            KeeperState::Run(run, _) => {
-                let record = self.shelf.read_record(run).ok().flatten();
+            KeeperState::Recovering => true,
+            KeeperState::Running(run, _) => {
+                let record = self.run_store.read_record(run).ok().flatten();
                 record.is_some_and(|record| record.status.has_ended())
             }
-            KeeperState::Idle | KeeperState::Probation => false,
+            KeeperState::Idle | KeeperState::Watching => false,
         }
     }
 
-    async fn take_up(&mut self) {
-        if matches!(self.state, KeeperState::Recovery) {
+    async fn start_queued_runs(&mut self) {
+        if matches!(self.state, KeeperState::Recovering) {
             return;
         }
-        for (order, reply) in std::mem::take(&mut self.next) {
+        for (order, reply) in std::mem::take(&mut self.queued_requests) {
             if !reply.is_closed() {
                 drop(reply.send(self.begin_run(order).await));
             }
         }
     }
 
-    fn go_on(&mut self, done: KeeperOutcome) -> Result<()> {
+    fn start_next_activity(&mut self, done: KeeperOutcome) -> Result<()> {
         self.state = KeeperState::Idle;
-        let (settings, shelf) = (self.settings.clone(), self.shelf.clone());
-        self.current = Box::pin(async move {
-            port_recovery::make_good(&settings, &shelf).await;
+        let (settings, shelf) = (self.settings.clone(), self.run_store.clone());
+        self.activity = Box::pin(async move {
+            port_recovery::recover_ports(&settings, &shelf).await;
             std::future::pending().await
         });
-        for reply in self.leaving.drain(..) {
+        for reply in self.shutdown_waiters.drain(..) {
             // A closed channel does not matter: the keeper ends.
             let _ = reply.send(());
         }
         match done {
-            KeeperOutcome::Recovered(site, KeeperRecoveryOutcome::Watch(entry)) => {
+            KeeperOutcome::Recovered(site, KeeperRecoveryOutcome::ResumeWatch(entry)) => {
                 self.start_watch(site, *entry)
             }
-            KeeperOutcome::Recovered(_, KeeperRecoveryOutcome::Broken(why)) => {
+            KeeperOutcome::Recovered(_, KeeperRecoveryOutcome::WatchFailed(why)) => {
                 self.start_rescue(why)
             }
-            KeeperOutcome::Recovered(_, KeeperRecoveryOutcome::Nothing)
-            | KeeperOutcome::Nothing => {}
-            KeeperOutcome::Ran(site, record) => {
-                self.shelf.set_active_run(None);
+            KeeperOutcome::Recovered(_, KeeperRecoveryOutcome::Idle) | KeeperOutcome::Idle => {}
+            KeeperOutcome::RunEnded(site, record) => {
+                self.run_store.set_active_run(None);
                 tracing::info!(run = %record.run, status = %record.status, why = record.why, "a run ended");
-                if let Some(entry) = RunJournal::new(&self.settings.state).read()? {
+                if let Some(entry) = RunJournal::new(&self.settings.state_folder).read()? {
                     self.start_watch(site, entry);
                 }
             }
-            KeeperOutcome::Watched(WatchVerdict::Lasted) => {
-                RunJournal::new(&self.settings.state).close()?
+            KeeperOutcome::WatchEnded(WatchVerdict::Passed) => {
+                RunJournal::new(&self.settings.state_folder).close()?
             }
-            KeeperOutcome::Watched(WatchVerdict::Broken(why)) => self.start_rescue(why),
-            KeeperOutcome::Rescue(work) => drop(self.set_out(*work)),
-            KeeperOutcome::Lost(error) => {
+            KeeperOutcome::WatchEnded(WatchVerdict::Failed(why)) => self.start_rescue(why),
+            KeeperOutcome::Rescue(work) => drop(self.start_execution(*work)),
+            KeeperOutcome::EngineLost(error) => {
                 tracing::warn!("{error:#}");
-                self.state = KeeperState::Recovery;
+                self.state = KeeperState::Recovering;
                 let why = sanitize::sanitize_sentence(&format!("{error:#}"));
-                self.current = recover_with_retries(self.settings.clone(), self.shelf.clone(), why);
+                self.activity =
+                    recover_with_retries(self.settings.clone(), self.run_store.clone(), why);
             }
         }
         Ok(())
@@ -227,23 +232,23 @@ impl RunController {
 
     fn start_rescue(&mut self, why: String) {
         tracing::warn!("{why}");
-        self.state = KeeperState::Recovery;
-        self.current = Box::pin(prepare_rescue(
+        self.state = KeeperState::Recovering;
+        self.activity = Box::pin(prepare_rescue(
             self.settings.clone(),
-            self.shelf.clone(),
+            self.run_store.clone(),
             why,
         ));
     }
 
-    fn stop_run(&self) -> std::result::Result<EvolveRunId, RunDenied> {
+    fn cancel_run(&self) -> std::result::Result<EvolveRunId, RunDenied> {
         let on = match &self.state {
-            KeeperState::Run(run, stop) => {
-                stop.cancel_run(cancellation::STOPPED_BY_PERSON);
+            KeeperState::Running(run, stop) => {
+                stop.cancel_run(cancellation::CANCELLED_BY_PERSON);
                 return Ok(run.clone());
             }
             // The recovery already ends this run.
-            KeeperState::Recovery => self.shelf.active_run(),
-            KeeperState::Idle | KeeperState::Probation => None,
+            KeeperState::Recovering => self.run_store.active_run(),
+            KeeperState::Idle | KeeperState::Watching => None,
         };
         on.ok_or_else(|| {
             let fault = ApiError::new(refusal::KEEPER_NO_SUCH_RUN, "no run is in progress");
@@ -253,28 +258,28 @@ impl RunController {
 
     /// A run that has not refused requests yet is left as it is: the next keeper ends it.
     fn handle_shutdown(&mut self, reply: oneshot::Sender<()>) {
-        let step = RunJournal::new(&self.settings.state).read();
+        let step = RunJournal::new(&self.settings.state_folder).read();
         let step = step.ok().flatten().map(|entry| entry.step);
         let is_mute = matches!(
             step,
             Some(RunJournalStep::Freezing | RunJournalStep::Swapping)
         );
         match &self.state {
-            KeeperState::Run(_, stop) if is_mute => {
+            KeeperState::Running(_, stop) if is_mute => {
                 stop.cancel_run("the keeper was stopped");
-                self.leaving.push(reply);
+                self.shutdown_waiters.push(reply);
             }
-            KeeperState::Recovery if is_mute => self.leaving.push(reply),
+            KeeperState::Recovering if is_mute => self.shutdown_waiters.push(reply),
             _ => drop(reply.send(())),
         }
     }
 
     fn start_watch(&mut self, site: DeployTarget, entry: RunJournalEntry) {
-        self.state = KeeperState::Probation;
-        let (settings, shelf) = (self.settings.clone(), self.shelf.clone());
-        self.current = Box::pin(async move {
+        self.state = KeeperState::Watching;
+        let (settings, shelf) = (self.settings.clone(), self.run_store.clone());
+        self.activity = Box::pin(async move {
             let made_good = async {
-                port_recovery::make_good(&settings, &shelf).await;
+                port_recovery::recover_ports(&settings, &shelf).await;
                 std::future::pending().await
             };
             let watched = tokio::select! {
@@ -282,8 +287,8 @@ impl RunController {
                 never = made_good => never,
             };
             Ok(match watched {
-                Ok(verdict) => KeeperOutcome::Watched(verdict),
-                Err(error) => KeeperOutcome::Lost(error),
+                Ok(verdict) => KeeperOutcome::WatchEnded(verdict),
+                Err(error) => KeeperOutcome::EngineLost(error),
             })
         });
     }
@@ -292,32 +297,32 @@ impl RunController {
         &mut self,
         order: RunRequest,
     ) -> std::result::Result<EvolveRunId, RunDenied> {
-        if let KeeperState::Run(run, _) = &self.state {
+        if let KeeperState::Running(run, _) = &self.state {
             return Err(RunDenied::Busy(run.clone()));
         }
-        if !self.leaving.is_empty() {
+        if !self.shutdown_waiters.is_empty() {
             return Err(RunDenied::from(anyhow::anyhow!(
                 "the keeper is shutting down"
             )));
         }
-        let work = prepare_run(&self.settings, &self.shelf, order).await?;
-        Ok(self.set_out(work))
+        let work = prepare_run(&self.settings, &self.run_store, order).await?;
+        Ok(self.start_execution(work))
     }
 
-    fn set_out(&mut self, work: RunExecutor) -> EvolveRunId {
+    fn start_execution(&mut self, work: RunExecutor) -> EvolveRunId {
         let run = work.record.run.clone();
         tracing::info!(%run, by = ?work.record.by, reason = work.record.reason, "a run starts");
-        self.state = KeeperState::Run(run.clone(), work.stop.clone());
-        self.current = Box::pin(execute_run(work));
+        self.state = KeeperState::Running(run.clone(), work.cancellation.clone());
+        self.activity = Box::pin(execute_run(work));
         run
     }
 }
 
 async fn execute_run(work: RunExecutor) -> Result<KeeperOutcome> {
-    let site = work.site.clone();
+    let site = work.target.clone();
     Ok(match work.run_stages().await {
-        Ok(record) => KeeperOutcome::Ran(site, Box::new(record)),
-        Err(error) => KeeperOutcome::Lost(error),
+        Ok(record) => KeeperOutcome::RunEnded(site, Box::new(record)),
+        Err(error) => KeeperOutcome::EngineLost(error),
     })
 }
 
@@ -338,7 +343,7 @@ fn recover_with_retries(
                     Err(error) => error,
                 },
                 // No deploy config yet: wait for the host. A config that is not there affects no run.
-                Err(error) if !is_away(&error) => {
+                Err(error) if !is_engine_away(&error) => {
                     tracing::info!("the keeper waits for a deploy config: {error:#}");
                     heard = Instant::now();
                     tokio::time::sleep(DEPLOY_CONFIG_POLL_INTERVAL).await;
@@ -346,21 +351,21 @@ fn recover_with_retries(
                 }
                 Err(error) => error,
             };
-            let away = is_away(&error).then(|| heard.elapsed());
+            let away = is_engine_away(&error).then(|| heard.elapsed());
             if away.is_none() {
                 (heard, refused) = (Instant::now(), refused + 1);
             }
             match retry_policy::decide_retry(refused, away) {
-                EngineRetryDecision::Again(pause) => {
+                EngineRetryDecision::Retry(pause) => {
                     tracing::info!("the recovery failed and is repeated: {error:#}");
                     tokio::time::sleep(pause).await;
                 }
                 EngineRetryDecision::GiveUp => {
                     tracing::error!("the keeper gives up the recovery: {error:#}");
-                    give_up(&settings, &shelf, &error);
+                    abandon_run(&settings, &shelf, &error);
                     refused = 0;
                 }
-                EngineRetryDecision::End => return Err(error),
+                EngineRetryDecision::ExitKeeper => return Err(error),
             }
         }
     })
@@ -372,41 +377,41 @@ async fn prepare_rescue(
     shelf: KeeperRunStore,
     why: String,
 ) -> Result<KeeperOutcome> {
-    let journal = RunJournal::new(&settings.state);
+    let journal = RunJournal::new(&settings.state_folder);
     let watched = journal.read()?;
-    if let Some(entry) = watched.filter(post_deploy_watch::is_hopeless) {
+    if let Some(entry) = watched.filter(post_deploy_watch::has_exhausted_rescues) {
         let times = entry.rescues;
-        return without_rescue(
+        return record_missing_rescue(
             &journal,
             &shelf,
             &format!("{why}; the keeper rolled back {times} times without success"),
         );
     }
     let order = RunRequest {
-        task: Task::Rescue,
+        task: RunTask::Rescue,
         by: EvolveCaller::Keeper,
         reason: Some(sanitize::sanitize_sentence(&why)),
         force: true,
         dry_run: false,
-        to: None,
+        rollback_run: None,
     };
     match prepare_run(&settings, &shelf, order).await {
         Ok(work) => Ok(KeeperOutcome::Rescue(Box::new(work))),
         Err(RunDenied::Refused(fault)) if fault.kind == refusal::KEEPER_NO_SUCH_RUN => {
-            without_rescue(&journal, &shelf, &format!("{why}; {}", fault.message))
+            record_missing_rescue(&journal, &shelf, &format!("{why}; {}", fault.message))
         }
         // A slow engine or a full disk is temporary: retry after a delay.
         Err(RunDenied::Refused(fault)) => {
             tokio::time::sleep(RESCUE_RETRY_DELAY).await;
             let why = format!("the rescue can't start yet: {}", fault.message);
-            Ok(KeeperOutcome::Lost(anyhow::anyhow!(why)))
+            Ok(KeeperOutcome::EngineLost(anyhow::anyhow!(why)))
         }
         Err(RunDenied::Busy(run)) => bail!("run `{run}` is active while the keeper is idle"),
     }
 }
 
 /// Records why there is no rescue in the run whose container failed its watch period.
-fn without_rescue(
+fn record_missing_rescue(
     journal: &RunJournal,
     shelf: &KeeperRunStore,
     why: &str,
@@ -419,17 +424,17 @@ fn without_rescue(
         shelf.save_record(&record)?;
     }
     journal.close()?;
-    Ok(KeeperOutcome::Nothing)
+    Ok(KeeperOutcome::Idle)
 }
 
 /// The deploy config that the host uploaded, with a connection to the engine.
 pub(super) async fn load_target(settings: &KeeperSettings) -> Result<DeployTarget> {
-    let text = std::fs::read(settings.state.join(DEPLOY_CONFIG_FILE))
+    let text = std::fs::read(settings.state_folder.join(DEPLOY_CONFIG_FILE))
         .context("the host has not uploaded a deploy config yet: run `osctl up`")?;
     let charge: DeployConfig = serde_json::from_slice(&text)
         .context("the deploy config can't be read: run `osctl up` to upload it again")?;
     Ok(DeployTarget {
-        docker: Docker::connect_at_socket(&settings.engine).await?,
-        charge: Arc::new(charge),
+        docker: Docker::connect_at_socket(&settings.engine_socket).await?,
+        config: Arc::new(charge),
     })
 }

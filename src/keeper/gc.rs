@@ -16,12 +16,12 @@ pub(super) async fn collect_garbage(
     shelf: &KeeperRunStore,
     entry: Option<&RunJournalEntry>,
 ) {
-    let bounds = &site.charge.bounds;
+    let bounds = &site.config.bounds;
     let removed = async {
         let records = shelf.list_records()?;
-        let images = remove_images(site, &records, entry).await;
+        let images = remove_unneeded_images(site, &records, entry).await;
         shelf.prune_runs(bounds.runs, bounds.bodies)?;
-        shelf.remove_uploaded_bodies(&site.charge.spec.image)?;
+        shelf.remove_uploaded_bodies(&site.config.spec.image)?;
         images
     };
     if let Err(error) = removed.await {
@@ -29,25 +29,25 @@ pub(super) async fn collect_garbage(
     }
 }
 
-async fn remove_images(
+async fn remove_unneeded_images(
     site: &DeployTarget,
     records: &[EvolveRecord],
     entry: Option<&RunJournalEntry>,
 ) -> Result<()> {
     // First, because the name keeps an image.
-    name_previous(site, records).await?;
-    let names = remove_names(site, records, entry).await;
-    let nameless = remove_nameless(site, records, entry).await;
+    tag_previous_image(site, records).await?;
+    let names = remove_outdated_tags(site, records, entry).await;
+    let nameless = remove_dangling_images(site, records, entry).await;
     names.and(nameless)
 }
 
 /// Points the tag `previous` at the image that a rollback would take now, also after an earlier rollback.
-async fn name_previous(site: &DeployTarget, records: &[EvolveRecord]) -> Result<()> {
+async fn tag_previous_image(site: &DeployTarget, records: &[EvolveRecord]) -> Result<()> {
     let (docker, tag) = (&site.docker, site.image_tag("previous"));
     let Some(present) = site.find_container(site.container_name()).await? else {
         return Ok(());
     };
-    if let Some(image) = post_deploy_watch::image_before(records, Some(&present.image))
+    if let Some(image) = post_deploy_watch::find_previous_image(records, Some(&present.image))
         && docker.find_image(image).await?.is_some()
     {
         return docker.tag_image(image, &tag).await;
@@ -60,17 +60,17 @@ async fn name_previous(site: &DeployTarget, records: &[EvolveRecord]) -> Result<
 }
 
 /// Removes the tags of runs that did not succeed and of runs that are too old.
-async fn remove_names(
+async fn remove_outdated_tags(
     site: &DeployTarget,
     records: &[EvolveRecord],
     entry: Option<&RunJournalEntry>,
 ) -> Result<()> {
     let refuges = fallback_images(entry);
-    let tags = site.docker.list_tags(&site.charge.image).await?;
-    let (prefix, keep) = (site.image_tag("run-"), site.charge.bounds.images);
+    let tags = site.docker.list_tags(&site.config.image).await?;
+    let (prefix, keep) = (site.image_tag("run-"), site.config.bounds.images);
     for tag in outdated_tags(&tags, &prefix, records, keep) {
         let image = site.docker.find_image(tag).await?;
-        if !image.is_some_and(|image| is_last_name(&image, &refuges)) {
+        if !image.is_some_and(|image| is_last_fallback_tag(&image, &refuges)) {
             site.docker.remove_image(tag).await?;
         }
     }
@@ -90,7 +90,7 @@ fn fallback_images(entry: Option<&RunJournalEntry>) -> BTreeSet<String> {
 }
 
 /// Whether removing this name would delete one of the `refuges`.
-fn is_last_name(image: &EngineImage, refuges: &BTreeSet<String>) -> bool {
+fn is_last_fallback_tag(image: &EngineImage, refuges: &BTreeSet<String>) -> bool {
     image.tags.len() < 2 && refuges.contains(&image.id)
 }
 
@@ -100,7 +100,7 @@ fn outdated_tags<'a>(
     records: &[EvolveRecord],
     keep: usize,
 ) -> Vec<&'a String> {
-    let kept: BTreeSet<String> = newest_kept_runs(records, keep)
+    let kept: BTreeSet<String> = newest_retained_runs(records, keep)
         .map(|record| format!("{prefix}{}", record.run))
         .collect();
     let of_runs = tags.iter().filter(|tag| tag.starts_with(prefix));
@@ -108,21 +108,24 @@ fn outdated_tags<'a>(
 }
 
 /// Removes images that have lost their last name.
-async fn remove_nameless(
+async fn remove_dangling_images(
     site: &DeployTarget,
     records: &[EvolveRecord],
     entry: Option<&RunJournalEntry>,
 ) -> Result<()> {
     let images = site.docker.list_dangling_images().await?;
-    let keep = site.charge.bounds.images;
-    for id in unneeded_image_ids(&images, &site.charge.instance, records, keep, entry) {
+    let keep = site.config.bounds.images;
+    for id in unneeded_image_ids(&images, &site.config.instance, records, keep, entry) {
         site.docker.remove_image(id).await?;
     }
     Ok(())
 }
 
 /// The newest runs, whose images are kept.
-fn newest_kept_runs(records: &[EvolveRecord], keep: usize) -> impl Iterator<Item = &EvolveRecord> {
+fn newest_retained_runs(
+    records: &[EvolveRecord],
+    keep: usize,
+) -> impl Iterator<Item = &EvolveRecord> {
     let succeeded =
         |r: &&EvolveRecord| r.status == EvolveStage::Succeeded && !r.dry_run && r.body.is_some();
     records.iter().filter(succeeded).take(keep)
@@ -155,11 +158,11 @@ fn unneeded_image_ids<'a>(
 
 #[cfg(test)]
 mod tests {
-    use super::{fallback_images, is_last_name, outdated_tags, unneeded_image_ids};
+    use super::{fallback_images, is_last_fallback_tag, outdated_tags, unneeded_image_ids};
     use crate::engine::{EngineImage, IMAGE_LABEL};
     use crate::keeper::journal::{RunJournalEntry, RunJournalStep};
     use crate::keeper::samples::{sample_entry, sample_record};
-    use crate::protocol::evolve::{EvolveRecord, EvolveStage, Task};
+    use crate::protocol::evolve::{EvolveRecord, EvolveStage, RunTask};
     use std::collections::HashMap;
 
     fn image(id: &str, of: Option<&str>, tags: &[&str]) -> EngineImage {
@@ -202,10 +205,16 @@ mod tests {
         assert_eq!(found, ["failed"]);
         // An image that a run may fall back to keeps its last name, regardless of how many runs came later.
         let refuges = fallback_images(Some(&entry));
-        assert!(is_last_name(&image("proven", None, &["os:run"]), &refuges));
+        assert!(is_last_fallback_tag(
+            &image("proven", None, &["os:run"]),
+            &refuges
+        ));
         let named = image("proven", None, &["os:run", "os:previous"]);
-        assert!(!is_last_name(&named, &refuges));
-        assert!(!is_last_name(&image("old", None, &["os:run"]), &refuges));
+        assert!(!is_last_fallback_tag(&named, &refuges));
+        assert!(!is_last_fallback_tag(
+            &image("old", None, &["os:run"]),
+            &refuges
+        ));
     }
 
     #[test]
@@ -214,17 +223,17 @@ mod tests {
             run: format!("20261121-1000{second:02}").parse().unwrap(),
             task,
             dry_run,
-            body: (task == Task::Evolve).then(|| "sha256:b".into()),
+            body: (task == RunTask::Evolve).then(|| "sha256:b".into()),
             ..sample_record(status, "new", "before")
         };
         let records = [
-            run(7, Task::Evolve, EvolveStage::Building, false),
-            run(6, Task::Evolve, EvolveStage::Failed, false),
-            run(5, Task::Rollback, EvolveStage::Succeeded, false),
-            run(4, Task::Evolve, EvolveStage::Succeeded, false),
-            run(3, Task::Evolve, EvolveStage::Succeeded, true),
-            run(2, Task::Evolve, EvolveStage::Succeeded, false),
-            run(1, Task::Evolve, EvolveStage::Succeeded, false),
+            run(7, RunTask::Evolve, EvolveStage::Building, false),
+            run(6, RunTask::Evolve, EvolveStage::Failed, false),
+            run(5, RunTask::Rollback, EvolveStage::Succeeded, false),
+            run(4, RunTask::Evolve, EvolveStage::Succeeded, false),
+            run(3, RunTask::Evolve, EvolveStage::Succeeded, true),
+            run(2, RunTask::Evolve, EvolveStage::Succeeded, false),
+            run(1, RunTask::Evolve, EvolveStage::Succeeded, false),
         ];
         let tags: Vec<String> = (0..8)
             .map(|second| format!("os:run-20261121-1000{second:02}"))

@@ -2,7 +2,7 @@
 //! which sees only the project. If `os-host` can't see the repository, the run says so and makes no commit.
 
 use crate::error::Result;
-use crate::protocol::evolve::repository::{MAX_GIT_FILE_BYTES, gitdir_line, led_to};
+use crate::protocol::evolve::repository::{MAX_GIT_FILE_BYTES, gitdir_line, resolve_gitdir};
 use nix::fcntl::OFlag;
 use std::fs::{self, OpenOptions};
 use std::io::Read;
@@ -28,7 +28,7 @@ pub(super) fn find_commit_obstacle(project: &Path, above: Option<&Path>) -> Opti
             .map_err(Into::into),
         false => read_git_file(&place),
     };
-    match text.map(|text| led_to(project, &text)) {
+    match text.map(|text| resolve_gitdir(project, &text)) {
         Ok(Ok(_)) => None,
         Ok(Err(there)) => Some(format!(
             "`.git` points to `{there}`, which is not mounted in the container"

@@ -72,33 +72,33 @@ use std::time::Duration;
 #[derive(Debug, Clone)]
 pub(crate) struct KeeperSettings {
     /// The keeper's state folder, which no other container sees.
-    pub(crate) state: PathBuf,
+    pub(crate) state_folder: PathBuf,
     /// The folder with the agent's socket, which `os-host` sees read-only.
-    pub(crate) door: PathBuf,
+    pub(crate) socket_folder: PathBuf,
     /// The project folder, read-only.
-    pub(crate) repo: PathBuf,
+    pub(crate) project: PathBuf,
     /// The engine's socket.
-    pub(crate) engine: PathBuf,
+    pub(crate) engine_socket: PathBuf,
     /// The name of the keeper's own image.
-    pub(crate) image: Option<String>,
+    pub(crate) keeper_image: Option<String>,
 }
 
 impl Default for KeeperSettings {
     fn default() -> Self {
         Self {
-            state: "/state".into(),
-            door: "/door".into(),
-            repo: "/repo".into(),
-            engine: "/var/run/docker.sock".into(),
-            image: env::var(KEEPER_IMAGE_VARIABLE).ok(),
+            state_folder: "/state".into(),
+            socket_folder: "/door".into(),
+            project: "/repo".into(),
+            engine_socket: "/var/run/docker.sock".into(),
+            keeper_image: env::var(KEEPER_IMAGE_VARIABLE).ok(),
         }
     }
 }
 
 /// The socket for the host's requests, in the state folder.
-const KEEPER_HOST_SOCKET: &str = "host.sock";
+const KEEPER_HOST_SOCKET_NAME: &str = "host.sock";
 /// The socket for the agent's requests, in the door.
-const KEEPER_AGENT_SOCKET: &str = "keeper.sock";
+const KEEPER_AGENT_SOCKET_NAME: &str = "keeper.sock";
 
 /// How long a rollback at shutdown may take: the engine kills a container that takes longer than 5 s.
 const KEEPER_SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(4);
@@ -114,11 +114,14 @@ pub(crate) async fn serve_keeper(
     shutdown: impl Future<Output = ()>,
 ) -> Result<()> {
     tracing::info!(version = env!("CARGO_PKG_VERSION"), "the keeper starts");
-    let shelf = KeeperRunStore::open(&settings.state).context("opening the run store")?;
+    let shelf = KeeperRunStore::open(&settings.state_folder).context("opening the run store")?;
     // A run that is being recovered is active until recovery ends.
-    let begun = RunJournal::new(&settings.state).read().ok().flatten();
+    let begun = RunJournal::new(&settings.state_folder)
+        .read()
+        .ok()
+        .flatten();
     shelf.set_active_run(begun.and_then(|entry| entry.active_run()));
-    UnreachableFile::new(&settings.state).take_over();
+    UnreachableFile::new(&settings.state_folder).mark_as_ended();
     let (owner, handle) = RunController::new(settings.clone(), shelf.clone());
     let desk = api::KeeperServer::new(shelf, handle.clone());
     let sockets = api::bind_sockets(&settings)?;
@@ -144,7 +147,9 @@ pub(crate) async fn send_host_request(
     each: &mut (dyn FnMut(&str) -> Result<()> + Send),
 ) -> Result<()> {
     api::send_keeper_request(
-        &KeeperSettings::default().state.join(KEEPER_HOST_SOCKET),
+        &KeeperSettings::default()
+            .state_folder
+            .join(KEEPER_HOST_SOCKET_NAME),
         question,
         each,
     )

@@ -1,7 +1,7 @@
 //! A model of swaps: containers, the keeper's journal and its history, with a crash between any two steps.
 //!
-//! Each [`Op`] of the keeper is one call of the engine, one write or one request; the comment beside it names the
-//! function. The order of stages ([`stage_transitions`]), the end of an interrupted run ([`end_of`]) and the image
+//! Each [`SwapOp`] of the keeper is one call of the engine, one write or one request; the comment beside it names the
+//! function. The order of stages ([`stage_transitions`]), the end of an interrupted run ([`interrupted_run_end`]) and the image
 //! that the history names ([`recorded_image`]) are the real functions. The model leaves out builds, trials, ports and
 //! clocks: a quiesced container, and a container that is not verified yet, waits for the keeper, which the engine
 //! restarts in time.
@@ -11,29 +11,29 @@ mod tests;
 
 use super::journal::RunJournalStep;
 use super::reconcile::recorded_image;
-use super::recovery::end_of;
+use super::recovery::interrupted_run_end;
 use super::samples::sample_record;
 use super::stage_transitions::{self, StageOutcome};
-use crate::protocol::evolve::{EvolveStage, Task};
+use crate::protocol::evolve::{EvolveStage, RunTask};
 
 /// Containers and their images: the old one, the one that the run deploys, the one that the host deploys.
-const OLD: usize = 0;
+const OLD_CONTAINER: usize = 0;
 const NEW_CONTAINER: usize = 1;
-const HOST: usize = 2;
+const HOST_CONTAINER: usize = 2;
 const SWAP_IMAGES: [&str; 3] = ["old", "new", "host"];
 
 /// Variants of the swap whose order of steps differs from the current one.
 #[derive(Debug, Clone, Copy, Default)]
 struct SwapModel {
     writes_the_end_before_the_swap: bool,
-    adds_no_record_of_what_is_there: bool,
+    adds_no_record_of_the_present: bool,
     keeps_the_restart_policy: bool,
     pauses_before_the_restart_policy: bool,
-    starts_nothing_that_has_ended: bool,
-    lets_in_before_the_journal: bool,
+    starts_no_ended_container: bool,
+    opens_before_the_journal: bool,
     starts_the_new_before_the_pause: bool,
-    opens_by_the_keeper_alone: bool,
-    swaps_what_has_gone_on: bool,
+    opens_by_the_keeper_only: bool,
+    swaps_a_resumed_container: bool,
     renames_before_the_start: bool,
 }
 
@@ -51,9 +51,9 @@ enum SwapPhase {
 enum SwapAdmission {
     Open,
     /// The container has stored its state, and waits for its end.
-    AtRest,
+    Quiesced,
     /// The container starts, and asks the keeper whether it is verified.
-    Doubted,
+    Unverified,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -62,19 +62,19 @@ struct SwapContainer {
     phase: SwapPhase,
     /// Whether the engine restarts the container.
     restarts: bool,
-    gate: SwapAdmission,
+    admission: SwapAdmission,
     /// Whether the container may hold acknowledged work that is not stored.
     has_work: bool,
 }
 
 /// A step of the keeper.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-enum Op {
+enum SwapOp {
     /// `RunExecutor::enter_stage`, `RunExecutor::save_final_record`, `KeeperRunStore::mark_ended_runs`: the record of
     /// the run has that stage.
-    Save(EvolveStage),
+    SaveRecord(EvolveStage),
     /// `RunExecutor::write_step`: the journal has that step.
-    Note(RunJournalStep),
+    WriteJournal(RunJournalStep),
     /// `RunExecutor::run_freezing`: `osctl quiesce` in the old container.
     Quiesce,
     /// `RunExecutor::pause_old_container`.
@@ -84,13 +84,13 @@ enum Op {
     /// `RunExecutor::set_aside`: `Docker::rename`.
     RenameAside,
     /// `Docker::create_container`.
-    Make,
+    Create,
     /// `Docker::start`.
     Start,
     /// `RunExecutor::run_verifying`.
     Verify,
     /// `RunExecutor::finalize_run`: `DeployTarget::resume_requests` of the new container.
-    LetIn,
+    OpenAdmission,
     /// `RunExecutor::finalize_run`: `Docker::remove` of the old container.
     RemoveOld,
     /// `RunExecutor::roll_back`: removes the new container, or finds another container in its place.
@@ -98,31 +98,31 @@ enum Op {
     /// `RunExecutor::restore_old_container`, `reconcile::settle_aside_container`: `Docker::unpause`.
     Unpause,
     /// `RunExecutor::go_on`: `DeployTarget::resume_requests` of the old container.
-    GoOn,
+    Resume,
     /// `RunExecutor::restore_old_container`, `reconcile::settle_aside_container`: `Docker::rename`.
     RenameBack,
     /// `RunExecutor::restore_old_container`, `reconcile::settle_aside_container`: `Docker::let_restart`.
     AllowRestart,
     /// `RunExecutor::restart_old_container`, `RunExecutor::make_anew`: the old container runs, or another one of its
     /// image.
-    Revive,
+    Restart,
     /// `RunJournal::restore_previous`, `RunJournal::close`.
-    Close,
+    CloseJournal,
     /// `recover_from_journal`: the run of the journal is ended.
     ReadJournal,
     /// `recover_from_journal`: the steps after that.
-    LookAround,
+    Reconcile,
     /// `reconcile::settle_aside_container`.
-    Settle,
+    ResolveAside,
     /// `reconcile::start_failed_container`, `recovery::on_probation`: the container in place is started.
     StartPresent,
     /// `reconcile::note_image`.
-    NoteImage,
+    RecordImage,
 }
 
 /// The latest record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-struct Latest {
+struct LatestRecord {
     status: EvolveStage,
     image: usize,
     previous: usize,
@@ -132,32 +132,32 @@ struct Latest {
 struct SwapState {
     containers: [Option<SwapContainer>; 3],
     journal: Option<RunJournalStep>,
-    latest: Latest,
+    latest: LatestRecord,
     /// The keeper's remaining steps; `None` if the keeper does not run.
-    keeper: Option<Vec<Op>>,
+    keeper: Option<Vec<SwapOp>>,
     has_run: bool,
     /// Whether a container was removed that held acknowledged work that was not stored.
     has_lost_work: bool,
-    deaths: u8,
+    crashes: u8,
     has_host: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum SwapAction {
     BeginRun,
-    Keeper(Op),
+    Keeper(SwapOp),
     /// The step fails, and the run ends.
-    Refused(Op),
+    Refused(SwapOp),
     /// `RunController::new` starts with the recovery.
-    KeeperBoots,
+    KeeperStarts,
     /// `readiness_gate::wait_until_proved`, `resume_if_abandoned`: a container asks the keeper, and accepts requests.
-    Opens(usize),
+    AdmissionOpens(usize),
     /// `WatchVerdict::Lasted`.
-    Lasts,
+    WatchPasses,
     /// `down --force` and `up`.
     HostReplaces,
-    KeeperDies,
-    ContainerDies(usize),
+    KeeperCrashes,
+    ContainerCrashes(usize),
     /// The engine or the machine crashes. At its next start the engine may be unable to start containers.
     PowerFails {
         ports_are_free: bool,
@@ -174,27 +174,27 @@ enum SwapViolation {
     LeftOver,
 }
 
-const RUNNING: SwapContainer = SwapContainer {
+const RUNNING_CONTAINER: SwapContainer = SwapContainer {
     is_aside: false,
     phase: SwapPhase::Running,
     restarts: true,
-    gate: SwapAdmission::Open,
+    admission: SwapAdmission::Open,
     has_work: true,
 };
 
 fn first() -> SwapState {
     SwapState {
-        containers: [Some(RUNNING), None, None],
+        containers: [Some(RUNNING_CONTAINER), None, None],
         journal: None,
-        latest: Latest {
+        latest: LatestRecord {
             status: EvolveStage::Succeeded,
-            image: OLD,
-            previous: OLD,
+            image: OLD_CONTAINER,
+            previous: OLD_CONTAINER,
         },
         keeper: Some(Vec::new()),
         has_run: false,
         has_lost_work: false,
-        deaths: 0,
+        crashes: 0,
         has_host: false,
     }
 }
@@ -205,7 +205,7 @@ fn left_aside() -> SwapState {
         is_aside: true,
         phase: SwapPhase::Paused,
         restarts: false,
-        gate: SwapAdmission::AtRest,
+        admission: SwapAdmission::Quiesced,
         has_work: false,
     };
     SwapState {
@@ -221,8 +221,8 @@ impl SwapState {
         self.containers.iter().position(is_present)
     }
 
-    fn names(&self, image: usize) -> bool {
-        let Latest {
+    fn is_named_by_history(&self, image: usize) -> bool {
+        let LatestRecord {
             status,
             image: brought,
             previous,
@@ -245,7 +245,7 @@ impl SwapState {
     fn start(&mut self, container: usize, gate: SwapAdmission) {
         self.change(container, |one| {
             if !matches!(one.phase, SwapPhase::Running | SwapPhase::Paused) {
-                (one.phase, one.gate) = (SwapPhase::Running, gate);
+                (one.phase, one.admission) = (SwapPhase::Running, gate);
                 one.has_work = gate == SwapAdmission::Open;
             }
         });
@@ -254,7 +254,7 @@ impl SwapState {
     fn open(&mut self, container: usize) {
         self.change(container, |one| {
             if one.phase == SwapPhase::Running {
-                (one.gate, one.has_work) = (SwapAdmission::Open, true);
+                (one.admission, one.has_work) = (SwapAdmission::Open, true);
             }
         });
     }
@@ -262,11 +262,11 @@ impl SwapState {
 
 impl SwapModel {
     /// `RunExecutor::run_stages`, if every stage passes.
-    fn run(self) -> Vec<Op> {
+    fn run(self) -> Vec<SwapOp> {
         let mut ops = Vec::new();
-        let mut stage = stage_transitions::first_stage(Task::Evolve);
+        let mut stage = stage_transitions::first_stage(RunTask::Evolve);
         while !stage.has_ended() {
-            ops.push(Op::Save(stage));
+            ops.push(SwapOp::SaveRecord(stage));
             ops.extend(self.stage(stage));
             stage = stage_transitions::next_stage(stage, StageOutcome::Passed, false);
         }
@@ -274,158 +274,163 @@ impl SwapModel {
         ops
     }
 
-    fn stage(self, stage: EvolveStage) -> Vec<Op> {
+    fn stage(self, stage: EvolveStage) -> Vec<SwapOp> {
         match stage {
-            EvolveStage::Freezing => vec![Op::Note(RunJournalStep::Freezing), Op::Quiesce],
+            EvolveStage::Freezing => vec![
+                SwapOp::WriteJournal(RunJournalStep::Freezing),
+                SwapOp::Quiesce,
+            ],
             EvolveStage::Swapping => {
-                let mut ops = vec![Op::Note(RunJournalStep::Swapping)];
+                let mut ops = vec![SwapOp::WriteJournal(RunJournalStep::Swapping)];
                 if self.writes_the_end_before_the_swap {
-                    ops.push(Op::Save(EvolveStage::Succeeded));
+                    ops.push(SwapOp::SaveRecord(EvolveStage::Succeeded));
                 }
-                ops.extend([Op::ForbidRestart, Op::Pause, Op::RenameAside]);
+                ops.extend([SwapOp::ForbidRestart, SwapOp::Pause, SwapOp::RenameAside]);
                 if self.pauses_before_the_restart_policy {
                     let pause = ops.len() - 2;
                     ops.swap(pause - 1, pause);
                 }
-                ops.extend([Op::Make, Op::Start]);
+                ops.extend([SwapOp::Create, SwapOp::Start]);
                 if self.starts_the_new_before_the_pause {
-                    ops.retain(|op| *op != Op::Pause);
-                    ops.push(Op::Pause);
+                    ops.retain(|op| *op != SwapOp::Pause);
+                    ops.push(SwapOp::Pause);
                 }
-                ops.retain(|op| *op != Op::ForbidRestart || !self.keeps_the_restart_policy);
+                ops.retain(|op| *op != SwapOp::ForbidRestart || !self.keeps_the_restart_policy);
                 ops
             }
-            EvolveStage::Verifying => vec![Op::Verify],
+            EvolveStage::Verifying => vec![SwapOp::Verify],
             // These stages do not affect the containers.
             _ => Vec::new(),
         }
     }
 
     /// `RunExecutor::end_run`.
-    fn end(self, end: EvolveStage, step: RunJournalStep) -> Vec<Op> {
+    fn end(self, end: EvolveStage, step: RunJournalStep) -> Vec<SwapOp> {
         let mut ops = match end {
             EvolveStage::Succeeded => vec![
-                Op::Note(RunJournalStep::Concluding),
-                Op::LetIn,
-                Op::RemoveOld,
+                SwapOp::WriteJournal(RunJournalStep::Concluding),
+                SwapOp::OpenAdmission,
+                SwapOp::RemoveOld,
             ],
             EvolveStage::RolledBack => vec![
-                Op::ClearPlace,
-                Op::Unpause,
-                Op::GoOn,
-                Op::RenameBack,
-                Op::AllowRestart,
-                Op::Revive,
+                SwapOp::ClearPlace,
+                SwapOp::Unpause,
+                SwapOp::Resume,
+                SwapOp::RenameBack,
+                SwapOp::AllowRestart,
+                SwapOp::Restart,
             ],
-            _ if step == RunJournalStep::Freezing => vec![Op::GoOn, Op::Revive],
-            _ => vec![Op::Revive],
+            _ if step == RunJournalStep::Freezing => vec![SwapOp::Resume, SwapOp::Restart],
+            _ => vec![SwapOp::Restart],
         };
-        if self.lets_in_before_the_journal && end == EvolveStage::Succeeded {
+        if self.opens_before_the_journal && end == EvolveStage::Succeeded {
             ops.swap(0, 1);
         }
-        ops.push(Op::Save(end));
+        ops.push(SwapOp::SaveRecord(end));
         ops.push(match end {
-            EvolveStage::Succeeded => Op::Note(RunJournalStep::Probation),
-            _ => Op::Close,
+            EvolveStage::Succeeded => SwapOp::WriteJournal(RunJournalStep::Probation),
+            _ => SwapOp::CloseJournal,
         });
-        ops.retain(|op| *op != Op::Revive || !self.starts_nothing_that_has_ended);
+        ops.retain(|op| *op != SwapOp::Restart || !self.starts_no_ended_container);
         ops
     }
 
     /// Performs a step, and puts the steps that follow from it before the remaining ones.
-    fn act(self, state: &mut SwapState, op: Op) {
+    fn perform_step(self, state: &mut SwapState, op: SwapOp) {
         let mut then = Vec::new();
         match op {
-            Op::Save(stage) => state.latest.status = stage,
-            Op::Note(step) => state.journal = Some(step),
-            Op::Close => state.journal = None,
-            Op::Quiesce => state.change(OLD, |one| {
+            SwapOp::SaveRecord(stage) => state.latest.status = stage,
+            SwapOp::WriteJournal(step) => state.journal = Some(step),
+            SwapOp::CloseJournal => state.journal = None,
+            SwapOp::Quiesce => state.change(OLD_CONTAINER, |one| {
                 if one.phase == SwapPhase::Running {
-                    (one.gate, one.has_work) = (SwapAdmission::AtRest, false);
+                    (one.admission, one.has_work) = (SwapAdmission::Quiesced, false);
                 }
             }),
-            Op::Pause => state.change(OLD, |one| {
+            SwapOp::Pause => state.change(OLD_CONTAINER, |one| {
                 if one.phase == SwapPhase::Running {
                     one.phase = SwapPhase::Paused;
                 }
             }),
-            Op::ForbidRestart => state.change(OLD, |one| one.restarts = false),
-            Op::RenameAside => state.change(OLD, |one| one.is_aside = true),
-            Op::Make => {
+            SwapOp::ForbidRestart => state.change(OLD_CONTAINER, |one| one.restarts = false),
+            SwapOp::RenameAside => state.change(OLD_CONTAINER, |one| one.is_aside = true),
+            SwapOp::Create => {
                 state.containers[NEW_CONTAINER] = Some(SwapContainer {
                     phase: SwapPhase::Created,
-                    gate: SwapAdmission::Doubted,
+                    admission: SwapAdmission::Unverified,
                     has_work: false,
-                    ..RUNNING
+                    ..RUNNING_CONTAINER
                 });
             }
-            Op::Start => state.start(NEW_CONTAINER, SwapAdmission::Doubted),
-            Op::Verify => {}
-            Op::LetIn => state.present().into_iter().for_each(|one| state.open(one)),
-            Op::RemoveOld => state.remove(OLD),
-            Op::ClearPlace => match state.present() {
-                Some(HOST) => {
-                    state.containers[OLD] = None;
+            SwapOp::Start => state.start(NEW_CONTAINER, SwapAdmission::Unverified),
+            SwapOp::Verify => {}
+            SwapOp::OpenAdmission => state.present().into_iter().for_each(|one| state.open(one)),
+            SwapOp::RemoveOld => state.remove(OLD_CONTAINER),
+            SwapOp::ClearPlace => match state.present() {
+                Some(HOST_CONTAINER) => {
+                    state.containers[OLD_CONTAINER] = None;
                     state.keeper = Some(vec![
-                        Op::Save(EvolveStage::Failed),
-                        Op::Close,
-                        Op::LookAround,
+                        SwapOp::SaveRecord(EvolveStage::Failed),
+                        SwapOp::CloseJournal,
+                        SwapOp::Reconcile,
                     ]);
                 }
                 Some(NEW_CONTAINER) => state.remove(NEW_CONTAINER),
                 _ => {}
             },
-            Op::Unpause => state.change(OLD, |one| {
+            SwapOp::Unpause => state.change(OLD_CONTAINER, |one| {
                 if one.phase == SwapPhase::Paused {
                     one.phase = SwapPhase::Running;
                 }
             }),
-            Op::GoOn => state.open(OLD),
-            Op::RenameBack => state.change(OLD, |one| one.is_aside = false),
-            Op::AllowRestart => state.change(OLD, |one| one.restarts = true),
-            Op::Revive => match (state.containers[OLD], state.present()) {
-                (None, None) => state.containers[OLD] = Some(RUNNING),
-                _ => state.start(OLD, SwapAdmission::Open),
+            SwapOp::Resume => state.open(OLD_CONTAINER),
+            SwapOp::RenameBack => state.change(OLD_CONTAINER, |one| one.is_aside = false),
+            SwapOp::AllowRestart => state.change(OLD_CONTAINER, |one| one.restarts = true),
+            SwapOp::Restart => match (state.containers[OLD_CONTAINER], state.present()) {
+                (None, None) => state.containers[OLD_CONTAINER] = Some(RUNNING_CONTAINER),
+                _ => state.start(OLD_CONTAINER, SwapAdmission::Open),
             },
-            Op::ReadJournal => {
-                let end = state.journal.and_then(|step| Some((step, end_of(step)?)));
+            SwapOp::ReadJournal => {
+                let end = state
+                    .journal
+                    .and_then(|step| Some((step, interrupted_run_end(step)?)));
                 if let Some((step, end)) = end {
                     let status = state.latest.status;
                     let end = if status.has_ended() { status } else { end };
                     then = self.end(end, step);
                 }
-                then.push(Op::LookAround);
+                then.push(SwapOp::Reconcile);
             }
-            Op::LookAround => {
+            SwapOp::Reconcile => {
                 if !state.latest.status.has_ended() {
-                    then.push(Op::Save(EvolveStage::Failed));
+                    then.push(SwapOp::SaveRecord(EvolveStage::Failed));
                 }
                 if state.journal.is_none() {
-                    then.push(Op::Settle);
+                    then.push(SwapOp::ResolveAside);
                 }
-                if !self.starts_nothing_that_has_ended {
-                    then.push(Op::StartPresent);
+                if !self.starts_no_ended_container {
+                    then.push(SwapOp::StartPresent);
                 }
-                if !self.adds_no_record_of_what_is_there {
-                    then.push(Op::NoteImage);
+                if !self.adds_no_record_of_the_present {
+                    then.push(SwapOp::RecordImage);
                 }
             }
-            Op::Settle => then = self.settle(state),
-            Op::StartPresent => {
+            SwapOp::ResolveAside => then = self.resolve_aside(state),
+            SwapOp::StartPresent => {
                 if let Some(present) = state.present() {
                     let is_watched = state.journal.is_some();
                     let phase = state.containers[present].map(|one| one.phase);
                     // A container that a person stopped stays stopped.
                     if phase == Some(SwapPhase::Refused) || is_watched {
-                        state.start(present, SwapAdmission::Doubted);
+                        state.start(present, SwapAdmission::Unverified);
                     }
                 }
             }
-            Op::NoteImage => {
+            SwapOp::RecordImage => {
                 if let Some(present) = state.present()
-                    && !state.names(present)
+                    && !state.is_named_by_history(present)
                 {
-                    state.latest = Latest {
+                    state.latest = LatestRecord {
                         status: EvolveStage::Succeeded,
                         image: present,
                         previous: state.latest.image,
@@ -439,35 +444,41 @@ impl SwapModel {
     }
 
     /// `reconcile::settle_aside_container`: the container under the other name takes its place, or is removed.
-    fn settle(self, state: &mut SwapState) -> Vec<Op> {
-        if !state.containers[OLD].is_some_and(|one| one.is_aside) {
+    fn resolve_aside(self, state: &mut SwapState) -> Vec<SwapOp> {
+        if !state.containers[OLD_CONTAINER].is_some_and(|one| one.is_aside) {
             return Vec::new();
         }
         if let Some(present) = state.present() {
-            let stays = state.names(present) || !state.names(OLD);
+            let stays =
+                state.is_named_by_history(present) || !state.is_named_by_history(OLD_CONTAINER);
             let phase = state.containers[present].map(|one| one.phase);
             if stays && phase != Some(SwapPhase::Created) {
-                state.remove(OLD);
+                state.remove(OLD_CONTAINER);
                 return Vec::new();
             }
             state.remove(present);
         }
-        let mut ops = vec![Op::AllowRestart, Op::Unpause, Op::Revive, Op::RenameBack];
+        let mut ops = vec![
+            SwapOp::AllowRestart,
+            SwapOp::Unpause,
+            SwapOp::Restart,
+            SwapOp::RenameBack,
+        ];
         if self.renames_before_the_start {
             ops.rotate_right(1);
         }
-        ops.push(Op::GoOn);
+        ops.push(SwapOp::Resume);
         ops
     }
 
-    fn can_pass(self, state: &SwapState, op: Op) -> bool {
+    fn can_pass(self, state: &SwapState, op: SwapOp) -> bool {
         let phase = |container: usize| state.containers[container].map(|one| one.phase);
         match op {
-            Op::Verify => phase(NEW_CONTAINER) == Some(SwapPhase::Running),
-            Op::Pause if phase(OLD) == Some(SwapPhase::Running) => {
-                let has_gone_on =
-                    state.containers[OLD].is_some_and(|one| one.gate != SwapAdmission::AtRest);
-                !has_gone_on || self.swaps_what_has_gone_on
+            SwapOp::Verify => phase(NEW_CONTAINER) == Some(SwapPhase::Running),
+            SwapOp::Pause if phase(OLD_CONTAINER) == Some(SwapPhase::Running) => {
+                let has_gone_on = state.containers[OLD_CONTAINER]
+                    .is_some_and(|one| one.admission != SwapAdmission::Quiesced);
+                !has_gone_on || self.swaps_a_resumed_container
             }
             _ => true,
         }

@@ -58,7 +58,7 @@ impl UnreachableFile {
 
     /// Marks the container as ended. A container that ended while no keeper ran was ended by the engine's restart,
     /// which could not start it without its ports; no person stopped it.
-    pub(super) fn take_over(&self) {
+    pub(super) fn mark_as_ended(&self) {
         let Some(found) = self.read() else { return };
         let ended = UnreachableContainer {
             has_ended: true,
@@ -79,32 +79,32 @@ impl UnreachableFile {
 /// The outcome of an attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum PortRecoveryOutcome {
-    Reached,
+    PortsRestored,
     /// The container was restarted and has its ports.
-    Renewed,
+    Restarted,
     /// The container is no longer in its place, or was stopped on purpose.
-    Gone,
+    Obsolete,
 }
 
 /// Retries until every container that should have its ports has them.
-pub(super) async fn make_good(settings: &KeeperSettings, shelf: &KeeperRunStore) {
-    let mark = UnreachableFile::new(&settings.state);
+pub(super) async fn recover_ports(settings: &KeeperSettings, shelf: &KeeperRunStore) {
+    let mark = UnreachableFile::new(&settings.state_folder);
     let mut pause = FIRST_PORT_RETRY_DELAY;
     while let Some(unreached) = mark.read() {
         match try_recover_ports(settings, &mark, &unreached).await {
             Ok(tried) => {
                 match tried {
-                    PortRecoveryOutcome::Reached => append_to_record(
+                    PortRecoveryOutcome::PortsRestored => append_to_record(
                         shelf,
                         unreached.run.as_ref(),
                         "the container has its ports again",
                     ),
-                    PortRecoveryOutcome::Renewed => append_to_record(
+                    PortRecoveryOutcome::Restarted => append_to_record(
                         shelf,
                         unreached.run.as_ref(),
                         "the container was restarted and has its ports again",
                     ),
-                    PortRecoveryOutcome::Gone => {}
+                    PortRecoveryOutcome::Obsolete => {}
                 }
                 return mark.clear();
             }
@@ -124,20 +124,20 @@ async fn try_recover_ports(
     let id = &unreached.container;
     let present = site.find_container(site.container_name()).await?;
     let Some(found) = present.filter(|found| found.id == *id) else {
-        return Ok(PortRecoveryOutcome::Gone);
+        return Ok(PortRecoveryOutcome::Obsolete);
     };
-    match (found.exit.is_some(), unreached.has_ended) {
+    match (found.exit_reason.is_some(), unreached.has_ended) {
         // The container was stopped on purpose since then.
-        (true, false) => return Ok(PortRecoveryOutcome::Gone),
+        (true, false) => return Ok(PortRecoveryOutcome::Obsolete),
         (true, true) => {
             let revived = start_ended_container(&site, mark, id, unreached.run.as_ref()).await?;
             return match revived {
                 ContainerStartOutcome::Untouched | ContainerStartOutcome::Started => {
-                    Ok(PortRecoveryOutcome::Renewed)
+                    Ok(PortRecoveryOutcome::Restarted)
                 }
                 ContainerStartOutcome::WithoutPorts(error)
-                | ContainerStartOutcome::Waits(error)
-                | ContainerStartOutcome::Refused(error) => Err(error),
+                | ContainerStartOutcome::WaitsForPort(error)
+                | ContainerStartOutcome::Unstartable(error) => Err(error),
             };
         }
         // The container runs again; from now on a stop is on purpose.
@@ -151,10 +151,10 @@ async fn try_recover_ports(
         has_ended: true,
         ..unreached.clone()
     };
-    let again = site.reach_again(&found, || mark.write(&ended));
+    let again = site.restore_ports(&found, || mark.write(&ended));
     match again.await? {
-        true => Ok(PortRecoveryOutcome::Renewed),
-        false => Ok(PortRecoveryOutcome::Reached),
+        true => Ok(PortRecoveryOutcome::Restarted),
+        false => Ok(PortRecoveryOutcome::PortsRestored),
     }
 }
 
@@ -192,14 +192,14 @@ mod tests {
             container: "a".into(),
             has_ended: false,
         };
-        mark.take_over();
+        mark.mark_as_ended();
         assert_eq!(mark.read(), None);
         mark.write(&unreached).unwrap();
         assert_eq!(
             UnreachableFile::new(folder.path()).read(),
             Some(unreached.clone())
         );
-        mark.take_over();
+        mark.mark_as_ended();
         let ended = UnreachableContainer {
             has_ended: true,
             ..unreached

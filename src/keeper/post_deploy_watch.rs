@@ -8,7 +8,7 @@ use super::journal::{RunJournalEntry, RunJournalStep};
 use super::target::{DeployTarget, TargetHealth};
 use crate::engine::ContainerPhase;
 use crate::error::Result;
-use crate::protocol::evolve::{EvolveRecord, EvolveStage, Task};
+use crate::protocol::evolve::{EvolveRecord, EvolveStage, RunTask};
 use std::time::{Duration, Instant};
 
 /// The interval between two checks.
@@ -26,16 +26,16 @@ const RESCUE_BACKOFF_DELAY: Duration = Duration::from_secs(10);
 /// The result of a watch period.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum WatchVerdict {
-    Lasted,
+    Passed,
     /// The reason for the rollback.
-    Broken(String),
+    Failed(String),
 }
 
 /// One observation of the container.
 #[derive(Debug, Clone, Copy)]
 struct WatchSample {
     restarts: u64,
-    silent: Duration,
+    unresponsive: Duration,
 }
 
 fn find_failure(seen: WatchSample) -> Option<String> {
@@ -45,7 +45,7 @@ fn find_failure(seen: WatchSample) -> Option<String> {
             "the container failed its watch period: the engine restarted it {restarts} times"
         ));
     }
-    (seen.silent > WATCHED_HEALTH_TIMEOUT).then(|| {
+    (seen.unresponsive > WATCHED_HEALTH_TIMEOUT).then(|| {
         let seconds = WATCHED_HEALTH_TIMEOUT.as_secs();
         format!(
             "the container failed its watch period: its companion did not answer for {seconds} s"
@@ -62,7 +62,7 @@ pub(super) async fn watch_container(
     entry: &RunJournalEntry,
 ) -> Result<WatchVerdict> {
     tokio::time::sleep(RESCUE_BACKOFF_DELAY * entry.rescues).await;
-    let probation = Duration::from_secs(site.charge.bounds.probation);
+    let probation = Duration::from_secs(site.config.bounds.probation);
     let begin = Instant::now();
     let mut heard = begin;
     // A monotonic clock, which is not affected when the system time is set.
@@ -70,62 +70,63 @@ pub(super) async fn watch_container(
         let asked = Instant::now();
         let Some(found) = site.find_container(site.container_name()).await? else {
             // The container was removed on purpose.
-            return Ok(WatchVerdict::Lasted);
+            return Ok(WatchVerdict::Passed);
         };
         let ours = Some(&found.image) == entry.image.as_ref();
         if !ours {
-            return Ok(WatchVerdict::Lasted);
+            return Ok(WatchVerdict::Passed);
         }
-        let by_person =
-            found.phase == ContainerPhase::Paused || (found.restarts == 0 && found.exit.is_some());
+        let by_person = found.phase == ContainerPhase::Paused
+            || (found.restart_count == 0 && found.exit_reason.is_some());
         let is_slow = asked.elapsed() > SLOW_ENGINE_THRESHOLD;
-        if by_person || is_slow || site.probe_health(&found.id).await? != TargetHealth::Silent {
+        if by_person || is_slow || site.probe_health(&found.id).await? != TargetHealth::Unresponsive
+        {
             heard = Instant::now();
         }
         let seen = WatchSample {
-            restarts: found.restarts,
-            silent: heard.elapsed(),
+            restarts: found.restart_count,
+            unresponsive: heard.elapsed(),
         };
         if let Some(why) = find_failure(seen) {
-            return Ok(WatchVerdict::Broken(why));
+            return Ok(WatchVerdict::Failed(why));
         }
         tokio::time::sleep(DEPLOY_WATCH_INTERVAL).await;
     }
-    Ok(WatchVerdict::Lasted)
+    Ok(WatchVerdict::Passed)
 }
 
 /// Whether the keeper tries no more rescues from this container.
-pub(super) fn is_hopeless(entry: &RunJournalEntry) -> bool {
+pub(super) fn has_exhausted_rescues(entry: &RunJournalEntry) -> bool {
     entry.rescues >= MAX_FAILED_RESCUES
 }
 
 /// The image that a run falls back to beyond the container that it replaces. `watched` is the entry of that container
 /// and `task` is the task that created it; `None` if the container has passed its watch period.
-pub(super) fn proven_image(watched: &RunJournalEntry, task: Task) -> Option<String> {
+pub(super) fn proven_image(watched: &RunJournalEntry, task: RunTask) -> Option<String> {
     let is_watched = watched.step == RunJournalStep::Probation;
     match (is_watched, task) {
         (false, _) => None,
-        (true, Task::Evolve) => watched.proven.clone().or_else(|| watched.previous.clone()),
+        (true, RunTask::Evolve) => watched.proven.clone().or_else(|| watched.previous.clone()),
         // The target of a rollback had passed its watch period earlier.
-        (true, Task::Rollback | Task::Rescue) => None,
+        (true, RunTask::Rollback | RunTask::Rescue) => None,
     }
 }
 
 /// The fallback images for the container of `watched`, the best first. `task` is the task that created the container.
 pub(super) fn rank_fallback_images(
     watched: &RunJournalEntry,
-    task: Task,
+    task: RunTask,
     records: &[EvolveRecord],
 ) -> Vec<String> {
     let before = watched.previous.as_ref();
     let proven = watched.proven.as_ref();
-    let brought = image_before(records, watched.image.as_deref());
+    let brought = find_previous_image(records, watched.image.as_deref());
     let all = match task {
-        Task::Evolve => [proven, before.filter(|_| proven.is_none()), brought],
+        RunTask::Evolve => [proven, before.filter(|_| proven.is_none()), brought],
         // An image that a person left is better than a container that does not run.
-        Task::Rollback => [proven, brought, before],
+        RunTask::Rollback => [proven, brought, before],
         // An image that was left because it failed its watch period is not a fallback.
-        Task::Rescue => [brought, None, None],
+        RunTask::Rescue => [brought, None, None],
     };
     let mut images: Vec<String> = Vec::new();
     for image in all.into_iter().flatten() {
@@ -138,14 +139,14 @@ pub(super) fn rank_fallback_images(
 
 /// The image that ran before the body with this image was deployed. Rollbacks are not considered, because they would
 /// lead back to the image that was left.
-pub(super) fn image_before<'a>(
+pub(super) fn find_previous_image<'a>(
     records: &'a [EvolveRecord],
     image: Option<&str>,
 ) -> Option<&'a String> {
     let found = records.iter().find(|r| {
         r.status == EvolveStage::Succeeded
             && !r.dry_run
-            && r.task == Task::Evolve
+            && r.task == RunTask::Evolve
             && r.image.as_deref() == image
             && r.previous != r.image
     });
@@ -157,7 +158,7 @@ mod tests {
     use super::{WatchSample, find_failure, proven_image, rank_fallback_images};
     use crate::keeper::journal::{RunJournalEntry, RunJournalStep};
     use crate::keeper::samples;
-    use crate::protocol::evolve::{EvolveRecord, EvolveStage, Task};
+    use crate::protocol::evolve::{EvolveRecord, EvolveStage, RunTask};
     use std::time::Duration;
 
     fn entry(image: &str, previous: &str) -> RunJournalEntry {
@@ -175,41 +176,41 @@ mod tests {
     #[test]
     fn what_did_not_last_is_no_refuge_for_what_came_after_it() {
         let second = entry("b", "a");
-        assert_eq!(proven_image(&second, Task::Evolve).as_deref(), Some("a"));
+        assert_eq!(proven_image(&second, RunTask::Evolve).as_deref(), Some("a"));
         let mut third = entry("c", "b");
-        third.proven = proven_image(&second, Task::Evolve);
+        third.proven = proven_image(&second, RunTask::Evolve);
         let records = [brought("c", "b"), brought("b", "a")];
         assert_eq!(
-            rank_fallback_images(&third, Task::Evolve, &records),
+            rank_fallback_images(&third, RunTask::Evolve, &records),
             ["a", "b"]
         );
         // The number of failed images in between does not matter.
-        assert_eq!(proven_image(&third, Task::Evolve).as_deref(), Some("a"));
+        assert_eq!(proven_image(&third, RunTask::Evolve).as_deref(), Some("a"));
         // An image that passed its watch period is a fallback.
         assert_eq!(
-            rank_fallback_images(&entry("c", "b"), Task::Evolve, &records),
+            rank_fallback_images(&entry("c", "b"), RunTask::Evolve, &records),
             ["b"]
         );
         let over = RunJournalEntry {
             step: RunJournalStep::Preparing,
             ..second
         };
-        assert_eq!(proven_image(&over, Task::Evolve), None);
+        assert_eq!(proven_image(&over, RunTask::Evolve), None);
     }
 
     #[test]
     fn nothing_leads_back_and_forth() {
         let records = [brought("b", "a")];
         // `b` was left for `a`, which fails its watch period, too.
-        assert!(rank_fallback_images(&entry("a", "b"), Task::Rescue, &records).is_empty());
-        assert_eq!(proven_image(&entry("a", "b"), Task::Rescue), None);
+        assert!(rank_fallback_images(&entry("a", "b"), RunTask::Rescue, &records).is_empty());
+        assert_eq!(proven_image(&entry("a", "b"), RunTask::Rescue), None);
         assert_eq!(
-            rank_fallback_images(&entry("a", "b"), Task::Rollback, &records),
+            rank_fallback_images(&entry("a", "b"), RunTask::Rollback, &records),
             ["b"]
         );
         // The same image in a new container.
         assert_eq!(
-            rank_fallback_images(&entry("b", "b"), Task::Evolve, &records),
+            rank_fallback_images(&entry("b", "b"), RunTask::Evolve, &records),
             ["a"]
         );
     }
@@ -218,7 +219,7 @@ mod tests {
     fn one_restart_is_forgiven_and_a_loop_is_not() {
         let seen = |restarts, seconds| WatchSample {
             restarts,
-            silent: Duration::from_secs(seconds),
+            unresponsive: Duration::from_secs(seconds),
         };
         assert_eq!(find_failure(seen(0, 0)), None);
         assert_eq!(find_failure(seen(1, 19)), None);

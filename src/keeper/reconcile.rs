@@ -4,12 +4,12 @@
 use super::KeeperSettings;
 use super::container_start::{ContainerStartOutcome, start_ended_container};
 use super::port_recovery::UnreachableFile;
-use super::retry_policy::is_away;
+use super::retry_policy::is_engine_away;
 use super::run_store::{KeeperRunStore, unix_seconds};
 use super::target::DeployTarget;
 use crate::engine::ContainerPhase;
 use crate::error::Result;
-use crate::protocol::evolve::{EvolveCaller, EvolveRecord, EvolveStage, Task};
+use crate::protocol::evolve::{EvolveCaller, EvolveRecord, EvolveStage, RunTask};
 
 /// The reason in the history.
 const OUTSIDE_RUN_REASON: &str =
@@ -19,23 +19,26 @@ const OUTSIDE_RUN_REASON: &str =
 ///
 /// # Errors
 /// When the engine is away. Other refusals of the engine are logged: a run that they affect reports them.
-pub(super) async fn put_right(
+pub(super) async fn reconcile_containers(
     settings: &KeeperSettings,
     shelf: &KeeperRunStore,
     site: &DeployTarget,
 ) -> Result<()> {
     let done = async {
-        settle_aside_container(shelf, site).await?;
+        resolve_aside_container(shelf, site).await?;
         start_failed_container(settings, shelf, site).await
     };
-    log_unless_away(done.await)
+    log_unless_engine_away(done.await)
 }
 
 /// Adds a record if the image of the current container is not the image that the history names.
 ///
 /// # Errors
 /// When the engine is away.
-pub(super) async fn note_image(shelf: &KeeperRunStore, site: &DeployTarget) -> Result<()> {
+pub(super) async fn record_current_image(
+    shelf: &KeeperRunStore,
+    site: &DeployTarget,
+) -> Result<()> {
     let noted = async {
         let Some(present) = site.find_container(site.container_name()).await? else {
             return Ok(());
@@ -48,16 +51,16 @@ pub(super) async fn note_image(shelf: &KeeperRunStore, site: &DeployTarget) -> R
         if before == Some(present.image.as_str()) {
             return Ok(());
         }
-        let record = brought_by_host(shelf, &present.image, before)?;
+        let record = host_created_record(shelf, &present.image, before)?;
         tracing::info!(run = %record.run, image = present.image, "the container was created outside of a run");
         shelf.save_record(&record)
     };
-    log_unless_away(noted.await)
+    log_unless_engine_away(noted.await)
 }
 
-fn log_unless_away(done: Result<()>) -> Result<()> {
+fn log_unless_engine_away(done: Result<()>) -> Result<()> {
     match done {
-        Err(error) if !is_away(&error) => {
+        Err(error) if !is_engine_away(&error) => {
             tracing::warn!("the current container can't be reconciled: {error:#}");
             Ok(())
         }
@@ -76,8 +79,8 @@ pub(super) fn recorded_image(latest: &EvolveRecord) -> Option<&str> {
 
 /// Moves the container under the other name back into its place if that place is free or the history names its image.
 /// Otherwise removes it.
-async fn settle_aside_container(shelf: &KeeperRunStore, site: &DeployTarget) -> Result<()> {
-    let Some(aside) = site.find_container(&site.charge.aside).await? else {
+async fn resolve_aside_container(shelf: &KeeperRunStore, site: &DeployTarget) -> Result<()> {
+    let Some(aside) = site.find_container(&site.config.aside).await? else {
         return Ok(());
     };
     let docker = &site.docker;
@@ -89,7 +92,7 @@ async fn settle_aside_container(shelf: &KeeperRunStore, site: &DeployTarget) -> 
         if stays && present.phase != ContainerPhase::Created {
             tracing::warn!(
                 "the keeper removes `{}`, which no run needs",
-                site.charge.aside
+                site.config.aside
             );
             return docker.remove(&aside.id).await;
         }
@@ -97,9 +100,9 @@ async fn settle_aside_container(shelf: &KeeperRunStore, site: &DeployTarget) -> 
     }
     tracing::warn!(
         "the keeper moves `{}` back into its place",
-        site.charge.aside
+        site.config.aside
     );
-    docker.let_restart(&aside.id, true).await?;
+    docker.set_restart_policy(&aside.id, true).await?;
     let started = match aside.phase {
         ContainerPhase::Paused => docker.unpause(&aside.id).await,
         ContainerPhase::Running | ContainerPhase::Restarting => Ok(()),
@@ -132,13 +135,13 @@ async fn start_failed_container(
         .into_iter()
         .next()
         .map(|record| record.run);
-    let mark = UnreachableFile::new(&settings.state);
+    let mark = UnreachableFile::new(&settings.state_folder);
     match start_ended_container(site, &mark, &failed.id, latest.as_ref()).await? {
         ContainerStartOutcome::Untouched | ContainerStartOutcome::Started => {}
         ContainerStartOutcome::WithoutPorts(error) => {
             tracing::warn!("the container runs without its ports: {error:#}")
         }
-        ContainerStartOutcome::Waits(error) | ContainerStartOutcome::Refused(error) => {
+        ContainerStartOutcome::WaitsForPort(error) | ContainerStartOutcome::Unstartable(error) => {
             tracing::warn!("the container can't be started: {error:#}");
         }
     }
@@ -146,7 +149,7 @@ async fn start_failed_container(
 }
 
 /// The record of a container that the host created.
-fn brought_by_host(
+fn host_created_record(
     shelf: &KeeperRunStore,
     image: &str,
     before: Option<&str>,
@@ -154,7 +157,7 @@ fn brought_by_host(
     let began = unix_seconds();
     Ok(EvolveRecord {
         run: shelf.create_run(began)?,
-        task: Task::Evolve,
+        task: RunTask::Evolve,
         reason: Some(OUTSIDE_RUN_REASON.into()),
         by: EvolveCaller::Host,
         force: false,
@@ -179,7 +182,7 @@ fn brought_by_host(
 
 #[cfg(test)]
 mod tests {
-    use super::{brought_by_host, recorded_image};
+    use super::{host_created_record, recorded_image};
     use crate::keeper::run_store::KeeperRunStore;
     use crate::keeper::samples::sample_record;
     use crate::protocol::evolve::{EvolveRecord, EvolveStage};
@@ -207,7 +210,7 @@ mod tests {
         let mut failed = sample_record(EvolveStage::Failed, "new", "old");
         failed.run = shelf.create_run(5.0).unwrap();
         shelf.save_record(&failed).unwrap();
-        let record = brought_by_host(&shelf, "other", recorded_image(&failed)).unwrap();
+        let record = host_created_record(&shelf, "other", recorded_image(&failed)).unwrap();
         shelf.save_record(&record).unwrap();
         let latest = shelf.list_records().unwrap().remove(0);
         assert_eq!(recorded_image(&latest), Some("other"));

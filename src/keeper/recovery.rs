@@ -7,12 +7,12 @@ use super::gc;
 use super::journal::{RunJournal, RunJournalEntry, RunJournalStep};
 use super::port_recovery::UnreachableFile;
 use super::reconcile;
-use super::retry_policy::is_away;
+use super::retry_policy::is_engine_away;
 use super::run::RunExecutor;
 use super::run_store::KeeperRunStore;
 use super::target::DeployTarget;
 use crate::error::Result;
-use crate::protocol::evolve::{EvolveCaller, EvolveRecord, EvolveStage, Task};
+use crate::protocol::evolve::{EvolveCaller, EvolveRecord, EvolveStage, RunTask};
 use std::time::Duration;
 
 /// How long a restarted container may take to become healthy.
@@ -21,15 +21,15 @@ const KEEPER_RECOVERY_HEALTH_TIMEOUT: Duration = Duration::from_secs(120);
 /// The next activity after recovery.
 #[derive(Debug)]
 pub(super) enum KeeperRecoveryOutcome {
-    Nothing,
+    Idle,
     /// Watch the container of this entry.
-    Watch(Box<RunJournalEntry>),
+    ResumeWatch(Box<RunJournalEntry>),
     /// The container in its watch period can't be started; the reason.
-    Broken(String),
+    WatchFailed(String),
 }
 
 /// The end of a run that was interrupted at this step; `None` if the run has ended already.
-pub(super) fn end_of(step: RunJournalStep) -> Option<EvolveStage> {
+pub(super) fn interrupted_run_end(step: RunJournalStep) -> Option<EvolveStage> {
     match step {
         RunJournalStep::Preparing | RunJournalStep::Freezing => Some(EvolveStage::Failed),
         RunJournalStep::Swapping => Some(EvolveStage::RolledBack),
@@ -50,13 +50,13 @@ pub(super) async fn recover_from_journal(
     site: &DeployTarget,
     why: &str,
 ) -> Result<KeeperRecoveryOutcome> {
-    let journal = RunJournal::new(&settings.state);
+    let journal = RunJournal::new(&settings.state_folder);
     if let Some(entry) = journal.read()?
-        && let Some(end) = end_of(entry.step)
+        && let Some(end) = interrupted_run_end(entry.step)
     {
-        finish_run(settings, shelf, site, entry, (end, why)).await?;
+        finish_interrupted_run(settings, shelf, site, entry, (end, why)).await?;
     } else if let Err(error) = site.remove_trial().await {
-        match is_away(&error) {
+        match is_engine_away(&error) {
             true => return Err(error),
             // If the trial container is in the way of the next run, that run reports it.
             false => {
@@ -71,47 +71,47 @@ pub(super) async fn recover_from_journal(
     }
     let entry = journal.read()?;
     if entry.is_none() {
-        reconcile::put_right(settings, shelf, site).await?;
+        reconcile::reconcile_containers(settings, shelf, site).await?;
     }
-    reconcile::note_image(shelf, site).await?;
+    reconcile::record_current_image(shelf, site).await?;
     gc::collect_garbage(site, shelf, entry.as_ref()).await;
     match entry {
-        None => Ok(KeeperRecoveryOutcome::Nothing),
-        Some(entry) => on_probation(settings, shelf, site, entry).await,
+        None => Ok(KeeperRecoveryOutcome::Idle),
+        Some(entry) => resume_watch(settings, shelf, site, entry).await,
     }
 }
 
 /// Starts the container in its watch period if it has ended, and waits until it is healthy. A port that another program
 /// has is not a failure of the container: the keeper watches the container nevertheless.
-async fn on_probation(
+async fn resume_watch(
     settings: &KeeperSettings,
     shelf: &KeeperRunStore,
     site: &DeployTarget,
     entry: RunJournalEntry,
 ) -> Result<KeeperRecoveryOutcome> {
-    let log = shelf.open_log(&entry.run, site.charge.bounds.log)?;
-    let mark = UnreachableFile::new(&settings.state);
+    let log = shelf.open_log(&entry.run, site.config.bounds.log)?;
+    let mark = UnreachableFile::new(&settings.state_folder);
     let works =
         match start_ended_container(site, &mark, site.container_name(), Some(&entry.run)).await? {
-            ContainerStartOutcome::Untouched | ContainerStartOutcome::Waits(_) => Ok(()),
+            ContainerStartOutcome::Untouched | ContainerStartOutcome::WaitsForPort(_) => Ok(()),
             ContainerStartOutcome::Started | ContainerStartOutcome::WithoutPorts(_) => {
-                site.until_healthy(site.container_name(), KEEPER_RECOVERY_HEALTH_TIMEOUT, &log)
+                site.wait_until_healthy(site.container_name(), KEEPER_RECOVERY_HEALTH_TIMEOUT, &log)
                     .await
             }
-            ContainerStartOutcome::Refused(error) => Err(error),
+            ContainerStartOutcome::Unstartable(error) => Err(error),
         };
     match works {
-        Ok(()) => Ok(KeeperRecoveryOutcome::Watch(Box::new(entry))),
-        Err(error) if is_away(&error) => Err(error),
+        Ok(()) => Ok(KeeperRecoveryOutcome::ResumeWatch(Box::new(entry))),
+        Err(error) if is_engine_away(&error) => Err(error),
         Err(error) => {
             let why =
                 format!("the container failed its watch period: it can't be restarted: {error:#}");
-            Ok(KeeperRecoveryOutcome::Broken(why))
+            Ok(KeeperRecoveryOutcome::WatchFailed(why))
         }
     }
 }
 
-async fn finish_run(
+async fn finish_interrupted_run(
     settings: &KeeperSettings,
     shelf: &KeeperRunStore,
     site: &DeployTarget,
@@ -133,17 +133,17 @@ async fn finish_run(
     let end = if stage.has_ended() { stage } else { end };
     let mut work = RunExecutor {
         settings: settings.clone(),
-        site: site.clone(),
-        shelf: shelf.clone(),
-        journal: RunJournal::new(&settings.state),
-        log: shelf.open_log(&entry.run, site.charge.bounds.log)?,
+        target: site.clone(),
+        run_store: shelf.clone(),
+        journal: RunJournal::new(&settings.state_folder),
+        log: shelf.open_log(&entry.run, site.config.bounds.log)?,
         record,
-        entry,
-        refusing: None,
-        at_rest: None,
-        robbed: None,
+        journal_entry: entry,
+        refusing_since: None,
+        quiesced_since: None,
+        taken_port: None,
         is_displaced: false,
-        stop: RunCancellation::default(),
+        cancellation: RunCancellation::default(),
     };
     if end != EvolveStage::Succeeded && !stage.has_ended() {
         work.record_failure(stage, &anyhow::anyhow!(why.to_owned()));
@@ -155,7 +155,7 @@ async fn finish_run(
 fn placeholder_record(entry: &RunJournalEntry) -> EvolveRecord {
     EvolveRecord {
         run: entry.run.clone(),
-        task: Task::Evolve,
+        task: RunTask::Evolve,
         reason: None,
         by: EvolveCaller::Keeper,
         force: false,
@@ -185,12 +185,16 @@ fn placeholder_record(entry: &RunJournalEntry) -> EvolveRecord {
 
 /// Gives up a run that the keeper can neither complete nor roll back: the record says so, and new runs are accepted
 /// again.
-pub(super) fn give_up(settings: &KeeperSettings, shelf: &KeeperRunStore, error: &anyhow::Error) {
-    let journal = RunJournal::new(&settings.state);
+pub(super) fn abandon_run(
+    settings: &KeeperSettings,
+    shelf: &KeeperRunStore,
+    error: &anyhow::Error,
+) {
+    let journal = RunJournal::new(&settings.state_folder);
     match journal.read() {
         Ok(Some(entry)) => {
             let record = shelf.read_record(&entry.run).ok().flatten();
-            let record = given_up(
+            let record = abandoned_record(
                 record.unwrap_or_else(|| placeholder_record(&entry)),
                 entry.step,
                 error,
@@ -210,7 +214,11 @@ pub(super) fn give_up(settings: &KeeperSettings, shelf: &KeeperRunStore, error: 
 }
 
 /// The record of a run that could not be ended, with the known facts only.
-fn given_up(record: EvolveRecord, step: RunJournalStep, error: &anyhow::Error) -> EvolveRecord {
+fn abandoned_record(
+    record: EvolveRecord,
+    step: RunJournalStep,
+    error: &anyhow::Error,
+) -> EvolveRecord {
     let (status, left) = match step {
         // The new container has answered, regardless of the remaining steps.
         RunJournalStep::Concluding | RunJournalStep::Probation => (
@@ -240,7 +248,7 @@ fn given_up(record: EvolveRecord, step: RunJournalStep, error: &anyhow::Error) -
 
 #[cfg(test)]
 mod tests {
-    use super::{end_of, give_up, given_up, placeholder_record};
+    use super::{abandon_run, abandoned_record, interrupted_run_end, placeholder_record};
     use crate::keeper::KeeperSettings;
     use crate::keeper::journal::{RunJournal, RunJournalEntry, RunJournalStep};
     use crate::keeper::run_store::KeeperRunStore;
@@ -265,14 +273,14 @@ mod tests {
             (RunJournalStep::Concluding, Some(EvolveStage::Succeeded)),
             (RunJournalStep::Probation, None),
         ] {
-            assert_eq!(end_of(step), end, "{step:?}");
+            assert_eq!(interrupted_run_end(step), end, "{step:?}");
         }
     }
 
     #[test]
     fn what_is_given_up_is_told_as_it_is() {
         let error = anyhow::anyhow!("the engine refused it");
-        let told = |step| given_up(placeholder_record(&entry(step)), step, &error);
+        let told = |step| abandoned_record(placeholder_record(&entry(step)), step, &error);
         let back = told(RunJournalStep::Swapping);
         assert_eq!(
             (back.status, back.gate),
@@ -296,12 +304,12 @@ mod tests {
     fn an_unreadable_journal_does_not_block_the_keeper() {
         let folder = tempfile::tempdir().unwrap();
         let settings = KeeperSettings {
-            state: folder.path().into(),
+            state_folder: folder.path().into(),
             ..KeeperSettings::default()
         };
         let shelf = KeeperRunStore::open(folder.path()).unwrap();
         std::fs::write(folder.path().join("journal.json"), "{\"run\":").unwrap();
-        give_up(&settings, &shelf, &anyhow::anyhow!("it can't be read"));
+        abandon_run(&settings, &shelf, &anyhow::anyhow!("it can't be read"));
         assert_eq!(RunJournal::new(folder.path()).read().unwrap(), None);
     }
 }

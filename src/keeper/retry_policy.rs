@@ -15,30 +15,30 @@ const ENGINE_AWAY_TIMEOUT: Duration = Duration::from_secs(45);
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum EngineRetryDecision {
     /// Try again after a pause.
-    Again(Duration),
+    Retry(Duration),
     /// Stop trying and tell a person.
     GiveUp,
     /// End the keeper, so that the next keeper tries.
-    End,
+    ExitKeeper,
 }
 
 /// `refused` counts the attempts that the engine answered with a refusal. `away` is for how long the engine gives no
 /// answer, if it gives none.
 pub(super) fn decide_retry(refused: u32, away: Option<Duration>) -> EngineRetryDecision {
     match away {
-        Some(away) if away > ENGINE_AWAY_TIMEOUT => EngineRetryDecision::End,
-        Some(_) => EngineRetryDecision::Again(FIRST_ENGINE_RETRY_DELAY),
+        Some(away) if away > ENGINE_AWAY_TIMEOUT => EngineRetryDecision::ExitKeeper,
+        Some(_) => EngineRetryDecision::Retry(FIRST_ENGINE_RETRY_DELAY),
         None if refused >= MAX_ENGINE_REFUSALS => EngineRetryDecision::GiveUp,
         None => {
             let doubled =
                 FIRST_ENGINE_RETRY_DELAY * 2u32.saturating_pow(refused.saturating_sub(1).min(10));
-            EngineRetryDecision::Again(doubled.min(MAX_ENGINE_RETRY_DELAY))
+            EngineRetryDecision::Retry(doubled.min(MAX_ENGINE_RETRY_DELAY))
         }
     }
 }
 
 /// Whether the error means that the engine gave no answer, so that a later attempt may succeed.
-pub(super) fn is_away(error: &anyhow::Error) -> bool {
+pub(super) fn is_engine_away(error: &anyhow::Error) -> bool {
     matches!(
         error.downcast_ref(),
         Some(Error::EngineLost { .. } | Error::EngineUnreachable { .. })
@@ -55,7 +55,7 @@ mod tests {
         let mut whole = Duration::ZERO;
         let mut last = Duration::ZERO;
         let mut refused = 1;
-        while let EngineRetryDecision::Again(pause) = decide_retry(refused, None) {
+        while let EngineRetryDecision::Retry(pause) = decide_retry(refused, None) {
             assert!(
                 pause >= last && pause <= Duration::from_secs(5),
                 "{pause:?}"
@@ -72,9 +72,9 @@ mod tests {
     fn an_engine_that_is_away_is_waited_for_and_nothing_is_given_up() {
         let away = |seconds| decide_retry(50, Some(Duration::from_secs(seconds)));
         assert!(
-            matches!(away(0), EngineRetryDecision::Again(_))
-                && matches!(away(45), EngineRetryDecision::Again(_))
+            matches!(away(0), EngineRetryDecision::Retry(_))
+                && matches!(away(45), EngineRetryDecision::Retry(_))
         );
-        assert_eq!(away(46), EngineRetryDecision::End);
+        assert_eq!(away(46), EngineRetryDecision::ExitKeeper);
     }
 }

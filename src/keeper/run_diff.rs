@@ -4,7 +4,7 @@
 use super::run_store::KeeperRunStore;
 use crate::error::Result;
 use crate::image::Body;
-use crate::protocol::evolve::{BodyChange, Edit, EvolveRecord, Task};
+use crate::protocol::evolve::{BodyChange, EvolveRecord, FileEdit, RunTask};
 use crate::protocol::text_sanitizer::{sanitize_line, sanitize_text};
 use similar::TextDiff;
 use std::collections::{BTreeMap, BTreeSet};
@@ -30,15 +30,15 @@ pub(super) fn list_run_changes(
 ) -> Result<std::result::Result<Vec<BodyChange>, String>> {
     let run = &record.run;
     // Drop each archive after reading its files: an archive is as large as a body.
-    let files = |archive: Vec<u8>| Ok::<_, anyhow::Error>(Body::of_archive(&archive)?.files);
-    let Some(after) = shelf.body_of(record)?.map(files).transpose()? else {
+    let files = |archive: Vec<u8>| Ok::<_, anyhow::Error>(Body::from_archive(&archive)?.files);
+    let Some(after) = shelf.run_body(record)?.map(files).transpose()? else {
         return Ok(Err(match (record.task, &record.body) {
-            (Task::Evolve, None) => format!("run `{run}` did not read a body"),
-            (Task::Evolve, Some(_)) => format!("the body of run `{run}` is no longer kept"),
+            (RunTask::Evolve, None) => format!("run `{run}` did not read a body"),
+            (RunTask::Evolve, Some(_)) => format!("the body of run `{run}` is no longer kept"),
             _ => format!("the body that run `{run}` rolls back to is unknown"),
         }));
     };
-    let before = match (shelf.body_before(record)?, &record.previous) {
+    let before = match (shelf.previous_body(record)?, &record.previous) {
         (Some(archive), _) => files(archive)?,
         // No container ran.
         (None, None) => BodyFileMap::new(),
@@ -59,9 +59,9 @@ fn compare_bodies(before: &BodyFileMap, after: &BodyFileMap) -> Vec<BodyChange> 
         let (old, new) = (before.get(path), after.get(path));
         let edit = match (old, new) {
             (Some(old), Some(new)) if old == new => return None,
-            (Some(_), Some(_)) => Edit::Changed,
-            (None, _) => Edit::Added,
-            (_, None) => Edit::Removed,
+            (Some(_), Some(_)) => FileEdit::Changed,
+            (None, _) => FileEdit::Added,
+            (_, None) => FileEdit::Removed,
         };
         let diff = (Instant::now() < deadline && room > 0)
             .then(|| diff_file_lines(path, old, new))
@@ -112,7 +112,7 @@ mod tests {
     use crate::image::Body;
     use crate::keeper::run_store::KeeperRunStore;
     use crate::keeper::samples;
-    use crate::protocol::evolve::{Edit, EvolveRecord, EvolveStage, Task, built_body_name};
+    use crate::protocol::evolve::{EvolveRecord, EvolveStage, FileEdit, RunTask, built_body_name};
 
     fn files(all: &[(&str, &[u8])]) -> BodyFileMap {
         let all = all.iter();
@@ -137,10 +137,10 @@ mod tests {
         let changes = compare_bodies(&before, &after);
         let told: Vec<_> = changes.iter().map(|c| (c.path.as_str(), c.edit)).collect();
         let expected = [
-            ("a", Edit::Changed),
-            ("bin", Edit::Changed),
-            ("gone", Edit::Removed),
-            ("new", Edit::Added),
+            ("a", FileEdit::Changed),
+            ("bin", FileEdit::Changed),
+            ("gone", FileEdit::Removed),
+            ("new", FileEdit::Added),
         ];
         assert_eq!(told, expected);
         let diff = changes[0].diff.as_ref().unwrap();
@@ -170,7 +170,7 @@ mod tests {
     /// A run store, in which runs are created one after the other.
     struct RunDiffFixture {
         folder: tempfile::TempDir,
-        shelf: KeeperRunStore,
+        run_store: KeeperRunStore,
         second: f64,
     }
 
@@ -180,7 +180,7 @@ mod tests {
             let shelf = KeeperRunStore::open(folder.path()).unwrap();
             Self {
                 folder,
-                shelf,
+                run_store: shelf,
                 second: 1e9,
             }
         }
@@ -192,7 +192,7 @@ mod tests {
         }
 
         /// Uploads a body as the host does after a build.
-        fn lay_down(&self, image: &str, word: &str) {
+        fn upload_body(&self, image: &str, word: &str) {
             std::fs::write(
                 self.folder.path().join(built_body_name(image)),
                 Self::body(word),
@@ -203,30 +203,30 @@ mod tests {
         /// A run that replaced `previous`, or tried to.
         fn run(
             &mut self,
-            task: Task,
+            task: RunTask,
             status: EvolveStage,
             image: &str,
             previous: &str,
         ) -> EvolveRecord {
             self.second += 1.0;
             let record = EvolveRecord {
-                run: self.shelf.create_run(self.second).unwrap(),
+                run: self.run_store.create_run(self.second).unwrap(),
                 task,
                 ..samples::sample_record(status, image, previous)
             };
-            self.shelf.keep_before(&record).unwrap();
-            if task == Task::Evolve {
-                self.shelf
+            self.run_store.save_previous_body(&record).unwrap();
+            if task == RunTask::Evolve {
+                self.run_store
                     .save_body(&record.run, &Self::body(image))
                     .unwrap();
             }
-            self.shelf.save_record(&record).unwrap();
+            self.run_store.save_record(&record).unwrap();
             record
         }
 
         /// The changed lines, or why they are not known.
-        fn told(&self, record: &EvolveRecord) -> String {
-            match list_run_changes(&self.shelf, record).unwrap() {
+        fn diff_text(&self, record: &EvolveRecord) -> String {
+            match list_run_changes(&self.run_store, record).unwrap() {
                 Ok(changes) => {
                     let diffs = changes.into_iter().map(|change| change.diff.unwrap());
                     let text: String = diffs.collect();
@@ -244,15 +244,15 @@ mod tests {
     #[test]
     fn a_run_is_compared_with_what_ran_when_it_began() {
         let mut runs = RunDiffFixture::new();
-        runs.lay_down("host", "by-the-host");
-        let first = runs.run(Task::Evolve, EvolveStage::Succeeded, "one", "host");
-        let second = runs.run(Task::Evolve, EvolveStage::Succeeded, "two", "one");
-        let failed = runs.run(Task::Evolve, EvolveStage::RolledBack, "bad", "two");
-        let back = runs.run(Task::Rollback, EvolveStage::Succeeded, "one", "two");
+        runs.upload_body("host", "by-the-host");
+        let first = runs.run(RunTask::Evolve, EvolveStage::Succeeded, "one", "host");
+        let second = runs.run(RunTask::Evolve, EvolveStage::Succeeded, "two", "one");
+        let failed = runs.run(RunTask::Evolve, EvolveStage::RolledBack, "bad", "two");
+        let back = runs.run(RunTask::Rollback, EvolveStage::Succeeded, "one", "two");
         // A body that was rolled back from, or that failed, is not the body that ran.
-        let third = runs.run(Task::Evolve, EvolveStage::Succeeded, "three", "one");
-        let home = runs.run(Task::Rescue, EvolveStage::Succeeded, "host", "three");
-        let fourth = runs.run(Task::Evolve, EvolveStage::Failed, "four", "host");
+        let third = runs.run(RunTask::Evolve, EvolveStage::Succeeded, "three", "one");
+        let home = runs.run(RunTask::Rescue, EvolveStage::Succeeded, "host", "three");
+        let fourth = runs.run(RunTask::Evolve, EvolveStage::Failed, "four", "host");
         for (record, told) in [
             (&first, "-by-the-host +one"),
             (&second, "-one +two"),
@@ -262,40 +262,40 @@ mod tests {
             (&home, "-three +by-the-host"),
             (&fourth, "-by-the-host +four"),
         ] {
-            assert_eq!(runs.told(record), told, "{record:?}");
+            assert_eq!(runs.diff_text(record), told, "{record:?}");
         }
         // Later builds of the host and deleted runs do not change the result.
         std::fs::remove_file(runs.folder.path().join(built_body_name("host"))).unwrap();
-        runs.lay_down("later", "later");
-        runs.shelf.prune_runs(1, 1 << 20).unwrap();
-        assert_eq!(runs.told(&fourth), "-by-the-host +four");
+        runs.upload_body("later", "later");
+        runs.run_store.prune_runs(1, 1 << 20).unwrap();
+        assert_eq!(runs.diff_text(&fourth), "-by-the-host +four");
     }
 
     #[test]
     fn what_is_not_known_is_said_and_not_guessed() {
         let mut runs = RunDiffFixture::new();
-        let first = runs.run(Task::Evolve, EvolveStage::Succeeded, "one", "unknown");
-        let why = runs.told(&first);
+        let first = runs.run(RunTask::Evolve, EvolveStage::Succeeded, "one", "unknown");
+        let why = runs.diff_text(&first);
         assert!(
             why.contains("ran before run") && why.contains("unknown"),
             "{why}"
         );
-        let back = runs.run(Task::Rollback, EvolveStage::Succeeded, "unknown", "one");
-        let why = runs.told(&back);
+        let back = runs.run(RunTask::Rollback, EvolveStage::Succeeded, "unknown", "one");
+        let why = runs.diff_text(&back);
         assert!(why.contains("rolls back to is unknown"), "{why}");
         // A run whose body was refused by a rule has a body; a run whose body could not be read has none.
         let unread = EvolveRecord {
-            run: runs.shelf.create_run(runs.second + 1.0).unwrap(),
+            run: runs.run_store.create_run(runs.second + 1.0).unwrap(),
             ..samples::sample_record(EvolveStage::Failed, "none", "one")
         };
-        let why = runs.told(&unread);
+        let why = runs.diff_text(&unread);
         assert!(why.contains("did not read a body"), "{why}");
-        runs.shelf.prune_runs(9, 0).unwrap();
+        runs.run_store.prune_runs(9, 0).unwrap();
         let pruned = EvolveRecord {
             body: Some("sha256:1".into()),
             ..first
         };
-        let why = runs.told(&pruned);
+        let why = runs.diff_text(&pruned);
         assert!(why.contains("is no longer kept"), "{why}");
     }
 }

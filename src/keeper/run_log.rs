@@ -25,7 +25,7 @@ pub(super) struct RunLog {
 struct RunLogInner {
     file: File,
     /// Bytes that may still be written.
-    room: u64,
+    remaining_bytes: u64,
     /// Whether the log says that it is full.
     is_full: bool,
     tail: VecDeque<String>,
@@ -39,7 +39,7 @@ impl RunLog {
         let written = file.metadata()?.len();
         let inner = RunLogInner {
             file,
-            room: limit.saturating_sub(written),
+            remaining_bytes: limit.saturating_sub(written),
             is_full: written >= limit,
             tail: VecDeque::new(),
             step: String::new(),
@@ -73,14 +73,14 @@ impl RunLog {
                 .push_back(line.chars().take(MAX_RUN_LOG_LINE_CHARS).collect());
         }
         let size = line.len() as u64 + 1;
-        match inner.room.checked_sub(size) {
+        match inner.remaining_bytes.checked_sub(size) {
             Some(room) => {
-                inner.room = room;
+                inner.remaining_bytes = room;
                 // A log that can't be written stops nothing.
                 let _ = inner.file.write_all(format!("{line}\n").as_bytes());
             }
             None if !inner.is_full => {
-                (inner.room, inner.is_full) = (0, true);
+                (inner.remaining_bytes, inner.is_full) = (0, true);
                 let _ = inner.file.write_all(b"[the log is full]\n");
             }
             None => {}
@@ -95,7 +95,7 @@ impl RunLog {
 }
 
 impl EngineProgress for RunLog {
-    fn step(&self, what: &str) {
+    fn report_step(&self, what: &str) {
         let mut inner = self.lock();
         if inner.step == what {
             return;
@@ -105,7 +105,7 @@ impl EngineProgress for RunLog {
         self.write_line(&format!("-- {what}"), false);
     }
 
-    fn amount(&self, _: &str, _: u64, _: Option<u64>) {}
+    fn report_amount(&self, _: &str, _: u64, _: Option<u64>) {}
 
     fn log(&self, line: &str) {
         // Indent a build's line that looks like a heading of the keeper.

@@ -15,19 +15,19 @@ use crate::error::Result;
 use crate::protocol::error::ApiError;
 use crate::protocol::evolve::inside::ExpectedState;
 use crate::protocol::evolve::{
-    EvolveCaller, EvolveRecord, EvolveRunId, EvolveStage, Task, refusal,
+    EvolveCaller, EvolveRecord, EvolveRunId, EvolveStage, RunTask, refusal,
 };
 
 /// A request for a run.
 #[derive(Debug, Clone)]
 pub(super) struct RunRequest {
-    pub(super) task: Task,
+    pub(super) task: RunTask,
     pub(super) by: EvolveCaller,
     pub(super) reason: Option<String>,
     pub(super) force: bool,
     pub(super) dry_run: bool,
     /// The run whose image is the target of the rollback.
-    pub(super) to: Option<EvolveRunId>,
+    pub(super) rollback_run: Option<EvolveRunId>,
 }
 
 /// Why a request is denied.
@@ -61,35 +61,41 @@ pub(super) async fn prepare_run(
         let begun = records.iter().filter(|r| r.by == EvolveCaller::Agent);
         let begun: Vec<f64> = begun.map(|r| r.began).collect();
         if let Some(wait) =
-            rate_limit::seconds_until_allowed(&begun, unix_seconds(), site.charge.bounds.hourly)
+            rate_limit::seconds_until_allowed(&begun, unix_seconds(), site.config.bounds.hourly)
         {
-            let hourly = site.charge.bounds.hourly;
+            let hourly = site.config.bounds.hourly;
             let message = format!("the agent may start no more than {hourly} runs in an hour");
             let hint = format!("try again in {wait:.0} s");
             return Err(RunDenied::Refused(
-                ApiError::new(refusal::KEEPER_TOO_OFTEN, message).with_hint(hint),
+                ApiError::new(refusal::KEEPER_RATE_LIMITED, message).with_hint(hint),
             ));
         }
     }
     let old = site.find_container(site.container_name()).await?;
     let previous = old.as_ref().map(|found| found.image.clone());
-    let journal = RunJournal::new(&settings.state);
+    let journal = RunJournal::new(&settings.state_folder);
     // Only an entry about the current container counts.
     let watched = journal
         .read()?
         .filter(|entry| entry.step == RunJournalStep::Probation && entry.image == previous);
     let task_of = |entry: &RunJournalEntry| {
         let found = records.iter().find(|record| record.run == entry.run);
-        found.map_or(Task::Evolve, |record| record.task)
+        found.map_or(RunTask::Evolve, |record| record.task)
     };
     let image = match (order.task, &watched) {
-        (Task::Evolve, _) => None,
-        (Task::Rescue, Some(entry)) => {
+        (RunTask::Evolve, _) => None,
+        (RunTask::Rescue, Some(entry)) => {
             let refuges = post_deploy_watch::rank_fallback_images(entry, task_of(entry), &records);
-            Some(first_kept(&site, refuges).await?)
+            Some(first_existing_image(&site, refuges).await?)
         }
-        (Task::Rollback | Task::Rescue, _) => Some(
-            find_rollback_image(&site, &records, order.to.as_ref(), previous.as_deref()).await?,
+        (RunTask::Rollback | RunTask::Rescue, _) => Some(
+            find_rollback_image(
+                &site,
+                &records,
+                order.rollback_run.as_ref(),
+                previous.as_deref(),
+            )
+            .await?,
         ),
     };
     let run = shelf.create_run(unix_seconds())?;
@@ -113,13 +119,14 @@ pub(super) async fn prepare_run(
         refused_ms: None,
         receipt: Vec::new(),
         besides: Vec::new(),
-        folder: site.charge.body.to_str().map(str::to_owned),
+        folder: site.config.body.to_str().map(str::to_owned),
         untold: match order.dry_run {
             true => None,
-            false => {
-                git_repository::find_commit_obstacle(&settings.repo, site.charge.above.as_deref())
-                    .map(|why| sanitize::sanitize_sentence(&why))
-            }
+            false => git_repository::find_commit_obstacle(
+                &settings.project,
+                site.config.above.as_deref(),
+            )
+            .map(|why| sanitize::sanitize_sentence(&why)),
         },
     };
     let entry = RunJournalEntry {
@@ -138,14 +145,16 @@ pub(super) async fn prepare_run(
         image,
         expected: ExpectedState::default(),
         proven: match (order.task, &watched) {
-            (Task::Evolve, Some(entry)) => post_deploy_watch::proven_image(entry, task_of(entry)),
+            (RunTask::Evolve, Some(entry)) => {
+                post_deploy_watch::proven_image(entry, task_of(entry))
+            }
             _ => None,
         },
         after: watched.map(|before| {
             Box::new(RunJournalEntry {
                 // Older entries no longer matter.
                 after: None,
-                rescues: before.rescues + u32::from(order.task == Task::Rescue),
+                rescues: before.rescues + u32::from(order.task == RunTask::Rescue),
                 ..before
             })
         }),
@@ -155,7 +164,7 @@ pub(super) async fn prepare_run(
         // Write the journal first, so that recovery ends the run, whatever else was written of it.
         journal.write(&entry)?;
         shelf.save_record(&record)?;
-        shelf.open_log(&run, site.charge.bounds.log)
+        shelf.open_log(&run, site.config.bounds.log)
     };
     let log = match begun() {
         Ok(log) => log,
@@ -174,23 +183,23 @@ pub(super) async fn prepare_run(
         log.log(&format!("this run does not become a commit: {why}"));
     }
     // Without this copy, the run's changes can't be shown later.
-    if let Err(error) = shelf.keep_before(&record) {
+    if let Err(error) = shelf.save_previous_body(&record) {
         tracing::warn!("{error:#}");
     }
     shelf.set_active_run(Some(run));
     Ok(RunExecutor {
         settings: settings.clone(),
         log,
-        site,
-        shelf: shelf.clone(),
+        target: site,
+        run_store: shelf.clone(),
         journal,
         record,
-        entry,
-        refusing: None,
-        at_rest: None,
-        robbed: None,
+        journal_entry: entry,
+        refusing_since: None,
+        quiesced_since: None,
+        taken_port: None,
         is_displaced: false,
-        stop: RunCancellation::default(),
+        cancellation: RunCancellation::default(),
     })
 }
 
@@ -215,13 +224,13 @@ async fn find_rollback_image(
                 found.ok_or_else(|| deny_no_such_run(format!("run `{run}` did not succeed")))?;
             found.image.clone()
         }
-        None => post_deploy_watch::image_before(records, present).cloned(),
+        None => post_deploy_watch::find_previous_image(records, present).cloned(),
     };
-    first_kept(site, image.into_iter().collect()).await
+    first_existing_image(site, image.into_iter().collect()).await
 }
 
 /// The first of the images that the engine still has.
-async fn first_kept(
+async fn first_existing_image(
     site: &DeployTarget,
     images: Vec<String>,
 ) -> std::result::Result<String, RunDenied> {

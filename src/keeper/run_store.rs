@@ -37,11 +37,11 @@ impl RunChangeNotifier {
 
 #[derive(Debug, Clone)]
 pub(super) struct KeeperRunStore {
-    state: PathBuf,
-    folder: PathBuf,
+    state_folder: PathBuf,
+    runs_folder: PathBuf,
     changes: RunChangeNotifier,
     /// The active run.
-    on: Arc<Mutex<Option<EvolveRunId>>>,
+    active_run: Arc<Mutex<Option<EvolveRunId>>>,
 }
 
 impl KeeperRunStore {
@@ -49,26 +49,32 @@ impl KeeperRunStore {
         let folder = state.join("runs");
         fs::create_dir_all(&folder)?;
         Ok(Self {
-            state: state.to_owned(),
-            folder,
+            state_folder: state.to_owned(),
+            runs_folder: folder,
             changes: RunChangeNotifier::default(),
-            on: Arc::default(),
+            active_run: Arc::default(),
         })
     }
 
     /// Sets the active run, if there is one. Every other run has ended, whether or not that could be recorded.
     pub(super) fn set_active_run(&self, run: Option<EvolveRunId>) {
-        *self.on.lock().unwrap_or_else(PoisonError::into_inner) = run;
+        *self
+            .active_run
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner) = run;
         self.changes.notify_followers();
     }
 
     /// The active run, if there is one.
     pub(super) fn active_run(&self) -> Option<EvolveRunId> {
-        let on = self.on.lock().unwrap_or_else(PoisonError::into_inner);
+        let on = self
+            .active_run
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         on.clone()
     }
 
-    fn is_on(&self, run: &EvolveRunId) -> bool {
+    fn is_active(&self, run: &EvolveRunId) -> bool {
         self.active_run().as_ref() == Some(run)
     }
 
@@ -78,7 +84,7 @@ impl KeeperRunStore {
     }
 
     fn folder_of_run(&self, run: &EvolveRunId) -> PathBuf {
-        self.folder.join(run.as_str())
+        self.runs_folder.join(run.as_str())
     }
 
     /// Creates a run with a unique name, starting at `now`. Names sort by time, even if the clock was set back.
@@ -123,7 +129,7 @@ impl KeeperRunStore {
 
     pub(super) fn read_record(&self, run: &EvolveRunId) -> Result<Option<EvolveRecord>> {
         let record = self.read_stored_record(run)?;
-        Ok(record.map(|record| match self.is_on(run) {
+        Ok(record.map(|record| match self.is_active(run) {
             true => record,
             false => with_ended_status(record),
         }))
@@ -145,7 +151,7 @@ impl KeeperRunStore {
     pub(super) fn mark_ended_runs(&self) -> Result<()> {
         for run in self.list_runs()? {
             match self.read_stored_record(&run) {
-                Ok(Some(record)) if !record.status.has_ended() && !self.is_on(&run) => {
+                Ok(Some(record)) if !record.status.has_ended() && !self.is_active(&run) => {
                     self.save_record(&with_ended_status(record))?;
                 }
                 _ => {}
@@ -157,7 +163,7 @@ impl KeeperRunStore {
     /// The names of all runs, the newest first.
     fn list_runs(&self) -> Result<Vec<EvolveRunId>> {
         let mut runs = Vec::new();
-        for entry in fs::read_dir(&self.folder)? {
+        for entry in fs::read_dir(&self.runs_folder)? {
             runs.extend(entry?.file_name().to_string_lossy().parse::<EvolveRunId>());
         }
         runs.sort_unstable_by(|a, b| b.cmp(a));
@@ -258,12 +264,12 @@ fn run_name_at(second: i64) -> Result<EvolveRunId> {
 #[cfg(test)]
 mod tests {
     use super::{KEEPER_ENDED_REASON, KeeperRunStore, parse_run_second, run_name_at};
-    use crate::protocol::evolve::{EvolveCaller, EvolveRecord, EvolveStage, Task};
+    use crate::protocol::evolve::{EvolveCaller, EvolveRecord, EvolveStage, RunTask};
 
     fn record(shelf: &KeeperRunStore, now: f64, status: EvolveStage) -> EvolveRecord {
         EvolveRecord {
             run: shelf.create_run(now).unwrap(),
-            task: Task::Evolve,
+            task: RunTask::Evolve,
             reason: Some("x".into()),
             by: EvolveCaller::Agent,
             force: false,

@@ -8,9 +8,9 @@ use crate::protocol::text_sanitizer::sanitize_text;
 /// Bytes of output that a verb in the container may write.
 const MAX_VERB_OUTPUT_BYTES: usize = 1 << 20;
 /// Bytes of output for verbs that report one row per variable.
-const MAX_ROWS_OUTPUT_BYTES: usize = 8 << 20;
+const MAX_RECEIPT_OUTPUT_BYTES: usize = 8 << 20;
 /// Bytes of the state that the next container must reproduce: it is passed as an argument, whose size Linux limits.
-pub(super) const MAX_EXPECTED_BYTES: usize = 100 << 10;
+pub(super) const MAX_EXPECTED_STATE_BYTES: usize = 100 << 10;
 /// Characters of a sentence, and of a name.
 const MAX_REPORTED_SENTENCE_CHARS: usize = 2000;
 const MAX_REPORTED_NAME_CHARS: usize = 200;
@@ -23,7 +23,7 @@ const MAX_REPORTED_ROWS: usize = 1000;
 /// Bytes of output that this verb may write.
 pub(super) fn max_output_bytes(verb: &str) -> usize {
     match verb {
-        "quiesce" | "verify" => MAX_ROWS_OUTPUT_BYTES,
+        "quiesce" | "verify" => MAX_RECEIPT_OUTPUT_BYTES,
         _ => MAX_VERB_OUTPUT_BYTES,
     }
 }
@@ -106,7 +106,9 @@ mod tests {
         sanitize_receipt, sanitize_sentence,
     };
     use crate::protocol::cryo::{CryoVerdict, ReceiptRow};
-    use crate::protocol::evolve::inside::{EvolveCheck, KeptBy, NonVariableState, SessionReceipt};
+    use crate::protocol::evolve::inside::{
+        EvolveCheck, NonVariableState, RestoreMethod, SessionReceipt,
+    };
 
     #[test]
     fn a_sentence_is_short_and_no_command_to_a_terminal() {
@@ -146,7 +148,7 @@ mod tests {
         };
         let whole = SessionReceipt {
             session: "s".repeat(500),
-            by: KeptBy::Objects,
+            by: RestoreMethod::Objects,
             rows: vec![row; 1003],
             why: Some("so".into()),
         };

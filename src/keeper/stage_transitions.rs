@@ -1,6 +1,6 @@
 //! The order of a run's stages.
 
-use crate::protocol::evolve::{EvolveStage, Task};
+use crate::protocol::evolve::{EvolveStage, RunTask};
 
 /// The outcome of a stage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -11,11 +11,11 @@ pub(super) enum StageOutcome {
 
 /// The first stage of a run. The image of a rollback is built already. A container that a rescue replaces crashes and
 /// has no state to freeze.
-pub(super) fn first_stage(task: Task) -> EvolveStage {
+pub(super) fn first_stage(task: RunTask) -> EvolveStage {
     match task {
-        Task::Evolve => EvolveStage::Building,
-        Task::Rollback => EvolveStage::Testing,
-        Task::Rescue => EvolveStage::Swapping,
+        RunTask::Evolve => EvolveStage::Building,
+        RunTask::Rollback => EvolveStage::Testing,
+        RunTask::Rescue => EvolveStage::Swapping,
     }
 }
 
@@ -41,9 +41,9 @@ pub(super) fn next_stage(stage: EvolveStage, event: StageOutcome, dry_run: bool)
 mod tests {
     use super::StageOutcome::{Failed, Passed};
     use super::{first_stage, next_stage};
-    use crate::protocol::evolve::{EvolveStage, Task};
+    use crate::protocol::evolve::{EvolveStage, RunTask};
 
-    fn whole(task: Task, dry_run: bool, fails_at: Option<EvolveStage>) -> Vec<EvolveStage> {
+    fn whole(task: RunTask, dry_run: bool, fails_at: Option<EvolveStage>) -> Vec<EvolveStage> {
         let mut stages = vec![first_stage(task)];
         while let Some(last) = stages.last().filter(|s| !s.has_ended()) {
             let event = match fails_at == Some(*last) {
@@ -59,11 +59,11 @@ mod tests {
     fn a_run_goes_through_every_gate() {
         use EvolveStage::{Building, Freezing, Succeeded, Swapping, Testing, Verifying};
         let all = [Building, Testing, Freezing, Swapping, Verifying, Succeeded];
-        assert_eq!(whole(Task::Evolve, false, None), all);
-        assert_eq!(whole(Task::Rollback, false, None), all[1..]);
-        assert_eq!(whole(Task::Rescue, false, None), all[3..]);
+        assert_eq!(whole(RunTask::Evolve, false, None), all);
+        assert_eq!(whole(RunTask::Rollback, false, None), all[1..]);
+        assert_eq!(whole(RunTask::Rescue, false, None), all[3..]);
         assert_eq!(
-            whole(Task::Evolve, true, None),
+            whole(RunTask::Evolve, true, None),
             [Building, Testing, Succeeded]
         );
     }
@@ -77,7 +77,10 @@ mod tests {
             (EvolveStage::Swapping, EvolveStage::RolledBack),
             (EvolveStage::Verifying, EvolveStage::RolledBack),
         ] {
-            assert_eq!(whole(Task::Evolve, false, Some(stage)).last(), Some(&end));
+            assert_eq!(
+                whole(RunTask::Evolve, false, Some(stage)).last(),
+                Some(&end)
+            );
         }
     }
 

@@ -1,6 +1,6 @@
 //! The deploy target: the instance's objects in the engine, and the keeper's calls into its containers.
 
-use super::retry_policy::is_away;
+use super::retry_policy::is_engine_away;
 use super::run_log::RunLog;
 use super::sanitize;
 use crate::engine::{
@@ -8,7 +8,7 @@ use crate::engine::{
     set_spec_digest,
 };
 use crate::error::{Error, Result};
-use crate::protocol::evolve::inside::EvolveResumed;
+use crate::protocol::evolve::inside::ResumeReply;
 use crate::protocol::evolve::{DeployConfig, EvolveRunId, KEEPER_SOCKET_FOLDER, portless_network};
 use crate::protocol::spec::{ContainerRestartPolicy, ContainerSpec, Mount, Volume};
 use anyhow::{Context, bail};
@@ -35,7 +35,7 @@ const MAX_TARGET_LOG_LINES: usize = 20;
 #[derive(Debug, Clone)]
 pub(super) struct DeployTarget {
     pub(super) docker: Docker,
-    pub(super) charge: Arc<DeployConfig>,
+    pub(super) config: Arc<DeployConfig>,
 }
 
 /// The health of the companion in a container.
@@ -44,12 +44,12 @@ pub(super) enum TargetHealth {
     Healthy,
     Unhealthy,
     /// The companion gives no answer.
-    Silent,
+    Unresponsive,
 }
 
 impl DeployTarget {
     pub(super) fn container_name(&self) -> &str {
-        &self.charge.spec.name
+        &self.config.spec.name
     }
 
     pub(super) fn trial_name(&self) -> String {
@@ -58,11 +58,11 @@ impl DeployTarget {
 
     /// A tag of the instance's image.
     pub(super) fn image_tag(&self, what: &str) -> String {
-        format!("{}:{what}", self.charge.image)
+        format!("{}:{what}", self.config.image)
     }
 
-    fn owns_container(&self, container: &Container) -> bool {
-        container.labels.get(OWNER_LABEL) == Some(&self.charge.instance)
+    fn is_own_container(&self, container: &Container) -> bool {
+        container.labels.get(OWNER_LABEL) == Some(&self.config.instance)
     }
 
     /// A container of the instance, by name or id.
@@ -71,7 +71,7 @@ impl DeployTarget {
     /// When the container belongs to another owner.
     pub(super) async fn find_container(&self, name: &str) -> Result<Option<Container>> {
         match self.docker.inspect(name).await? {
-            Some(found) if !self.owns_container(&found) => Err(Error::Foreign {
+            Some(found) if !self.is_own_container(&found) => Err(Error::ForeignObject {
                 what: "container",
                 name: name.into(),
             }
@@ -86,15 +86,15 @@ impl DeployTarget {
     }
 
     /// Whether this run created the container.
-    pub(super) fn is_of(&self, container: &Container, run: &EvolveRunId) -> bool {
+    pub(super) fn is_created_by(&self, container: &Container, run: &EvolveRunId) -> bool {
         container.labels.get(RUN_LABEL).map(String::as_str) == Some(run.as_str())
     }
 
     /// The specification of the instance's container with this image, as the host would create it.
     pub(super) fn successor_spec(&self, image: &str, run: &EvolveRunId) -> Result<ContainerSpec> {
-        let mut spec = self.charge.spec.clone();
+        let mut spec = self.config.spec.clone();
         spec.image = image.into();
-        set_spec_digest(&mut spec, &self.charge.passing)?;
+        set_spec_digest(&mut spec, &self.config.passing)?;
         spec.labels.insert(RUN_LABEL.into(), run.to_string());
         Ok(spec)
     }
@@ -103,7 +103,7 @@ impl DeployTarget {
     /// the instance's mounts read-only. Only the roots of the mounts are bound: paths beneath them may be links of
     /// the agent's, which the engine would follow on the host.
     pub(super) fn trial_spec(&self, image: &str, run: Option<&EvolveRunId>) -> ContainerSpec {
-        let mut spec = self.charge.spec.clone();
+        let mut spec = self.config.spec.clone();
         spec.name = self.trial_name();
         spec.image = image.into();
         spec.ports.clear();
@@ -116,24 +116,28 @@ impl DeployTarget {
         spec.labels
             .extend(run.map(|run| (RUN_LABEL.to_owned(), run.to_string())));
         for mount in std::mem::take(&mut spec.mounts) {
-            let seen = in_trial(&mount.container);
-            spec.mounts.extend(seen.at.map(|place| Mount {
+            let seen = trial_mount_view(&mount.container);
+            spec.mounts.extend(seen.path.map(|place| Mount {
                 container: place.into(),
                 read_only: true,
                 ..mount.clone()
             }));
-            spec.volumes
-                .extend(seen.thrown_away.then(|| thrown_away(mount.container)));
+            spec.volumes.extend(
+                seen.has_temporary_volume
+                    .then(|| anonymous_volume(mount.container)),
+            );
         }
         for volume in volumes {
-            let seen = in_trial(&volume.container);
-            spec.volumes.extend(seen.at.map(|place| Volume {
+            let seen = trial_mount_view(&volume.container);
+            spec.volumes.extend(seen.path.map(|place| Volume {
                 container: place.into(),
                 read_only: true,
                 ..volume.clone()
             }));
-            spec.volumes
-                .extend(seen.thrown_away.then(|| thrown_away(volume.container)));
+            spec.volumes.extend(
+                seen.has_temporary_volume
+                    .then(|| anonymous_volume(volume.container)),
+            );
         }
         spec
     }
@@ -190,10 +194,10 @@ impl DeployTarget {
             Ok(Ok(output)) => Ok(match output.code {
                 0 => TargetHealth::Healthy,
                 1 => TargetHealth::Unhealthy,
-                _ => TargetHealth::Silent,
+                _ => TargetHealth::Unresponsive,
             }),
             Ok(Err(e)) if matches!(e.downcast_ref(), Some(Error::EngineLost { .. })) => Err(e),
-            _ => Ok(TargetHealth::Silent),
+            _ => Ok(TargetHealth::Unresponsive),
         }
     }
 
@@ -201,7 +205,7 @@ impl DeployTarget {
     ///
     /// # Errors
     /// When the container ends, or the time limit is over. The end of the container's log goes into `log`.
-    pub(super) async fn until_healthy(
+    pub(super) async fn wait_until_healthy(
         &self,
         container: &str,
         limit: Duration,
@@ -212,9 +216,9 @@ impl DeployTarget {
             if self.probe_health(container).await? == TargetHealth::Healthy {
                 return Ok(());
             }
-            self.check_runs(container, log).await?;
+            self.check_running(container, log).await?;
             if begin.elapsed() > limit {
-                self.last_words(container, log).await;
+                self.copy_log_tail(container, log).await;
                 bail!("the container was not healthy within {} s", limit.as_secs());
             }
             tokio::time::sleep(TARGET_HEALTH_INTERVAL).await;
@@ -223,20 +227,20 @@ impl DeployTarget {
 
     /// # Errors
     /// When the container has ended, or the engine has restarted it.
-    pub(super) async fn check_runs(&self, container: &str, log: &RunLog) -> Result<()> {
+    pub(super) async fn check_running(&self, container: &str, log: &RunLog) -> Result<()> {
         let why = match self.find_container(container).await? {
-            Some(found) if found.restarts > 0 || found.exit.is_some() => found
-                .exit
+            Some(found) if found.restart_count > 0 || found.exit_reason.is_some() => found
+                .exit_reason
                 .unwrap_or_else(|| "the container ended and was restarted".into()),
             Some(_) => return Ok(()),
             None => "the container no longer exists".into(),
         };
-        self.last_words(container, log).await;
+        self.copy_log_tail(container, log).await;
         bail!("{why}")
     }
 
     /// Copies the end of the container's log into `log`.
-    pub(super) async fn last_words(&self, container: &str, log: &RunLog) {
+    pub(super) async fn copy_log_tail(&self, container: &str, log: &RunLog) {
         let options = LogOptions {
             follow: false,
             tail: Some(MAX_TARGET_LOG_LINES),
@@ -251,7 +255,7 @@ impl DeployTarget {
 
     /// The name of a network that publishes no ports, for a container whose ports another program has.
     fn portless_network(&self) -> Option<String> {
-        let network = self.charge.spec.network.as_ref();
+        let network = self.config.spec.network.as_ref();
         network.map(|network| portless_network(network))
     }
 
@@ -261,14 +265,14 @@ impl DeployTarget {
     /// # Errors
     /// When the engine refuses this start, too.
     pub(super) async fn start_without_ports(&self, container: &Container) -> Result<()> {
-        let (Some(network), Some(portless)) = (&self.charge.spec.network, self.portless_network())
+        let (Some(network), Some(portless)) = (&self.config.spec.network, self.portless_network())
         else {
             bail!("the container has no network with published ports");
         };
-        if self.docker.keeps_ports() {
+        if self.docker.has_persistent_ports() {
             bail!("this engine does not start a container without its ports");
         }
-        let owner = BTreeMap::from([(OWNER_LABEL.to_owned(), self.charge.instance.clone())]);
+        let owner = BTreeMap::from([(OWNER_LABEL.to_owned(), self.config.instance.clone())]);
         let docker = &self.docker;
         docker.ensure_internal_network(&portless, &owner).await?;
         docker.leave_network(&container.id, network).await?;
@@ -286,19 +290,19 @@ impl DeployTarget {
             && container.networks.contains(&portless)
         {
             self.docker.leave_network(&container.id, &portless).await?;
-            let owner = (OWNER_LABEL, self.charge.instance.as_str());
+            let owner = (OWNER_LABEL, self.config.instance.as_str());
             self.docker.remove_network(&portless, owner).await?;
         }
         Ok(())
     }
 
     async fn join_with_ports(&self, container: &Container) -> Result<()> {
-        let Some(network) = &self.charge.spec.network else {
+        let Some(network) = &self.config.spec.network else {
             return Ok(());
         };
         match (
             container.networks.contains(network),
-            self.lacks_ports(container),
+            self.has_lost_ports(container),
         ) {
             (true, false) => return Ok(()),
             // The engine lists a container on its network although the container was refused a port.
@@ -307,7 +311,7 @@ impl DeployTarget {
         }
         self.docker.join_network(&container.id, network).await?;
         let found = self.find_container(&container.id).await?;
-        match found.is_some_and(|found| self.lacks_ports(&found)) {
+        match found.is_some_and(|found| self.has_lost_ports(&found)) {
             true => bail!("the engine does not publish the container's ports"),
             false => Ok(()),
         }
@@ -320,12 +324,12 @@ impl DeployTarget {
     ///
     /// # Errors
     /// When another program still has a port.
-    pub(super) async fn reach_again(
+    pub(super) async fn restore_ports(
         &self,
         container: &Container,
         before_end: impl FnOnce() -> Result<()>,
     ) -> Result<bool> {
-        if !self.lacks_ports(container) {
+        if !self.has_lost_ports(container) {
             return self.restore_network(container).await.map(|()| false);
         }
         let mut probe = self.trial_spec(&container.image, None);
@@ -336,7 +340,7 @@ impl DeployTarget {
         free?;
         match self.restore_network(container).await {
             Ok(()) => Ok(false),
-            Err(error) if is_away(&error) => Err(error),
+            Err(error) if is_engine_away(&error) => Err(error),
             Err(error) => {
                 tracing::warn!("the keeper restarts the container: {error:#}");
                 // Call this before the stop: if the keeper ends in between, the next keeper starts the container.
@@ -353,18 +357,18 @@ impl DeployTarget {
     }
 
     /// Whether a live container has no ports. A container that has ended never has any.
-    fn lacks_ports(&self, container: &Container) -> bool {
+    fn has_lost_ports(&self, container: &Container) -> bool {
         let is_alive = matches!(
             container.phase,
             ContainerPhase::Running | ContainerPhase::Paused
         );
-        is_alive && !container.has_ports && !self.docker.keeps_ports()
+        is_alive && !container.has_ports && !self.docker.has_persistent_ports()
     }
 
     /// Makes the companion answer requests again.
     pub(super) async fn resume_requests(&self, container: &str) -> Result<()> {
         let limit = Duration::from_secs(30);
-        let resumed: EvolveResumed = self
+        let resumed: ResumeReply = self
             .exec_verb(container, &["resume", "--json"], limit)
             .await?;
         match resumed.resumed {
@@ -377,22 +381,25 @@ impl DeployTarget {
 /// How a mount of the instance appears in a trial container.
 struct TrialMountView<'a> {
     /// The path where the mount can be read.
-    at: Option<&'a str>,
+    path: Option<&'a str>,
     /// Whether a temporary volume takes the place of the mount.
-    thrown_away: bool,
+    has_temporary_volume: bool,
 }
 
-fn in_trial(place: &str) -> TrialMountView<'_> {
+fn trial_mount_view(place: &str) -> TrialMountView<'_> {
     let (at, thrown_away) = match place {
         "/data" => (Some(TRIAL_STATE_FOLDER), true),
         "/root/host" => (None, true),
         "/var/run/docker.sock" | KEEPER_SOCKET_FOLDER => (None, false),
         other => (Some(other), false),
     };
-    TrialMountView { at, thrown_away }
+    TrialMountView {
+        path: at,
+        has_temporary_volume: thrown_away,
+    }
 }
 
-fn thrown_away(container: String) -> Volume {
+fn anonymous_volume(container: String) -> Volume {
     Volume {
         name: None,
         container,

@@ -11,7 +11,7 @@ fn default_session() -> String {
 /// `POST /criu/checkpoint`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Checkpoint {
+pub(crate) struct CheckpointRequest {
     #[serde(default = "default_session")]
     pub(crate) session: String,
     /// The checkpoint's name; the session's name when missing. Each name keeps its last generations.
@@ -26,7 +26,7 @@ pub(crate) struct Checkpoint {
 /// `POST /criu/restore`. Restores the kernel into the session from which it was checkpointed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Restore {
+pub(crate) struct RestoreRequest {
     #[serde(default = "default_session")]
     pub(crate) session: String,
     /// The checkpoint's name; the session's name when missing.
@@ -39,7 +39,7 @@ pub(crate) struct Restore {
 
 /// The reply to `POST /criu/checkpoint`.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
-pub(crate) struct Checkpointed {
+pub(crate) struct CheckpointReply {
     /// Always `completed`.
     pub(crate) status: String,
     pub(crate) name: String,
@@ -91,7 +91,7 @@ pub(crate) struct CriuStatus {
 
 /// `GET /criu`.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
-pub(crate) struct Checkpoints {
+pub(crate) struct CheckpointList {
     /// The stored checkpoints, newest first.
     pub(crate) checkpoints: Vec<StoredCheckpoint>,
 }

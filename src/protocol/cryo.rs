@@ -39,7 +39,7 @@ pub(crate) struct CryoStore {
 /// `POST /cryo/reload`.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Reload {
+pub(crate) struct ReloadRequest {
     /// The name of the stored state; the session's name when missing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) name: Option<String>,
@@ -68,7 +68,7 @@ pub(crate) enum CryoVerdict {
 }
 
 impl CryoVerdict {
-    pub(crate) fn word(self) -> &'static str {
+    pub(crate) fn as_str(self) -> &'static str {
         match self {
             Self::Saved => "saved",
             Self::Recipe => "recipe",
@@ -116,7 +116,7 @@ pub(crate) struct CryoStored {
 
 /// The reply to `POST /cryo/reload`; the receipt describes the namespace after the reload.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema, JsonSchema)]
-pub(crate) struct Reloaded {
+pub(crate) struct ReloadReply {
     /// Always `completed`.
     pub(crate) status: String,
     pub(crate) message: String,
@@ -147,7 +147,7 @@ pub(crate) enum StoreReason {
 }
 
 impl StoreReason {
-    pub(crate) fn word(self) -> &'static str {
+    pub(crate) fn as_str(self) -> &'static str {
         match self {
             Self::Asked => "asked",
             Self::Schedule => "schedule",
@@ -222,7 +222,7 @@ pub(crate) struct CryoRemoved {
 /// `POST /cryo/snapshot`: store every session under its own name.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Snapshot {
+pub(crate) struct SnapshotRequest {
     pub(crate) reason: StoreReason,
     /// Whether to store. When false, nothing is stored, nor at the stop that follows a `down` or `restart`.
     #[serde(default = "yes", skip_serializing_if = "is_yes")]
@@ -239,13 +239,13 @@ fn is_yes(said: &bool) -> bool {
 
 /// The reply to `POST /cryo/snapshot`: the result for each session.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
-pub(crate) struct Snapshots {
-    pub(crate) snapshots: Vec<CryoOfSession>,
+pub(crate) struct SnapshotReply {
+    pub(crate) snapshots: Vec<SessionSnapshot>,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[schema(as = CryoOfSession)]
-pub(crate) struct CryoOfSession {
+pub(crate) struct SessionSnapshot {
     pub(crate) session: String,
     /// `null` when there was nothing to store or the store failed.
     pub(crate) stored: Option<CryoStored>,

@@ -9,9 +9,9 @@ use utoipa::{IntoParams, ToSchema};
 
 /// Response headers of a screenshot: the size of the picture and of the screen in pixels, and the time when it was
 /// taken in milliseconds since 1970 by the container's clock.
-pub(crate) const PICTURE_HEADER: &str = "osctl-picture";
-pub(crate) const SCREEN_HEADER: &str = "osctl-screen";
-pub(crate) const TAKEN_HEADER: &str = "osctl-taken";
+pub(crate) const PICTURE_SIZE_HEADER: &str = "osctl-picture";
+pub(crate) const SCREEN_SIZE_HEADER: &str = "osctl-screen";
+pub(crate) const SCREENSHOT_TIME_HEADER: &str = "osctl-taken";
 
 /// Formats the time when a picture was taken; `taken` is in milliseconds since 1970.
 pub(crate) fn format_taken_time(taken: u64) -> String {
@@ -36,7 +36,7 @@ pub(crate) struct ScreenshotQuery {
 /// `POST /display/input`: actions that are executed in this order. If one of them is invalid, none is executed.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Input {
+pub(crate) struct InputRequest {
     pub(crate) actions: Vec<InputAction>,
 }
 
@@ -124,7 +124,7 @@ pub(crate) enum Button {
 
 /// The reply to `POST /display/input`.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
-pub(crate) struct InputDone {
+pub(crate) struct InputReply {
     /// Always `completed`: the screen has received the input. A screenshot shows the reaction of the program.
     pub(crate) status: String,
     /// The current position of the pointer.
@@ -176,7 +176,7 @@ pub(crate) struct Window {
 /// `POST /display/focus`: brings a window to the front.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Focus {
+pub(crate) struct FocusRequest {
     /// The id of the window in the list of windows.
     pub(crate) id: u32,
 }

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 /// `{"status":"failed","error":{…}}`, with a fitting HTTP status.
 #[derive(Debug, Clone, Serialize, Deserialize, utoipa::ToSchema)]
-pub(crate) struct Failed {
+pub(crate) struct FailedReply {
     /// Always `failed`.
     pub(crate) status: String,
     pub(crate) error: ApiError,
@@ -14,7 +14,7 @@ pub(crate) struct Failed {
 #[derive(Debug, Clone, Serialize, Deserialize, utoipa::ToSchema)]
 pub(crate) struct CheckpointedFailure {
     #[serde(flatten)]
-    pub(crate) failed: Failed,
+    pub(crate) failed: FailedReply,
     /// Always `true`.
     pub(crate) is_checkpointed: bool,
 }
@@ -53,7 +53,7 @@ impl ApiError {
     }
 }
 
-impl From<ApiError> for Failed {
+impl From<ApiError> for FailedReply {
     fn from(error: ApiError) -> Self {
         Self {
             status: "failed".into(),

@@ -11,7 +11,7 @@ pub(crate) const TAR_MIME: &str = "application/x-tar";
 /// Header: how many bytes of an upload have arrived; for an archive, where the upload continues.
 pub(crate) const UPLOAD_OFFSET_HEADER: &str = "upload-offset";
 /// Header: the digest of those bytes of an archive without file data.
-pub(crate) const UPLOAD_FORM_HEADER: &str = "upload-form";
+pub(crate) const UPLOAD_DIGEST_HEADER: &str = "upload-form";
 
 /// A file, folder or other directory entry.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -75,7 +75,7 @@ pub(crate) struct FileListing {
 
 /// The reply to `PUT` and `DELETE` of `/files/{path}`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub(crate) struct Changed {
+pub(crate) struct FileChangeReply {
     /// `completed`, or `partial` for an upload that is not complete.
     pub(crate) status: String,
     /// The exact path.

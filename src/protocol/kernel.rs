@@ -174,7 +174,7 @@ pub(crate) struct RunDetails<R = ExecReply> {
 
 /// An entry in the list of runs.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
-pub(crate) struct Summary {
+pub(crate) struct RunSummary {
     pub(crate) id: String,
     pub(crate) session: String,
     pub(crate) status: RunStatus,
@@ -192,7 +192,7 @@ pub(crate) struct Summary {
 /// `GET /exec` and `GET /shell/runs`: the retained runs, oldest first.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub(crate) struct RunList {
-    pub(crate) runs: Vec<Summary>,
+    pub(crate) runs: Vec<RunSummary>,
 }
 
 /// The status of a run.
@@ -230,7 +230,7 @@ pub(crate) struct ExecReply {
     pub(crate) timing_ms: f64,
     pub(crate) kernel: KernelReport,
     /// Truncated parts: per stream, and `data` for MIME bundles.
-    pub(crate) truncated: Option<BTreeMap<String, Truncated>>,
+    pub(crate) truncated: Option<BTreeMap<String, TruncatedOutput>>,
     /// Whether the run is recorded on disk, and therefore survives the end of the companion, of the container or of the
     /// machine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -249,7 +249,7 @@ pub(crate) struct RunError {
 
 /// The middle was left out: the reply holds `kept` of `total` bytes, head and tail.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub(crate) struct Truncated {
+pub(crate) struct TruncatedOutput {
     pub(crate) total: u64,
     pub(crate) kept: u64,
     /// The file in the container with the complete output; `GET /exec/{id}/output` returns it in pages.
@@ -288,7 +288,7 @@ impl KernelReport {
     }
 
     /// The report for a caller who last saw the generation `seen`.
-    pub(crate) fn seen_from(self, seen: Option<u64>) -> Self {
+    pub(crate) fn relative_to(self, seen: Option<u64>) -> Self {
         let state = match seen {
             Some(seen) if seen == self.generation => KernelState::Kept,
             Some(_) if self.restored => KernelState::Restored,

@@ -8,7 +8,7 @@ use utoipa::ToSchema;
 
 /// Response header of an SSE stream: the number of the stream, with which the ids of its events begin. A client that
 /// wants to resume after an event can see whether the stream still exists.
-pub(crate) const STREAM_HEADER: &str = "osctl-stream";
+pub(crate) const STREAM_ID_HEADER: &str = "osctl-stream";
 
 /// Read-only tools of the server `os`: a repeated call does no harm.
 pub(crate) const READ_ONLY_TOOLS: [&str; 8] = [
@@ -23,9 +23,9 @@ pub(crate) const READ_ONLY_TOOLS: [&str; 8] = [
 ];
 
 /// In the `_meta` of a list request to all servers: seconds to wait for servers that have not answered yet.
-pub(crate) const LIST_WAIT: &str = "osctl/wait";
+pub(crate) const LIST_WAIT_KEY: &str = "osctl/wait";
 /// In the `_meta` of the result: the servers whose items are missing.
-pub(crate) const LIST_MISSING: &str = "osctl/missing";
+pub(crate) const LIST_MISSING_KEY: &str = "osctl/missing";
 
 /// The `_meta` of a list over all servers.
 #[derive(Debug, Default, Deserialize)]
@@ -153,7 +153,7 @@ impl McpServerEntry {
         Self::deserialize(said).map_err(|_| {
             let mut wrong = fields
                 .iter()
-                .filter_map(|(name, value)| wrong_field(name, value));
+                .filter_map(|(name, value)| describe_wrong_field(name, value));
             let first = wrong.next();
             first.unwrap_or_else(|| "a field has an invalid value".into())
         })
@@ -161,7 +161,7 @@ impl McpServerEntry {
 }
 
 /// The part of a field that has the wrong type; the text never contains the value.
-fn wrong_field(name: &str, value: &Value) -> Option<String> {
+fn describe_wrong_field(name: &str, value: &Value) -> Option<String> {
     let told = |part: &str, value: &Value, wanted: &str| {
         let found = json_kind(value);
         Some(format!("`{name}{part}` must be {wanted}, not {found}"))
@@ -203,7 +203,7 @@ fn json_kind(value: &Value) -> &'static str {
 }
 
 impl ServerState {
-    pub(crate) fn word(self) -> &'static str {
+    pub(crate) fn as_str(self) -> &'static str {
         match self {
             Self::Unstarted => "unstarted",
             Self::Starting => "starting",

@@ -3,22 +3,25 @@
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 
-const BASE64_BEGIN: &str = "=?base64?";
-const BASE64_END: &str = "?=";
+const BASE64_HEADER_PREFIX: &str = "=?base64?";
+const BASE64_HEADER_SUFFIX: &str = "?=";
 
 /// Encodes the value in base64 if it is not plain text.
 pub(crate) fn encode_header(value: &str) -> String {
     let is_plain = value.bytes().all(|b| (b' '..=b'~').contains(&b)) && value.trim() == value;
     match is_plain && !value.starts_with("=?") {
         true => value.into(),
-        false => format!("{BASE64_BEGIN}{}{BASE64_END}", STANDARD.encode(value)),
+        false => format!(
+            "{BASE64_HEADER_PREFIX}{}{BASE64_HEADER_SUFFIX}",
+            STANDARD.encode(value)
+        ),
     }
 }
 
 /// Decodes the value; `None` if it is base64 but not text.
 pub(crate) fn decode_header(value: &str) -> Option<String> {
-    let inner = value.strip_prefix(BASE64_BEGIN);
-    match inner.and_then(|rest| rest.strip_suffix(BASE64_END)) {
+    let inner = value.strip_prefix(BASE64_HEADER_PREFIX);
+    match inner.and_then(|rest| rest.strip_suffix(BASE64_HEADER_SUFFIX)) {
         Some(inner) => String::from_utf8(STANDARD.decode(inner).ok()?).ok(),
         None => Some(value.to_owned()),
     }

@@ -33,7 +33,7 @@ pub(crate) const PROTOCOL_VERSION: u32 = 1;
 
 /// Header with which the companion states [`PROTOCOL_VERSION`] in each response, and osctl's own MCP clients in each
 /// request.
-pub(crate) const VERSION_HEADER: &str = "osctl-protocol";
+pub(crate) const PROTOCOL_VERSION_HEADER: &str = "osctl-protocol";
 
 /// Version of the frames between companion and kernel, and therefore of a body.
-pub(crate) const BODY_VERSION: u32 = 1;
+pub(crate) const BODY_PROTOCOL_VERSION: u32 = 1;

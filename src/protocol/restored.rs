@@ -6,10 +6,10 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use utoipa::ToSchema;
 
 /// Maximum number of lost variables that are listed by name; `lost_count` counts all.
-pub(crate) const MAX_NAMED_LOSSES: usize = 50;
+pub(crate) const MAX_LISTED_LOSSES: usize = 50;
 
 /// Maximum number of lost variables in a sentence.
-const MAX_LOSSES_IN_WORDS: usize = 5;
+const MAX_LOSSES_IN_SENTENCE: usize = 5;
 
 /// The stored generation from which a namespace was restored.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema, JsonSchema)]
@@ -78,22 +78,22 @@ impl RestoredFrom {
             "`{}` generation {}, stored {} ago; {}",
             self.name,
             self.generation,
-            age_in_words(self.created),
-            self.runs_in_words()
+            describe_age(self.created),
+            self.describe_runs()
         );
         if self.lost_count > 0 {
-            words += &format!("; {} lost: {}", self.lost_count, self.losses_in_words());
+            words += &format!("; {} lost: {}", self.lost_count, self.describe_losses());
         }
         for SkippedGeneration { generation, why } in &self.skipped {
             words += &format!("; generation {generation} could not be reloaded: {why}");
         }
-        for warning in self.warnings.iter().take(MAX_LOSSES_IN_WORDS) {
+        for warning in self.warnings.iter().take(MAX_LOSSES_IN_SENTENCE) {
             words += &format!("; {warning}");
         }
         words
     }
 
-    fn runs_in_words(&self) -> String {
+    fn describe_runs(&self) -> String {
         let runs = match self.runs_after {
             None => return "the number of later runs is unknown".into(),
             Some(0) => "no runs".to_owned(),
@@ -107,8 +107,8 @@ impl RestoredFrom {
         format!("{runs} since then{estimate}")
     }
 
-    fn losses_in_words(&self) -> String {
-        let named = self.lost.iter().take(MAX_LOSSES_IN_WORDS);
+    fn describe_losses(&self) -> String {
+        let named = self.lost.iter().take(MAX_LOSSES_IN_SENTENCE);
         let named: Vec<String> = named.map(LostVariable::describe).collect();
         let rest = self.lost_count.saturating_sub(named.len() as u64);
         let more = match rest {
@@ -129,7 +129,7 @@ impl LostVariable {
 }
 
 /// The age of a time given in seconds since 1970, in words.
-fn age_in_words(time: f64) -> String {
+fn describe_age(time: f64) -> String {
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     match (now.unwrap_or_default().as_secs_f64() - time).max(0.0) {
         s if s < 120.0 => format!("{s:.0} s"),
@@ -140,7 +140,7 @@ fn age_in_words(time: f64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{LostVariable, RestoredFrom, SkippedGeneration, age_in_words};
+    use super::{LostVariable, RestoredFrom, SkippedGeneration, describe_age};
 
     #[test]
     fn a_sentence_names_the_lost_variables() {
@@ -183,6 +183,6 @@ mod tests {
 
     #[test]
     fn an_age_is_rounded() {
-        assert_eq!(age_in_words(0.0).split(' ').next_back(), Some("h"));
+        assert_eq!(describe_age(0.0).split(' ').next_back(), Some("h"));
     }
 }

@@ -51,7 +51,7 @@ pub(crate) struct Health {
     #[serde(default)]
     pub(crate) evolving: bool,
     pub(crate) version: String,
-    pub(crate) services: Vec<Service>,
+    pub(crate) services: Vec<ServiceStatus>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -63,7 +63,7 @@ pub(crate) enum HealthStatus {
 
 /// A service of the container.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub(crate) struct Service {
+pub(crate) struct ServiceStatus {
     pub(crate) name: String,
     pub(crate) ready: bool,
     /// Whether the service is currently not needed, so that it does not have to be ready.
@@ -75,7 +75,7 @@ pub(crate) struct Service {
 
 /// `GET /`.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
-pub(crate) struct Description {
+pub(crate) struct ApiDescription {
     pub(crate) name: String,
     pub(crate) version: String,
     pub(crate) protocol: u32,

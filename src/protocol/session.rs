@@ -44,7 +44,7 @@ pub(crate) struct SessionList {
 /// `POST /sessions`. Returns an existing session of that name, too.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Create {
+pub(crate) struct CreateSession {
     /// Letters, digits, `-`, `_` and `.`, 64 at most; generated when missing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) name: Option<String>,
@@ -52,7 +52,7 @@ pub(crate) struct Create {
 
 /// The reply to `DELETE /sessions/{name}`.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
-pub(crate) struct Deleted {
+pub(crate) struct SessionDeleted {
     /// Always `completed`.
     pub(crate) status: String,
     pub(crate) name: String,

@@ -1,6 +1,6 @@
 //! Requests and replies of shell commands.
 
-use super::kernel::{DEFAULT_SESSION, RunError, RunStatus, Truncated};
+use super::kernel::{DEFAULT_SESSION, RunError, RunStatus, TruncatedOutput};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use utoipa::ToSchema;
@@ -12,7 +12,7 @@ fn default_session() -> String {
 /// `POST /shell`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Command {
+pub(crate) struct ShellRequest {
     /// The command, as text for bash.
     pub(crate) command: String,
     /// The id of the run; generated when missing. A repeated request with the same id and body returns the same run.
@@ -39,7 +39,7 @@ pub(crate) struct Command {
     pub(crate) durable: Option<bool>,
 }
 
-impl Command {
+impl ShellRequest {
     pub(crate) fn new(command: impl Into<String>) -> Self {
         Self {
             command: command.into(),
@@ -75,7 +75,7 @@ pub(crate) struct ShellReply {
     /// Duration in milliseconds.
     pub(crate) timing_ms: f64,
     /// Truncated parts, per stream.
-    pub(crate) truncated: Option<BTreeMap<String, Truncated>>,
+    pub(crate) truncated: Option<BTreeMap<String, TruncatedOutput>>,
     /// Whether the command is recorded on disk, and therefore survives the end of the companion, of the container or of
     /// the machine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -105,7 +105,7 @@ pub(crate) struct ChangeVariable {
 
 /// The working directory of the session's next command.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
-pub(crate) struct Located {
+pub(crate) struct ShellLocation {
     pub(crate) status: RunStatus,
     pub(crate) cwd: String,
 }

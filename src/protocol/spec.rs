@@ -12,7 +12,7 @@ use std::path::PathBuf;
 pub(crate) const BUILD_LABEL: &str = "osctl.build";
 
 /// Prefix of the value of [`BUILD_LABEL`]; the instance's name follows.
-pub(crate) const BUILD_MARK: &str = "osctl-";
+pub(crate) const BUILD_LABEL_PREFIX: &str = "osctl-";
 
 /// Everything that an engine needs to create the container.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

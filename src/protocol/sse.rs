@@ -13,7 +13,7 @@ pub(crate) struct SseEvent {
 pub(crate) struct SseParser {
     unread: Vec<u8>,
     /// How many bytes of `unread` were searched and contain no line end.
-    looked: usize,
+    searched_bytes: usize,
     id: Option<String>,
     data: Option<Vec<u8>>,
 }
@@ -24,12 +24,15 @@ impl SseParser {
         self.unread.extend_from_slice(piece);
         let mut whole = Vec::new();
         let mut from = 0;
-        while let Some(length) = self.unread[self.looked..].iter().position(|b| *b == b'\n') {
-            let end = self.looked + length;
+        while let Some(length) = self.unread[self.searched_bytes..]
+            .iter()
+            .position(|b| *b == b'\n')
+        {
+            let end = self.searched_bytes + length;
             let line = &self.unread[from..end];
             let line = line.strip_suffix(b"\r").unwrap_or(line);
             from = end + 1;
-            self.looked = from;
+            self.searched_bytes = from;
             if line.is_empty() {
                 let (id, data) = (self.id.take(), self.data.take().unwrap_or_default());
                 if id.is_some() || !data.is_empty() {
@@ -48,7 +51,7 @@ impl SseParser {
             }
         }
         self.unread.drain(..from);
-        self.looked = self.unread.len();
+        self.searched_bytes = self.unread.len();
         whole
     }
 }

@@ -13,7 +13,7 @@ const METER_TICK_INTERVAL: Duration = Duration::from_millis(100);
 #[derive(Debug)]
 pub(crate) struct ByteMeter {
     bar: Option<ProgressBar>,
-    moved: Arc<AtomicU64>,
+    transferred_bytes: Arc<AtomicU64>,
 }
 
 impl Ui {
@@ -28,7 +28,7 @@ impl Ui {
         });
         ByteMeter {
             bar,
-            moved: Arc::clone(moved),
+            transferred_bytes: Arc::clone(moved),
         }
     }
 }
@@ -53,7 +53,7 @@ impl ByteMeter {
                 done = &mut work => return done,
                 _ = ticks.tick(), if self.bar.is_some() => {
                     if let Some(bar) = &self.bar {
-                        bar.set_position(self.moved.load(Ordering::Relaxed));
+                        bar.set_position(self.transferred_bytes.load(Ordering::Relaxed));
                         bar.tick();
                     }
                 }

@@ -62,12 +62,12 @@ impl Ui {
     }
 
     /// Whether the user can be asked a question.
-    pub(crate) fn can_ask(self) -> bool {
+    pub(crate) fn can_prompt(self) -> bool {
         io::stdin().is_terminal() && self.interactive
     }
 
     /// Whether stdin and stdout are terminals.
-    pub(crate) fn is_typed_at(self) -> bool {
+    pub(crate) fn has_terminal(self) -> bool {
         io::stdin().is_terminal() && io::stdout().is_terminal()
     }
 
@@ -244,7 +244,7 @@ impl Ui {
     /// # Errors
     /// When the user can't be asked: the error names the `flag` that answers instead.
     pub(crate) fn confirm(self, question: &str, flag: &str) -> Result<bool> {
-        if !self.can_ask() {
+        if !self.can_prompt() {
             return Err(Error::precondition(
                 format!("confirmation needed: {question}"),
                 format!("pass `{flag}` to confirm"),
@@ -275,7 +275,7 @@ impl Ui {
             bar,
             last: Mutex::new(String::new()),
         };
-        work.step(what);
+        work.report_step(what);
         work
     }
 }
@@ -309,7 +309,7 @@ impl WorkSpinner {
 }
 
 impl EngineProgress for WorkSpinner {
-    fn step(&self, what: &str) {
+    fn report_step(&self, what: &str) {
         let what = String::from(SanitizedText::line(what));
         let mut last = self
             .last
@@ -325,9 +325,9 @@ impl EngineProgress for WorkSpinner {
         }
     }
 
-    fn amount(&self, what: &str, done: u64, total: Option<u64>) {
+    fn report_amount(&self, what: &str, done: u64, total: Option<u64>) {
         let Some(bar) = &self.bar else {
-            return self.step(what);
+            return self.report_step(what);
         };
         let (what, done) = (
             String::from(SanitizedText::line(what)),

@@ -28,7 +28,7 @@ impl Folder {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             opened => return opened,
         }
-        match self.make_with_umask(name) {
+        match self.create_with_umask(name) {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
             _ => self.open_folder(name),
         }
@@ -87,7 +87,7 @@ pub(crate) struct EntryStat {
     pub(crate) mtime: Mtime,
     /// Device and inode of the file; `names` counts its hard links.
     pub(crate) identity: (u64, u64),
-    pub(crate) names: u64,
+    pub(crate) link_count: u64,
 }
 
 /// Converts a name from an archive to a name of this system.

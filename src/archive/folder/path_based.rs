@@ -44,7 +44,7 @@ impl Folder {
         Ok(EntryStat::from(&fs::symlink_metadata(self.0.join(name))?))
     }
 
-    pub(crate) fn look_here(&self) -> io::Result<EntryStat> {
+    pub(crate) fn stat_self(&self) -> io::Result<EntryStat> {
         Ok(EntryStat::from(&fs::metadata(&self.0)?))
     }
 
@@ -75,8 +75,8 @@ impl Folder {
         fs::create_dir(self.0.join(name))
     }
 
-    pub(crate) fn make_with_umask(&self, name: &OsStr) -> io::Result<()> {
-        self.make(name)
+    pub(crate) fn create_with_umask(&self, name: &OsStr) -> io::Result<()> {
+        self.create_folder(name)
     }
 
     pub(crate) fn try_clone(&self) -> io::Result<Self> {
@@ -148,7 +148,7 @@ impl From<&Metadata> for EntryStat {
             },
             mtime: Mtime { seconds, nanos },
             identity: (0, 0),
-            names: 1,
+            link_count: 1,
         }
     }
 }

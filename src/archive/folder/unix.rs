@@ -67,7 +67,7 @@ impl Folder {
     }
 
     /// The metadata of the folder itself.
-    pub(crate) fn look_here(&self) -> io::Result<EntryStat> {
+    pub(crate) fn stat_self(&self) -> io::Result<EntryStat> {
         Ok(EntryStat::from(&fstat(&self.0)?))
     }
 
@@ -102,7 +102,7 @@ impl Folder {
     }
 
     /// Creates a folder with the permissions that the umask leaves.
-    pub(crate) fn make_with_umask(&self, name: &OsStr) -> io::Result<()> {
+    pub(crate) fn create_with_umask(&self, name: &OsStr) -> io::Result<()> {
         let all = Mode::S_IRWXU | Mode::S_IRWXG | Mode::S_IRWXO;
         Ok(mkdirat(&self.0, name, all)?)
     }
@@ -135,7 +135,7 @@ impl Folder {
 
     /// Sets the mode and modification time of the folder itself.
     pub(crate) fn set_mode_and_mtime(&self, mode: u32, mtime: Option<Mtime>) -> io::Result<()> {
-        settle_descriptor(&self.0, mode, mtime)
+        set_descriptor_attributes(&self.0, mode, mtime)
     }
 
     /// Waits until the names in the folder are on the disk.
@@ -155,10 +155,10 @@ impl Folder {
 
 /// Sets the mode and modification time of a file.
 pub(crate) fn set_mode_and_mtime(file: &File, mode: u32, mtime: Option<Mtime>) -> io::Result<()> {
-    settle_descriptor(file, mode, mtime)
+    set_descriptor_attributes(file, mode, mtime)
 }
 
-fn settle_descriptor(file: impl AsFd, mode: u32, mtime: Option<Mtime>) -> io::Result<()> {
+fn set_descriptor_attributes(file: impl AsFd, mode: u32, mtime: Option<Mtime>) -> io::Result<()> {
     let bits = Mode::from_bits_truncate((mode & 0o7777) as nix::libc::mode_t);
     fchmod(file.as_fd(), bits)?;
     if let Some(time) = mtime.map(to_timespec) {
@@ -205,7 +205,7 @@ impl From<&FileStat> for EntryStat {
                 nanos: found.st_mtime_nsec as u32,
             },
             identity: (found.st_dev as u64, found.st_ino.into()),
-            names: found.st_nlink as u64,
+            link_count: found.st_nlink as u64,
         }
     }
 }

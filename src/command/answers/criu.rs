@@ -4,7 +4,7 @@ use super::instance::DoctorVerdict;
 use super::runs::KernelEntry;
 use super::{UtcTime, seconds_from_ms};
 use crate::protocol::criu::{
-    Checkpointed, CriuCheck, CriuRemoved, CriuRestored, CriuStatus, StoredCheckpoint,
+    CheckpointReply, CriuCheck, CriuRemoved, CriuRestored, CriuStatus, StoredCheckpoint,
 };
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -26,9 +26,9 @@ pub(crate) struct CheckpointAnswer {
     left_out: Vec<String>,
 }
 
-impl From<Checkpointed> for CheckpointAnswer {
-    fn from(done: Checkpointed) -> Self {
-        let Checkpointed {
+impl From<CheckpointReply> for CheckpointAnswer {
+    fn from(done: CheckpointReply) -> Self {
+        let CheckpointReply {
             status,
             name,
             generation,

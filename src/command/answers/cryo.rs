@@ -3,7 +3,7 @@
 use super::runs::KernelEntry;
 use super::{UtcTime, seconds_from_ms};
 use crate::protocol::cryo::{
-    CryoListing, CryoRemoved, CryoStored, CryoVerdict, GenerationDetails, ReceiptRow, Reloaded,
+    CryoListing, CryoRemoved, CryoStored, CryoVerdict, GenerationDetails, ReceiptRow, ReloadReply,
     StoredGeneration,
 };
 use crate::protocol::restored::{LastReload, LostVariable};
@@ -111,9 +111,9 @@ pub(crate) struct ReloadAnswer {
     kernel: KernelEntry,
 }
 
-impl From<Reloaded> for ReloadAnswer {
-    fn from(reloaded: Reloaded) -> Self {
-        let Reloaded {
+impl From<ReloadReply> for ReloadAnswer {
+    fn from(reloaded: ReloadReply) -> Self {
+        let ReloadReply {
             status,
             message,
             name,

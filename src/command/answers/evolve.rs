@@ -2,9 +2,11 @@
 
 use super::cryo::{ReceiptEntry, receipt_entries};
 use super::{UtcTime, seconds_from_ms};
-use crate::protocol::evolve::inside::{EvolveCheck, KeptBy, NonVariableState, SessionReceipt};
+use crate::protocol::evolve::inside::{
+    EvolveCheck, NonVariableState, RestoreMethod, SessionReceipt,
+};
 use crate::protocol::evolve::{
-    BodyChange, EvolveCaller, EvolveRecord, EvolveRunId, EvolveStage, PassedStage, Task,
+    BodyChange, EvolveCaller, EvolveRecord, EvolveRunId, EvolveStage, RunTask, StageRecord,
 };
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -50,7 +52,7 @@ pub(crate) struct EvolveDiffAnswer {
 #[derive(Debug, Serialize, JsonSchema)]
 pub(crate) struct EvolveRunAnswer {
     run: EvolveRunId,
-    task: Task,
+    task: RunTask,
     reason: Option<String>,
     /// Who requested the run.
     by: EvolveCaller,
@@ -112,15 +114,15 @@ struct SessionReceiptEntry {
     session: String,
     /// `process` when the whole kernel was frozen and restored, `objects` when its variables were stored and reloaded,
     /// `nothing` when both failed.
-    by: KeptBy,
+    by: RestoreMethod,
     rows: Vec<ReceiptEntry>,
     /// Why something is missing, in addition to the rows.
     why: Option<String>,
 }
 
-impl From<PassedStage> for StageEntry {
-    fn from(passed: PassedStage) -> Self {
-        let PassedStage {
+impl From<StageRecord> for StageEntry {
+    fn from(passed: StageRecord) -> Self {
+        let StageRecord {
             stage,
             began,
             seconds,

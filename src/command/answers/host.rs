@@ -77,9 +77,9 @@ impl ScreenshotAnswer {
         Self {
             file: file.into(),
             size_bytes: shot.file.len(),
-            picture: shot.picture,
-            screen: shot.screen,
-            taken_at: UtcTime::from_seconds(shot.taken as f64 / 1e3),
+            picture: shot.picture_size,
+            screen: shot.screen_size,
+            taken_at: UtcTime::from_seconds(shot.taken_at_ms as f64 / 1e3),
         }
     }
 }

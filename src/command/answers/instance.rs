@@ -5,7 +5,7 @@ use crate::command::restored_sessions::SessionStatus;
 use crate::command::status::{InstanceState, InstanceStatus};
 use crate::config::EngineChoice;
 use crate::protocol::kernel::KernelState;
-use crate::protocol::service::Service;
+use crate::protocol::service::ServiceStatus;
 use chrono::{DateTime, Utc};
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -76,9 +76,9 @@ struct SessionStatusEntry {
     restored_from: Option<RestoredEntry>,
 }
 
-impl From<Service> for ServiceEntry {
-    fn from(service: Service) -> Self {
-        let Service {
+impl From<ServiceStatus> for ServiceEntry {
+    fn from(service: ServiceStatus) -> Self {
+        let ServiceStatus {
             name,
             ready,
             idle,

@@ -2,8 +2,8 @@
 
 use super::{UtcTime, seconds_from_ms};
 use crate::protocol::kernel::{
-    ExecReply, KernelReply, KernelReport, KernelState, MimeBundle, RunError, RunStatus, Summary,
-    Truncated,
+    ExecReply, KernelReply, KernelReport, KernelState, MimeBundle, RunError, RunStatus, RunSummary,
+    TruncatedOutput,
 };
 use crate::protocol::pty::{TerminalList, TerminalSummary};
 use crate::protocol::restored::{LostVariable, RestoredFrom, SkippedGeneration};
@@ -151,14 +151,16 @@ struct TruncatedPart {
     file: Option<String>,
 }
 
-fn truncated_parts(parts: Option<BTreeMap<String, Truncated>>) -> Vec<TruncatedPart> {
+fn truncated_parts(parts: Option<BTreeMap<String, TruncatedOutput>>) -> Vec<TruncatedPart> {
     let parts = parts.unwrap_or_default().into_iter();
-    let parts = parts.map(|(part, Truncated { total, kept, file })| TruncatedPart {
-        part,
-        total_bytes: total,
-        kept_bytes: kept,
-        file,
-    });
+    let parts = parts.map(
+        |(part, TruncatedOutput { total, kept, file })| TruncatedPart {
+            part,
+            total_bytes: total,
+            kept_bytes: kept,
+            file,
+        },
+    );
     parts.collect()
 }
 
@@ -274,13 +276,13 @@ struct RunEntry {
 }
 
 impl RunsAnswer {
-    pub(crate) fn new(runs: Vec<Summary>, is_command: impl Fn(&Summary) -> bool) -> Self {
+    pub(crate) fn new(runs: Vec<RunSummary>, is_command: impl Fn(&RunSummary) -> bool) -> Self {
         let runs = runs.into_iter().map(|run| {
             let kind = match is_command(&run) {
                 true => CodeOrCommand::Command,
                 false => CodeOrCommand::Code,
             };
-            let Summary {
+            let RunSummary {
                 id,
                 session,
                 status,

@@ -1,7 +1,7 @@
 //! Answers about sessions.
 
 use super::runs::{KernelEntry, RestoredEntry};
-use crate::protocol::session::{Deleted, SessionInfo, SessionList};
+use crate::protocol::session::{SessionDeleted, SessionInfo, SessionList};
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -87,9 +87,9 @@ pub(crate) struct SessionRemovedAnswer {
     name: String,
 }
 
-impl From<Deleted> for SessionRemovedAnswer {
-    fn from(deleted: Deleted) -> Self {
-        let Deleted { status, name } = deleted;
+impl From<SessionDeleted> for SessionRemovedAnswer {
+    fn from(deleted: SessionDeleted) -> Self {
+        let SessionDeleted { status, name } = deleted;
         Self { status, name }
     }
 }

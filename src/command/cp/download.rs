@@ -54,7 +54,7 @@ impl CpDownload<'_> {
         }
         let landing = DownloadWriter::to_file(place, self.file_settings(&entry)?)?;
         let brought = client
-            .download_file(&path, landing.feed()?, self.moved)
+            .download_file(&path, landing.chunk_sender()?, self.moved)
             .await;
         Ok(landing.finish(brought).await?.into())
     }
@@ -89,7 +89,11 @@ pub(super) async fn download_to_stdout(
     let path = from.url_without_slash();
     let brought = match entry.kind {
         EntryKind::Folder => client.download_archive(&path, &landing, moved).await,
-        _ => client.download_file(&path, landing.feed()?, moved).await,
+        _ => {
+            client
+                .download_file(&path, landing.chunk_sender()?, moved)
+                .await
+        }
     };
     Ok(landing.finish(brought).await?.into())
 }
@@ -129,7 +133,7 @@ fn resolve_destination(
     })?;
     let there = match &found {
         ResolvedPath::Folder(_) => DestinationKind::Folder,
-        ResolvedPath::Name(place) if place.look.is_some() => DestinationKind::File,
+        ResolvedPath::Name(place) if place.stat.is_some() => DestinationKind::File,
         ResolvedPath::Name(_) => DestinationKind::Nothing,
     };
     let shown = to.display().to_string();

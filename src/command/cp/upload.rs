@@ -9,7 +9,7 @@ use crate::error::{Error, Result};
 use crate::host::client::CompanionClient;
 use crate::host::files::{self, TransferredBytes};
 use crate::host::path_resolver::{PathResolver, ResolvedName, ResolvedPath};
-use crate::protocol::files::{Changed, EntryKind, FileEntry};
+use crate::protocol::files::{EntryKind, FileChangeReply, FileEntry};
 use crate::ui::ByteMeter;
 use std::fs::File;
 use std::io::{self, Read, Seek};
@@ -73,7 +73,7 @@ impl CpUpload<'_> {
                 .await?
                 .into());
         }
-        let is_named = local.look.is_some_and(|look| look.kind == EntryKind::File);
+        let is_named = local.stat.is_some_and(|look| look.kind == EntryKind::File);
         if is_named && data_segments(&file, look.size, look.allocated).is_some() {
             // Unpacking would replace a link instead of writing to its target.
             let place = place.follow_link(client.stat(&place.url_without_slash()).await?.as_ref());
@@ -84,7 +84,7 @@ impl CpUpload<'_> {
                 Ok(PackSource::File {
                     folder: local.folder.try_clone().map_err(unreadable)?,
                     name: local.name.clone(),
-                    called: called.clone(),
+                    archive_name: called.clone(),
                 })
             };
             let place = place.parent().to_url();
@@ -117,7 +117,7 @@ fn open_source(resolver: &PathResolver, from: &Path) -> Result<OpenedSource> {
         ResolvedPath::Folder(folder) => return Ok(OpenedSource::Folder(folder)),
         ResolvedPath::Name(place) => place,
     };
-    match place.look.map(|look| look.kind) {
+    match place.stat.map(|look| look.kind) {
         None | Some(EntryKind::File | EntryKind::Symlink) => {}
         // Opening a pipe would block until it has a writer.
         Some(kind) => return Err(odd(kind)),
@@ -185,8 +185,8 @@ fn unreadable_source(path: &Path, error: &io::Error) -> anyhow::Error {
     Error::usage(message, "`osctl cp SRC os:/PATH` copies SRC from here").into()
 }
 
-impl From<Changed> for CopyReport {
-    fn from(changed: Changed) -> Self {
+impl From<FileChangeReply> for CopyReport {
+    fn from(changed: FileChangeReply) -> Self {
         Self {
             files: changed.files,
             folders: changed.folders,

@@ -4,8 +4,8 @@ use super::CommandContext;
 use super::record_text::non_variable_line;
 use crate::command::answers::EvolveRunAnswer;
 use crate::command::format_duration;
-use crate::error::{EXIT_INTERRUPTED, EXIT_NO, Result, VerbOutcome};
-use crate::host::follow_run::{FollowEnd, end_of, follow_keeper_run};
+use crate::error::{EXIT_INTERRUPTED, EXIT_NEGATIVE, Result, VerbOutcome};
+use crate::host::follow_run::{FollowOutcome, follow_keeper_run, wait_for_run_end};
 use crate::host::keeper::KeeperContainer;
 use crate::protocol::cryo::CryoVerdict;
 use crate::protocol::evolve::{EvolveRecord, EvolveRunId, EvolveStage};
@@ -18,7 +18,7 @@ pub(super) async fn to_the_end(
     let work = cx.ui.start_work(&format!("run {run} has started"));
     let end = follow_keeper_run(keeper, run, &work).await?;
     drop(work);
-    let FollowEnd::Reached(record) = end else {
+    let FollowOutcome::RunEnded(record) = end else {
         let logs = cx.instance.osctl_command(&format!("evolve logs -f {run}"));
         cx.ui.print_message(format!(
             "detached from run {run}, which continues; `{logs}` follows it again"
@@ -27,7 +27,7 @@ pub(super) async fn to_the_end(
     };
     let outcome = match record.status {
         EvolveStage::Succeeded => VerbOutcome::Done,
-        _ => VerbOutcome::Code(EXIT_NO),
+        _ => VerbOutcome::Code(EXIT_NEGATIVE),
     };
     report_end(&record, outcome, cx)
 }
@@ -39,10 +39,10 @@ pub(super) async fn to_its_stop(
     cx: &CommandContext,
 ) -> Result<VerbOutcome> {
     let work = cx.ui.start_work(&format!("cancelling evolve {run}"));
-    let record = end_of(keeper, run, &work).await?;
+    let record = wait_for_run_end(keeper, run, &work).await?;
     drop(work);
     let outcome = match record.status {
-        EvolveStage::Succeeded => VerbOutcome::Code(EXIT_NO),
+        EvolveStage::Succeeded => VerbOutcome::Code(EXIT_NEGATIVE),
         _ => VerbOutcome::Done,
     };
     report_end(&record, outcome, cx)
@@ -95,7 +95,7 @@ fn print_end(record: &EvolveRecord, cx: &CommandContext) -> Result<()> {
     for text in &record.log_tail {
         cx.ui.print_detail(text);
     }
-    let gate = record.gate.map_or("?", EvolveStage::word);
+    let gate = record.gate.map_or("?", EvolveStage::as_str);
     let why = record.why.as_deref().unwrap_or("unknown reason");
     let end = match (record.status, record.gate) {
         (EvolveStage::RolledBack, _) => "the old container keeps running",

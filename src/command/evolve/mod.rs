@@ -11,11 +11,13 @@ use super::candidates::evolve_runs;
 use super::id_prefix::find_by_prefix;
 use crate::engine::{Docker, Engine};
 use crate::error::{Error, Result, VerbOutcome};
-use crate::host::follow_run::end_of;
+use crate::host::follow_run::wait_for_run_end;
 use crate::host::instance::Instance;
 use crate::host::keeper::{KeeperContainer, unexpected_reply_error};
 use crate::host::replace_via_keeper::run_in_progress_error;
-use crate::protocol::evolve::{EvolveRequest, EvolveRunId, KeeperReply, KeeperRequest, Rollback};
+use crate::protocol::evolve::{
+    EvolveRequest, EvolveRunId, KeeperReply, KeeperRequest, RollbackRequest,
+};
 use clap::{Args, Subcommand};
 use clap_complete::engine::ArgValueCandidates;
 use std::time::Duration;
@@ -257,7 +259,7 @@ async fn roll_back(
         Some(typed) => Some(complete_run(keeper, &typed, cx).await?),
         None => None,
     };
-    let ask = KeeperRequest::Rollback(Rollback { run, reason, force });
+    let ask = KeeperRequest::Rollback(RollbackRequest { run, reason, force });
     begin_run(keeper, &ask, detach, cx).await
 }
 
@@ -333,7 +335,8 @@ pub(super) async fn end_current_run(engine: &Engine, cx: &CommandContext) -> Res
         return Ok(());
     };
     let work = cx.ui.start_work(&format!("cancelling evolve {run}"));
-    let ended = tokio::time::timeout(EVOLVE_STOP_TIMEOUT, end_of(&keeper, &run, &work)).await;
+    let ended =
+        tokio::time::timeout(EVOLVE_STOP_TIMEOUT, wait_for_run_end(&keeper, &run, &work)).await;
     drop(work);
     match ended {
         Ok(Ok(_)) => {}
@@ -360,7 +363,7 @@ async fn check_no_run(docker: &Docker, instance: &Instance) -> Result<()> {
         Ok(status) => status.unwrap_or_default(),
         // A broken keeper is replaced by `up` and removed by `down`, which must work without it.
         Err(error) => match error.downcast_ref() {
-            Some(Error::Foreign { .. } | Error::EngineLost { .. }) => return Err(error),
+            Some(Error::ForeignObject { .. } | Error::EngineLost { .. }) => return Err(error),
             _ => return Ok(()),
         },
     };

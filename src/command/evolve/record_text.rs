@@ -2,8 +2,8 @@
 
 use crate::command::{format_age, format_duration};
 use crate::protocol::cryo::CryoVerdict;
-use crate::protocol::evolve::inside::{KeptBy, NonVariableState, SessionReceipt};
-use crate::protocol::evolve::{EvolveCaller, EvolveRecord, EvolveStage, Task};
+use crate::protocol::evolve::inside::{NonVariableState, RestoreMethod, SessionReceipt};
+use crate::protocol::evolve::{EvolveCaller, EvolveRecord, EvolveStage, RunTask};
 
 /// The record as lines.
 pub(super) fn record_lines(record: &EvolveRecord) -> Vec<String> {
@@ -37,10 +37,10 @@ pub(super) fn record_lines(record: &EvolveRecord) -> Vec<String> {
 /// The purpose of a run in a word or two.
 pub(super) fn task_word(record: &EvolveRecord) -> &'static str {
     match (record.task, record.dry_run) {
-        (Task::Evolve, true) => "dry run",
-        (Task::Evolve, false) => "evolve",
-        (Task::Rollback, _) => "rollback",
-        (Task::Rescue, _) => "rescue",
+        (RunTask::Evolve, true) => "dry run",
+        (RunTask::Evolve, false) => "evolve",
+        (RunTask::Rollback, _) => "rollback",
+        (RunTask::Rescue, _) => "rescue",
     }
 }
 
@@ -64,7 +64,7 @@ fn status_words(record: &EvolveRecord) -> &'static str {
             "failed: the running container is unknown"
         }
         (EvolveStage::Failed, _) => "failed: nothing was changed",
-        (other, _) => other.word(),
+        (other, _) => other.as_str(),
     }
 }
 
@@ -77,7 +77,7 @@ fn stage_lines(record: &EvolveRecord) -> Vec<String> {
             None if record.status.has_ended() => "?".into(),
             None => "in progress".into(),
         };
-        format!("  {:<10} after {after:<8} {took}", stage.stage.word())
+        format!("  {:<10} after {after:<8} {took}", stage.stage.as_str())
     });
     with_title("stages", each.collect())
 }
@@ -92,7 +92,7 @@ fn gate_lines(record: &EvolveRecord) -> Vec<String> {
     let log = record.log_tail.iter();
     let log = log.map(|text| format!("  | {}", text));
     let all: Vec<String> = failed.chain(log).collect();
-    let title = format!("failed gate: {}", gate.word());
+    let title = format!("failed gate: {}", gate.as_str());
     match all.is_empty() {
         true => vec![title],
         false => with_title(&title, all),
@@ -121,9 +121,9 @@ fn session_lines(kept: &SessionReceipt) -> Vec<String> {
         .collect();
     let (there, all) = (kept.rows.len() - lost.len(), kept.rows.len());
     let how = match kept.by {
-        KeptBy::Process => "the whole process was kept".into(),
-        KeptBy::Objects => format!("{there} of {all} variables kept"),
-        KeptBy::Nothing => "starts empty".into(),
+        RestoreMethod::Process => "the whole process was kept".into(),
+        RestoreMethod::Objects => format!("{there} of {all} variables kept"),
+        RestoreMethod::Nothing => "starts empty".into(),
     };
     let why = kept.why.iter().map(|why| format!("; {why}"));
     let name = &kept.session;

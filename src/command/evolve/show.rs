@@ -9,7 +9,7 @@ use crate::command::format_duration;
 use crate::error::{Error, Result, VerbOutcome};
 use crate::host::keeper::{KeeperContainer, unexpected_reply_error};
 use crate::protocol::evolve::{
-    Edit, EvolveRecord, EvolveRunId, EvolveStage, KeeperReply, KeeperRequest,
+    EvolveRecord, EvolveRunId, EvolveStage, FileEdit, KeeperReply, KeeperRequest,
 };
 
 /// Maximum length of a log in the `--json` document, which holds it as one string.
@@ -35,7 +35,7 @@ pub(super) async fn show_status(
         ("run", run.to_string()),
         (
             "status",
-            status.latest_status.map_or("?", EvolveStage::word).into(),
+            status.latest_status.map_or("?", EvolveStage::as_str).into(),
         ),
     ];
     rows.extend(status.reason.map(|reason| ("reason", reason)));
@@ -170,9 +170,9 @@ pub(super) async fn show_diff(
     }
     for change in changes {
         let what = match change.edit {
-            Edit::Added => "added",
-            Edit::Removed => "removed",
-            Edit::Changed => "changed",
+            FileEdit::Added => "added",
+            FileEdit::Removed => "removed",
+            FileEdit::Changed => "changed",
         };
         match change.diff {
             Some(diff) => cx.ui.print_text(&diff)?,

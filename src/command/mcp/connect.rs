@@ -83,16 +83,16 @@ pub(super) async fn connect_client(
         }
     }
     let title = client.title();
-    let is_done = change.is_none() || apply_change(&change, client, &how, cx)?;
+    let is_done = change.is_unchanged() || apply_change(&change, client, &how, cx)?;
     if cx.ui.json {
-        let next = (is_done && !change.is_none()).then(|| client.reload_hint());
+        let next = (is_done && !change.is_unchanged()).then(|| client.reload_hint());
         let answer = change_answer(&change, client, name, is_done);
         cx.ui.print_json(&ClientAnswer {
             tool_count: tools,
             next: next.map(str::to_owned),
             ..answer
         })?;
-    } else if change.is_none() {
+    } else if change.is_unchanged() {
         cx.ui.print_message(format!(
             "{title} is already connected, as `{name}` in `{}`",
             change.file.display()
@@ -125,11 +125,11 @@ pub(super) fn disconnect_client(
     )?;
     show_change(&change, client, cx);
     let title = client.title();
-    let is_done = change.is_none() || apply_change(&change, client, &how, cx)?;
+    let is_done = change.is_unchanged() || apply_change(&change, client, &how, cx)?;
     if cx.ui.json {
         cx.ui
             .print_json(&change_answer(&change, client, name, is_done))?;
-    } else if change.is_none() {
+    } else if change.is_unchanged() {
         cx.ui.print_message(format!(
             "{title} is not connected: `{}` has no server `{name}`",
             change.file.display()
@@ -144,7 +144,7 @@ pub(super) fn disconnect_client(
 }
 
 fn show_change(change: &ClientFileChange, client: ConnectClient, cx: &CommandContext) {
-    if change.is_none() || cx.ui.json {
+    if change.is_unchanged() || cx.ui.json {
         return;
     }
     cx.ui
@@ -190,7 +190,7 @@ fn change_answer(
         client: client.name().into(),
         server: name,
         file: change.file.clone(),
-        changed: is_done && !change.is_none(),
+        changed: is_done && !change.is_unchanged(),
         difference: lines.collect(),
         backup: change.backup_path().filter(|_| is_done).map(Into::into),
         tool_count: None,

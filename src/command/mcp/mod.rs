@@ -9,8 +9,8 @@ use super::CommandContext;
 use super::answers::{ServersAnswer, ToolResultAnswer, ToolsAnswer};
 use super::candidates::server_names;
 use super::mcp_stdio::{self, McpStdioArgs};
-use crate::error::{EXIT_NO, Error, Result, VerbOutcome};
-use crate::protocol::mcp::{LIST_WAIT, ListMeta};
+use crate::error::{EXIT_NEGATIVE, Error, Result, VerbOutcome};
+use crate::protocol::mcp::{LIST_WAIT_KEY, ListMeta};
 use clap::{Args, Subcommand};
 use clap_complete::engine::ArgValueCandidates;
 use serde::Deserialize;
@@ -95,7 +95,7 @@ async fn list_servers(cx: &CommandContext) -> Result<VerbOutcome> {
     let mut rows = vec![heads.map(str::to_owned).to_vec()];
     rows.extend(found.servers.into_iter().map(|server| {
         let tools = server.tools.map(|count| count.to_string());
-        let word = server.state.word();
+        let word = server.state.as_str();
         let detail = match server.detail == word {
             true => server.title.unwrap_or_default(),
             false => server.detail,
@@ -138,10 +138,12 @@ fn warn_missing(server: &str, cx: &CommandContext) {
 async fn list_tools(server: Option<&str>, cx: &CommandContext) -> Result<VerbOutcome> {
     let client = cx.companion_client()?;
     let (mut all, mut missing_servers) = (Vec::new(), Vec::new());
-    let mut params = json!({"_meta": {LIST_WAIT: TOOLS_LIST_TIMEOUT.as_secs()}});
+    let mut params = json!({"_meta": {LIST_WAIT_KEY: TOOLS_LIST_TIMEOUT.as_secs()}});
     loop {
         let work = cx.ui.start_work("listing the tools");
-        let page = client.ask_server(server, "tools/list", params).await?;
+        let page = client
+            .send_server_request(server, "tools/list", params)
+            .await?;
         drop(work);
         let value: Value = parse_answer(&page)?;
         let page: ListedTools = parse_answer(&page)?;
@@ -227,7 +229,7 @@ async fn call_tool(
     let work = cx.ui.start_work(&format!("calling `{tool}`"));
     let result = cx
         .companion_client()?
-        .ask_server(Some(server), "tools/call", params)
+        .send_server_request(Some(server), "tools/call", params)
         .await?;
     drop(work);
     let called: CliToolResult = parse_answer(&result)?;
@@ -251,7 +253,7 @@ async fn call_tool(
         }
     }
     Ok(match called.is_error {
-        true => VerbOutcome::Code(EXIT_NO),
+        true => VerbOutcome::Code(EXIT_NEGATIVE),
         false => VerbOutcome::Done,
     })
 }

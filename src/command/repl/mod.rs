@@ -55,7 +55,7 @@ pub(crate) async fn run(args: ReplArgs, cx: &CommandContext) -> Result<VerbOutco
     if cx.ui.json {
         return refuse("`osctl repl` has no JSON output", "--json exec CODE");
     }
-    if !cx.ui.is_typed_at() {
+    if !cx.ui.has_terminal() {
         return refuse("`osctl repl` needs an interactive terminal", "exec -");
     }
     let client = cx.companion_client()?;

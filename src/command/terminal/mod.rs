@@ -77,7 +77,7 @@ pub(super) async fn run(plan: TerminalPlan, cx: &CommandContext) -> Result<VerbO
                 TerminalEndReason::Idle => cx.ui.print_message(format!(
                     "terminal `{id}` ended because it was idle for too long"
                 )),
-                TerminalEndReason::Stopped => return Err(Error::TerminalGone { id }.into()),
+                TerminalEndReason::Stopped => return Err(Error::TerminalNotFound { id }.into()),
             }
             Ok(match code {
                 0 => VerbOutcome::Done,
@@ -152,7 +152,7 @@ impl AttachedTerminal {
                         return Ok(end);
                     }
                 }
-                keys = keyboard.next(), if self.terminal.has_room() => {
+                keys = keyboard.next(), if self.terminal.has_capacity() => {
                     let Some(keys) = keys else {
                         return Ok(TerminalEnd::Signalled);
                     };
@@ -187,7 +187,10 @@ impl AttachedTerminal {
 
     fn handle_event(&mut self, event: TerminalEvent) -> Option<TerminalEnd> {
         match event {
-            TerminalEvent::Open { writer, given_up } => {
+            TerminalEvent::Open {
+                writer,
+                dropped_bytes: given_up,
+            } => {
                 self.handle_open(writer);
                 if given_up > 0 {
                     self.show_note("the last keys may be lost");

@@ -12,8 +12,8 @@ use super::{Criu, CriuRefusal, resolve_checkpoint_name};
 use crate::companion::cryo::folder_bytes;
 use crate::companion::descendants;
 use crate::companion::kernel::{DetachedKernel, KernelCheckpoint};
-use crate::protocol::BODY_VERSION;
-use crate::protocol::criu::{Checkpoint, Checkpointed};
+use crate::protocol::BODY_PROTOCOL_VERSION;
+use crate::protocol::criu::{CheckpointReply, CheckpointRequest};
 use nix::sys::signal::{Signal, kill};
 use nix::sys::utsname::uname;
 use nix::unistd::Pid;
@@ -29,23 +29,23 @@ const MAX_SHOWN_COMMAND_CHARS: usize = 80;
 impl Criu {
     pub(super) async fn checkpoint_kernel(
         &self,
-        request: Checkpoint,
-    ) -> Result<Checkpointed, CriuRefusal> {
+        request: CheckpointRequest,
+    ) -> Result<CheckpointReply, CriuRefusal> {
         let begun = Instant::now();
-        let Checkpoint {
+        let CheckpointRequest {
             session,
             name,
             leave_running,
         } = request;
         let name = resolve_checkpoint_name(name, &session)?;
-        let version = self.ensure_possible().await?;
+        let version = self.ensure_available().await?;
         let kernel = self.sessions.find_kernel(&session)?;
         // Read the count before the kernel detaches, while it can still answer.
         let executed = kernel.view().counts.execution_count;
         let gauge = self.start_progress(&session);
-        let storing = self.objects.store_objects(&session, &name);
+        let storing = self.object_store.store_objects(&session, &name);
         let objects = gauge
-            .sample_during(|| self.objects.moved_bytes(&session), storing)
+            .sample_during(|| self.object_store.transferred_bytes(&session), storing)
             .await;
         let apart = match kernel.detach().await {
             Ok(apart) => apart,
@@ -55,7 +55,7 @@ impl Criu {
             }
         };
         let mut left_out = self
-            .describe_left_out(&session, &apart, leave_running)
+            .describe_omissions(&session, &apart, leave_running)
             .await;
         if apart.counts.execution_count > executed {
             left_out.push(
@@ -83,7 +83,7 @@ impl Criu {
         let finished = match leave_running {
             // A disk failure now loses nothing, so the kernel resumes before the draft is on disk.
             true => {
-                taken.stopped.resume();
+                taken.stopped_processes.resume();
                 let back = apart.reattach().await;
                 let finished = finish_draft(taken.draft, manifest).await;
                 if finished.is_err() {
@@ -97,11 +97,11 @@ impl Criu {
                 Ok((finished, frozen)) => {
                     // Without `forget`, the drop would resume the processes that have just ended.
                     apart.finish_checkpoint(frozen).await;
-                    std::mem::forget(taken.stopped);
+                    std::mem::forget(taken.stopped_processes);
                     finished
                 }
                 Err(refusal) => {
-                    taken.stopped.resume();
+                    taken.stopped_processes.resume();
                     let refusal = reattach_after(apart, refusal).await;
                     self.prune_objects(&name).await;
                     return Err(refusal);
@@ -113,7 +113,7 @@ impl Criu {
         self.store
             .prune_generations(&finished.name, &frozen.collect());
         self.prune_objects(&finished.name).await;
-        Ok(Checkpointed {
+        Ok(CheckpointReply {
             status: "completed".into(),
             checkpoint_path: path.display().to_string(),
             checkpoint_size_bytes: finished.total_image_bytes(),
@@ -133,15 +133,18 @@ impl Criu {
         draft: CriuDraft,
         manifest: CriuManifest,
     ) -> Result<(CriuManifest, KernelCheckpoint), CriuRefusal> {
-        let (marks, mark) = (self.marks.clone(), CriuMarker::from_manifest(&manifest));
+        let (marks, mark) = (self.markers.clone(), CriuMarker::from_manifest(&manifest));
         let checkpoint = draft.final_path().display().to_string();
         let laid = spawn_blocking(move || {
             let mark = Some(marks.write(&mark)?);
-            let frozen = KernelCheckpoint { checkpoint, mark };
+            let frozen = KernelCheckpoint {
+                id: checkpoint,
+                marker: mark,
+            };
             match draft.finish(&manifest) {
                 Ok(()) => Ok((manifest, frozen)),
                 Err(error) => {
-                    frozen.remove_mark();
+                    frozen.remove_marker();
                     Err(error)
                 }
             }
@@ -165,8 +168,8 @@ impl Criu {
         let dump = self.tool.dump(apart.pid, &images);
         gauge.sample_during(|| folder_bytes(&images), dump).await?;
         let stopped = StoppedProcesses {
-            root: apart.pid,
-            sleepers,
+            root_pid: apart.pid,
+            stopped_before: sleepers,
         };
         let pids = list_tree_pids(apart.pid);
         let looked = spawn_blocking(move || {
@@ -183,10 +186,10 @@ impl Criu {
         match flatten_join(looked.await) {
             Ok((images, mapped, opened, ids, draft)) => Ok(CriuDump {
                 draft,
-                stopped,
+                stopped_processes: stopped,
                 images,
-                mapped,
-                opened,
+                mapped_files: mapped,
+                open_files: opened,
                 ids,
             }),
             // The stopped processes resume when they are dropped.
@@ -215,7 +218,7 @@ impl Criu {
                 generation: apart.generation,
                 execution_count: apart.counts.execution_count,
                 globals_count: apart.counts.globals_count,
-                protocol: BODY_VERSION,
+                protocol: BODY_PROTOCOL_VERSION,
                 python: apart.python.clone(),
                 body: apart.body_version.clone(),
             },
@@ -227,8 +230,8 @@ impl Criu {
             running_for: monotonic_seconds(),
             ids: taken.ids.clone(),
             socket: apart.socket.clone(),
-            mapped: taken.mapped.clone(),
-            opened: taken.opened.clone(),
+            mapped: taken.mapped_files.clone(),
+            opened: taken.open_files.clone(),
             images: taken.images.clone(),
             // A value that serializes can be turned into a JSON value.
             shell: shell.and_then(|packed| serde_json::to_value(packed).ok()),
@@ -238,7 +241,7 @@ impl Criu {
     }
 
     /// Lists what belongs to the session but runs outside the kernel's process tree, so the checkpoint omits it.
-    async fn describe_left_out(
+    async fn describe_omissions(
         &self,
         session: &str,
         apart: &DetachedKernel,
@@ -249,7 +252,8 @@ impl Criu {
             true => "which keeps running",
             false => "which the companion ends",
         };
-        let orphans = descendants::list_descendants(Pid::from_raw(apart.root)).into_iter();
+        let orphans =
+            descendants::list_descendants(Pid::from_raw(apart.supervisor_pid)).into_iter();
         let orphans = orphans.map(|d| d.pid.as_raw()).filter(|p| !own.contains(p));
         let mut left: Vec<String> = orphans
             .map(|pid| {
@@ -272,19 +276,19 @@ impl Criu {
 #[derive(Debug)]
 struct CriuDump {
     draft: CriuDraft,
-    stopped: StoppedProcesses,
+    stopped_processes: StoppedProcesses,
     images: Vec<super::manifest::CriuImageFile>,
-    mapped: Vec<CriuMappedFile>,
-    opened: BTreeSet<CriuOpenFile>,
+    mapped_files: Vec<CriuMappedFile>,
+    open_files: BTreeSet<CriuOpenFile>,
     ids: BTreeSet<i32>,
 }
 
 /// A stopped process and its descendants; dropping this value resumes them.
 #[derive(Debug)]
 struct StoppedProcesses {
-    root: i32,
+    root_pid: i32,
     /// Processes that another process had stopped before; they stay stopped.
-    sleepers: BTreeSet<i32>,
+    stopped_before: BTreeSet<i32>,
 }
 
 impl StoppedProcesses {
@@ -295,7 +299,7 @@ impl StoppedProcesses {
 
 impl Drop for StoppedProcesses {
     fn drop(&mut self) {
-        for pid in list_tree_pids(self.root).difference(&self.sleepers) {
+        for pid in list_tree_pids(self.root_pid).difference(&self.stopped_before) {
             // A process that has already ended needs no signal.
             let _ = kill(Pid::from_raw(*pid), Signal::SIGCONT);
         }
@@ -306,7 +310,7 @@ impl Drop for StoppedProcesses {
 async fn reattach_after(apart: DetachedKernel, refusal: CriuRefusal) -> CriuRefusal {
     match apart.reattach().await {
         Ok(_) => refusal,
-        Err(_) => refusal.and_lost(),
+        Err(_) => refusal.with_kernel_lost(),
     }
 }
 

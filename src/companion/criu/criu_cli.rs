@@ -45,14 +45,14 @@ const CRIU_COMMON_ARGS: [&str; 4] = [
 #[derive(Debug, Clone)]
 pub(super) struct CriuTool {
     /// Folder of criu's log.
-    pub(super) work: PathBuf,
+    pub(super) work_folder: PathBuf,
 }
 
 /// A restored process and its supervisor.
 #[derive(Debug)]
 pub(super) struct CriuRestoredProcess {
     stream: UnixStream,
-    root: i32,
+    root_pid: i32,
     stderr: Receiver,
 }
 
@@ -100,7 +100,7 @@ impl CriuTool {
         let _ = fs::remove_file(&log);
         match ended {
             _ if is_done => Ok(()),
-            Ok(Ok(_)) if is_full(images) => Err(disk_full_failure()),
+            Ok(Ok(_)) if is_disk_full(images) => Err(disk_full_failure()),
             Ok(Ok(status)) => Err(match status.signal() {
                 Some(signal) => tool_failure(format!("criu was killed by signal {signal}")),
                 None => failure_from_log(&told),
@@ -139,7 +139,7 @@ impl CriuTool {
         let (ours, theirs) = StdStream::pair()?;
         ours.set_nonblocking(true)?;
         let (stderr, write_stderr) = nix::unistd::pipe2(OFlag::O_CLOEXEC)?;
-        let pidfile = self.work.join("restored.pid");
+        let pidfile = self.work_folder.join("restored.pid");
         // criu does not overwrite an existing pid file.
         let _ = fs::remove_file(&pidfile);
         let mut command = Command::new("/proc/self/exe");
@@ -154,7 +154,7 @@ impl CriuTool {
             .arg("--images-dir")
             .arg(images)
             .arg("--work-dir")
-            .arg(&self.work)
+            .arg(&self.work_folder)
             .arg("--log-file")
             .arg(log)
             .stdin(OwnedFd::from(theirs))
@@ -168,7 +168,7 @@ impl CriuTool {
         let mut stream = UnixStream::from_std(ours)?;
         let told = timeout(CRIU_TIMEOUT, stream.read_u8()).await;
         let _ = fs::remove_file(&pidfile);
-        let _ = fs::remove_file(self.work.join("stats-restore"));
+        let _ = fs::remove_file(self.work_folder.join("stats-restore"));
         let (Some(root), Ok(Ok(KERNEL_RESTORED_REPLY))) = (root, told) else {
             // The supervisor ends all its processes when the connection closes. After this wait the caller can try
             // again.
@@ -178,19 +178,19 @@ impl CriuTool {
         };
         Ok(Some(CriuRestoredProcess {
             stream,
-            root: root.cast_signed(),
+            root_pid: root.cast_signed(),
             stderr: Receiver::from_owned_fd(stderr)?,
         }))
     }
 
     fn prepare_log_path(&self, what: &str) -> Result<PathBuf, CriuFailure> {
-        fs::create_dir_all(&self.work).map_err(|error| {
+        fs::create_dir_all(&self.work_folder).map_err(|error| {
             tool_failure(format!(
                 "the folder `{}` can't be created: {error}",
-                self.work.display()
+                self.work_folder.display()
             ))
         })?;
-        Ok(self.work.join(format!("{what}.log")))
+        Ok(self.work_folder.join(format!("{what}.log")))
     }
 }
 
@@ -200,7 +200,7 @@ impl CriuRestoredProcess {
     /// # Errors
     /// When the kernel does not listen on its former socket.
     pub(super) fn connect_kernel(self, socket: PathBuf) -> io::Result<RestoredKernel> {
-        RestoredKernel::connect(self.stream, self.root, socket, self.stderr)
+        RestoredKernel::connect(self.stream, self.root_pid, socket, self.stderr)
     }
 }
 
@@ -223,11 +223,11 @@ pub(super) fn disk_full_failure() -> CriuFailure {
     CriuFailure {
         why: "the disk is full".into(),
         hint: None,
-        kind: CriuFailureKind::Full,
+        kind: CriuFailureKind::DiskFull,
     }
 }
 
-fn is_full(folder: &Path) -> bool {
+fn is_disk_full(folder: &Path) -> bool {
     statvfs(folder)
         .is_ok_and(|stat| stat.blocks_available() * stat.fragment_size() < MIN_CRIU_FREE_BYTES)
 }

@@ -16,9 +16,9 @@ pub(crate) enum CriuFailureKind {
     /// A resource of the kernel that criu can't save, or that is missing at the restore.
     Resource,
     /// Process ids that are in use.
-    Ids,
+    PidsInUse,
     /// The disk is full.
-    Full,
+    DiskFull,
     Other,
 }
 
@@ -137,10 +137,10 @@ fn match_known_error(line: &str) -> Option<CriuFailure> {
     if (has("Can't fork for") && has("File exists")) || has("create a thread: -17") {
         let why = "process IDs of the kernel are in use";
         let hint = "end the processes that use them, or run `osctl restart`";
-        return other(why, Some(hint), CriuFailureKind::Ids);
+        return other(why, Some(hint), CriuFailureKind::PidsInUse);
     }
     if has("No space left") {
-        return other("the disk is full", None, CriuFailureKind::Full);
+        return other("the disk is full", None, CriuFailureKind::DiskFull);
     }
     if has("suspending seccomp") || has("suspend seccomp") {
         let hint = "run `osctl up --criu`";
@@ -166,7 +166,7 @@ fn absolute_path(path: &str) -> String {
 mod tests {
     use super::{CriuFailureKind, parse_log_failure};
 
-    fn told(line: &str) -> (String, CriuFailureKind) {
+    fn parse_line(line: &str) -> (String, CriuFailureKind) {
         let log = format!(
             "(00.000031) Warn  (criu/kerndat.c:1195): $XDG_RUNTIME_DIR not set\n{line}\n(00.020497) Error (criu/cr-dump.c:2111): Dumping FAILED.\n"
         );
@@ -184,7 +184,7 @@ mod tests {
             "(00.011488) Error (criu/sk-inet.c:191): inet: Connected TCP socket, consider using --tcp-established option.",
             "(00.008916) Error (criu/sockets.c:628): sockets: Can't get 1:16 opt: Operation not supported",
         ] {
-            assert_eq!(told(line), network);
+            assert_eq!(parse_line(line), network);
         }
         for (line, words) in [
             (
@@ -217,7 +217,7 @@ mod tests {
             ),
         ] {
             assert_eq!(
-                told(line),
+                parse_line(line),
                 (words.into(), CriuFailureKind::Resource),
                 "{line}"
             );
@@ -226,15 +226,15 @@ mod tests {
             "(00.037591) Error (criu/cr-restore.c:1230): Can't fork for 150: File exists",
             "(00.024379) pie: 150: Error (criu/pie/restorer.c:2106): Unable to create a thread: -17",
         ] {
-            assert_eq!(told(line).1, CriuFailureKind::Ids);
+            assert_eq!(parse_line(line).1, CriuFailureKind::PidsInUse);
         }
         let full = "(00.1) Error (criu/page-xfer.c:1): Unable to write: No space left on device";
-        assert_eq!(told(full).1, CriuFailureKind::Full);
+        assert_eq!(parse_line(full).1, CriuFailureKind::DiskFull);
     }
 
     #[test]
     fn unknown_errors_are_passed_on() {
-        let (why, kind) = told("(00.1) Error (criu/x.c:1): Something new");
+        let (why, kind) = parse_line("(00.1) Error (criu/x.c:1): Something new");
         assert_eq!(
             (why.as_str(), kind),
             ("criu reports: Something new", CriuFailureKind::Other)

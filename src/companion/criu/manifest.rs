@@ -4,7 +4,7 @@
 use super::error_text::CriuFailure;
 use super::open_files::CriuOpenFile;
 use super::progress::CriuProgress;
-use crate::protocol::BODY_VERSION;
+use crate::protocol::BODY_PROTOCOL_VERSION;
 use crate::protocol::hex::hex;
 use nix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
@@ -119,9 +119,12 @@ impl CriuManifest {
     /// Returns the reason why this companion can't communicate with the kernel, if any.
     pub(super) fn describe_protocol_mismatch(&self) -> Option<String> {
         let theirs = self.kernel.protocol;
-        let told =
-            || format!("the kernel speaks protocol {theirs}, this companion speaks {BODY_VERSION}");
-        (theirs != BODY_VERSION).then(told)
+        let told = || {
+            format!(
+                "the kernel speaks protocol {theirs}, this companion speaks {BODY_PROTOCOL_VERSION}"
+            )
+        };
+        (theirs != BODY_PROTOCOL_VERSION).then(told)
     }
 
     /// Describes by how much the machine's uptime is behind that of the checkpoint. A kernel that waits for a time
@@ -277,7 +280,7 @@ fn hash_mapped_file(path: &Path) -> io::Result<String> {
 #[cfg(test)]
 mod tests {
     use super::{
-        BODY_VERSION, CriuImageFile, CriuManifest, CriuMappedFile, monotonic_seconds,
+        BODY_PROTOCOL_VERSION, CriuImageFile, CriuManifest, CriuMappedFile, monotonic_seconds,
         parse_mapped_files,
     };
     use std::collections::BTreeSet;
@@ -306,7 +309,7 @@ mod tests {
     #[test]
     fn another_protocol_and_a_restarted_machine_are_reported() {
         let mut manifest: CriuManifest = serde_json::from_str(CRIU_MANIFEST_V1_JSON).unwrap();
-        manifest.kernel.protocol = BODY_VERSION;
+        manifest.kernel.protocol = BODY_PROTOCOL_VERSION;
         manifest.running_for = monotonic_seconds();
         assert_eq!(
             (

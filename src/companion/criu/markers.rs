@@ -8,7 +8,7 @@
 
 use super::manifest::CriuManifest;
 use super::store::CriuStore;
-use crate::companion::kernel::{KernelCheckpoint, is_name};
+use crate::companion::kernel::{KernelCheckpoint, is_session_name};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::fs::{self, DirBuilder, File};
@@ -54,10 +54,10 @@ pub(super) struct CriuMarkers {
 /// A marker that was found on disk.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct FoundCriuMarker {
-    pub(super) mark: CriuMarker,
-    pub(super) frozen: KernelCheckpoint,
+    pub(super) marker: CriuMarker,
+    pub(super) checkpoint: KernelCheckpoint,
     /// Why the checkpoint can't hold the session any more, if so.
-    pub(super) trouble: Option<String>,
+    pub(super) problem: Option<String>,
 }
 
 impl CriuMarkers {
@@ -111,15 +111,15 @@ impl CriuMarkers {
             }
         });
         let found = read.map(|(path, mark)| FoundCriuMarker {
-            trouble: store.find_problem(&mark.name, mark.generation, &mark.session),
-            frozen: KernelCheckpoint {
-                checkpoint: store
+            problem: store.find_problem(&mark.name, mark.generation, &mark.session),
+            checkpoint: KernelCheckpoint {
+                id: store
                     .generation_path(&mark.name, mark.generation)
                     .display()
                     .to_string(),
-                mark: Some(path),
+                marker: Some(path),
             },
-            mark,
+            marker: mark,
         });
         found.collect()
     }
@@ -131,7 +131,7 @@ fn read_marker(path: &Path) -> Result<CriuMarker, String> {
     let mark: CriuMarker = serde_json::from_slice(&text).map_err(|error| error.to_string())?;
     let is_its = path.file_stem().is_some_and(|stem| *stem == *mark.session);
     match mark.version {
-        ..=CRIU_MARKER_VERSION if is_its && is_name(&mark.session) => Ok(mark),
+        ..=CRIU_MARKER_VERSION if is_its && is_session_name(&mark.session) => Ok(mark),
         ..=CRIU_MARKER_VERSION => Err(format!("it belongs to the session `{}`", mark.session)),
         other => Err(format!(
             "it has version {other}, and this osctl reads versions up to {CRIU_MARKER_VERSION}"
@@ -179,18 +179,18 @@ mod tests {
         );
         let mark: CriuMarker = serde_json::from_str(CRIU_MARKER_V1_JSON).unwrap();
         marks.write(&mark).unwrap();
-        let trouble = || marks.list_all(&store).remove(0).trouble;
+        let trouble = || marks.list_all(&store).remove(0).problem;
         assert_eq!(trouble().as_deref(), Some("it is missing"));
         assert_eq!(write(&store, "a"), 1);
         assert_eq!(trouble(), None);
         let found = marks.list_all(&store).remove(0);
-        assert!(found.frozen.checkpoint.ends_with("/a/1"));
-        assert_eq!(found.frozen.mark, Some(marks.path("default")));
+        assert!(found.checkpoint.id.ends_with("/a/1"));
+        assert_eq!(found.checkpoint.marker, Some(marks.path("default")));
         fs::write(root.path().join("a/1/images/pages-1.img"), "pag").unwrap();
         assert!(trouble().unwrap().contains("3 bytes"));
         // The folder of markers is not listed as a checkpoint.
         assert_eq!(store.list_all().len(), 0);
-        found.frozen.remove_mark();
+        found.checkpoint.remove_marker();
         assert_eq!(marks.list_all(&store), []);
     }
 
@@ -205,7 +205,7 @@ mod tests {
         mark.session = "second".into();
         marks.write(&mark).unwrap();
         write(&store, "a");
-        let trouble = marks.list_all(&store).remove(0).trouble;
+        let trouble = marks.list_all(&store).remove(0).problem;
         assert!(trouble.unwrap().contains("session `default`"));
     }
 }

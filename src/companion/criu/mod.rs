@@ -36,7 +36,8 @@ use super::cryo;
 use super::kernel::{self, KernelSessions, SessionRestoring};
 use super::shell::Shells;
 use crate::protocol::criu::{
-    Checkpoint, Checkpointed, CriuRemoved, CriuRestored, CriuStatus, Restore, StoredCheckpoint,
+    CheckpointReply, CheckpointRequest, CriuRemoved, CriuRestored, CriuStatus, RestoreRequest,
+    StoredCheckpoint,
 };
 use crate::protocol::kernel::DEFAULT_SESSION;
 use criu_cli::CriuTool;
@@ -56,22 +57,22 @@ use tokio::task::spawn_blocking;
 #[derive(Debug, Clone)]
 pub(crate) struct CriuSettings {
     /// Folder of the checkpoints.
-    data: PathBuf,
+    checkpoint_folder: PathBuf,
     /// Folder of the objects that are stored with checkpoints.
-    objects: PathBuf,
+    object_folder: PathBuf,
     /// Folder of temporary files of one operation.
-    work: PathBuf,
+    work_folder: PathBuf,
     /// Whether this container was started with `--criu`.
-    is_wanted: bool,
+    is_enabled: bool,
 }
 
 impl From<&super::CompanionSettings> for CriuSettings {
     fn from(settings: &super::CompanionSettings) -> Self {
         Self {
-            data: settings.data.join("criu"),
-            objects: settings.cryo.folder.clone(),
-            work: settings.run.join("criu"),
-            is_wanted: settings.criu,
+            checkpoint_folder: settings.data_folder.join("criu"),
+            object_folder: settings.cryo.folder.clone(),
+            work_folder: settings.run_folder.join("criu"),
+            is_enabled: settings.criu,
         }
     }
 }
@@ -81,24 +82,24 @@ impl From<&super::CompanionSettings> for CriuSettings {
 pub(crate) struct Criu {
     settings: CriuSettings,
     store: CriuStore,
-    marks: CriuMarkers,
+    markers: CriuMarkers,
     tool: CriuTool,
-    placed: PidReservation,
+    pid_reservation: PidReservation,
     /// Messages about the sessions whose checkpoints were unusable when this companion generation started.
-    useless: Vec<String>,
+    unusable_checkpoints: Vec<String>,
     sessions: KernelSessions,
     shells: Shells,
-    objects: Arc<dyn KernelObjectStore>,
+    object_store: Arc<dyn KernelObjectStore>,
     /// Held by the operation that runs: a checkpoint, a restore or a trial.
-    turn: Arc<Mutex<()>>,
-    now: Arc<StdMutex<CriuOperation>>,
+    operation_lock: Arc<Mutex<()>>,
+    current_operation: Arc<StdMutex<CriuOperation>>,
 }
 
 /// The running checkpoint or restore, and its progress.
 #[derive(Debug, Default)]
 struct CriuOperation {
     session: String,
-    gauge: Arc<CriuProgress>,
+    progress: Arc<CriuProgress>,
 }
 
 /// State that must be prepared before the first kernel starts.
@@ -106,22 +107,22 @@ struct CriuOperation {
 pub(crate) struct CriuPrerequisites {
     settings: CriuSettings,
     store: CriuStore,
-    marks: CriuMarkers,
-    placed: PidReservation,
-    waking: BTreeMap<String, SessionRestoring>,
-    useless: Vec<String>,
+    markers: CriuMarkers,
+    pid_reservation: PidReservation,
+    restoring_sessions: BTreeMap<String, SessionRestoring>,
+    unusable_checkpoints: Vec<String>,
 }
 
 impl CriuPrerequisites {
     /// Removes unfinished checkpoints of an earlier companion, and reserves the process IDs of checkpoints.
     pub(crate) async fn prepare(settings: CriuSettings) -> Self {
         let prepared = spawn_blocking(move || {
-            let store = CriuStore::open(settings.data.clone());
-            let placed = match settings.is_wanted {
+            let store = CriuStore::open(settings.checkpoint_folder.clone());
+            let placed = match settings.is_enabled {
                 true => probe::reserve_pids(&store),
-                false => PidReservation::Not("the instance was started without `--criu`".into()),
+                false => PidReservation::Failed("the instance was started without `--criu`".into()),
             };
-            let marks = CriuMarkers::new(settings.data.clone());
+            let marks = CriuMarkers::new(settings.checkpoint_folder.clone());
             let found = marks.list_all(&store);
             (settings, store, placed, marks, found)
         });
@@ -129,29 +130,29 @@ impl CriuPrerequisites {
             Ok(prepared) => prepared,
             Err(panicked) => std::panic::resume_unwind(panicked.into_panic()),
         };
-        match (&placed, settings.is_wanted) {
-            (PidReservation::At(begin), _) => {
+        match (&placed, settings.is_enabled) {
+            (PidReservation::Reserved(begin), _) => {
                 tracing::info!(begin, "process IDs of checkpoints are reserved")
             }
-            (PidReservation::Not(why), true) => {
+            (PidReservation::Failed(why), true) => {
                 tracing::warn!("process IDs of checkpoints can't be reserved: {why}");
             }
-            (PidReservation::Not(_), false) => {}
+            (PidReservation::Failed(_), false) => {}
         }
-        let (waking, useless) = plan_restoring_sessions(found, &settings.objects);
+        let (waking, useless) = plan_restoring_sessions(found, &settings.object_folder);
         Self {
             settings,
             store,
-            marks,
-            placed,
-            waking,
-            useless,
+            markers: marks,
+            pid_reservation: placed,
+            restoring_sessions: waking,
+            unusable_checkpoints: useless,
         }
     }
 
     /// How to start the sessions that were checkpointed when the last companion ended.
     pub(crate) fn restoring_sessions(&self) -> BTreeMap<String, SessionRestoring> {
-        self.waking.clone()
+        self.restoring_sessions.clone()
     }
 }
 
@@ -163,15 +164,15 @@ fn plan_restoring_sessions(
     let (mut waking, mut useless) = (BTreeMap::new(), Vec::new());
     for found in found {
         let markers::FoundCriuMarker {
-            mark,
-            frozen,
-            trouble,
+            marker: mark,
+            checkpoint: frozen,
+            problem: trouble,
         } = found;
-        let (session, checkpoint) = (mark.session, &frozen.checkpoint);
+        let (session, checkpoint) = (mark.session, &frozen.id);
         let begins = match trouble {
             None => {
                 tracing::info!(session, "the session is in the checkpoint `{checkpoint}`");
-                SessionRestoring::Sleeping(frozen)
+                SessionRestoring::Checkpointed(frozen)
             }
             Some(why) => {
                 let folders =
@@ -186,7 +187,10 @@ fn plan_restoring_sessions(
                 );
                 tracing::error!("{told}");
                 useless.push(told);
-                SessionRestoring::Objects { frozen, folders }
+                SessionRestoring::Objects {
+                    checkpoint: frozen,
+                    folders,
+                }
             }
         };
         waking.insert(session, begins);
@@ -204,33 +208,36 @@ impl Criu {
         let CriuPrerequisites {
             settings,
             store,
-            marks,
-            placed,
-            waking: _,
-            useless,
+            markers: marks,
+            pid_reservation: placed,
+            restoring_sessions: _,
+            unusable_checkpoints: useless,
         } = ground;
         Self {
             tool: CriuTool {
-                work: settings.work.clone(),
+                work_folder: settings.work_folder.clone(),
             },
             settings,
             store,
-            marks,
-            placed,
-            useless,
+            markers: marks,
+            pid_reservation: placed,
+            unusable_checkpoints: useless,
             sessions,
             shells,
-            objects,
-            turn: Arc::default(),
-            now: Arc::default(),
+            object_store: objects,
+            operation_lock: Arc::default(),
+            current_operation: Arc::default(),
         }
     }
 
     /// Bytes that the checkpoint or restore of a session has moved up to now, and the total if known.
-    pub(crate) fn moved_bytes(&self, session: &str) -> (u64, Option<u64>) {
-        let now = self.now.lock().unwrap_or_else(PoisonError::into_inner);
+    pub(crate) fn transferred_bytes(&self, session: &str) -> (u64, Option<u64>) {
+        let now = self
+            .current_operation
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         match now.session == session {
-            true => now.gauge.read(),
+            true => now.progress.read(),
             false => (0, None),
         }
     }
@@ -238,17 +245,20 @@ impl Criu {
     /// Starts the progress of an operation.
     fn start_progress(&self, session: &str) -> Arc<CriuProgress> {
         let gauge = Arc::new(CriuProgress::default());
-        let mut now = self.now.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut now = self
+            .current_operation
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         *now = CriuOperation {
             session: session.to_owned(),
-            gauge: Arc::clone(&gauge),
+            progress: Arc::clone(&gauge),
         };
         gauge
     }
 
     /// Whether this container was started with `--criu`.
-    pub(crate) fn is_wanted(&self) -> bool {
-        self.settings.is_wanted
+    pub(crate) fn is_enabled(&self) -> bool {
+        self.settings.is_enabled
     }
 
     /// Checkpoints an idle kernel.
@@ -257,8 +267,8 @@ impl Criu {
     /// The kernel continues, unless the refusal says otherwise.
     pub(crate) async fn checkpoint(
         &self,
-        request: Checkpoint,
-    ) -> Result<Checkpointed, CriuRefusal> {
+        request: CheckpointRequest,
+    ) -> Result<CheckpointReply, CriuRefusal> {
         let criu = self.clone();
         self.run_exclusive(async move { criu.checkpoint_kernel(request).await })
             .await
@@ -268,7 +278,10 @@ impl Criu {
     ///
     /// # Errors
     /// The current kernel keeps running, unless the refusal says otherwise.
-    pub(crate) async fn restore(&self, request: Restore) -> Result<CriuRestored, CriuRefusal> {
+    pub(crate) async fn restore(
+        &self,
+        request: RestoreRequest,
+    ) -> Result<CriuRestored, CriuRefusal> {
         let criu = self.clone();
         self.run_exclusive(async move { criu.restore_kernel(request).await })
             .await
@@ -277,9 +290,10 @@ impl Criu {
     /// Reports whether checkpoints are possible here, and which are stored. Does not wait: while a checkpoint or
     /// restore runs, the trial is skipped.
     pub(crate) async fn status(&self) -> CriuStatus {
-        let turn = self.turn.try_lock().ok();
+        let turn = self.operation_lock.try_lock().ok();
         let tool = turn.as_ref().map(|_| &self.tool);
-        let findings = probe::probe_criu(self.settings.is_wanted, &self.placed, tool).await;
+        let findings =
+            probe::probe_criu(self.settings.is_enabled, &self.pid_reservation, tool).await;
         drop(turn);
         let checkpointed: Vec<String> = self
             .sessions
@@ -292,7 +306,7 @@ impl Criu {
             available: findings.is_available(),
             message: findings.message(),
             checks: findings.checks,
-            warnings: [findings.warnings, self.useless.clone()].concat(),
+            warnings: [findings.warnings, self.unusable_checkpoints.clone()].concat(),
             is_checkpointed: checkpointed.iter().any(|name| name == DEFAULT_SESSION),
             checkpointed,
             checkpoints: self.list_checkpoints().await,
@@ -304,7 +318,7 @@ impl Criu {
         let store = self.store.clone();
         let stored = spawn_blocking(move || store.list_all()).await;
         let stored = stored.unwrap_or_default().into_iter();
-        stored.map(stored_as).collect()
+        stored.map(stored_checkpoint).collect()
     }
 
     /// Removes every generation of a checkpoint name.
@@ -328,10 +342,10 @@ impl Criu {
         }
         let (store, owned) = (self.store.clone(), name.clone());
         let removed = spawn_blocking(move || store.remove(&owned)).await;
-        let removed = removed.map_err(|_| kernel::KernelRefusal::Stopping)?;
-        match removed.map_err(|error| CriuRefusal::Stays(error.to_string()))? {
+        let removed = removed.map_err(|_| kernel::KernelRefusal::ShuttingDown)?;
+        match removed.map_err(|error| CriuRefusal::NotRemoved(error.to_string()))? {
             true => {
-                self.objects.retain_objects(&name, &[]).await;
+                self.object_store.retain_objects(&name, &[]).await;
                 Ok(CriuRemoved {
                     status: "completed".into(),
                     name,
@@ -349,7 +363,7 @@ impl Criu {
         let (store, owned) = (self.store.clone(), name.to_owned());
         let stored = spawn_blocking(move || store.list_objects(&owned)).await;
         if let Ok(Some(stored)) = stored {
-            self.objects.retain_objects(name, &stored).await;
+            self.object_store.retain_objects(name, &stored).await;
         }
     }
 
@@ -358,7 +372,7 @@ impl Criu {
         &self,
         work: impl Future<Output = Result<T, CriuRefusal>> + Send + 'static,
     ) -> Result<T, CriuRefusal> {
-        let turn = self.turn.clone().lock_owned().await;
+        let turn = self.operation_lock.clone().lock_owned().await;
         let done = tokio::spawn(async move {
             let done = work.await;
             drop(turn);
@@ -366,15 +380,15 @@ impl Criu {
         });
         match done.await {
             Ok(done) => done,
-            Err(_) => Err(kernel::KernelRefusal::Stopping.into()),
+            Err(_) => Err(kernel::KernelRefusal::ShuttingDown.into()),
         }
     }
 
     /// # Errors
     /// [`CriuRefusal::Unavailable`]. The check is quick: it runs no trial, so a fault that only a trial finds appears
     /// during the operation.
-    async fn ensure_possible(&self) -> Result<String, CriuRefusal> {
-        if !self.settings.is_wanted {
+    async fn ensure_available(&self) -> Result<String, CriuRefusal> {
+        if !self.settings.is_enabled {
             let why = "this instance was started without `--criu`";
             return Err(CriuRefusal::Unavailable(why.into()));
         }
@@ -384,7 +398,7 @@ impl Criu {
     }
 }
 
-fn stored_as(found: FoundCheckpoint) -> StoredCheckpoint {
+fn stored_checkpoint(found: FoundCheckpoint) -> StoredCheckpoint {
     let FoundCheckpoint { manifest, path } = found;
     StoredCheckpoint {
         size_bytes: manifest.total_image_bytes(),
@@ -400,7 +414,7 @@ fn stored_as(found: FoundCheckpoint) -> StoredCheckpoint {
 fn resolve_checkpoint_name(name: Option<String>, session: &str) -> Result<String, CriuRefusal> {
     let name = name.unwrap_or_else(|| session.into());
     // The objects are stored under a derived name, which must be valid, too.
-    match kernel::is_name(&name) && cryo::is_name(&objects::cryo_name_for(&name)) {
+    match kernel::is_session_name(&name) && cryo::is_cryo_name(&objects::cryo_name_for(&name)) {
         true => Ok(name),
         false => Err(CriuRefusal::Invalid(format!(
             "`{name}` can't be a checkpoint's name: use up to 59 letters, digits, \

@@ -1,7 +1,7 @@
 //! The objects of a checkpointed kernel, which cryo stores under a name derived from the checkpoint's name.
 
 use crate::companion::cryo::{self, CryoRefusal, CryoService};
-use crate::protocol::cryo::{CryoStore, CryoVerdict, ReceiptRow, Reload, StoreReason};
+use crate::protocol::cryo::{CryoStore, CryoVerdict, ReceiptRow, ReloadRequest, StoreReason};
 use crate::protocol::kernel::KernelReport;
 use futures_util::future::BoxFuture;
 use serde::{Deserialize, Serialize};
@@ -21,7 +21,7 @@ pub(crate) trait KernelObjectStore: Debug + Send + Sync {
     ) -> BoxFuture<'_, Result<Value, String>>;
 
     /// Bytes that the store of a session's objects has moved up to now.
-    fn moved_bytes(&self, session: &str) -> u64;
+    fn transferred_bytes(&self, session: &str) -> u64;
 
     /// Stores the objects of a session under the session's own name before another kernel replaces its kernel.
     fn back_up_objects(&self, session: &str) -> BoxFuture<'_, Result<Value, String>>;
@@ -43,7 +43,7 @@ pub(crate) trait KernelObjectStore: Debug + Send + Sync {
 pub(crate) struct ReloadedObjects {
     pub(super) report: KernelReport,
     /// Variables that were not reloaded, with the reasons.
-    pub(super) lost: Vec<String>,
+    pub(super) lost_objects: Vec<String>,
 }
 
 /// Reference to objects that cryo stored.
@@ -82,8 +82,8 @@ impl KernelObjectStore for CryoService {
         Box::pin(store_in_cryo(self, wish, StoreReason::Restore))
     }
 
-    fn moved_bytes(&self, session: &str) -> u64 {
-        Self::moved_bytes(self, session)
+    fn transferred_bytes(&self, session: &str) -> u64 {
+        Self::transferred_bytes(self, session)
     }
 
     fn reload_objects(
@@ -95,7 +95,7 @@ impl KernelObjectStore for CryoService {
         let session = session.to_owned();
         Box::pin(async move {
             let StoredObjectsRef { name, generation } = place.map_err(|error| error.to_string())?;
-            let wish = Reload {
+            let wish = ReloadRequest {
                 name: Some(name),
                 generation,
                 session,
@@ -103,7 +103,7 @@ impl KernelObjectStore for CryoService {
             let reloaded = self.reload(wish).await.map_err(describe_objects_refusal)?;
             Ok(ReloadedObjects {
                 report: reloaded.kernel,
-                lost: describe_lost_objects(&reloaded.receipt),
+                lost_objects: describe_lost_objects(&reloaded.receipt),
             })
         })
     }
@@ -117,7 +117,11 @@ impl KernelObjectStore for CryoService {
                 let _ = self.remove_generations(name, None).await;
                 return;
             }
-            let lines = self.list_lines().await.unwrap_or_default().into_iter();
+            let lines = self
+                .list_generation_lists()
+                .await
+                .unwrap_or_default()
+                .into_iter();
             for line in lines.filter(|line| line.name == name) {
                 let numbers = line.generations.iter().map(|found| found.generation);
                 for number in numbers.filter(|number| !kept.contains(number)) {
@@ -203,9 +207,11 @@ pub(super) fn cryo_name_for(checkpoint: &str) -> String {
 
 fn describe_objects_refusal(refusal: CryoRefusal) -> String {
     match refusal {
-        CryoRefusal::Raised(raised) => raised.message,
-        CryoRefusal::Failed(why) | CryoRefusal::Invalid(why) | CryoRefusal::Losses(why) => why,
-        CryoRefusal::Full => "the disk is full".into(),
+        CryoRefusal::UserError(raised) => raised.message,
+        CryoRefusal::Failed(why) | CryoRefusal::Invalid(why) | CryoRefusal::StrictLosses(why) => {
+            why
+        }
+        CryoRefusal::DiskFull => "the disk is full".into(),
         CryoRefusal::Damaged { why, .. } => why,
         CryoRefusal::NoName(_) | CryoRefusal::NoGeneration { .. } => {
             "they do not exist any more".into()

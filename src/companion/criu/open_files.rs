@@ -31,8 +31,10 @@ impl CriuOpenFile {
                 let fd = process.join("fd").join(&number);
                 let told = fs::read_to_string(process.join("fdinfo").join(number)).ok()?;
                 let found = fs::metadata(&fd).ok().filter(fs::Metadata::is_file)?;
-                let path = fs::read_link(&fd).ok().filter(|path| has_name(path))?;
-                let size = (!is_log(&told)).then_some(found.len());
+                let path = fs::read_link(&fd)
+                    .ok()
+                    .filter(|path| is_linked_path(path))?;
+                let size = (!is_log_path(&told)).then_some(found.len());
                 Some(Self { path, size })
             })
         });
@@ -59,7 +61,7 @@ impl CriuOpenFile {
     }
 }
 
-fn has_name(path: &Path) -> bool {
+fn is_linked_path(path: &Path) -> bool {
     let is_made_up = PSEUDO_FILESYSTEMS
         .iter()
         .any(|folder| path.starts_with(folder));
@@ -68,7 +70,7 @@ fn has_name(path: &Path) -> bool {
 }
 
 /// Whether a file is only appended to, according to the text of `/proc/PID/fdinfo/N`.
-fn is_log(told: &str) -> bool {
+fn is_log_path(told: &str) -> bool {
     let flags = told.lines().find_map(|line| line.strip_prefix("flags:"));
     let flags = flags.and_then(|text| i32::from_str_radix(text.trim(), 8).ok());
     let flags = OFlag::from_bits_truncate(flags.unwrap_or(0));
@@ -77,7 +79,7 @@ fn is_log(told: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::{CriuOpenFile, has_name, is_log};
+    use super::{CriuOpenFile, is_linked_path, is_log_path};
     use std::fs::{self, File, OpenOptions};
     use std::path::Path;
 
@@ -120,10 +122,10 @@ mod tests {
     #[test]
     fn files_without_a_name_are_left_out() {
         for path in ["/proc/1/status", "/dev/null", "/a (deleted)", "pipe:[7]"] {
-            assert!(!has_name(Path::new(path)), "{path}");
+            assert!(!is_linked_path(Path::new(path)), "{path}");
         }
-        assert!(has_name(Path::new("/root/host/a")));
-        assert!(is_log("pos:\t0\nflags:\t0102001\nmnt_id:\t1\n"));
-        assert!(!is_log("pos:\t0\nflags:\t0102002\n") && !is_log("flags:\t0100001\n"));
+        assert!(is_linked_path(Path::new("/root/host/a")));
+        assert!(is_log_path("pos:\t0\nflags:\t0102001\nmnt_id:\t1\n"));
+        assert!(!is_log_path("pos:\t0\nflags:\t0102002\n") && !is_log_path("flags:\t0100001\n"));
     }
 }

@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn without_room_the_first_region_is_used() {
+    fn without_space_uses_first_region() {
         let all: BTreeSet<i32> = (0..16).map(|n| n * 2048 + 5).collect();
         assert_eq!(choose_pid_region(32_768, &all), 2048);
     }

@@ -48,9 +48,9 @@ impl CriuFindings {
 /// The process IDs that this companion generation uses.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum PidReservation {
-    At(i32),
+    Reserved(i32),
     /// The IDs were not reserved, because the instance was started without `--criu` or because the attempt failed.
-    Not(String),
+    Failed(String),
 }
 
 /// Makes this companion's process IDs start in a region that contains no ID of a stored checkpoint.
@@ -65,8 +65,8 @@ pub(super) fn reserve_pids(store: &CriuStore) -> PidReservation {
         pid_reservation::set_next_pid(begin).map(|()| begin)
     });
     match placed {
-        Ok(begin) => PidReservation::At(begin),
-        Err(error) => PidReservation::Not(error.to_string()),
+        Ok(begin) => PidReservation::Reserved(begin),
+        Err(error) => PidReservation::Failed(error.to_string()),
     }
 }
 
@@ -152,8 +152,8 @@ fn check_seccomp(status: &str) -> CriuCheck {
 
 fn check_pid_reservation(placed: &PidReservation) -> CriuCheck {
     let judged = match placed {
-        PidReservation::At(begin) => Ok(format!("process IDs start at {begin}")),
-        PidReservation::Not(why) => Err(format!(
+        PidReservation::Reserved(begin) => Ok(format!("process IDs start at {begin}")),
+        PidReservation::Failed(why) => Err(format!(
             "the process IDs of checkpoints can't be reserved, so a restore may find them in use: {why}"
         )),
     };
@@ -184,7 +184,7 @@ async fn check_trial(tool: &CriuTool) -> CriuCheck {
 }
 
 async fn run_trial(tool: &CriuTool) -> Result<(), String> {
-    let images = tool.work.join("trial");
+    let images = tool.work_folder.join("trial");
     // Remove the images of an earlier trial.
     let _ = fs::remove_dir_all(&images);
     fs::create_dir_all(&images).map_err(|error| error.to_string())?;

@@ -9,23 +9,23 @@ const CRIU_PROGRESS_INTERVAL: Duration = Duration::from_millis(100);
 
 #[derive(Debug, Default)]
 pub(super) struct CriuProgress {
-    moved: AtomicU64,
+    transferred_bytes: AtomicU64,
     /// 0 where the total is unknown.
-    total: AtomicU64,
+    total_bytes: AtomicU64,
 }
 
 impl CriuProgress {
     pub(super) fn add_bytes(&self, bytes: u64) {
-        self.moved.fetch_add(bytes, Ordering::Relaxed);
+        self.transferred_bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
     pub(super) fn set_total(&self, total: u64) {
-        self.total.store(total, Ordering::Relaxed);
+        self.total_bytes.store(total, Ordering::Relaxed);
     }
 
     pub(super) fn read(&self) -> (u64, Option<u64>) {
-        let total = self.total.load(Ordering::Relaxed);
-        let moved = self.moved.load(Ordering::Relaxed);
+        let total = self.total_bytes.load(Ordering::Relaxed);
+        let moved = self.transferred_bytes.load(Ordering::Relaxed);
         (moved, (total > 0).then_some(total))
     }
 
@@ -36,9 +36,10 @@ impl CriuProgress {
         measure: impl Fn() -> u64,
         work: impl Future<Output = T>,
     ) -> T {
-        let before = self.moved.load(Ordering::Relaxed);
+        let before = self.transferred_bytes.load(Ordering::Relaxed);
         let look = || {
-            self.moved.fetch_max(before + measure(), Ordering::Relaxed);
+            self.transferred_bytes
+                .fetch_max(before + measure(), Ordering::Relaxed);
         };
         let done = tokio::select! {
             done = work => done,

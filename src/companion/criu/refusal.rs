@@ -24,41 +24,41 @@ pub(crate) enum CriuRefusal {
     Damaged {
         path: String,
         why: String,
-        other: Option<u64>,
+        other_generation: Option<u64>,
     },
     /// Files that the processes had mapped differ here.
-    OtherFiles(Vec<String>),
+    FilesChanged(Vec<String>),
     /// This companion can't communicate with the checkpointed kernel.
-    OtherProtocol(String),
+    ProtocolMismatch(String),
     /// Process IDs that are in use, with the processes that use them.
-    TakenIds(Vec<String>),
+    PidsInUse(Vec<String>),
     /// The checkpoint holds a session's kernel.
     InUse {
         name: String,
         session: String,
     },
     /// The checkpoint could not be removed.
-    Stays(String),
+    NotRemoved(String),
     /// The kernel could not be checkpointed; it continues, unless `is_lost`.
-    NotFrozen {
+    NotCheckpointed {
         reason: CriuFailure,
         is_lost: bool,
     },
     /// The kernel could not be restored.
     NotRestored {
         reason: CriuFailure,
-        present: PresentKernelState,
+        current_kernel: StateAfterFailedRestore,
     },
 }
 
 /// The state of the session's current kernel after a failed restore.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum PresentKernelState {
-    GoesOn,
+pub(crate) enum StateAfterFailedRestore {
+    Unchanged,
     /// No kernel existed: the session is still checkpointed.
-    Frozen,
+    Checkpointed,
     /// The kernel was ended before the restore; its objects were stored and are reloaded, except these.
-    Back(Vec<String>),
+    Reloaded(Vec<String>),
     Lost,
 }
 
@@ -77,7 +77,7 @@ impl CriuRefusal {
             Self::Damaged { path, why, .. } => {
                 format!("the checkpoint `{path}` is damaged: {why}")
             }
-            Self::OtherFiles(files) => {
+            Self::FilesChanged(files) => {
                 let told = files
                     .iter()
                     .take(MAX_LISTED_CRIU_FILES)
@@ -92,15 +92,15 @@ impl CriuRefusal {
                     told.join("; ")
                 )
             }
-            Self::OtherProtocol(why) => format!("the kernel can't be restored: {why}"),
-            Self::TakenIds(who) => {
+            Self::ProtocolMismatch(why) => format!("the kernel can't be restored: {why}"),
+            Self::PidsInUse(who) => {
                 format!("process IDs of the kernel are in use: {}", who.join(", "))
             }
             Self::InUse { name, session } => format!(
                 "the checkpoint `{name}` holds the kernel of session `{session}` and can't be removed"
             ),
-            Self::Stays(why) => format!("the checkpoint can't be removed: {why}"),
-            Self::NotFrozen { reason, is_lost } => {
+            Self::NotRemoved(why) => format!("the checkpoint can't be removed: {why}"),
+            Self::NotCheckpointed { reason, is_lost } => {
                 let fate = match is_lost {
                     true => "the kernel ended, and its variables are lost",
                     false => "the kernel keeps running",
@@ -110,10 +110,13 @@ impl CriuRefusal {
                     reason.why
                 )
             }
-            Self::NotRestored { reason, present } => format!(
+            Self::NotRestored {
+                reason,
+                current_kernel: present,
+            } => format!(
                 "the kernel could not be restored: {}; {}",
                 reason.why,
-                present.describe()
+                present.describe_state()
             ),
         }
     }
@@ -122,21 +125,24 @@ impl CriuRefusal {
     /// until then nothing is lost.
     pub(super) fn is_final(&self) -> bool {
         match self {
-            Self::Unavailable(_) | Self::OtherFiles(_) | Self::OtherProtocol(_) => true,
-            Self::NotRestored { present, .. } => *present == PresentKernelState::Lost,
+            Self::Unavailable(_) | Self::FilesChanged(_) | Self::ProtocolMismatch(_) => true,
+            Self::NotRestored {
+                current_kernel: present,
+                ..
+            } => *present == StateAfterFailedRestore::Lost,
             _ => false,
         }
     }
 
     /// Whether the disk was full.
-    pub(crate) fn is_full(&self) -> bool {
-        matches!(self, Self::NotFrozen { reason, .. } if reason.kind == CriuFailureKind::Full)
+    pub(crate) fn is_disk_full(&self) -> bool {
+        matches!(self, Self::NotCheckpointed { reason, .. } if reason.kind == CriuFailureKind::DiskFull)
     }
 
     /// Marks the refusal as one after which the kernel was lost.
-    pub(super) fn and_lost(self) -> Self {
+    pub(super) fn with_kernel_lost(self) -> Self {
         match self {
-            Self::NotFrozen { reason, .. } => Self::NotFrozen {
+            Self::NotCheckpointed { reason, .. } => Self::NotCheckpointed {
                 reason,
                 is_lost: true,
             },
@@ -145,16 +151,16 @@ impl CriuRefusal {
     }
 }
 
-impl PresentKernelState {
+impl StateAfterFailedRestore {
     /// The state as a part of a sentence.
-    fn describe(&self) -> String {
+    fn describe_state(&self) -> String {
         match self {
-            Self::GoesOn => "the current kernel keeps running".into(),
-            Self::Frozen => "the session stays in its checkpoint".into(),
-            Self::Back(lost) if lost.is_empty() => {
+            Self::Unchanged => "the current kernel keeps running".into(),
+            Self::Checkpointed => "the session stays in its checkpoint".into(),
+            Self::Reloaded(lost) if lost.is_empty() => {
                 "the current kernel was ended, and its objects were reloaded".into()
             }
-            Self::Back(lost) => format!(
+            Self::Reloaded(lost) => format!(
                 "the current kernel was ended, and its objects were reloaded, except {}",
                 lost.join(", ")
             ),
@@ -179,17 +185,21 @@ pub(super) fn lookup_refusal(
             name: name.into(),
             generation,
         },
-        CriuLookupError::Damaged { path, why, other } => CriuRefusal::Damaged {
+        CriuLookupError::Damaged {
+            path,
+            why,
+            other_generation: other,
+        } => CriuRefusal::Damaged {
             path: path.display().to_string(),
             why,
-            other,
+            other_generation: other,
         },
     }
 }
 
 impl From<CriuFailure> for CriuRefusal {
     fn from(reason: CriuFailure) -> Self {
-        Self::NotFrozen {
+        Self::NotCheckpointed {
             reason,
             is_lost: false,
         }
@@ -212,31 +222,37 @@ impl From<io::Error> for CriuRefusal {
 
 #[cfg(test)]
 mod tests {
-    use super::{CriuFailure, CriuFailureKind, CriuRefusal, PresentKernelState};
+    use super::{CriuFailure, CriuFailureKind, CriuRefusal, StateAfterFailedRestore};
 
-    fn refused(present: PresentKernelState) -> CriuRefusal {
+    fn refused(present: StateAfterFailedRestore) -> CriuRefusal {
         let reason = CriuFailure {
             why: "why".into(),
             hint: None,
             kind: CriuFailureKind::Other,
         };
-        CriuRefusal::NotRestored { reason, present }
+        CriuRefusal::NotRestored {
+            reason,
+            current_kernel: present,
+        }
     }
 
     #[test]
     fn the_state_of_the_current_kernel_is_reported_and_only_its_loss_is_final() {
         for (present, words) in [
             (
-                PresentKernelState::GoesOn,
+                StateAfterFailedRestore::Unchanged,
                 "why; the current kernel keeps running",
             ),
-            (PresentKernelState::Frozen, "stays in its checkpoint"),
             (
-                PresentKernelState::Back(Vec::new()),
+                StateAfterFailedRestore::Checkpointed,
+                "stays in its checkpoint",
+            ),
+            (
+                StateAfterFailedRestore::Reloaded(Vec::new()),
                 "its objects were reloaded",
             ),
             (
-                PresentKernelState::Back(vec!["`g` (a generator)".into()]),
+                StateAfterFailedRestore::Reloaded(vec!["`g` (a generator)".into()]),
                 "its objects were reloaded, except `g` (a generator)",
             ),
         ] {
@@ -244,7 +260,7 @@ mod tests {
             assert!(!refusal.is_final());
             assert!(refusal.message().ends_with(words), "{}", refusal.message());
         }
-        let lost = refused(PresentKernelState::Lost);
+        let lost = refused(StateAfterFailedRestore::Lost);
         assert!(lost.is_final() && lost.message().ends_with("its variables are lost"));
     }
 }

@@ -4,13 +4,13 @@ use super::error_text::{CriuFailure, CriuFailureKind};
 use super::manifest::CriuManifest;
 use super::markers::CriuMarker;
 use super::objects::ReloadedObjects;
-use super::refusal::{PresentKernelState, lookup_refusal};
+use super::refusal::{StateAfterFailedRestore, lookup_refusal};
 use super::store::FoundCheckpoint;
 use super::{Criu, CriuRefusal, pid_reservation, resolve_checkpoint_name};
 use crate::companion::descendants;
 use crate::companion::kernel::{self, KernelCheckpoint, KernelHandle, StopReason};
 use crate::companion::shell::PackedContext;
-use crate::protocol::criu::{CriuRestored, Restore};
+use crate::protocol::criu::{CriuRestored, RestoreRequest};
 use crate::protocol::kernel::KernelReport;
 use nix::unistd::Pid;
 use serde_json::Value;
@@ -25,10 +25,10 @@ const MAX_LISTED_CRIU_PIDS: usize = 5;
 impl Criu {
     pub(super) async fn restore_kernel(
         &self,
-        request: Restore,
+        request: RestoreRequest,
     ) -> Result<CriuRestored, CriuRefusal> {
         let begun = Instant::now();
-        let Restore {
+        let RestoreRequest {
             session,
             name,
             generation,
@@ -37,7 +37,7 @@ impl Criu {
         let gauge = self.start_progress(&session);
         let (store, owned) = (self.store.clone(), name.clone());
         let found = spawn_blocking(move || store.find_verified(&owned, generation, &gauge)).await;
-        let found = found.map_err(|_| kernel::KernelRefusal::Stopping)?;
+        let found = found.map_err(|_| kernel::KernelRefusal::ShuttingDown)?;
         let found = found.map_err(|why| lookup_refusal(why, &name, generation))?;
         let (_, kernel) = self
             .sessions
@@ -76,10 +76,10 @@ impl Criu {
         found: &FoundCheckpoint,
         kernel: &KernelHandle,
     ) -> Result<KernelReport, CriuRefusal> {
-        self.ensure_possible().await?;
+        self.ensure_available().await?;
         let manifest = &found.manifest;
         if let Some(why) = manifest.describe_protocol_mismatch() {
-            return Err(CriuRefusal::OtherProtocol(why));
+            return Err(CriuRefusal::ProtocolMismatch(why));
         }
         let owned = manifest.clone();
         let looked = spawn_blocking(move || {
@@ -89,13 +89,13 @@ impl Criu {
             )
         })
         .await;
-        let (strangers, unopenable) = looked.map_err(|_| kernel::KernelRefusal::Stopping)?;
+        let (strangers, unopenable) = looked.map_err(|_| kernel::KernelRefusal::ShuttingDown)?;
         if !strangers.is_empty() {
-            return Err(CriuRefusal::OtherFiles(strangers));
+            return Err(CriuRefusal::FilesChanged(strangers));
         }
         if let Some(reason) = unopenable {
             return Err(self
-                .not_restored(reason, PidClearance::Free, kernel, manifest)
+                .build_restore_refusal(reason, PidRelease::AlreadyFree, kernel, manifest)
                 .await);
         }
         // The folder is missing if this companion generation has started no kernel yet.
@@ -107,7 +107,7 @@ impl Criu {
                 folder.display()
             ));
             return Err(self
-                .not_restored(reason, PidClearance::Free, kernel, manifest)
+                .build_restore_refusal(reason, PidRelease::AlreadyFree, kernel, manifest)
                 .await);
         }
         let room = self.free_pids(found, kernel).await?;
@@ -124,7 +124,9 @@ impl Criu {
             Err(reason) => {
                 // The failed restore may have created the socket.
                 let _ = fs::remove_file(&manifest.socket);
-                return Err(self.not_restored(reason, room, kernel, manifest).await);
+                return Err(self
+                    .build_restore_refusal(reason, room, kernel, manifest)
+                    .await);
             }
         };
         match kernel.restore_process(restored).await {
@@ -133,10 +135,12 @@ impl Criu {
                 let reason = restore_failure(format!("the restored kernel ended: {why}"));
                 let room = match room {
                     // The restored kernel has replaced the current kernel.
-                    PidClearance::Free => PidClearance::Made(None),
+                    PidRelease::AlreadyFree => PidRelease::KernelEnded(None),
                     made => made,
                 };
-                Err(self.not_restored(reason, room, kernel, manifest).await)
+                Err(self
+                    .build_restore_refusal(reason, room, kernel, manifest)
+                    .await)
             }
             Err(refusal) => Err(refusal.into()),
         }
@@ -148,23 +152,23 @@ impl Criu {
         &self,
         found: &FoundCheckpoint,
         kernel: &KernelHandle,
-    ) -> Result<PidClearance, CriuRefusal> {
+    ) -> Result<PidRelease, CriuRefusal> {
         let manifest = &found.manifest;
         let taken = pid_reservation::find_pids_in_use(&manifest.ids);
         if taken.is_empty() {
-            return Ok(PidClearance::Free);
+            return Ok(PidRelease::AlreadyFree);
         }
         let view = kernel.view();
-        let own = view.root.map(list_tree_thread_ids).unwrap_or_default();
+        let own = view.root_pid.map(list_tree_thread_ids).unwrap_or_default();
         if let strangers @ [_, ..] = &describe_pid_owners(&taken, &own)[..] {
-            return Err(CriuRefusal::TakenIds(strangers.to_vec()));
+            return Err(CriuRefusal::PidsInUse(strangers.to_vec()));
         }
         if view.busy {
             return Err(kernel::KernelRefusal::Busy.into());
         }
         let held = match view.is_blank() {
-            true => DisplacedObjects::Nothing,
-            false => self.back_up_present(&manifest.session).await?,
+            true => DisplacedObjects::NoObjects,
+            false => self.back_up_current_objects(&manifest.session).await?,
         };
         let apart = kernel.detach().await?;
         if apart.counts.execution_count > view.counts.execution_count {
@@ -175,10 +179,13 @@ impl Criu {
         let checkpoint = found.path.display().to_string();
         let mark = None;
         apart
-            .finish_checkpoint(KernelCheckpoint { checkpoint, mark })
+            .finish_checkpoint(KernelCheckpoint {
+                id: checkpoint,
+                marker: mark,
+            })
             .await;
         let taken = pid_reservation::find_pids_in_use(&manifest.ids);
-        let room = PidClearance::Made(Some(held));
+        let room = PidRelease::KernelEnded(Some(held));
         match taken.is_empty() {
             true => Ok(room),
             false => {
@@ -186,62 +193,75 @@ impl Criu {
                 let reason = CriuFailure {
                     why: format!("process IDs of the kernel are in use: {who}"),
                     hint: None,
-                    kind: CriuFailureKind::Ids,
+                    kind: CriuFailureKind::PidsInUse,
                 };
-                Err(self.not_restored(reason, room, kernel, manifest).await)
+                Err(self
+                    .build_restore_refusal(reason, room, kernel, manifest)
+                    .await)
             }
         }
     }
 
-    async fn back_up_present(&self, session: &str) -> Result<DisplacedObjects, CriuRefusal> {
-        let held = self.objects.back_up_objects(session).await;
+    async fn back_up_current_objects(
+        &self,
+        session: &str,
+    ) -> Result<DisplacedObjects, CriuRefusal> {
+        let held = self.object_store.back_up_objects(session).await;
         held.map(DisplacedObjects::Stored).map_err(|why| CriuRefusal::NotRestored {
             reason: CriuFailure {
                 why: format!("the restore must end the current kernel, and its objects can't be stored: {why}"),
                 hint: Some("`osctl reset --restart` discards the current kernel"),
                 kind: CriuFailureKind::Other,
             },
-            present: PresentKernelState::GoesOn,
+            current_kernel: StateAfterFailedRestore::Unchanged,
         })
     }
 
-    async fn not_restored(
+    async fn build_restore_refusal(
         &self,
         reason: CriuFailure,
-        room: PidClearance,
+        room: PidRelease,
         kernel: &KernelHandle,
         manifest: &CriuManifest,
     ) -> CriuRefusal {
         let held = match room {
-            PidClearance::Free => {
+            PidRelease::AlreadyFree => {
                 let present = match kernel.view().checkpoint {
-                    Some(_) => PresentKernelState::Frozen,
-                    None => PresentKernelState::GoesOn,
+                    Some(_) => StateAfterFailedRestore::Checkpointed,
+                    None => StateAfterFailedRestore::Unchanged,
                 };
-                return CriuRefusal::NotRestored { reason, present };
+                return CriuRefusal::NotRestored {
+                    reason,
+                    current_kernel: present,
+                };
             }
-            PidClearance::Made(held) => held,
+            PidRelease::KernelEnded(held) => held,
         };
         // Callers that wait for a kernel get an empty one. If it does not start, the log contains the reason.
         let _ = kernel.restart(StopReason::Restart).await;
         let present = match held {
-            None => PresentKernelState::Lost,
-            Some(DisplacedObjects::Nothing) => PresentKernelState::Back(Vec::new()),
+            None => StateAfterFailedRestore::Lost,
+            Some(DisplacedObjects::NoObjects) => StateAfterFailedRestore::Reloaded(Vec::new()),
             Some(DisplacedObjects::Stored(stored)) => {
                 match self
-                    .objects
+                    .object_store
                     .reload_objects(&manifest.session, &stored)
                     .await
                 {
-                    Ok(ReloadedObjects { lost, .. }) => PresentKernelState::Back(lost),
+                    Ok(ReloadedObjects {
+                        lost_objects: lost, ..
+                    }) => StateAfterFailedRestore::Reloaded(lost),
                     Err(why) => {
                         tracing::warn!("the current kernel's objects can't be reloaded: {why}");
-                        PresentKernelState::Lost
+                        StateAfterFailedRestore::Lost
                     }
                 }
             }
         };
-        CriuRefusal::NotRestored { reason, present }
+        CriuRefusal::NotRestored {
+            reason,
+            current_kernel: present,
+        }
     }
 
     /// Reloads the objects that were stored with the checkpoint when the process can't be restored.
@@ -260,7 +280,10 @@ impl Criu {
             .start_with_objects(&manifest.session, kernel, stored)
             .await
         {
-            Ok(ReloadedObjects { report, lost }) => {
+            Ok(ReloadedObjects {
+                report,
+                lost_objects: lost,
+            }) => {
                 notes.push(format!(
                     "the objects were reloaded, because the process can't be restored: {}",
                     refusal.message()
@@ -286,13 +309,13 @@ impl Criu {
         stored: &Value,
     ) -> Result<ReloadedObjects, String> {
         let Some(checkpoint) = kernel.view().checkpoint else {
-            return self.objects.reload_objects(session, stored).await;
+            return self.object_store.reload_objects(session, stored).await;
         };
-        let mark = self.marks.read(session);
+        let mark = self.markers.read(session);
         if let Err(refusal) = kernel.restart(StopReason::Restart).await {
             return Err(format!("no kernel starts for the objects: {refusal:?}"));
         }
-        let back = self.objects.reload_objects(session, stored).await;
+        let back = self.object_store.reload_objects(session, stored).await;
         if let (Err(_), Some(mark)) = (&back, mark) {
             self.return_to_checkpoint(kernel, checkpoint, mark).await;
         }
@@ -314,12 +337,15 @@ impl Criu {
                 );
             }
         };
-        let marks = self.marks.clone();
+        let marks = self.markers.clone();
         match spawn_blocking(move || marks.write(&mark)).await {
             Ok(Ok(mark)) => {
                 let mark = Some(mark);
                 apart
-                    .finish_checkpoint(KernelCheckpoint { checkpoint, mark })
+                    .finish_checkpoint(KernelCheckpoint {
+                        id: checkpoint,
+                        marker: mark,
+                    })
                     .await;
             }
             // The detached kernel reattaches when it is dropped.
@@ -343,16 +369,16 @@ impl Criu {
 
 /// Whether IDs had to be freed.
 #[derive(Debug)]
-enum PidClearance {
-    Free,
+enum PidRelease {
+    AlreadyFree,
     /// The current kernel has ended; its objects are stored if possible.
-    Made(Option<DisplacedObjects>),
+    KernelEnded(Option<DisplacedObjects>),
 }
 
 /// The objects of a kernel that was ended for the restore.
 #[derive(Debug)]
 enum DisplacedObjects {
-    Nothing,
+    NoObjects,
     /// The reference that the object store returned.
     Stored(Value),
 }

@@ -45,7 +45,7 @@ pub(super) enum CriuLookupError {
     Damaged {
         path: PathBuf,
         why: String,
-        other: Option<u64>,
+        other_generation: Option<u64>,
     },
 }
 
@@ -103,7 +103,7 @@ impl CriuStore {
         whole.map_err(|why| CriuLookupError::Damaged {
             path: self.generation_path(name, generation),
             why,
-            other: all
+            other_generation: all
                 .into_iter()
                 .rev()
                 .find(|other| *other != generation && is_whole(other)),
@@ -433,14 +433,24 @@ pub(super) mod tests {
         let images = root.path().join("a/2/images/pages-1.img");
         for damage in ["pag", "", "pagez"] {
             fs::write(&images, damage).unwrap();
-            let Err(CriuLookupError::Damaged { why, other, .. }) = find(&store, None) else {
+            let Err(CriuLookupError::Damaged {
+                why,
+                other_generation: other,
+                ..
+            }) = find(&store, None)
+            else {
                 panic!("it is intact");
             };
             assert!(why.contains("pages-1.img"), "{why}");
             assert_eq!(other, Some(1));
         }
         fs::write(root.path().join("a/1/manifest.json"), r#"{"version":9}"#).unwrap();
-        let Err(CriuLookupError::Damaged { why, other, .. }) = find(&store, Some(1)) else {
+        let Err(CriuLookupError::Damaged {
+            why,
+            other_generation: other,
+            ..
+        }) = find(&store, Some(1))
+        else {
             panic!("it is intact");
         };
         assert!(why.contains("version 9") && other.is_none(), "{why}");

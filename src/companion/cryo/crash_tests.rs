@@ -14,62 +14,62 @@ const CRASH_TEST_NAME: &str = "default";
 
 /// The last step of a store before a process ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Cut {
+enum StoreCrashPoint {
     Numbered,
     /// The kernel has created its folder.
-    Begun,
+    FolderCreated,
     /// All files are written, and the folder is not renamed yet.
     Written,
     Renamed,
     /// The companion has verified the generation.
-    Looked,
+    Verified,
     Acknowledged,
 }
 
-const CRASH_CUTS: [Cut; 6] = [
-    Cut::Numbered,
-    Cut::Begun,
-    Cut::Written,
-    Cut::Renamed,
-    Cut::Looked,
-    Cut::Acknowledged,
+const STORE_CRASH_POINTS: [StoreCrashPoint; 6] = [
+    StoreCrashPoint::Numbered,
+    StoreCrashPoint::FolderCreated,
+    StoreCrashPoint::Written,
+    StoreCrashPoint::Renamed,
+    StoreCrashPoint::Verified,
+    StoreCrashPoint::Acknowledged,
 ];
 
 /// An event between two stores.
 #[derive(Debug, Clone, Copy)]
 enum CrashTestStep {
     /// A store up to the first step, with a concurrent store up to the second step.
-    Store(Cut, Option<Cut>),
+    Store(StoreCrashPoint, Option<StoreCrashPoint>),
     /// The kernel of a companion that has ended continues up to this step.
-    Straggler(Cut),
+    ContinueOrphan(StoreCrashPoint),
     /// The companion starts again.
-    Boot,
+    Restart,
     RemoveNewest,
     RemoveAll,
     /// The removal of the newest generation is cut off after its first step.
-    RemoveHalf,
+    RemovePartially,
     Prune,
-    Dry,
+    DryRun,
 }
 
-struct World {
+struct CrashTestStorage {
     folder: tempfile::TempDir,
-    given: BTreeSet<u64>,
+    allocated: BTreeSet<u64>,
     /// The value of each acknowledged number.
     acknowledged: BTreeMap<u64, f64>,
     /// The last number whose store was cut off.
-    cut: Option<(u64, Cut, f64)>,
-    values: f64,
+    interrupted: Option<(u64, StoreCrashPoint, f64)>,
+    last_value: f64,
 }
 
-impl World {
+impl CrashTestStorage {
     fn new() -> Self {
         Self {
             folder: tempfile::tempdir().unwrap(),
-            given: BTreeSet::new(),
+            allocated: BTreeSet::new(),
             acknowledged: BTreeMap::new(),
-            cut: None,
-            values: 0.0,
+            interrupted: None,
+            last_value: 0.0,
         }
     }
 
@@ -77,26 +77,31 @@ impl World {
         CryoStorage::new(self.folder.path().to_owned())
     }
 
-    fn number(&mut self) -> (u64, PathBuf, f64) {
+    fn allocate(&mut self) -> (u64, PathBuf, f64) {
         let (number, path) = self.store().next_generation(CRASH_TEST_NAME).unwrap();
-        assert!(self.given.insert(number), "{number} was given twice");
-        self.values += 1.0;
-        (number, path, self.values)
+        assert!(self.allocated.insert(number), "{number} was given twice");
+        self.last_value += 1.0;
+        (number, path, self.last_value)
     }
 
     /// Performs the steps of the kernel and the companion after `from` and up to `to`.
-    fn continue_store(&mut self, (number, path, value): (u64, &Path, f64), from: Cut, to: Cut) {
+    fn continue_store(
+        &mut self,
+        (number, path, value): (u64, &Path, f64),
+        from: StoreCrashPoint,
+        to: StoreCrashPoint,
+    ) {
         let part = path.with_file_name(format!("{number}.part"));
-        for step in CRASH_CUTS
+        for step in STORE_CRASH_POINTS
             .into_iter()
             .filter(|step| *step > from && *step <= to)
         {
             let done = match step {
-                Cut::Numbered => Ok(()),
-                Cut::Begun => fs::create_dir(&part),
-                Cut::Written => write(&part, number, value),
-                Cut::Renamed => fs::rename(&part, path),
-                Cut::Looked => {
+                StoreCrashPoint::Numbered => Ok(()),
+                StoreCrashPoint::FolderCreated => fs::create_dir(&part),
+                StoreCrashPoint::Written => write_generation(&part, number, value),
+                StoreCrashPoint::Renamed => fs::rename(&part, path),
+                StoreCrashPoint::Verified => {
                     let found = self
                         .store()
                         .verify_stored(CRASH_TEST_NAME, number, "default")
@@ -104,7 +109,7 @@ impl World {
                     assert_eq!(found.created, value);
                     Ok(())
                 }
-                Cut::Acknowledged => {
+                StoreCrashPoint::Acknowledged => {
                     self.acknowledged.insert(number, value);
                     Ok(())
                 }
@@ -114,31 +119,31 @@ impl World {
                 return;
             }
         }
-        if to < Cut::Acknowledged {
-            self.cut = Some((number, to, value));
+        if to < StoreCrashPoint::Acknowledged {
+            self.interrupted = Some((number, to, value));
         }
     }
 
-    fn step(&mut self, step: CrashTestStep) {
+    fn apply_step(&mut self, step: CrashTestStep) {
         let store = self.store();
         match step {
             CrashTestStep::Store(cut, other) => {
-                let (number, path, value) = self.number();
+                let (number, path, value) = self.allocate();
                 if let Some(other) = other {
-                    let (beside, place, its) = self.number();
-                    self.continue_store((beside, &place, its), Cut::Numbered, other);
+                    let (beside, place, its) = self.allocate();
+                    self.continue_store((beside, &place, its), StoreCrashPoint::Numbered, other);
                 }
-                self.continue_store((number, &path, value), Cut::Numbered, cut);
+                self.continue_store((number, &path, value), StoreCrashPoint::Numbered, cut);
             }
-            CrashTestStep::Straggler(to) => {
+            CrashTestStep::ContinueOrphan(to) => {
                 // No companion exists that could acknowledge it.
-                let to = to.min(Cut::Renamed);
-                if let Some((number, from, value)) = self.cut.take() {
+                let to = to.min(StoreCrashPoint::Renamed);
+                if let Some((number, from, value)) = self.interrupted.take() {
                     let path = store.generation_path(CRASH_TEST_NAME, number);
                     self.continue_store((number, &path, value), from, to);
                 }
             }
-            CrashTestStep::Boot => store.sweep_unfinished(),
+            CrashTestStep::Restart => store.sweep_unfinished(),
             CrashTestStep::RemoveNewest => {
                 if let Some(newest) = store.list_generations(CRASH_TEST_NAME).first().copied() {
                     store
@@ -151,7 +156,7 @@ impl World {
                 let _ = store.remove_generations(CRASH_TEST_NAME, None);
                 self.acknowledged.clear();
             }
-            CrashTestStep::RemoveHalf => {
+            CrashTestStep::RemovePartially => {
                 if let Some(newest) = store.list_generations(CRASH_TEST_NAME).first().copied() {
                     super::generation_number::reserve_up_to(
                         &self.folder.path().join(CRASH_TEST_NAME),
@@ -167,20 +172,20 @@ impl World {
             }
             CrashTestStep::Prune => {
                 let limits = CryoLimits {
-                    count: 2,
-                    age: Duration::from_secs(u64::MAX >> 20),
-                    budget: u64::MAX,
+                    max_generations: 2,
+                    max_age: Duration::from_secs(u64::MAX >> 20),
+                    max_total_bytes: u64::MAX,
                 };
                 store.prune(limits, &BTreeMap::new());
                 let left = store.list_generations(CRASH_TEST_NAME);
                 self.acknowledged.retain(|number, _| left.contains(number));
             }
-            CrashTestStep::Dry => drop(store.peek_generation(CRASH_TEST_NAME).unwrap()),
+            CrashTestStep::DryRun => drop(store.peek_generation(CRASH_TEST_NAME).unwrap()),
         }
-        self.check();
+        self.assert_acknowledged();
     }
 
-    fn check(&self) {
+    fn assert_acknowledged(&self) {
         for (number, value) in &self.acknowledged {
             let manifest =
                 CryoManifest::read(&self.store().generation_path(CRASH_TEST_NAME, *number));
@@ -191,7 +196,7 @@ impl World {
 }
 
 /// Writes a generation whose creation time is its value.
-pub(super) fn write(folder: &Path, number: u64, value: f64) -> std::io::Result<()> {
+pub(super) fn write_generation(folder: &Path, number: u64, value: f64) -> std::io::Result<()> {
     let sample = Path::new("tests/kernel/cryo/samples/1/1");
     for file in ["objects", "buffers"] {
         fs::copy(sample.join(file), folder.join(file))?;
@@ -208,38 +213,38 @@ pub(super) fn write(folder: &Path, number: u64, value: f64) -> std::io::Result<(
     fs::write(folder.join("manifest.json"), add_seal(&text))
 }
 
-fn cuts() -> impl Strategy<Value = Cut> {
-    proptest::sample::select(&CRASH_CUTS[..])
+fn crash_points() -> impl Strategy<Value = StoreCrashPoint> {
+    proptest::sample::select(&STORE_CRASH_POINTS[..])
 }
 
-fn steps() -> impl Strategy<Value = CrashTestStep> {
+fn crash_steps() -> impl Strategy<Value = CrashTestStep> {
     prop_oneof![
-        4 => (cuts(), proptest::option::of(cuts())).prop_map(|(cut, other)| CrashTestStep::Store(cut, other)),
-        2 => Just(CrashTestStep::Boot),
-        1 => cuts().prop_map(CrashTestStep::Straggler),
+        4 => (crash_points(), proptest::option::of(crash_points())).prop_map(|(cut, other)| CrashTestStep::Store(cut, other)),
+        2 => Just(CrashTestStep::Restart),
+        1 => crash_points().prop_map(CrashTestStep::ContinueOrphan),
         1 => Just(CrashTestStep::RemoveNewest),
         1 => Just(CrashTestStep::RemoveAll),
-        1 => Just(CrashTestStep::RemoveHalf),
+        1 => Just(CrashTestStep::RemovePartially),
         1 => Just(CrashTestStep::Prune),
-        1 => Just(CrashTestStep::Dry),
+        1 => Just(CrashTestStep::DryRun),
     ]
 }
 
 #[test]
-fn a_store_that_is_cut_off_at_any_step_gives_its_number_to_no_other() {
-    for cut in CRASH_CUTS {
+fn interrupted_store_number_not_reused() {
+    for cut in STORE_CRASH_POINTS {
         for between in [
-            CrashTestStep::Boot,
+            CrashTestStep::Restart,
             CrashTestStep::RemoveAll,
             CrashTestStep::RemoveNewest,
-            CrashTestStep::Straggler(Cut::Renamed),
+            CrashTestStep::ContinueOrphan(StoreCrashPoint::Renamed),
         ] {
-            let mut world = World::new();
-            world.step(CrashTestStep::Store(Cut::Acknowledged, None));
-            world.step(CrashTestStep::Store(cut, None));
-            world.step(between);
-            world.step(CrashTestStep::Boot);
-            world.step(CrashTestStep::Store(Cut::Acknowledged, None));
+            let mut world = CrashTestStorage::new();
+            world.apply_step(CrashTestStep::Store(StoreCrashPoint::Acknowledged, None));
+            world.apply_step(CrashTestStep::Store(cut, None));
+            world.apply_step(between);
+            world.apply_step(CrashTestStep::Restart);
+            world.apply_step(CrashTestStep::Store(StoreCrashPoint::Acknowledged, None));
         }
     }
 }
@@ -248,10 +253,10 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
-    fn an_acknowledged_generation_keeps_its_content(steps in proptest::collection::vec(steps(), 1..24)) {
-        let mut world = World::new();
+    fn an_acknowledged_generation_keeps_its_content(steps in proptest::collection::vec(crash_steps(), 1..24)) {
+        let mut world = CrashTestStorage::new();
         for step in steps {
-            world.step(step);
+            world.apply_step(step);
         }
     }
 }

@@ -10,7 +10,7 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
 
 /// File with the newest number of a name.
-const LAST_NUMBER_FILE: &str = "last";
+const NEWEST_NUMBER_FILE: &str = "last";
 
 /// Allocates the next number in the folder of a name. Creates the folder if it is missing.
 ///
@@ -27,23 +27,23 @@ pub(super) fn allocate_number(folder: &Path) -> io::Result<u64> {
     }
     let _lock = lock_folder(folder)?;
     let number = newest_number(folder)? + 1;
-    write_last(folder, number)?;
+    write_newest_number(folder, number)?;
     Ok(number)
 }
 
 /// Makes sure that later numbers are above `number`, whose generation is about to be removed.
 pub(super) fn reserve_up_to(folder: &Path, number: u64) -> io::Result<()> {
     let _lock = lock_folder(folder)?;
-    match read_last(folder)? {
+    match read_newest_number(folder)? {
         // The process that wrote the number may have ended before the sync.
         Some(last) if last >= number => File::open(folder)?.sync_all(),
-        _ => write_last(folder, number),
+        _ => write_newest_number(folder, number),
     }
 }
 
 /// The newest number of a name: used, on disk, or in an unfinished folder.
 pub(super) fn newest_number(folder: &Path) -> io::Result<u64> {
-    let mut newest = read_last(folder)?.unwrap_or(0);
+    let mut newest = read_newest_number(folder)?.unwrap_or(0);
     let entries = match fs::read_dir(folder) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(newest),
         entries => entries?,
@@ -63,8 +63,8 @@ fn lock_folder(folder: &Path) -> io::Result<File> {
     Ok(folder)
 }
 
-fn read_last(folder: &Path) -> io::Result<Option<u64>> {
-    let path = folder.join(LAST_NUMBER_FILE);
+fn read_newest_number(folder: &Path) -> io::Result<Option<u64>> {
+    let path = folder.join(NEWEST_NUMBER_FILE);
     let text = match fs::read_to_string(&path) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
         text => text?,
@@ -80,18 +80,18 @@ fn read_last(folder: &Path) -> io::Result<Option<u64>> {
 }
 
 /// Replaces the record. The caller holds the lock.
-fn write_last(folder: &Path, number: u64) -> io::Result<()> {
-    let beside = folder.join(format!("{LAST_NUMBER_FILE}.new"));
+fn write_newest_number(folder: &Path, number: u64) -> io::Result<()> {
+    let beside = folder.join(format!("{NEWEST_NUMBER_FILE}.new"));
     let mut file = File::create(&beside)?;
     write!(file, "{number}")?;
     file.sync_all()?;
-    fs::rename(beside, folder.join(LAST_NUMBER_FILE))?;
+    fs::rename(beside, folder.join(NEWEST_NUMBER_FILE))?;
     File::open(folder)?.sync_all()
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{LAST_NUMBER_FILE, allocate_number, newest_number, reserve_up_to};
+    use super::{NEWEST_NUMBER_FILE, allocate_number, newest_number, reserve_up_to};
     use std::collections::BTreeSet;
     use std::fs;
     use std::path::Path;
@@ -104,11 +104,11 @@ mod tests {
         // The store with this number has ended without writing a file.
         assert_eq!(allocate_number(&name).unwrap(), 2);
         assert_eq!(
-            fs::read_to_string(name.join(LAST_NUMBER_FILE)).unwrap(),
+            fs::read_to_string(name.join(NEWEST_NUMBER_FILE)).unwrap(),
             "2"
         );
         // A previous version kept no record of its generations.
-        fs::remove_file(name.join(LAST_NUMBER_FILE)).unwrap();
+        fs::remove_file(name.join(NEWEST_NUMBER_FILE)).unwrap();
         fs::create_dir(name.join("6")).unwrap();
         fs::create_dir(name.join("7.part")).unwrap();
         assert_eq!(newest_number(&name).unwrap(), 7);
@@ -128,7 +128,7 @@ mod tests {
     #[test]
     fn a_damaged_record_is_replaced() {
         let folder = tempfile::tempdir().unwrap();
-        fs::write(folder.path().join(LAST_NUMBER_FILE), "ninety").unwrap();
+        fs::write(folder.path().join(NEWEST_NUMBER_FILE), "ninety").unwrap();
         fs::create_dir(folder.path().join("3")).unwrap();
         assert_eq!(allocate_number(folder.path()).unwrap(), 4);
         assert_eq!(allocate_number(folder.path()).unwrap(), 5);

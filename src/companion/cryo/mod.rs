@@ -35,7 +35,7 @@ pub(crate) use store::folder_bytes;
 use crate::companion::kernel::{self, KernelAnswer, KernelQuery, KernelSessions};
 use crate::protocol::cryo::{
     CryoRemoved, CryoStore as Wish, CryoStored, CryoVerdict, GenerationDetails, GenerationList,
-    ReceiptRow, Reload, Reloaded, StoreReason,
+    ReceiptRow, ReloadReply, ReloadRequest, StoreReason,
 };
 use crate::protocol::kernel::RunError;
 use serde::Deserialize;
@@ -61,9 +61,9 @@ pub(crate) struct CryoSettings {
     pub(crate) folder: PathBuf,
     pub(crate) limits: CryoLimits,
     /// Interval of snapshots; `None` for no snapshots.
-    pub(crate) every: Option<Duration>,
+    pub(crate) snapshot_interval: Option<Duration>,
     /// Whether the companion stores variables before it ends, when no verb was announced.
-    pub(crate) at_stop: bool,
+    pub(crate) snapshot_on_stop: bool,
     pub(crate) compress: bool,
 }
 
@@ -80,11 +80,11 @@ pub(crate) struct CryoService {
     store: CryoStorage,
     settings: CryoSettings,
     /// Locks that serialize requests under each name.
-    turns: Arc<Mutex<BTreeMap<String, Arc<tokio::sync::Mutex<()>>>>>,
+    name_locks: Arc<Mutex<BTreeMap<String, Arc<tokio::sync::Mutex<()>>>>>,
     /// When the namespace of each session was last stored.
-    fresh: Arc<Mutex<BTreeMap<String, Range<Instant>>>>,
+    last_stores: Arc<Mutex<BTreeMap<String, Range<Instant>>>>,
     /// Whether the next stop must store variables, and when this was announced.
-    said: Arc<Mutex<Option<(Instant, bool)>>>,
+    announced_stop: Arc<Mutex<Option<(Instant, bool)>>>,
     /// Generations that must not be removed now, and the time of the pin.
     pins: Arc<Mutex<Option<(Instant, CryoPins)>>>,
 }
@@ -109,14 +109,14 @@ impl CryoService {
             sessions,
             store,
             settings,
-            turns: Arc::default(),
-            fresh: Arc::default(),
-            said: Arc::default(),
+            name_locks: Arc::default(),
+            last_stores: Arc::default(),
+            announced_stop: Arc::default(),
             pins: Arc::default(),
         };
         cryo.store.sweep_unfinished();
-        if let Some(every) = cryo.settings.every {
-            tokio::spawn(cryo.clone().keep_on_storing(every));
+        if let Some(every) = cryo.settings.snapshot_interval {
+            tokio::spawn(cryo.clone().run_schedule(every));
         }
         cryo
     }
@@ -132,12 +132,16 @@ impl CryoService {
     ) -> Result<CryoStored, CryoRefusal> {
         let cryo = self.clone();
         // In a separate task: a client that disconnects must not leave an incomplete store.
-        let done = tokio::spawn(async move { cryo.store_now(wish, reason).await });
+        let done = tokio::spawn(async move { cryo.store_exclusively(wish, reason).await });
         done.await
             .unwrap_or_else(|error| Err(CryoRefusal::Failed(error.to_string())))
     }
 
-    async fn store_now(&self, wish: Wish, reason: StoreReason) -> Result<CryoStored, CryoRefusal> {
+    async fn store_exclusively(
+        &self,
+        wish: Wish,
+        reason: StoreReason,
+    ) -> Result<CryoStored, CryoRefusal> {
         let name = self.validate_name(wish.name, &wish.session)?;
         let turn = self.name_lock(&name);
         let _turn = turn.lock().await;
@@ -152,7 +156,7 @@ impl CryoService {
             folder: path.clone(),
             name: name.clone(),
             generation,
-            reason: reason.word(),
+            reason: reason.as_str(),
             session: wish.session.clone(),
             strict: wish.strict,
             dry_run: wish.dry_run,
@@ -164,7 +168,7 @@ impl CryoService {
         let asked = Instant::now();
         let answer = self.sessions.query(&wish.session, question).await?;
         let written: CryoStoreOutcome =
-            parse_kernel_value(answer.value.map_err(CryoRefusal::of_store)?)?;
+            parse_kernel_value(answer.value.map_err(CryoRefusal::from_store_error)?)?;
         let mut created = None;
         if !wish.dry_run {
             let session = wish.session.clone();
@@ -175,7 +179,7 @@ impl CryoService {
             self.sessions.sync_records(&wish.session).await;
             if name == wish.session {
                 let stored = asked..Instant::now();
-                lock_unpoisoned(&self.fresh).insert(name.clone(), stored);
+                lock_unpoisoned(&self.last_stores).insert(name.clone(), stored);
             }
             let (limits, pinned) = (self.settings.limits, self.current_pins());
             self.run_blocking(move |store, _| store.prune(limits, &pinned), &name)
@@ -199,14 +203,14 @@ impl CryoService {
     ///
     /// # Errors
     /// Any [`CryoRefusal`]; the session is unchanged then.
-    pub(crate) async fn reload(&self, wish: Reload) -> Result<Reloaded, CryoRefusal> {
+    pub(crate) async fn reload(&self, wish: ReloadRequest) -> Result<ReloadReply, CryoRefusal> {
         let cryo = self.clone();
-        let done = tokio::spawn(async move { cryo.reload_now(wish).await });
+        let done = tokio::spawn(async move { cryo.reload_exclusively(wish).await });
         done.await
             .unwrap_or_else(|error| Err(CryoRefusal::Failed(error.to_string())))
     }
 
-    async fn reload_now(&self, wish: Reload) -> Result<Reloaded, CryoRefusal> {
+    async fn reload_exclusively(&self, wish: ReloadRequest) -> Result<ReloadReply, CryoRefusal> {
         let name = self.validate_name(wish.name, &wish.session)?;
         let turn = self.name_lock(&name);
         let _turn = turn.lock().await;
@@ -233,7 +237,7 @@ impl CryoService {
             let keep = move |_: &CryoStorage, _: &str| write_reload_record(&path, &session, &from);
             self.run_blocking(keep, &name).await?;
         }
-        Ok(Reloaded {
+        Ok(ReloadReply {
             status: "completed".into(),
             message: summarize_receipt(&read.receipt, false),
             name,
@@ -252,26 +256,27 @@ impl CryoService {
             "Damaged" | "OtherFormat" => {
                 self.store.damaged_refusal(name, generation, raised.message)
             }
-            _ => CryoRefusal::Raised(raised),
+            _ => CryoRefusal::UserError(raised),
         }
     }
 
     /// Bytes that the store or reload of a session has moved up to now.
-    pub(crate) fn moved_bytes(&self, session: &str) -> u64 {
+    pub(crate) fn transferred_bytes(&self, session: &str) -> u64 {
         self.sessions
             .find_kernel(session)
-            .map_or(0, |kernel| kernel.view().moved)
+            .map_or(0, |kernel| kernel.view().transferred_bytes)
     }
 
     /// Bytes that a reload has to move, if known.
-    pub(crate) async fn total_bytes(&self, wish: &Reload) -> Option<u64> {
+    pub(crate) async fn total_bytes(&self, wish: &ReloadRequest) -> Option<u64> {
         let name = wish.name.clone().unwrap_or_else(|| wish.session.clone());
         let shown = self.show_generation(name, wish.generation).await.ok()?;
         Some(shown.generation.size_bytes)
     }
 
-    pub(crate) async fn list_lines(&self) -> Result<Vec<GenerationList>, CryoRefusal> {
-        self.run_blocking(|store, _| store.list_lines(), "").await
+    pub(crate) async fn list_generation_lists(&self) -> Result<Vec<GenerationList>, CryoRefusal> {
+        self.run_blocking(|store, _| store.list_generation_lists(), "")
+            .await
     }
 
     /// One generation, or the newest.
@@ -340,7 +345,7 @@ impl CryoService {
 
     fn validate_name(&self, name: Option<String>, session: &str) -> Result<String, CryoRefusal> {
         let name = name.unwrap_or_else(|| session.to_owned());
-        if is_name(&name) {
+        if is_cryo_name(&name) {
             return Ok(name);
         }
         Err(CryoRefusal::Invalid(format!(
@@ -350,7 +355,7 @@ impl CryoService {
     }
 
     fn name_lock(&self, name: &str) -> Arc<tokio::sync::Mutex<()>> {
-        lock_unpoisoned(&self.turns)
+        lock_unpoisoned(&self.name_locks)
             .entry(name.to_owned())
             .or_default()
             .clone()
@@ -399,7 +404,7 @@ fn summarize_receipt(receipt: &[ReceiptRow], is_trial: bool) -> String {
     };
     let some = |verdict: CryoVerdict| match count(verdict) {
         0 => String::new(),
-        number => format!("{number} {}, ", verdict.word()),
+        number => format!("{number} {}, ", verdict.as_str()),
     };
     let [saved, recipe, lost] =
         [CryoVerdict::Saved, CryoVerdict::Recipe, CryoVerdict::Lost].map(count);
@@ -408,8 +413,8 @@ fn summarize_receipt(receipt: &[ReceiptRow], is_trial: bool) -> String {
 }
 
 /// Whether a state can have this name, which becomes a folder name. Two suffixes are reserved.
-pub(super) fn is_name(name: &str) -> bool {
-    kernel::is_name(name) && !name.ends_with(".part") && !name.ends_with(".gone")
+pub(super) fn is_cryo_name(name: &str) -> bool {
+    kernel::is_session_name(name) && !name.ends_with(".part") && !name.ends_with(".gone")
 }
 
 fn lock_unpoisoned<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {

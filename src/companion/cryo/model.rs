@@ -12,7 +12,7 @@
 //! | `Begin` | the kernel's `Beside.__enter__`: it makes `NUMBER.part` and removes an earlier one |
 //! | `Write` | the kernel's `writer`: objects, buffers and manifest, synced |
 //! | `Rename`, `Sync` | the kernel's `Beside.commit`: the folder gets its name, then the name is synced |
-//! | `Look` | `CryoStorage::verify_stored`: the companion reads the manifest in its place |
+//! | `Verify` | `CryoStorage::verify_stored`: the companion reads the manifest in its place |
 //! | `Acknowledge` | `Cryo::store_now` answers |
 //! | `Prune` | `CryoStorage::prune` and `CryoStorage::discard_generation`: all but the newest are removed |
 //! | `Remove` | `CryoStorage::remove_generations` and `generation_number::reserve_up_to`: the newest is removed |
@@ -24,10 +24,10 @@ mod replay;
 
 use crate::model::{Model, assert_finds, assert_holds};
 
-const STORES: usize = 2;
-const NUMBERS: usize = 5;
-const CRYO_MODEL_DEATHS: u8 = 2;
-const CRYO_MODEL_KEPT: usize = 1;
+const CRYO_MODEL_STORES: usize = 2;
+const CRYO_MODEL_NUMBERS: usize = 5;
+const MAX_CRYO_MODEL_CRASHES: u8 = 2;
+const CRYO_MODEL_RETAINED: usize = 1;
 
 /// Orders of steps that the code does not have.
 #[derive(Debug, Clone, Copy, Default)]
@@ -36,14 +36,14 @@ struct CryoModelOrder {
     uses_the_number_before_its_sync: bool,
     takes_no_lock: bool,
     acknowledges_before_the_sync: bool,
-    removes_without_hold: bool,
-    holds_by_what_is_not_synced: bool,
+    removes_without_reservation: bool,
+    reserves_without_sync: bool,
 }
 
 /// The last completed step of a store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 enum CryoModelStep {
-    Nothing,
+    NotStarted,
     Lock,
     Read,
     Record,
@@ -52,7 +52,7 @@ enum CryoModelStep {
     Write,
     Rename,
     Sync,
-    Look,
+    Verify,
     Acknowledge,
     Prune,
     /// The store was refused, or its companion has ended.
@@ -60,7 +60,7 @@ enum CryoModelStep {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-struct Doing {
+struct CryoModelStore {
     step: CryoModelStep,
     number: u8,
     /// Whether its companion is dead: the kernel may continue, and nothing is acknowledged.
@@ -70,108 +70,108 @@ struct Doing {
 /// The content of the disk for one number. A value belongs to the store that wrote it; 0 is not written yet.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 struct CryoModelGeneration {
-    part: Option<u8>,
-    whole: Option<u8>,
+    partial: Option<u8>,
+    complete: Option<u8>,
     is_synced: bool,
     /// Removed on request.
     is_removed: bool,
     /// The value that a client received for this number.
     acknowledged: Option<u8>,
-    times_given: u8,
+    times_allocated: u8,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct CryoModelState {
     /// The content of `last`: written, and synced.
-    last: (u8, u8),
+    last_number: (u8, u8),
     lock: Option<usize>,
-    generations: [CryoModelGeneration; NUMBERS],
-    stores: [Doing; STORES],
-    deaths: u8,
+    generations: [CryoModelGeneration; CRYO_MODEL_NUMBERS],
+    stores: [CryoModelStore; CRYO_MODEL_STORES],
+    crashes: u8,
     has_removed: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 enum CryoModelAction {
-    Do(usize, CryoModelStep),
+    Step(usize, CryoModelStep),
     Remove,
     Sweep,
-    KernelDies(usize),
+    KernelCrash(usize),
     /// One of the companions that share the folder.
-    CompanionDies(usize),
-    ContainerDies,
-    PowerFails,
+    CompanionCrash(usize),
+    ContainerCrash,
+    PowerLoss,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum CryoModelViolation {
-    NumberGivenTwice,
-    AcknowledgedIsGone,
-    HoldsOtherValues,
+    NumberAllocatedTwice,
+    AcknowledgedGenerationLost,
+    ContentChanged,
 }
 
-const IDLE_MODEL_STORE: Doing = Doing {
-    step: CryoModelStep::Nothing,
+const IDLE_MODEL_STORE: CryoModelStore = CryoModelStore {
+    step: CryoModelStep::NotStarted,
     number: 0,
     is_orphan: false,
 };
 
 /// An empty folder.
-const EMPTY: CryoModelState = CryoModelState {
-    last: (0, 0),
+const EMPTY_CRYO_MODEL: CryoModelState = CryoModelState {
+    last_number: (0, 0),
     lock: None,
     generations: [CryoModelGeneration {
-        part: None,
-        whole: None,
+        partial: None,
+        complete: None,
         is_synced: true,
         is_removed: false,
         acknowledged: None,
-        times_given: 0,
-    }; NUMBERS],
-    stores: [IDLE_MODEL_STORE; STORES],
-    deaths: 0,
+        times_allocated: 0,
+    }; CRYO_MODEL_NUMBERS],
+    stores: [IDLE_MODEL_STORE; CRYO_MODEL_STORES],
+    crashes: 0,
     has_removed: false,
 };
 
 /// The state that a version without `last` has left, with an acknowledged generation 1.
-fn of_an_earlier_version() -> CryoModelState {
-    let mut state = EMPTY;
+fn state_of_earlier_version() -> CryoModelState {
+    let mut state = EMPTY_CRYO_MODEL;
     state.generations[1] = CryoModelGeneration {
-        whole: Some(9),
+        complete: Some(9),
         acknowledged: Some(9),
-        times_given: 1,
+        times_allocated: 1,
         ..state.generations[1]
     };
     state
 }
 
-fn value_of(store: usize) -> u8 {
+fn value_of_store(store: usize) -> u8 {
     store as u8 + 1
 }
 
 impl CryoModelState {
     /// `generation_number::newest_number`: the maximum of `last`, folders and unfinished folders.
-    fn newest(&self) -> u8 {
-        let there = |one: &CryoModelGeneration| one.part.is_some() || one.whole.is_some();
-        self.last.0.max(self.highest(there))
+    fn newest_number(&self) -> u8 {
+        let there = |one: &CryoModelGeneration| one.partial.is_some() || one.complete.is_some();
+        self.last_number.0.max(self.highest_matching(there))
     }
 
-    fn highest(&self, is_meant: impl Fn(&CryoModelGeneration) -> bool) -> u8 {
+    fn highest_matching(&self, is_meant: impl Fn(&CryoModelGeneration) -> bool) -> u8 {
         let found = self.generations.iter().rposition(is_meant);
         found.unwrap_or_default() as u8
     }
 
-    fn discard(&mut self, number: u8, order: CryoModelOrder) {
-        if !order.removes_without_hold {
-            let last = self.last.0.max(number);
-            let is_synced = self.last.0 < number || !order.holds_by_what_is_not_synced;
-            self.last = (last, if is_synced { last } else { self.last.1 });
+    fn discard_generation(&mut self, number: u8, order: CryoModelOrder) {
+        if !order.removes_without_reservation {
+            let last = self.last_number.0.max(number);
+            let is_synced = self.last_number.0 < number || !order.reserves_without_sync;
+            self.last_number = (last, if is_synced { last } else { self.last_number.1 });
         }
         let generation = &mut self.generations[usize::from(number)];
-        (generation.whole, generation.is_removed) = (None, true);
+        (generation.complete, generation.is_removed) = (None, true);
     }
 
-    fn end(&mut self, store: usize) {
+    fn end_store(&mut self, store: usize) {
         self.stores[store].step = CryoModelStep::Ended;
         if self.lock == Some(store) {
             self.lock = None;
@@ -179,27 +179,27 @@ impl CryoModelState {
     }
 
     /// All states after a loss of unsynced changes.
-    fn cut(&self) -> Vec<Self> {
+    fn states_after_power_loss(&self) -> Vec<Self> {
         let mut all = vec![*self];
-        if self.last.0 != self.last.1 {
+        if self.last_number.0 != self.last_number.1 {
             all.push(Self {
-                last: (self.last.1, self.last.1),
+                last_number: (self.last_number.1, self.last_number.1),
                 ..*self
             });
         }
-        for number in 0..NUMBERS {
+        for number in 0..CRYO_MODEL_NUMBERS {
             let generation = &self.generations[number];
-            if generation.whole.is_some() && !generation.is_synced {
+            if generation.complete.is_some() && !generation.is_synced {
                 for mut state in all.clone() {
                     // The files are synced, and the folder's name is not.
                     let generation = &mut state.generations[number];
-                    generation.part = generation.whole.take();
+                    generation.partial = generation.complete.take();
                     all.push(state);
                 }
             }
         }
         for state in &mut all {
-            state.last.1 = state.last.0;
+            state.last_number.1 = state.last_number.0;
             let generations = &mut state.generations;
             generations.iter_mut().for_each(|one| one.is_synced = true);
         }
@@ -208,11 +208,11 @@ impl CryoModelState {
 }
 
 impl CryoModelOrder {
-    fn next_step(self, state: &CryoModelState, doing: Doing) -> Option<CryoModelStep> {
+    fn next_step(self, state: &CryoModelState, doing: CryoModelStore) -> Option<CryoModelStep> {
         let is_locked = state.lock.is_some() && !self.takes_no_lock;
         Some(match doing.step {
-            CryoModelStep::Nothing if is_locked => return None,
-            CryoModelStep::Nothing => CryoModelStep::Lock,
+            CryoModelStep::NotStarted if is_locked => return None,
+            CryoModelStep::NotStarted => CryoModelStep::Lock,
             CryoModelStep::Lock => CryoModelStep::Read,
             CryoModelStep::Read if self.number_is_the_highest_folder => CryoModelStep::Number,
             CryoModelStep::Read => CryoModelStep::Record,
@@ -221,57 +221,63 @@ impl CryoModelOrder {
             CryoModelStep::Begin => CryoModelStep::Write,
             CryoModelStep::Write => CryoModelStep::Rename,
             CryoModelStep::Rename if self.acknowledges_before_the_sync && !doing.is_orphan => {
-                CryoModelStep::Look
+                CryoModelStep::Verify
             }
             CryoModelStep::Rename => CryoModelStep::Sync,
             CryoModelStep::Sync if doing.is_orphan => return None,
-            CryoModelStep::Sync => CryoModelStep::Look,
-            CryoModelStep::Look => CryoModelStep::Acknowledge,
+            CryoModelStep::Sync => CryoModelStep::Verify,
+            CryoModelStep::Verify => CryoModelStep::Acknowledge,
             CryoModelStep::Acknowledge => CryoModelStep::Prune,
             CryoModelStep::Prune | CryoModelStep::Ended => return None,
         })
     }
 
-    fn act(self, state: &mut CryoModelState, store: usize, step: CryoModelStep) {
-        let (number, value) = (state.stores[store].number, value_of(store));
+    fn apply_step(self, state: &mut CryoModelState, store: usize, step: CryoModelStep) {
+        let (number, value) = (state.stores[store].number, value_of_store(store));
         state.stores[store].step = step;
         let newest = match self.number_is_the_highest_folder {
-            true => state.highest(|one| one.whole.is_some()),
-            false => state.newest(),
+            true => state.highest_matching(|one| one.complete.is_some()),
+            false => state.newest_number(),
         };
         let generation = &mut state.generations[usize::from(number)];
         match step {
-            CryoModelStep::Nothing | CryoModelStep::Ended => {}
+            CryoModelStep::NotStarted | CryoModelStep::Ended => {}
             CryoModelStep::Lock => state.lock = Some(store),
             CryoModelStep::Read => state.stores[store].number = newest + 1,
-            CryoModelStep::Record => state.last.0 = number,
+            CryoModelStep::Record => state.last_number.0 = number,
             CryoModelStep::Number => {
-                generation.times_given += 1;
+                generation.times_allocated += 1;
                 let is_synced =
                     !self.uses_the_number_before_its_sync && !self.number_is_the_highest_folder;
                 if is_synced {
-                    state.last.1 = state.last.0;
+                    state.last_number.1 = state.last_number.0;
                 }
                 if state.lock == Some(store) {
                     state.lock = None;
                 }
             }
-            CryoModelStep::Begin => generation.part = Some(0),
-            CryoModelStep::Write if generation.part.is_some() => generation.part = Some(value),
-            CryoModelStep::Rename if generation.part.is_some() && generation.whole.is_none() => {
-                (generation.whole, generation.part) = (generation.part, None);
+            CryoModelStep::Begin => generation.partial = Some(0),
+            CryoModelStep::Write if generation.partial.is_some() => {
+                generation.partial = Some(value)
+            }
+            CryoModelStep::Rename
+                if generation.partial.is_some() && generation.complete.is_none() =>
+            {
+                (generation.complete, generation.partial) = (generation.partial, None);
                 generation.is_synced = false;
             }
-            CryoModelStep::Look if generation.whole.is_some() => {}
+            CryoModelStep::Verify if generation.complete.is_some() => {}
             // The generation's folder was swept, or has its name already.
-            CryoModelStep::Write | CryoModelStep::Rename | CryoModelStep::Look => state.end(store),
+            CryoModelStep::Write | CryoModelStep::Rename | CryoModelStep::Verify => {
+                state.end_store(store)
+            }
             CryoModelStep::Sync => generation.is_synced = true,
             CryoModelStep::Acknowledge => generation.acknowledged = Some(value),
             CryoModelStep::Prune => {
-                let whole = |number: &usize| state.generations[*number].whole.is_some();
-                let numbers: Vec<usize> = (0..NUMBERS).rev().filter(whole).collect();
-                for number in numbers.into_iter().skip(CRYO_MODEL_KEPT) {
-                    state.discard(number as u8, self);
+                let whole = |number: &usize| state.generations[*number].complete.is_some();
+                let numbers: Vec<usize> = (0..CRYO_MODEL_NUMBERS).rev().filter(whole).collect();
+                for number in numbers.into_iter().skip(CRYO_MODEL_RETAINED) {
+                    state.discard_generation(number as u8, self);
                 }
             }
         }
@@ -287,35 +293,37 @@ impl Model for CryoModelOrder {
         let mut steps = Vec::new();
         for (store, doing) in state.stores.into_iter().enumerate() {
             // Stores that have not started are equal.
-            let is_next = store == 0 || state.stores[store - 1].step != CryoModelStep::Nothing;
+            let is_next = store == 0 || state.stores[store - 1].step != CryoModelStep::NotStarted;
             if let Some(step) = self.next_step(state, doing).filter(|_| is_next) {
                 let mut next = *state;
-                self.act(&mut next, store, step);
-                steps.push((CryoModelAction::Do(store, step), next));
+                self.apply_step(&mut next, store, step);
+                steps.push((CryoModelAction::Step(store, step), next));
             }
         }
-        let newest = state.highest(|one| one.whole.is_some());
+        let newest = state.highest_matching(|one| one.complete.is_some());
         if newest > 0 && !state.has_removed && state.lock.is_none() {
             let mut next = *state;
             next.has_removed = true;
-            next.discard(newest, *self);
+            next.discard_generation(newest, *self);
             steps.push((CryoModelAction::Remove, next));
         }
-        if state.deaths > 0 && state.generations.iter().any(|one| one.part.is_some()) {
+        if state.crashes > 0 && state.generations.iter().any(|one| one.partial.is_some()) {
             let mut next = *state;
-            next.generations.iter_mut().for_each(|one| one.part = None);
+            next.generations
+                .iter_mut()
+                .for_each(|one| one.partial = None);
             steps.push((CryoModelAction::Sweep, next));
         }
         steps
     }
 
-    fn deaths(&self, state: &CryoModelState) -> Vec<(CryoModelAction, CryoModelState)> {
+    fn crashes(&self, state: &CryoModelState) -> Vec<(CryoModelAction, CryoModelState)> {
         let mut deaths = Vec::new();
-        if state.deaths == CRYO_MODEL_DEATHS {
+        if state.crashes == MAX_CRYO_MODEL_CRASHES {
             return deaths;
         }
         let begun = CryoModelState {
-            deaths: state.deaths + 1,
+            crashes: state.crashes + 1,
             ..*state
         };
         let mut all = begun;
@@ -323,28 +331,28 @@ impl Model for CryoModelOrder {
             let is_kernels = (CryoModelStep::Number..CryoModelStep::Sync).contains(&doing.step);
             let is_over = matches!(
                 doing.step,
-                CryoModelStep::Nothing | CryoModelStep::Prune | CryoModelStep::Ended
+                CryoModelStep::NotStarted | CryoModelStep::Prune | CryoModelStep::Ended
             );
             if is_over {
                 continue;
             }
-            all.end(store);
+            all.end_store(store);
             let mut killed = begun;
-            killed.end(store);
+            killed.end_store(store);
             if is_kernels {
-                deaths.push((CryoModelAction::KernelDies(store), killed));
+                deaths.push((CryoModelAction::KernelCrash(store), killed));
             }
             if is_kernels && !doing.is_orphan {
                 killed = begun;
                 killed.stores[store].is_orphan = true;
             }
-            deaths.push((CryoModelAction::CompanionDies(store), killed));
+            deaths.push((CryoModelAction::CompanionCrash(store), killed));
         }
-        deaths.push((CryoModelAction::ContainerDies, all));
+        deaths.push((CryoModelAction::ContainerCrash, all));
         deaths.extend(
-            all.cut()
+            all.states_after_power_loss()
                 .into_iter()
-                .map(|state| (CryoModelAction::PowerFails, state)),
+                .map(|state| (CryoModelAction::PowerLoss, state)),
         );
         deaths
     }
@@ -352,14 +360,14 @@ impl Model for CryoModelOrder {
     fn violations(&self, state: &CryoModelState, _: bool) -> Vec<CryoModelViolation> {
         let mut found = Vec::new();
         for one in &state.generations {
-            if one.times_given > 1 {
-                found.push(CryoModelViolation::NumberGivenTwice);
+            if one.times_allocated > 1 {
+                found.push(CryoModelViolation::NumberAllocatedTwice);
             }
-            if one.acknowledged.is_some() && one.whole != one.acknowledged {
-                match one.whole {
-                    Some(_) => found.push(CryoModelViolation::HoldsOtherValues),
+            if one.acknowledged.is_some() && one.complete != one.acknowledged {
+                match one.complete {
+                    Some(_) => found.push(CryoModelViolation::ContentChanged),
                     None if one.is_removed => {}
-                    None => found.push(CryoModelViolation::AcknowledgedIsGone),
+                    None => found.push(CryoModelViolation::AcknowledgedGenerationLost),
                 }
             }
         }
@@ -368,14 +376,14 @@ impl Model for CryoModelOrder {
 }
 
 #[test]
-fn generations_keep_their_promises_through_every_death() {
-    let search = assert_holds(&CryoModelOrder::default(), EMPTY);
+fn store_invariants_survive_crashes() {
+    let search = assert_holds(&CryoModelOrder::default(), EMPTY_CRYO_MODEL);
     assert!(search.len() > 1000, "{} states", search.len());
-    assert_holds(&CryoModelOrder::default(), of_an_earlier_version());
+    assert_holds(&CryoModelOrder::default(), state_of_earlier_version());
 }
 
 #[test]
-fn every_other_order_of_a_store_breaks_a_promise() {
+fn wrong_store_orders_break_invariants() {
     let today = CryoModelOrder::default();
     let highest = CryoModelOrder {
         number_is_the_highest_folder: true,
@@ -385,14 +393,14 @@ fn every_other_order_of_a_store_breaks_a_promise() {
         (
             "the number is the highest folder plus one",
             highest,
-            EMPTY,
-            CryoModelViolation::NumberGivenTwice,
+            EMPTY_CRYO_MODEL,
+            CryoModelViolation::NumberAllocatedTwice,
         ),
         (
             "the same, with an acknowledged generation",
             highest,
-            EMPTY,
-            CryoModelViolation::HoldsOtherValues,
+            EMPTY_CRYO_MODEL,
+            CryoModelViolation::ContentChanged,
         ),
         (
             "use the number before its sync",
@@ -400,8 +408,8 @@ fn every_other_order_of_a_store_breaks_a_promise() {
                 uses_the_number_before_its_sync: true,
                 ..today
             },
-            EMPTY,
-            CryoModelViolation::NumberGivenTwice,
+            EMPTY_CRYO_MODEL,
+            CryoModelViolation::NumberAllocatedTwice,
         ),
         (
             "take no lock",
@@ -409,8 +417,8 @@ fn every_other_order_of_a_store_breaks_a_promise() {
                 takes_no_lock: true,
                 ..today
             },
-            EMPTY,
-            CryoModelViolation::NumberGivenTwice,
+            EMPTY_CRYO_MODEL,
+            CryoModelViolation::NumberAllocatedTwice,
         ),
         (
             "acknowledge before the sync",
@@ -418,26 +426,26 @@ fn every_other_order_of_a_store_breaks_a_promise() {
                 acknowledges_before_the_sync: true,
                 ..today
             },
-            EMPTY,
-            CryoModelViolation::AcknowledgedIsGone,
+            EMPTY_CRYO_MODEL,
+            CryoModelViolation::AcknowledgedGenerationLost,
         ),
         (
             "remove without holding the number",
             CryoModelOrder {
-                removes_without_hold: true,
+                removes_without_reservation: true,
                 ..today
             },
-            of_an_earlier_version(),
-            CryoModelViolation::NumberGivenTwice,
+            state_of_earlier_version(),
+            CryoModelViolation::NumberAllocatedTwice,
         ),
         (
             "hold the number by a record that is not synced",
             CryoModelOrder {
-                holds_by_what_is_not_synced: true,
+                reserves_without_sync: true,
                 ..today
             },
-            of_an_earlier_version(),
-            CryoModelViolation::NumberGivenTwice,
+            state_of_earlier_version(),
+            CryoModelViolation::NumberAllocatedTwice,
         ),
     ] {
         assert_finds(name, &order, first, violation);

@@ -23,11 +23,11 @@ pub(crate) enum CryoRefusal {
         previous: Option<u64>,
     },
     /// Variables would be lost, and the request forbids losses.
-    Losses(String),
+    StrictLosses(String),
     /// The disk is full.
-    Full,
+    DiskFull,
     /// The store or reload was stopped, or user code raised an exception during it.
-    Raised(RunError),
+    UserError(RunError),
     Failed(String),
 }
 
@@ -39,12 +39,12 @@ impl From<kernel::KernelRefusal> for CryoRefusal {
 
 impl CryoRefusal {
     /// Converts the exception that the kernel raised during a store.
-    pub(super) fn of_store(raised: RunError) -> Self {
+    pub(super) fn from_store_error(raised: RunError) -> Self {
         match raised.kind.as_str() {
-            "Losses" => Self::Losses(raised.message),
-            "DiskFull" => Self::Full,
+            "Losses" => Self::StrictLosses(raised.message),
+            "DiskFull" => Self::DiskFull,
             "NotWritten" => Self::Failed(raised.message),
-            _ => Self::Raised(raised),
+            _ => Self::UserError(raised),
         }
     }
 }

@@ -8,7 +8,7 @@ use super::store::CryoStorage;
 use crate::companion::kernel::runs_since;
 use crate::protocol::cryo::{CryoVerdict, ReceiptRow};
 use crate::protocol::restored::{
-    LastReload, LostVariable, MAX_NAMED_LOSSES, RestoredFrom, SkippedGeneration,
+    LastReload, LostVariable, MAX_LISTED_LOSSES, RestoredFrom, SkippedGeneration,
 };
 use serde_json::Value;
 use std::collections::BTreeSet;
@@ -53,7 +53,7 @@ pub(crate) fn describe_restored(
     lost.sort_by_key(|lost| !lost.was_saved);
     let lost_count = lost.len() as u64;
     let unexpected = lost.iter().filter(|lost| lost.was_saved).count() as u64;
-    lost.truncate(MAX_NAMED_LOSSES);
+    lost.truncate(MAX_LISTED_LOSSES);
     let warnings = answer["warnings"].as_array().into_iter().flatten();
     let warnings = warnings.filter_map(|warning| warning.as_str().map(str::to_owned));
     let since = manifest
@@ -70,7 +70,7 @@ pub(crate) fn describe_restored(
         lost_unexpectedly: unexpected,
         lost,
         skipped: Vec::new(),
-        warnings: warnings.take(MAX_NAMED_LOSSES).collect(),
+        warnings: warnings.take(MAX_LISTED_LOSSES).collect(),
     })
 }
 

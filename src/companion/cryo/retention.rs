@@ -11,10 +11,10 @@ use std::time::Duration;
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct CryoLimits {
     /// Maximum number of generations under one name.
-    pub(crate) count: usize,
-    pub(crate) age: Duration,
+    pub(crate) max_generations: usize,
+    pub(crate) max_age: Duration,
     /// Maximum bytes of all names.
-    pub(crate) budget: u64,
+    pub(crate) max_total_bytes: u64,
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -23,10 +23,10 @@ pub(super) struct RetentionCandidate {
     pub(super) generation: u64,
     /// In seconds since 1970.
     pub(super) created: f64,
-    pub(super) size: u64,
-    pub(super) is_whole: bool,
+    pub(super) size_bytes: u64,
+    pub(super) is_intact: bool,
     /// Whether a caller requested the store, not a schedule or a shutdown.
-    pub(super) is_asked: bool,
+    pub(super) is_requested: bool,
     /// Whether the generation is in use now.
     pub(super) is_pinned: bool,
 }
@@ -41,9 +41,10 @@ pub(super) fn superseded_generations(
     rest.sort_by_key(|kept| std::cmp::Reverse(kept.generation));
     let newer = |kept: &RetentionCandidate, of: &[&RetentionCandidate]| {
         let same = of.iter().filter(|other| other.name == kept.name);
-        let newer = same.filter(|other| other.generation > kept.generation && other.is_whole);
+        let newer = same.filter(|other| other.generation > kept.generation && other.is_intact);
         let newer: Vec<&&RetentionCandidate> = newer.collect();
-        let is_asked_last = kept.is_asked && kept.is_whole && !newer.iter().any(|n| n.is_asked);
+        let is_asked_last =
+            kept.is_requested && kept.is_intact && !newer.iter().any(|n| n.is_requested);
         if is_asked_last || kept.is_pinned {
             0
         } else {
@@ -54,18 +55,18 @@ pub(super) fn superseded_generations(
     let mut gone = Vec::new();
     let mut held = Vec::new();
     for (kept, rank) in rest.into_iter().zip(ranks) {
-        let is_old = now - kept.created > limits.age.as_secs_f64();
-        if rank > 0 && (rank >= limits.count || is_old) {
+        let is_old = now - kept.created > limits.max_age.as_secs_f64();
+        if rank > 0 && (rank >= limits.max_generations || is_old) {
             gone.push((kept.name.clone(), kept.generation));
         } else {
             held.push((kept, rank));
         }
     }
-    let mut size: u64 = held.iter().map(|(kept, _)| kept.size).sum();
+    let mut size: u64 = held.iter().map(|(kept, _)| kept.size_bytes).sum();
     held.sort_by(|(a, _), (b, _)| a.created.total_cmp(&b.created));
     for (kept, rank) in held {
-        if size > limits.budget && rank > 0 {
-            size -= kept.size;
+        if size > limits.max_total_bytes && rank > 0 {
+            size -= kept.size_bytes;
             gone.push((kept.name.clone(), kept.generation));
         }
     }
@@ -78,37 +79,39 @@ mod tests {
     use std::time::Duration;
 
     const CRYO_TEST_LIMITS: CryoLimits = CryoLimits {
-        count: 3,
-        age: Duration::from_secs(100),
-        budget: 1000,
+        max_generations: 3,
+        max_age: Duration::from_secs(100),
+        max_total_bytes: 1000,
     };
 
-    fn kept(name: &str, generation: u64, created: f64, size: u64) -> RetentionCandidate {
+    fn candidate(name: &str, generation: u64, created: f64, size: u64) -> RetentionCandidate {
         let name = name.into();
         RetentionCandidate {
             name,
             generation,
             created,
-            size,
-            is_whole: true,
-            is_asked: false,
+            size_bytes: size,
+            is_intact: true,
+            is_requested: false,
             is_pinned: false,
         }
     }
 
     #[test]
     fn the_newest_stay_by_number_for_each_name() {
-        let mut all: Vec<RetentionCandidate> = (1..=5).map(|n| kept("a", n, 990.0, 1)).collect();
-        all.push(kept("b", 1, 990.0, 1));
+        let mut all: Vec<RetentionCandidate> =
+            (1..=5).map(|n| candidate("a", n, 990.0, 1)).collect();
+        all.push(candidate("b", 1, 990.0, 1));
         let gone = superseded_generations(&all, CRYO_TEST_LIMITS, 1000.0);
         assert_eq!(gone, [("a".into(), 2), ("a".into(), 1)]);
     }
 
     #[test]
     fn the_newest_requested_generation_is_not_displaced() {
-        let mut all: Vec<RetentionCandidate> = (1..=5).map(|n| kept("a", n, 1.0, 900)).collect();
+        let mut all: Vec<RetentionCandidate> =
+            (1..=5).map(|n| candidate("a", n, 1.0, 900)).collect();
         for asked in &mut all[..2] {
-            asked.is_asked = true;
+            asked.is_requested = true;
         }
         let gone = superseded_generations(&all, CRYO_TEST_LIMITS, 1000.0);
         let numbers: Vec<u64> = gone.iter().map(|(_, number)| *number).collect();
@@ -117,7 +120,8 @@ mod tests {
 
     #[test]
     fn pinned_generations_stay_with_all_later_ones() {
-        let mut all: Vec<RetentionCandidate> = (1..=5).map(|n| kept("a", n, 1.0, 900)).collect();
+        let mut all: Vec<RetentionCandidate> =
+            (1..=5).map(|n| candidate("a", n, 1.0, 900)).collect();
         all[1].is_pinned = true;
         let gone = superseded_generations(&all, CRYO_TEST_LIMITS, 1000.0);
         let numbers: Vec<u64> = gone.iter().map(|(_, number)| *number).collect();
@@ -126,7 +130,7 @@ mod tests {
 
     #[test]
     fn the_age_limit_removes_all_but_the_newest() {
-        let all = [kept("a", 1, 1.0, 1), kept("a", 2, 2.0, 1)];
+        let all = [candidate("a", 1, 1.0, 1), candidate("a", 2, 2.0, 1)];
         assert_eq!(
             superseded_generations(&all, CRYO_TEST_LIMITS, 1000.0),
             [("a".into(), 1)]
@@ -136,10 +140,10 @@ mod tests {
     #[test]
     fn the_budget_removes_the_oldest_and_never_the_newest_of_a_name() {
         let all = [
-            kept("a", 1, 1.0, 400),
-            kept("a", 2, 5.0, 400),
-            kept("b", 1, 2.0, 400),
-            kept("b", 2, 6.0, 900),
+            candidate("a", 1, 1.0, 400),
+            candidate("a", 2, 5.0, 400),
+            candidate("b", 1, 2.0, 400),
+            candidate("b", 2, 6.0, 900),
         ];
         let gone = superseded_generations(&all, CRYO_TEST_LIMITS, 10.0);
         assert_eq!(gone, [("a".into(), 1), ("b".into(), 1)]);
@@ -147,13 +151,13 @@ mod tests {
 
     #[test]
     fn damaged_generations_displace_no_others() {
-        let mut newest = kept("a", 4, 4.0, 1);
-        newest.is_whole = false;
+        let mut newest = candidate("a", 4, 4.0, 1);
+        newest.is_intact = false;
         let limits = CryoLimits {
-            count: 1,
+            max_generations: 1,
             ..CRYO_TEST_LIMITS
         };
-        let all = [kept("a", 3, 3.0, 1), newest];
+        let all = [candidate("a", 3, 3.0, 1), newest];
         assert_eq!(superseded_generations(&all, limits, 10.0), []);
     }
 }

@@ -5,7 +5,7 @@
 
 use super::{CryoRefusal, CryoService, lock_unpoisoned};
 use crate::companion::kernel::{self, KernelView};
-use crate::protocol::cryo::{CryoStore, CryoStored, Snapshot, StoreReason};
+use crate::protocol::cryo::{CryoStore, CryoStored, SnapshotRequest, StoreReason};
 use std::time::Duration;
 use tokio::time::{Instant, sleep, timeout};
 
@@ -45,11 +45,11 @@ impl CryoService {
     /// Without `store`, nothing is stored, also at the stop.
     pub(crate) async fn snapshot_before_stop(
         &self,
-        wish: Snapshot,
+        wish: SnapshotRequest,
     ) -> Vec<(String, Result<Option<CryoStored>, CryoRefusal>)> {
-        let Snapshot { reason, store } = wish;
+        let SnapshotRequest { reason, store } = wish;
         if matches!(reason, StoreReason::Down | StoreReason::Restart) {
-            *lock_unpoisoned(&self.said) = Some((Instant::now(), store));
+            *lock_unpoisoned(&self.announced_stop) = Some((Instant::now(), store));
         }
         match store {
             true => self.snapshot_sessions(reason).await,
@@ -58,20 +58,21 @@ impl CryoService {
     }
 
     /// Stores each session as soon as it is idle. Running code may finish within `grace`, and is stopped then.
-    pub(crate) async fn store_before_end(&self, grace: Duration) {
-        let said = lock_unpoisoned(&self.said).map(|(when, store)| (when.elapsed(), store));
-        if !is_wanted(said, self.settings.at_stop) {
+    pub(crate) async fn snapshot_before_exit(&self, grace: Duration) {
+        let said =
+            lock_unpoisoned(&self.announced_stop).map(|(when, store)| (when.elapsed(), store));
+        if !is_stop_snapshot_enabled(said, self.settings.snapshot_on_stop) {
             return;
         }
         let sessions = self.sessions.list_sessions().into_iter();
-        let each = sessions.map(|(session, _)| self.store_at_rest(session, grace));
+        let each = sessions.map(|(session, _)| self.store_after_drain(session, grace));
         let all = futures_util::future::join_all(each);
         if timeout(grace + STOP_SNAPSHOT_TIMEOUT, all).await.is_err() {
             tracing::warn!("not all sessions could be stored before the companion ends");
         }
     }
 
-    async fn store_at_rest(&self, session: String, grace: Duration) {
+    async fn store_after_drain(&self, session: String, grace: Duration) {
         let Ok(kernel) = self.sessions.find_kernel(&session) else {
             return;
         };
@@ -89,7 +90,7 @@ impl CryoService {
         }
     }
 
-    pub(super) async fn keep_on_storing(self, every: Duration) {
+    pub(super) async fn run_schedule(self, every: Duration) {
         loop {
             sleep(every).await;
             for (session, view) in self.sessions.list_sessions() {
@@ -132,10 +133,10 @@ impl CryoService {
     /// Whether the session must be stored. On a schedule: if code has run since the last store. At an end: also if a
     /// thread of the session may have changed variables since then.
     fn is_due(&self, session: &str, view: &KernelView, reason: StoreReason) -> bool {
-        let is_new = match lock_unpoisoned(&self.fresh).get(session) {
+        let is_new = match lock_unpoisoned(&self.last_stores).get(session) {
             None => true,
             // The store may miss changes of code that ended during the store.
-            Some(stored) if view.changed > stored.start => true,
+            Some(stored) if view.last_changed > stored.start => true,
             Some(stored) => {
                 reason != StoreReason::Schedule && stored.end.elapsed() > FRESH_SNAPSHOT_AGE
             }
@@ -145,7 +146,7 @@ impl CryoService {
 }
 
 /// Whether a stop stores variables: as announced recently, else as configured.
-fn is_wanted(said: Option<(Duration, bool)>, configured: bool) -> bool {
+fn is_stop_snapshot_enabled(said: Option<(Duration, bool)>, configured: bool) -> bool {
     let said = said.filter(|(ago, _)| *ago < ANNOUNCED_STOP_TIMEOUT);
     said.map_or(configured, |(_, store)| store)
 }
@@ -165,17 +166,23 @@ fn snapshot_request(session: &str, view: &KernelView) -> CryoStore {
 
 #[cfg(test)]
 mod tests {
-    use super::{ANNOUNCED_STOP_TIMEOUT, is_wanted};
+    use super::{ANNOUNCED_STOP_TIMEOUT, is_stop_snapshot_enabled};
     use std::time::Duration;
 
     #[test]
-    fn a_stop_is_the_announced_one_or_the_engines_own() {
+    fn stop_follows_announcement_or_config() {
         let now = Duration::ZERO;
-        assert!(is_wanted(None, true) && !is_wanted(None, false));
-        assert!(is_wanted(Some((now, true)), false));
-        assert!(!is_wanted(Some((now, false)), true));
+        assert!(is_stop_snapshot_enabled(None, true) && !is_stop_snapshot_enabled(None, false));
+        assert!(is_stop_snapshot_enabled(Some((now, true)), false));
+        assert!(!is_stop_snapshot_enabled(Some((now, false)), true));
         // An announcement this old belongs to a stop that did not come.
-        assert!(is_wanted(Some((ANNOUNCED_STOP_TIMEOUT, false)), true));
-        assert!(!is_wanted(Some((ANNOUNCED_STOP_TIMEOUT, true)), false));
+        assert!(is_stop_snapshot_enabled(
+            Some((ANNOUNCED_STOP_TIMEOUT, false)),
+            true
+        ));
+        assert!(!is_stop_snapshot_enabled(
+            Some((ANNOUNCED_STOP_TIMEOUT, true)),
+            false
+        ));
     }
 }

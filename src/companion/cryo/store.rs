@@ -87,7 +87,7 @@ impl CryoStorage {
     /// When the number can't be written to disk.
     pub(super) fn next_generation(&self, name: &str) -> Result<(u64, PathBuf), CryoRefusal> {
         let number = generation_number::allocate_number(&self.folder.join(name))
-            .map_err(|e| not_numbered(&e))?;
+            .map_err(|e| allocation_refusal(&e))?;
         Ok((number, self.generation_path(name, number)))
     }
 
@@ -97,7 +97,7 @@ impl CryoStorage {
     /// When the folder can't be read.
     pub(super) fn peek_generation(&self, name: &str) -> Result<(u64, PathBuf), CryoRefusal> {
         let newest = generation_number::newest_number(&self.folder.join(name))
-            .map_err(|e| not_numbered(&e))?;
+            .map_err(|e| allocation_refusal(&e))?;
         Ok((newest + 1, self.generation_path(name, newest + 1)))
     }
 
@@ -178,7 +178,7 @@ impl CryoStorage {
         }
     }
 
-    pub(super) fn list_lines(&self) -> Vec<GenerationList> {
+    pub(super) fn list_generation_lists(&self) -> Vec<GenerationList> {
         let line = |name: String| {
             let numbers = self.list_generations(&name).into_iter();
             let generations: Vec<_> = numbers
@@ -249,15 +249,17 @@ impl CryoStorage {
             .unwrap_or_default();
         let mut all = Vec::new();
         let own = |line: &GenerationList| !line.name.starts_with(CHECKPOINT_STATE_PREFIX);
-        for GenerationList { name, generations } in self.list_lines().into_iter().filter(own) {
+        for GenerationList { name, generations } in
+            self.list_generation_lists().into_iter().filter(own)
+        {
             all.extend(generations.into_iter().map(|found| {
                 RetentionCandidate {
                     name: name.clone(),
                     generation: found.generation,
                     created: found.created,
-                    size: found.size_bytes,
-                    is_whole: found.damage.is_none(),
-                    is_asked: found.reason == StoreReason::Asked.word(),
+                    size_bytes: found.size_bytes,
+                    is_intact: found.damage.is_none(),
+                    is_requested: found.reason == StoreReason::Asked.as_str(),
                     is_pinned: pinned
                         .get(&name)
                         .is_some_and(|first| found.generation >= *first),
@@ -318,9 +320,9 @@ pub(super) struct IntactGeneration {
     pub(super) manifest: CryoManifest,
 }
 
-fn not_numbered(error: &io::Error) -> CryoRefusal {
+fn allocation_refusal(error: &io::Error) -> CryoRefusal {
     match error.kind() {
-        ErrorKind::StorageFull | ErrorKind::QuotaExceeded => CryoRefusal::Full,
+        ErrorKind::StorageFull | ErrorKind::QuotaExceeded => CryoRefusal::DiskFull,
         _ => CryoRefusal::Failed(format!("the generation number can't be written: {error}")),
     }
 }
@@ -410,9 +412,9 @@ mod tests {
             }
         }
         let limits = CryoLimits {
-            count: 1,
-            age: Duration::ZERO,
-            budget: 0,
+            max_generations: 1,
+            max_age: Duration::ZERO,
+            max_total_bytes: 0,
         };
         store.prune(limits, &BTreeMap::new());
         assert_eq!(store.list_generations("a"), [3]);
@@ -429,9 +431,9 @@ mod tests {
         write(folder.path(), "a/3");
         write(folder.path(), "a/4");
         let limits = CryoLimits {
-            count: 1,
-            age: Duration::ZERO,
-            budget: 0,
+            max_generations: 1,
+            max_age: Duration::ZERO,
+            max_total_bytes: 0,
         };
         store.prune(limits, &pinned);
         assert_eq!(store.list_generations("a"), [4, 3, 2]);

@@ -21,7 +21,10 @@ pub(super) async fn stop_idle_services(desktop: Desktop, mut stop: watch::Receiv
     let Ok(services) = desktop.services() else {
         return;
     };
-    let DesktopIdleSettings { mode, idle } = DesktopIdleSettings::from_desktop(&desktop);
+    let DesktopIdleSettings {
+        mode,
+        idle_timeout: idle,
+    } = DesktopIdleSettings::from_desktop(&desktop);
     if mode == DesktopMode::Always {
         services.set_need(ServiceNeed::Display, true);
     }
@@ -37,14 +40,14 @@ pub(super) async fn stop_idle_services(desktop: Desktop, mut stop: watch::Receiv
             continue;
         }
         let signs = read_activity(&desktop, services, idle).await;
-        if signs.is_unbrowsed(idle) && is_still_quiet(&desktop, idle) {
+        if signs.can_stop_browser(idle) && is_idle_time_over(&desktop, idle) {
             tracing::info!("no client uses the browser; the companion stops the browser");
             services.set_need(ServiceNeed::Browser, false);
         }
-        if signs.is_unseen(idle) {
+        if signs.can_stop_viewer_services(idle) {
             services.set_need(ServiceNeed::Viewer, false);
         }
-        if signs.is_idle(mode, idle) && is_still_quiet(&desktop, idle) {
+        if signs.is_idle(mode, idle) && is_idle_time_over(&desktop, idle) {
             tracing::info!("no client uses the desktop; the companion stops the desktop");
             services.set_need(ServiceNeed::Display, false);
         }
@@ -63,11 +66,11 @@ pub(super) async fn apply_screen_size(desktop: Desktop, mut stop: watch::Receive
             life = services.wait_next_display_server(life) => life,
         };
         // Viewers wait for the size, so a failed attempt is repeated.
-        while services.display_server_generation() == life {
+        while services.display_server_start_count() == life {
             let (width, height) = *lock_unpoisoned(&desktop.0.resolution);
             match desktop.0.display.resize_screen(width, height).await {
                 Ok(_) => {
-                    desktop.0.sized.send_replace(life);
+                    desktop.0.sized_generation.send_replace(life);
                     break;
                 }
                 Err(why) => tracing::warn!("cannot set the size of the screen: {why}"),
@@ -83,7 +86,7 @@ pub(super) async fn apply_screen_size(desktop: Desktop, mut stop: watch::Receive
 /// The settings that this task needs.
 struct DesktopIdleSettings {
     mode: DesktopMode,
-    idle: Duration,
+    idle_timeout: Duration,
 }
 
 impl DesktopIdleSettings {
@@ -91,41 +94,41 @@ impl DesktopIdleSettings {
         let settings = &desktop.0.settings;
         Self {
             mode: settings.mode,
-            idle: settings.idle,
+            idle_timeout: settings.idle_timeout,
         }
     }
 }
 
 async fn read_activity(desktop: &Desktop, services: &Services, idle: Duration) -> DesktopActivity {
-    let windows = match services.generation_if_ready(ServiceNeed::Display) {
+    let windows = match services.start_count_if_ready(ServiceNeed::Display) {
         Some(_) => desktop.0.display.list_windows().await.ok(),
         None => Some(Vec::new()),
     };
     let browser = services.is_needed(ServiceNeed::Browser);
     // The browser is queried only when the answer makes a difference.
-    let is_asked = browser && is_still_quiet(desktop, idle);
+    let is_asked = browser && is_idle_time_over(desktop, idle);
     let pages = !is_asked || cdp::has_pages(CDP_PORT).await.unwrap_or(true);
     let downloads = pages
         || services
-            .has_open(ServiceNeed::Browser, PARTIAL_DOWNLOAD_SUFFIX)
+            .has_open_file(ServiceNeed::Browser, PARTIAL_DOWNLOAD_SUFFIX)
             .await;
     DesktopActivity {
         viewers: desktop.0.viewers.load(Ordering::Relaxed),
-        clients: desktop.0.clients.load(Ordering::Relaxed),
-        browser,
-        pages,
-        downloads,
-        windows: windows.is_none_or(|windows| !windows.is_empty()),
-        quiet: time_since_use(desktop),
+        debugger_clients: desktop.0.debugger_clients.load(Ordering::Relaxed),
+        has_browser: browser,
+        has_pages: pages,
+        has_downloads: downloads,
+        has_windows: windows.is_none_or(|windows| !windows.is_empty()),
+        idle_time: time_since_use(desktop),
     }
 }
 
-fn is_still_quiet(desktop: &Desktop, idle: Duration) -> bool {
-    let used = [&desktop.0.viewers, &desktop.0.clients];
+fn is_idle_time_over(desktop: &Desktop, idle: Duration) -> bool {
+    let used = [&desktop.0.viewers, &desktop.0.debugger_clients];
     let is_left = used.iter().all(|who| who.load(Ordering::Relaxed) == 0);
     is_left && time_since_use(desktop) >= idle
 }
 
 fn time_since_use(desktop: &Desktop) -> Duration {
-    Instant::now().saturating_duration_since(*lock_unpoisoned(&desktop.0.used))
+    Instant::now().saturating_duration_since(*lock_unpoisoned(&desktop.0.last_used))
 }

@@ -38,7 +38,7 @@ pub(crate) async fn is_browser_responding(port: u16) -> bool {
 /// When the browser does not open the tab.
 pub(super) async fn open_tab(port: u16, url: &str) -> Result<String> {
     let path = format!("/json/new?{}", percent_encode_url(url));
-    let answer = with_reply_timeout(send_cdp_request(Method::PUT, port, &path)).await?;
+    let answer = await_cdp_reply(send_cdp_request(Method::PUT, port, &path)).await?;
     let tab: CdpTab = serde_json::from_slice(&answer)?;
     Ok(tab.id)
 }
@@ -47,7 +47,7 @@ pub(super) async fn open_tab(port: u16, url: &str) -> Result<String> {
 pub(super) async fn close_tab(port: u16, tab: &str) {
     let path = format!("/json/close/{tab}");
     // A tab that does not exist, perhaps because its browser has ended, counts as closed.
-    let _ = with_reply_timeout(send_cdp_request(Method::GET, port, &path)).await;
+    let _ = await_cdp_reply(send_cdp_request(Method::GET, port, &path)).await;
 }
 
 /// The path of the WebSocket of the running browser process.
@@ -60,7 +60,7 @@ pub(super) async fn browser_ws_path(port: u16) -> Result<String> {
         #[serde(rename = "webSocketDebuggerUrl")]
         url: String,
     }
-    let answer = with_reply_timeout(send_cdp_request(Method::GET, port, "/json/version")).await?;
+    let answer = await_cdp_reply(send_cdp_request(Method::GET, port, "/json/version")).await?;
     let CdpVersion { url } = serde_json::from_slice(&answer)?;
     let path = url.find("/devtools/").map(|at| url[at..].to_owned());
     path.with_context(|| format!("`{url}` is not the address of a debugger"))
@@ -83,7 +83,7 @@ pub(super) async fn has_pages(port: u16) -> Result<bool> {
 
 /// Lists all targets of the debugger.
 async fn list_tabs(port: u16) -> Result<Vec<CdpTab>> {
-    let answer = with_reply_timeout(send_cdp_request(Method::GET, port, "/json/list")).await?;
+    let answer = await_cdp_reply(send_cdp_request(Method::GET, port, "/json/list")).await?;
     Ok(serde_json::from_slice(&answer)?)
 }
 
@@ -94,7 +94,7 @@ struct CdpTab {
     url: String,
 }
 
-async fn with_reply_timeout<T>(asked: impl Future<Output = Result<T>>) -> Result<T> {
+async fn await_cdp_reply<T>(asked: impl Future<Output = Result<T>>) -> Result<T> {
     let waited = tokio::time::timeout(CDP_REPLY_TIMEOUT, asked).await;
     waited.context("no answer from the browser")?
 }
@@ -133,7 +133,7 @@ mod tests {
     use super::percent_encode_url;
 
     #[test]
-    fn a_pages_address_is_one_word() {
+    fn page_url_is_percent_encoded() {
         assert_eq!(
             percent_encode_url("https://a.example/b?c=d&e#f ä"),
             "https://a.example/b%3Fc%3Dd%26e%23f%20%C3%A4"

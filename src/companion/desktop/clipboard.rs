@@ -10,8 +10,8 @@ pub(crate) struct ClipboardWatcher {
     changes: watch::Receiver<u64>,
     stop: watch::Receiver<bool>,
     /// The clipboard has changed, and its text has not been read since.
-    is_due: bool,
-    told: Option<String>,
+    is_read_pending: bool,
+    last_text: Option<String>,
 }
 
 impl Desktop {
@@ -19,13 +19,13 @@ impl Desktop {
     ///
     /// # Errors
     /// Why there is no screen.
-    pub(crate) async fn listen_to_clipboard(&self) -> Result<ClipboardWatcher, DesktopRefusal> {
+    pub(crate) async fn watch_clipboard_texts(&self) -> Result<ClipboardWatcher, DesktopRefusal> {
         self.ensure_screen().await?;
         Ok(ClipboardWatcher {
             changes: self.0.display.watch_clipboard(),
             stop: self.0.stop.clone(),
-            is_due: true,
-            told: None,
+            is_read_pending: true,
+            last_text: None,
             desktop: self.clone(),
         })
     }
@@ -35,19 +35,19 @@ impl ClipboardWatcher {
     /// Waits for a text other than the last one returned; `None` when the companion ends. Cancel safe.
     pub(crate) async fn next_text(&mut self) -> Option<String> {
         loop {
-            if !self.is_due {
+            if !self.is_read_pending {
                 tokio::select! {
                     _ = self.stop.wait_for(|stop| *stop) => return None,
                     changed = self.changes.changed() => changed.ok()?,
                 }
             }
-            self.is_due = true;
+            self.is_read_pending = true;
             // Reads from the display directly, without starting a screen: a listener alone needs no screen.
             let read = self.desktop.0.display.read_clipboard().await;
-            self.is_due = false;
+            self.is_read_pending = false;
             match read {
-                Ok(text) if self.told.as_ref() != Some(&text) => {
-                    self.told = Some(text.clone());
+                Ok(text) if self.last_text.as_ref() != Some(&text) => {
+                    self.last_text = Some(text.clone());
                     return Some(text);
                 }
                 // There is nothing to report until the next change.

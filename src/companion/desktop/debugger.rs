@@ -76,7 +76,7 @@ pub(super) async fn serve_debugger(
             Ok((client, _)) => {
                 let desktop = desktop.clone();
                 visits.spawn(async move {
-                    if let Err(error) = proxy_connection(&desktop, client).await {
+                    if let Err(error) = proxy_debugger_client(&desktop, client).await {
                         tracing::debug!("a connection to the browser's debugger failed: {error}");
                     }
                 });
@@ -89,7 +89,7 @@ pub(super) async fn serve_debugger(
     }
 }
 
-async fn proxy_connection(desktop: &Desktop, mut client: TcpStream) -> io::Result<()> {
+async fn proxy_debugger_client(desktop: &Desktop, mut client: TcpStream) -> io::Result<()> {
     client.set_nodelay(true)?;
     let (head, rest) =
         tokio::time::timeout(DEBUGGER_HEAD_TIMEOUT, read_head(&mut client)).await??;
@@ -115,11 +115,11 @@ async fn prepare_request_head(desktop: &Desktop, head: &str) -> Result<String, S
             Ok(head.to_owned())
         }
         DebuggerTarget::Page => {
-            desktop.browser_of_now().await.map_err(told)?;
+            desktop.wait_for_running_browser().await.map_err(told)?;
             Ok(head.to_owned())
         }
         DebuggerTarget::Browser(before, after) => {
-            desktop.browser_of_now().await.map_err(told)?;
+            desktop.wait_for_running_browser().await.map_err(told)?;
             let path = cdp::browser_ws_path(super::CDP_PORT).await;
             let path = path.map_err(|error| error.to_string())?;
             Ok(format!("{before}{path}{after}"))
@@ -159,7 +159,7 @@ mod tests {
     use super::DebuggerTarget;
 
     #[test]
-    fn a_request_says_by_its_path_what_it_wants() {
+    fn path_selects_the_debugger_target() {
         let rest = " HTTP/1.1\r\nHost: 127.0.0.1:9221\r\n\r\n";
         for path in ["/devtools/browser", "/devtools/browser/1f-2"] {
             let head = format!("GET {path}{rest}");

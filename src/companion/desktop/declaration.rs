@@ -12,8 +12,8 @@ pub(super) fn declare_services(settings: &DesktopSettings) -> Result<ServiceDecl
     if settings.mode == DesktopMode::Off {
         return Err("`desktop.run` is `off` in osctl.yaml".into());
     }
-    for folder in [&settings.run, &settings.profile] {
-        private_folder(folder)
+    for folder in [&settings.run_folder, &settings.profile_folder] {
+        create_desktop_folder(folder)
             .map_err(|error| format!("cannot create `{}`: {error}", folder.display()))?;
     }
     let (width, height) = settings.resolution;
@@ -23,14 +23,14 @@ pub(super) fn declare_services(settings: &DesktopSettings) -> Result<ServiceDecl
         ("HEIGHT", height.max(DEFAULT_MAX_SCREEN_SIZE.1).to_string()),
         ("DEPTH", settings.depth.to_string()),
         ("DISPLAY", display::DISPLAY_NAME.to_owned()),
-        ("RUN", text(&settings.run)),
-        ("BODY", text(&settings.body)),
-        ("PROFILE", text(&settings.profile)),
+        ("RUN", text(&settings.run_folder)),
+        ("BODY", text(&settings.body_folder)),
+        ("PROFILE", text(&settings.profile_folder)),
     ];
-    service::load_declarations(&settings.body, &variables)
+    service::load_declarations(&settings.body_folder, &variables)
 }
 
-fn private_folder(path: &Path) -> std::io::Result<()> {
+fn create_desktop_folder(path: &Path) -> std::io::Result<()> {
     use std::os::unix::fs::DirBuilderExt;
     let mut builder = std::fs::DirBuilder::new();
     builder.recursive(true).mode(0o700).create(path)

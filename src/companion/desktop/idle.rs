@@ -17,35 +17,36 @@ pub(super) struct DesktopActivity {
     /// Connected viewers.
     pub(super) viewers: usize,
     /// Programs connected to the browser.
-    pub(super) clients: usize,
+    pub(super) debugger_clients: usize,
     /// A browser runs or is starting.
-    pub(super) browser: bool,
+    pub(super) has_browser: bool,
     /// A tab shows something other than an empty new tab; unknown counts as `true`.
-    pub(super) pages: bool,
+    pub(super) has_pages: bool,
     /// The browser is downloading a file, which needs no tab; unknown counts as `true`.
-    pub(super) downloads: bool,
+    pub(super) has_downloads: bool,
     /// Windows are open, which may hold a person's work; unknown counts as `true`.
-    pub(super) windows: bool,
+    pub(super) has_windows: bool,
     /// Time since the last request, or since the last client left.
-    pub(super) quiet: Duration,
+    pub(super) idle_time: Duration,
 }
 
 impl DesktopActivity {
     pub(super) fn is_idle(self, mode: DesktopMode, patience: Duration) -> bool {
-        let is_used = self.viewers > 0 || self.browser || self.windows;
-        mode == DesktopMode::Lazy && !is_used && self.quiet >= patience
+        let is_used = self.viewers > 0 || self.has_browser || self.has_windows;
+        mode == DesktopMode::Lazy && !is_used && self.idle_time >= patience
     }
 
     /// Whether the browser can end: there are no viewers and no clients, all its tabs are blank, and it downloads
     /// nothing.
-    pub(super) fn is_unbrowsed(self, patience: Duration) -> bool {
-        let is_used = self.viewers > 0 || self.clients > 0 || self.pages || self.downloads;
-        self.browser && !is_used && self.quiet >= patience
+    pub(super) fn can_stop_browser(self, patience: Duration) -> bool {
+        let is_used =
+            self.viewers > 0 || self.debugger_clients > 0 || self.has_pages || self.has_downloads;
+        self.has_browser && !is_used && self.idle_time >= patience
     }
 
     /// Whether the services that only viewers need can end.
-    pub(super) fn is_unseen(self, patience: Duration) -> bool {
-        self.viewers == 0 && self.quiet >= patience
+    pub(super) fn can_stop_viewer_services(self, patience: Duration) -> bool {
+        self.viewers == 0 && self.idle_time >= patience
     }
 }
 
@@ -55,40 +56,40 @@ mod tests {
     use std::time::Duration;
 
     const TEST_IDLE_TIMEOUT: Duration = Duration::from_secs(60);
-    const QUIET: DesktopActivity = DesktopActivity {
+    const IDLE_ACTIVITY: DesktopActivity = DesktopActivity {
         viewers: 0,
-        clients: 0,
-        browser: false,
-        pages: false,
-        downloads: false,
-        windows: false,
-        quiet: TEST_IDLE_TIMEOUT,
+        debugger_clients: 0,
+        has_browser: false,
+        has_pages: false,
+        has_downloads: false,
+        has_windows: false,
+        idle_time: TEST_IDLE_TIMEOUT,
     };
 
     #[test]
     fn an_unused_desktop_ends_after_a_while() {
-        assert!(QUIET.is_idle(DesktopMode::Lazy, TEST_IDLE_TIMEOUT));
+        assert!(IDLE_ACTIVITY.is_idle(DesktopMode::Lazy, TEST_IDLE_TIMEOUT));
         let just_now = DesktopActivity {
-            quiet: Duration::ZERO,
-            ..QUIET
+            idle_time: Duration::ZERO,
+            ..IDLE_ACTIVITY
         };
         assert!(!just_now.is_idle(DesktopMode::Lazy, TEST_IDLE_TIMEOUT));
     }
 
     #[test]
-    fn who_looks_browses_or_has_a_window_open_keeps_it() {
+    fn viewers_and_windows_prevent_idle() {
         for used in [
             DesktopActivity {
                 viewers: 1,
-                ..QUIET
+                ..IDLE_ACTIVITY
             },
             DesktopActivity {
-                browser: true,
-                ..QUIET
+                has_browser: true,
+                ..IDLE_ACTIVITY
             },
             DesktopActivity {
-                windows: true,
-                ..QUIET
+                has_windows: true,
+                ..IDLE_ACTIVITY
             },
         ] {
             assert!(
@@ -101,23 +102,26 @@ mod tests {
     #[test]
     fn a_browser_without_pages_ends() {
         let blank = DesktopActivity {
-            browser: true,
-            windows: true,
-            ..QUIET
+            has_browser: true,
+            has_windows: true,
+            ..IDLE_ACTIVITY
         };
-        assert!(blank.is_unbrowsed(TEST_IDLE_TIMEOUT));
-        assert!(!QUIET.is_unbrowsed(TEST_IDLE_TIMEOUT), "no browser runs");
+        assert!(blank.can_stop_browser(TEST_IDLE_TIMEOUT));
+        assert!(
+            !IDLE_ACTIVITY.can_stop_browser(TEST_IDLE_TIMEOUT),
+            "no browser runs"
+        );
         for used in [
             DesktopActivity {
-                pages: true,
+                has_pages: true,
                 ..blank
             },
             DesktopActivity {
-                downloads: true,
+                has_downloads: true,
                 ..blank
             },
             DesktopActivity {
-                clients: 1,
+                debugger_clients: 1,
                 ..blank
             },
             DesktopActivity {
@@ -125,17 +129,17 @@ mod tests {
                 ..blank
             },
             DesktopActivity {
-                quiet: Duration::ZERO,
+                idle_time: Duration::ZERO,
                 ..blank
             },
         ] {
-            assert!(!used.is_unbrowsed(TEST_IDLE_TIMEOUT), "{used:?}");
+            assert!(!used.can_stop_browser(TEST_IDLE_TIMEOUT), "{used:?}");
         }
     }
 
     #[test]
-    fn always_is_always() {
-        assert!(!QUIET.is_idle(DesktopMode::Always, TEST_IDLE_TIMEOUT));
-        assert!(QUIET.is_unseen(TEST_IDLE_TIMEOUT));
+    fn always_mode_is_never_idle() {
+        assert!(!IDLE_ACTIVITY.is_idle(DesktopMode::Always, TEST_IDLE_TIMEOUT));
+        assert!(IDLE_ACTIVITY.can_stop_viewer_services(TEST_IDLE_TIMEOUT));
     }
 }

@@ -9,7 +9,7 @@
 //!
 //! [`Desktop`] is the handle, and decides when the services run. `companion::service` supervises the services, and
 //! `companion::display` is the client of the screen. A user of the desktop holds a [`DesktopLease`]; the task in
-//! [`background_tasks`] ends the services according to [`idle`], a pure function. [`vnc_listener`] checks the password
+//! [`background_tasks`] ends the services according to [`idle_timeout`], a pure function. [`vnc_listener`] checks the password
 //! of a VNC client before any service starts.
 
 mod background_tasks;
@@ -33,7 +33,7 @@ pub(crate) use one_time_tokens::{DESKTOP_COOKIE_TIMEOUT, ONE_TIME_TOKEN_TIMEOUT,
 use super::display::{self, DisplayClient, ScreenPicture, ScreenRegion};
 use super::service::{ServiceNeed, Services};
 use crate::protocol::display::{Browser, InputAction, ScreenPoint as Point, ScreenSize, Window};
-use crate::protocol::service::Service;
+use crate::protocol::service::ServiceStatus;
 use declaration::declare_services;
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -66,25 +66,25 @@ const MAX_SCREEN_ATTEMPTS: usize = 3;
 pub(crate) struct DesktopSettings {
     pub(crate) mode: DesktopMode,
     /// Time without use after which the desktop ends.
-    pub(crate) idle: Duration,
+    pub(crate) idle_timeout: Duration,
     pub(crate) resolution: (u16, u16),
     pub(crate) depth: u8,
     /// The file with the password of VNC clients; without this file the companion admits no VNC client.
-    pub(crate) password: PathBuf,
-    pub(crate) body: PathBuf,
+    pub(crate) password_file: PathBuf,
+    pub(crate) body_folder: PathBuf,
     /// The folder of the sockets, readable by this user alone.
-    pub(crate) run: PathBuf,
+    pub(crate) run_folder: PathBuf,
     /// The browser's profile.
-    pub(crate) profile: PathBuf,
+    pub(crate) profile_folder: PathBuf,
     /// The VNC client for browsers.
-    pub(crate) novnc: PathBuf,
+    pub(crate) novnc_folder: PathBuf,
     /// Whether the companion is a plain process, without isolation.
     pub(crate) is_embedded: bool,
 }
 
 impl DesktopSettings {
     /// Whether a desktop is configured.
-    pub(crate) fn has_one(&self) -> bool {
+    pub(crate) fn is_configured(&self) -> bool {
         !self.is_embedded && self.mode != DesktopMode::Off
     }
 }
@@ -93,17 +93,17 @@ impl DesktopSettings {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum DesktopRefusal {
     /// There is no desktop, with the reason.
-    Absent(String),
+    NotAvailable(String),
     /// The desktop is not ready, with the reason.
-    Unready(String),
+    NotReady(String),
     Display(display::DisplayRefusal),
 }
 
 impl fmt::Display for DesktopRefusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Absent(why) => write!(f, "no desktop is available: {why}"),
-            Self::Unready(why) => f.write_str(why),
+            Self::NotAvailable(why) => write!(f, "no desktop is available: {why}"),
+            Self::NotReady(why) => f.write_str(why),
             Self::Display(refusal) => refusal.fmt(f),
         }
     }
@@ -127,13 +127,13 @@ struct DesktopInner {
     display: DisplayClient,
     viewers: AtomicUsize,
     /// Number of clients of the browser's debugger.
-    clients: AtomicUsize,
+    debugger_clients: AtomicUsize,
     /// The last requested size of the screen.
     resolution: Mutex<(u16, u16)>,
-    used: Mutex<Instant>,
+    last_used: Mutex<Instant>,
     /// The generation of the display server whose size was set.
-    sized: watch::Sender<u64>,
-    reading: page_reader::PageReader,
+    sized_generation: watch::Sender<u64>,
+    page_reader: page_reader::PageReader,
     /// Becomes `true` when the companion ends.
     stop: watch::Receiver<bool>,
 }
@@ -152,7 +152,7 @@ pub(crate) struct DesktopLease(Desktop, DesktopUse);
 impl Drop for DesktopLease {
     fn drop(&mut self) {
         self.0.lease_count(self.1).fetch_sub(1, Ordering::Relaxed);
-        self.0.mark_used();
+        self.0.record_use();
     }
 }
 
@@ -178,18 +178,18 @@ impl Desktop {
             tasks = owners;
             services
         });
-        if let (Err(why), true) = (&services, settings.has_one()) {
+        if let (Err(why), true) = (&services, settings.is_configured()) {
             tracing::error!("the desktop cannot start: {why}");
         }
         let desktop = Self(Arc::new(DesktopInner {
             services,
             display: DisplayClient::default(),
             viewers: AtomicUsize::new(0),
-            clients: AtomicUsize::new(0),
+            debugger_clients: AtomicUsize::new(0),
             resolution: Mutex::new(settings.resolution),
-            used: Mutex::new(Instant::now()),
-            sized: watch::Sender::new(0),
-            reading: page_reader::PageReader::default(),
+            last_used: Mutex::new(Instant::now()),
+            sized_generation: watch::Sender::new(0),
+            page_reader: page_reader::PageReader::default(),
             stop: stop.clone(),
             settings,
         }));
@@ -232,15 +232,15 @@ impl Desktop {
         let services = self.services()?;
         services.set_need(ServiceNeed::Display, true);
         let moment = services.wait_ready(ServiceNeed::Display).await;
-        let moment = moment.map_err(DesktopRefusal::Unready)?;
+        let moment = moment.map_err(DesktopRefusal::NotReady)?;
         // A new display server has its maximum size until the task has set the size.
-        let mut sized = self.0.sized.subscribe();
-        let sized = sized.wait_for(|sized| *sized == services.display_server_generation());
+        let mut sized = self.0.sized_generation.subscribe();
+        let sized = sized.wait_for(|sized| *sized == services.display_server_start_count());
         let is_sized = tokio::time::timeout(SCREEN_SIZE_TIMEOUT, sized)
             .await
             .is_ok();
         if !is_sized {
-            return Err(DesktopRefusal::Unready(
+            return Err(DesktopRefusal::NotReady(
                 "the size of the screen is not set yet".into(),
             ));
         }
@@ -261,7 +261,7 @@ impl Desktop {
         }
         services.set_need(ServiceNeed::Browser, true);
         let ready = services.wait_ready(ServiceNeed::Browser).await;
-        ready.map_err(DesktopRefusal::Unready)?;
+        ready.map_err(DesktopRefusal::NotReady)?;
         Ok(cdp::debugger_url(DEBUGGER_PORT))
     }
 
@@ -269,16 +269,16 @@ impl Desktop {
     ///
     /// # Errors
     /// When the browser neither runs nor is starting.
-    async fn browser_of_now(&self) -> Result<(), DesktopRefusal> {
+    async fn wait_for_running_browser(&self) -> Result<(), DesktopRefusal> {
         let _waits = self.acquire_lease(DesktopUse::Screen);
         let services = self.services()?;
         if !services.is_needed(ServiceNeed::Browser) || services.has_finished(ServiceNeed::Browser)
         {
             let why = "the browser was closed; `GET /json/version` starts the browser";
-            return Err(DesktopRefusal::Unready(why.into()));
+            return Err(DesktopRefusal::NotReady(why.into()));
         }
         let ready = services.wait_ready(ServiceNeed::Browser).await;
-        ready.map(drop).map_err(DesktopRefusal::Unready)
+        ready.map(drop).map_err(DesktopRefusal::NotReady)
     }
 
     /// Counts a client of the debugger until the lease is dropped.
@@ -295,9 +295,9 @@ impl Desktop {
         self.ensure_browser().await?;
         if !url.is_empty() {
             let opened = cdp::open_tab(CDP_PORT, url).await;
-            opened.map_err(|why| DesktopRefusal::Unready(format!("the browser failed: {why}")))?;
+            opened.map_err(|why| DesktopRefusal::NotReady(format!("the browser failed: {why}")))?;
         }
-        self.look_at_browser()
+        self.browser_status()
     }
 
     /// Ends the browser, which keeps its profile.
@@ -306,14 +306,16 @@ impl Desktop {
     /// When there is no desktop.
     pub(crate) fn close_browser(&self) -> Result<Browser, DesktopRefusal> {
         self.services()?.set_need(ServiceNeed::Browser, false);
-        self.look_at_browser()
+        self.browser_status()
     }
 
     /// # Errors
     /// When there is no desktop.
-    pub(crate) fn look_at_browser(&self) -> Result<Browser, DesktopRefusal> {
+    pub(crate) fn browser_status(&self) -> Result<Browser, DesktopRefusal> {
         let services = self.services()?;
-        let running = services.generation_if_ready(ServiceNeed::Browser).is_some();
+        let running = services
+            .start_count_if_ready(ServiceNeed::Browser)
+            .is_some();
         Ok(Browser {
             running,
             cdp_url: Some(cdp::debugger_url(DEBUGGER_PORT)),
@@ -329,16 +331,16 @@ impl Desktop {
         &self,
         region: Option<ScreenRegion>,
     ) -> Result<ScreenPicture, DesktopRefusal> {
-        let mut refusal = DesktopRefusal::Unready("the screen restarts repeatedly".into());
+        let mut refusal = DesktopRefusal::NotReady("the screen restarts repeatedly".into());
         for _ in 0..MAX_SCREEN_ATTEMPTS {
             let moment = self.ensure_screen_generation().await?;
             match self.0.display.capture_screen(region).await {
                 Ok(picture) => {
-                    if self.is_at(moment)? {
+                    if self.is_current_screen_generation(moment)? {
                         return Ok(picture);
                     }
                 }
-                Err(gone @ display::DisplayRefusal::Gone(_)) => refusal = gone.into(),
+                Err(gone @ display::DisplayRefusal::Unavailable(_)) => refusal = gone.into(),
                 Err(other) => return Err(other.into()),
             }
         }
@@ -388,19 +390,21 @@ impl Desktop {
         width: u16,
         height: u16,
     ) -> Result<ScreenSize, DesktopRefusal> {
-        let mut refusal = DesktopRefusal::Unready("the screen restarts repeatedly".into());
+        let mut refusal = DesktopRefusal::NotReady("the screen restarts repeatedly".into());
         for _ in 0..MAX_SCREEN_ATTEMPTS {
             let moment = self.ensure_screen_generation().await?;
             match self.0.display.resize_screen(width, height).await {
                 Ok(screen) => {
                     *lock_unpoisoned(&self.0.resolution) = (width, height);
-                    if self.is_at(moment)? {
+                    if self.is_current_screen_generation(moment)? {
                         return Ok(screen);
                     }
                 }
-                Err(gone @ display::DisplayRefusal::Gone(_)) => refusal = gone.into(),
+                Err(gone @ display::DisplayRefusal::Unavailable(_)) => refusal = gone.into(),
                 // The service that covers the screen was restarted.
-                Err(unmoved @ display::DisplayRefusal::Unmoved(_)) if !self.is_at(moment)? => {
+                Err(unmoved @ display::DisplayRefusal::NotApplied(_))
+                    if !self.is_current_screen_generation(moment)? =>
+                {
                     refusal = unmoved.into();
                 }
                 Err(other) => return Err(other.into()),
@@ -422,35 +426,38 @@ impl Desktop {
         services.set_need(ServiceNeed::Viewer, true);
         self.ensure_screen().await?;
         let ready = services.wait_ready(ServiceNeed::Viewer).await;
-        ready.map_err(DesktopRefusal::Unready)?;
-        let socket = UnixStream::connect(self.0.settings.run.join("vnc.sock")).await;
+        ready.map_err(DesktopRefusal::NotReady)?;
+        let socket = UnixStream::connect(self.0.settings.run_folder.join("vnc.sock")).await;
         let socket = socket
-            .map_err(|e| DesktopRefusal::Unready(format!("cannot connect to `x11vnc`: {e}")))?;
+            .map_err(|e| DesktopRefusal::NotReady(format!("cannot connect to `x11vnc`: {e}")))?;
         // A VNC server speaks first.
         let greeting = tokio::time::timeout(VNC_GREETING_TIMEOUT, socket.readable());
         if greeting.await.is_err() {
             services.restart_silent(ServiceNeed::Viewer);
             let why = "`x11vnc` does not answer; the companion restarts it";
-            return Err(DesktopRefusal::Unready(why.into()));
+            return Err(DesktopRefusal::NotReady(why.into()));
         }
         Ok((socket, stay))
     }
 
     /// The folder of the VNC client for browsers.
     pub(crate) fn novnc_folder(&self) -> &Path {
-        &self.0.settings.novnc
+        &self.0.settings.novnc_folder
     }
 
     /// The state of the services, and whether all required services run.
-    pub(crate) fn health(&self) -> (Vec<Service>, bool) {
+    pub(crate) fn health(&self) -> (Vec<ServiceStatus>, bool) {
         match &self.0.services {
             Ok(services) => {
                 let must = self.0.settings.mode == DesktopMode::Always;
-                let is_well = !must || services.generation_if_ready(ServiceNeed::Display).is_some();
+                let is_well = !must
+                    || services
+                        .start_count_if_ready(ServiceNeed::Display)
+                        .is_some();
                 (services.list_services(), is_well)
             }
             Err(why) => {
-                let absent = Service {
+                let absent = ServiceStatus {
                     name: "desktop".into(),
                     ready: false,
                     idle: true,
@@ -462,13 +469,13 @@ impl Desktop {
     }
 
     /// Whether the screen, and the service that paints it, have not been restarted since `moment`.
-    fn is_at(&self, moment: u64) -> Result<bool, DesktopRefusal> {
-        Ok(self.services()?.generation_if_ready(ServiceNeed::Display) == Some(moment))
+    fn is_current_screen_generation(&self, moment: u64) -> Result<bool, DesktopRefusal> {
+        Ok(self.services()?.start_count_if_ready(ServiceNeed::Display) == Some(moment))
     }
 
     fn services(&self) -> Result<&Services, DesktopRefusal> {
         let services = self.0.services.as_ref();
-        services.map_err(|why| DesktopRefusal::Absent(why.clone()))
+        services.map_err(|why| DesktopRefusal::NotAvailable(why.clone()))
     }
 
     fn acquire_lease(&self, place: DesktopUse) -> DesktopLease {
@@ -479,12 +486,12 @@ impl Desktop {
     fn lease_count(&self, place: DesktopUse) -> &AtomicUsize {
         match place {
             DesktopUse::Screen => &self.0.viewers,
-            DesktopUse::Debugger => &self.0.clients,
+            DesktopUse::Debugger => &self.0.debugger_clients,
         }
     }
 
-    fn mark_used(&self) {
-        *lock_unpoisoned(&self.0.used) = Instant::now();
+    fn record_use(&self) {
+        *lock_unpoisoned(&self.0.last_used) = Instant::now();
     }
 }
 

@@ -25,14 +25,14 @@ const MAX_ONE_TIME_TOKENS: usize = 64;
 #[derive(Debug, Clone)]
 pub(crate) struct OneTimeTokens {
     key: Arc<[u8; 32]>,
-    codes: Arc<Mutex<VecDeque<PendingToken>>>,
+    pending: Arc<Mutex<VecDeque<PendingToken>>>,
 }
 
 /// A code that was not redeemed yet.
 #[derive(Debug)]
 struct PendingToken {
     digest: [u8; 32],
-    end: Instant,
+    expires_at: Instant,
 }
 
 impl OneTimeTokens {
@@ -43,17 +43,17 @@ impl OneTimeTokens {
         key.update(token.unwrap_or_default());
         Self {
             key: Arc::new(key.finalize().into()),
-            codes: Arc::default(),
+            pending: Arc::default(),
         }
     }
 
     /// Issues a code that works once, for [`ONE_TIME_TOKEN_TIMEOUT`]; `None` without randomness.
     pub(crate) fn issue_token(&self) -> Option<String> {
         let code = random_token()?;
-        let mut codes = lock_unpoisoned(&self.codes);
+        let mut codes = lock_unpoisoned(&self.pending);
         codes.push_back(PendingToken {
             digest: hash_token(&code),
-            end: Instant::now() + ONE_TIME_TOKEN_TIMEOUT,
+            expires_at: Instant::now() + ONE_TIME_TOKEN_TIMEOUT,
         });
         while codes.len() > MAX_ONE_TIME_TOKENS {
             codes.pop_front();
@@ -64,8 +64,8 @@ impl OneTimeTokens {
     /// Exchanges a code for a cookie; the code is invalid afterwards.
     pub(crate) fn redeem_token(&self, code: &str) -> Option<String> {
         let given = hash_token(code);
-        let mut codes = lock_unpoisoned(&self.codes);
-        codes.retain(|code| code.end > Instant::now());
+        let mut codes = lock_unpoisoned(&self.pending);
+        codes.retain(|code| code.expires_at > Instant::now());
         let found = codes
             .iter()
             .position(|code| code.digest.ct_eq(&given).into())?;
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pass_is_worth_nothing_when_it_is_forged_old_or_of_another_token() {
+    fn invalid_cookies_are_rejected() {
         let tickets = OneTimeTokens::new(Some("digest"));
         let pass = tickets
             .issue_cookie(SystemTime::now() + Duration::from_secs(60))
@@ -161,6 +161,6 @@ mod tests {
             tickets.issue_token().unwrap();
         }
         assert_eq!(tickets.redeem_token(&first), None);
-        assert!(tickets.codes.lock().unwrap().len() <= 64);
+        assert!(tickets.pending.lock().unwrap().len() <= 64);
     }
 }

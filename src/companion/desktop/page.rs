@@ -56,20 +56,20 @@ pub(crate) struct WebPage {
 #[derive(Debug)]
 pub(super) enum WebPageError {
     /// The browser did not reach the page; the tab remains usable.
-    Refused(String),
+    Unreachable(String),
     /// The tab holds a person's input and must not be left.
-    Kept,
+    TabInUse,
     /// The tab did not answer before the navigation started.
-    Dumb(anyhow::Error),
+    NoReply(anyhow::Error),
     /// The tab is unusable.
-    Broken(anyhow::Error),
+    TabFailed(anyhow::Error),
 }
 
 /// A connection to one tab.
 struct TabConnection {
     socket: WebSocketStream<TcpStream>,
-    last: u64,
-    seen: TabEvents,
+    last_request_id: u64,
+    events: TabEvents,
 }
 
 /// The events of a tab up to now.
@@ -79,7 +79,7 @@ struct TabEvents {
     documents: Vec<(String, String, u16)>,
     dialogs: Vec<String>,
     /// The page asked for confirmation before it is left; the tab stays on the page.
-    is_kept: bool,
+    is_unload_blocked: bool,
 }
 
 /// The action that an event requires.
@@ -87,7 +87,7 @@ struct TabEvents {
 enum TabEventAction {
     Nothing,
     /// Dismiss the dialog: a page shows nothing until its dialog is answered.
-    Dismiss,
+    DismissDialog,
 }
 
 impl TabEvents {
@@ -106,7 +106,7 @@ impl TabEvents {
             }
             Some("Page.javascriptDialogOpening") => {
                 let kind = text(&params["type"]);
-                self.is_kept |= kind == "beforeunload";
+                self.is_unload_blocked |= kind == "beforeunload";
                 if self.dialogs.len() < MAX_PAGE_DIALOGS {
                     let words: String = text(&params["message"])
                         .chars()
@@ -114,7 +114,7 @@ impl TabEvents {
                         .collect();
                     self.dialogs.push(format!("{kind}: {words}"));
                 }
-                return Ok(TabEventAction::Dismiss);
+                return Ok(TabEventAction::DismissDialog);
             }
             Some("Inspector.targetCrashed") => bail!("the page has crashed"),
             _ => {}
@@ -134,7 +134,7 @@ impl TabEvents {
 }
 
 /// Whether the address is `http` or `https`: this route does not open files and scripts.
-pub(super) fn is_of_the_web(url: &str) -> bool {
+pub(super) fn is_web_url(url: &str) -> bool {
     let scheme = url.split_once("://").map(|(scheme, _)| scheme);
     scheme.is_some_and(|scheme| {
         ["http", "https"]
@@ -155,25 +155,25 @@ pub(super) async fn read_page(
 ) -> Result<WebPage, WebPageError> {
     let mut tab = TabConnection::connect_tab(port, tab)
         .await
-        .map_err(WebPageError::Dumb)?;
-    if tab.is_used().await.map_err(WebPageError::Dumb)? {
-        return Err(WebPageError::Kept);
+        .map_err(WebPageError::NoReply)?;
+    if tab.has_user_input().await.map_err(WebPageError::NoReply)? {
+        return Err(WebPageError::TabInUse);
     }
     let deadline = Instant::now() + patience;
     // The reply comes when the web server has answered.
     let sent = tab
         .navigate(url, deadline)
         .await
-        .map_err(WebPageError::Broken)?;
+        .map_err(WebPageError::TabFailed)?;
     let Some(sent) = sent else {
         let seconds = patience.as_secs_f64();
         let why = format!("`{url}` did not answer within {seconds} seconds");
-        return Err(WebPageError::Refused(why));
+        return Err(WebPageError::Unreachable(why));
     };
     match sent["errorText"].as_str() {
-        Some(_) if tab.seen.is_kept => return Err(WebPageError::Kept),
+        Some(_) if tab.events.is_unload_blocked => return Err(WebPageError::TabInUse),
         Some(why) if !why.is_empty() => {
-            return Err(WebPageError::Refused(format!(
+            return Err(WebPageError::Unreachable(format!(
                 "`{url}` can't be opened: {why}"
             )));
         }
@@ -181,7 +181,7 @@ pub(super) async fn read_page(
     }
     let seen = tab.read_visible_text(deadline).await;
     let seen = seen.with_context(|| format!("`{url}` is open, but its text can't be read"));
-    let seen = seen.map_err(WebPageError::Broken)?;
+    let seen = seen.map_err(WebPageError::TabFailed)?;
     let field = |name: &str| seen[name].as_str().unwrap_or_default().to_owned();
     let text = |name: &str| sent[name].as_str().unwrap_or_default();
     Ok(WebPage {
@@ -189,9 +189,11 @@ pub(super) async fn read_page(
         title: field("title"),
         text: field("text"),
         // A navigation within the same page loads nothing, so there is no status.
-        status: tab.seen.document_status(text("frameId"), text("loaderId")),
+        status: tab
+            .events
+            .document_status(text("frameId"), text("loaderId")),
         loaded: field("state") == "complete",
-        dialogs: tab.seen.dialogs,
+        dialogs: tab.events.dialogs,
     })
 }
 
@@ -207,18 +209,18 @@ impl TabConnection {
         let (socket, _) = shaken.await.context("no answer from the browser")??;
         let mut tab = Self {
             socket,
-            last: 0,
-            seen: TabEvents::default(),
+            last_request_id: 0,
+            events: TabEvents::default(),
         };
-        tab.call("Page.enable", json!({})).await?;
-        tab.call("Network.enable", json!({})).await?;
+        tab.call_method("Page.enable", json!({})).await?;
+        tab.call_method("Network.enable", json!({})).await?;
         Ok(tab)
     }
 
     /// Whether the page holds a person's input.
-    async fn is_used(&mut self) -> Result<bool> {
+    async fn has_user_input(&mut self) -> Result<bool> {
         let params = json!({"expression": PAGE_IN_USE_SCRIPT, "returnByValue": true});
-        let said = self.call("Runtime.evaluate", params).await?;
+        let said = self.call_method("Runtime.evaluate", params).await?;
         Ok(said["result"]["value"] == true)
     }
 
@@ -231,7 +233,7 @@ impl TabConnection {
             Ok(sent) => Ok(Some(sent?.map_err(Error::msg)?)),
             Err(_) => {
                 // Discards a response that would arrive later.
-                self.call("Page.stopLoading", json!({})).await?;
+                self.call_method("Page.stopLoading", json!({})).await?;
                 Ok(None)
             }
         }
@@ -239,10 +241,10 @@ impl TabConnection {
 
     /// The visible text once the page is loaded and stable, or at the deadline.
     async fn read_visible_text(&mut self, deadline: Instant) -> Result<Value> {
-        self.call("Page.bringToFront", json!({})).await?;
+        self.call_method("Page.bringToFront", json!({})).await?;
         self.wait_until_stable(deadline).await?;
         let params = json!({"expression": VISIBLE_TEXT_SCRIPT, "returnByValue": true});
-        let mut seen = self.call("Runtime.evaluate", params).await?;
+        let mut seen = self.call_method("Runtime.evaluate", params).await?;
         Ok(seen["result"]["value"].take())
     }
 
@@ -286,7 +288,7 @@ impl TabConnection {
                 continue;
             };
             let message: Value = serde_json::from_str(&text)?;
-            if self.seen.record_event(&message)? == TabEventAction::Dismiss {
+            if self.events.record_event(&message)? == TabEventAction::DismissDialog {
                 let no = json!({"accept": false});
                 self.send_request("Page.handleJavaScriptDialog", no).await?;
             }
@@ -295,10 +297,10 @@ impl TabConnection {
     }
 
     async fn send_request(&mut self, method: &str, params: Value) -> Result<u64> {
-        self.last += 1;
-        let request = json!({"id": self.last, "method": method, "params": params});
+        self.last_request_id += 1;
+        let request = json!({"id": self.last_request_id, "method": method, "params": params});
         self.socket.send(Message::text(request.to_string())).await?;
-        Ok(self.last)
+        Ok(self.last_request_id)
     }
 
     /// Waits for the reply to a request, or for its refusal.
@@ -317,7 +319,7 @@ impl TabConnection {
         }
     }
 
-    async fn call(&mut self, method: &str, params: Value) -> Result<Value> {
+    async fn call_method(&mut self, method: &str, params: Value) -> Result<Value> {
         let id = self.send_request(method, params).await?;
         let answered = timeout(PAGE_REPLY_TIMEOUT, self.wait_for_reply(id)).await;
         let answered = answered.context("no answer from the browser")??;
@@ -327,12 +329,12 @@ impl TabConnection {
 
 #[cfg(test)]
 mod tests {
-    use super::{MAX_PAGE_DIALOGS, TabEventAction, TabEvents, is_of_the_web};
+    use super::{MAX_PAGE_DIALOGS, TabEventAction, TabEvents, is_web_url};
     use serde_json::json;
 
     #[test]
-    fn only_pages_of_the_web_are_read() {
-        assert!(is_of_the_web("http://a/b") && is_of_the_web("HTTPS://a"));
+    fn only_http_urls_are_read() {
+        assert!(is_web_url("http://a/b") && is_web_url("HTTPS://a"));
         for other in [
             "file:///etc/passwd",
             "chrome://version",
@@ -340,7 +342,7 @@ mod tests {
             "a.example",
             "data:text/plain,http://a",
         ] {
-            assert!(!is_of_the_web(other), "{other}");
+            assert!(!is_web_url(other), "{other}");
         }
     }
 
@@ -375,16 +377,16 @@ mod tests {
         };
         assert_eq!(
             seen.record_event(&asks("confirm")).unwrap(),
-            TabEventAction::Dismiss
+            TabEventAction::DismissDialog
         );
         assert_eq!(seen.dialogs, ["confirm: Delete all?"]);
-        assert!(!seen.is_kept);
+        assert!(!seen.is_unload_blocked);
         for _ in 0..100 {
             seen.record_event(&asks("alert")).unwrap();
         }
         assert_eq!(seen.dialogs.len(), MAX_PAGE_DIALOGS);
         seen.record_event(&asks("beforeunload")).unwrap();
-        assert!(seen.is_kept);
+        assert!(seen.is_unload_blocked);
         let crashed = json!({"method": "Inspector.targetCrashed", "params": {}});
         assert!(seen.record_event(&crashed).is_err());
     }

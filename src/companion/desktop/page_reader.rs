@@ -16,22 +16,22 @@ const MAX_TAB_ATTEMPTS: usize = 2;
 
 #[derive(Debug)]
 pub(super) struct PageReader {
-    places: Semaphore,
-    kept: Mutex<Option<String>>,
+    read_permits: Semaphore,
+    idle_tab: Mutex<Option<String>>,
 }
 
 impl Default for PageReader {
     fn default() -> Self {
         Self {
-            places: Semaphore::new(MAX_PAGE_READS),
-            kept: Mutex::default(),
+            read_permits: Semaphore::new(MAX_PAGE_READS),
+            idle_tab: Mutex::default(),
         }
     }
 }
 
 /// A tab during a read. When dropped, the tab is kept for the next read, or closed.
 struct TabLease<'a> {
-    reading: &'a PageReader,
+    reader: &'a PageReader,
     id: Option<String>,
 }
 
@@ -40,7 +40,7 @@ impl Drop for TabLease<'_> {
         let Some(id) = self.id.take() else {
             return;
         };
-        let mut kept = lock_unpoisoned(&self.reading.kept);
+        let mut kept = lock_unpoisoned(&self.reader.idle_tab);
         match &*kept {
             None => *kept = Some(id),
             Some(_) => drop(tokio::spawn(
@@ -60,27 +60,27 @@ impl Desktop {
         url: &str,
         patience: Duration,
     ) -> Result<WebPage, DesktopRefusal> {
-        if !page::is_of_the_web(url) {
+        if !page::is_web_url(url) {
             let why =
                 format!("`{url}` is not a web address: it must start with `http://` or `https://`");
             return Err(DesktopRefusal::Display(display::DisplayRefusal::Invalid(
                 why,
             )));
         }
-        let reading = &self.0.reading;
-        let Ok(Ok(_place)) = timeout(patience, reading.places.acquire()).await else {
+        let reading = &self.0.page_reader;
+        let Ok(Ok(_place)) = timeout(patience, reading.read_permits.acquire()).await else {
             let why = format!("the limit of {MAX_PAGE_READS} concurrent page reads is reached");
-            return Err(DesktopRefusal::Unready(why));
+            return Err(DesktopRefusal::NotReady(why));
         };
         let _stay = self.lease_debugger();
         self.ensure_browser().await?;
         let failed =
-            |why: anyhow::Error| DesktopRefusal::Unready(format!("the browser failed: {why:#}"));
+            |why: anyhow::Error| DesktopRefusal::NotReady(format!("the browser failed: {why:#}"));
         let mut last = anyhow::anyhow!("every tab of the browser is in use");
         for _ in 0..MAX_TAB_ATTEMPTS {
             let mut tab = TabLease {
-                reading,
-                id: lock_unpoisoned(&reading.kept).take(),
+                reader: reading,
+                id: lock_unpoisoned(&reading.idle_tab).take(),
             };
             let id = match &tab.id {
                 Some(id) if cdp::has_tab(CDP_PORT, id).await => id.clone(),
@@ -90,16 +90,16 @@ impl Desktop {
             };
             tab.id = Some(id.clone());
             let read = page::read_page(CDP_PORT, &id, url, patience).await;
-            self.mark_used();
+            self.record_use();
             last = match read {
                 Ok(page) => return Ok(page),
-                Err(WebPageError::Refused(why)) => return Err(failed(anyhow::Error::msg(why))),
-                Err(WebPageError::Kept) => {
+                Err(WebPageError::Unreachable(why)) => return Err(failed(anyhow::Error::msg(why))),
+                Err(WebPageError::TabInUse) => {
                     tab.id = None;
                     continue;
                 }
-                Err(WebPageError::Dumb(why)) => why,
-                Err(WebPageError::Broken(why)) => {
+                Err(WebPageError::NoReply(why)) => why,
+                Err(WebPageError::TabFailed(why)) => {
                     tab.id = None;
                     cdp::close_tab(CDP_PORT, &id).await;
                     return Err(failed(why));

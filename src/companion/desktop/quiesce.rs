@@ -7,7 +7,7 @@ use tokio::time::timeout;
 
 impl Desktop {
     /// Whether a browser runs or is starting.
-    pub(crate) fn is_browsing(&self) -> bool {
+    pub(crate) fn is_browser_active(&self) -> bool {
         let services = self.services();
         services.is_ok_and(|services| services.is_needed(ServiceNeed::Browser))
     }
@@ -19,8 +19,8 @@ impl Desktop {
     }
 
     /// Whether a desktop is configured here.
-    pub(crate) fn has_one(&self) -> bool {
-        self.0.settings.has_one()
+    pub(crate) fn is_configured(&self) -> bool {
+        self.0.settings.is_configured()
     }
 
     /// Ends the browser, which writes its profile, and waits for its end. Returns `false` when the browser does not
@@ -41,7 +41,7 @@ impl Desktop {
     /// Why there is no desktop, and whether the configuration says so.
     pub(crate) fn service_names(&self) -> Result<Vec<String>, (String, bool)> {
         let services = self.services();
-        let services = services.map_err(|why| (why.to_string(), !self.has_one()))?;
+        let services = services.map_err(|why| (why.to_string(), !self.is_configured()))?;
         Ok(services
             .list_services()
             .into_iter()
@@ -59,7 +59,7 @@ impl Desktop {
         // The lease keeps the services running even when the idle time is very short.
         let _looked_at = self.acquire_lease(DesktopUse::Screen);
         let need = services
-            .need_of(name)
+            .find_need(name)
             .ok_or("the service is not declared")?;
         services.set_need(ServiceNeed::Display, true);
         if need == ServiceNeed::Browser && services.has_finished(need) {

@@ -23,11 +23,11 @@ const VNC_CHALLENGE_BYTES: usize = 16;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum RfbVersion {
     /// 3.3: the server selects the security type.
-    Old,
+    V33,
     /// 3.7
-    Middle,
+    V37,
     /// 3.8 and later.
-    New,
+    V38,
 }
 
 impl RfbVersion {
@@ -35,10 +35,10 @@ impl RfbVersion {
         let text = std::str::from_utf8(words).ok()?;
         let (major, minor) = text.strip_prefix("RFB ")?.trim_end().split_once('.')?;
         match (major.parse::<u16>().ok()?, minor.parse::<u16>().ok()?) {
-            (3, 7) => Some(Self::Middle),
+            (3, 7) => Some(Self::V37),
             // Apple's own version numbers are later versions of its own protocol.
-            (3, 8..) | (4.., _) => Some(Self::New),
-            (3, _) => Some(Self::Old),
+            (3, 8..) | (4.., _) => Some(Self::V38),
+            (3, _) => Some(Self::V33),
             _ => None,
         }
     }
@@ -47,17 +47,17 @@ impl RfbVersion {
 /// The result of a client's authentication.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum RfbAuthResult {
-    Yes,
+    Accepted,
     WrongPassword,
     /// The client speaks another protocol.
-    Foreign,
+    OtherProtocol,
 }
 
 /// A client that has answered the challenge and waits for the result.
 #[derive(Debug)]
 pub(super) struct RfbChallengedClient {
     version: RfbVersion,
-    pub(super) admitted: RfbAuthResult,
+    pub(super) auth_result: RfbAuthResult,
 }
 
 /// Asks a client for the password. Does not send the result yet.
@@ -72,19 +72,19 @@ pub(super) async fn challenge_client<S: AsyncRead + AsyncWrite + Unpin>(
     let mut words = [0; 12];
     client.read_exact(&mut words).await?;
     let foreign = RfbChallengedClient {
-        version: RfbVersion::New,
-        admitted: RfbAuthResult::Foreign,
+        version: RfbVersion::V38,
+        auth_result: RfbAuthResult::OtherProtocol,
     };
     let Some(version) = RfbVersion::parse_version(&words) else {
         return Ok(foreign);
     };
     match version {
-        RfbVersion::Old => {
+        RfbVersion::V33 => {
             client
                 .write_all(&u32::from(RFB_SECURITY_PASSWORD).to_be_bytes())
                 .await?
         }
-        RfbVersion::Middle | RfbVersion::New => {
+        RfbVersion::V37 | RfbVersion::V38 => {
             client.write_all(&[1, RFB_SECURITY_PASSWORD]).await?;
             if client.read_u8().await? != RFB_SECURITY_PASSWORD {
                 return Ok(foreign);
@@ -100,10 +100,13 @@ pub(super) async fn challenge_client<S: AsyncRead + AsyncWrite + Unpin>(
         .ct_eq(&challenge_response(challenge, password))
         .into();
     let admitted = match is_right {
-        true => RfbAuthResult::Yes,
+        true => RfbAuthResult::Accepted,
         false => RfbAuthResult::WrongPassword,
     };
-    Ok(RfbChallengedClient { version, admitted })
+    Ok(RfbChallengedClient {
+        version,
+        auth_result: admitted,
+    })
 }
 
 impl RfbChallengedClient {
@@ -126,7 +129,7 @@ impl RfbChallengedClient {
         why: &str,
     ) -> io::Result<()> {
         let mut words = 1u32.to_be_bytes().to_vec();
-        if self.version == RfbVersion::New {
+        if self.version == RfbVersion::V38 {
             words.extend(u32::try_from(why.len()).unwrap_or_default().to_be_bytes());
             words.extend(why.as_bytes());
         }
@@ -186,15 +189,15 @@ mod tests {
     use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
 
     /// A client of this version with this password; returns the result of its authentication.
-    async fn asked(version: &[u8; 12], password: &str) -> RfbAuthResult {
+    async fn authenticate_test_client(version: &[u8; 12], password: &str) -> RfbAuthResult {
         let (mut ours, theirs) = duplex(256);
-        let client = tokio::spawn(client(theirs, *version, password.to_owned()));
+        let client = tokio::spawn(answer_challenge(theirs, *version, password.to_owned()));
         let asked = challenge_client(&mut ours, "secret!!").await.unwrap();
         client.abort();
-        asked.admitted
+        asked.auth_result
     }
 
-    async fn client(mut gate: DuplexStream, version: [u8; 12], password: String) {
+    async fn answer_challenge(mut gate: DuplexStream, version: [u8; 12], password: String) {
         let mut words = [0; 12];
         gate.read_exact(&mut words).await.unwrap();
         assert_eq!(&words, b"RFB 003.008\n");
@@ -215,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn only_who_knows_the_password_comes_in_whatever_they_speak() {
+    fn every_version_checks_the_password() {
         let runtime = tokio::runtime::Builder::new_current_thread();
         let runtime = { runtime }.build().unwrap();
         runtime.block_on(async {
@@ -225,9 +228,18 @@ mod tests {
                 b"RFB 003.008\n",
                 b"RFB 003.889\n",
             ] {
-                assert_eq!(asked(version, "secret!!").await, RfbAuthResult::Yes);
-                assert_eq!(asked(version, "secret").await, RfbAuthResult::WrongPassword);
-                assert_eq!(asked(version, "").await, RfbAuthResult::WrongPassword);
+                assert_eq!(
+                    authenticate_test_client(version, "secret!!").await,
+                    RfbAuthResult::Accepted
+                );
+                assert_eq!(
+                    authenticate_test_client(version, "secret").await,
+                    RfbAuthResult::WrongPassword
+                );
+                assert_eq!(
+                    authenticate_test_client(version, "").await,
+                    RfbAuthResult::WrongPassword
+                );
             }
         });
     }
@@ -247,11 +259,11 @@ mod tests {
     fn versions_are_distinguished() {
         assert_eq!(
             RfbVersion::parse_version(b"RFB 003.005\n"),
-            Some(RfbVersion::Old)
+            Some(RfbVersion::V33)
         );
         assert_eq!(
             RfbVersion::parse_version(b"RFB 004.001\n"),
-            Some(RfbVersion::New)
+            Some(RfbVersion::V38)
         );
         assert_eq!(RfbVersion::parse_version(b"GET / HTTP/1"), None);
     }

@@ -36,7 +36,7 @@ impl Desktop {
         let picture = self.capture_screen(region).await?;
         // Usually takes a few milliseconds; a blocking thread keeps other tasks from waiting for it.
         let drawn = spawn_blocking(move || {
-            let (screen, taken) = (picture.screen, picture.taken);
+            let (screen, taken) = (picture.screen_size, picture.captured_at);
             let picture = picture.scaled(scale)?;
             Ok(PngScreenshot {
                 file: picture.encode_png()?,
@@ -46,7 +46,7 @@ impl Desktop {
             })
         });
         let failed =
-            |error| DesktopRefusal::Unready(format!("the picture can't be created: {error}"));
+            |error| DesktopRefusal::NotReady(format!("the picture can't be created: {error}"));
         drawn.await.map_err(failed)?
     }
 }

@@ -58,9 +58,9 @@ pub(super) async fn serve_vnc(
 ) {
     let gate = Arc::new(VncListener {
         desktop,
-        guesses: tokio::sync::Mutex::default(),
-        strangers: Mutex::new(UnauthenticatedClients(VecDeque::new())),
-        places: Semaphore::new(MAX_VNC_CLIENTS),
+        rejection_lock: tokio::sync::Mutex::default(),
+        unauthenticated: Mutex::new(UnauthenticatedClients(VecDeque::new())),
+        client_permits: Semaphore::new(MAX_VNC_CLIENTS),
     });
     let mut visits = JoinSet::new();
     for number in 0.. {
@@ -85,7 +85,9 @@ pub(super) async fn serve_vnc(
                 tracing::debug!("a VNC connection failed: {error}");
             }
         });
-        if let Some(oldest) = lock_unpoisoned(&gate.strangers).push_evicting_oldest(number, task) {
+        if let Some(oldest) =
+            lock_unpoisoned(&gate.unauthenticated).push_evicting_oldest(number, task)
+        {
             oldest.abort();
         }
     }
@@ -113,9 +115,9 @@ impl<T> UnauthenticatedClients<T> {
 struct VncListener {
     desktop: Desktop,
     /// Held while a client with a wrong password waits for its rejection.
-    guesses: tokio::sync::Mutex<()>,
-    strangers: Mutex<UnauthenticatedClients>,
-    places: Semaphore,
+    rejection_lock: tokio::sync::Mutex<()>,
+    unauthenticated: Mutex<UnauthenticatedClients>,
+    client_permits: Semaphore,
 }
 
 /// An entry of the list of unauthenticated clients, removed on drop.
@@ -123,7 +125,7 @@ struct UnauthenticatedSlot<'a>(&'a VncListener, u64);
 
 impl Drop for UnauthenticatedSlot<'_> {
     fn drop(&mut self) {
-        lock_unpoisoned(&self.0.strangers).remove_client(self.1);
+        lock_unpoisoned(&self.0.unauthenticated).remove_client(self.1);
     }
 }
 
@@ -131,18 +133,18 @@ impl VncListener {
     async fn handle_client(self: Arc<Self>, mut client: TcpStream, number: u64) -> io::Result<()> {
         let stranger = UnauthenticatedSlot(&self, number);
         set_socket_options(&client)?;
-        let password = match read_password(&self.desktop.0.settings.password).await {
+        let password = match read_password(&self.desktop.0.settings.password_file).await {
             Some(password) => password,
             // Without a password file, as in the trial of a new body, the port answers and rejects every client.
             None => random_password()?,
         };
         let asked = rfb::challenge_client(&mut client, &password);
         let asked = timeout(VNC_HANDSHAKE_TIMEOUT, asked).await??;
-        match asked.admitted {
-            RfbAuthResult::Foreign => Ok(()),
+        match asked.auth_result {
+            RfbAuthResult::OtherProtocol => Ok(()),
             RfbAuthResult::WrongPassword => {
                 let told = async {
-                    let _one = self.guesses.lock().await;
+                    let _one = self.rejection_lock.lock().await;
                     sleep(WRONG_PASSWORD_DELAY).await;
                     let why =
                         "the password is wrong; osctl status shows the path of the password file";
@@ -150,9 +152,9 @@ impl VncListener {
                 };
                 timeout(VNC_HANDSHAKE_TIMEOUT, told).await?
             }
-            RfbAuthResult::Yes => {
+            RfbAuthResult::Accepted => {
                 drop(stranger);
-                let Ok(_place) = self.places.try_acquire() else {
+                let Ok(_place) = self.client_permits.try_acquire() else {
                     tracing::warn!("the limit of {MAX_VNC_CLIENTS} VNC clients is reached");
                     let why = "the limit of VNC clients is reached";
                     return asked.send_rejected(&mut client, why).await;
@@ -235,7 +237,7 @@ mod tests {
     use tokio::net::{TcpListener, TcpStream};
 
     #[test]
-    fn the_oldest_stranger_goes_for_a_new_one() {
+    fn oldest_unauthenticated_is_evicted() {
         let mut strangers = UnauthenticatedClients(VecDeque::new());
         let most = MAX_UNAUTHENTICATED_CLIENTS as u64;
         for number in 0..most {
@@ -249,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn the_password_is_what_the_file_says_now() {
+    fn password_file_is_read_again() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("password");
         let runtime = tokio::runtime::Builder::new_current_thread();
@@ -267,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_whose_machine_is_gone_is_noticed() {
+    fn unreachable_client_is_detected() {
         let runtime = tokio::runtime::Builder::new_current_thread();
         let runtime = { runtime }.enable_all().build().unwrap();
         runtime.block_on(async {

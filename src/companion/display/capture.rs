@@ -38,7 +38,7 @@ impl ScreenRegion {
         })
     }
 
-    fn lies_in(self, width: u16, height: u16) -> bool {
+    fn is_within(self, width: u16, height: u16) -> bool {
         let fits = |at: u16, length: u16, whole: u16| {
             at.checked_add(length).is_some_and(|end| end <= whole)
         };
@@ -53,8 +53,8 @@ pub(crate) struct ScreenPicture {
     pub(crate) height: u32,
     pub(crate) pixels: Vec<u8>,
     /// The size of the whole screen at the time of the screenshot.
-    pub(crate) screen: (u16, u16),
-    pub(crate) taken: SystemTime,
+    pub(crate) screen_size: (u16, u16),
+    pub(crate) captured_at: SystemTime,
 }
 
 /// Captures the current content of the screen.
@@ -71,7 +71,7 @@ pub(super) fn capture_screen(
         width: root.width,
         height: root.height,
     });
-    if !region.lies_in(root.width, root.height) {
+    if !region.is_within(root.width, root.height) {
         let ScreenRegion {
             x,
             y,
@@ -94,7 +94,7 @@ pub(super) fn capture_screen(
         // The screen became smaller since its size was read.
         Err(error) => {
             ignore_missing_window(error)?;
-            return Err(DisplayRefusal::Gone(
+            return Err(DisplayRefusal::Unavailable(
                 "the size of the screen changed during the screenshot".into(),
             ));
         }
@@ -105,8 +105,8 @@ pub(super) fn capture_screen(
         width: width.into(),
         height: height.into(),
         pixels: layout.decode_rgb(&image.data, width.into(), height.into()),
-        screen: (root.width, root.height),
-        taken,
+        screen_size: (root.width, root.height),
+        captured_at: taken,
     })
 }
 
@@ -114,11 +114,11 @@ pub(super) fn capture_screen(
 #[derive(Debug, Clone, Copy)]
 struct PixelLayout {
     /// Bytes of a pixel.
-    bytes: usize,
+    bytes_per_pixel: usize,
     /// Each row starts at a multiple of this many bytes.
-    pad: usize,
+    row_alignment: usize,
     is_big_endian: bool,
-    masks: [u32; 3],
+    color_masks: [u32; 3],
 }
 
 impl PixelLayout {
@@ -133,26 +133,29 @@ impl PixelLayout {
             .find(|visual| visual.visual_id == screen.root_visual);
         match (format, visual) {
             (Some(format), Some(visual)) => Ok(Self {
-                bytes: usize::from(format.bits_per_pixel).div_ceil(8),
-                pad: usize::from(format.scanline_pad).div_ceil(8).max(1),
+                bytes_per_pixel: usize::from(format.bits_per_pixel).div_ceil(8),
+                row_alignment: usize::from(format.scanline_pad).div_ceil(8).max(1),
                 is_big_endian: setup.image_byte_order == ImageOrder::MSB_FIRST,
-                masks: color_masks(visual),
+                color_masks: color_masks(visual),
             }),
-            _ => Err(DisplayRefusal::Gone(format!(
+            _ => Err(DisplayRefusal::Unavailable(format!(
                 "the X server does not describe depth {depth}"
             ))),
         }
     }
 
     fn decode_rgb(self, data: &[u8], width: usize, height: usize) -> Vec<u8> {
-        let stride = (width * self.bytes).next_multiple_of(self.pad);
+        let stride = (width * self.bytes_per_pixel).next_multiple_of(self.row_alignment);
         let mut pixels = vec![0; width * height * 3];
         let rows = pixels.chunks_exact_mut((width * 3).max(1));
         for (target, row) in rows.zip(data.chunks(stride.max(1))) {
             let pairs = target
                 .chunks_exact_mut(3)
-                .zip(row.chunks_exact(self.bytes.max(1)));
-            if self.bytes == 4 && !self.is_big_endian && self.masks == BLUE_FIRST_MASKS {
+                .zip(row.chunks_exact(self.bytes_per_pixel.max(1)));
+            if self.bytes_per_pixel == 4
+                && !self.is_big_endian
+                && self.color_masks == BLUE_FIRST_MASKS
+            {
                 // The usual layout, which this path copies much faster.
                 for (target, pixel) in pairs {
                     (target[0], target[1], target[2]) = (pixel[2], pixel[1], pixel[0]);
@@ -172,7 +175,7 @@ impl PixelLayout {
             true => bytes.iter().fold(0, join),
             false => bytes.iter().rev().fold(0, join),
         };
-        self.masks.map(|mask| {
+        self.color_masks.map(|mask| {
             let (part, most) = (
                 value & mask,
                 u64::from(mask >> mask.trailing_zeros().min(31)),
@@ -205,8 +208,9 @@ impl ScreenPicture {
                 "`{scale}` is not a valid scale: give a number above 0 and at most 4; no side of the picture may exceed {MAX_PICTURE_SIDE} pixels"
             )));
         }
-        let broken =
-            |why: String| DisplayRefusal::Gone(format!("the picture can't be scaled: {why}"));
+        let broken = |why: String| {
+            DisplayRefusal::Unavailable(format!("the picture can't be scaled: {why}"))
+        };
         let kind = PixelType::U8x3;
         let source = Image::from_vec_u8(self.width, self.height, self.pixels, kind)
             .map_err(|e| broken(e.to_string()))?;
@@ -239,7 +243,9 @@ impl ScreenPicture {
         let written = encoder
             .write_header()
             .and_then(|mut writer| writer.write_image_data(&self.pixels));
-        written.map_err(|e| DisplayRefusal::Gone(format!("the picture can't be written: {e}")))?;
+        written.map_err(|e| {
+            DisplayRefusal::Unavailable(format!("the picture can't be written: {e}"))
+        })?;
         Ok(file)
     }
 }
@@ -252,32 +258,32 @@ mod tests {
     #[test]
     fn a_region_is_four_numbers_within_the_screen() {
         let region = ScreenRegion::parse("1, 2,30,40").unwrap();
-        assert!(region.lies_in(31, 42) && !region.lies_in(30, 42) && !region.lies_in(31, 41));
+        assert!(region.is_within(31, 42) && !region.is_within(30, 42) && !region.is_within(31, 41));
         for text in ["", "1,2,3", "1,2,0,4", "-1,2,3,4", "1,2,3,4,5", "a,b,c,d"] {
             assert_eq!(ScreenRegion::parse(text), None, "{text}");
         }
         assert!(
             !ScreenRegion::parse("65535,0,65535,1")
                 .unwrap()
-                .lies_in(10, 10)
+                .is_within(10, 10)
         );
     }
 
     #[test]
     fn pixels_are_read_as_the_server_lays_them_out() {
         let deep = PixelLayout {
-            bytes: 4,
-            pad: 4,
+            bytes_per_pixel: 4,
+            row_alignment: 4,
             is_big_endian: false,
-            masks: BLUE_FIRST_MASKS,
+            color_masks: BLUE_FIRST_MASKS,
         };
         let data = [3, 2, 1, 0, 6, 5, 4, 99];
         assert_eq!(deep.decode_rgb(&data, 2, 1), [1, 2, 3, 4, 5, 6]);
         let flat = PixelLayout {
-            bytes: 2,
-            pad: 4,
+            bytes_per_pixel: 2,
+            row_alignment: 4,
             is_big_endian: false,
-            masks: [0xf800, 0x07e0, 0x001f],
+            color_masks: [0xf800, 0x07e0, 0x001f],
         };
         // One pixel a row, padded to four bytes.
         let data = [0x00, 0xf8, 0, 0, 0xe0, 0x07, 0, 0];
@@ -290,8 +296,8 @@ mod tests {
             width: 4,
             height: 2,
             pixels: [200, 100, 50].repeat(8),
-            screen: (4, 2),
-            taken: SystemTime::now(),
+            screen_size: (4, 2),
+            captured_at: SystemTime::now(),
         };
         assert!(picture.clone().scaled(f64::NAN).is_err());
         assert!(picture.clone().scaled(0.0).is_err());

@@ -29,17 +29,17 @@ const XFIXES_VERSION: (u32, u32) = (1, 0);
 pub(super) struct X11Clipboard {
     text: Option<String>,
     /// The selections that the companion owns.
-    owned: Vec<Atom>,
+    owned_selections: Vec<Atom>,
     /// Changes whenever another program becomes the owner, or the owner copies again.
-    copied: watch::Sender<u64>,
+    change_sender: watch::Sender<u64>,
 }
 
 impl X11Clipboard {
     pub(super) fn new(copied: watch::Sender<u64>) -> Self {
         Self {
             text: None,
-            owned: Vec::new(),
-            copied,
+            owned_selections: Vec::new(),
+            change_sender: copied,
         }
     }
 
@@ -58,7 +58,7 @@ impl X11Clipboard {
         let changes = SelectionEventMask::SET_SELECTION_OWNER
             | SelectionEventMask::SELECTION_WINDOW_DESTROY
             | SelectionEventMask::SELECTION_CLIENT_CLOSE;
-        let (window, selection) = (connection.window, connection.atoms.CLIPBOARD);
+        let (window, selection) = (connection.helper_window, connection.atoms.CLIPBOARD);
         x.xfixes_select_selection_input(window, selection, changes)
             .map_err(x11_call_failed)?
             .check()
@@ -68,7 +68,7 @@ impl X11Clipboard {
     }
 
     fn notify_change(&self) {
-        self.copied.send_modify(|number| *number += 1);
+        self.change_sender.send_modify(|number| *number += 1);
     }
 
     /// Becomes the owner of both selections, clipboard and primary, and serves `text` for them.
@@ -88,9 +88,9 @@ impl X11Clipboard {
             )));
         }
         self.text = Some(text);
-        self.owned = vec![connection.atoms.CLIPBOARD, AtomEnum::PRIMARY.into()];
-        for selection in self.owned.iter().copied() {
-            let (window, now) = (connection.window, x11rb::CURRENT_TIME);
+        self.owned_selections = vec![connection.atoms.CLIPBOARD, AtomEnum::PRIMARY.into()];
+        for selection in self.owned_selections.iter().copied() {
+            let (window, now) = (connection.helper_window, x11rb::CURRENT_TIME);
             connection
                 .x
                 .set_selection_owner(window, selection, now)
@@ -111,14 +111,20 @@ impl X11Clipboard {
         if owner == x11rb::NONE {
             return Ok(String::new());
         }
-        if owner == connection.window {
+        if owner == connection.helper_window {
             return Ok(self.text.clone().unwrap_or_default());
         }
         let (place, now) = (atoms.OSCTL_SELECTION, x11rb::CURRENT_TIME);
-        x.delete_property(connection.window, place)
+        x.delete_property(connection.helper_window, place)
             .map_err(x11_call_failed)?;
-        x.convert_selection(connection.window, selection, atoms.UTF8_STRING, place, now)
-            .map_err(x11_call_failed)?;
+        x.convert_selection(
+            connection.helper_window,
+            selection,
+            atoms.UTF8_STRING,
+            place,
+            now,
+        )
+        .map_err(x11_call_failed)?;
         let answered = self.wait_for_event(connection, |event| match event {
             Event::SelectionNotify(told) if told.selection == selection => Some(told.property),
             _ => None,
@@ -126,7 +132,7 @@ impl X11Clipboard {
         if answered == x11rb::NONE {
             return Ok(String::new());
         }
-        let bytes = match take_property(connection, place)? {
+        let bytes = match read_and_delete_property(connection, place)? {
             (kind, _) if kind == atoms.INCR => self.read_incremental(connection, place)?,
             (_, bytes) => bytes,
         };
@@ -149,7 +155,7 @@ impl X11Clipboard {
                 }
                 _ => None,
             })?;
-            let (_, mut piece) = take_property(connection, place)?;
+            let (_, mut piece) = read_and_delete_property(connection, place)?;
             if piece.is_empty() {
                 return Ok(all);
             }
@@ -179,7 +185,7 @@ impl X11Clipboard {
             let left = SELECTION_OWNER_TIMEOUT.saturating_sub(begin.elapsed());
             if left.is_zero() {
                 let why = "the program that owns the clipboard does not send the text";
-                return Err(DisplayRefusal::Unmoved(why.into()));
+                return Err(DisplayRefusal::NotApplied(why.into()));
             }
             let mut polled = [PollFd::new(connection.as_fd(), PollFlags::POLLIN)];
             let left = PollTimeout::try_from(left).unwrap_or(PollTimeout::ZERO);
@@ -195,9 +201,9 @@ impl X11Clipboard {
         event: &Event,
     ) -> Result<(), DisplayRefusal> {
         match event {
-            Event::SelectionRequest(request) => self.hand_over(connection, request),
+            Event::SelectionRequest(request) => self.send_selection(connection, request),
             Event::SelectionClear(told) => {
-                self.drop_selection(told.selection);
+                self.release_selection(told.selection);
                 Ok(())
             }
             Event::XfixesSelectionNotify(_) => {
@@ -209,14 +215,14 @@ impl X11Clipboard {
     }
 
     /// Another program owns this selection now. The text is kept while the companion owns any selection.
-    fn drop_selection(&mut self, selection: Atom) {
-        self.owned.retain(|owned| *owned != selection);
-        if self.owned.is_empty() {
+    fn release_selection(&mut self, selection: Atom) {
+        self.owned_selections.retain(|owned| *owned != selection);
+        if self.owned_selections.is_empty() {
             self.text = None;
         }
     }
 
-    fn hand_over(
+    fn send_selection(
         &self,
         connection: &X11Connection,
         request: &SelectionRequestEvent,
@@ -266,7 +272,7 @@ impl X11Clipboard {
 }
 
 /// Reads a property and deletes it: its type and bytes.
-fn take_property(
+fn read_and_delete_property(
     connection: &X11Connection,
     place: Atom,
 ) -> Result<(Atom, Vec<u8>), DisplayRefusal> {
@@ -274,7 +280,7 @@ fn take_property(
     let longest = u32::try_from(MAX_CLIPBOARD_BYTES / 4).unwrap_or(u32::MAX);
     let property = connection
         .x
-        .get_property(true, connection.window, place, any, 0, longest)
+        .get_property(true, connection.helper_window, place, any, 0, longest)
         .map_err(x11_call_failed)?;
     let property = property.reply().map_err(x11_call_failed)?;
     Ok((property.type_, property.value))
@@ -290,11 +296,11 @@ mod tests {
         let (copied, marked) = (7, 1);
         let mut clipboard = X11Clipboard::new(watch::Sender::new(0));
         clipboard.text = Some("words".into());
-        clipboard.owned = vec![copied, marked];
-        clipboard.drop_selection(copied);
-        clipboard.drop_selection(copied);
+        clipboard.owned_selections = vec![copied, marked];
+        clipboard.release_selection(copied);
+        clipboard.release_selection(copied);
         assert_eq!(clipboard.text.as_deref(), Some("words"));
-        clipboard.drop_selection(marked);
+        clipboard.release_selection(marked);
         assert_eq!(clipboard.text, None);
     }
 }

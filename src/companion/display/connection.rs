@@ -72,7 +72,7 @@ pub(super) struct X11Connection {
     pub(super) atoms: Atoms,
     pub(super) root: Window,
     /// An invisible window of this connection: it owns selections and receives properties.
-    pub(super) window: Window,
+    pub(super) helper_window: Window,
 }
 
 impl X11Connection {
@@ -96,7 +96,7 @@ impl X11Connection {
             x,
             atoms,
             root,
-            window,
+            helper_window: window,
         })
     }
 
@@ -149,7 +149,7 @@ impl X11Connection {
 
 fn connect_x11() -> Result<RustConnection<X11TimeoutStream>, DisplayRefusal> {
     let path = format!("/tmp/.X11-unix/X{}", &DISPLAY_NAME[1..]);
-    let gone = |why: String| DisplayRefusal::Gone(why);
+    let gone = |why: String| DisplayRefusal::Unavailable(why);
     let socket =
         UnixStream::connect(&path).map_err(|e| gone(format!("cannot connect to `{path}`: {e}")))?;
     let (stream, _) = DefaultStream::from_unix_stream(socket)
@@ -159,7 +159,7 @@ fn connect_x11() -> Result<RustConnection<X11TimeoutStream>, DisplayRefusal> {
 
 /// A failed call: either the connection ended, or the call has a bug.
 pub(super) fn x11_call_failed(error: impl Into<X11CallError>) -> DisplayRefusal {
-    DisplayRefusal::Gone(error.into().0)
+    DisplayRefusal::Unavailable(error.into().0)
 }
 
 /// Ignores the error that a window is gone, which is not a failure; returns any other error.

@@ -48,8 +48,8 @@ pub(super) fn perform_actions(
     let mut hands = InputInjector {
         connection,
         keyboard,
-        is_awaited: &is_awaited,
-        has_pushed: false,
+        is_caller_waiting: &is_awaited,
+        has_pending_click: false,
     };
     for action in actions {
         hands.perform_action(action)?;
@@ -131,24 +131,24 @@ fn check_actions(
 struct InputInjector<'a> {
     connection: &'a X11Connection,
     keyboard: &'a mut KeyboardMap,
-    is_awaited: &'a dyn Fn() -> bool,
+    is_caller_waiting: &'a dyn Fn() -> bool,
     /// Button events may not have reached their window yet.
-    has_pushed: bool,
+    has_pending_click: bool,
 }
 
 impl InputInjector<'_> {
     /// Stops when the caller no longer waits, because the caller may repeat the whole request.
-    fn go_on(&self) -> Result<(), DisplayRefusal> {
-        match (self.is_awaited)() {
+    fn check_caller_waiting(&self) -> Result<(), DisplayRefusal> {
+        match (self.is_caller_waiting)() {
             true => Ok(()),
-            false => Err(DisplayRefusal::Unmoved(
+            false => Err(DisplayRefusal::NotApplied(
                 "the caller no longer waits for the reply".into(),
             )),
         }
     }
 
     fn perform_action(&mut self, action: &InputAction) -> Result<(), DisplayRefusal> {
-        self.go_on()?;
+        self.check_caller_waiting()?;
         match action {
             InputAction::Key { .. } | InputAction::KeyDown { .. } | InputAction::Text { .. } => {
                 self.wait_for_click()?
@@ -156,7 +156,7 @@ impl InputInjector<'_> {
             InputAction::Click { .. }
             | InputAction::ButtonDown { .. }
             | InputAction::ButtonUp { .. }
-            | InputAction::Drag { .. } => self.has_pushed = true,
+            | InputAction::Drag { .. } => self.has_pending_click = true,
             InputAction::Move { .. } | InputAction::Scroll { .. } | InputAction::KeyUp { .. } => {}
         }
         match action {
@@ -168,7 +168,7 @@ impl InputInjector<'_> {
                 count,
                 keys,
             } => {
-                self.point_at(*x, *y)?;
+                self.move_pointer_if_given(*x, *y)?;
                 let held = self.resolve_keys(keys.as_deref())?;
                 self.press_keys(&held)?;
                 for _ in 0..*count {
@@ -184,7 +184,7 @@ impl InputInjector<'_> {
             }
             InputAction::Drag { from, to } => self.drag_pointer(*from, *to),
             InputAction::Scroll { x, y, down, right } => {
-                self.point_at(*x, *y)?;
+                self.move_pointer_if_given(*x, *y)?;
                 for (notches, (back, forth)) in [*down, *right].into_iter().zip(WHEEL_BUTTONS) {
                     let button = if notches < 0 { back } else { forth };
                     for _ in 0..notches.unsigned_abs() {
@@ -214,7 +214,7 @@ impl InputInjector<'_> {
     /// that would overtake the click. The window manager grabs the pointer for that time. The number of checks is
     /// limited, because a menu may grab the pointer for longer.
     fn wait_for_click(&mut self) -> Result<(), DisplayRefusal> {
-        if !std::mem::take(&mut self.has_pushed) {
+        if !std::mem::take(&mut self.has_pending_click) {
             return Ok(());
         }
         let x = &self.connection.x;
@@ -260,8 +260,8 @@ impl InputInjector<'_> {
     /// Types text, key by key. A line break of any kind is one key.
     fn type_text(&mut self, text: &str) -> Result<(), DisplayRefusal> {
         for character in text.replace("\r\n", "\n").chars() {
-            self.go_on()?;
-            let key = self.resolve_key(key_names::of_character(character))?;
+            self.check_caller_waiting()?;
+            let key = self.resolve_key(key_names::keysym_for_character(character))?;
             self.press_keys(&[key])?;
             self.release_keys(&[key])?;
         }
@@ -280,25 +280,25 @@ impl InputInjector<'_> {
     }
 
     fn resolve_key(&mut self, symbol: u32) -> Result<KeyboardKey, DisplayRefusal> {
-        self.keyboard.key_for_symbol(self.connection, symbol)
+        self.keyboard.key_for_keysym(self.connection, symbol)
     }
 
     fn press_keys(&mut self, keys: &[KeyboardKey]) -> Result<(), DisplayRefusal> {
         self.send_shift(keys, KEY_PRESS_EVENT)?;
         keys.iter()
-            .try_for_each(|key| self.fake_input(KEY_PRESS_EVENT, key.code))
+            .try_for_each(|key| self.fake_input(KEY_PRESS_EVENT, key.keycode))
     }
 
     fn release_keys(&mut self, keys: &[KeyboardKey]) -> Result<(), DisplayRefusal> {
         let mut back = keys.iter().rev();
-        back.try_for_each(|key| self.fake_input(KEY_RELEASE_EVENT, key.code))?;
+        back.try_for_each(|key| self.fake_input(KEY_RELEASE_EVENT, key.keycode))?;
         self.send_shift(keys, KEY_RELEASE_EVENT)
     }
 
     fn send_shift(&mut self, keys: &[KeyboardKey], event: u8) -> Result<(), DisplayRefusal> {
-        if keys.iter().any(|key| key.shifted) {
+        if keys.iter().any(|key| key.needs_shift) {
             let shift = self.resolve_key(Keysym::Shift_L.raw())?;
-            self.fake_input(event, shift.code)?;
+            self.fake_input(event, shift.keycode)?;
         }
         Ok(())
     }
@@ -308,7 +308,7 @@ impl InputInjector<'_> {
         self.fake_input(BUTTON_RELEASE_EVENT, button)
     }
 
-    fn point_at(&self, x: Option<i32>, y: Option<i32>) -> Result<(), DisplayRefusal> {
+    fn move_pointer_if_given(&self, x: Option<i32>, y: Option<i32>) -> Result<(), DisplayRefusal> {
         match (x, y) {
             (Some(x), Some(y)) => self.move_pointer(x, y),
             _ => Ok(()),
@@ -349,7 +349,7 @@ mod tests {
     use crate::protocol::display::{InputAction, ScreenPoint};
 
     #[test]
-    fn nothing_is_done_when_one_action_does_not_fit() {
+    fn invalid_action_rejects_all() {
         let fits = InputAction::Move { x: 9, y: 4 };
         let screen = (10, 5);
         assert!(check_actions(std::slice::from_ref(&fits), screen).is_ok());

@@ -66,7 +66,7 @@ fn action_duration(action: &InputAction) -> Duration {
 /// The keysyms that an action needs, in order.
 fn action_keysyms(action: &InputAction) -> Vec<u32> {
     match action {
-        InputAction::Text { text } => text.chars().map(key_names::of_character).collect(),
+        InputAction::Text { text } => text.chars().map(key_names::keysym_for_character).collect(),
         InputAction::Key { keys } | InputAction::KeyDown { keys } | InputAction::KeyUp { keys } => {
             key_names::parse_keys(keys).unwrap_or_default()
         }
@@ -95,7 +95,7 @@ mod tests {
     /// Types `a`, and has ten spare keys.
     fn keyboard() -> KeyboardMap {
         let own = [u32::from('a')];
-        KeyboardMap::from_symbols(8, 1, own.into_iter().chain([0; 10]).collect())
+        KeyboardMap::from_keysyms(8, 1, own.into_iter().chain([0; 10]).collect())
     }
 
     fn text(text: String) -> InputAction {
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn drags_and_foreign_letters_take_their_time_and_usual_ones_hardly_any() {
+    fn drags_and_key_remaps_take_time() {
         let keyboard = keyboard();
         let place = ScreenPoint { x: 0, y: 0 };
         let drag = InputAction::Drag {

@@ -57,7 +57,7 @@ pub(super) fn parse_keys(text: &str) -> Result<Vec<u32>, DisplayRefusal> {
 fn parse_key(name: &str) -> Result<u32, DisplayRefusal> {
     let mut characters = name.chars();
     if let (Some(only), None) = (characters.next(), characters.next()) {
-        return Ok(of_character(only));
+        return Ok(keysym_for_character(only));
     }
     let usual = KEY_ALIASES
         .iter()
@@ -76,7 +76,7 @@ fn parse_key(name: &str) -> Result<u32, DisplayRefusal> {
 }
 
 /// The keysym that types a character.
-pub(super) fn of_character(character: char) -> u32 {
+pub(super) fn keysym_for_character(character: char) -> u32 {
     match character {
         '\n' | '\r' => Keysym::Return.raw(),
         '\t' => Keysym::Tab.raw(),
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_are_named_as_people_do() {
+    fn key_aliases_are_parsed() {
         assert_eq!(keys("Return"), [Keysym::Return]);
         assert_eq!(keys("ENTER"), [Keysym::Return]);
         assert_eq!(

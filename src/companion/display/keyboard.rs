@@ -17,24 +17,24 @@ const KEY_REMAP_DELAY: Duration = Duration::from_millis(250);
 /// A key, and whether shift must be held with it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct KeyboardKey {
-    pub(super) code: Keycode,
-    pub(super) shifted: bool,
+    pub(super) keycode: Keycode,
+    pub(super) needs_shift: bool,
 }
 
 #[derive(Debug)]
 pub(super) struct KeyboardMap {
-    first: Keycode,
-    width: usize,
-    symbols: Vec<u32>,
+    first_keycode: Keycode,
+    keysyms_per_keycode: usize,
+    keysyms: Vec<u32>,
     /// Spare keys with a character, the least recently used first.
-    lent: VecDeque<RemappedKey>,
+    remapped_keys: VecDeque<RemappedKey>,
 }
 
 #[derive(Debug)]
 struct RemappedKey {
-    code: Keycode,
-    symbol: u32,
-    used: Instant,
+    keycode: Keycode,
+    keysym: u32,
+    last_used: Instant,
 }
 
 impl KeyboardMap {
@@ -48,24 +48,24 @@ impl KeyboardMap {
             .reply()
             .map_err(x11_call_failed)?;
         let width = mapping.keysyms_per_keycode.into();
-        Ok(Self::from_symbols(first, width, mapping.keysyms))
+        Ok(Self::from_keysyms(first, width, mapping.keysyms))
     }
 
     /// Builds the map from the keysyms of each key, starting at `first`.
-    pub(super) fn from_symbols(first: Keycode, width: usize, symbols: Vec<u32>) -> Self {
+    pub(super) fn from_keysyms(first: Keycode, width: usize, symbols: Vec<u32>) -> Self {
         let mut keyboard = Self {
-            first,
-            width,
-            symbols,
-            lent: VecDeque::new(),
+            first_keycode: first,
+            keysyms_per_keycode: width,
+            keysyms: symbols,
+            remapped_keys: VecDeque::new(),
         };
         let long_ago = Instant::now();
-        keyboard.lent = keyboard
+        keyboard.remapped_keys = keyboard
             .unused_keycodes()
             .map(|code| RemappedKey {
-                code,
-                symbol: 0,
-                used: long_ago,
+                keycode: code,
+                keysym: 0,
+                last_used: long_ago,
             })
             .collect();
         keyboard
@@ -73,15 +73,15 @@ impl KeyboardMap {
 
     fn unused_keycodes(&self) -> impl Iterator<Item = Keycode> {
         let keys = self
-            .symbols
-            .chunks(self.width.max(1))
-            .zip(self.first..=Keycode::MAX);
+            .keysyms
+            .chunks(self.keysyms_per_keycode.max(1))
+            .zip(self.first_keycode..=Keycode::MAX);
         keys.filter(|(symbols, _)| symbols.iter().all(|symbol| *symbol == 0))
             .map(|(_, code)| code)
     }
 
     /// The key that types `symbol`; maps a spare key when no key does.
-    pub(super) fn key_for_symbol(
+    pub(super) fn key_for_keysym(
         &mut self,
         connection: &X11Connection,
         symbol: u32,
@@ -89,24 +89,27 @@ impl KeyboardMap {
         if let Some(key) = self.find_mapped_key(symbol) {
             return Ok(key);
         }
-        let lent = self.lent.iter().position(|lent| lent.symbol == symbol);
-        let mut lent = match lent.and_then(|at| self.lent.remove(at)) {
+        let lent = self
+            .remapped_keys
+            .iter()
+            .position(|lent| lent.keysym == symbol);
+        let mut lent = match lent.and_then(|at| self.remapped_keys.remove(at)) {
             Some(lent) => lent,
             None => self.remap_key(connection, symbol)?,
         };
-        lent.used = Instant::now();
+        lent.last_used = Instant::now();
         let key = KeyboardKey {
-            code: lent.code,
-            shifted: false,
+            keycode: lent.keycode,
+            needs_shift: false,
         };
-        self.lent.push_back(lent);
+        self.remapped_keys.push_back(lent);
         Ok(key)
     }
 
     /// Whether this key still types the character that this map put on it.
-    pub(super) fn has_lent(&self, code: Keycode, symbol: u32) -> bool {
-        let mut lent = self.lent.iter();
-        symbol != 0 && lent.any(|lent| (lent.code, lent.symbol) == (code, symbol))
+    pub(super) fn is_remapped(&self, code: Keycode, symbol: u32) -> bool {
+        let mut lent = self.remapped_keys.iter();
+        symbol != 0 && lent.any(|lent| (lent.keycode, lent.keysym) == (code, symbol))
     }
 
     /// Total pause for typing all of these keysyms in sequence without delay: the time until spare keys may get another
@@ -114,7 +117,10 @@ impl KeyboardMap {
     pub(super) fn remap_delay(&self, symbols: impl IntoIterator<Item = u32>) -> Duration {
         let begin = Instant::now();
         let mut now = begin;
-        let lent = self.lent.iter().map(|lent| (lent.symbol, lent.used));
+        let lent = self
+            .remapped_keys
+            .iter()
+            .map(|lent| (lent.keysym, lent.last_used));
         let mut lent: VecDeque<(u32, Instant)> = lent.collect();
         for symbol in symbols {
             if self.find_mapped_key(symbol).is_some() {
@@ -135,14 +141,17 @@ impl KeyboardMap {
     /// The key of the original keyboard.
     fn find_mapped_key(&self, symbol: u32) -> Option<KeyboardKey> {
         let keys = self
-            .symbols
-            .chunks(self.width.max(1))
-            .zip(self.first..=Keycode::MAX);
+            .keysyms
+            .chunks(self.keysyms_per_keycode.max(1))
+            .zip(self.first_keycode..=Keycode::MAX);
         let mut found = keys.filter_map(|(symbols, code)| {
             // Further columns belong to another group.
             let column = symbols.iter().take(2).position(|s| *s == symbol)?;
             let shifted = column == 1;
-            Some(KeyboardKey { code, shifted })
+            Some(KeyboardKey {
+                keycode: code,
+                needs_shift: shifted,
+            })
         });
         found.next()
     }
@@ -152,20 +161,24 @@ impl KeyboardMap {
         connection: &X11Connection,
         symbol: u32,
     ) -> Result<RemappedKey, DisplayRefusal> {
-        let lent = self.lent.pop_front();
-        let lent =
-            lent.ok_or_else(|| DisplayRefusal::Gone("the keyboard has no unused key code".into()))?;
-        if lent.symbol != 0 {
-            std::thread::sleep(KEY_REMAP_DELAY.saturating_sub(lent.used.elapsed()));
+        let lent = self.remapped_keys.pop_front();
+        let lent = lent.ok_or_else(|| {
+            DisplayRefusal::Unavailable("the keyboard has no unused key code".into())
+        })?;
+        if lent.keysym != 0 {
+            std::thread::sleep(KEY_REMAP_DELAY.saturating_sub(lent.last_used.elapsed()));
         }
         let symbols = [symbol, symbol];
         connection
             .x
-            .change_keyboard_mapping(1, lent.code, 2, &symbols)
+            .change_keyboard_mapping(1, lent.keycode, 2, &symbols)
             .map_err(x11_call_failed)?
             .check()
             .map_err(x11_call_failed)?;
-        Ok(RemappedKey { symbol, ..lent })
+        Ok(RemappedKey {
+            keysym: symbol,
+            ..lent
+        })
     }
 }
 
@@ -179,8 +192,13 @@ mod tests {
     fn a_key_is_found_with_its_shift_and_unused_keys_are_listed() {
         let (a, big) = (Keysym::a.raw(), Keysym::A.raw());
         let symbols = [[0, 0, 0, 0], [a, big, Keysym::ae.raw(), 0], [0, 0, 0, 0]];
-        let keyboard = KeyboardMap::from_symbols(8, 4, symbols.concat());
-        let key = |code, shifted| Some(KeyboardKey { code, shifted });
+        let keyboard = KeyboardMap::from_keysyms(8, 4, symbols.concat());
+        let key = |code, shifted| {
+            Some(KeyboardKey {
+                keycode: code,
+                needs_shift: shifted,
+            })
+        };
         assert_eq!(keyboard.find_mapped_key(a), key(9, false));
         assert_eq!(keyboard.find_mapped_key(big), key(9, true));
         assert_eq!(keyboard.find_mapped_key(Keysym::ae.raw()), None);
@@ -190,7 +208,7 @@ mod tests {
     #[test]
     fn a_key_pauses_only_before_it_gets_another_character() {
         // One mapped key, and two spare keys.
-        let keyboard = KeyboardMap::from_symbols(8, 1, vec![97, 0, 0]);
+        let keyboard = KeyboardMap::from_keysyms(8, 1, vec![97, 0, 0]);
         let pauses = |text: &str| keyboard.remap_delay(text.chars().map(u32::from));
         assert_eq!(pauses("aaaa"), Duration::ZERO);
         assert_eq!(pauses("xaxyyaxy"), Duration::ZERO);
@@ -201,14 +219,14 @@ mod tests {
     }
 
     #[test]
-    fn a_key_is_ours_while_it_types_what_we_have_put_on_it() {
-        let mut keyboard = KeyboardMap::from_symbols(8, 1, vec![97, 0, 0]);
-        keyboard.lent[0].symbol = 120;
-        keyboard.lent[0].used = Instant::now();
-        let code = keyboard.lent[0].code;
-        assert!(keyboard.has_lent(code, 120));
+    fn remapped_key_is_recognized() {
+        let mut keyboard = KeyboardMap::from_keysyms(8, 1, vec![97, 0, 0]);
+        keyboard.remapped_keys[0].keysym = 120;
+        keyboard.remapped_keys[0].last_used = Instant::now();
+        let code = keyboard.remapped_keys[0].keycode;
+        assert!(keyboard.is_remapped(code, 120));
         // Another program has changed the key, or a key that this map has not changed.
-        assert!(!keyboard.has_lent(code, 121));
-        assert!(!keyboard.has_lent(code + 1, 120) && !keyboard.has_lent(code + 1, 0));
+        assert!(!keyboard.is_remapped(code, 121));
+        assert!(!keyboard.is_remapped(code + 1, 120) && !keyboard.is_remapped(code + 1, 0));
     }
 }

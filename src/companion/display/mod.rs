@@ -20,7 +20,7 @@ mod resolution;
 mod windows;
 
 pub(crate) use capture::{ScreenPicture, ScreenRegion};
-pub(crate) use probe::{is_managed, is_painted, is_server_responding};
+pub(crate) use probe::{has_window_manager, is_desktop_painted, is_server_responding};
 
 use crate::protocol::display::{InputAction, ScreenPoint, ScreenSize, Window};
 use nix::unistd::write;
@@ -41,18 +41,18 @@ const DISPLAY_REQUEST_TIMEOUT: Duration = Duration::from_secs(15);
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum DisplayRefusal {
     /// The server is gone or does not answer, with the reason.
-    Gone(String),
+    Unavailable(String),
     Invalid(String),
     NoWindow(u32),
     /// The window manager or another program did not carry out the request.
-    Unmoved(String),
+    NotApplied(String),
 }
 
 impl fmt::Display for DisplayRefusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Gone(why) => write!(f, "the screen is not available: {why}"),
-            Self::Invalid(why) | Self::Unmoved(why) => f.write_str(why),
+            Self::Unavailable(why) => write!(f, "the screen is not available: {why}"),
+            Self::Invalid(why) | Self::NotApplied(why) => f.write_str(why),
             Self::NoWindow(id) => write!(f, "there is no window {id}"),
         }
     }
@@ -62,16 +62,16 @@ impl fmt::Display for DisplayRefusal {
 #[derive(Debug, Clone, Default)]
 pub(crate) struct DisplayClient {
     /// Each thread starts at its first request.
-    hands: Arc<OnceLock<DisplayMailbox>>,
-    eyes: Arc<OnceLock<DisplayMailbox>>,
-    copied: watch::Sender<u64>,
+    input_mailbox: Arc<OnceLock<DisplayMailbox>>,
+    screen_mailbox: Arc<OnceLock<DisplayMailbox>>,
+    clipboard_changes: watch::Sender<u64>,
 }
 
 #[derive(Debug)]
 struct DisplayMailbox {
     requests: mpsc::Sender<DisplayRequest>,
     /// Wakes the owner, which also waits for the server.
-    bell: OwnedFd,
+    wake_pipe: OwnedFd,
 }
 
 impl DisplayClient {
@@ -80,8 +80,11 @@ impl DisplayClient {
         &self,
         region: Option<ScreenRegion>,
     ) -> Result<ScreenPicture, DisplayRefusal> {
-        self.send_request(|answer| DisplayRequest::Capture { region, answer })
-            .await
+        self.send_request(|answer| DisplayRequest::CaptureScreen {
+            region,
+            reply: answer,
+        })
+        .await
     }
 
     /// Performs all actions and returns the position of the pointer.
@@ -89,38 +92,44 @@ impl DisplayClient {
         &self,
         actions: Vec<InputAction>,
     ) -> Result<ScreenPoint, DisplayRefusal> {
-        self.send_request(|answer| DisplayRequest::Act { actions, answer })
-            .await
+        self.send_request(|answer| DisplayRequest::PerformActions {
+            actions,
+            reply: answer,
+        })
+        .await
     }
 
     pub(crate) async fn read_clipboard(&self) -> Result<String, DisplayRefusal> {
-        self.send_request(|answer| DisplayRequest::Read { answer })
+        self.send_request(|answer| DisplayRequest::ReadClipboard { reply: answer })
             .await
     }
 
     pub(crate) async fn write_clipboard(&self, text: String) -> Result<(), DisplayRefusal> {
-        self.send_request(|answer| DisplayRequest::Write { text, answer })
-            .await
+        self.send_request(|answer| DisplayRequest::WriteClipboard {
+            text,
+            reply: answer,
+        })
+        .await
     }
 
     /// Receives another number whenever the clipboard may have changed. The first request other than input starts the
     /// watch.
     pub(crate) fn watch_clipboard(&self) -> watch::Receiver<u64> {
-        self.copied.subscribe()
+        self.clipboard_changes.subscribe()
     }
 
     pub(crate) async fn list_windows(&self) -> Result<Vec<Window>, DisplayRefusal> {
-        self.send_request(|answer| DisplayRequest::Windows { answer })
+        self.send_request(|answer| DisplayRequest::ListWindows { reply: answer })
             .await
     }
 
     pub(crate) async fn focus_window(&self, id: u32) -> Result<(), DisplayRefusal> {
-        self.send_request(|answer| DisplayRequest::Focus { id, answer })
+        self.send_request(|answer| DisplayRequest::FocusWindow { id, reply: answer })
             .await
     }
 
     pub(crate) async fn screen_info(&self) -> Result<ScreenSize, DisplayRefusal> {
-        self.send_request(|answer| DisplayRequest::Screen { answer })
+        self.send_request(|answer| DisplayRequest::ScreenInfo { reply: answer })
             .await
     }
 
@@ -130,22 +139,25 @@ impl DisplayClient {
         height: u16,
     ) -> Result<ScreenSize, DisplayRefusal> {
         let size = (width, height);
-        self.send_request(|answer| DisplayRequest::Resize { size, answer })
-            .await
+        self.send_request(|answer| DisplayRequest::ResizeScreen {
+            size,
+            reply: answer,
+        })
+        .await
     }
 
     async fn send_request<T>(
         &self,
         request: impl FnOnce(oneshot::Sender<Result<T, DisplayRefusal>>) -> DisplayRequest,
     ) -> Result<T, DisplayRefusal> {
-        let gone = |why: &str| DisplayRefusal::Gone(why.into());
+        let gone = |why: &str| DisplayRefusal::Unavailable(why.into());
         let (answer, answered) = oneshot::channel();
         let request = request(answer);
         let mailbox = self.queue_mailbox(request.target_queue())?;
         let sent = mailbox.requests.send(request);
         sent.map_err(|_| gone("the display client has ended"))?;
         // A full pipe wakes the owner already.
-        let _ = write(&mailbox.bell, &[0]);
+        let _ = write(&mailbox.wake_pipe, &[0]);
         match tokio::time::timeout(DISPLAY_REQUEST_TIMEOUT, answered).await {
             Ok(answer) => answer.map_err(|_| gone("the display client has ended"))?,
             Err(_) => Err(gone("no reply from the display client")),
@@ -154,14 +166,14 @@ impl DisplayClient {
 
     fn queue_mailbox(&self, lane: DisplayQueue) -> Result<&DisplayMailbox, DisplayRefusal> {
         let place = match lane {
-            DisplayQueue::Hands => &self.hands,
-            DisplayQueue::Eyes => &self.eyes,
+            DisplayQueue::Input => &self.input_mailbox,
+            DisplayQueue::Screen => &self.screen_mailbox,
         };
         if let Some(mailbox) = place.get() {
             return Ok(mailbox);
         }
-        let made = owner::start_owner(lane, self.copied.clone());
-        let made = made.map_err(|error| DisplayRefusal::Gone(error.to_string()))?;
+        let made = owner::start_display_owner(lane, self.clipboard_changes.clone());
+        let made = made.map_err(|error| DisplayRefusal::Unavailable(error.to_string()))?;
         // No other task ran since the check: there is no await in between, and the runtime has one thread.
         Ok(place.get_or_init(|| made))
     }

@@ -22,9 +22,9 @@ use x11rb::protocol::xproto::{ConnectionExt as _, Keycode};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum DisplayQueue {
     /// Mouse and keyboard, which wait for the server alone.
-    Hands,
+    Input,
     /// All other requests: some wait for the program that owns the selection, or for the desktop.
-    Eyes,
+    Screen,
 }
 
 type DisplayReplySender<T> = oneshot::Sender<Result<T, DisplayRefusal>>;
@@ -32,48 +32,48 @@ type DisplayReplySender<T> = oneshot::Sender<Result<T, DisplayRefusal>>;
 /// A request to the screen.
 #[derive(Debug)]
 pub(super) enum DisplayRequest {
-    Capture {
+    CaptureScreen {
         region: Option<ScreenRegion>,
-        answer: DisplayReplySender<ScreenPicture>,
+        reply: DisplayReplySender<ScreenPicture>,
     },
-    Act {
+    PerformActions {
         actions: Vec<InputAction>,
-        answer: DisplayReplySender<ScreenPoint>,
+        reply: DisplayReplySender<ScreenPoint>,
     },
-    Read {
-        answer: DisplayReplySender<String>,
+    ReadClipboard {
+        reply: DisplayReplySender<String>,
     },
-    Write {
+    WriteClipboard {
         text: String,
-        answer: DisplayReplySender<()>,
+        reply: DisplayReplySender<()>,
     },
-    Windows {
-        answer: DisplayReplySender<Vec<Window>>,
+    ListWindows {
+        reply: DisplayReplySender<Vec<Window>>,
     },
-    Focus {
+    FocusWindow {
         id: u32,
-        answer: DisplayReplySender<()>,
+        reply: DisplayReplySender<()>,
     },
-    Screen {
-        answer: DisplayReplySender<ScreenSize>,
+    ScreenInfo {
+        reply: DisplayReplySender<ScreenSize>,
     },
-    Resize {
+    ResizeScreen {
         size: (u16, u16),
-        answer: DisplayReplySender<ScreenSize>,
+        reply: DisplayReplySender<ScreenSize>,
     },
 }
 
 impl DisplayRequest {
     pub(super) fn target_queue(&self) -> DisplayQueue {
         match self {
-            Self::Act { .. } => DisplayQueue::Hands,
-            Self::Capture { .. }
-            | Self::Read { .. }
-            | Self::Write { .. }
-            | Self::Windows { .. }
-            | Self::Focus { .. }
-            | Self::Screen { .. }
-            | Self::Resize { .. } => DisplayQueue::Eyes,
+            Self::PerformActions { .. } => DisplayQueue::Input,
+            Self::CaptureScreen { .. }
+            | Self::ReadClipboard { .. }
+            | Self::WriteClipboard { .. }
+            | Self::ListWindows { .. }
+            | Self::FocusWindow { .. }
+            | Self::ScreenInfo { .. }
+            | Self::ResizeScreen { .. } => DisplayQueue::Screen,
         }
     }
 }
@@ -81,9 +81,9 @@ impl DisplayRequest {
 /// The connection of a thread, while it is open.
 #[derive(Debug)]
 struct DisplayOwner {
-    lane: DisplayQueue,
+    queue: DisplayQueue,
     session: Option<DisplaySession>,
-    copied: watch::Sender<u64>,
+    clipboard_changes: watch::Sender<u64>,
 }
 
 /// A connection and its state.
@@ -95,21 +95,24 @@ struct DisplaySession {
 }
 
 /// Starts the thread. It ends when its mailbox is dropped, and changes `copied` when the clipboard may have changed.
-pub(super) fn start_owner(
+pub(super) fn start_display_owner(
     lane: DisplayQueue,
     copied: watch::Sender<u64>,
 ) -> io::Result<DisplayMailbox> {
     let (ring, bell) = pipe2(OFlag::O_CLOEXEC | OFlag::O_NONBLOCK)?;
     let (requests, mailbox) = mpsc::channel();
     let owner = DisplayOwner {
-        lane,
+        queue: lane,
         session: None,
-        copied,
+        clipboard_changes: copied,
     };
     thread::Builder::new()
         .name("display".into())
         .spawn(move || owner.run(&mailbox, &ring))?;
-    Ok(DisplayMailbox { requests, bell })
+    Ok(DisplayMailbox {
+        requests,
+        wake_pipe: bell,
+    })
 }
 
 impl DisplayOwner {
@@ -149,32 +152,44 @@ impl DisplayOwner {
 
     fn handle_request(&mut self, request: DisplayRequest) {
         match request {
-            DisplayRequest::Capture { region, answer } => {
+            DisplayRequest::CaptureScreen {
+                region,
+                reply: answer,
+            } => {
                 self.run_and_reply(answer, |s, _| capture_screen(&s.connection, region));
             }
-            DisplayRequest::Act { actions, answer } => self.run_and_reply(answer, |s, asker| {
+            DisplayRequest::PerformActions {
+                actions,
+                reply: answer,
+            } => self.run_and_reply(answer, |s, asker| {
                 let keyboard = match &mut s.keyboard {
                     Some(keyboard) => keyboard,
                     unread => unread.insert(KeyboardMap::read(&s.connection)?),
                 };
                 input::perform_actions(&s.connection, keyboard, &actions, || !asker.is_closed())
             }),
-            DisplayRequest::Read { answer } => {
+            DisplayRequest::ReadClipboard { reply: answer } => {
                 self.run_and_reply(answer, |s, _| s.clipboard.read_text(&s.connection))
             }
-            DisplayRequest::Write { text, answer } => {
+            DisplayRequest::WriteClipboard {
+                text,
+                reply: answer,
+            } => {
                 self.run_and_reply(answer, |s, _| s.clipboard.write_text(&s.connection, text));
             }
-            DisplayRequest::Windows { answer } => {
+            DisplayRequest::ListWindows { reply: answer } => {
                 self.run_and_reply(answer, |s, _| windows::list_windows(&s.connection))
             }
-            DisplayRequest::Focus { id, answer } => {
+            DisplayRequest::FocusWindow { id, reply: answer } => {
                 self.run_and_reply(answer, |s, _| windows::focus_window(&s.connection, id));
             }
-            DisplayRequest::Screen { answer } => {
+            DisplayRequest::ScreenInfo { reply: answer } => {
                 self.run_and_reply(answer, |s, _| resolution::read_screen_info(&s.connection));
             }
-            DisplayRequest::Resize { size, answer } => {
+            DisplayRequest::ResizeScreen {
+                size,
+                reply: answer,
+            } => {
                 self.run_and_reply(answer, |s, _| {
                     resolution::change_resolution(&s.connection, size)
                 });
@@ -195,10 +210,10 @@ impl DisplayOwner {
         self.handle_pending_events();
         let done = match &mut self.session {
             Some(session) => deed(session, &answer),
-            None => DisplaySession::open(self.lane, &self.copied)
+            None => DisplaySession::open(self.queue, &self.clipboard_changes)
                 .and_then(|opened| deed(self.session.insert(opened), &answer)),
         };
-        if matches!(done, Err(DisplayRefusal::Gone(_))) {
+        if matches!(done, Err(DisplayRefusal::Unavailable(_))) {
             self.session = None;
         }
         let _ = answer.send(done);
@@ -209,7 +224,7 @@ impl DisplaySession {
     fn open(lane: DisplayQueue, copied: &watch::Sender<u64>) -> Result<Self, DisplayRefusal> {
         let connection = X11Connection::open()?;
         let clipboard = X11Clipboard::new(copied.clone());
-        if lane == DisplayQueue::Eyes {
+        if lane == DisplayQueue::Screen {
             clipboard.watch_owner_changes(&connection)?;
         }
         Ok(Self {
@@ -228,7 +243,7 @@ impl DisplaySession {
         {
             match &event {
                 Event::MappingNotify(changed) => {
-                    let is_ours = changed.count == 1 && self.has_lent(changed.first_keycode)?;
+                    let is_ours = changed.count == 1 && self.is_remapped(changed.first_keycode)?;
                     // Another program changed the layout.
                     self.keyboard.take_if(|_| !is_ours);
                 }
@@ -240,7 +255,7 @@ impl DisplaySession {
     }
 
     /// Whether this map remapped the key, and the key still types that character.
-    fn has_lent(&self, code: Keycode) -> Result<bool, DisplayRefusal> {
+    fn is_remapped(&self, code: Keycode) -> Result<bool, DisplayRefusal> {
         let Some(keyboard) = &self.keyboard else {
             return Ok(false);
         };
@@ -250,7 +265,7 @@ impl DisplaySession {
             .reply()
             .map_err(x11_call_failed)?;
         let symbol = mapping.keysyms.first().copied().unwrap_or_default();
-        Ok(keyboard.has_lent(code, symbol))
+        Ok(keyboard.is_remapped(code, symbol))
     }
 }
 
@@ -260,28 +275,28 @@ mod tests {
     use tokio::sync::oneshot::channel;
 
     #[test]
-    fn hands_wait_for_nothing_but_hands() {
+    fn input_has_its_own_queue() {
         let (actions, size) = (Vec::new(), (800, 600));
-        let answer = channel().0;
+        let reply = channel().0;
         assert_eq!(
-            DisplayRequest::Act { actions, answer }.target_queue(),
-            DisplayQueue::Hands
+            DisplayRequest::PerformActions { actions, reply }.target_queue(),
+            DisplayQueue::Input
         );
         // These requests wait for other programs, or take long.
-        let answer = channel().0;
+        let reply = channel().0;
         assert_eq!(
-            DisplayRequest::Read { answer }.target_queue(),
-            DisplayQueue::Eyes
+            DisplayRequest::ReadClipboard { reply }.target_queue(),
+            DisplayQueue::Screen
         );
-        let answer = channel().0;
+        let reply = channel().0;
         assert_eq!(
-            DisplayRequest::Resize { size, answer }.target_queue(),
-            DisplayQueue::Eyes
+            DisplayRequest::ResizeScreen { size, reply }.target_queue(),
+            DisplayQueue::Screen
         );
-        let (region, answer) = (None, channel().0);
+        let (region, reply) = (None, channel().0);
         assert_eq!(
-            DisplayRequest::Capture { region, answer }.target_queue(),
-            DisplayQueue::Eyes
+            DisplayRequest::CaptureScreen { region, reply }.target_queue(),
+            DisplayQueue::Screen
         );
     }
 }

@@ -16,7 +16,7 @@ pub(crate) fn is_server_responding() -> bool {
 }
 
 /// Whether a window manager runs, which it shows by its own window.
-pub(crate) fn is_managed() -> bool {
+pub(crate) fn has_window_manager() -> bool {
     let look = || {
         let connection = X11Connection::open()?;
         let check = connection.atoms._NET_SUPPORTING_WM_CHECK;
@@ -34,17 +34,19 @@ pub(crate) fn is_managed() -> bool {
 
 /// Whether the desktop's window covers the screen and has visible content. The screen of a fresh server is black, and
 /// so is a window that has not been drawn yet.
-pub(crate) fn is_painted() -> bool {
+pub(crate) fn is_desktop_painted() -> bool {
     let look = || {
         let connection = X11Connection::open()?;
-        Ok::<_, DisplayRefusal>(is_covered(&connection)? && shows_something(&connection)?)
+        Ok::<_, DisplayRefusal>(
+            is_covered_by_desktop(&connection)? && has_visible_pixels(&connection)?,
+        )
     };
     look().unwrap_or(false)
 }
 
 /// Whether a desktop's window exists and is at least as large as the screen: PCManFM's window keeps its size when the
 /// screen becomes smaller.
-pub(super) fn is_covered(connection: &X11Connection) -> Result<bool, DisplayRefusal> {
+pub(super) fn is_covered_by_desktop(connection: &X11Connection) -> Result<bool, DisplayRefusal> {
     let list = connection.atoms._NET_CLIENT_LIST_STACKING;
     let (width, height) = window_size(connection, connection.root)?.unwrap_or_default();
     for window in connection.read_u32_property(connection.root, list)? {
@@ -69,14 +71,14 @@ pub(super) fn is_covered(connection: &X11Connection) -> Result<bool, DisplayRefu
 }
 
 /// Whether any pixel is not black. A black desktop shows its icons.
-fn shows_something(connection: &X11Connection) -> Result<bool, DisplayRefusal> {
+fn has_visible_pixels(connection: &X11Connection) -> Result<bool, DisplayRefusal> {
     let Some((width, height)) = window_size(connection, connection.root)? else {
         return Ok(false);
     };
     let step = (height.cast_signed() - 1) / (PROBED_ROWS - 1);
     // From the bottom, where a picture that is being drawn arrives last.
     for row in (0..PROBED_ROWS).rev() {
-        if is_lit(connection, (0, step * row, width, 1))? {
+        if has_lit_pixel(connection, (0, step * row, width, 1))? {
             return Ok(true);
         }
     }
@@ -84,7 +86,7 @@ fn shows_something(connection: &X11Connection) -> Result<bool, DisplayRefusal> {
 }
 
 /// Whether the screen's last corner is not black: a larger screen is drawn there last.
-pub(super) fn is_filled(connection: &X11Connection) -> Result<bool, DisplayRefusal> {
+pub(super) fn is_last_corner_painted(connection: &X11Connection) -> Result<bool, DisplayRefusal> {
     let Some((width, height)) = window_size(connection, connection.root)? else {
         return Ok(false);
     };
@@ -93,10 +95,10 @@ pub(super) fn is_filled(connection: &X11Connection) -> Result<bool, DisplayRefus
         height.cast_signed() - PROBED_CORNER_PIXELS,
     );
     let side = PROBED_CORNER_PIXELS.cast_unsigned();
-    is_lit(connection, (x, y, side, side))
+    has_lit_pixel(connection, (x, y, side, side))
 }
 
-fn is_lit(
+fn has_lit_pixel(
     connection: &X11Connection,
     (x, y, w, h): (i16, i16, u16, u16),
 ) -> Result<bool, DisplayRefusal> {

@@ -2,7 +2,7 @@
 
 use super::DisplayRefusal;
 use super::connection::{X11Connection, x11_call_failed};
-use super::probe::{is_covered, is_filled};
+use super::probe::{is_covered_by_desktop, is_last_corner_painted};
 use crate::protocol::display::ScreenSize;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -58,17 +58,20 @@ pub(super) fn change_resolution(
     if (screen.width, screen.height) == (width, height) {
         return Ok(screen);
     }
-    let had_desktop = is_covered(connection)?;
+    let had_desktop = is_covered_by_desktop(connection)?;
     set_resolution(connection, width, height)?;
     let begin = Instant::now();
-    while had_desktop && !is_covered(connection)? {
+    while had_desktop && !is_covered_by_desktop(connection)? {
         if begin.elapsed() > DESKTOP_COVER_TIMEOUT {
             let why = "the desktop does not cover the new screen";
-            return Err(DisplayRefusal::Unmoved(why.into()));
+            return Err(DisplayRefusal::NotApplied(why.into()));
         }
         thread::sleep(Duration::from_millis(10));
     }
-    while had_desktop && !is_filled(connection)? && begin.elapsed() < DESKTOP_PAINT_TIMEOUT {
+    while had_desktop
+        && !is_last_corner_painted(connection)?
+        && begin.elapsed() < DESKTOP_PAINT_TIMEOUT
+    {
         thread::sleep(Duration::from_millis(10));
     }
     read_screen_info(connection)
@@ -86,7 +89,7 @@ fn set_resolution(
         .reply()
         .map_err(x11_call_failed)?;
     let (Some(crtc), Some(output)) = (resources.crtcs.first(), resources.outputs.first()) else {
-        return Err(DisplayRefusal::Gone(
+        return Err(DisplayRefusal::Unavailable(
             "the X server has no output to resize".into(),
         ));
     };
@@ -110,7 +113,7 @@ fn set_resolution(
         // Restores the old size: without this, no output would show anything.
         let old = (screen.width, screen.height);
         if let Err(worse) = place(old, before.mode, &before.outputs) {
-            changed = Err(DisplayRefusal::Gone(format!(
+            changed = Err(DisplayRefusal::Unavailable(format!(
                 "{why}; the old size could not be restored: {worse}"
             )));
         }
@@ -140,7 +143,7 @@ fn set_crtc_mode(
 fn check_set_config(status: SetConfig) -> Result<(), DisplayRefusal> {
     match status {
         SetConfig::SUCCESS => Ok(()),
-        other => Err(DisplayRefusal::Unmoved(format!(
+        other => Err(DisplayRefusal::NotApplied(format!(
             "the X server did not set the new size: {other:?}"
         ))),
     }
@@ -204,7 +207,7 @@ mod tests {
     use x11rb::protocol::randr::SetConfig;
 
     #[test]
-    fn a_refused_change_is_an_error() {
+    fn refused_crtc_change_is_an_error() {
         assert!(check_set_config(SetConfig::SUCCESS).is_ok());
         for no in [
             SetConfig::FAILED,

@@ -102,7 +102,7 @@ pub(super) fn focus_window(connection: &X11Connection, id: Id) -> Result<(), Dis
     while active_window(connection)? != Some(id) {
         if begin.elapsed() > WINDOW_FOCUS_TIMEOUT {
             let why = format!("the window manager did not bring window {id} to the front");
-            return Err(DisplayRefusal::Unmoved(why));
+            return Err(DisplayRefusal::NotApplied(why));
         }
         thread::sleep(Duration::from_millis(5));
     }

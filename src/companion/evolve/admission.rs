@@ -38,10 +38,10 @@ pub(crate) enum ListenerKind {
 /// The shared handle of the gate.
 #[derive(Debug, Clone)]
 pub(crate) struct AdmissionControl {
-    stand: Arc<watch::Sender<AdmissionState>>,
-    is_proved: Arc<watch::Sender<bool>>,
+    state: Arc<watch::Sender<AdmissionState>>,
+    is_verified: Arc<watch::Sender<bool>>,
     /// Number of admitted requests without a reply.
-    within: Arc<watch::Sender<usize>>,
+    pending_requests: Arc<watch::Sender<usize>>,
 }
 
 /// An admitted request, until its reply.
@@ -50,16 +50,16 @@ pub(crate) struct AdmissionPermit(AdmissionControl);
 
 impl Drop for AdmissionPermit {
     fn drop(&mut self) {
-        self.0.within.send_modify(|count| *count -= 1);
+        self.0.pending_requests.send_modify(|count| *count -= 1);
     }
 }
 
 impl Default for AdmissionControl {
     fn default() -> Self {
         Self {
-            stand: Arc::new(watch::Sender::new(AdmissionState::Open)),
-            is_proved: Arc::new(watch::Sender::new(true)),
-            within: Arc::new(watch::Sender::new(0)),
+            state: Arc::new(watch::Sender::new(AdmissionState::Open)),
+            is_verified: Arc::new(watch::Sender::new(true)),
+            pending_requests: Arc::new(watch::Sender::new(0)),
         }
     }
 }
@@ -67,50 +67,50 @@ impl Default for AdmissionControl {
 impl AdmissionControl {
     /// Admits a request that may change something; nothing, when the client must retry later.
     pub(crate) fn admit(&self, door: ListenerKind) -> Option<AdmissionPermit> {
-        let is_fine = match (*self.stand.borrow(), door) {
-            (AdmissionState::Open, ListenerKind::Outside) => *self.is_proved.borrow(),
+        let is_fine = match (*self.state.borrow(), door) {
+            (AdmissionState::Open, ListenerKind::Outside) => *self.is_verified.borrow(),
             (AdmissionState::Open | AdmissionState::Inside, ListenerKind::Inside) => true,
             (AdmissionState::Inside, ListenerKind::Outside) | (AdmissionState::Closed, _) => false,
         };
         is_fine.then(|| {
-            self.within.send_modify(|count| *count += 1);
+            self.pending_requests.send_modify(|count| *count += 1);
             AdmissionPermit(self.clone())
         })
     }
 
     /// Whether all listeners are admitted.
     pub(crate) fn is_open(&self) -> bool {
-        *self.stand.borrow() == AdmissionState::Open && *self.is_proved.borrow()
+        *self.state.borrow() == AdmissionState::Open && *self.is_verified.borrow()
     }
 
     pub(super) fn open(&self) {
-        self.stand.send_replace(AdmissionState::Open);
+        self.state.send_replace(AdmissionState::Open);
     }
 
     /// From now on admits only requests over the private socket.
     pub(super) fn close_to_outside(&self) {
-        self.stand.send_replace(AdmissionState::Inside);
+        self.state.send_replace(AdmissionState::Inside);
     }
 
     /// Marks the container as not verified yet.
-    pub(super) fn mark_unproved(&self) {
-        self.is_proved.send_replace(false);
+    pub(super) fn mark_unverified(&self) {
+        self.is_verified.send_replace(false);
     }
 
-    pub(super) fn mark_proved(&self) {
-        self.is_proved.send_replace(true);
+    pub(super) fn mark_verified(&self) {
+        self.is_verified.send_replace(true);
     }
 
     /// Returns when the container is verified.
-    pub(super) async fn wait_proved(&self) {
+    pub(super) async fn wait_verified(&self) {
         // The channel stays open while `self` holds the sender.
-        let _ = self.is_proved.subscribe().wait_for(|is| *is).await;
+        let _ = self.is_verified.subscribe().wait_for(|is| *is).await;
     }
 
     /// From now on admits no request; `true` if every admitted request was answered within `patience`.
     pub(super) async fn close_and_drain(&self, patience: Duration) -> bool {
-        self.stand.send_replace(AdmissionState::Closed);
-        let mut within = self.within.subscribe();
+        self.state.send_replace(AdmissionState::Closed);
+        let mut within = self.pending_requests.subscribe();
         // The channel stays open while `self` holds the sender.
         let empty = within.wait_for(|count| *count == 0);
         timeout(patience, empty).await.is_ok()
@@ -118,7 +118,7 @@ impl AdmissionControl {
 
     /// Whether no change is allowed any more, not even one by the companion.
     pub(crate) fn is_closed(&self) -> bool {
-        *self.stand.borrow() == AdmissionState::Closed
+        *self.state.borrow() == AdmissionState::Closed
     }
 }
 
@@ -128,26 +128,26 @@ mod tests {
     use std::time::Duration;
 
     #[tokio::test]
-    async fn one_that_is_not_proved_lets_those_inside_in_alone() {
+    async fn unverified_admits_only_inside() {
         let gate = AdmissionControl::default();
-        gate.mark_unproved();
+        gate.mark_unverified();
         let admits = |door| gate.admit(door).is_some();
         assert!(admits(ListenerKind::Inside) && !admits(ListenerKind::Outside));
         // The restore of checkpoints closes the gate and opens it again.
         gate.close_to_outside();
         gate.open();
         assert!(!admits(ListenerKind::Outside));
-        gate.mark_proved();
-        gate.wait_proved().await;
+        gate.mark_verified();
+        gate.wait_verified().await;
         assert!(admits(ListenerKind::Outside));
-        gate.mark_unproved();
+        gate.mark_unverified();
         gate.close_and_drain(Duration::ZERO).await;
-        gate.mark_proved();
+        gate.mark_verified();
         assert!(!admits(ListenerKind::Outside) && !admits(ListenerKind::Inside));
     }
 
     #[tokio::test]
-    async fn those_inside_are_let_in_until_it_is_shut() {
+    async fn inside_is_admitted_until_closed() {
         let gate = AdmissionControl::default();
         assert!(gate.admit(ListenerKind::Outside).is_some());
         gate.close_to_outside();

@@ -96,7 +96,7 @@ impl EvolveHandle {
             run_check(name, EVOLVE_PORT_TIMEOUT, probe_port(address, *port, true))
         });
         let mut checks = join_all(asked).await;
-        if self.parts.desktop.has_one() {
+        if self.parts.desktop.is_configured() {
             let name = format!("port:{EVOLVE_VNC_PORT}");
             checks.push(
                 run_check(
@@ -137,10 +137,10 @@ async fn probe_port(address: IpAddr, port: u16, is_http: bool) -> Result<String,
 fn own_address() -> IpAddr {
     let name = fs::read_to_string("/etc/hostname").unwrap_or_default();
     let hosts = fs::read_to_string("/etc/hosts").unwrap_or_default();
-    address_of(name.trim(), &hosts).unwrap_or(Ipv4Addr::LOCALHOST.into())
+    find_host_address(name.trim(), &hosts).unwrap_or(Ipv4Addr::LOCALHOST.into())
 }
 
-fn address_of(name: &str, hosts: &str) -> Option<IpAddr> {
+fn find_host_address(name: &str, hosts: &str) -> Option<IpAddr> {
     let entries = hosts.lines().map(str::split_whitespace);
     let mut named = entries.filter_map(|mut words| {
         let address: IpAddr = words.next()?.parse().ok()?;
@@ -151,19 +151,22 @@ fn address_of(name: &str, hosts: &str) -> Option<IpAddr> {
 
 #[cfg(test)]
 mod tests {
-    use super::{address_of, run_check};
+    use super::{find_host_address, run_check};
     use std::future::pending;
     use std::time::Duration;
 
     #[test]
     fn a_container_finds_its_own_address() {
         let hosts = "127.0.0.1\tlocalhost\n::1\tlocalhost\n172.17.0.2\tos-host\n";
-        assert_eq!(address_of("os-host", hosts), "172.17.0.2".parse().ok());
-        assert_eq!(address_of("other", hosts), None);
+        assert_eq!(
+            find_host_address("os-host", hosts),
+            "172.17.0.2".parse().ok()
+        );
+        assert_eq!(find_host_address("other", hosts), None);
     }
 
     #[tokio::test]
-    async fn what_hangs_fails_by_its_name() {
+    async fn hanging_check_fails_with_its_name() {
         let hangs = run_check("mcp:a", Duration::ZERO, pending()).await;
         assert!(!hangs.passed && hangs.name == "mcp:a");
         assert_eq!(hangs.detail, "the check did not finish within 0 s");

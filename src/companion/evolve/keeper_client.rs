@@ -27,7 +27,7 @@ pub(crate) enum EvolveRefusal {
     /// There is no keeper here, for this reason.
     NoKeeper(String),
     /// The keeper does not answer.
-    Silent(String),
+    NoReply(String),
     /// Another run is in progress.
     Busy(EvolveRunId),
     /// A field is invalid.
@@ -38,21 +38,21 @@ pub(crate) enum EvolveRefusal {
 
 /// The stream of the keeper's replies.
 #[derive(Debug)]
-pub(crate) struct EvolveReplies {
-    lines: BufReader<OwnedReadHalf>,
+pub(crate) struct KeeperReplyStream {
+    reader: BufReader<OwnedReadHalf>,
     /// Kept open, because the keeper stops sending when the client closes its end.
-    _asked: tokio::net::unix::OwnedWriteHalf,
+    _writer: tokio::net::unix::OwnedWriteHalf,
 }
 
-impl EvolveReplies {
+impl KeeperReplyStream {
     /// Returns the next reply; nothing at the end.
     ///
     /// # Errors
     /// When a reply is invalid, or the connection to the keeper is lost.
-    pub(crate) async fn next(&mut self) -> io::Result<Option<KeeperReply>> {
+    pub(crate) async fn next_reply(&mut self) -> io::Result<Option<KeeperReply>> {
         let mut line = Vec::new();
         let mut limited =
-            tokio::io::AsyncReadExt::take(&mut self.lines, MAX_EVOLVE_REPLY_BYTES as u64);
+            tokio::io::AsyncReadExt::take(&mut self.reader, MAX_EVOLVE_REPLY_BYTES as u64);
         limited.read_until(b'\n', &mut line).await?;
         if line.is_empty() {
             return Ok(None);
@@ -67,10 +67,10 @@ impl EvolveHandle {
     ///
     /// # Errors
     /// When there is no keeper, or the keeper does not answer.
-    pub(crate) async fn ask_keeper(
+    pub(crate) async fn request_keeper(
         &self,
         ask: &KeeperRequest,
-    ) -> Result<(KeeperReply, EvolveReplies), EvolveRefusal> {
+    ) -> Result<(KeeperReply, KeeperReplyStream), EvolveRefusal> {
         if self.settings.is_embedded {
             let why = "the embedded engine has no container to replace";
             return Err(EvolveRefusal::NoKeeper(why.into()));
@@ -83,12 +83,14 @@ impl EvolveHandle {
         }
         let asked = timeout(
             EVOLVE_KEEPER_TIMEOUT,
-            send_keeper_request(&self.settings.keeper, ask),
+            send_keeper_request(&self.settings.keeper_socket, ask),
         );
-        let silent = |why: String| EvolveRefusal::Silent(why);
+        let silent = |why: String| EvolveRefusal::NoReply(why);
         match asked.await {
             Err(_) => Err(silent(format!("no reply within {EVOLVE_KEEPER_TIMEOUT:?}"))),
-            Ok(Err(error)) if is_absent(&error) => Err(EvolveRefusal::NoKeeper(error.to_string())),
+            Ok(Err(error)) if is_keeper_absent(&error) => {
+                Err(EvolveRefusal::NoKeeper(error.to_string()))
+            }
             Ok(Err(error)) => Err(silent(error.to_string())),
             Ok(Ok(None)) => Err(silent("the keeper closed the connection".into())),
             Ok(Ok(Some((KeeperReply::Busy { run }, _)))) => Err(EvolveRefusal::Busy(run)),
@@ -102,7 +104,7 @@ impl EvolveHandle {
     /// # Errors
     /// When there is no keeper, or the keeper does not answer.
     pub(crate) async fn fetch_history(&self) -> Result<Vec<EvolveRecord>, EvolveRefusal> {
-        match self.ask_keeper(&KeeperRequest::History {}).await? {
+        match self.request_keeper(&KeeperRequest::History {}).await? {
             (KeeperReply::History { runs }, _) => Ok(runs),
             (other, _) => Err(unexpected_reply(&other)),
         }
@@ -112,27 +114,27 @@ impl EvolveHandle {
 /// The refusal for a reply of another protocol version.
 pub(crate) fn unexpected_reply(reply: &KeeperReply) -> EvolveRefusal {
     tracing::error!("unexpected reply from the keeper: {reply:?}");
-    EvolveRefusal::Silent("the reply has an unknown format".into())
+    EvolveRefusal::NoReply("the reply has an unknown format".into())
 }
 
 pub(super) async fn send_keeper_request(
     socket: &Path,
     ask: &KeeperRequest,
-) -> io::Result<Option<(KeeperReply, EvolveReplies)>> {
+) -> io::Result<Option<(KeeperReply, KeeperReplyStream)>> {
     let stream = UnixStream::connect(socket).await?;
     let (read, mut write) = stream.into_split();
     let mut line = serde_json::to_vec(ask)?;
     line.push(b'\n');
     write.write_all(&line).await?;
-    let mut answer = EvolveReplies {
-        lines: BufReader::new(read),
-        _asked: write,
+    let mut answer = KeeperReplyStream {
+        reader: BufReader::new(read),
+        _writer: write,
     };
-    let first = answer.next().await?;
+    let first = answer.next_reply().await?;
     Ok(first.map(|reply| (reply, answer)))
 }
 
-fn is_absent(error: &io::Error) -> bool {
+fn is_keeper_absent(error: &io::Error) -> bool {
     use io::ErrorKind::{ConnectionRefused, NotADirectory, NotFound};
     [ConnectionRefused, NotADirectory, NotFound].contains(&error.kind())
 }

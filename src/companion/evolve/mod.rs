@@ -27,7 +27,7 @@ mod selftest;
 mod verify;
 
 pub(crate) use admission::{AdmissionControl, ListenerKind};
-pub(crate) use keeper_client::{EvolveRefusal, EvolveReplies, unexpected_reply};
+pub(crate) use keeper_client::{EvolveRefusal, KeeperReplyStream, unexpected_reply};
 
 use super::criu::Criu;
 use super::cryo::CryoService;
@@ -50,11 +50,11 @@ use tokio::sync::watch;
 #[derive(Debug, Clone)]
 pub(crate) struct EvolveSettings {
     /// The keeper's socket.
-    keeper: PathBuf,
-    body: PathBuf,
-    data: PathBuf,
+    keeper_socket: PathBuf,
+    body_folder: PathBuf,
+    data_folder: PathBuf,
     /// Folder of the project.
-    repository: PathBuf,
+    project_folder: PathBuf,
     /// Ports that must be reachable on the container's network.
     ports: Vec<u16>,
     /// Whether the companion is a plain process, which no keeper replaces.
@@ -64,10 +64,10 @@ pub(crate) struct EvolveSettings {
 impl From<&super::CompanionSettings> for EvolveSettings {
     fn from(settings: &super::CompanionSettings) -> Self {
         Self {
-            keeper: KEEPER_SOCKET.into(),
-            body: settings.body.clone(),
-            data: settings.data.clone(),
-            repository: "/repo".into(),
+            keeper_socket: KEEPER_SOCKET.into(),
+            body_folder: settings.body_folder.clone(),
+            data_folder: settings.data_folder.clone(),
+            project_folder: "/repo".into(),
             ports: vec![settings.listen.port(), settings.mcp.port()],
             is_embedded: settings.embedded,
         }
@@ -77,7 +77,7 @@ impl From<&super::CompanionSettings> for EvolveSettings {
 /// The parts of the companion that are quiesced and checked.
 #[derive(Debug, Clone)]
 pub(crate) struct EvolveParts {
-    pub(crate) gate: AdmissionControl,
+    pub(crate) admission: AdmissionControl,
     pub(crate) sessions: KernelSessions,
     pub(crate) shells: Shells,
     pub(crate) terminals: PtyTerminals,
@@ -85,9 +85,9 @@ pub(crate) struct EvolveParts {
     pub(crate) criu: Criu,
     pub(crate) hub: Hub,
     pub(crate) desktop: Desktop,
-    pub(crate) lives: RetainedRuns,
-    pub(crate) store: RunStore,
-    pub(crate) mind: SessionStateStore,
+    pub(crate) retained_runs: RetainedRuns,
+    pub(crate) run_store: RunStore,
+    pub(crate) session_state: SessionStateStore,
 }
 
 /// The shared handle of evolve.
@@ -96,32 +96,34 @@ pub(crate) struct EvolveHandle {
     settings: EvolveSettings,
     parts: EvolveParts,
     /// The quiesced state, if any; locked by the task that quiesces or resumes the container.
-    rest: Arc<tokio::sync::Mutex<Option<QuiescedState>>>,
+    quiesced: Arc<tokio::sync::Mutex<Option<QuiescedState>>>,
     /// Cancels a quiesce that is in progress.
-    recalls: watch::Sender<()>,
-    chronicle: GitHistory,
+    quiesce_cancellation: watch::Sender<()>,
+    git_history: GitHistory,
     /// The sessions whose processes were restored, and not only their objects.
-    thawed: Arc<Mutex<BTreeSet<String>>>,
+    restored_sessions: Arc<Mutex<BTreeSet<String>>>,
 }
 
 impl EvolveHandle {
     pub(crate) fn new(settings: EvolveSettings, parts: EvolveParts) -> Self {
-        let chronicle = GitHistory::new(settings.repository.clone());
+        let chronicle = GitHistory::new(settings.project_folder.clone());
         Self {
             settings,
             parts,
-            rest: Arc::default(),
-            recalls: watch::Sender::new(()),
-            chronicle,
-            thawed: Arc::default(),
+            quiesced: Arc::default(),
+            quiesce_cancellation: watch::Sender::new(()),
+            git_history: chronicle,
+            restored_sessions: Arc::default(),
         }
     }
 
     fn lock_restored_sessions(&self) -> MutexGuard<'_, BTreeSet<String>> {
-        self.thawed.lock().unwrap_or_else(PoisonError::into_inner)
+        self.restored_sessions
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn admission(&self) -> &AdmissionControl {
-        &self.parts.gate
+        &self.parts.admission
     }
 }

@@ -20,12 +20,12 @@ impl EvolveParts {
             .collect();
         for job in self.shells.list_jobs().await {
             let detail = format!("`{}` ends with the container", job.command);
-            all.push(report_lost(format!("job:{}", job.session), detail));
+            all.push(lost_state(format!("job:{}", job.session), detail));
         }
-        let terminals = self.terminals.list().len();
+        let terminals = self.terminals.list_terminals().len();
         if terminals > 0 {
             let detail = format!("{terminals} open terminals end with the container");
-            all.push(report_lost("terminals".into(), detail));
+            all.push(lost_state("terminals".into(), detail));
         }
         let (sessions, connections) = self.hub.client_counts();
         all.extend((sessions > 0).then(|| report_clients(sessions as u64)));
@@ -33,7 +33,7 @@ impl EvolveParts {
             let detail = format!(
                 "{connections} connections of the SSE transport end; the clients must reconnect"
             );
-            all.push(report_lost("mcp:sse".into(), detail));
+            all.push(lost_state("mcp:sse".into(), detail));
         }
         all.extend(browser.then(|| NonVariableState {
             what: "browser".into(),
@@ -51,10 +51,10 @@ impl EvolveParts {
         let here = self.list_shell_folders();
         let shells = expected.shells.iter();
         let mut all: Vec<NonVariableState> = shells
-            .map(|(session, folder)| found_shell(session, folder, here.get(session)))
+            .map(|(session, folder)| verify_shell(session, folder, here.get(session)))
             .collect();
         if expected.clients > 0 {
-            all.push(found_clients(
+            all.push(verify_clients(
                 expected.clients,
                 self.hub.persisted_session_count() as u64,
             ));
@@ -66,7 +66,7 @@ impl EvolveParts {
     pub(super) fn list_shell_folders(&self) -> BTreeMap<String, String> {
         let sessions = self.shells.context_serials().into_keys();
         let folder = |session: String| {
-            let folder = self.shells.cwd(&session).display().to_string();
+            let folder = self.shells.session_cwd(&session).display().to_string();
             (session, folder)
         };
         take_within_bytes(MAX_SHELL_LIST_BYTES, sessions.map(folder))
@@ -94,17 +94,17 @@ fn report_shell(session: &str, folder: &str) -> NonVariableState {
     }
 }
 
-fn found_shell(session: &str, folder: &str, here: Option<&String>) -> NonVariableState {
+fn verify_shell(session: &str, folder: &str, here: Option<&String>) -> NonVariableState {
     match here {
         Some(here) if here == folder => report_shell(session, folder),
         // The environment was restored all the same.
-        Some(here) => report_lost(
+        Some(here) => lost_state(
             format!("shell:{session}"),
             format!(
                 "the folder `{folder}` does not exist; the shell is in `{here}`, with its environment"
             ),
         ),
-        None => report_lost(
+        None => lost_state(
             format!("shell:{session}"),
             "the shell context is lost".into(),
         ),
@@ -119,17 +119,17 @@ fn report_clients(sessions: u64) -> NonVariableState {
     }
 }
 
-fn found_clients(expected: u64, found: u64) -> NonVariableState {
+fn verify_clients(expected: u64, found: u64) -> NonVariableState {
     match found >= expected {
         true => report_clients(expected),
-        false => report_lost(
+        false => lost_state(
             "mcp".into(),
             format!("{found} of {expected} client sessions continue"),
         ),
     }
 }
 
-fn report_lost(what: String, detail: String) -> NonVariableState {
+fn lost_state(what: String, detail: String) -> NonVariableState {
     NonVariableState {
         what,
         kept: false,
@@ -139,7 +139,7 @@ fn report_lost(what: String, detail: String) -> NonVariableState {
 
 #[cfg(test)]
 mod tests {
-    use super::{found_clients, found_shell, take_within_bytes};
+    use super::{take_within_bytes, verify_clients, verify_shell};
 
     #[test]
     fn the_list_of_shells_has_a_limit() {
@@ -152,17 +152,17 @@ mod tests {
     #[test]
     fn missing_state_is_reported_as_lost() {
         let here = "/data".to_owned();
-        let kept = found_shell("default", "/data", Some(&here));
+        let kept = verify_shell("default", "/data", Some(&here));
         assert!(kept.kept && kept.detail.contains("`/data`"), "{kept:?}");
-        let moved = found_shell("default", "/tmp/gone", Some(&here));
+        let moved = verify_shell("default", "/tmp/gone", Some(&here));
         assert!(!moved.kept, "{moved:?}");
         assert!(
             moved.detail.contains("`/tmp/gone` does not exist"),
             "{moved:?}"
         );
-        assert!(!found_shell("default", "/data", None).kept);
-        assert!(found_clients(2, 5).kept);
-        let fewer = found_clients(2, 1);
+        assert!(!verify_shell("default", "/data", None).kept);
+        assert!(verify_clients(2, 5).kept);
+        let fewer = verify_clients(2, 1);
         assert!(
             !fewer.kept && fewer.detail.starts_with("1 of 2"),
             "{fewer:?}"

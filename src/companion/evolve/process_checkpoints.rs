@@ -4,9 +4,9 @@
 
 use super::{EvolveHandle, EvolveParts};
 use crate::companion::session_state::EvolveCheckpoints;
-use crate::protocol::criu::{Checkpoint, Restore};
+use crate::protocol::criu::{CheckpointRequest, RestoreRequest};
 use crate::protocol::cryo::CryoStored;
-use crate::protocol::evolve::inside::{KeptBy, SessionReceipt};
+use crate::protocol::evolve::inside::{RestoreMethod, SessionReceipt};
 use crate::protocol::hex::hex;
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
@@ -23,7 +23,7 @@ impl EvolveParts {
         receipt: &mut [(SessionReceipt, Option<CryoStored>)],
     ) -> EvolveCheckpoints {
         let mut frozen = EvolveCheckpoints::default();
-        if !self.criu.is_wanted() {
+        if !self.criu.is_enabled() {
             return frozen;
         }
         // Without a digest the kernels can't be compared.
@@ -34,14 +34,14 @@ impl EvolveParts {
         frozen.kernel = digest;
         for (kept, _) in receipt.iter_mut().filter(|(_, stored)| stored.is_some()) {
             let name = format!("evolve-{}", kept.session);
-            let request = Checkpoint {
+            let request = CheckpointRequest {
                 session: kept.session.clone(),
                 name: Some(name.clone()),
                 leave_running: true,
             };
             match self.criu.checkpoint(request).await {
                 Ok(_) => {
-                    kept.by = KeptBy::Process;
+                    kept.by = RestoreMethod::Process;
                     frozen.checkpoints.insert(kept.session.clone(), name);
                 }
                 Err(refusal) => {
@@ -78,27 +78,27 @@ impl EvolveHandle {
             return;
         }
         // `verify` waits for this lock.
-        let Ok(rest) = self.rest.clone().try_lock_owned() else {
+        let Ok(rest) = self.quiesced.clone().try_lock_owned() else {
             return;
         };
         let evolve = self.clone();
-        evolve.parts.gate.close_to_outside();
+        evolve.parts.admission.close_to_outside();
         tokio::spawn(async move {
             let _rest = rest;
             evolve.restore_sessions(frozen).await;
-            evolve.parts.gate.open();
+            evolve.parts.admission.open();
         });
     }
 
     async fn restore_sessions(&self, frozen: EvolveCheckpoints) {
-        let kernel = self.settings.body.join("kernel");
+        let kernel = self.settings.body_folder.join("kernel");
         let own = spawn_blocking(move || hash_kernel_sources(&kernel)).await;
         let EvolveCheckpoints {
             kernel,
             checkpoints,
         } = frozen;
         let is_same = own.is_ok_and(|own| own.as_ref() == Some(&kernel));
-        if is_same && self.parts.criu.is_wanted() {
+        if is_same && self.parts.criu.is_enabled() {
             let shells = self.parts.shells.retain_contexts();
             for (session, name) in &checkpoints {
                 self.restore_session(session, name).await;
@@ -114,7 +114,7 @@ impl EvolveHandle {
             return;
         };
         kernel.wait_ready().await;
-        let request = Restore {
+        let request = RestoreRequest {
             session: session.to_owned(),
             name: Some(name.to_owned()),
             generation: None,
@@ -136,10 +136,10 @@ impl EvolveHandle {
     }
 
     /// How a session was restored.
-    pub(super) fn kept_by(&self, session: &str) -> KeptBy {
+    pub(super) fn kept_by(&self, session: &str) -> RestoreMethod {
         match self.lock_restored_sessions().contains(session) {
-            true => KeptBy::Process,
-            false => KeptBy::Objects,
+            true => RestoreMethod::Process,
+            false => RestoreMethod::Objects,
         }
     }
 }
@@ -181,7 +181,7 @@ mod tests {
     use std::fs;
 
     #[test]
-    fn a_kernel_is_another_one_when_its_code_is() {
+    fn kernel_hash_depends_on_its_code() {
         let folder = tempfile::tempdir().unwrap();
         let write = |path: &str, text: &str| {
             let path = folder.path().join(path);

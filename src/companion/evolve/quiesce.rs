@@ -19,7 +19,8 @@ use crate::companion::kernel::{self, KernelView};
 use crate::companion::session_state::EvolveCheckpoints;
 use crate::protocol::cryo::{CryoStored, StoreReason};
 use crate::protocol::evolve::inside::{
-    EvolveResumed, ExpectedSession, ExpectedState, KeptBy, Quiesced, Remembered, SessionReceipt,
+    ExpectedSession, ExpectedState, QuiesceReply, RememberReply, RestoreMethod, ResumeReply,
+    SessionReceipt,
 };
 use crate::protocol::kernel::RunStatus;
 use futures_util::future::join_all;
@@ -47,11 +48,11 @@ const QUIESCE_LEASE_SECONDS: u32 = 60;
 /// The result of a quiesce.
 #[derive(Debug)]
 pub(super) struct QuiescedState {
-    told: Quiesced,
+    result: QuiesceReply,
     /// Whether the browser ran.
-    browser: bool,
+    had_browser: bool,
     /// Start of the quiesce, which distinguishes it from others.
-    begun: Instant,
+    started: Instant,
 }
 
 /// Running work that prevents the rest.
@@ -59,51 +60,52 @@ pub(super) struct QuiescedState {
 struct QuiesceBlocker {
     id: String,
     /// A description for people.
-    what: String,
+    description: String,
 }
 
 impl EvolveHandle {
     /// Closes the gate, waits for running work, and stores everything.
-    pub(crate) async fn quiesce(&self, grace: Duration, force: bool) -> Quiesced {
+    pub(crate) async fn quiesce(&self, grace: Duration, force: bool) -> QuiesceReply {
         let evolve = self.clone();
-        let recalled = self.recalls.subscribe();
+        let recalled = self.quiesce_cancellation.subscribe();
         // The task runs to its end even if the caller disconnects, so that no quiesce is left half done.
-        let done = tokio::spawn(async move { evolve.quiesce_now(grace, force, recalled).await });
+        let done =
+            tokio::spawn(async move { evolve.quiesce_exclusively(grace, force, recalled).await });
         done.await.unwrap_or_else(|error| {
-            self.parts.gate.open();
-            not_quiesced(error.to_string(), &[])
+            self.parts.admission.open();
+            failed_quiesce(error.to_string(), &[])
         })
     }
 
-    async fn quiesce_now(
+    async fn quiesce_exclusively(
         &self,
         grace: Duration,
         force: bool,
         recalled: watch::Receiver<()>,
-    ) -> Quiesced {
-        let mut rest = self.rest.lock().await;
+    ) -> QuiesceReply {
+        let mut rest = self.quiesced.lock().await;
         if let Some(rest) = &*rest {
-            return rest.told.clone();
+            return rest.result.clone();
         }
         let begun = Instant::now();
         let parts = &self.parts;
         let before = StateBeforeQuiesce::capture(parts);
-        parts.gate.close_to_outside();
+        parts.admission.close_to_outside();
         match self.drain_and_store(begun + grace, force, recalled).await {
             Ok(receipt) => {
-                let told = Quiesced {
+                let told = QuiesceReply {
                     quiesced: true,
                     why: None,
                     running: Vec::new(),
                     expected: before.build_expected(parts, &receipt),
-                    besides: parts.list_non_variable_state(before.browser).await,
+                    besides: parts.list_non_variable_state(before.had_browser).await,
                     receipt: receipt.into_iter().map(|(kept, _)| kept).collect(),
                 };
-                let browser = before.browser;
+                let browser = before.had_browser;
                 *rest = Some(QuiescedState {
-                    told: told.clone(),
-                    browser,
-                    begun,
+                    result: told.clone(),
+                    had_browser: browser,
+                    started: begun,
                 });
                 tokio::spawn(self.clone().resume_if_abandoned(begun));
                 tracing::info!("the container quiesced in {:?}", begun.elapsed());
@@ -111,8 +113,8 @@ impl EvolveHandle {
             }
             Err((why, running)) => {
                 tracing::warn!("the container did not quiesce: {why}");
-                self.resume_requests(before.browser).await;
-                not_quiesced(why, &running)
+                self.resume_requests(before.had_browser).await;
+                failed_quiesce(why, &running)
             }
         }
     }
@@ -137,7 +139,12 @@ impl EvolveHandle {
             parts.interrupt_all(&running).await;
         }
         let failed = |why: String| (why, Vec::new());
-        if !parts.gate.close_and_drain(QUIESCE_ANSWER_TIMEOUT).await && !force {
+        if !parts
+            .admission
+            .close_and_drain(QUIESCE_ANSWER_TIMEOUT)
+            .await
+            && !force
+        {
             return Err(failed(
                 "a request that was admitted before has no reply yet".into(),
             ));
@@ -157,54 +164,61 @@ impl EvolveHandle {
             return Err(failed("the browser did not stop".into()));
         }
         let mut receipt = receipt.map_err(failed)?;
-        let kernel = self.settings.body.join("kernel");
+        let kernel = self.settings.body_folder.join("kernel");
         let frozen = parts.checkpoint_sessions(kernel, &mut receipt).await;
-        let kept = parts.mind.save_state(frozen).await;
+        let kept = parts.session_state.save_state(frozen).await;
         kept.map_err(|error| failed(format!("cannot save the state of the shells: {error:#}")))?;
-        let waits = parts.lives.mark_waiting();
+        let waits = parts.retained_runs.mark_waiting();
         waits.map_err(|error| failed(format!("cannot keep the output of runs: {error}")))?;
         Ok(receipt)
     }
 
     /// Stores every idle session and changes nothing else. A new body is tested with these objects. Sessions that can't
     /// be stored now do not cause an error.
-    pub(crate) async fn store_and_pin(&self) -> Remembered {
+    pub(crate) async fn store_and_pin(&self) -> RememberReply {
         let stored = self.parts.cryo.snapshot_sessions(StoreReason::Evolve).await;
         self.parts.cryo.pin_newest().await;
         let sessions = stored.into_iter().map(|(session, stored)| match stored {
             Ok(_) => (session, None),
             Err(refusal) => (session, Some(describe_cryo_refusal(refusal))),
         });
-        Remembered {
+        RememberReply {
             sessions: sessions.collect(),
         }
     }
 
     /// Opens the gate again, or for the first time, and cancels a quiesce that is in progress.
-    pub(crate) async fn resume(&self) -> EvolveResumed {
+    pub(crate) async fn resume(&self) -> ResumeReply {
         let evolve = self.clone();
-        self.recalls.send_replace(());
+        self.quiesce_cancellation.send_replace(());
         let done = tokio::spawn(async move {
-            let mut rest = evolve.rest.lock().await;
-            if let Some(QuiescedState { browser, .. }) = rest.take() {
+            let mut rest = evolve.quiesced.lock().await;
+            if let Some(QuiescedState {
+                had_browser: browser,
+                ..
+            }) = rest.take()
+            {
                 evolve.resume_requests(browser).await;
             }
-            evolve.parts.gate.mark_proved();
+            evolve.parts.admission.mark_verified();
             evolve.parts.cryo.unpin_all();
         });
-        EvolveResumed {
+        ResumeReply {
             resumed: done.await.is_ok(),
         }
     }
 
     async fn resume_requests(&self, browser: bool) {
         let parts = &self.parts;
-        if parts.gate.is_closed() {
+        if parts.admission.is_closed() {
             // Another container may have used the state since.
             parts.sessions.adopt_newer_state().await;
-            tokio::spawn(parts.clone().take_runs_over());
-            parts.mind.save_or_warn(EvolveCheckpoints::default()).await;
-            if parts.criu.is_wanted() {
+            tokio::spawn(parts.clone().adopt_runs());
+            parts
+                .session_state
+                .save_or_warn(EvolveCheckpoints::default())
+                .await;
+            if parts.criu.is_enabled() {
                 let sessions = parts
                     .sessions
                     .list_sessions()
@@ -213,7 +227,7 @@ impl EvolveHandle {
                 parts.remove_checkpoints(sessions).await;
             }
         }
-        parts.gate.open();
+        parts.admission.open();
         if browser {
             let desktop = parts.desktop.clone();
             tokio::spawn(async move {
@@ -229,7 +243,7 @@ impl EvolveHandle {
     /// Resumes when the run that quiesced the container has ended without replacing it, or when the lease is over. The
     /// keeper may have restarted after the run's end.
     async fn resume_if_abandoned(self, begun: Instant) {
-        let keeper = &self.settings.keeper;
+        let keeper = &self.settings.keeper_socket;
         let left = async {
             // There is no current run if the keeper ended in between and its next process has already ended the run.
             let run = find_current_run(keeper).await;
@@ -237,11 +251,14 @@ impl EvolveHandle {
         };
         tokio::select! {
             () = left => {}
-            () = wait_lease() => {}
+            () = wait_quiesce_lease() => {}
         }
-        let mut rest = self.rest.lock().await;
-        if rest.as_ref().is_some_and(|rest| rest.begun == begun)
-            && let Some(QuiescedState { browser, .. }) = rest.take()
+        let mut rest = self.quiesced.lock().await;
+        if rest.as_ref().is_some_and(|rest| rest.started == begun)
+            && let Some(QuiescedState {
+                had_browser: browser,
+                ..
+            }) = rest.take()
         {
             tracing::warn!(
                 "no container has replaced this one; the container accepts requests again"
@@ -252,7 +269,7 @@ impl EvolveHandle {
 }
 
 /// Counts in small steps, so that the time in which the container is paused does not count.
-async fn wait_lease() {
+async fn wait_quiesce_lease() {
     for _ in 0..QUIESCE_LEASE_SECONDS {
         sleep(Duration::from_secs(1)).await;
     }
@@ -260,13 +277,13 @@ async fn wait_lease() {
 
 impl EvolveParts {
     /// Takes over runs that another container may have executed since.
-    async fn take_runs_over(self) {
-        let store = self.store.clone();
+    async fn adopt_runs(self) {
+        let store = self.run_store.clone();
         let recovered = spawn_blocking(move || store.recover_runs()).await;
         self.sessions.run_registry().adopt_recovered();
         self.shells.run_registry().adopt_recovered();
-        let taken = recovered.is_ok() && self.store.wait_synced().await;
-        drop(spawn_blocking(move || self.lives.stop_waiting(taken)).await);
+        let taken = recovered.is_ok() && self.run_store.wait_synced().await;
+        drop(spawn_blocking(move || self.retained_runs.clear_waiting(taken)).await);
     }
 
     /// Waits until nothing runs.
@@ -285,13 +302,13 @@ impl EvolveParts {
             let next = sleep_until(deadline.min(Instant::now() + QUIESCE_POLL_INTERVAL));
             // A run signals its end; calls of MCP servers are polled.
             tokio::select! {
-                () = self.wait_first_end(&running) => {}
+                () = self.wait_first_run_finished(&running) => {}
                 () = next => {}
             }
         }
     }
 
-    async fn wait_first_end(&self, running: &[QuiesceBlocker]) {
+    async fn wait_first_run_finished(&self, running: &[QuiesceBlocker]) {
         let Some(first) = running.first() else { return };
         match (
             self.sessions.find_run(&first.id),
@@ -307,18 +324,18 @@ impl EvolveParts {
         let cells = self.sessions.list_runs().into_iter();
         let cells = cells.filter(|run| run.status() == RunStatus::Running);
         let cells = cells.map(|run| QuiesceBlocker {
-            what: format!("run `{}` (`{}`)", run.id, run.summary_line()),
+            description: format!("run `{}` (`{}`)", run.id, run.summary_line()),
             id: run.id.clone(),
         });
         let commands = self.shells.list_runs().into_iter();
         let commands = commands.filter(|run| run.status() == RunStatus::Running);
         let commands = commands.map(|run| QuiesceBlocker {
-            what: format!("command `{}` (`{}`)", run.id, run.summary_line()),
+            description: format!("command `{}` (`{}`)", run.id, run.summary_line()),
             id: run.id.clone(),
         });
-        let calls = self.hub.open_calls().into_iter();
+        let calls = self.hub.servers_with_open_calls().into_iter();
         let calls = calls.map(|server| QuiesceBlocker {
-            what: format!("a call to the MCP server `{server}`"),
+            description: format!("a call to the MCP server `{server}`"),
             id: format!("mcp:{server}"),
         });
         cells.chain(commands).chain(calls).collect()
@@ -329,7 +346,7 @@ impl EvolveParts {
         let deadline = Instant::now() + QUIESCE_INTERRUPT_TIMEOUT;
         // Interrupts the last work first, because queued work must not start when other work ends.
         let stops = running.iter().rev().map(|one| async move {
-            tracing::info!("interrupting {}", one.what);
+            tracing::info!("interrupting {}", one.description);
             match self.sessions.find_run(&one.id) {
                 Ok(_) => drop(self.sessions.interrupt_run(&one.id).await),
                 Err(_) => drop(self.shells.interrupt(&one.id).await),
@@ -347,7 +364,7 @@ impl EvolveParts {
         for (session, stored) in self.cryo.snapshot_sessions(StoreReason::Evolve).await {
             let view = views.get(&session);
             let mut kept = SessionReceipt {
-                by: KeptBy::Nothing,
+                by: RestoreMethod::Nothing,
                 rows: Vec::new(),
                 why: None,
                 session,
@@ -359,7 +376,7 @@ impl EvolveParts {
                 Ok(Some(stored)) => Some(stored),
                 Ok(None) if view.is_none_or(KernelView::is_blank) => None,
                 // The session was stored before and has not changed since.
-                Ok(None) => self.stored_before(&kept.session).await,
+                Ok(None) => self.last_stored(&kept.session).await,
                 Err(cryo::CryoRefusal::Kernel(kernel::KernelRefusal::Checkpointed { .. })) => None,
                 Err(cryo::CryoRefusal::Kernel(kernel::KernelRefusal::NoKernel(why))) => {
                     kept.why = Some(format!("the kernel can't be started: {why}"));
@@ -371,11 +388,11 @@ impl EvolveParts {
                 }
             };
             if let Some(stored) = &stored {
-                kept.by = KeptBy::Objects;
+                kept.by = RestoreMethod::Objects;
                 kept.rows.clone_from(&stored.receipt);
             }
             if let Some(checkpoint) = view.and_then(|view| view.checkpoint.as_deref()) {
-                kept.by = KeptBy::Process;
+                kept.by = RestoreMethod::Process;
                 kept.why = Some(format!(
                     "the kernel is in the checkpoint `{checkpoint}`; `osctl criu restore` restores the kernel"
                 ));
@@ -385,7 +402,7 @@ impl EvolveParts {
         Ok(receipt)
     }
 
-    async fn stored_before(&self, session: &str) -> Option<CryoStored> {
+    async fn last_stored(&self, session: &str) -> Option<CryoStored> {
         let shown = self
             .cryo
             .show_generation(session.to_owned(), None)
@@ -411,7 +428,7 @@ impl EvolveParts {
 struct StateBeforeQuiesce {
     services: Vec<String>,
     servers: Vec<String>,
-    browser: bool,
+    had_browser: bool,
 }
 
 impl StateBeforeQuiesce {
@@ -426,7 +443,7 @@ impl StateBeforeQuiesce {
         Self {
             services: kernel.into_iter().chain(ready.map(|s| s.name)).collect(),
             servers: parts.hub.running_servers(),
-            browser: parts.desktop.is_browsing(),
+            had_browser: parts.desktop.is_browser_active(),
         }
     }
 
@@ -463,21 +480,21 @@ impl StateBeforeQuiesce {
 
 fn describe_cryo_refusal(refusal: cryo::CryoRefusal) -> String {
     match refusal {
-        cryo::CryoRefusal::Full => "the disk is full".into(),
-        cryo::CryoRefusal::Raised(raised) => format!("{}: {}", raised.kind, raised.message),
-        cryo::CryoRefusal::Failed(why) | cryo::CryoRefusal::Losses(why) => why,
+        cryo::CryoRefusal::DiskFull => "the disk is full".into(),
+        cryo::CryoRefusal::UserError(raised) => format!("{}: {}", raised.kind, raised.message),
+        cryo::CryoRefusal::Failed(why) | cryo::CryoRefusal::StrictLosses(why) => why,
         cryo::CryoRefusal::Kernel(kernel::KernelRefusal::Busy) => "the kernel is busy".into(),
         other => format!("{other:?}"),
     }
 }
 
 fn describe_blockers(running: &[QuiesceBlocker]) -> String {
-    let whats: Vec<&str> = running.iter().map(|one| one.what.as_str()).collect();
+    let whats: Vec<&str> = running.iter().map(|one| one.description.as_str()).collect();
     format!("still running after the grace time: {}", whats.join(", "))
 }
 
-fn not_quiesced(why: String, running: &[QuiesceBlocker]) -> Quiesced {
-    Quiesced {
+fn failed_quiesce(why: String, running: &[QuiesceBlocker]) -> QuiesceReply {
+    QuiesceReply {
         quiesced: false,
         why: Some(why),
         running: running.iter().map(|one| one.id.clone()).collect(),

@@ -35,15 +35,15 @@ impl EvolveHandle {
     /// Restores the state of the last container, and opens the gate when that is done and the keeper has verified this
     /// container.
     pub(crate) fn start_readiness_gate(&self, frozen: EvolveCheckpoints) {
-        if !self.settings.is_embedded && self.settings.keeper.exists() {
-            self.parts.gate.mark_unproved();
+        if !self.settings.is_embedded && self.settings.keeper_socket.exists() {
+            self.parts.admission.mark_unverified();
             let evolve = self.clone();
             tokio::spawn(async move {
                 // Pin the generation that this container started from, because the verification compares with it.
                 evolve.parts.cryo.pin_newest().await;
-                wait_until_proved(
-                    &evolve.parts.gate,
-                    &evolve.settings.keeper,
+                wait_until_verified(
+                    &evolve.parts.admission,
+                    &evolve.settings.keeper_socket,
                     EVOLVE_KEEPER_START_TIMEOUT,
                     EVOLVE_KEEPER_LOST_TIMEOUT,
                 )
@@ -55,7 +55,7 @@ impl EvolveHandle {
     }
 }
 
-async fn wait_until_proved(
+async fn wait_until_verified(
     gate: &AdmissionControl,
     keeper: &Path,
     listens: Duration,
@@ -65,7 +65,7 @@ async fn wait_until_proved(
         // Before the first reply, wait only for the keeper to listen.
         let mut heard = (Instant::now(), listens);
         loop {
-            match timeout(EVOLVE_STATUS_TIMEOUT, find_placing_run(keeper)).await {
+            match timeout(EVOLVE_STATUS_TIMEOUT, find_deploying_run(keeper)).await {
                 Ok(Ok(Some(run))) => {
                     // Ask again, whatever the reason for the end of the stream.
                     let _ = timeout(lease, follow_run(keeper, run)).await;
@@ -79,14 +79,14 @@ async fn wait_until_proved(
         }
     };
     tokio::select! {
-        () = gate.wait_proved() => {}
-        () = heard => gate.mark_proved(),
+        () = gate.wait_verified() => {}
+        () = heard => gate.mark_verified(),
     }
     tracing::info!("the readiness gate is open");
 }
 
 /// Returns the run that is placing a container which is not verified yet.
-async fn find_placing_run(keeper: &Path) -> io::Result<Option<EvolveRunId>> {
+async fn find_deploying_run(keeper: &Path) -> io::Result<Option<EvolveRunId>> {
     let status = fetch_keeper_status(keeper).await?;
     Ok(status.latest_run.filter(|_| status.restart_pending))
 }
@@ -143,7 +143,7 @@ async fn follow_run(keeper: &Path, run: EvolveRunId) -> io::Result<()> {
             KeeperReply::Record(_) | KeeperReply::Log { .. } => {}
             _ => return Ok(()),
         }
-        match answer.next().await? {
+        match answer.next_reply().await? {
             Some(next) => reply = next,
             None => return Ok(()),
         }
@@ -152,7 +152,7 @@ async fn follow_run(keeper: &Path, run: EvolveRunId) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use super::{AdmissionControl, find_current_run, wait_not_replaced, wait_until_proved};
+    use super::{AdmissionControl, find_current_run, wait_not_replaced, wait_until_verified};
     use crate::companion::evolve::ListenerKind;
     use crate::protocol::evolve::{EvolveStage, EvolveStatus, KeeperReply};
     use std::path::Path;
@@ -166,14 +166,14 @@ mod tests {
     /// A keeper that reports whether it places a container.
     #[derive(Default)]
     struct FakeStatusKeeper {
-        places: AtomicBool,
-        asked: AtomicUsize,
+        is_deploying: AtomicBool,
+        request_count: AtomicUsize,
     }
 
-    fn keeper(socket: &Path) -> (Arc<FakeStatusKeeper>, tokio::task::JoinHandle<()>) {
+    fn start_fake_keeper(socket: &Path) -> (Arc<FakeStatusKeeper>, tokio::task::JoinHandle<()>) {
         let listener = UnixListener::bind(socket).unwrap();
         let keeper = Arc::new(FakeStatusKeeper::default());
-        keeper.places.store(true, Ordering::SeqCst);
+        keeper.is_deploying.store(true, Ordering::SeqCst);
         let asked = keeper.clone();
         let task = tokio::spawn(async move {
             loop {
@@ -185,8 +185,8 @@ mod tests {
                 if !line.contains("status") {
                     continue;
                 }
-                asked.asked.fetch_add(1, Ordering::SeqCst);
-                let places = asked.places.load(Ordering::SeqCst);
+                asked.request_count.fetch_add(1, Ordering::SeqCst);
+                let places = asked.is_deploying.load(Ordering::SeqCst);
                 let status = EvolveStatus {
                     evolve_in_progress: places,
                     latest_status: (!places).then_some(EvolveStage::RolledBack),
@@ -203,19 +203,19 @@ mod tests {
     }
 
     /// Waits for two more status requests.
-    async fn asked(keeper: &FakeStatusKeeper) {
-        let twice_more = keeper.asked.load(Ordering::SeqCst) + 2;
+    async fn wait_more_requests(keeper: &FakeStatusKeeper) {
+        let twice_more = keeper.request_count.load(Ordering::SeqCst) + 2;
         let waited = timeout(Duration::from_secs(60), async {
-            while keeper.asked.load(Ordering::SeqCst) < twice_more {
+            while keeper.request_count.load(Ordering::SeqCst) < twice_more {
                 sleep(Duration::from_millis(5)).await;
             }
         });
         waited.await.expect("the keeper is asked again");
     }
 
-    fn doubted() -> AdmissionControl {
+    fn unverified_admission() -> AdmissionControl {
         let gate = AdmissionControl::default();
-        gate.mark_unproved();
+        gate.mark_unverified();
         gate
     }
 
@@ -224,22 +224,24 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn others_wait_until_the_run_that_brings_the_container_has_ended_or_says_so() {
+    async fn gate_opens_after_run_or_verify() {
         let folder = tempfile::tempdir().unwrap();
         let socket = folder.path().join("s");
-        let (keeper, task) = keeper(&socket);
+        let (keeper, task) = start_fake_keeper(&socket);
         let lease = Duration::from_secs(600);
         for says_so in [true, false] {
-            keeper.places.store(true, Ordering::SeqCst);
-            let gate = doubted();
+            keeper.is_deploying.store(true, Ordering::SeqCst);
+            let gate = unverified_admission();
             let (waiting, path) = (gate.clone(), socket.clone());
             let waits =
-                tokio::spawn(async move { wait_until_proved(&waiting, &path, lease, lease).await });
-            asked(&keeper).await;
+                tokio::spawn(
+                    async move { wait_until_verified(&waiting, &path, lease, lease).await },
+                );
+            wait_more_requests(&keeper).await;
             assert!(!is_open(&gate) && gate.admit(ListenerKind::Inside).is_some());
             match says_so {
-                true => gate.mark_proved(),
-                false => keeper.places.store(false, Ordering::SeqCst),
+                true => gate.mark_verified(),
+                false => keeper.is_deploying.store(false, Ordering::SeqCst),
             }
             waits.await.unwrap();
             assert!(is_open(&gate));
@@ -248,46 +250,46 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_container_at_rest_hears_the_end_of_its_run_from_any_keeper() {
+    async fn quiesced_container_sees_its_run_end() {
         let folder = tempfile::tempdir().unwrap();
         let socket = folder.path().join("s");
         assert_eq!(find_current_run(&socket).await, None);
-        let (first, task) = keeper(&socket);
+        let (first, task) = start_fake_keeper(&socket);
         let run = find_current_run(&socket).await.unwrap();
         let waits = {
             let socket = socket.clone();
             tokio::spawn(async move { wait_not_replaced(&socket, Some(&run)).await })
         };
-        asked(&first).await;
+        wait_more_requests(&first).await;
         task.abort();
         std::fs::remove_file(&socket).unwrap();
-        let (next, task) = keeper(&socket);
-        asked(&next).await;
+        let (next, task) = start_fake_keeper(&socket);
+        wait_more_requests(&next).await;
         assert!(!waits.is_finished());
-        next.places.store(false, Ordering::SeqCst);
+        next.is_deploying.store(false, Ordering::SeqCst);
         waits.await.unwrap();
         assert_eq!(find_current_run(&socket).await, None);
         task.abort();
     }
 
     #[tokio::test]
-    async fn a_missing_keeper_does_not_keep_the_gate_closed_forever() {
+    async fn missing_keeper_does_not_block_gate() {
         let folder = tempfile::tempdir().unwrap();
         let socket = folder.path().join("s");
         let long = Duration::from_secs(600);
         // An ended keeper leaves its socket.
         drop(UnixListener::bind(&socket).unwrap());
-        let gate = doubted();
-        wait_until_proved(&gate, &socket, Duration::ZERO, long).await;
+        let gate = unverified_admission();
+        wait_until_verified(&gate, &socket, Duration::ZERO, long).await;
         assert!(is_open(&gate));
         std::fs::remove_file(&socket).unwrap();
-        let (keeper, task) = keeper(&socket);
-        let gate = doubted();
+        let (keeper, task) = start_fake_keeper(&socket);
+        let gate = unverified_admission();
         let (waiting, path) = (gate.clone(), socket.clone());
         let waits = tokio::spawn(async move {
-            wait_until_proved(&waiting, &path, Duration::ZERO, Duration::ZERO).await
+            wait_until_verified(&waiting, &path, Duration::ZERO, Duration::ZERO).await
         });
-        asked(&keeper).await;
+        wait_more_requests(&keeper).await;
         assert!(!is_open(&gate));
         task.abort();
         waits.await.unwrap();

@@ -3,7 +3,7 @@
 use super::EvolveParts;
 use super::check::run_check;
 use crate::protocol::evolve::inside::EvolveCheck;
-use crate::protocol::shell::Command;
+use crate::protocol::shell::ShellRequest;
 use std::fs::{self, File};
 use std::io::Read;
 use std::path::Path;
@@ -46,15 +46,15 @@ impl EvolveParts {
     }
 
     async fn run_script(&self, path: &Path, session: &str) -> Result<String, String> {
-        let command = Command {
+        let command = ShellRequest {
             session: session.into(),
             timeout: Some(SELFTEST_SCRIPT_TIMEOUT),
-            ..Command::new(quote_for_shell(&path.to_string_lossy()))
+            ..ShellRequest::new(quote_for_shell(&path.to_string_lossy()))
         };
         let begun = self.shells.execute(command).await;
         let run = begun.map_err(|refusal| format!("{refusal:?}"))?;
         run.wait_finished().await;
-        let reply = run.build_reply(self.shells.report(session));
+        let reply = run.build_reply(self.shells.command_report(session));
         match reply.returncode {
             Some(0) => Ok("exit code 0".into()),
             Some(-1) | None => Err(format!(

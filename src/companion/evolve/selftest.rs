@@ -5,10 +5,10 @@ use super::check::{EVOLVE_KERNEL_TIMEOUT, run_check};
 use super::{EvolveHandle, EvolveParts};
 use crate::companion::cryo;
 use crate::companion::kernel::{KernelAnswer, KernelQuery, stored_sessions};
-use crate::protocol::cryo::{CryoStore, CryoVerdict, ReceiptRow, Reload};
-use crate::protocol::evolve::inside::{EvolveCheck, SelfTest};
+use crate::protocol::cryo::{CryoStore, CryoVerdict, ReceiptRow, ReloadRequest};
+use crate::protocol::evolve::inside::{EvolveCheck, SelfTestReply};
 use crate::protocol::kernel::{ExecReply, Execute, RunStatus};
-use crate::protocol::shell::Command;
+use crate::protocol::shell::ShellRequest;
 use serde_json::Value;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -39,7 +39,7 @@ def answer(more):
 
 impl EvolveHandle {
     /// Runs all checks. `state` has the structure of the data folder, and is only read.
-    pub(crate) async fn selftest(&self, state: Option<PathBuf>) -> SelfTest {
+    pub(crate) async fn selftest(&self, state: Option<PathBuf>) -> SelfTestReply {
         let evolve = self.clone();
         // The task runs to its end even if the caller disconnects, so that it cleans up.
         let done = tokio::spawn(async move { evolve.run_selftest_checks(state.as_deref()).await });
@@ -51,7 +51,7 @@ impl EvolveHandle {
                 ms: 0.0,
             }]
         });
-        SelfTest {
+        SelfTestReply {
             passed: checks.iter().all(|check| check.passed),
             checks,
         }
@@ -59,7 +59,7 @@ impl EvolveHandle {
 
     async fn run_selftest_checks(&self, state: Option<&Path>) -> Vec<EvolveCheck> {
         let parts = &self.parts;
-        let browsed = parts.desktop.is_browsing();
+        let browsed = parts.desktop.is_browser_active();
         let kernel = parts.check_kernel().await;
         // No other check can pass without a kernel.
         if !kernel.passed {
@@ -78,12 +78,12 @@ impl EvolveHandle {
         };
         let servers = self.select_servers(state);
         let (tried, services, servers, ports) = tokio::join!(
-            parts.try_kernel(state),
+            parts.selftest_kernel(state),
             parts.check_services(&services),
             parts.check_servers(&servers),
             self.check_ports(),
         );
-        let scripts = self.settings.body.join("selftest.d");
+        let scripts = self.settings.body_folder.join("selftest.d");
         let scripts = parts.check_scripts(&scripts, SELFTEST_SESSION).await;
         // The session may already be gone.
         let _ = parts.sessions.delete_session(SELFTEST_SESSION).await;
@@ -103,7 +103,7 @@ impl EvolveHandle {
     /// Copies the configuration of MCP servers that users have added, which is part of the state.
     fn copy_server_configs(&self, state: &Path) {
         for file in ["mcp.json", "mcp/servers.json"] {
-            let (from, to) = (state.join(file), self.settings.data.join(file));
+            let (from, to) = (state.join(file), self.settings.data_folder.join(file));
             if !from.is_file() || to.exists() {
                 continue;
             }
@@ -118,20 +118,23 @@ impl EvolveHandle {
     /// Selects the servers that must answer: the servers of the body, and other servers if they have answered before
     /// and need nothing that a trial lacks.
     fn select_servers(&self, state: Option<&Path>) -> Vec<String> {
-        let body = fs::read(self.settings.body.join("mcp.json")).unwrap_or_default();
+        let body = fs::read(self.settings.body_folder.join("mcp.json")).unwrap_or_default();
         let body: Value = serde_json::from_slice(&body).unwrap_or_default();
         let hub = &self.parts.hub;
         let mut servers = hub.local_servers();
         servers.retain(|name| {
             let is_bodys = body["mcpServers"].get(name).is_some();
-            is_bodys || state.is_none_or(|state| must_answer(name, &hub.command_line(name), state))
+            is_bodys
+                || state.is_none_or(|state| {
+                    is_required_server(name, &hub.server_command_line(name), state)
+                })
         });
         servers
     }
 }
 
 /// Whether a server that users have added must answer in a trial.
-fn must_answer(name: &str, words: &[String], state: &Path) -> bool {
+fn is_required_server(name: &str, words: &[String], state: &Path) -> bool {
     let has_answered = state.join(format!("mcp/cache/{name}.json")).exists();
     let is_ours = |word: &String| word.contains("/data") || word.contains("/root");
     let program = words.first().map_or("", String::as_str);
@@ -144,20 +147,20 @@ fn must_answer(name: &str, words: &[String], state: &Path) -> bool {
 
 impl EvolveParts {
     /// Checks code, commands, and a round trip of variables through cryo.
-    async fn try_kernel(&self, state: Option<&Path>) -> Vec<EvolveCheck> {
+    async fn selftest_kernel(&self, state: Option<&Path>) -> Vec<EvolveCheck> {
         // Remove the session of an earlier test.
         let _ = self.sessions.delete_session(SELFTEST_SESSION).await;
         let mut checks = vec![
-            run_check("exec", SELFTEST_STEP_TIMEOUT, self.try_code()).await,
-            run_check("shell", SELFTEST_STEP_TIMEOUT, self.try_command()).await,
-            run_check("cryo", SELFTEST_STEP_TIMEOUT, self.try_cryo()).await,
+            run_check("exec", SELFTEST_STEP_TIMEOUT, self.selftest_code()).await,
+            run_check("shell", SELFTEST_STEP_TIMEOUT, self.selftest_command()).await,
+            run_check("cryo", SELFTEST_STEP_TIMEOUT, self.selftest_cryo()).await,
         ];
         let Some(state) = state else { return checks };
         for session in stored_sessions(&state.join("kernels")) {
             if find_newest_snapshot(state, &session).is_none() {
                 continue;
             }
-            let reload = self.try_newest(state, &session);
+            let reload = self.selftest_newest_snapshot(state, &session);
             checks
                 .push(run_check(format!("cryo:{session}"), SELFTEST_RELOAD_TIMEOUT, reload).await);
             // Free the memory of the session before the next one is loaded.
@@ -168,13 +171,17 @@ impl EvolveParts {
 
     /// Tries one generation from its start to its end. If the generation was replaced and removed during the trial, a
     /// failure says nothing about the body. Then the newer generation is tried instead.
-    async fn try_newest(&self, state: &Path, session: &str) -> Result<String, String> {
+    async fn selftest_newest_snapshot(
+        &self,
+        state: &Path,
+        session: &str,
+    ) -> Result<String, String> {
         let mut tried = Err("the stored states were removed during the test".into());
         for _ in 0..MAX_SELFTEST_GENERATIONS {
             let Some(folder) = find_newest_snapshot(state, session) else {
                 break;
             };
-            tried = self.try_state(state, folder.clone()).await;
+            tried = self.selftest_snapshot(state, folder.clone()).await;
             if tried.is_ok() || folder.is_dir() {
                 break;
             }
@@ -183,7 +190,7 @@ impl EvolveParts {
         tried
     }
 
-    async fn try_code(&self) -> Result<String, String> {
+    async fn selftest_code(&self) -> Result<String, String> {
         let reply = self.run_code("print('out'); 6 * 7").await?;
         match (reply.stdout.as_str(), reply.result.as_deref()) {
             ("out\n", Some("42")) => Ok("the kernel executes code".into()),
@@ -191,15 +198,15 @@ impl EvolveParts {
         }
     }
 
-    async fn try_command(&self) -> Result<String, String> {
-        let command = Command {
+    async fn selftest_command(&self) -> Result<String, String> {
+        let command = ShellRequest {
             session: SELFTEST_SESSION.into(),
-            ..Command::new("cd / && echo $((6 * 7))")
+            ..ShellRequest::new("cd / && echo $((6 * 7))")
         };
         let begun = self.shells.execute(command).await;
         let run = begun.map_err(|refusal| format!("{refusal:?}"))?;
         run.wait_finished().await;
-        let reply = run.build_reply(self.shells.report(SELFTEST_SESSION));
+        let reply = run.build_reply(self.shells.command_report(SELFTEST_SESSION));
         match (reply.returncode, reply.stdout.as_str(), reply.cwd.as_str()) {
             (Some(0), "42\n", "/") => Ok("the shell runs commands".into()),
             _ => Err(format!(
@@ -209,7 +216,7 @@ impl EvolveParts {
         }
     }
 
-    async fn try_cryo(&self) -> Result<String, String> {
+    async fn selftest_cryo(&self) -> Result<String, String> {
         let words = |refusal: cryo::CryoRefusal| format!("{refusal:?}");
         self.run_code(SELFTEST_SAMPLE_CODE).await?;
         let wish = CryoStore {
@@ -227,7 +234,7 @@ impl EvolveParts {
             .query(SELFTEST_SESSION, KernelQuery::Reset)
             .await;
         reset.map_err(|refusal| format!("{refusal:?}"))?;
-        let wish = Reload {
+        let wish = ReloadRequest {
             name: None,
             generation: None,
             session: SELFTEST_SESSION.into(),
@@ -247,7 +254,7 @@ impl EvolveParts {
     }
 
     /// Reloads the objects of a session of the state from their folder.
-    async fn try_state(&self, state: &Path, folder: PathBuf) -> Result<String, String> {
+    async fn selftest_snapshot(&self, state: &Path, folder: PathBuf) -> Result<String, String> {
         // The variables may need packages that were installed at run time.
         let packages = format!(
             "import glob, os, site, sys
@@ -353,7 +360,7 @@ pub(super) fn describe_lost_variables(stored: &[ReceiptRow], found: &[ReceiptRow
 
 #[cfg(test)]
 mod tests {
-    use super::{describe_lost_variables, must_answer};
+    use super::{describe_lost_variables, is_required_server};
     use crate::protocol::cryo::{CryoVerdict, ReceiptRow};
 
     fn row(name: &str, verdict: CryoVerdict) -> ReceiptRow {
@@ -384,7 +391,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_needs_more_than_a_trial_has_may_be_silent() {
+    fn blocked_server_is_optional() {
         let state = tempfile::tempdir().unwrap();
         let touch = |path: &str| {
             let path = state.path().join(path);
@@ -395,7 +402,7 @@ mod tests {
         touch("packages/3.13/bin/installed");
         let must = |name: &str, words: &[&str]| {
             let words: Vec<String> = words.iter().map(|word| (*word).into()).collect();
-            must_answer(name, &words, state.path())
+            is_required_server(name, &words, state.path())
         };
         assert!(must("known", &["/usr/bin/server", "--fast"]));
         assert!(must("known", &["server"]));

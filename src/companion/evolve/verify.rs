@@ -8,7 +8,7 @@ use super::{EvolveHandle, EvolveParts};
 use crate::companion::kernel::{KernelAnswer, KernelQuery, KernelRefusal};
 use crate::protocol::cryo::{CryoVerdict, ReceiptRow};
 use crate::protocol::evolve::inside::{
-    EvolveCheck, ExpectedSession, ExpectedState, KeptBy, SessionReceipt, Verified,
+    EvolveCheck, ExpectedSession, ExpectedState, RestoreMethod, SessionReceipt, VerifyReply,
 };
 use crate::protocol::session::Variable;
 use futures_util::future::join_all;
@@ -30,15 +30,18 @@ const VERIFY_QUERY_TIMEOUT: Duration = Duration::from_secs(20);
 
 impl EvolveHandle {
     /// Waits for everything that is expected, and reports the state.
-    pub(crate) async fn verify(&self, expected: &ExpectedState) -> Verified {
+    pub(crate) async fn verify(&self, expected: &ExpectedState) -> VerifyReply {
         let parts = &self.parts;
         // Wait until the process checkpoints are restored.
-        drop(self.rest.lock().await);
+        drop(self.quiesced.lock().await);
         let services = expected.healthy_before.iter();
         let services: Vec<String> = services.filter(|name| *name != "kernel").cloned().collect();
         let (services, no_services) = self.declared_services(services);
         let (servers, no_servers) = self.declared_servers(&expected.servers);
-        let gone = no_services.into_iter().chain(no_servers).map(left_out);
+        let gone = no_services
+            .into_iter()
+            .chain(no_servers)
+            .map(undeclared_check);
         let gone = join_all(gone).await;
         let (sessions, services, servers, ports) = tokio::join!(
             parts.check_sessions(&expected.sessions),
@@ -49,7 +52,7 @@ impl EvolveHandle {
         let mut checks = gone;
         let mut receipt = Vec::new();
         for (check, mut kept) in sessions {
-            if kept.by == KeptBy::Objects {
+            if kept.by == RestoreMethod::Objects {
                 kept.by = self.kept_by(&kept.session);
             }
             checks.push(check);
@@ -58,12 +61,12 @@ impl EvolveHandle {
         checks.extend(ports.into_iter().chain(services).chain(servers));
         let passed = checks.iter().all(|check| check.passed);
         if passed {
-            let lives = parts.lives.clone();
-            let taken = parts.store.wait_synced().await;
-            drop(spawn_blocking(move || lives.stop_waiting(taken)));
+            let lives = parts.retained_runs.clone();
+            let taken = parts.run_store.wait_synced().await;
+            drop(spawn_blocking(move || lives.clear_waiting(taken)));
         }
         self.record_runs();
-        Verified {
+        VerifyReply {
             passed,
             checks,
             receipt,
@@ -89,9 +92,10 @@ impl EvolveHandle {
 
     /// The same for MCP servers, which users may declare, too.
     fn declared_servers(&self, names: &[String]) -> (Vec<String>, Vec<String>) {
-        let own = fs::read(self.settings.body.join("mcp.json"));
-        let is_declared =
-            |name: &String| self.parts.hub.is_known(name) || declares_server(own.as_deref(), name);
+        let own = fs::read(self.settings.body_folder.join("mcp.json"));
+        let is_declared = |name: &String| {
+            self.parts.hub.is_configured(name) || is_server_declared(own.as_deref(), name)
+        };
         let (there, gone): (Vec<_>, Vec<_>) = names.iter().cloned().partition(is_declared);
         let gone = gone.iter().map(|name| format!("mcp:{name}"));
         (there, gone.collect())
@@ -99,7 +103,7 @@ impl EvolveHandle {
 }
 
 /// Whether a body's file declares a server. If the file can't be read, the server counts as declared and must answer.
-fn declares_server(file: Result<&[u8], &io::Error>, name: &str) -> bool {
+fn is_server_declared(file: Result<&[u8], &io::Error>, name: &str) -> bool {
     let servers = match file {
         Ok(text) => serde_json::from_slice::<Value>(text),
         Err(error) => return error.kind() != io::ErrorKind::NotFound,
@@ -110,7 +114,7 @@ fn declares_server(file: Result<&[u8], &io::Error>, name: &str) -> bool {
     })
 }
 
-async fn left_out(name: String) -> EvolveCheck {
+async fn undeclared_check(name: String) -> EvolveCheck {
     let said = async { Ok("this body does not declare it".into()) };
     run_check(name, VERIFY_QUERY_TIMEOUT, said).await
 }
@@ -123,7 +127,7 @@ impl EvolveParts {
         let each = expected.iter().map(|session| async move {
             let mut kept = SessionReceipt {
                 session: session.session.clone(),
-                by: KeptBy::Nothing,
+                by: RestoreMethod::Nothing,
                 rows: Vec::new(),
                 why: None,
             };
@@ -146,7 +150,7 @@ impl EvolveParts {
         let ready = timeout(EVOLVE_KERNEL_TIMEOUT, kernel.wait_ready()).await;
         let view = ready.map_err(|_| kernel.view().detail)?;
         if let Some(checkpoint) = view.checkpoint {
-            kept.by = KeptBy::Process;
+            kept.by = RestoreMethod::Process;
             let lies = format!("the kernel is in the checkpoint `{checkpoint}`");
             kept.why = Some(format!("{lies}; `osctl criu restore` restores the kernel"));
             return Ok(lies);
@@ -161,7 +165,7 @@ impl EvolveParts {
             (Some(stored), _) => stored,
             (None, None) => return Ok("the session was empty".into()),
             (None, Some(checkpoint)) if view.report.restored => {
-                kept.by = KeptBy::Objects;
+                kept.by = RestoreMethod::Objects;
                 return Ok(format!(
                     "the variables were restored; the checkpoint `{checkpoint}` can't be used"
                 ));
@@ -175,7 +179,7 @@ impl EvolveParts {
         if !view.report.restored {
             return Err("the stored state was not restored".into());
         }
-        kept.by = KeptBy::Objects;
+        kept.by = RestoreMethod::Objects;
         let shown = self
             .cryo
             .show_generation(session.clone(), Some(stored))
@@ -261,22 +265,22 @@ fn mark_if_missing(row: &ReceiptRow, names: &BTreeSet<String>) -> ReceiptRow {
 
 #[cfg(test)]
 mod tests {
-    use super::declares_server;
+    use super::is_server_declared;
     use std::io::{Error, ErrorKind};
 
     #[test]
-    fn a_body_is_not_asked_for_what_it_does_not_declare() {
+    fn undeclared_servers_are_not_checked() {
         let file = br#"{"mcpServers": {"a": {"command": "x"}, "b": {"disabled": true}}}"#;
-        let of = |name| declares_server(Ok(&file[..]), name);
+        let of = |name| is_server_declared(Ok(&file[..]), name);
         assert!(of("a") && !of("b") && !of("c"));
-        assert!(!declares_server(Ok(b"{}"), "a"));
-        assert!(!declares_server(
+        assert!(!is_server_declared(Ok(b"{}"), "a"));
+        assert!(!is_server_declared(
             Err(&Error::from(ErrorKind::NotFound)),
             "a"
         ));
         // If the file is invalid, the server counts as declared.
-        assert!(declares_server(Ok(b"{"), "a"));
-        assert!(declares_server(
+        assert!(is_server_declared(Ok(b"{"), "a"));
+        assert!(is_server_declared(
             Err(&Error::from(ErrorKind::PermissionDenied)),
             "a"
         ));

@@ -23,10 +23,10 @@ mod store;
 mod unpacking;
 
 pub(crate) use path::ContainerPath;
-pub(crate) use read::{FoundPath, ListingPage, OpenedFile};
+pub(crate) use read::{ListingPage, OpenedFile, ResolvedFilePath};
 pub(crate) use refusal::FilesRefusal;
 pub(crate) use store::{UploadOutcome, UploadTarget};
-pub(crate) use unpacking::Unpacking;
+pub(crate) use unpacking::ActiveUnpack;
 
 use crate::archive::{
     self, ChunkReader, ChunkReceiver, ErrorReporting, Folder, PackSource, ResumePoint,
@@ -44,9 +44,9 @@ const MAX_FILE_STREAMS: usize = 64;
 
 #[derive(Debug, Clone)]
 pub(crate) struct FilesHandle {
-    begun: Arc<PartialUploads>,
-    kept: ResumableUnpacks,
-    streams: Arc<Semaphore>,
+    partial_uploads: Arc<PartialUploads>,
+    resumable_unpacks: ResumableUnpacks,
+    stream_permits: Arc<Semaphore>,
 }
 
 impl FilesHandle {
@@ -56,34 +56,40 @@ impl FilesHandle {
         tokio::spawn(partial_uploads::sweep_uploads(Arc::clone(&begun)));
         let streams = Arc::new(Semaphore::new(MAX_FILE_STREAMS));
         Self {
-            begun,
-            kept: ResumableUnpacks::default(),
-            streams,
+            partial_uploads: begun,
+            resumable_unpacks: ResumableUnpacks::default(),
+            stream_permits: streams,
         }
     }
 
     /// Describes the file, folder or link at a path.
-    pub(crate) async fn find(&self, place: ContainerPath) -> Result<FoundPath, FilesRefusal> {
-        run_file_task(move || FoundPath::resolve(place)).await
+    pub(crate) async fn find_path(
+        &self,
+        place: ContainerPath,
+    ) -> Result<ResolvedFilePath, FilesRefusal> {
+        run_file_task(move || ResolvedFilePath::resolve(place)).await
     }
 
     /// Lists a folder's entries.
-    pub(crate) async fn list(
+    pub(crate) async fn list_folder(
         &self,
-        found: FoundPath,
+        found: ResolvedFilePath,
         page: ListingPage,
     ) -> Result<crate::protocol::files::FileListing, FilesRefusal> {
-        run_file_task(move || found.list(page)).await
+        run_file_task(move || found.list_entries(page)).await
     }
 
     /// Opens a file; reads nothing yet.
-    pub(crate) async fn open(&self, found: FoundPath) -> Result<OpenedFile, FilesRefusal> {
-        run_file_task(move || found.open()).await
+    pub(crate) async fn open_file(
+        &self,
+        found: ResolvedFilePath,
+    ) -> Result<OpenedFile, FilesRefusal> {
+        run_file_task(move || found.open_file()).await
     }
 
     /// Streams `length` bytes of a file from `start` on; without a length, all bytes to the end, because the size of
     /// such a file is unknown.
-    pub(crate) fn read(
+    pub(crate) fn stream_file(
         &self,
         open: OpenedFile,
         start: u64,
@@ -92,25 +98,25 @@ impl FilesHandle {
         let permit = self.acquire_permit()?;
         let (outlet, pieces) = archive::chunk_writer();
         tokio::task::spawn_blocking(move || {
-            open.stream(start, length, outlet);
+            open.stream_to(start, length, outlet);
             drop(permit);
         });
         Ok(pieces)
     }
 
     /// Streams a folder with its content, or one file, as a tar archive from a resume point on.
-    pub(crate) async fn pack(
+    pub(crate) async fn stream_archive(
         &self,
-        found: FoundPath,
+        found: ResolvedFilePath,
         from: ResumePoint,
     ) -> Result<ChunkReceiver, FilesRefusal> {
         let permit = self.acquire_permit()?;
-        let (folder, name) = run_file_task(move || found.into_pack()).await?;
+        let (folder, name) = run_file_task(move || found.into_archive_source()).await?;
         let what = match name {
             None => PackSource::Folder(folder),
             Some(name) => PackSource::File {
                 folder,
-                called: name.clone(),
+                archive_name: name.clone(),
                 name,
             },
         };
@@ -126,7 +132,7 @@ impl FilesHandle {
         target: UploadTarget,
         inlet: ChunkReader,
     ) -> Result<UploadOutcome, FilesRefusal> {
-        let (begun, permit) = (Arc::clone(&self.begun), self.acquire_permit()?);
+        let (begun, permit) = (Arc::clone(&self.partial_uploads), self.acquire_permit()?);
         run_file_task(move || {
             run_with_permit(permit, || store::store_upload(&begun, target, inlet))
         })
@@ -139,7 +145,11 @@ impl FilesHandle {
         place: ContainerPath,
         id: String,
     ) -> Result<ResumePoint, FilesRefusal> {
-        if let Some(mark) = self.kept.find_resume_point(&id, &place).await? {
+        if let Some(mark) = self
+            .resumable_unpacks
+            .find_resume_point(&id, &place)
+            .await?
+        {
             return Ok(mark);
         }
         run_file_task(move || {
@@ -157,10 +167,10 @@ impl FilesHandle {
         place: ContainerPath,
         id: String,
     ) -> Result<(), FilesRefusal> {
-        if self.kept.discard_stream(&id, &place) {
+        if self.resumable_unpacks.discard_unpacking(&id, &place) {
             return Ok(());
         }
-        let begun = Arc::clone(&self.begun);
+        let begun = Arc::clone(&self.partial_uploads);
         run_file_task(move || store::remove_partial_upload(&begun, &place, &id)).await
     }
 
@@ -172,34 +182,36 @@ impl FilesHandle {
         parents: bool,
         id: Option<&str>,
         offset: u64,
-    ) -> Result<Unpacking, FilesRefusal> {
+    ) -> Result<ActiveUnpack, FilesRefusal> {
         let permit = self.acquire_permit();
-        let begun = Arc::clone(&self.begun);
+        let begun = Arc::clone(&self.partial_uploads);
         let to = place.clone();
         let unpack = move |inlet: VerifiedReader<ChunkReader>| {
             run_with_permit(permit?, || unpack_archive(&begun, to, parents, inlet))
         };
         match id {
-            None => Ok(Unpacking::without_resume(unpack)),
-            Some(id) => {
-                self.kept
-                    .start_or_resume(store::check_upload_id(id)?, &place, offset, unpack)
-            }
+            None => Ok(ActiveUnpack::without_resume(unpack)),
+            Some(id) => self.resumable_unpacks.start_or_resume(
+                store::check_upload_id(id)?,
+                &place,
+                offset,
+                unpack,
+            ),
         }
     }
 
     /// Creates a folder; `false` when it existed.
-    pub(crate) async fn make_folder(
+    pub(crate) async fn create_folder(
         &self,
         place: ContainerPath,
         parents: bool,
     ) -> Result<bool, FilesRefusal> {
-        run_file_task(move || store::make_folder(&place, parents)).await
+        run_file_task(move || store::create_folder(&place, parents)).await
     }
 
     /// Removes a file, a link or an empty folder, with `recursive` also a folder with content. A link itself is
     /// removed, not its target.
-    pub(crate) async fn remove(
+    pub(crate) async fn remove_path(
         &self,
         place: ContainerPath,
         recursive: bool,
@@ -212,7 +224,9 @@ impl FilesHandle {
             }
             let is_folder = fs::symlink_metadata(path).map_err(&failed)?.is_dir();
             let removed = match (is_folder, recursive) {
-                (false, _) if place.is_folder => return Err(FilesRefusal::NoFolder(path.clone())),
+                (false, _) if place.is_folder => {
+                    return Err(FilesRefusal::NotAFolder(path.clone()));
+                }
                 (false, _) => fs::remove_file(path),
                 (true, false) => fs::remove_dir(path),
                 (true, true) => fs::remove_dir_all(path),
@@ -223,8 +237,8 @@ impl FilesHandle {
     }
 
     fn acquire_permit(&self) -> Result<OwnedSemaphorePermit, FilesRefusal> {
-        let permit = Arc::clone(&self.streams).try_acquire_owned();
-        permit.map_err(|_| FilesRefusal::TooMany(MAX_FILE_STREAMS))
+        let permit = Arc::clone(&self.stream_permits).try_acquire_owned();
+        permit.map_err(|_| FilesRefusal::TooManyStreams(MAX_FILE_STREAMS))
     }
 }
 
@@ -235,19 +249,19 @@ fn unpack_archive(
     inlet: VerifiedReader<ChunkReader>,
 ) -> Result<UnpackTotals, FilesRefusal> {
     let id = partial_uploads::generate_one_shot_id()?;
-    let owns_root = store::make_folder(&place, parents)?;
+    let owns_root = store::create_folder(&place, parents)?;
     let folder = Folder::open(&place.path).map_err(FilesRefusal::for_path(&place.path))?;
     let policy = UnpackPolicy {
         keep_setid: true,
-        owns_root,
-        only: None,
-        id: id.clone(),
+        sets_root_attributes: owns_root,
+        single_name: None,
+        temporary_id: id.clone(),
     };
     let active = begun.begin_upload(&id, &place.path)?;
     let unpacked = archive::unpack_archive(inlet, folder, policy, &mut |beside| {
         active.record_path(&place.path.join(beside))
     });
-    active.remove_note();
+    active.remove_record();
     Ok(unpacked?)
 }
 
@@ -276,7 +290,7 @@ mod tests {
     use tar::{EntryType, Header};
 
     /// Waits until a folder contains `count` names, and returns them.
-    async fn names(folder: &Path, count: usize) -> Vec<String> {
+    async fn wait_for_names(folder: &Path, count: usize) -> Vec<String> {
         loop {
             // The test may run before the folder exists.
             let entries = fs::read_dir(folder).into_iter().flatten();
@@ -290,7 +304,7 @@ mod tests {
         }
     }
 
-    fn header(name: &str, size: u64) -> Vec<u8> {
+    fn tar_header(name: &str, size: u64) -> Vec<u8> {
         let mut header = Header::new_ustar();
         header.set_path(name).unwrap();
         header.set_entry_type(EntryType::Regular);
@@ -301,15 +315,20 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_a_killed_companion_was_unpacking_is_removed_by_the_next() {
+    async fn start_removes_killed_unpacking() {
         let folder = tempfile::tempdir().unwrap();
         let (data, to) = (folder.path().join("data"), folder.path().join("to"));
         let files = FilesHandle::start(data.clone());
         let place = ContainerPath::parse(to.to_str().unwrap()).unwrap();
         let mut unpacking = files.start_unpacking(place, false, None, 0).unwrap();
-        let whole = [header("whole", 512), vec![b'w'; 512], header("half", 5000)].concat();
-        assert!(unpacking.feed_piece(whole.into()).await);
-        let there = names(&to, 2).await;
+        let whole = [
+            tar_header("whole", 512),
+            vec![b'w'; 512],
+            tar_header("half", 5000),
+        ]
+        .concat();
+        assert!(unpacking.feed_chunk(whole.into()).await);
+        let there = wait_for_names(&to, 2).await;
         assert!(
             there[0].starts_with(".half.osctl-once-") && there[1] == "whole",
             "{there:?}"
@@ -320,6 +339,9 @@ mod tests {
         PartialUploads::new(data.join("uploads"))
             .remove_expired(true)
             .unwrap();
-        assert_eq!(names(&to, 2).await, [".other.osctl-once-1", "whole"]);
+        assert_eq!(
+            wait_for_names(&to, 2).await,
+            [".other.osctl-once-1", "whole"]
+        );
     }
 }

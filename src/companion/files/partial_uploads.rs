@@ -26,15 +26,15 @@ const ONE_SHOT_UPLOAD_PREFIX: &str = "once-";
 #[derive(Debug)]
 pub(super) struct PartialUploads {
     folder: PathBuf,
-    active: Mutex<HashSet<String>>,
+    active_ids: Mutex<HashSet<String>>,
 }
 
 /// An upload that a request is sending.
 #[derive(Debug)]
 pub(super) struct ActiveUpload<'a> {
-    begun: &'a PartialUploads,
+    uploads: &'a PartialUploads,
     id: &'a str,
-    note: File,
+    record_file: File,
 }
 
 /// Returns a unique id of an upload that can't be resumed.
@@ -52,11 +52,14 @@ pub(super) fn is_upload_id(id: &str) -> bool {
 impl PartialUploads {
     pub(super) fn new(folder: PathBuf) -> Self {
         let active = Mutex::default();
-        Self { folder, active }
+        Self {
+            folder,
+            active_ids: active,
+        }
     }
 
     /// Notes an upload that writes to `path`. The upload is active while the returned value lives; the note stays until
-    /// [`ActiveUpload::remove_note`] or until the upload expires.
+    /// [`ActiveUpload::remove_record`] or until the upload expires.
     pub(super) fn begin_upload<'a>(
         &'a self,
         id: &'a str,
@@ -73,16 +76,18 @@ impl PartialUploads {
                 failed(error)
             })?;
         let active = ActiveUpload {
-            begun: self,
+            uploads: self,
             id,
-            note,
+            record_file: note,
         };
         active.record_path(path).map_err(failed)?;
         Ok(active)
     }
 
     fn lock_active(&self) -> std::sync::MutexGuard<'_, HashSet<String>> {
-        self.active.lock().unwrap_or_else(PoisonError::into_inner)
+        self.active_ids
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Removes the uploads that can't or will not be resumed.
@@ -144,19 +149,19 @@ impl ActiveUpload<'_> {
     /// Records the path of the file that is written from now on.
     pub(super) fn record_path(&self, path: &Path) -> io::Result<()> {
         let path = [path.as_os_str().as_bytes(), &[0]].concat();
-        self.note.write_all_at(&path, 0)
+        self.record_file.write_all_at(&path, 0)
     }
 
     /// Removes the note after the file was moved to its place or removed.
-    pub(super) fn remove_note(self) {
+    pub(super) fn remove_record(self) {
         // A note without its file is removed at the next start.
-        let _ = fs::remove_file(self.begun.folder.join(self.id));
+        let _ = fs::remove_file(self.uploads.folder.join(self.id));
     }
 }
 
 impl Drop for ActiveUpload<'_> {
     fn drop(&mut self) {
-        self.begun.lock_active().remove(self.id);
+        self.uploads.lock_active().remove(self.id);
     }
 }
 
@@ -184,7 +189,7 @@ mod tests {
     use std::time::{Duration, SystemTime};
 
     #[test]
-    fn only_what_is_old_or_was_for_once_is_removed_at_the_start() {
+    fn start_removes_expired_and_one_shot() {
         let folder = tempfile::tempdir().unwrap();
         let begun = PartialUploads::new(folder.path().join("notes"));
         let old = SystemTime::now() - Duration::from_secs(25 * 3600);
@@ -220,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn of_an_archive_what_was_written_last_is_removed() {
+    fn last_archive_file_is_removed() {
         let folder = tempfile::tempdir().unwrap();
         let begun = PartialUploads::new(folder.path().join("notes"));
         let beside = |name: &str| folder.path().join(format!(".{name}.osctl-once-1"));
@@ -252,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_can_not_be_removed_keeps_no_other() {
+    fn failed_removal_blocks_no_others() {
         let folder = tempfile::tempdir().unwrap();
         let notes = folder.path().join("notes");
         let begun = PartialUploads::new(notes.clone());
@@ -276,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn ids_are_no_paths_and_none_of_ours() {
+    fn upload_ids_are_validated() {
         assert!(is_upload_id("0123-abc_DEF"));
         for id in [
             "short",

@@ -12,13 +12,13 @@ use std::path::{Path, PathBuf};
 
 /// What a path leads to, after following links.
 #[derive(Debug, Clone)]
-pub(crate) struct FoundPath {
+pub(crate) struct ResolvedFilePath {
     path: PathBuf,
-    pub(crate) look: EntryStat,
+    pub(crate) stat: EntryStat,
     /// The link's target, when the path itself is a link.
-    target: Option<PathBuf>,
+    link_target: Option<PathBuf>,
     /// The path that the chain of links ends at, when the path itself is a link.
-    real: Option<PathBuf>,
+    canonical_path: Option<PathBuf>,
 }
 
 /// The part of a folder's entries to list.
@@ -33,40 +33,40 @@ pub(crate) struct ListingPage {
 #[derive(Debug)]
 pub(crate) struct OpenedFile {
     file: File,
-    pub(crate) look: EntryStat,
+    pub(crate) stat: EntryStat,
     /// Whether the file has content but reports no size, as files of `/proc` do.
-    pub(crate) is_endless: bool,
+    pub(crate) has_unknown_size: bool,
 }
 
-impl FoundPath {
+impl ResolvedFilePath {
     pub(super) fn resolve(place: ContainerPath) -> Result<Self, FilesRefusal> {
         let ContainerPath { path, is_folder } = place;
         let look = EntryStat::stat_path(&path).map_err(FilesRefusal::for_path(&path))?;
         if is_folder && look.kind != EntryKind::Folder {
-            return Err(FilesRefusal::NoFolder(path));
+            return Err(FilesRefusal::NotAFolder(path));
         }
         let target = fs::read_link(&path).ok();
         let real = target.as_ref().and_then(|_| fs::canonicalize(&path).ok());
         Ok(Self {
             path,
-            look,
-            target,
-            real,
+            stat: look,
+            link_target: target,
+            canonical_path: real,
         })
     }
 
     pub(crate) fn to_entry(&self) -> FileEntry {
         let name = self.path.file_name().unwrap_or(OsStr::new("/"));
-        let target = self.target.as_ref();
+        let target = self.link_target.as_ref();
         let target = target.map(|target| target.to_string_lossy().into_owned());
-        let real = self.real.as_ref();
+        let real = self.canonical_path.as_ref();
         FileEntry {
             real: real.map(|real| percent_encode(real.as_os_str().as_bytes())),
-            ..build_entry(name, self.path.as_os_str().as_bytes(), &self.look, target)
+            ..build_entry(name, self.path.as_os_str().as_bytes(), &self.stat, target)
         }
     }
 
-    pub(super) fn list(self, page: ListingPage) -> Result<FileListing, FilesRefusal> {
+    pub(super) fn list_entries(self, page: ListingPage) -> Result<FileListing, FilesRefusal> {
         let failed = FilesRefusal::for_path(&self.path);
         let folder = Folder::open(&self.path).map_err(&failed)?;
         let names = folder.names().map_err(&failed)?;
@@ -99,16 +99,16 @@ impl FoundPath {
         })
     }
 
-    pub(super) fn open(self) -> Result<OpenedFile, FilesRefusal> {
+    pub(super) fn open_file(self) -> Result<OpenedFile, FilesRefusal> {
         let failed = FilesRefusal::for_path(&self.path);
         // Opening a device or a pipe has side effects, so the kind is checked before the open, and again after it.
-        let mut file = match self.look.kind {
+        let mut file = match self.stat.kind {
             EntryKind::File => open_nonblocking(&self.path).map_err(&failed)?,
-            kind => return Err(no_file(self.path.clone(), kind)),
+            kind => return Err(not_a_file(self.path.clone(), kind)),
         };
         let look = EntryStat::stat_file(&file).map_err(&failed)?;
         if look.kind != EntryKind::File {
-            return Err(no_file(self.path.clone(), look.kind));
+            return Err(not_a_file(self.path.clone(), look.kind));
         }
         let is_endless = look.size == 0 && {
             let is_some = file.read(&mut [0]).map_err(&failed)? == 1;
@@ -117,23 +117,23 @@ impl FoundPath {
         };
         Ok(OpenedFile {
             file,
-            look,
-            is_endless,
+            stat: look,
+            has_unknown_size: is_endless,
         })
     }
 
     /// The folder to pack, or the parent folder and the name of a file.
-    pub(super) fn into_pack(self) -> Result<(Folder, Option<OsString>), FilesRefusal> {
+    pub(super) fn into_archive_source(self) -> Result<(Folder, Option<OsString>), FilesRefusal> {
         let failed = FilesRefusal::for_path(&self.path);
-        if self.look.kind == EntryKind::Folder {
+        if self.stat.kind == EntryKind::Folder {
             return Ok((Folder::open(&self.path).map_err(failed)?, None));
         }
-        if self.look.kind != EntryKind::File {
-            return Err(no_file(self.path.clone(), self.look.kind));
+        if self.stat.kind != EntryKind::File {
+            return Err(not_a_file(self.path.clone(), self.stat.kind));
         }
         let real = fs::canonicalize(&self.path).map_err(&failed)?;
         let (Some(parent), Some(name)) = (real.parent(), real.file_name()) else {
-            return Err(FilesRefusal::Missing(self.path.clone()));
+            return Err(FilesRefusal::NotFound(self.path.clone()));
         };
         let folder = Folder::open(parent).map_err(failed)?;
         Ok((folder, Some(name.to_owned())))
@@ -142,7 +142,7 @@ impl FoundPath {
 
 impl OpenedFile {
     /// Runs on its own thread until all is read or the reader is dropped.
-    pub(super) fn stream(mut self, start: u64, length: Option<u64>, mut outlet: ChunkWriter) {
+    pub(super) fn stream_to(mut self, start: u64, length: Option<u64>, mut outlet: ChunkWriter) {
         let mut left = length.unwrap_or(u64::MAX);
         let sent = (|| -> io::Result<()> {
             self.file.seek(SeekFrom::Start(start))?;
@@ -174,8 +174,8 @@ fn open_nonblocking(path: &Path) -> io::Result<File> {
     options.open(path)
 }
 
-fn no_file(path: PathBuf, kind: EntryKind) -> FilesRefusal {
-    FilesRefusal::NoFile { path, kind }
+fn not_a_file(path: PathBuf, kind: EntryKind) -> FilesRefusal {
+    FilesRefusal::NotAFile { path, kind }
 }
 
 fn build_entry(name: &OsStr, path: &[u8], look: &EntryStat, target: Option<String>) -> FileEntry {

@@ -10,33 +10,33 @@ use std::path::{Path, PathBuf};
 pub(crate) enum FilesRefusal {
     /// An invalid path or field.
     Invalid(String),
-    Missing(PathBuf),
+    NotFound(PathBuf),
     Denied {
         path: PathBuf,
         why: String,
     },
     /// The path is not a file, but the operation needs one.
-    NoFile {
+    NotAFile {
         path: PathBuf,
         kind: EntryKind,
     },
-    NoFolder(PathBuf),
+    NotAFolder(PathBuf),
     NotEmpty(PathBuf),
     /// A mount or a running program uses the path.
     Busy(PathBuf),
     /// The disk or the user's quota is full. The old file is unchanged.
-    Full,
+    StorageFull,
     /// This many bytes of the upload have arrived, and the request does not continue there.
-    Elsewhere(u64),
+    OffsetMismatch(u64),
     /// Another request is sending the same upload.
     InProgress(String),
     NoUpload(String),
     /// The content before the resume point differs from the sent content.
-    Changed,
+    ContentChanged,
     /// The client disconnected before the end.
-    Cut,
+    Disconnected,
     /// The limit of concurrent streams.
-    TooMany(usize),
+    TooManyStreams(usize),
     Archive(ArchiveError),
     Failed(String),
 }
@@ -47,20 +47,20 @@ impl FilesRefusal {
         |error| {
             let path = path.to_owned();
             match error.kind() {
-                ErrorKind::NotFound => Self::Missing(path),
-                ErrorKind::NotADirectory => Self::NoFolder(path),
-                ErrorKind::IsADirectory => Self::NoFile {
+                ErrorKind::NotFound => Self::NotFound(path),
+                ErrorKind::NotADirectory => Self::NotAFolder(path),
+                ErrorKind::IsADirectory => Self::NotAFile {
                     path,
                     kind: EntryKind::Folder,
                 },
                 ErrorKind::DirectoryNotEmpty => Self::NotEmpty(path),
                 ErrorKind::ResourceBusy | ErrorKind::ExecutableFileBusy => Self::Busy(path),
-                ErrorKind::StorageFull | ErrorKind::QuotaExceeded => Self::Full,
+                ErrorKind::StorageFull | ErrorKind::QuotaExceeded => Self::StorageFull,
                 ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem => Self::Denied {
                     path,
                     why: error.to_string(),
                 },
-                _ if is_unfit(&error) => {
+                _ if is_invalid_path_error(&error) => {
                     Self::Invalid(format!("`{}` is not a valid path: {error}", path.display()))
                 }
                 _ => Self::Failed(format!("`{}`: {error}", path.display())),
@@ -70,7 +70,7 @@ impl FilesRefusal {
 }
 
 /// Whether a name is too long or links form a loop.
-fn is_unfit(error: &io::Error) -> bool {
+fn is_invalid_path_error(error: &io::Error) -> bool {
     let code = error.raw_os_error().map(Errno::from_raw);
     matches!(code, Some(Errno::ENAMETOOLONG | Errno::ELOOP))
 }
@@ -78,9 +78,9 @@ fn is_unfit(error: &io::Error) -> bool {
 impl From<ArchiveError> for FilesRefusal {
     fn from(fault: ArchiveError) -> Self {
         match fault {
-            fault if fault.is_full() => Self::Full,
-            ArchiveError::Stream(_) => Self::Cut,
-            ArchiveError::Changed => Self::Changed,
+            fault if fault.is_full() => Self::StorageFull,
+            ArchiveError::Stream(_) => Self::Disconnected,
+            ArchiveError::SourceChanged => Self::ContentChanged,
             fault => Self::Archive(fault),
         }
     }

@@ -15,19 +15,19 @@ use std::path::PathBuf;
 /// The target of an upload.
 #[derive(Debug)]
 pub(crate) struct UploadTarget {
-    pub(crate) place: ContainerPath,
+    pub(crate) path: ContainerPath,
     /// Mode; by default that of the replaced file.
     pub(crate) mode: Option<u32>,
     /// Modification time; by default the current time.
     pub(crate) mtime: Option<Mtime>,
     /// Whether missing parent folders are created.
-    pub(crate) parents: bool,
+    pub(crate) create_parents: bool,
     /// Id with which the upload can be resumed.
-    pub(crate) id: Option<String>,
+    pub(crate) upload_id: Option<String>,
     /// Offset in the file at which the stream begins.
     pub(crate) offset: u64,
     /// Length of the whole file, if known.
-    pub(crate) total: Option<u64>,
+    pub(crate) total_bytes: Option<u64>,
 }
 
 /// How an upload ended.
@@ -46,7 +46,7 @@ struct UploadDestination {
     parent: PathBuf,
     name: OsString,
     /// Metadata of the existing file.
-    old: Option<fs::Metadata>,
+    replaced_metadata: Option<fs::Metadata>,
 }
 
 pub(super) fn store_upload(
@@ -55,48 +55,52 @@ pub(super) fn store_upload(
     inlet: ChunkReader,
 ) -> Result<UploadOutcome, FilesRefusal> {
     let fresh;
-    let id = match &target.id {
+    let id = match &target.upload_id {
         Some(id) => check_upload_id(id)?,
         None => {
             fresh = partial_uploads::generate_one_shot_id()?;
             &fresh
         }
     };
-    if target.parents
-        && let Some(parent) = target.place.path.parent()
+    if target.create_parents
+        && let Some(parent) = target.path.path.parent()
     {
         fs::create_dir_all(parent).map_err(FilesRefusal::for_path(parent))?;
     }
-    let spot = UploadDestination::resolve(&target.place)?;
+    let spot = UploadDestination::resolve(&target.path)?;
     let folder = Folder::open(&spot.parent).map_err(FilesRefusal::for_path(&spot.parent))?;
     let beside = temporary_name(&spot.name, id);
     let active = begun.begin_upload(id, &spot.parent.join(&beside))?;
-    let failed = FilesRefusal::for_path(&target.place.path);
+    let failed = FilesRefusal::for_path(&target.path.path);
     let written = open_partial_file(&folder, &beside, &target)
         .and_then(|mut file| Ok((write_upload(&mut file, &target, inlet)?, file)));
     let (end, file) = match written {
         Ok(written) => written,
         // Keep the received bytes for a client that can resume.
-        Err(FilesRefusal::Cut) if target.id.is_some() => return Err(FilesRefusal::Cut),
-        Err(FilesRefusal::Elsewhere(have @ 1..)) => return Err(FilesRefusal::Elsewhere(have)),
+        Err(FilesRefusal::Disconnected) if target.upload_id.is_some() => {
+            return Err(FilesRefusal::Disconnected);
+        }
+        Err(FilesRefusal::OffsetMismatch(have @ 1..)) => {
+            return Err(FilesRefusal::OffsetMismatch(have));
+        }
         Err(refusal) => {
             let _ = folder.remove(&beside);
-            active.remove_note();
+            active.remove_record();
             return Err(refusal);
         }
     };
-    if target.total.is_some_and(|total| end < total) {
+    if target.total_bytes.is_some_and(|total| end < total) {
         return Ok(UploadOutcome::Partial(end));
     }
-    let placed = finalize_file(&file, &target, spot.old.as_ref())
+    let placed = finalize_file(&file, &target, spot.replaced_metadata.as_ref())
         .and_then(|()| folder.rename(&beside, &spot.name))
         .and_then(|()| folder.sync());
     if placed.is_err() {
         let _ = folder.remove(&beside);
     }
-    active.remove_note();
+    active.remove_record();
     placed.map_err(failed)?;
-    Ok(match spot.old {
+    Ok(match spot.replaced_metadata {
         Some(_) => UploadOutcome::Replaced(end),
         None => UploadOutcome::Created(end),
     })
@@ -125,19 +129,19 @@ pub(super) fn remove_partial_upload(
         .join(temporary_name(&spot.name, check_upload_id(id)?));
     let active = begun.begin_upload(id, &beside)?;
     let removed = fs::remove_file(&beside);
-    active.remove_note();
+    active.remove_record();
     removed.map_err(|_| FilesRefusal::NoUpload(id.into()))
 }
 
 /// Creates a folder; `false` when it existed.
-pub(super) fn make_folder(place: &ContainerPath, parents: bool) -> Result<bool, FilesRefusal> {
+pub(super) fn create_folder(place: &ContainerPath, parents: bool) -> Result<bool, FilesRefusal> {
     let path = &place.path;
     let made = DirBuilder::new().recursive(false).create(path);
     match made {
         Ok(()) => Ok(true),
         Err(there) if there.kind() == ErrorKind::AlreadyExists => match path.is_dir() {
             true => Ok(false),
-            false => Err(FilesRefusal::NoFolder(path.clone())),
+            false => Err(FilesRefusal::NotAFolder(path.clone())),
         },
         Err(gone) if gone.kind() == ErrorKind::NotFound && parents => {
             fs::create_dir_all(path).map_err(FilesRefusal::for_path(path))?;
@@ -158,7 +162,7 @@ pub(super) fn check_upload_id(id: &str) -> Result<&str, FilesRefusal> {
 impl UploadDestination {
     fn resolve(place: &ContainerPath) -> Result<Self, FilesRefusal> {
         let ContainerPath { path, is_folder } = place;
-        let no_file = |kind| FilesRefusal::NoFile {
+        let no_file = |kind| FilesRefusal::NotAFile {
             path: path.clone(),
             kind,
         };
@@ -180,7 +184,7 @@ impl UploadDestination {
             (Some(parent), Some(name)) => Ok(Self {
                 parent: parent.to_owned(),
                 name: name.to_owned(),
-                old,
+                replaced_metadata: old,
             }),
             _ => Err(no_file(EntryKind::Folder)),
         }
@@ -192,10 +196,10 @@ fn open_partial_file(
     beside: &OsString,
     target: &UploadTarget,
 ) -> Result<File, FilesRefusal> {
-    let failed = FilesRefusal::for_path(&target.place.path);
+    let failed = FilesRefusal::for_path(&target.path.path);
     let mut file = match folder.reopen_file(beside) {
         Ok(Some(file)) => file,
-        Ok(None) => return Err(FilesRefusal::Busy(target.place.path.clone())),
+        Ok(None) => return Err(FilesRefusal::Busy(target.path.path.clone())),
         Err(error) if error.kind() == ErrorKind::NotFound => {
             folder.create_file(beside).map_err(&failed)?
         }
@@ -205,7 +209,7 @@ fn open_partial_file(
     if target.offset == 0 {
         file.set_len(0).map_err(&failed)?;
     } else if target.offset != have {
-        return Err(FilesRefusal::Elsewhere(have));
+        return Err(FilesRefusal::OffsetMismatch(have));
     }
     file.seek(SeekFrom::Start(target.offset)).map_err(&failed)?;
     Ok(file)
@@ -223,15 +227,15 @@ fn write_upload(
         let piece = match inlet.next_chunk() {
             Ok(piece) if piece.is_empty() => return Ok(end),
             Ok(piece) => piece,
-            Err(_) => return Err(FilesRefusal::Cut),
+            Err(_) => return Err(FilesRefusal::Disconnected),
         };
         end += piece.len() as u64;
-        if let Some(total) = target.total.filter(|total| end > *total) {
+        if let Some(total) = target.total_bytes.filter(|total| end > *total) {
             let message = format!("the upload is longer than its declared length of {total} bytes");
             return Err(FilesRefusal::Invalid(message));
         }
         file.write_all(&piece)
-            .map_err(FilesRefusal::for_path(&target.place.path))?;
+            .map_err(FilesRefusal::for_path(&target.path.path))?;
         behind.hint_writeback(file, end);
     }
 }

@@ -36,19 +36,19 @@ pub(super) struct ResumableUnpacks(Arc<Mutex<UnpackTable>>);
 
 #[derive(Debug, Default)]
 struct UnpackTable {
-    turn: u64,
+    last_lease: u64,
     slots: HashMap<UnpackKey, (u64, UnpackSlot)>,
 }
 
 impl UnpackTable {
     /// The outcome of this lease's unpacking, unless another request has resumed it since.
-    fn take_ended(
+    fn take_outcome(
         &mut self,
         name: &UnpackKey,
         turn: u64,
     ) -> Option<oneshot::Receiver<Result<UnpackTotals, FilesRefusal>>> {
         match self.slots.remove(name) {
-            Some((number, UnpackSlot::Waits(stream))) if number == turn => Some(stream.outcome),
+            Some((number, UnpackSlot::Idle(stream))) if number == turn => Some(stream.outcome),
             Some(other) => {
                 self.slots.insert(name.clone(), other);
                 None
@@ -61,33 +61,33 @@ impl UnpackTable {
 #[derive(Debug)]
 enum UnpackSlot {
     /// A request feeds the unpacking.
-    Fed,
+    Leased,
     /// No request feeds the unpacking.
-    Waits(UnpackStream),
+    Idle(UnpackStream),
 }
 
 /// The right of a request to feed an unpacking. If the unpacking was discarded or replaced since, its stream is not
 /// kept.
 #[derive(Debug)]
 struct UnpackLease {
-    kept: ResumableUnpacks,
-    name: UnpackKey,
-    number: u64,
+    unpacks: ResumableUnpacks,
+    key: UnpackKey,
+    lease_number: u64,
 }
 
 /// An unpacking that a request feeds. Dropping it before its end keeps it for another request.
 #[derive(Debug)]
-pub(crate) struct Unpacking {
+pub(crate) struct ActiveUnpack {
     stream: Option<UnpackStream>,
-    turn: Option<UnpackLease>,
+    lease: Option<UnpackLease>,
 }
 
 #[derive(Debug)]
 struct UnpackStream {
     /// `None` when the input is complete.
-    feed: Option<ChunkSender>,
-    given: u64,
-    seen: watch::Receiver<ReadProgress>,
+    input: Option<ChunkSender>,
+    fed_bytes: u64,
+    progress: watch::Receiver<ReadProgress>,
     outcome: oneshot::Receiver<Result<UnpackTotals, FilesRefusal>>,
 }
 
@@ -105,15 +105,15 @@ impl UnpackStream {
             let _ = tell.send(unpack(traced));
         });
         Self {
-            feed: Some(feed),
-            given: 0,
-            seen,
+            input: Some(feed),
+            fed_bytes: 0,
+            progress: seen,
             outcome,
         }
     }
 }
 
-impl Unpacking {
+impl ActiveUnpack {
     /// Starts an unpacking that ends with its connection.
     pub(super) fn without_resume(
         unpack: impl FnOnce(VerifiedReader<ChunkReader>) -> Result<UnpackTotals, FilesRefusal>
@@ -122,48 +122,48 @@ impl Unpacking {
     ) -> Self {
         Self {
             stream: Some(UnpackStream::start(unpack)),
-            turn: None,
+            lease: None,
         }
     }
 
     /// Feeds a piece; `false` when the unpacking has ended.
-    pub(crate) async fn feed_piece(&mut self, piece: Bytes) -> bool {
+    pub(crate) async fn feed_chunk(&mut self, piece: Bytes) -> bool {
         let Some(stream) = &mut self.stream else {
             return false;
         };
-        let Some(feed) = &stream.feed else {
+        let Some(feed) = &stream.input else {
             // Data after the end does not belong to the archive.
             return false;
         };
         let length = piece.len() as u64;
         // If the request is dropped during this wait, the piece does not count as given.
         let is_given = feed.send_chunk(piece).await;
-        stream.given += length;
+        stream.fed_bytes += length;
         is_given
     }
 
     /// Marks the input as complete and waits for the outcome.
     pub(crate) async fn finish_input(mut self) -> Result<UnpackTotals, FilesRefusal> {
         if let Some(stream) = &mut self.stream
-            && let Some(feed) = &stream.feed
+            && let Some(feed) = &stream.input
         {
             feed.finish().await;
-            stream.feed = None;
+            stream.input = None;
         }
         self.wait_outcome().await
     }
 
     /// Handles a lost connection.
-    pub(crate) async fn cut_input(mut self) -> FilesRefusal {
-        if self.turn.is_none()
+    pub(crate) async fn handle_disconnect(mut self) -> FilesRefusal {
+        if self.lease.is_none()
             && let Some(stream) = &mut self.stream
-            && let Some(feed) = stream.feed.take()
+            && let Some(feed) = stream.input.take()
         {
             feed.fail(io::ErrorKind::UnexpectedEof.into()).await;
             // After this wait the incomplete file is removed.
             let _ = self.wait_outcome().await;
         }
-        FilesRefusal::Cut
+        FilesRefusal::Disconnected
     }
 
     async fn wait_outcome(&mut self) -> Result<UnpackTotals, FilesRefusal> {
@@ -175,9 +175,9 @@ impl Unpacking {
     }
 }
 
-impl Drop for Unpacking {
+impl Drop for ActiveUnpack {
     fn drop(&mut self) {
-        if let Some(turn) = self.turn.take() {
+        if let Some(turn) = self.lease.take() {
             turn.return_stream(self.stream.take());
         }
     }
@@ -193,36 +193,38 @@ impl ResumableUnpacks {
         unpack: impl FnOnce(VerifiedReader<ChunkReader>) -> Result<UnpackTotals, FilesRefusal>
         + Send
         + 'static,
-    ) -> Result<Unpacking, FilesRefusal> {
+    ) -> Result<ActiveUnpack, FilesRefusal> {
         let name = (id.to_owned(), place.path.clone());
         let mut table = self.lock_table();
         let stream = match (table.slots.remove(&name), offset) {
-            (Some(fed @ (_, UnpackSlot::Fed)), _) => {
+            (Some(fed @ (_, UnpackSlot::Leased)), _) => {
                 table.slots.insert(name, fed);
                 return Err(FilesRefusal::InProgress(id.into()));
             }
             // An unpacking that started before is cut.
             (_, 0) => UnpackStream::start(unpack),
-            (Some((_, UnpackSlot::Waits(stream))), _) if stream.given == offset => stream,
-            (Some((turn, UnpackSlot::Waits(stream))), _) => {
-                let given = stream.given;
-                table.slots.insert(name, (turn, UnpackSlot::Waits(stream)));
-                return Err(FilesRefusal::Elsewhere(given));
+            (Some((_, UnpackSlot::Idle(stream))), _) if stream.fed_bytes == offset => stream,
+            (Some((turn, UnpackSlot::Idle(stream))), _) => {
+                let given = stream.fed_bytes;
+                table.slots.insert(name, (turn, UnpackSlot::Idle(stream)));
+                return Err(FilesRefusal::OffsetMismatch(given));
             }
-            (None, _) => return Err(FilesRefusal::Elsewhere(0)),
+            (None, _) => return Err(FilesRefusal::OffsetMismatch(0)),
         };
-        table.turn += 1;
-        let number = table.turn;
-        table.slots.insert(name.clone(), (number, UnpackSlot::Fed));
+        table.last_lease += 1;
+        let number = table.last_lease;
+        table
+            .slots
+            .insert(name.clone(), (number, UnpackSlot::Leased));
         drop(table);
         let turn = UnpackLease {
-            kept: self.clone(),
-            name,
-            number,
+            unpacks: self.clone(),
+            key: name,
+            lease_number: number,
         };
-        Ok(Unpacking {
+        Ok(ActiveUnpack {
             stream: Some(stream),
-            turn: Some(turn),
+            lease: Some(turn),
         })
     }
 
@@ -238,8 +240,10 @@ impl ResumableUnpacks {
         let name = (id.to_owned(), place.path.clone());
         let (turn, given, mut seen) = match self.lock_table().slots.get(&name) {
             None => return Ok(None),
-            Some((_, UnpackSlot::Fed)) => return Err(FilesRefusal::InProgress(id.into())),
-            Some((turn, UnpackSlot::Waits(stream))) => (*turn, stream.given, stream.seen.clone()),
+            Some((_, UnpackSlot::Leased)) => return Err(FilesRefusal::InProgress(id.into())),
+            Some((turn, UnpackSlot::Idle(stream))) => {
+                (*turn, stream.fed_bytes, stream.progress.clone())
+            }
         };
         // Wait until the thread has processed all input or has ended.
         let seen = seen
@@ -249,7 +253,7 @@ impl ResumableUnpacks {
         if mark.is_some() {
             return Ok(mark);
         }
-        let Some(ended) = self.lock_table().take_ended(&name, turn) else {
+        let Some(ended) = self.lock_table().take_outcome(&name, turn) else {
             // Another request has started or resumed one since.
             return Err(FilesRefusal::InProgress(id.into()));
         };
@@ -260,7 +264,7 @@ impl ResumableUnpacks {
     }
 
     /// Cuts an unpacking, and with it the request that feeds it.
-    pub(super) fn discard_stream(&self, id: &str, place: &ContainerPath) -> bool {
+    pub(super) fn discard_unpacking(&self, id: &str, place: &ContainerPath) -> bool {
         let name = (id.to_owned(), place.path.clone());
         self.lock_table().slots.remove(&name).is_some()
     }
@@ -273,12 +277,12 @@ impl ResumableUnpacks {
 impl UnpackLease {
     /// Returns the stream of a request that no longer feeds it; `None` when the unpacking has ended.
     fn return_stream(self, stream: Option<UnpackStream>) {
-        let mut table = self.kept.lock_table();
-        match table.slots.get_mut(&self.name) {
-            Some((number, slot)) if *number == self.number => match stream {
-                Some(stream) => *slot = UnpackSlot::Waits(stream),
+        let mut table = self.unpacks.lock_table();
+        match table.slots.get_mut(&self.key) {
+            Some((number, slot)) if *number == self.lease_number => match stream {
+                Some(stream) => *slot = UnpackSlot::Idle(stream),
                 None => {
-                    table.slots.remove(&self.name);
+                    table.slots.remove(&self.key);
                     return;
                 }
             },
@@ -289,32 +293,37 @@ impl UnpackLease {
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
             runtime.spawn(async move {
                 tokio::time::sleep(UNPACK_RESUME_TIMEOUT).await;
-                self.expire();
+                self.discard_if_idle();
             });
         }
     }
 
     /// Cuts the unpacking if no request has resumed it since.
-    fn expire(&self) {
-        let mut table = self.kept.lock_table();
-        if matches!(table.slots.get(&self.name), Some((number, _)) if *number == self.number) {
+    fn discard_if_idle(&self) {
+        let mut table = self.unpacks.lock_table();
+        if matches!(table.slots.get(&self.key), Some((number, _)) if *number == self.lease_number) {
             tracing::info!("discarding an archive upload that no request has resumed");
-            table.slots.remove(&self.name);
+            table.slots.remove(&self.key);
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{ContainerPath, FilesRefusal, ResumableUnpacks, UnpackTotals, Unpacking};
+    use super::{ActiveUnpack, ContainerPath, FilesRefusal, ResumableUnpacks, UnpackTotals};
     use std::io::Read;
 
-    fn take(kept: &ResumableUnpacks, offset: u64) -> Result<Unpacking, FilesRefusal> {
+    fn start_test_unpacking(
+        kept: &ResumableUnpacks,
+        offset: u64,
+    ) -> Result<ActiveUnpack, FilesRefusal> {
         let place = ContainerPath::parse("/folder").unwrap();
         // This unpacking treats any input as archive structure without file data.
         kept.start_or_resume("id", &place, offset, |mut inlet| {
             let mut all = Vec::new();
-            inlet.read_to_end(&mut all).map_err(|_| FilesRefusal::Cut)?;
+            inlet
+                .read_to_end(&mut all)
+                .map_err(|_| FilesRefusal::Disconnected)?;
             Ok(UnpackTotals {
                 bytes: all.len() as u64,
                 ..UnpackTotals::default()
@@ -326,17 +335,29 @@ mod tests {
     async fn an_interrupted_unpacking_resumes() {
         let kept = ResumableUnpacks::default();
         let place = ContainerPath::parse("/folder").unwrap();
-        assert!(matches!(take(&kept, 5), Err(FilesRefusal::Elsewhere(0))));
-        let mut first = take(&kept, 0).unwrap();
-        assert!(first.feed_piece("12345".into()).await);
-        assert!(matches!(take(&kept, 5), Err(FilesRefusal::InProgress(_))));
+        assert!(matches!(
+            start_test_unpacking(&kept, 5),
+            Err(FilesRefusal::OffsetMismatch(0))
+        ));
+        let mut first = start_test_unpacking(&kept, 0).unwrap();
+        assert!(first.feed_chunk("12345".into()).await);
+        assert!(matches!(
+            start_test_unpacking(&kept, 5),
+            Err(FilesRefusal::InProgress(_))
+        ));
         assert!(kept.find_resume_point("id", &place).await.is_err());
-        assert!(matches!(first.cut_input().await, FilesRefusal::Cut));
+        assert!(matches!(
+            first.handle_disconnect().await,
+            FilesRefusal::Disconnected
+        ));
         let mark = kept.find_resume_point("id", &place).await.unwrap().unwrap();
-        assert_eq!((mark.bytes, mark.form.len()), (5, 64));
-        assert!(matches!(take(&kept, 4), Err(FilesRefusal::Elsewhere(5))));
-        let mut second = take(&kept, 5).unwrap();
-        assert!(second.feed_piece("678".into()).await);
+        assert_eq!((mark.bytes, mark.metadata_digest.len()), (5, 64));
+        assert!(matches!(
+            start_test_unpacking(&kept, 4),
+            Err(FilesRefusal::OffsetMismatch(5))
+        ));
+        let mut second = start_test_unpacking(&kept, 5).unwrap();
+        assert!(second.feed_chunk("678".into()).await);
         assert_eq!(second.finish_input().await.unwrap().bytes, 8);
         assert_eq!(kept.find_resume_point("id", &place).await.unwrap(), None);
     }
@@ -348,20 +369,22 @@ mod tests {
         let (go_on, goes_on) = std::sync::mpsc::channel();
         let first = kept.start_or_resume("id", &place, 0, move |mut inlet| {
             let mut all = Vec::new();
-            inlet.read_to_end(&mut all).map_err(|_| FilesRefusal::Cut)?;
-            goes_on.recv().map_err(|_| FilesRefusal::Cut)?;
+            inlet
+                .read_to_end(&mut all)
+                .map_err(|_| FilesRefusal::Disconnected)?;
+            goes_on.recv().map_err(|_| FilesRefusal::Disconnected)?;
             Ok(UnpackTotals {
                 files: 7,
                 ..UnpackTotals::default()
             })
         });
         let mut first = first.unwrap();
-        assert!(first.feed_piece("12345".into()).await);
+        assert!(first.feed_chunk("12345".into()).await);
         // The connection is lost while the request waits for the outcome.
         let ended = tokio::time::timeout(std::time::Duration::ZERO, first.finish_input()).await;
         assert!(ended.is_err());
         go_on.send(()).unwrap();
-        let again = take(&kept, 5).unwrap();
+        let again = start_test_unpacking(&kept, 5).unwrap();
         assert_eq!(again.finish_input().await.unwrap().files, 7);
     }
 
@@ -374,7 +397,7 @@ mod tests {
             Err(FilesRefusal::Failed("the disk is full".into()))
         };
         let mut first = kept.start_or_resume("id", &place, 0, full).unwrap();
-        assert!(first.feed_piece("12345".into()).await);
+        assert!(first.feed_chunk("12345".into()).await);
         drop(first);
         let told = kept.find_resume_point("id", &place).await;
         assert!(matches!(told, Err(FilesRefusal::Failed(why)) if why == "the disk is full"));
@@ -387,9 +410,11 @@ mod tests {
         let place = ContainerPath::parse("/folder").unwrap();
         let (go_on, goes_on) = std::sync::mpsc::channel::<()>();
         let slow = move |mut inlet: crate::archive::VerifiedReader<_>| {
-            goes_on.recv().map_err(|_| FilesRefusal::Cut)?;
+            goes_on.recv().map_err(|_| FilesRefusal::Disconnected)?;
             let mut all = Vec::new();
-            inlet.read_to_end(&mut all).map_err(|_| FilesRefusal::Cut)?;
+            inlet
+                .read_to_end(&mut all)
+                .map_err(|_| FilesRefusal::Disconnected)?;
             Ok(UnpackTotals {
                 bytes: all.len() as u64,
                 ..UnpackTotals::default()
@@ -399,7 +424,7 @@ mod tests {
         // The channel is full, so the end can't be sent.
         let mut given = 0;
         let full = std::time::Duration::from_millis(50);
-        while tokio::time::timeout(full, first.feed_piece("1".into())).await == Ok(true) {
+        while tokio::time::timeout(full, first.feed_chunk("1".into())).await == Ok(true) {
             given += 1;
         }
         assert!(
@@ -416,7 +441,7 @@ mod tests {
                 .bytes,
             given
         );
-        let again = take(&kept, given).unwrap();
+        let again = start_test_unpacking(&kept, given).unwrap();
         assert_eq!(again.finish_input().await.unwrap().bytes, given);
     }
 
@@ -424,11 +449,11 @@ mod tests {
     async fn a_new_unpacking_cuts_the_previous_one() {
         let kept = ResumableUnpacks::default();
         let place = ContainerPath::parse("/folder").unwrap();
-        let mut first = take(&kept, 0).unwrap();
-        assert!(first.feed_piece("12345".into()).await);
+        let mut first = start_test_unpacking(&kept, 0).unwrap();
+        assert!(first.feed_chunk("12345".into()).await);
         drop(first);
-        let mut second = take(&kept, 0).unwrap();
-        assert!(second.feed_piece("1".into()).await);
+        let mut second = start_test_unpacking(&kept, 0).unwrap();
+        assert!(second.feed_chunk("1".into()).await);
         drop(second);
         assert_eq!(
             kept.find_resume_point("id", &place)
@@ -438,17 +463,17 @@ mod tests {
                 .bytes,
             1
         );
-        assert!(kept.discard_stream("id", &place) && !kept.discard_stream("id", &place));
+        assert!(kept.discard_unpacking("id", &place) && !kept.discard_unpacking("id", &place));
     }
 
     #[tokio::test]
-    async fn one_that_is_forgotten_while_it_is_fed_is_not_kept() {
+    async fn discarded_active_unpack_is_dropped() {
         let kept = ResumableUnpacks::default();
         let place = ContainerPath::parse("/folder").unwrap();
-        let mut first = take(&kept, 0).unwrap();
-        assert!(first.feed_piece("12345".into()).await);
-        assert!(kept.discard_stream("id", &place));
-        let second = take(&kept, 0).unwrap();
+        let mut first = start_test_unpacking(&kept, 0).unwrap();
+        assert!(first.feed_chunk("12345".into()).await);
+        assert!(kept.discard_unpacking("id", &place));
+        let second = start_test_unpacking(&kept, 0).unwrap();
         drop(first);
         assert!(kept.find_resume_point("id", &place).await.is_err());
         drop(second);

@@ -13,7 +13,7 @@ pub(super) async fn admit_request(
     request: Request,
     next: Next,
 ) -> Response {
-    if changes_nothing(request.method(), request.uri().path()) {
+    if is_always_admitted(request.method(), request.uri().path()) {
         return next.run(request).await;
     }
     let Some(pass) = gate.admit(door) else {
@@ -37,7 +37,7 @@ fn evolving_response() -> Response {
 }
 
 /// Requests that are always answered: reads, and requests that help the container to quiesce.
-fn changes_nothing(method: &Method, path: &str) -> bool {
+fn is_always_admitted(method: &Method, path: &str) -> bool {
     let is_in = |folders: &[&str]| folders.iter().any(|folder| path.starts_with(folder));
     match *method {
         // These paths start something, or query a kernel.
@@ -52,11 +52,11 @@ fn changes_nothing(method: &Method, path: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::changes_nothing;
+    use super::is_always_admitted;
     use axum::http::Method;
 
     #[test]
-    fn looks_are_always_answered_and_changes_are_not() {
+    fn only_reads_are_always_admitted() {
         for (method, path) in [
             (Method::GET, "/ping"),
             (Method::GET, "/exec/a"),
@@ -66,7 +66,7 @@ mod tests {
             (Method::POST, "/evolve"),
             (Method::GET, "/servers/a/mcp"),
         ] {
-            assert!(changes_nothing(&method, path), "{method} {path}");
+            assert!(is_always_admitted(&method, path), "{method} {path}");
         }
         for (method, path) in [
             (Method::POST, "/exec"),
@@ -79,7 +79,7 @@ mod tests {
             (Method::POST, "/servers/a/mcp"),
             (Method::POST, "/evolved"),
         ] {
-            assert!(!changes_nothing(&method, path), "{method} {path}");
+            assert!(!is_always_admitted(&method, path), "{method} {path}");
         }
     }
 }

@@ -32,38 +32,41 @@ const LOOPBACK_HOSTS: &[&str] = &["localhost", "127.0.0.1", "[::1]"];
 #[derive(Debug)]
 pub(super) struct HttpAuth {
     /// SHA-256 of the token in hexadecimal; `None` admits every client.
-    token: Option<String>,
+    required_token_digest: Option<String>,
     /// The same digest, set even when every client is admitted: it proves which companion this is.
-    digest: Option<String>,
-    hosts: Vec<String>,
-    tickets: OneTimeTokens,
+    token_digest: Option<String>,
+    allowed_hosts: Vec<String>,
+    one_time_tokens: OneTimeTokens,
 }
 
 impl HttpAuth {
     pub(super) fn new(settings: &CompanionSettings, tickets: OneTimeTokens) -> Self {
         Self {
-            token: settings.token.clone(),
-            digest: settings.digest.clone(),
-            hosts: settings.hosts.clone(),
-            tickets,
+            required_token_digest: settings.required_token_digest.clone(),
+            token_digest: settings.token_digest.clone(),
+            allowed_hosts: settings.hosts.clone(),
+            one_time_tokens: tickets,
         }
     }
 
-    fn is_known_host(&self, host: &str) -> bool {
+    fn is_allowed_host(&self, host: &str) -> bool {
         let name = without_port(host);
         LOOPBACK_HOSTS.iter().any(|l| name.eq_ignore_ascii_case(l))
-            || self.hosts.iter().any(|h| name.eq_ignore_ascii_case(h))
+            || self
+                .allowed_hosts
+                .iter()
+                .any(|h| name.eq_ignore_ascii_case(h))
     }
 
     /// The reply to the nonce of `GET /ping`.
     fn prove_nonce(&self, uri: &Uri) -> Option<String> {
         let query = Query::<PingQuery>::try_from_uri(uri).ok()?;
         let nonce = query.0.nonce.filter(|n| n.len() <= MAX_NONCE_BYTES)?;
-        Some(prove_nonce(self.digest.as_deref()?, &nonce))
+        Some(prove_nonce(self.token_digest.as_deref()?, &nonce))
     }
 
     fn has_valid_token(&self, headers: &HeaderMap) -> bool {
-        let Some(expected) = &self.token else {
+        let Some(expected) = &self.required_token_digest else {
             return true;
         };
         let given = presented_token(headers).unwrap_or_default();
@@ -73,7 +76,7 @@ impl HttpAuth {
 
     /// Whether a browser's cookie gives access to `path`. Pages of other ports send the cookie, too; `Sec-Fetch-Site`
     /// tells them apart.
-    fn has_pass(&self, path: &str, headers: &HeaderMap, host: &str) -> bool {
+    fn has_valid_cookie(&self, path: &str, headers: &HeaderMap, host: &str) -> bool {
         let is_ours = ["/desktop/", "/display/"]
             .iter()
             .any(|p| path.starts_with(p));
@@ -82,7 +85,7 @@ impl HttpAuth {
         is_ours
             && path != DESKTOP_LINK_PATH
             && site.is_none_or(|site| ["same-origin", "none"].contains(&site))
-            && cookie_values(headers, &name).any(|pass| self.tickets.is_valid_cookie(pass))
+            && cookie_values(headers, &name).any(|pass| self.one_time_tokens.is_valid_cookie(pass))
     }
 }
 
@@ -114,7 +117,7 @@ pub(super) async fn authenticate_request(
     let host = header_text(headers, header::HOST)
         .or(request.uri().authority().map(|a| a.as_str()))
         .unwrap_or_default();
-    if !guard.is_known_host(host) {
+    if !guard.is_allowed_host(host) {
         let message = format!("host `{host}` is not allowed");
         return error_response(
             StatusCode::FORBIDDEN,
@@ -136,7 +139,7 @@ pub(super) async fn authenticate_request(
         return ping_response(Some(proof));
     }
     let is_open = UNAUTHENTICATED_PATHS.contains(&path);
-    if !is_open && !guard.has_pass(path, headers, host) && !guard.has_valid_token(headers) {
+    if !is_open && !guard.has_valid_cookie(path, headers, host) && !guard.has_valid_token(headers) {
         let (kind, message) = match presented_token(headers) {
             Some(_) => ("wrong_token", "the token does not belong to this instance"),
             None => ("missing_token", "the token is missing"),
@@ -208,21 +211,21 @@ mod tests {
     use crate::companion::desktop::OneTimeTokens;
     use axum::http::{HeaderMap, HeaderValue};
 
-    fn guard() -> HttpAuth {
+    fn test_auth() -> HttpAuth {
         HttpAuth {
-            token: None,
-            digest: None,
-            hosts: vec!["box.example".into()],
-            tickets: OneTimeTokens::new(None),
+            required_token_digest: None,
+            token_digest: None,
+            allowed_hosts: vec!["box.example".into()],
+            one_time_tokens: OneTimeTokens::new(None),
         }
     }
 
     #[test]
-    fn a_pass_opens_the_desktop_alone_and_for_its_own_pages_alone() {
-        let guard = guard();
+    fn cookie_grants_only_desktop_pages() {
+        let guard = test_auth();
         let pass = guard
-            .tickets
-            .redeem_token(&guard.tickets.issue_token().unwrap())
+            .one_time_tokens
+            .redeem_token(&guard.one_time_tokens.issue_token().unwrap())
             .unwrap();
         let host = "127.0.0.1:8080";
         let header = |name: &str, value: &str| {
@@ -233,8 +236,8 @@ mod tests {
             headers
         };
         let ours = header("osctl_8080", "same-origin");
-        assert!(guard.has_pass("/desktop/socket", &ours, host));
-        assert!(guard.has_pass("/display/screenshot", &ours, host));
+        assert!(guard.has_valid_cookie("/desktop/socket", &ours, host));
+        assert!(guard.has_valid_cookie("/display/screenshot", &ours, host));
         for path in [
             "/exec",
             "/desktop/link",
@@ -242,21 +245,21 @@ mod tests {
             "/",
             "/desktopx",
         ] {
-            assert!(!guard.has_pass(path, &ours, host), "{path}");
+            assert!(!guard.has_valid_cookie(path, &ours, host), "{path}");
         }
         for site in ["same-site", "cross-site"] {
             let theirs = header("osctl_8080", site);
             assert!(
-                !guard.has_pass("/display/screenshot", &theirs, host),
+                !guard.has_valid_cookie("/display/screenshot", &theirs, host),
                 "{site}"
             );
         }
         let other = header("osctl_8081", "same-origin");
-        assert!(!guard.has_pass("/desktop/", &other, host));
+        assert!(!guard.has_valid_cookie("/desktop/", &other, host));
     }
 
     #[test]
-    fn a_pass_is_named_after_the_port() {
+    fn cookie_name_contains_the_port() {
         assert_eq!(cookie_name("127.0.0.1:8080"), "osctl_8080");
         assert_eq!(cookie_name("[::1]:9"), "osctl_9");
         assert_eq!(cookie_name("localhost"), "osctl_80");
@@ -264,7 +267,7 @@ mod tests {
 
     #[test]
     fn only_loopback_and_configured_names_are_known() {
-        let guard = guard();
+        let guard = test_auth();
         for name in [
             "localhost:8080",
             "127.0.0.1:9",
@@ -272,7 +275,7 @@ mod tests {
             "LOCALHOST",
             "box.example:8080",
         ] {
-            assert!(guard.is_known_host(name), "{name}");
+            assert!(guard.is_allowed_host(name), "{name}");
         }
         for name in [
             "",
@@ -283,7 +286,7 @@ mod tests {
             "[::2]:8080",
             "127.0.0.2",
         ] {
-            assert!(!guard.is_known_host(name), "{name}");
+            assert!(!guard.is_allowed_host(name), "{name}");
         }
     }
 

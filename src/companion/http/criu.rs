@@ -7,9 +7,10 @@ use super::{HttpState, json_response};
 use crate::companion::criu::CriuRefusal;
 use crate::companion::cryo::CHECKPOINT_STATE_PREFIX;
 use crate::protocol::criu::{
-    Checkpoint, Checkpointed, Checkpoints, CriuRemoved, CriuRestored, CriuStatus, Restore,
+    CheckpointList, CheckpointReply, CheckpointRequest, CriuRemoved, CriuRestored, CriuStatus,
+    RestoreRequest,
 };
-use crate::protocol::error::{ApiError, Failed};
+use crate::protocol::error::{ApiError, FailedReply};
 use crate::protocol::kernel::DEFAULT_SESSION;
 use crate::protocol::progress::ProgressEvent;
 use axum::extract::State as Shared;
@@ -23,19 +24,19 @@ use std::path::Path;
 /// The kernel must be idle. The checkpoint contains variables, threads, generators and open files.
 /// With `Accept: text/event-stream` or `application/x-ndjson` the reply is a stream of progress events with the number
 /// of bytes written, then the result.
-#[utoipa::path(post, path = "/criu/checkpoint", request_body = Option<Checkpoint>, responses(
+#[utoipa::path(post, path = "/criu/checkpoint", request_body = Option<CheckpointRequest>, responses(
     (status = 200, content(
-        (Checkpointed = "application/json"), (ProgressEvent<Checkpointed> = "text/event-stream"), (ProgressEvent<Checkpointed> = "application/x-ndjson"),
+        (CheckpointReply = "application/json"), (ProgressEvent<CheckpointReply> = "text/event-stream"), (ProgressEvent<CheckpointReply> = "application/x-ndjson"),
     )),
-    (status = 409, description = "The kernel holds something that can't be checkpointed; the kernel continues.", body = Failed),
-    (status = 429, description = "The session is executing code.", body = Failed),
-    (status = 501, description = "This host does not support checkpoints.", body = Failed),
-    (status = 507, description = "The disk is full; the kernel continues.", body = Failed),
+    (status = 409, description = "The kernel holds something that can't be checkpointed; the kernel continues.", body = FailedReply),
+    (status = 429, description = "The session is executing code.", body = FailedReply),
+    (status = 501, description = "This host does not support checkpoints.", body = FailedReply),
+    (status = 507, description = "The disk is full; the kernel continues.", body = FailedReply),
 ))]
 pub(super) async fn checkpoint(
     Shared(state): Shared<HttpState>,
     headers: HeaderMap,
-    JsonBody(request): JsonBody<Checkpoint>,
+    JsonBody(request): JsonBody<CheckpointRequest>,
 ) -> Response {
     let (criu, session) = (state.criu.clone(), request.session.clone());
     let working = criu.clone();
@@ -43,7 +44,7 @@ pub(super) async fn checkpoint(
     match StreamFormat::from_accept_header(&headers) {
         Some(form) => {
             let work = async { work.await.map_err(CriuRefusal::into_http_error) };
-            stream_progress(form, move || criu.moved_bytes(&session), work)
+            stream_progress(form, move || criu.transferred_bytes(&session), work)
         }
         None => result_response(work.await),
     }
@@ -54,20 +55,20 @@ pub(super) async fn checkpoint(
 /// The restored kernel replaces the current kernel of the session.
 /// With `Accept: text/event-stream` or `application/x-ndjson` the reply is a stream of progress events with the number
 /// of bytes read, then the result.
-#[utoipa::path(post, path = "/criu/restore", request_body = Option<Restore>, responses(
+#[utoipa::path(post, path = "/criu/restore", request_body = Option<RestoreRequest>, responses(
     (status = 200, content(
         (CriuRestored = "application/json"), (ProgressEvent<CriuRestored> = "text/event-stream"), (ProgressEvent<CriuRestored> = "application/x-ndjson"),
     )),
-    (status = 404, description = "The checkpoint does not exist.", body = Failed),
-    (status = 409, description = "The checkpoint can't be restored in this container, or can no longer be restored.", body = Failed),
-    (status = 422, description = "The checkpoint is damaged; the hint names an intact copy of the state.", body = Failed),
-    (status = 429, description = "The session is executing code.", body = Failed),
-    (status = 501, description = "This host does not support checkpoints.", body = Failed),
+    (status = 404, description = "The checkpoint does not exist.", body = FailedReply),
+    (status = 409, description = "The checkpoint can't be restored in this container, or can no longer be restored.", body = FailedReply),
+    (status = 422, description = "The checkpoint is damaged; the hint names an intact copy of the state.", body = FailedReply),
+    (status = 429, description = "The session is executing code.", body = FailedReply),
+    (status = 501, description = "This host does not support checkpoints.", body = FailedReply),
 ))]
 pub(super) async fn restore(
     Shared(state): Shared<HttpState>,
     headers: HeaderMap,
-    JsonBody(request): JsonBody<Restore>,
+    JsonBody(request): JsonBody<RestoreRequest>,
 ) -> Response {
     let (criu, session) = (state.criu.clone(), request.session.clone());
     let working = criu.clone();
@@ -75,17 +76,17 @@ pub(super) async fn restore(
     match StreamFormat::from_accept_header(&headers) {
         Some(form) => {
             let work = async { work.await.map_err(CriuRefusal::into_http_error) };
-            stream_progress(form, move || criu.moved_bytes(&session), work)
+            stream_progress(form, move || criu.transferred_bytes(&session), work)
         }
         None => result_response(work.await),
     }
 }
 
 /// List stored checkpoints
-#[utoipa::path(get, path = "/criu", responses((status = 200, body = Checkpoints)))]
+#[utoipa::path(get, path = "/criu", responses((status = 200, body = CheckpointList)))]
 pub(super) async fn list(Shared(state): Shared<HttpState>) -> Response {
     let checkpoints = state.criu.list_checkpoints().await;
-    json_response(StatusCode::OK, Checkpoints { checkpoints })
+    json_response(StatusCode::OK, CheckpointList { checkpoints })
 }
 
 /// Remove a checkpoint
@@ -93,8 +94,8 @@ pub(super) async fn list(Shared(state): Shared<HttpState>) -> Response {
 /// All generations of the checkpoint are removed.
 #[utoipa::path(delete, path = "/criu/{name}", params(("name" = String, Path, description = "Name of the checkpoint")), responses(
     (status = 200, body = CriuRemoved),
-    (status = 404, description = "The checkpoint does not exist.", body = Failed),
-    (status = 409, description = "A kernel is in the checkpoint.", body = Failed),
+    (status = 404, description = "The checkpoint does not exist.", body = FailedReply),
+    (status = 409, description = "A kernel is in the checkpoint.", body = FailedReply),
 ))]
 pub(super) async fn remove(Shared(state): Shared<HttpState>, PathId(name): PathId) -> Response {
     result_response(state.criu.remove_checkpoint(name).await)
@@ -121,7 +122,7 @@ impl IntoResponse for CriuRefusal {
             Self::Kernel(refusal) => refusal.into_response(),
             other => {
                 let (status, fault) = other.into_http_error();
-                json_response(status, Failed::from(fault))
+                json_response(status, FailedReply::from(fault))
             }
         }
     }
@@ -148,7 +149,7 @@ fn reset_command(session: &str) -> String {
 }
 
 /// The possible fixes for a session whose kernel is in a checkpoint, `…/NAME/NUMBER`.
-pub(super) fn ways_out(session: &str, checkpoint: &str) -> String {
+pub(super) fn checkpoint_hint(session: &str, checkpoint: &str) -> String {
     let path = Path::new(checkpoint);
     let number = path.file_name().unwrap_or_default().to_string_lossy();
     let (name, reset) = (checkpoint_name(checkpoint), reset_command(session));
@@ -179,7 +180,11 @@ impl CriuRefusal {
                 "unknown_checkpoint",
                 "`osctl criu status` lists the checkpoints".into(),
             ),
-            Self::Damaged { path, other, .. } => (
+            Self::Damaged {
+                path,
+                other_generation: other,
+                ..
+            } => (
                 StatusCode::UNPROCESSABLE_ENTITY,
                 "damaged_checkpoint",
                 match other {
@@ -190,22 +195,22 @@ impl CriuRefusal {
                     ),
                 },
             ),
-            Self::OtherFiles(_) => (
+            Self::FilesChanged(_) => (
                 StatusCode::CONFLICT,
                 "other_files",
                 "restore the checkpoint in a container of the image that it was made in".into(),
             ),
-            Self::OtherProtocol(_) => (
+            Self::ProtocolMismatch(_) => (
                 StatusCode::CONFLICT,
                 "other_protocol",
                 "restore the checkpoint with the version of osctl that made it".into(),
             ),
-            Self::TakenIds(_) => (
+            Self::PidsInUse(_) => (
                 StatusCode::CONFLICT,
                 "taken_ids",
                 "end the processes with these IDs, or run `osctl restart`".into(),
             ),
-            refusal if refusal.is_full() => (
+            refusal if refusal.is_disk_full() => (
                 StatusCode::INSUFFICIENT_STORAGE,
                 "disk_full",
                 "remove files in the container; `osctl exec '!df -h'` shows the disk usage".into(),
@@ -216,12 +221,12 @@ impl CriuRefusal {
                     format!("`osctl criu restore {name}` restores the kernel, {reset} discards it");
                 (StatusCode::CONFLICT, "in_use", hint)
             }
-            Self::Stays(_) => (
+            Self::NotRemoved(_) => (
                 StatusCode::INTERNAL_SERVER_ERROR,
                 "stays",
                 "`osctl logs` shows more".into(),
             ),
-            Self::NotFrozen { reason, .. } => (
+            Self::NotCheckpointed { reason, .. } => (
                 StatusCode::CONFLICT,
                 "not_frozen",
                 reason
@@ -244,18 +249,18 @@ impl CriuRefusal {
 
 #[cfg(test)]
 mod tests {
-    use super::ways_out;
+    use super::checkpoint_hint;
     use crate::companion::criu::CriuRefusal;
 
     #[test]
-    fn a_frozen_session_has_two_ways_out_by_the_exact_commands() {
-        let hint = ways_out("default", "/data/criu/work/4");
+    fn checkpoint_hint_names_both_commands() {
+        let hint = checkpoint_hint("default", "/data/criu/work/4");
         assert!(
             hint.contains("`osctl criu restore work --generation 4`"),
             "{hint}"
         );
         assert!(hint.contains("`osctl reset`"), "{hint}");
-        let other = ways_out("second", "/data/criu/second/1");
+        let other = checkpoint_hint("second", "/data/criu/second/1");
         assert!(other.contains("`osctl reset --session second`"), "{other}");
     }
 
@@ -265,7 +270,7 @@ mod tests {
             let damaged = CriuRefusal::Damaged {
                 path: "/data/criu/work/4".into(),
                 why: "`pages-1.img` is missing".into(),
-                other,
+                other_generation: other,
             };
             damaged.into_http_error().1.hint.unwrap()
         };

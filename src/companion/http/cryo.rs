@@ -7,10 +7,10 @@ use super::{HttpState, json_response};
 use crate::companion::cryo::CryoRefusal;
 use crate::companion::kernel;
 use crate::protocol::cryo::{
-    CryoListing, CryoOfSession, CryoRemoved, CryoStore, CryoStored, GenerationDetails, Reload,
-    Reloaded, Snapshot, Snapshots, StoreReason,
+    CryoListing, CryoRemoved, CryoStore, CryoStored, GenerationDetails, ReloadReply, ReloadRequest,
+    SessionSnapshot, SnapshotReply, SnapshotRequest, StoreReason,
 };
-use crate::protocol::error::{ApiError, Failed};
+use crate::protocol::error::{ApiError, FailedReply};
 use crate::protocol::progress::ProgressEvent;
 use axum::extract::State as Shared;
 use axum::http::{HeaderMap, StatusCode};
@@ -27,10 +27,10 @@ use utoipa::IntoParams;
     (status = 200, content(
         (CryoStored = "application/json"), (ProgressEvent<CryoStored> = "text/event-stream"), (ProgressEvent<CryoStored> = "application/x-ndjson"),
     )),
-    (status = 404, description = "The session does not exist.", body = Failed),
-    (status = 409, description = "A variable would be lost and `strict` is set, or the generation of the kernel is not `seen`.", body = Failed),
-    (status = 429, description = "The session is executing code.", body = Failed),
-    (status = 507, description = "The disk is full; earlier stored states are unchanged.", body = Failed),
+    (status = 404, description = "The session does not exist.", body = FailedReply),
+    (status = 409, description = "A variable would be lost and `strict` is set, or the generation of the kernel is not `seen`.", body = FailedReply),
+    (status = 429, description = "The session is executing code.", body = FailedReply),
+    (status = 507, description = "The disk is full; earlier stored states are unchanged.", body = FailedReply),
 ))]
 pub(super) async fn store(
     Shared(state): Shared<HttpState>,
@@ -42,7 +42,7 @@ pub(super) async fn store(
     let work = async move { working.store(wish, StoreReason::Asked).await };
     match StreamFormat::from_accept_header(&headers) {
         Some(form) => {
-            let measure = move || (cryo.moved_bytes(&session), None);
+            let measure = move || (cryo.transferred_bytes(&session), None);
             stream_progress(form, measure, async {
                 work.await.map_err(CryoRefusal::into_http_error)
             })
@@ -56,18 +56,18 @@ pub(super) async fn store(
 /// The reply reports for each variable what the session holds afterwards.
 /// With `Accept: text/event-stream` or `application/x-ndjson` the reply is a stream of progress events with the number
 /// of bytes, then the result.
-#[utoipa::path(post, path = "/cryo/reload", request_body = Option<Reload>, responses(
+#[utoipa::path(post, path = "/cryo/reload", request_body = Option<ReloadRequest>, responses(
     (status = 200, content(
-        (Reloaded = "application/json"), (ProgressEvent<Reloaded> = "text/event-stream"), (ProgressEvent<Reloaded> = "application/x-ndjson"),
+        (ReloadReply = "application/json"), (ProgressEvent<ReloadReply> = "text/event-stream"), (ProgressEvent<ReloadReply> = "application/x-ndjson"),
     )),
-    (status = 404, description = "The session or the stored state does not exist.", body = Failed),
-    (status = 422, description = "The stored state is damaged; the hint names an intact generation if one exists.", body = Failed),
-    (status = 429, description = "The session is executing code.", body = Failed),
+    (status = 404, description = "The session or the stored state does not exist.", body = FailedReply),
+    (status = 422, description = "The stored state is damaged; the hint names an intact generation if one exists.", body = FailedReply),
+    (status = 429, description = "The session is executing code.", body = FailedReply),
 ))]
 pub(super) async fn reload(
     Shared(state): Shared<HttpState>,
     headers: HeaderMap,
-    JsonBody(wish): JsonBody<Reload>,
+    JsonBody(wish): JsonBody<ReloadRequest>,
 ) -> Response {
     let cryo = state.cryo.clone();
     let (working, session) = (cryo.clone(), wish.session.clone());
@@ -81,35 +81,39 @@ pub(super) async fn reload(
             .await
             .map_err(CryoRefusal::into_http_error)
     };
-    stream_progress(form, move || (cryo.moved_bytes(&session), total), work)
+    stream_progress(
+        form,
+        move || (cryo.transferred_bytes(&session), total),
+        work,
+    )
 }
 
 /// Store every session that has unsaved state
 ///
 /// The name of a stored state is the name of its session. The `reason` `down` or `restart` says how the container stops
 /// afterwards.
-#[utoipa::path(post, path = "/cryo/snapshot", request_body = Snapshot, responses(
-    (status = 200, body = Snapshots),
+#[utoipa::path(post, path = "/cryo/snapshot", request_body = SnapshotRequest, responses(
+    (status = 200, body = SnapshotReply),
 ))]
 pub(super) async fn snapshot(
     Shared(state): Shared<HttpState>,
-    JsonBody(wish): JsonBody<Snapshot>,
+    JsonBody(wish): JsonBody<SnapshotRequest>,
 ) -> Response {
     let done = state.cryo.snapshot_before_stop(wish).await;
     let each = done.into_iter().map(|(session, stored)| match stored {
-        Ok(stored) => CryoOfSession {
+        Ok(stored) => SessionSnapshot {
             session,
             stored,
             error: None,
         },
-        Err(refusal) => CryoOfSession {
+        Err(refusal) => SessionSnapshot {
             session,
             stored: None,
             error: Some(refusal.into_http_error().1),
         },
     });
     let snapshots = each.collect();
-    json_response(StatusCode::OK, Snapshots { snapshots })
+    json_response(StatusCode::OK, SnapshotReply { snapshots })
 }
 
 /// List stored states
@@ -120,7 +124,7 @@ pub(super) async fn list(Shared(state): Shared<HttpState>) -> Response {
     result_response(
         state
             .cryo
-            .list_lines()
+            .list_generation_lists()
             .await
             .map(|cryo| CryoListing { cryo }),
     )
@@ -138,8 +142,8 @@ pub(super) struct CryoGenerationQuery {
 /// Without `generation` the newest one of the name is shown.
 #[utoipa::path(get, path = "/cryo/{name}", params(("name" = String, Path, description = "Name of the stored state"), CryoGenerationQuery), responses(
     (status = 200, body = GenerationDetails),
-    (status = 404, description = "The name or the generation does not exist.", body = Failed),
-    (status = 422, description = "The stored state is damaged; the hint names an intact generation if one exists.", body = Failed),
+    (status = 404, description = "The name or the generation does not exist.", body = FailedReply),
+    (status = 422, description = "The stored state is damaged; the hint names an intact generation if one exists.", body = FailedReply),
 ))]
 pub(super) async fn show(
     Shared(state): Shared<HttpState>,
@@ -154,7 +158,7 @@ pub(super) async fn show(
 /// Without `generation` all generations of the name are removed.
 #[utoipa::path(delete, path = "/cryo/{name}", params(("name" = String, Path, description = "Name of the stored state"), CryoGenerationQuery), responses(
     (status = 200, body = CryoRemoved),
-    (status = 404, description = "The name or the generation does not exist.", body = Failed),
+    (status = 404, description = "The name or the generation does not exist.", body = FailedReply),
 ))]
 pub(super) async fn remove(
     Shared(state): Shared<HttpState>,
@@ -225,13 +229,13 @@ impl CryoRefusal {
                     ApiError::new("damaged", message).with_hint(hint),
                 )
             }
-            Self::Losses(message) => (
+            Self::StrictLosses(message) => (
                 S::CONFLICT,
                 ApiError::new("losses", message).with_hint(
                     "omit `--strict` to store the rest; `--dry-run` shows the receipt",
                 ),
             ),
-            Self::Full => (
+            Self::DiskFull => (
                 S::INSUFFICIENT_STORAGE,
                 ApiError::new(
                     "disk_full",
@@ -241,7 +245,7 @@ impl CryoRefusal {
                     "`osctl cryo list` lists the stored states, and `osctl cryo rm NAME` removes one",
                 ),
             ),
-            Self::Raised(raised) => (
+            Self::UserError(raised) => (
                 S::UNPROCESSABLE_ENTITY,
                 ApiError::new(&raised.kind, raised.message),
             ),

@@ -4,7 +4,7 @@ use super::response::{QueryParams, error_response};
 use super::{HttpState, auth, json_response};
 use crate::companion::desktop::{DESKTOP_COOKIE_TIMEOUT, ONE_TIME_TOKEN_TIMEOUT};
 use crate::protocol::desktop::{DesktopEnterQuery, DesktopLinkReply};
-use crate::protocol::error::Failed;
+use crate::protocol::error::FailedReply;
 use axum::extract::ws::{Message, WebSocket, WebSocketUpgrade};
 use axum::extract::{Path, Request, State as Shared};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
@@ -40,13 +40,13 @@ const DESKTOP_PAGE_CSP: &str = "default-src 'none'; script-src 'self'; style-src
 /// Create a one-time link to the desktop
 #[utoipa::path(post, path = "/desktop/link", responses(
     (status = 200, body = DesktopLinkReply),
-    (status = 503, description = "The desktop is not available; the message has the reason.", body = Failed),
+    (status = 503, description = "The desktop is not available; the message has the reason.", body = FailedReply),
 ))]
 pub(super) async fn link(Shared(state): Shared<HttpState>) -> Response {
     if let Err(refusal) = state.desktop.check_available() {
         return refusal.into_response();
     }
-    match state.tickets.issue_token() {
+    match state.one_time_tokens.issue_token() {
         Some(code) => json_response(
             StatusCode::OK,
             DesktopLinkReply {
@@ -68,14 +68,14 @@ pub(super) async fn link(Shared(state): Shared<HttpState>) -> Response {
 /// The reply sets a cookie and redirects to the desktop.
 #[utoipa::path(get, path = "/desktop/enter", params(DesktopEnterQuery), responses(
     (status = 303, description = "A cookie, and a redirect to `/desktop/`."),
-    (status = 403, description = "The link was already used or has expired.", body = Failed),
+    (status = 403, description = "The link was already used or has expired.", body = FailedReply),
 ))]
 pub(super) async fn enter(
     Shared(state): Shared<HttpState>,
     headers: HeaderMap,
     QueryParams(DesktopEnterQuery { code }): QueryParams<DesktopEnterQuery>,
 ) -> Response {
-    let Some(pass) = state.tickets.redeem_token(&code) else {
+    let Some(pass) = state.one_time_tokens.redeem_token(&code) else {
         return error_response(
             StatusCode::FORBIDDEN,
             "used_link",
@@ -96,7 +96,7 @@ pub(super) async fn enter(
     response
 }
 
-pub(super) async fn lead_in() -> Redirect {
+pub(super) async fn redirect_to_page() -> Redirect {
     Redirect::to("/desktop/")
 }
 
@@ -121,11 +121,11 @@ pub(super) async fn serve_asset(
         _ => {}
     }
     let Some(path) = novnc_module_path(&name) else {
-        return super::unknown_path(request).await;
+        return super::reject_unknown_path(request).await;
     };
     match tokio::fs::read(state.desktop.novnc_folder().join(path)).await {
         Ok(bytes) => asset_response("text/javascript; charset=utf-8", bytes),
-        Err(_) => super::unknown_path(request).await,
+        Err(_) => super::reject_unknown_path(request).await,
     }
 }
 
@@ -151,7 +151,7 @@ fn asset_response(kind: &'static str, body: impl IntoResponse) -> Response {
 /// The cookie or the token is sufficient; the endpoint asks for no VNC password.
 #[utoipa::path(get, path = "/desktop/socket", responses(
     (status = 101, description = "A WebSocket. Binary frames carry the bytes of VNC in both directions."),
-    (status = 503, description = "The desktop can't be shown; the message has the reason.", body = Failed),
+    (status = 503, description = "The desktop can't be shown; the message has the reason.", body = FailedReply),
 ))]
 pub(super) async fn socket(
     Shared(state): Shared<HttpState>,

@@ -1,15 +1,16 @@
 //! Routes of the screen: screenshot, input, clipboard, windows, resolution and browser.
 
-use super::response::{JsonBody, QueryParams, error_response, invalid_field};
+use super::response::{JsonBody, QueryParams, error_response, invalid_field_response};
 use super::stream::{EVENT_HEARTBEAT_INTERVAL, StreamFormat};
 use super::{HttpState, json_response};
 use crate::companion::desktop::{ClipboardWatcher, DesktopRefusal};
 use crate::companion::display;
 use crate::protocol::display::{
-    Browser, BrowserOpenQuery, ClipboardEvent, ClipboardText, Focus, Input, InputDone,
-    PICTURE_HEADER, Resolution, SCREEN_HEADER, ScreenSize, ScreenshotQuery, TAKEN_HEADER, Windows,
+    Browser, BrowserOpenQuery, ClipboardEvent, ClipboardText, FocusRequest, InputReply,
+    InputRequest, PICTURE_SIZE_HEADER, Resolution, SCREEN_SIZE_HEADER, SCREENSHOT_TIME_HEADER,
+    ScreenSize, ScreenshotQuery, Windows,
 };
-use crate::protocol::error::Failed;
+use crate::protocol::error::FailedReply;
 use axum::body::Body as Streamed;
 use axum::extract::State as Shared;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
@@ -28,8 +29,8 @@ const NO_DESKTOP_HINT: &str =
 /// The companion starts the desktop if it does not run. The picture is always the current content of the screen.
 #[utoipa::path(get, path = "/display/screenshot", params(ScreenshotQuery), responses(
     (status = 200, description = "The picture. `osctl-picture` and `osctl-screen` are the sizes of the picture and of the screen as `WIDTHxHEIGHT`; `osctl-taken` is the time of the screenshot in milliseconds since 1970.", content_type = "image/png"),
-    (status = 400, description = "The region or the scale is invalid.", body = Failed),
-    (status = 503, description = "No picture is available; the message has the reason.", body = Failed),
+    (status = 400, description = "The region or the scale is invalid.", body = FailedReply),
+    (status = 503, description = "No picture is available; the message has the reason.", body = FailedReply),
 ))]
 pub(super) async fn screenshot(
     Shared(state): Shared<HttpState>,
@@ -40,7 +41,9 @@ pub(super) async fn screenshot(
         Some(text) => match display::ScreenRegion::parse(text) {
             Some(region) => Some(region),
             None => {
-                return invalid_field(format!("`{text}` is not a region: give `X,Y,WIDTH,HEIGHT`"));
+                return invalid_field_response(format!(
+                    "`{text}` is not a region: give `X,Y,WIDTH,HEIGHT`"
+                ));
             }
         },
     };
@@ -54,9 +57,9 @@ pub(super) async fn screenshot(
     let (size, screen, taken) = (shot.size, shot.screen, shot.taken_ms());
     let mut response = ([(header::CONTENT_TYPE, "image/png")], shot.file).into_response();
     for (name, value) in [
-        (PICTURE_HEADER, format!("{}x{}", size.0, size.1)),
-        (SCREEN_HEADER, format!("{}x{}", screen.0, screen.1)),
-        (TAKEN_HEADER, taken.to_string()),
+        (PICTURE_SIZE_HEADER, format!("{}x{}", size.0, size.1)),
+        (SCREEN_SIZE_HEADER, format!("{}x{}", screen.0, screen.1)),
+        (SCREENSHOT_TIME_HEADER, taken.to_string()),
     ] {
         if let Ok(value) = HeaderValue::from_str(&value) {
             let name = HeaderName::from_static(name);
@@ -69,14 +72,14 @@ pub(super) async fn screenshot(
 /// Send pointer and keyboard input to the screen
 ///
 /// The actions move the pointer, click, scroll, press keys and type, in the order given.
-#[utoipa::path(post, path = "/display/input", request_body = Input, responses(
-    (status = 200, body = InputDone),
-    (status = 400, description = "An action is invalid, or the actions take longer than 10 seconds; nothing was done.", body = Failed),
-    (status = 503, description = "The screen is not available; the message has the reason.", body = Failed),
+#[utoipa::path(post, path = "/display/input", request_body = InputRequest, responses(
+    (status = 200, body = InputReply),
+    (status = 400, description = "An action is invalid, or the actions take longer than 10 seconds; nothing was done.", body = FailedReply),
+    (status = 503, description = "The screen is not available; the message has the reason.", body = FailedReply),
 ))]
 pub(super) async fn input(
     Shared(state): Shared<HttpState>,
-    JsonBody(input): JsonBody<Input>,
+    JsonBody(input): JsonBody<InputRequest>,
 ) -> Response {
     let begin = Instant::now();
     result_response(
@@ -84,7 +87,7 @@ pub(super) async fn input(
             .desktop
             .perform_actions(input.actions)
             .await
-            .map(|pointer| InputDone {
+            .map(|pointer| InputReply {
                 status: "completed".into(),
                 pointer,
                 timing_ms: begin.elapsed().as_secs_f64() * 1e3,
@@ -100,7 +103,7 @@ pub(super) async fn input(
     (status = 200, content(
         (ClipboardText = "application/json"), (ClipboardEvent = "text/event-stream"), (ClipboardEvent = "application/x-ndjson"),
     )),
-    (status = 503, description = "The screen is not available; the message has the reason.", body = Failed),
+    (status = 503, description = "The screen is not available; the message has the reason.", body = FailedReply),
 ))]
 pub(super) async fn read_clipboard(
     Shared(state): Shared<HttpState>,
@@ -110,7 +113,7 @@ pub(super) async fn read_clipboard(
         let text = state.desktop.read_clipboard().await;
         return result_response(text.map(|text| ClipboardText { text }));
     };
-    match state.desktop.listen_to_clipboard().await {
+    match state.desktop.watch_clipboard_texts().await {
         Ok(copied) => stream_clipboard(copied, form),
         Err(refusal) => refusal.into_response(),
     }
@@ -123,7 +126,7 @@ fn stream_clipboard(copied: ClipboardWatcher, form: StreamFormat) -> Response {
             Ok(text) => ClipboardEvent::Copied { text: text? },
             Err(_) => ClipboardEvent::Heartbeat,
         };
-        Some((Ok::<_, Infallible>(form.encode_line(&event)), copied))
+        Some((Ok::<_, Infallible>(form.encode_message(&event)), copied))
     });
     let kind = [(header::CONTENT_TYPE, form.content_type())];
     (kind, Streamed::from_stream(events)).into_response()
@@ -151,13 +154,13 @@ pub(super) async fn windows(Shared(state): Shared<HttpState>) -> Response {
 /// Bring a window to the front
 ///
 /// The reply lists all windows.
-#[utoipa::path(post, path = "/display/focus", request_body = Focus, responses(
+#[utoipa::path(post, path = "/display/focus", request_body = FocusRequest, responses(
     (status = 200, body = Windows),
-    (status = 404, description = "The window does not exist.", body = Failed),
+    (status = 404, description = "The window does not exist.", body = FailedReply),
 ))]
 pub(super) async fn focus(
     Shared(state): Shared<HttpState>,
-    JsonBody(Focus { id }): JsonBody<Focus>,
+    JsonBody(FocusRequest { id }): JsonBody<FocusRequest>,
 ) -> Response {
     if let Err(refusal) = state.desktop.focus_window(id).await {
         return refusal.into_response();
@@ -177,7 +180,7 @@ pub(super) async fn resolution(Shared(state): Shared<HttpState>) -> Response {
 /// The desktop keeps running. The reply comes when the desktop fills the new size.
 #[utoipa::path(put, path = "/display/resolution", request_body = Resolution, responses(
     (status = 200, body = ScreenSize),
-    (status = 400, description = "The screen does not support this size.", body = Failed),
+    (status = 400, description = "The screen does not support this size.", body = FailedReply),
 ))]
 pub(super) async fn resize(
     Shared(state): Shared<HttpState>,
@@ -189,7 +192,7 @@ pub(super) async fn resize(
 /// Show the state of the browser
 #[utoipa::path(get, path = "/display/browser", responses((status = 200, body = Browser)))]
 pub(super) async fn browser(Shared(state): Shared<HttpState>) -> Response {
-    result_response(state.desktop.look_at_browser())
+    result_response(state.desktop.browser_status())
 }
 
 /// Start the browser and open a page
@@ -224,21 +227,23 @@ impl IntoResponse for DesktopRefusal {
         let logs = Some("`osctl logs` shows more; try again in a moment");
         let message = self.to_string();
         match self {
-            Self::Absent(_) => {
+            Self::NotAvailable(_) => {
                 error_response(unavailable, "no_desktop", message, Some(NO_DESKTOP_HINT))
             }
-            Self::Unready(_) => error_response(unavailable, "desktop_not_ready", message, logs),
-            Self::Display(display::DisplayRefusal::Gone(_)) => {
+            Self::NotReady(_) => error_response(unavailable, "desktop_not_ready", message, logs),
+            Self::Display(display::DisplayRefusal::Unavailable(_)) => {
                 error_response(unavailable, "no_screen", message, logs)
             }
-            Self::Display(display::DisplayRefusal::Invalid(message)) => invalid_field(message),
+            Self::Display(display::DisplayRefusal::Invalid(message)) => {
+                invalid_field_response(message)
+            }
             Self::Display(display::DisplayRefusal::NoWindow(_)) => error_response(
                 StatusCode::NOT_FOUND,
                 "unknown_window",
                 message,
                 Some("`GET /display/windows` lists the windows"),
             ),
-            Self::Display(display::DisplayRefusal::Unmoved(_)) => {
+            Self::Display(display::DisplayRefusal::NotApplied(_)) => {
                 error_response(StatusCode::GATEWAY_TIMEOUT, "not_done", message, logs)
             }
         }

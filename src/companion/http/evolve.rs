@@ -1,15 +1,15 @@
 //! Routes of evolving: they forward requests to the keeper. What the keeper asks of the container arrives only over the
 //! private socket.
 
-use super::response::{JsonBody, PathId, QueryParams, error_response, invalid_field};
+use super::response::{JsonBody, PathId, QueryParams, error_response, invalid_field_response};
 use super::stream::StreamFormat;
 use super::{HttpState, json_response};
-use crate::companion::evolve::{EvolveRefusal, EvolveReplies, unexpected_reply};
-use crate::protocol::error::{ApiError, Failed};
+use crate::companion::evolve::{EvolveRefusal, KeeperReplyStream, unexpected_reply};
+use crate::protocol::error::{ApiError, FailedReply};
 use crate::protocol::evolve::inside::ExpectedState;
 use crate::protocol::evolve::{
     EvolveEvent, EvolveLog, EvolveRequest, EvolveRun, EvolveRunId, EvolveRuns, EvolveStarted,
-    EvolveStatus, KeeperReply, KeeperRequest, Rollback, refusal,
+    EvolveStatus, KeeperReply, KeeperRequest, RollbackRequest, refusal,
 };
 use axum::body::{Body as Streamed, Bytes};
 use axum::extract::State as Shared;
@@ -37,36 +37,36 @@ const MAX_QUIESCE_SECONDS: f64 = 24.0 * 3600.0;
 /// The reply does not wait for the run; `GET /evolve/status` reports the run.
 #[utoipa::path(post, path = "/evolve", request_body = Option<EvolveRequest>, responses(
     (status = 200, description = "The run has started.", body = EvolveStarted),
-    (status = 400, description = "A field is invalid. A request can't set an image, a mount, a command or an environment.", body = Failed),
-    (status = 409, description = "Another run is in progress.", body = Failed),
-    (status = 429, description = "The previous run was too recent.", body = Failed),
-    (status = 503, description = "No keeper is available, or the keeper does not answer.", body = Failed),
+    (status = 400, description = "A field is invalid. A request can't set an image, a mount, a command or an environment.", body = FailedReply),
+    (status = 409, description = "Another run is in progress.", body = FailedReply),
+    (status = 429, description = "The previous run was too recent.", body = FailedReply),
+    (status = 503, description = "No keeper is available, or the keeper does not answer.", body = FailedReply),
 ))]
 pub(super) async fn begin(
     Shared(state): Shared<HttpState>,
     JsonBody(wish): JsonBody<EvolveRequest>,
 ) -> Response {
-    start_run(&state, &KeeperRequest::Evolve(wish)).await
+    start_evolve_run(&state, &KeeperRequest::Evolve(wish)).await
 }
 
 /// Roll back to an earlier image
 ///
 /// The target is the previous image, or the image of `run`. The checks are those of an evolve.
-#[utoipa::path(post, path = "/evolve/rollback", request_body = Option<Rollback>, responses(
+#[utoipa::path(post, path = "/evolve/rollback", request_body = Option<RollbackRequest>, responses(
     (status = 200, description = "The run has started.", body = EvolveStarted),
-    (status = 404, description = "No earlier image exists.", body = Failed),
-    (status = 409, description = "Another run is in progress.", body = Failed),
-    (status = 503, description = "No keeper is available, or the keeper does not answer.", body = Failed),
+    (status = 404, description = "No earlier image exists.", body = FailedReply),
+    (status = 409, description = "Another run is in progress.", body = FailedReply),
+    (status = 503, description = "No keeper is available, or the keeper does not answer.", body = FailedReply),
 ))]
 pub(super) async fn rollback(
     Shared(state): Shared<HttpState>,
-    JsonBody(wish): JsonBody<Rollback>,
+    JsonBody(wish): JsonBody<RollbackRequest>,
 ) -> Response {
-    start_run(&state, &KeeperRequest::Rollback(wish)).await
+    start_evolve_run(&state, &KeeperRequest::Rollback(wish)).await
 }
 
-async fn start_run(state: &HttpState, ask: &KeeperRequest) -> Response {
-    match state.evolve.ask_keeper(ask).await {
+async fn start_evolve_run(state: &HttpState, ask: &KeeperRequest) -> Response {
+    match state.evolve.request_keeper(ask).await {
         Ok((KeeperReply::Started { run }, _)) => {
             state.evolve.record_runs();
             let status = "started".into();
@@ -80,10 +80,10 @@ async fn start_run(state: &HttpState, ask: &KeeperRequest) -> Response {
 /// Show the current and the last run of evolve
 #[utoipa::path(get, path = "/evolve/status", responses(
     (status = 200, body = EvolveStatus),
-    (status = 503, description = "No keeper is available, or the keeper does not answer.", body = Failed),
+    (status = 503, description = "No keeper is available, or the keeper does not answer.", body = FailedReply),
 ))]
 pub(super) async fn status(Shared(state): Shared<HttpState>) -> Response {
-    match state.evolve.ask_keeper(&KeeperRequest::Status {}).await {
+    match state.evolve.request_keeper(&KeeperRequest::Status {}).await {
         Ok((KeeperReply::Status(status), _)) => json_response(StatusCode::OK, status),
         Ok((other, _)) => unexpected_reply(&other).into_response(),
         Err(refusal) => refusal.into_response(),
@@ -95,7 +95,7 @@ pub(super) async fn status(Shared(state): Shared<HttpState>) -> Response {
 /// The newest run is first. The entries have no checks and no receipts.
 #[utoipa::path(get, path = "/evolve/runs", responses(
     (status = 200, body = EvolveRuns),
-    (status = 503, description = "No keeper is available, or the keeper does not answer.", body = Failed),
+    (status = 503, description = "No keeper is available, or the keeper does not answer.", body = FailedReply),
 ))]
 pub(super) async fn list(Shared(state): Shared<HttpState>) -> Response {
     match state.evolve.fetch_history().await {
@@ -120,8 +120,8 @@ pub(super) struct EvolveLogQuery {
     (status = 200, content(
         (EvolveRun = "application/json"), (EvolveEvent = "text/event-stream"), (EvolveEvent = "application/x-ndjson"),
     )),
-    (status = 404, description = "The run does not exist.", body = Failed),
-    (status = 503, description = "No keeper is available, or the keeper does not answer.", body = Failed),
+    (status = 404, description = "The run does not exist.", body = FailedReply),
+    (status = 503, description = "No keeper is available, or the keeper does not answer.", body = FailedReply),
 ))]
 pub(super) async fn find(
     Shared(state): Shared<HttpState>,
@@ -131,7 +131,7 @@ pub(super) async fn find(
 ) -> Response {
     let run: EvolveRunId = match run.parse() {
         Ok(run) => run,
-        Err(why) => return invalid_field(why),
+        Err(why) => return invalid_field_response(why),
     };
     let form = StreamFormat::from_accept_header(&headers);
     let follow = form.is_some();
@@ -140,7 +140,7 @@ pub(super) async fn find(
         offset,
         follow,
     };
-    match (state.evolve.ask_keeper(&ask).await, form) {
+    match (state.evolve.request_keeper(&ask).await, form) {
         (Ok((first, rest)), Some(form)) => stream_log(first, rest, form),
         (Ok((first, rest)), None) => match collect_log(first, rest, offset).await {
             Ok(found) => json_response(StatusCode::OK, found),
@@ -152,7 +152,7 @@ pub(super) async fn find(
 
 async fn collect_log(
     first: KeeperReply,
-    mut rest: EvolveReplies,
+    mut rest: KeeperReplyStream,
     offset: u64,
 ) -> Result<EvolveRun, EvolveRefusal> {
     let mut log = EvolveLog {
@@ -162,7 +162,7 @@ async fn collect_log(
     };
     let mut next = Some(first);
     while let Some(reply) = next {
-        match run_event(reply)? {
+        match evolve_event(reply)? {
             EvolveEvent::Log(piece) => {
                 if log.text.is_empty() {
                     log.offset = piece.offset;
@@ -178,29 +178,29 @@ async fn collect_log(
             }
         }
         next = rest
-            .next()
+            .next_reply()
             .await
-            .map_err(|error| EvolveRefusal::Silent(error.to_string()))?;
+            .map_err(|error| EvolveRefusal::NoReply(error.to_string()))?;
     }
-    Err(EvolveRefusal::Silent(
+    Err(EvolveRefusal::NoReply(
         "the keeper closed the connection".into(),
     ))
 }
 
-fn stream_log(first: KeeperReply, rest: EvolveReplies, form: StreamFormat) -> Response {
+fn stream_log(first: KeeperReply, rest: KeeperReplyStream, form: StreamFormat) -> Response {
     let pieces = unfold((Some(first), rest), move |(first, mut rest)| async move {
         let reply = match first {
             Some(reply) => reply,
-            None => rest.next().await.ok()??,
+            None => rest.next_reply().await.ok()??,
         };
-        let line = form.encode_line(&run_event(reply).ok()?);
+        let line = form.encode_message(&evolve_event(reply).ok()?);
         Some((Ok::<Bytes, Infallible>(line), (None, rest)))
     });
     let headers = [(header::CONTENT_TYPE, form.content_type())];
     (headers, Streamed::from_stream(pieces)).into_response()
 }
 
-fn run_event(reply: KeeperReply) -> Result<EvolveEvent, EvolveRefusal> {
+fn evolve_event(reply: KeeperReply) -> Result<EvolveEvent, EvolveRefusal> {
     match reply {
         KeeperReply::Log { offset, text, next } => {
             Ok(EvolveEvent::Log(EvolveLog { offset, text, next }))
@@ -220,7 +220,7 @@ impl IntoResponse for EvolveRefusal {
                 format!("no keeper is available: {why}"),
                 Some("`osctl up` on the host starts the keeper"),
             ),
-            Self::Silent(why) => error_response(
+            Self::NoReply(why) => error_response(
                 S::SERVICE_UNAVAILABLE,
                 "keeper_silent",
                 format!("no valid reply from the keeper: {why}"),
@@ -232,7 +232,7 @@ impl IntoResponse for EvolveRefusal {
                 format!("evolve run `{run}` is in progress"),
                 Some("`GET /evolve/status` reports its progress"),
             ),
-            Self::Invalid(message) => invalid_field(message),
+            Self::Invalid(message) => invalid_field_response(message),
             Self::Keeper(ApiError {
                 kind,
                 message,
@@ -241,7 +241,7 @@ impl IntoResponse for EvolveRefusal {
                 let status = match kind.as_str() {
                     refusal::KEEPER_BAD_REQUEST => S::BAD_REQUEST,
                     refusal::KEEPER_NO_SUCH_RUN => S::NOT_FOUND,
-                    refusal::KEEPER_TOO_OFTEN => S::TOO_MANY_REQUESTS,
+                    refusal::KEEPER_RATE_LIMITED => S::TOO_MANY_REQUESTS,
                     _ => S::SERVICE_UNAVAILABLE,
                 };
                 let mut response = error_response(status, &kind, message, hint.as_deref());
@@ -258,14 +258,14 @@ impl IntoResponse for EvolveRefusal {
 /// Routes for the keeper, which calls them through hidden verbs inside the container.
 pub(super) fn private_routes() -> axum::Router<HttpState> {
     axum::Router::new()
-        .route("/evolve/remember", post(remember))
+        .route("/evolve/remember", post(store_and_pin))
         .route("/evolve/selftest", post(selftest))
         .route("/evolve/quiesce", post(quiesce))
         .route("/evolve/resume", post(resume))
         .route("/evolve/verify", post(verify))
 }
 
-async fn remember(Shared(state): Shared<HttpState>) -> Response {
+async fn store_and_pin(Shared(state): Shared<HttpState>) -> Response {
     json_response(StatusCode::OK, state.evolve.store_and_pin().await)
 }
 
@@ -298,7 +298,7 @@ async fn quiesce(
 ) -> Response {
     let grace = rest.grace.unwrap_or(DEFAULT_QUIESCE_SECONDS);
     if !(0.0..=MAX_QUIESCE_SECONDS).contains(&grace) {
-        return invalid_field(format!(
+        return invalid_field_response(format!(
             "`grace` must be from 0 to {MAX_QUIESCE_SECONDS} seconds"
         ));
     }

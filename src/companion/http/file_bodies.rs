@@ -1,7 +1,7 @@
 //! Request and reply bodies that carry files: fed to an archive or a file, sent from a file, drained after a refusal.
 
 use crate::archive::{ChunkReceiver, ChunkSender, UnpackTotals};
-use crate::companion::files::{FilesRefusal, Unpacking};
+use crate::companion::files::{ActiveUnpack, FilesRefusal};
 use axum::body::{Body, BodyDataStream};
 use futures_util::StreamExt;
 use futures_util::stream::poll_fn;
@@ -17,18 +17,18 @@ pub(super) fn stream_body(mut pieces: ChunkReceiver) -> Body {
 /// Feeds an archive. After a refusal the body is drained, so that its sender reads the reason.
 pub(super) async fn unpack_body(
     body: Body,
-    mut unpacking: Unpacking,
+    mut unpacking: ActiveUnpack,
 ) -> Result<UnpackTotals, FilesRefusal> {
     let mut pieces = body.into_data_stream();
     loop {
         match pieces.next().await {
             Some(Ok(piece)) => {
-                if !unpacking.feed_piece(piece).await {
+                if !unpacking.feed_chunk(piece).await {
                     let _ = tokio::time::timeout(REFUSED_BODY_TIMEOUT, drain_body(pieces)).await;
                     return unpacking.finish_input().await;
                 }
             }
-            Some(Err(_)) => return Err(unpacking.cut_input().await),
+            Some(Err(_)) => return Err(unpacking.handle_disconnect().await),
             None => return unpacking.finish_input().await,
         }
     }
@@ -41,7 +41,7 @@ pub(super) async fn drain_refused(body: Body, refusal: FilesRefusal) -> FilesRef
 }
 
 /// Feeds the body chunk by chunk; drains it for [`REFUSED_BODY_TIMEOUT`] when the receiver refuses it.
-pub(super) async fn pump_body(body: Body, feed: ChunkSender) {
+pub(super) async fn feed_body(body: Body, feed: ChunkSender) {
     let mut pieces = body.into_data_stream();
     loop {
         match pieces.next().await {

@@ -1,6 +1,6 @@
 //! Routes that read, write and remove files.
 
-use super::file_bodies::{drain_refused, pump_body, stream_body, unpack_body};
+use super::file_bodies::{drain_refused, feed_body, stream_body, unpack_body};
 use super::range::{self, ByteRange, ContentRange};
 use super::response::{QueryParams, error_response};
 use super::{HttpState, json_response};
@@ -8,9 +8,9 @@ use crate::archive::{self, EntryStat, ResumePoint};
 use crate::companion::files::{
     ContainerPath, FilesRefusal, ListingPage, OpenedFile, UploadOutcome, UploadTarget,
 };
-use crate::protocol::error::Failed;
+use crate::protocol::error::FailedReply;
 use crate::protocol::files::{
-    Changed, EntryKind, FileEntry, FileListing, Mtime, TAR_MIME, UPLOAD_FORM_HEADER,
+    EntryKind, FileChangeReply, FileEntry, FileListing, Mtime, TAR_MIME, UPLOAD_DIGEST_HEADER,
     UPLOAD_OFFSET_HEADER, percent_decode, percent_encode,
 };
 use axum::body::Body;
@@ -58,10 +58,10 @@ pub(super) struct FileGetQuery {
         (Vec<u8> = "application/octet-stream"), (FileListing = "application/json"), (FileEntry = "application/json"), (Vec<u8> = "application/x-tar"),
     )),
     (status = 206, description = "The requested range."),
-    (status = 400, description = "The path is invalid or contains `..`.", body = Failed),
-    (status = 404, description = "The file does not exist.", body = Failed),
-    (status = 409, description = "The path is a device, a socket or a named pipe; or `form` does not match the content before `from`.", body = Failed),
-    (status = 416, description = "The range starts after the end of the file.", body = Failed),
+    (status = 400, description = "The path is invalid or contains `..`.", body = FailedReply),
+    (status = 404, description = "The file does not exist.", body = FailedReply),
+    (status = 409, description = "The path is a device, a socket or a named pipe; or `form` does not match the content before `from`.", body = FailedReply),
+    (status = 416, description = "The range starts after the end of the file.", body = FailedReply),
 ))]
 pub(super) async fn get(
     Shared(state): Shared<HttpState>,
@@ -85,25 +85,28 @@ async fn handle_get(
     let files = state.files.clone();
     if let Some(id) = query.upload {
         let path = encode_path(&place);
-        let ResumePoint { bytes, form } = files.find_resume_point(place, id).await?;
-        let mut arrived = json_response(StatusCode::OK, changed_reply("partial", path, bytes));
+        let ResumePoint {
+            bytes,
+            metadata_digest: form,
+        } = files.find_resume_point(place, id).await?;
+        let mut arrived = json_response(StatusCode::OK, file_change_reply("partial", path, bytes));
         let headers = arrived.headers_mut();
         headers.insert(UPLOAD_OFFSET_HEADER, HeaderValue::from(bytes));
         if let Ok(form) = HeaderValue::from_str(&form)
             && !form.is_empty()
         {
-            headers.insert(UPLOAD_FORM_HEADER, form);
+            headers.insert(UPLOAD_DIGEST_HEADER, form);
         }
         return Ok(arrived);
     }
-    let found = files.find(place).await?;
+    let found = files.find_path(place).await?;
     let accepts = headers.get_all(header::ACCEPT).iter();
     let is_tar = query.tar
         || accepts
             .into_iter()
             .any(|a| a.as_bytes() == TAR_MIME.as_bytes());
     if query.stat {
-        let tag = [(header::ETAG, entity_tag(&found.look))];
+        let tag = [(header::ETAG, entity_tag(&found.stat))];
         return Ok((tag, json_response(StatusCode::OK, found.to_entry())).into_response());
     }
     if is_tar {
@@ -113,48 +116,48 @@ async fn handle_get(
         }
         let from = ResumePoint {
             bytes: query.from.unwrap_or_default(),
-            form: query.form.unwrap_or_default(),
+            metadata_digest: query.form.unwrap_or_default(),
         };
-        return Ok((kind, stream_body(files.pack(found, from).await?)).into_response());
+        return Ok((kind, stream_body(files.stream_archive(found, from).await?)).into_response());
     }
-    if found.look.kind == EntryKind::Folder {
+    if found.stat.kind == EntryKind::Folder {
         let page = ListingPage {
             after: query.after.as_deref().map(decode_name).transpose()?,
             limit: query.limit.unwrap_or(DEFAULT_LISTING_ENTRIES),
         };
         return Ok(json_response(
             StatusCode::OK,
-            files.list(found, page).await?,
+            files.list_folder(found, page).await?,
         ));
     }
-    let open = files.open(found).await?;
+    let open = files.open_file(found).await?;
     let (part, mut response) = response_head(&open, headers);
     let (start, length) = match part {
-        ByteRange::Beyond => return Ok(response),
-        ByteRange::Whole => (0, open.look.size),
+        ByteRange::Unsatisfiable => return Ok(response),
+        ByteRange::Whole => (0, open.stat.size),
         ByteRange::Bytes { first, last } => (first, last - first + 1),
     };
-    let length = (!open.is_endless).then_some(length);
+    let length = (!open.has_unknown_size).then_some(length);
     if let Some(length) = length {
         let headers = response.headers_mut();
         headers.insert(header::CONTENT_LENGTH, HeaderValue::from(length));
     }
     if !is_head {
-        *response.body_mut() = stream_body(files.read(open, start, length)?);
+        *response.body_mut() = stream_body(files.stream_file(open, start, length)?);
     }
     Ok(response)
 }
 
 /// The range that is sent, and the reply without its body.
 fn response_head(open: &OpenedFile, headers: &HeaderMap) -> (ByteRange, Response) {
-    let (tag, date) = (entity_tag(&open.look), format_http_date(open.look.mtime));
-    let size = open.look.size;
-    let part = match open.is_endless {
+    let (tag, date) = (entity_tag(&open.stat), format_http_date(open.stat.mtime));
+    let size = open.stat.size;
+    let part = match open.has_unknown_size {
         true => ByteRange::Whole,
         false => range::requested_range(headers, size, &tag, &date),
     };
     let mut response = match part {
-        ByteRange::Beyond => error_response(
+        ByteRange::Unsatisfiable => error_response(
             StatusCode::RANGE_NOT_SATISFIABLE,
             "range",
             format!("the range starts after the end of the file, which has {size} bytes"),
@@ -170,14 +173,14 @@ fn response_head(open: &OpenedFile, headers: &HeaderMap) -> (ByteRange, Response
         }
     };
     match part {
-        ByteRange::Beyond => set(header::CONTENT_RANGE, format!("bytes */{size}")),
+        ByteRange::Unsatisfiable => set(header::CONTENT_RANGE, format!("bytes */{size}")),
         ByteRange::Bytes { first, last } => {
             let range = format!("bytes {first}-{last}/{size}");
             set(header::CONTENT_RANGE, range);
         }
         ByteRange::Whole => {}
     }
-    if part != ByteRange::Beyond {
+    if part != ByteRange::Unsatisfiable {
         set(header::CONTENT_TYPE, "application/octet-stream".into());
     }
     set(header::ETAG, tag);
@@ -210,14 +213,14 @@ pub(super) struct FilePutQuery {
 /// `Content-Type: application/x-tar` the companion unpacks the body into the folder, which is created if missing; each
 /// file of the archive is renamed to its place, without a sync.
 #[utoipa::path(put, path = "/files/{*path}", params(("path" = String, Path, description = "Absolute path, percent-encoded"), FilePutQuery), request_body(content = Vec<u8>, content_type = "application/octet-stream"), responses(
-    (status = 200, description = "The file was replaced, the folder existed, or the archive was unpacked into an existing folder.", body = Changed),
-    (status = 201, description = "The file or the folder was created.", body = Changed),
-    (status = 202, description = "The upload is incomplete.", body = Changed),
-    (status = 400, description = "The path or a parameter is invalid, or the body ended early.", body = Failed),
-    (status = 404, description = "The parent folder does not exist.", body = Failed),
-    (status = 409, description = "An entry of another kind is in the way, or the upload is at another offset.", body = Failed),
-    (status = 422, description = "The archive is damaged, or has an entry that can't be unpacked; the message names the entry.", body = Failed),
-    (status = 507, description = "The disk is full; the old file is unchanged.", body = Failed),
+    (status = 200, description = "The file was replaced, the folder existed, or the archive was unpacked into an existing folder.", body = FileChangeReply),
+    (status = 201, description = "The file or the folder was created.", body = FileChangeReply),
+    (status = 202, description = "The upload is incomplete.", body = FileChangeReply),
+    (status = 400, description = "The path or a parameter is invalid, or the body ended early.", body = FailedReply),
+    (status = 404, description = "The parent folder does not exist.", body = FailedReply),
+    (status = 409, description = "An entry of another kind is in the way, or the upload is at another offset.", body = FailedReply),
+    (status = 422, description = "The archive is damaged, or has an entry that can't be unpacked; the message names the entry.", body = FailedReply),
+    (status = 507, description = "The disk is full; the old file is unchanged.", body = FailedReply),
 ))]
 pub(super) async fn put(
     Shared(state): Shared<HttpState>,
@@ -256,19 +259,19 @@ async fn handle_put(
         };
         return Ok(json_response(
             StatusCode::OK,
-            Changed {
+            FileChangeReply {
                 files: tally.files,
                 folders: tally.folders,
                 links: tally.links,
-                ..changed_reply("completed", path, tally.bytes)
+                ..file_change_reply("completed", path, tally.bytes)
             },
         ));
     }
-    if place.is_folder && is_empty(headers) {
-        let is_new = files.make_folder(place, query.parents).await?;
-        let made = Changed {
+    if place.is_folder && has_no_body(headers) {
+        let is_new = files.create_folder(place, query.parents).await?;
+        let made = FileChangeReply {
             folders: is_new.into(),
-            ..changed_reply("completed", path, 0)
+            ..file_change_reply("completed", path, 0)
         };
         let status = match is_new {
             true => StatusCode::CREATED,
@@ -282,15 +285,15 @@ async fn handle_put(
     };
     let (feed, inlet) = archive::chunk_reader();
     let store = files.store_file(target, inlet);
-    let ((), stored) = tokio::join!(pump_body(body, feed), store);
+    let ((), stored) = tokio::join!(feed_body(body, feed), store);
     let (status, word, bytes) = match stored? {
         UploadOutcome::Created(bytes) => (StatusCode::CREATED, "completed", bytes),
         UploadOutcome::Replaced(bytes) => (StatusCode::OK, "completed", bytes),
         UploadOutcome::Partial(bytes) => (StatusCode::ACCEPTED, "partial", bytes),
     };
-    let stored = Changed {
+    let stored = FileChangeReply {
         files: u64::from(word == "completed"),
-        ..changed_reply(word, path, bytes)
+        ..file_change_reply(word, path, bytes)
     };
     Ok(json_response(status, stored))
 }
@@ -331,13 +334,13 @@ fn upload_target(
         total: length,
     });
     Ok(UploadTarget {
-        place,
+        path: place,
         mode: mode.transpose()?,
         mtime: mtime.transpose()?,
-        parents: query.parents,
-        id: query.upload,
+        create_parents: query.parents,
+        upload_id: query.upload,
         offset: first,
-        total,
+        total_bytes: total,
     })
 }
 
@@ -353,9 +356,9 @@ pub(super) struct FileDeleteQuery {
 
 /// Remove a file, a link, or a folder
 #[utoipa::path(delete, path = "/files/{*path}", params(("path" = String, Path, description = "Absolute path, percent-encoded"), FileDeleteQuery), responses(
-    (status = 200, description = "The entry was removed.", body = Changed),
-    (status = 404, description = "The path does not exist.", body = Failed),
-    (status = 409, description = "The folder is not empty, and `recursive` is not set.", body = Failed),
+    (status = 200, description = "The entry was removed.", body = FileChangeReply),
+    (status = 404, description = "The path does not exist.", body = FailedReply),
+    (status = 409, description = "The folder is not empty, and `recursive` is not set.", body = FailedReply),
 ))]
 pub(super) async fn delete(
     Shared(state): Shared<HttpState>,
@@ -367,11 +370,11 @@ pub(super) async fn delete(
         let path = encode_path(&place);
         match query.upload {
             Some(id) => state.files.discard_upload(place, id).await?,
-            None => state.files.remove(place, query.recursive).await?,
+            None => state.files.remove_path(place, query.recursive).await?,
         }
         Ok(json_response(
             StatusCode::OK,
-            changed_reply("completed", path, 0),
+            file_change_reply("completed", path, 0),
         ))
     };
     sandbox_response(removed.await)
@@ -409,8 +412,8 @@ fn encode_path(place: &ContainerPath) -> String {
     percent_encode(place.path.as_os_str().as_bytes())
 }
 
-fn changed_reply(status: &str, path: String, bytes: u64) -> Changed {
-    Changed {
+fn file_change_reply(status: &str, path: String, bytes: u64) -> FileChangeReply {
+    FileChangeReply {
         status: status.into(),
         path,
         bytes,
@@ -420,7 +423,7 @@ fn changed_reply(status: &str, path: String, bytes: u64) -> Changed {
     }
 }
 
-fn is_empty(headers: &HeaderMap) -> bool {
+fn has_no_body(headers: &HeaderMap) -> bool {
     let length = headers.get(header::CONTENT_LENGTH);
     !headers.contains_key(header::TRANSFER_ENCODING)
         && length.is_none_or(|length| length.as_bytes() == b"0")

@@ -1,10 +1,12 @@
 //! Routes that execute code.
 
-use super::response::{JsonBody, PathId, QueryParams, execution_refused, invalid_field};
-use super::runs::{self, RunFindQuery, RunOutputQuery, is_id, output_page, wait_for_run};
+use super::response::{
+    JsonBody, PathId, QueryParams, execution_refusal_response, invalid_field_response,
+};
+use super::runs::{self, RunFindQuery, RunOutputQuery, is_run_id, output_page, wait_for_run};
 use super::stream::{self, StreamFormat};
 use super::{HttpState, json_response};
-use crate::protocol::error::Failed;
+use crate::protocol::error::FailedReply;
 use crate::protocol::kernel::{ExecReply, Execute, OutputPage, RunDetails, RunEvent, RunList};
 use axum::extract::State as Shared;
 use axum::http::{HeaderMap, StatusCode};
@@ -20,13 +22,13 @@ use axum::response::{IntoResponse, Response};
     (status = 200, description = "The run at its end or after `wait` seconds. After an exception of the code the status is `failed`.", content(
         (ExecReply = "application/json"), (RunEvent = "text/event-stream"), (RunEvent = "application/x-ndjson"),
     )),
-    (status = 400, description = "The request body is not valid JSON, or a field is invalid.", body = Failed),
-    (status = 404, description = "The session does not exist.", body = Failed),
-    (status = 409, description = "The ID belongs to another request.", body = Failed),
-    (status = 413, description = "The body is larger than 64 MiB.", body = Failed),
-    (status = 429, description = "The kernel executes other code, and `queue` is not set.", body = Failed),
-    (status = 507, description = "`durable` is `true`, and the run can't be written to disk; nothing was executed.", body = Failed),
-    (status = 503, description = "The kernel can't be started, the companion is stopping, or the kernel is in a checkpoint (`is_checkpointed` is `true`).", body = Failed),
+    (status = 400, description = "The request body is not valid JSON, or a field is invalid.", body = FailedReply),
+    (status = 404, description = "The session does not exist.", body = FailedReply),
+    (status = 409, description = "The ID belongs to another request.", body = FailedReply),
+    (status = 413, description = "The body is larger than 64 MiB.", body = FailedReply),
+    (status = 429, description = "The kernel executes other code, and `queue` is not set.", body = FailedReply),
+    (status = 507, description = "`durable` is `true`, and the run can't be written to disk; nothing was executed.", body = FailedReply),
+    (status = 503, description = "The kernel can't be started, the companion is stopping, or the kernel is in a checkpoint (`is_checkpointed` is `true`).", body = FailedReply),
 ))]
 pub(super) async fn execute(
     Shared(state): Shared<HttpState>,
@@ -36,8 +38,8 @@ pub(super) async fn execute(
     if let Some(refusal) = runs::check_durations(request.timeout, request.wait) {
         return refusal;
     }
-    if let Some(id) = request.id.as_deref().filter(|id| !is_id(id)) {
-        return invalid_field(format!(
+    if let Some(id) = request.id.as_deref().filter(|id| !is_run_id(id)) {
+        return invalid_field_response(format!(
             "`{id}` is not a valid ID: use at most 128 letters, digits, `-`, `_` and `.`"
         ));
     }
@@ -59,7 +61,7 @@ pub(super) async fn execute(
                 run.build_reply(state.sessions.kernel_report(&run)),
             )
         }
-        (Err(refusal), _) => execution_refused(refusal),
+        (Err(refusal), _) => execution_refusal_response(refusal),
     }
 }
 
@@ -83,7 +85,7 @@ pub(super) async fn list(Shared(state): Shared<HttpState>) -> Response {
     (status = 200, content(
         (RunDetails = "application/json"), (RunEvent = "text/event-stream"), (RunEvent = "application/x-ndjson"),
     )),
-    (status = 404, description = "The run does not exist.", body = Failed),
+    (status = 404, description = "The run does not exist.", body = FailedReply),
 ))]
 pub(super) async fn find(
     Shared(state): Shared<HttpState>,
@@ -104,7 +106,7 @@ pub(super) async fn find(
 /// Read a page of the output of a run
 #[utoipa::path(get, path = "/exec/{id}/output", params(("id" = String, Path, description = "ID of the run"), RunOutputQuery), responses(
     (status = 200, body = OutputPage),
-    (status = 404, description = "The run does not exist.", body = Failed),
+    (status = 404, description = "The run does not exist.", body = FailedReply),
 ))]
 pub(super) async fn output(
     Shared(state): Shared<HttpState>,
@@ -122,7 +124,7 @@ pub(super) async fn output(
 /// The reply reports how the run ended and whether the state of the kernel is kept.
 #[utoipa::path(delete, path = "/exec/{id}", params(("id" = String, Path, description = "ID of the run")), responses(
     (status = 200, body = ExecReply),
-    (status = 404, description = "The run does not exist.", body = Failed),
+    (status = 404, description = "The run does not exist.", body = FailedReply),
 ))]
 pub(super) async fn interrupt(Shared(state): Shared<HttpState>, PathId(id): PathId) -> Response {
     match state.sessions.interrupt_run(&id).await {

@@ -86,7 +86,7 @@ pub(super) struct HttpHandles {
     pub(super) cryo: CryoService,
     pub(super) hub: Hub,
     pub(super) desktop: Desktop,
-    pub(super) tickets: OneTimeTokens,
+    pub(super) one_time_tokens: OneTimeTokens,
     pub(super) evolve: EvolveHandle,
 }
 
@@ -97,12 +97,12 @@ struct HttpState(Arc<HttpStateInner>);
 struct HttpStateInner {
     handles: HttpHandles,
     /// The OpenAPI document, serialized: as objects it takes ten times the memory.
-    document: Bytes,
+    openapi_document: Bytes,
 }
 
 impl HttpState {
     fn openapi_document(&self) -> Bytes {
-        self.0.document.clone()
+        self.0.openapi_document.clone()
     }
 }
 
@@ -117,8 +117,8 @@ impl Deref for HttpState {
 /// The running listeners.
 #[derive(Debug)]
 pub(super) struct HttpServer {
-    doors: Vec<JoinHandle<()>>,
-    close: watch::Sender<bool>,
+    listeners: Vec<JoinHandle<()>>,
+    shutdown: watch::Sender<bool>,
 }
 
 impl HttpServer {
@@ -128,7 +128,7 @@ impl HttpServer {
         handles: HttpHandles,
     ) -> Self {
         let hub = mcp::hub_routes(handles.hub.clone());
-        let guard = Arc::new(HttpAuth::new(settings, handles.tickets.clone()));
+        let guard = Arc::new(HttpAuth::new(settings, handles.one_time_tokens.clone()));
         let gate = handles.evolve.admission().clone();
         let (routes, private) = build_routes(handles);
         let at =
@@ -150,7 +150,7 @@ impl HttpServer {
                     tracing::warn!("cannot set TCP_NODELAY: {error}");
                 }
             });
-            let closed = wait_for_close(closing.clone());
+            let closed = wait_for_shutdown(closing.clone());
             axum::serve(listener, guarded(routes)).with_graceful_shutdown(closed)
         };
         let first = served_over_tcp(listeners.tcp, routes.clone());
@@ -158,24 +158,27 @@ impl HttpServer {
         let inside = routes.merge(private).layer(at(ListenerKind::Inside));
         let open = inside.layer(from_fn(add_protocol_headers));
         let third = axum::serve(listeners.unix, open)
-            .with_graceful_shutdown(wait_for_close(closing.clone()));
+            .with_graceful_shutdown(wait_for_shutdown(closing.clone()));
         let doors = vec![
             tokio::spawn(run_listener(first.into_future())),
             tokio::spawn(run_listener(second.into_future())),
             tokio::spawn(run_listener(third.into_future())),
         ];
-        Self { doors, close }
+        Self {
+            listeners: doors,
+            shutdown: close,
+        }
     }
 
     /// Finishes pending replies, then closes; idle connections are cut.
     pub(super) async fn stop(self) {
-        self.close.send_replace(true);
+        self.shutdown.send_replace(true);
         let ends = self
-            .doors
+            .listeners
             .iter()
             .map(JoinHandle::abort_handle)
             .collect::<Vec<_>>();
-        let all = futures_util::future::join_all(self.doors);
+        let all = futures_util::future::join_all(self.listeners);
         if tokio::time::timeout(HTTP_DRAIN_TIMEOUT, all).await.is_err() {
             ends.iter().for_each(tokio::task::AbortHandle::abort);
         }
@@ -188,7 +191,7 @@ async fn run_listener(door: impl Future<Output = std::io::Result<()>>) {
     }
 }
 
-async fn wait_for_close(mut closing: watch::Receiver<bool>) {
+async fn wait_for_shutdown(mut closing: watch::Receiver<bool>) {
     // A dropped sender closes the server, too.
     let _ = closing.wait_for(|closing| *closing).await;
 }
@@ -263,7 +266,7 @@ fn build_routes(handles: HttpHandles) -> (Router, Router) {
     let document = serde_json::to_vec(&document).expect("an OpenAPI document is JSON");
     let state = HttpState(Arc::new(HttpStateInner {
         handles,
-        document: document.into(),
+        openapi_document: document.into(),
     }));
     // The wildcard does not match the empty path, which is the root.
     let root = get(files::get).put(files::put).delete(files::delete);
@@ -271,16 +274,16 @@ fn build_routes(handles: HttpHandles) -> (Router, Router) {
     let open = router
         .route("/files/", root.clone())
         .route("/files", root)
-        .route("/desktop", get(desktop::lead_in))
+        .route("/desktop", get(desktop::redirect_to_page))
         .route("/desktop/{*file}", get(desktop::serve_asset))
-        .fallback(unknown_path)
-        .method_not_allowed_fallback(wrong_method)
+        .fallback(reject_unknown_path)
+        .method_not_allowed_fallback(reject_wrong_method)
         .layer(DefaultBodyLimit::max(MAX_HTTP_BODY_BYTES))
         .with_state(state);
     (open, private)
 }
 
-async fn unknown_path(request: Request) -> Response {
+async fn reject_unknown_path(request: Request) -> Response {
     let message = format!("`{}` is not an endpoint", request.uri().path());
     response::error_response(
         StatusCode::NOT_FOUND,
@@ -290,7 +293,7 @@ async fn unknown_path(request: Request) -> Response {
     )
 }
 
-async fn wrong_method(method: Method, request: Request) -> Response {
+async fn reject_wrong_method(method: Method, request: Request) -> Response {
     let message = format!("`{}` does not support {method}", request.uri().path());
     response::error_response(
         StatusCode::METHOD_NOT_ALLOWED,
@@ -305,7 +308,7 @@ async fn add_protocol_headers(request: Request, next: Next) -> Response {
     let mut response = next.run(request).await;
     let headers = response.headers_mut();
     headers.insert(
-        HeaderName::from_static(protocol::VERSION_HEADER),
+        HeaderName::from_static(protocol::PROTOCOL_VERSION_HEADER),
         HeaderValue::from(protocol::PROTOCOL_VERSION),
     );
     headers.insert(

@@ -47,12 +47,12 @@ pub(super) fn stream_progress<R: Serialize + Send + 'static>(
                         last = bytes;
                         let words = ProgressEvent::<R>::Progress { bytes, total };
                         // A disconnected client gets no event; the operation continues.
-                        let _ = pieces.try_send(Ok(form.encode_line(&words)));
+                        let _ = pieces.try_send(Ok(form.encode_message(&words)));
                     }
                 }
             }
         };
-        let _ = pieces.send(Ok(form.encode_line(&end))).await;
+        let _ = pieces.send(Ok(form.encode_message(&end))).await;
     });
     let stream = futures_util::stream::unfold(told, |mut told| async move {
         told.recv().await.map(|piece| (piece, told))

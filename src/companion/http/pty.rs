@@ -3,7 +3,7 @@
 use super::response::{PathId, QueryParams, error_response};
 use super::{HttpState, json_response, pty_socket};
 use crate::companion::pty::{PtyAttachRequest, PtyRefusal, PtyStart, TerminalSize};
-use crate::protocol::error::Failed;
+use crate::protocol::error::FailedReply;
 use crate::protocol::pty::{
     AttachQuery, FromTerminal, TerminalEnded, TerminalList, TerminalSummary, ToTerminal,
 };
@@ -32,9 +32,9 @@ const PTY_SUBPROTOCOL: &str = "osctl";
         (FromTerminal = "application/json"), (ToTerminal = "application/json"),
     )),
     (status = 200, description = "Without an upgrade: the list of terminals.", body = TerminalList),
-    (status = 400, description = "A field is invalid.", body = Failed),
-    (status = 404, description = "The terminal or the session does not exist.", body = Failed),
-    (status = 429, description = "The limit of terminals, or of connections to the terminal, is reached.", body = Failed),
+    (status = 400, description = "A field is invalid.", body = FailedReply),
+    (status = 404, description = "The terminal or the session does not exist.", body = FailedReply),
+    (status = 429, description = "The limit of terminals, or of connections to the terminal, is reached.", body = FailedReply),
 ))]
 pub(super) async fn open(
     Shared(state): Shared<HttpState>,
@@ -59,7 +59,7 @@ pub(super) async fn open(
     let start = match query.id {
         Some(_) => None,
         None => match state.sessions.find_kernel(&query.session) {
-            Ok(_) => Some(state.shells.cwd(&query.session)),
+            Ok(_) => Some(state.shells.session_cwd(&query.session)),
             Err(refusal) => return refusal.into_response(),
         },
     };
@@ -70,15 +70,15 @@ pub(super) async fn open(
     let start = PtyStart {
         size,
         term: query.term,
-        folder: start,
+        cwd: start,
         environment,
         session: query.session,
     };
     let who = PtyAttachRequest {
         client: query.client,
         role: query.role,
-        take: query.take,
-        since: query.since,
+        take_writer: query.take,
+        from_offset: query.since,
         size,
     };
     let id = query.id.as_deref();
@@ -94,18 +94,18 @@ pub(super) async fn open(
 
 async fn list_terminals(state: &HttpState) -> Response {
     let mut terminals = Vec::new();
-    for terminal in state.terminals.list() {
+    for terminal in state.terminals.list_terminals() {
         let view = terminal.view();
         terminals.push(TerminalSummary {
             id: terminal.id().into(),
             program: terminal.foreground_program().await,
             exit: terminal.exit_status().map(|exit| exit.code),
-            viewers: view.viewers as u64,
+            viewers: view.client_count as u64,
             writer: view.has_writer,
             cols: view.size.cols,
             rows: view.size.rows,
             offset: terminal.output_length(),
-            idle: view.used.elapsed().as_secs_f64(),
+            idle: view.last_used.elapsed().as_secs_f64(),
         });
     }
     json_response(StatusCode::OK, TerminalList { terminals })
@@ -114,7 +114,7 @@ async fn list_terminals(state: &HttpState) -> Response {
 /// End a terminal and all its processes
 #[utoipa::path(delete, path = "/pty/{id}", params(("id" = String, Path, description = "ID of the terminal")), responses(
     (status = 200, body = TerminalEnded),
-    (status = 404, description = "The terminal does not exist.", body = Failed),
+    (status = 404, description = "The terminal does not exist.", body = FailedReply),
 ))]
 pub(super) async fn end(Shared(state): Shared<HttpState>, PathId(id): PathId) -> Response {
     match state.terminals.end_terminal(&id).await {
@@ -139,7 +139,7 @@ impl IntoResponse for PtyRefusal {
                     "`GET /pty` lists the terminals; the companion removes an ended terminal after two minutes",
                 ),
             ),
-            Self::TooMany(count) => error_response(
+            Self::TooManyTerminals(count) => error_response(
                 busy,
                 "too_many_terminals",
                 format!("the limit of {count} terminals is reached"),
@@ -147,20 +147,20 @@ impl IntoResponse for PtyRefusal {
                     "`DELETE /pty/ID` ends a terminal; `terminals.max` in osctl.yaml sets the limit",
                 ),
             ),
-            Self::Crowded => error_response(
+            Self::TooManyClients => error_response(
                 busy,
                 "crowded_terminal",
                 "the limit of connections to the terminal is reached",
                 Some("close another connection to the terminal"),
             ),
-            Self::Invalid(message) => super::response::invalid_field(message),
-            Self::NoShell(why) => error_response(
+            Self::Invalid(message) => super::response::invalid_field_response(message),
+            Self::ShellNotStarted(why) => error_response(
                 StatusCode::SERVICE_UNAVAILABLE,
                 "no_shell",
                 format!("the shell can't be started: {why}"),
                 Some("`osctl logs` shows more"),
             ),
-            Self::Stopping => error_response(
+            Self::ShuttingDown => error_response(
                 StatusCode::SERVICE_UNAVAILABLE,
                 "stopping",
                 "the companion is stopping",

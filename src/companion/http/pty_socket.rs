@@ -33,10 +33,10 @@ type PtySocketStream = SplitStream<WebSocket>;
 #[derive(Debug)]
 enum PtySocketEnd {
     /// The client said that it leaves.
-    Left,
-    Lost,
+    ClientClosed,
+    ConnectionLost,
     /// The companion closes the connection, with this code and reason.
-    Closed(u16, &'static str),
+    ServerClosed(u16, &'static str),
 }
 
 /// Serves one client to the end of its connection; the terminal continues.
@@ -44,8 +44,8 @@ pub(super) async fn serve_terminal(socket: WebSocket, visit: PtyConnection) {
     let (mut sink, mut stream) = socket.split();
     let mut first = vec![control_frame(&hello_frame(&visit))];
     let PtyConnection {
-        place,
-        mut sight,
+        client: place,
+        view: mut sight,
         screen,
         ..
     } = visit;
@@ -62,7 +62,7 @@ pub(super) async fn serve_terminal(socket: WebSocket, visit: PtyConnection) {
         end = send_updates(&mut sink, &mut sight, &place, first) => end,
         end = receive_frames(&mut stream, &place) => end,
     };
-    if let PtySocketEnd::Closed(code, reason) = end {
+    if let PtySocketEnd::ServerClosed(code, reason) = end {
         let reason = Utf8Bytes::from_static(reason);
         // Waits for a client that still reads, because an immediate close would lose the bytes sent before. A
         // disconnected client loses nothing.
@@ -74,7 +74,7 @@ pub(super) async fn serve_terminal(socket: WebSocket, visit: PtyConnection) {
         })
         .await;
     }
-    if !matches!(end, PtySocketEnd::Lost) {
+    if !matches!(end, PtySocketEnd::ConnectionLost) {
         place.detach();
     }
 }
@@ -96,12 +96,16 @@ fn split_text(text: &str) -> Vec<&str> {
 }
 
 fn hello_frame(visit: &PtyConnection) -> FromTerminal {
-    let PtyConnectionStatus { writes, size, .. } = visit.sight.status();
+    let PtyConnectionStatus {
+        is_writer: writes,
+        size,
+        ..
+    } = visit.view.status();
     FromTerminal::Hello {
         protocol: protocol::PROTOCOL_VERSION,
         id: visit.terminal_id().into(),
-        offset: visit.sight.offset(),
-        typed: visit.typed,
+        offset: visit.view.offset(),
+        typed: visit.typed_bytes,
         writer: writes,
         cols: size.cols,
         rows: size.rows,
@@ -115,12 +119,12 @@ async fn send_updates(
     place: &PtyClient,
     first: Vec<Message>,
 ) -> PtySocketEnd {
-    let gone = PtySocketEnd::Closed(close_code::AWAY, "the terminal has ended");
+    let gone = PtySocketEnd::ServerClosed(close_code::AWAY, "the terminal has ended");
     let mut told = sight.status();
     let mut pings = interval(PTY_PING_INTERVAL);
     for message in first {
         if sink.send(message).await.is_err() {
-            return PtySocketEnd::Lost;
+            return PtySocketEnd::ConnectionLost;
         }
     }
     loop {
@@ -128,43 +132,43 @@ async fn send_updates(
             news = sight.next_update() => news,
             _ = pings.tick() => {
                 if sink.send(Message::Ping(Bytes::new())).await.is_err() {
-                    return PtySocketEnd::Lost;
+                    return PtySocketEnd::ConnectionLost;
                 }
                 continue;
             }
         };
         let sent = match news {
             None => return gone,
-            Some(PtyUpdate::Piece(PtyChunk::Bytes(bytes))) => {
+            Some(PtyUpdate::Output(PtyChunk::Bytes(bytes))) => {
                 let sent = sink.send(Message::Binary(bytes)).await;
                 if sent.is_ok() && place.report_sent(sight.offset()).await.is_err() {
                     return gone;
                 }
                 sent
             }
-            Some(PtyUpdate::Piece(PtyChunk::Lost(bytes))) => {
+            Some(PtyUpdate::Output(PtyChunk::Lost(bytes))) => {
                 sink.send(control_frame(&FromTerminal::Lost { bytes }))
                     .await
             }
-            Some(PtyUpdate::Piece(PtyChunk::Exit(exit))) => {
-                let (code, why) = (exit.code, exit.why);
+            Some(PtyUpdate::Output(PtyChunk::Exit(exit))) => {
+                let (code, why) = (exit.code, exit.reason);
                 let exit = control_frame(&FromTerminal::Exit { code, why });
                 return match sink.send(exit).await {
-                    Ok(()) => PtySocketEnd::Closed(close_code::NORMAL, ""),
-                    Err(_) => PtySocketEnd::Lost,
+                    Ok(()) => PtySocketEnd::ServerClosed(close_code::NORMAL, ""),
+                    Err(_) => PtySocketEnd::ConnectionLost,
                 };
             }
-            Some(PtyUpdate::Standing(now)) => {
-                match now.out {
+            Some(PtyUpdate::Status(now)) => {
+                match now.disconnect_reason {
                     Some(PtyDisconnectReason::Replaced) => {
-                        return PtySocketEnd::Closed(
+                        return PtySocketEnd::ServerClosed(
                             CLOSE_CODE_REPLACED,
                             "the client opened another connection",
                         );
                     }
                     Some(PtyDisconnectReason::TooFast) => {
                         let reason = "the client sends keys faster than the terminal reads them";
-                        return PtySocketEnd::Closed(close_code::POLICY, reason);
+                        return PtySocketEnd::ServerClosed(close_code::POLICY, reason);
                     }
                     None => {}
                 }
@@ -175,7 +179,7 @@ async fn send_updates(
             }
         };
         if sent.is_err() {
-            return PtySocketEnd::Lost;
+            return PtySocketEnd::ConnectionLost;
         }
     }
 }
@@ -183,18 +187,22 @@ async fn send_updates(
 /// The differences between the reported status and the current one.
 fn status_changes(told: PtyConnectionStatus, now: PtyConnectionStatus) -> Vec<FromTerminal> {
     let mut changes = Vec::new();
-    if told.writes != now.writes {
-        changes.push(FromTerminal::Writer { held: now.writes });
+    if told.is_writer != now.is_writer {
+        changes.push(FromTerminal::Writer {
+            held: now.is_writer,
+        });
     }
     if told.size != now.size {
         let TerminalSize { cols, rows } = now.size;
         changes.push(FromTerminal::Resize { cols, rows });
     }
-    if told.typed != now.typed {
-        changes.push(FromTerminal::Typed { offset: now.typed });
+    if told.typed_bytes != now.typed_bytes {
+        changes.push(FromTerminal::Typed {
+            offset: now.typed_bytes,
+        });
     }
-    if told.ignored != now.ignored {
-        let bytes = now.ignored - told.ignored;
+    if told.ignored_bytes != now.ignored_bytes {
+        let bytes = now.ignored_bytes - told.ignored_bytes;
         changes.push(FromTerminal::Ignored { bytes });
     }
     changes
@@ -204,8 +212,8 @@ fn status_changes(told: PtyConnectionStatus, now: PtyConnectionStatus) -> Vec<Fr
 async fn receive_frames(stream: &mut PtySocketStream, place: &PtyClient) -> PtySocketEnd {
     loop {
         let done = match timeout(PTY_SILENCE_TIMEOUT, stream.next()).await {
-            Err(_) | Ok(None | Some(Err(_))) => return PtySocketEnd::Lost,
-            Ok(Some(Ok(Message::Close(_)))) => return PtySocketEnd::Left,
+            Err(_) | Ok(None | Some(Err(_))) => return PtySocketEnd::ConnectionLost,
+            Ok(Some(Ok(Message::Close(_)))) => return PtySocketEnd::ClientClosed,
             Ok(Some(Ok(Message::Ping(_) | Message::Pong(_)))) => Ok(()),
             Ok(Some(Ok(Message::Binary(keys)))) => place.send_keys(keys).await,
             Ok(Some(Ok(Message::Text(text)))) => match serde_json::from_str(&text) {
@@ -213,12 +221,12 @@ async fn receive_frames(stream: &mut PtySocketStream, place: &PtyClient) -> PtyS
                 Err(_) => {
                     let reason =
                         "the text frame is not a `ToTerminal` message, see `GET /openapi.json`";
-                    return PtySocketEnd::Closed(close_code::POLICY, reason);
+                    return PtySocketEnd::ServerClosed(close_code::POLICY, reason);
                 }
             },
         };
         if done.is_err() {
-            return PtySocketEnd::Closed(close_code::AWAY, "the terminal has ended");
+            return PtySocketEnd::ServerClosed(close_code::AWAY, "the terminal has ended");
         }
     }
 }
@@ -227,7 +235,7 @@ async fn handle_control_frame(said: ToTerminal, place: &PtyClient) -> Result<(),
     match said {
         ToTerminal::Resize { cols, rows } => place.resize(TerminalSize { cols, rows }).await,
         ToTerminal::Take {} => place.take_writer().await,
-        ToTerminal::Seen { offset } => place.report_seen(offset).await,
+        ToTerminal::Seen { offset } => place.acknowledge_output(offset).await,
         ToTerminal::Repaint {} => place.repaint().await,
     }
 }

@@ -12,7 +12,7 @@ pub(super) enum ByteRange {
         last: u64,
     },
     /// The range starts after the end of the file.
-    Beyond,
+    Unsatisfiable,
 }
 
 /// The range of a file of `size` bytes with this tag and date. Several ranges, and a header that is not a range, select
@@ -46,7 +46,7 @@ fn parse_range(range: &str, size: u64) -> Option<ByteRange> {
             first,
             last: last.min(size - 1),
         },
-        false => ByteRange::Beyond,
+        false => ByteRange::Unsatisfiable,
     })
 }
 
@@ -86,9 +86,13 @@ mod tests {
         assert_eq!(parse_range("bytes=-30", 10), bytes(0, 9));
         assert_eq!(parse_range("bytes=5-99999999999999999999", 10), bytes(5, 9));
         for beyond in ["bytes=10-", "bytes=99999999999999999999-", "bytes=-0"] {
-            assert_eq!(parse_range(beyond, 10), Some(ByteRange::Beyond), "{beyond}");
+            assert_eq!(
+                parse_range(beyond, 10),
+                Some(ByteRange::Unsatisfiable),
+                "{beyond}"
+            );
         }
-        assert_eq!(parse_range("bytes=-3", 0), Some(ByteRange::Beyond));
+        assert_eq!(parse_range("bytes=-3", 0), Some(ByteRange::Unsatisfiable));
         for none in [
             "bytes=",
             "bytes=-",

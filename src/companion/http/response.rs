@@ -1,10 +1,10 @@
 //! HTTP replies for every refusal and for every unreadable body.
 
-use super::criu::ways_out;
+use super::criu::checkpoint_hint;
 use super::json_response;
 use crate::companion::kernel::KernelRefusal;
 use crate::companion::{cryo, files};
-use crate::protocol::error::{ApiError, CheckpointedFailure, Failed};
+use crate::protocol::error::{ApiError, CheckpointedFailure, FailedReply};
 use axum::body::Bytes;
 use axum::extract::{FromRequest, FromRequestParts, Path, Query, Request};
 use axum::http::request::Parts;
@@ -23,14 +23,14 @@ pub(in crate::companion) fn error_response(
     if let Some(hint) = hint {
         fault = fault.with_hint(hint);
     }
-    json_response(status, Failed::from(fault))
+    json_response(status, FailedReply::from(fault))
 }
 
 /// The hint that names the documentation of fields.
 pub(super) const FIELD_DOCS_HINT: &str = "`GET /openapi.json` describes every field";
 
 /// The reply for a field with an invalid value.
-pub(super) fn invalid_field(message: String) -> Response {
+pub(super) fn invalid_field_response(message: String) -> Response {
     error_response(
         StatusCode::BAD_REQUEST,
         "invalid_field",
@@ -40,7 +40,7 @@ pub(super) fn invalid_field(message: String) -> Response {
 }
 
 /// The reply for a failed write of something that must be durable.
-pub(super) fn not_recorded(what: &str) -> (StatusCode, ApiError) {
+pub(super) fn not_recorded_error(what: &str) -> (StatusCode, ApiError) {
     let message = format!("the {what} can't be written to disk; nothing was executed");
     let hint = "`osctl exec '!df -h /data'` shows the disk usage; omit `\"durable\": true` to execute without a record";
     let fault = ApiError::new("not_recorded", message).with_hint(hint);
@@ -61,7 +61,7 @@ impl KernelRefusal {
                 S::TOO_MANY_REQUESTS,
                 ApiError::new("queue_full", "the queue of the kernel is full"),
             ),
-            Self::OtherRun(id) => (
+            Self::RunIdConflict(id) => (
                 S::CONFLICT,
                 ApiError::new(
                     "id_in_use",
@@ -74,7 +74,7 @@ impl KernelRefusal {
                 ApiError::new("unknown_run", format!("there is no run `{id}`"))
                     .with_hint("`osctl runs` lists the retained runs (`GET /exec`); older runs are removed"),
             ),
-            Self::NotRecorded => not_recorded("run"),
+            Self::NotRecorded => not_recorded_error("run"),
             Self::NoSession(name) => (
                 S::NOT_FOUND,
                 ApiError::new("unknown_session", format!("there is no session `{name}`")).with_hint(
@@ -102,23 +102,23 @@ impl KernelRefusal {
                 checkpoint,
             } => {
                 let message = format!("the kernel is in the checkpoint `{checkpoint}`");
-                let hint = ways_out(&session, &checkpoint);
+                let hint = checkpoint_hint(&session, &checkpoint);
                 let fault = ApiError::new("checkpointed", message).with_hint(hint);
                 (S::SERVICE_UNAVAILABLE, fault)
             }
-            Self::Held(why) => {
+            Self::ResourceHeld(why) => {
                 let message = format!("the kernel did not release its live objects: {why}");
                 let hint = "`runtime.resource(…).invalidate()` releases a live object; nothing was lost";
                 (S::CONFLICT, ApiError::new("held", message).with_hint(hint))
             }
-            Self::OtherGeneration { seen, generation } => {
+            Self::GenerationMismatch { seen, generation } => {
                 let message = format!(
                     "the kernel is generation {generation}, but the request is for generation {seen}; nothing was stored"
                 );
                 let hint = "check the current variables and store again";
                 (S::CONFLICT, ApiError::new("other_generation", message).with_hint(hint))
             }
-            Self::Stopping => (
+            Self::ShuttingDown => (
                 S::SERVICE_UNAVAILABLE,
                 ApiError::new("stopping", "the companion is stopping"),
             ),
@@ -127,7 +127,7 @@ impl KernelRefusal {
 }
 
 /// The reply for refused code. Only code can be queued, so only this reply suggests `queue`.
-pub(super) fn execution_refused(refusal: KernelRefusal) -> Response {
+pub(super) fn execution_refusal_response(refusal: KernelRefusal) -> Response {
     let queue = "send `\"queue\": true` to queue the code";
     let hint = (refusal == KernelRefusal::Busy).then_some(queue);
     refusal.into_response_with_hint(hint)
@@ -146,7 +146,7 @@ impl KernelRefusal {
         // These refusals are temporary; the others need an action of the client.
         let passes = matches!(
             self,
-            Self::Busy | Self::QueueFull | Self::NoKernel(_) | Self::Stopping
+            Self::Busy | Self::QueueFull | Self::NoKernel(_) | Self::ShuttingDown
         );
         let (status, mut fault) = self.into_http_error();
         if let Some(hint) = hint {
@@ -154,7 +154,7 @@ impl KernelRefusal {
         }
         let mut response = match is_frozen {
             true => json_response(status, CheckpointedFailure::from(fault)),
-            false => json_response(status, Failed::from(fault)),
+            false => json_response(status, FailedReply::from(fault)),
         };
         if passes || is_frozen {
             response
@@ -169,8 +169,8 @@ impl IntoResponse for files::FilesRefusal {
     fn into_response(self) -> Response {
         use StatusCode as S;
         let (status, kind, message, hint) = match self {
-            Self::Invalid(message) => return invalid_field(message),
-            Self::Missing(path) => (
+            Self::Invalid(message) => return invalid_field_response(message),
+            Self::NotFound(path) => (
                 S::NOT_FOUND,
                 "missing_file",
                 format!("there is no `{}`", path.display()),
@@ -186,7 +186,7 @@ impl IntoResponse for files::FilesRefusal {
                     "the companion has no permission; check the owner and mode of the path and of its folder",
                 ),
             ),
-            Self::NoFile { path, kind } => (
+            Self::NotAFile { path, kind } => (
                 S::CONFLICT,
                 "no_file",
                 format!(
@@ -196,7 +196,7 @@ impl IntoResponse for files::FilesRefusal {
                 ),
                 Some("name a file; a folder can be listed, or packed as tar"),
             ),
-            Self::NoFolder(path) => (
+            Self::NotAFolder(path) => (
                 S::CONFLICT,
                 "no_folder",
                 format!(
@@ -217,13 +217,13 @@ impl IntoResponse for files::FilesRefusal {
                 format!("`{}` is in use", path.display()),
                 Some("end the processes that use the path, or unmount it"),
             ),
-            Self::Full => (
+            Self::StorageFull => (
                 S::INSUFFICIENT_STORAGE,
                 "disk_full",
                 "the disk is full; existing files are unchanged".into(),
                 Some("remove files in the container; `osctl exec '!df -h'` shows the disk usage"),
             ),
-            Self::Elsewhere(have) => (
+            Self::OffsetMismatch(have) => (
                 S::CONFLICT,
                 "other_offset",
                 format!(
@@ -237,7 +237,7 @@ impl IntoResponse for files::FilesRefusal {
                 format!("another request is sending the upload `{id}`"),
                 Some("try again when the other request has ended"),
             ),
-            Self::Changed => (
+            Self::ContentChanged => (
                 S::CONFLICT,
                 "changed",
                 "the content before the resume point has changed".into(),
@@ -249,13 +249,13 @@ impl IntoResponse for files::FilesRefusal {
                 format!("no bytes of the upload `{id}` have arrived"),
                 Some("start the upload: `PUT` with `?upload=ID`"),
             ),
-            Self::Cut => (
+            Self::Disconnected => (
                 S::BAD_REQUEST,
                 "cut",
                 "the body ended early".into(),
                 Some("send the body again; an upload with `?upload=ID` resumes"),
             ),
-            Self::TooMany(count) => (
+            Self::TooManyStreams(count) => (
                 S::SERVICE_UNAVAILABLE,
                 "too_many_streams",
                 format!("the limit of {count} concurrent transfers is reached"),
@@ -287,7 +287,7 @@ impl IntoResponse for cryo::CryoRefusal {
             Self::Kernel(refusal) => refusal.into_response(),
             other => {
                 let (status, fault) = other.into_http_error();
-                json_response(status, Failed::from(fault))
+                json_response(status, FailedReply::from(fault))
             }
         }
     }
@@ -383,7 +383,7 @@ fn parse_json_body<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, (&'static str
 
 #[cfg(test)]
 mod tests {
-    use super::{KernelRefusal, execution_refused};
+    use super::{KernelRefusal, execution_refusal_response};
     use axum::response::{IntoResponse, Response};
     use http_body_util::BodyExt;
 
@@ -395,14 +395,14 @@ mod tests {
     #[tokio::test]
     async fn only_refused_code_gets_the_queue_hint() {
         assert!(
-            text(execution_refused(KernelRefusal::Busy))
+            text(execution_refusal_response(KernelRefusal::Busy))
                 .await
                 .contains("queue")
         );
         let other = text(KernelRefusal::Busy.into_response()).await;
         assert!(!other.contains("queue"), "{other}");
         assert!(other.contains("`POST /interrupt`"), "{other}");
-        let full = text(execution_refused(KernelRefusal::Stopping)).await;
+        let full = text(execution_refusal_response(KernelRefusal::ShuttingDown)).await;
         assert!(!full.contains("queue the code"), "{full}");
     }
 }

@@ -1,7 +1,7 @@
 //! Common parts of all routes about runs: ids, durations, waiting, events, pages.
 
 use super::json_response;
-use super::response::{error_response, invalid_field};
+use super::response::{error_response, invalid_field_response};
 use super::stream::{self, StreamFormat};
 use crate::companion::runs::{RunKind, TrackedRun};
 use crate::protocol::kernel::{OutputStream, RunDetails};
@@ -44,24 +44,24 @@ fn stdout() -> OutputStream {
 
 /// The refusal of a `timeout` or `wait` that is not a sensible number of seconds.
 pub(super) fn check_durations(timeout: Option<f64>, wait: Option<f64>) -> Option<Response> {
-    if timeout.is_some_and(|s| !is_duration(s) || s == 0.0) {
-        return Some(no_duration("timeout"));
+    if timeout.is_some_and(|s| !is_valid_duration(s) || s == 0.0) {
+        return Some(invalid_duration_response("timeout"));
     }
-    wait.is_some_and(|s| !is_duration(s))
-        .then(|| no_duration("wait"))
+    wait.is_some_and(|s| !is_valid_duration(s))
+        .then(|| invalid_duration_response("wait"))
 }
 
-fn is_duration(seconds: f64) -> bool {
+fn is_valid_duration(seconds: f64) -> bool {
     (0.0..=MAX_WAIT_SECONDS).contains(&seconds)
 }
 
-fn no_duration(name: &str) -> Response {
-    invalid_field(format!(
+fn invalid_duration_response(name: &str) -> Response {
+    invalid_field_response(format!(
         "`{name}` must be a number of seconds up to {MAX_WAIT_SECONDS}"
     ))
 }
 
-pub(super) fn is_id(id: &str) -> bool {
+pub(super) fn is_run_id(id: &str) -> bool {
     (1..=128).contains(&id.len())
         && !id.starts_with('.')
         && id
@@ -77,8 +77,8 @@ pub(super) async fn run_response<W: RunKind<Reply: Serialize>>(
     query: RunFindQuery,
 ) -> Response {
     let wait = query.wait.unwrap_or(0.0);
-    if !is_duration(wait) {
-        return no_duration("wait");
+    if !is_valid_duration(wait) {
+        return invalid_duration_response("wait");
     }
     let run = match run {
         Ok(run) => run,
@@ -88,7 +88,7 @@ pub(super) async fn run_response<W: RunKind<Reply: Serialize>>(
     let running = move || report(&reported);
     if let Some(form) = StreamFormat::from_accept_header(headers) {
         run.wait_begin_synced().await;
-        let from = query.offset.or_else(|| last_event(headers));
+        let from = query.offset.or_else(|| next_event_number(headers));
         let follower = run.follow(from.unwrap_or(0));
         return stream::stream_run_events(follower, running, query.wait, form);
     }
@@ -102,7 +102,7 @@ pub(super) async fn run_response<W: RunKind<Reply: Serialize>>(
 }
 
 /// The number after the last event that a client of Server-Sent Events has received.
-fn last_event(headers: &HeaderMap) -> Option<u64> {
+fn next_event_number(headers: &HeaderMap) -> Option<u64> {
     let last = headers.get("last-event-id")?.to_str().ok()?;
     last.trim().parse::<u64>().ok()?.checked_add(1)
 }
@@ -140,13 +140,13 @@ pub(super) async fn output_page<W: RunKind>(
 
 #[cfg(test)]
 mod tests {
-    use super::is_id;
+    use super::is_run_id;
 
     #[test]
     fn ids_fit_into_paths_and_file_names() {
-        assert!(is_id("run-1.a_B"));
+        assert!(is_run_id("run-1.a_B"));
         for id in ["", "a/b", "ä", "a b", &"x".repeat(129)] {
-            assert!(!is_id(id), "{id}");
+            assert!(!is_run_id(id), "{id}");
         }
     }
 }

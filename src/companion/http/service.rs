@@ -4,7 +4,7 @@ use super::session::describe_session;
 use super::{HttpState, json_response};
 use crate::protocol;
 use crate::protocol::service::{
-    CompanionStatus, Description, Health, HealthStatus, Ping, PingQuery, Service,
+    ApiDescription, CompanionStatus, Health, HealthStatus, Ping, PingQuery, ServiceStatus,
 };
 use axum::extract::State as Shared;
 use axum::http::{StatusCode, header};
@@ -62,7 +62,7 @@ pub(super) async fn health(Shared(state): Shared<HttpState>) -> Response {
         true => (StatusCode::OK, HealthStatus::Healthy),
         false => (StatusCode::SERVICE_UNAVAILABLE, HealthStatus::Starting),
     };
-    let kernel = Service {
+    let kernel = ServiceStatus {
         name: "kernel".into(),
         ready: view.ready,
         idle: false,
@@ -81,7 +81,7 @@ pub(super) async fn health(Shared(state): Shared<HttpState>) -> Response {
 }
 
 /// List the endpoints
-#[utoipa::path(get, path = "/", responses((status = 200, body = Description)))]
+#[utoipa::path(get, path = "/", responses((status = 200, body = ApiDescription)))]
 pub(super) async fn describe(Shared(state): Shared<HttpState>) -> Response {
     let document = serde_json::from_slice::<OpenApiPaths>(&state.openapi_document());
     let document = document.expect("the companion wrote it");
@@ -95,7 +95,7 @@ pub(super) async fn describe(Shared(state): Shared<HttpState>) -> Response {
     let (name, version) = ("osctl companion".into(), env!("CARGO_PKG_VERSION").into());
     json_response(
         StatusCode::OK,
-        Description {
+        ApiDescription {
             name,
             version,
             protocol: protocol::PROTOCOL_VERSION,

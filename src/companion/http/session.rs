@@ -1,13 +1,13 @@
 //! Routes of sessions, and of kernel requests other than executing code.
 
-use super::response::{JsonBody, PathId, QueryParams, error_response, invalid_field};
+use super::response::{JsonBody, PathId, QueryParams, error_response, invalid_field_response};
 use super::{HttpState, json_response};
 use crate::companion::kernel::{KernelAnswer, KernelQuery, KernelRefusal, KernelView, StopReason};
-use crate::protocol::error::Failed;
+use crate::protocol::error::FailedReply;
 use crate::protocol::kernel::{DEFAULT_SESSION, KernelReply, RunError, SessionRequest};
 use crate::protocol::session::{
-    CodeCursor, Completeness, CompletenessQuery, Completions, Create, Deleted, History, Inspection,
-    SessionInfo, SessionList, Variable, VariableList,
+    CodeCursor, Completeness, CompletenessQuery, Completions, CreateSession, History, Inspection,
+    SessionDeleted, SessionInfo, SessionList, Variable, VariableList,
 };
 use axum::extract::State as Shared;
 use axum::http::StatusCode;
@@ -22,8 +22,8 @@ use utoipa::IntoParams;
 /// `runtime`, the working directory and the environment are kept.
 #[utoipa::path(post, path = "/reset", request_body = Option<SessionRequest>, responses(
     (status = 200, body = KernelReply),
-    (status = 404, description = "The session does not exist.", body = Failed),
-    (status = 429, description = "The session is executing code.", body = Failed),
+    (status = 404, description = "The session does not exist.", body = FailedReply),
+    (status = 429, description = "The session is executing code.", body = FailedReply),
 ))]
 pub(super) async fn reset(
     Shared(state): Shared<HttpState>,
@@ -33,7 +33,7 @@ pub(super) async fn reset(
         .sessions
         .query(&request.session, KernelQuery::Reset)
         .await;
-    became_response(answer)
+    kernel_state_response(answer)
 }
 
 /// Interrupt the running code of a session
@@ -41,7 +41,7 @@ pub(super) async fn reset(
 /// The reply reports whether the state of the kernel is kept.
 #[utoipa::path(post, path = "/interrupt", request_body = Option<SessionRequest>, responses(
     (status = 200, body = KernelReply),
-    (status = 404, description = "The session does not exist.", body = Failed),
+    (status = 404, description = "The session does not exist.", body = FailedReply),
 ))]
 pub(super) async fn interrupt(
     Shared(state): Shared<HttpState>,
@@ -52,7 +52,7 @@ pub(super) async fn interrupt(
         Err(refusal) => return refusal.into_response(),
     };
     match kernel.interrupt().await {
-        Ok(kernel) => completed_response(kernel),
+        Ok(kernel) => kernel_report_response(kernel),
         Err(refusal) => refusal.into_response(),
     }
 }
@@ -62,7 +62,7 @@ pub(super) async fn interrupt(
 /// The companion ends the kernel, even while the kernel executes code, and starts another.
 #[utoipa::path(post, path = "/restart", request_body = Option<SessionRequest>, responses(
     (status = 200, body = KernelReply),
-    (status = 404, description = "The session does not exist.", body = Failed),
+    (status = 404, description = "The session does not exist.", body = FailedReply),
 ))]
 pub(super) async fn restart(
     Shared(state): Shared<HttpState>,
@@ -72,15 +72,15 @@ pub(super) async fn restart(
         Ok(kernel) => kernel,
         Err(refusal) => return refusal.into_response(),
     };
-    became_response(kernel.restart(StopReason::Restart).await)
+    kernel_state_response(kernel.restart(StopReason::Restart).await)
 }
 
-fn became_response(answer: Result<KernelAnswer, KernelRefusal>) -> Response {
+fn kernel_state_response(answer: Result<KernelAnswer, KernelRefusal>) -> Response {
     match answer {
         Ok(KernelAnswer {
             value: Ok(_),
             report,
-        }) => completed_response(report),
+        }) => kernel_report_response(report),
         Ok(KernelAnswer {
             value: Err(error), ..
         }) => exception_response(error),
@@ -88,7 +88,7 @@ fn became_response(answer: Result<KernelAnswer, KernelRefusal>) -> Response {
     }
 }
 
-fn completed_response(kernel: crate::protocol::kernel::KernelReport) -> Response {
+fn kernel_report_response(kernel: crate::protocol::kernel::KernelReport) -> Response {
     let status = "completed".into();
     json_response(StatusCode::OK, KernelReply { status, kernel })
 }
@@ -131,7 +131,7 @@ pub(super) fn describe_session(name: String, view: KernelView, memory: Option<u6
         python: view.python,
         idle: match view.busy {
             true => 0.0,
-            false => view.used.elapsed().as_secs_f64(),
+            false => view.last_used.elapsed().as_secs_f64(),
         },
         memory,
     }
@@ -140,14 +140,14 @@ pub(super) fn describe_session(name: String, view: KernelView, memory: Option<u6
 /// Create a session
 ///
 /// A session is a kernel with its own process and namespace.
-#[utoipa::path(post, path = "/sessions", request_body = Option<Create>, responses(
+#[utoipa::path(post, path = "/sessions", request_body = Option<CreateSession>, responses(
     (status = 200, description = "The session, which may have existed before.", body = SessionInfo),
-    (status = 400, description = "The name is invalid.", body = Failed),
-    (status = 429, description = "The limit of sessions is reached.", body = Failed),
+    (status = 400, description = "The name is invalid.", body = FailedReply),
+    (status = 429, description = "The limit of sessions is reached.", body = FailedReply),
 ))]
 pub(super) async fn create(
     Shared(state): Shared<HttpState>,
-    JsonBody(request): JsonBody<Create>,
+    JsonBody(request): JsonBody<CreateSession>,
 ) -> Response {
     match state.sessions.create_session(request.name).await {
         Ok((name, kernel)) => {
@@ -161,14 +161,14 @@ pub(super) async fn create(
 ///
 /// The companion ends the kernel and all processes of the session.
 #[utoipa::path(delete, path = "/sessions/{name}", params(("name" = String, Path, description = "Name of the session")), responses(
-    (status = 200, body = Deleted),
-    (status = 404, description = "The session does not exist.", body = Failed),
+    (status = 200, body = SessionDeleted),
+    (status = 404, description = "The session does not exist.", body = FailedReply),
 ))]
 pub(super) async fn delete(Shared(state): Shared<HttpState>, PathId(name): PathId) -> Response {
     match state.sessions.delete_session(&name).await {
         Ok(()) => {
             let status = "completed".into();
-            json_response(StatusCode::OK, Deleted { status, name })
+            json_response(StatusCode::OK, SessionDeleted { status, name })
         }
         Err(refusal) => refusal.into_response(),
     }
@@ -194,7 +194,7 @@ impl KernelSessionQuery {
 /// Each entry has the name, the type, the size and a preview of the value.
 #[utoipa::path(get, path = "/variables", params(KernelSessionQuery), responses(
     (status = 200, body = VariableList),
-    (status = 429, description = "The session is executing code.", body = Failed),
+    (status = 429, description = "The session is executing code.", body = FailedReply),
 ))]
 pub(super) async fn variables(
     Shared(state): Shared<HttpState>,
@@ -204,7 +204,7 @@ pub(super) async fn variables(
     let question = KernelQuery::Variables { limit: None };
     let answer = state.sessions.query(session, question).await;
     let kernel = answer.as_ref().ok().map(|a| a.report.clone());
-    answer_response(
+    kernel_answer_response(
         answer,
         |variables: Vec<Variable>| value!({"variables": variables, "kernel": kernel}),
     )
@@ -213,7 +213,7 @@ pub(super) async fn variables(
 /// List completions at a cursor position
 #[utoipa::path(post, path = "/complete", request_body = CodeCursor, responses(
     (status = 200, body = Completions),
-    (status = 429, description = "The session is executing code.", body = Failed),
+    (status = 429, description = "The session is executing code.", body = FailedReply),
 ))]
 pub(super) async fn complete(
     Shared(state): Shared<HttpState>,
@@ -224,13 +224,13 @@ pub(super) async fn complete(
         cursor: request.cursor,
     };
     let answer = state.sessions.query(&request.session, question).await;
-    answer_response(answer, |found: Completions| found)
+    kernel_answer_response(answer, |found: Completions| found)
 }
 
 /// Show help for the name at a cursor position
 #[utoipa::path(post, path = "/inspect", request_body = CodeCursor, responses(
     (status = 200, body = Inspection),
-    (status = 429, description = "The session is executing code.", body = Failed),
+    (status = 429, description = "The session is executing code.", body = FailedReply),
 ))]
 pub(super) async fn inspect(
     Shared(state): Shared<HttpState>,
@@ -238,7 +238,7 @@ pub(super) async fn inspect(
 ) -> Response {
     let detail = request.detail.unwrap_or(0);
     if detail > 1 {
-        return invalid_field("`detail` must be 0 or 1".into());
+        return invalid_field_response("`detail` must be 0 or 1".into());
     }
     let question = KernelQuery::Inspect {
         code: request.code,
@@ -246,13 +246,13 @@ pub(super) async fn inspect(
         detail,
     };
     let answer = state.sessions.query(&request.session, question).await;
-    answer_response(answer, |found: Inspection| found)
+    kernel_answer_response(answer, |found: Inspection| found)
 }
 
 /// Check whether code is complete or needs more lines
 #[utoipa::path(post, path = "/is_complete", request_body = CompletenessQuery, responses(
     (status = 200, body = Completeness),
-    (status = 429, description = "The session is executing code.", body = Failed),
+    (status = 429, description = "The session is executing code.", body = FailedReply),
 ))]
 pub(super) async fn is_complete(
     Shared(state): Shared<HttpState>,
@@ -260,13 +260,13 @@ pub(super) async fn is_complete(
 ) -> Response {
     let question = KernelQuery::IsComplete { code: request.code };
     let answer = state.sessions.query(&request.session, question).await;
-    answer_response(answer, |found: Completeness| found)
+    kernel_answer_response(answer, |found: Completeness| found)
 }
 
 /// List the latest cells of a session
 #[utoipa::path(get, path = "/history", params(KernelSessionQuery), responses(
     (status = 200, body = History),
-    (status = 429, description = "The session is executing code.", body = Failed),
+    (status = 429, description = "The session is executing code.", body = FailedReply),
 ))]
 pub(super) async fn history(
     Shared(state): Shared<HttpState>,
@@ -276,7 +276,7 @@ pub(super) async fn history(
         n: query.n.unwrap_or(1000),
     };
     let answer = state.sessions.query(query.session_name(), question).await;
-    answer_response(answer, |cells| History { cells })
+    kernel_answer_response(answer, |cells| History { cells })
 }
 
 /// Call an extension of the body
@@ -284,9 +284,9 @@ pub(super) async fn history(
 /// Extensions are in `kernel/extensions/` of the body.
 #[utoipa::path(post, path = "/x/{name}", params(("name" = String, Path, description = "Name of the extension"), KernelSessionQuery), request_body = Option<Value>, responses(
     (status = 200, description = "`{\"status\":\"completed\",\"value\":…}`", body = Value),
-    (status = 404, description = "The extension does not exist.", body = Failed),
-    (status = 422, description = "The extension raised an exception.", body = Failed),
-    (status = 429, description = "The session is executing code.", body = Failed),
+    (status = 404, description = "The extension does not exist.", body = FailedReply),
+    (status = 422, description = "The extension raised an exception.", body = FailedReply),
+    (status = 429, description = "The session is executing code.", body = FailedReply),
 ))]
 pub(super) async fn call(
     Shared(state): Shared<HttpState>,
@@ -296,14 +296,14 @@ pub(super) async fn call(
 ) -> Response {
     let question = KernelQuery::Call { name, arguments };
     let answer = state.sessions.query(query.session_name(), question).await;
-    answer_response(
+    kernel_answer_response(
         answer,
         |found: Value| value!({"status": "completed", "value": found}),
     )
 }
 
 /// Converts the kernel's answer to the reply of the API.
-fn answer_response<T: DeserializeOwned, S: serde::Serialize>(
+fn kernel_answer_response<T: DeserializeOwned, S: serde::Serialize>(
     answer: Result<KernelAnswer, KernelRefusal>,
     word: impl FnOnce(T) -> S,
 ) -> Response {

@@ -1,16 +1,18 @@
 //! Routes of shell commands.
 
-use super::response::{JsonBody, PathId, QueryParams, error_response, invalid_field, not_recorded};
-use super::runs::{self, RunFindQuery, RunOutputQuery, is_id, output_page, wait_for_run};
+use super::response::{
+    JsonBody, PathId, QueryParams, error_response, invalid_field_response, not_recorded_error,
+};
+use super::runs::{self, RunFindQuery, RunOutputQuery, is_run_id, output_page, wait_for_run};
 use super::stream::{self, StreamFormat};
 use super::{HttpState, json_response};
 use crate::companion::shell::{CommandRun, ShellRefusal};
-use crate::protocol::error::Failed;
+use crate::protocol::error::FailedReply;
 use crate::protocol::kernel::{
-    DEFAULT_SESSION, OutputPage, RunDetails, RunEvent, RunList, RunStatus, Summary,
+    DEFAULT_SESSION, OutputPage, RunDetails, RunEvent, RunList, RunStatus, RunSummary,
 };
 use crate::protocol::shell::{
-    ChangeFolder, ChangeVariable, Command, JobInfo, JobList, Located, ShellReply,
+    ChangeFolder, ChangeVariable, JobInfo, JobList, ShellLocation, ShellReply, ShellRequest,
 };
 use axum::body::Body as Streamed;
 use axum::extract::{Path, State as Shared};
@@ -28,10 +30,10 @@ impl IntoResponse for ShellRefusal {
     fn into_response(self) -> Response {
         let (status, kind, message, hint) = match self {
             Self::NotRecorded => {
-                let (status, fault) = not_recorded("command");
-                return json_response(status, Failed::from(fault));
+                let (status, fault) = not_recorded_error("command");
+                return json_response(status, FailedReply::from(fault));
             }
-            Self::OtherRun(id) => (
+            Self::RunIdConflict(id) => (
                 StatusCode::CONFLICT,
                 "id_in_use",
                 format!("ID `{id}` belongs to another command"),
@@ -61,19 +63,19 @@ impl IntoResponse for ShellRefusal {
                 format!("can't change to `{path}`: {why}"),
                 Some("`POST /shell/cd` changes to an existing folder"),
             ),
-            Self::TooMany => (
+            Self::TooManyCommands => (
                 StatusCode::TOO_MANY_REQUESTS,
                 "too_many_commands",
                 "the limit of concurrent commands is reached".into(),
                 Some("`DELETE /shell/{id}` ends a command"),
             ),
-            Self::NoGuard(why) => (
+            Self::NoSupervisor(why) => (
                 StatusCode::SERVICE_UNAVAILABLE,
                 "not_started",
                 format!("the command can't be started: {why}"),
                 Some("`osctl logs` shows more"),
             ),
-            Self::Stopping => (
+            Self::ShuttingDown => (
                 StatusCode::SERVICE_UNAVAILABLE,
                 "stopping",
                 "the companion is stopping".into(),
@@ -91,34 +93,34 @@ impl IntoResponse for ShellRefusal {
 ///
 /// With `Accept: text/event-stream` or `application/x-ndjson` the reply is a stream of events until `done`, or for
 /// `wait` seconds.
-#[utoipa::path(post, path = "/shell", request_body = Command, responses(
+#[utoipa::path(post, path = "/shell", request_body = ShellRequest, responses(
     (status = 200, description = "The command at its end or after `wait` seconds, with any exit code.", content(
         (ShellReply = "application/json"), (RunEvent<ShellReply> = "text/event-stream"), (RunEvent<ShellReply> = "application/x-ndjson"),
     )),
-    (status = 400, description = "The request body is not valid JSON, or a field is invalid.", body = Failed),
-    (status = 404, description = "The session does not exist.", body = Failed),
-    (status = 409, description = "The ID belongs to another command.", body = Failed),
-    (status = 429, description = "The limit of concurrent commands is reached.", body = Failed),
-    (status = 507, description = "`durable` is `true`, and the command can't be written to disk; nothing was executed.", body = Failed),
-    (status = 503, description = "The command can't be started, or the companion is stopping.", body = Failed),
+    (status = 400, description = "The request body is not valid JSON, or a field is invalid.", body = FailedReply),
+    (status = 404, description = "The session does not exist.", body = FailedReply),
+    (status = 409, description = "The ID belongs to another command.", body = FailedReply),
+    (status = 429, description = "The limit of concurrent commands is reached.", body = FailedReply),
+    (status = 507, description = "`durable` is `true`, and the command can't be written to disk; nothing was executed.", body = FailedReply),
+    (status = 503, description = "The command can't be started, or the companion is stopping.", body = FailedReply),
 ))]
 pub(super) async fn execute(
     Shared(state): Shared<HttpState>,
     headers: HeaderMap,
-    JsonBody(command): JsonBody<Command>,
+    JsonBody(command): JsonBody<ShellRequest>,
 ) -> Response {
     if let Some(refusal) = runs::check_durations(command.timeout, command.wait) {
         return refusal;
     }
     if let Some(id) = command.id.as_deref()
-        && (!is_id(id) || RESERVED_RUN_IDS.contains(&id))
+        && (!is_run_id(id) || RESERVED_RUN_IDS.contains(&id))
     {
-        return invalid_field(format!(
+        return invalid_field_response(format!(
             "`{id}` is not a valid ID: use at most 128 letters, digits, `-`, `_` and `.`, but not `cd`, `env` or `runs`"
         ));
     }
     if command.command.contains('\0') {
-        return invalid_field("a command can't contain NUL".into());
+        return invalid_field_response("a command can't contain NUL".into());
     }
     let id = command.id.as_deref();
     let is_known = id.is_some_and(|id| state.shells.find_run(id).is_ok());
@@ -133,8 +135,8 @@ pub(super) async fn execute(
         // The command waits for this follower, so the client that started the command misses no output.
         (Ok(run), Some(form)) => {
             run.wait_begin_synced().await;
-            let session = run.work.session.clone();
-            let running = move || state.shells.report(&session);
+            let session = run.request.session.clone();
+            let running = move || state.shells.command_report(&session);
             stream::stream_run_events(run.follow_pacing(), running, wait, form)
         }
         (Ok(run), None) => {
@@ -146,7 +148,7 @@ pub(super) async fn execute(
 }
 
 fn shell_reply(state: &HttpState, run: &CommandRun) -> ShellReply {
-    run.build_reply(state.shells.report(&run.work.session))
+    run.build_reply(state.shells.command_report(&run.request.session))
 }
 
 /// List retained commands
@@ -156,7 +158,7 @@ fn shell_reply(state: &HttpState, run: &CommandRun) -> ShellReply {
 pub(super) async fn list(Shared(state): Shared<HttpState>) -> Response {
     let runs = state.shells.list_runs();
     state.shells.run_registry().wait_synced().await;
-    let summary = |run: &Arc<CommandRun>| Summary {
+    let summary = |run: &Arc<CommandRun>| RunSummary {
         execution_count: None,
         ..run.summary()
     };
@@ -172,7 +174,7 @@ pub(super) async fn list(Shared(state): Shared<HttpState>) -> Response {
     (status = 200, content(
         (RunDetails<ShellReply> = "application/json"), (RunEvent<ShellReply> = "text/event-stream"), (RunEvent<ShellReply> = "application/x-ndjson"),
     )),
-    (status = 404, description = "The command does not exist.", body = Failed),
+    (status = 404, description = "The command does not exist.", body = FailedReply),
 ))]
 pub(super) async fn find(
     Shared(state): Shared<HttpState>,
@@ -181,14 +183,14 @@ pub(super) async fn find(
     QueryParams(query): QueryParams<RunFindQuery>,
 ) -> Response {
     let run = state.shells.find_run(&id);
-    let report = move |run: &CommandRun| state.shells.report(&run.work.session);
+    let report = move |run: &CommandRun| state.shells.command_report(&run.request.session);
     runs::run_response(run, report, &headers, query).await
 }
 
 /// Read a page of the output of a command
 #[utoipa::path(get, path = "/shell/{id}/output", params(("id" = String, Path, description = "ID of the command"), RunOutputQuery), responses(
     (status = 200, body = OutputPage),
-    (status = 404, description = "The command does not exist.", body = Failed),
+    (status = 404, description = "The command does not exist.", body = FailedReply),
 ))]
 pub(super) async fn output(
     Shared(state): Shared<HttpState>,
@@ -207,8 +209,8 @@ pub(super) async fn output(
 #[utoipa::path(post, path = "/shell/{id}/stdin", params(("id" = String, Path, description = "ID of the command")),
     request_body(content = Vec<u8>, content_type = "application/octet-stream"), responses(
     (status = 204, description = "All bytes were written, or the command has closed its stdin."),
-    (status = 404, description = "The command does not exist.", body = Failed),
-    (status = 409, description = "The stdin of the command is not open.", body = Failed),
+    (status = 404, description = "The command does not exist.", body = FailedReply),
+    (status = 409, description = "The stdin of the command is not open.", body = FailedReply),
 ))]
 pub(super) async fn stdin(
     Shared(state): Shared<HttpState>,
@@ -243,7 +245,7 @@ pub(super) async fn stdin(
 /// The companion sends SIGINT, as Ctrl-C does, and kills processes that do not end within two seconds.
 #[utoipa::path(delete, path = "/shell/{id}", params(("id" = String, Path, description = "ID of the command")), responses(
     (status = 200, body = ShellReply),
-    (status = 404, description = "The command does not exist.", body = Failed),
+    (status = 404, description = "The command does not exist.", body = FailedReply),
 ))]
 pub(super) async fn interrupt(Shared(state): Shared<HttpState>, PathId(id): PathId) -> Response {
     match state.shells.interrupt(&id).await {
@@ -262,8 +264,8 @@ pub(super) struct ShellSessionQuery {
 
 /// Show the working directory of a session
 #[utoipa::path(get, path = "/shell", params(ShellSessionQuery), responses(
-    (status = 200, body = Located),
-    (status = 404, description = "The session does not exist.", body = Failed),
+    (status = 200, body = ShellLocation),
+    (status = 404, description = "The session does not exist.", body = FailedReply),
 ))]
 pub(super) async fn locate(
     Shared(state): Shared<HttpState>,
@@ -271,16 +273,16 @@ pub(super) async fn locate(
 ) -> Response {
     let session = which.session.as_deref().unwrap_or(DEFAULT_SESSION);
     match state.sessions.find_kernel(session) {
-        Ok(_) => located_response(&state.shells.cwd(session)),
+        Ok(_) => working_directory_response(&state.shells.session_cwd(session)),
         Err(refusal) => refusal.into_response(),
     }
 }
 
 /// Change the working directory of a session
 #[utoipa::path(post, path = "/shell/cd", request_body = ChangeFolder, responses(
-    (status = 200, body = Located),
-    (status = 400, description = "The folder does not exist; nothing has changed.", body = Failed),
-    (status = 404, description = "The session does not exist.", body = Failed),
+    (status = 200, body = ShellLocation),
+    (status = 400, description = "The folder does not exist; nothing has changed.", body = FailedReply),
+    (status = 404, description = "The session does not exist.", body = FailedReply),
 ))]
 pub(super) async fn change_folder(
     Shared(state): Shared<HttpState>,
@@ -299,7 +301,7 @@ pub(super) async fn change_folder(
         return refusal.into_response();
     }
     match state.shells.change_folder(&session, found) {
-        Ok(cwd) => located_response(&cwd),
+        Ok(cwd) => working_directory_response(&cwd),
         Err(refusal) => refusal.into_response(),
     }
 }
@@ -308,9 +310,9 @@ pub(super) async fn change_folder(
 ///
 /// The change applies to the next commands.
 #[utoipa::path(post, path = "/shell/env", request_body = ChangeVariable, responses(
-    (status = 200, body = Located),
-    (status = 400, description = "The name of the variable is invalid.", body = Failed),
-    (status = 404, description = "The session does not exist.", body = Failed),
+    (status = 200, body = ShellLocation),
+    (status = 400, description = "The name of the variable is invalid.", body = FailedReply),
+    (status = 404, description = "The session does not exist.", body = FailedReply),
 ))]
 pub(super) async fn change_variable(
     Shared(state): Shared<HttpState>,
@@ -321,30 +323,30 @@ pub(super) async fn change_variable(
         value,
         session,
     } = change;
-    if !is_name(&key) {
-        return invalid_field(format!("`{key}` is not a valid name of a variable"));
+    if !is_variable_name(&key) {
+        return invalid_field_response(format!("`{key}` is not a valid name of a variable"));
     }
     if value.as_ref().is_some_and(|value| value.contains('\0')) {
-        return invalid_field(format!("the value of `{key}` can't contain NUL"));
+        return invalid_field_response(format!("the value of `{key}` can't contain NUL"));
     }
     if let Err(refusal) = state.sessions.find_kernel(&session) {
         return refusal.into_response();
     }
     match state.shells.set_variable(&session, &key, value.as_deref()) {
-        Ok(()) => located_response(&state.shells.cwd(&session)),
+        Ok(()) => working_directory_response(&state.shells.session_cwd(&session)),
         Err(refusal) => refusal.into_response(),
     }
 }
 
-fn located_response(cwd: &std::path::Path) -> Response {
-    let located = Located {
+fn working_directory_response(cwd: &std::path::Path) -> Response {
+    let located = ShellLocation {
         status: RunStatus::Completed,
         cwd: cwd.display().to_string(),
     };
     json_response(StatusCode::OK, located)
 }
 
-fn is_name(key: &str) -> bool {
+fn is_variable_name(key: &str) -> bool {
     key.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')
         && key.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
 }
@@ -361,11 +363,11 @@ pub(super) async fn jobs(Shared(state): Shared<HttpState>) -> Response {
 /// The companion sends SIGTERM, and SIGKILL after two seconds.
 #[utoipa::path(delete, path = "/jobs/{pid}", params(("pid" = i32, Path, description = "Process ID of the job")), responses(
     (status = 200, description = "The job before its end.", body = JobInfo),
-    (status = 404, description = "The job does not exist.", body = Failed),
+    (status = 404, description = "The job does not exist.", body = FailedReply),
 ))]
 pub(super) async fn end_job(Shared(state): Shared<HttpState>, Path(pid): Path<String>) -> Response {
     let Ok(number) = pid.parse() else {
-        return invalid_field(format!(
+        return invalid_field_response(format!(
             "`{pid}` is not a job: give its process ID, a number"
         ));
     };
@@ -377,13 +379,13 @@ pub(super) async fn end_job(Shared(state): Shared<HttpState>, Path(pid): Path<St
 
 #[cfg(test)]
 mod tests {
-    use super::is_name;
+    use super::is_variable_name;
 
     #[test]
-    fn names_of_variables_are_bashs_own() {
-        assert!(is_name("_A1"));
+    fn variable_names_follow_bash() {
+        assert!(is_variable_name("_A1"));
         for name in ["", "1A", "A-B", "A B", "ä", "A=1", "A[0]"] {
-            assert!(!is_name(name), "{name}");
+            assert!(!is_variable_name(name), "{name}");
         }
     }
 }

@@ -39,7 +39,7 @@ impl StreamFormat {
     }
 
     /// Encodes one message as a Server-Sent Event or a line.
-    pub(super) fn encode_line(self, words: &impl Serialize) -> Bytes {
+    pub(super) fn encode_message(self, words: &impl Serialize) -> Bytes {
         let words = serde_json::to_string(words).unwrap_or_default();
         Bytes::from(match self {
             Self::Sse => format!("data: {words}\n\n"),

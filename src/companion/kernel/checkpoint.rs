@@ -11,27 +11,27 @@ use std::path::{Path, PathBuf};
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct KernelCheckpoint {
     /// The checkpoint id that callers see.
-    pub(crate) checkpoint: String,
+    pub(crate) id: String,
     /// Path of the mark; `None` for a temporary checkpoint.
-    pub(crate) mark: Option<PathBuf>,
+    pub(crate) marker: Option<PathBuf>,
 }
 
 /// How a session starts whose kernel was in a checkpoint when the previous companion ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum SessionRestoring {
     /// The kernel is still in the checkpoint.
-    Sleeping(KernelCheckpoint),
+    Checkpointed(KernelCheckpoint),
     /// The checkpoint can't be restored. The session starts with the objects of the first folder that can be reloaded.
     Objects {
-        frozen: KernelCheckpoint,
+        checkpoint: KernelCheckpoint,
         folders: Vec<PathBuf>,
     },
 }
 
 impl KernelCheckpoint {
     /// Removes the mark: the session is not in the checkpoint any more.
-    pub(crate) fn remove_mark(self) {
-        let Some(mark) = self.mark else { return };
+    pub(crate) fn remove_marker(self) {
+        let Some(mark) = self.marker else { return };
         if let Err(error) = remove_file_synced(&mark) {
             tracing::error!("`{}` can't be removed: {error}", mark.display());
         }
@@ -63,16 +63,16 @@ mod tests {
     use std::fs;
 
     #[test]
-    fn a_mark_is_removed_with_its_checkpoint_and_twice_does_no_harm() {
+    fn a_marker_can_be_removed_twice() {
         let folder = tempfile::tempdir().unwrap();
         let mark = folder.path().join("default.json");
         fs::write(&mark, "{}").unwrap();
         let frozen = KernelCheckpoint {
-            checkpoint: "/data/criu/default/1".into(),
-            mark: Some(mark.clone()),
+            id: "/data/criu/default/1".into(),
+            marker: Some(mark.clone()),
         };
-        frozen.clone().remove_mark();
+        frozen.clone().remove_marker();
         assert!(!mark.exists());
-        frozen.remove_mark();
+        frozen.remove_marker();
     }
 }

@@ -458,7 +458,7 @@ mod tests {
         }
 
         #[test]
-        fn whatever_comes_ends_and_takes_no_more_room_than_a_frame_may(
+        fn input_uses_bounded_memory(
             length in prop_oneof![any::<u32>(), 0..64u32],
             rest in prop::collection::vec(any::<u8>(), 0..256),
         ) {

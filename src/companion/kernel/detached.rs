@@ -25,40 +25,42 @@ use tokio::sync::oneshot;
 pub(crate) struct DetachedKernel {
     pub(crate) pid: i32,
     /// PID of the kernel's supervisor.
-    pub(crate) root: i32,
+    pub(crate) supervisor_pid: i32,
     /// Socket on which the kernel listens.
     pub(crate) socket: PathBuf,
     pub(crate) generation: u64,
     pub(crate) counts: KernelCounts,
     pub(crate) python: String,
     pub(crate) body_version: String,
-    pub(super) fate: oneshot::Sender<DetachResolution>,
+    pub(super) resolution: oneshot::Sender<DetachResolution>,
 }
 
 /// Decision about a detached kernel.
 #[derive(Debug)]
 pub(super) enum DetachResolution {
-    Rejoins(oneshot::Sender<Result<KernelAnswer, KernelRefusal>>),
+    Reattach(oneshot::Sender<Result<KernelAnswer, KernelRefusal>>),
     /// The kernel is in a checkpoint; the owner ends its process.
-    Frozen(KernelCheckpoint, oneshot::Sender<()>),
+    Checkpointed(KernelCheckpoint, oneshot::Sender<()>),
 }
 
 impl DetachedKernel {
     /// Reattaches the kernel, and waits until the kernel is ready.
     ///
     /// # Errors
-    /// [`KernelRefusal::NoKernel`] when the kernel did not survive; [`KernelRefusal::Stopping`].
+    /// [`KernelRefusal::NoKernel`] when the kernel did not survive; [`KernelRefusal::ShuttingDown`].
     pub(crate) async fn reattach(self) -> Result<KernelAnswer, KernelRefusal> {
         let (done, answer) = oneshot::channel();
         // An owner that has ended dropped the receiver; the answer below reports this case.
-        let _ = self.fate.send(DetachResolution::Rejoins(done));
-        answer.await.unwrap_or(Err(KernelRefusal::Stopping))
+        let _ = self.resolution.send(DetachResolution::Reattach(done));
+        answer.await.unwrap_or(Err(KernelRefusal::ShuttingDown))
     }
 
     /// Ends the process, whose state is in the checkpoint, and waits until the process and its descendants are gone.
     pub(crate) async fn finish_checkpoint(self, frozen: KernelCheckpoint) {
         let (done, gone) = oneshot::channel();
-        let _ = self.fate.send(DetachResolution::Frozen(frozen, done));
+        let _ = self
+            .resolution
+            .send(DetachResolution::Checkpointed(frozen, done));
         // Without an owner, no process exists either.
         let _ = gone.await;
     }
@@ -67,7 +69,7 @@ impl DetachedKernel {
 /// A kernel process that was restored from a checkpoint.
 #[derive(Debug)]
 pub(crate) struct RestoredKernel {
-    pub(super) made: SpawnedKernel,
+    pub(super) spawned: SpawnedKernel,
 }
 
 impl RestoredKernel {
@@ -84,11 +86,11 @@ impl RestoredKernel {
     ) -> io::Result<Self> {
         let made = SpawnedKernel {
             stream: connect_kernel(&socket)?,
-            guard: KernelSupervisor::new(guard, root, None),
-            socket: KernelSocket::at(socket),
-            last_words: StderrTail::from_stream(stderr),
+            supervisor: KernelSupervisor::new(guard, root, None),
+            socket: KernelSocket::from_path(socket),
+            stderr_tail: StderrTail::from_stream(stderr),
         };
-        Ok(Self { made })
+        Ok(Self { spawned: made })
     }
 }
 
@@ -97,11 +99,11 @@ impl KernelHandle {
     ///
     /// # Errors
     /// [`KernelRefusal::Busy`] while code runs; [`KernelRefusal::Held`], in which case the kernel stays attached;
-    /// [`KernelRefusal::Checkpointed`], [`KernelRefusal::NoKernel`] or [`KernelRefusal::Stopping`].
+    /// [`KernelRefusal::Checkpointed`], [`KernelRefusal::NoKernel`] or [`KernelRefusal::ShuttingDown`].
     pub(crate) async fn detach(&self) -> Result<DetachedKernel, KernelRefusal> {
         let (done, answer) = oneshot::channel();
-        self.send_message(KernelMessage::Part { done }).await?;
-        answer.await.unwrap_or(Err(KernelRefusal::Stopping))
+        self.send_message(KernelMessage::Detach { done }).await?;
+        answer.await.unwrap_or(Err(KernelRefusal::ShuttingDown))
     }
 
     /// Ends the current process, and replaces it with the restored one after the restored process has answered.
@@ -115,8 +117,8 @@ impl KernelHandle {
     ) -> Result<KernelAnswer, KernelRefusal> {
         let (done, answer) = oneshot::channel();
         let restored = Box::new(restored);
-        self.send_message(KernelMessage::Thaw { restored, done })
+        self.send_message(KernelMessage::RestoreProcess { restored, done })
             .await?;
-        answer.await.unwrap_or(Err(KernelRefusal::Stopping))
+        answer.await.unwrap_or(Err(KernelRefusal::ShuttingDown))
     }
 }

@@ -53,7 +53,7 @@ impl RunKind for Execute {
         }
     }
 
-    fn is_same(&self, other: &Self) -> bool {
+    fn is_same_request(&self, other: &Self) -> bool {
         self.code == other.code
             && self.session == other.session
             && self.timeout == other.timeout
@@ -76,7 +76,7 @@ impl RunKind for Execute {
             error: so_far.error,
             execution_count: so_far.number,
             timing_ms: so_far.timing_ms,
-            kernel: ended.unwrap_or_else(|| running.seen_from(self.seen)),
+            kernel: ended.unwrap_or_else(|| running.relative_to(self.seen)),
             truncated: so_far.truncated,
             durable: Some(so_far.durable),
         }

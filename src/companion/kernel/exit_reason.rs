@@ -8,13 +8,13 @@ use std::fs;
 /// Why the current job is ended early.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum StopReason {
-    Asked,
+    Requested,
     Timeout(f64),
     Restart,
     /// The session was deleted.
     Deleted,
     /// The session exceeds this memory limit in bytes.
-    Memory(u64),
+    MemoryLimit(u64),
     Shutdown,
 }
 
@@ -31,20 +31,20 @@ impl StopReason {
     /// code did not stop.
     pub(super) fn kernel_lost_error(self, how: Option<&str>) -> RunError {
         match (self, how) {
-            (Self::Restart | Self::Deleted | Self::Memory(_), _) => {
+            (Self::Restart | Self::Deleted | Self::MemoryLimit(_), _) => {
                 self.stop_error("; variables are lost")
             }
             (_, Some(how)) => self.stop_error(&format!(
                 " was interrupted, and then {how}; variables are lost"
             )),
-            (Self::Asked | Self::Timeout(_) | Self::Shutdown, None) => self
+            (Self::Requested | Self::Timeout(_) | Self::Shutdown, None) => self
                 .stop_error(" ignored the interrupt, so the kernel was killed; variables are lost"),
         }
     }
 
     fn stop_error(self, outcome: &str) -> RunError {
         let (kind, why) = match self {
-            Self::Asked => ("Interrupted", "the code".into()),
+            Self::Requested => ("Interrupted", "the code".into()),
             Self::Timeout(seconds) => (
                 "Timeout",
                 format!("the code ran longer than {seconds} s and"),
@@ -57,7 +57,7 @@ impl StopReason {
                 "Interrupted",
                 "the session was deleted while the code ran".into(),
             ),
-            Self::Memory(limit) => (
+            Self::MemoryLimit(limit) => (
                 "OutOfMemory",
                 format!(
                     "the session exceeded its memory limit of {limit} bytes while the code ran"
@@ -68,11 +68,11 @@ impl StopReason {
                 "the companion was stopped while the code ran; the code".into(),
             ),
         };
-        raised_error(kind, format!("{why}{outcome}"))
+        new_run_error(kind, format!("{why}{outcome}"))
     }
 }
 
-pub(super) fn raised_error(kind: &str, message: String) -> RunError {
+pub(super) fn new_run_error(kind: &str, message: String) -> RunError {
     RunError {
         kind: kind.into(),
         message,
@@ -83,21 +83,21 @@ pub(super) fn raised_error(kind: &str, message: String) -> RunError {
 /// Counts the system's out-of-memory kills, to distinguish them from other kills.
 #[derive(Debug)]
 pub(super) struct ExitHistory {
-    memory_kills: u64,
+    oom_kills: u64,
 }
 
 impl ExitHistory {
     pub(super) fn new() -> Self {
         Self {
-            memory_kills: memory_kills(),
+            oom_kills: count_oom_kills(),
         }
     }
 
     /// Describes how a kernel ended, as a clause with the kernel as its subject.
     pub(super) fn describe_exit(&mut self, ended: &KernelExit) -> String {
-        let kills = memory_kills();
-        let by_memory = kills > self.memory_kills;
-        self.memory_kills = kills;
+        let kills = count_oom_kills();
+        let by_memory = kills > self.oom_kills;
+        self.oom_kills = kills;
         match ended {
             KernelExit::Code(137) if by_memory => {
                 "the kernel ran out of memory and was killed".into()
@@ -108,14 +108,14 @@ impl ExitHistory {
                 format!("the kernel was killed by {name}")
             }
             KernelExit::Code(code) => format!("the kernel exited with code {code}"),
-            KernelExit::Unguarded => "the kernel's supervisor was killed".into(),
-            KernelExit::NotMade(why) => format!("no kernel process was created: {why}"),
+            KernelExit::SupervisorKilled => "the kernel's supervisor was killed".into(),
+            KernelExit::NotSpawned(why) => format!("no kernel process was created: {why}"),
         }
     }
 }
 
 /// Number of out-of-memory kills in this container, with cgroups v1 or v2.
-fn memory_kills() -> u64 {
+fn count_oom_kills() -> u64 {
     let files = [
         "/sys/fs/cgroup/memory.events",
         "/sys/fs/cgroup/memory/memory.oom_control",
@@ -136,7 +136,7 @@ mod tests {
     fn only_code_that_ignored_the_interrupt_is_reported_so() {
         let stayed = "ignored the interrupt";
         assert!(
-            StopReason::Asked
+            StopReason::Requested
                 .kernel_lost_error(None)
                 .message
                 .contains(stayed)
@@ -146,7 +146,8 @@ mod tests {
         assert!(!died.message.contains(stayed), "{}", died.message);
         assert!(died.message.contains("the kernel exited with code 3"));
         assert_eq!(died.kind, "Timeout");
-        let memory = StopReason::Memory(1).kernel_lost_error(Some("the kernel exited with code 1"));
+        let memory =
+            StopReason::MemoryLimit(1).kernel_lost_error(Some("the kernel exited with code 1"));
         assert!(
             memory
                 .message

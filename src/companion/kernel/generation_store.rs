@@ -15,7 +15,7 @@ use std::sync::Arc;
 #[derive(Debug)]
 pub(super) struct GenerationStore {
     path: PathBuf,
-    entry: GenerationRecord,
+    record: GenerationRecord,
     /// The stored generation that this generation was reloaded from. Never applies to a later generation.
     origin: Option<Arc<RestoredFrom>>,
 }
@@ -51,7 +51,7 @@ impl GenerationStore {
         let entry = Self::read_record(&path);
         Self {
             path,
-            entry,
+            record: entry,
             origin: None,
         }
     }
@@ -70,52 +70,52 @@ impl GenerationStore {
     }
 
     pub(super) fn generation(&self) -> u64 {
-        self.entry.generation
+        self.record.generation
     }
 
     /// Starts a generation with an empty namespace.
-    pub(super) fn begin_empty(&mut self) {
+    pub(super) fn begin_empty_generation(&mut self) {
         self.advance_generation(false);
     }
 
     /// Starts a generation with the namespace of an earlier generation.
-    pub(super) fn begin_restored(&mut self) {
+    pub(super) fn begin_restored_generation(&mut self) {
         self.advance_generation(true);
     }
 
     fn advance_generation(&mut self, restored: bool) {
-        self.entry.generation += 1;
-        self.entry.attempts = match self.entry.is_restorable() && !restored {
-            true => self.entry.attempts + 1,
+        self.record.generation += 1;
+        self.record.attempts = match self.record.is_restorable() && !restored {
+            true => self.record.attempts + 1,
             false => 0,
         };
-        (self.entry.restored, self.entry.stored) = (restored, false);
+        (self.record.restored, self.record.stored) = (restored, false);
         self.origin = None;
         self.save_record();
     }
 
     /// Whether the next start reloads the stored state of this generation.
     pub(super) fn is_stored(&self) -> bool {
-        self.entry.is_restorable()
+        self.record.is_restorable()
     }
 
     /// Whether no reload is outstanding.
     pub(super) fn is_restore_settled(&self) -> bool {
-        self.entry.attempts == 0
+        self.record.attempts == 0
     }
 
-    pub(super) fn note_stored(&mut self, stored: bool) {
-        if (self.entry.stored, self.entry.attempts) != (stored, 0) {
-            (self.entry.stored, self.entry.attempts) = (stored, 0);
+    pub(super) fn set_stored(&mut self, stored: bool) {
+        if (self.record.stored, self.record.attempts) != (stored, 0) {
+            (self.record.stored, self.record.attempts) = (stored, 0);
             self.save_record();
         }
     }
 
     /// Records that this generation holds the state of an earlier one, stored as `origin`.
-    pub(super) fn note_restored(&mut self, origin: Option<RestoredFrom>) {
+    pub(super) fn set_restored(&mut self, origin: Option<RestoredFrom>) {
         self.origin = origin.map(Arc::new);
-        (self.entry.restored, self.entry.stored) = (true, true);
-        self.entry.attempts = 0;
+        (self.record.restored, self.record.stored) = (true, true);
+        self.record.attempts = 0;
         self.save_record();
     }
 
@@ -123,19 +123,19 @@ impl GenerationStore {
     /// next higher generation.
     pub(super) fn adopt_newer_generation(&mut self) {
         let theirs = Self::read_record(&self.path).generation;
-        if theirs > self.entry.generation {
-            let stored = self.entry.stored;
-            self.entry.generation = theirs;
-            self.begin_restored();
-            self.note_stored(stored);
+        if theirs > self.record.generation {
+            let stored = self.record.stored;
+            self.record.generation = theirs;
+            self.begin_restored_generation();
+            self.set_stored(stored);
         }
     }
 
     /// Builds the report for a caller that last saw `seen` or, without `seen`, relative to the last reported
     /// generation.
     pub(super) fn peek_report(&self, generation: u64, seen: Option<u64>) -> KernelReport {
-        let known = seen.or(self.entry.reported).unwrap_or(generation);
-        let restored = self.entry.restored && generation == self.entry.generation;
+        let known = seen.or(self.record.reported).unwrap_or(generation);
+        let restored = self.record.restored && generation == self.record.generation;
         let report = KernelReport {
             generation,
             state: KernelState::Kept,
@@ -143,14 +143,14 @@ impl GenerationStore {
             restored,
             origin: self.origin.clone().filter(|_| restored),
         };
-        report.seen_from(Some(known))
+        report.relative_to(Some(known))
     }
 
     /// Like [`GenerationStore::peek_report`], and records the generation as reported.
     pub(super) fn record_report(&mut self, generation: u64, seen: Option<u64>) -> KernelReport {
         let report = self.peek_report(generation, seen);
-        if self.entry.reported != Some(generation) {
-            self.entry.reported = Some(generation);
+        if self.record.reported != Some(generation) {
+            self.record.reported = Some(generation);
             self.save_record();
         }
         report
@@ -164,7 +164,7 @@ impl GenerationStore {
     }
 
     fn write_record(&self) -> io::Result<()> {
-        let file = replace_file_atomically(&self.path, &serde_json::to_vec(&self.entry)?)?;
+        let file = replace_file_atomically(&self.path, &serde_json::to_vec(&self.record)?)?;
         let sync = move || {
             if let Err(error) = file.sync_all() {
                 tracing::error!("a generation record may be lost after a power loss: {error}");
@@ -220,11 +220,11 @@ mod tests {
     fn a_caller_that_saw_an_earlier_generation_reads_a_loss() {
         let folder = tempfile::tempdir().unwrap();
         let mut ledger = GenerationStore::open(folder.path(), "default");
-        ledger.begin_empty();
+        ledger.begin_empty_generation();
         assert_eq!(ledger.record_report(1, None).state, KernelState::Kept);
 
         let mut ledger = GenerationStore::open(folder.path(), "default");
-        ledger.begin_empty();
+        ledger.begin_empty_generation();
         let report = ledger.record_report(2, None);
         assert_eq!((report.generation, report.state), (2, KernelState::Lost));
         assert_eq!(ledger.record_report(2, None).state, KernelState::Kept);
@@ -236,19 +236,19 @@ mod tests {
     fn a_caller_that_saw_an_earlier_generation_reads_the_restore() {
         let folder = tempfile::tempdir().unwrap();
         let mut ledger = GenerationStore::open(folder.path(), "default");
-        ledger.begin_empty();
+        ledger.begin_empty_generation();
         ledger.record_report(1, None);
-        ledger.note_stored(true);
+        ledger.set_stored(true);
 
         let mut ledger = GenerationStore::open(folder.path(), "default");
         assert!(ledger.is_stored());
-        ledger.begin_empty();
-        ledger.note_restored(None);
+        ledger.begin_empty_generation();
+        ledger.set_restored(None);
         let report = ledger.record_report(2, None);
         assert_eq!(report.state, KernelState::Restored);
         assert_eq!(ledger.record_report(2, None).state, KernelState::Kept);
-        assert_eq!(report.seen_from(Some(1)).state, KernelState::Restored);
-        ledger.begin_empty();
+        assert_eq!(report.relative_to(Some(1)).state, KernelState::Restored);
+        ledger.begin_empty_generation();
         assert_eq!(ledger.record_report(3, Some(2)).state, KernelState::Lost);
     }
 
@@ -256,31 +256,31 @@ mod tests {
     fn a_reload_that_does_not_finish_is_retried_and_not_forever() {
         let folder = tempfile::tempdir().unwrap();
         let mut ledger = GenerationStore::open(folder.path(), "default");
-        ledger.begin_empty();
-        ledger.note_stored(true);
+        ledger.begin_empty_generation();
+        ledger.set_stored(true);
         let lives = (0..5).map(|_| {
             let mut ledger = GenerationStore::open(folder.path(), "default");
             let comes_back = ledger.is_stored();
-            ledger.begin_empty();
+            ledger.begin_empty_generation();
             comes_back
         });
         assert_eq!(lives.collect::<Vec<_>>(), [true, true, true, false, false]);
         // A state that could not be reloaded is not tried again, and a new state starts a new count.
-        ledger.note_stored(true);
+        ledger.set_stored(true);
         let mut ledger = GenerationStore::open(folder.path(), "default");
-        ledger.begin_empty();
-        ledger.note_stored(false);
+        ledger.begin_empty_generation();
+        ledger.set_stored(false);
         assert!(!GenerationStore::open(folder.path(), "default").is_stored());
-        ledger.note_stored(true);
+        ledger.set_stored(true);
         assert!(GenerationStore::open(folder.path(), "default").is_stored());
     }
 
     #[test]
     fn a_generation_that_was_not_reported_is_not_lost() {
         let folder = tempfile::tempdir().unwrap();
-        GenerationStore::open(folder.path(), "default").begin_empty();
+        GenerationStore::open(folder.path(), "default").begin_empty_generation();
         let mut ledger = GenerationStore::open(folder.path(), "default");
-        ledger.begin_empty();
+        ledger.begin_empty_generation();
         assert_eq!(ledger.record_report(2, None).state, KernelState::Kept);
     }
 
@@ -288,10 +288,10 @@ mod tests {
     fn a_restored_generation_is_a_new_one_and_no_loss() {
         let folder = tempfile::tempdir().unwrap();
         let mut ledger = GenerationStore::open(folder.path(), "default");
-        ledger.begin_empty();
+        ledger.begin_empty_generation();
         ledger.record_report(1, None);
-        ledger.begin_empty();
-        ledger.begin_restored();
+        ledger.begin_empty_generation();
+        ledger.begin_restored_generation();
         let mut ledger = GenerationStore::open(folder.path(), "default");
         let report = ledger.record_report(3, None);
         assert_eq!(
@@ -299,7 +299,7 @@ mod tests {
             (3, KernelState::Restored)
         );
         assert_eq!(ledger.record_report(3, None).state, KernelState::Kept);
-        ledger.begin_empty();
+        ledger.begin_empty_generation();
         assert_eq!(ledger.record_report(4, None).state, KernelState::Lost);
     }
 
@@ -314,17 +314,17 @@ mod tests {
     }
 
     #[test]
-    fn what_another_process_reported_is_not_reported_again() {
+    fn foreign_reports_are_not_repeated() {
         let folder = tempfile::tempdir().unwrap();
         let mut waiting = GenerationStore::open(folder.path(), "default");
-        waiting.begin_empty();
+        waiting.begin_empty_generation();
         waiting.record_report(1, None);
         // No other process changed the state in between.
         waiting.adopt_newer_generation();
         assert_eq!(waiting.record_report(1, None).state, KernelState::Kept);
 
         let mut other = GenerationStore::open(folder.path(), "default");
-        other.begin_restored();
+        other.begin_restored_generation();
         other.record_report(2, None);
         waiting.adopt_newer_generation();
         assert_eq!(waiting.generation(), 3);

@@ -28,7 +28,7 @@ pub(crate) use execution::KernelRun;
 pub(crate) use exit_reason::StopReason;
 pub(crate) use generation_store::stored_sessions;
 pub(crate) use run_count::runs_since;
-pub(crate) use sessions::{KernelSessions, is_name};
+pub(crate) use sessions::{KernelSessions, is_session_name};
 pub(crate) use supervisor::{SUPERVISOR_END_BYTE, SUPERVISOR_SHUTDOWN_BYTE};
 
 use crate::companion::runs::RunStore;
@@ -48,15 +48,15 @@ pub(crate) struct KernelSettings {
     pub(crate) python: PathBuf,
     pub(crate) program: PathBuf,
     /// Folder of the kernel's socket.
-    pub(crate) run: PathBuf,
+    pub(crate) socket_folder: PathBuf,
     /// Folder of the generation records.
-    pub(crate) data: PathBuf,
+    pub(crate) record_folder: PathBuf,
     /// Folder of the stored generations (cryo).
-    pub(crate) cryo: PathBuf,
+    pub(crate) cryo_folder: PathBuf,
     /// Folder of run output that memory does not hold. Only the run output is in this folder.
-    pub(crate) runs: PathBuf,
+    pub(crate) output_folder: PathBuf,
     /// Runs on disk.
-    pub(crate) store: RunStore,
+    pub(crate) run_store: RunStore,
     pub(crate) limits: SessionLimits,
 }
 
@@ -64,27 +64,27 @@ pub(crate) struct KernelSettings {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct SessionLimits {
     /// Maximum number of sessions, including the default session.
-    pub(crate) count: usize,
+    pub(crate) max_sessions: usize,
     /// Maximum bytes of memory of one session, including its child processes.
-    pub(crate) memory: Option<u64>,
+    pub(crate) max_memory_bytes: Option<u64>,
     /// Idle time after which a session is released. The default session is never released.
-    pub(crate) idle: Duration,
+    pub(crate) idle_timeout: Duration,
     /// Idle time after which the companion probes a kernel; also the interval of later probes. The kernel has twice
     /// this time to answer: a thread that a run left behind may hold the interpreter lock for a while, and ending the
     /// kernel would lose a healthy state.
-    pub(crate) check: Duration,
+    pub(crate) probe_interval: Duration,
 }
 
 impl KernelSettings {
     pub(crate) fn new(settings: &super::CompanionSettings, store: RunStore) -> Self {
         Self {
-            store,
+            run_store: store,
             python: settings.python.clone(),
-            program: settings.body.join("kernel"),
-            run: settings.run.join("kernels"),
-            data: settings.data.join("kernels"),
-            cryo: settings.cryo.folder.clone(),
-            runs: settings.lives.own_folder(),
+            program: settings.body_folder.join("kernel"),
+            socket_folder: settings.run_folder.join("kernels"),
+            record_folder: settings.data_folder.join("kernels"),
+            cryo_folder: settings.cryo.folder.clone(),
+            output_folder: settings.retained_runs.own_folder(),
             limits: settings.sessions,
         }
     }
@@ -98,7 +98,7 @@ pub(crate) enum KernelRefusal {
     /// The queue is full.
     QueueFull,
     /// A run with that id exists and came from a different request.
-    OtherRun(String),
+    RunIdConflict(String),
     NoRun(String),
     /// The run must be durable, and the record could not be written to disk.
     NotRecorded,
@@ -115,14 +115,14 @@ pub(crate) enum KernelRefusal {
         checkpoint: String,
     },
     /// The kernel can't release a resource.
-    Held(String),
+    ResourceHeld(String),
     /// The current kernel generation is not the requested one.
-    OtherGeneration {
+    GenerationMismatch {
         seen: u64,
         generation: u64,
     },
     /// The companion is shutting down.
-    Stopping,
+    ShuttingDown,
 }
 
 /// Current state of a kernel, readable without the owner.
@@ -137,23 +137,23 @@ pub(crate) struct KernelView {
     pub(crate) queued: usize,
     pub(crate) counts: KernelCounts,
     /// Execution count when the namespace was last emptied.
-    pub(crate) emptied: u64,
+    pub(crate) reset_execution_count: u64,
     pub(crate) report: KernelReport,
     pub(crate) python: Option<String>,
     /// The process that all processes of the session descend from.
-    pub(crate) root: Option<i32>,
+    pub(crate) root_pid: Option<i32>,
     /// Time of the last request or answer.
-    pub(crate) used: Instant,
+    pub(crate) last_used: Instant,
     /// Time when the namespace may last have changed.
-    pub(crate) changed: Instant,
+    pub(crate) last_changed: Instant,
     /// Bytes that a store or reload has moved up to now.
-    pub(crate) moved: u64,
+    pub(crate) transferred_bytes: u64,
 }
 
 impl KernelView {
     /// Whether the namespace is in its initial state, with nothing to store.
     pub(crate) fn is_blank(&self) -> bool {
-        self.counts.globals_count == 0 && self.counts.execution_count <= self.emptied
+        self.counts.globals_count == 0 && self.counts.execution_count <= self.reset_execution_count
     }
 }
 
@@ -182,10 +182,10 @@ enum KernelMessage {
     Execute {
         run: Arc<KernelRun>,
         queue: bool,
-        taken: oneshot::Sender<Result<(), KernelRefusal>>,
+        admitted: oneshot::Sender<Result<(), KernelRefusal>>,
     },
-    Ask {
-        question: KernelQuery,
+    Query {
+        query: KernelQuery,
         /// Do not report the kernel generation to this caller.
         quiet: bool,
         done: KernelAnswerSender,
@@ -196,11 +196,11 @@ enum KernelMessage {
         done: oneshot::Sender<KernelReport>,
     },
     /// Probes an idle kernel, and replaces the kernel if the probe fails.
-    Check,
+    CheckHealth,
     /// Marks the session as used, although the kernel got no request.
-    Touch,
+    MarkUsed,
     /// Another container may have changed the state before. `done` is dropped after the newer state is read.
-    Overtake {
+    AdoptNewerState {
         done: oneshot::Sender<()>,
     },
     Restart {
@@ -208,23 +208,23 @@ enum KernelMessage {
         done: KernelAnswerSender,
     },
     /// Release all resources and connections as soon as the kernel is idle.
-    Part {
+    Detach {
         done: oneshot::Sender<Result<DetachedKernel, KernelRefusal>>,
     },
     /// Replace the kernel with this restored one.
-    Thaw {
+    RestoreProcess {
         restored: Box<RestoredKernel>,
         done: KernelAnswerSender,
     },
     /// Ends the session if nothing runs, nothing is queued, and the last request is older than `idle`. Reports whether
     /// the session ends.
-    Release {
+    ReleaseIfIdle {
         idle: Duration,
         done: oneshot::Sender<bool>,
     },
     /// Refuse new requests, and let current runs finish within `grace`. The owner stays, so that the namespace can be
     /// stored. `done` is dropped when nothing runs any more.
-    Close {
+    DrainRuns {
         grace: Duration,
         done: oneshot::Sender<()>,
     },
@@ -268,15 +268,19 @@ impl KernelHandle {
 
     async fn execute(&self, run: Arc<KernelRun>, queue: bool) -> Result<(), KernelRefusal> {
         let (taken, answer) = oneshot::channel();
-        let message = KernelMessage::Execute { run, queue, taken };
+        let message = KernelMessage::Execute {
+            run,
+            queue,
+            admitted: taken,
+        };
         self.send_message(message).await?;
-        answer.await.unwrap_or(Err(KernelRefusal::Stopping))
+        answer.await.unwrap_or(Err(KernelRefusal::ShuttingDown))
     }
 
     /// Sends a query that needs an idle kernel.
     ///
     /// # Errors
-    /// [`KernelRefusal::Busy`] while code runs; [`KernelRefusal::NoKernel`] or [`KernelRefusal::Stopping`].
+    /// [`KernelRefusal::Busy`] while code runs; [`KernelRefusal::NoKernel`] or [`KernelRefusal::ShuttingDown`].
     pub(crate) async fn query(&self, question: KernelQuery) -> Result<KernelAnswer, KernelRefusal> {
         self.send_query(question, false).await
     }
@@ -298,46 +302,46 @@ impl KernelHandle {
         quiet: bool,
     ) -> Result<KernelAnswer, KernelRefusal> {
         let (done, answer) = oneshot::channel();
-        let message = KernelMessage::Ask {
-            question,
+        let message = KernelMessage::Query {
+            query: question,
             quiet,
             done,
         };
         self.send_message(message).await?;
-        answer.await.unwrap_or(Err(KernelRefusal::Stopping))
+        answer.await.unwrap_or(Err(KernelRefusal::ShuttingDown))
     }
 
     /// Interrupts the current run, and waits until the run has ended. Returns the state report.
     ///
     /// # Errors
-    /// [`KernelRefusal::Stopping`].
+    /// [`KernelRefusal::ShuttingDown`].
     pub(crate) async fn interrupt(&self) -> Result<KernelReport, KernelRefusal> {
         let (done, answer) = oneshot::channel();
         let message = KernelMessage::Interrupt { id: None, done };
         self.send_message(message).await?;
-        answer.await.map_err(|_| KernelRefusal::Stopping)
+        answer.await.map_err(|_| KernelRefusal::ShuttingDown)
     }
 
     /// Ends the process, even while code runs, and waits for the next process.
     ///
     /// # Errors
-    /// [`KernelRefusal::NoKernel`] or [`KernelRefusal::Stopping`].
+    /// [`KernelRefusal::NoKernel`] or [`KernelRefusal::ShuttingDown`].
     pub(crate) async fn restart(&self, why: StopReason) -> Result<KernelAnswer, KernelRefusal> {
         let (done, answer) = oneshot::channel();
         self.send_message(KernelMessage::Restart { why, done })
             .await?;
-        answer.await.unwrap_or(Err(KernelRefusal::Stopping))
+        answer.await.unwrap_or(Err(KernelRefusal::ShuttingDown))
     }
 
     /// Probes an idle kernel. A busy kernel or a full mailbox already shows that the kernel is in use.
     fn check_health(&self) {
-        let _ = self.owner.try_send(KernelMessage::Check);
+        let _ = self.owner.try_send(KernelMessage::CheckHealth);
     }
 
     /// Marks the session as used, although the kernel got no request. A full mailbox shows the same, so the message may
     /// be dropped.
     pub(crate) fn mark_used(&self) {
-        let _ = self.owner.try_send(KernelMessage::Touch);
+        let _ = self.owner.try_send(KernelMessage::MarkUsed);
     }
 
     async fn adopt_newer_state(&self) {
@@ -345,7 +349,7 @@ impl KernelHandle {
         // An owner that has ended has no generation.
         if self
             .owner
-            .send(KernelMessage::Overtake { done })
+            .send(KernelMessage::AdoptNewerState { done })
             .await
             .is_ok()
         {
@@ -358,7 +362,7 @@ impl KernelHandle {
     async fn release_if_idle(&self, idle: Duration) -> bool {
         let (done, answer) = oneshot::channel();
         let sent = self
-            .send_message(KernelMessage::Release { idle, done })
+            .send_message(KernelMessage::ReleaseIfIdle { idle, done })
             .await;
         sent.is_ok() && answer.await.unwrap_or(false)
     }
@@ -369,7 +373,7 @@ impl KernelHandle {
         let (done, rests) = oneshot::channel();
         // An owner that has ended has no runs.
         if self
-            .send_message(KernelMessage::Close { grace, done })
+            .send_message(KernelMessage::DrainRuns { grace, done })
             .await
             .is_ok()
         {
@@ -394,6 +398,6 @@ impl KernelHandle {
 
     async fn send_message(&self, message: KernelMessage) -> Result<(), KernelRefusal> {
         let sent = self.owner.send(message).await;
-        sent.map_err(|_| KernelRefusal::Stopping)
+        sent.map_err(|_| KernelRefusal::ShuttingDown)
     }
 }

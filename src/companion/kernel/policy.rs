@@ -36,7 +36,7 @@ pub(super) const KERNEL_PROBE_TIMEOUT: Duration = Duration::from_secs(5);
 pub(super) const KERNEL_HELLO_TIMEOUT: Duration = Duration::from_secs(60);
 
 const MAX_INTERRUPT_ATTEMPTS: u8 = 2;
-const MAX_QUICK_STARTS: u32 = 2;
+const MAX_IMMEDIATE_RESTARTS: u32 = 2;
 const MIN_KERNEL_RESTART_DELAY: Duration = Duration::from_secs(1);
 const MAX_KERNEL_RESTART_DELAY: Duration = Duration::from_secs(30);
 
@@ -44,54 +44,54 @@ const MAX_KERNEL_RESTART_DELAY: Duration = Duration::from_secs(30);
 pub(super) enum KernelPolicyState {
     /// A process was spawned and has not sent its hello frame. `failed`: number of consecutive deaths before.
     Starting {
-        failed: u32,
+        failed_starts: u32,
     },
     Idle,
     /// Executes a cell or resets.
     Busy,
     /// Was interrupted `strikes` times.
     Stopping {
-        strikes: u8,
+        interrupt_attempts: u8,
     },
     /// No code runs as far as the owner knows; a probe checks whether the kernel works.
     Probing,
     /// Was sent a kill and has not exited yet.
     Killed {
-        failed: u32,
+        failed_starts: u32,
     },
     /// Waits before the next start.
-    Resting {
-        failed: u32,
+    WaitingToRestart {
+        failed_starts: u32,
     },
     /// Has closed its connection, and may be checkpointed at any moment.
-    Apart,
+    Detached,
     /// Is in a checkpoint; no process runs.
-    Frozen,
+    Checkpointed,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum KernelPolicyEvent {
     Ready,
-    Work,
+    JobStarted,
     Done,
     Stop,
     /// The kernel was idle for a while and is to be probed. The kernel has this time to answer.
     Check(Duration),
-    Died,
-    /// The time of [`KernelPolicyAction::Arm`] is over.
-    TimeUp,
+    Exited,
+    /// The time of [`KernelPolicyAction::StartTimer`] is over.
+    TimerFired,
     /// The connection is useless: end the process.
     Broken,
     /// A new process is requested; the current one works.
     Restart,
     /// The kernel has closed its connection.
-    Part,
+    Detached,
     /// The kernel was not checkpointed, or continues after its checkpoint.
-    Rejoin,
+    Reattach,
     /// The kernel is in a checkpoint, and its process has ended.
-    Freeze,
+    Checkpointed,
     /// A process restored from a checkpoint replaces this one.
-    Thaw,
+    Restore,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -101,107 +101,159 @@ pub(super) enum KernelPolicyAction {
     Probe,
     Kill,
     /// Wakes the owner after this time; replaces the previous timer.
-    Arm(Duration),
-    Disarm,
+    StartTimer(Duration),
+    StopTimer,
 }
 
 impl KernelPolicyState {
-    pub(super) const INITIAL_STATE: Self = Self::Starting { failed: 0 };
+    pub(super) const INITIAL_STATE: Self = Self::Starting { failed_starts: 0 };
 
     pub(super) fn next_state(self, event: KernelPolicyEvent) -> (Self, Vec<KernelPolicyAction>) {
-        use KernelPolicyAction::{Arm, Disarm, Interrupt, Kill, Probe, Spawn};
+        use KernelPolicyAction::{Interrupt, Kill, Probe, Spawn, StartTimer, StopTimer};
         match (self, event) {
-            (Self::Starting { .. }, KernelPolicyEvent::Ready) => (Self::Idle, vec![Disarm]),
-            (Self::Starting { failed }, KernelPolicyEvent::TimeUp) => (
-                Self::Killed { failed: failed + 1 },
-                vec![Kill, Arm(KERNEL_INTERRUPT_TIMEOUT)],
+            (Self::Starting { .. }, KernelPolicyEvent::Ready) => (Self::Idle, vec![StopTimer]),
+            (
+                Self::Starting {
+                    failed_starts: failed,
+                },
+                KernelPolicyEvent::TimerFired,
+            ) => (
+                Self::Killed {
+                    failed_starts: failed + 1,
+                },
+                vec![Kill, StartTimer(KERNEL_INTERRUPT_TIMEOUT)],
             ),
-            (Self::Starting { failed }, KernelPolicyEvent::Died) => Self::start_again(failed + 1),
-            (Self::Idle, KernelPolicyEvent::Work) => (Self::Busy, vec![]),
-            (Self::Idle, KernelPolicyEvent::Check(time)) => (Self::Probing, vec![Probe, Arm(time)]),
+            (
+                Self::Starting {
+                    failed_starts: failed,
+                },
+                KernelPolicyEvent::Exited,
+            ) => Self::restart_after_failure(failed + 1),
+            (Self::Idle, KernelPolicyEvent::JobStarted) => (Self::Busy, vec![]),
+            (Self::Idle, KernelPolicyEvent::Check(time)) => {
+                (Self::Probing, vec![Probe, StartTimer(time)])
+            }
             (Self::Busy, KernelPolicyEvent::Done) => (Self::Idle, vec![]),
-            (Self::Busy | Self::Stopping { .. }, KernelPolicyEvent::Part) => {
-                (Self::Apart, vec![Disarm])
+            (Self::Busy | Self::Stopping { .. }, KernelPolicyEvent::Detached) => {
+                (Self::Detached, vec![StopTimer])
             }
-            (Self::Apart, KernelPolicyEvent::Freeze) => (Self::Frozen, vec![]),
-            (Self::Apart, KernelPolicyEvent::Rejoin) | (_, KernelPolicyEvent::Thaw) => {
-                (Self::INITIAL_STATE, vec![Arm(KERNEL_HELLO_TIMEOUT)])
+            (Self::Detached, KernelPolicyEvent::Checkpointed) => (Self::Checkpointed, vec![]),
+            (Self::Detached, KernelPolicyEvent::Reattach) | (_, KernelPolicyEvent::Restore) => {
+                (Self::INITIAL_STATE, vec![StartTimer(KERNEL_HELLO_TIMEOUT)])
             }
-            (Self::Frozen, KernelPolicyEvent::Restart) => {
-                (Self::INITIAL_STATE, vec![Spawn, Arm(KERNEL_HELLO_TIMEOUT)])
-            }
+            (Self::Checkpointed, KernelPolicyEvent::Restart) => (
+                Self::INITIAL_STATE,
+                vec![Spawn, StartTimer(KERNEL_HELLO_TIMEOUT)],
+            ),
             (Self::Busy, KernelPolicyEvent::Stop) => (
-                Self::Stopping { strikes: 1 },
-                vec![Interrupt, Arm(KERNEL_INTERRUPT_TIMEOUT)],
+                Self::Stopping {
+                    interrupt_attempts: 1,
+                },
+                vec![Interrupt, StartTimer(KERNEL_INTERRUPT_TIMEOUT)],
             ),
             (Self::Stopping { .. }, KernelPolicyEvent::Done) => {
-                (Self::Probing, vec![Probe, Arm(KERNEL_PROBE_TIMEOUT)])
+                (Self::Probing, vec![Probe, StartTimer(KERNEL_PROBE_TIMEOUT)])
             }
-            (Self::Probing, KernelPolicyEvent::Done) => (Self::Idle, vec![Disarm]),
-            (Self::Stopping { strikes }, KernelPolicyEvent::TimeUp)
-                if strikes < MAX_INTERRUPT_ATTEMPTS =>
-            {
-                (
-                    Self::Stopping {
-                        strikes: strikes + 1,
-                    },
-                    vec![Interrupt, Arm(KERNEL_INTERRUPT_TIMEOUT)],
-                )
-            }
-            (Self::Stopping { .. } | Self::Probing, KernelPolicyEvent::TimeUp) => (
-                Self::Killed { failed: 0 },
-                vec![Kill, Arm(KERNEL_INTERRUPT_TIMEOUT)],
+            (Self::Probing, KernelPolicyEvent::Done) => (Self::Idle, vec![StopTimer]),
+            (
+                Self::Stopping {
+                    interrupt_attempts: strikes,
+                },
+                KernelPolicyEvent::TimerFired,
+            ) if strikes < MAX_INTERRUPT_ATTEMPTS => (
+                Self::Stopping {
+                    interrupt_attempts: strikes + 1,
+                },
+                vec![Interrupt, StartTimer(KERNEL_INTERRUPT_TIMEOUT)],
             ),
-            (Self::Killed { .. }, KernelPolicyEvent::TimeUp) => {
-                (self, vec![Kill, Arm(KERNEL_INTERRUPT_TIMEOUT)])
+            (Self::Stopping { .. } | Self::Probing, KernelPolicyEvent::TimerFired) => (
+                Self::Killed { failed_starts: 0 },
+                vec![Kill, StartTimer(KERNEL_INTERRUPT_TIMEOUT)],
+            ),
+            (Self::Killed { .. }, KernelPolicyEvent::TimerFired) => {
+                (self, vec![Kill, StartTimer(KERNEL_INTERRUPT_TIMEOUT)])
             }
-            (Self::Killed { failed: 0 }, KernelPolicyEvent::Died) => {
-                (Self::INITIAL_STATE, vec![Spawn, Arm(KERNEL_HELLO_TIMEOUT)])
-            }
-            (Self::Killed { failed }, KernelPolicyEvent::Died) => Self::start_again(failed),
-            (Self::Resting { failed }, KernelPolicyEvent::TimeUp) => (
-                Self::Starting { failed },
-                vec![Spawn, Arm(KERNEL_HELLO_TIMEOUT)],
+            (Self::Killed { failed_starts: 0 }, KernelPolicyEvent::Exited) => (
+                Self::INITIAL_STATE,
+                vec![Spawn, StartTimer(KERNEL_HELLO_TIMEOUT)],
+            ),
+            (
+                Self::Killed {
+                    failed_starts: failed,
+                },
+                KernelPolicyEvent::Exited,
+            ) => Self::restart_after_failure(failed),
+            (
+                Self::WaitingToRestart {
+                    failed_starts: failed,
+                },
+                KernelPolicyEvent::TimerFired,
+            ) => (
+                Self::Starting {
+                    failed_starts: failed,
+                },
+                vec![Spawn, StartTimer(KERNEL_HELLO_TIMEOUT)],
             ),
             (
                 Self::Idle | Self::Busy | Self::Stopping { .. } | Self::Probing,
-                KernelPolicyEvent::Died,
-            ) => (Self::INITIAL_STATE, vec![Spawn, Arm(KERNEL_HELLO_TIMEOUT)]),
-            (Self::Starting { failed }, KernelPolicyEvent::Restart) => (
-                Self::Killed { failed },
-                vec![Kill, Arm(KERNEL_INTERRUPT_TIMEOUT)],
+                KernelPolicyEvent::Exited,
+            ) => (
+                Self::INITIAL_STATE,
+                vec![Spawn, StartTimer(KERNEL_HELLO_TIMEOUT)],
+            ),
+            (
+                Self::Starting {
+                    failed_starts: failed,
+                },
+                KernelPolicyEvent::Restart,
+            ) => (
+                Self::Killed {
+                    failed_starts: failed,
+                },
+                vec![Kill, StartTimer(KERNEL_INTERRUPT_TIMEOUT)],
             ),
             (
                 Self::Idle | Self::Busy | Self::Stopping { .. } | Self::Probing,
                 KernelPolicyEvent::Broken | KernelPolicyEvent::Restart,
             ) => (
-                Self::Killed { failed: 0 },
-                vec![Kill, Arm(KERNEL_INTERRUPT_TIMEOUT)],
+                Self::Killed { failed_starts: 0 },
+                vec![Kill, StartTimer(KERNEL_INTERRUPT_TIMEOUT)],
             ),
-            (Self::Starting { failed }, KernelPolicyEvent::Broken) => (
-                Self::Killed { failed: failed + 1 },
-                vec![Kill, Arm(KERNEL_INTERRUPT_TIMEOUT)],
+            (
+                Self::Starting {
+                    failed_starts: failed,
+                },
+                KernelPolicyEvent::Broken,
+            ) => (
+                Self::Killed {
+                    failed_starts: failed + 1,
+                },
+                vec![Kill, StartTimer(KERNEL_INTERRUPT_TIMEOUT)],
             ),
             // Late events, such as the end of a cell whose process was just killed.
             (state, _) => (state, vec![]),
         }
     }
 
-    fn start_again(failed: u32) -> (Self, Vec<KernelPolicyAction>) {
-        if failed <= MAX_QUICK_STARTS {
+    fn restart_after_failure(failed: u32) -> (Self, Vec<KernelPolicyAction>) {
+        if failed <= MAX_IMMEDIATE_RESTARTS {
             return (
-                Self::Starting { failed },
+                Self::Starting {
+                    failed_starts: failed,
+                },
                 vec![
                     KernelPolicyAction::Spawn,
-                    KernelPolicyAction::Arm(KERNEL_HELLO_TIMEOUT),
+                    KernelPolicyAction::StartTimer(KERNEL_HELLO_TIMEOUT),
                 ],
             );
         }
-        let doubled =
-            MIN_KERNEL_RESTART_DELAY.saturating_mul(1 << (failed - MAX_QUICK_STARTS - 1).min(16));
+        let doubled = MIN_KERNEL_RESTART_DELAY
+            .saturating_mul(1 << (failed - MAX_IMMEDIATE_RESTARTS - 1).min(16));
         (
-            Self::Resting { failed },
-            vec![KernelPolicyAction::Arm(
+            Self::WaitingToRestart {
+                failed_starts: failed,
+            },
+            vec![KernelPolicyAction::StartTimer(
                 doubled.min(MAX_KERNEL_RESTART_DELAY),
             )],
         )
@@ -214,19 +266,19 @@ impl KernelPolicyState {
             Self::Busy
                 | Self::Stopping { .. }
                 | Self::Probing
-                | Self::Killed { failed: 0 }
-                | Self::Apart
+                | Self::Killed { failed_starts: 0 }
+                | Self::Detached
         )
     }
 
     /// Whether the next start leaves out the packages that users installed.
-    pub(super) fn should_start_plain(self) -> bool {
-        matches!(self, Self::Starting { failed } if failed >= MAX_QUICK_STARTS)
+    pub(super) fn is_next_start_plain(self) -> bool {
+        matches!(self, Self::Starting { failed_starts } if failed_starts >= MAX_IMMEDIATE_RESTARTS)
     }
 
     /// Whether repeated starts have failed, so that callers get an error instead of waiting.
     pub(super) fn is_waiting_to_restart(self) -> bool {
-        matches!(self, Self::Resting { .. })
+        matches!(self, Self::WaitingToRestart { .. })
     }
 }
 

@@ -32,40 +32,40 @@ const KERNEL_DETACH_TIMEOUT: Duration = Duration::from_secs(5);
 #[derive(Debug)]
 pub(super) struct KernelProcess {
     session: String,
-    plain: bool,
-    link: KernelLink,
-    guard: Option<KernelSupervisor>,
+    is_plain: bool,
+    connection_state: KernelConnectionState,
+    supervisor: Option<KernelSupervisor>,
     socket: Option<KernelSocket>,
-    greeting: KernelGreeting,
+    first_request: KernelFirstRequest,
     is_ending: bool,
     /// The pipes of a connection that ended; they contain the last output.
-    left: OutputPipes,
-    last_words: StderrTail,
+    closed_pipes: OutputPipes,
+    stderr_tail: StderrTail,
 }
 
 #[derive(Debug)]
-enum KernelLink {
+enum KernelConnectionState {
     /// The template forks the kernel.
-    Coming(oneshot::Receiver<Result<SpawnedKernel>>),
+    Spawning(oneshot::Receiver<Result<SpawnedKernel>>),
     /// Connected; the kernel has not sent a frame yet.
-    Waiting(UnixStream),
+    AwaitingHello(UnixStream),
     Open {
-        wire: Box<KernelConnection>,
+        connection: Box<KernelConnection>,
         pipes: OutputPipes,
     },
     /// The kernel has closed its connection, and may be checkpointed.
-    Apart,
+    Detached,
     /// The connection ended for the reason `why`; the process has until `until` to exit.
-    Ending {
-        why: String,
-        until: Instant,
+    AwaitingExit {
+        reason: String,
+        deadline: Instant,
     },
     Closed,
 }
 
 /// The first request to a kernel after its hello frame.
 #[derive(Debug, Clone, Copy)]
-enum KernelGreeting {
+enum KernelFirstRequest {
     /// Gives the kernel its name.
     Adopt,
     /// Only checks an existing kernel.
@@ -78,8 +78,8 @@ pub(super) enum ProcessEvent {
     Frame(KernelFrame),
     Output(OutputStream, Vec<u8>),
     /// The connection ended or broke, and the process still exists.
-    Broken(String),
-    Ended(KernelExit),
+    ConnectionLost(String),
+    Exited(KernelExit),
 }
 
 impl KernelProcess {
@@ -89,47 +89,50 @@ impl KernelProcess {
         Self::new(
             session,
             plain,
-            KernelLink::Coming(template.request_kernel(plain)),
+            KernelConnectionState::Spawning(template.request_kernel(plain)),
         )
     }
 
     /// Takes a kernel that was restored from a checkpoint. Its hello comes as the first frame, too.
     pub(super) fn from_restored(made: SpawnedKernel, session: &str) -> Self {
-        let mut process = Self::new(session, false, KernelLink::Closed);
-        process.greeting = KernelGreeting::Probe;
+        let mut process = Self::new(session, false, KernelConnectionState::Closed);
+        process.first_request = KernelFirstRequest::Probe;
         process.attach_spawned(made);
         process
     }
 
-    fn new(session: &str, plain: bool, link: KernelLink) -> Self {
+    fn new(session: &str, plain: bool, link: KernelConnectionState) -> Self {
         Self {
             session: session.into(),
-            plain,
-            link,
-            guard: None,
+            is_plain: plain,
+            connection_state: link,
+            supervisor: None,
             socket: None,
-            greeting: KernelGreeting::Adopt,
+            first_request: KernelFirstRequest::Adopt,
             is_ending: false,
-            left: OutputPipes::closed(),
-            last_words: StderrTail::default(),
+            closed_pipes: OutputPipes::closed(),
+            stderr_tail: StderrTail::default(),
         }
     }
 
     /// Returns the next event. Cancel-safe: dropping the future loses no event.
     pub(super) async fn next_event(&mut self) -> ProcessEvent {
         loop {
-            match &mut self.link {
-                KernelLink::Coming(made) => {
+            match &mut self.connection_state {
+                KernelConnectionState::Spawning(made) => {
                     let made = made.await;
                     if let Some(why) = self.accept_spawned(made) {
-                        return ProcessEvent::Ended(KernelExit::NotMade(why));
+                        return ProcessEvent::Exited(KernelExit::NotSpawned(why));
                     }
                 }
-                KernelLink::Waiting(stream) => {
+                KernelConnectionState::AwaitingHello(stream) => {
                     let first = KernelConnection::receive_first(stream).await;
                     self.open_connection(first);
                 }
-                KernelLink::Open { wire, pipes } => {
+                KernelConnectionState::Open {
+                    connection: wire,
+                    pipes,
+                } => {
                     tokio::select! {
                         (stream, bytes) = pipes.next_piece() => return ProcessEvent::Output(stream, bytes),
                         frame = wire.read_frame() => match frame {
@@ -143,19 +146,22 @@ impl KernelProcess {
                         // The exit is reported after the last frame; otherwise that frame would be lost.
                     }
                 }
-                KernelLink::Ending { why, until } => {
+                KernelConnectionState::AwaitingExit {
+                    reason: why,
+                    deadline: until,
+                } => {
                     let until = *until;
                     tokio::select! {
-                        ended = wait_process_exit(&mut self.guard) => return ProcessEvent::Ended(ended),
+                        ended = wait_process_exit(&mut self.supervisor) => return ProcessEvent::Exited(ended),
                         () = sleep_until(until) => {
                             let why = std::mem::take(why);
-                            self.link = KernelLink::Closed;
-                            return ProcessEvent::Broken(why);
+                            self.connection_state = KernelConnectionState::Closed;
+                            return ProcessEvent::ConnectionLost(why);
                         }
                     }
                 }
-                KernelLink::Apart | KernelLink::Closed => {
-                    return ProcessEvent::Ended(wait_process_exit(&mut self.guard).await);
+                KernelConnectionState::Detached | KernelConnectionState::Closed => {
+                    return ProcessEvent::Exited(wait_process_exit(&mut self.supervisor).await);
                 }
             }
         }
@@ -166,7 +172,7 @@ impl KernelProcess {
         &mut self,
         made: Result<Result<SpawnedKernel>, oneshot::error::RecvError>,
     ) -> Option<String> {
-        self.link = KernelLink::Closed;
+        self.connection_state = KernelConnectionState::Closed;
         match made {
             Ok(Ok(made)) => {
                 self.attach_spawned(made);
@@ -179,59 +185,62 @@ impl KernelProcess {
 
     fn attach_spawned(&mut self, made: SpawnedKernel) {
         let SpawnedKernel {
-            guard,
+            supervisor: guard,
             stream,
             socket,
-            last_words,
+            stderr_tail: last_words,
         } = made;
         if self.is_ending {
             guard.end_kernel();
         }
-        (self.guard, self.socket) = (Some(guard), Some(socket));
-        self.last_words = last_words;
-        self.link = KernelLink::Waiting(stream);
+        (self.supervisor, self.socket) = (Some(guard), Some(socket));
+        self.stderr_tail = last_words;
+        self.connection_state = KernelConnectionState::AwaitingHello(stream);
     }
 
     fn open_connection(&mut self, first: io::Result<(BytesMut, [OwnedFd; 2])>) {
         let opened = first.and_then(|(bytes, pipes)| Ok((bytes, OutputPipes::open(pipes)?)));
         match (
             opened,
-            std::mem::replace(&mut self.link, KernelLink::Closed),
+            std::mem::replace(&mut self.connection_state, KernelConnectionState::Closed),
         ) {
-            (Ok((bytes, pipes)), KernelLink::Waiting(stream)) => {
+            (Ok((bytes, pipes)), KernelConnectionState::AwaitingHello(stream)) => {
                 let mut wire = Box::new(KernelConnection::new(stream, bytes));
                 // Each frame accepts a few bytes.
-                let _ = match self.greeting {
-                    KernelGreeting::Adopt => wire.queue_frame(&KernelRequest::Adopt {
+                let _ = match self.first_request {
+                    KernelFirstRequest::Adopt => wire.queue_frame(&KernelRequest::Adopt {
                         id: "adopt",
                         session: &self.session,
-                        plain: self.plain,
+                        plain: self.is_plain,
                     }),
-                    KernelGreeting::Probe => wire.queue_frame(&KernelQueryFrame {
+                    KernelFirstRequest::Probe => wire.queue_frame(&KernelQueryFrame {
                         id: "probe",
                         question: &KernelQuery::Probe,
                     }),
                 };
-                self.link = KernelLink::Open { wire, pipes };
+                self.connection_state = KernelConnectionState::Open {
+                    connection: wire,
+                    pipes,
+                };
             }
             (Err(why), _) => {
                 self.close_connection(format!("the kernel did not send its hello frame: {why}"))
             }
-            (Ok(_), link) => self.link = link,
+            (Ok(_), link) => self.connection_state = link,
         }
     }
 
     /// Handles the end of the connection. A process that is about to exit closes its connection first.
     fn close_connection(&mut self, why: String) {
         let drained = std::mem::replace(
-            &mut self.link,
-            KernelLink::Ending {
-                why,
-                until: Instant::now() + KERNEL_EXIT_TIMEOUT,
+            &mut self.connection_state,
+            KernelConnectionState::AwaitingExit {
+                reason: why,
+                deadline: Instant::now() + KERNEL_EXIT_TIMEOUT,
             },
         );
-        if let KernelLink::Open { pipes, .. } = drained {
-            self.left = pipes;
+        if let KernelConnectionState::Open { pipes, .. } = drained {
+            self.closed_pipes = pipes;
         }
     }
 
@@ -241,7 +250,10 @@ impl KernelProcess {
     /// # Errors
     /// When the kernel does not close its ends.
     pub(super) async fn detach(&mut self) -> io::Result<()> {
-        let KernelLink::Open { wire, .. } = &mut self.link else {
+        let KernelConnectionState::Open {
+            connection: wire, ..
+        } = &mut self.connection_state
+        else {
             return Err(io::ErrorKind::NotConnected.into());
         };
         timeout(KERNEL_DETACH_TIMEOUT, async {
@@ -249,19 +261,19 @@ impl KernelProcess {
             io::Result::Ok(())
         })
         .await??;
-        self.link = KernelLink::Apart;
+        self.connection_state = KernelConnectionState::Detached;
         Ok(())
     }
 
     /// Connects again to a kernel that has closed its connection. Its hello comes again.
     pub(super) fn reattach(&mut self) {
-        self.greeting = KernelGreeting::Probe;
+        self.first_request = KernelFirstRequest::Probe;
         let connected = self.socket_path().map_or_else(
             || Err(io::ErrorKind::NotConnected.into()),
             |path| connect_kernel(&path),
         );
         match connected {
-            Ok(stream) => self.link = KernelLink::Waiting(stream),
+            Ok(stream) => self.connection_state = KernelConnectionState::AwaitingHello(stream),
             Err(why) => self.close_connection(format!("the kernel can't be reached: {why}")),
         }
     }
@@ -273,17 +285,19 @@ impl KernelProcess {
 
     /// Returns the current content of the pipes and empties them.
     pub(super) fn drain_output(&self) -> Vec<(OutputStream, Vec<u8>)> {
-        match &self.link {
-            KernelLink::Open { pipes, .. } => pipes.drain(),
-            _ => self.left.drain(),
+        match &self.connection_state {
+            KernelConnectionState::Open { pipes, .. } => pipes.drain(),
+            _ => self.closed_pipes.drain(),
         }
     }
 
     /// # Errors
     /// When the connection is broken.
     pub(super) fn send_frame(&mut self, request: &impl Serialize) -> io::Result<()> {
-        match &mut self.link {
-            KernelLink::Open { wire, .. } => wire.queue_frame(request),
+        match &mut self.connection_state {
+            KernelConnectionState::Open {
+                connection: wire, ..
+            } => wire.queue_frame(request),
             _ => Err(io::ErrorKind::NotConnected.into()),
         }
     }
@@ -301,11 +315,11 @@ impl KernelProcess {
     /// Ends the processes that `kernel` started at `since` or later, also those in other process groups. Returns their
     /// number.
     pub(super) fn end_children(&self, kernel: i32, since: i64) -> usize {
-        descendants::kill_found(|| self.list_children(kernel, since))
+        descendants::stop_and_kill_processes(|| self.list_children(kernel, since))
     }
 
     fn list_children(&self, kernel: i32, since: i64) -> Vec<Pid> {
-        let Some(guard) = &self.guard else {
+        let Some(guard) = &self.supervisor else {
             return Vec::new();
         };
         descendants::list_started_since(guard.pid, Pid::from_raw(kernel), since)
@@ -314,7 +328,7 @@ impl KernelProcess {
     /// Ends the process and all its descendants; the exit follows as an event. A second call does not rely on the
     /// supervisor.
     pub(super) fn end_process(&mut self) {
-        match &self.guard {
+        match &self.supervisor {
             Some(guard) if self.is_ending => guard.kill_supervisor(),
             Some(guard) => guard.end_kernel(),
             // The process is ended when the template delivers it.
@@ -329,7 +343,7 @@ impl KernelProcess {
 
     /// Ends an idle kernel, which releases its resources before.
     pub(super) fn shut_down(&mut self) {
-        self.guard
+        self.supervisor
             .iter()
             .for_each(KernelSupervisor::shut_down_kernel);
         self.is_ending = true;
@@ -337,12 +351,12 @@ impl KernelProcess {
 
     /// PID of the process that all processes of the kernel descend from.
     pub(super) fn root_pid(&self) -> Option<i32> {
-        self.guard.as_ref().map(|guard| guard.pid.as_raw())
+        self.supervisor.as_ref().map(|guard| guard.pid.as_raw())
     }
 
     /// Last lines that the kernel wrote outside of cells.
     pub(super) fn stderr_tail(&self) -> String {
-        self.last_words.to_text()
+        self.stderr_tail.to_text()
     }
 }
 
@@ -356,6 +370,6 @@ pub(super) fn connect_kernel(path: &Path) -> io::Result<UnixStream> {
 async fn wait_process_exit(guard: &mut Option<KernelSupervisor>) -> KernelExit {
     match guard {
         Some(guard) => guard.wait_exit().await,
-        None => KernelExit::Unguarded,
+        None => KernelExit::SupervisorKilled,
     }
 }

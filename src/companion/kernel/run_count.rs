@@ -25,9 +25,9 @@ const RUN_COUNT_DIGITS: usize = 20;
 #[derive(Debug, Clone, Default, PartialEq)]
 struct RunCountRecord {
     count: u64,
-    boot: String,
+    boot_id: String,
     /// In seconds since 1970; 0 for never.
-    doubtful: f64,
+    last_uncertain: f64,
 }
 
 impl RunCountRecord {
@@ -35,16 +35,16 @@ impl RunCountRecord {
         let mut lines = text.lines();
         Some(Self {
             count: lines.next()?.parse().ok()?,
-            boot: lines.next()?.into(),
-            doubtful: lines.next()?.parse().ok()?,
+            boot_id: lines.next()?.into(),
+            last_uncertain: lines.next()?.parse().ok()?,
         })
     }
 
     fn to_text(&self) -> String {
         let Self {
             count,
-            boot,
-            doubtful,
+            boot_id: boot,
+            last_uncertain: doubtful,
         } = self;
         format!("{count:0RUN_COUNT_DIGITS$}\n{boot}\n{doubtful}\n")
     }
@@ -64,7 +64,7 @@ impl RunCountRecord {
     /// Runs since the store at `created` with the count `stored`, and whether the number is an estimate.
     fn count_since(&self, stored: u64, created: f64) -> Option<(u64, bool)> {
         let runs = self.count.checked_sub(stored)?;
-        Some((runs, self.doubtful > created))
+        Some((runs, self.last_uncertain > created))
     }
 }
 
@@ -72,7 +72,7 @@ impl RunCountRecord {
 pub(super) struct RunCount {
     path: PathBuf,
     file: Option<File>,
-    entry: RunCountRecord,
+    record: RunCountRecord,
 }
 
 impl RunCount {
@@ -85,42 +85,43 @@ impl RunCount {
     fn open_in(folder: &Path, session: &str, boot: &str) -> Self {
         let path = count_path(folder, session);
         let mut entry = RunCountRecord::read(&path).unwrap_or_default();
-        let is_other = !entry.boot.is_empty() && entry.boot != SYNCED_BOOT_ID && entry.boot != boot;
+        let is_other =
+            !entry.boot_id.is_empty() && entry.boot_id != SYNCED_BOOT_ID && entry.boot_id != boot;
         if is_other {
-            entry.doubtful = unix_seconds();
+            entry.last_uncertain = unix_seconds();
         }
-        entry.boot = boot.into();
+        entry.boot_id = boot.into();
         let mut count = Self {
             path,
             file: None,
-            entry,
+            record: entry,
         };
         count.replace_file();
         count
     }
 
     pub(super) fn count(&self) -> u64 {
-        self.entry.count
+        self.record.count
     }
 
     /// Counts one more run.
     pub(super) fn increment(&mut self) {
-        self.entry.count += 1;
+        self.record.count += 1;
         self.write_count();
     }
 
     /// Uncounts the last run, which did not start.
-    pub(super) fn take_back(&mut self) {
-        self.entry.count -= 1;
+    pub(super) fn decrement(&mut self) {
+        self.record.count -= 1;
         self.write_count();
     }
 
     /// Reads the file again: another companion may have changed the count.
     pub(super) fn adopt_newer_count(&mut self) {
         if let Some(theirs) =
-            RunCountRecord::read(&self.path).filter(|e| e.count > self.entry.count)
+            RunCountRecord::read(&self.path).filter(|e| e.count > self.record.count)
         {
-            self.entry.count = theirs.count;
+            self.record.count = theirs.count;
         }
         self.replace_file();
     }
@@ -128,10 +129,10 @@ impl RunCount {
     /// Syncs the count to disk at shutdown, so that the count survives a stop of the machine. If the companion of the
     /// replacement container counts already, its count is kept.
     pub(super) fn sync_and_close(&mut self) {
-        if !self.is_own() {
+        if !self.is_current_file() {
             return;
         }
-        self.entry.boot = SYNCED_BOOT_ID.into();
+        self.record.boot_id = SYNCED_BOOT_ID.into();
         self.replace_file();
         let synced = self.file.as_ref().map(File::sync_all);
         if let Some(Err(error)) = synced {
@@ -140,7 +141,7 @@ impl RunCount {
     }
 
     /// Whether this companion created the file.
-    fn is_own(&self) -> bool {
+    fn is_current_file(&self) -> bool {
         let inode = |found: fs::Metadata| (found.dev(), found.ino());
         let own = self.file.as_ref().map(|file| file.metadata().map(inode));
         let found = fs::metadata(&self.path).map(inode);
@@ -148,7 +149,7 @@ impl RunCount {
     }
 
     fn write_count(&self) {
-        let number = format!("{:0RUN_COUNT_DIGITS$}", self.entry.count);
+        let number = format!("{:0RUN_COUNT_DIGITS$}", self.record.count);
         let written = self
             .file
             .as_ref()
@@ -159,7 +160,7 @@ impl RunCount {
     }
 
     fn replace_file(&mut self) {
-        let replaced = replace_file_atomically(&self.path, self.entry.to_text().as_bytes())
+        let replaced = replace_file_atomically(&self.path, self.record.to_text().as_bytes())
             .and_then(|_| OpenOptions::new().write(true).open(&self.path));
         match replaced {
             Ok(file) => self.file = Some(file),
@@ -203,7 +204,7 @@ mod tests {
         assert_eq!(since(0, 1.0), None, "nothing was counted yet");
         let mut count = RunCount::open_in(folder.path(), "a", "boot-1");
         (0..12).for_each(|_| count.increment());
-        count.take_back();
+        count.decrement();
         assert_eq!((count.count(), since(9, 1.0)), (11, Some((2, false))));
         // The companion crashes; its file stays as it was.
         std::mem::forget(count);

@@ -37,9 +37,9 @@ pub(crate) struct KernelSessions {
     template: KernelTemplate,
     kernels: Arc<Mutex<BTreeMap<String, KernelHandle>>>,
     /// Deleted sessions that have not ended; their names are not free yet.
-    ending: Arc<Mutex<BTreeMap<String, KernelHandle>>>,
+    ending_kernels: Arc<Mutex<BTreeMap<String, KernelHandle>>>,
     runs: RunRegistry<Execute>,
-    ends: broadcast::Sender<String>,
+    session_ends: broadcast::Sender<String>,
 }
 
 impl KernelSessions {
@@ -49,7 +49,7 @@ impl KernelSessions {
         settings: KernelSettings,
         mut waking: BTreeMap<String, SessionRestoring>,
     ) -> (Self, JoinHandle<()>) {
-        let store = settings.store.clone();
+        let store = settings.run_store.clone();
         let template = KernelTemplate::start(settings.clone());
         let start = |session: &str, waking| {
             KernelHandle::start(session, settings.clone(), template.clone(), waking)
@@ -64,9 +64,9 @@ impl KernelSessions {
             settings,
             template,
             kernels: Arc::new(Mutex::new(kernels)),
-            ending: Arc::default(),
+            ending_kernels: Arc::default(),
             runs: RunRegistry::open("run", store),
-            ends: broadcast::Sender::new(MAX_PENDING_SESSION_ENDS),
+            session_ends: broadcast::Sender::new(MAX_PENDING_SESSION_ENDS),
         };
         tokio::spawn(sessions.clone().monitor_sessions());
         (sessions, owner)
@@ -107,7 +107,7 @@ impl KernelSessions {
         // Two kernels of one name would share a generation record.
         while let Some(kernel) = name
             .as_ref()
-            .and_then(|name| lock_unpoisoned(&self.ending).get(name).cloned())
+            .and_then(|name| lock_unpoisoned(&self.ending_kernels).get(name).cloned())
         {
             kernel.wait_ended().await;
             // The task that ended the session removes the name from the map soon.
@@ -124,14 +124,17 @@ impl KernelSessions {
         if let Some(kernel) = kernels.get(&name) {
             return Ok((name, kernel.clone()));
         }
-        if !is_name(&name) {
+        if !is_session_name(&name) {
             let message = format!(
                 "`{name}` can't be a session's name: use up to {MAX_SESSION_NAME_LENGTH} letters, \
                  digits, `-`, `_` and `.`, and begin with a letter or digit"
             );
             return Err(KernelRefusal::Invalid(message));
         }
-        let SessionLimits { count, .. } = self.settings.limits;
+        let SessionLimits {
+            max_sessions: count,
+            ..
+        } = self.settings.limits;
         if kernels.len() >= count {
             return Err(KernelRefusal::TooManySessions(count));
         }
@@ -154,23 +157,23 @@ impl KernelSessions {
             let mut kernels = self.lock_kernels();
             let kernel = kernels.remove(name);
             let kernel = kernel.ok_or_else(|| KernelRefusal::NoSession(name.into()))?;
-            lock_unpoisoned(&self.ending).insert(name.into(), kernel.clone());
+            lock_unpoisoned(&self.ending_kernels).insert(name.into(), kernel.clone());
             kernel
         };
         // In a separate task: the caller may disconnect, and the name must become free in any case.
-        let (ending, name) = (self.ending.clone(), name.to_owned());
+        let (ending, name) = (self.ending_kernels.clone(), name.to_owned());
         // There may be no subscriber.
-        let _ = self.ends.send(name.clone());
+        let _ = self.session_ends.send(name.clone());
         let ended = tokio::spawn(async move {
             kernel.shutdown(Duration::ZERO, StopReason::Deleted).await;
             lock_unpoisoned(&ending).remove(&name);
         });
-        ended.await.map_err(|_| KernelRefusal::Stopping)
+        ended.await.map_err(|_| KernelRefusal::ShuttingDown)
     }
 
     /// Subscribes to the names of sessions that end.
-    pub(crate) fn subscribe_ends(&self) -> broadcast::Receiver<String> {
-        self.ends.subscribe()
+    pub(crate) fn subscribe_session_ends(&self) -> broadcast::Receiver<String> {
+        self.session_ends.subscribe()
     }
 
     /// Starts a run, or finds the existing run with the same id.
@@ -179,18 +182,18 @@ impl KernelSessions {
     /// Every [`KernelRefusal`] except [`KernelRefusal::NoRun`]. No code was executed then.
     pub(crate) async fn execute(&self, request: Execute) -> Result<Arc<KernelRun>, KernelRefusal> {
         // The session of a known run may have ended.
-        let known = self.runs.find_same(&request).await;
-        if let Some(run) = known.map_err(|RunIdConflict(id)| KernelRefusal::OtherRun(id))? {
+        let known = self.runs.find_same_request(&request).await;
+        if let Some(run) = known.map_err(|RunIdConflict(id)| KernelRefusal::RunIdConflict(id))? {
             return Ok(run);
         }
         let kernel = self.find_kernel(&request.session)?;
         let (queue, session) = (request.queue, request.session.clone());
         let begun = self.runs.begin_run(request);
-        let (run, is_new) = begun.map_err(|RunIdConflict(id)| KernelRefusal::OtherRun(id))?;
+        let (run, is_new) = begun.map_err(|RunIdConflict(id)| KernelRefusal::RunIdConflict(id))?;
         if !is_new {
             return match run.wait_admitted().await {
                 true => Ok(run),
-                false => Box::pin(self.execute(run.work.clone())).await,
+                false => Box::pin(self.execute(run.request.clone())).await,
             };
         }
         // In a separate task: a client that disconnects now must not leave an incomplete run.
@@ -213,14 +216,14 @@ impl KernelSessions {
                 }
             }
         });
-        let admitted = admitted.await.unwrap_or(Err(KernelRefusal::Stopping));
+        let admitted = admitted.await.unwrap_or(Err(KernelRefusal::ShuttingDown));
         admitted.map_err(|refusal| self.refusal_if_deleted(&session, refusal))
     }
 
     /// The refusal of an owner that has ended: if the session does not exist any more, it was deleted.
     fn refusal_if_deleted(&self, session: &str, refusal: KernelRefusal) -> KernelRefusal {
         match refusal {
-            KernelRefusal::Stopping => self.find_kernel(session).err().unwrap_or(refusal),
+            KernelRefusal::ShuttingDown => self.find_kernel(session).err().unwrap_or(refusal),
             other => other,
         }
     }
@@ -245,7 +248,7 @@ impl KernelSessions {
 
     /// State report for the reply of a run that has not ended.
     pub(crate) fn kernel_report(&self, run: &KernelRun) -> KernelReport {
-        let kernel = self.find_kernel(&run.work.session);
+        let kernel = self.find_kernel(&run.request.session);
         kernel.map_or_else(
             |_| self.default_view().report,
             |kernel| kernel.view().report,
@@ -255,11 +258,11 @@ impl KernelSessions {
     /// Interrupts a run, and waits until it has ended.
     ///
     /// # Errors
-    /// [`KernelRefusal::NoRun`], or [`KernelRefusal::Stopping`].
+    /// [`KernelRefusal::NoRun`], or [`KernelRefusal::ShuttingDown`].
     pub(crate) async fn interrupt_run(&self, id: &str) -> Result<Arc<KernelRun>, KernelRefusal> {
         let run = self.find_run(id)?;
         run.wait_admitted().await;
-        if let Ok(kernel) = self.find_kernel(&run.work.session) {
+        if let Ok(kernel) = self.find_kernel(&run.request.session) {
             let id = Some(id.to_owned());
             // The end of the run is the answer.
             let (done, _) = oneshot::channel();
@@ -293,7 +296,7 @@ impl KernelSessions {
     /// Syncs the session's generation record and run count to disk, so that the next start reloads an acknowledged
     /// generation also after a power loss.
     pub(crate) async fn sync_records(&self, session: &str) {
-        let (folder, session) = (self.settings.data.clone(), session.to_owned());
+        let (folder, session) = (self.settings.record_folder.clone(), session.to_owned());
         let sync = move || {
             run_count::sync_count(&folder, &session)
                 .and_then(|()| generation_store::sync_record(&folder, &session))
@@ -317,9 +320,9 @@ impl KernelSessions {
     /// Releases sessions that are idle or too large, and probes kernels, until the companion ends.
     async fn monitor_sessions(self) {
         let SessionLimits {
-            memory,
-            idle,
-            check,
+            max_memory_bytes: memory,
+            idle_timeout: idle,
+            probe_interval: check,
             ..
         } = self.settings.limits;
         let mut checked = Instant::now();
@@ -337,12 +340,12 @@ impl KernelSessions {
                 };
                 let view = kernel.view();
                 let rests = !view.busy && view.queued == 0;
-                if is_check && rests && view.used.elapsed() >= check {
+                if is_check && rests && view.last_used.elapsed() >= check {
                     kernel.check_health();
                 }
-                let is_idle = rests && view.used.elapsed() >= idle;
+                let is_idle = rests && view.last_used.elapsed() >= idle;
                 if is_idle && name != DEFAULT_SESSION {
-                    self.release_one(&name, &kernel, idle).await;
+                    self.release_idle_session(&name, &kernel, idle).await;
                 } else if let Some(limit) = memory
                     && let Some(used) = self.measure_memory(&view).await
                     && used > limit
@@ -354,14 +357,16 @@ impl KernelSessions {
                         "the companion restarts the kernel, which exceeds its memory limit"
                     );
                     // The run's reply names the reason and the lost state.
-                    tokio::spawn(async move { kernel.restart(StopReason::Memory(limit)).await });
+                    tokio::spawn(
+                        async move { kernel.restart(StopReason::MemoryLimit(limit)).await },
+                    );
                 }
             }
         }
     }
 
     /// Ends an idle session. Only the owner knows whether the session is still idle: a request may be in its mailbox.
-    async fn release_one(&self, name: &str, kernel: &KernelHandle, idle: Duration) {
+    async fn release_idle_session(&self, name: &str, kernel: &KernelHandle, idle: Duration) {
         if kernel.release_if_idle(idle).await {
             tracing::info!(session = name, "the companion releases the idle session");
             // Another caller may have deleted the session in between.
@@ -371,12 +376,12 @@ impl KernelSessions {
 
     /// Bytes of memory of the session's processes; pages shared with others count in part.
     pub(crate) async fn measure_memory(&self, view: &KernelView) -> Option<u64> {
-        let root = Pid::from_raw(view.root?);
+        let root = Pid::from_raw(view.root_pid?);
         let measured = spawn_blocking(move || {
             let below = descendants::list_descendants(root)
                 .into_iter()
                 .map(|d| d.pid);
-            below.filter_map(proportional_share).sum()
+            below.filter_map(read_pss_bytes).sum()
         });
         measured.await.ok()
     }
@@ -392,7 +397,7 @@ fn lock_unpoisoned(
     kernels.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn proportional_share(pid: Pid) -> Option<u64> {
+fn read_pss_bytes(pid: Pid) -> Option<u64> {
     let text = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix("Pss:"))?;
     let kilobytes: u64 = line.trim().strip_suffix(" kB")?.parse().ok()?;
@@ -400,7 +405,7 @@ fn proportional_share(pid: Pid) -> Option<u64> {
 }
 
 /// Checks a session name. Names are used as file names and in URLs.
-pub(crate) fn is_name(name: &str) -> bool {
+pub(crate) fn is_session_name(name: &str) -> bool {
     (1..=MAX_SESSION_NAME_LENGTH).contains(&name.len())
         && name.starts_with(|c: char| c.is_ascii_alphanumeric())
         && name

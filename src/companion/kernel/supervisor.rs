@@ -22,8 +22,8 @@ pub(super) struct KernelSupervisor {
     stream: UnixStream,
     pub(super) pid: Pid,
     /// The process group that the kernel leads, if its number is known.
-    group: Option<Pid>,
-    code: Option<u8>,
+    process_group: Option<Pid>,
+    exit_code: Option<u8>,
 }
 
 /// How a kernel ended.
@@ -32,9 +32,9 @@ pub(super) enum KernelExit {
     /// The exit code, or 128+n for signal n.
     Code(u8),
     /// The supervisor was killed, and the kernel with it.
-    Unguarded,
+    SupervisorKilled,
     /// No process was created.
-    NotMade(String),
+    NotSpawned(String),
 }
 
 impl KernelSupervisor {
@@ -43,8 +43,8 @@ impl KernelSupervisor {
             stream,
             pid: Pid::from_raw(pid),
             // The system gives the groups 0 and 1 another meaning.
-            group: kernel.filter(|pid| *pid > 1).map(Pid::from_raw),
-            code: None,
+            process_group: kernel.filter(|pid| *pid > 1).map(Pid::from_raw),
+            exit_code: None,
         }
     }
 
@@ -68,7 +68,7 @@ impl KernelSupervisor {
         let mut byte = [0];
         loop {
             match self.stream.try_read(&mut byte) {
-                Ok(1) => self.code = Some(byte[0]),
+                Ok(1) => self.exit_code = Some(byte[0]),
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => return None,
                 Ok(_) | Err(_) => return Some(self.exit_on_close()),
             }
@@ -78,15 +78,15 @@ impl KernelSupervisor {
     /// The exit that a closed connection means. A supervisor that was killed could not end the kernel's child
     /// processes.
     fn exit_on_close(&mut self) -> KernelExit {
-        if let Some(code) = self.code {
+        if let Some(code) = self.exit_code {
             return KernelExit::Code(code);
         }
-        if let Some(group) = self.group.take() {
+        if let Some(group) = self.process_group.take() {
             // One signal reaches the whole group, also a fork bomb. The system reuses a group number only after all
             // others.
             let _ = killpg(group, Signal::SIGKILL);
         }
-        KernelExit::Unguarded
+        KernelExit::SupervisorKilled
     }
 
     /// Ends the kernel and all its descendants.

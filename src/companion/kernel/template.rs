@@ -15,7 +15,7 @@ use super::connection::{encode_frame, frame_codec};
 use super::supervisor::KernelSupervisor;
 use crate::companion::settings;
 use crate::error::Result;
-use crate::protocol::BODY_VERSION;
+use crate::protocol::BODY_PROTOCOL_VERSION;
 use crate::protocol::hex::hex;
 use crate::protocol::kernel::RunError;
 use anyhow::{Context, bail};
@@ -57,17 +57,17 @@ pub(super) struct KernelTemplate(mpsc::Sender<ForkPoolRequest>);
 #[derive(Debug)]
 struct ForkPoolRequest {
     /// Without the packages that were installed at run time.
-    plain: bool,
-    made: oneshot::Sender<Result<SpawnedKernel>>,
+    is_plain: bool,
+    spawned: oneshot::Sender<Result<SpawnedKernel>>,
 }
 
 /// A kernel that was just forked or restored, before its first frame.
 #[derive(Debug)]
 pub(super) struct SpawnedKernel {
-    pub(super) guard: KernelSupervisor,
+    pub(super) supervisor: KernelSupervisor,
     pub(super) stream: UnixStream,
     pub(super) socket: KernelSocket,
-    pub(super) last_words: StderrTail,
+    pub(super) stderr_tail: StderrTail,
 }
 
 /// Path of a kernel's socket. Dropping this value removes the socket.
@@ -75,7 +75,7 @@ pub(super) struct SpawnedKernel {
 pub(super) struct KernelSocket(PathBuf);
 
 impl KernelSocket {
-    pub(super) fn at(path: PathBuf) -> Self {
+    pub(super) fn from_path(path: PathBuf) -> Self {
         Self(path)
     }
 
@@ -103,7 +103,10 @@ impl KernelTemplate {
     pub(super) fn request_kernel(&self, plain: bool) -> oneshot::Receiver<Result<SpawnedKernel>> {
         let (made, answer) = oneshot::channel();
         // If the mailbox is full, the request is dropped; the caller sees a closed channel.
-        let _ = self.0.try_send(ForkPoolRequest { plain, made });
+        let _ = self.0.try_send(ForkPoolRequest {
+            is_plain: plain,
+            spawned: made,
+        });
         answer
     }
 }
@@ -112,27 +115,27 @@ impl KernelTemplate {
 #[derive(Debug)]
 struct ForkPool {
     settings: KernelSettings,
-    parent: Option<TemplateProcess>,
-    spares: VecDeque<SpawnedKernel>,
+    template: Option<TemplateProcess>,
+    idle_kernels: VecDeque<SpawnedKernel>,
     /// Distinguishes the sockets of this companion from those of restored checkpoints.
-    life: String,
-    made: u64,
+    socket_prefix: String,
+    fork_count: u64,
 }
 
 impl ForkPool {
     fn new(settings: KernelSettings) -> Self {
         Self {
             settings,
-            parent: None,
-            spares: VecDeque::new(),
-            life: random_socket_prefix(),
-            made: 0,
+            template: None,
+            idle_kernels: VecDeque::new(),
+            socket_prefix: random_socket_prefix(),
+            fork_count: 0,
         }
     }
 
     async fn run(mut self, mut mailbox: mpsc::Receiver<ForkPoolRequest>) {
         loop {
-            let is_short = self.spares.len() < MAX_IDLE_KERNELS && self.parent.is_some();
+            let is_short = self.idle_kernels.len() < MAX_IDLE_KERNELS && self.template.is_some();
             let asked = tokio::select! {
                 asked = mailbox.recv() => match asked {
                     Some(asked) => Some(asked),
@@ -142,7 +145,10 @@ impl ForkPool {
                 () = sleep(FORK_POOL_REFILL_DELAY), if is_short => None,
             };
             match asked {
-                Some(ForkPoolRequest { plain, made: asked }) => {
+                Some(ForkPoolRequest {
+                    is_plain: plain,
+                    spawned: asked,
+                }) => {
                     let made = match plain {
                         true => self.fork_kernel(true).await,
                         false => self.take_kernel().await,
@@ -151,7 +157,7 @@ impl ForkPool {
                     let _ = asked.send(made);
                 }
                 None => match self.fork_kernel(false).await {
-                    Ok(spare) => self.spares.push_back(spare),
+                    Ok(spare) => self.idle_kernels.push_back(spare),
                     Err(error) => {
                         tracing::warn!("the template can't fork a kernel in advance: {error:#}")
                     }
@@ -161,12 +167,12 @@ impl ForkPool {
     }
 
     async fn take_kernel(&mut self) -> Result<SpawnedKernel> {
-        while let Some(mut spare) = self.spares.pop_front() {
-            if spare.guard.is_alive() {
+        while let Some(mut spare) = self.idle_kernels.pop_front() {
+            if spare.supervisor.is_alive() {
                 return Ok(spare);
             }
         }
-        if self.parent.is_some()
+        if self.template.is_some()
             && let Ok(made) = self.fork_kernel(false).await
         {
             return Ok(made);
@@ -177,15 +183,15 @@ impl ForkPool {
 
     /// Forks a kernel; a template that fails is dropped.
     async fn fork_kernel(&mut self, plain: bool) -> Result<SpawnedKernel> {
-        let parent = match &mut self.parent {
+        let parent = match &mut self.template {
             Some(parent) => parent,
             none => none.insert(TemplateProcess::start(&self.settings).await?),
         };
-        self.made += 1;
-        let name = format!("{}-{}.sock", self.life, self.made);
+        self.fork_count += 1;
+        let name = format!("{}-{}.sock", self.socket_prefix, self.fork_count);
         let made = parent.fork_child(&self.settings, &name, plain).await;
         if made.is_err() {
-            self.parent = None;
+            self.template = None;
         }
         made
     }
@@ -245,9 +251,13 @@ impl TemplateProcess {
             writer,
         };
         match parent.next_frame(TEMPLATE_START_TIMEOUT).await {
-            Ok(TemplateFrame::Ready { protocol }) if protocol == BODY_VERSION => Ok(parent),
+            Ok(TemplateFrame::Ready { protocol }) if protocol == BODY_PROTOCOL_VERSION => {
+                Ok(parent)
+            }
             Ok(TemplateFrame::Ready { protocol }) => {
-                bail!("the kernel speaks protocol {protocol}, this companion speaks {BODY_VERSION}")
+                bail!(
+                    "the kernel speaks protocol {protocol}, this companion speaks {BODY_PROTOCOL_VERSION}"
+                )
             }
             Ok(frame) => bail!("the template started with the unexpected frame {frame:?}"),
             Err(error) => {
@@ -264,14 +274,14 @@ impl TemplateProcess {
         name: &str,
         plain: bool,
     ) -> Result<SpawnedKernel> {
-        std::fs::create_dir_all(&settings.run)?;
-        let path = settings.run.join(name);
+        std::fs::create_dir_all(&settings.socket_folder)?;
+        let path = settings.socket_folder.join(name);
         // An earlier companion may have left a socket at this path.
         let _ = std::fs::remove_file(&path);
         let listener = StdListener::bind(&path).with_context(|| {
             format!("the kernel's socket `{}` can't be created", path.display())
         })?;
-        let socket = KernelSocket::at(path);
+        let socket = KernelSocket::from_path(path);
         let stream = StdStream::connect(&socket.0)?;
         stream.set_nonblocking(true)?;
         let (ours, theirs) = StdStream::pair()?;
@@ -294,10 +304,10 @@ impl TemplateProcess {
             }
         };
         Ok(SpawnedKernel {
-            guard: KernelSupervisor::new(UnixStream::from_std(ours)?, guard, Some(kernel)),
+            supervisor: KernelSupervisor::new(UnixStream::from_std(ours)?, guard, Some(kernel)),
             stream: UnixStream::from_std(stream)?,
             socket,
-            last_words: StderrTail::from_stream(Receiver::from_owned_fd(read)?),
+            stderr_tail: StderrTail::from_stream(Receiver::from_owned_fd(read)?),
         })
     }
 

@@ -38,7 +38,7 @@ pub(super) const CACHED_LIST_METHODS: [(&str, &str, &str); 4] = [
 pub(super) struct ServerCache {
     path: PathBuf,
     digest: String,
-    kept: Mutex<CachedServer>,
+    cached: Mutex<CachedServer>,
 }
 
 #[derive(Debug, Default, Serialize, Deserialize)]
@@ -74,7 +74,7 @@ impl ServerCache {
         Self {
             path,
             digest,
-            kept: Mutex::new(kept),
+            cached: Mutex::new(kept),
         }
     }
 
@@ -166,7 +166,7 @@ impl ServerCache {
     }
 
     fn lock(&self) -> MutexGuard<'_, CachedServer> {
-        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+        self.cached.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

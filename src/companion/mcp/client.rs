@@ -19,14 +19,14 @@ pub(super) struct McpClient {
     /// Identifies the client; never 0.
     pub(super) number: u64,
     /// The parameters of its `initialize`; `None` for a client without a session.
-    pub(super) hello: Option<Bytes>,
-    pub(super) ears: Arc<dyn NotificationSink>,
+    pub(super) initialize_params: Option<Bytes>,
+    pub(super) notification_sink: Arc<dyn NotificationSink>,
 }
 
 impl McpClient {
     /// Whether the client declared this capability, such as `sampling`.
     pub(super) fn has_capability(&self, capability: &str) -> bool {
-        let hello = self.hello.as_deref().unwrap_or_default();
+        let hello = self.initialize_params.as_deref().unwrap_or_default();
         let text = std::str::from_utf8(hello).unwrap_or_default();
         find_value(text, &["capabilities", capability]).is_some()
     }
@@ -43,15 +43,15 @@ pub(super) struct ReplySender {
 #[derive(Debug, Clone, Default)]
 pub(super) struct ReplyShape {
     /// The filter of a tool list.
-    pub(super) tools: NameFilter,
+    pub(super) tool_filter: NameFilter,
     /// Whether to add the fields that the revision without sessions requires and older servers do not send.
-    pub(super) completed: bool,
+    pub(super) adds_stateless_fields: bool,
     /// Whether the answer is a list; then the fields on caching are added, too.
     pub(super) is_list: bool,
     /// The requested resource.
-    pub(super) uri: Option<String>,
+    pub(super) requested_uri: Option<String>,
     /// The index that records the resources that the answer links to.
-    pub(super) links: Option<Arc<ResourceIndex>>,
+    pub(super) resource_index: Option<Arc<ResourceIndex>>,
 }
 
 /// The error codes of a missing resource: up to revision 2025-11-25, and since 2026-07-28.
@@ -59,7 +59,7 @@ pub(super) const RESOURCE_NOT_FOUND_CODE: i64 = -32002;
 const CLIENT_INVALID_PARAMS_CODE: i64 = -32602;
 
 impl ReplySender {
-    pub(super) fn plain(stream: Arc<MessageStream>) -> Self {
+    pub(super) fn unshaped(stream: Arc<MessageStream>) -> Self {
         Self {
             stream,
             shape: ReplyShape::default(),
@@ -72,7 +72,7 @@ impl ReplySender {
     }
 
     pub(super) fn send_answer(&self, text: Bytes) {
-        if let Some(links) = &self.shape.links {
+        if let Some(links) = &self.shape.resource_index {
             links.index_answer(&text);
         }
         self.stream.push_answer(self.shape.apply_to(text));
@@ -106,7 +106,7 @@ impl ReplySender {
 
 impl ReplyShape {
     fn apply_to(&self, text: Bytes) -> Bytes {
-        if self.tools.is_all() && !self.completed {
+        if self.tool_filter.is_unrestricted() && !self.adds_stateless_fields {
             return text;
         }
         let Ok(message) = RpcMessage::parse(text.clone()) else {
@@ -115,9 +115,9 @@ impl ReplyShape {
         let Some(result) = message.result() else {
             return self.adapt_error(&message);
         };
-        let filtered = self.tools.filter_tools(result);
+        let filtered = self.tool_filter.filter_tools(result);
         let mut result = filtered.as_deref().unwrap_or(result).to_owned();
-        if self.completed {
+        if self.adds_stateless_fields {
             result = add_result_fields(&result, self.is_list);
         }
         let start =
@@ -133,7 +133,12 @@ impl ReplyShape {
         let text = message.text();
         let whole = std::str::from_utf8(text).unwrap_or_default();
         let code = find_value(whole, &["error", "code"]);
-        let (Some(code), Some(uri)) = (code, self.uri.as_ref().filter(|_| self.completed)) else {
+        let (Some(code), Some(uri)) = (
+            code,
+            self.requested_uri
+                .as_ref()
+                .filter(|_| self.adds_stateless_fields),
+        ) else {
             return text.clone();
         };
         if whole[code.clone()] != RESOURCE_NOT_FOUND_CODE.to_string() {
@@ -191,15 +196,15 @@ mod tests {
     }
 
     #[test]
-    fn an_error_has_no_shape() {
+    fn errors_get_no_result_fields() {
         let shape = ReplyShape {
-            completed: true,
+            adds_stateless_fields: true,
             ..ReplyShape::default()
         };
         let error = r#"{"id":1,"error":{"code":1,"message":"x"}}"#;
         assert_eq!(shape.apply_to(error.into()), error);
         let asked = ReplyShape {
-            uri: Some("a:\"b".into()),
+            requested_uri: Some("a:\"b".into()),
             ..shape.clone()
         };
         let missing = r#"{"id":1,"error":{"code":-32002,"message":"x"}}"#;
@@ -207,7 +212,7 @@ mod tests {
         assert_eq!(asked.apply_to(missing.into()), expected);
         assert_eq!(asked.apply_to(error.into()), error);
         let older = ReplyShape {
-            completed: false,
+            adds_stateless_fields: false,
             ..asked
         };
         assert_eq!(older.apply_to(missing.into()), missing);

@@ -28,14 +28,14 @@ const MAX_MCP_CONFIG_SECONDS: f64 = 36_500.0 * MCP_DAY_SECONDS;
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct McpServerConfig {
     pub(super) name: String,
-    pub(super) way: ServerTransport,
+    pub(super) transport: ServerTransport,
     pub(super) start: ServerStart,
     /// Whether all clients use one child.
-    pub(super) shared: bool,
-    pub(super) timeout: Duration,
-    pub(super) idle: Option<Duration>,
+    pub(super) is_shared: bool,
+    pub(super) call_timeout: Duration,
+    pub(super) idle_timeout: Option<Duration>,
     /// Patterns of the tools to offer; empty for all tools.
-    pub(super) tools: Vec<String>,
+    pub(super) tool_patterns: Vec<String>,
 }
 
 /// How the hub reaches the server.
@@ -62,8 +62,8 @@ impl McpServerConfig {
         let mut all = Sha256::new();
         all.update(env!("CARGO_PKG_VERSION"));
         // A map that was read from JSON can always be serialized.
-        all.update(serde_json::to_vec(&self.way).unwrap_or_default());
-        let program = match &self.way {
+        all.update(serde_json::to_vec(&self.transport).unwrap_or_default());
+        let program = match &self.transport {
             ServerTransport::Child { command, .. } => Some(PathBuf::from(command)),
             ServerTransport::Inside => env::current_exe().ok(),
             ServerTransport::Remote { .. } => None,
@@ -81,7 +81,7 @@ impl McpServerConfig {
 pub(super) struct McpConfig {
     pub(super) servers: BTreeMap<String, McpServerConfig>,
     /// Servers with an invalid entry, and the reason.
-    pub(super) refused: BTreeMap<String, String>,
+    pub(super) invalid_servers: BTreeMap<String, String>,
     pub(super) problems: Vec<String>,
 }
 
@@ -90,19 +90,22 @@ pub(super) struct McpConfig {
 pub(super) struct McpConfigFiles {
     paths: Vec<PathBuf>,
     /// The last valid content of each file: an editor may write a file in several steps.
-    good: Vec<Option<McpServersFile>>,
+    last_valid: Vec<Option<McpServersFile>>,
 }
 
 impl McpConfigFiles {
     pub(super) fn new(paths: Vec<PathBuf>) -> Self {
         let good = vec![None; paths.len()];
-        Self { paths, good }
+        Self {
+            paths,
+            last_valid: good,
+        }
     }
 
     /// Reads the files. A file that can't be read keeps its last valid content, and is reported as a problem.
     pub(super) fn read(&mut self) -> McpConfig {
         let mut found = McpConfig::built_in();
-        for (path, good) in self.paths.iter().zip(&mut self.good) {
+        for (path, good) in self.paths.iter().zip(&mut self.last_valid) {
             let read = match fs::read(path) {
                 Ok(text) => serde_json::from_slice(&text).map_err(|e| json_error_text(&e)),
                 Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(McpServersFile::default()),
@@ -158,7 +161,7 @@ impl McpConfig {
     ) {
         for (name, said) in servers.mcp_servers {
             self.servers.remove(&name);
-            self.refused.remove(&name);
+            self.invalid_servers.remove(&name);
             let read = McpServerEntry::parse_entry(&said).and_then(|entry| match entry.disabled {
                 true => Ok(None),
                 false => parse_server(&name, entry, &variable).map(Some),
@@ -170,7 +173,7 @@ impl McpConfig {
                     let file = file.display();
                     self.problems
                         .push(format!("the server `{name}` in `{file}` is refused: {why}"));
-                    self.refused.insert(name, why);
+                    self.invalid_servers.insert(name, why);
                 }
             }
         }
@@ -231,12 +234,12 @@ fn parse_server(
     Ok(McpServerConfig {
         name: name.into(),
         // A remote server distinguishes its clients itself, by their sessions.
-        shared: entry.shared && matches!(way, ServerTransport::Child { .. }),
-        way,
+        is_shared: entry.shared && matches!(way, ServerTransport::Child { .. }),
+        transport: way,
         start: entry.start,
-        timeout,
-        idle: (!idle.is_zero()).then_some(idle),
-        tools: entry.tools,
+        call_timeout: timeout,
+        idle_timeout: (!idle.is_zero()).then_some(idle),
+        tool_patterns: entry.tools,
     })
 }
 
@@ -265,7 +268,7 @@ mod tests {
     use std::path::Path;
     use std::time::Duration;
 
-    fn read(texts: &[&str]) -> McpConfig {
+    fn parse_files(texts: &[&str]) -> McpConfig {
         let mut found = McpConfig::default();
         for text in texts {
             let servers = serde_json::from_str(text).unwrap();
@@ -278,12 +281,12 @@ mod tests {
 
     #[test]
     fn the_body_of_this_repository_is_read() {
-        let found = read(&[include_str!("../../../body/mcp.json")]);
+        let found = parse_files(&[include_str!("../../../body/mcp.json")]);
         assert!(found.problems.is_empty(), "{:?}", found.problems);
         let names: Vec<_> = found.servers.keys().map(String::as_str).collect();
         assert_eq!(names, ["browser-use", "filesystem", "linux"]);
         assert_eq!(
-            found.servers["browser-use"].timeout,
+            found.servers["browser-use"].call_timeout,
             Duration::from_secs(600)
         );
     }
@@ -294,9 +297,9 @@ mod tests {
             r#"{"mcpServers": {"a": {"command": "x"}, "b": {"command": "y", "type": "stdio"}}}"#;
         let second =
             r#"{"mcpServers": {"a": {"url": "http://h/${ROOT}"}, "b": {"disabled": true}}}"#;
-        let found = read(&[first, second]);
+        let found = parse_files(&[first, second]);
         assert_eq!(found.servers.len(), 1);
-        let ServerTransport::Remote { url, .. } = &found.servers["a"].way else {
+        let ServerTransport::Remote { url, .. } = &found.servers["a"].transport else {
             panic!("{found:?}");
         };
         assert_eq!(url, "http://h//r");
@@ -305,7 +308,7 @@ mod tests {
     #[test]
     fn one_bad_server_leaves_the_others_alone() {
         let text = r#"{"mcpServers": {"a": {}, "b__c": {"command": "x"}, "os": {"command": "x"}, "d": {"command": "x"}}}"#;
-        let found = read(&[text]);
+        let found = parse_files(&[text]);
         assert_eq!(found.servers.len(), 1);
         assert_eq!(found.problems.len(), 3, "{:?}", found.problems);
     }
@@ -345,19 +348,19 @@ mod tests {
             // The valid entry of an earlier file is not used either.
             let before = r#"{"mcpServers": {"a": {"command": "x"}, "c": {"command": "x"}}}"#;
             let text = format!(r#"{{"mcpServers": {{"a": {wrong}, "b": {{"command": "x"}}}}}}"#);
-            let found = read(&[before, &text]);
+            let found = parse_files(&[before, &text]);
             let names: Vec<_> = found.servers.keys().map(String::as_str).collect();
             assert_eq!(names, ["b", "c"], "{wrong}");
-            assert!(found.refused["a"].starts_with(why), "{found:?}");
+            assert!(found.invalid_servers["a"].starts_with(why), "{found:?}");
             assert!(found.problems[0].contains("`a` in `mcp.json`"), "{found:?}");
             // A later file may correct or remove the entry.
-            let right = read(&[&text, before]);
-            assert!(right.servers.contains_key("a") && right.refused.is_empty());
-            let away = read(&[&text, r#"{"mcpServers": {"a": {"disabled": true}}}"#]);
-            assert!(!away.servers.contains_key("a") && away.refused.is_empty());
+            let right = parse_files(&[&text, before]);
+            assert!(right.servers.contains_key("a") && right.invalid_servers.is_empty());
+            let away = parse_files(&[&text, r#"{"mcpServers": {"a": {"disabled": true}}}"#]);
+            assert!(!away.servers.contains_key("a") && away.invalid_servers.is_empty());
         }
-        let far = read(&[r#"{"mcpServers": {"a": {"command": "x", "timeout": 1e19}}}"#]);
-        assert!(far.servers["a"].timeout > Duration::from_secs(1 << 30));
+        let far = parse_files(&[r#"{"mcpServers": {"a": {"command": "x", "timeout": 1e19}}}"#]);
+        assert!(far.servers["a"].call_timeout > Duration::from_secs(1 << 30));
     }
 
     #[test]
@@ -396,11 +399,11 @@ mod tests {
             found
         };
         assert_eq!(
-            with(r#"{"mcpServers": {}}"#).servers["os"].way,
+            with(r#"{"mcpServers": {}}"#).servers["os"].transport,
             ServerTransport::Inside
         );
         let fewer = with(r#"{"mcpServers": {"os": {"tools": ["read_*"]}}}"#);
-        assert_eq!(fewer.servers["os"].tools, ["read_*"]);
+        assert_eq!(fewer.servers["os"].tool_patterns, ["read_*"]);
         assert!(
             with(r#"{"mcpServers": {"os": {"disabled": true}}}"#)
                 .servers
@@ -416,7 +419,7 @@ mod tests {
 
     #[test]
     fn another_command_is_another_cache() {
-        let of = |text: &str| read(&[text]).servers["a"].cache_digest();
+        let of = |text: &str| parse_files(&[text]).servers["a"].cache_digest();
         let one = of(r#"{"mcpServers": {"a": {"command": "x"}}}"#);
         let timed = of(r#"{"mcpServers": {"a": {"command": "x", "timeout": 1}}}"#);
         let other = of(r#"{"mcpServers": {"a": {"command": "x", "args": ["1"]}}}"#);

@@ -17,7 +17,7 @@ impl NameFilter {
         })
     }
 
-    pub(super) fn and(mut self, other: &Self) -> Self {
+    pub(super) fn intersect(mut self, other: &Self) -> Self {
         self.0.extend(other.0.iter().cloned());
         self
     }
@@ -31,11 +31,11 @@ impl NameFilter {
         )
     }
 
-    pub(super) fn is_all(&self) -> bool {
+    pub(super) fn is_unrestricted(&self) -> bool {
         self.0.is_empty()
     }
 
-    pub(super) fn admits(&self, name: &str) -> bool {
+    pub(super) fn is_match(&self, name: &str) -> bool {
         self.0
             .iter()
             .all(|set| set.iter().any(|pattern| matches_pattern(pattern, name)))
@@ -43,14 +43,14 @@ impl NameFilter {
 
     /// Removes the tools that are not offered from a `tools/list` result.
     pub(super) fn filter_tools(&self, result: &str) -> Option<String> {
-        if self.is_all() {
+        if self.is_unrestricted() {
             return None;
         }
         let span = find_value(result, &["tools"])?;
         let all = array_elements(&result[span.clone()]);
         let offered: Vec<&str> = all
             .into_iter()
-            .filter(|tool| tool_name(tool).is_some_and(|name| self.admits(&name)))
+            .filter(|tool| tool_name(tool).is_some_and(|name| self.is_match(&name)))
             .collect();
         let list = format!("[{}]", offered.join(","));
         let text = splice(result.as_bytes(), &[(span, &list)]);
@@ -81,14 +81,14 @@ mod tests {
     fn patterns_choose_names() {
         let filter = NameFilter::from_query(Some("read_*, *info, a"));
         for name in ["read_", "read_file", "get_info", "a"] {
-            assert!(filter.admits(name), "{name}");
+            assert!(filter.is_match(name), "{name}");
         }
         for name in ["xread_file", "infos", "ab", ""] {
-            assert!(!filter.admits(name), "{name}");
+            assert!(!filter.is_match(name), "{name}");
         }
-        assert!(NameFilter::from_query(None).admits("anything"));
-        let both = filter.and(&NameFilter::from_query(Some("*_file")));
-        assert!(both.admits("read_file") && !both.admits("a"));
+        assert!(NameFilter::from_query(None).is_match("anything"));
+        let both = filter.intersect(&NameFilter::from_query(Some("*_file")));
+        assert!(both.is_match("read_file") && !both.is_match("a"));
     }
 
     #[test]

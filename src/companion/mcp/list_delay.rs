@@ -14,9 +14,9 @@ use tokio::sync::watch;
 pub(super) struct ListDelay {
     is_late: AtomicBool,
     /// The number of requests without an answer.
-    asked: AtomicUsize,
+    pending: AtomicUsize,
     /// Counts the answers.
-    arrivals: watch::Sender<u64>,
+    answer_count: watch::Sender<u64>,
 }
 
 impl ListDelay {
@@ -24,23 +24,23 @@ impl ListDelay {
         self.is_late.load(Ordering::Relaxed)
     }
 
-    pub(super) fn note_late(&self) {
+    pub(super) fn mark_late(&self) {
         self.is_late.store(true, Ordering::Relaxed);
     }
 
     /// Whether a request is open.
-    pub(super) fn is_asked(&self) -> bool {
-        self.asked.load(Ordering::Relaxed) > 0
+    pub(super) fn has_pending_request(&self) -> bool {
+        self.pending.load(Ordering::Relaxed) > 0
     }
 
     /// A channel that changes with the next answer.
     pub(super) fn subscribe_arrivals(&self) -> watch::Receiver<u64> {
-        self.arrivals.subscribe()
+        self.answer_count.subscribe()
     }
 
     /// Counts a request as open.
     pub(super) fn begin_request(self: &Arc<Self>) -> PendingList {
-        self.asked.fetch_add(1, Ordering::Relaxed);
+        self.pending.fetch_add(1, Ordering::Relaxed);
         PendingList(self.clone())
     }
 }
@@ -54,13 +54,13 @@ impl PendingList {
     pub(super) fn finish_request(self, has_answered: bool) {
         if has_answered {
             self.0.is_late.store(false, Ordering::Relaxed);
-            self.0.arrivals.send_modify(|count| *count += 1);
+            self.0.answer_count.send_modify(|count| *count += 1);
         }
     }
 }
 
 impl Drop for PendingList {
     fn drop(&mut self) {
-        self.0.asked.fetch_sub(1, Ordering::Relaxed);
+        self.0.pending.fetch_sub(1, Ordering::Relaxed);
     }
 }

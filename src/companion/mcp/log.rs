@@ -21,7 +21,7 @@ pub(super) struct McpServerLog {
 #[derive(Debug, Default)]
 struct McpServerLogState {
     file: Option<(File, u64)>,
-    last: Option<String>,
+    last_line: Option<String>,
 }
 
 /// A part of the log.
@@ -29,7 +29,7 @@ struct McpServerLogState {
 pub(super) struct McpServerLogChunk {
     pub(super) text: Vec<u8>,
     /// The position after this part, from which to read on.
-    pub(super) end: u64,
+    pub(super) end_offset: u64,
 }
 
 impl McpServerLog {
@@ -49,7 +49,7 @@ impl McpServerLog {
         let line = line[..end].trim_end();
         let mut state = self.lock();
         if !line.is_empty() {
-            state.last = Some(line.to_owned());
+            state.last_line = Some(line.to_owned());
         }
         self.write_or_trace(&mut state, line);
     }
@@ -70,7 +70,7 @@ impl McpServerLog {
 
     /// The last non-empty line of the server: often the reason of its end.
     pub(super) fn last_line(&self) -> Option<String> {
-        self.lock().last.clone()
+        self.lock().last_line.clone()
     }
 
     fn write_line(&self, state: &mut McpServerLogState, line: &str) -> std::io::Result<()> {
@@ -124,7 +124,10 @@ impl McpServerLog {
             let count = file.read_to_end(&mut text)?;
             end = start + count as u64;
         }
-        Ok(McpServerLogChunk { text, end })
+        Ok(McpServerLogChunk {
+            text,
+            end_offset: end,
+        })
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, McpServerLogState> {
@@ -164,7 +167,7 @@ mod tests {
         let first = log.read_from(None).unwrap();
         assert!(first.text.ends_with(b"Z first\n"));
         log.append_line("second\n");
-        let more = log.read_from(Some(first.end)).unwrap();
+        let more = log.read_from(Some(first.end_offset)).unwrap();
         assert!(more.text.ends_with(b"Z second\n"));
         assert!(more.text.len() < 40);
         for _ in 0..2000 {

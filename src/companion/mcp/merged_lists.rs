@@ -11,7 +11,7 @@ use super::merged_servers::MergedServers;
 use super::message::{self, RpcMessage, array_elements, find_value};
 use super::server::ServerAccess;
 use super::stream::MessageStream;
-use crate::protocol::mcp::{LIST_MISSING, LIST_WAIT};
+use crate::protocol::mcp::{LIST_MISSING_KEY, LIST_WAIT_KEY};
 use bytes::Bytes;
 use std::sync::Arc;
 use std::time::Duration;
@@ -32,24 +32,24 @@ const MAX_MERGED_LIST_PAGES: usize = 100;
 pub(super) struct ListWait {
     timeout: Duration,
     /// Whether to wait also for servers that were late before.
-    is_for_late: bool,
+    includes_late_servers: bool,
 }
 
 impl ListWait {
     pub(super) const ORIGIN_SEARCH: Self = Self {
         timeout: ORIGIN_SEARCH_TIMEOUT,
-        is_for_late: true,
+        includes_late_servers: true,
     };
 
     fn from_request(message: &RpcMessage) -> Self {
-        let seconds = message.raw_param(&["_meta", LIST_WAIT]);
+        let seconds = message.raw_param(&["_meta", LIST_WAIT_KEY]);
         let seconds = seconds.and_then(|seconds| seconds.parse().ok());
         let asked = seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
         Self {
             timeout: asked.map_or(MERGED_LIST_TIMEOUT, |asked| {
                 asked.min(MAX_MERGED_LIST_TIMEOUT)
             }),
-            is_for_late: asked.is_some(),
+            includes_late_servers: asked.is_some(),
         }
     }
 }
@@ -58,7 +58,7 @@ impl ListWait {
 #[derive(Debug)]
 pub(super) struct GatheredLists {
     /// In the order of the servers' names.
-    pub(super) found: Vec<(Arc<ServerAccess>, ServerList)>,
+    pub(super) lists: Vec<(Arc<ServerAccess>, ServerList)>,
     /// Servers without a list, and a channel that changes when they answer.
     missing: Vec<(Arc<ServerAccess>, watch::Receiver<u64>)>,
 }
@@ -67,7 +67,10 @@ impl MergedServers {
     /// Answers a list request with the lists of all servers.
     pub(super) async fn answer_list(self: Arc<Self>, message: RpcMessage, reply: ReplySender) {
         let id = message.id().unwrap_or("null").to_owned();
-        let GatheredLists { found, missing } = self
+        let GatheredLists {
+            lists: found,
+            missing,
+        } = self
             .gather_lists(&message.method, ListWait::from_request(&message))
             .await;
         let (key, capability) = list_keys(&message.method);
@@ -88,7 +91,10 @@ impl MergedServers {
             true => String::new(),
             false => {
                 let names: Vec<&str> = missing.iter().map(|(server, _)| server.name()).collect();
-                format!(",\"_meta\":{}", serde_json::json!({LIST_MISSING: names}))
+                format!(
+                    ",\"_meta\":{}",
+                    serde_json::json!({LIST_MISSING_KEY: names})
+                )
             }
         };
         self.notify_on_arrival(missing, capability);
@@ -102,8 +108,8 @@ impl MergedServers {
         for server in self.servers() {
             let delay = &server.spec().list_delay;
             let arrivals = delay.subscribe_arrivals();
-            let is_waited_for = wait.is_for_late || !delay.is_late();
-            if is_waited_for || !delay.is_asked() {
+            let is_waited_for = wait.includes_late_servers || !delay.is_late();
+            if is_waited_for || !delay.has_pending_request() {
                 let answer = is_waited_for.then(|| answer.clone());
                 let asked = delay.begin_request();
                 tokio::spawn(request_list(
@@ -123,13 +129,13 @@ impl MergedServers {
         }
         let (mut found, mut missing) = (Vec::new(), Vec::new());
         for (server, arrivals, is_waited_for) in open {
-            let number = server.member.number;
+            let number = server.client.number;
             let at = answered
                 .iter()
                 .position(|(answered, _)| *answered == number);
             let listed = at.and_then(|at| answered.swap_remove(at).1);
             if at.is_none() && is_waited_for {
-                server.spec().list_delay.note_late();
+                server.spec().list_delay.mark_late();
             }
             // The cached list of the server.
             let cached = || server.spec().cache.list_pages(method);
@@ -147,7 +153,10 @@ impl MergedServers {
                     .for_each(|uri| self.record_origin(uri, server));
             }
         }
-        GatheredLists { found, missing }
+        GatheredLists {
+            lists: found,
+            missing,
+        }
     }
 
     /// Sends `list_changed` when a missing server answers.
@@ -158,8 +167,8 @@ impl MergedServers {
     ) {
         let mut awaited = self.lock_awaited();
         for (server, mut arrivals) in missing {
-            let key = (server.member.number, kind);
-            if !awaited.keys.insert(key) {
+            let key = (server.client.number, kind);
+            if !awaited.awaited_keys.insert(key) {
                 continue;
             }
             let merge = Arc::downgrade(self);
@@ -168,11 +177,11 @@ impl MergedServers {
                 let Some(merge) = merge.upgrade() else {
                     return;
                 };
-                merge.lock_awaited().keys.remove(&key);
+                merge.lock_awaited().awaited_keys.remove(&key);
                 if is_there {
                     let method = format!("notifications/{kind}/list_changed");
                     merge
-                        .outlet
+                        .notification_sink
                         .deliver(message::notification_message(&method, ""), false);
                 }
             });
@@ -192,7 +201,7 @@ async fn request_list(
     asked.finish_request(listed.is_some());
     if let Some(answer) = answer {
         // The receiver is gone after the list's timeout.
-        let _ = answer.send((server.member.number, listed));
+        let _ = answer.send((server.client.number, listed));
     }
 }
 
@@ -208,7 +217,7 @@ async fn fetch_list(server: &ServerAccess, method: &str) -> Option<ServerList> {
     }
     match all_pages(server, method).await {
         Ok(pages) => Some(ServerList::from_pages(&pages, method)),
-        Err(why) if message::is_lost(&why) => Some(ServerList::Lost),
+        Err(why) if message::is_lost_response(&why) => Some(ServerList::Lost),
         Err(_) => None,
     }
 }
@@ -269,7 +278,7 @@ pub(super) async fn all_pages(server: &ServerAccess, method: &str) -> Result<Vec
         let stream = Arc::new(MessageStream::of_answers(0, 1));
         let request = message::request_message("0", method, &params);
         let request = RpcMessage::parse(request).map_err(|_| Bytes::new())?;
-        server.send_request(request, ReplySender::plain(stream.clone()));
+        server.send_request(request, ReplySender::unshaped(stream.clone()));
         let text = stream.wait_for_answer().await.unwrap_or_default();
         let answer = RpcMessage::parse(text.clone()).map_err(|_| text.clone())?;
         let result = answer.result().ok_or(text)?.to_owned();

@@ -4,7 +4,7 @@
 use super::client::{McpClient, NotificationSink, ReplySender};
 use super::filter::NameFilter;
 use super::message::{self, RpcMessage, RpcMessageKind, find_value, splice};
-use super::notification_source::{NotificationSource, RelayedRequests};
+use super::notification_source::{RelayedRequests, ServerNotificationSink};
 use super::param_headers::ClientParamHeaders;
 use super::server::{HANDSHAKE_REVISIONS, NEWEST_HANDSHAKE_REVISION, ServerAccess, ServerEntry};
 use super::stream::MessageStream;
@@ -21,7 +21,7 @@ const SERVER_NAME_SEPARATOR: &str = "__";
 /// merge.
 #[derive(Debug, Default)]
 pub(super) struct AwaitedLists {
-    pub(super) keys: HashSet<(u64, &'static str)>,
+    pub(super) awaited_keys: HashSet<(u64, &'static str)>,
     pub(super) tasks: JoinSet<()>,
 }
 
@@ -31,17 +31,17 @@ pub(super) struct MergedServers {
     /// successor.
     servers: Mutex<BTreeMap<String, Arc<ServerAccess>>>,
     /// Connections to replaced servers; kept while their calls are open.
-    former: Mutex<Vec<Arc<ServerAccess>>>,
-    wanted: NameFilter,
-    tools: NameFilter,
-    hello: Option<Bytes>,
-    pub(super) outlet: Arc<dyn NotificationSink>,
+    replaced: Mutex<Vec<Arc<ServerAccess>>>,
+    server_filter: NameFilter,
+    tool_filter: NameFilter,
+    initialize_params: Option<Bytes>,
+    pub(super) notification_sink: Arc<dyn NotificationSink>,
     /// The number of the connection that reported a resource or template.
-    uris: Mutex<HashMap<String, u64>>,
-    asked: Arc<RelayedRequests>,
-    awaited: Mutex<AwaitedLists>,
+    origins: Mutex<HashMap<String, u64>>,
+    relayed_requests: Arc<RelayedRequests>,
+    awaited_lists: Mutex<AwaitedLists>,
     /// Whether the client receives messages that belong to no call.
-    listens: AtomicBool,
+    is_listening: AtomicBool,
 }
 
 impl MergedServers {
@@ -56,15 +56,15 @@ impl MergedServers {
     ) -> Arc<Self> {
         let merge = Self {
             servers: Mutex::default(),
-            former: Mutex::default(),
-            wanted,
-            tools,
-            hello,
-            outlet,
-            uris: Mutex::default(),
-            asked: Arc::default(),
-            awaited: Mutex::default(),
-            listens: AtomicBool::new(false),
+            replaced: Mutex::default(),
+            server_filter: wanted,
+            tool_filter: tools,
+            initialize_params: hello,
+            notification_sink: outlet,
+            origins: Mutex::default(),
+            relayed_requests: Arc::default(),
+            awaited_lists: Mutex::default(),
+            is_listening: AtomicBool::new(false),
         };
         merge.update_servers(&servers, None, next);
         Arc::new(merge)
@@ -79,9 +79,11 @@ impl MergedServers {
     ) -> bool {
         let mut ways = self.lock_servers();
         let count = ways.len();
-        let mut former = self.lock_former();
+        let mut former = self.lock_replaced();
         ways.retain(|name, access| {
-            let stays = servers.get(name).is_some_and(|served| access.is_of(served));
+            let stays = servers
+                .get(name)
+                .is_some_and(|served| access.is_connected_to(served));
             if !stays {
                 access.drain();
                 former.push(access.clone());
@@ -89,22 +91,22 @@ impl MergedServers {
             stays
         });
         let mut is_other = ways.len() < count;
-        let number = |access: &Arc<ServerAccess>| access.member.number;
+        let number = |access: &Arc<ServerAccess>| access.client.number;
         let here: Vec<u64> = ways.values().map(number).collect();
         self.lock_origins()
             .retain(|_, number| here.contains(number));
         let before: Vec<u64> = former.iter().map(number).collect();
         drop(former);
-        let mut asked = self.asked.lock_open();
+        let mut asked = self.relayed_requests.lock_open();
         asked.retain(|_, (number, _)| here.contains(number) || before.contains(number));
         drop(asked);
         for (name, served) in servers {
-            if ways.contains_key(name) || !self.wanted.admits(name) {
+            if ways.contains_key(name) || !self.server_filter.is_match(name) {
                 continue;
             }
             is_other = true;
             let access = self.open_access(served, next());
-            if self.listens.load(Ordering::Relaxed) {
+            if self.is_listening.load(Ordering::Relaxed) {
                 access.start_listening();
             }
             if let Some(level) = level
@@ -120,12 +122,12 @@ impl MergedServers {
     fn open_access(&self, served: &Arc<ServerEntry>, number: u64) -> ServerAccess {
         let member = McpClient {
             number,
-            hello: self.hello.clone(),
-            ears: Arc::new(NotificationSource {
-                server: number,
-                links: served.known.links.clone(),
-                outlet: self.outlet.clone(),
-                asked: self.asked.clone(),
+            initialize_params: self.initialize_params.clone(),
+            notification_sink: Arc::new(ServerNotificationSink {
+                server_number: number,
+                resource_index: served.spec.resource_index.clone(),
+                notification_sink: self.notification_sink.clone(),
+                relayed_requests: self.relayed_requests.clone(),
             }),
         };
         served.open_access(Arc::new(member), &NameFilter::default())
@@ -135,10 +137,10 @@ impl MergedServers {
         self.servers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn lock_former(&self) -> MutexGuard<'_, Vec<Arc<ServerAccess>>> {
-        let former = self.former.lock();
+    fn lock_replaced(&self) -> MutexGuard<'_, Vec<Arc<ServerAccess>>> {
+        let former = self.replaced.lock();
         let mut former = former.unwrap_or_else(PoisonError::into_inner);
-        former.retain(|access| !access.is_over());
+        former.retain(|access| !access.has_ended());
         former
     }
 
@@ -149,12 +151,12 @@ impl MergedServers {
 
     fn server_by_number(&self, number: u64) -> Option<Arc<ServerAccess>> {
         let ways = self.lock_servers();
-        let found = ways.values().find(|access| access.member.number == number);
+        let found = ways.values().find(|access| access.client.number == number);
         found.cloned()
     }
 
     pub(super) fn initialize_result(&self) -> Bytes {
-        let asked = self.hello.as_deref().and_then(|hello| {
+        let asked = self.initialize_params.as_deref().and_then(|hello| {
             let text = std::str::from_utf8(hello).ok()?;
             serde_json::from_str::<String>(&text[find_value(text, &["protocolVersion"])?]).ok()
         });
@@ -211,7 +213,7 @@ impl MergedServers {
                 for server in self.servers() {
                     if server.spec().cache.has_capability("logging") == Some(true) {
                         let stream = Arc::new(MessageStream::of_answers(0, 1));
-                        server.send_request(message.clone(), ReplySender::plain(stream));
+                        server.send_request(message.clone(), ReplySender::unshaped(stream));
                     }
                 }
                 reply.send_result(&id, "{}");
@@ -232,7 +234,7 @@ impl MergedServers {
             );
             return reply.send_error(id, -32602, &why);
         };
-        if is_tool && !self.tools.admits(&name) {
+        if is_tool && !self.tool_filter.is_match(&name) {
             return reply.send_error(
                 id,
                 -32602,
@@ -266,7 +268,7 @@ impl MergedServers {
     ) -> Option<String> {
         let (server, rest) = self
             .split_server_name(tool)
-            .filter(|_| self.tools.admits(tool))?;
+            .filter(|_| self.tool_filter.is_match(tool))?;
         server.header_mismatch(rest, call, given)
     }
 
@@ -281,7 +283,7 @@ impl MergedServers {
         let span = find_value(item, &["name"])?;
         let name: String = serde_json::from_str(&item[span.clone()]).ok()?;
         let full = format!("{}{SERVER_NAME_SEPARATOR}{name}", server.name());
-        if kind == "tools" && !(self.tools.admits(&full) && server.offers_tool(&name)) {
+        if kind == "tools" && !(self.tool_filter.is_match(&full) && server.offers_tool(&name)) {
             return None;
         }
         let full = serde_json::Value::from(full).to_string();
@@ -293,14 +295,14 @@ impl MergedServers {
         if message.kind == RpcMessageKind::Answer {
             let asked = message
                 .id()
-                .and_then(|id| self.asked.lock_open().remove(id));
+                .and_then(|id| self.relayed_requests.lock_open().remove(id));
             let Some((server, id)) = asked else {
                 return;
             };
-            let text = message.with_edits(message.new_id(&id).into_iter().collect());
+            let text = message.with_edits(message.id_edit(&id).into_iter().collect());
             let former = || {
-                let former = self.lock_former();
-                let found = former.iter().find(|access| access.member.number == server);
+                let former = self.lock_replaced();
+                let found = former.iter().find(|access| access.client.number == server);
                 found.cloned()
             };
             let server = self.server_by_number(server).or_else(former);
@@ -310,7 +312,7 @@ impl MergedServers {
             return;
         }
         if message.method == message::CANCELLED_METHOD {
-            for server in &*self.lock_former() {
+            for server in &*self.lock_replaced() {
                 server.send_message(message.clone());
             }
         }
@@ -328,20 +330,20 @@ impl MergedServers {
     }
 
     pub(super) fn start_listening(&self) {
-        self.listens.store(true, Ordering::Relaxed);
+        self.is_listening.store(true, Ordering::Relaxed);
         self.servers()
             .iter()
             .for_each(|server| server.start_listening());
     }
 
-    pub(super) fn give_up(&self, stream: u64) {
+    pub(super) fn cancel_stream(&self, stream: u64) {
         for server in self.servers() {
-            server.give_up(stream);
+            server.cancel_stream(stream);
         }
     }
 
     /// The server that reported this resource or template to this client.
-    pub(super) fn origin_of(&self, uri: &str) -> Option<Arc<ServerAccess>> {
+    pub(super) fn origin_server(&self, uri: &str) -> Option<Arc<ServerAccess>> {
         let number = self.lock_origins().get(uri).copied()?;
         let found = self.server_by_number(number);
         if found.is_none() {
@@ -359,20 +361,22 @@ impl MergedServers {
     pub(super) fn record_origin(&self, uri: String, server: &ServerAccess) {
         self.lock_origins()
             .entry(uri)
-            .or_insert(server.member.number);
+            .or_insert(server.client.number);
     }
 
     pub(super) fn lock_awaited(&self) -> MutexGuard<'_, AwaitedLists> {
-        self.awaited.lock().unwrap_or_else(PoisonError::into_inner)
+        self.awaited_lists
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     fn lock_origins(&self) -> MutexGuard<'_, HashMap<String, u64>> {
-        self.uris.lock().unwrap_or_else(PoisonError::into_inner)
+        self.origins.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// Makes the reply record the resources that its answer links to.
 pub(super) fn with_resource_index(server: &ServerAccess, mut reply: ReplySender) -> ReplySender {
-    reply.shape.links = Some(server.spec().links.clone());
+    reply.shape.resource_index = Some(server.spec().resource_index.clone());
     reply
 }

@@ -64,11 +64,13 @@ impl RpcMessage {
     /// # Errors
     /// Fails when the bytes are not one JSON-RPC message.
     pub(super) fn parse(text: Bytes) -> Result<Self, RpcParseError> {
-        let text = on_one_line(text);
+        let text = without_line_breaks(text);
         let whole =
             std::str::from_utf8(&text).map_err(|e| RpcParseError::NotJson(e.to_string()))?;
         let parts: RpcParts = serde_json::from_str(whole).map_err(|e| match e.classify() {
-            serde_json::error::Category::Data => RpcParseError::NotRpc(e.to_string(), id_of(whole)),
+            serde_json::error::Category::Data => {
+                RpcParseError::NotRpc(e.to_string(), extract_id(whole))
+            }
             _ => RpcParseError::NotJson(e.to_string()),
         })?;
         let kind = match (&parts.method, parts.id) {
@@ -77,7 +79,7 @@ impl RpcMessage {
             (None, _) if parts.result.is_some() || parts.error.is_some() => RpcMessageKind::Answer,
             (None, _) => {
                 let why = "the message has no `method`, no `result` and no `error`";
-                let id = parts.id.map(RawValue::get).filter(|id| is_id(id));
+                let id = parts.id.map(RawValue::get).filter(|id| is_rpc_id(id));
                 let id = id.map(str::to_owned);
                 return Err(RpcParseError::NotRpc(why.into(), id));
             }
@@ -159,7 +161,7 @@ impl RpcMessage {
     }
 
     /// The edit that replaces the id.
-    pub(super) fn new_id<'a>(&self, id: &'a str) -> Option<(Span, &'a str)> {
+    pub(super) fn id_edit<'a>(&self, id: &'a str) -> Option<(Span, &'a str)> {
         self.id.clone().map(|span| (span, id))
     }
 }
@@ -190,7 +192,7 @@ pub(super) fn find_value(text: &str, path: &[&str]) -> Option<Span> {
     let mut at = 0..text.len();
     for key in path {
         let object = &text[at.clone()];
-        let value = value_of(object, key)?;
+        let value = field_value(object, key)?;
         let within = span_of(object, value);
         at = at.start + within.start..at.start + within.end;
     }
@@ -198,7 +200,7 @@ pub(super) fn find_value(text: &str, path: &[&str]) -> Option<Span> {
 }
 
 /// The raw value of a key. Of duplicate keys the last one counts, as in most parsers.
-fn value_of<'a>(object: &'a str, key: &str) -> Option<&'a str> {
+fn field_value<'a>(object: &'a str, key: &str) -> Option<&'a str> {
     let (_, value) = object_fields(object)?
         .into_iter()
         .rfind(|(name, _)| name == key)?;
@@ -258,7 +260,7 @@ fn span_of(whole: &str, part: &str) -> Span {
 }
 
 /// Replaces line breaks. JSON allows them only between tokens, where they have no meaning.
-fn on_one_line(text: Bytes) -> Bytes {
+fn without_line_breaks(text: Bytes) -> Bytes {
     let is_break = |byte: &u8| matches!(byte, b'\n' | b'\r');
     if !text.iter().any(is_break) {
         return text;
@@ -268,13 +270,13 @@ fn on_one_line(text: Bytes) -> Bytes {
 }
 
 /// The raw id of an object that is not a message; `None` if no answer can use it.
-fn id_of(text: &str) -> Option<String> {
+fn extract_id(text: &str) -> Option<String> {
     let id = &text[find_value(text, &["id"])?];
-    is_id(id).then(|| id.to_owned())
+    is_rpc_id(id).then(|| id.to_owned())
 }
 
 /// Whether raw JSON is valid as an id.
-pub(super) fn is_id(raw: &str) -> bool {
+pub(super) fn is_rpc_id(raw: &str) -> bool {
     !raw.starts_with(['{', '['])
 }
 
@@ -323,14 +325,14 @@ pub(super) fn lost_response(id: &str) -> Bytes {
 }
 
 /// The error response of a call whose answer is not kept any more.
-pub(super) fn not_kept_response(id: &str) -> Bytes {
+pub(super) fn answer_dropped_response(id: &str) -> Bytes {
     let why = "the answer to this call is no longer available";
     let hint = "check the effects of the call before you repeat it";
     typed_error_response(id, CALL_LOST_CODE, why, "not_kept", Some(hint))
 }
 
 /// Whether an answer says that the outcome is unknown.
-pub(super) fn is_lost(text: &[u8]) -> bool {
+pub(super) fn is_lost_response(text: &[u8]) -> bool {
     let text = std::str::from_utf8(text).unwrap_or_default();
     let told = |path: &[&str]| find_value(text, path).map(|span| text[span].trim_matches('"'));
     let code = told(&["error", "code"]).and_then(|code| code.parse::<i64>().ok());
@@ -359,8 +361,8 @@ pub(super) fn notification_message(method: &str, params: &str) -> Bytes {
 #[cfg(test)]
 mod tests {
     use super::{
-        RpcMessage, RpcMessageKind, RpcParseError, array_elements, find_value, is_lost, is_same_id,
-        lost_response, without_fields,
+        RpcMessage, RpcMessageKind, RpcParseError, array_elements, find_value, is_lost_response,
+        is_same_id, lost_response, without_fields,
     };
     use bytes::Bytes;
 
@@ -378,7 +380,7 @@ mod tests {
         );
         assert_eq!(message.id(), Some(r#""\u0041""#));
         let token = message.param_span(&["_meta", "progressToken"]).unwrap();
-        let edits = vec![(token, "7"), message.new_id("99").unwrap()];
+        let edits = vec![(token, "7"), message.id_edit("99").unwrap()];
         let expected = text.replace(r#""\u0041""#, "99").replace("1.0", "7");
         assert_eq!(message.with_edits(edits), expected.as_bytes());
     }
@@ -412,13 +414,13 @@ mod tests {
 
     #[test]
     fn a_lost_call_is_distinguished_from_an_error_of_a_server() {
-        assert!(is_lost(&lost_response("1")));
+        assert!(is_lost_response(&lost_response("1")));
         for other in [
             r#"{"id":1,"error":{"code":-32603,"message":"x","data":{"type":"lost"}}}"#,
             r#"{"id":1,"error":{"code":-32000,"message":"x"}}"#,
             r#"{"id":1,"result":{"error":{"code":-32000,"data":{"type":"lost"}}}}"#,
         ] {
-            assert!(!is_lost(other.as_bytes()), "{other}");
+            assert!(!is_lost_response(other.as_bytes()), "{other}");
         }
     }
 

@@ -40,7 +40,7 @@ mod stream;
 mod transport;
 mod uri_template;
 
-pub(super) use os::{Os, ToolContext};
+pub(super) use os::{OsServerFactory, ToolContext};
 pub(super) use settings::HubSettings;
 pub(super) use transport::hub_routes;
 
@@ -91,24 +91,24 @@ pub(super) struct Hub(Arc<HubInner>);
 #[derive(Debug)]
 struct HubInner {
     settings: HubSettings,
-    os: Arc<dyn InProcessServer>,
+    built_in_server: Arc<dyn InProcessServer>,
     servers: Mutex<BTreeMap<String, Arc<ServerEntry>>>,
-    files: Mutex<McpConfigFiles>,
+    config_files: Mutex<McpConfigFiles>,
     /// Errors of the configuration files and of single servers.
-    amiss: Mutex<ConfigErrors>,
+    config_errors: Mutex<ConfigErrors>,
     sessions: Mutex<HashMap<String, Arc<HubSession>>>,
     /// Connections of the HTTP+SSE transport of 2024-11-05.
-    visits: SseConnections,
+    sse_connections: SseConnections,
     is_stopping: AtomicBool,
     /// How often the set of servers has changed.
-    changes: AtomicU64,
+    change_count: AtomicU64,
     /// Servers that were removed from the configuration; kept while calls to them are open.
-    retired: Mutex<Vec<Arc<ServerEntry>>>,
+    removed_servers: Mutex<Vec<Arc<ServerEntry>>>,
     /// The last number given to a client or a stream. Numbers continue after a restart, so no old event id names a
     /// new stream.
-    last: AtomicU64,
+    last_number: AtomicU64,
     /// The last number of the previous run of the companion.
-    before: u64,
+    previous_run_last_number: u64,
 }
 
 /// Errors of the last read of the configuration.
@@ -116,7 +116,7 @@ struct HubInner {
 struct ConfigErrors {
     problems: Vec<String>,
     /// Servers with an invalid configuration, and the reason.
-    refused: BTreeMap<String, String>,
+    invalid_servers: BTreeMap<String, String>,
 }
 
 /// Why the hub refuses a client.
@@ -126,14 +126,14 @@ enum HubRefusal {
     NoServer(String),
     Stopping,
     NoSession,
-    Hello(HandshakeError),
+    Handshake(HandshakeError),
 }
 
 impl Hub {
     /// Reads the configuration, starts the eager servers and watches the configuration files.
-    pub(super) fn start(settings: HubSettings, os: Os) -> Self {
+    pub(super) fn start(settings: HubSettings, os: OsServerFactory) -> Self {
         let hub = Self::new(settings, Arc::new(os));
-        let stamp = config::file_stamps(&hub.0.settings.files);
+        let stamp = config::file_stamps(&hub.0.settings.config_files);
         hub.reload_config();
         tokio::spawn(hub.clone().watch_files(stamp));
         hub
@@ -145,18 +145,18 @@ impl Hub {
         // Numbers start at the current time in microseconds: a run never assigns more than one number a microsecond.
         let before = since.map_or(0, |s| u64::try_from(s.as_micros()).unwrap_or(0));
         Self(Arc::new(HubInner {
-            files: Mutex::new(McpConfigFiles::new(settings.files.clone())),
+            config_files: Mutex::new(McpConfigFiles::new(settings.config_files.clone())),
             settings,
-            os,
+            built_in_server: os,
             servers: Mutex::default(),
-            amiss: Mutex::default(),
+            config_errors: Mutex::default(),
             sessions: Mutex::default(),
-            visits: SseConnections::default(),
+            sse_connections: SseConnections::default(),
             is_stopping: AtomicBool::new(false),
-            changes: AtomicU64::new(0),
-            retired: Mutex::default(),
-            last: AtomicU64::new(before),
-            before,
+            change_count: AtomicU64::new(0),
+            removed_servers: Mutex::default(),
+            last_number: AtomicU64::new(before),
+            previous_run_last_number: before,
         }))
     }
 
@@ -164,7 +164,7 @@ impl Hub {
         let mut ticks: u64 = 0;
         loop {
             tokio::time::sleep(HUB_WATCH_INTERVAL).await;
-            let now = config::file_stamps(&self.0.settings.files);
+            let now = config::file_stamps(&self.0.settings.config_files);
             if now != stamp {
                 stamp = now;
                 self.reload_config();
@@ -178,7 +178,7 @@ impl Hub {
 
     /// Reads the configuration files now.
     pub(in crate::companion) fn reload_config(&self) {
-        let files = self.0.files.lock();
+        let files = self.0.config_files.lock();
         let found = files.unwrap_or_else(PoisonError::into_inner).read();
         self.apply_config(found);
     }
@@ -190,14 +190,14 @@ impl Hub {
         }
         *self.lock_config_errors() = ConfigErrors {
             problems: found.problems,
-            refused: found.refused,
+            invalid_servers: found.invalid_servers,
         };
         let mut gone = Vec::new();
         let mut is_new = false;
         {
             let mut servers = self.lock_servers();
             servers.retain(|name, served| {
-                let same = found.servers.get(name) == Some(&served.known.server);
+                let same = found.servers.get(name) == Some(&served.spec.config);
                 if !same {
                     gone.push(served.clone());
                 }
@@ -206,40 +206,45 @@ impl Hub {
             for (name, server) in found.servers {
                 servers.entry(name).or_insert_with(|| {
                     is_new = true;
-                    ServerEntry::new(server, &self.0.settings.data, &self.0.os)
+                    ServerEntry::new(
+                        server,
+                        &self.0.settings.data_folder,
+                        &self.0.built_in_server,
+                    )
                 });
             }
         }
         if gone.is_empty() && !is_new {
             return;
         }
-        self.0.changes.fetch_add(1, Ordering::Relaxed);
+        self.0.change_count.fetch_add(1, Ordering::Relaxed);
         let servers = self.lock_servers().clone();
         self.lock_sessions().retain(|_, session| {
             let stays = session.update_servers(&servers, || self.next_number());
             if !stays {
-                session.outlet.drain();
+                session.streams.drain();
             }
             stays
         });
         let names: Vec<&str> = gone.iter().map(|served| served.name()).collect();
         self.0
-            .visits
+            .sse_connections
             .retain_connections(|session, server| match session {
                 Some(session) => session.update_servers(&servers, || self.next_number()),
                 None => server.is_some_and(|name| !names.contains(&name)),
             });
         gone.iter().for_each(|served| served.drain());
-        let mut retired = self.lock_retired();
-        retired.retain(|served| !served.is_over());
+        let mut retired = self.lock_removed_servers();
+        retired.retain(|served| !served.has_ended());
         retired.extend(gone);
     }
 
     fn sweep_sessions(&self) {
         self.lock_sessions()
             .retain(|_, session| session.idle_time() < HUB_SESSION_IDLE_TIMEOUT);
-        self.lock_retired().retain(|served| !served.is_over());
-        let folder = self.0.settings.data.join("sessions");
+        self.lock_removed_servers()
+            .retain(|served| !served.has_ended());
+        let folder = self.0.settings.data_folder.join("sessions");
         tokio::task::spawn_blocking(move || {
             for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
                 let age = entry.metadata().and_then(|m| m.modified()).ok();
@@ -258,18 +263,18 @@ impl Hub {
         // restart.
         self.0.is_stopping.store(true, Ordering::Relaxed);
         let sessions: Vec<_> = self.lock_sessions().drain().collect();
-        let retiring = sessions.iter().map(|(_, session)| &session.outlet);
+        let retiring = sessions.iter().map(|(_, session)| &session.streams);
         retiring.for_each(|outlet| outlet.drain());
         // The end of a server ends its open calls with an error to their clients.
         let mut servers: Vec<_> = std::mem::take(&mut *self.lock_servers())
             .into_values()
             .collect();
-        servers.append(&mut self.lock_retired());
+        servers.append(&mut self.lock_removed_servers());
         let ends = servers.iter().map(|served| served.shutdown());
         futures_util::future::join_all(ends).await;
-        let ended = sessions.iter().map(|(_, session)| &session.outlet);
+        let ended = sessions.iter().map(|(_, session)| &session.streams);
         ended.for_each(|outlet| outlet.close());
-        self.0.visits.close_all();
+        self.0.sse_connections.close_all();
     }
 
     fn is_stopping(&self) -> bool {
@@ -278,11 +283,11 @@ impl Hub {
 
     /// Whether the number of a stream comes from the previous run of the companion.
     fn is_from_previous_run(&self, stream: u64) -> bool {
-        stream <= self.0.before
+        stream <= self.0.previous_run_last_number
     }
 
     fn next_number(&self) -> u64 {
-        self.0.last.fetch_add(1, Ordering::Relaxed) + 1
+        self.0.last_number.fetch_add(1, Ordering::Relaxed) + 1
     }
 
     fn open_backend(
@@ -300,17 +305,19 @@ impl Hub {
             let servers = self.lock_servers().clone();
             let merge =
                 MergedServers::new(servers, wanted, tools, hello, ears, || self.next_number());
-            return Ok(Backend::All(merge));
+            return Ok(Backend::Merged(merge));
         };
         let served = self.lock_servers().get(name).cloned();
         let served = served.ok_or_else(|| self.no_server(name))?;
         let number = self.next_number();
         let member = McpClient {
             number,
-            hello,
-            ears,
+            initialize_params: hello,
+            notification_sink: ears,
         };
-        Ok(Backend::One(served.open_access(Arc::new(member), &tools)))
+        Ok(Backend::Single(
+            served.open_access(Arc::new(member), &tools),
+        ))
     }
 
     /// The backend of a client without a session.
@@ -338,7 +345,12 @@ impl Hub {
             // The servers changed during the handshake: repeat it, because the result may come from a replaced
             // server.
             if self.change_count() == before {
-                break (before, outlet, backend, result.map_err(HubRefusal::Hello)?);
+                break (
+                    before,
+                    outlet,
+                    backend,
+                    result.map_err(HubRefusal::Handshake)?,
+                );
             }
         };
         let version = protocol_version(&result);
@@ -369,7 +381,7 @@ impl Hub {
     }
 
     fn change_count(&self) -> u64 {
-        self.0.changes.load(Ordering::Relaxed)
+        self.0.change_count.load(Ordering::Relaxed)
     }
 
     /// Registers a session, or returns the registered one with the same id. `before` is the change count when the
@@ -412,10 +424,10 @@ impl Hub {
             Some(session) => session,
             None => self.restore_session(id)?,
         };
-        if session.server.as_deref() != server {
+        if session.server_name.as_deref() != server {
             return Err(HubRefusal::NoSession);
         }
-        session.touch();
+        session.record_use();
         Ok(session)
     }
 
@@ -434,7 +446,7 @@ impl Hub {
         let mut servers: Vec<ServerStatus> =
             self.lock_servers().values().map(|s| s.status()).collect();
         let amiss = self.lock_config_errors();
-        let refused = amiss.refused.iter();
+        let refused = amiss.invalid_servers.iter();
         servers.extend(refused.map(|(name, why)| server::refused_status(name, why)));
         servers.sort_by(|a, b| a.name.cmp(&b.name));
         let problems = amiss.problems.clone();
@@ -449,11 +461,14 @@ impl Hub {
     }
 
     fn lock_config_errors(&self) -> MutexGuard<'_, ConfigErrors> {
-        self.0.amiss.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0
+            .config_errors
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     fn no_server(&self, name: &str) -> HubRefusal {
-        HubRefusal::NoServer(match self.lock_config_errors().refused.get(name) {
+        HubRefusal::NoServer(match self.lock_config_errors().invalid_servers.get(name) {
             Some(why) => format!("the server `{name}` is refused: {why}"),
             None => format!("there is no server `{name}`"),
         })
@@ -470,9 +485,9 @@ impl Hub {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn lock_retired(&self) -> MutexGuard<'_, Vec<Arc<ServerEntry>>> {
+    fn lock_removed_servers(&self) -> MutexGuard<'_, Vec<Arc<ServerEntry>>> {
         self.0
-            .retired
+            .removed_servers
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
     }

@@ -11,45 +11,50 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// Open requests of servers to the client; different servers may use the same ids.
 #[derive(Debug, Default)]
 pub(super) struct RelayedRequests {
-    last: AtomicU64,
+    next_id: AtomicU64,
     /// By the id that the client knows: the number of the server connection, and the server's own id.
-    open: Mutex<HashMap<String, (u64, String)>>,
+    requests: Mutex<HashMap<String, (u64, String)>>,
 }
 
 /// The sink of one server's messages to the client.
 #[derive(Debug)]
-pub(super) struct NotificationSource {
+pub(super) struct ServerNotificationSink {
     /// The number of the server connection.
-    pub(super) server: u64,
-    pub(super) links: Arc<ResourceIndex>,
-    pub(super) outlet: Arc<dyn NotificationSink>,
-    pub(super) asked: Arc<RelayedRequests>,
+    pub(super) server_number: u64,
+    pub(super) resource_index: Arc<ResourceIndex>,
+    pub(super) notification_sink: Arc<dyn NotificationSink>,
+    pub(super) relayed_requests: Arc<RelayedRequests>,
 }
 
 impl RelayedRequests {
     pub(super) fn lock_open(&self) -> MutexGuard<'_, HashMap<String, (u64, String)>> {
-        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+        self.requests.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl NotificationSink for NotificationSource {
+impl NotificationSink for ServerNotificationSink {
     fn deliver(&self, text: Bytes, is_related: bool) {
         let Ok(message) = RpcMessage::parse(text.clone()) else {
             return;
         };
         let text = match (message.kind, message.id()) {
             (RpcMessageKind::Request, Some(id)) => {
-                let number = self.asked.last.fetch_add(1, Ordering::Relaxed);
+                let number = self
+                    .relayed_requests
+                    .next_id
+                    .fetch_add(1, Ordering::Relaxed);
                 let own = format!("\"osctl-{number}\"");
-                let text = message.with_edits(message.new_id(&own).into_iter().collect());
-                self.asked.lock_open().insert(own, (self.server, id.into()));
+                let text = message.with_edits(message.id_edit(&own).into_iter().collect());
+                self.relayed_requests
+                    .lock_open()
+                    .insert(own, (self.server_number, id.into()));
                 text
             }
             _ if message.method == CANCELLED_METHOD => {
                 let id = message.raw_param(&["requestId"]).unwrap_or_default();
-                let mut open = self.asked.lock_open();
+                let mut open = self.relayed_requests.lock_open();
                 let is_meant = |(_, (server, theirs)): &(&String, &(u64, String))| {
-                    *server == self.server && theirs == id
+                    *server == self.server_number && theirs == id
                 };
                 let Some(own) = open.iter().find(is_meant).map(|(own, _)| own.clone()) else {
                     return;
@@ -61,12 +66,12 @@ impl NotificationSink for NotificationSource {
             // The URI may be below the subscribed one and in no list, so its server is recorded.
             _ if message.method == "notifications/resources/updated" => {
                 if let Some(uri) = message.text_param(&["uri"]) {
-                    self.links.add(uri);
+                    self.resource_index.add_uri(uri);
                 }
                 text
             }
             _ => text,
         };
-        self.outlet.deliver(text, is_related);
+        self.notification_sink.deliver(text, is_related);
     }
 }

@@ -31,7 +31,7 @@ pub(super) struct ToolParamHeaders(Mutex<HashMap<String, Vec<ParamHeader>>>);
 impl ToolParamHeaders {
     /// Records the tools of a `tools/list` result. Calls `refused` with the reason for each tool whose header
     /// declarations are invalid. Returns the result without these tools, or `None` if all tools are valid.
-    pub(super) fn learn_tools(
+    pub(super) fn record_tools(
         &self,
         result: &str,
         mut refused: impl FnMut(&str),
@@ -40,7 +40,7 @@ impl ToolParamHeaders {
         let all = array_elements(&result[span.clone()]);
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let mut is_fit = |tool: &&str| {
-            let name = field_text(tool, "name").unwrap_or_default();
+            let name = string_field(tool, "name").unwrap_or_default();
             let schema =
                 find_value(tool, &["inputSchema"]).map(|at| serde_json::from_str(&tool[at]));
             let schema = schema.and_then(Result::ok).unwrap_or_default();
@@ -97,7 +97,7 @@ impl ParamHeader {
         Some(&arguments[find_value(arguments, &path)?])
     }
 
-    fn mismatch_in(&self, call: &RpcMessage, given: &ClientParamHeaders) -> Option<String> {
+    fn find_mismatch(&self, call: &RpcMessage, given: &ClientParamHeaders) -> Option<String> {
         let name = &self.header;
         let said = self.header_value(call);
         let is_meant = |(header, _): &&(String, Option<String>)| header == name;
@@ -128,7 +128,7 @@ pub(super) fn find_header_mismatch(
     let schema = serde_json::from_str(&tool[find_value(tool, &["inputSchema"])?]).ok()?;
     // Invalid header declarations require nothing.
     let all = schema_param_headers(&schema).ok()?;
-    all.iter().find_map(|one| one.mismatch_in(call, given))
+    all.iter().find_map(|one| one.find_mismatch(call, given))
 }
 
 /// Whether two numbers are equal, such as `42.0` and `42`; only for numbers that every reader represents exactly.
@@ -142,7 +142,7 @@ fn is_same_number(raw: &str, given: &str) -> bool {
 }
 
 /// Whether a server's error says that it requires other headers.
-pub(super) fn is_mismatch(body: &[u8]) -> bool {
+pub(super) fn is_header_mismatch_error(body: &[u8]) -> bool {
     let text = std::str::from_utf8(body).unwrap_or_default();
     find_value(text, &["error", "code"]).is_some_and(|code| &text[code] == RAW_HEADER_MISMATCH_CODE)
 }
@@ -204,12 +204,12 @@ fn walk_fields(
                 "`{HEADER_SCHEMA_KEY}` does not belong to an argument"
             ));
         };
-        let header = mark.as_str().filter(|mark| is_token(mark));
+        let header = mark.as_str().filter(|mark| is_header_token(mark));
         let header =
             header.map(|mark| format!("{PARAM_HEADER_PREFIX}{}", mark.to_ascii_lowercase()));
         let header =
             header.ok_or_else(|| format!("`{HEADER_SCHEMA_KEY}`: {mark} is not a header name"))?;
-        if !is_simple(fields) {
+        if !is_primitive_schema(fields) {
             return Err(format!(
                 "`{HEADER_SCHEMA_KEY}`: `{}` is not a simple value",
                 path.join(".")
@@ -241,13 +241,13 @@ fn walk_fields(
 }
 
 /// Whether the text is valid in a header's name.
-fn is_token(text: &str) -> bool {
+fn is_header_token(text: &str) -> bool {
     let is_fine = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
     !text.is_empty() && text.bytes().all(is_fine)
 }
 
 /// Whether the schema allows only strings, numbers, booleans and null, as far as it declares a type.
-fn is_simple(schema: &Map<String, Value>) -> bool {
+fn is_primitive_schema(schema: &Map<String, Value>) -> bool {
     let is_simple = |kind: &Value| {
         let kinds = ["string", "integer", "number", "boolean", "null"];
         kind.as_str().is_some_and(|kind| kinds.contains(&kind))
@@ -259,13 +259,15 @@ fn is_simple(schema: &Map<String, Value>) -> bool {
     }
 }
 
-fn field_text(object: &str, key: &str) -> Option<String> {
+fn string_field(object: &str, key: &str) -> Option<String> {
     serde_json::from_str(&object[find_value(object, &[key])?]).ok()
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{ClientParamHeaders, ToolParamHeaders, find_header_mismatch, is_mismatch};
+    use super::{
+        ClientParamHeaders, ToolParamHeaders, find_header_mismatch, is_header_mismatch_error,
+    };
     use crate::companion::mcp::message::{RpcMessage, array_elements, find_value};
     use crate::protocol::mcp_header::decode_header;
     use std::collections::BTreeMap;
@@ -290,7 +292,7 @@ mod tests {
         let tools = ToolParamHeaders::default();
         assert!(headers(&tools, r#"{"region":"x"}"#).is_empty());
         assert_eq!(
-            tools.learn_tools(MARKED_TOOLS_LIST, |why| panic!("{why}")),
+            tools.record_tools(MARKED_TOOLS_LIST, |why| panic!("{why}")),
             None
         );
         let of = |arguments: &str| {
@@ -417,7 +419,7 @@ mod tests {
             );
             let mut told = Vec::new();
             let rest =
-                ToolParamHeaders::default().learn_tools(&list, |why| told.push(why.to_owned()));
+                ToolParamHeaders::default().record_tools(&list, |why| told.push(why.to_owned()));
             let expected = format!(r#"{{"tools":[{good}],"nextCursor":"x"}}"#);
             assert_eq!(rest.as_deref(), Some(&*expected), "{bad}");
             assert!(
@@ -430,7 +432,10 @@ mod tests {
     #[test]
     fn a_mismatch_is_distinguished_from_other_errors() {
         let of = |code: &str| format!(r#"{{"id":1,"error":{{"code":{code},"message":"x"}}}}"#);
-        assert!(is_mismatch(of("-32020").as_bytes()));
-        assert!(!is_mismatch(of("-32602").as_bytes()) && !is_mismatch(b"<html>"));
+        assert!(is_header_mismatch_error(of("-32020").as_bytes()));
+        assert!(
+            !is_header_mismatch_error(of("-32602").as_bytes())
+                && !is_header_mismatch_error(b"<html>")
+        );
     }
 }

@@ -117,7 +117,7 @@ impl Hub {
         }
         let PersistedHubSession { wish, version, .. } = kept;
         let session = HubSession::new(id.into(), version, wish.server, backend, lasting, outlet);
-        session.outlet.notify_lists_changed();
+        session.streams.notify_lists_changed();
         session.resubscribe();
         self.register_session(session, before)
     }
@@ -126,12 +126,12 @@ impl Hub {
     pub(in crate::companion) fn client_counts(&self) -> (usize, usize) {
         let sessions = self.lock_sessions();
         let kept = sessions.keys().filter(|id| self.session_file(id).exists());
-        (kept.count(), self.0.visits.initialized_count())
+        (kept.count(), self.0.sse_connections.initialized_count())
     }
 
     /// The number of sessions on disk that a client could resume.
     pub(in crate::companion) fn persisted_session_count(&self) -> usize {
-        let folder = self.0.settings.data.join("sessions");
+        let folder = self.0.settings.data_folder.join("sessions");
         let files = fs::read_dir(folder).into_iter().flatten().flatten();
         let read = files.filter_map(|file| fs::read(file.path()).ok());
         read.filter(|text| serde_json::from_slice::<PersistedHubSession>(text).is_ok())
@@ -141,7 +141,11 @@ impl Hub {
     /// The file's name does not contain the id, because the id grants access to the session.
     pub(super) fn session_file(&self, id: &str) -> PathBuf {
         let name = hex(&Sha256::digest(id)[..16]);
-        self.0.settings.data.join(Path::new("sessions")).join(name)
+        self.0
+            .settings
+            .data_folder
+            .join(Path::new("sessions"))
+            .join(name)
     }
 }
 

@@ -20,7 +20,12 @@ impl NotificationSink for ProbeNullSink {
 impl Hub {
     /// The local servers and the refused ones. Remote servers do not depend on this container.
     pub(in crate::companion) fn local_servers(&self) -> Vec<String> {
-        let refused: Vec<String> = self.lock_config_errors().refused.keys().cloned().collect();
+        let refused: Vec<String> = self
+            .lock_config_errors()
+            .invalid_servers
+            .keys()
+            .cloned()
+            .collect();
         let servers = self.lock_servers();
         let local = servers.values().filter(|served| served.is_local());
         let local = local.map(|served| served.name().to_owned());
@@ -28,13 +33,13 @@ impl Hub {
     }
 
     /// The program, arguments and folder of a server; empty if it is not a child process.
-    pub(in crate::companion) fn command_line(&self, name: &str) -> Vec<String> {
+    pub(in crate::companion) fn server_command_line(&self, name: &str) -> Vec<String> {
         let Some(served) = self.find_server(name) else {
             return Vec::new();
         };
         let ServerTransport::Child {
             command, args, cwd, ..
-        } = &served.known.server.way
+        } = &served.spec.config.transport
         else {
             return Vec::new();
         };
@@ -44,7 +49,7 @@ impl Hub {
     }
 
     /// Whether a valid server of this name is configured.
-    pub(in crate::companion) fn is_known(&self, name: &str) -> bool {
+    pub(in crate::companion) fn is_configured(&self, name: &str) -> bool {
         self.find_server(name).is_some()
     }
 
@@ -57,7 +62,7 @@ impl Hub {
     }
 
     /// The servers with unanswered calls, one name for each call.
-    pub(in crate::companion) fn open_calls(&self) -> Vec<String> {
+    pub(in crate::companion) fn servers_with_open_calls(&self) -> Vec<String> {
         let status = self.status();
         let servers = status.servers.into_iter();
         let open = servers.flat_map(|server| std::iter::repeat_n(server.name, server.calls));
@@ -69,7 +74,7 @@ impl Hub {
     /// # Errors
     /// Fails with the reason for the missing answer. There is no time limit.
     pub(in crate::companion) async fn probe_server(&self, name: &str) -> Result<usize, String> {
-        if let Some(why) = self.lock_config_errors().refused.get(name) {
+        if let Some(why) = self.lock_config_errors().invalid_servers.get(name) {
             return Err(format!("its configuration is refused: {why}"));
         }
         let served = self.find_server(name).ok_or("it is not configured")?;
@@ -82,7 +87,7 @@ impl Hub {
             server: Some(name.to_owned()),
             ..HubTarget::default()
         };
-        let Ok(Backend::One(access)) = self.sessionless_backend(&wish, Arc::new(ProbeNullSink))
+        let Ok(Backend::Single(access)) = self.sessionless_backend(&wish, Arc::new(ProbeNullSink))
         else {
             return Err("it is not configured".into());
         };

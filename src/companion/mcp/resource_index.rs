@@ -14,8 +14,8 @@ pub(super) struct ResourceIndex(Mutex<ResourceIndexState>);
 
 #[derive(Debug, Default)]
 struct ResourceIndexState {
-    known: HashSet<String>,
-    in_order: VecDeque<String>,
+    uris: HashSet<String>,
+    insertion_order: VecDeque<String>,
 }
 
 impl ResourceIndex {
@@ -45,27 +45,27 @@ impl ResourceIndex {
         for path in [&["uri"][..], &["resource", "uri"]] {
             let uri = find_value(content, path).map(|at| serde_json::from_str(&content[at]));
             if let Some(Ok(uri)) = uri {
-                self.add(uri);
+                self.add_uri(uri);
             }
         }
     }
 
-    pub(super) fn add(&self, uri: String) {
+    pub(super) fn add_uri(&self, uri: String) {
         let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if !state.known.insert(uri.clone()) {
+        if !state.uris.insert(uri.clone()) {
             return;
         }
-        state.in_order.push_back(uri);
-        if state.in_order.len() > MAX_INDEXED_RESOURCES
-            && let Some(oldest) = state.in_order.pop_front()
+        state.insertion_order.push_back(uri);
+        if state.insertion_order.len() > MAX_INDEXED_RESOURCES
+            && let Some(oldest) = state.insertion_order.pop_front()
         {
-            state.known.remove(&oldest);
+            state.uris.remove(&oldest);
         }
     }
 
     pub(super) fn contains_uri(&self, uri: &str) -> bool {
         let state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        state.known.contains(uri)
+        state.uris.contains(uri)
     }
 }
 
@@ -91,7 +91,7 @@ mod tests {
         }
         assert!(!links.contains_uri("a:5") && !links.contains_uri("a:6"));
         for number in 0..MAX_INDEXED_RESOURCES {
-            links.add(format!("b:{number}"));
+            links.add_uri(format!("b:{number}"));
         }
         assert!(!links.contains_uri("a:1") && links.contains_uri("b:0"));
     }

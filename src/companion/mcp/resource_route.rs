@@ -26,8 +26,8 @@ impl MergedServers {
         mut reply: ReplySender,
     ) {
         let uri = message.text_param(path).unwrap_or_default();
-        reply.shape.uri = Some(uri.clone());
-        if let Some(server) = self.origin_of(&uri) {
+        reply.shape.requested_uri = Some(uri.clone());
+        if let Some(server) = self.origin_server(&uri) {
             return server.send_request(message, with_resource_index(&server, reply));
         }
         let merge = self.clone();
@@ -51,23 +51,24 @@ impl MergedServers {
     async fn find_origin(&self, uri: &str) -> Option<Arc<ServerAccess>> {
         let servers = self.servers();
         let mut known = servers.iter();
-        if let Some(server) = known.find(|s| s.spec().links.contains_uri(uri) || is_listed(s, uri))
+        if let Some(server) =
+            known.find(|s| s.spec().resource_index.contains_uri(uri) || is_listed(s, uri))
         {
             return Some(server.clone());
         }
         self.gather_lists("resources/list", ListWait::ORIGIN_SEARCH)
             .await;
-        if let Some(server) = self.origin_of(uri) {
+        if let Some(server) = self.origin_server(uri) {
             return Some(server);
         }
         let templates = self.gather_lists("resources/templates/list", ListWait::ORIGIN_SEARCH);
-        let GatheredLists { found, .. } = templates.await;
-        if let Some(server) = self.origin_of(uri) {
+        let GatheredLists { lists: found, .. } = templates.await;
+        if let Some(server) = self.origin_server(uri) {
             return Some(server);
         }
         let fits = found.iter().filter_map(|(server, templates)| {
             let templates = templates.items().iter();
-            let text = templates.filter_map(|item| item_text(item, "uriTemplate"));
+            let text = templates.filter_map(|item| item_string(item, "uriTemplate"));
             let closest = text
                 .filter_map(|text| uri_template::match_template(&text, uri))
                 .max()?;
@@ -85,10 +86,10 @@ fn is_listed(server: &ServerAccess, uri: &str) -> bool {
     pages.unwrap_or_default().iter().any(|page| {
         let list = find_value(page, &["resources"]).map(|at| array_elements(&page[at]));
         let mut uris = list.unwrap_or_default().into_iter();
-        uris.any(|item| item_text(item, "uri").as_deref() == Some(uri))
+        uris.any(|item| item_string(item, "uri").as_deref() == Some(uri))
     })
 }
 
-fn item_text(item: &str, key: &str) -> Option<String> {
+fn item_string(item: &str, key: &str) -> Option<String> {
     serde_json::from_str(&item[find_value(item, &[key])?]).ok()
 }

@@ -26,11 +26,11 @@ pub(super) const HANDSHAKE_REVISIONS: [&str; 4] = [
 
 #[derive(Debug)]
 pub(super) struct ServerEntry {
-    pub(super) known: Arc<ServerSpec>,
+    pub(super) spec: Arc<ServerSpec>,
     /// The child for all clients that share it, and for clients without a session.
-    common: OnceLock<ServerHandle>,
+    shared_child: OnceLock<ServerHandle>,
     /// The children of single clients, including clients that are gone, while calls are open.
-    own: Mutex<Vec<ServerHandle>>,
+    own_children: Mutex<Vec<ServerHandle>>,
 }
 
 impl ServerEntry {
@@ -45,20 +45,20 @@ impl ServerEntry {
             server.cache_digest(),
         );
         let log = Arc::new(McpServerLog::new(data.join(format!("logs/{name}.log"))));
-        let is_eager = server.start == ServerStart::Eager && server.shared;
+        let is_eager = server.start == ServerStart::Eager && server.is_shared;
         let known = ServerSpec {
-            server,
+            config: server,
             cache,
             log,
-            links: Arc::default(),
+            resource_index: Arc::default(),
             list_delay: Arc::default(),
-            os: os.clone(),
-            crashes: AtomicUsize::new(0),
+            built_in_server: os.clone(),
+            crash_count: AtomicUsize::new(0),
         };
         let served = Arc::new(Self {
-            known: Arc::new(known),
-            common: OnceLock::new(),
-            own: Mutex::default(),
+            spec: Arc::new(known),
+            shared_child: OnceLock::new(),
+            own_children: Mutex::default(),
         });
         if is_eager {
             start_in_background(served.shared_child());
@@ -67,19 +67,19 @@ impl ServerEntry {
     }
 
     pub(super) fn name(&self) -> &str {
-        &self.known.server.name
+        &self.spec.config.name
     }
 
     /// The shared child. Its handshake declares no client capabilities: the server can't say which of several clients
     /// a request concerns.
     fn shared_child(&self) -> &ServerHandle {
-        self.common.get_or_init(|| {
+        self.shared_child.get_or_init(|| {
             let hello = serde_json::json!({
                 "protocolVersion": NEWEST_HANDSHAKE_REVISION,
                 "capabilities": {},
                 "clientInfo": {"name": "osctl", "version": env!("CARGO_PKG_VERSION")},
             });
-            ServerHandle::new(self.known.clone(), hello.to_string().into(), true)
+            ServerHandle::new(self.spec.clone(), hello.to_string().into(), true)
         })
     }
 
@@ -89,27 +89,27 @@ impl ServerEntry {
         member: Arc<McpClient>,
         tools: &NameFilter,
     ) -> ServerAccess {
-        let child = match &member.hello {
-            Some(hello) if !self.known.server.shared => {
-                let child = ServerHandle::new(self.known.clone(), hello.clone(), false);
-                if self.known.server.start == ServerStart::Eager {
+        let child = match &member.initialize_params {
+            Some(hello) if !self.spec.config.is_shared => {
+                let child = ServerHandle::new(self.spec.clone(), hello.clone(), false);
+                if self.spec.config.start == ServerStart::Eager {
                     start_in_background(&child);
                 }
                 let mut own = self.lock_own_children();
-                own.retain(|child| !child.is_over());
+                own.retain(|child| !child.has_ended());
                 own.push(child.clone());
                 child
             }
             _ => self.shared_child().clone(),
         };
         let access = ServerAccess {
-            served: self.clone(),
-            tools: tools.clone(),
-            member,
+            entry: self.clone(),
+            tool_filter: tools.clone(),
+            client: member,
             child,
         };
         // A client without a session receives only its answers.
-        if access.member.hello.is_some() {
+        if access.client.initialize_params.is_some() {
             access.start_listening();
         }
         access
@@ -122,7 +122,7 @@ impl ServerEntry {
 
     /// Whether the server runs in this container.
     pub(super) fn is_local(&self) -> bool {
-        matches!(self.known.server.way, ServerTransport::Child { .. })
+        matches!(self.spec.config.transport, ServerTransport::Child { .. })
     }
 
     /// Whether one of its children is in a wanted phase.
@@ -131,13 +131,15 @@ impl ServerEntry {
     }
 
     fn lock_own_children(&self) -> std::sync::MutexGuard<'_, Vec<ServerHandle>> {
-        self.own.lock().unwrap_or_else(PoisonError::into_inner)
+        self.own_children
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     fn children(&self) -> Vec<ServerHandle> {
         let mut own = self.lock_own_children();
-        own.retain(|child| !child.is_over());
-        let common = self.common.get().cloned().into_iter();
+        own.retain(|child| !child.has_ended());
+        let common = self.shared_child.get().cloned().into_iter();
         common.chain(own.iter().cloned()).collect()
     }
 
@@ -147,8 +149,8 @@ impl ServerEntry {
     }
 
     /// Whether it has retired and has answered all open calls.
-    pub(super) fn is_over(&self) -> bool {
-        self.children().iter().all(ServerHandle::is_over)
+    pub(super) fn has_ended(&self) -> bool {
+        self.children().iter().all(ServerHandle::has_ended)
     }
 
     pub(super) async fn shutdown(&self) {
@@ -158,7 +160,7 @@ impl ServerEntry {
     }
 
     pub(super) fn status(&self) -> ServerStatus {
-        let server = &self.known.server;
+        let server = &self.spec.config;
         let children = self.children();
         let phases: Vec<_> = children.iter().map(ServerHandle::phase).collect();
         let is = |wanted: fn(&ServerPhase) -> bool| phases.iter().any(|(phase, _)| wanted(phase));
@@ -166,12 +168,12 @@ impl ServerEntry {
             ServerState::Running
         } else if is(|p| matches!(p, ServerPhase::Starting)) {
             ServerState::Starting
-        } else if is(|p| matches!(p, ServerPhase::Resting { .. })) {
+        } else if is(|p| matches!(p, ServerPhase::Backoff { .. })) {
             ServerState::Resting
         } else {
             ServerState::Unstarted
         };
-        let cache = &self.known.cache;
+        let cache = &self.spec.cache;
         let tools = cache.list_pages("tools/list").map(|pages| {
             let count = |page: &String| {
                 let span = find_value(page, &["tools"]);
@@ -179,14 +181,14 @@ impl ServerEntry {
             };
             pages.iter().map(count).sum()
         });
-        let crashes = self.known.crashes.load(Ordering::Relaxed) as u64;
-        let detail = match (state, self.known.log.last_line()) {
+        let crashes = self.spec.crash_count.load(Ordering::Relaxed) as u64;
+        let detail = match (state, self.spec.log.last_line()) {
             (ServerState::Resting, Some(last)) => last,
-            _ => state.word().into(),
+            _ => state.as_str().into(),
         };
         ServerStatus {
             name: server.name.clone(),
-            kind: match &server.way {
+            kind: match &server.transport {
                 ServerTransport::Child { .. } => "child".into(),
                 ServerTransport::Remote { .. } => "remote".into(),
                 ServerTransport::Inside => "built in".into(),
@@ -194,7 +196,7 @@ impl ServerEntry {
             state,
             detail,
             start: server.start,
-            shared: server.shared,
+            shared: server.is_shared,
             pids: phases.iter().filter_map(|(_, pid)| *pid).collect(),
             calls: children.iter().map(ServerHandle::pending_count).sum(),
             crashes,
@@ -232,64 +234,68 @@ pub(super) fn refused_status(name: &str, why: &str) -> ServerStatus {
 /// One client's access to one server.
 #[derive(Debug)]
 pub(super) struct ServerAccess {
-    served: Arc<ServerEntry>,
+    entry: Arc<ServerEntry>,
     /// The tools that the client selected; the configuration may offer less.
-    tools: NameFilter,
-    pub(super) member: Arc<McpClient>,
+    tool_filter: NameFilter,
+    pub(super) client: Arc<McpClient>,
     child: ServerHandle,
 }
 
 impl Drop for ServerAccess {
     fn drop(&mut self) {
-        self.child.remove_client(self.member.number);
+        self.child.remove_client(self.client.number);
         self.drain();
     }
 }
 
 impl ServerAccess {
     pub(super) fn name(&self) -> &str {
-        self.served.name()
+        self.entry.name()
     }
 
     pub(super) fn spec(&self) -> &ServerSpec {
-        &self.served.known
+        &self.entry.spec
     }
 
     /// Whether it leads to this server, and not to a previous one of that name.
-    pub(super) fn is_of(&self, served: &Arc<ServerEntry>) -> bool {
-        Arc::ptr_eq(&self.served, served)
+    pub(super) fn is_connected_to(&self, served: &Arc<ServerEntry>) -> bool {
+        Arc::ptr_eq(&self.entry, served)
     }
 
     /// The same client's access to another server.
     pub(super) fn reopen_to(&self, served: &Arc<ServerEntry>, number: u64) -> Self {
-        let McpClient { hello, ears, .. } = &*self.member;
+        let McpClient {
+            initialize_params: hello,
+            notification_sink: ears,
+            ..
+        } = &*self.client;
         let member = McpClient {
             number,
-            hello: hello.clone(),
-            ears: ears.clone(),
+            initialize_params: hello.clone(),
+            notification_sink: ears.clone(),
         };
-        served.open_access(Arc::new(member), &self.tools)
+        served.open_access(Arc::new(member), &self.tool_filter)
     }
 
     /// Ends the child after its open calls, if it belongs to this client alone.
     pub(super) fn drain(&self) {
-        if self.is_own() {
+        if self.has_own_child() {
             self.child.drain();
         }
     }
 
     /// Whether its child has retired and has answered all open calls.
-    pub(super) fn is_over(&self) -> bool {
-        self.child.is_over()
+    pub(super) fn has_ended(&self) -> bool {
+        self.child.has_ended()
     }
 
-    fn is_own(&self) -> bool {
-        !self.served.known.server.shared && self.member.hello.is_some()
+    fn has_own_child(&self) -> bool {
+        !self.entry.spec.config.is_shared && self.client.initialize_params.is_some()
     }
 
     /// From now on delivers messages that belong to no call.
     pub(super) fn start_listening(&self) {
-        self.child.add_client(self.member.clone());
+        self.child.add_client(self.client.clone());
     }
 
     /// The `initialize` result of the server. Starts the server only if the cache has none.
@@ -307,7 +313,7 @@ impl ServerAccess {
         let version_of = |text: &str| -> Option<String> {
             serde_json::from_str(&text[find_value(text, &["protocolVersion"])?]).ok()
         };
-        let asked = self.member.hello.as_deref();
+        let asked = self.client.initialize_params.as_deref();
         let asked = asked.and_then(|hello| version_of(std::str::from_utf8(hello).ok()?));
         let Some(asked) = asked.filter(|asked| HANDSHAKE_REVISIONS.contains(&asked.as_str()))
         else {
@@ -324,11 +330,11 @@ impl ServerAccess {
 
     /// Whether a tool is offered to this client.
     pub(super) fn offers_tool(&self, tool: &str) -> bool {
-        self.tools.admits(tool) && self.configured_filter().admits(tool)
+        self.tool_filter.is_match(tool) && self.configured_filter().is_match(tool)
     }
 
     fn configured_filter(&self) -> NameFilter {
-        NameFilter::new(self.spec().server.tools.iter().cloned())
+        NameFilter::new(self.spec().config.tool_patterns.iter().cloned())
     }
 
     /// Describes a mismatch between a client's headers and its call of that tool.
@@ -344,7 +350,7 @@ impl ServerAccess {
         let known = self.spec();
         let tool = known.cache.tool_description(tool, HEADER_SCHEMA_KEY)?;
         // A remote server may have changed its headers; the remote server reports a missing header itself.
-        let is_elsewhere = matches!(known.server.way, ServerTransport::Remote { .. });
+        let is_elsewhere = matches!(known.config.transport, ServerTransport::Remote { .. });
         let is_partial = given.is_partial || is_elsewhere;
         let given = ClientParamHeaders {
             is_partial,
@@ -374,10 +380,10 @@ impl ServerAccess {
             .any(|(list, _, _)| *list == method);
         reply.shape.is_list = is_list || method == "resources/read";
         if method == "resources/read" {
-            reply.shape.uri = message.text_param(&["uri"]);
+            reply.shape.requested_uri = message.text_param(&["uri"]);
         }
         if method == "tools/list" {
-            reply.shape.tools = self.configured_filter().and(&self.tools);
+            reply.shape.tool_filter = self.configured_filter().intersect(&self.tool_filter);
         }
         // A running server answers itself; for a server that does not run, the cached list is returned.
         if is_list && self.child.phase().0 != ServerPhase::Up {
@@ -386,21 +392,21 @@ impl ServerAccess {
                 return reply.send_result(&id, &page);
             }
         }
-        self.child.send_request(message, &self.member, reply);
+        self.child.send_request(message, &self.client, reply);
     }
 
     /// Forwards a notification, or an answer to a request of the server.
     pub(super) fn send_message(&self, message: RpcMessage) {
         debug_assert_ne!(message.kind, RpcMessageKind::Request);
-        self.child.send_message(message, self.member.number);
+        self.child.send_message(message, self.client.number);
     }
 
     pub(super) fn set_level(&self, level: &str) {
-        self.child.set_level(level, self.member.number);
+        self.child.set_level(level, self.client.number);
     }
 
     /// Stops waiting for the call of this stream.
-    pub(super) fn give_up(&self, stream: u64) {
-        self.child.give_up(stream);
+    pub(super) fn cancel_stream(&self, stream: u64) {
+        self.child.cancel_stream(stream);
     }
 }

@@ -26,16 +26,16 @@ const MAX_ENDED_STREAM_BYTES: usize = 16 << 20;
 /// The servers that a client talks to.
 #[derive(Debug)]
 pub(super) enum Backend {
-    One(ServerAccess),
-    All(Arc<MergedServers>),
+    Single(ServerAccess),
+    Merged(Arc<MergedServers>),
 }
 
 impl Backend {
     /// The result of `initialize`.
     pub(super) async fn initialize_result(&self) -> Result<Bytes, HandshakeError> {
         match self {
-            Self::One(access) => access.initialize_result().await,
-            Self::All(merge) => Ok(merge.initialize_result()),
+            Self::Single(access) => access.initialize_result().await,
+            Self::Merged(merge) => Ok(merge.initialize_result()),
         }
     }
 
@@ -47,22 +47,22 @@ impl Backend {
     ) -> Option<String> {
         let tool = call.text_param(&["name"])?;
         match self {
-            Self::One(access) => access.header_mismatch(&tool, call, given),
-            Self::All(merge) => merge.header_mismatch(&tool, call, given),
+            Self::Single(access) => access.header_mismatch(&tool, call, given),
+            Self::Merged(merge) => merge.header_mismatch(&tool, call, given),
         }
     }
 
     pub(super) fn send_request(&self, message: RpcMessage, reply: ReplySender) {
         match self {
-            Self::One(access) => access.send_request(message, reply),
-            Self::All(merge) => merge.send_request(message, reply),
+            Self::Single(access) => access.send_request(message, reply),
+            Self::Merged(merge) => merge.send_request(message, reply),
         }
     }
 
     pub(super) fn send_message(&self, message: RpcMessage) {
         match self {
-            Self::One(access) => access.send_message(message),
-            Self::All(merge) => merge.send_message(&message),
+            Self::Single(access) => access.send_message(message),
+            Self::Merged(merge) => merge.send_message(&message),
         }
     }
 
@@ -70,45 +70,45 @@ impl Backend {
     pub(super) fn send_unawaited_request(&self, method: &str, params: &str) {
         if let Ok(request) = RpcMessage::parse(message::request_message("0", method, params)) {
             let unread = Arc::new(MessageStream::of_answers(0, 1));
-            self.send_request(request, ReplySender::plain(unread));
+            self.send_request(request, ReplySender::unshaped(unread));
         }
     }
 
     /// Whether the server that owns this resource is known. That server has then received the subscription already.
     fn has_origin(&self, uri: &str) -> bool {
         match self {
-            Self::One(_) => false,
-            Self::All(merge) => merge.has_origin(uri),
+            Self::Single(_) => false,
+            Self::Merged(merge) => merge.has_origin(uri),
         }
     }
 
     /// Passes on the parameters of a `logging/setLevel` that was sent earlier. Starts no server.
     pub(super) fn set_level(&self, level: &str) {
         match self {
-            Self::One(access) => access.set_level(level),
-            Self::All(merge) => merge.set_level(level),
+            Self::Single(access) => access.set_level(level),
+            Self::Merged(merge) => merge.set_level(level),
         }
     }
 
     /// From now on delivers messages that belong to no call, also to a client without a session.
     pub(super) fn start_listening(&self) {
         match self {
-            Self::One(access) => access.start_listening(),
-            Self::All(merge) => merge.start_listening(),
+            Self::Single(access) => access.start_listening(),
+            Self::Merged(merge) => merge.start_listening(),
         }
     }
 
     /// Stops waiting for the call of this stream.
-    pub(super) fn give_up(&self, stream: u64) {
+    pub(super) fn cancel_stream(&self, stream: u64) {
         match self {
-            Self::One(access) => access.give_up(stream),
-            Self::All(merge) => merge.give_up(stream),
+            Self::Single(access) => access.cancel_stream(stream),
+            Self::Merged(merge) => merge.cancel_stream(stream),
         }
     }
 
     /// Whether its server has retired and has answered all open calls.
-    fn is_over(&self) -> bool {
-        matches!(self, Self::One(access) if access.is_over())
+    fn has_ended(&self) -> bool {
+        matches!(self, Self::Single(access) if access.has_ended())
     }
 }
 
@@ -116,16 +116,16 @@ impl Backend {
 pub(super) struct HubSession {
     pub(super) id: String,
     /// The protocol version of the handshake.
-    pub(super) version: String,
+    pub(super) protocol_version: String,
     /// The server's name; `None` for all servers.
-    pub(super) server: Option<String>,
+    pub(super) server_name: Option<String>,
     backend: Mutex<Arc<Backend>>,
     /// Previous backends; kept while their calls are open.
-    former: Mutex<Vec<Arc<Backend>>>,
+    previous_backends: Mutex<Vec<Arc<Backend>>>,
     /// The client's subscriptions and log level.
-    lasting: Mutex<ClientSubscriptions>,
-    pub(super) outlet: Arc<ClientStreams>,
-    touched: Mutex<Instant>,
+    subscriptions: Mutex<ClientSubscriptions>,
+    pub(super) streams: Arc<ClientStreams>,
+    last_used: Mutex<Instant>,
 }
 
 impl HubSession {
@@ -139,13 +139,13 @@ impl HubSession {
     ) -> Self {
         Self {
             id,
-            version,
-            server,
+            protocol_version: version,
+            server_name: server,
             backend: Mutex::new(Arc::new(backend)),
-            former: Mutex::default(),
-            lasting: Mutex::new(lasting),
-            outlet,
-            touched: Mutex::new(Instant::now()),
+            previous_backends: Mutex::default(),
+            subscriptions: Mutex::new(lasting),
+            streams: outlet,
+            last_used: Mutex::new(Instant::now()),
         }
     }
 
@@ -154,10 +154,10 @@ impl HubSession {
         backend.unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    fn lock_former(&self) -> MutexGuard<'_, Vec<Arc<Backend>>> {
-        let former = self.former.lock();
+    fn lock_previous_backends(&self) -> MutexGuard<'_, Vec<Arc<Backend>>> {
+        let former = self.previous_backends.lock();
         let mut former = former.unwrap_or_else(PoisonError::into_inner);
-        former.retain(|backend| !backend.is_over());
+        former.retain(|backend| !backend.has_ended());
         former
     }
 
@@ -165,7 +165,7 @@ impl HubSession {
     /// changed, so previous backends receive it, too.
     pub(super) fn send_message(&self, message: RpcMessage) {
         if message.kind == RpcMessageKind::Answer || message.method == message::CANCELLED_METHOD {
-            for backend in &*self.lock_former() {
+            for backend in &*self.lock_previous_backends() {
                 backend.send_message(message.clone());
             }
         }
@@ -173,7 +173,9 @@ impl HubSession {
     }
 
     pub(super) fn lock_subscriptions(&self) -> MutexGuard<'_, ClientSubscriptions> {
-        self.lasting.lock().unwrap_or_else(PoisonError::into_inner)
+        self.subscriptions
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Switches to the current servers. Connections to unchanged servers stay; open calls to other servers still
@@ -186,16 +188,16 @@ impl HubSession {
         let before = self.backend();
         let level = self.lock_subscriptions().log_level();
         match &*before {
-            Backend::All(merge) => {
+            Backend::Merged(merge) => {
                 if !merge.update_servers(servers, level.as_deref(), next) {
                     return true;
                 }
             }
-            Backend::One(access) => {
+            Backend::Single(access) => {
                 let Some(served) = servers.get(access.name()) else {
                     return false;
                 };
-                if access.is_of(served) {
+                if access.is_connected_to(served) {
                     return true;
                 }
                 access.drain();
@@ -204,13 +206,13 @@ impl HubSession {
                     access.set_level(&level);
                 }
                 let mut backend = self.backend.lock().unwrap_or_else(PoisonError::into_inner);
-                *backend = Arc::new(Backend::One(access));
+                *backend = Arc::new(Backend::Single(access));
                 drop(backend);
-                self.lock_former().push(before.clone());
+                self.lock_previous_backends().push(before.clone());
             }
         }
         self.resubscribe();
-        self.outlet.notify_lists_changed();
+        self.streams.notify_lists_changed();
         true
     }
 
@@ -227,27 +229,35 @@ impl HubSession {
     /// Gives up all open calls and closes all streams; the client has ended the session.
     pub(super) fn close(&self) {
         let backends: Vec<_> = self
-            .lock_former()
+            .lock_previous_backends()
             .iter()
             .cloned()
             .chain([self.backend()])
             .collect();
-        for stream in self.outlet.unanswered_streams() {
-            backends.iter().for_each(|backend| backend.give_up(stream));
+        for stream in self.streams.unanswered_streams() {
+            backends
+                .iter()
+                .for_each(|backend| backend.cancel_stream(stream));
         }
-        self.outlet.close();
+        self.streams.close();
     }
 
-    pub(super) fn touch(&self) {
-        *self.touched.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+    pub(super) fn record_use(&self) {
+        *self
+            .last_used
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner) = Instant::now();
     }
 
     /// The time since the last request; zero while the client listens or has open calls.
     pub(super) fn idle_time(&self) -> Duration {
-        if self.outlet.is_listening() || self.outlet.is_busy() {
+        if self.streams.is_listening() || self.streams.has_open_calls() {
             return Duration::ZERO;
         }
-        let touched = self.touched.lock().unwrap_or_else(PoisonError::into_inner);
+        let touched = self
+            .last_used
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         touched.elapsed()
     }
 }
@@ -267,31 +277,31 @@ pub(super) fn notify_lists_changed(ears: &dyn NotificationSink) {
 #[derive(Debug)]
 pub(super) struct ClientStreams {
     /// Messages that belong to no call.
-    pub(super) general: Arc<MessageStream>,
-    listens: AtomicBool,
-    calls: Mutex<BTreeMap<u64, Arc<MessageStream>>>,
+    pub(super) general_stream: Arc<MessageStream>,
+    is_listening: AtomicBool,
+    call_streams: Mutex<BTreeMap<u64, Arc<MessageStream>>>,
 }
 
 impl ClientStreams {
     pub(super) fn new(general: Arc<MessageStream>) -> Arc<Self> {
         Arc::new(Self {
-            general,
-            listens: AtomicBool::new(false),
-            calls: Mutex::default(),
+            general_stream: general,
+            is_listening: AtomicBool::new(false),
+            call_streams: Mutex::default(),
         })
     }
 
     /// Records whether a connection reads the general stream.
     pub(super) fn set_listening(&self, listens: bool) {
-        self.listens.store(listens, Ordering::Relaxed);
+        self.is_listening.store(listens, Ordering::Relaxed);
     }
 
     fn is_listening(&self) -> bool {
-        self.listens.load(Ordering::Relaxed)
+        self.is_listening.load(Ordering::Relaxed)
     }
 
     /// Whether calls are open.
-    fn is_busy(&self) -> bool {
+    fn has_open_calls(&self) -> bool {
         self.lock_streams()
             .values()
             .any(|stream| !stream.is_closed())
@@ -314,7 +324,7 @@ impl ClientStreams {
         let mut calls = self.lock_streams();
         let ended = calls.values().filter(|stream| stream.is_closed());
         let ended: Vec<_> = ended
-            .map(|s| (s.number, s.kept_bytes(), s.is_read()))
+            .map(|s| (s.number, s.buffered_bytes(), s.is_fully_read()))
             .collect();
         let (unread, read): (Vec<_>, Vec<_>) = ended.into_iter().rev().partition(|s| !s.2);
         let too_many = read
@@ -349,19 +359,21 @@ impl ClientStreams {
 
     /// Ends the general stream after the answers that it still owes.
     pub(super) fn drain(&self) {
-        self.general.drain();
+        self.general_stream.drain();
     }
 
     /// Closes all streams.
     pub(super) fn close(&self) {
-        self.general.close();
+        self.general_stream.close();
         self.lock_streams()
             .values()
             .for_each(|stream| stream.close());
     }
 
     fn lock_streams(&self) -> MutexGuard<'_, BTreeMap<u64, Arc<MessageStream>>> {
-        self.calls.lock().unwrap_or_else(PoisonError::into_inner)
+        self.call_streams
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -380,7 +392,7 @@ impl NotificationSink for ClientStreams {
                 }
             }
         }
-        self.general.push_event(text);
+        self.general_stream.push_event(text);
     }
 }
 
@@ -399,7 +411,7 @@ mod tests {
         outlet.add_stream(&call);
         outlet.deliver("related".into(), true);
         outlet.deliver("other".into(), false);
-        let (of_call, of_all) = (call.take_over(), general.take_over());
+        let (of_call, of_all) = (call.attach_reader(), general.attach_reader());
         assert_eq!(call.next_event(0, of_call).await.unwrap().text, "related");
         assert_eq!(general.next_event(0, of_all).await.unwrap().text, "other");
         call.push_answer("done".into());
@@ -423,7 +435,7 @@ mod tests {
             outlet.add_stream(&stream);
             stream.push_answer("x".into());
             assert_eq!(stream.wait_for_answer().await.unwrap(), "x");
-            assert!(stream.next_event(1, stream.take_over()).await.is_none());
+            assert!(stream.next_event(1, stream.attach_reader()).await.is_none());
         }
         assert!(outlet.find_stream(100).is_some());
         assert!(outlet.find_stream(101).is_none() && outlet.find_stream(120).is_some());

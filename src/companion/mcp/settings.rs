@@ -7,25 +7,25 @@ use std::path::PathBuf;
 #[derive(Debug, Clone)]
 pub(in crate::companion) struct HubSettings {
     /// The configuration files; later ones win.
-    pub(super) files: Vec<PathBuf>,
-    pub(super) data: PathBuf,
+    pub(super) config_files: Vec<PathBuf>,
+    pub(super) data_folder: PathBuf,
     /// The root folder of the file resources of the built-in server.
-    pub(in crate::companion) root: PathBuf,
+    pub(in crate::companion) resource_root: PathBuf,
 }
 
 impl From<&CompanionSettings> for HubSettings {
     fn from(settings: &CompanionSettings) -> Self {
-        let data = settings.data.join("mcp");
+        let data = settings.data_folder.join("mcp");
         Self {
-            files: vec![
-                settings.body.join("mcp.json"),
+            config_files: vec![
+                settings.body_folder.join("mcp.json"),
                 // Written by `osctl up` from `servers` in osctl.yaml.
                 data.join("servers.json"),
                 // Written by users.
-                settings.data.join("mcp.json"),
+                settings.data_folder.join("mcp.json"),
             ],
-            data,
-            root: settings.root.clone(),
+            data_folder: data,
+            resource_root: settings.root.clone(),
         }
     }
 }

@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 #[derive(Debug)]
 pub(super) struct SseConnection {
     id: String,
-    wish: HubTarget,
+    target: HubTarget,
     pub(super) stream: Arc<MessageStream>,
     /// A listener without a session; it receives `list_changed` before the connection ends.
     listener: Option<Arc<dyn NotificationSink>>,
@@ -47,7 +47,7 @@ impl SseConnections {
     ) {
         self.lock().retain(|_, visit| {
             let session = visit.session().map(|session| &**session);
-            let stays = goes_on(session, visit.wish.server.as_deref());
+            let stays = goes_on(session, visit.target.server.as_deref());
             if !stays {
                 visit.drain();
             }
@@ -108,19 +108,19 @@ impl Hub {
     ) -> Result<Arc<SseConnection>, HubRefusal> {
         let visit = Arc::new(SseConnection {
             id: new_session_id()?,
-            wish,
+            target: wish,
             stream,
             listener,
             session: OnceLock::new(),
         });
-        let mut visits = self.0.visits.lock();
+        let mut visits = self.0.sse_connections.lock();
         visits.insert(visit.id.clone(), visit.clone());
         drop(visits);
         Ok(visit)
     }
 
     pub(super) fn find_connection(&self, id: &str) -> Option<Arc<SseConnection>> {
-        self.0.visits.lock().get(id).cloned()
+        self.0.sse_connections.lock().get(id).cloned()
     }
 
     /// Performs the handshake; returns the result of `initialize`.
@@ -132,12 +132,12 @@ impl Hub {
         let hello = Bytes::copy_from_slice(message.params().unwrap_or("{}").as_bytes());
         let outlet = ClientStreams::new(visit.stream.clone());
         let before = self.change_count();
-        let backend = self.open_backend(&visit.wish, Some(hello), outlet.clone())?;
+        let backend = self.open_backend(&visit.target, Some(hello), outlet.clone())?;
         let result = backend
             .initialize_result()
             .await
-            .map_err(HubRefusal::Hello)?;
-        let (id, server) = (visit.id.clone(), visit.wish.server.clone());
+            .map_err(HubRefusal::Handshake)?;
+        let (id, server) = (visit.id.clone(), visit.target.server.clone());
         let lasting = ClientSubscriptions::default();
         let session = HubSession::new(
             id,
@@ -160,6 +160,6 @@ impl Hub {
 
     /// Removes a closed connection.
     pub(super) fn remove_connection(&self, id: &str) {
-        self.0.visits.lock().remove(id);
+        self.0.sse_connections.lock().remove(id);
     }
 }

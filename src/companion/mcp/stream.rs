@@ -20,7 +20,7 @@ const MAX_STREAM_GENERAL_BYTES: usize = 4 << 20;
 pub(super) struct MessageStream {
     pub(super) number: u64,
     /// The raw ids of the requests that the stream answers, as a JSON array; empty where the ids are not known.
-    pub(super) asked: String,
+    pub(super) request_ids: String,
     state: Mutex<MessageStreamState>,
     changed: Notify,
 }
@@ -29,38 +29,38 @@ pub(super) struct MessageStream {
 struct MessageStreamState {
     events: VecDeque<Bytes>,
     /// The number of the first kept event; events count from 1.
-    first: u64,
-    bytes: usize,
+    first_seq: u64,
+    buffered_bytes: usize,
     /// The last event that a reader has received.
-    read: u64,
+    last_read_seq: u64,
     /// The number of answers that have not arrived.
-    missing: usize,
+    pending_answers: usize,
     /// Whether the stream ends with the last answer.
-    ends: bool,
+    ends_after_answers: bool,
     closed: bool,
     /// The number of the current reader. A new reader ends the earlier ones.
     reader: u64,
     /// The most messages and bytes that are kept unread.
-    most: (usize, usize),
+    unread_limits: (usize, usize),
 }
 
 impl MessageStreamState {
     fn count_answer(&mut self) {
-        self.missing = self.missing.saturating_sub(1);
-        self.closed |= self.ends && self.missing == 0;
+        self.pending_answers = self.pending_answers.saturating_sub(1);
+        self.closed |= self.ends_after_answers && self.pending_answers == 0;
     }
 
     fn trim_events(&mut self) {
         loop {
-            let (count, bytes) = (self.events.len(), self.bytes);
+            let (count, bytes) = (self.events.len(), self.buffered_bytes);
             let is_much = count > MAX_STREAM_READ_EVENTS || bytes > MAX_STREAM_READ_BYTES;
-            let is_too_much = count > self.most.0 || bytes > self.most.1;
-            let is_read = self.first <= self.read;
+            let is_too_much = count > self.unread_limits.0 || bytes > self.unread_limits.1;
+            let is_read = self.first_seq <= self.last_read_seq;
             if count < 2 || !(is_too_much || (is_much && is_read)) {
                 return;
             }
-            self.first += 1;
-            self.bytes -= self.events.pop_front().map_or(0, |gone| gone.len());
+            self.first_seq += 1;
+            self.buffered_bytes -= self.events.pop_front().map_or(0, |gone| gone.len());
         }
     }
 }
@@ -87,7 +87,7 @@ impl MessageStream {
     /// A stream that ends after the answers to these requests.
     pub(super) fn of_requests(number: u64, ids: &[&str]) -> Self {
         let mut stream = Self::of_answers(number, ids.len());
-        stream.asked = format!("[{}]", ids.join(","));
+        stream.request_ids = format!("[{}]", ids.join(","));
         stream
     }
 
@@ -112,17 +112,17 @@ impl MessageStream {
     fn new(number: u64, missing: Option<usize>, most: (usize, usize)) -> Self {
         Self {
             number,
-            asked: String::new(),
+            request_ids: String::new(),
             state: Mutex::new(MessageStreamState {
                 events: VecDeque::new(),
-                first: 1,
-                bytes: 0,
-                read: 0,
-                missing: missing.unwrap_or(0),
-                ends: missing.is_some(),
+                first_seq: 1,
+                buffered_bytes: 0,
+                last_read_seq: 0,
+                pending_answers: missing.unwrap_or(0),
+                ends_after_answers: missing.is_some(),
                 closed: missing == Some(0),
                 reader: 0,
-                most,
+                unread_limits: most,
             }),
             changed: Notify::new(),
         }
@@ -143,7 +143,7 @@ impl MessageStream {
         if state.closed {
             return;
         }
-        state.bytes += text.len();
+        state.buffered_bytes += text.len();
         state.events.push_back(text);
         if is_answer {
             state.count_answer();
@@ -154,21 +154,21 @@ impl MessageStream {
     }
 
     /// Expects one answer less, as when a call is given up.
-    pub(super) fn give_up(&self) {
+    pub(super) fn skip_answer(&self) {
         self.lock().count_answer();
         self.changed.notify_waiters();
     }
 
     /// Expects one answer more, on a stream without an end.
     pub(super) fn expect_answer(&self) {
-        self.lock().missing += 1;
+        self.lock().pending_answers += 1;
     }
 
     /// Ends the stream after the answers that have not arrived yet.
     pub(super) fn drain(&self) {
         let mut state = self.lock();
-        state.ends = true;
-        state.closed |= state.missing == 0;
+        state.ends_after_answers = true;
+        state.closed |= state.pending_answers == 0;
         drop(state);
         self.changed.notify_waiters();
     }
@@ -179,20 +179,20 @@ impl MessageStream {
     }
 
     /// Whether the stream has ended and its reader has received everything.
-    pub(super) fn is_read(&self) -> bool {
-        let read = self.lock().read;
-        self.is_over(read)
+    pub(super) fn is_fully_read(&self) -> bool {
+        let read = self.lock().last_read_seq;
+        self.is_exhausted_after(read)
     }
 
     /// Whether no event can follow event number `seen`.
-    pub(super) fn is_over(&self, seen: u64) -> bool {
+    pub(super) fn is_exhausted_after(&self, seen: u64) -> bool {
         let state = self.lock();
-        state.closed && state.first + state.events.len() as u64 <= seen + 1
+        state.closed && state.first_seq + state.events.len() as u64 <= seen + 1
     }
 
     /// The size of the kept messages in bytes.
-    pub(super) fn kept_bytes(&self) -> usize {
-        self.lock().bytes
+    pub(super) fn buffered_bytes(&self) -> usize {
+        self.lock().buffered_bytes
     }
 
     pub(super) fn is_closed(&self) -> bool {
@@ -200,12 +200,12 @@ impl MessageStream {
     }
 
     /// Whether another reader has taken over from `reader`.
-    pub(super) fn is_read_by_other(&self, reader: u64) -> bool {
+    pub(super) fn has_newer_reader(&self, reader: u64) -> bool {
         self.lock().reader != reader
     }
 
     /// Becomes the reader and ends the previous one. Returns the number of this reader.
-    pub(super) fn take_over(&self) -> u64 {
+    pub(super) fn attach_reader(&self) -> u64 {
         let mut state = self.lock();
         state.reader += 1;
         let reader = state.reader;
@@ -226,10 +226,10 @@ impl MessageStream {
                 if state.reader != reader {
                     return None;
                 }
-                state.read = state.read.max(seen);
+                state.last_read_seq = state.last_read_seq.max(seen);
                 state.trim_events();
-                let seq = state.first.max(seen + 1);
-                let at = usize::try_from(seq - state.first).unwrap_or(usize::MAX);
+                let seq = state.first_seq.max(seen + 1);
+                let at = usize::try_from(seq - state.first_seq).unwrap_or(usize::MAX);
                 if let Some(text) = state.events.get(at) {
                     let is_last = state.closed && at + 1 == state.events.len();
                     let text = text.clone();
@@ -246,7 +246,7 @@ impl MessageStream {
 
     /// Waits for the last message, for a caller that needs one answer only.
     pub(super) async fn wait_for_answer(&self) -> Option<Bytes> {
-        let reader = self.take_over();
+        let reader = self.attach_reader();
         let mut seen = 0;
         while let Some(told) = self.next_event(seen, reader).await {
             if told.is_last {
@@ -270,13 +270,13 @@ mod tests {
     #[tokio::test]
     async fn kept_events_are_replayed_from_any_event_to_the_end() {
         let stream = MessageStream::of_answers(1, 1);
-        let reader = stream.take_over();
+        let reader = stream.attach_reader();
         stream.push_event("a".into());
         stream.push_answer("b".into());
         stream.push_event("late".into());
         let first = stream.next_event(0, reader).await.unwrap();
         assert_eq!((first.seq, first.is_last), (1, false));
-        let again = stream.take_over();
+        let again = stream.attach_reader();
         assert!(stream.next_event(1, reader).await.is_none());
         let last = stream.next_event(1, again).await.unwrap();
         assert_eq!((&last.text[..], last.is_last), (&b"b"[..], true));
@@ -287,7 +287,7 @@ mod tests {
     #[tokio::test]
     async fn a_flood_drops_the_oldest_and_never_the_answer() {
         let stream = MessageStream::of_answers(1, 1);
-        let reader = stream.take_over();
+        let reader = stream.attach_reader();
         for _ in 0..MAX_STREAM_UNREAD_EVENTS * 2 {
             stream.push_event(Bytes::from_static(b"x"));
         }
@@ -300,23 +300,23 @@ mod tests {
         for _ in 0..10 {
             general.push_event(vec![b'x'; MAX_STREAM_GENERAL_BYTES / 2].into());
         }
-        assert!(general.kept_bytes() <= MAX_STREAM_GENERAL_BYTES);
+        assert!(general.buffered_bytes() <= MAX_STREAM_GENERAL_BYTES);
     }
 
     #[tokio::test]
     async fn a_stream_is_over_when_its_end_was_read() {
         let stream = MessageStream::of_answers(1, 1);
         stream.push_event("a".into());
-        assert!(!stream.is_over(1));
+        assert!(!stream.is_exhausted_after(1));
         stream.push_answer("b".into());
-        assert!(!stream.is_over(1) && stream.is_over(2));
+        assert!(!stream.is_exhausted_after(1) && stream.is_exhausted_after(2));
         let cancelled = MessageStream::of_answers(1, 1);
-        cancelled.give_up();
-        assert!(cancelled.is_over(0));
+        cancelled.skip_answer();
+        assert!(cancelled.is_exhausted_after(0));
     }
 
     #[test]
-    fn a_stream_without_an_end_that_retires_brings_what_is_on_its_way() {
+    fn drained_stream_delivers_pending() {
         let stream = MessageStream::endless(1);
         stream.expect_answer();
         stream.expect_answer();
@@ -334,7 +334,7 @@ mod tests {
     #[tokio::test]
     async fn a_reader_waits_and_is_woken() {
         let stream = std::sync::Arc::new(MessageStream::endless(1));
-        let reader = stream.take_over();
+        let reader = stream.attach_reader();
         let other = stream.clone();
         let waiting = tokio::spawn(async move { other.next_event(0, reader).await });
         tokio::task::yield_now().await;

@@ -27,31 +27,31 @@ pub(super) type PtyConnectionId = u64;
 
 #[derive(Debug, Default)]
 pub(super) struct PtyClients {
-    last: PtyConnectionId,
-    taken: BTreeMap<PtyConnectionId, PtyClientName>,
+    last_id: PtyConnectionId,
+    connected: BTreeMap<PtyConnectionId, PtyClientName>,
     writer: Option<PtyWriter>,
     /// Typed bytes of each client, the latest client at the end.
-    counts: VecDeque<(String, u64)>,
+    typed_counts: VecDeque<(String, u64)>,
 }
 
 type PtyClientName = Option<String>;
 
 #[derive(Debug)]
 struct PtyWriter {
-    seat: PtyConnectionId,
+    connection_id: PtyConnectionId,
     client: PtyClientName,
     /// When the writer lost its connection; `None` while it is connected.
-    lost: Option<Instant>,
+    disconnected_at: Option<Instant>,
 }
 
 /// An admitted connection.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct PtyAdmission {
-    pub(super) seat: PtyConnectionId,
+    pub(super) connection_id: PtyConnectionId,
     /// The same client's earlier connection, which ends now.
-    pub(super) replaces: Option<PtyConnectionId>,
+    pub(super) replaced_id: Option<PtyConnectionId>,
     /// Bytes of the client that have arrived; `None` when unknown.
-    pub(super) typed: Option<u64>,
+    pub(super) typed_bytes: Option<u64>,
 }
 
 impl PtyClients {
@@ -62,88 +62,100 @@ impl PtyClients {
         take: bool,
         now: Instant,
     ) -> PtyAdmission {
-        self.last += 1;
-        let seat = self.last;
+        self.last_id += 1;
+        let seat = self.last_id;
         let is_same = |theirs: &PtyClientName| client.is_some() && *theirs == client;
-        let mut taken = self.taken.iter();
+        let mut taken = self.connected.iter();
         let replaces = taken.find(|(_, theirs)| is_same(theirs)).map(|(s, _)| *s);
         if let Some(old) = replaces {
-            self.taken.remove(&old);
+            self.connected.remove(&old);
         }
         let is_free = match &self.writer {
             None => true,
             Some(writer) if is_same(&writer.client) => true,
             Some(writer) => writer
-                .lost
+                .disconnected_at
                 .is_some_and(|at| now - at >= WRITER_RECONNECT_TIMEOUT),
         };
         if role == TerminalRole::Write && (is_free || take) {
             let (client, lost) = (client.clone(), None);
-            self.writer = Some(PtyWriter { seat, client, lost });
+            self.writer = Some(PtyWriter {
+                connection_id: seat,
+                client,
+                disconnected_at: lost,
+            });
         } else if self.writer.as_ref().is_some_and(|w| is_same(&w.client)) {
             // The former writer returns as a viewer.
             self.writer = None;
         }
-        let typed = self.typed_count(seat, &client);
-        self.taken.insert(seat, client);
+        let typed = self.restore_typed_count(seat, &client);
+        self.connected.insert(seat, client);
         PtyAdmission {
-            seat,
-            replaces,
-            typed,
+            connection_id: seat,
+            replaced_id: replaces,
+            typed_bytes: typed,
         }
     }
 
     /// The typed bytes of a client that connects; `None` for an unknown client. A new client has typed nothing; a
     /// forgotten client looks like a new one, and counts its own bytes.
-    fn typed_count(&mut self, seat: PtyConnectionId, client: &PtyClientName) -> Option<u64> {
+    fn restore_typed_count(
+        &mut self,
+        seat: PtyConnectionId,
+        client: &PtyClientName,
+    ) -> Option<u64> {
         let key = client.clone().unwrap_or_else(|| anonymous_name(seat));
-        if let Some(at) = self.counts.iter().position(|(known, _)| *known == key) {
-            let found = self.counts.remove(at)?;
+        if let Some(at) = self
+            .typed_counts
+            .iter()
+            .position(|(known, _)| *known == key)
+        {
+            let found = self.typed_counts.remove(at)?;
             let typed = found.1;
-            self.counts.push_back(found);
+            self.typed_counts.push_back(found);
             return Some(typed);
         }
-        self.counts.push_back((key, 0));
-        while self.counts.len() > MAX_REMEMBERED_CLIENTS {
+        self.typed_counts.push_back((key, 0));
+        while self.typed_counts.len() > MAX_REMEMBERED_CLIENTS {
             // A connected client, or one with a reserved place, still types.
             let Some(at) = self
-                .counts
+                .typed_counts
                 .iter()
-                .position(|(known, _)| self.is_over(known))
+                .position(|(known, _)| self.is_forgettable(known))
             else {
                 break;
             };
-            self.counts.remove(at);
+            self.typed_counts.remove(at);
         }
         None
     }
 
     /// Whether the client of that name is neither connected nor waited for. The client that connects now is not listed
     /// yet, and is the last entry.
-    fn is_over(&self, name: &str) -> bool {
-        let newest = self.counts.back().map(|(known, _)| known.as_str());
+    fn is_forgettable(&self, name: &str) -> bool {
+        let newest = self.typed_counts.back().map(|(known, _)| known.as_str());
         let is_it = |client: &PtyClientName| client.as_deref() == Some(name);
         let is_here = newest == Some(name)
-            || self.taken.values().any(is_it)
+            || self.connected.values().any(is_it)
             || self
                 .writer
                 .as_ref()
                 .is_some_and(|writer| is_it(&writer.client));
         let is_nameless = |seat: &PtyConnectionId| anonymous_name(*seat) == name;
-        !is_here && !self.taken.keys().any(is_nameless)
+        !is_here && !self.connected.keys().any(is_nameless)
     }
 
     /// `lost`: the connection ended without a message that the client leaves.
     pub(super) fn remove_client(&mut self, seat: PtyConnectionId, lost: bool, now: Instant) {
-        if let Some(None) = self.taken.remove(&seat) {
+        if let Some(None) = self.connected.remove(&seat) {
             // A client without a name cannot return.
             let name = anonymous_name(seat);
-            self.counts.retain(|(known, _)| *known != name);
+            self.typed_counts.retain(|(known, _)| *known != name);
         }
         match &mut self.writer {
-            Some(writer) if writer.seat == seat => {
+            Some(writer) if writer.connection_id == seat => {
                 if lost && writer.client.is_some() {
-                    writer.lost = Some(now);
+                    writer.disconnected_at = Some(now);
                 } else {
                     self.writer = None;
                 }
@@ -154,36 +166,45 @@ impl PtyClients {
 
     /// Makes this connection the writer.
     pub(super) fn take_writer(&mut self, seat: PtyConnectionId) {
-        if let Some(client) = self.taken.get(&seat) {
+        if let Some(client) = self.connected.get(&seat) {
             let (client, lost) = (client.clone(), None);
-            self.writer = Some(PtyWriter { seat, client, lost });
+            self.writer = Some(PtyWriter {
+                connection_id: seat,
+                client,
+                disconnected_at: lost,
+            });
         }
     }
 
     /// Whether this connection is the connected writer.
     pub(super) fn is_writer(&self, seat: PtyConnectionId) -> bool {
         let writer = self.writer.as_ref();
-        writer.is_some_and(|writer| writer.seat == seat && writer.lost.is_none())
+        writer
+            .is_some_and(|writer| writer.connection_id == seat && writer.disconnected_at.is_none())
     }
 
     /// The writer, if it is connected.
     pub(super) fn connected_writer(&self) -> Option<PtyConnectionId> {
         self.writer
             .as_ref()
-            .filter(|w| w.lost.is_none())
-            .map(|w| w.seat)
+            .filter(|w| w.disconnected_at.is_none())
+            .map(|w| w.connection_id)
     }
 
     /// Whether there is a writer, or a place reserved for one.
-    pub(super) fn is_written(&self) -> bool {
+    pub(super) fn has_writer(&self) -> bool {
         self.writer.is_some()
     }
 
     /// Adds to the typed bytes of a connection; returns its total.
-    pub(super) fn add_typed(&mut self, seat: PtyConnectionId, bytes: u64) -> u64 {
-        let client = self.taken.get(&seat).cloned().flatten();
+    pub(super) fn add_typed_bytes(&mut self, seat: PtyConnectionId, bytes: u64) -> u64 {
+        let client = self.connected.get(&seat).cloned().flatten();
         let key = client.unwrap_or_else(|| anonymous_name(seat));
-        match self.counts.iter_mut().find(|(known, _)| *known == key) {
+        match self
+            .typed_counts
+            .iter_mut()
+            .find(|(known, _)| *known == key)
+        {
             Some((_, count)) => {
                 *count += bytes;
                 *count
@@ -193,7 +214,7 @@ impl PtyClients {
     }
 
     pub(super) fn len(&self) -> usize {
-        self.taken.len()
+        self.connected.len()
     }
 }
 
@@ -215,54 +236,54 @@ mod tests {
     #[test]
     fn the_first_client_writes_and_others_view_until_they_take_over() {
         let (mut seats, now) = (PtyClients::default(), Instant::now());
-        let looks = seats.add_client(name("l"), View, false, now).seat;
-        let first = seats.add_client(name("a"), Write, false, now).seat;
-        let second = seats.add_client(name("b"), Write, false, now).seat;
+        let looks = seats.add_client(name("l"), View, false, now).connection_id;
+        let first = seats.add_client(name("a"), Write, false, now).connection_id;
+        let second = seats.add_client(name("b"), Write, false, now).connection_id;
         assert!(!seats.is_writer(looks) && seats.is_writer(first) && !seats.is_writer(second));
         seats.take_writer(second);
         assert!(!seats.is_writer(first) && seats.is_writer(second));
-        let third = seats.add_client(None, Write, true, now).seat;
+        let third = seats.add_client(None, Write, true, now).connection_id;
         assert_eq!(seats.connected_writer(), Some(third));
         seats.remove_client(third, false, now);
-        assert!(!seats.is_written());
+        assert!(!seats.has_writer());
     }
 
     #[test]
     fn a_lost_writer_returns_to_its_place_and_count() {
         let (mut seats, now) = (PtyClients::default(), Instant::now());
         let first = seats.add_client(name("a"), Write, false, now);
-        assert_eq!((first.typed, first.replaces), (None, None));
-        assert_eq!(seats.add_typed(first.seat, 5), 5);
-        seats.remove_client(first.seat, true, now);
-        assert!(seats.is_written() && seats.connected_writer().is_none());
-        let other = seats.add_client(name("b"), Write, false, now).seat;
+        assert_eq!((first.typed_bytes, first.replaced_id), (None, None));
+        assert_eq!(seats.add_typed_bytes(first.connection_id, 5), 5);
+        seats.remove_client(first.connection_id, true, now);
+        assert!(seats.has_writer() && seats.connected_writer().is_none());
+        let other = seats.add_client(name("b"), Write, false, now).connection_id;
         assert!(!seats.is_writer(other), "the place is reserved");
         let again = seats.add_client(name("a"), Write, false, now);
-        assert_eq!((again.typed, again.replaces), (Some(5), None));
-        assert!(seats.is_writer(again.seat));
+        assert_eq!((again.typed_bytes, again.replaced_id), (Some(5), None));
+        assert!(seats.is_writer(again.connection_id));
     }
 
     #[test]
     fn a_new_connection_replaces_the_clients_earlier_one() {
         let (mut seats, now) = (PtyClients::default(), Instant::now());
-        let first = seats.add_client(name("a"), Write, false, now).seat;
+        let first = seats.add_client(name("a"), Write, false, now).connection_id;
         let again = seats.add_client(name("a"), Write, false, now);
-        assert_eq!(again.replaces, Some(first));
-        assert!(seats.is_writer(again.seat) && !seats.is_writer(first));
+        assert_eq!(again.replaced_id, Some(first));
+        assert!(seats.is_writer(again.connection_id) && !seats.is_writer(first));
         // The late end of the old connection changes nothing.
         seats.remove_client(first, true, now);
-        assert!(seats.is_writer(again.seat));
+        assert!(seats.is_writer(again.connection_id));
         assert_eq!(seats.len(), 1);
     }
 
     #[test]
-    fn a_place_is_not_reserved_forever() {
+    fn writer_reservation_expires() {
         let (mut seats, now) = (PtyClients::default(), Instant::now());
-        let first = seats.add_client(name("a"), Write, false, now).seat;
+        let first = seats.add_client(name("a"), Write, false, now).connection_id;
         seats.remove_client(first, true, now);
         let other = seats
             .add_client(name("b"), Write, false, now + WRITER_RECONNECT_TIMEOUT)
-            .seat;
+            .connection_id;
         assert!(seats.is_writer(other));
     }
 
@@ -270,47 +291,53 @@ mod tests {
     fn a_client_without_a_name_is_new_each_time() {
         let (mut seats, now) = (PtyClients::default(), Instant::now());
         let first = seats.add_client(None, Write, false, now);
-        seats.add_typed(first.seat, 9);
-        seats.remove_client(first.seat, true, now);
+        seats.add_typed_bytes(first.connection_id, 9);
+        seats.remove_client(first.connection_id, true, now);
         let second = seats.add_client(None, Write, false, now);
-        assert_eq!(second.typed, None);
-        assert!(seats.is_writer(second.seat));
-        assert_eq!(seats.add_typed(second.seat, 1), 1);
+        assert_eq!(second.typed_bytes, None);
+        assert!(seats.is_writer(second.connection_id));
+        assert_eq!(seats.add_typed_bytes(second.connection_id, 1), 1);
     }
 
     #[test]
     fn connected_and_reserved_clients_are_not_forgotten() {
         let (mut seats, now) = (PtyClients::default(), Instant::now());
-        let writer = seats.add_client(name("w"), Write, false, now).seat;
-        let viewer = seats.add_client(None, View, false, now).seat;
+        let writer = seats.add_client(name("w"), Write, false, now).connection_id;
+        let viewer = seats.add_client(None, View, false, now).connection_id;
         assert_eq!(
-            (seats.add_typed(writer, 5), seats.add_typed(viewer, 7)),
+            (
+                seats.add_typed_bytes(writer, 5),
+                seats.add_typed_bytes(viewer, 7)
+            ),
             (5, 7)
         );
         let come_and_go = |seats: &mut PtyClients, kind: &str| {
             for number in 0..2 * super::MAX_REMEMBERED_CLIENTS {
                 let seat = seats
                     .add_client(name(&format!("{kind}{number}")), View, false, now)
-                    .seat;
+                    .connection_id;
                 seats.remove_client(seat, false, now);
             }
         };
         come_and_go(&mut seats, "a");
         assert_eq!(
-            (seats.add_typed(writer, 1), seats.add_typed(viewer, 1)),
+            (
+                seats.add_typed_bytes(writer, 1),
+                seats.add_typed_bytes(viewer, 1)
+            ),
             (6, 8)
         );
         seats.remove_client(writer, true, now);
         come_and_go(&mut seats, "b");
         assert_eq!(
-            seats.add_client(name("w"), Write, false, now).typed,
+            seats.add_client(name("w"), Write, false, now).typed_bytes,
             Some(6)
         );
-        assert!(seats.counts.len() <= super::MAX_REMEMBERED_CLIENTS);
+        assert!(seats.typed_counts.len() <= super::MAX_REMEMBERED_CLIENTS);
         seats.remove_client(viewer, true, now);
         assert!(
             seats
-                .counts
+                .typed_counts
                 .iter()
                 .all(|(known, _)| !known.starts_with('/'))
         );
@@ -319,13 +346,16 @@ mod tests {
     #[test]
     fn old_clients_are_forgotten() {
         let (mut seats, now) = (PtyClients::default(), Instant::now());
-        let first = seats.add_client(name("a"), Write, false, now).seat;
-        seats.add_typed(first, 3);
+        let first = seats.add_client(name("a"), Write, false, now).connection_id;
+        seats.add_typed_bytes(first, 3);
         seats.remove_client(first, false, now);
         for number in 0..super::MAX_REMEMBERED_CLIENTS {
             let seat = seats.add_client(name(&number.to_string()), Write, false, now);
-            seats.remove_client(seat.seat, false, now);
+            seats.remove_client(seat.connection_id, false, now);
         }
-        assert_eq!(seats.add_client(name("a"), Write, false, now).typed, None);
+        assert_eq!(
+            seats.add_client(name("a"), Write, false, now).typed_bytes,
+            None
+        );
     }
 }

@@ -13,21 +13,21 @@ use tokio::sync::watch;
 
 #[derive(Debug)]
 pub(crate) struct PtyConnection {
-    pub(crate) place: PtyClient,
-    pub(crate) sight: PtyClientView,
+    pub(crate) client: PtyClient,
+    pub(crate) view: PtyClientView,
     /// Output that draws the screen as it was before the first byte of output.
     pub(crate) screen: Option<String>,
     /// Bytes of this client that have arrived before; `None` when unknown.
-    pub(crate) typed: Option<u64>,
+    pub(crate) typed_bytes: Option<u64>,
 }
 
 /// The sending half of a connection. Dropping it detaches the client.
 #[derive(Debug)]
 pub(crate) struct PtyClient {
     terminal: PtyTerminal,
-    seat: u64,
+    connection_id: u64,
     /// Whether this client acknowledges output itself.
-    says: AtomicBool,
+    acknowledges_itself: AtomicBool,
     is_lost: bool,
 }
 
@@ -35,42 +35,45 @@ pub(crate) struct PtyClient {
 #[derive(Debug)]
 pub(crate) struct PtyClientView {
     follower: PtyFollower,
-    standing: watch::Receiver<PtyConnectionStatus>,
+    status: watch::Receiver<PtyConnectionStatus>,
 }
 
 /// An update for a connection.
 #[derive(Debug)]
 pub(crate) enum PtyUpdate {
-    Piece(PtyChunk),
-    Standing(PtyConnectionStatus),
+    Output(PtyChunk),
+    Status(PtyConnectionStatus),
 }
 
 impl PtyConnection {
     pub(super) fn new(terminal: PtyTerminal, attached: PtyAttachReply) -> Self {
         let PtyAttachReply {
-            seat,
+            connection_id: seat,
             follower,
             screen,
-            standing,
-            typed,
+            status: standing,
+            typed_bytes: typed,
         } = attached;
         let place = PtyClient {
             terminal,
-            seat,
-            says: AtomicBool::new(false),
+            connection_id: seat,
+            acknowledges_itself: AtomicBool::new(false),
             is_lost: true,
         };
-        let sight = PtyClientView { follower, standing };
+        let sight = PtyClientView {
+            follower,
+            status: standing,
+        };
         Self {
-            place,
-            sight,
+            client: place,
+            view: sight,
             screen,
-            typed,
+            typed_bytes: typed,
         }
     }
 
     pub(crate) fn terminal_id(&self) -> &str {
-        self.place.terminal.id()
+        self.client.terminal.id()
     }
 }
 
@@ -81,18 +84,18 @@ impl PtyClientView {
     }
 
     pub(crate) fn status(&self) -> PtyConnectionStatus {
-        *self.standing.borrow()
+        *self.status.borrow()
     }
 
     /// The next update: output, or a change of the connection's status. `None` when the terminal is gone. Cancel safe.
     pub(crate) async fn next_update(&mut self) -> Option<PtyUpdate> {
         tokio::select! {
             biased;
-            changed = self.standing.changed() => {
+            changed = self.status.changed() => {
                 changed.ok()?;
-                Some(PtyUpdate::Standing(*self.standing.borrow_and_update()))
+                Some(PtyUpdate::Status(*self.status.borrow_and_update()))
             }
-            piece = self.follower.next_chunk() => Some(PtyUpdate::Piece(piece)),
+            piece = self.follower.next_chunk() => Some(PtyUpdate::Output(piece)),
         }
     }
 }
@@ -102,42 +105,58 @@ impl PtyClient {
     /// Output up to `offset` has left this process. This counts as seen for a client that does not acknowledge output
     /// itself.
     pub(crate) async fn report_sent(&self, offset: u64) -> Result<(), PtyRefusal> {
-        if self.says.load(Ordering::Relaxed) {
+        if self.acknowledges_itself.load(Ordering::Relaxed) {
             return Ok(());
         }
-        let seat = self.seat;
+        let seat = self.connection_id;
         self.terminal
-            .send_message(PtyMessage::Seen { seat, offset })
+            .send_message(PtyMessage::Acknowledge {
+                connection_id: seat,
+                offset,
+            })
             .await
     }
 
     /// The client acknowledges all output up to this offset.
-    pub(crate) async fn report_seen(&self, offset: u64) -> Result<(), PtyRefusal> {
-        self.says.store(true, Ordering::Relaxed);
-        let seat = self.seat;
+    pub(crate) async fn acknowledge_output(&self, offset: u64) -> Result<(), PtyRefusal> {
+        self.acknowledges_itself.store(true, Ordering::Relaxed);
+        let seat = self.connection_id;
         self.terminal
-            .send_message(PtyMessage::Seen { seat, offset })
+            .send_message(PtyMessage::Acknowledge {
+                connection_id: seat,
+                offset,
+            })
             .await
     }
 
     pub(crate) async fn send_keys(&self, bytes: Bytes) -> Result<(), PtyRefusal> {
-        let seat = self.seat;
+        let seat = self.connection_id;
         self.terminal
-            .send_message(PtyMessage::Type { seat, bytes })
+            .send_message(PtyMessage::Input {
+                connection_id: seat,
+                bytes,
+            })
             .await
     }
 
     pub(crate) async fn resize(&self, size: TerminalSize) -> Result<(), PtyRefusal> {
-        let seat = self.seat;
+        let seat = self.connection_id;
         self.terminal
-            .send_message(PtyMessage::Resize { seat, size })
+            .send_message(PtyMessage::Resize {
+                connection_id: seat,
+                size,
+            })
             .await
     }
 
     /// Makes this client the writer.
     pub(crate) async fn take_writer(&self) -> Result<(), PtyRefusal> {
-        let seat = self.seat;
-        self.terminal.send_message(PtyMessage::Take { seat }).await
+        let seat = self.connection_id;
+        self.terminal
+            .send_message(PtyMessage::TakeWriter {
+                connection_id: seat,
+            })
+            .await
     }
 
     pub(crate) async fn repaint(&self) -> Result<(), PtyRefusal> {
@@ -152,9 +171,9 @@ impl PtyClient {
 
 impl Drop for PtyClient {
     fn drop(&mut self) {
-        let message = PtyMessage::Leave {
-            seat: self.seat,
-            lost: self.is_lost,
+        let message = PtyMessage::Detach {
+            connection_id: self.connection_id,
+            is_lost: self.is_lost,
         };
         let owner = self.terminal.owner.clone();
         // Without a runtime, the owner has ended.

@@ -23,22 +23,22 @@ const SLOW_WRITER_TIMEOUT: Duration = Duration::from_secs(15);
 #[derive(Debug, Default)]
 pub(super) struct PtyFlowControl {
     /// The offset that the writer has seen; `None` while output waits for no writer.
-    seen: Option<u64>,
+    acknowledged: Option<u64>,
     /// When output started to wait.
-    waits: Option<Instant>,
+    held_since: Option<Instant>,
 }
 
 impl PtyFlowControl {
     /// The writer has seen everything up to this offset.
     pub(super) fn acknowledge(&mut self, offset: u64) {
-        if self.seen.is_none_or(|seen| seen < offset) {
-            (self.seen, self.waits) = (Some(offset), None);
+        if self.acknowledged.is_none_or(|seen| seen < offset) {
+            (self.acknowledged, self.held_since) = (Some(offset), None);
         }
     }
 
     /// Sets a new writer, which starts at `offset`.
     pub(super) fn set_writer(&mut self, offset: u64) {
-        (self.seen, self.waits) = (Some(offset), None);
+        (self.acknowledged, self.held_since) = (Some(offset), None);
     }
 
     /// Removes the writer.
@@ -48,12 +48,12 @@ impl PtyFlowControl {
 
     /// `None` when output after `end` may be read; otherwise the latest time of the next check.
     pub(super) fn hold_until(&mut self, end: u64, now: Instant) -> Option<Instant> {
-        let ahead = end.saturating_sub(self.seen?);
+        let ahead = end.saturating_sub(self.acknowledged?);
         if ahead < FLOW_WINDOW_BYTES {
-            self.waits = None;
+            self.held_since = None;
             return None;
         }
-        let until = *self.waits.get_or_insert(now) + SLOW_WRITER_TIMEOUT;
+        let until = *self.held_since.get_or_insert(now) + SLOW_WRITER_TIMEOUT;
         if now < until {
             return Some(until);
         }

@@ -39,8 +39,8 @@ const MAX_TERMINAL_CLIENTS: usize = 32;
 /// The maximum number of terminals, and the time after which an unused terminal is ended.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct PtyLimits {
-    pub(crate) count: usize,
-    pub(crate) idle: Duration,
+    pub(crate) max_terminals: usize,
+    pub(crate) idle_timeout: Duration,
 }
 
 /// Why a request was refused.
@@ -48,23 +48,23 @@ pub(crate) struct PtyLimits {
 pub(crate) enum PtyRefusal {
     NoTerminal(String),
     /// The maximum number of terminals exists.
-    TooMany(usize),
+    TooManyTerminals(usize),
     /// The terminal has the maximum number of clients.
-    Crowded,
+    TooManyClients,
     Invalid(String),
     /// The shell cannot be started, with the reason.
-    NoShell(String),
-    Stopping,
+    ShellNotStarted(String),
+    ShuttingDown,
 }
 
 /// The state of a terminal, readable at any time.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct PtyView {
-    pub(crate) viewers: usize,
+    pub(crate) client_count: usize,
     pub(crate) has_writer: bool,
     pub(crate) size: TerminalSize,
     /// When input or output last happened, or a client last left.
-    pub(crate) used: Instant,
+    pub(crate) last_used: Instant,
 }
 
 /// A request to attach to a terminal.
@@ -72,23 +72,23 @@ pub(crate) struct PtyView {
 pub(crate) struct PtyAttachRequest {
     pub(crate) client: Option<String>,
     pub(crate) role: TerminalRole,
-    pub(crate) take: bool,
+    pub(crate) take_writer: bool,
     /// The first byte of output to send; the current screen when missing.
-    pub(crate) since: Option<u64>,
+    pub(crate) from_offset: Option<u64>,
     pub(crate) size: TerminalSize,
 }
 
 /// The status of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct PtyConnectionStatus {
-    pub(crate) writes: bool,
+    pub(crate) is_writer: bool,
     pub(crate) size: TerminalSize,
     /// Bytes of the client that were written to the terminal.
-    pub(crate) typed: u64,
+    pub(crate) typed_bytes: u64,
     /// Bytes that the client typed without being the writer.
-    pub(crate) ignored: u64,
+    pub(crate) ignored_bytes: u64,
     /// The connection has ended, with the reason.
-    pub(crate) out: Option<PtyDisconnectReason>,
+    pub(crate) disconnect_reason: Option<PtyDisconnectReason>,
 }
 
 /// Why the terminal ends a connection.
@@ -104,47 +104,47 @@ pub(crate) enum PtyDisconnectReason {
 #[derive(Debug)]
 enum PtyMessage {
     Attach {
-        who: PtyAttachRequest,
-        answer: oneshot::Sender<PtyAttachReply>,
+        request: PtyAttachRequest,
+        reply: oneshot::Sender<PtyAttachReply>,
     },
-    Type {
-        seat: PtyConnectionId,
+    Input {
+        connection_id: PtyConnectionId,
         bytes: Bytes,
     },
-    Seen {
-        seat: PtyConnectionId,
+    Acknowledge {
+        connection_id: PtyConnectionId,
         offset: u64,
     },
     Resize {
-        seat: PtyConnectionId,
+        connection_id: PtyConnectionId,
         size: TerminalSize,
     },
-    Take {
-        seat: PtyConnectionId,
+    TakeWriter {
+        connection_id: PtyConnectionId,
     },
     Repaint,
     /// Asks for the name of the foreground program.
-    Program {
-        answer: oneshot::Sender<Option<String>>,
+    GetForegroundProgram {
+        reply: oneshot::Sender<Option<String>>,
     },
-    Leave {
-        seat: PtyConnectionId,
-        lost: bool,
+    Detach {
+        connection_id: PtyConnectionId,
+        is_lost: bool,
     },
     End {
-        why: TerminalEndReason,
+        reason: TerminalEndReason,
     },
 }
 
 /// The owner's reply to a client that attaches.
 #[derive(Debug)]
 struct PtyAttachReply {
-    seat: PtyConnectionId,
+    connection_id: PtyConnectionId,
     follower: PtyFollower,
     /// Output that draws the screen as it was before the first byte of output.
     screen: Option<String>,
-    standing: watch::Receiver<PtyConnectionStatus>,
-    typed: Option<u64>,
+    status: watch::Receiver<PtyConnectionStatus>,
+    typed_bytes: Option<u64>,
 }
 
 /// A handle to one terminal.
@@ -159,7 +159,7 @@ pub(crate) struct PtyTerminal {
 
 impl PtyTerminal {
     fn start(id: String, start: &PtyStart, idle: Duration) -> Result<Self, PtyRefusal> {
-        let refuse = |error: anyhow::Error| PtyRefusal::NoShell(format!("{error:#}"));
+        let refuse = |error: anyhow::Error| PtyRefusal::ShellNotStarted(format!("{error:#}"));
         let (device, theirs) = PtyDevice::open(start.size).map_err(|e| refuse(e.into()))?;
         let parts = (
             device,
@@ -167,10 +167,10 @@ impl PtyTerminal {
         );
         let size = start.size;
         let (view, seen) = watch::channel(PtyView {
-            viewers: 0,
+            client_count: 0,
             has_writer: false,
             size,
-            used: Instant::now(),
+            last_used: Instant::now(),
         });
         let output = PtyOutput::new();
         let (owner, mailbox) = mpsc::channel(64);
@@ -211,7 +211,7 @@ impl PtyTerminal {
     /// The name of the foreground program.
     pub(crate) async fn foreground_program(&self) -> Option<String> {
         let (answer, program) = oneshot::channel();
-        self.send_message(PtyMessage::Program { answer })
+        self.send_message(PtyMessage::GetForegroundProgram { reply: answer })
             .await
             .ok()?;
         program.await.ok()?
@@ -220,30 +220,33 @@ impl PtyTerminal {
     /// Attaches a client.
     ///
     /// # Errors
-    /// [`PtyRefusal::Crowded`] or [`PtyRefusal::Stopping`].
+    /// [`PtyRefusal::TooManyClients`] or [`PtyRefusal::ShuttingDown`].
     pub(crate) async fn attach_client(
         &self,
         who: PtyAttachRequest,
     ) -> Result<PtyConnection, PtyRefusal> {
-        if self.view.borrow().viewers >= MAX_TERMINAL_CLIENTS {
-            return Err(PtyRefusal::Crowded);
+        if self.view.borrow().client_count >= MAX_TERMINAL_CLIENTS {
+            return Err(PtyRefusal::TooManyClients);
         }
         let (answer, attached) = oneshot::channel();
-        self.send_message(PtyMessage::Attach { who, answer })
-            .await?;
-        let attached = attached.await.map_err(|_| PtyRefusal::Stopping)?;
+        self.send_message(PtyMessage::Attach {
+            request: who,
+            reply: answer,
+        })
+        .await?;
+        let attached = attached.await.map_err(|_| PtyRefusal::ShuttingDown)?;
         Ok(PtyConnection::new(self.clone(), attached))
     }
 
     /// Ends the terminal with all its processes, and waits for the end.
     async fn end_terminal(&self, why: TerminalEndReason) -> Option<PtyExit> {
         // A terminal that has ended ignores this.
-        let _ = self.send_message(PtyMessage::End { why }).await;
+        let _ = self.send_message(PtyMessage::End { reason: why }).await;
         self.output.wait_for_exit().await
     }
 
     async fn send_message(&self, message: PtyMessage) -> Result<(), PtyRefusal> {
         let sent = self.owner.send(message).await;
-        sent.map_err(|_| PtyRefusal::Stopping)
+        sent.map_err(|_| PtyRefusal::ShuttingDown)
     }
 }

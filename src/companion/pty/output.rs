@@ -32,7 +32,7 @@ struct PtyOutputState {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct PtyExit {
     pub(crate) code: u8,
-    pub(crate) why: TerminalEndReason,
+    pub(crate) reason: TerminalEndReason,
 }
 
 /// The next chunk for a follower.
@@ -54,7 +54,7 @@ impl PtyOutput {
 
     pub(super) fn push(&self, bytes: &[u8]) {
         let end = {
-            let mut ring = self.lock();
+            let mut ring = self.lock_ring();
             ring.push(bytes);
             ring.end_offset()
         };
@@ -83,15 +83,15 @@ impl PtyOutput {
 
     /// A follower that starts at byte `since`.
     pub(super) fn follow(&self, since: u64) -> PtyFollower {
-        let next = since.min(self.lock().end_offset());
+        let next = since.min(self.lock_ring().end_offset());
         PtyFollower {
-            next,
+            next_offset: next,
             output: self.clone(),
             state: self.state.subscribe(),
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, ByteRing> {
+    fn lock_ring(&self) -> MutexGuard<'_, ByteRing> {
         self.ring.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -99,7 +99,7 @@ impl PtyOutput {
 /// A reader with its own position.
 #[derive(Debug)]
 pub(crate) struct PtyFollower {
-    next: u64,
+    next_offset: u64,
     output: PtyOutput,
     state: watch::Receiver<PtyOutputState>,
 }
@@ -107,14 +107,14 @@ pub(crate) struct PtyFollower {
 impl PtyFollower {
     /// Offset of the next chunk.
     pub(crate) fn offset(&self) -> u64 {
-        self.next
+        self.next_offset
     }
 
     /// The next chunk; the exit is the last one. Cancel safe.
     pub(crate) async fn next_chunk(&mut self) -> PtyChunk {
         loop {
             let PtyOutputState { end, exit } = *self.state.borrow_and_update();
-            if self.next < end {
+            if self.next_offset < end {
                 return self.read_chunk();
             }
             if let Some(exit) = exit {
@@ -127,14 +127,14 @@ impl PtyFollower {
     }
 
     fn read_chunk(&mut self) -> PtyChunk {
-        let ring = self.output.lock();
-        let lost = ring.start_offset().saturating_sub(self.next);
+        let ring = self.output.lock_ring();
+        let lost = ring.start_offset().saturating_sub(self.next_offset);
         if lost > 0 {
-            self.next = ring.start_offset();
+            self.next_offset = ring.start_offset();
             return PtyChunk::Lost(lost);
         }
-        let bytes = Bytes::from(ring.read(self.next, PTY_CHUNK_BYTES));
-        self.next += bytes.len() as u64;
+        let bytes = Bytes::from(ring.read(self.next_offset, PTY_CHUNK_BYTES));
+        self.next_offset += bytes.len() as u64;
         PtyChunk::Bytes(bytes)
     }
 }
@@ -155,7 +155,7 @@ mod tests {
         assert_eq!(slow.next_chunk().await, PtyChunk::Lost(4));
         let exit = PtyExit {
             code: 3,
-            why: TerminalEndReason::Exited,
+            reason: TerminalEndReason::Exited,
         };
         output.finish(exit);
         let mut read = Vec::new();

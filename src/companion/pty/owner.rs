@@ -21,7 +21,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep_until};
 
 /// Maximum bytes of waiting input; a client that sends more ignores the status it gets.
-const MAX_UNTYPED_BYTES: usize = 1 << 20;
+const MAX_PENDING_INPUT_BYTES: usize = 1 << 20;
 
 /// Maximum time for a shell to end after a request, including the timeout of its supervisor.
 const PTY_SHELL_EXIT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -37,29 +37,29 @@ pub(super) struct PtyOwner {
     shell: PtyShell,
     output: PtyOutput,
     view: watch::Sender<PtyView>,
-    seats: PtyClients,
-    standings: BTreeMap<PtyConnectionId, watch::Sender<PtyConnectionStatus>>,
-    pace: PtyFlowControl,
+    clients: PtyClients,
+    statuses: BTreeMap<PtyConnectionId, watch::Sender<PtyConnectionStatus>>,
+    flow_control: PtyFlowControl,
     size: TerminalSize,
     screen: PtyScreen,
-    untyped: VecDeque<Bytes>,
+    pending_input: VecDeque<Bytes>,
     /// The shell's exit code, once the shell and all its descendants are gone.
-    code: Option<u8>,
-    why: TerminalEndReason,
+    exit_code: Option<u8>,
+    end_reason: TerminalEndReason,
     /// When a shell or device that did not end in time is ended by force.
     deadline: Option<Instant>,
-    idle: Duration,
+    idle_timeout: Duration,
 }
 
 enum PtyEvent {
     Message(PtyMessage),
     /// Every handle is dropped.
-    Left,
-    Shown(Vec<u8>),
-    Typed(usize),
-    Ended(u8),
+    HandlesDropped,
+    OutputRead(Vec<u8>),
+    InputWritten(usize),
+    ShellExited(u8),
     /// A deadline has passed.
-    Look,
+    DeadlinePassed,
 }
 
 impl PtyOwner {
@@ -75,53 +75,54 @@ impl PtyOwner {
             shell,
             output,
             view,
-            seats: PtyClients::default(),
-            standings: BTreeMap::new(),
-            pace: PtyFlowControl::default(),
+            clients: PtyClients::default(),
+            statuses: BTreeMap::new(),
+            flow_control: PtyFlowControl::default(),
             size,
             screen: PtyScreen::new(size),
-            untyped: VecDeque::new(),
-            code: None,
-            why: TerminalEndReason::Exited,
+            pending_input: VecDeque::new(),
+            exit_code: None,
+            end_reason: TerminalEndReason::Exited,
             deadline: None,
-            idle,
+            idle_timeout: idle,
         }
     }
 
     pub(super) async fn run(mut self, mut mailbox: mpsc::Receiver<PtyMessage>) {
         loop {
             // All output was read and all processes are gone.
-            if let (Some(code), None) = (self.code, &self.device)
+            if let (Some(code), None) = (self.exit_code, &self.device)
                 && self.output.exit_status().is_none()
             {
-                let why = self.why;
+                let why = self.end_reason;
                 self.deadline = None;
-                self.output.finish(PtyExit { code, why });
+                self.output.finish(PtyExit { code, reason: why });
             }
             match self.next_event(&mut mailbox).await {
                 PtyEvent::Message(message) => self.handle_message(message),
-                PtyEvent::Left => break,
-                PtyEvent::Shown(bytes) if bytes.is_empty() => self.device = None,
-                PtyEvent::Shown(bytes) => {
+                PtyEvent::HandlesDropped => break,
+                PtyEvent::OutputRead(bytes) if bytes.is_empty() => self.device = None,
+                PtyEvent::OutputRead(bytes) => {
                     self.screen.process_output(&bytes);
                     self.output.push(&bytes);
                     self.mark_used();
                 }
-                PtyEvent::Typed(length) => self.record_typed(length),
-                PtyEvent::Ended(code) => {
-                    self.code = Some(code);
+                PtyEvent::InputWritten(length) => self.record_written_input(length),
+                PtyEvent::ShellExited(code) => {
+                    self.exit_code = Some(code);
                     self.deadline = Some(Instant::now() + PTY_DRAIN_TIMEOUT);
                 }
-                PtyEvent::Look => self.handle_deadlines(),
+                PtyEvent::DeadlinePassed => self.handle_deadlines(),
             }
         }
     }
 
     async fn next_event(&mut self, mailbox: &mut mpsc::Receiver<PtyMessage>) -> PtyEvent {
         let now = Instant::now();
-        let hold = self.pace.hold_until(self.output.end_offset(), now);
-        let may_idle = self.seats.len() == 0 && self.code.is_none() && self.deadline.is_none();
-        let idle = may_idle.then(|| self.view.borrow().used + self.idle);
+        let hold = self.flow_control.hold_until(self.output.end_offset(), now);
+        let may_idle =
+            self.clients.len() == 0 && self.exit_code.is_none() && self.deadline.is_none();
+        let idle = may_idle.then(|| self.view.borrow().last_used + self.idle_timeout);
         let wakes = [hold, idle, self.deadline].into_iter().flatten().min();
         let device = self.device.as_ref();
         let show = async {
@@ -130,7 +131,7 @@ impl PtyOwner {
                 _ => pending().await,
             }
         };
-        let first = self.untyped.front();
+        let first = self.pending_input.front();
         let write = async {
             match (device, first) {
                 (Some(device), Some(bytes)) => device.write(bytes).await,
@@ -138,7 +139,7 @@ impl PtyOwner {
             }
         };
         let end = async {
-            match self.code {
+            match self.exit_code {
                 Some(_) => pending().await,
                 None => self.shell.wait_for_exit().await,
             }
@@ -150,65 +151,86 @@ impl PtyOwner {
             }
         };
         tokio::select! {
-            message = mailbox.recv() => message.map_or(PtyEvent::Left, PtyEvent::Message),
+            message = mailbox.recv() => message.map_or(PtyEvent::HandlesDropped, PtyEvent::Message),
             // A device that can't be read counts as closed.
-            shown = show => PtyEvent::Shown(shown.unwrap_or_default()),
+            shown = show => PtyEvent::OutputRead(shown.unwrap_or_default()),
             // Input that can't be written has no reader any more.
-            written = write => PtyEvent::Typed(written.unwrap_or(usize::MAX)),
-            code = end => PtyEvent::Ended(code),
-            () = look => PtyEvent::Look,
+            written = write => PtyEvent::InputWritten(written.unwrap_or(usize::MAX)),
+            code = end => PtyEvent::ShellExited(code),
+            () = look => PtyEvent::DeadlinePassed,
         }
     }
 
     fn handle_message(&mut self, message: PtyMessage) {
         let now = Instant::now();
         match message {
-            PtyMessage::Attach { who, answer } => {
+            PtyMessage::Attach {
+                request: who,
+                reply: answer,
+            } => {
                 let PtyAttachRequest {
                     client,
                     role,
-                    take,
-                    since,
+                    take_writer: take,
+                    from_offset: since,
                     size,
                 } = who;
-                let given = self.seats.add_client(client, role, take, now);
+                let given = self.clients.add_client(client, role, take, now);
                 let attached = self.register_client(given, since, size);
-                let seat = attached.seat;
+                let seat = attached.connection_id;
                 if answer.send(attached).is_err() {
                     self.remove_client(seat, true);
                 }
             }
-            PtyMessage::Type { seat, bytes } if self.seats.is_writer(seat) => {
-                if self.untyped_bytes() + bytes.len() > MAX_UNTYPED_BYTES {
+            PtyMessage::Input {
+                connection_id: seat,
+                bytes,
+            } if self.clients.is_writer(seat) => {
+                if self.pending_input_bytes() + bytes.len() > MAX_PENDING_INPUT_BYTES {
                     self.disconnect_client(seat, PtyDisconnectReason::TooFast);
                 } else {
-                    self.seats.add_typed(seat, bytes.len() as u64);
-                    self.untyped.push_back(bytes);
+                    self.clients.add_typed_bytes(seat, bytes.len() as u64);
+                    self.pending_input.push_back(bytes);
                 }
             }
-            PtyMessage::Type { seat, bytes } => self.update_status(seat, |standing| {
-                standing.ignored += bytes.len() as u64;
+            PtyMessage::Input {
+                connection_id: seat,
+                bytes,
+            } => self.update_status(seat, |standing| {
+                standing.ignored_bytes += bytes.len() as u64;
             }),
-            PtyMessage::Seen { seat, offset } if self.seats.is_writer(seat) => {
+            PtyMessage::Acknowledge {
+                connection_id: seat,
+                offset,
+            } if self.clients.is_writer(seat) => {
                 // A client cannot have seen output that does not exist.
-                self.pace.acknowledge(offset.min(self.output.end_offset()));
+                self.flow_control
+                    .acknowledge(offset.min(self.output.end_offset()));
             }
-            PtyMessage::Seen { .. } => {}
-            PtyMessage::Resize { seat, size } if self.seats.is_writer(seat) => self.resize(size),
+            PtyMessage::Acknowledge { .. } => {}
+            PtyMessage::Resize {
+                connection_id: seat,
+                size,
+            } if self.clients.is_writer(seat) => self.resize(size),
             PtyMessage::Resize { .. } => {}
-            PtyMessage::Take { seat } => {
-                self.seats.take_writer(seat);
-                self.pace.set_writer(self.output.end_offset());
+            PtyMessage::TakeWriter {
+                connection_id: seat,
+            } => {
+                self.clients.take_writer(seat);
+                self.flow_control.set_writer(self.output.end_offset());
                 self.publish_status();
             }
             PtyMessage::Repaint => self.device.iter().for_each(PtyDevice::repaint),
-            PtyMessage::Program { answer } => {
+            PtyMessage::GetForegroundProgram { reply: answer } => {
                 let device = self.device.as_ref();
                 // The caller may have disconnected.
                 let _ = answer.send(device.and_then(PtyDevice::foreground_program));
             }
-            PtyMessage::Leave { seat, lost } => self.remove_client(seat, lost),
-            PtyMessage::End { why } => self.begin_shutdown(why),
+            PtyMessage::Detach {
+                connection_id: seat,
+                is_lost: lost,
+            } => self.remove_client(seat, lost),
+            PtyMessage::End { reason: why } => self.begin_shutdown(why),
         }
         self.publish_view();
     }
@@ -220,14 +242,14 @@ impl PtyOwner {
         size: TerminalSize,
     ) -> PtyAttachReply {
         let PtyAdmission {
-            seat,
-            replaces,
-            typed,
+            connection_id: seat,
+            replaced_id: replaces,
+            typed_bytes: typed,
         } = given;
         if let Some(old) = replaces {
             self.disconnect_client(old, PtyDisconnectReason::Replaced);
         }
-        let writes = self.seats.is_writer(seat);
+        let writes = self.clients.is_writer(seat);
         if writes {
             self.resize(size);
             if since.is_none() {
@@ -240,42 +262,42 @@ impl PtyOwner {
             since.unwrap_or_else(|| self.output.end_offset() - self.screen.unparsed_length());
         let follower = self.output.follow(begin);
         if writes {
-            self.pace.set_writer(follower.offset());
+            self.flow_control.set_writer(follower.offset());
         }
         let standing = PtyConnectionStatus {
-            writes,
+            is_writer: writes,
             size: self.size,
-            typed: typed.unwrap_or(0),
-            ignored: 0,
-            out: None,
+            typed_bytes: typed.unwrap_or(0),
+            ignored_bytes: 0,
+            disconnect_reason: None,
         };
         let (sender, standing) = watch::channel(standing);
-        self.standings.insert(seat, sender);
+        self.statuses.insert(seat, sender);
         self.publish_status();
         PtyAttachReply {
-            seat,
+            connection_id: seat,
             follower,
             screen,
-            standing,
-            typed,
+            status: standing,
+            typed_bytes: typed,
         }
     }
 
     fn remove_client(&mut self, seat: PtyConnectionId, lost: bool) {
-        self.standings.remove(&seat);
-        self.seats.remove_client(seat, lost, Instant::now());
-        if !self.seats.is_written() {
-            self.pace.clear_writer();
+        self.statuses.remove(&seat);
+        self.clients.remove_client(seat, lost, Instant::now());
+        if !self.clients.has_writer() {
+            self.flow_control.clear_writer();
         }
         // A client that leaves counts as activity.
         self.mark_used();
     }
 
     fn disconnect_client(&mut self, seat: PtyConnectionId, why: PtyDisconnectReason) {
-        self.update_status(seat, |standing| standing.out = Some(why));
-        self.standings.remove(&seat);
+        self.update_status(seat, |standing| standing.disconnect_reason = Some(why));
+        self.statuses.remove(&seat);
         if why != PtyDisconnectReason::Replaced {
-            self.seats.remove_client(seat, false, Instant::now());
+            self.clients.remove_client(seat, false, Instant::now());
         }
     }
 
@@ -293,23 +315,23 @@ impl PtyOwner {
         self.publish_status();
     }
 
-    fn untyped_bytes(&self) -> usize {
-        self.untyped.iter().map(Bytes::len).sum()
+    fn pending_input_bytes(&self) -> usize {
+        self.pending_input.iter().map(Bytes::len).sum()
     }
 
     /// Removes `length` written bytes from the first waiting chunk.
-    fn record_typed(&mut self, length: usize) {
-        if let Some(bytes) = self.untyped.front_mut() {
+    fn record_written_input(&mut self, length: usize) {
+        if let Some(bytes) = self.pending_input.front_mut() {
             bytes.advance(length.min(bytes.len()));
             if bytes.is_empty() {
-                self.untyped.pop_front();
+                self.pending_input.pop_front();
             }
         }
-        if let Some(writer) = self.seats.connected_writer() {
-            let taken = self.seats.add_typed(writer, 0);
-            let typed = taken.saturating_sub(self.untyped_bytes() as u64);
+        if let Some(writer) = self.clients.connected_writer() {
+            let taken = self.clients.add_typed_bytes(writer, 0);
+            let typed = taken.saturating_sub(self.pending_input_bytes() as u64);
             self.update_status(writer, |standing| {
-                standing.typed = standing.typed.max(typed)
+                standing.typed_bytes = standing.typed_bytes.max(typed)
             });
         }
         self.mark_used();
@@ -320,56 +342,57 @@ impl PtyOwner {
         let now = Instant::now();
         if self.deadline.is_some_and(|at| at <= now) {
             self.deadline = None;
-            match self.code {
+            match self.exit_code {
                 Some(_) => self.device = None,
-                None => self.shell.end_now(),
+                None => self.shell.kill_tree(),
             }
         }
-        let since = self.view.borrow().used;
-        if self.seats.len() == 0 && now >= since + self.idle {
+        let since = self.view.borrow().last_used;
+        if self.clients.len() == 0 && now >= since + self.idle_timeout {
             self.begin_shutdown(TerminalEndReason::Idle);
         }
     }
 
     fn begin_shutdown(&mut self, why: TerminalEndReason) {
-        if self.code.is_some() || self.device.is_none() {
+        if self.exit_code.is_some() || self.device.is_none() {
             return;
         }
-        self.why = why;
+        self.end_reason = why;
         // Closing the device hangs up the shell and its processes, as closing a window does.
         self.device = None;
-        self.untyped.clear();
+        self.pending_input.clear();
         self.shell.hang_up();
         self.deadline = Some(Instant::now() + PTY_SHELL_EXIT_TIMEOUT);
     }
 
     /// Publishes to all connections who writes, and the size of the window.
     fn publish_status(&mut self) {
-        for (seat, standing) in &self.standings {
-            let (writes, size) = (self.seats.is_writer(*seat), self.size);
+        for (seat, standing) in &self.statuses {
+            let (writes, size) = (self.clients.is_writer(*seat), self.size);
             standing.send_if_modified(|standing| {
-                let is_new = standing.writes != writes || standing.size != size;
-                (standing.writes, standing.size) = (writes, size);
+                let is_new = standing.is_writer != writes || standing.size != size;
+                (standing.is_writer, standing.size) = (writes, size);
                 is_new
             });
         }
     }
 
     fn update_status(&self, seat: PtyConnectionId, change: impl FnOnce(&mut PtyConnectionStatus)) {
-        if let Some(standing) = self.standings.get(&seat) {
+        if let Some(standing) = self.statuses.get(&seat) {
             standing.send_modify(change);
         }
     }
 
     fn mark_used(&self) {
-        self.view.send_modify(|view| view.used = Instant::now());
+        self.view
+            .send_modify(|view| view.last_used = Instant::now());
     }
 
     /// Publishes the state of the terminal.
     fn publish_view(&self) {
         self.view.send_modify(|view| {
-            view.viewers = self.seats.len();
-            view.has_writer = self.seats.connected_writer().is_some();
+            view.client_count = self.clients.len();
+            view.has_writer = self.clients.connected_writer().is_some();
             view.size = self.size;
         });
     }

@@ -25,7 +25,7 @@ pub(super) struct PtyScreen {
     parser: Parser<TerminalTitle>,
     sequences: EscapeSequenceState,
     /// The start of an unfinished character or sequence.
-    unread: Vec<u8>,
+    unparsed: Vec<u8>,
 }
 
 impl std::fmt::Debug for PtyScreen {
@@ -54,21 +54,21 @@ impl PtyScreen {
         Self {
             parser: new_parser(size),
             sequences: EscapeSequenceState::default(),
-            unread: Vec::new(),
+            unparsed: Vec::new(),
         }
     }
 
     /// Parses output.
     pub(super) fn process_output(&mut self, bytes: &[u8]) {
-        self.unread.extend_from_slice(bytes);
-        let begin = self.unread.len() - bytes.len();
+        self.unparsed.extend_from_slice(bytes);
+        let begin = self.unparsed.len() - bytes.len();
         let end = match self.sequences.advance(bytes) {
             Some(end) => begin + end,
-            None if self.unread.len() > MAX_UNPARSED_BYTES => self.unread.len(),
+            None if self.unparsed.len() > MAX_UNPARSED_BYTES => self.unparsed.len(),
             None => return,
         };
-        let rest = self.unread.split_off(end);
-        let whole = std::mem::replace(&mut self.unread, rest);
+        let rest = self.unparsed.split_off(end);
+        let whole = std::mem::replace(&mut self.unparsed, rest);
         let parsed = catch_unwind(AssertUnwindSafe(|| self.parser.process(&whole)));
         if parsed.is_err() {
             // A panic of the parser costs the earlier lines, not the terminal.
@@ -80,7 +80,7 @@ impl PtyScreen {
 
     /// Bytes at the end of the output that the rendered screen does not include.
     pub(super) fn unparsed_length(&self) -> u64 {
-        self.unread.len() as u64
+        self.unparsed.len() as u64
     }
 
     pub(super) fn resize(&mut self, size: TerminalSize) {
@@ -109,7 +109,7 @@ impl PtyScreen {
             shown.push_str(&screen.contents_formatted());
         }
         shown.push_str(&screen.input_mode_formatted());
-        if self.unread.is_empty() && self.sequences.is_within_text() {
+        if self.unparsed.is_empty() && self.sequences.is_within_text() {
             // The output continues inside a string. This starts an invalid string, so that the client's terminal skips
             // the rest.
             shown.push_str("\x1b]_;");
@@ -238,7 +238,7 @@ mod tests {
     }
 
     /// A terminal after the rendered screen.
-    fn shown(screen: &PtyScreen) -> PtyScreen {
+    fn replay_rendered(screen: &PtyScreen) -> PtyScreen {
         let rendered = screen.render();
         for query in QUERIES {
             assert!(!rendered.contains(query), "{rendered:?}");
@@ -262,7 +262,7 @@ mod tests {
             QUERIES.concat()
         );
         let screen = screen(output.as_bytes());
-        let later = shown(&screen);
+        let later = replay_rendered(&screen);
         assert_same(&screen, &later);
         assert!(later.parser.screen().bracketed_paste());
         assert_eq!(later.parser.callbacks().0, "title");
@@ -271,7 +271,7 @@ mod tests {
     #[test]
     fn the_screen_before_a_full_screen_program_returns_at_its_end() {
         let mut screen = screen(b"before\r\n$ vim\x1b[?1049h\x1b[H\x1b[2J~\r\n~\x1b[3;4H");
-        let mut later = shown(&screen);
+        let mut later = replay_rendered(&screen);
         assert_same(&screen, &later);
         for screen in [&mut screen, &mut later] {
             screen.process_output(b"\x1b[?1049l");
@@ -290,7 +290,7 @@ mod tests {
     fn the_lines_above_the_screen_are_above_the_clients() {
         let lines: String = (0..40).map(|n| format!("line {n}\r\n")).collect();
         let screen = screen(lines.as_bytes());
-        let mut later = shown(&screen);
+        let mut later = replay_rendered(&screen);
         assert_same(&screen, &later);
         let above = later.parser.screen_mut();
         above.set_scrollback(36);
@@ -310,7 +310,7 @@ mod tests {
         screen.process_output(b"\x1b]2;");
         for _ in 0..100 {
             screen.process_output(&[b'x'; 4096]);
-            assert!(screen.unread.len() <= MAX_UNPARSED_BYTES);
+            assert!(screen.unparsed.len() <= MAX_UNPARSED_BYTES);
         }
         assert!(screen.render().len() < 1 << 20);
         screen.resize(TerminalSize {
@@ -335,7 +335,7 @@ mod tests {
             let screen = screen(&whole.as_bytes()[..part]);
             let begin = part - usize::try_from(screen.unparsed_length()).unwrap();
             assert_eq!(begin, 1, "{whole:?}");
-            let mut later = shown(&screen);
+            let mut later = replay_rendered(&screen);
             later.process_output(&whole.as_bytes()[begin..]);
             assert_same(&self::screen(whole.as_bytes()), &later);
         }
@@ -366,7 +366,7 @@ mod tests {
         #[test]
         fn any_output_is_rendered_without_a_query(output in output()) {
             let screen = screen(&output);
-            let later = shown(&screen);
+            let later = replay_rendered(&screen);
             let (before, after) = (screen.parser.screen(), later.parser.screen());
             prop_assert_eq!(before.contents(), after.contents());
             prop_assert_eq!(before.alternate_screen(), after.alternate_screen());

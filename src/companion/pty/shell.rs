@@ -45,7 +45,7 @@ pub(crate) struct PtyStart {
     pub(crate) size: TerminalSize,
     /// The kind of the client's terminal.
     pub(crate) term: Option<String>,
-    pub(crate) folder: Option<PathBuf>,
+    pub(crate) cwd: Option<PathBuf>,
     /// The environment; the companion's own when missing.
     pub(crate) environment: Option<Vec<(OsString, OsString)>>,
     pub(crate) session: String,
@@ -53,10 +53,10 @@ pub(crate) struct PtyStart {
 
 #[derive(Debug)]
 pub(super) struct PtyShell {
-    guard: UnixStream,
+    supervisor_stream: UnixStream,
     /// Reaped when it has ended. Never killed: it ends all its descendants when the companion is gone.
     _process: Child,
-    code: Option<u8>,
+    exit_code: Option<u8>,
 }
 
 impl PtyShell {
@@ -81,16 +81,16 @@ impl PtyShell {
         for secret in settings::COMPANION_ONLY_VARIABLES {
             command.env_remove(secret);
         }
-        if let Some(folder) = start.folder.as_deref().filter(|folder| folder.is_dir()) {
+        if let Some(folder) = start.cwd.as_deref().filter(|folder| folder.is_dir()) {
             command.current_dir(folder);
         }
         let process = command
             .spawn()
             .context("the shell's supervisor can't be started")?;
         Ok(Self {
-            guard: UnixStream::from_std(ours)?,
+            supervisor_stream: UnixStream::from_std(ours)?,
             _process: process,
-            code: None,
+            exit_code: None,
         })
     }
 
@@ -98,13 +98,13 @@ impl PtyShell {
     pub(super) async fn wait_for_exit(&mut self) -> u8 {
         loop {
             // A socket that can't be polled counts as closed.
-            let _ = self.guard.readable().await;
+            let _ = self.supervisor_stream.readable().await;
             let mut byte = [0];
-            match self.guard.try_read(&mut byte) {
-                Ok(1) => self.code = Some(byte[0]),
+            match self.supervisor_stream.try_read(&mut byte) {
+                Ok(1) => self.exit_code = Some(byte[0]),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 // Without an exit code, the supervisor was killed, and the shell with it.
-                Ok(_) | Err(_) => return self.code.unwrap_or(128 + libc::SIGKILL as u8),
+                Ok(_) | Err(_) => return self.exit_code.unwrap_or(128 + libc::SIGKILL as u8),
             }
         }
     }
@@ -115,14 +115,14 @@ impl PtyShell {
     }
 
     /// Ends the shell and all its descendants now.
-    pub(super) fn end_now(&self) {
+    pub(super) fn kill_tree(&self) {
         self.send_byte(SUPERVISOR_END_BYTE);
     }
 
     fn send_byte(&self, word: u8) {
         // Writes without the async runtime, which may not know yet that a new socket is writable. A failed write means
         // that the supervisor has ended, and all its descendants with it.
-        let _ = nix::unistd::write(self.guard.as_fd(), &[word]);
+        let _ = nix::unistd::write(self.supervisor_stream.as_fd(), &[word]);
     }
 }
 
@@ -169,17 +169,19 @@ fn shell_program() -> OsString {
 
 /// The client's kind of terminal if its description exists here.
 fn supported_term(asked: Option<&str>) -> &str {
-    let asked = asked.filter(|asked| is_kind(asked));
-    asked.filter(|kind| is_known(kind)).unwrap_or(FALLBACK_TERM)
+    let asked = asked.filter(|asked| is_term_name(asked));
+    asked
+        .filter(|kind| has_terminfo(kind))
+        .unwrap_or(FALLBACK_TERM)
 }
 
 /// Validates the name, because it becomes part of a path.
-fn is_kind(name: &str) -> bool {
+fn is_term_name(name: &str) -> bool {
     let fits = |c: char| c.is_ascii_alphanumeric() || "-_.+".contains(c);
     (1..=64).contains(&name.len()) && name.chars().all(fits) && !name.starts_with('.')
 }
 
-fn is_known(kind: &str) -> bool {
+fn has_terminfo(kind: &str) -> bool {
     TERMINFO_FOLDERS.iter().any(|folder| {
         let first: &OsStr = kind[..1].as_ref();
         Path::new(folder).join(first).join(kind).is_file()
@@ -188,7 +190,7 @@ fn is_known(kind: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::{FALLBACK_TERM, is_kind, supported_term};
+    use super::{FALLBACK_TERM, is_term_name, supported_term};
 
     #[test]
     fn an_unknown_kind_of_terminal_becomes_a_common_one() {
@@ -199,9 +201,9 @@ mod tests {
 
     #[test]
     fn a_kind_is_not_a_path() {
-        assert!(is_kind("xterm-256color") && is_kind("rxvt-unicode+x"));
+        assert!(is_term_name("xterm-256color") && is_term_name("rxvt-unicode+x"));
         for name in ["", ".", "..", "a/b", "ä", "a b", &"x".repeat(65)] {
-            assert!(!is_kind(name), "{name}");
+            assert!(!is_term_name(name), "{name}");
         }
     }
 }

@@ -22,14 +22,14 @@ const MAX_CLIENT_NAME_CHARS: usize = 64;
 #[derive(Debug, Clone)]
 pub(crate) struct PtyTerminals {
     limits: PtyLimits,
-    all: Arc<Mutex<PtyTerminalsState>>,
+    state: Arc<Mutex<PtyTerminalsState>>,
 }
 
 #[derive(Debug, Default)]
 struct PtyTerminalsState {
     /// In order of their start.
     terminals: BTreeMap<u64, PtyTerminalEntry>,
-    last: u64,
+    last_number: u64,
     is_stopping: bool,
 }
 
@@ -45,20 +45,20 @@ impl PtyTerminals {
     pub(crate) fn new(limits: PtyLimits) -> Self {
         Self {
             limits,
-            all: Arc::default(),
+            state: Arc::default(),
         }
     }
 
     /// All terminals, oldest first.
-    pub(crate) fn list(&self) -> Vec<PtyTerminal> {
-        let known = self.lock();
+    pub(crate) fn list_terminals(&self) -> Vec<PtyTerminal> {
+        let known = self.lock_state();
         let all = known.terminals.values();
         all.map(|entry| entry.terminal.clone()).collect()
     }
 
     /// The sessions of live terminals.
     pub(crate) fn live_sessions(&self) -> BTreeSet<String> {
-        let all = self.list().into_iter();
+        let all = self.list_terminals().into_iter();
         let living = all.filter(|terminal| terminal.exit_status().is_none());
         living.map(|terminal| terminal.session().into()).collect()
     }
@@ -73,17 +73,21 @@ impl PtyTerminals {
         start: &PtyStart,
         mut who: PtyAttachRequest,
     ) -> Result<PtyConnection, PtyRefusal> {
-        if let Some(client) = who.client.as_deref().filter(|client| !is_name(client)) {
+        if let Some(client) = who
+            .client
+            .as_deref()
+            .filter(|client| !is_client_name(client))
+        {
             let message = format!(
                 "`{client}` can't be a client's name: use up to {MAX_CLIENT_NAME_CHARS} letters, digits, `-`, `_` and `.`"
             );
             return Err(PtyRefusal::Invalid(message));
         }
         let terminal = match id {
-            Some(id) => self.find(id)?,
+            Some(id) => self.find_terminal(id)?,
             None => {
                 // The first client of a new terminal gets all its output.
-                who.since = who.since.or(Some(0));
+                who.from_offset = who.from_offset.or(Some(0));
                 self.find_or_start(start, who.client.as_deref())?
             }
         };
@@ -93,19 +97,19 @@ impl PtyTerminals {
     /// Ends a terminal and all its processes.
     ///
     /// # Errors
-    /// [`PtyRefusal::NoTerminal`] or [`PtyRefusal::Stopping`].
+    /// [`PtyRefusal::NoTerminal`] or [`PtyRefusal::ShuttingDown`].
     pub(crate) async fn end_terminal(&self, id: &str) -> Result<PtyExit, PtyRefusal> {
-        let terminal = self.find(id)?;
+        let terminal = self.find_terminal(id)?;
         terminal
             .end_terminal(TerminalEndReason::Ended)
             .await
-            .ok_or(PtyRefusal::Stopping)
+            .ok_or(PtyRefusal::ShuttingDown)
     }
 
     /// Ends all terminals and refuses new ones.
     pub(crate) async fn shutdown(&self) {
         let all: Vec<PtyTerminal> = {
-            let mut known = self.lock();
+            let mut known = self.lock_state();
             known.is_stopping = true;
             known
                 .terminals
@@ -120,8 +124,11 @@ impl PtyTerminals {
         .await;
     }
 
-    fn find(&self, id: &str) -> Result<PtyTerminal, PtyRefusal> {
-        let found = self.list().into_iter().find(|terminal| terminal.id() == id);
+    fn find_terminal(&self, id: &str) -> Result<PtyTerminal, PtyRefusal> {
+        let found = self
+            .list_terminals()
+            .into_iter()
+            .find(|terminal| terminal.id() == id);
         found.ok_or_else(|| PtyRefusal::NoTerminal(id.into()))
     }
 
@@ -131,44 +138,47 @@ impl PtyTerminals {
         start: &PtyStart,
         client: Option<&str>,
     ) -> Result<PtyTerminal, PtyRefusal> {
-        let mut known = self.lock();
+        let mut known = self.lock_state();
         if known.is_stopping {
-            return Err(PtyRefusal::Stopping);
+            return Err(PtyRefusal::ShuttingDown);
         }
         let mut entries = known.terminals.values();
         let asked = entries.find(|entry| client.is_some() && entry.client.as_deref() == client);
         if let Some(entry) = asked {
             return Ok(entry.terminal.clone());
         }
-        let PtyLimits { count, idle } = self.limits;
+        let PtyLimits {
+            max_terminals: count,
+            idle_timeout: idle,
+        } = self.limits;
         let living = known.terminals.values();
         if living
             .filter(|e| e.terminal.exit_status().is_none())
             .count()
             >= count
         {
-            return Err(PtyRefusal::TooMany(count));
+            return Err(PtyRefusal::TooManyTerminals(count));
         }
-        let id = new_terminal_id().map_err(PtyRefusal::NoShell)?;
+        let id = new_terminal_id().map_err(PtyRefusal::ShellNotStarted)?;
         let terminal = PtyTerminal::start(id, start, idle)?;
-        known.last += 1;
-        let number = known.last;
+        known.last_number += 1;
+        let number = known.last_number;
         let client = client.map(str::to_owned);
         let entry = PtyTerminalEntry {
             terminal: terminal.clone(),
             client,
         };
         known.terminals.insert(number, entry);
-        tokio::spawn(self.clone().forget_after_exit(number, terminal.clone()));
+        tokio::spawn(self.clone().remove_after_exit(number, terminal.clone()));
         Ok(terminal)
     }
 
     /// Removes a terminal some time after its end, and the oldest ended terminals when there are too many.
-    async fn forget_after_exit(self, number: u64, terminal: PtyTerminal) {
+    async fn remove_after_exit(self, number: u64, terminal: PtyTerminal) {
         terminal.output.wait_for_exit().await;
         drop(terminal);
         {
-            let terminals = &mut self.lock().terminals;
+            let terminals = &mut self.lock_state().terminals;
             let ended: Vec<u64> = terminals
                 .iter()
                 .filter(|(_, entry)| entry.terminal.exit_status().is_some())
@@ -179,11 +189,11 @@ impl PtyTerminals {
             }
         }
         tokio::time::sleep(ENDED_TERMINAL_TIMEOUT).await;
-        self.lock().terminals.remove(&number);
+        self.lock_state().terminals.remove(&number);
     }
 
-    fn lock(&self) -> MutexGuard<'_, PtyTerminalsState> {
-        self.all.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock_state(&self) -> MutexGuard<'_, PtyTerminalsState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -195,20 +205,20 @@ fn new_terminal_id() -> Result<String, String> {
     Ok(hex(bytes))
 }
 
-fn is_name(name: &str) -> bool {
+fn is_client_name(name: &str) -> bool {
     let fits = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
     (1..=MAX_CLIENT_NAME_CHARS).contains(&name.len()) && name.chars().all(fits)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::is_name;
+    use super::is_client_name;
 
     #[test]
     fn a_clients_name_is_letters_and_digits() {
-        assert!(is_name("a-1_b.C"));
+        assert!(is_client_name("a-1_b.C"));
         for name in ["", "a/b", "/1", "ä", "a b", &"x".repeat(65)] {
-            assert!(!is_name(name), "{name}");
+            assert!(!is_client_name(name), "{name}");
         }
     }
 }

@@ -6,7 +6,7 @@
 
 use super::output::{OutputPiece, StreamOutput};
 use crate::protocol::kernel::{
-    DisplayData, MimeBundle, OutputStream, RunError, RunEventKind, Truncated,
+    DisplayData, MimeBundle, OutputStream, RunError, RunEventKind, TruncatedOutput,
 };
 use serde_json::{Map, Value};
 use std::collections::{BTreeMap, VecDeque};
@@ -29,15 +29,15 @@ const MAX_EVENT_CHUNK_COUNT: usize = 512;
 pub(super) struct RunEventBuffer<R> {
     outputs: [StreamOutput; 2],
     /// Bytes of each stream that entries cover.
-    covered: [u64; 2],
+    covered_bytes: [u64; 2],
     entries: VecDeque<BufferedEvent<R>>,
     /// The number of the first entry that is kept.
-    first: u64,
+    first_number: u64,
     /// Entries below this number were delivered and do not change any more.
-    handed: u64,
-    data: Vec<Arc<MimeBundle>>,
-    data_total: u64,
-    data_kept: u64,
+    delivered: u64,
+    bundles: Vec<Arc<MimeBundle>>,
+    total_bundle_bytes: u64,
+    retained_bundle_bytes: u64,
     result: Option<String>,
     error: Option<RunError>,
 }
@@ -72,20 +72,20 @@ pub(super) struct EventGap {
     pub(super) end: u64,
     pub(super) pieces: Vec<OutputPiece>,
     /// Whether the dropped text ends here; otherwise more of it follows.
-    pub(super) is_whole: bool,
+    pub(super) is_complete: bool,
 }
 
 impl<R> Default for RunEventBuffer<R> {
     fn default() -> Self {
         Self {
             outputs: Default::default(),
-            covered: [0; 2],
+            covered_bytes: [0; 2],
             entries: VecDeque::new(),
-            first: 0,
-            handed: 0,
-            data: Vec::new(),
-            data_total: 0,
-            data_kept: 0,
+            first_number: 0,
+            delivered: 0,
+            bundles: Vec::new(),
+            total_bundle_bytes: 0,
+            retained_bundle_bytes: 0,
             result: None,
             error: None,
         }
@@ -96,17 +96,17 @@ impl<R: Clone> RunEventBuffer<R> {
     /// Adds output. Returns the number of bytes at its end that must be spilled to a file.
     pub(super) fn write_output(&mut self, stream: OutputStream, bytes: &[u8]) -> usize {
         let rest = self.outputs[stream as usize].push(bytes);
-        self.extend_entries(stream, self.output(stream).complete_bytes());
+        self.extend_text_entries(stream, self.output(stream).complete_character_bytes());
         rest
     }
 
-    fn extend_entries(&mut self, stream: OutputStream, to: u64) {
-        let from = self.covered[stream as usize];
+    fn extend_text_entries(&mut self, stream: OutputStream, to: u64) {
+        let from = self.covered_bytes[stream as usize];
         if from == to {
             return;
         }
-        self.covered[stream as usize] = to;
-        let is_free = self.next_number() > self.handed;
+        self.covered_bytes[stream as usize] = to;
+        let is_free = self.next_number() > self.delivered;
         match self.entries.back_mut() {
             Some(BufferedEvent::Text {
                 stream: last,
@@ -150,37 +150,37 @@ impl<R: Clone> RunEventBuffer<R> {
     /// Continues after the last event that an earlier companion recorded: later output belongs to event `number`.
     pub(super) fn resume_at(&mut self, number: u64) {
         if number >= self.next_number() {
-            self.handed = self.next_number();
+            self.delivered = self.next_number();
         }
     }
 
     /// Counts text that an earlier companion wrote only to the file.
     pub(super) fn skip_bytes(&mut self, stream: OutputStream, bytes: u64) {
         self.output_mut(stream).skip_bytes(bytes);
-        self.extend_entries(stream, self.output(stream).total_bytes());
+        self.extend_text_entries(stream, self.output(stream).total_bytes());
     }
 
     /// Adds the bytes of bundles that an earlier companion recorded.
-    pub(super) fn restore_shown(&mut self, bytes: u64) {
-        self.data_total = self.data_total.max(bytes);
+    pub(super) fn restore_bundle_bytes(&mut self, bytes: u64) {
+        self.total_bundle_bytes = self.total_bundle_bytes.max(bytes);
     }
 
     /// Total bytes of all bundles, kept or dropped.
     pub(super) fn bundle_bytes(&self) -> u64 {
-        self.data_total
+        self.total_bundle_bytes
     }
 
     /// Ends the output: an incomplete character at the end is delivered, too.
     pub(super) fn close_output(&mut self) {
         for stream in [OutputStream::Stdout, OutputStream::Stderr] {
-            self.extend_entries(stream, self.output(stream).total_bytes());
+            self.extend_text_entries(stream, self.output(stream).total_bytes());
         }
     }
 
     fn push_entry(&mut self, entry: BufferedEvent<R>) {
         if self.entries.len() == MAX_BUFFERED_EVENTS {
             self.entries.pop_front();
-            self.first += 1;
+            self.first_number += 1;
         }
         self.entries.push_back(entry);
     }
@@ -189,8 +189,8 @@ impl<R: Clone> RunEventBuffer<R> {
         let fields = shown.data.iter().chain(&shown.metadata);
         let size: usize = fields.map(|(k, v)| k.len() + json_bytes(v)).sum();
         let size = (size + BUNDLE_OVERHEAD_BYTES) as u64;
-        self.data_total += size;
-        if self.data_kept + size > MAX_RUN_BUNDLE_BYTES {
+        self.total_bundle_bytes += size;
+        if self.retained_bundle_bytes + size > MAX_RUN_BUNDLE_BYTES {
             let notice =
                 format!("<{size} bytes left out: the run exceeds the limit for displayed data>");
             let data = Map::from_iter([("text/plain".to_owned(), Value::String(notice))]);
@@ -200,32 +200,35 @@ impl<R: Clone> RunEventBuffer<R> {
                 ..shown
             };
         }
-        self.data_kept += size;
-        self.data.push(shown.data.clone());
+        self.retained_bundle_bytes += size;
+        self.bundles.push(shown.data.clone());
         shown
     }
 
     /// Number of the next entry.
     pub(super) fn next_number(&self) -> u64 {
-        self.first + self.entries.len() as u64
+        self.first_number + self.entries.len() as u64
     }
 
     /// Finds the text between entry `from` and the oldest kept entry, after the bytes of each stream that the follower
     /// has.
     pub(super) fn find_gap(&self, from: u64, known: [u64; 2]) -> Option<EventGap> {
-        if from >= self.first {
+        if from >= self.first_number {
             return None;
         }
         [OutputStream::Stdout, OutputStream::Stderr]
             .into_iter()
             .find_map(|stream| {
-                let (at, to) = (known[stream as usize], self.entry_start(self.first, stream));
+                let (at, to) = (
+                    known[stream as usize],
+                    self.entry_start(self.first_number, stream),
+                );
                 let end = to.min(at + MAX_EVENT_CHUNK_BYTES);
                 (at < end).then(|| EventGap {
                     stream,
                     end,
                     pieces: self.output(stream).pieces_between(at, end),
-                    is_whole: end == to,
+                    is_complete: end == to,
                 })
             })
     }
@@ -237,7 +240,7 @@ impl<R: Clone> RunEventBuffer<R> {
 
     /// Position in the stream of its first entry from `number` on.
     fn entry_start(&self, number: u64, wanted: OutputStream) -> u64 {
-        let skipped = number.saturating_sub(self.first) as usize;
+        let skipped = number.saturating_sub(self.first_number) as usize;
         let mut begins = self
             .entries
             .iter()
@@ -246,20 +249,23 @@ impl<R: Clone> RunEventBuffer<R> {
                 BufferedEvent::Text { stream, from, .. } if *stream == wanted => Some(*from),
                 _ => None,
             });
-        begins.next().unwrap_or(self.covered[wanted as usize])
+        begins.next().unwrap_or(self.covered_bytes[wanted as usize])
     }
 
     /// Number of the oldest kept entry.
     pub(super) fn first_number(&self) -> u64 {
-        self.first
+        self.first_number
     }
 
     /// Takes a batch of entries with their numbers, from `from` on.
     pub(super) fn take_chunks(&mut self, from: u64) -> Vec<(u64, EventChunk<R>)> {
-        let begin = from.clamp(self.first, self.next_number());
+        let begin = from.clamp(self.first_number, self.next_number());
         let mut room = MAX_EVENT_CHUNK_BYTES;
         let mut handed = Vec::new();
-        let entries = self.entries.iter().skip((begin - self.first) as usize);
+        let entries = self
+            .entries
+            .iter()
+            .skip((begin - self.first_number) as usize);
         for (seq, entry) in (begin..).zip(entries).take(MAX_EVENT_CHUNK_COUNT) {
             if room == 0 {
                 break;
@@ -287,7 +293,7 @@ impl<R: Clone> RunEventBuffer<R> {
                 },
             ));
         }
-        self.handed = self.handed.max(begin + handed.len() as u64);
+        self.delivered = self.delivered.max(begin + handed.len() as u64);
         handed
     }
 
@@ -300,7 +306,7 @@ impl<R: Clone> RunEventBuffer<R> {
     }
 
     pub(super) fn bundles(&self) -> &[Arc<MimeBundle>] {
-        &self.data
+        &self.bundles
     }
 
     pub(super) fn result(&self) -> Option<&String> {
@@ -311,7 +317,7 @@ impl<R: Clone> RunEventBuffer<R> {
         self.error.as_ref()
     }
 
-    pub(super) fn truncated(&self) -> BTreeMap<String, Truncated> {
+    pub(super) fn truncated(&self) -> BTreeMap<String, TruncatedOutput> {
         let mut found = BTreeMap::new();
         for (name, stream) in [
             ("stdout", OutputStream::Stdout),
@@ -323,10 +329,10 @@ impl<R: Clone> RunEventBuffer<R> {
                     .map(|t| (name.to_owned(), t)),
             );
         }
-        if self.data_kept < self.data_total {
-            let cut = Truncated {
-                total: self.data_total,
-                kept: self.data_kept,
+        if self.retained_bundle_bytes < self.total_bundle_bytes {
+            let cut = TruncatedOutput {
+                total: self.total_bundle_bytes,
+                kept: self.retained_bundle_bytes,
                 file: None,
             };
             found.insert("data".into(), cut);
@@ -343,11 +349,11 @@ impl<R: Clone> RunEventBuffer<R> {
     pub(super) fn memory_bytes(&self) -> u64 {
         let text: usize = self.outputs.iter().map(StreamOutput::memory_bytes).sum();
         let entries = self.entries.len() * size_of::<BufferedEvent<R>>();
-        (text + entries) as u64 + self.data_kept
+        (text + entries) as u64 + self.retained_bundle_bytes
     }
 
-    pub(super) fn on_disk(&self) -> u64 {
-        self.outputs.iter().map(StreamOutput::on_disk).sum()
+    pub(super) fn disk_bytes(&self) -> u64 {
+        self.outputs.iter().map(StreamOutput::disk_bytes).sum()
     }
 }
 
@@ -442,7 +448,7 @@ mod tests {
         assert_eq!(journal.next_number(), MAX_BUFFERED_EVENTS as u64 + 10);
         assert_eq!(journal.take_chunks(0)[0].0, 10);
         let missed = journal.find_gap(0, [0; 2]).unwrap();
-        assert_eq!((missed.end, missed.is_whole), (10, true));
+        assert_eq!((missed.end, missed.is_complete), (10, true));
         assert_eq!(
             decode_lossy(read_pieces(missed.pieces).unwrap()),
             "x".repeat(10)

@@ -2,7 +2,7 @@
 
 use super::RunKind;
 use super::event_buffer::{EventChunk, EventGap};
-use super::run::{RunSignal, TrackedRun, read_output, whole_characters};
+use super::run::{RunSignal, TrackedRun, complete_character_length, read_output};
 use crate::protocol::kernel::{OutputStream, RunEvent, RunEventKind, RunStatus};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -22,11 +22,11 @@ const MAX_FOLLOWER_BATCHES: usize = 4;
 #[derive(Debug)]
 pub(crate) struct RunFollower<W: RunKind> {
     run: Arc<TrackedRun<W>>,
-    next: u64,
-    pulse: watch::Receiver<RunSignal>,
+    next_number: u64,
+    signal: watch::Receiver<RunSignal>,
     is_done: bool,
     /// Bytes of each stream that were delivered; `None` until the position is known.
-    ends: Option<[u64; 2]>,
+    stream_positions: Option<[u64; 2]>,
     /// Whether the code waits for this follower.
     is_pacing: bool,
 }
@@ -39,10 +39,10 @@ impl<W: RunKind> RunFollower<W> {
     ) -> Self {
         Self {
             run,
-            next: from,
-            pulse,
+            next_number: from,
+            signal: pulse,
             is_done: false,
-            ends: (from == 0).then_some([0; 2]),
+            stream_positions: (from == 0).then_some([0; 2]),
             is_pacing: false,
         }
     }
@@ -50,7 +50,7 @@ impl<W: RunKind> RunFollower<W> {
     /// Lets this follower set the pace: the code waits before its unread output exceeds the memory.
     pub(super) fn with_pacing(mut self) -> Self {
         // Only one follower sets the pace: the first that claims it.
-        self.is_pacing = self.run.claim_pace();
+        self.is_pacing = self.run.claim_pacing();
         self
     }
 
@@ -63,18 +63,22 @@ impl<W: RunKind> RunFollower<W> {
         let (mut ends, first) = self.find_position();
         if self.is_pacing {
             // The events of the last call have been read.
-            self.run.set_pace(Some(ends.iter().sum()));
+            self.run.set_pacing_bytes_read(Some(ends.iter().sum()));
         }
         if let Some(first) = first {
             return vec![self.gap_event(ends, first)];
         }
         while !self.is_done {
-            let status = self.pulse.borrow_and_update().status;
-            let missed = self.run.lock_content().journal.find_gap(self.next, ends);
+            let status = self.signal.borrow_and_update().status;
+            let missed = self
+                .run
+                .lock_state()
+                .events
+                .find_gap(self.next_number, ends);
             if let Some(missed) = missed {
                 return vec![self.gap_text_event(missed, ends).await];
             }
-            let handed = self.run.lock_content().journal.take_chunks(self.next);
+            let handed = self.run.lock_state().events.take_chunks(self.next_number);
             if !handed.is_empty() {
                 for (_, handed) in &handed {
                     if let EventChunk::Text { stream, end, .. } = handed {
@@ -82,24 +86,24 @@ impl<W: RunKind> RunFollower<W> {
                     }
                 }
                 let events = chunks_to_events(handed).await;
-                self.ends = Some(ends);
-                self.next = events.last().map_or(self.next, |e| e.seq + 1);
+                self.stream_positions = Some(ends);
+                self.next_number = events.last().map_or(self.next_number, |e| e.seq + 1);
                 return events;
             }
             if status != RunStatus::Running {
                 self.is_done = true;
                 let reply = Box::new(self.run.build_reply(running()));
                 return vec![RunEvent {
-                    seq: self.next,
+                    seq: self.next_number,
                     happened: RunEventKind::Done { reply },
                 }];
             }
-            if self.next > UNBATCHED_EVENT_COUNT && !self.is_pacing {
+            if self.next_number > UNBATCHED_EVENT_COUNT && !self.is_pacing {
                 // In the interval, entries grow instead of becoming more.
                 tokio::time::sleep(FOLLOWER_BATCH_INTERVAL).await;
             }
             // The channel stays open, because the run holds the sender.
-            let _ = self.pulse.changed().await;
+            let _ = self.signal.changed().await;
         }
         Vec::new()
     }
@@ -107,28 +111,28 @@ impl<W: RunKind> RunFollower<W> {
     /// Bytes of each stream before this follower's position. If the follower starts before the oldest kept event and
     /// the position is unknown, also returns the number of that event.
     fn find_position(&mut self) -> ([u64; 2], Option<u64>) {
-        if let Some(ends) = self.ends {
+        if let Some(ends) = self.stream_positions {
             return (ends, None);
         }
-        let record = self.run.lock_content();
-        let first = record.journal.first_number();
-        let ends = record.journal.positions_before(self.next.max(first));
-        if self.next < first {
+        let record = self.run.lock_state();
+        let first = record.events.first_number();
+        let ends = record.events.positions_before(self.next_number.max(first));
+        if self.next_number < first {
             return (ends, Some(first));
         }
-        self.ends = Some(ends);
+        self.stream_positions = Some(ends);
         (ends, None)
     }
 
     /// The notice that replaces the events between the follower's start and the oldest kept event.
     fn gap_event(&mut self, ends: [u64; 2], first: u64) -> RunEvent<W::Reply> {
-        let (from, last) = (self.next, first - 1);
+        let (from, last) = (self.next_number, first - 1);
         let text = format!(
             "\n… events {from} to {last} were dropped; read their text at `{}/{}/output` …\n",
             W::RUN_API_PATH,
             self.run.id,
         );
-        (self.ends, self.next) = (Some(ends), first);
+        (self.stream_positions, self.next_number) = (Some(ends), first);
         RunEvent {
             seq: last,
             happened: OutputText { text, base64: None }.into_event(OutputStream::Stderr),
@@ -141,15 +145,15 @@ impl<W: RunKind> RunFollower<W> {
             stream,
             end,
             pieces,
-            is_whole,
+            is_complete: is_whole,
         } = missed;
         let bytes = read_output(pieces).await;
-        let (text, cut) = text_of(bytes, is_whole);
-        let seq = self.next;
+        let (text, cut) = decode_output_text(bytes, is_whole);
+        let seq = self.next_number;
         ends[stream as usize] = end - cut;
-        self.ends = Some(ends);
-        let first = self.run.lock_content().journal.first_number();
-        self.next = first.saturating_sub(1).min(seq + 1);
+        self.stream_positions = Some(ends);
+        let first = self.run.lock_state().events.first_number();
+        self.next_number = first.saturating_sub(1).min(seq + 1);
         RunEvent {
             seq,
             happened: text.into_event(stream),
@@ -159,7 +163,7 @@ impl<W: RunKind> RunFollower<W> {
     /// Heartbeat: the run continues, and the connection is open.
     pub(crate) fn heartbeat_event(&self) -> RunEvent<W::Reply> {
         RunEvent {
-            seq: self.next,
+            seq: self.next_number,
             happened: RunEventKind::Heartbeat,
         }
     }
@@ -173,7 +177,7 @@ impl<W: RunKind> RunFollower<W> {
         for _ in 0..MAX_FOLLOWER_BATCHES {
             let status = self.run.status();
             if status == RunStatus::Running
-                && self.next >= self.run.lock_content().journal.next_number()
+                && self.next_number >= self.run.lock_state().events.next_number()
             {
                 return events;
             }
@@ -190,7 +194,7 @@ impl<W: RunKind> RunFollower<W> {
 impl<W: RunKind> Drop for RunFollower<W> {
     fn drop(&mut self) {
         if self.is_pacing {
-            self.run.set_pace(None);
+            self.run.set_pacing_bytes_read(None);
         }
     }
 }
@@ -201,7 +205,7 @@ async fn chunks_to_events<R>(handed: Vec<(u64, EventChunk<R>)>) -> Vec<RunEvent<
         let happened = match handed {
             EventChunk::Other(happened) => happened,
             EventChunk::Text { stream, pieces, .. } => {
-                let (text, _) = text_of(read_output(pieces).await, true);
+                let (text, _) = decode_output_text(read_output(pieces).await, true);
                 text.into_event(stream)
             }
         };
@@ -228,7 +232,7 @@ impl OutputText {
 
 /// Decodes the read bytes. Returns the text, and the number of bytes of an incomplete character, which are delivered
 /// later.
-fn text_of(read: io::Result<Vec<u8>>, is_whole: bool) -> (OutputText, u64) {
+fn decode_output_text(read: io::Result<Vec<u8>>, is_whole: bool) -> (OutputText, u64) {
     let mut bytes = match read {
         Ok(bytes) => bytes,
         Err(error) => {
@@ -236,7 +240,7 @@ fn text_of(read: io::Result<Vec<u8>>, is_whole: bool) -> (OutputText, u64) {
             return (OutputText { text, base64: None }, 0);
         }
     };
-    let whole = whole_characters(&bytes, is_whole);
+    let whole = complete_character_length(&bytes, is_whole);
     let cut = (bytes.len() - whole) as u64;
     bytes.truncate(whole);
     let text = match String::from_utf8(bytes) {

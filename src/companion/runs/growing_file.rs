@@ -3,7 +3,7 @@
 //! The file is removed when the run, its writer and all readers have released it. When the companion ends, the file
 //! stays for the next companion.
 
-use super::store::make_private;
+use super::store::create_private_folder;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::OpenOptionsExt;
@@ -15,8 +15,8 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 pub(super) struct GrowingFile {
     path: PathBuf,
     progress: Mutex<GrowingFileProgress>,
-    news: Condvar,
-    stays: AtomicBool,
+    progress_changed: Condvar,
+    is_retained: AtomicBool,
 }
 
 #[derive(Debug, Default, Clone, Copy)]
@@ -24,7 +24,7 @@ struct GrowingFileProgress {
     /// Bytes written up to now.
     written: u64,
     /// Whether the writer has ended.
-    is_over: bool,
+    is_complete: bool,
 }
 
 impl GrowingFile {
@@ -36,21 +36,27 @@ impl GrowingFile {
     /// A file of an earlier companion, with `written` bytes.
     pub(super) fn from_complete(path: PathBuf, written: u64) -> Self {
         let is_over = true;
-        Self::with_progress(path, GrowingFileProgress { written, is_over })
+        Self::with_progress(
+            path,
+            GrowingFileProgress {
+                written,
+                is_complete: is_over,
+            },
+        )
     }
 
     fn with_progress(path: PathBuf, progress: GrowingFileProgress) -> Self {
         Self {
             path,
             progress: Mutex::new(progress),
-            news: Condvar::new(),
-            stays: AtomicBool::new(false),
+            progress_changed: Condvar::new(),
+            is_retained: AtomicBool::new(false),
         }
     }
 
     /// Leaves the file to the next companion.
-    pub(super) fn keep_on_drop(&self) {
-        self.stays.store(true, Ordering::Relaxed);
+    pub(super) fn retain_on_drop(&self) {
+        self.is_retained.store(true, Ordering::Relaxed);
     }
 
     pub(super) fn path(&self) -> &Path {
@@ -66,14 +72,14 @@ impl GrowingFile {
         pieces: impl Iterator<Item = impl AsRef<[u8]>>,
     ) -> io::Result<()> {
         let filled = self.write_pieces(pieces);
-        self.lock_progress().is_over = true;
-        self.news.notify_all();
+        self.lock_progress().is_complete = true;
+        self.progress_changed.notify_all();
         filled
     }
 
     fn write_pieces(&self, pieces: impl Iterator<Item = impl AsRef<[u8]>>) -> io::Result<()> {
         if let Some(folder) = self.path.parent() {
-            make_private(folder)?;
+            create_private_folder(folder)?;
         }
         let mut options = OpenOptions::new();
         let mut file = options
@@ -86,7 +92,7 @@ impl GrowingFile {
             let bytes = piece.as_ref();
             file.write_all(bytes)?;
             self.lock_progress().written += bytes.len() as u64;
-            self.news.notify_all();
+            self.progress_changed.notify_all();
         }
         // No reply waits for the sync: a power loss may cut the file.
         file.sync_data()
@@ -97,7 +103,7 @@ impl GrowingFile {
         match *self.lock_progress() {
             GrowingFileProgress {
                 written,
-                is_over: true,
+                is_complete: true,
             } => promised.min(written),
             _ => promised,
         }
@@ -111,8 +117,10 @@ impl GrowingFile {
     pub(super) fn read_at(&self, offset: u64, length: u64, bytes: &mut Vec<u8>) -> io::Result<u64> {
         let end = offset + length;
         let waits =
-            |progress: &mut GrowingFileProgress| progress.written < end && !progress.is_over;
-        let reached = self.news.wait_while(self.lock_progress(), waits);
+            |progress: &mut GrowingFileProgress| progress.written < end && !progress.is_complete;
+        let reached = self
+            .progress_changed
+            .wait_while(self.lock_progress(), waits);
         let written = reached.unwrap_or_else(PoisonError::into_inner).written;
         let length = end.min(written).saturating_sub(offset);
         if length == 0 {
@@ -152,7 +160,7 @@ fn fill_buffer(file: &mut File, mut room: &mut [u8]) -> io::Result<usize> {
 
 impl Drop for GrowingFile {
     fn drop(&mut self) {
-        if *self.stays.get_mut() {
+        if *self.is_retained.get_mut() {
             return;
         }
         let path = std::mem::take(&mut self.path);

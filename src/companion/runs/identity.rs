@@ -10,7 +10,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 const MAX_SUMMARY_LINE_CHARS: usize = 120;
 
 /// The first record of a run.
-pub(super) fn stored_begin_of<W: RunKind>(id: &str, work: &W, boot: String) -> StoredRunBegin {
+pub(super) fn build_stored_begin<W: RunKind>(id: &str, work: &W, boot: String) -> StoredRunBegin {
     let created = SystemTime::now()
         .duration_since(UNIX_EPOCH)
         .unwrap_or_default();
@@ -18,7 +18,7 @@ pub(super) fn stored_begin_of<W: RunKind>(id: &str, work: &W, boot: String) -> S
         place: W::RUN_API_PATH.into(),
         id: id.into(),
         session: work.session().into(),
-        digest: digest_of(id, work),
+        digest: request_digest(id, work),
         line: match work.is_private() {
             true => String::new(),
             false => first_line(work.text()),
@@ -29,7 +29,7 @@ pub(super) fn stored_begin_of<W: RunKind>(id: &str, work: &W, boot: String) -> S
 }
 
 /// Digest that identifies the request, so that a repeated request is recognized after the code has left memory.
-pub(super) fn digest_of<W: RunKind>(id: &str, work: &W) -> String {
+pub(super) fn request_digest<W: RunKind>(id: &str, work: &W) -> String {
     let mut hash = Sha256::new();
     hash.update(id);
     work.hash_request(&mut hash);

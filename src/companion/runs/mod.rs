@@ -65,7 +65,7 @@ pub(crate) trait RunKind: Debug + Send + Sync + 'static {
     fn from_recovered(id: String, session: String, line: String) -> Self;
 
     /// Whether `other` is the same work. Settings of waiting do not count.
-    fn is_same(&self, other: &Self) -> bool;
+    fn is_same_request(&self, other: &Self) -> bool;
 
     /// Builds the reply. `ended` is the report of a run that has ended; `running` is the report for a run that has not.
     fn reply(

@@ -9,7 +9,7 @@
 //! File and tail overlap while the file has room.
 
 use super::growing_file::GrowingFile;
-use crate::protocol::kernel::Truncated;
+use crate::protocol::kernel::TruncatedOutput;
 use std::collections::VecDeque;
 use std::io;
 use std::ops::Range;
@@ -23,31 +23,31 @@ pub(super) const OUTPUT_HALF_BYTES: usize = MAX_OUTPUT_MEMORY_BYTES / 2;
 pub(super) struct StreamOutput {
     head: Vec<u8>,
     tail: VecDeque<u8>,
-    total: u64,
+    total_bytes: u64,
     file: Option<Arc<GrowingFile>>,
     /// Bytes in the file or on their way to it.
-    spilled: u64,
+    spilled_bytes: u64,
 }
 
 /// A part of the output, by location.
 #[derive(Debug)]
 pub(super) enum OutputPiece {
-    Here(Vec<u8>),
+    Memory(Vec<u8>),
     File {
         file: Arc<GrowingFile>,
         offset: u64,
         length: u64,
     },
     /// This number of bytes is not kept.
-    Gone(u64),
+    Dropped(u64),
 }
 
 impl OutputPiece {
     /// Number of bytes of the part.
     pub(super) fn length(&self) -> u64 {
         match self {
-            Self::Here(bytes) => bytes.len() as u64,
-            Self::File { length, .. } | Self::Gone(length) => *length,
+            Self::Memory(bytes) => bytes.len() as u64,
+            Self::File { length, .. } | Self::Dropped(length) => *length,
         }
     }
 }
@@ -56,7 +56,7 @@ impl StreamOutput {
     /// Adds output. Returns the number of bytes at its end that the head does not hold and that must be spilled to the
     /// file.
     pub(super) fn push(&mut self, bytes: &[u8]) -> usize {
-        self.total += bytes.len() as u64;
+        self.total_bytes += bytes.len() as u64;
         let (head, rest) = bytes.split_at(bytes.len().min(OUTPUT_HALF_BYTES - self.head.len()));
         self.head.extend_from_slice(head);
         let last = &rest[rest.len().saturating_sub(OUTPUT_HALF_BYTES)..];
@@ -69,25 +69,25 @@ impl StreamOutput {
     /// Counts bytes that are on their way to the file.
     pub(super) fn record_spill(&mut self, file: &Arc<GrowingFile>, bytes: u64) {
         self.file.get_or_insert_with(|| Arc::clone(file));
-        self.spilled += bytes;
+        self.spilled_bytes += bytes;
     }
 
     /// Counts text that exists only in the file of an earlier companion.
     pub(super) fn skip_bytes(&mut self, bytes: u64) {
-        self.total += bytes;
+        self.total_bytes += bytes;
     }
 
     /// Restores the output of an earlier companion after the head: the file, the tail, and the total number of bytes.
     ///
     /// # Errors
     /// When the file can't be read.
-    pub(super) fn restore_earlier(
+    pub(super) fn restore_recovered(
         &mut self,
         file: Option<GrowingFile>,
         tail: Option<Vec<u8>>,
         total: u64,
     ) -> io::Result<()> {
-        self.total = total;
+        self.total_bytes = total;
         let mut last = tail.unwrap_or_default();
         let Some(file) = file else {
             self.tail = last.into();
@@ -100,23 +100,23 @@ impl StreamOutput {
             file.read_at(length - count, count, &mut last)?;
         }
         self.tail = last.into();
-        (self.file, self.spilled) = (Some(Arc::new(file)), length);
+        (self.file, self.spilled_bytes) = (Some(Arc::new(file)), length);
         Ok(())
     }
 
     /// The tail, if the file does not contain it.
-    pub(super) fn beyond_file(&self) -> Option<Vec<u8>> {
-        let is_reached = self.head.len() as u64 + self.on_disk() >= self.total;
+    pub(super) fn tail_not_in_file(&self) -> Option<Vec<u8>> {
+        let is_reached = self.head.len() as u64 + self.disk_bytes() >= self.total_bytes;
         (!is_reached).then(|| self.tail.iter().copied().collect())
     }
 
     /// Leaves the file to the next companion.
-    pub(super) fn keep_file(&self) {
-        self.file.iter().for_each(|file| file.keep_on_drop());
+    pub(super) fn retain_file(&self) {
+        self.file.iter().for_each(|file| file.retain_on_drop());
     }
 
     pub(super) fn total_bytes(&self) -> u64 {
-        self.total
+        self.total_bytes
     }
 
     /// Bytes in memory.
@@ -125,13 +125,13 @@ impl StreamOutput {
     }
 
     /// Bytes on disk.
-    pub(super) fn on_disk(&self) -> u64 {
+    pub(super) fn disk_bytes(&self) -> u64 {
         let file = self.file.as_ref();
-        file.map_or(0, |file| file.reachable_bytes(self.spilled))
+        file.map_or(0, |file| file.reachable_bytes(self.spilled_bytes))
     }
 
     /// Number of bytes up to the last complete character.
-    pub(super) fn complete_bytes(&self) -> u64 {
+    pub(super) fn complete_character_bytes(&self) -> u64 {
         // A character may begin in the head and end in the tail.
         let last = |back: usize| {
             self.tail
@@ -146,42 +146,45 @@ impl StreamOutput {
                 Some(byte) if *byte >= 0xc0 => {
                     let width = byte.leading_ones() as usize;
                     let is_cut = width <= 4 && back + 1 < width;
-                    return self.total - if is_cut { back as u64 + 1 } else { 0 };
+                    return self.total_bytes - if is_cut { back as u64 + 1 } else { 0 };
                 }
                 Some(byte) if *byte >= 0x80 => {}
                 _ => break,
             }
         }
-        self.total
+        self.total_bytes
     }
 
     /// Position of the first kept byte from `offset` on.
-    pub(super) fn kept_from(&self, offset: u64) -> u64 {
-        let tail = self.total - self.tail.len() as u64;
+    pub(super) fn first_retained_from(&self, offset: u64) -> u64 {
+        let tail = self.total_bytes - self.tail.len() as u64;
         let is_kept = offset < self.head.len() as u64
-            || (self.file.is_some() && offset < OUTPUT_HALF_BYTES as u64 + self.on_disk());
+            || (self.file.is_some() && offset < OUTPUT_HALF_BYTES as u64 + self.disk_bytes());
         if is_kept {
             offset
         } else {
-            offset.max(tail).min(self.total)
+            offset.max(tail).min(self.total_bytes)
         }
     }
 
     /// Locations of the bytes from `from` to `to`.
     pub(super) fn pieces_between(&self, from: u64, to: u64) -> Vec<OutputPiece> {
         let mut pieces = Vec::new();
-        let (mut at, to) = (from, to.min(self.total));
-        let (head, tail) = (self.head.len() as u64, self.total - self.tail.len() as u64);
+        let (mut at, to) = (from, to.min(self.total_bytes));
+        let (head, tail) = (
+            self.head.len() as u64,
+            self.total_bytes - self.tail.len() as u64,
+        );
         if at < to.min(head) {
             let end = to.min(head);
-            pieces.push(OutputPiece::Here(
+            pieces.push(OutputPiece::Memory(
                 self.head[at as usize..end as usize].to_vec(),
             ));
             at = end;
         }
         if at < to.min(tail) {
             let end = to.min(tail);
-            let on_disk = (OUTPUT_HALF_BYTES as u64 + self.on_disk()).clamp(at, end);
+            let on_disk = (OUTPUT_HALF_BYTES as u64 + self.disk_bytes()).clamp(at, end);
             if let Some(file) = self.file.as_ref().filter(|_| at < on_disk) {
                 pieces.push(OutputPiece::File {
                     file: Arc::clone(file),
@@ -191,21 +194,21 @@ impl StreamOutput {
                 at = on_disk;
             }
             if at < end {
-                pieces.push(OutputPiece::Gone(end - at));
+                pieces.push(OutputPiece::Dropped(end - at));
                 at = end;
             }
         }
         if at < to {
             let range = (at - tail) as usize..(to - tail) as usize;
             let mut bytes = Vec::with_capacity(range.len());
-            self.take_tail(range, &mut bytes);
-            pieces.push(OutputPiece::Here(bytes));
+            self.copy_tail(range, &mut bytes);
+            pieces.push(OutputPiece::Memory(bytes));
         }
         pieces
     }
 
     /// Appends a part of the tail to `to`, in at most two copies.
-    fn take_tail(&self, range: Range<usize>, to: &mut Vec<u8>) {
+    fn copy_tail(&self, range: Range<usize>, to: &mut Vec<u8>) {
         let (first, second) = self.tail.as_slices();
         let split = first.len();
         to.extend_from_slice(&first[range.start.min(split)..range.end.min(split)]);
@@ -215,27 +218,27 @@ impl StreamOutput {
 
     /// The output as text. Bytes that are not UTF-8 become U+FFFD; a cut is marked at its place.
     pub(super) fn to_text(&self) -> String {
-        let left_out = self.total - self.memory_bytes() as u64;
+        let left_out = self.total_bytes - self.memory_bytes() as u64;
         if left_out == 0 {
             let mut all = Vec::with_capacity(self.memory_bytes());
             all.extend_from_slice(&self.head);
-            self.take_tail(0..self.tail.len(), &mut all);
+            self.copy_tail(0..self.tail.len(), &mut all);
             return decode_lossy(all);
         }
         let head = String::from_utf8_lossy(&self.head);
         let mut tail = Vec::with_capacity(self.tail.len());
-        self.take_tail(0..self.tail.len(), &mut tail);
+        self.copy_tail(0..self.tail.len(), &mut tail);
         format!(
             "{head}{}{}",
-            omitted_bytes_mark(left_out),
+            omitted_bytes_marker(left_out),
             String::from_utf8_lossy(&tail)
         )
     }
 
-    pub(super) fn truncated(&self) -> Option<Truncated> {
+    pub(super) fn truncated(&self) -> Option<TruncatedOutput> {
         let kept = self.memory_bytes() as u64;
-        (kept < self.total).then(|| Truncated {
-            total: self.total,
+        (kept < self.total_bytes).then(|| TruncatedOutput {
+            total: self.total_bytes,
             kept,
             file: self
                 .file
@@ -254,10 +257,10 @@ pub(super) fn read_pieces(pieces: Vec<OutputPiece>) -> io::Result<Vec<u8>> {
     for piece in pieces {
         match piece {
             // Usually the only part.
-            OutputPiece::Here(only) if bytes.is_empty() => bytes = only,
-            OutputPiece::Here(mut more) => bytes.append(&mut more),
-            OutputPiece::Gone(count) => {
-                bytes.extend_from_slice(omitted_bytes_mark(count).as_bytes())
+            OutputPiece::Memory(only) if bytes.is_empty() => bytes = only,
+            OutputPiece::Memory(mut more) => bytes.append(&mut more),
+            OutputPiece::Dropped(count) => {
+                bytes.extend_from_slice(omitted_bytes_marker(count).as_bytes())
             }
             OutputPiece::File {
                 file,
@@ -267,7 +270,7 @@ pub(super) fn read_pieces(pieces: Vec<OutputPiece>) -> io::Result<Vec<u8>> {
                 let read = file.read_at(offset, length, &mut bytes)?;
                 if read < length {
                     // The disk was full before all bytes were written.
-                    bytes.extend_from_slice(omitted_bytes_mark(length - read).as_bytes());
+                    bytes.extend_from_slice(omitted_bytes_marker(length - read).as_bytes());
                 }
             }
         }
@@ -279,7 +282,7 @@ pub(super) fn decode_lossy(bytes: Vec<u8>) -> String {
     String::from_utf8(bytes).unwrap_or_else(|e| String::from_utf8_lossy(e.as_bytes()).into_owned())
 }
 
-fn omitted_bytes_mark(count: u64) -> String {
+fn omitted_bytes_marker(count: u64) -> String {
     format!("\n… {count} bytes left out …\n")
 }
 
@@ -312,16 +315,16 @@ mod tests {
     fn a_character_that_arrives_in_two_pieces_is_whole() {
         let mut output = StreamOutput::default();
         output.push(&[b'a', 0xc3]);
-        assert_eq!(output.complete_bytes(), 1);
+        assert_eq!(output.complete_character_bytes(), 1);
         output.push(&[0xa4, 0xff]);
         assert_eq!(
-            (output.complete_bytes(), output.to_text()),
+            (output.complete_character_bytes(), output.to_text()),
             (4, "aä\u{fffd}".into())
         );
         output.push("€".as_bytes());
-        assert_eq!(output.complete_bytes(), 7);
+        assert_eq!(output.complete_character_bytes(), 7);
         output.push(&"€".as_bytes()[..2]);
-        assert_eq!(output.complete_bytes(), 7);
+        assert_eq!(output.complete_character_bytes(), 7);
     }
 
     #[test]
@@ -331,9 +334,12 @@ mod tests {
             output.push(&vec![b'a'; OUTPUT_HALF_BYTES - within]);
             // The head contains the first one or two bytes, the tail contains the others.
             output.push(&"€".as_bytes()[..2]);
-            assert_eq!(output.complete_bytes(), (OUTPUT_HALF_BYTES - within) as u64);
+            assert_eq!(
+                output.complete_character_bytes(),
+                (OUTPUT_HALF_BYTES - within) as u64
+            );
             output.push(&"€".as_bytes()[2..]);
-            assert_eq!(output.complete_bytes(), output.total_bytes());
+            assert_eq!(output.complete_character_bytes(), output.total_bytes());
         }
     }
 
@@ -362,11 +368,14 @@ mod tests {
         assert_eq!(last, all[all.len() - 10..]);
         let pieces = output.pieces_between(0, total);
         assert!(
-            matches!(&pieces[..], [OutputPiece::Here(_), OutputPiece::File { .. }, OutputPiece::Gone(gone), OutputPiece::Here(_)] if *gone == OUTPUT_HALF_BYTES as u64),
+            matches!(&pieces[..], [OutputPiece::Memory(_), OutputPiece::File { .. }, OutputPiece::Dropped(gone), OutputPiece::Memory(_)] if *gone == OUTPUT_HALF_BYTES as u64),
         );
-        let (first, half) = (output.kept_from(10), OUTPUT_HALF_BYTES as u64);
-        assert_eq!((first, output.kept_from(half + 1)), (10, half + 1));
-        assert_eq!(output.kept_from(2 * half), total - half);
+        let (first, half) = (output.first_retained_from(10), OUTPUT_HALF_BYTES as u64);
+        assert_eq!(
+            (first, output.first_retained_from(half + 1)),
+            (10, half + 1)
+        );
+        assert_eq!(output.first_retained_from(2 * half), total - half);
         let path = file.path().to_owned();
         drop((file, output, pieces));
         assert!(!path.exists());
@@ -389,7 +398,7 @@ mod tests {
             let (first, second) = bytes.split_at(at.min(bytes.len()));
             let mut output = StreamOutput::default();
             output.push(first);
-            let cut = output.complete_bytes();
+            let cut = output.complete_character_bytes();
             output.push(second);
             let part = |from, to| decode_lossy(read_pieces(output.pieces_between(from, to)).unwrap());
             prop_assert_eq!(part(0, cut) + &part(cut, output.total_bytes()), all);

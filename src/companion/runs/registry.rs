@@ -1,7 +1,7 @@
 //! Registry of the runs that can still be found, until newer runs displace them.
 
 use super::RunKind;
-use super::identity::stored_begin_of;
+use super::identity::build_stored_begin;
 use super::run::TrackedRun;
 use super::store::RunStore;
 use std::collections::VecDeque;
@@ -9,9 +9,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::task::spawn_blocking;
 
 /// Limits of the registry: number of runs, bytes in memory and bytes on disk.
-const MAX_KEPT_RUNS: usize = 256;
-const MAX_KEPT_RUN_BYTES: u64 = 32 << 20;
-const MAX_KEPT_RUN_DISK_BYTES: u64 = 1 << 30;
+const MAX_RETAINED_RUNS: usize = 256;
+const MAX_RETAINED_RUN_BYTES: u64 = 32 << 20;
+const MAX_RETAINED_RUN_DISK_BYTES: u64 = 1 << 30;
 
 /// Runs that can be found by id.
 #[derive(Debug)]
@@ -19,7 +19,7 @@ pub(crate) struct RunRegistry<W: RunKind> {
     /// Prefix of generated ids.
     prefix: &'static str,
     store: RunStore,
-    kept: Arc<Mutex<VecDeque<Arc<TrackedRun<W>>>>>,
+    runs: Arc<Mutex<VecDeque<Arc<TrackedRun<W>>>>>,
 }
 
 /// A run with that id exists and has a different request.
@@ -31,7 +31,7 @@ impl<W: RunKind> Clone for RunRegistry<W> {
         Self {
             prefix: self.prefix,
             store: self.store.clone(),
-            kept: self.kept.clone(),
+            runs: self.runs.clone(),
         }
     }
 }
@@ -42,7 +42,7 @@ impl<W: RunKind> RunRegistry<W> {
         let runs = Self {
             prefix,
             store,
-            kept: Arc::default(),
+            runs: Arc::default(),
         };
         runs.adopt_recovered();
         runs
@@ -52,9 +52,9 @@ impl<W: RunKind> RunRegistry<W> {
     pub(crate) fn adopt_recovered(&self) {
         for recovered in self.store.take_recovered(W::RUN_API_PATH) {
             let mut runs = self.lock_runs();
-            match runs.iter().any(|run| run.id == recovered.found.begin.id) {
+            match runs.iter().any(|run| run.id == recovered.run.begin.id) {
                 // The run is from this companion; another companion has recorded it, too.
-                true => recovered.kept.mark_forgotten(),
+                true => recovered.recorder.mark_forgotten(),
                 false => runs.push_back(Arc::new(TrackedRun::replay(recovered, &self.store))),
             }
         }
@@ -66,17 +66,17 @@ impl<W: RunKind> RunRegistry<W> {
     }
 
     /// Leaves the output files to the next companion.
-    pub(crate) fn keep_files(&self) {
-        self.lock_runs().iter().for_each(|run| run.keep_files());
+    pub(crate) fn retain_files(&self) {
+        self.lock_runs().iter().for_each(|run| run.retain_files());
     }
 
     /// Finds the run with the request's id, unless the run was refused.
-    pub(crate) async fn find_same(
+    pub(crate) async fn find_same_request(
         &self,
         work: &W,
     ) -> Result<Option<Arc<TrackedRun<W>>>, RunIdConflict> {
         match work.id().and_then(|id| self.find_run(id)) {
-            Some(run) if run.is_same(work) => Ok(run.wait_admitted().await.then_some(run)),
+            Some(run) if run.is_same_request(work) => Ok(run.wait_admitted().await.then_some(run)),
             Some(run) => Err(RunIdConflict(run.id.clone())),
             None => Ok(None),
         }
@@ -89,7 +89,7 @@ impl<W: RunKind> RunRegistry<W> {
         let id = match work.id() {
             Some(id) => {
                 if let Some(run) = runs.iter().find(|r| r.id == *id) {
-                    return if run.is_same(&work) {
+                    return if run.is_same_request(&work) {
                         Ok((run.clone(), false))
                     } else {
                         Err(RunIdConflict(id.into()))
@@ -97,12 +97,12 @@ impl<W: RunKind> RunRegistry<W> {
                 }
                 id.to_owned()
             }
-            None => fresh_id(self.prefix),
+            None => generate_run_id(self.prefix),
         };
         let kept = match work.durable() {
             Some(false) => None,
             Some(true) | None => {
-                let begin = stored_begin_of(&id, &work, self.store.boot_id());
+                let begin = build_stored_begin(&id, &work, self.store.boot_id());
                 self.store.record_begin(begin, work.is_private())
             }
         };
@@ -132,28 +132,28 @@ impl<W: RunKind> RunRegistry<W> {
     }
 
     fn lock_runs(&self) -> MutexGuard<'_, VecDeque<Arc<TrackedRun<W>>>> {
-        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+        self.runs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 fn prune_runs<W: RunKind>(runs: &mut VecDeque<Arc<TrackedRun<W>>>) {
     let mut bytes: u64 = runs.iter().map(|r| r.memory_bytes()).sum();
-    let mut on_disk: u64 = runs.iter().map(|r| r.on_disk()).sum();
+    let mut on_disk: u64 = runs.iter().map(|r| r.disk_bytes()).sum();
     let mut count = runs.len();
     // The newest run stays regardless of its size: a client is about to read it.
     let newest = runs.back().cloned();
     runs.retain(|run| {
         let is_newest = newest.as_ref().is_some_and(|n| Arc::ptr_eq(n, run));
-        let too_much = count > MAX_KEPT_RUNS
-            || bytes > MAX_KEPT_RUN_BYTES
-            || on_disk > MAX_KEPT_RUN_DISK_BYTES;
+        let too_much = count > MAX_RETAINED_RUNS
+            || bytes > MAX_RETAINED_RUN_BYTES
+            || on_disk > MAX_RETAINED_RUN_DISK_BYTES;
         if is_newest || !too_much || !run.is_finished() {
             return true;
         }
         run.mark_forgotten();
         count -= 1;
         bytes -= run.memory_bytes();
-        let files = run.on_disk();
+        let files = run.disk_bytes();
         on_disk -= files;
         if files > 0 {
             // Removing large files takes long.
@@ -164,7 +164,7 @@ fn prune_runs<W: RunKind>(runs: &mut VecDeque<Arc<TrackedRun<W>>>) {
     });
 }
 
-fn fresh_id(prefix: &str) -> String {
+fn generate_run_id(prefix: &str) -> String {
     use std::sync::atomic::{AtomicU64, Ordering};
     static NEXT_RUN_NUMBER: AtomicU64 = AtomicU64::new(1);
     let mut bytes = [0u8; 4];
@@ -179,7 +179,7 @@ fn fresh_id(prefix: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{MAX_KEPT_RUNS, RunIdConflict, RunStore};
+    use super::{MAX_RETAINED_RUNS, RunIdConflict, RunStore};
     use crate::protocol::kernel::{
         DisplayData, Execute, KernelReport, KernelState, OutputStream, RunEventKind, RunStatus,
     };
@@ -223,12 +223,12 @@ mod tests {
     fn old_runs_are_removed_and_running_ones_stay() {
         let runs = Runs::open("run", RunStore::disabled());
         let (running, _) = runs.begin_run(named("first", "1")).unwrap();
-        for number in 0..2 * MAX_KEPT_RUNS {
+        for number in 0..2 * MAX_RETAINED_RUNS {
             let (run, _) = runs.begin_run(named(&format!("r{number}"), "1")).unwrap();
             runs.prune_excess();
             run.finish(RunStatus::Completed, RUN_REGISTRY_TEST_REPORT);
         }
-        assert_eq!(runs.lock_runs().len(), MAX_KEPT_RUNS);
+        assert_eq!(runs.lock_runs().len(), MAX_RETAINED_RUNS);
         assert!(runs.find_run("first").is_some() && runs.find_run("r0").is_none());
         drop(running);
     }
@@ -236,20 +236,20 @@ mod tests {
     #[test]
     fn refused_runs_displace_no_others() {
         let runs = Runs::open("run", RunStore::disabled());
-        for number in 0..2 * MAX_KEPT_RUNS {
+        for number in 0..2 * MAX_RETAINED_RUNS {
             let (run, _) = runs.begin_run(named(&format!("r{number}"), "1")).unwrap();
-            match number < MAX_KEPT_RUNS {
+            match number < MAX_RETAINED_RUNS {
                 true => runs.prune_excess(),
                 false => runs.forget_run(&run),
             }
             run.finish(RunStatus::Completed, RUN_REGISTRY_TEST_REPORT);
         }
-        assert_eq!(runs.lock_runs().len(), MAX_KEPT_RUNS);
+        assert_eq!(runs.lock_runs().len(), MAX_RETAINED_RUNS);
         assert!(runs.find_run("r0").is_some());
     }
 
     #[test]
-    fn large_runs_are_removed_sooner() {
+    fn large_runs_are_removed_first() {
         let runs = Runs::open("run", RunStore::disabled());
         for number in 0..100 {
             let (run, _) = runs.begin_run(named(&format!("r{number}"), "1")).unwrap();

@@ -2,7 +2,7 @@
 
 use super::RunKind;
 use super::growing_file::GrowingFile;
-use super::identity::digest_of;
+use super::identity::request_digest;
 use super::run::TrackedRun;
 use super::store::{RecoveredRun, RunStore, StoredRunEnd, StoredRunRecord};
 use crate::protocol::kernel::{OutputStream, RunError};
@@ -16,14 +16,17 @@ use std::time::{Duration, UNIX_EPOCH};
 struct StreamRemainder {
     file: Option<PathBuf>,
     /// Bytes of the file that no event covers yet.
-    unread: u64,
+    uncovered_bytes: u64,
     tail: Option<Vec<u8>>,
 }
 
 impl<W: RunKind> TrackedRun<W> {
     /// Rebuilds the run with its recorded end. A run without a recorded end is lost, and this end is recorded now.
     pub(super) fn replay(recovered: RecoveredRun, store: &RunStore) -> Self {
-        let RecoveredRun { found, kept } = recovered;
+        let RecoveredRun {
+            run: found,
+            recorder: kept,
+        } = recovered;
         let begin = found.begin;
         let work = W::from_recovered(begin.id.clone(), begin.session, begin.line);
         let mut run = Self::new(begin.id, work, Some(kept));
@@ -42,22 +45,22 @@ impl<W: RunKind> TrackedRun<W> {
         }
         match end {
             Some(end) => run.publish_restored(end.status),
-            None => run.mark_lost(lost_error(store.is_other_boot(&begin.boot))),
+            None => run.mark_lost(build_lost_error(store.is_other_boot(&begin.boot))),
         }
         run
     }
 
     /// Whether the request is the one of this run.
-    pub(super) fn is_same(&self, work: &W) -> bool {
+    pub(super) fn is_same_request(&self, work: &W) -> bool {
         match &self.digest {
-            Some(digest) => *digest == digest_of(&self.id, work),
-            None => self.work.is_same(work),
+            Some(digest) => *digest == request_digest(&self.id, work),
+            None => self.request.is_same_request(work),
         }
     }
 
     fn apply_record(&self, record: StoredRunRecord, rests: &mut [StreamRemainder; 2]) {
-        let mut known = self.lock_content();
-        let journal = &mut known.journal;
+        let mut known = self.lock_state();
+        let journal = &mut known.events;
         match record {
             StoredRunRecord::Started(number) => known.number = Some(number),
             StoredRunRecord::Text {
@@ -75,11 +78,14 @@ impl<W: RunKind> TrackedRun<W> {
             } => {
                 journal.resume_at(event);
                 let rest = &mut rests[stream as usize];
-                let length = length.min(rest.unread);
-                rest.unread -= length;
+                let length = length.min(rest.uncovered_bytes);
+                rest.uncovered_bytes -= length;
                 journal.skip_bytes(stream, length);
             }
-            StoredRunRecord::Event { number, happened } => {
+            StoredRunRecord::Event {
+                number,
+                event_json: happened,
+            } => {
                 journal.resume_at(number);
                 match serde_json::from_slice(&happened) {
                     Ok(happened) => journal.add_event(happened),
@@ -101,14 +107,14 @@ impl<W: RunKind> TrackedRun<W> {
         rests: [StreamRemainder; 2],
         end: Option<&StoredRunEnd>,
     ) -> io::Result<()> {
-        let mut record = self.lock_content();
+        let mut record = self.lock_state();
         for (stream, rest) in [OutputStream::Stdout, OutputStream::Stderr]
             .into_iter()
             .zip(rests)
         {
             // Bytes that reached the file but not the journal.
-            record.journal.skip_bytes(stream, rest.unread);
-            let reached = record.journal.output(stream).total_bytes();
+            record.events.skip_bytes(stream, rest.uncovered_bytes);
+            let reached = record.events.output(stream).total_bytes();
             let total = end.map_or(reached, |end| end.written[stream as usize].max(reached));
             let file = match rest.file {
                 Some(path) => Some(GrowingFile::from_complete(
@@ -117,14 +123,14 @@ impl<W: RunKind> TrackedRun<W> {
                 )),
                 None => None,
             };
-            let output = record.journal.output_mut(stream);
-            output.restore_earlier(file, rest.tail, total)?;
+            let output = record.events.output_mut(stream);
+            output.restore_recovered(file, rest.tail, total)?;
         }
         if let Some(end) = end {
-            record.took = Duration::try_from_secs_f64(end.timing_ms / 1e3).ok();
+            record.elapsed = Duration::try_from_secs_f64(end.timing_ms / 1e3).ok();
             let report = end.report.clone();
             record.report = report.and_then(|report| serde_json::from_value(report).ok());
-            record.journal.restore_shown(end.shown);
+            record.events.restore_bundle_bytes(end.shown);
         }
         Ok(())
     }
@@ -139,7 +145,7 @@ fn find_remainders(records: &[StoredRunRecord], store: &RunStore) -> [StreamRema
             let length = fs::metadata(&path).map_or(0, |file| file.len());
             rests[*stream as usize] = StreamRemainder {
                 file: Some(path),
-                unread: length,
+                uncovered_bytes: length,
                 tail: None,
             };
         }
@@ -148,7 +154,7 @@ fn find_remainders(records: &[StoredRunRecord], store: &RunStore) -> [StreamRema
 }
 
 /// The error of a run without a recorded end.
-fn lost_error(is_other_boot: bool) -> RunError {
+fn build_lost_error(is_other_boot: bool) -> RunError {
     let why = match is_other_boot {
         true => "the machine was restarted",
         false => "the companion ended",

@@ -2,40 +2,43 @@
 //! over the files of earlier companions and removes them. It keeps the files of a companion that only waits: a paused
 //! container that may continue when its replacement fails.
 
-use super::store::make_private;
+use super::store::create_private_folder;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// File that names the waiting companion, in the folder of all companions.
-const WAITING_MARK_FILE: &str = "waiting";
+const WAITING_MARKER_FILE: &str = "waiting";
 
 /// Time after which a waiting companion counts as gone.
-const WAITING_MARK_TIMEOUT: Duration = Duration::from_secs(24 * 3600);
+const WAITING_MARKER_TIMEOUT: Duration = Duration::from_secs(24 * 3600);
 
 /// The folders of all companions, and the name of this companion's folder.
 #[derive(Debug, Clone)]
 pub(crate) struct RetainedRuns {
     folder: PathBuf,
-    own: String,
+    own_name: String,
 }
 
 impl RetainedRuns {
     pub(crate) fn new(folder: PathBuf, own: String) -> Self {
-        Self { folder, own }
+        Self {
+            folder,
+            own_name: own,
+        }
     }
 
     /// Folder of this companion.
     pub(crate) fn own_folder(&self) -> PathBuf {
-        self.folder.join(&self.own)
+        self.folder.join(&self.own_name)
     }
 
     /// Folders of the other companions.
     pub(super) fn other_folders(&self) -> Vec<PathBuf> {
         let entries = fs::read_dir(&self.folder).into_iter().flatten().flatten();
         let others = entries.filter(|entry| {
-            let is_own = entry.file_name().to_str() == Some(&self.own);
+            let is_own = entry.file_name().to_str() == Some(&self.own_name);
             !is_own && entry.file_type().is_ok_and(|kind| kind.is_dir())
         });
         others.map(|entry| entry.path()).collect()
@@ -43,7 +46,7 @@ impl RetainedRuns {
 
     /// Removes the folders of earlier companions, except the one that waits.
     pub(crate) fn remove_stale(&self) {
-        let waiting = self.waiting_name().map(|name| self.folder.join(name));
+        let waiting = self.waiting_companion().map(|name| self.folder.join(name));
         for folder in self.other_folders() {
             if waiting.as_ref() != Some(&folder) {
                 remove_folder(&folder);
@@ -56,14 +59,14 @@ impl RetainedRuns {
     /// # Errors
     /// When the mark can't be written.
     pub(crate) fn mark_waiting(&self) -> io::Result<()> {
-        make_private(&self.folder)?;
-        fs::write(self.folder.join(WAITING_MARK_FILE), &self.own)
+        create_private_folder(&self.folder)?;
+        fs::write(self.folder.join(WAITING_MARKER_FILE), &self.own_name)
     }
 
     /// Removes the mark: this companion continues, or has replaced the waiting one. If their runs were `taken`, removes
     /// the folders of the others.
-    pub(crate) fn stop_waiting(&self, taken: bool) {
-        if let Err(error) = fs::remove_file(self.folder.join(WAITING_MARK_FILE))
+    pub(crate) fn clear_waiting(&self, taken: bool) {
+        if let Err(error) = fs::remove_file(self.folder.join(WAITING_MARKER_FILE))
             && error.kind() != io::ErrorKind::NotFound
         {
             tracing::warn!("the mark of the waiting companion can't be removed: {error}");
@@ -73,10 +76,10 @@ impl RetainedRuns {
         }
     }
 
-    fn waiting_name(&self) -> Option<String> {
-        let path = self.folder.join(WAITING_MARK_FILE);
+    fn waiting_companion(&self) -> Option<String> {
+        let path = self.folder.join(WAITING_MARKER_FILE);
         let age = fs::metadata(&path).ok()?.modified().ok()?.elapsed();
-        let is_forgotten = age.is_ok_and(|age| age > WAITING_MARK_TIMEOUT);
+        let is_forgotten = age.is_ok_and(|age| age > WAITING_MARKER_TIMEOUT);
         let name = fs::read_to_string(path).ok()?;
         (!is_forgotten).then_some(name)
     }
@@ -109,7 +112,7 @@ mod tests {
         let crashes = life("3");
         let proves_itself = life("4");
         assert!(waits.own_folder().exists() && !crashes.own_folder().exists());
-        proves_itself.stop_waiting(true);
+        proves_itself.clear_waiting(true);
         assert!(!waits.own_folder().exists() && proves_itself.own_folder().exists());
     }
 }

@@ -9,7 +9,8 @@ use super::output::{self, OUTPUT_HALF_BYTES, OutputPiece};
 use super::spill_file::MAX_SPILL_FILE_BYTES;
 use super::store::{RecordUrgency, RunRecorder, StoredRunEnd, StoredRunRecord as Stored};
 use crate::protocol::kernel::{
-    MimeBundle, OutputPage, OutputStream, RunError, RunEventKind, RunStatus, Summary, Truncated,
+    MimeBundle, OutputPage, OutputStream, RunError, RunEventKind, RunStatus, RunSummary,
+    TruncatedOutput,
 };
 use std::collections::BTreeMap;
 use std::io;
@@ -28,16 +29,16 @@ const MAX_OUTPUT_PAGE_BYTES: u64 = 1 << 20;
 #[derive(Debug)]
 pub(crate) struct TrackedRun<W: RunKind> {
     pub(crate) id: String,
-    pub(crate) work: W,
+    pub(crate) request: W,
     pub(super) created: SystemTime,
-    record: Mutex<TrackedRunState<W>>,
-    pulse: watch::Sender<RunSignal>,
+    state: Mutex<TrackedRunState<W>>,
+    signal: watch::Sender<RunSignal>,
     /// Recorder of the run on disk; `None` for a run that is not durable.
-    kept: Option<Arc<RunRecorder>>,
+    recorder: Option<Arc<RunRecorder>>,
     /// Digest of the request, for a run of an earlier companion.
     pub(super) digest: Option<String>,
     /// Bytes that the follower that sets the pace has read; `None` without such a follower.
-    pace: watch::Sender<Option<u64>>,
+    pacing_bytes_read: watch::Sender<Option<u64>>,
 }
 
 /// State that wakes followers and callers that wait for the end.
@@ -45,7 +46,7 @@ pub(crate) struct TrackedRun<W: RunKind> {
 pub(super) struct RunSignal {
     pub(super) status: RunStatus,
     /// Changes with each event.
-    beat: u64,
+    event_count: u64,
     /// Whether the owner has accepted the run.
     is_admitted: bool,
     /// Whether the owner has refused the run.
@@ -58,10 +59,10 @@ pub(crate) struct RunNotRecorded;
 
 #[derive(Debug)]
 pub(super) struct TrackedRunState<W: RunKind> {
-    pub(super) journal: RunEventBuffer<W::Reply>,
+    pub(super) events: RunEventBuffer<W::Reply>,
     pub(super) number: Option<u64>,
     started: Option<Instant>,
-    pub(super) took: Option<Duration>,
+    pub(super) elapsed: Option<Duration>,
     pub(super) report: Option<W::Report>,
 }
 
@@ -78,7 +79,7 @@ pub(crate) struct RunSnapshot {
     /// Number at the start: the execution count, or a process id.
     pub(crate) number: Option<u64>,
     pub(crate) timing_ms: f64,
-    pub(crate) truncated: Option<BTreeMap<String, Truncated>>,
+    pub(crate) truncated: Option<BTreeMap<String, TruncatedOutput>>,
     pub(crate) durable: bool,
 }
 
@@ -86,30 +87,30 @@ impl<W: RunKind> TrackedRun<W> {
     pub(super) fn new(id: String, work: W, kept: Option<Arc<RunRecorder>>) -> Self {
         let pulse = watch::Sender::new(RunSignal {
             status: RunStatus::Running,
-            beat: 0,
+            event_count: 0,
             is_admitted: false,
             is_refused: false,
         });
         Self {
             id,
-            work,
+            request: work,
             created: SystemTime::now(),
-            record: Mutex::new(TrackedRunState {
-                journal: RunEventBuffer::default(),
+            state: Mutex::new(TrackedRunState {
+                events: RunEventBuffer::default(),
                 number: None,
                 started: None,
-                took: None,
+                elapsed: None,
                 report: None,
             }),
-            pulse,
-            kept,
+            signal: pulse,
+            recorder: kept,
             digest: None,
-            pace: watch::Sender::new(None),
+            pacing_bytes_read: watch::Sender::new(None),
         }
     }
 
     pub(crate) fn mark_started(&self, number: u64) {
-        let mut record = self.lock_content();
+        let mut record = self.lock_state();
         record.started = Some(Instant::now());
         record.number = Some(number);
         drop(record);
@@ -118,9 +119,9 @@ impl<W: RunKind> TrackedRun<W> {
 
     /// Adds output. Returns the number of bytes at its end that must be spilled.
     pub(crate) fn write_output(&self, stream: OutputStream, bytes: &[u8]) -> usize {
-        let mut record = self.lock_content();
-        let rest = record.journal.write_output(stream, bytes);
-        let (head, event) = (&bytes[..bytes.len() - rest], record.journal.last_number());
+        let mut record = self.lock_state();
+        let rest = record.events.write_output(stream, bytes);
+        let (head, event) = (&bytes[..bytes.len() - rest], record.events.last_number());
         if !head.is_empty() {
             self.append_output_record(|| Stored::Text {
                 stream,
@@ -130,7 +131,7 @@ impl<W: RunKind> TrackedRun<W> {
         }
         // The end record contains the size of output that no file holds.
         if rest > 0
-            && record.journal.output(stream).total_bytes()
+            && record.events.output(stream).total_bytes()
                 <= OUTPUT_HALF_BYTES as u64 + MAX_SPILL_FILE_BYTES
         {
             self.append_output_record(|| Stored::Spilled {
@@ -145,24 +146,24 @@ impl<W: RunKind> TrackedRun<W> {
     }
 
     pub(super) fn record_spill(&self, stream: OutputStream, file: &Arc<GrowingFile>, bytes: u64) {
-        let mut record = self.lock_content();
-        let output = record.journal.output_mut(stream);
-        let is_first = output.on_disk() == 0;
+        let mut record = self.lock_state();
+        let output = record.events.output_mut(stream);
+        let is_first = output.disk_bytes() == 0;
         output.record_spill(file, bytes);
-        if let Some(kept) = self.kept.as_ref().filter(|_| is_first) {
-            let name = kept.name_of(file.path());
+        if let Some(kept) = self.recorder.as_ref().filter(|_| is_first) {
+            let name = kept.relative_name(file.path());
             self.append_output_record(|| Stored::File { stream, name });
         }
     }
 
     pub(crate) fn add_event(&self, happened: RunEventKind<W::Reply>) {
-        let mut record = self.lock_content();
-        record.journal.add_event(happened);
-        if let Some(happened) = record.journal.newest_event() {
+        let mut record = self.lock_state();
+        record.events.add_event(happened);
+        if let Some(happened) = record.events.newest_event() {
             self.append_output_record(|| Stored::Event {
-                number: record.journal.last_number(),
+                number: record.events.last_number(),
                 // An event is always valid JSON.
-                happened: serde_json::to_vec(happened).unwrap_or_default(),
+                event_json: serde_json::to_vec(happened).unwrap_or_default(),
             });
         }
         drop(record);
@@ -171,72 +172,72 @@ impl<W: RunKind> TrackedRun<W> {
 
     /// Records output, unless it must not be on disk.
     fn append_output_record(&self, record: impl FnOnce() -> Stored) {
-        if self.kept.as_ref().is_some_and(|kept| !kept.is_private) {
+        if self.recorder.as_ref().is_some_and(|kept| !kept.is_private) {
             self.append_record(RecordUrgency::Soon, record);
         }
     }
 
     fn append_record(&self, urgency: RecordUrgency, record: impl FnOnce() -> Stored) {
-        if let Some(kept) = self.kept.as_ref().filter(|kept| !kept.is_forgotten()) {
+        if let Some(kept) = self.recorder.as_ref().filter(|kept| !kept.is_forgotten()) {
             kept.push_record(&record(), urgency);
         }
     }
 
     fn notify_followers(&self) {
-        self.pulse.send_modify(|pulse| pulse.beat += 1);
+        self.signal.send_modify(|pulse| pulse.event_count += 1);
     }
 
     /// The error that the code raised.
     pub(crate) fn code_error(&self) -> Option<RunError> {
-        self.lock_content().journal.error().cloned()
+        self.lock_state().events.error().cloned()
     }
 
     /// Ends the run. The end is published after it is synced to disk.
     pub(crate) fn finish(&self, status: RunStatus, report: W::Report) {
         let end = {
-            let mut record = self.lock_content();
-            record.journal.close_output();
-            record.took = record.started.map(|s| s.elapsed());
+            let mut record = self.lock_state();
+            record.events.close_output();
+            record.elapsed = record.started.map(|s| s.elapsed());
             record.report = Some(report);
             for stream in [OutputStream::Stdout, OutputStream::Stderr] {
-                if let Some(bytes) = record.journal.output(stream).beyond_file() {
+                if let Some(bytes) = record.events.output(stream).tail_not_in_file() {
                     self.append_output_record(|| Stored::Tail { stream, bytes });
                 }
             }
             record.end_record(status)
         };
-        match self.kept.as_ref().filter(|kept| !kept.is_forgotten()) {
-            Some(kept) => kept.push_end(&Stored::End(end), self.pulse.clone(), status),
+        match self.recorder.as_ref().filter(|kept| !kept.is_forgotten()) {
+            Some(kept) => kept.push_end(&Stored::End(end), self.signal.clone(), status),
             None => self.publish_end(status),
         }
     }
 
     fn publish_end(&self, status: RunStatus) {
-        self.pulse.send_modify(|pulse| pulse.status = status);
+        self.signal.send_modify(|pulse| pulse.status = status);
     }
 
     /// Ends a run of an earlier companion without a recorded end.
     pub(super) fn mark_lost(&self, error: RunError) {
         self.add_event(RunEventKind::Error { error });
-        let end = self.lock_content().end_record(RunStatus::Lost);
+        let end = self.lock_state().end_record(RunStatus::Lost);
         self.append_record(RecordUrgency::Later, || Stored::End(end));
         self.publish_restored(RunStatus::Lost);
     }
 
     /// Publishes the recorded end of a run of an earlier companion.
     pub(super) fn publish_restored(&self, status: RunStatus) {
-        self.lock_content().journal.close_output();
+        self.lock_state().events.close_output();
         self.publish_end(status);
     }
 
     /// Marks the run as accepted by its owner.
     pub(crate) fn mark_admitted(&self) {
-        self.pulse.send_modify(|pulse| pulse.is_admitted = true);
+        self.signal.send_modify(|pulse| pulse.is_admitted = true);
     }
 
     /// Waits until the owner has accepted the run, or the run has ended; `false` when the run was refused.
     pub(crate) async fn wait_admitted(&self) -> bool {
-        let mut pulse = self.pulse.subscribe();
+        let mut pulse = self.signal.subscribe();
         let is_taken = |p: &RunSignal| p.is_admitted || p.status != RunStatus::Running;
         // The channel stays open, because `self` holds the sender.
         let taken = pulse.wait_for(is_taken).await;
@@ -248,8 +249,8 @@ impl<W: RunKind> TrackedRun<W> {
     /// # Errors
     /// When the run must be durable and the record can't be written.
     pub(crate) async fn wait_recorded(&self) -> Result<(), RunNotRecorded> {
-        let must = self.work.durable() == Some(true);
-        if self.work.id().is_some() || must {
+        let must = self.request.durable() == Some(true);
+        if self.request.id().is_some() || must {
             self.wait_begin_synced().await;
         }
         match must && !self.is_durable() {
@@ -260,7 +261,7 @@ impl<W: RunKind> TrackedRun<W> {
 
     /// Waits until the id can be returned to the client: the start is synced, or can't be.
     pub(crate) async fn wait_begin_synced(&self) {
-        if let Some(kept) = &self.kept {
+        if let Some(kept) = &self.recorder {
             kept.wait_begin_synced().await;
         }
     }
@@ -268,20 +269,20 @@ impl<W: RunKind> TrackedRun<W> {
     /// Whether the run is found again after a crash of the companion.
     pub(crate) fn is_durable(&self) -> bool {
         let is_kept = |kept: &Arc<RunRecorder>| kept.is_complete() && !kept.is_forgotten();
-        self.kept.as_ref().is_some_and(is_kept)
+        self.recorder.as_ref().is_some_and(is_kept)
     }
 
     /// Removes the run from the journal.
     pub(super) fn mark_forgotten(&self) {
-        self.kept.iter().for_each(RunRecorder::mark_forgotten);
+        self.recorder.iter().for_each(RunRecorder::mark_forgotten);
     }
 
     /// Leaves the run's files to the next companion.
-    pub(super) fn keep_files(&self) {
-        if self.kept.is_some() {
-            let record = self.lock_content();
+    pub(super) fn retain_files(&self) {
+        if self.recorder.is_some() {
+            let record = self.lock_state();
             for stream in [OutputStream::Stdout, OutputStream::Stderr] {
-                record.journal.output(stream).keep_file();
+                record.events.output(stream).retain_file();
             }
         }
     }
@@ -295,25 +296,25 @@ impl<W: RunKind> TrackedRun<W> {
             traceback: Vec::new(),
         };
         self.add_event(RunEventKind::Error { error });
-        self.pulse.send_modify(|pulse| pulse.is_refused = true);
+        self.signal.send_modify(|pulse| pulse.is_refused = true);
         self.finish(RunStatus::Failed, report);
     }
 
     pub(crate) async fn wait_finished(&self) {
-        let mut pulse = self.pulse.subscribe();
+        let mut pulse = self.signal.subscribe();
         // The channel stays open, because `self` holds the sender.
         let _ = pulse.wait_for(|p| p.status != RunStatus::Running).await;
     }
 
     pub(crate) fn status(&self) -> RunStatus {
-        self.pulse.borrow().status
+        self.signal.borrow().status
     }
 
     /// The reply at this moment; `running` is the report for a run that has not ended.
     pub(crate) fn build_reply(&self, running: W::Report) -> W::Reply {
         let status = self.status();
-        let record = self.lock_content();
-        let journal = &record.journal;
+        let record = self.lock_state();
+        let journal = &record.events;
         let truncated = journal.truncated();
         let so_far = RunSnapshot {
             id: self.id.clone(),
@@ -328,22 +329,22 @@ impl<W: RunKind> TrackedRun<W> {
             truncated: (!truncated.is_empty()).then_some(truncated),
             durable: self.is_durable(),
         };
-        self.work.reply(so_far, record.report.clone(), running)
+        self.request.reply(so_far, record.report.clone(), running)
     }
 
     /// The work's first line, shortened.
     pub(crate) fn summary_line(&self) -> String {
-        first_line(self.work.text())
+        first_line(self.request.text())
     }
 
     /// The run's entry in the list of runs.
-    pub(crate) fn summary(&self) -> Summary {
-        let record = self.lock_content();
+    pub(crate) fn summary(&self) -> RunSummary {
+        let record = self.lock_state();
         let created = self.created.duration_since(UNIX_EPOCH).unwrap_or_default();
-        let written = |stream| record.journal.output(stream).total_bytes();
-        Summary {
+        let written = |stream| record.events.output(stream).total_bytes();
+        RunSummary {
             id: self.id.clone(),
-            session: self.work.session().into(),
+            session: self.request.session().into(),
             status: self.status(),
             code: self.summary_line(),
             execution_count: record.number,
@@ -365,10 +366,10 @@ impl<W: RunKind> TrackedRun<W> {
         limit: Option<u64>,
     ) -> io::Result<OutputPage> {
         let (pieces, offset, total) = {
-            let record = self.lock_content();
-            let output = record.journal.output(stream);
+            let record = self.lock_state();
+            let output = record.events.output(stream);
             // Bytes that are not kept are left out: the page starts after them.
-            let offset = output.kept_from(offset);
+            let offset = output.first_retained_from(offset);
             let to = offset.saturating_add(
                 limit
                     .unwrap_or(MAX_OUTPUT_PAGE_BYTES)
@@ -380,11 +381,11 @@ impl<W: RunKind> TrackedRun<W> {
                 output.total_bytes(),
             )
         };
-        let is_kept = |piece: &OutputPiece| !matches!(piece, OutputPiece::Gone(_));
+        let is_kept = |piece: &OutputPiece| !matches!(piece, OutputPiece::Dropped(_));
         let wanted: Vec<OutputPiece> = pieces.into_iter().take_while(is_kept).collect();
         let length: u64 = wanted.iter().map(OutputPiece::length).sum();
         let mut bytes = read_output(wanted).await?;
-        let whole = whole_characters(&bytes, offset + bytes.len() as u64 == total);
+        let whole = complete_character_length(&bytes, offset + bytes.len() as u64 == total);
         bytes.truncate(whole);
         Ok(OutputPage {
             stream,
@@ -398,7 +399,7 @@ impl<W: RunKind> TrackedRun<W> {
 
     /// Follows the run from event number `from` on.
     pub(crate) fn follow(self: &Arc<Self>, from: u64) -> RunFollower<W> {
-        RunFollower::new(self.clone(), self.pulse.subscribe(), from)
+        RunFollower::new(self.clone(), self.signal.subscribe(), from)
     }
 
     /// Follows the run from its start; the code waits for this follower.
@@ -407,34 +408,34 @@ impl<W: RunKind> TrackedRun<W> {
     }
 
     /// Claims to set the pace; `false` if another follower has claimed it.
-    pub(super) fn claim_pace(&self) -> bool {
-        self.pace.send_if_modified(|pace| {
+    pub(super) fn claim_pacing(&self) -> bool {
+        self.pacing_bytes_read.send_if_modified(|pace| {
             let is_free = pace.is_none();
             pace.get_or_insert(0);
             is_free
         })
     }
 
-    pub(super) fn set_pace(&self, read: Option<u64>) {
-        self.pace.send_replace(read);
+    pub(super) fn set_pacing_bytes_read(&self, read: Option<u64>) {
+        self.pacing_bytes_read.send_replace(read);
     }
 
     /// Whether the owner may accept more output now.
-    pub(crate) fn has_room(&self) -> bool {
-        self.has_room_for(*self.pace.borrow())
+    pub(crate) fn can_accept_output(&self) -> bool {
+        self.can_accept_output_at(*self.pacing_bytes_read.borrow())
     }
 
-    fn has_room_for(&self, read: Option<u64>) -> bool {
+    fn can_accept_output_at(&self, read: Option<u64>) -> bool {
         read.is_none_or(|read| {
-            self.lock_content().journal.total_bytes() <= read + MAX_UNREAD_OUTPUT_BYTES
+            self.lock_state().events.total_bytes() <= read + MAX_UNREAD_OUTPUT_BYTES
         })
     }
 
     /// Waits until the owner may accept more output.
-    pub(crate) async fn wait_room(&self) {
-        let mut pace = self.pace.subscribe();
+    pub(crate) async fn wait_output_capacity(&self) {
+        let mut pace = self.pacing_bytes_read.subscribe();
         // The channel stays open, because `self` holds the sender.
-        let _ = pace.wait_for(|read| self.has_room_for(*read)).await;
+        let _ = pace.wait_for(|read| self.can_accept_output_at(*read)).await;
     }
 
     pub(super) fn is_finished(&self) -> bool {
@@ -442,34 +443,34 @@ impl<W: RunKind> TrackedRun<W> {
     }
 
     pub(super) fn memory_bytes(&self) -> u64 {
-        self.lock_content().journal.memory_bytes() + self.work.bytes() as u64
+        self.lock_state().events.memory_bytes() + self.request.bytes() as u64
     }
 
-    pub(super) fn on_disk(&self) -> u64 {
-        self.lock_content().journal.on_disk()
+    pub(super) fn disk_bytes(&self) -> u64 {
+        self.lock_state().events.disk_bytes()
     }
 
-    pub(super) fn lock_content(&self) -> MutexGuard<'_, TrackedRunState<W>> {
-        self.record.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(super) fn lock_state(&self) -> MutexGuard<'_, TrackedRunState<W>> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl<W: RunKind> TrackedRunState<W> {
     fn end_record(&self, status: RunStatus) -> StoredRunEnd {
-        let written = |stream| self.journal.output(stream).total_bytes();
+        let written = |stream| self.events.output(stream).total_bytes();
         let report = self.report.as_ref();
         StoredRunEnd {
             status,
             report: report.and_then(|report| serde_json::to_value(report).ok()),
             timing_ms: self.timing_ms(),
             written: [written(OutputStream::Stdout), written(OutputStream::Stderr)],
-            shown: self.journal.bundle_bytes(),
+            shown: self.events.bundle_bytes(),
         }
     }
 
     fn timing_ms(&self) -> f64 {
         let took = self
-            .took
+            .elapsed
             .or_else(|| self.started.map(|s| s.elapsed()))
             .unwrap_or_default();
         (took.as_secs_f64() * 1e6).round() / 1e3
@@ -477,7 +478,7 @@ impl<W: RunKind> TrackedRunState<W> {
 }
 
 /// Number of bytes that form complete characters; all bytes at the end of the output.
-pub(super) fn whole_characters(bytes: &[u8], is_end: bool) -> usize {
+pub(super) fn complete_character_length(bytes: &[u8], is_end: bool) -> usize {
     match std::str::from_utf8(bytes) {
         Err(error) if !is_end && error.error_len().is_none() && error.valid_up_to() > 0 => {
             error.valid_up_to()

@@ -33,9 +33,9 @@ enum SpillSlot {
     #[default]
     Unused,
     Open {
-        pieces: mpsc::UnboundedSender<SpillPiece>,
+        sender: mpsc::UnboundedSender<SpillPiece>,
         file: Arc<GrowingFile>,
-        sent: u64,
+        sent_bytes: u64,
     },
     Closed,
 }
@@ -45,7 +45,7 @@ struct SpillPiece {
     bytes: Vec<u8>,
     /// Released when the piece is written.
     #[expect(dead_code, reason = "held, never read")]
-    room: Option<SemaphorePermit<'static>>,
+    permit: Option<SemaphorePermit<'static>>,
 }
 
 impl AsRef<[u8]> for SpillPiece {
@@ -66,7 +66,12 @@ impl SpillFiles {
         if matches!(slot, SpillSlot::Unused) {
             *slot = open_slot(folder, run, stream);
         }
-        let SpillSlot::Open { pieces, file, sent } = slot else {
+        let SpillSlot::Open {
+            sender: pieces,
+            file,
+            sent_bytes: sent,
+        } = slot
+        else {
             return;
         };
         piece.truncate(usize::try_from(MAX_SPILL_FILE_BYTES - *sent).unwrap_or(usize::MAX));
@@ -76,7 +81,13 @@ impl SpillFiles {
             .acquire_many(piece.len() as u32)
             .await
             .ok();
-        if pieces.send(SpillPiece { bytes: piece, room }).is_err() {
+        if pieces
+            .send(SpillPiece {
+                bytes: piece,
+                permit: room,
+            })
+            .is_err()
+        {
             // The thread has logged the reason.
             *slot = SpillSlot::Closed;
             return;
@@ -111,8 +122,8 @@ fn open_slot(folder: &Path, run: &TrackedRun<impl RunKind>, stream: OutputStream
         }
     });
     SpillSlot::Open {
-        pieces,
+        sender: pieces,
         file,
-        sent: 0,
+        sent_bytes: 0,
     }
 }

@@ -32,7 +32,7 @@ impl ServiceNeed {
 /// How to check that a service is ready.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Probe {
+pub(crate) enum ServiceProbe {
     /// The X server answers.
     Display,
     /// A window manager manages the screen.
@@ -61,10 +61,10 @@ pub(crate) struct ServiceDeclaration {
     pub(crate) name: String,
     pub(crate) need: ServiceNeed,
     pub(crate) command: Vec<String>,
-    pub(crate) after: Vec<String>,
-    pub(crate) ready: Probe,
-    pub(crate) clean: Vec<PathBuf>,
-    pub(crate) files: Option<u64>,
+    pub(crate) dependencies: Vec<String>,
+    pub(crate) readiness_probe: ServiceProbe,
+    pub(crate) stale_files: Vec<PathBuf>,
+    pub(crate) max_open_files: Option<u64>,
     pub(crate) grace: Duration,
     pub(crate) restart: ServiceRestartPolicy,
     pub(crate) environment: Arc<BTreeMap<String, String>>,
@@ -88,7 +88,7 @@ struct ServicesFileEntry {
     command: Vec<String>,
     #[serde(default)]
     after: Vec<String>,
-    ready: Probe,
+    ready: ServiceProbe,
     #[serde(default)]
     clean: Vec<String>,
     files: Option<u64>,
@@ -116,7 +116,11 @@ impl ServiceDeclarations {
         for written in file.services {
             let declaration = build_declaration(written, &environment, variables)?;
             let name = declaration.name.clone();
-            if let Some(unknown) = declaration.after.iter().find(|a| !names.contains(*a)) {
+            if let Some(unknown) = declaration
+                .dependencies
+                .iter()
+                .find(|a| !names.contains(*a))
+            {
                 return Err(format!(
                     "`{name}` has `{unknown}` in `after`, but `{unknown}` is not declared before `{name}`"
                 ));
@@ -165,20 +169,20 @@ fn build_declaration(
     let clean = clean.iter().map(|path| fill(path).map(PathBuf::from));
     let path = |path: PathBuf| fill(&path.to_string_lossy()).map(PathBuf::from);
     let ready = match ready {
-        Probe::Socket(at) => Probe::Socket(path(at)?),
-        Probe::Rfb(at) => Probe::Rfb(path(at)?),
+        ServiceProbe::Socket(at) => ServiceProbe::Socket(path(at)?),
+        ServiceProbe::Rfb(at) => ServiceProbe::Rfb(path(at)?),
         other => other,
     };
     let command = command.iter().map(|word| fill(word));
     Ok(ServiceDeclaration {
         command: command.collect::<Result<_, _>>()?,
-        clean: clean.collect::<Result<_, _>>()?,
+        stale_files: clean.collect::<Result<_, _>>()?,
         grace: Duration::from_secs(grace.unwrap_or(DEFAULT_SERVICE_GRACE_SECONDS)),
         name: name.clone(),
         need,
-        after,
-        ready,
-        files,
+        dependencies: after,
+        readiness_probe: ready,
+        max_open_files: files,
         restart,
         environment: environment.clone(),
     })
@@ -204,7 +208,7 @@ fn substitute_variables(text: &str, variables: &[(&str, String)]) -> Result<Stri
 
 #[cfg(test)]
 mod tests {
-    use super::{Probe, ServiceDeclarations, ServiceNeed};
+    use super::{ServiceDeclarations, ServiceNeed, ServiceProbe};
 
     fn parsed(text: &str) -> Result<ServiceDeclarations, String> {
         ServiceDeclarations::parse(text, &[("RUN", "/run/x".into())])
@@ -223,7 +227,10 @@ mod tests {
             names,
             ["xvfb", "dbus", "openbox", "pcmanfm", "x11vnc", "chromium"]
         );
-        assert_eq!(all.all()[4].ready, Probe::Rfb("<RUN>/vnc.sock".into()));
+        assert_eq!(
+            all.all()[4].readiness_probe,
+            ServiceProbe::Rfb("<RUN>/vnc.sock".into())
+        );
         assert_eq!(all.all()[5].need, ServiceNeed::Browser);
     }
 
@@ -259,7 +266,10 @@ mod tests {
         let all = parsed(text).unwrap();
         let service = &all.all()[0];
         assert_eq!(service.command, ["-u/run/x-/run/x"]);
-        assert_eq!(service.ready, Probe::Socket("/run/x/s".into()));
+        assert_eq!(
+            service.readiness_probe,
+            ServiceProbe::Socket("/run/x/s".into())
+        );
     }
 
     #[test]

@@ -22,7 +22,7 @@ const SERVICE_LOG_RATE_INTERVAL: Duration = Duration::from_secs(10);
 pub(super) struct ServiceLog {
     name: String,
     unfinished: Vec<u8>,
-    allowance: ServiceLogRateLimit,
+    rate_limit: ServiceLogRateLimit,
 }
 
 impl ServiceLog {
@@ -30,7 +30,7 @@ impl ServiceLog {
         Self {
             name: name.into(),
             unfinished: Vec::new(),
-            allowance: ServiceLogRateLimit::new(Instant::now()),
+            rate_limit: ServiceLogRateLimit::new(Instant::now()),
         }
     }
 
@@ -57,10 +57,10 @@ impl ServiceLog {
         if line.is_empty() {
             return;
         }
-        match self.allowance.check_line(Instant::now()) {
-            ServiceLogVerdict::No => {}
-            ServiceLogVerdict::Yes => tracing::info!("{}: {line}", self.name),
-            ServiceLogVerdict::After(left_out) => {
+        match self.rate_limit.check_line(Instant::now()) {
+            ServiceLogDecision::Drop => {}
+            ServiceLogDecision::Log => tracing::info!("{}: {line}", self.name),
+            ServiceLogDecision::LogAfterDropped(left_out) => {
                 tracing::info!("{}: ({left_out} lines were dropped)", self.name);
                 tracing::info!("{}: {line}", self.name);
             }
@@ -71,51 +71,51 @@ impl ServiceLog {
 /// A limit of lines for each interval.
 #[derive(Debug)]
 struct ServiceLogRateLimit {
-    since: Instant,
-    taken: usize,
-    left_out: usize,
+    interval_start: Instant,
+    line_count: usize,
+    dropped_count: usize,
 }
 
 #[derive(Debug, PartialEq, Eq)]
-enum ServiceLogVerdict {
-    Yes,
-    No,
+enum ServiceLogDecision {
+    Log,
+    Drop,
     /// The first line after this many dropped ones.
-    After(usize),
+    LogAfterDropped(usize),
 }
 
 impl ServiceLogRateLimit {
     fn new(now: Instant) -> Self {
         Self {
-            since: now,
-            taken: 0,
-            left_out: 0,
+            interval_start: now,
+            line_count: 0,
+            dropped_count: 0,
         }
     }
 
-    fn check_line(&mut self, now: Instant) -> ServiceLogVerdict {
-        if now.duration_since(self.since) >= SERVICE_LOG_RATE_INTERVAL {
-            let left_out = self.left_out;
+    fn check_line(&mut self, now: Instant) -> ServiceLogDecision {
+        if now.duration_since(self.interval_start) >= SERVICE_LOG_RATE_INTERVAL {
+            let left_out = self.dropped_count;
             *self = Self::new(now);
-            self.taken = 1;
+            self.line_count = 1;
             return match left_out {
-                0 => ServiceLogVerdict::Yes,
-                count => ServiceLogVerdict::After(count),
+                0 => ServiceLogDecision::Log,
+                count => ServiceLogDecision::LogAfterDropped(count),
             };
         }
-        if self.taken < MAX_SERVICE_LOG_LINES {
-            self.taken += 1;
-            return ServiceLogVerdict::Yes;
+        if self.line_count < MAX_SERVICE_LOG_LINES {
+            self.line_count += 1;
+            return ServiceLogDecision::Log;
         }
-        self.left_out += 1;
-        ServiceLogVerdict::No
+        self.dropped_count += 1;
+        ServiceLogDecision::Drop
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::{
-        MAX_SERVICE_LOG_LINES, SERVICE_LOG_RATE_INTERVAL, ServiceLogRateLimit, ServiceLogVerdict,
+        MAX_SERVICE_LOG_LINES, SERVICE_LOG_RATE_INTERVAL, ServiceLogDecision, ServiceLogRateLimit,
     };
     use tokio::time::Instant;
 
@@ -124,17 +124,17 @@ mod tests {
         let now = Instant::now();
         let mut allowance = ServiceLogRateLimit::new(now);
         for _ in 0..MAX_SERVICE_LOG_LINES {
-            assert_eq!(allowance.check_line(now), ServiceLogVerdict::Yes);
+            assert_eq!(allowance.check_line(now), ServiceLogDecision::Log);
         }
-        assert_eq!(allowance.check_line(now), ServiceLogVerdict::No);
-        assert_eq!(allowance.check_line(now), ServiceLogVerdict::No);
+        assert_eq!(allowance.check_line(now), ServiceLogDecision::Drop);
+        assert_eq!(allowance.check_line(now), ServiceLogDecision::Drop);
         assert_eq!(
             allowance.check_line(now + SERVICE_LOG_RATE_INTERVAL),
-            ServiceLogVerdict::After(2)
+            ServiceLogDecision::LogAfterDropped(2)
         );
         assert_eq!(
             allowance.check_line(now + SERVICE_LOG_RATE_INTERVAL),
-            ServiceLogVerdict::Yes
+            ServiceLogDecision::Log
         );
     }
 }

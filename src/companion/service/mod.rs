@@ -19,8 +19,8 @@ pub(crate) use declaration::{ServiceDeclarations, ServiceNeed};
 pub(crate) use process::spawn_service;
 
 use crate::companion::descendants;
-use crate::protocol::service::Service;
-use declaration::{Probe, ServiceDeclaration};
+use crate::protocol::service::ServiceStatus;
+use declaration::{ServiceDeclaration, ServiceProbe};
 use nix::unistd::Pid;
 use service_task::{ServiceShutdownOrder, ServiceTask};
 use std::collections::{BTreeMap, BTreeSet};
@@ -39,7 +39,7 @@ const SERVICE_WAIT_TIMEOUT: Duration = Duration::from_secs(20);
 pub(crate) struct ServiceView {
     pub(crate) ready: bool,
     /// The number of starts up to now.
-    pub(crate) life: u64,
+    pub(crate) start_count: u64,
     /// A description for people.
     pub(crate) detail: String,
     /// The service does not run, and no client needs it.
@@ -47,7 +47,7 @@ pub(crate) struct ServiceView {
     /// A user has ended the service.
     pub(crate) finished: bool,
     /// Pid of the supervisor below which the processes of the service run, while they do.
-    guard: Option<u32>,
+    supervisor_pid: Option<u32>,
 }
 
 /// A service and the channel of its state.
@@ -62,7 +62,7 @@ struct ServiceSlot {
 /// The shared handle of all services.
 #[derive(Debug, Clone)]
 pub(crate) struct Services {
-    seats: Arc<[ServiceSlot]>,
+    slots: Arc<[ServiceSlot]>,
     needs: Arc<watch::Sender<BTreeSet<ServiceNeed>>>,
 }
 
@@ -80,14 +80,17 @@ impl Services {
             // A declaration names only services that are declared before it.
             let ground = seats
                 .iter()
-                .filter(|seat| declaration.after.contains(&seat.declaration.name))
+                .filter(|seat| declaration.dependencies.contains(&seat.declaration.name))
                 .map(|seat| seat.view.clone())
                 .collect();
             let (hold, held) = mpsc::channel(1);
-            let stands_on = declaration.after.iter().filter_map(|name| holds.get(name));
+            let stands_on = declaration
+                .dependencies
+                .iter()
+                .filter_map(|name| holds.get(name));
             let order = ServiceShutdownOrder {
-                held,
-                _holds: stands_on.cloned().collect(),
+                dependents_ended: held,
+                _dependency_senders: stands_on.cloned().collect(),
             };
             holds.insert(declaration.name.clone(), hold);
             let silence = Arc::new(Notify::new());
@@ -106,7 +109,13 @@ impl Services {
             });
         }
         let seats = seats.into();
-        (Self { seats, needs }, tasks)
+        (
+            Self {
+                slots: seats,
+                needs,
+            },
+            tasks,
+        )
     }
 
     /// Declares whether a client needs the services of that kind.
@@ -146,28 +155,28 @@ impl Services {
             }
         }
         // A service may have ended while this call waited for another.
-        Ok(self.sum_generations(need))
+        Ok(self.sum_start_counts(need))
     }
 
     /// The sum of the services' start counts; nothing when one of that kind is not ready now.
-    pub(crate) fn generation_if_ready(&self, need: ServiceNeed) -> Option<u64> {
+    pub(crate) fn start_count_if_ready(&self, need: ServiceNeed) -> Option<u64> {
         let is_ready = self
             .required_slots(need)
             .all(|seat| seat.view.borrow().ready);
-        is_ready.then(|| self.sum_generations(need))
+        is_ready.then(|| self.sum_start_counts(need))
     }
 
     /// Waits until the X server is ready with another start count than `after`, and returns this count. Never returns
     /// where no X server is declared.
     pub(crate) async fn wait_next_display_server(&self, after: u64) -> u64 {
-        let seats = &mut self.seats.iter();
-        let server = seats.find(|seat| seat.declaration.ready == Probe::Display);
+        let seats = &mut self.slots.iter();
+        let server = seats.find(|seat| seat.declaration.readiness_probe == ServiceProbe::Display);
         let Some(server) = server else {
             return pending().await;
         };
         let mut view = server.view.clone();
-        let is_next = |view: &ServiceView| view.ready && view.life != after;
-        let next = view.wait_for(is_next).await.map(|view| view.life);
+        let is_next = |view: &ServiceView| view.ready && view.start_count != after;
+        let next = view.wait_for(is_next).await.map(|view| view.start_count);
         match next {
             Ok(life) => life,
             // The task has ended, because the companion is ending.
@@ -176,46 +185,46 @@ impl Services {
     }
 
     /// The start count of the X server, whether it is ready or not.
-    pub(crate) fn display_server_generation(&self) -> u64 {
-        let mut seats = self.seats.iter();
-        let server = seats.find(|seat| seat.declaration.ready == Probe::Display);
-        server.map_or(0, |seat| seat.view.borrow().life)
+    pub(crate) fn display_server_start_count(&self) -> u64 {
+        let mut seats = self.slots.iter();
+        let server = seats.find(|seat| seat.declaration.readiness_probe == ServiceProbe::Display);
+        server.map_or(0, |seat| seat.view.borrow().start_count)
     }
 
-    fn sum_generations(&self, need: ServiceNeed) -> u64 {
+    fn sum_start_counts(&self, need: ServiceNeed) -> u64 {
         self.required_slots(need)
-            .map(|seat| seat.view.borrow().life)
+            .map(|seat| seat.view.borrow().start_count)
             .sum()
     }
 
     fn required_slots(&self, need: ServiceNeed) -> impl Iterator<Item = &ServiceSlot> {
-        self.seats
+        self.slots
             .iter()
             .filter(move |seat| need.includes(seat.declaration.need))
     }
 
     /// Lists all services in the order of their declaration.
-    pub(crate) fn list_services(&self) -> Vec<Service> {
+    pub(crate) fn list_services(&self) -> Vec<ServiceStatus> {
         let view = |seat: &ServiceSlot| {
             let view = seat.view.borrow();
-            Service {
+            ServiceStatus {
                 name: seat.declaration.name.clone(),
                 ready: view.ready,
                 idle: view.idle,
                 detail: view.detail.clone(),
             }
         };
-        self.seats.iter().map(view).collect()
+        self.slots.iter().map(view).collect()
     }
 
     /// The services of exactly this need, without those of needs that it includes.
     fn own_slots(&self, need: ServiceNeed) -> impl Iterator<Item = &ServiceSlot> {
-        let seats = self.seats.iter();
+        let seats = self.slots.iter();
         seats.filter(move |seat| seat.declaration.need == need)
     }
 
     /// The need of the service of that name.
-    pub(crate) fn need_of(&self, name: &str) -> Option<ServiceNeed> {
+    pub(crate) fn find_need(&self, name: &str) -> Option<ServiceNeed> {
         self.find_slot(name).map(|seat| seat.declaration.need)
     }
 
@@ -243,7 +252,7 @@ impl Services {
     }
 
     fn find_slot(&self, name: &str) -> Option<&ServiceSlot> {
-        let mut seats = self.seats.iter();
+        let mut seats = self.slots.iter();
         seats.find(|seat| seat.declaration.name == name)
     }
 
@@ -261,15 +270,15 @@ impl Services {
     }
 
     /// Whether a service of exactly this need has a file open whose name ends with `ending`.
-    pub(crate) async fn has_open(&self, need: ServiceNeed, ending: &'static str) -> bool {
+    pub(crate) async fn has_open_file(&self, need: ServiceNeed, ending: &'static str) -> bool {
         let guards = self
             .own_slots(need)
-            .filter_map(|seat| seat.view.borrow().guard);
+            .filter_map(|seat| seat.view.borrow().supervisor_pid);
         let guards: Vec<Pid> = guards.map(|pid| Pid::from_raw(pid.cast_signed())).collect();
         // The scan covers thousands of files. If it fails, the file counts as open.
         let looked = spawn_blocking(move || {
             let mut guards = guards.into_iter();
-            guards.any(|guard| descendants::have_file_open(guard, ending))
+            guards.any(|guard| descendants::has_descendant_with_open_file(guard, ending))
         });
         looked.await.unwrap_or(true)
     }

@@ -38,12 +38,12 @@ pub(super) enum ServiceState {
         failures: u32,
     },
     /// The service has ended and restarts after a delay.
-    Resting {
+    BackingOff {
         failures: u32,
     },
     /// The service was ordered to end; `again` says whether it is needed afterwards.
-    Leaving {
-        again: bool,
+    Stopping {
+        restarts: bool,
     },
     /// A user has ended the service; it stays off until no client needs it any more.
     Finished,
@@ -53,69 +53,76 @@ pub(super) enum ServiceState {
 pub(super) enum ServiceEvent {
     Needed,
     NotNeeded,
-    GroundReady,
-    GroundLost,
+    DependenciesReady,
+    DependenciesLost,
     /// The service answered its probe.
-    Probed,
+    ProbeSucceeded,
     /// The service did not answer its probe or a client in time.
-    TooLate,
+    StartTimedOut,
     /// The service and all its descendants have ended.
-    Ended {
-        lasted: Duration,
+    Exited {
+        uptime: Duration,
         /// Whether the service exited with code 0 and its restart policy respects this as a user's decision.
-        is_wish: bool,
+        is_user_exit: bool,
     },
-    Rested,
+    BackOffElapsed,
 }
 
 /// What the owning task must do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ServiceAction {
-    Nothing,
+    NoAction,
     Start,
     /// Order the service to exit.
-    Leave,
+    Stop,
     /// Kill the service now.
     Kill,
-    Rest(Duration),
+    BackOff(Duration),
 }
 
 impl ServiceState {
-    pub(super) fn on_event(self, event: ServiceEvent) -> (Self, ServiceAction) {
+    pub(super) fn next_state(self, event: ServiceEvent) -> (Self, ServiceAction) {
         use {ServiceAction as A, ServiceEvent as E, ServiceState as S};
         match (self, event) {
-            (S::Off, E::Needed) => (S::Waiting { failures: 0 }, A::Nothing),
-            (S::Waiting { .. } | S::Resting { .. } | S::Finished, E::NotNeeded) => {
-                (S::Off, A::Nothing)
+            (S::Off, E::Needed) => (S::Waiting { failures: 0 }, A::NoAction),
+            (S::Waiting { .. } | S::BackingOff { .. } | S::Finished, E::NotNeeded) => {
+                (S::Off, A::NoAction)
             }
-            (S::Waiting { failures }, E::GroundReady) => (S::Starting { failures }, A::Start),
-            (S::Starting { failures }, E::Probed) => (S::Ready { failures }, A::Nothing),
+            (S::Waiting { failures }, E::DependenciesReady) => (S::Starting { failures }, A::Start),
+            (S::Starting { failures }, E::ProbeSucceeded) => (S::Ready { failures }, A::NoAction),
             (S::Starting { .. } | S::Ready { .. }, E::NotNeeded) => {
-                (S::Leaving { again: false }, A::Leave)
+                (S::Stopping { restarts: false }, A::Stop)
             }
             // The dependency is gone, so the service can't save anything.
-            (S::Starting { .. } | S::Ready { .. }, E::GroundLost) => {
-                (S::Leaving { again: true }, A::Kill)
+            (S::Starting { .. } | S::Ready { .. }, E::DependenciesLost) => {
+                (S::Stopping { restarts: true }, A::Kill)
             }
-            (S::Starting { .. } | S::Ready { .. }, E::TooLate) => (self, A::Kill),
-            (S::Ready { .. }, E::Ended { is_wish: true, .. }) => (S::Finished, A::Nothing),
-            (S::Starting { failures }, E::Ended { .. }) => {
+            (S::Starting { .. } | S::Ready { .. }, E::StartTimedOut) => (self, A::Kill),
+            (
+                S::Ready { .. },
+                E::Exited {
+                    is_user_exit: true, ..
+                },
+            ) => (S::Finished, A::NoAction),
+            (S::Starting { failures }, E::Exited { .. }) => {
                 back_off(failures, UNREADY_RESTART_DELAY)
             }
-            (S::Ready { failures }, E::Ended { lasted, .. }) => {
+            (S::Ready { failures }, E::Exited { uptime: lasted, .. }) => {
                 match lasted >= MIN_STABLE_SERVICE_UPTIME {
                     true => back_off(0, READY_RESTART_DELAY),
                     false => back_off(failures, READY_RESTART_DELAY),
                 }
             }
-            (S::Resting { failures }, E::Rested) => (S::Waiting { failures }, A::Nothing),
-            (S::Leaving { again: true }, E::Ended { .. }) => {
-                (S::Waiting { failures: 0 }, A::Nothing)
+            (S::BackingOff { failures }, E::BackOffElapsed) => {
+                (S::Waiting { failures }, A::NoAction)
             }
-            (S::Leaving { .. }, E::Ended { .. }) => (S::Off, A::Nothing),
-            (S::Leaving { .. }, E::Needed) => (S::Leaving { again: true }, A::Nothing),
-            (S::Leaving { .. }, E::NotNeeded) => (S::Leaving { again: false }, A::Nothing),
-            (state, _) => (state, A::Nothing),
+            (S::Stopping { restarts: true }, E::Exited { .. }) => {
+                (S::Waiting { failures: 0 }, A::NoAction)
+            }
+            (S::Stopping { .. }, E::Exited { .. }) => (S::Off, A::NoAction),
+            (S::Stopping { .. }, E::Needed) => (S::Stopping { restarts: true }, A::NoAction),
+            (S::Stopping { .. }, E::NotNeeded) => (S::Stopping { restarts: false }, A::NoAction),
+            (state, _) => (state, A::NoAction),
         }
     }
 }
@@ -124,8 +131,8 @@ fn back_off(failures: u32, [first, most]: [Duration; 2]) -> (ServiceState, Servi
     let pause = first.saturating_mul(1 << failures.min(10)).min(most);
     let failures = failures.saturating_add(1);
     (
-        ServiceState::Resting { failures },
-        ServiceAction::Rest(pause),
+        ServiceState::BackingOff { failures },
+        ServiceAction::BackOff(pause),
     )
 }
 
@@ -136,73 +143,80 @@ mod tests {
     };
     use std::time::Duration;
 
-    const NEVER_READY: ServiceEvent = ServiceEvent::Ended {
-        lasted: Duration::ZERO,
-        is_wish: false,
+    const NEVER_READY: ServiceEvent = ServiceEvent::Exited {
+        uptime: Duration::ZERO,
+        is_user_exit: false,
     };
 
     /// The state after all events, and the last action.
     fn after(state: ServiceState, events: &[ServiceEvent]) -> (ServiceState, ServiceAction) {
         events
             .iter()
-            .fold((state, ServiceAction::Nothing), |(state, _), event| {
-                state.on_event(*event)
+            .fold((state, ServiceAction::NoAction), |(state, _), event| {
+                state.next_state(*event)
             })
     }
 
     #[test]
-    fn a_service_starts_when_it_is_needed_and_its_ground_is_ready() {
+    fn needed_service_waits_for_dependency() {
         use ServiceEvent as E;
         assert_eq!(
-            after(ServiceState::Off, &[E::Needed, E::GroundReady]),
+            after(ServiceState::Off, &[E::Needed, E::DependenciesReady]),
             (ServiceState::Starting { failures: 0 }, ServiceAction::Start)
         );
         assert_eq!(
-            after(ServiceState::Off, &[E::GroundReady]).0,
+            after(ServiceState::Off, &[E::DependenciesReady]).0,
             ServiceState::Off
         );
     }
 
     #[test]
-    fn lives_that_fail_cost_more_and_more_rest() {
+    fn restart_delay_grows_with_failures() {
         let mut state = ServiceState::Starting { failures: 0 };
         let mut last = Duration::ZERO;
         for _ in 0..20 {
-            let (rested, action) = state.on_event(NEVER_READY);
-            let ServiceAction::Rest(pause) = action else {
+            let (rested, action) = state.next_state(NEVER_READY);
+            let ServiceAction::BackOff(pause) = action else {
                 panic!("{action:?}")
             };
             assert!(pause >= last && pause <= UNREADY_RESTART_DELAY[1]);
             last = pause;
-            state = after(rested, &[ServiceEvent::Rested, ServiceEvent::GroundReady]).0;
+            state = after(
+                rested,
+                &[
+                    ServiceEvent::BackOffElapsed,
+                    ServiceEvent::DependenciesReady,
+                ],
+            )
+            .0;
         }
         assert_eq!(last, UNREADY_RESTART_DELAY[1]);
     }
 
     #[test]
-    fn a_lasting_life_forgives() {
-        let ended = |lasted| ServiceEvent::Ended {
-            lasted,
-            is_wish: false,
+    fn long_uptime_resets_restart_delay() {
+        let ended = |lasted| ServiceEvent::Exited {
+            uptime: lasted,
+            is_user_exit: false,
         };
         let state = ServiceState::Ready { failures: 9 };
         assert_eq!(
-            state.on_event(ended(Duration::from_secs(60))).1,
-            ServiceAction::Rest(READY_RESTART_DELAY[0])
+            state.next_state(ended(Duration::from_secs(60))).1,
+            ServiceAction::BackOff(READY_RESTART_DELAY[0])
         );
         assert_eq!(
-            state.on_event(ended(Duration::ZERO)).1,
-            ServiceAction::Rest(READY_RESTART_DELAY[1])
+            state.next_state(ended(Duration::ZERO)).1,
+            ServiceAction::BackOff(READY_RESTART_DELAY[1])
         );
     }
 
     #[test]
-    fn who_loses_their_ground_is_ended_and_comes_back() {
+    fn lost_dependency_restarts_service() {
         use ServiceEvent as E;
-        let (state, action) = ServiceState::Ready { failures: 0 }.on_event(E::GroundLost);
+        let (state, action) = ServiceState::Ready { failures: 0 }.next_state(E::DependenciesLost);
         assert_eq!(action, ServiceAction::Kill);
         assert_eq!(
-            after(state, &[NEVER_READY, E::GroundReady]).1,
+            after(state, &[NEVER_READY, E::DependenciesReady]).1,
             ServiceAction::Start
         );
         assert_eq!(
@@ -214,23 +228,26 @@ mod tests {
     #[test]
     fn a_closed_service_stays_closed_until_a_new_need() {
         use ServiceEvent as E;
-        let wish = E::Ended {
-            lasted: Duration::ZERO,
-            is_wish: true,
+        let wish = E::Exited {
+            uptime: Duration::ZERO,
+            is_user_exit: true,
         };
-        let (state, _) = ServiceState::Ready { failures: 0 }.on_event(wish);
-        assert_eq!(after(state, &[E::GroundReady, E::Rested]).0, state);
+        let (state, _) = ServiceState::Ready { failures: 0 }.next_state(wish);
         assert_eq!(
-            after(state, &[E::NotNeeded, E::Needed, E::GroundReady]).1,
+            after(state, &[E::DependenciesReady, E::BackOffElapsed]).0,
+            state
+        );
+        assert_eq!(
+            after(state, &[E::NotNeeded, E::Needed, E::DependenciesReady]).1,
             ServiceAction::Start
         );
     }
 
     #[test]
-    fn a_service_that_is_needed_again_while_it_leaves_comes_back() {
+    fn stopping_service_restarts_if_needed() {
         use ServiceEvent as E;
-        let (state, action) = ServiceState::Ready { failures: 0 }.on_event(E::NotNeeded);
-        assert_eq!(action, ServiceAction::Leave);
+        let (state, action) = ServiceState::Ready { failures: 0 }.next_state(E::NotNeeded);
+        assert_eq!(action, ServiceAction::Stop);
         assert_eq!(
             after(state, &[E::Needed, NEVER_READY]).0,
             ServiceState::Waiting { failures: 0 }

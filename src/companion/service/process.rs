@@ -20,11 +20,11 @@ use tokio::process::{Child, Command};
 
 #[derive(Debug)]
 pub(super) struct ServiceProcess {
-    guard: UnixStream,
+    supervisor_stream: UnixStream,
     /// The supervisor, which is reaped after its end and never killed: it ends all descendants when the companion is
     /// gone.
-    process: Child,
-    code: Option<u8>,
+    supervisor_process: Child,
+    exit_code: Option<u8>,
 }
 
 impl ServiceProcess {
@@ -41,7 +41,7 @@ impl ServiceProcess {
         let mut command = Command::new("/proc/self/exe");
         command.arg("reaper").arg("--grace");
         command.arg(declaration.grace.as_secs().to_string());
-        if let Some(files) = declaration.files {
+        if let Some(files) = declaration.max_open_files {
             command.arg("--files").arg(files.to_string());
         }
         command
@@ -58,30 +58,30 @@ impl ServiceProcess {
         let process = command.spawn().context("starting the supervisor")?;
         let output = Receiver::from_owned_fd(output.into())?;
         let process = Self {
-            guard: UnixStream::from_std(ours)?,
-            process,
-            code: None,
+            supervisor_stream: UnixStream::from_std(ours)?,
+            supervisor_process: process,
+            exit_code: None,
         };
         Ok((process, output))
     }
 
     /// The pid of the supervisor, below which all processes of the service run.
     pub(super) fn supervisor_pid(&self) -> Option<u32> {
-        self.process.id()
+        self.supervisor_process.id()
     }
 
     /// Waits until the process and all its descendants have ended, and returns the exit code, 128+n for signal n.
     /// Dropping the future loses nothing.
-    pub(super) async fn wait_end(&mut self) -> u8 {
+    pub(super) async fn wait_exit(&mut self) -> u8 {
         loop {
             // A socket that can't be polled has ended; the read finds out.
-            let _ = self.guard.readable().await;
+            let _ = self.supervisor_stream.readable().await;
             let mut byte = [0];
-            match self.guard.try_read(&mut byte) {
-                Ok(1) => self.code = Some(byte[0]),
+            match self.supervisor_stream.try_read(&mut byte) {
+                Ok(1) => self.exit_code = Some(byte[0]),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 // Without a code, the supervisor was killed or could not start the service and logged that.
-                Ok(_) | Err(_) => return self.code.unwrap_or(128 + libc::SIGKILL as u8),
+                Ok(_) | Err(_) => return self.exit_code.unwrap_or(128 + libc::SIGKILL as u8),
             }
         }
     }
@@ -99,7 +99,7 @@ impl ServiceProcess {
     fn send_command(&self, word: u8) {
         // Write directly, because the runtime may not have registered yet that a new socket is writable. If the
         // supervisor is gone, no process is left to end.
-        let _ = nix::unistd::write(self.guard.as_fd(), &[word]);
+        let _ = nix::unistd::write(self.supervisor_stream.as_fd(), &[word]);
     }
 }
 

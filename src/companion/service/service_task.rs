@@ -22,28 +22,28 @@ const SERVICE_PROBE_INTERVAL: Duration = Duration::from_millis(10);
 #[derive(Debug)]
 pub(super) struct ServiceShutdownOrder {
     /// Closed when all services that depend on this one have ended.
-    pub(super) held: mpsc::Receiver<()>,
+    pub(super) dependents_ended: mpsc::Receiver<()>,
     /// Dropped when this service has ended.
-    pub(super) _holds: Vec<mpsc::Sender<()>>,
+    pub(super) _dependency_senders: Vec<mpsc::Sender<()>>,
 }
 
 #[derive(Debug)]
 pub(super) struct ServiceTask {
     declaration: Arc<ServiceDeclaration>,
-    ground: Vec<watch::Receiver<ServiceView>>,
+    dependencies: Vec<watch::Receiver<ServiceView>>,
     needs: watch::Receiver<BTreeSet<ServiceNeed>>,
     silence: Arc<Notify>,
     view: watch::Sender<ServiceView>,
     state: ServiceState,
     process: Option<ServiceProcess>,
     /// The dependencies' start counts when this process started.
-    stands_on: u64,
-    began: Instant,
+    dependency_start_count: u64,
+    started: Instant,
     /// When the process must have ended, or when the service may restart.
     deadline: Option<Instant>,
-    last_end: String,
-    life: u64,
-    order: ServiceShutdownOrder,
+    last_exit: String,
+    start_count: u64,
+    shutdown_order: ServiceShutdownOrder,
 }
 
 impl ServiceTask {
@@ -56,26 +56,26 @@ impl ServiceTask {
     ) -> (Self, watch::Receiver<ServiceView>) {
         let (view, seen) = watch::channel(ServiceView {
             ready: false,
-            life: 0,
+            start_count: 0,
             detail: "on demand".into(),
             idle: true,
             finished: false,
-            guard: None,
+            supervisor_pid: None,
         });
         let owner = Self {
             declaration,
-            ground,
+            dependencies: ground,
             needs: needs.subscribe(),
             silence,
             view,
             state: ServiceState::Off,
             process: None,
-            stands_on: 0,
-            began: Instant::now(),
+            dependency_start_count: 0,
+            started: Instant::now(),
             deadline: None,
-            last_end: String::new(),
-            life: 0,
-            order,
+            last_exit: String::new(),
+            start_count: 0,
+            shutdown_order: order,
         };
         (owner, seen)
     }
@@ -94,10 +94,10 @@ impl ServiceTask {
             }
         }
         // The channel carries no messages; it closes when the last sender is dropped.
-        while self.order.held.recv().await.is_some() {}
+        while self.shutdown_order.dependents_ended.recv().await.is_some() {}
         if let Some(mut process) = self.process.take() {
             process.request_shutdown();
-            process.wait_end().await;
+            process.wait_exit().await;
         }
     }
 
@@ -106,22 +106,22 @@ impl ServiceTask {
         let is_needed = (self.needs.borrow_and_update().iter())
             .any(|need| need.includes(self.declaration.need));
         match (self.state, is_needed) {
-            (ServiceState::Off | ServiceState::Leaving { again: false }, true) => {
+            (ServiceState::Off | ServiceState::Stopping { restarts: false }, true) => {
                 self.apply_event(ServiceEvent::Needed)
             }
-            (ServiceState::Off | ServiceState::Leaving { again: false }, false) => {}
+            (ServiceState::Off | ServiceState::Stopping { restarts: false }, false) => {}
             (_, false) => self.apply_event(ServiceEvent::NotNeeded),
             (_, true) => {}
         }
         let ground = self.read_dependencies();
         match self.state {
             ServiceState::Waiting { .. } if ground.is_some() => {
-                self.apply_event(ServiceEvent::GroundReady)
+                self.apply_event(ServiceEvent::DependenciesReady)
             }
             ServiceState::Starting { .. } | ServiceState::Ready { .. }
-                if ground != Some(self.stands_on) =>
+                if ground != Some(self.dependency_start_count) =>
             {
-                self.apply_event(ServiceEvent::GroundLost);
+                self.apply_event(ServiceEvent::DependenciesLost);
             }
             _ => {}
         }
@@ -131,10 +131,10 @@ impl ServiceTask {
     fn read_dependencies(&mut self) -> Option<u64> {
         let mut lives = 0;
         let mut is_ready = true;
-        for view in &mut self.ground {
+        for view in &mut self.dependencies {
             let view = view.borrow_and_update();
             is_ready &= view.ready;
-            lives += view.life;
+            lives += view.start_count;
         }
         is_ready.then_some(lives)
     }
@@ -143,11 +143,11 @@ impl ServiceTask {
     async fn next_event(&mut self) -> Option<ServiceEvent> {
         let is_starting = matches!(self.state, ServiceState::Starting { .. });
         let is_ready = matches!(self.state, ServiceState::Ready { .. });
-        let late = self.began + SERVICE_START_TIMEOUT;
+        let late = self.started + SERVICE_START_TIMEOUT;
         tokio::select! {
             biased;
-            end = wait_end(&mut self.process) => Some(self.after_end(end)),
-            () = wait_input_change(&mut self.needs, &mut self.ground) => None,
+            end = wait_exit(&mut self.process) => Some(self.handle_exit(end)),
+            () = wait_input_change(&mut self.needs, &mut self.dependencies) => None,
             () = wait_deadline(self.deadline) => {
                 self.deadline = None;
                 match &mut self.process {
@@ -155,64 +155,67 @@ impl ServiceTask {
                         process.kill_tree();
                         None
                     }
-                    None => Some(ServiceEvent::Rested),
+                    None => Some(ServiceEvent::BackOffElapsed),
                 }
             }
-            () = wait_probe_success(&self.declaration), if is_starting => Some(ServiceEvent::Probed),
-            () = tokio::time::sleep_until(late), if is_starting => Some(ServiceEvent::TooLate),
-            () = self.silence.notified(), if is_ready => Some(ServiceEvent::TooLate),
+            () = wait_probe_success(&self.declaration), if is_starting => Some(ServiceEvent::ProbeSucceeded),
+            () = tokio::time::sleep_until(late), if is_starting => Some(ServiceEvent::StartTimedOut),
+            () = self.silence.notified(), if is_ready => Some(ServiceEvent::StartTimedOut),
         }
     }
 
-    fn after_end(&mut self, code: u8) -> ServiceEvent {
+    fn handle_exit(&mut self, code: u8) -> ServiceEvent {
         self.process = None;
         self.deadline = None;
         let is_wish = code == 0 && self.declaration.restart == ServiceRestartPolicy::OnFailure;
-        self.last_end = match code {
+        self.last_exit = match code {
             129.. => format!("ended by signal {}", code - 128),
             _ => format!("ended with exit code {code}"),
         };
-        if !matches!(self.state, ServiceState::Leaving { .. }) {
-            tracing::warn!("{}: {}", self.declaration.name, self.last_end);
+        if !matches!(self.state, ServiceState::Stopping { .. }) {
+            tracing::warn!("{}: {}", self.declaration.name, self.last_exit);
         }
-        let lasted = self.began.elapsed();
-        ServiceEvent::Ended { lasted, is_wish }
+        let lasted = self.started.elapsed();
+        ServiceEvent::Exited {
+            uptime: lasted,
+            is_user_exit: is_wish,
+        }
     }
 
     fn apply_event(&mut self, event: ServiceEvent) {
-        let (state, action) = self.state.on_event(event);
+        let (state, action) = self.state.next_state(event);
         tracing::debug!("{}: {event:?}: {state:?}", self.declaration.name);
         self.state = state;
         match action {
-            ServiceAction::Nothing => {}
+            ServiceAction::NoAction => {}
             ServiceAction::Start => self.start_process(),
-            ServiceAction::Leave => {
+            ServiceAction::Stop => {
                 self.deadline = Some(Instant::now() + self.declaration.grace);
                 self.process
                     .iter()
                     .for_each(ServiceProcess::request_shutdown);
             }
             ServiceAction::Kill => {
-                if event == ServiceEvent::TooLate {
+                if event == ServiceEvent::StartTimedOut {
                     tracing::warn!(
                         "{}: no answer in time; the companion ends the service",
                         self.declaration.name
                     );
                     // The reset keeps the timeout from firing again; the task waits for the end.
-                    self.began = Instant::now();
+                    self.started = Instant::now();
                 }
                 self.process.iter().for_each(ServiceProcess::kill_tree);
             }
-            ServiceAction::Rest(pause) => self.deadline = Some(Instant::now() + pause),
+            ServiceAction::BackOff(pause) => self.deadline = Some(Instant::now() + pause),
         }
         self.publish_view();
     }
 
     fn start_process(&mut self) {
-        self.stands_on = self.read_dependencies().unwrap_or_default();
-        self.began = Instant::now();
-        self.life += 1;
-        for path in &self.declaration.clean {
+        self.dependency_start_count = self.read_dependencies().unwrap_or_default();
+        self.started = Instant::now();
+        self.start_count += 1;
+        for path in &self.declaration.stale_files {
             match std::fs::remove_file(path) {
                 Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
                     tracing::warn!(
@@ -235,11 +238,11 @@ impl ServiceTask {
                 self.process = Some(process);
             }
             Err(error) => {
-                self.last_end = format!("{error:#}");
-                tracing::warn!("{}: {}", self.declaration.name, self.last_end);
-                self.apply_event(ServiceEvent::Ended {
-                    lasted: Duration::ZERO,
-                    is_wish: false,
+                self.last_exit = format!("{error:#}");
+                tracing::warn!("{}: {}", self.declaration.name, self.last_exit);
+                self.apply_event(ServiceEvent::Exited {
+                    uptime: Duration::ZERO,
+                    is_user_exit: false,
                 });
             }
         }
@@ -250,19 +253,19 @@ impl ServiceTask {
             ServiceState::Off => "on demand".into(),
             ServiceState::Waiting { .. } => "waiting for the services in `after`".into(),
             ServiceState::Starting { failures: 0 } => "starting".into(),
-            ServiceState::Starting { .. } => format!("restarting: {}", self.last_end),
+            ServiceState::Starting { .. } => format!("restarting: {}", self.last_exit),
             ServiceState::Ready { .. } => "ready".into(),
-            ServiceState::Resting { .. } => format!("restarting soon: {}", self.last_end),
-            ServiceState::Leaving { .. } => "ending".into(),
+            ServiceState::BackingOff { .. } => format!("restarting soon: {}", self.last_exit),
+            ServiceState::Stopping { .. } => "ending".into(),
             ServiceState::Finished => "closed".into(),
         };
         self.view.send_replace(ServiceView {
             ready: matches!(self.state, ServiceState::Ready { .. }),
-            life: self.life,
+            start_count: self.start_count,
             detail,
             idle: matches!(self.state, ServiceState::Off | ServiceState::Finished),
             finished: self.state == ServiceState::Finished,
-            guard: self
+            supervisor_pid: self
                 .process
                 .as_ref()
                 .and_then(ServiceProcess::supervisor_pid),
@@ -270,9 +273,9 @@ impl ServiceTask {
     }
 }
 
-async fn wait_end(process: &mut Option<ServiceProcess>) -> u8 {
+async fn wait_exit(process: &mut Option<ServiceProcess>) -> u8 {
     match process {
-        Some(process) => process.wait_end().await,
+        Some(process) => process.wait_exit().await,
         None => pending().await,
     }
 }
@@ -291,11 +294,11 @@ async fn wait_input_change(
 ) {
     tokio::select! {
         _ = needs.changed() => {}
-        () = any_changed(ground) => {}
+        () = wait_dependency_change(ground) => {}
     }
 }
 
-async fn any_changed(ground: &mut [watch::Receiver<ServiceView>]) {
+async fn wait_dependency_change(ground: &mut [watch::Receiver<ServiceView>]) {
     if ground.is_empty() {
         return pending().await;
     }
@@ -304,7 +307,7 @@ async fn any_changed(ground: &mut [watch::Receiver<ServiceView>]) {
 }
 
 async fn wait_probe_success(declaration: &ServiceDeclaration) {
-    while !probe::is_ready(&declaration.ready).await {
+    while !probe::is_ready(&declaration.readiness_probe).await {
         tokio::time::sleep(SERVICE_PROBE_INTERVAL).await;
     }
 }

@@ -42,10 +42,10 @@ const MAX_COMMAND_TIMEOUT: Duration = Duration::from_secs(365 * 24 * 3600);
 /// Why a command ends early.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum CommandStopReason {
-    Asked,
+    Requested,
     Timeout(f64),
     /// Its stdin was cut off.
-    Cut,
+    StdinCut,
     Deleted,
     Shutdown,
 }
@@ -53,12 +53,12 @@ pub(super) enum CommandStopReason {
 impl CommandStopReason {
     fn to_error(self) -> RunError {
         let (kind, message) = match self {
-            Self::Asked => ("Interrupted", "the command was interrupted".into()),
+            Self::Requested => ("Interrupted", "the command was interrupted".into()),
             Self::Timeout(seconds) => (
                 "Timeout",
                 format!("the command ran longer than {seconds} s and was stopped"),
             ),
-            Self::Cut => (
+            Self::StdinCut => (
                 "InputCut",
                 "the connection that sent the command's stdin broke".into(),
             ),
@@ -89,11 +89,11 @@ pub(super) struct CommandOwner {
     shells: Shells,
     run: Arc<CommandRun>,
     context: ShellContext,
-    guard: CommandSupervisor,
-    stops: mpsc::Receiver<CommandStopReason>,
+    supervisor: CommandSupervisor,
+    stop_requests: mpsc::Receiver<CommandStopReason>,
     input: Option<mpsc::Receiver<Bytes>>,
     /// The task that writes the command's stdin.
-    feeding: Option<AbortHandle>,
+    stdin_task: Option<AbortHandle>,
 }
 
 /// Files shared with bash while the command runs.
@@ -101,7 +101,7 @@ pub(super) struct CommandOwner {
 struct CommandFiles {
     pipes: OutputPipes,
     /// Bash writes its context to this file when it exits.
-    left: File,
+    context_file: File,
     /// Must stay open until bash has read them.
     _scripts: Vec<File>,
 }
@@ -111,10 +111,10 @@ enum CommandEnd {
     /// `left`: background processes are still running; always `false` for a command that was stopped.
     Code {
         code: i32,
-        left: bool,
+        has_background: bool,
     },
     NotStarted(i32),
-    Unguarded,
+    SupervisorKilled,
 }
 
 impl CommandOwner {
@@ -125,15 +125,15 @@ impl CommandOwner {
         stops: mpsc::Receiver<CommandStopReason>,
         input: Option<mpsc::Receiver<Bytes>>,
     ) -> Result<Self> {
-        let guard = shells.spares.take_or_spawn()?;
+        let guard = shells.supervisor_pool.take_or_spawn()?;
         Ok(Self {
             shells,
             run,
             context,
-            guard,
-            stops,
+            supervisor: guard,
+            stop_requests: stops,
             input,
-            feeding: None,
+            stdin_task: None,
         })
     }
 
@@ -152,12 +152,15 @@ impl CommandOwner {
         let (end, stop) = self.wait_for_end(&mut shared, &mut spill).await;
         self.drain_pipes(&shared, &mut spill).await;
         match end {
-            CommandEnd::Code { code, left } => {
+            CommandEnd::Code {
+                code,
+                has_background: left,
+            } => {
                 let (status, code) = match stop {
                     // A command that was stopped leaves no context, even if it had finished.
                     Some(_) => (RunStatus::Interrupted, -1),
                     None => {
-                        self.take_over(&mut shared.left);
+                        self.adopt_context(&mut shared.context_file);
                         (RunStatus::Completed, code)
                     }
                 };
@@ -168,7 +171,7 @@ impl CommandOwner {
                     left,
                 );
                 if left {
-                    let background = BackgroundJob::new(&self.run, self.guard, shared.pipes);
+                    let background = BackgroundJob::new(&self.run, self.supervisor, shared.pipes);
                     self.shells.jobs.add_job(background);
                 }
             }
@@ -178,7 +181,7 @@ impl CommandOwner {
                     command_error("NotStarted", format!("the command can't be started: {why}"));
                 self.finish_run(RunStatus::Failed, Some(error), None, false);
             }
-            CommandEnd::Unguarded => {
+            CommandEnd::SupervisorKilled => {
                 let (status, error) = match stop {
                     Some(stop) => (RunStatus::Interrupted, stop.to_error()),
                     None => {
@@ -199,7 +202,7 @@ impl CommandOwner {
         shared: &mut CommandFiles,
         spill: &mut SpillFiles,
     ) -> (CommandEnd, Option<CommandStopReason>) {
-        let timeout = self.run.work.timeout.map(|seconds| {
+        let timeout = self.run.request.timeout.map(|seconds| {
             let time = Duration::try_from_secs_f64(seconds)
                 .map_or(MAX_COMMAND_TIMEOUT, |t| t.min(MAX_COMMAND_TIMEOUT));
             (Instant::now() + time, seconds)
@@ -210,10 +213,10 @@ impl CommandOwner {
         // The exit code of the command, while processes that it started are still stopping.
         let mut ended = None;
         loop {
-            let has_room = self.run.has_room();
+            let has_room = self.run.can_accept_output();
             let (stream, bytes) = tokio::select! {
                 biased;
-                asked = self.stops.recv(), if stop.is_none() => {
+                asked = self.stop_requests.recv(), if stop.is_none() => {
                     let asked = asked.unwrap_or(CommandStopReason::Shutdown);
                     deadline = Some(self.request_stop(asked));
                     stop = Some(asked);
@@ -229,42 +232,42 @@ impl CommandOwner {
                         }
                         _ if is_made_to => {
                             // The supervisor does not react: it is stopped or hangs.
-                            self.guard.kill_supervisor();
+                            self.supervisor.kill_supervisor();
                             deadline = None;
                         }
                         _ => {
-                            self.guard.end_all();
+                            self.supervisor.end_all();
                             is_made_to = true;
                             deadline = Some(Instant::now() + COMMAND_STOP_TIMEOUT);
                         }
                     }
                     continue;
                 }
-                said = self.guard.next_event() => match said {
+                said = self.supervisor.next_event() => match said {
                     CommandSupervisorEvent::Started(pid) => {
                         self.run.mark_started(pid.cast_unsigned().into());
                         continue;
                     }
                     CommandSupervisorEvent::Failed(errno) => return (CommandEnd::NotStarted(errno), stop),
-                    CommandSupervisorEvent::Ended { code, left: true } if stop.is_some() && ended.is_none() => {
+                    CommandSupervisorEvent::Ended { code, has_background: true } if stop.is_some() && ended.is_none() => {
                         ended = Some(code);
                         // Background processes ignore an interrupt.
-                        if stop == Some(CommandStopReason::Asked) {
-                            self.guard.send_signal(Signal::SIGTERM);
+                        if stop == Some(CommandStopReason::Requested) {
+                            self.supervisor.send_signal(Signal::SIGTERM);
                         }
                         continue;
                     }
-                    CommandSupervisorEvent::Ended { code, left } => {
+                    CommandSupervisorEvent::Ended { code, has_background } => {
                         let code = ended.unwrap_or(code);
-                        let left = left && stop.is_none();
-                        return (CommandEnd::Code { code, left }, stop);
+                        let has_background = has_background && stop.is_none();
+                        return (CommandEnd::Code { code, has_background }, stop);
                     }
-                    CommandSupervisorEvent::Gone => return match ended {
-                        Some(code) => (CommandEnd::Code { code, left: false }, stop),
-                        None => (CommandEnd::Unguarded, stop),
+                    CommandSupervisorEvent::AllExited => return match ended {
+                        Some(code) => (CommandEnd::Code { code, has_background: false }, stop),
+                        None => (CommandEnd::SupervisorKilled, stop),
                     },
                 },
-                () = self.run.wait_room(), if !has_room => continue,
+                () = self.run.wait_output_capacity(), if !has_room => continue,
                 piece = shared.pipes.next_piece(), if has_room => piece,
             };
             self.record_output(spill, stream, bytes).await;
@@ -273,10 +276,10 @@ impl CommandOwner {
 
     /// Signals the command to stop; returns the time at which it is killed.
     fn request_stop(&self, why: CommandStopReason) -> Instant {
-        self.guard.send_signal(match why {
-            CommandStopReason::Asked => Signal::SIGINT,
+        self.supervisor.send_signal(match why {
+            CommandStopReason::Requested => Signal::SIGINT,
             CommandStopReason::Timeout(_)
-            | CommandStopReason::Cut
+            | CommandStopReason::StdinCut
             | CommandStopReason::Deleted
             | CommandStopReason::Shutdown => Signal::SIGTERM,
         });
@@ -292,7 +295,7 @@ impl CommandOwner {
         let rest = self.run.write_output(stream, &bytes);
         if rest > 0 {
             bytes.drain(..bytes.len() - rest);
-            let folder = &self.shells.settings.runs;
+            let folder = &self.shells.settings.output_folder;
             spill.write_output(folder, &self.run, stream, bytes).await;
         }
     }
@@ -305,7 +308,7 @@ impl CommandOwner {
     }
 
     /// Stores the context that the command left in its session, if the session still exists.
-    fn take_over(&mut self, left: &mut File) {
+    fn adopt_context(&mut self, left: &mut File) {
         let mut written = Vec::new();
         // The file is in memory and as short as a context, so reading it does not block.
         if left
@@ -316,17 +319,20 @@ impl CommandOwner {
             return;
         }
         if let Some(next) = self.context.next_context(&written) {
-            let session = self.run.work.session.clone();
+            let session = self.run.request.session.clone();
             let mut contexts = self.shells.lock_contexts();
             // The session was deleted while the last output of the command was read.
-            if matches!(self.stops.try_recv(), Ok(CommandStopReason::Deleted)) {
+            if matches!(
+                self.stop_requests.try_recv(),
+                Ok(CommandStopReason::Deleted)
+            ) {
                 return;
             }
             let next = match contexts.get(&session) {
                 // The first command of a session has no earlier context to compare with, so its changes are unknown.
                 // The contexts of commands that have ended since have priority.
                 Some(now) if self.context.is_fresh() && !now.is_fresh() => return,
-                Some(now) => next.merge_changes_of(now, self.context.serial),
+                Some(now) => next.merge_changes(now, self.context.serial),
                 None => next,
             };
             contexts.insert(session, next);
@@ -346,9 +352,9 @@ impl CommandOwner {
         let report = CommandReport {
             returncode: code,
             background: left,
-            ..self.shells.report(&self.run.work.session)
+            ..self.shells.command_report(&self.run.request.session)
         };
-        if let Some(feeding) = &self.feeding {
+        if let Some(feeding) = &self.stdin_task {
             feeding.abort();
         }
         self.shells.remove_running(&self.run.id);
@@ -356,26 +362,26 @@ impl CommandOwner {
     }
 
     async fn start_command(&mut self) -> io::Result<CommandFiles> {
-        let left = memory_file(b"")?;
-        let leave = memory_file(CONTEXT_EXIT_SCRIPT.as_bytes())?;
-        let script = memory_file(
+        let left = create_memory_file(b"")?;
+        let leave = create_memory_file(CONTEXT_EXIT_SCRIPT.as_bytes())?;
+        let script = create_memory_file(
             &self
                 .context
                 .start_script(&proc_fd_path(&leave), &proc_fd_path(&left)),
         )?;
-        let work = &self.run.work;
+        let work = &self.run.request;
         let mut scripts = Vec::new();
         let text = match work.command.len() > MAX_COMMAND_ARG_BYTES {
             true => {
-                let file = memory_file(work.command.as_bytes())?;
+                let file = create_memory_file(work.command.as_bytes())?;
                 let text = format!(". {}", proc_fd_path(&file));
                 scripts.push(file);
                 text
             }
-            false => with_own_end(&work.command, &proc_fd_path(&leave), &proc_fd_path(&left)),
+            false => with_context_exit(&work.command, &proc_fd_path(&leave), &proc_fd_path(&left)),
         };
         let mut environment = match self.context.is_fresh() {
-            true => first_environment(&work.session)
+            true => initial_environment(&work.session)
                 .map(|(name, value)| [name, value].join(&b'='))
                 .collect(),
             false => Vec::new(),
@@ -393,18 +399,18 @@ impl CommandOwner {
             err_end.as_raw_fd(),
             self.context.folder.as_raw_fd(),
         ];
-        self.guard.send_command(&order, ends).await?;
+        self.supervisor.send_command(&order, ends).await?;
         scripts.extend([leave, script]);
         Ok(CommandFiles {
             pipes: OutputPipes::open([out, err])?,
-            left,
+            context_file: left,
             _scripts: scripts,
         })
     }
 
     /// Opens the command's stdin.
     fn open_stdin(&mut self) -> io::Result<OwnedFd> {
-        let given = self.run.work.stdin.clone().map(Bytes::from);
+        let given = self.run.request.stdin.clone().map(Bytes::from);
         if given.is_none() && self.input.is_none() {
             return Ok(File::open("/dev/null")?.into());
         }
@@ -429,14 +435,14 @@ impl CommandOwner {
                 }
             }
         });
-        self.feeding = Some(feeding.abort_handle());
+        self.stdin_task = Some(feeding.abort_handle());
         Ok(end)
     }
 }
 
 /// Lets a command that sets its own EXIT trap write the context before it exits: that trap would replace the trap that
 /// writes the context.
-fn with_own_end(command: &str, leave: &str, left: &str) -> String {
+fn with_context_exit(command: &str, leave: &str, left: &str) -> String {
     // After a heredoc, which may lack its end, nothing can be appended; a here-string is not a heredoc.
     let has_heredoc = command.replace("<<<", "").contains("<<");
     let sets_trap = command.contains("trap") && !has_heredoc;
@@ -450,7 +456,7 @@ fn with_own_end(command: &str, leave: &str, left: &str) -> String {
 }
 
 /// The environment of the companion, without the variables that the engine passes to the companion alone.
-pub(super) fn first_environment(session: &str) -> impl Iterator<Item = (Vec<u8>, Vec<u8>)> {
+pub(super) fn initial_environment(session: &str) -> impl Iterator<Item = (Vec<u8>, Vec<u8>)> {
     let own = std::env::vars_os().filter(|(name, _)| {
         !settings::COMPANION_ONLY_VARIABLES
             .iter()
@@ -462,7 +468,7 @@ pub(super) fn first_environment(session: &str) -> impl Iterator<Item = (Vec<u8>,
 }
 
 /// A file that exists only in memory.
-fn memory_file(bytes: &[u8]) -> io::Result<File> {
+fn create_memory_file(bytes: &[u8]) -> io::Result<File> {
     let mut file = File::from(memfd_create(c"osctl-shell", MFdFlags::MFD_CLOEXEC)?);
     file.write_all(bytes)?;
     Ok(file)
@@ -482,11 +488,11 @@ pub(super) async fn sleep_until_deadline(instant: Option<Instant>) {
 
 #[cfg(test)]
 mod tests {
-    use super::with_own_end;
+    use super::with_context_exit;
 
     #[test]
     fn only_a_trap_for_the_end_needs_the_context_written_before() {
-        let is_added = |command: &str| with_own_end(command, "L", "O") != command;
+        let is_added = |command: &str| with_context_exit(command, "L", "O") != command;
         assert!(is_added("trap 'echo bye' EXIT") && is_added("trap : 0"));
         assert!(is_added("trap : EXIT; cat <<< text"));
         assert!(!is_added("trap : EXIT; cat <<END\ntext"));
@@ -495,6 +501,6 @@ mod tests {
 
     #[test]
     fn a_context_is_written_with_noclobber() {
-        assert!(with_own_end("set -C; trap : EXIT", "L", "O").contains(">|O"));
+        assert!(with_context_exit("set -C; trap : EXIT", "L", "O").contains(">|O"));
     }
 }

@@ -1,11 +1,11 @@
 //! A command as a run: the fields of its reply besides those of every run.
 
 use crate::companion::runs::{self, RunKind, RunSnapshot};
-use crate::protocol::shell::{Command, ShellReply};
+use crate::protocol::shell::{ShellReply, ShellRequest};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-pub(crate) type CommandRun = runs::TrackedRun<Command>;
+pub(crate) type CommandRun = runs::TrackedRun<ShellRequest>;
 
 /// The state of a command besides its output.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -16,7 +16,7 @@ pub(crate) struct CommandReport {
     pub(super) background: bool,
 }
 
-impl RunKind for Command {
+impl RunKind for ShellRequest {
     type Reply = ShellReply;
     type Report = CommandReport;
 
@@ -68,7 +68,7 @@ impl RunKind for Command {
         }
     }
 
-    fn is_same(&self, other: &Self) -> bool {
+    fn is_same_request(&self, other: &Self) -> bool {
         (&self.command, &self.session, &self.stdin)
             == (&other.command, &other.session, &other.stdin)
             && self.timeout == other.timeout

@@ -70,11 +70,11 @@ pub(super) struct ShellContext {
     pub(super) folder: Arc<OwnedFd>,
     /// Bash code that sets up everything but options, and the code for options. `None` until a command has ended; the
     /// environment is then the companion's.
-    left: Option<BashState>,
+    bash_state: Option<BashState>,
     /// Changes from outside since the last command ended, as bash code.
     changes: Vec<u8>,
     /// Recent changes from outside, including changes that a running command may not have seen.
-    told: VecDeque<ContextChange>,
+    recent_changes: VecDeque<ContextChange>,
     /// Rises with every change.
     pub(super) serial: u64,
 }
@@ -97,7 +97,7 @@ struct ContextChange {
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct BashState {
     options: Vec<u8>,
-    rest: Vec<u8>,
+    definitions: Vec<u8>,
 }
 
 /// A context in a form that can be stored; in base64, because bash's output need not be UTF-8.
@@ -122,16 +122,16 @@ impl ShellContext {
         Ok(Self {
             cwd,
             folder,
-            left: None,
+            bash_state: None,
             changes: Vec::new(),
-            told: VecDeque::new(),
+            recent_changes: VecDeque::new(),
             serial: 0,
         })
     }
 
     /// Whether no command has left a context yet; the next command then gets the companion's environment.
     pub(super) fn is_fresh(&self) -> bool {
-        self.left.is_none()
+        self.bash_state.is_none()
     }
 
     /// The script with which a command starts; `leave` is the path of [`CONTEXT_EXIT_SCRIPT`], `left` the path of its
@@ -141,15 +141,15 @@ impl ShellContext {
         // One group, so that nothing in it is traced or expanded by an alias. Options that functions need to be parsed
         // come before it.
         script.extend_from_slice(b"shopt -s extglob\n{\n");
-        match &self.left {
-            Some(left) => script.extend_from_slice(&left.rest),
+        match &self.bash_state {
+            Some(left) => script.extend_from_slice(&left.definitions),
             None => script.extend_from_slice(b"shopt -u extglob\nshopt -s expand_aliases\n"),
         }
         script.extend_from_slice(&self.changes);
         let leaving = exit_trap(leave, left);
         let trap = format!("unset BASH_ENV\ntrap '{leaving}' EXIT\n");
         script.extend_from_slice(trap.as_bytes());
-        if let Some(left) = &self.left {
+        if let Some(left) = &self.bash_state {
             script.extend_from_slice(&left.options);
         }
         script.extend_from_slice(b"} >/dev/null 2>&1\n");
@@ -177,13 +177,13 @@ impl ShellContext {
         options.extend_from_slice(debug);
         let left = BashState {
             options,
-            rest: filter_lines(rest, |line| !is_its_own(line)),
+            definitions: filter_lines(rest, |line| !is_bash_variable(line)),
         };
         let cwd = PathBuf::from(OsString::from_vec(cwd.to_vec()));
         let folder = match cwd == self.cwd {
             // The folder was recreated under the same name, and entered.
             true if !is_there.is_empty() => match open_folder(&cwd) {
-                Ok(folder) if !is_same(&folder, &self.folder) => Arc::new(folder),
+                Ok(folder) if !is_same_folder(&folder, &self.folder) => Arc::new(folder),
                 _ => self.folder.clone(),
             },
             // The folder was moved or removed, and bash is still in it.
@@ -192,29 +192,33 @@ impl ShellContext {
             false => Arc::new(open_folder(&cwd).ok()?),
         };
         let stays = cwd == self.cwd && Arc::ptr_eq(&folder, &self.folder);
-        if stays && self.left.as_ref() == Some(&left) {
+        if stays && self.bash_state.as_ref() == Some(&left) {
             return None;
         }
         Some(Self {
             cwd,
             folder,
-            left: Some(left),
+            bash_state: Some(left),
             changes: Vec::new(),
-            told: VecDeque::new(),
+            recent_changes: VecDeque::new(),
             serial: self.serial + 1,
         })
     }
 
     /// Merges changes from outside into the context that a command left. The command started when the serial was
     /// `began`; `now` is the context that the result replaces.
-    pub(super) fn merge_changes_of(mut self, now: &Self, began: u64) -> Self {
-        for change in now.told.iter().filter(|change| change.serial > began) {
+    pub(super) fn merge_changes(mut self, now: &Self, began: u64) -> Self {
+        for change in now
+            .recent_changes
+            .iter()
+            .filter(|change| change.serial > began)
+        {
             self.changes.extend_from_slice(&change.script);
             if let Some((cwd, folder)) = &change.folder {
                 (self.cwd, self.folder) = (cwd.clone(), folder.clone());
             }
         }
-        self.told.clone_from(&now.told);
+        self.recent_changes.clone_from(&now.recent_changes);
         self.serial = now.serial.max(self.serial) + 1;
         self
     }
@@ -222,11 +226,11 @@ impl ShellContext {
     fn record_change(&mut self, script: Vec<u8>, folder: Option<(PathBuf, Arc<OwnedFd>)>) {
         self.serial += 1;
         self.changes.extend_from_slice(&script);
-        if self.told.len() == MAX_CONTEXT_CHANGES {
-            self.told.pop_front();
+        if self.recent_changes.len() == MAX_CONTEXT_CHANGES {
+            self.recent_changes.pop_front();
         }
         let serial = self.serial;
-        self.told.push_back(ContextChange {
+        self.recent_changes.push_back(ContextChange {
             serial,
             script,
             folder,
@@ -237,8 +241,14 @@ impl ShellContext {
     pub(super) fn pack(&self) -> PackedContext {
         PackedContext {
             cwd: self.cwd.clone(),
-            options: self.left.as_ref().map(|left| encode_base64(&left.options)),
-            rest: self.left.as_ref().map(|left| encode_base64(&left.rest)),
+            options: self
+                .bash_state
+                .as_ref()
+                .map(|left| encode_base64(&left.options)),
+            rest: self
+                .bash_state
+                .as_ref()
+                .map(|left| encode_base64(&left.definitions)),
             changes: encode_base64(&self.changes),
         }
     }
@@ -250,12 +260,12 @@ impl ShellContext {
         let left = match (packed.options, packed.rest) {
             (Some(options), Some(rest)) => Some(BashState {
                 options: bytes(&options)?,
-                rest: bytes(&rest)?,
+                definitions: bytes(&rest)?,
             }),
             _ => None,
         };
         Ok(Self {
-            left,
+            bash_state: left,
             changes: bytes(&packed.changes)?,
             ..Self::new(packed.cwd)?
         })
@@ -265,7 +275,7 @@ impl ShellContext {
     ///
     /// # Errors
     /// When the packed context is damaged.
-    pub(super) fn unpack_near(packed: PackedContext, home: &Path) -> io::Result<Self> {
+    pub(super) fn unpack_or_home(packed: PackedContext, home: &Path) -> io::Result<Self> {
         match open_folder(&packed.cwd) {
             Ok(_) => Self::unpack(packed),
             Err(error) => {
@@ -280,13 +290,16 @@ impl ShellContext {
     }
 
     /// Bash's output without options, if a command has left any.
-    pub(super) fn rest_mut(&mut self) -> Option<&mut Vec<u8>> {
-        self.left.as_mut().map(|left| &mut left.rest)
+    pub(super) fn definitions_mut(&mut self) -> Option<&mut Vec<u8>> {
+        self.bash_state.as_mut().map(|left| &mut left.definitions)
     }
 
     /// Bash's output without options, if a command has left any, and the changes since then.
     pub(super) fn variable_scripts(&self) -> (Option<&[u8]>, &[u8]) {
-        let rest = self.left.as_ref().map(|left| left.rest.as_slice());
+        let rest = self
+            .bash_state
+            .as_ref()
+            .map(|left| left.definitions.as_slice());
         (rest, &self.changes)
     }
 
@@ -347,7 +360,7 @@ fn open_folder(path: &Path) -> io::Result<OwnedFd> {
     Ok(open(path, flags, Mode::empty())?)
 }
 
-fn is_same(one: &OwnedFd, other: &OwnedFd) -> bool {
+fn is_same_folder(one: &OwnedFd, other: &OwnedFd) -> bool {
     match (fstat(one), fstat(other)) {
         (Ok(one), Ok(other)) => (one.st_dev, one.st_ino) == (other.st_dev, other.st_ino),
         _ => false,
@@ -365,7 +378,7 @@ pub(super) fn is_declaration(line: &[u8]) -> bool {
 }
 
 /// Whether the line declares a variable that bash sets itself.
-fn is_its_own(line: &[u8]) -> bool {
+fn is_bash_variable(line: &[u8]) -> bool {
     declared_name(line)
         .is_some_and(|name| BASH_OWN_VARIABLES.iter().any(|own| own.as_bytes() == name))
 }
@@ -397,7 +410,7 @@ pub(super) fn quote_word(bytes: &[u8]) -> Vec<u8> {
 
 #[cfg(test)]
 mod tests {
-    use super::{ShellContext, ShellFolder, is_declaration, is_its_own, quote_word};
+    use super::{ShellContext, ShellFolder, is_bash_variable, is_declaration, quote_word};
     use std::path::Path;
 
     #[test]
@@ -448,12 +461,12 @@ mod tests {
         };
         let entered = context.next_context(&left("here")).unwrap();
         let fresh = super::open_folder(&folder).unwrap();
-        assert!(super::is_same(&entered.folder, &fresh));
+        assert!(super::is_same_folder(&entered.folder, &fresh));
         let stayed = context.next_context(&left("")).unwrap();
-        assert!(super::is_same(&stayed.folder, &context.folder));
+        assert!(super::is_same_folder(&stayed.folder, &context.folder));
         // Entering the folder is a change; the same output again is not.
         let again = stayed.next_context(&left("here")).unwrap();
-        assert!(super::is_same(&again.folder, &fresh));
+        assert!(super::is_same_folder(&again.folder, &fresh));
         assert!(
             again.next_context(&left("here")).is_none() && stayed.next_context(&left("")).is_none()
         );
@@ -491,8 +504,11 @@ mod tests {
 
     #[test]
     fn variables_of_bash_are_distinguished_from_functions() {
-        assert!(is_its_own(b"declare -ir PPID=\"1\"\n"));
+        assert!(is_bash_variable(b"declare -ir PPID=\"1\"\n"));
         assert!(is_declaration(b"declare -ax A\n") && !is_declaration(b"declare -f f\n"));
-        assert!(!is_its_own(b"declare -x PATH=\"/bin\"\n") && !is_its_own(b"declare -fx UID\n"));
+        assert!(
+            !is_bash_variable(b"declare -x PATH=\"/bin\"\n")
+                && !is_bash_variable(b"declare -fx UID\n")
+        );
     }
 }

@@ -29,7 +29,7 @@ pub(crate) type EnvironmentVariables = Vec<(OsString, OsString)>;
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct ExportScript {
     script: Vec<u8>,
-    is_all: bool,
+    is_complete: bool,
 }
 
 impl ExportScript {
@@ -48,7 +48,7 @@ impl ExportScript {
         script.extend_from_slice(b"exec /usr/bin/env -0\n");
         Some(Self {
             script,
-            is_all: rest.is_some(),
+            is_complete: rest.is_some(),
         })
     }
 
@@ -63,7 +63,7 @@ impl ExportScript {
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
             .kill_on_drop(true);
-        if self.is_all {
+        if self.is_complete {
             command.env_clear();
         }
         for secret in COMPANION_ONLY_VARIABLES {
@@ -114,7 +114,7 @@ mod tests {
     const TEST_BASH_STATE: &[u8] = b"\0/tmp\0here\0set +o xtrace\n\0trap -- 'echo struck' DEBUG\nf () \n{ \n    cat <<E\ndeclare -x NO=\"1\"\nE\n}\ndeclare -f f\ndeclare -x A=\"it's \\\"\\$B\\\"\"\ndeclare -- plain=\"1\"\ndeclare -rx LINES_OF=$'one\\ntwo\\377'\ndeclare -x NAMED\ndeclare -x GONE=\"1\"\ndeclare -x PATH=\"/nowhere\"\n\0";
 
     #[test]
-    fn a_fresh_session_has_the_companions() {
+    fn new_session_inherits_environment() {
         assert_eq!(
             ExportScript::from_context(&ShellContext::new("/".into()).unwrap()),
             None

@@ -28,7 +28,7 @@ const JOB_STOP_TIMEOUT: Duration = Duration::from_secs(2);
 /// The remaining processes of one command.
 #[derive(Debug)]
 pub(super) struct BackgroundJob {
-    guard: CommandSupervisor,
+    supervisor: CommandSupervisor,
     pipes: OutputPipes,
     entry: JobEntry,
 }
@@ -37,7 +37,7 @@ pub(super) struct BackgroundJob {
 #[derive(Debug, Clone)]
 struct JobEntry {
     session: String,
-    run: String,
+    run_id: String,
     command: String,
     tail: Arc<Mutex<VecDeque<u8>>>,
 }
@@ -48,7 +48,7 @@ pub(crate) type EndedJob = JobInfo;
 #[derive(Debug, Clone)]
 struct JobHandle {
     entry: JobEntry,
-    end: mpsc::Sender<oneshot::Sender<()>>,
+    end_requests: mpsc::Sender<oneshot::Sender<()>>,
 }
 
 /// All jobs, by the process ids of their supervisors.
@@ -58,11 +58,11 @@ pub(super) struct ShellJobs(Arc<Mutex<BTreeMap<i32, JobHandle>>>);
 impl BackgroundJob {
     pub(super) fn new(run: &CommandRun, guard: CommandSupervisor, pipes: OutputPipes) -> Self {
         Self {
-            guard,
+            supervisor: guard,
             pipes,
             entry: JobEntry {
-                session: run.work.session.clone(),
-                run: run.id.clone(),
+                session: run.request.session.clone(),
+                run_id: run.id.clone(),
                 command: run.summary_line(),
                 tail: Arc::default(),
             },
@@ -77,22 +77,22 @@ impl BackgroundJob {
             let (_, bytes) = tokio::select! {
                 biased;
                 end = ends.recv() => {
-                    self.guard.send_signal(Signal::SIGTERM);
+                    self.supervisor.send_signal(Signal::SIGTERM);
                     deadline.get_or_insert(Instant::now() + JOB_STOP_TIMEOUT);
                     match end {
                         Some(end) => asked.push(end),
                         // All handles are dropped: the companion ends.
-                        None => return self.guard.end_all(),
+                        None => return self.supervisor.end_all(),
                     }
                     continue;
                 }
                 () = sleep_until_deadline(deadline) => {
                     deadline = None;
-                    self.guard.end_all();
+                    self.supervisor.end_all();
                     continue;
                 }
-                said = self.guard.next_event() => match said {
-                    CommandSupervisorEvent::Gone => break,
+                said = self.supervisor.next_event() => match said {
+                    CommandSupervisorEvent::AllExited => break,
                     _ => continue,
                 },
                 piece = self.pipes.next_piece() => piece,
@@ -112,10 +112,10 @@ impl BackgroundJob {
 impl ShellJobs {
     pub(super) fn add_job(&self, background: BackgroundJob) {
         let (end, ends) = mpsc::channel(4);
-        let pid = background.guard.pid;
+        let pid = background.supervisor.pid;
         let kept = JobHandle {
             entry: background.entry.clone(),
-            end,
+            end_requests: end,
         };
         lock_unpoisoned(&self.0).insert(pid, kept);
         let jobs = self.0.clone();
@@ -140,7 +140,7 @@ impl ShellJobs {
         described.await.unwrap_or_default()
     }
 
-    pub(super) fn sessions(&self) -> Vec<String> {
+    pub(super) fn job_sessions(&self) -> Vec<String> {
         let kept = lock_unpoisoned(&self.0);
         kept.values()
             .map(|kept| kept.entry.session.clone())
@@ -155,7 +155,7 @@ impl ShellJobs {
             .await
             .ok()?;
         let (ended, end) = oneshot::channel();
-        kept.end.send(ended).await.ok()?;
+        kept.end_requests.send(ended).await.ok()?;
         // A dropped sender also means that the job has ended.
         let _ = end.await;
         Some(job)
@@ -176,7 +176,7 @@ impl ShellJobs {
         for kept in lock_unpoisoned(&self.0).values() {
             if session.is_none_or(|session| kept.entry.session == session) {
                 // A full mailbox holds an end request already.
-                let _ = kept.end.try_send(oneshot::channel().0);
+                let _ = kept.end_requests.try_send(oneshot::channel().0);
             }
         }
     }
@@ -191,7 +191,7 @@ fn describe_job(pid: i32, entry: &JobEntry) -> JobInfo {
     JobInfo {
         pid,
         session: entry.session.clone(),
-        run: entry.run.clone(),
+        run: entry.run_id.clone(),
         command: entry.command.clone(),
         processes: below.into_iter().map(|d| describe_process(d.pid)).collect(),
         output: String::from_utf8_lossy(&tail).into_owned(),

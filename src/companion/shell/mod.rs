@@ -25,7 +25,7 @@ pub(crate) use supervisor::supervise_command as guard_command;
 
 use super::runs::{RunIdConflict, RunNotRecorded, RunRegistry, RunStore};
 use crate::protocol::kernel::RunStatus;
-use crate::protocol::shell::{Command, JobInfo};
+use crate::protocol::shell::{JobInfo, ShellRequest};
 use bytes::Bytes;
 use command::{CommandOwner, CommandStopReason};
 use context::{ShellContext, ShellFolder};
@@ -50,9 +50,9 @@ const COMMAND_SHUTDOWN_DELAY: Duration = Duration::from_millis(20);
 #[derive(Debug, Clone)]
 pub(crate) struct ShellSettings {
     /// The folder of command output that exceeds the memory limit.
-    pub(crate) runs: PathBuf,
+    pub(crate) output_folder: PathBuf,
     /// The store of commands on disk.
-    pub(crate) store: RunStore,
+    pub(crate) run_store: RunStore,
     /// The folder in which the first command starts.
     pub(crate) cwd: PathBuf,
     pub(crate) home: PathBuf,
@@ -63,9 +63,9 @@ impl ShellSettings {
     pub(crate) fn new(settings: &super::CompanionSettings, store: RunStore) -> Self {
         let home = std::env::var_os("HOME").map_or_else(|| "/root".into(), PathBuf::from);
         Self {
-            store,
+            run_store: store,
             // A separate folder, because executions may have the same IDs.
-            runs: settings.lives.own_folder().join("commands"),
+            output_folder: settings.retained_runs.own_folder().join("commands"),
             bash: find_bash(),
             cwd: std::env::current_dir().unwrap_or_else(|_| "/".into()),
             home,
@@ -77,7 +77,7 @@ impl ShellSettings {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum ShellRefusal {
     /// A run of that id exists and was another command.
-    OtherRun(String),
+    RunIdConflict(String),
     NoRun(String),
     /// The command must be durable, and the write to the disk failed.
     NotRecorded,
@@ -90,10 +90,10 @@ pub(crate) enum ShellRefusal {
         why: String,
     },
     /// The maximum number of commands is running.
-    TooMany,
+    TooManyCommands,
     /// The supervisor cannot be started.
-    NoGuard(String),
-    Stopping,
+    NoSupervisor(String),
+    ShuttingDown,
 }
 
 /// The channels to a running command.
@@ -108,22 +108,22 @@ struct RunningCommand {
 pub(crate) struct Shells {
     settings: ShellSettings,
     contexts: Arc<Mutex<BTreeMap<String, ShellContext>>>,
-    runs: RunRegistry<Command>,
+    runs: RunRegistry<ShellRequest>,
     running: Arc<Mutex<Option<HashMap<String, RunningCommand>>>>,
     jobs: ShellJobs,
-    spares: SupervisorPool,
+    supervisor_pool: SupervisorPool,
 }
 
 impl Shells {
     pub(crate) fn new(settings: ShellSettings) -> Self {
-        let runs = RunRegistry::open("sh", settings.store.clone());
+        let runs = RunRegistry::open("sh", settings.run_store.clone());
         Self {
             settings,
             contexts: Arc::default(),
             runs,
             running: Arc::new(Mutex::new(Some(HashMap::new()))),
             jobs: ShellJobs::default(),
-            spares: SupervisorPool::default(),
+            supervisor_pool: SupervisorPool::default(),
         }
     }
 
@@ -131,24 +131,27 @@ impl Shells {
     ///
     /// # Errors
     /// Nothing was executed then.
-    pub(crate) async fn execute(&self, command: Command) -> Result<Arc<CommandRun>, ShellRefusal> {
+    pub(crate) async fn execute(
+        &self,
+        command: ShellRequest,
+    ) -> Result<Arc<CommandRun>, ShellRefusal> {
         // Checked before the folder, which may be gone.
-        let known = self.runs.find_same(&command).await;
-        if let Some(run) = known.map_err(|RunIdConflict(id)| ShellRefusal::OtherRun(id))? {
+        let known = self.runs.find_same_request(&command).await;
+        if let Some(run) = known.map_err(|RunIdConflict(id)| ShellRefusal::RunIdConflict(id))? {
             return Ok(run);
         }
         let context = self.session_context(&command.session)?;
         let begun = self.runs.begin_run(command);
-        let (run, is_new) = begun.map_err(|RunIdConflict(id)| ShellRefusal::OtherRun(id))?;
+        let (run, is_new) = begun.map_err(|RunIdConflict(id)| ShellRefusal::RunIdConflict(id))?;
         if !is_new {
             return match run.wait_admitted().await {
                 true => Ok(run),
-                false => Box::pin(self.execute(run.work.clone())).await,
+                false => Box::pin(self.execute(run.request.clone())).await,
             };
         }
         // In a separate task, because the client may disconnect.
         let started = tokio::spawn(self.clone().start_run(run, context));
-        started.await.unwrap_or(Err(ShellRefusal::Stopping))
+        started.await.unwrap_or(Err(ShellRefusal::ShuttingDown))
     }
 
     async fn start_run(
@@ -157,13 +160,15 @@ impl Shells {
         context: ShellContext,
     ) -> Result<Arc<CommandRun>, ShellRefusal> {
         let (stop, stops) = mpsc::channel(4);
-        let (stdin, input) = match run.work.stdin_open {
+        let (stdin, input) = match run.request.stdin_open {
             true => Some(mpsc::channel(4)).unzip(),
             false => (None, None),
         };
         let refused = match &mut *self.lock_running() {
-            None => Some(ShellRefusal::Stopping),
-            Some(running) if running.len() >= MAX_RUNNING_COMMANDS => Some(ShellRefusal::TooMany),
+            None => Some(ShellRefusal::ShuttingDown),
+            Some(running) if running.len() >= MAX_RUNNING_COMMANDS => {
+                Some(ShellRefusal::TooManyCommands)
+            }
             Some(running) => {
                 running.insert(run.id.clone(), RunningCommand { stop, stdin });
                 None
@@ -179,7 +184,7 @@ impl Shells {
         let driven = match recorded {
             Err(refusal) => Err(refusal),
             Ok(()) => CommandOwner::new(self.clone(), run.clone(), context, stops, input)
-                .map_err(|error| ShellRefusal::NoGuard(format!("{error:#}"))),
+                .map_err(|error| ShellRefusal::NoSupervisor(format!("{error:#}"))),
         };
         match driven {
             Ok(drive) => {
@@ -191,7 +196,7 @@ impl Shells {
             Err(refusal) => {
                 self.remove_running(&run.id);
                 self.runs.forget_run(&run);
-                run.finish_refused(self.report(&run.work.session));
+                run.finish_refused(self.command_report(&run.request.session));
                 Err(refusal)
             }
         }
@@ -206,7 +211,7 @@ impl Shells {
     }
 
     /// The registry of commands, for the code that records them.
-    pub(crate) fn run_registry(&self) -> &RunRegistry<Command> {
+    pub(crate) fn run_registry(&self) -> &RunRegistry<ShellRequest> {
         &self.runs
     }
 
@@ -216,10 +221,10 @@ impl Shells {
     }
 
     /// The report of a command that is still running.
-    pub(crate) fn report(&self, session: &str) -> CommandReport {
+    pub(crate) fn command_report(&self, session: &str) -> CommandReport {
         CommandReport {
             returncode: None,
-            cwd: self.cwd(session).display().to_string(),
+            cwd: self.session_cwd(session).display().to_string(),
             background: false,
         }
     }
@@ -237,7 +242,7 @@ impl Shells {
             .and_then(|r| r.get(id).cloned());
         if let Some(running) = running {
             // A command that has just ended does not receive this.
-            let _ = running.stop.send(CommandStopReason::Asked).await;
+            let _ = running.stop.send(CommandStopReason::Requested).await;
         }
         run.wait_finished().await;
         Ok(run)
@@ -255,14 +260,14 @@ impl Shells {
         let taken = found.and_then(|running| Some((running.stdin.take()?, running.stop.clone())));
         let (bytes, stop) = taken.ok_or_else(|| ShellRefusal::NoStdin(id.into()))?;
         Ok(CommandStdin {
-            bytes: Some(bytes),
+            sender: Some(bytes),
             stop,
             run,
         })
     }
 
     /// The folder in which the next command of a session starts.
-    pub(crate) fn cwd(&self, session: &str) -> PathBuf {
+    pub(crate) fn session_cwd(&self, session: &str) -> PathBuf {
         let contexts = self.lock_contexts();
         let found = contexts.get(session).map(|context| context.cwd.clone());
         found.unwrap_or_else(|| self.settings.cwd.clone())
@@ -287,11 +292,11 @@ impl Shells {
         session: &str,
         path: &str,
     ) -> Result<ShellFolder, ShellRefusal> {
-        let (cwd, home) = (self.cwd(session), self.settings.home.clone());
+        let (cwd, home) = (self.session_cwd(session), self.settings.home.clone());
         let wanted = PathBuf::from(path);
         let found = spawn_blocking(move || ShellFolder::resolve(&wanted, &cwd, &home)).await;
         let found = found.map_err(io::Error::other).and_then(|found| found);
-        found.map_err(|error| no_folder(path, &error))
+        found.map_err(|error| folder_refusal(path, &error))
     }
 
     /// # Errors
@@ -354,7 +359,7 @@ impl Shells {
     pub(crate) fn retain_contexts(&self) -> BTreeMap<String, RetainedContext> {
         let contexts = self.lock_contexts().clone();
         let kept = |(session, context): (String, ShellContext)| {
-            let environment = command::first_environment(&session).collect();
+            let environment = command::initial_environment(&session).collect();
             (
                 session,
                 RetainedContext::from_context(&context, &environment),
@@ -366,7 +371,7 @@ impl Shells {
     /// Restores the contexts of an earlier container.
     pub(crate) fn restore_contexts(&self, all: BTreeMap<String, RetainedContext>) {
         for (session, kept) in all {
-            let environment = command::first_environment(&session).collect();
+            let environment = command::initial_environment(&session).collect();
             match kept.restore_context(&environment, &self.settings.cwd) {
                 Ok(context) => drop(self.lock_contexts().insert(session, context)),
                 Err(error) => tracing::warn!(
@@ -378,14 +383,14 @@ impl Shells {
     }
 
     /// The sessions with running commands or jobs.
-    pub(crate) fn in_use(&self) -> BTreeSet<String> {
+    pub(crate) fn sessions_in_use(&self) -> BTreeSet<String> {
         let ids: Vec<String> = match &*self.lock_running() {
             Some(running) => running.keys().cloned().collect(),
             None => Vec::new(),
         };
         let runs = ids.iter().filter_map(|id| self.runs.find_run(id));
-        let mut sessions: BTreeSet<String> = runs.map(|run| run.work.session.clone()).collect();
-        sessions.extend(self.jobs.sessions());
+        let mut sessions: BTreeSet<String> = runs.map(|run| run.request.session.clone()).collect();
+        sessions.extend(self.jobs.job_sessions());
         sessions
     }
 
@@ -403,10 +408,10 @@ impl Shells {
     }
 
     /// Removes the context of a session that has ended, and ends all its processes.
-    pub(crate) fn forget_session(&self, session: &str) {
+    pub(crate) fn remove_session(&self, session: &str) {
         self.lock_contexts().remove(session);
         for run in self.runs.list_runs() {
-            let is_its = run.work.session == session && run.status() == RunStatus::Running;
+            let is_its = run.request.session == session && run.status() == RunStatus::Running;
             if let Some(running) = self.lock_running().as_ref().and_then(|r| r.get(&run.id))
                 && is_its
             {
@@ -445,7 +450,7 @@ impl Shells {
         }
         let cwd = self.settings.cwd.clone();
         let path = cwd.display().to_string();
-        ShellContext::new(cwd).map_err(|error| no_folder(&path, &error))
+        ShellContext::new(cwd).map_err(|error| folder_refusal(&path, &error))
     }
 
     fn lock_contexts(&self) -> MutexGuard<'_, BTreeMap<String, ShellContext>> {
@@ -472,7 +477,7 @@ fn find_bash() -> PathBuf {
         .unwrap_or_else(|| "/bin/bash".into())
 }
 
-fn no_folder(path: &str, error: &io::Error) -> ShellRefusal {
+fn folder_refusal(path: &str, error: &io::Error) -> ShellRefusal {
     ShellRefusal::NoFolder {
         path: path.into(),
         why: error.to_string(),

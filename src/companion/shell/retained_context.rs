@@ -23,7 +23,7 @@ impl RetainedContext {
     pub(super) fn from_context(context: &ShellContext, environment: &InheritedEnvironment) -> Self {
         let mut context = context.clone();
         let mut gone = Vec::new();
-        if let Some(rest) = context.rest_mut() {
+        if let Some(rest) = context.definitions_mut() {
             let (head, tail) = split_declarations(rest);
             let names: Vec<&[u8]> = tail.iter().filter_map(|line| variable_name(line)).collect();
             let missing = environment
@@ -52,14 +52,14 @@ impl RetainedContext {
         home: &Path,
     ) -> io::Result<ShellContext> {
         let Self { context, gone } = self;
-        let mut context = ShellContext::unpack_near(context, home)?;
-        if let Some(rest) = context.rest_mut() {
+        let mut context = ShellContext::unpack_or_home(context, home)?;
+        if let Some(rest) = context.definitions_mut() {
             let (head, tail) = split_declarations(rest);
             let names: Vec<&[u8]> = tail.iter().filter_map(|line| variable_name(line)).collect();
             let inherited = environment.iter().filter(|(key, _)| {
                 let is_ours = names.contains(&key.as_slice());
                 let is_gone = gone.iter().any(|name| name.as_bytes() == *key);
-                !is_ours && !is_gone && is_name(key)
+                !is_ours && !is_gone && is_variable_name(key)
             });
             // In bash's format and position, so that the next save recognizes them as inherited.
             let inherited: Vec<u8> = inherited
@@ -89,7 +89,7 @@ fn variable_name(line: &[u8]) -> Option<&[u8]> {
     declared.split(|byte| b"=\n".contains(byte)).next()
 }
 
-fn is_name(name: &[u8]) -> bool {
+fn is_variable_name(name: &[u8]) -> bool {
     name.iter().all(|b| b.is_ascii_alphanumeric() || *b == b'_')
         && name.first().is_some_and(|b| !b.is_ascii_digit())
 }
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kept_context_has_its_own_variables_and_the_new_containers() {
+    fn retained_context_merges_variables() {
         let old = environment(&[
             ("PATH", "/old"),
             ("KEY", "s\"ecret"),
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_that_is_gone_gives_way_to_the_home() {
+    fn missing_folder_is_replaced_by_home() {
         let mut context = ShellContext::new("/".into()).unwrap();
         context.set_variable("A", Some("1"));
         let folder = tempfile::tempdir().unwrap();

@@ -10,7 +10,7 @@ use tokio::sync::mpsc;
 /// the command is stopped so that it does not take the input for complete.
 #[derive(Debug)]
 pub(crate) struct CommandStdin {
-    pub(super) bytes: Option<mpsc::Sender<Bytes>>,
+    pub(super) sender: Option<mpsc::Sender<Bytes>>,
     pub(super) stop: mpsc::Sender<CommandStopReason>,
     pub(super) run: Arc<CommandRun>,
 }
@@ -18,7 +18,7 @@ pub(crate) struct CommandStdin {
 impl CommandStdin {
     /// Returns `false` when the command needs no more bytes.
     pub(crate) async fn send_bytes(&self, bytes: Bytes) -> bool {
-        match &self.bytes {
+        match &self.sender {
             Some(way) => way.send(bytes).await.is_ok(),
             None => false,
         }
@@ -26,26 +26,26 @@ impl CommandStdin {
 
     /// Waits until the command needs no more bytes.
     pub(crate) async fn wait_closed(&self) {
-        if let Some(way) = &self.bytes {
+        if let Some(way) = &self.sender {
             way.closed().await;
         }
     }
 
     /// Marks the input as complete.
     pub(crate) fn close_input(mut self) {
-        self.bytes = None;
+        self.sender = None;
     }
 }
 
 impl Drop for CommandStdin {
     fn drop(&mut self) {
-        let Some(bytes) = self.bytes.take().filter(|way| !way.is_closed()) else {
+        let Some(bytes) = self.sender.take().filter(|way| !way.is_closed()) else {
             return;
         };
         let (stop, run) = (self.stop.clone(), self.run.clone());
         tokio::spawn(async move {
             // A command that has just ended does not receive this.
-            let _ = stop.send(CommandStopReason::Cut).await;
+            let _ = stop.send(CommandStopReason::StdinCut).await;
             run.wait_finished().await;
             // Dropped only now: an earlier drop would signal the end of the input to the command.
             drop(bytes);

@@ -17,7 +17,7 @@
 //! works when the system can create no more processes.
 
 use crate::companion::descendants;
-use crate::companion::supervisor::end_descendants;
+use crate::companion::supervisor::kill_descendants;
 use crate::error::Result;
 use anyhow::{Context, bail};
 use nix::cmsg_space;
@@ -119,8 +119,8 @@ pub(crate) fn supervise_command() -> Result<()> {
         if is_alone {
             return Ok(());
         }
-        if is_spoken_to && !handle_order(&mut companion) {
-            end_descendants(leader);
+        if is_spoken_to && !handle_request(&mut companion) {
+            kill_descendants(leader);
             send_event(&companion, COMMAND_ENDED, 128 + Signal::SIGKILL as i32);
             return Ok(());
         }
@@ -210,7 +210,7 @@ fn send_event(companion: &UnixStream, word: u8, number: i32) {
 }
 
 /// Performs a request of the companion; `false` when all descendants must end.
-fn handle_order(companion: &mut UnixStream) -> bool {
+fn handle_request(companion: &mut UnixStream) -> bool {
     let mut word = [0];
     match companion.read(&mut word) {
         Ok(1) if word[0] != COMMAND_END_ALL => {

@@ -22,9 +22,9 @@ use tokio::net::UnixStream;
 use tokio::process::Command;
 
 /// Number of supervisors started in advance.
-const SPARE_SUPERVISORS: usize = 2;
+const MAX_IDLE_SUPERVISORS: usize = 2;
 /// Delay from the use of a supervisor to the start of the next: the new command gets the processors first.
-const SPARE_SUPERVISOR_DELAY: Duration = Duration::from_millis(20);
+const SUPERVISOR_POOL_REFILL_DELAY: Duration = Duration::from_millis(20);
 
 /// An event of a supervisor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,10 +35,10 @@ pub(in crate::companion) enum CommandSupervisorEvent {
     /// The command ended with this code, 128+n for signal n; `left` says whether background processes remain.
     Ended {
         code: i32,
-        left: bool,
+        has_background: bool,
     },
     /// No process is left.
-    Gone,
+    AllExited,
 }
 
 /// The process that starts one command and runs until the command's last descendant has ended.
@@ -46,7 +46,7 @@ pub(in crate::companion) enum CommandSupervisorEvent {
 pub(in crate::companion) struct CommandSupervisor {
     stream: UnixStream,
     pub(super) pid: i32,
-    unread: Vec<u8>,
+    unparsed: Vec<u8>,
 }
 
 impl CommandSupervisor {
@@ -68,7 +68,7 @@ impl CommandSupervisor {
         Ok(Self {
             stream: UnixStream::from_std(ours)?,
             pid,
-            unread: Vec::new(),
+            unparsed: Vec::new(),
         })
     }
 
@@ -95,16 +95,19 @@ impl CommandSupervisor {
     /// Waits for the next event. Cancel safe.
     pub(in crate::companion) async fn next_event(&mut self) -> CommandSupervisorEvent {
         loop {
-            if let Some(word) = self.unread.first_chunk::<COMMAND_EVENT_BYTES>() {
+            if let Some(word) = self.unparsed.first_chunk::<COMMAND_EVENT_BYTES>() {
                 let [word, number @ ..] = *word;
                 let number = i32::from_le_bytes(number);
-                self.unread.drain(..COMMAND_EVENT_BYTES);
+                self.unparsed.drain(..COMMAND_EVENT_BYTES);
                 match word {
                     COMMAND_STARTED => return CommandSupervisorEvent::Started(number),
                     COMMAND_FAILED => return CommandSupervisorEvent::Failed(number),
                     COMMAND_ENDED | COMMAND_LEFT_JOBS => {
                         let left = word == COMMAND_LEFT_JOBS;
-                        return CommandSupervisorEvent::Ended { code: number, left };
+                        return CommandSupervisorEvent::Ended {
+                            code: number,
+                            has_background: left,
+                        };
                     }
                     _ => {}
                 }
@@ -112,9 +115,9 @@ impl CommandSupervisor {
             }
             // A socket that can't be polled counts as closed.
             let _ = self.stream.readable().await;
-            match self.stream.try_read_buf(&mut self.unread) {
+            match self.stream.try_read_buf(&mut self.unparsed) {
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
-                Ok(0) | Err(_) => return CommandSupervisorEvent::Gone,
+                Ok(0) | Err(_) => return CommandSupervisorEvent::AllExited,
                 Ok(_) => {}
             }
         }
@@ -133,7 +136,7 @@ impl CommandSupervisor {
     /// Kills a supervisor that no longer reacts, after its descendants.
     pub(in crate::companion) fn kill_supervisor(&self) {
         let guard = Pid::from_raw(self.pid);
-        descendants::kill_found(|| {
+        descendants::stop_and_kill_processes(|| {
             descendants::list_descendants(guard)
                 .into_iter()
                 .map(|d| d.pid)
@@ -167,29 +170,29 @@ impl SupervisorPool {
     /// Takes a supervisor from the pool, or starts one.
     pub(super) fn take_or_spawn(&self) -> Result<CommandSupervisor> {
         let spare = {
-            let mut spares = self.lock();
+            let mut spares = self.lock_supervisors();
             spares.retain(CommandSupervisor::is_waiting);
             spares.pop()
         };
         let spares = self.clone();
         tokio::spawn(async move {
-            tokio::time::sleep(SPARE_SUPERVISOR_DELAY).await;
+            tokio::time::sleep(SUPERVISOR_POOL_REFILL_DELAY).await;
             spares.refill();
         });
         spare.map_or_else(CommandSupervisor::spawn_supervisor, Ok)
     }
 
     fn refill(&self) {
-        while self.lock().len() < SPARE_SUPERVISORS {
+        while self.lock_supervisors().len() < MAX_IDLE_SUPERVISORS {
             match CommandSupervisor::spawn_supervisor() {
-                Ok(guard) => self.lock().push(guard),
+                Ok(guard) => self.lock_supervisors().push(guard),
                 // The next command tries again, and reports the error.
                 Err(error) => return tracing::debug!("{error:#}"),
             }
         }
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<CommandSupervisor>> {
+    fn lock_supervisors(&self) -> std::sync::MutexGuard<'_, Vec<CommandSupervisor>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

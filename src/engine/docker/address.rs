@@ -64,7 +64,7 @@ impl EngineAddress {
 
     /// Whether a socket exists that this user may not connect to.
     #[cfg(unix)]
-    pub(super) fn is_barred(&self) -> bool {
+    pub(super) fn is_permission_denied(&self) -> bool {
         use std::os::unix::{fs::FileTypeExt, net::UnixStream};
         let is_there = |path: &&Path| fs::metadata(path).is_ok_and(|m| m.file_type().is_socket());
         self.socket_path().filter(is_there).is_some_and(|path| {
@@ -74,7 +74,7 @@ impl EngineAddress {
     }
 
     #[cfg(not(unix))]
-    pub(super) fn is_barred(&self) -> bool {
+    pub(super) fn is_permission_denied(&self) -> bool {
         false
     }
 
@@ -123,7 +123,7 @@ impl EngineAddress {
         }
         let folder = variable("DOCKER_CONFIG").map_or_else(|| home.join(".docker"), PathBuf::from);
         if let Some(context) = current_context(&folder, variable("DOCKER_CONTEXT")) {
-            return Ok(vec![of_context(&folder, &context)?]);
+            return Ok(vec![read_context_address(&folder, &context)?]);
         }
         let runtime = variable("XDG_RUNTIME_DIR").map(PathBuf::from);
         let mut sockets = vec![PathBuf::from("/var/run/docker.sock")];
@@ -157,7 +157,7 @@ fn current_context(folder: &Path, named: Option<String>) -> Option<String> {
 }
 
 /// The address of a context. Contexts are stored under the digest of their names.
-fn of_context(folder: &Path, name: &str) -> Result<EngineAddress> {
+fn read_context_address(folder: &Path, name: &str) -> Result<EngineAddress> {
     let digest = hex(Sha256::digest(name.as_bytes()));
     let meta = folder.join("contexts/meta").join(&digest).join("meta.json");
     let host = fs::read_to_string(&meta)
@@ -181,7 +181,7 @@ fn of_context(folder: &Path, name: &str) -> Result<EngineAddress> {
 
 #[cfg(test)]
 mod tests {
-    use super::{EngineAddress, of_context};
+    use super::{EngineAddress, read_context_address};
     use std::fs;
     use std::path::Path;
 
@@ -194,7 +194,7 @@ mod tests {
         fs::create_dir_all(&meta).unwrap();
         let text = r#"{"Name":"colima","Endpoints":{"docker":{"Host":"unix:///home/a/.colima/docker.sock"}}}"#;
         fs::write(meta.join("meta.json"), text).unwrap();
-        let address = of_context(folder.path(), "colima").unwrap();
+        let address = read_context_address(folder.path(), "colima").unwrap();
         assert_eq!(
             address,
             EngineAddress::from_chosen_url("unix:///home/a/.colima/docker.sock")
@@ -287,7 +287,9 @@ mod tests {
     #[test]
     fn a_context_without_metadata_is_an_error_that_names_it() {
         let folder = tempfile::tempdir().unwrap();
-        let error = of_context(folder.path(), "gone").unwrap_err().to_string();
+        let error = read_context_address(folder.path(), "gone")
+            .unwrap_err()
+            .to_string();
         assert!(error.contains("`gone`"), "{error}");
     }
 
@@ -300,14 +302,14 @@ mod tests {
         let path = folder.path().join("docker.sock");
         let allow = |path: &Path, mode| fs::set_permissions(path, fs::Permissions::from_mode(mode));
         allow(folder.path(), 0o755).unwrap();
-        assert!(!EngineAddress::from_socket(&path).is_barred());
+        assert!(!EngineAddress::from_socket(&path).is_permission_denied());
         let _listener = UnixListener::bind(&path).unwrap();
-        assert!(!EngineAddress::from_socket(&path).is_barred());
+        assert!(!EngineAddress::from_socket(&path).is_permission_denied());
         allow(&path, 0).unwrap();
         // Run as uid 65534, in this thread only: root may open every socket.
         let barred = std::thread::spawn(move || {
             nix::unistd::setfsuid(nix::unistd::Uid::from_raw(65534));
-            EngineAddress::from_socket(&path).is_barred()
+            EngineAddress::from_socket(&path).is_permission_denied()
         });
         assert!(barred.join().unwrap());
     }

@@ -19,7 +19,7 @@ pub(super) struct BuildOutput {
     log: VecDeque<String>,
     /// The digests of BuildKit's steps of the Dockerfile, and of all steps that have ended.
     steps: HashSet<String>,
-    done: HashSet<String>,
+    completed_steps: HashSet<String>,
     error: Option<String>,
 }
 
@@ -44,15 +44,15 @@ impl BuildOutput {
                 && !name.starts_with("[internal]")
             {
                 let (done, all) = (
-                    self.steps.intersection(&self.done).count(),
+                    self.steps.intersection(&self.completed_steps).count(),
                     self.steps.len(),
                 );
-                progress.step(&format!(
+                progress.report_step(&format!(
                     "building {done}/{all}: {}",
                     shorten_step_name(name)
                 ));
             }
-            if vertex.completed.is_some() && self.done.insert(vertex.digest) {
+            if vertex.completed.is_some() && self.completed_steps.insert(vertex.digest) {
                 progress.log(&format!(
                     "{}{}",
                     if vertex.cached { "cached " } else { "" },
@@ -77,7 +77,7 @@ impl BuildOutput {
     fn record_lines(&mut self, text: &str, progress: &dyn EngineProgress) {
         for line in text.lines().map(str::trim_end).filter(|l| !l.is_empty()) {
             if let Some(step) = line.strip_prefix("Step ") {
-                progress.step(&format!("building: {}", shorten_step_name(step)));
+                progress.report_step(&format!("building: {}", shorten_step_name(step)));
             }
             progress.log(line);
             if self.log.len() == MAX_BUILD_LOG_LINES {
@@ -138,10 +138,10 @@ mod tests {
     struct BuildStepRecorder(Mutex<Vec<String>>);
 
     impl EngineProgress for BuildStepRecorder {
-        fn step(&self, what: &str) {
+        fn report_step(&self, what: &str) {
             self.0.lock().unwrap().push(what.to_owned());
         }
-        fn amount(&self, _: &str, _: u64, _: Option<u64>) {}
+        fn report_amount(&self, _: &str, _: u64, _: Option<u64>) {}
         fn log(&self, _: &str) {}
     }
 

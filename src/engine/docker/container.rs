@@ -111,14 +111,14 @@ impl Docker {
             Ok(_) => Ok(()),
             Err(e) if is_status(&e, 409) => {
                 let owner = spec.labels.get(OWNER_LABEL);
-                Err(self.name_taken(&spec.name, owner).await)
+                Err(self.name_taken_error(&spec.name, owner).await)
             }
             Err(e) => Err(explain_api_error("creating the container", e)),
         }
     }
 
     /// The error for a name that another container has, which may belong to the same instance.
-    async fn name_taken(&self, name: &str, owner: Option<&String>) -> anyhow::Error {
+    async fn name_taken_error(&self, name: &str, owner: Option<&String>) -> anyhow::Error {
         let found = self.inspect(name).await;
         let holder = found.ok().flatten();
         let is_ours = holder.is_some_and(|c| owner.is_some() && c.labels.get(OWNER_LABEL) == owner);
@@ -128,7 +128,7 @@ impl Docker {
                 "run `osctl up` to remove or restore it",
             )
             .into(),
-            false => Error::Foreign {
+            false => Error::ForeignObject {
                 what: "container",
                 name: name.into(),
             }
@@ -166,7 +166,7 @@ impl Docker {
             Err(e) if is_status(&e, 409) => {
                 let renamed = self.inspect(name).await?;
                 let owner = renamed.as_ref().and_then(|c| c.labels.get(OWNER_LABEL));
-                Err(self.name_taken(to, owner).await)
+                Err(self.name_taken_error(to, owner).await)
             }
             Err(e) if error_contains(&e, "same name as its current name") => Ok(()),
             done => done.map_err(|e| explain_api_error("renaming the container", e)),
@@ -294,7 +294,7 @@ fn container_from_inspect(found: ContainerInspectResponse) -> Container {
     let settings = found.network_settings.unwrap_or_default();
     let wanted = found.host_config.and_then(|c| c.port_bindings);
     let wanted = wanted.unwrap_or_default();
-    let has_ports = publishes_all(&wanted, &settings.ports.unwrap_or_default());
+    let has_ports = has_all_bindings(&wanted, &settings.ports.unwrap_or_default());
     Container {
         id: found.id.unwrap_or_default(),
         phase,
@@ -303,8 +303,8 @@ fn container_from_inspect(found: ContainerInspectResponse) -> Container {
         networks: settings.networks.unwrap_or_default().into_keys().collect(),
         ports: published_ports(&wanted),
         has_ports,
-        restarts: found.restart_count.unwrap_or_default().unsigned_abs(),
-        exit,
+        restart_count: found.restart_count.unwrap_or_default().unsigned_abs(),
+        exit_reason: exit,
         failed_to_start,
     }
 }
@@ -325,7 +325,7 @@ fn published_ports(wanted: &PortMap) -> Vec<Port> {
 }
 
 /// Whether each requested port is bound. A port that is only exposed appears without a binding.
-fn publishes_all(wanted: &PortMap, had: &PortMap) -> bool {
+fn has_all_bindings(wanted: &PortMap, had: &PortMap) -> bool {
     fn has_binding(ports: &PortMap, port: &str) -> bool {
         let bindings = ports.get(port).and_then(Option::as_ref);
         bindings.is_some_and(|bindings| !bindings.is_empty())
@@ -443,7 +443,7 @@ fn volume_mount(volume: &Volume) -> ApiMount {
 
 #[cfg(test)]
 mod tests {
-    use super::publishes_all;
+    use super::has_all_bindings;
     use bollard::models::{PortBinding, PortMap};
 
     #[test]
@@ -454,11 +454,17 @@ mod tests {
             names.into_iter().zip(ports).collect()
         };
         let wanted = map([bound(), bound()]);
-        assert!(publishes_all(&wanted, &map([bound(), bound()])));
-        assert!(!publishes_all(&wanted, &map([bound(), None])));
-        assert!(!publishes_all(&wanted, &map([bound(), Some(Vec::new())])));
-        assert!(!publishes_all(&wanted, &PortMap::new()));
-        assert!(publishes_all(&PortMap::new(), &PortMap::new()));
-        assert!(publishes_all(&map([bound(), None]), &map([bound(), None])));
+        assert!(has_all_bindings(&wanted, &map([bound(), bound()])));
+        assert!(!has_all_bindings(&wanted, &map([bound(), None])));
+        assert!(!has_all_bindings(
+            &wanted,
+            &map([bound(), Some(Vec::new())])
+        ));
+        assert!(!has_all_bindings(&wanted, &PortMap::new()));
+        assert!(has_all_bindings(&PortMap::new(), &PortMap::new()));
+        assert!(has_all_bindings(
+            &map([bound(), None]),
+            &map([bound(), None])
+        ));
     }
 }

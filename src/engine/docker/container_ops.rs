@@ -46,7 +46,7 @@ impl Docker {
     ///
     /// # Errors
     /// When the container does not exist, or the engine refuses.
-    pub(crate) async fn let_restart(&self, name: &str, restarts: bool) -> Result<()> {
+    pub(crate) async fn set_restart_policy(&self, name: &str, restarts: bool) -> Result<()> {
         let policy = match restarts {
             true => RestartPolicyNameEnum::ALWAYS,
             false => RestartPolicyNameEnum::NO,
@@ -146,7 +146,7 @@ impl Docker {
         match with_query_timeout(doing, self.api.inspect_volume(name)).await? {
             Ok(found) if has_same_owner(Some(&found.labels), &spec.labels) => return Ok(()),
             Ok(_) => {
-                return Err(Error::Foreign {
+                return Err(Error::ForeignObject {
                     what: "volume",
                     name: name.clone(),
                 }

@@ -5,7 +5,7 @@ use super::{Docker, explain_api_error, is_status, root_cause, with_query_timeout
 use crate::engine::{EngineProgress, IMAGE_LABEL};
 use crate::error::{Error, Result};
 use crate::protocol::hex::hex;
-use crate::protocol::spec::{BUILD_LABEL, BUILD_MARK, ContainerLimits};
+use crate::protocol::spec::{BUILD_LABEL, BUILD_LABEL_PREFIX, ContainerLimits};
 use bollard::models::ImageInspect;
 use bollard::query_parameters::{
     BuildImageOptionsBuilder, BuilderVersion, CreateImageOptionsBuilder, ListImagesOptionsBuilder,
@@ -53,7 +53,7 @@ pub(crate) enum ImageBuilder {
 #[derive(Debug, Clone, Default)]
 pub(crate) struct ClassicBuild {
     /// The value of [`BUILD_LABEL`] in the Dockerfile; empty if the Dockerfile has none.
-    pub(crate) mark: String,
+    pub(crate) build_label: String,
     /// CPUs; `None` is all.
     pub(crate) cpus: Option<f64>,
     /// Bytes; `None` is all.
@@ -65,7 +65,7 @@ pub(crate) struct ClassicBuild {
 impl ClassicBuild {
     pub(crate) fn new(mark: String, limits: &ContainerLimits, network: Option<String>) -> Self {
         Self {
-            mark,
+            build_label: mark,
             cpus: limits.cpus,
             memory: limits.memory,
             network,
@@ -74,7 +74,7 @@ impl ClassicBuild {
 }
 
 /// How often a build is started whose result the engine's output does not show.
-const BUILD_ATTEMPTS: usize = 2;
+const MAX_BUILD_ATTEMPTS: usize = 2;
 
 /// The period of a CPU quota in microseconds: Docker's default.
 const CPU_QUOTA_PERIOD_MICROS: i32 = 100_000;
@@ -102,7 +102,7 @@ impl Docker {
     ///
     /// # Errors
     /// When the engine does not answer.
-    pub(crate) async fn has_by_digest(&self, reference: &str) -> Result<bool> {
+    pub(crate) async fn has_image_by_digest(&self, reference: &str) -> Result<bool> {
         let Some(found) = self.inspect_image(reference).await? else {
             return Ok(false);
         };
@@ -158,7 +158,7 @@ impl Docker {
                 let (done, all) = layers
                     .values()
                     .fold((0, 0), |(d, t), (c, a)| (d + c, t + a));
-                progress.amount(&format!("pulling {name}"), done, Some(all));
+                progress.report_amount(&format!("pulling {name}"), done, Some(all));
             }
         }
         Ok(())
@@ -299,7 +299,7 @@ impl Docker {
         progress: &dyn EngineProgress,
     ) -> Result<()> {
         // Some engines interleave two messages, so that the result is unknown. The finished steps are in the cache.
-        for _ in 0..BUILD_ATTEMPTS {
+        for _ in 0..MAX_BUILD_ATTEMPTS {
             if self.try_build(build, progress).await? {
                 return Ok(());
             }
@@ -337,12 +337,14 @@ impl Docker {
         // List the images of earlier builds before this one: the images of the last failed build are a cache for the
         // next.
         let unfinished = match &build.builder {
-            ImageBuilder::Classic(classic) => self.list_unfinished_images(&classic.mark).await?,
+            ImageBuilder::Classic(classic) => {
+                self.list_intermediate_images(&classic.build_label).await?
+            }
             ImageBuilder::BuildKit => Vec::new(),
         };
         let done = self.run_build(&api, build, options, progress).await;
         for id in unfinished {
-            self.remove_nameless_image(&id).await?;
+            self.remove_untagged_image(&id).await?;
         }
         done
     }
@@ -364,7 +366,7 @@ impl Docker {
         while let Some(info) = stream.next().await {
             match info {
                 Ok(info) => trace.record_info(info, progress),
-                Err(error) if is_garbled(&error) => return Ok(false),
+                Err(error) if is_invalid_response(&error) => return Ok(false),
                 Err(error) => {
                     return Err(self
                         .attribute_build_failure(trace.into_build_error(error))
@@ -378,8 +380,8 @@ impl Docker {
 
     /// The unnamed images that classic builds with this mark have left between their steps. Finished images have the
     /// label of their instance. A base image may have more labels of osctl.
-    async fn list_unfinished_images(&self, mark: &str) -> Result<Vec<String>> {
-        let instance = mark.strip_prefix(BUILD_MARK);
+    async fn list_intermediate_images(&self, mark: &str) -> Result<Vec<String>> {
+        let instance = mark.strip_prefix(BUILD_LABEL_PREFIX);
         let mut images = self.list_dangling_images().await?;
         images.retain(|image| {
             let label = |name: &str| image.labels.get(name).map(String::as_str);
@@ -392,7 +394,7 @@ impl Docker {
     ///
     /// # Errors
     /// When the engine does not answer.
-    pub(crate) async fn remove_nameless_image(&self, id: &str) -> Result<()> {
+    pub(crate) async fn remove_untagged_image(&self, id: &str) -> Result<()> {
         match self
             .api
             .remove_image(id, None::<RemoveImageOptions>, None)
@@ -440,7 +442,7 @@ impl Docker {
 }
 
 /// Whether a response ended and is not a valid message of an engine. A lost connection gives another error.
-fn is_garbled(error: &bollard::errors::Error) -> bool {
+fn is_invalid_response(error: &bollard::errors::Error) -> bool {
     use bollard::errors::Error::{IOError, JsonDataError, JsonSerdeError};
     match error {
         JsonDataError { .. } | JsonSerdeError { .. } => true,

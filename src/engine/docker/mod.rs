@@ -80,7 +80,7 @@ impl Docker {
     /// Connects to the engine that the user chose, or to the first usual address that answers.
     ///
     /// # Errors
-    /// When the chosen engine does not answer, or none does: [`Error::NoEngine`], or [`Error::EngineBarred`] when
+    /// When the chosen engine does not answer, or none does: [`Error::NoEngine`], or [`Error::EnginePermissionDenied`] when
     /// this user may not connect to an existing one.
     pub(crate) async fn find(home: &Path, hint: &str) -> Result<Self> {
         let candidates = EngineAddress::candidates(home)?;
@@ -89,7 +89,7 @@ impl Docker {
         for address in candidates {
             match Self::connect(address.clone()).await {
                 Ok(docker) => return Ok(docker),
-                Err(_) if address.is_barred() => {
+                Err(_) if address.is_permission_denied() => {
                     barred.get_or_insert(address.url);
                 }
                 Err(why) if address.chosen => {
@@ -103,7 +103,7 @@ impl Docker {
             }
         }
         if let Some(address) = barred {
-            return Err(Error::EngineBarred { address }.into());
+            return Err(Error::EnginePermissionDenied { address }.into());
         }
         Err(Error::NoEngine {
             tried: format!("tried {}", tried.join(", ")),
@@ -216,7 +216,7 @@ impl Docker {
 
     /// Whether a container that is paused and disconnected from its network keeps its ports: with Podman a container
     /// keeps its ports while it runs.
-    pub(crate) fn keeps_ports(&self) -> bool {
+    pub(crate) fn has_persistent_ports(&self) -> bool {
         self.is_podman
     }
 
@@ -225,7 +225,7 @@ impl Docker {
     ///
     /// # Errors
     /// When the engine does not answer.
-    pub(crate) async fn root_here(&self) -> Result<Option<PathBuf>> {
+    pub(crate) async fn local_data_root(&self) -> Result<Option<PathBuf>> {
         let doing = "reading the engine's data folder";
         let info = with_query_timeout(doing, self.api.info()).await?;
         let info = info.map_err(|e| explain_api_error(doing, e))?;
@@ -241,7 +241,7 @@ impl Docker {
     ///
     /// # Errors
     /// When the engine does not answer.
-    pub(crate) async fn builds_on_own_images(&self) -> Result<bool> {
+    pub(crate) async fn can_build_on_local_images(&self) -> Result<bool> {
         let doing = "reading the engine's image store";
         let info = with_query_timeout(doing, self.api.info()).await?;
         let status = info.map_err(|e| explain_api_error(doing, e))?.driver_status;

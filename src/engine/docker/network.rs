@@ -50,7 +50,7 @@ impl Docker {
             Ok(found) if has_same_owner(found.labels.as_ref(), labels) => return Ok(()),
             Ok(_) => {
                 let name = network.to_owned();
-                return Err(Error::Foreign {
+                return Err(Error::ForeignObject {
                     what: "network",
                     name,
                 }

@@ -18,8 +18,8 @@ const MAX_ENGINE_SSH_STDERR_BYTES: usize = 4 << 10;
 #[derive(Debug)]
 pub(super) struct EngineSshTunnel {
     folder: TempDir,
-    accepts: AbortHandle,
-    said: Arc<Mutex<String>>,
+    accept_task: AbortHandle,
+    stderr_text: Arc<Mutex<String>>,
 }
 
 impl EngineSshTunnel {
@@ -37,8 +37,8 @@ impl EngineSshTunnel {
         let accepts = tokio::spawn(accept_connections(listener, words, Arc::clone(&said)));
         Ok(Self {
             folder,
-            accepts: accepts.abort_handle(),
-            said,
+            accept_task: accepts.abort_handle(),
+            stderr_text: said,
         })
     }
 
@@ -48,7 +48,10 @@ impl EngineSshTunnel {
 
     /// The last line of ssh's stderr, if there is one.
     pub(super) fn last_stderr_line(&self) -> Option<String> {
-        let said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
+        let said = self
+            .stderr_text
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         let last = said
             .lines()
             .rev()
@@ -60,7 +63,7 @@ impl EngineSshTunnel {
 
 impl Drop for EngineSshTunnel {
     fn drop(&mut self) {
-        self.accepts.abort();
+        self.accept_task.abort();
     }
 }
 

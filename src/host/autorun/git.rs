@@ -10,7 +10,7 @@ pub(super) fn find_git_commands(text: &str) -> Vec<(String, String)> {
     for line in text.trim_start_matches('\u{feff}').lines() {
         let mut line = line.trim();
         if let Some(rest) = line.strip_prefix('[') {
-            let end = end_of_section(rest);
+            let end = section_end(rest);
             section = section_name(&rest[..end]);
             // A setting may follow on the same line.
             line = rest.get(end + 1..).unwrap_or_default().trim();
@@ -20,7 +20,7 @@ pub(super) fn find_git_commands(text: &str) -> Vec<(String, String)> {
         }
         let (key, value) = line.split_once('=').unwrap_or((line, ""));
         let key = format!("{section}.{}", key.trim().to_ascii_lowercase());
-        if names_a_command(&key) {
+        if is_command_key(&key) {
             found.push((key, value.trim().to_owned()));
         }
     }
@@ -28,7 +28,7 @@ pub(super) fn find_git_commands(text: &str) -> Vec<(String, String)> {
 }
 
 /// The position of the first `]` outside quotes.
-fn end_of_section(text: &str) -> usize {
+fn section_end(text: &str) -> usize {
     let (mut quoted, mut escaped) = (false, false);
     for (at, c) in text.char_indices() {
         match c {
@@ -90,7 +90,7 @@ const GIT_COMMAND_KEYS: &[&str] = &[
     "vcs",
 ];
 
-fn names_a_command(key: &str) -> bool {
+fn is_command_key(key: &str) -> bool {
     let (first, rest) = key.split_once('.').unwrap_or((key, ""));
     let last = rest.rsplit('.').next().unwrap_or_default();
     match first {

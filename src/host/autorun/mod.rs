@@ -74,7 +74,7 @@ pub(crate) fn record_baseline(
     let baseline = AutorunBaseline {
         project: project.into(),
         places,
-        names: Some(scan::autorun_names()),
+        names: Some(scan::autorun_patterns()),
     };
     write_private(
         &instance.autorun_baseline(),
@@ -119,9 +119,9 @@ fn compare_baseline(before: &AutorunBaseline, now: &BTreeMap<String, String>) ->
 /// Whether the earlier scan did not look for this name: the file may be older than that scan.
 fn is_first_scan_for(before: &AutorunBaseline, place: &str) -> bool {
     let path = place.trim_matches('`');
-    let of = |names: &BTreeSet<String>| names.iter().any(|name| scan::is_of(path, name));
+    let of = |names: &BTreeSet<String>| names.iter().any(|name| scan::is_pattern_match(path, name));
     let was_sought = before.names.as_ref().is_none_or(of);
-    !was_sought && of(&scan::autorun_names())
+    !was_sought && of(&scan::autorun_patterns())
 }
 
 #[cfg(all(test, unix))]

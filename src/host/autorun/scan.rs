@@ -70,7 +70,7 @@ const AUTORUN_FOLDERS: &[&str] = &[".husky", ".idea/runConfigurations", ".run"];
 const AUTORUN_SUFFIXES: &[&str] = &[".code-workspace"];
 
 /// The patterns of the scan: a path, a folder with a trailing `/`, or an ending with a leading `*`.
-pub(super) fn autorun_names() -> BTreeSet<String> {
+pub(super) fn autorun_patterns() -> BTreeSet<String> {
     let files = AUTORUN_FILES.iter().map(ToString::to_string);
     let folders = AUTORUN_FOLDERS.iter().map(|folder| format!("{folder}/"));
     let endings = AUTORUN_SUFFIXES.iter().map(|ending| format!("*{ending}"));
@@ -102,38 +102,38 @@ pub(crate) struct AutorunScan {
 pub(crate) fn scan_project(root: &Path) -> io::Result<AutorunScan> {
     let mut walk = AutorunWalk {
         root: Folder::open(root)?,
-        names: autorun_names(),
-        found: AutorunScan::default(),
-        waiting: VecDeque::from([Vec::new()]),
-        entries: 0,
+        patterns: autorun_patterns(),
+        scan: AutorunScan::default(),
+        pending_folders: VecDeque::from([Vec::new()]),
+        entry_count: 0,
         deadline: Instant::now() + SCAN_TIMEOUT,
     };
     walk.root.names_up_to(1)?;
     walk.run();
-    Ok(walk.found)
+    Ok(walk.scan)
 }
 
 struct AutorunWalk {
     root: Folder,
-    names: BTreeSet<String>,
-    found: AutorunScan,
+    patterns: BTreeSet<String>,
+    scan: AutorunScan,
     /// Folders still to be read, as names from the root.
-    waiting: VecDeque<Vec<OsString>>,
-    entries: usize,
+    pending_folders: VecDeque<Vec<OsString>>,
+    entry_count: usize,
     deadline: Instant,
 }
 
 impl AutorunWalk {
     fn run(&mut self) {
-        while let Some(folder) = self.waiting.pop_front() {
+        while let Some(folder) = self.pending_folders.pop_front() {
             // Skip a folder that was removed during the scan, or that this user cannot read: the user's programs cannot
             // read it either.
             if let Ok((opened, names)) = self.open_folder(&folder) {
                 self.read_folder(&folder, &opened, &names);
             }
-            let places = self.found.places.len().max(self.found.setuid.len());
+            let places = self.scan.places.len().max(self.scan.setuid.len());
             let stopped = match () {
-                () if self.entries > MAX_SCAN_ENTRIES => {
+                () if self.entry_count > MAX_SCAN_ENTRIES => {
                     format!("the scan stopped after {MAX_SCAN_ENTRIES} entries")
                 }
                 () if places > MAX_SCAN_FINDINGS => {
@@ -144,7 +144,7 @@ impl AutorunWalk {
                 }
                 () => continue,
             };
-            self.found.incomplete = Some(stopped);
+            self.scan.incomplete = Some(stopped);
             return;
         }
     }
@@ -165,8 +165,8 @@ impl AutorunWalk {
         let is_repository =
             has(GIT_HEAD) && (has("objects") || GIT_CONFIGS.iter().any(|name| has(name)));
         for name in names {
-            self.entries += 1;
-            if self.entries > MAX_SCAN_ENTRIES {
+            self.entry_count += 1;
+            if self.entry_count > MAX_SCAN_ENTRIES {
                 return;
             }
             let Ok(look) = opened.stat(name) else {
@@ -174,7 +174,7 @@ impl AutorunWalk {
             };
             let path = join_path(folder, name);
             if look.kind == EntryKind::Folder {
-                self.waiting
+                self.pending_folders
                     .push_back([folder, std::slice::from_ref(name)].concat());
                 if is_repository && name == GIT_HOOKS {
                     self.read_hooks(opened, &path);
@@ -184,23 +184,27 @@ impl AutorunWalk {
             let group_runs =
                 look.mode & (SETGID_BIT | GROUP_EXECUTE_BIT) == SETGID_BIT | GROUP_EXECUTE_BIT;
             if look.kind == EntryKind::File && (look.mode & SETUID_BIT != 0 || group_runs) {
-                self.found.setuid.push(path.clone());
+                self.scan.setuid.push(path.clone());
             }
             let is_config = GIT_CONFIGS.iter().any(|config| name == config);
             if is_repository && is_config && look.kind == EntryKind::File {
-                self.read_settings(opened, name, &path);
-            } else if self.is_named(&path) || name == ".git" || (is_repository && name == GIT_HOOKS)
+                self.read_git_config(opened, name, &path);
+            } else if self.is_autorun_path(&path)
+                || name == ".git"
+                || (is_repository && name == GIT_HOOKS)
             {
                 let place = format!("`{}`", text_sanitizer::sanitize_line(&path));
-                self.found
+                self.scan
                     .places
                     .insert(place, digest_entry(opened, name, look));
             }
         }
     }
 
-    fn is_named(&self, path: &str) -> bool {
-        self.names.iter().any(|name| is_of(path, name))
+    fn is_autorun_path(&self, path: &str) -> bool {
+        self.patterns
+            .iter()
+            .any(|name| is_pattern_match(path, name))
     }
 
     fn read_hooks(&mut self, repository: &Folder, path: &str) {
@@ -221,17 +225,17 @@ impl AutorunWalk {
                     "`{}`",
                     text_sanitizer::sanitize_line(&format!("{path}/{shown}"))
                 );
-                self.found
+                self.scan
                     .places
                     .insert(place, digest_entry(&hooks, &name, look));
             }
-            if self.found.places.len() > MAX_SCAN_FINDINGS {
+            if self.scan.places.len() > MAX_SCAN_FINDINGS {
                 return;
             }
         }
     }
 
-    fn read_settings(&mut self, repository: &Folder, name: &OsStr, path: &str) {
+    fn read_git_config(&mut self, repository: &Folder, name: &OsStr, path: &str) {
         let text = read_prefix(repository, name).unwrap_or_default();
         for (key, value) in git::find_git_commands(&String::from_utf8_lossy(&text)) {
             let place = format!(
@@ -241,7 +245,7 @@ impl AutorunWalk {
             );
             let digest = hex(Sha256::digest(value));
             // A key may occur more than once.
-            let known = self.found.places.entry(place).or_default();
+            let known = self.scan.places.entry(place).or_default();
             known.push_str(&digest);
         }
     }
@@ -254,8 +258,8 @@ fn join_path(folder: &[OsString], name: &OsStr) -> String {
     names.join("/")
 }
 
-/// Whether `name`, one of the [`autorun_names`], matches a path.
-pub(super) fn is_of(path: &str, name: &str) -> bool {
+/// Whether `name`, one of the [`autorun_patterns`], matches a path.
+pub(super) fn is_pattern_match(path: &str, name: &str) -> bool {
     let ends = |path: &str, end: &str| {
         let before = path.strip_suffix(end);
         before.is_some_and(|before| before.is_empty() || before.ends_with('/'))
@@ -295,12 +299,16 @@ fn read_prefix(folder: &Folder, name: &OsStr) -> io::Result<Vec<u8>> {
 
 #[cfg(all(test, unix))]
 mod tests {
-    use super::{MAX_SCAN_FINDINGS, autorun_names, is_of, scan_project};
+    use super::{MAX_SCAN_FINDINGS, autorun_patterns, is_pattern_match, scan_project};
     use std::fs;
 
     #[test]
     fn well_known_files_are_named_at_every_depth_and_by_whole_names() {
-        let is_named = |path: &str| autorun_names().iter().any(|name| is_of(path, name));
+        let is_named = |path: &str| {
+            autorun_patterns()
+                .iter()
+                .any(|name| is_pattern_match(path, name))
+        };
         for path in [
             ".envrc",
             "a/b/.envrc",

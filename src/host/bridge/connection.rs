@@ -6,7 +6,7 @@ use super::message::BridgeMessage;
 use crate::error::Result;
 use crate::host::bounded_response::{MAX_JSON_BYTES, read_body};
 use crate::host::client::CompanionClient;
-use crate::protocol::mcp::STREAM_HEADER;
+use crate::protocol::mcp::STREAM_ID_HEADER;
 use crate::protocol::mcp_header::encode_header;
 use futures_util::future::BoxFuture;
 use reqwest::header::{ACCEPT, CONTENT_TYPE};
@@ -37,25 +37,25 @@ pub(crate) type FindInstance = Box<dyn Fn() -> Result<CompanionClient> + Send + 
 pub(crate) type StartInstance = Box<dyn Fn() -> BoxFuture<'static, Result<()>> + Send + Sync>;
 
 pub(super) struct BridgeConnection {
-    find: FindInstance,
-    start: Option<StartInstance>,
+    find_instance: FindInstance,
+    start_instance: Option<StartInstance>,
     /// The one server; `None` for all servers combined.
     server: Option<String>,
     path: String,
     state: Mutex<BridgeConnectionState>,
     /// Lets one task reconnect on behalf of all.
-    mending: tokio::sync::Mutex<()>,
+    reconnect_lock: tokio::sync::Mutex<()>,
 }
 
 #[derive(Debug, Default)]
 struct BridgeConnectionState {
     client: Option<CompanionClient>,
     /// Number of times that the hub was found.
-    round: u64,
+    connection_count: u64,
     session: Option<BridgeSession>,
     /// The client's `initialize` request, and its `initialized` notification.
-    hello: Option<BridgeMessage>,
-    ready: Option<BridgeMessage>,
+    initialize: Option<BridgeMessage>,
+    initialized: Option<BridgeMessage>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -70,7 +70,7 @@ pub(super) enum BridgeSendError {
     /// The request was not delivered.
     Unsent,
     /// The server may have received the request.
-    Cut,
+    Interrupted,
 }
 
 impl BridgeSession {
@@ -93,12 +93,12 @@ impl BridgeConnection {
     /// When the server's name is not valid.
     pub(super) fn new(way: BridgeOptions) -> Result<Self> {
         Ok(Self {
-            find: way.find,
-            start: way.start,
-            path: way.wish.endpoint_path()?,
-            server: way.wish.server,
+            find_instance: way.find_instance,
+            start_instance: way.start_instance,
+            path: way.target.endpoint_path()?,
+            server: way.target.server,
             state: Mutex::default(),
-            mending: tokio::sync::Mutex::default(),
+            reconnect_lock: tokio::sync::Mutex::default(),
         })
     }
 
@@ -107,7 +107,7 @@ impl BridgeConnection {
     }
 
     pub(super) fn connection_number(&self) -> u64 {
-        self.lock_state().round
+        self.lock_state().connection_count
     }
 
     pub(super) fn has_session(&self) -> bool {
@@ -121,12 +121,12 @@ impl BridgeConnection {
     /// Stores the session: the client's `initialize` message, and the session that the response opened.
     pub(super) fn set_session(&self, hello: &BridgeMessage, session: Option<BridgeSession>) {
         let mut state = self.lock_state();
-        state.hello = Some(hello.clone());
+        state.initialize = Some(hello.clone());
         state.session = session;
     }
 
     pub(super) fn record_initialized(&self, line: &BridgeMessage) {
-        self.lock_state().ready = Some(line.clone());
+        self.lock_state().initialized = Some(line.clone());
     }
 
     /// Sends a message; returns the head of the response.
@@ -201,7 +201,7 @@ impl BridgeConnection {
 
     /// Waits until the hub is found, unless another task has found it since `round`.
     pub(super) async fn reconnect(&self, round: u64) -> Result<(), BridgeError> {
-        let _turn = self.mending.lock().await;
+        let _turn = self.reconnect_lock.lock().await;
         if self.connection_number() > round {
             return Ok(());
         }
@@ -212,14 +212,14 @@ impl BridgeConnection {
             } else {
                 BRIDGE_CONNECT_TIMEOUT
             };
-        let mut start = self.start.as_ref().filter(|_| !was_there);
+        let mut start = self.start_instance.as_ref().filter(|_| !was_there);
         let mut pause = BRIDGE_RECONNECT_DELAY;
         loop {
             let why = match self.find_hub().await {
                 Ok(client) => {
                     let mut state = self.lock_state();
                     state.client = Some(client);
-                    state.round += 1;
+                    state.connection_count += 1;
                     return Ok(());
                 }
                 Err(why) => why,
@@ -240,7 +240,7 @@ impl BridgeConnection {
     }
 
     async fn find_hub(&self) -> Result<CompanionClient> {
-        let client = (self.find)()?;
+        let client = (self.find_instance)()?;
         timeout(BRIDGE_HUB_PROBE_TIMEOUT, client.fetch_hub_status())
             .await
             .map_err(|_| client.ended_early_error())??;
@@ -253,19 +253,19 @@ impl BridgeConnection {
         &self,
         lost: Option<&BridgeSession>,
     ) -> Result<bool, BridgeSendError> {
-        let _turn = self.mending.lock().await;
+        let _turn = self.reconnect_lock.lock().await;
         let (hello, ready) = {
             let state = self.lock_state();
             if state.session.as_ref() != lost {
                 return Ok(false);
             }
-            (state.hello.clone(), state.ready.clone())
+            (state.initialize.clone(), state.initialized.clone())
         };
-        let hello = hello.ok_or(BridgeSendError::Cut)?;
+        let hello = hello.ok_or(BridgeSendError::Interrupted)?;
         let response = self.post(&hello).await?;
-        let session = session_of_response(&response).ok_or(BridgeSendError::Cut)?;
+        let session = session_from_response(&response).ok_or(BridgeSendError::Interrupted)?;
         let text = read_body(response, MAX_JSON_BYTES).await;
-        let text = text.map_err(|_| BridgeSendError::Cut)?;
+        let text = text.map_err(|_| BridgeSendError::Interrupted)?;
         let session = Some(session.with_version(negotiated_version(&text)));
         self.set_session(&hello, session);
         if let Some(ready) = ready {
@@ -280,7 +280,7 @@ impl BridgeConnection {
 }
 
 /// The session that a response to `initialize` opens.
-pub(super) fn session_of_response(response: &Response) -> Option<BridgeSession> {
+pub(super) fn session_from_response(response: &Response) -> Option<BridgeSession> {
     let id = response
         .headers()
         .get(BRIDGE_SESSION_HEADER)?
@@ -310,7 +310,7 @@ pub(super) fn negotiated_version(answer: &[u8]) -> String {
 
 /// The number of the stream in a response.
 pub(super) fn bridge_stream_number(response: &Response) -> Option<String> {
-    let number = response.headers().get(STREAM_HEADER)?.to_str().ok()?;
+    let number = response.headers().get(STREAM_ID_HEADER)?.to_str().ok()?;
     Some(number.into())
 }
 
@@ -332,6 +332,6 @@ async fn send_to_hub(request: RequestBuilder) -> Result<Response, BridgeSendErro
         }
         Ok(response) => Ok(response),
         Err(error) if error.is_connect() => Err(BridgeSendError::Unsent),
-        Err(_) => Err(BridgeSendError::Cut),
+        Err(_) => Err(BridgeSendError::Interrupted),
     }
 }

@@ -3,15 +3,15 @@
 use super::StdioBridge;
 use super::connection::{
     BridgeSendError, BridgeSession, bridge_stream_number, is_events, negotiated_version,
-    session_of_response,
+    session_from_response,
 };
 use super::fault::BridgeError;
 use super::message::BridgeMessage;
 use super::resend_policy::{
-    RequestLoss, RetryDecision, decide_resend, is_harmless, without_stream,
+    RequestLoss, RetryDecision, decide_resend, decide_without_stream, is_retry_safe,
 };
 use crate::host::bounded_response::{EventStream, MAX_JSON_BYTES, ReadFailure, read_body};
-use crate::protocol::error::Failed;
+use crate::protocol::error::FailedReply;
 use crate::protocol::mcp::{CALL_LOST_CODE, CALL_LOST_TYPE};
 use reqwest::{Response, StatusCode};
 use serde::{Deserialize, Deserializer};
@@ -36,7 +36,7 @@ enum ExchangeOutcome {
     Answer,
     Lost(RequestLoss),
     /// The hub no longer knows the session.
-    Forgotten,
+    UnknownSession,
     Refused(BridgeError),
 }
 
@@ -61,15 +61,18 @@ impl StdioBridge {
             if attempt > 1 {
                 sleep(BRIDGE_RESEND_DELAY * attempt.min(MAX_BRIDGE_SEND_ATTEMPTS)).await;
             }
-            let (round, session) = (self.link.connection_number(), self.link.session());
-            let came = match self.link.post(line).await {
+            let (round, session) = (
+                self.connection.connection_number(),
+                self.connection.session(),
+            );
+            let came = match self.connection.post(line).await {
                 Ok(response) => self.handle_response(response, line).await,
                 Err(failure) => ExchangeOutcome::Lost(failure.into()),
             };
             let lost = match came {
                 ExchangeOutcome::Answer => return Ok(()),
                 ExchangeOutcome::Refused(fault) => return Err(fault),
-                ExchangeOutcome::Forgotten => {
+                ExchangeOutcome::UnknownSession => {
                     self.reinitialize(session.as_ref()).await;
                     continue;
                 }
@@ -78,31 +81,35 @@ impl StdioBridge {
             if self.is_cancelled(&line.id) {
                 return Ok(());
             }
-            let is_harmless = self.is_harmless(line);
+            let is_harmless = self.is_retry_safe(line);
             let mut then = decide_resend(is_harmless, lost);
-            while let RetryDecision::GoOn(event) = then {
-                match self.go_on(line, &event).await? {
+            while let RetryDecision::ResumeAfter(event) = then {
+                match self.resume_stream(line, &event).await? {
                     ExchangeOutcome::Answer => return Ok(()),
-                    ExchangeOutcome::Lost(RequestLoss::Telling(event)) => {
-                        then = RetryDecision::GoOn(event)
+                    ExchangeOutcome::Lost(RequestLoss::PartialResponse(event)) => {
+                        then = RetryDecision::ResumeAfter(event)
                     }
-                    _ => then = without_stream(is_harmless),
+                    _ => then = decide_without_stream(is_harmless),
                 }
             }
             match then {
                 RetryDecision::GiveUp => return Err(BridgeError::lost(&line.method)),
-                _ => self.link.reconnect(round).await?,
+                _ => self.connection.reconnect(round).await?,
             }
         }
         Err(BridgeError::lost(&line.method))
     }
 
-    fn is_harmless(&self, line: &BridgeMessage) -> bool {
-        is_harmless(&line.method, line.name.as_deref(), self.link.server_name())
+    fn is_retry_safe(&self, line: &BridgeMessage) -> bool {
+        is_retry_safe(
+            &line.method,
+            line.name.as_deref(),
+            self.connection.server_name(),
+        )
     }
 
     /// Resumes after an event, if the stream still exists.
-    async fn go_on(
+    async fn resume_stream(
         &self,
         line: &BridgeMessage,
         event: &str,
@@ -110,24 +117,24 @@ impl StdioBridge {
         let stream_of = |event: &str| event.split_once('.').map(|(stream, _)| stream.to_owned());
         let wanted = stream_of(event);
         for _ in 0..MAX_BRIDGE_SEND_ATTEMPTS {
-            let round = self.link.connection_number();
-            match self.link.open_stream(Some(event)).await {
+            let round = self.connection.connection_number();
+            match self.connection.open_stream(Some(event)).await {
                 Ok(response)
                     if is_events(&response) && bridge_stream_number(&response) == wanted =>
                 {
                     return Ok(match self.forward_stream(response, line).await {
                         // No new event arrived, and the old position is still valid.
-                        ExchangeOutcome::Lost(RequestLoss::Silent) => {
-                            ExchangeOutcome::Lost(RequestLoss::Telling(event.into()))
+                        ExchangeOutcome::Lost(RequestLoss::NoResponse) => {
+                            ExchangeOutcome::Lost(RequestLoss::PartialResponse(event.into()))
                         }
                         came => came,
                     });
                 }
-                Ok(_) => return Ok(ExchangeOutcome::Lost(RequestLoss::Silent)),
-                Err(_) => self.link.reconnect(round).await?,
+                Ok(_) => return Ok(ExchangeOutcome::Lost(RequestLoss::NoResponse)),
+                Err(_) => self.connection.reconnect(round).await?,
             }
         }
-        Ok(ExchangeOutcome::Lost(RequestLoss::Silent))
+        Ok(ExchangeOutcome::Lost(RequestLoss::NoResponse))
     }
 
     async fn handle_response(&self, response: Response, line: &BridgeMessage) -> ExchangeOutcome {
@@ -135,24 +142,26 @@ impl StdioBridge {
             return self.forward_stream(response, line).await;
         }
         let status = response.status();
-        let session = session_of_response(&response);
+        let session = session_from_response(&response);
         let text = match read_body(response, MAX_JSON_BYTES).await {
             Ok(text) => text,
-            Err(ReadFailure::Cut(_)) => return ExchangeOutcome::Lost(RequestLoss::Silent),
+            Err(ReadFailure::Interrupted(_)) => {
+                return ExchangeOutcome::Lost(RequestLoss::NoResponse);
+            }
             Err(failure) => return unreadable_response(&failure),
         };
         let answer = BridgeReply::read(&text);
-        if says_lost(&answer) {
-            return ExchangeOutcome::Lost(RequestLoss::Silent);
+        if has_lost_call_error(&answer) {
+            return ExchangeOutcome::Lost(RequestLoss::NoResponse);
         }
         let error = &answer.error;
         let is_rpc = answer.result.is_some() || error["code"].is_i64();
         if status == StatusCode::NOT_FOUND
             && error["code"] == NO_SESSION_CODE
-            && self.link.has_session()
+            && self.connection.has_session()
             && line.version.is_none()
         {
-            return ExchangeOutcome::Forgotten;
+            return ExchangeOutcome::UnknownSession;
         }
         // The hub's own errors have a type.
         if let (true, Some(why)) = (
@@ -165,20 +174,20 @@ impl StdioBridge {
             if line.method == "initialize" && answer.result.is_some() {
                 let version = negotiated_version(&text);
                 let session = session.map(|session| session.with_version(version));
-                self.link.set_session(line, session);
+                self.connection.set_session(line, session);
             }
             self.send_to_client(&text).await;
             return ExchangeOutcome::Answer;
         }
         // The hub's own refusals have no id, because the hub refuses before it reads the message.
         if let Some(why) = error["message"].as_str() {
-            let hint = serde_json::from_slice::<Failed>(&text).ok();
+            let hint = serde_json::from_slice::<FailedReply>(&text).ok();
             let hint = hint.and_then(|failed| failed.error.hint);
             return ExchangeOutcome::Refused(BridgeError::refused(why.into(), hint));
         }
         match status {
             // The request was cancelled.
-            StatusCode::ACCEPTED => ExchangeOutcome::Lost(RequestLoss::Silent),
+            StatusCode::ACCEPTED => ExchangeOutcome::Lost(RequestLoss::NoResponse),
             status => ExchangeOutcome::Refused(BridgeError::refused(
                 format!("the hub responded with {status}"),
                 None,
@@ -202,8 +211,8 @@ impl StdioBridge {
                     continue;
                 }
                 let is_answer = line.is_answered_by(&event.data);
-                if is_answer && is_lost(&event.data) {
-                    return ExchangeOutcome::Lost(RequestLoss::Silent);
+                if is_answer && is_lost_call(&event.data) {
+                    return ExchangeOutcome::Lost(RequestLoss::NoResponse);
                 }
                 self.send_to_client(&event.data).await;
                 if is_answer {
@@ -211,25 +220,28 @@ impl StdioBridge {
                 }
             }
         }
-        ExchangeOutcome::Lost(last.map_or(RequestLoss::Silent, RequestLoss::Telling))
+        ExchangeOutcome::Lost(last.map_or(RequestLoss::NoResponse, RequestLoss::PartialResponse))
     }
 
     /// Sends a notification or a response; drops it if it cannot be delivered.
     pub(super) async fn send_notification(&self, line: &BridgeMessage) {
         if line.method == "notifications/initialized" {
-            self.link.record_initialized(line);
+            self.connection.record_initialized(line);
         }
         for _ in 0..MAX_BRIDGE_SEND_ATTEMPTS {
-            let (round, session) = (self.link.connection_number(), self.link.session());
-            match self.link.post(line).await {
+            let (round, session) = (
+                self.connection.connection_number(),
+                self.connection.session(),
+            );
+            match self.connection.post(line).await {
                 Ok(response) if response.status() == StatusCode::NOT_FOUND => {
                     self.reinitialize(session.as_ref()).await;
                 }
                 Ok(_) => return,
                 // A server that restarted does not know the request of this message.
-                Err(BridgeSendError::Cut) => return,
+                Err(BridgeSendError::Interrupted) => return,
                 Err(BridgeSendError::Unsent) => {
-                    if self.link.reconnect(round).await.is_err() {
+                    if self.connection.reconnect(round).await.is_err() {
                         return;
                     }
                 }
@@ -239,7 +251,7 @@ impl StdioBridge {
 
     /// Opens another session, and reports that its lists may have changed.
     pub(super) async fn reinitialize(&self, lost: Option<&BridgeSession>) {
-        if !matches!(self.link.renew_session(lost).await, Ok(true)) {
+        if !matches!(self.connection.renew_session(lost).await, Ok(true)) {
             return;
         }
         for kind in ["tools", "prompts", "resources"] {
@@ -293,11 +305,11 @@ fn small<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Value, D::Error> 
 }
 
 /// Whether a response says that the result of the request is unknown, because the hub was stopped.
-fn is_lost(answer: &[u8]) -> bool {
-    answer.len() <= MAX_HUB_ERROR_BYTES && says_lost(&BridgeReply::read(answer))
+fn is_lost_call(answer: &[u8]) -> bool {
+    answer.len() <= MAX_HUB_ERROR_BYTES && has_lost_call_error(&BridgeReply::read(answer))
 }
 
-fn says_lost(answer: &BridgeReply<'_>) -> bool {
+fn has_lost_call_error(answer: &BridgeReply<'_>) -> bool {
     let error = &answer.error;
     error["code"] == CALL_LOST_CODE && error["data"]["type"] == CALL_LOST_TYPE
 }
@@ -306,20 +318,20 @@ impl From<BridgeSendError> for RequestLoss {
     fn from(failure: BridgeSendError) -> Self {
         match failure {
             BridgeSendError::Unsent => Self::Unsent,
-            BridgeSendError::Cut => Self::Silent,
+            BridgeSendError::Interrupted => Self::NoResponse,
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::is_lost;
+    use super::is_lost_call;
 
     #[test]
     fn a_lost_call_differs_from_an_error_of_a_server() {
         let error = |code: i64, kind: &str| {
             let error = format!(r#"{{"code":{code},"message":"x","data":{{"type":"{kind}"}}}}"#);
-            is_lost(format!(r#"{{"id":1,"error":{error}}}"#).as_bytes())
+            is_lost_call(format!(r#"{{"id":1,"error":{error}}}"#).as_bytes())
         };
         assert!(error(-32000, "lost"));
         assert!(!error(-32603, "lost") && !error(-32000, "other"));

@@ -125,7 +125,7 @@ impl BridgeMessage {
 }
 
 /// A message without line breaks, which JSON allows only between values.
-pub(super) fn on_one_line(text: &[u8]) -> Bytes {
+pub(super) fn to_single_line(text: &[u8]) -> Bytes {
     let text = text.trim_ascii();
     let is_break = |byte: &u8| *byte == b'\n' || *byte == b'\r';
     match text.iter().any(is_break) {
@@ -139,7 +139,7 @@ pub(super) fn on_one_line(text: &[u8]) -> Bytes {
 
 #[cfg(test)]
 mod tests {
-    use super::{BridgeMessage, BridgeMessageKind, on_one_line};
+    use super::{BridgeMessage, BridgeMessageKind, to_single_line};
     use bytes::Bytes;
 
     fn line(text: &'static str) -> BridgeMessage {
@@ -189,6 +189,9 @@ mod tests {
 
     #[test]
     fn what_goes_out_is_one_line() {
-        assert_eq!(on_one_line(b"{\n \"a\": 1\r\n}\n"), &b"{  \"a\": 1  }"[..]);
+        assert_eq!(
+            to_single_line(b"{\n \"a\": 1\r\n}\n"),
+            &b"{  \"a\": 1  }"[..]
+        );
     }
 }

@@ -46,19 +46,19 @@ const BRIDGE_HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(1);
 /// One client, from its first line to its last.
 #[derive(Debug)]
 struct StdioBridge {
-    link: BridgeConnection,
-    out: mpsc::Sender<BridgeOutputLine>,
+    connection: BridgeConnection,
+    output: mpsc::Sender<BridgeOutputLine>,
     /// The unused part of [`MAX_BRIDGE_UNREAD_BYTES`].
-    room: Arc<Semaphore>,
+    unread_permits: Arc<Semaphore>,
     /// Requests in flight, by their raw ids.
-    asked: Mutex<HashMap<Box<str>, BridgePendingRequest>>,
+    pending_requests: Mutex<HashMap<Box<str>, BridgePendingRequest>>,
 }
 
 /// A line for the client, which counts as unread until it is dropped.
 #[derive(Debug)]
 pub(crate) struct BridgeOutputLine {
     pub(crate) text: Bytes,
-    _room: Option<OwnedSemaphorePermit>,
+    _unread_permit: Option<OwnedSemaphorePermit>,
 }
 
 #[derive(Debug)]
@@ -71,16 +71,16 @@ struct BridgePendingRequest {
 /// The instance and server to which a client is bridged.
 pub(crate) struct BridgeOptions {
     /// Finds the instance, for each connection.
-    pub(crate) find: FindInstance,
+    pub(crate) find_instance: FindInstance,
     /// Starts the instance, if the user asked for it.
-    pub(crate) start: Option<StartInstance>,
-    pub(crate) wish: BridgeTarget,
+    pub(crate) start_instance: Option<StartInstance>,
+    pub(crate) target: BridgeTarget,
 }
 
 impl std::fmt::Debug for BridgeOptions {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("BridgeOptions")
-            .field("wish", &self.wish)
+            .field("wish", &self.target)
             .finish_non_exhaustive()
     }
 }
@@ -91,7 +91,7 @@ struct BridgeTasks {
     requests: JoinSet<()>,
     background: JoinSet<()>,
     /// The handshake, the only task that the bridge waits for at exit.
-    shaking: JoinSet<()>,
+    handshake: JoinSet<()>,
 }
 
 /// Bridges until `lines` end and all requests are answered, `out` has no reader, or `ended` resolves. In each case the
@@ -106,10 +106,10 @@ pub(crate) async fn run_bridge(
     ended: impl Future<Output = ()>,
 ) -> Result<()> {
     let bridge = Arc::new(StdioBridge {
-        link: BridgeConnection::new(way)?,
-        out: out.clone(),
-        room: Arc::new(Semaphore::new(MAX_BRIDGE_UNREAD_BYTES as usize)),
-        asked: Mutex::default(),
+        connection: BridgeConnection::new(way)?,
+        output: out.clone(),
+        unread_permits: Arc::new(Semaphore::new(MAX_BRIDGE_UNREAD_BYTES as usize)),
+        pending_requests: Mutex::default(),
     });
     let mut tasks = BridgeTasks::default();
     tokio::select! {
@@ -118,10 +118,10 @@ pub(crate) async fn run_bridge(
         () = ended => {}
     }
     // A session that is being opened can only be closed once its id is known.
-    let shaken = async { while tasks.shaking.join_next().await.is_some() {} };
+    let shaken = async { while tasks.handshake.join_next().await.is_some() {} };
     let _ = timeout(BRIDGE_HANDSHAKE_TIMEOUT, shaken).await;
     drop(tasks);
-    bridge.link.close_session().await;
+    bridge.connection.close_session().await;
     Ok(())
 }
 
@@ -136,9 +136,9 @@ impl StdioBridge {
         let BridgeTasks {
             requests,
             background,
-            shaking,
+            handshake: shaking,
         } = tasks;
-        requests.spawn(self.clone().tell_all(told));
+        requests.spawn(self.clone().send_notifications(told));
         loop {
             let text = tokio::select! {
                 text = lines.recv() => text,
@@ -174,7 +174,7 @@ impl StdioBridge {
                         }
                     }
                     BridgeMessageKind::Other => {
-                        if self.is_taken_back(&message) {
+                        if self.cancel_pending(&message) {
                             continue;
                         }
                         let begins = message.method == "notifications/initialized";
@@ -193,7 +193,7 @@ impl StdioBridge {
     }
 
     /// Sends notifications, and responses to the server's requests, in order.
-    async fn tell_all(self: Arc<Self>, mut told: mpsc::Receiver<BridgeMessage>) {
+    async fn send_notifications(self: Arc<Self>, mut told: mpsc::Receiver<BridgeMessage>) {
         while let Some(message) = told.recv().await {
             self.send_notification(&message).await;
         }
@@ -209,7 +209,7 @@ impl StdioBridge {
 
     /// Records a request that the client cancels. Without a session, closing its connection is the only way to cancel
     /// it.
-    fn is_taken_back(&self, message: &BridgeMessage) -> bool {
+    fn cancel_pending(&self, message: &BridgeMessage) -> bool {
         let Some(id) = message.cancelled.as_deref() else {
             return false;
         };
@@ -218,7 +218,7 @@ impl StdioBridge {
             return false;
         };
         call.is_cancelled = true;
-        if self.link.has_session() {
+        if self.connection.has_session() {
             return false;
         }
         if let Some(task) = &call.task {
@@ -232,13 +232,14 @@ impl StdioBridge {
     async fn send_to_client(&self, text: &[u8]) {
         // A client that is gone ends the bridge.
         let length = u32::try_from(text.len()).unwrap_or(u32::MAX);
-        let room = Arc::clone(&self.room).acquire_many_owned(length.min(MAX_BRIDGE_UNREAD_BYTES));
+        let room = Arc::clone(&self.unread_permits)
+            .acquire_many_owned(length.min(MAX_BRIDGE_UNREAD_BYTES));
         let unread = BridgeOutputLine {
             // The semaphore is never closed.
-            _room: room.await.ok(),
-            text: message::on_one_line(text),
+            _unread_permit: room.await.ok(),
+            text: message::to_single_line(text),
         };
-        let _ = self.out.send(unread).await;
+        let _ = self.output.send(unread).await;
     }
 
     async fn send_error(&self, id: &str, fault: &BridgeError) {
@@ -246,6 +247,8 @@ impl StdioBridge {
     }
 
     fn lock_pending(&self) -> MutexGuard<'_, HashMap<Box<str>, BridgePendingRequest>> {
-        self.asked.lock().unwrap_or_else(PoisonError::into_inner)
+        self.pending_requests
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -8,17 +8,17 @@ pub(super) enum RequestLoss {
     /// The request was not delivered.
     Unsent,
     /// The server may have received the request, and has sent nothing.
-    Silent,
+    NoResponse,
     /// The server has sent messages, up to this event.
-    Telling(String),
+    PartialResponse(String),
 }
 
 /// The action after the loss.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum RetryDecision {
-    Again,
+    Resend,
     /// Resume after this event, if the server still knows it.
-    GoOn(String),
+    ResumeAfter(String),
     GiveUp,
 }
 
@@ -41,7 +41,7 @@ const RETRYABLE_METHODS: [&str; 14] = [
 ];
 
 /// Whether a request may be repeated; `server` is the server of the bridge, `None` for all servers combined.
-pub(super) fn is_harmless(method: &str, name: Option<&str>, server: Option<&str>) -> bool {
+pub(super) fn is_retry_safe(method: &str, name: Option<&str>, server: Option<&str>) -> bool {
     let looks = |name: &str| {
         let own = match server {
             Some("os") => Some(name),
@@ -55,54 +55,54 @@ pub(super) fn is_harmless(method: &str, name: Option<&str>, server: Option<&str>
 
 pub(super) fn decide_resend(is_harmless: bool, lost: RequestLoss) -> RetryDecision {
     match lost {
-        RequestLoss::Telling(event) => RetryDecision::GoOn(event),
-        RequestLoss::Unsent => RetryDecision::Again,
-        RequestLoss::Silent if is_harmless => RetryDecision::Again,
-        RequestLoss::Silent => RetryDecision::GiveUp,
+        RequestLoss::PartialResponse(event) => RetryDecision::ResumeAfter(event),
+        RequestLoss::Unsent => RetryDecision::Resend,
+        RequestLoss::NoResponse if is_harmless => RetryDecision::Resend,
+        RequestLoss::NoResponse => RetryDecision::GiveUp,
     }
 }
 
 /// The same, after the server has forgotten the stream.
-pub(super) fn without_stream(is_harmless: bool) -> RetryDecision {
-    decide_resend(is_harmless, RequestLoss::Silent)
+pub(super) fn decide_without_stream(is_harmless: bool) -> RetryDecision {
+    decide_resend(is_harmless, RequestLoss::NoResponse)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{RequestLoss, RetryDecision, decide_resend, is_harmless, without_stream};
+    use super::{RequestLoss, RetryDecision, decide_resend, decide_without_stream, is_retry_safe};
 
     #[test]
     fn only_what_does_no_harm_is_asked_twice() {
-        assert!(is_harmless("tools/list", None, None));
-        assert!(!is_harmless("an/unknown", None, None));
-        let call = |name, server| is_harmless("tools/call", Some(name), server);
+        assert!(is_retry_safe("tools/list", None, None));
+        assert!(!is_retry_safe("an/unknown", None, None));
+        let call = |name, server| is_retry_safe("tools/call", Some(name), server);
         assert!(call("read_file", Some("os")) && call("os__read_file", None));
         // A tool of this name on another server may do anything.
         assert!(!call("read_file", Some("filesystem")) && !call("read_file", None));
         assert!(!call("run_shell", Some("os")));
         assert_eq!(
-            decide_resend(true, RequestLoss::Silent),
-            RetryDecision::Again
+            decide_resend(true, RequestLoss::NoResponse),
+            RetryDecision::Resend
         );
         assert_eq!(
-            decide_resend(false, RequestLoss::Silent),
+            decide_resend(false, RequestLoss::NoResponse),
             RetryDecision::GiveUp
         );
         // An undelivered request was not executed.
         assert_eq!(
             decide_resend(false, RequestLoss::Unsent),
-            RetryDecision::Again
+            RetryDecision::Resend
         );
     }
 
     #[test]
     fn a_stream_is_gone_on_with_before_anything_else() {
-        let place = RequestLoss::Telling("1.2".into());
+        let place = RequestLoss::PartialResponse("1.2".into());
         assert_eq!(
             decide_resend(false, place),
-            RetryDecision::GoOn("1.2".into())
+            RetryDecision::ResumeAfter("1.2".into())
         );
-        assert_eq!(without_stream(false), RetryDecision::GiveUp);
-        assert_eq!(without_stream(true), RetryDecision::Again);
+        assert_eq!(decide_without_stream(false), RetryDecision::GiveUp);
+        assert_eq!(decide_without_stream(true), RetryDecision::Resend);
     }
 }

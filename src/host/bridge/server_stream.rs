@@ -15,8 +15,11 @@ impl StdioBridge {
     pub(super) async fn forward_notifications(self: Arc<Self>) {
         let mut last: Option<String> = None;
         loop {
-            let (round, session) = (self.link.connection_number(), self.link.session());
-            match self.link.open_stream(last.as_deref()).await {
+            let (round, session) = (
+                self.connection.connection_number(),
+                self.connection.session(),
+            );
+            match self.connection.open_stream(last.as_deref()).await {
                 Ok(response) if is_events(&response) => {
                     let mut stream = EventStream::new(response);
                     loop {
@@ -47,7 +50,7 @@ impl StdioBridge {
                 Ok(response) if response.status().is_client_error() => return,
                 Ok(_) => {}
                 // Requests report the error; this task retries until the hub is found.
-                Err(_) => drop(self.link.reconnect(round).await),
+                Err(_) => drop(self.connection.reconnect(round).await),
             }
             sleep(BRIDGE_STREAM_REOPEN_DELAY).await;
         }

@@ -61,7 +61,7 @@ impl BridgeTarget {
 mod tests {
     use super::BridgeTarget;
 
-    fn wish(server: Option<&str>, servers: &[&str], tools: &[&str]) -> BridgeTarget {
+    fn sample_target(server: Option<&str>, servers: &[&str], tools: &[&str]) -> BridgeTarget {
         let all = |texts: &[&str]| texts.iter().map(|&text| text.to_owned()).collect();
         BridgeTarget {
             server: server.map(str::to_owned),
@@ -73,15 +73,15 @@ mod tests {
     #[test]
     fn a_target_is_a_path_with_a_query() {
         for (wish, path) in [
-            (wish(None, &[], &[]), "/mcp"),
-            (wish(Some("os"), &[], &[]), "/servers/os/mcp"),
-            (wish(None, &["a", "b"], &[]), "/mcp?servers=a%2Cb"),
+            (sample_target(None, &[], &[]), "/mcp"),
+            (sample_target(Some("os"), &[], &[]), "/servers/os/mcp"),
+            (sample_target(None, &["a", "b"], &[]), "/mcp?servers=a%2Cb"),
             (
-                wish(None, &["a"], &["a__read_*", "&x=#é"]),
+                sample_target(None, &["a"], &["a__read_*", "&x=#é"]),
                 "/mcp?servers=a&tools=a__read_%2A%2C%26x%3D%23%C3%A9",
             ),
             (
-                wish(Some("os"), &[], &["read_*"]),
+                sample_target(Some("os"), &[], &["read_*"]),
                 "/servers/os/mcp?tools=read_%2A",
             ),
         ] {
@@ -89,7 +89,7 @@ mod tests {
         }
         for name in ["", "a/b", "a?servers=b"] {
             assert!(
-                wish(Some(name), &[], &[]).endpoint_path().is_err(),
+                sample_target(Some(name), &[], &[]).endpoint_path().is_err(),
                 "{name}"
             );
         }
@@ -97,8 +97,8 @@ mod tests {
 
     #[test]
     fn a_target_becomes_arguments_of_the_bridge() {
-        assert!(wish(None, &[], &[]).to_arguments().is_empty());
-        let narrow = wish(None, &["a", "b"], &["-x*"]);
+        assert!(sample_target(None, &[], &[]).to_arguments().is_empty());
+        let narrow = sample_target(None, &["a", "b"], &["-x*"]);
         assert_eq!(narrow.to_arguments(), ["--servers=a,b", "--tools=-x*"]);
     }
 }

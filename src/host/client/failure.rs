@@ -7,8 +7,8 @@ use crate::host::instance::Instance;
 use crate::host::ports::listening_process;
 use crate::host::proof::ProofError;
 use crate::host::tunnel::{TUNNEL_ERROR_HEADER, TUNNEL_NO_ENGINE, TUNNEL_NOT_RUNNING, Tunnel};
-use crate::protocol::error::{ApiError, Failed};
-use crate::protocol::{self, VERSION_HEADER};
+use crate::protocol::error::{ApiError, FailedReply};
+use crate::protocol::{self, PROTOCOL_VERSION_HEADER};
 use reqwest::{Response, Url};
 
 impl CompanionClient {
@@ -18,18 +18,18 @@ impl CompanionClient {
             .get(TUNNEL_ERROR_HEADER)
             .and_then(|v| v.to_str().ok());
         if let (Some(tunnel), Some(told)) = (&self.tunnel, told) {
-            return Err(self.no_way(tunnel, told));
+            return Err(self.tunnel_error(tunnel, told));
         }
         let theirs = response
             .headers()
-            .get(VERSION_HEADER)
+            .get(PROTOCOL_VERSION_HEADER)
             .and_then(|v| v.to_str().ok())
             .unwrap_or("unknown");
         if theirs == protocol::PROTOCOL_VERSION.to_string() {
             return Ok(());
         }
         let (container, ours) = (self.container.clone(), protocol::PROTOCOL_VERSION);
-        Err(Error::OtherProtocol {
+        Err(Error::ProtocolMismatch {
             container,
             theirs: theirs.into(),
             ours,
@@ -39,28 +39,30 @@ impl CompanionClient {
 
     /// The companion closed the connection before the end of a response.
     pub(in crate::host) fn ended_early_error(&self) -> anyhow::Error {
-        self.lost_error("the connection ended early".into())
+        self.connection_lost_error("the connection ended early".into())
     }
 
     pub(in crate::host) fn unreachable_error(&self, error: &reqwest::Error) -> anyhow::Error {
         match ProofError::find_in(error) {
-            Some(ProofError::Foreign) => return self.unproven_error(error.url(), true).into(),
+            Some(ProofError::Invalid) => return self.unproven_error(error.url(), true).into(),
             Some(ProofError::Missing) => return self.unproven_error(error.url(), false).into(),
-            Some(ProofError::Lost(why)) => return self.lost_error(why.clone()),
-            None if error.is_connect() => return self.not_running(),
+            Some(ProofError::ConnectionLost(why)) => {
+                return self.connection_lost_error(why.clone());
+            }
+            None if error.is_connect() => return self.not_running_error(),
             None => {}
         }
         let mut why: &dyn std::error::Error = error;
         while let Some(source) = why.source() {
             why = source;
         }
-        self.lost_error(why.to_string())
+        self.connection_lost_error(why.to_string())
     }
 
-    fn not_running(&self) -> anyhow::Error {
+    fn not_running_error(&self) -> anyhow::Error {
         Error::NotRunning {
             container: self.container.clone(),
-            up: self.up.clone(),
+            up: self.up_command.clone(),
         }
         .into()
     }
@@ -70,20 +72,20 @@ impl CompanionClient {
         let port = url.and_then(Url::port_or_known_default).unwrap_or_default();
         let owner =
             listening_process(port).map_or(String::new(), |owner| format!(", but to {owner}"));
-        Error::Unproven {
+        Error::ListenerUnproven {
             container: self.container.clone(),
             port,
             owner,
-            up: self.up.clone(),
+            up: self.up_command.clone(),
             has_proof,
         }
     }
 
     /// The error that the tunnel reports instead of the companion.
-    fn no_way(&self, tunnel: &Tunnel, told: &str) -> anyhow::Error {
+    fn tunnel_error(&self, tunnel: &Tunnel, told: &str) -> anyhow::Error {
         let address = tunnel.engine().to_string();
         match told.split_once(": ") {
-            None if told == TUNNEL_NOT_RUNNING => self.not_running(),
+            None if told == TUNNEL_NOT_RUNNING => self.not_running_error(),
             Some((TUNNEL_NO_ENGINE, why)) => Error::EngineUnreachable {
                 address,
                 why: why.into(),
@@ -98,7 +100,7 @@ impl CompanionClient {
         }
     }
 
-    pub(super) fn lost_error(&self, why: String) -> anyhow::Error {
+    pub(super) fn connection_lost_error(&self, why: String) -> anyhow::Error {
         Error::Unreachable {
             container: self.container.clone(),
             address: self.address.clone(),
@@ -110,20 +112,20 @@ impl CompanionClient {
     /// The error for an incomplete response.
     pub(in crate::host) fn read_error(&self, failure: &ReadFailure) -> anyhow::Error {
         match failure {
-            ReadFailure::TooLong(_) | ReadFailure::TooMany(_) => Error::Refused {
+            ReadFailure::TooLong(_) | ReadFailure::TooManyValues(_) => Error::Refused {
                 status: 502,
                 kind: "answer_too_long".into(),
                 message: format!("invalid response from the companion: {failure}"),
                 hint: Some("`osctl logs` shows more".into()),
             }
             .into(),
-            ReadFailure::Cut(error) => self.unreachable_error(error),
+            ReadFailure::Interrupted(error) => self.unreachable_error(error),
         }
     }
 }
 
 /// The error for an instance that is down or for which `up` never ran.
-pub(crate) fn not_running(instance: &Instance) -> anyhow::Error {
+pub(crate) fn not_running_error(instance: &Instance) -> anyhow::Error {
     Error::NotRunning {
         container: instance.container_name(),
         up: instance.osctl_command("up"),
@@ -138,7 +140,7 @@ pub(super) async fn read_refusal(response: Response) -> anyhow::Error {
         .await
         .unwrap_or_default();
     let fault = match serde_json::from_slice(&body) {
-        Ok(Failed { error, .. }) => error,
+        Ok(FailedReply { error, .. }) => error,
         Err(_) => {
             let message = format!("the companion responded with {status} and no reason");
             ApiError::new("refused", message).with_hint("`osctl logs` shows more")

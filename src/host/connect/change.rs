@@ -23,9 +23,9 @@ pub(crate) struct ClientFileChange {
 pub(super) enum BackupAction {
     None,
     /// Create the backup from the current contents.
-    Make(PathBuf),
+    Create(PathBuf),
     /// Remove the backup: the file is complete without the entry.
-    Drop(PathBuf),
+    Remove(PathBuf),
 }
 
 /// One line of a change.
@@ -36,23 +36,23 @@ pub(crate) struct DiffLine {
 }
 
 impl ClientFileChange {
-    pub(crate) fn is_none(&self) -> bool {
+    pub(crate) fn is_unchanged(&self) -> bool {
         self.before == self.after && self.dropped_backup().is_none()
     }
 
     /// The backup to remove.
     pub(crate) fn dropped_backup(&self) -> Option<&Path> {
         match &self.backup {
-            BackupAction::Drop(path) => Some(path),
-            BackupAction::None | BackupAction::Make(_) => None,
+            BackupAction::Remove(path) => Some(path),
+            BackupAction::None | BackupAction::Create(_) => None,
         }
     }
 
     /// The path of the backup to create.
     pub(crate) fn backup_path(&self) -> Option<&Path> {
         match &self.backup {
-            BackupAction::Make(path) => Some(path),
-            BackupAction::None | BackupAction::Drop(_) => None,
+            BackupAction::Create(path) => Some(path),
+            BackupAction::None | BackupAction::Remove(_) => None,
         }
     }
 
@@ -110,7 +110,7 @@ impl ClientFileChange {
             beside.persist(path)?;
             Ok(())
         };
-        if let (BackupAction::Make(backup), Some(before)) = (&self.backup, &self.before) {
+        if let (BackupAction::Create(backup), Some(before)) = (&self.backup, &self.before) {
             put(backup, before)?;
         }
         match &self.after {
@@ -118,7 +118,7 @@ impl ClientFileChange {
             Some(after) => put(file, after)?,
             None => fs::remove_file(file)?,
         }
-        if let BackupAction::Drop(backup) = &self.backup {
+        if let BackupAction::Remove(backup) = &self.backup {
             fs::remove_file(backup)?;
         }
         Ok(())

@@ -39,7 +39,7 @@ pub(super) enum ClientFileFormat {
     /// A block of YAML.
     Yaml(&'static str),
     /// A dedicated file, which holds nothing else.
-    Own,
+    DedicatedFile,
 }
 
 impl ConnectClient {
@@ -115,7 +115,7 @@ impl ConnectClient {
         match self {
             Self::ClaudeDesktop => places.in_application_data("Claude/claude_desktop_config.json"),
             Self::ClaudeCode => {
-                places.beneath_variable("CLAUDE_CONFIG_DIR", ".claude.json", ".claude.json")
+                places.in_variable_folder("CLAUDE_CONFIG_DIR", ".claude.json", ".claude.json")
             }
             Self::Cursor => places.in_home(".cursor/mcp.json"),
             Self::VsCode => places.in_application_data("Code/User/mcp.json"),
@@ -124,11 +124,11 @@ impl ConnectClient {
                 places.unless_windows(places.in_config("zed/settings.json"), "Zed/settings.json")
             }
             Self::Codex => {
-                places.beneath_variable("CODEX_HOME", "config.toml", ".codex/config.toml")
+                places.in_variable_folder("CODEX_HOME", "config.toml", ".codex/config.toml")
             }
             Self::Gemini => {
                 let path = ".gemini/settings.json";
-                places.beneath_variable("GEMINI_CLI_HOME", path, path)
+                places.in_variable_folder("GEMINI_CLI_HOME", path, path)
             }
             Self::OpenCode => {
                 let commented = places.in_config("opencode/opencode.jsonc");
@@ -141,11 +141,15 @@ impl ConnectClient {
                 let path = "config/config.yaml";
                 let unix = places.in_config("goose/config.yaml");
                 let usual = places.unless_windows(unix, "Block/goose/config/config.yaml");
-                places.beneath_variable("GOOSE_PATH_ROOT", path, &usual.to_string_lossy())
+                places.in_variable_folder("GOOSE_PATH_ROOT", path, &usual.to_string_lossy())
             }
             Self::Continue => {
                 let path = format!("mcpServers/{name}.yaml");
-                places.beneath_variable("CONTINUE_GLOBAL_DIR", &path, &format!(".continue/{path}"))
+                places.in_variable_folder(
+                    "CONTINUE_GLOBAL_DIR",
+                    &path,
+                    &format!(".continue/{path}"),
+                )
             }
         }
     }
@@ -164,7 +168,7 @@ impl ConnectClient {
             },
             Self::Codex => ClientFileFormat::Toml("mcp_servers"),
             Self::Goose => ClientFileFormat::Yaml("extensions"),
-            Self::Continue => ClientFileFormat::Own,
+            Self::Continue => ClientFileFormat::DedicatedFile,
             Self::ClaudeDesktop
             | Self::ClaudeCode
             | Self::Cursor
@@ -175,7 +179,7 @@ impl ConnectClient {
 
     /// The client's entry for a command.
     pub(super) fn make_entry(self, name: &str, call: &LaunchCommand) -> ClientEntry {
-        let (program, words) = (json!(call.program), json!(call.words));
+        let (program, words) = (json!(call.program), json!(call.args));
         let kind = ("type", json!("stdio"));
         let (mut entry, variables) = match self {
             Self::ClaudeDesktop | Self::Windsurf | Self::Gemini => {
@@ -202,7 +206,7 @@ impl ConnectClient {
                 "env",
             ),
             Self::OpenCode => {
-                let all: Vec<&String> = [&call.program].into_iter().chain(&call.words).collect();
+                let all: Vec<&String> = [&call.program].into_iter().chain(&call.args).collect();
                 let kind = ("type", json!("local"));
                 (vec![kind, ("command", json!(all))], "environment")
             }

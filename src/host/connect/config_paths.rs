@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 pub(crate) struct ClientConfigPaths {
     home: PathBuf,
     platform: &'static str,
-    variable: fn(&str) -> Option<PathBuf>,
+    lookup_variable: fn(&str) -> Option<PathBuf>,
 }
 
 impl ClientConfigPaths {
@@ -15,7 +15,7 @@ impl ClientConfigPaths {
         Self {
             home: home.into(),
             platform: std::env::consts::OS,
-            variable: |name| {
+            lookup_variable: |name| {
                 let value = std::env::var_os(name).map(PathBuf::from);
                 // Ignore a relative path: each program would resolve it against its own working directory.
                 value.filter(|path| path.is_absolute())
@@ -28,8 +28,13 @@ impl ClientConfigPaths {
     }
 
     /// `path` in the folder that the variable names, otherwise `otherwise` in the home folder.
-    pub(super) fn beneath_variable(&self, variable: &str, path: &str, otherwise: &str) -> PathBuf {
-        match (self.variable)(variable) {
+    pub(super) fn in_variable_folder(
+        &self,
+        variable: &str,
+        path: &str,
+        otherwise: &str,
+    ) -> PathBuf {
+        match (self.lookup_variable)(variable) {
             Some(folder) => folder.join(path),
             None => self.in_home(otherwise),
         }
@@ -37,7 +42,7 @@ impl ClientConfigPaths {
 
     /// `~/.config`, also on macOS, where command-line programs use it as well.
     pub(super) fn in_config(&self, path: &str) -> PathBuf {
-        self.beneath_variable("XDG_CONFIG_HOME", path, &format!(".config/{path}"))
+        self.in_variable_folder("XDG_CONFIG_HOME", path, &format!(".config/{path}"))
     }
 
     /// The configuration folder of desktop programs.
@@ -58,7 +63,7 @@ impl ClientConfigPaths {
     }
 
     fn in_roaming_data(&self, path: &str) -> PathBuf {
-        self.beneath_variable("APPDATA", path, &format!("AppData/Roaming/{path}"))
+        self.in_variable_folder("APPDATA", path, &format!("AppData/Roaming/{path}"))
     }
 
     /// The locations on the platform that a test selects.
@@ -67,7 +72,7 @@ impl ClientConfigPaths {
         Self {
             home: "/h".into(),
             platform,
-            variable: |_| None,
+            lookup_variable: |_| None,
         }
     }
 }

@@ -9,8 +9,10 @@ const CONTINUE_FILE_HEADER: &str =
 
 pub(super) fn insert(text: &str, name: &str, entry: &ClientEntry) -> Result<String, EditRefusal> {
     if !text.trim().is_empty() {
-        let said = edit::parse_settings(ClientFileFormat::Own, text)?;
-        if edit::find_entry(ClientFileFormat::Own, &said, name).is_none() || !is_alone(&said) {
+        let said = edit::parse_settings(ClientFileFormat::DedicatedFile, text)?;
+        if edit::find_entry(ClientFileFormat::DedicatedFile, &said, name).is_none()
+            || !is_only_server(&said)
+        {
             return Err("the file contains other settings".into());
         }
     }
@@ -25,14 +27,15 @@ pub(super) fn insert(text: &str, name: &str, entry: &ClientEntry) -> Result<Stri
 
 /// Returns an empty text: nothing remains without the entry.
 pub(super) fn remove(said: &Value, name: &str) -> Result<String, EditRefusal> {
-    let is_ours = edit::find_entry(ClientFileFormat::Own, said, name).is_some() && is_alone(said);
+    let is_ours = edit::find_entry(ClientFileFormat::DedicatedFile, said, name).is_some()
+        && is_only_server(said);
     match is_ours {
         true => Ok(String::new()),
         false => Err("the file contains other settings".into()),
     }
 }
 
-fn is_alone(said: &Value) -> bool {
+fn is_only_server(said: &Value) -> bool {
     said["mcpServers"]
         .as_array()
         .is_some_and(|servers| servers.len() == 1)

@@ -24,8 +24,8 @@ impl ClientEntry {
 #[derive(Debug)]
 struct NormalizedText {
     text: String,
-    has_mark: bool,
-    has_returns: bool,
+    has_byte_order_mark: bool,
+    has_crlf: bool,
 }
 
 impl NormalizedText {
@@ -38,14 +38,18 @@ impl NormalizedText {
         let has_returns = lines != text && lines.replace('\n', "\r\n") == text;
         Self {
             text: if has_returns { lines } else { text.into() },
-            has_mark,
-            has_returns,
+            has_byte_order_mark: has_mark,
+            has_crlf: has_returns,
         }
     }
 
     fn restore_endings(&self, text: &str) -> String {
-        let mark = if self.has_mark { "\u{feff}" } else { "" };
-        match self.has_returns {
+        let mark = if self.has_byte_order_mark {
+            "\u{feff}"
+        } else {
+            ""
+        };
+        match self.has_crlf {
             true => format!("{mark}{}", text.replace('\n', "\r\n")),
             false => format!("{mark}{text}"),
         }
@@ -62,7 +66,7 @@ pub(super) fn parse_settings(form: ClientFileFormat, text: &str) -> Result<Value
         _ if text.trim().is_empty() => Value::Object(Map::new()),
         ClientFileFormat::Json(_) => json::parse_json(text)?,
         ClientFileFormat::Toml(_) => toml::parse_toml(text)?,
-        ClientFileFormat::Yaml(_) | ClientFileFormat::Own => yaml::parse_yaml(text)?,
+        ClientFileFormat::Yaml(_) | ClientFileFormat::DedicatedFile => yaml::parse_yaml(text)?,
     };
     // A text with only comments has no settings.
     let said = if said.is_null() {
@@ -81,7 +85,7 @@ fn entry_path(form: ClientFileFormat, name: &str) -> Vec<&str> {
     let mut way = match form {
         ClientFileFormat::Json(servers) => servers.to_vec(),
         ClientFileFormat::Toml(servers) | ClientFileFormat::Yaml(servers) => vec![servers],
-        ClientFileFormat::Own => Vec::new(),
+        ClientFileFormat::DedicatedFile => Vec::new(),
     };
     way.push(name);
     way
@@ -93,7 +97,7 @@ pub(super) fn find_entry<'a>(
     said: &'a Value,
     name: &str,
 ) -> Option<&'a Value> {
-    if form == ClientFileFormat::Own {
+    if form == ClientFileFormat::DedicatedFile {
         let servers = said["mcpServers"].as_array()?;
         return servers.iter().find(|server| server["name"] == name);
     }
@@ -125,7 +129,7 @@ pub(super) fn insert_entry(
         ClientFileFormat::Json(servers) => json::insert(&plain.text, servers, name, entry)?,
         ClientFileFormat::Toml(servers) => toml::insert(&plain.text, servers, name, entry)?,
         ClientFileFormat::Yaml(servers) => yaml::insert(&plain.text, servers, name, entry)?,
-        ClientFileFormat::Own => return dedicated_file::insert(text, name, entry),
+        ClientFileFormat::DedicatedFile => return dedicated_file::insert(text, name, entry),
     };
     let was_there = find_entry(form, &before, name).is_some();
     let mut expected = before;
@@ -149,12 +153,12 @@ pub(super) fn insert_entry(
                 .text
                 .replacen(&format!("{servers}: {{}}"), &format!("{servers}:"), 1)
         }
-        ClientFileFormat::Json(_) | ClientFileFormat::Toml(_) | ClientFileFormat::Own => {
+        ClientFileFormat::Json(_) | ClientFileFormat::Toml(_) | ClientFileFormat::DedicatedFile => {
             plain.text.clone()
         }
     };
     let is_whole = parse_settings(form, &edited)? == expected
-        && (was_there || preserves_text(&written, &edited));
+        && (was_there || is_text_preserved(&written, &edited));
     match is_whole {
         true => Ok(plain.restore_endings(&edited)),
         false => Err("osctl can't add the entry without changing the rest of the file".into()),
@@ -177,7 +181,7 @@ pub(super) fn remove_entry(
         ClientFileFormat::Json(servers) => json::remove(&plain.text, servers, name, holder_stays)?,
         ClientFileFormat::Toml(servers) => toml::remove(&plain.text, servers, name, holder_stays)?,
         ClientFileFormat::Yaml(servers) => yaml::remove(&plain.text, servers, name, holder_stays)?,
-        ClientFileFormat::Own => return dedicated_file::remove(&before, name),
+        ClientFileFormat::DedicatedFile => return dedicated_file::remove(&before, name),
     };
     let mut expected = before;
     let way = entry_path(form, name);
@@ -220,7 +224,7 @@ fn drop_nulls(at: &mut Value, way: &[&str]) {
 }
 
 /// Whether all earlier characters are still present, in order; ignores whitespace and commas.
-fn preserves_text(before: &str, after: &str) -> bool {
+fn is_text_preserved(before: &str, after: &str) -> bool {
     let counts = |c: &char| !c.is_whitespace() && *c != ',';
     let mut after = after.chars().filter(counts);
     before
@@ -232,7 +236,7 @@ fn preserves_text(before: &str, after: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::{
-        ClientEntry, find_entry, insert_entry, parse_settings, preserves_text, remove_entry,
+        ClientEntry, find_entry, insert_entry, is_text_preserved, parse_settings, remove_entry,
     };
     use crate::host::connect::client::ClientFileFormat;
     use serde_json::json;
@@ -352,7 +356,10 @@ mod tests {
 
     #[test]
     fn keeping_is_about_what_is_said() {
-        assert!(preserves_text("{\"a\": 1}", "{\n\"a\": 1,\n\"b\": 2\n}"));
-        assert!(!preserves_text("{\"a\": 1} // c", "{\"a\": 1, \"b\": 2}"));
+        assert!(is_text_preserved("{\"a\": 1}", "{\n\"a\": 1,\n\"b\": 2\n}"));
+        assert!(!is_text_preserved(
+            "{\"a\": 1} // c",
+            "{\"a\": 1, \"b\": 2}"
+        ));
     }
 }

@@ -10,7 +10,7 @@ const BRIDGE_ARGUMENTS: [&str; 2] = ["mcp", "stdio"];
 pub(crate) struct LaunchCommand {
     /// An absolute path: desktop programs do not have the `PATH` of a shell.
     pub(crate) program: String,
-    pub(crate) words: Vec<String>,
+    pub(crate) args: Vec<String>,
     pub(crate) environment: BTreeMap<String, String>,
 }
 
@@ -26,14 +26,14 @@ impl LaunchCommand {
         words.extend(narrow);
         Self {
             program,
-            words,
+            args: words,
             environment,
         }
     }
 }
 
 /// The command that an entry starts, in any client's format.
-pub(super) fn command_of_entry(entry: &Value) -> Option<LaunchCommand> {
+pub(super) fn entry_command(entry: &Value) -> Option<LaunchCommand> {
     let texts = |value: &Value| -> Option<Vec<String>> {
         let texts = value.as_array()?.iter();
         texts.map(|text| Some(text.as_str()?.to_owned())).collect()
@@ -56,16 +56,16 @@ pub(super) fn command_of_entry(entry: &Value) -> Option<LaunchCommand> {
     };
     Some(LaunchCommand {
         program,
-        words,
+        args: words,
         environment: environment.collect::<Option<_>>()?,
     })
 }
 
 /// Whether an entry starts the bridge.
-pub(super) fn is_ours(entry: &Value) -> bool {
-    let call = command_of_entry(entry);
+pub(super) fn is_bridge_entry(entry: &Value) -> bool {
+    let call = entry_command(entry);
     call.is_some_and(|call| {
-        call.words
+        call.args
             .windows(BRIDGE_ARGUMENTS.len())
             .any(|two| two == BRIDGE_ARGUMENTS)
     })
@@ -73,22 +73,22 @@ pub(super) fn is_ours(entry: &Value) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::is_ours;
+    use super::is_bridge_entry;
     use serde_json::json;
 
     #[test]
     fn an_entry_is_ours_by_what_it_starts() {
-        assert!(is_ours(
+        assert!(is_bridge_entry(
             &json!({"command": "/x/osctl", "args": ["mcp", "stdio"]})
         ));
         let words = ["/x/osctl", "--instance", "a", "mcp", "stdio"];
-        assert!(is_ours(&json!({"type": "local", "command": words})));
+        assert!(is_bridge_entry(&json!({"type": "local", "command": words})));
         for other in [
             json!({"command": "npx", "args": ["mcp", "x", "stdio"]}),
             json!({"url": "https://example.com"}),
             json!("mcp stdio"),
         ] {
-            assert!(!is_ours(&other), "{other}");
+            assert!(!is_bridge_entry(&other), "{other}");
         }
     }
 }

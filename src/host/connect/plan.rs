@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 struct ClientFile {
     file: PathBuf,
     text: Option<String>,
-    form: ClientFileFormat,
+    format: ClientFileFormat,
     entry: Option<Value>,
 }
 
@@ -32,10 +32,10 @@ pub(crate) fn plan_connect(
     let entry = client.make_entry(name, call);
     let is_there = found.entry.is_some();
     if found.entry == Some(entry.to_value()) {
-        return Ok(found.unchanged(BackupAction::None));
+        return Ok(found.into_unchanged(BackupAction::None));
     }
     let text = found.text.as_deref().unwrap_or_default();
-    let after = edit::insert_entry(found.form, text, name, &entry);
+    let after = edit::insert_entry(found.format, text, name, &entry);
     let after = after.map_err(|why| edit_error(&found.file, &why))?;
     let backup = backup_path_of(&found.file, name);
     // A file that already has an entry is not the original from before osctl.
@@ -43,7 +43,7 @@ pub(crate) fn plan_connect(
     Ok(ClientFileChange {
         backup: match is_kept {
             true => BackupAction::None,
-            false => BackupAction::Make(backup),
+            false => BackupAction::Create(backup),
         },
         file: found.file,
         before: found.text,
@@ -64,18 +64,17 @@ pub(crate) fn plan_disconnect(
     let backup = backup_path_of(&found.file, name);
     let kept = change::read_optional_file(&backup)?;
     let dropped = match kept {
-        Some(_) => BackupAction::Drop(backup),
+        Some(_) => BackupAction::Remove(backup),
         None => BackupAction::None,
     };
     let Some(text) = &found.text else {
         // Keep the backup: without the file, it may be the only copy.
-        return Ok(found.unchanged(BackupAction::None));
+        return Ok(found.into_unchanged(BackupAction::None));
     };
     let Some(entry) = &found.entry else {
-        return Ok(found.unchanged(dropped));
+        return Ok(found.into_unchanged(dropped));
     };
-    let written =
-        launch_command::command_of_entry(entry).map(|call| client.make_entry(name, &call));
+    let written = launch_command::entry_command(entry).map(|call| client.make_entry(name, &call));
     let was = |original: &str| {
         let written = written.as_ref()?;
         let form = detect_format(client, original).ok()?;
@@ -92,11 +91,13 @@ pub(crate) fn plan_disconnect(
         });
     }
     let is_alone = kept.is_none() && was("").as_ref() == Some(text);
-    let holder_stays = kept.as_deref().is_some_and(|kept| has_holder(client, kept));
+    let holder_stays = kept
+        .as_deref()
+        .is_some_and(|kept| has_servers_key(client, kept));
     let after = match is_alone {
         true => None,
         false => {
-            let after = edit::remove_entry(found.form, text, name, holder_stays);
+            let after = edit::remove_entry(found.format, text, name, holder_stays);
             Some(after.map_err(|why| edit_error(&found.file, &why))?)
         }
     };
@@ -122,7 +123,7 @@ fn read_client_file(
     let entry = edit::find_entry(form, &said, name).cloned();
     if entry
         .as_ref()
-        .is_some_and(|entry| !launch_command::is_ours(entry))
+        .is_some_and(|entry| !launch_command::is_bridge_entry(entry))
     {
         let message = format!(
             "the server `{name}` in `{}` is not osctl's; it was not touched",
@@ -134,13 +135,13 @@ fn read_client_file(
     Ok(ClientFile {
         file,
         text,
-        form,
+        format: form,
         entry,
     })
 }
 
 impl ClientFile {
-    fn unchanged(self, backup: BackupAction) -> ClientFileChange {
+    fn into_unchanged(self, backup: BackupAction) -> ClientFileChange {
         ClientFileChange {
             file: self.file,
             after: self.text.clone(),
@@ -157,7 +158,7 @@ fn detect_format(client: ConnectClient, text: &str) -> Result<ClientFileFormat, 
 }
 
 /// Whether a text has the key that holds the servers, even if empty.
-fn has_holder(client: ConnectClient, text: &str) -> bool {
+fn has_servers_key(client: ConnectClient, text: &str) -> bool {
     let form = detect_format(client, text);
     let said = form.and_then(|form| Ok((form, edit::parse_settings(form, text)?)));
     said.is_ok_and(|(form, said)| edit::find_servers(form, &said).is_some())

@@ -2,7 +2,7 @@
 
 use super::launch_command::LaunchCommand;
 use crate::error::{Error, Result};
-use crate::protocol::mcp::{LIST_WAIT, ListMeta};
+use crate::protocol::mcp::{LIST_WAIT_KEY, ListMeta};
 use anyhow::{Context, bail};
 use serde_json::{Value, json};
 use std::process::Stdio;
@@ -35,7 +35,7 @@ pub(crate) struct ConnectProbeResult {
 /// When the command does not start, or does not answer as a server.
 pub(crate) async fn probe_command(call: &LaunchCommand) -> Result<ConnectProbeResult> {
     let mut child = Command::new(&call.program)
-        .args(&call.words)
+        .args(&call.args)
         .envs(&call.environment)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
@@ -89,7 +89,7 @@ fn last_error_line(said: &str) -> Option<&str> {
 }
 
 fn probe_error(call: &LaunchCommand, why: &str) -> anyhow::Error {
-    let words = [&call.program].into_iter().chain(&call.words);
+    let words = [&call.program].into_iter().chain(&call.args);
     let command: Vec<&str> = words.map(String::as_str).collect();
     let message = format!(
         "the MCP server `{}` did not start: {why}",
@@ -114,7 +114,7 @@ impl ConnectProbeServer {
         self.send_message(&json!({"jsonrpc": "2.0", "method": "notifications/initialized"}))
             .await?;
         let mut found = ConnectProbeResult::default();
-        let mut params = json!({"_meta": {LIST_WAIT: CONNECT_LIST_TIMEOUT.as_secs()}});
+        let mut params = json!({"_meta": {LIST_WAIT_KEY: CONNECT_LIST_TIMEOUT.as_secs()}});
         loop {
             let mut page = self.send_request("tools/list", params).await?;
             let tools = page["tools"]
@@ -163,7 +163,7 @@ mod tests {
     fn call(words: &[&str]) -> LaunchCommand {
         LaunchCommand {
             program: "python3".into(),
-            words: words.iter().map(|&word| word.to_owned()).collect(),
+            args: words.iter().map(|&word| word.to_owned()).collect(),
             environment: Default::default(),
         }
     }

@@ -5,7 +5,7 @@
 
 use super::cells::CellRunner;
 use super::connection::ConnectionFile;
-use super::content::{CommOpen, ShutdownRequest, error_reply, error_to_raised};
+use super::content::{CommOpen, ShutdownRequest, error_reply, error_to_run_error};
 use super::notebook_session::NotebookSession;
 use super::shell_requests::answer_shell_request;
 use super::sockets::{IopubSocket, JupyterSockets, ReplySocket, RequestSocket, echo_heartbeat};
@@ -35,7 +35,7 @@ pub(crate) async fn serve_kernel(
     let (queue, mut queued) = mpsc::unbounded_channel();
     let cells = CellRunner::new(attached, &iopub, sockets.shell.1.clone());
     let bridge = JupyterBridge {
-        attached,
+        session: attached,
         iopub: &iopub,
         cells: &cells,
         queue,
@@ -54,7 +54,7 @@ pub(crate) async fn serve_kernel(
 }
 
 struct JupyterBridge<'a> {
-    attached: &'a NotebookSession<'a>,
+    session: &'a NotebookSession<'a>,
     iopub: &'a IopubSocket,
     cells: &'a CellRunner<'a>,
     queue: UnboundedSender<JupyterRequest>,
@@ -63,8 +63,8 @@ struct JupyterBridge<'a> {
 /// Whether the kernel keeps running after a request.
 #[derive(PartialEq, Eq)]
 enum AfterRequest {
-    GoOn,
-    End,
+    Continue,
+    ShutDown,
 }
 
 impl JupyterBridge<'_> {
@@ -84,7 +84,7 @@ impl JupyterBridge<'_> {
                         _ => answers.push(self.handle_request(request, &replies)),
                     }
                 }
-                Some(next) = answers.next() => if next? == AfterRequest::End {
+                Some(next) = answers.next() => if next? == AfterRequest::ShutDown {
                     return Ok(());
                 },
             }
@@ -97,7 +97,7 @@ impl JupyterBridge<'_> {
         replies: &ReplySocket,
     ) -> Result<AfterRequest> {
         self.iopub.publish_busy(&request).await?;
-        let mut next = AfterRequest::GoOn;
+        let mut next = AfterRequest::Continue;
         let reply = match request.kind.as_str() {
             "interrupt_request" => Some(self.cells.interrupt_running().await.map(|()| ok_reply())),
             "shutdown_request" => {
@@ -105,17 +105,17 @@ impl JupyterBridge<'_> {
                 self.iopub
                     .publish(Some(&request), "shutdown_reply", &reply)
                     .await?;
-                next = AfterRequest::End;
+                next = AfterRequest::ShutDown;
                 Some(Ok(reply))
             }
             "comm_open" => {
                 self.close_comm(&request).await?;
                 None
             }
-            _ => answer_shell_request(&request, self.attached).await,
+            _ => answer_shell_request(&request, self.session).await,
         };
         if let Some(reply) = reply {
-            let reply = reply.unwrap_or_else(|error| error_reply(&error_to_raised(&error)));
+            let reply = reply.unwrap_or_else(|error| error_reply(&error_to_run_error(&error)));
             replies.send(&request, &reply).await?;
         }
         self.iopub.publish_idle(&request).await?;
@@ -125,18 +125,18 @@ impl JupyterBridge<'_> {
     /// A restart restarts the session's kernel; otherwise the session stays, and only the running cell is interrupted.
     async fn shut_down(&self, request: &JupyterRequest) -> Value {
         let asked: ShutdownRequest = request.parse_content().unwrap_or_default();
-        let session = self.attached.session_name();
+        let session = self.session.session_name();
         let ended = match asked.restart {
             true => {
                 let restart =
                     async |client: &CompanionClient| client.restart_session(&session).await;
-                self.attached.with_client(restart).await.map(drop)
+                self.session.with_client(restart).await.map(drop)
             }
             false => self.cells.interrupt_running().await,
         };
         let mut reply = match ended {
             Ok(()) => ok_reply(),
-            Err(error) => error_reply(&error_to_raised(&error)),
+            Err(error) => error_reply(&error_to_run_error(&error)),
         };
         reply["restart"] = asked.restart.into();
         reply

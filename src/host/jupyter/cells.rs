@@ -3,7 +3,7 @@
 //! A cell is a run like any other: it queues behind runs of others, has an id by which it is found
 //! again when the connection is lost, and stays in `osctl runs`.
 
-use super::content::{ExecuteRequest, error_reply, error_to_raised};
+use super::content::{ExecuteRequest, error_reply, error_to_run_error};
 use super::iopub::{CellOutcome, CellPublisher};
 use super::notebook_session::NotebookSession;
 use super::sockets::{IopubSocket, ReplySocket};
@@ -17,17 +17,17 @@ use std::cell::{Cell, RefCell};
 use tokio::sync::mpsc::UnboundedReceiver;
 
 pub(super) struct CellRunner<'a> {
-    pub(super) attached: &'a NotebookSession<'a>,
+    pub(super) session: &'a NotebookSession<'a>,
     pub(super) iopub: &'a IopubSocket,
     pub(super) replies: ReplySocket,
     /// The id of the current run.
-    running: RefCell<Option<String>>,
+    running_id: RefCell<Option<String>>,
     /// The generation of the kernel that answered last.
-    seen: Cell<Option<u64>>,
+    last_generation: Cell<Option<u64>>,
     /// The execution count of the last cell.
-    count: Cell<u64>,
+    execution_count: Cell<u64>,
     /// A change of the namespace that no cell has reported yet.
-    untold: RefCell<Option<String>>,
+    pending_warning: RefCell<Option<String>>,
 }
 
 impl<'a> CellRunner<'a> {
@@ -37,13 +37,13 @@ impl<'a> CellRunner<'a> {
         replies: ReplySocket,
     ) -> Self {
         Self {
-            attached,
+            session: attached,
             iopub,
             replies,
-            running: RefCell::default(),
-            seen: Cell::default(),
-            count: Cell::default(),
-            untold: RefCell::default(),
+            running_id: RefCell::default(),
+            last_generation: Cell::default(),
+            execution_count: Cell::default(),
+            pending_warning: RefCell::default(),
         }
     }
 
@@ -56,7 +56,7 @@ impl<'a> CellRunner<'a> {
             let asked: ExecuteRequest = match request.parse_content() {
                 Ok(asked) => asked,
                 Err(error) => {
-                    let reply = error_reply(&error_to_raised(&error));
+                    let reply = error_reply(&error_to_run_error(&error));
                     self.replies.send(&request, &reply).await?;
                     continue;
                 }
@@ -66,7 +66,7 @@ impl<'a> CellRunner<'a> {
             // Requests sent before the client learned of the failure are aborted, including those still in the socket;
             // the yield lets the socket task deliver them.
             let mut aborted = Vec::new();
-            if ended.raised.is_some() && asked.stop_on_error {
+            if ended.exception.is_some() && asked.stop_on_error {
                 tokio::task::yield_now().await;
                 aborted.extend(std::iter::from_fn(|| queue.try_recv().ok()));
             }
@@ -85,13 +85,13 @@ impl<'a> CellRunner<'a> {
 
     /// Interrupts the running cell, if any; other clients' runs continue.
     pub(super) async fn interrupt_running(&self) -> Result<()> {
-        let running = self.running.borrow().clone();
+        let running = self.running_id.borrow().clone();
         let Some(id) = running else {
             return Ok(());
         };
         let asked = self
-            .attached
-            .with_client(async |client| client.interrupt_begun(&id).await);
+            .session
+            .with_client(async |client| client.interrupt_started_run(&id).await);
         asked.await.map(drop)
     }
 
@@ -110,7 +110,7 @@ impl<'a> CellRunner<'a> {
             request,
             self.iopub,
             asked.silent,
-            self.attached.output_policy(),
+            self.session.output_policy(),
         );
         let reply = self
             .execute_to_end(asked.into(), async |happened| {
@@ -120,7 +120,7 @@ impl<'a> CellRunner<'a> {
         match reply {
             // The front end shows no output of silent code, so keep the report for a visible cell.
             Ok(reply) if asked.silent => story.publish_end(reply, None).await,
-            Ok(reply) => story.publish_end(reply, self.untold.take()).await,
+            Ok(reply) => story.publish_end(reply, self.pending_warning.take()).await,
             Err(error) => story.publish_failure(&error).await,
         }
     }
@@ -134,15 +134,15 @@ impl<'a> CellRunner<'a> {
         let id = fresh_id()?;
         let execute = Execute {
             id: Some(id.clone()),
-            session: self.attached.session_name(),
+            session: self.session.session_name(),
             queue: true,
-            seen: self.seen.get(),
+            seen: self.last_generation.get(),
             ..cell
         };
-        self.running.replace(Some(id));
-        let followed = self.attached.with_client(async |client| {
+        self.running_id.replace(Some(id));
+        let followed = self.session.with_client(async |client| {
             // An idle session may have been removed.
-            self.attached.ensure_session(client).await?;
+            self.session.ensure_session(client).await?;
             let mut events = client.execute(&execute).await?;
             while let Some(event) = events.next().await? {
                 match event.happened {
@@ -153,11 +153,11 @@ impl<'a> CellRunner<'a> {
             Err(anyhow::anyhow!("the run's events ended without a result"))
         });
         let followed = followed.await;
-        self.running.take();
+        self.running_id.take();
         if let Ok(reply) = &followed {
-            self.seen.set(Some(reply.kernel.generation));
+            self.last_generation.set(Some(reply.kernel.generation));
             if let Some(text) = state_warning(&reply.kernel) {
-                self.untold.replace(Some(text));
+                self.pending_warning.replace(Some(text));
             }
         }
         followed
@@ -165,20 +165,22 @@ impl<'a> CellRunner<'a> {
 
     /// The execution count of the next cell, if no other run comes first.
     async fn next_count(&self) -> u64 {
-        let name = self.attached.session_name();
+        let name = self.session.session_name();
         let sessions = self
-            .attached
+            .session
             .with_client(async |client| client.list_sessions().await);
         let sessions = sessions.await.map(|found| found.sessions);
         let mut found = sessions.into_iter().flatten().filter(|s| s.name == name);
-        let count = found.next().map_or(self.count.get(), |s| s.exec_count);
+        let count = found
+            .next()
+            .map_or(self.execution_count.get(), |s| s.exec_count);
         count.saturating_add(1)
     }
 
     async fn execute_reply(&self, asked: &ExecuteRequest, ended: CellOutcome) -> Value {
-        let count = ended.count.unwrap_or(self.count.get());
-        self.count.set(count);
-        let mut reply = match ended.raised {
+        let count = ended.execution_count.unwrap_or(self.execution_count.get());
+        self.execution_count.set(count);
+        let mut reply = match ended.exception {
             Some(raised) => error_reply(&raised),
             None => {
                 let values = self
@@ -214,12 +216,12 @@ impl<'a> CellRunner<'a> {
                 .await;
             let value = match (told.map(|reply| reply.error), shown) {
                 (Ok(None), Some(shown)) => {
-                    let outputs = self.attached.output_policy();
+                    let outputs = self.session.output_policy();
                     let (data, metadata) = outputs.filter_bundle(&shown.data, &shown.metadata);
                     json!({"status": "ok", "data": data, "metadata": metadata})
                 }
                 (Ok(raised), _) => error_reply(&raised.unwrap_or_else(|| no_value_error(name))),
-                (Err(error), _) => error_reply(&error_to_raised(&error)),
+                (Err(error), _) => error_reply(&error_to_run_error(&error)),
             };
             values.insert(name.clone(), value);
         }

@@ -113,7 +113,7 @@ pub(super) fn error_reply(raised: &RunError) -> Value {
 }
 
 /// An osctl error with its hint, shown instead of a traceback.
-pub(super) fn error_to_raised(error: &anyhow::Error) -> RunError {
+pub(super) fn error_to_run_error(error: &anyhow::Error) -> RunError {
     let expected = error.downcast_ref::<Error>();
     let message = match expected {
         Some(expected) => expected.to_string(),

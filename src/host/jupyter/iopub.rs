@@ -1,6 +1,6 @@
 //! Events of one running cell, as messages of Jupyter's iopub channel.
 
-use super::content::{JUPYTER_INTERRUPTED_KIND, error_content, error_to_raised};
+use super::content::{JUPYTER_INTERRUPTED_KIND, error_content, error_to_run_error};
 use super::outputs::OutputPolicy;
 use super::sockets::IopubSocket;
 use super::wire::JupyterRequest;
@@ -10,8 +10,8 @@ use serde_json::{Value, json};
 
 /// How a cell ended.
 pub(super) struct CellOutcome {
-    pub(super) count: Option<u64>,
-    pub(super) raised: Option<RunError>,
+    pub(super) execution_count: Option<u64>,
+    pub(super) exception: Option<RunError>,
 }
 
 /// Publishes one cell's events to the front ends.
@@ -23,7 +23,7 @@ pub(super) struct CellPublisher<'a> {
     /// Held until the end, which provides its execution count.
     result: Option<DisplayData>,
     /// Held until the end, which may add details.
-    raised: Option<RunError>,
+    exception: Option<RunError>,
 }
 
 impl<'a> CellPublisher<'a> {
@@ -39,7 +39,7 @@ impl<'a> CellPublisher<'a> {
             silent,
             outputs,
             result: None,
-            raised: None,
+            exception: None,
         }
     }
 
@@ -76,44 +76,47 @@ impl<'a> CellPublisher<'a> {
         }
         if reply.status == RunStatus::Completed {
             // The code has displayed an exception and continued.
-            self.tell_raised().await?;
+            self.publish_exception().await?;
             let raised = None;
-            return Ok(CellOutcome { count, raised });
+            return Ok(CellOutcome {
+                execution_count: count,
+                exception: raised,
+            });
         }
-        let raised = reply.error.or_else(|| self.raised.take());
-        self.raised = Some(shown_whole(raised.unwrap_or_else(|| RunError {
+        let raised = reply.error.or_else(|| self.exception.take());
+        self.exception = Some(with_final_traceback(raised.unwrap_or_else(|| RunError {
             kind: JUPYTER_INTERRUPTED_KIND.into(),
             message: "the run was interrupted".into(),
             traceback: Vec::new(),
         })));
-        self.tell_raised().await?;
+        self.publish_exception().await?;
         Ok(CellOutcome {
-            count,
-            raised: self.raised,
+            execution_count: count,
+            exception: self.exception,
         })
     }
 
     /// Publishes that the cell cannot be run or followed.
     pub(super) async fn publish_failure(mut self, error: &anyhow::Error) -> Result<CellOutcome> {
-        self.hold_exception(error_to_raised(error)).await?;
-        self.tell_raised().await?;
+        self.hold_exception(error_to_run_error(error)).await?;
+        self.publish_exception().await?;
         Ok(CellOutcome {
-            count: None,
-            raised: self.raised,
+            execution_count: None,
+            exception: self.exception,
         })
     }
 
     /// Holds an exception; an interrupt arrives twice, as Python's exception and as the interrupter's message.
     async fn hold_exception(&mut self, raised: RunError) -> Result<()> {
-        if (self.raised.as_ref()).is_some_and(|before| before.traceback != raised.traceback) {
-            self.tell_raised().await?;
+        if (self.exception.as_ref()).is_some_and(|before| before.traceback != raised.traceback) {
+            self.publish_exception().await?;
         }
-        self.raised = Some(raised);
+        self.exception = Some(raised);
         Ok(())
     }
 
-    async fn tell_raised(&self) -> Result<()> {
-        match &self.raised {
+    async fn publish_exception(&self) -> Result<()> {
+        match &self.exception {
             Some(raised) if !self.silent => self.publish("error", &error_content(raised)).await,
             _ => Ok(()),
         }
@@ -125,7 +128,7 @@ impl<'a> CellPublisher<'a> {
 }
 
 /// Front ends show only the traceback, which ends with the code's exception; the reason of the run's end is appended.
-fn shown_whole(mut raised: RunError) -> RunError {
+fn with_final_traceback(mut raised: RunError) -> RunError {
     if raised.traceback.is_empty() || raised.kind == JUPYTER_INTERRUPTED_KIND {
         let RunError { kind, message, .. } = &raised;
         raised.traceback.push(format!("{kind}: {message}"));

@@ -62,7 +62,7 @@ impl Kernelspec {
     /// # Errors
     /// When the name is not valid, or belongs to another program's kernel.
     pub(crate) fn write(&self, data: &Path) -> Result<PathBuf> {
-        let folder = self.free_folder(data)?;
+        let folder = self.available_folder(data)?;
         fs::create_dir_all(&folder).map_err(|error| {
             let message = format!("`{}` can't be created: {error}", folder.display());
             Error::precondition(
@@ -91,7 +91,7 @@ impl Kernelspec {
         })
     }
 
-    fn free_folder(&self, data: &Path) -> Result<PathBuf> {
+    fn available_folder(&self, data: &Path) -> Result<PathBuf> {
         let fits = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
         if self.name.is_empty() || self.name.starts_with('.') || !self.name.chars().all(fits) {
             let message = format!("`{}` is not a valid kernelspec name", self.name);

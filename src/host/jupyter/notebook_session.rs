@@ -57,7 +57,7 @@ impl<'a> NotebookSession<'a> {
             Err(error) => Err(error),
         };
         if let Err(error) = &answer
-            && !is_answer(error)
+            && !is_refusal(error)
         {
             self.client.take();
         }
@@ -85,7 +85,7 @@ impl<'a> NotebookSession<'a> {
 }
 
 /// Whether the instance and the session answered with a refusal.
-fn is_answer(error: &anyhow::Error) -> bool {
+fn is_refusal(error: &anyhow::Error) -> bool {
     match error.downcast_ref::<Error>() {
         Some(Error::Refused { status, .. }) => ![401, 403, 404].contains(status),
         _ => false,

@@ -10,7 +10,8 @@
 //! outputs pass.
 
 use crate::host::sanitize::{
-    markdown_as_html, plain_markdown, quiet_tex, sanitize_html, sanitize_svg, shows_something,
+    disable_active_tex, has_visible_content, markdown_as_html, plain_markdown, sanitize_html,
+    sanitize_svg,
 };
 use crate::protocol::kernel::MimeBundle;
 use serde_json::{Map, Value, json};
@@ -42,7 +43,7 @@ impl OutputPolicy {
             Self::Trusted => (json!(data), json!(metadata)),
             Self::Sanitized => {
                 let safe = sanitize_bundle(data);
-                let metadata = known_metadata(metadata, &safe);
+                let metadata = filter_metadata(metadata, &safe);
                 (safe.into(), metadata.into())
             }
         }
@@ -92,7 +93,7 @@ fn sanitize_representation<'a>(
         // A page of scripts is empty after sanitizing.
         JUPYTER_HTML_TYPE => {
             let clean = sanitize_html(short?);
-            let is_left = shows_something(&clean) || short?.trim().is_empty();
+            let is_left = has_visible_content(&clean) || short?.trim().is_empty();
             is_left.then(|| (JUPYTER_HTML_TYPE, clean.into()))
         }
         // The output has the same picture in a type without active content.
@@ -104,7 +105,7 @@ fn sanitize_representation<'a>(
             None
         }
         JUPYTER_SVG_TYPE => sanitize_svg(short?).map(|svg| (JUPYTER_SVG_TYPE, svg.into())),
-        "text/latex" => short.map(|tex| (kind, quiet_tex(tex).into())),
+        "text/latex" => short.map(|tex| (kind, disable_active_tex(tex).into())),
         JUPYTER_MARKDOWN_TYPE => match plain_markdown(short?) {
             Some(plain) => Some((JUPYTER_MARKDOWN_TYPE, plain.into())),
             None if data.contains_key(JUPYTER_HTML_TYPE) => None,
@@ -120,7 +121,7 @@ fn is_base64(text: &str) -> bool {
 }
 
 /// The metadata of the passed types that front ends use for the layout of pictures and trees.
-fn known_metadata(metadata: &MimeBundle, data: &Map<String, Value>) -> Map<String, Value> {
+fn filter_metadata(metadata: &MimeBundle, data: &Map<String, Value>) -> Map<String, Value> {
     let is_known = |key: &str, value: &Value| match key {
         "width" | "height" => value.is_number(),
         "unconfined" | "expanded" | "isolated" => value.is_boolean(),

@@ -34,11 +34,11 @@ impl JupyterSockets {
             let (replies, requests) = socket.split();
             let inbox = RequestSocket {
                 socket: requests,
-                speech: speech.clone(),
+                codec: speech.clone(),
             };
             let replies = ReplySocket {
                 socket: replies,
-                speech: speech.clone(),
+                codec: speech.clone(),
             };
             (inbox, replies)
         };
@@ -47,8 +47,8 @@ impl JupyterSockets {
             control: channel(bind_jupyter_socket(connection, connection.control_port).await?),
             iopub: IopubSocket {
                 socket: Mutex::new(bind_jupyter_socket(connection, connection.iopub_port).await?),
-                speech: speech.clone(),
-                cell: RefCell::default(),
+                codec: speech.clone(),
+                running_cell: RefCell::default(),
             },
             // A ROUTER socket answers as REP would, and serves several front ends at the same time.
             heartbeat: bind_jupyter_socket(connection, connection.hb_port).await?,
@@ -83,7 +83,7 @@ pub(super) async fn echo_heartbeat(mut socket: RouterSocket) -> Result<()> {
 /// A socket that receives requests.
 pub(super) struct RequestSocket {
     socket: RouterRecvHalf,
-    speech: JupyterCodec,
+    codec: JupyterCodec,
 }
 
 impl RequestSocket {
@@ -91,7 +91,7 @@ impl RequestSocket {
     pub(super) async fn next(&mut self) -> Result<JupyterRequest> {
         loop {
             let frames = self.socket.recv().await?.into_vec();
-            match self.speech.decode_request(frames) {
+            match self.codec.decode_request(frames) {
                 Some(request) => return Ok(request),
                 None => warn!("osctl dropped a malformed or wrongly signed message"),
             }
@@ -103,13 +103,13 @@ impl RequestSocket {
 #[derive(Clone)]
 pub(super) struct ReplySocket {
     socket: RouterSendHalf,
-    speech: JupyterCodec,
+    codec: JupyterCodec,
 }
 
 impl ReplySocket {
     pub(super) async fn send(&self, to: &JupyterRequest, content: &Value) -> Result<()> {
         let kind = to.kind.replace("_request", "_reply");
-        let frames = self.speech.encode_reply(to, &kind, content)?;
+        let frames = self.codec.encode_reply(to, &kind, content)?;
         if let Err(error) = self.socket.clone().send(to_multipart(frames)?).await {
             warn!("osctl could not send a `{kind}`: {error}");
         }
@@ -120,9 +120,9 @@ impl ReplySocket {
 /// The socket that publishes events to all front ends.
 pub(super) struct IopubSocket {
     socket: Mutex<PubSocket>,
-    speech: JupyterCodec,
+    codec: JupyterCodec,
     /// The running cell.
-    cell: RefCell<Option<JupyterRequest>>,
+    running_cell: RefCell<Option<JupyterRequest>>,
 }
 
 impl IopubSocket {
@@ -132,7 +132,7 @@ impl IopubSocket {
         kind: &str,
         content: &Value,
     ) -> Result<()> {
-        let frames = self.speech.encode_iopub(parent, kind, content)?;
+        let frames = self.codec.encode_iopub(parent, kind, content)?;
         let message = to_multipart(frames)?;
         Ok(self.socket.lock().await.send(message).await?)
     }
@@ -150,7 +150,7 @@ impl IopubSocket {
     /// `busy` again.
     pub(super) async fn publish_idle(&self, request: &JupyterRequest) -> Result<()> {
         self.publish_status(Some(request), "idle").await?;
-        let cell = self.cell.borrow().clone();
+        let cell = self.running_cell.borrow().clone();
         match cell {
             Some(cell) => self.publish_status(Some(&cell), "busy").await,
             None => Ok(()),
@@ -159,12 +159,12 @@ impl IopubSocket {
 
     /// Publishes the start of a cell, until [`IopubSocket::end_cell`].
     pub(super) async fn begin_cell(&self, cell: &JupyterRequest) -> Result<()> {
-        self.cell.replace(Some(cell.clone()));
+        self.running_cell.replace(Some(cell.clone()));
         self.publish_busy(cell).await
     }
 
     pub(super) async fn end_cell(&self, cell: &JupyterRequest) -> Result<()> {
-        self.cell.take();
+        self.running_cell.take();
         self.publish_idle(cell).await
     }
 

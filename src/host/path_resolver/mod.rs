@@ -16,7 +16,7 @@ mod tests;
 
 use super::folders::Folders;
 use super::instance::Instance;
-use super::mount_safety::all_agents_folders;
+use super::mount_safety::all_agent_writable_folders;
 use crate::archive::{EntryStat, Folder};
 use crate::error::{Error, Result};
 use crate::protocol::files::EntryKind;
@@ -30,7 +30,7 @@ use walk::{PathWalk, PathWalkStop};
 /// Resolves paths, given the folders that agents write.
 #[derive(Debug)]
 pub(crate) struct PathResolver {
-    agents: Vec<AgentFolder>,
+    agent_folders: Vec<AgentFolder>,
 }
 
 /// A folder that an agent writes.
@@ -39,7 +39,7 @@ struct AgentFolder {
     /// Without links.
     path: PathBuf,
     /// Identifies the folder under any name; `None` while the folder does not exist.
-    look: Option<EntryStat>,
+    stat: Option<EntryStat>,
 }
 
 /// The target of a path.
@@ -56,11 +56,11 @@ pub(crate) struct ResolvedName {
     pub(crate) folder: Folder,
     pub(crate) name: OsString,
     /// The entry with this name; `None` if the name is unused.
-    pub(crate) look: Option<EntryStat>,
+    pub(crate) stat: Option<EntryStat>,
     /// Without links, for messages.
     pub(crate) path: PathBuf,
     /// Whether an agent writes in the folder.
-    is_agents: bool,
+    is_in_agent_folder: bool,
 }
 
 /// Why a path was not resolved.
@@ -74,7 +74,7 @@ pub(crate) enum PathResolveError {
 
 /// A path that an agent can redirect.
 #[derive(Debug)]
-pub(crate) struct Redirectable {
+pub(crate) struct RedirectablePath {
     /// The folder on the path in which the agent writes.
     pub(crate) folder: PathBuf,
 }
@@ -86,7 +86,7 @@ impl PathResolver {
     /// # Errors
     /// When the state folder cannot be read.
     pub(crate) fn new(instance: &Instance, folders: &Folders) -> Result<Self> {
-        Ok(Self::with_agent_folders(all_agents_folders(
+        Ok(Self::with_agent_folders(all_agent_writable_folders(
             instance, folders,
         )?))
     }
@@ -94,11 +94,11 @@ impl PathResolver {
     /// A resolver that knows these folders.
     pub(crate) fn with_agent_folders(agents: impl IntoIterator<Item = PathBuf>) -> Self {
         let known = |path: PathBuf| AgentFolder {
-            look: EntryStat::stat_path(&path).ok(),
+            stat: EntryStat::stat_path(&path).ok(),
             path,
         };
         Self {
-            agents: agents.into_iter().map(known).collect(),
+            agent_folders: agents.into_iter().map(known).collect(),
         }
     }
 
@@ -113,10 +113,12 @@ impl PathResolver {
         let mut walk = PathWalk::start(self, path)?;
         match walk.run_to_end()? {
             PathWalkStop::Folder => Ok(ResolvedPath::Folder(walk.into_folder()?)),
-            PathWalkStop::Name(name, look) => {
-                Ok(ResolvedPath::Name(walk.into_place(name, Some(look))?))
+            PathWalkStop::Name(name, look) => Ok(ResolvedPath::Name(
+                walk.into_resolved_name(name, Some(look))?,
+            )),
+            PathWalkStop::Missing(name, _) => {
+                Ok(ResolvedPath::Name(walk.into_resolved_name(name, None)?))
             }
-            PathWalkStop::Missing(name, _) => Ok(ResolvedPath::Name(walk.into_place(name, None)?)),
         }
     }
 
@@ -172,13 +174,13 @@ impl PathResolver {
     pub(crate) fn resolve_trusted(
         &self,
         path: &Path,
-    ) -> std::result::Result<PathBuf, Redirectable> {
+    ) -> std::result::Result<PathBuf, RedirectablePath> {
         let Ok(mut walk) = PathWalk::start(self, path) else {
             return Ok(path.into());
         };
         let stop = walk.run_to_missing();
-        if let Some(folder) = walk.crossed {
-            return Err(Redirectable { folder });
+        if let Some(folder) = walk.crossed_agent_folder {
+            return Err(RedirectablePath { folder });
         }
         let mut found = walk.location;
         if let Ok(PathWalkStop::Name(name, _) | PathWalkStop::Missing(name, _)) = stop {
@@ -194,10 +196,10 @@ impl PathResolver {
         #[cfg(not(unix))]
         let path = &std::fs::canonicalize(path).unwrap_or_else(|_| path.into());
         let is_same = |agent: &AgentFolder| {
-            let known = agent.look.filter(|known| known.identity != (0, 0));
+            let known = agent.stat.filter(|known| known.identity != (0, 0));
             agent.path == path || known.is_some_and(|known| known.identity == look.identity)
         };
-        self.agents.iter().any(is_same)
+        self.agent_folders.iter().any(is_same)
     }
 }
 
@@ -207,21 +209,21 @@ impl ResolvedName {
         Self {
             folder,
             name,
-            look: None,
+            stat: None,
             path,
-            is_agents: true,
+            is_in_agent_folder: true,
         }
     }
 
     /// Opens the file; returns the file and its kind.
     pub(crate) fn open(&self) -> io::Result<(File, EntryStat)> {
-        let file = match self.is_agents {
+        let file = match self.is_in_agent_folder {
             true => self.folder.open_file(&self.name)?,
             // Also opens special names of the system, such as `/dev/stdin`.
             false => File::open(&self.path)?,
         };
         let look = EntryStat::stat_file(&file)?;
-        match self.is_agents && look.kind != EntryKind::File {
+        match self.is_in_agent_folder && look.kind != EntryKind::File {
             true => Err(io::Error::other(format!(
                 "it is {}, not a file",
                 look.kind.with_article()

@@ -12,15 +12,15 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use tempfile::TempDir;
 
-struct Machine {
-    _keep: TempDir,
+struct PathFixture {
+    _folder: TempDir,
     root: PathBuf,
     agent: PathBuf,
     outside: PathBuf,
     resolver: PathResolver,
 }
 
-impl Machine {
+impl PathFixture {
     fn new() -> Self {
         let keep = tempfile::tempdir().unwrap();
         let root = fs::canonicalize(keep.path()).unwrap();
@@ -31,7 +31,7 @@ impl Machine {
         fs::write(outside.join("file"), "secret").unwrap();
         let resolver = PathResolver::with_agent_folders([agent.clone()]);
         Self {
-            _keep: keep,
+            _folder: keep,
             root,
             agent,
             outside,
@@ -62,7 +62,7 @@ impl Machine {
 
 #[test]
 fn a_link_of_an_agent_is_followed_in_its_folder_and_refused_where_it_leads_out() {
-    let machine = Machine::new();
+    let machine = PathFixture::new();
     let at = |name: &str| machine.agent.join(name);
     fs::create_dir(at("v2")).unwrap();
     fs::write(at("v2/f"), "own").unwrap();
@@ -113,7 +113,7 @@ fn a_link_of_an_agent_is_followed_in_its_folder_and_refused_where_it_leads_out()
 
 #[test]
 fn a_link_of_the_user_is_followed_and_leads_into_an_agents_folder_too() {
-    let machine = Machine::new();
+    let machine = PathFixture::new();
     let at = |name: &str| machine.root.join(name);
     symlink("outside", at("mine")).unwrap();
     symlink("agent", at("work")).unwrap();
@@ -136,7 +136,7 @@ fn a_link_of_the_user_is_followed_and_leads_into_an_agents_folder_too() {
 #[test]
 fn in_an_agents_folder_only_regular_files_are_opened() {
     use nix::sys::stat::{Mode, SFlag, makedev, mknod};
-    let machine = Machine::new();
+    let machine = PathFixture::new();
     let pipe = machine.agent.join("pipe");
     nix::unistd::mkfifo(&pipe, Mode::S_IRWXU).unwrap();
     // If the pipe is opened as a regular file, the test hangs here.
@@ -157,7 +157,7 @@ fn in_an_agents_folder_only_regular_files_are_opened() {
 
 #[test]
 fn what_the_system_gives_out_as_a_file_is_read() {
-    let machine = Machine::new();
+    let machine = PathFixture::new();
     let (reader, writer) = std::io::pipe().unwrap();
     std::io::Write::write_all(&mut &writer, b"piped").unwrap();
     drop(writer);
@@ -168,7 +168,7 @@ fn what_the_system_gives_out_as_a_file_is_read() {
 
 #[test]
 fn a_path_that_crosses_an_agents_folder_is_not_trusted() {
-    let machine = Machine::new();
+    let machine = PathFixture::new();
     let at = |name: &str| machine.root.join(name);
     symlink("../outside", machine.agent.join("data")).unwrap();
     symlink("agent/data", at("by-link")).unwrap();
@@ -229,7 +229,7 @@ fn listing(folder: &Path) -> OutsideListing {
 
 #[test]
 fn ten_thousand_exchanged_names_lead_nowhere_else() {
-    let machine = Machine::new();
+    let machine = PathFixture::new();
     let at = |name: &str| machine.agent.join(name);
     fs::create_dir_all(at("deep/in")).unwrap();
     fs::write(at("deep/in/file"), "own").unwrap();
@@ -268,7 +268,7 @@ fn ten_thousand_exchanged_names_lead_nowhere_else() {
 
 /// One entry that an agent plants.
 #[derive(Debug, Clone)]
-enum Planted {
+enum PlantedEntry {
     File,
     Folder,
     Pipe,
@@ -291,35 +291,35 @@ fn targets() -> impl Strategy<Value = String> {
     ]
 }
 
-fn planted() -> impl Strategy<Value = Planted> {
+fn planted() -> impl Strategy<Value = PlantedEntry> {
     prop_oneof![
-        1 => Just(Planted::File),
-        2 => Just(Planted::Folder),
-        1 => Just(Planted::Pipe),
-        1 => (0..5usize).prop_map(Planted::HardLink),
-        4 => targets().prop_map(Planted::Link),
-        1 => (0..5usize).prop_map(Planted::Renamed),
+        1 => Just(PlantedEntry::File),
+        2 => Just(PlantedEntry::Folder),
+        1 => Just(PlantedEntry::Pipe),
+        1 => (0..5usize).prop_map(PlantedEntry::HardLink),
+        4 => targets().prop_map(PlantedEntry::Link),
+        1 => (0..5usize).prop_map(PlantedEntry::Renamed),
     ]
 }
 
-fn plant(machine: &Machine, what: &[(String, Planted)]) {
+fn plant(machine: &PathFixture, what: &[(String, PlantedEntry)]) {
     for (name, planted) in what {
         let path = machine.agent.join(name);
         let other = |index: &usize| what.get(*index).map(|(name, _)| machine.agent.join(name));
         // Entries that conflict with earlier ones are not planted.
         let _ = match planted {
-            Planted::File => File::create_new(&path).map(drop),
-            Planted::Folder => fs::create_dir(&path),
-            Planted::Pipe => {
+            PlantedEntry::File => File::create_new(&path).map(drop),
+            PlantedEntry::Folder => fs::create_dir(&path),
+            PlantedEntry::Pipe => {
                 nix::unistd::mkfifo(&path, nix::sys::stat::Mode::S_IRWXU).map_err(Into::into)
             }
-            Planted::HardLink(index) => {
+            PlantedEntry::HardLink(index) => {
                 other(index).map_or(Ok(()), |other| fs::hard_link(other, &path))
             }
-            Planted::Renamed(index) => {
+            PlantedEntry::Renamed(index) => {
                 other(index).map_or(Ok(()), |other| fs::rename(other, &path))
             }
-            Planted::Link(target) => {
+            PlantedEntry::Link(target) => {
                 let target = target.replace("ROOT", machine.root.to_str().unwrap());
                 symlink(target, &path)
             }
@@ -335,7 +335,7 @@ proptest! {
         what in proptest::collection::vec((names(), planted()), 1..8),
         path in names(),
     ) {
-        let machine = Machine::new();
+        let machine = PathFixture::new();
         plant(&machine, &what);
         let before = listing(&machine.outside);
         let beside = fs::read_dir(&machine.root).unwrap().count();
@@ -343,7 +343,7 @@ proptest! {
         let read = machine.read(&named);
         prop_assert_ne!(read, Ok("secret".to_owned()));
         if let Ok(ResolvedPath::Folder(folder)) = machine.resolver.resolve(&named) {
-            let found = folder.look_here().unwrap().identity;
+            let found = folder.stat_self().unwrap().identity;
             let outside = EntryStat::stat_path(&machine.outside).unwrap().identity;
             prop_assert_ne!(found, outside);
         }

@@ -10,7 +10,7 @@ use std::io::{self, ErrorKind};
 use std::path::{Component, Path, PathBuf};
 
 /// Limit of links on one path. Linux has the same limit.
-const MAX_LINKS: u32 = 40;
+const MAX_PATH_LINKS: u32 = 40;
 
 /// The end of a walk.
 pub(super) enum PathWalkStop {
@@ -26,18 +26,18 @@ pub(super) struct PathWalk<'a> {
     resolver: &'a PathResolver,
     /// The current folder, without links.
     pub(super) location: PathBuf,
-    inside: Option<AgentFolderWalk>,
+    agent_walk: Option<AgentFolderWalk>,
     pub(super) pending: VecDeque<OsString>,
-    links: u32,
+    link_count: u32,
     /// The first agent's folder in which a name was looked up.
-    pub(super) crossed: Option<PathBuf>,
+    pub(super) crossed_agent_folder: Option<PathBuf>,
 }
 
 /// The part of a walk in an agent's folder.
 struct AgentFolderWalk {
     root: PathBuf,
     /// The folders from the agent's folder to the current one, each held open.
-    way: Vec<Folder>,
+    open_folders: Vec<Folder>,
     /// The first link of the agent that was followed.
     link: Option<PathBuf>,
 }
@@ -47,10 +47,10 @@ impl<'a> PathWalk<'a> {
         let mut walk = Self {
             resolver,
             location: PathBuf::new(),
-            inside: None,
+            agent_walk: None,
             pending: VecDeque::new(),
-            links: 0,
-            crossed: None,
+            link_count: 0,
+            crossed_agent_folder: None,
         };
         let path = std::path::absolute(path)?;
         walk.begin_at_root(&path)?;
@@ -93,10 +93,11 @@ impl<'a> PathWalk<'a> {
                 self.go_up()?;
                 continue;
             }
-            if let Some(inside) = &self.inside {
-                self.crossed.get_or_insert_with(|| inside.root.clone());
+            if let Some(inside) = &self.agent_walk {
+                self.crossed_agent_folder
+                    .get_or_insert_with(|| inside.root.clone());
             }
-            let look = match self.look_up(&name) {
+            let look = match self.stat_name(&name) {
                 Ok(look) => look,
                 Err(error) if error.kind() == ErrorKind::NotFound => {
                     return Ok(PathWalkStop::Missing(name, error));
@@ -105,7 +106,7 @@ impl<'a> PathWalk<'a> {
             };
             match look.kind {
                 EntryKind::Folder => self.enter(&name, &look)?,
-                EntryKind::Symlink if !self.is_kernels(&name) => self.expand(&name)?,
+                EntryKind::Symlink if !self.is_descriptor_link(&name) => self.expand_link(&name)?,
                 _ if self.pending.is_empty() => return Ok(PathWalkStop::Name(name, look)),
                 _ => return Err(io::Error::from(ErrorKind::NotADirectory).into()),
             }
@@ -113,25 +114,25 @@ impl<'a> PathWalk<'a> {
         Ok(PathWalkStop::Folder)
     }
 
-    fn look_up(&self, name: &OsStr) -> io::Result<EntryStat> {
-        match &self.inside {
+    fn stat_name(&self, name: &OsStr) -> io::Result<EntryStat> {
+        match &self.agent_walk {
             Some(inside) => inside.current_folder().stat(name),
             None => EntryStat::lstat_path(&self.location.join(name)),
         }
     }
 
     fn enter(&mut self, name: &OsStr, look: &EntryStat) -> io::Result<()> {
-        match &mut self.inside {
+        match &mut self.agent_walk {
             Some(inside) => {
                 let next = inside.current_folder().open_folder(name)?;
-                inside.way.push(next);
+                inside.open_folders.push(next);
                 self.location.push(name);
             }
             None => {
                 self.location.push(name);
                 if self.resolver.is_agent_folder(&self.location, look) {
-                    self.inside = Some(AgentFolderWalk {
-                        way: vec![Folder::open(&self.location)?],
+                    self.agent_walk = Some(AgentFolderWalk {
+                        open_folders: vec![Folder::open(&self.location)?],
                         root: self.location.clone(),
                         link: None,
                     });
@@ -143,14 +144,14 @@ impl<'a> PathWalk<'a> {
 
     /// Moves to the parent folder.
     fn go_up(&mut self) -> std::result::Result<(), PathResolveError> {
-        if let Some(inside) = &mut self.inside {
-            if inside.way.len() > 1 {
-                inside.way.pop();
+        if let Some(inside) = &mut self.agent_walk {
+            if inside.open_folders.len() > 1 {
+                inside.open_folders.pop();
             } else if let Some(link) = inside.link.take() {
                 let folder = inside.root.clone();
                 return Err(PathResolveError::LeadsOut { link, folder });
             } else {
-                self.inside = None;
+                self.agent_walk = None;
             }
         }
         self.location.pop();
@@ -158,13 +159,13 @@ impl<'a> PathWalk<'a> {
     }
 
     /// Replaces the name of a link by the link's target.
-    fn expand(&mut self, name: &OsStr) -> std::result::Result<(), PathResolveError> {
-        self.links += 1;
-        if self.links > MAX_LINKS {
+    fn expand_link(&mut self, name: &OsStr) -> std::result::Result<(), PathResolveError> {
+        self.link_count += 1;
+        if self.link_count > MAX_PATH_LINKS {
             return Err(io::Error::other("too many links").into());
         }
         let link = self.location.join(name);
-        let Some(inside) = &mut self.inside else {
+        let Some(inside) = &mut self.agent_walk else {
             let target = fs::read_link(&link)?;
             match target.is_absolute() {
                 true => self.begin_at_root(&target)?,
@@ -183,24 +184,24 @@ impl<'a> PathWalk<'a> {
             let folder = inside.root.clone();
             return Err(PathResolveError::LeadsOut { link, folder });
         };
-        inside.way.truncate(1);
+        inside.open_folders.truncate(1);
         self.location.clone_from(&inside.root);
         self.push_front(rest);
         Ok(())
     }
 
     /// Whether the name is a link of the kernel to an open file, such as `/proc/self/fd/0`, which has no path.
-    fn is_kernels(&self, name: &OsStr) -> bool {
+    fn is_descriptor_link(&self, name: &OsStr) -> bool {
         let is_descriptor = self.location.starts_with("/proc") && self.location.ends_with("fd");
         is_descriptor && self.pending.is_empty() && name.to_string_lossy().parse::<u32>().is_ok()
     }
 
     /// Creates a missing folder, which the walk then enters.
     pub(super) fn make_folder(&mut self, name: &OsStr) -> io::Result<()> {
-        match &mut self.inside {
+        match &mut self.agent_walk {
             Some(inside) => {
                 let next = inside.current_folder().ensure_folder(name)?;
-                inside.way.push(next);
+                inside.open_folders.push(next);
                 self.location.push(name);
             }
             None => {
@@ -213,23 +214,23 @@ impl<'a> PathWalk<'a> {
     }
 
     pub(super) fn into_folder(self) -> io::Result<Folder> {
-        match self.inside {
-            Some(mut inside) => inside.way.pop().ok_or(ErrorKind::NotFound.into()),
+        match self.agent_walk {
+            Some(mut inside) => inside.open_folders.pop().ok_or(ErrorKind::NotFound.into()),
             None => Folder::open(&self.location),
         }
     }
 
-    pub(super) fn into_place(
+    pub(super) fn into_resolved_name(
         self,
         name: OsString,
         look: Option<EntryStat>,
     ) -> io::Result<ResolvedName> {
         Ok(ResolvedName {
             path: self.location.join(&name),
-            is_agents: self.inside.is_some(),
+            is_in_agent_folder: self.agent_walk.is_some(),
             folder: self.into_folder()?,
             name,
-            look,
+            stat: look,
         })
     }
 }
@@ -244,6 +245,6 @@ fn link_target(bytes: Vec<u8>) -> PathBuf {
 impl AgentFolderWalk {
     fn current_folder(&self) -> &Folder {
         // The agent's folder is never popped.
-        &self.way[self.way.len() - 1]
+        &self.open_folders[self.open_folders.len() - 1]
     }
 }

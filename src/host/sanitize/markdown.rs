@@ -1,7 +1,7 @@
 //! Markdown, passed unchanged or as HTML without active content.
 
-use super::tex::quiet_tex;
-use super::{DIAGRAM_KEYWORD, is_elsewhere, sanitize_html};
+use super::tex::disable_active_tex;
+use super::{DIAGRAM_KEYWORD, is_external_address, sanitize_html};
 use pulldown_cmark::{Event, Options, Parser};
 use std::borrow::Cow;
 
@@ -12,8 +12,8 @@ pub(crate) fn plain_markdown(text: &str) -> Option<Cow<'_, str>> {
         && !text.contains("![")
         && has_no_code_address(text)
         && !text.to_lowercase().contains(DIAGRAM_KEYWORD)
-        && has_links_elsewhere_alone(text);
-    is_plain.then(|| quiet_tex(text))
+        && has_only_external_links(text);
+    is_plain.then(|| disable_active_tex(text))
 }
 
 /// Markdown as HTML without active content.
@@ -44,11 +44,11 @@ fn has_no_code_address(text: &str) -> bool {
 
 /// Whether every possible link address leads to another server, for every front end's interpretation. JupyterLab opens
 /// a relative address as a file of its server.
-fn has_links_elsewhere_alone(text: &str) -> bool {
+fn has_only_external_links(text: &str) -> bool {
     text.match_indices(']').all(|(at, _)| {
         let behind = &text[at + 1..];
         match behind.strip_prefix(['(', ':']) {
-            Some(address) => is_elsewhere(address),
+            Some(address) => is_external_address(address),
             None => true,
         }
     })

@@ -10,7 +10,7 @@ mod markdown;
 mod tex;
 
 pub(crate) use markdown::{markdown_as_html, plain_markdown};
-pub(crate) use tex::quiet_tex;
+pub(crate) use tex::disable_active_tex;
 
 use allowed::{HTML_STYLES, SVG_ATTRIBUTES, SVG_STYLES, SVG_TAGS};
 use ammonia::{Builder, UrlRelative};
@@ -36,10 +36,10 @@ static HTML_SANITIZER: LazyLock<Builder<'static>> = LazyLock::new(|| {
         .url_relative(UrlRelative::Deny)
         .set_tag_attribute_value("a", "target", "_blank")
         .attribute_filter(|element, attribute, value| match (element, attribute) {
-            (_, "class") => Some(own_classes(value)),
+            (_, "class") => Some(filter_classes(value)),
             (_, "style") => has_no_address(value).then_some(value.into()),
             ("img", "src") => is_picture(value).then_some(value.into()),
-            (_, "href" | "src" | "cite") => is_elsewhere(value).then_some(value.into()),
+            (_, "href" | "src" | "cite") => is_external_address(value).then_some(value.into()),
             _ => Some(value.into()),
         });
     builder
@@ -56,7 +56,7 @@ static SVG_SANITIZER: LazyLock<Builder<'static>> = LazyLock::new(|| {
         .url_relative(UrlRelative::PassThrough)
         .link_rel(None)
         .attribute_filter(|element, attribute, value| match (element, attribute) {
-            (_, "class") => Some(own_classes(value)),
+            (_, "class") => Some(filter_classes(value)),
             ("image", "href") => is_picture(value).then_some(value.into()),
             // Another part of the same picture.
             (_, "href") => value.starts_with('#').then_some(value.into()),
@@ -67,11 +67,11 @@ static SVG_SANITIZER: LazyLock<Builder<'static>> = LazyLock::new(|| {
 
 /// HTML without active content.
 pub(crate) fn sanitize_html(html: &str) -> String {
-    quiet_tex(&HTML_SANITIZER.clean(html).to_string()).into_owned()
+    disable_active_tex(&HTML_SANITIZER.clean(html).to_string()).into_owned()
 }
 
 /// Whether sanitized HTML has visible content.
-pub(crate) fn shows_something(html: &str) -> bool {
+pub(crate) fn has_visible_content(html: &str) -> bool {
     let mut outside = html
         .split('<')
         .enumerate()
@@ -99,7 +99,7 @@ pub(crate) fn sanitize_svg(svg: &str) -> Option<String> {
     ))
 }
 
-fn own_classes(value: &str) -> Cow<'_, str> {
+fn filter_classes(value: &str) -> Cow<'_, str> {
     let is_own = |class: &&str| {
         !PAGE_CLASSES.iter().any(|prefix| class.starts_with(prefix))
             && !class.to_ascii_lowercase().contains(DIAGRAM_KEYWORD)
@@ -146,7 +146,7 @@ fn is_picture(value: &str) -> bool {
 
 /// Whether an address is a complete web or mail address, independent of the page: `https:x` is a path of the page's own
 /// server.
-fn is_elsewhere(value: &str) -> bool {
+fn is_external_address(value: &str) -> bool {
     let begin = value.trim_start().chars().take(8);
     let begin: String = begin.flat_map(char::to_lowercase).collect();
     ["http://", "https://", "mailto:"]
@@ -157,7 +157,8 @@ fn is_elsewhere(value: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::{
-        markdown_as_html, plain_markdown, quiet_tex, sanitize_html, sanitize_svg, shows_something,
+        disable_active_tex, has_visible_content, markdown_as_html, plain_markdown, sanitize_html,
+        sanitize_svg,
     };
 
     /// Known ways to make a page run code, or load a resource from another server.
@@ -352,7 +353,7 @@ mod tests {
             "$\\frac{a}{b} \\alpha \\hat{x}$",
             "$$\\begin{matrix} a \\\\ b \\end{matrix}$$",
         ] {
-            assert_eq!(quiet_tex(tex), tex);
+            assert_eq!(disable_active_tex(tex), tex);
         }
         for tex in [
             "$\\href{javascript:alert(1)}{x}$",
@@ -369,9 +370,9 @@ mod tests {
             "$\\unicode<br>[x;background:url(http://attacker.example)]{x41}$",
             "$\\csname href\\endcsname{javascript:alert(1)}{x}$",
         ] {
-            let quiet = quiet_tex(tex);
+            let quiet = disable_active_tex(tex);
             assert_ne!(quiet, tex);
-            assert_eq!(quiet_tex(&quiet), quiet);
+            assert_eq!(disable_active_tex(&quiet), quiet);
         }
         // A reference that becomes a backslash only when the page is rendered.
         let html = sanitize_html("$&#92;href{javascript:alert(1)}{x}$");
@@ -418,10 +419,10 @@ mod tests {
             "<div id=\"x\" style=\"height:400px\"></div>\n<p>&nbsp;</p>",
             "",
         ] {
-            assert!(!shows_something(&sanitize_html(html)), "{html}");
+            assert!(!has_visible_content(&sanitize_html(html)), "{html}");
         }
         for html in ["x", "<b>x</b>", "<img src=\"data:image/png;base64,aa==\">"] {
-            assert!(shows_something(&sanitize_html(html)), "{html}");
+            assert!(has_visible_content(&sanitize_html(html)), "{html}");
         }
     }
 }

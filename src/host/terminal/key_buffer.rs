@@ -4,45 +4,46 @@ use crate::protocol::pty::MAX_TYPE_AHEAD_BYTES;
 use bytes::{Buf, Bytes, BytesMut};
 
 /// Limit of waiting bytes; at the limit, input is not read.
-const MAX_TYPED_BYTES: usize = 1 << 20;
+const MAX_KEY_BUFFER_BYTES: usize = 1 << 20;
 
 #[derive(Debug, Default)]
 pub(super) struct KeyBuffer {
     /// Offset of the first byte kept; all earlier bytes have arrived.
-    begin: u64,
+    start_offset: u64,
     /// Offset after the last byte sent.
-    sent: u64,
-    kept: BytesMut,
+    sent_offset: u64,
+    bytes: BytesMut,
 }
 
 impl KeyBuffer {
     pub(super) fn push(&mut self, keys: &[u8]) {
-        self.kept.extend_from_slice(keys);
+        self.bytes.extend_from_slice(keys);
     }
 
-    pub(super) fn has_room(&self) -> bool {
-        self.kept.len() < MAX_TYPED_BYTES
+    pub(super) fn has_capacity(&self) -> bool {
+        self.bytes.len() < MAX_KEY_BUFFER_BYTES
     }
 
     /// The bytes that may be sent now.
-    pub(super) fn take_due(&mut self) -> Option<Bytes> {
-        let until = (self.begin + self.kept.len() as u64).min(self.begin + MAX_TYPE_AHEAD_BYTES);
-        let from = self.index(self.sent);
-        let due = self.kept.get(from..self.index(until))?;
+    pub(super) fn take_sendable(&mut self) -> Option<Bytes> {
+        let until = (self.start_offset + self.bytes.len() as u64)
+            .min(self.start_offset + MAX_TYPE_AHEAD_BYTES);
+        let from = self.index(self.sent_offset);
+        let due = self.bytes.get(from..self.index(until))?;
         if due.is_empty() {
             return None;
         }
-        self.sent = until;
+        self.sent_offset = until;
         Some(Bytes::copy_from_slice(due))
     }
 
     /// Records that the terminal has received all bytes before `offset`.
     pub(super) fn acknowledge(&mut self, offset: u64) {
         // Bytes that were not sent cannot have arrived, and the acknowledged offset never decreases.
-        let offset = offset.min(self.sent);
+        let offset = offset.min(self.sent_offset);
         let fresh = self.index(offset);
-        self.kept.advance(fresh);
-        self.begin += fresh as u64;
+        self.bytes.advance(fresh);
+        self.start_offset += fresh as u64;
     }
 
     /// Prepares for a new connection. `arrived` is the number of bytes that the terminal has received, or `None` if the
@@ -52,14 +53,14 @@ impl KeyBuffer {
         match arrived {
             Some(offset) => {
                 self.acknowledge(offset);
-                self.sent = self.begin;
+                self.sent_offset = self.start_offset;
                 0
             }
             None => {
-                let lost = self.sent - self.begin;
-                let rest = self.kept.split_off(self.index(self.sent));
+                let lost = self.sent_offset - self.start_offset;
+                let rest = self.bytes.split_off(self.index(self.sent_offset));
                 *self = Self {
-                    kept: rest,
+                    bytes: rest,
                     ..Self::default()
                 };
                 lost
@@ -69,7 +70,7 @@ impl KeyBuffer {
 
     fn index(&self, offset: u64) -> usize {
         // The offset is within the kept bytes, whose length is a `usize`.
-        offset.saturating_sub(self.begin) as usize
+        offset.saturating_sub(self.start_offset) as usize
     }
 }
 
@@ -83,38 +84,41 @@ mod tests {
     fn what_did_not_arrive_is_sent_again_once() {
         let mut typed = KeyBuffer::default();
         typed.push(b"hello");
-        assert_eq!(typed.take_due().unwrap(), "hello");
+        assert_eq!(typed.take_sendable().unwrap(), "hello");
         typed.push(b" world");
-        assert_eq!(typed.take_due().unwrap(), " world");
-        assert_eq!(typed.take_due(), None);
+        assert_eq!(typed.take_sendable().unwrap(), " world");
+        assert_eq!(typed.take_sendable(), None);
         typed.acknowledge(3);
         assert_eq!(typed.rewind(Some(7)), 0);
-        assert_eq!(typed.take_due().unwrap(), "orld");
+        assert_eq!(typed.take_sendable().unwrap(), "orld");
         typed.acknowledge(5);
-        assert_eq!(typed.take_due(), None);
+        assert_eq!(typed.take_sendable(), None);
     }
 
     #[test]
     fn no_more_than_agreed_is_ahead() {
         let mut typed = KeyBuffer::default();
         typed.push(&vec![b'x'; MAX_TYPE_AHEAD_BYTES as usize + 7]);
-        assert_eq!(typed.take_due().unwrap().len() as u64, MAX_TYPE_AHEAD_BYTES);
-        assert_eq!(typed.take_due(), None);
+        assert_eq!(
+            typed.take_sendable().unwrap().len() as u64,
+            MAX_TYPE_AHEAD_BYTES
+        );
+        assert_eq!(typed.take_sendable(), None);
         typed.acknowledge(MAX_TYPE_AHEAD_BYTES);
-        assert_eq!(typed.take_due().unwrap().len(), 7);
+        assert_eq!(typed.take_sendable().unwrap().len(), 7);
     }
 
     #[test]
     fn an_unknown_client_sends_only_unsent_keys() {
         let mut typed = KeyBuffer::default();
         typed.push(b"gone");
-        typed.take_due();
+        typed.take_sendable();
         typed.push(b"rest");
         assert_eq!(typed.rewind(None), 4);
-        assert_eq!(typed.take_due().unwrap(), "rest");
+        assert_eq!(typed.take_sendable().unwrap(), "rest");
         typed.acknowledge(4);
         assert_eq!(typed.rewind(Some(4)), 0);
-        assert_eq!(typed.take_due(), None);
+        assert_eq!(typed.take_sendable(), None);
     }
 
     proptest! {
@@ -127,7 +131,7 @@ mod tests {
             for (piece, fate) in &pieces {
                 typed.push(piece);
                 all.extend_from_slice(piece);
-                if let Some(due) = typed.take_due() {
+                if let Some(due) = typed.take_sendable() {
                     // All bytes arrive before the connection breaks, or only a part.
                     let arrives = match fate % 3 { 0 => due.len(), _ => usize::from(*fate) % (due.len() + 1) };
                     got.extend_from_slice(&due[..arrives]);
@@ -139,7 +143,7 @@ mod tests {
                 }
             }
             typed.rewind(Some(got.len() as u64));
-            if let Some(due) = typed.take_due() {
+            if let Some(due) = typed.take_sendable() {
                 got.extend_from_slice(&due);
             }
             prop_assert_eq!(got, all);

@@ -40,14 +40,14 @@ pub(crate) struct TerminalClient {
     client: CompanionClient,
     attach: AttachQuery,
     state: TerminalClientState,
-    typed: KeyBuffer,
+    key_buffer: KeyBuffer,
     /// Offset of the next byte of output.
     offset: u64,
     /// Bytes of output shown, as last acknowledged.
-    told: u64,
+    acknowledged: u64,
     /// Since when the companion does not answer.
-    lost: Option<Instant>,
-    pause: Duration,
+    lost_since: Option<Instant>,
+    reconnect_delay: Duration,
 }
 
 #[derive(Debug)]
@@ -55,7 +55,7 @@ enum TerminalClientState {
     Waiting(Instant),
     Connecting(JoinHandle<Result<TerminalSocket>>),
     /// Connected; no hello received yet.
-    Silent(TerminalSocket),
+    AwaitingHello(TerminalSocket),
     Open(TerminalSocket),
     Ended,
 }
@@ -66,7 +66,7 @@ pub(crate) enum TerminalEvent {
     /// Connected, for the first time or again. `given_up`: bytes typed that may not have arrived.
     Open {
         writer: bool,
-        given_up: u64,
+        dropped_bytes: u64,
     },
     /// The connection is lost; the client reconnects.
     Lost,
@@ -95,12 +95,12 @@ impl TerminalClient {
         Ok(Self {
             client,
             attach,
-            state: TerminalClientState::Silent(link),
-            typed: KeyBuffer::default(),
+            state: TerminalClientState::AwaitingHello(link),
+            key_buffer: KeyBuffer::default(),
             offset: 0,
-            told: 0,
-            lost: None,
-            pause: TERMINAL_RECONNECT_DELAY,
+            acknowledged: 0,
+            lost_since: None,
+            reconnect_delay: TERMINAL_RECONNECT_DELAY,
         })
     }
 
@@ -129,17 +129,17 @@ impl TerminalClient {
                     self.state = TerminalClientState::Connecting(attempt);
                 }
                 TerminalClientState::Connecting(attempt) => match attempt.await? {
-                    Ok(link) => self.state = TerminalClientState::Silent(link),
+                    Ok(link) => self.state = TerminalClientState::AwaitingHello(link),
                     Err(error) => self.retry_connect(error)?,
                 },
-                TerminalClientState::Silent(link) | TerminalClientState::Open(link) => {
+                TerminalClientState::AwaitingHello(link) | TerminalClientState::Open(link) => {
                     let event = match link.next().await {
                         Some(TerminalFrame::Output(bytes)) => {
                             self.offset = self.offset.saturating_add(bytes.len() as u64);
                             self.attach.since = Some(self.offset);
                             Some(TerminalEvent::Output(bytes))
                         }
-                        Some(TerminalFrame::Word(word)) => self.handle_message(word),
+                        Some(TerminalFrame::Message(word)) => self.handle_message(word),
                         None => self.connection_lost(),
                     };
                     if let Some(event) = event {
@@ -160,7 +160,7 @@ impl TerminalClient {
                 writer,
                 ..
             } => {
-                let given_up = self.typed.rewind(typed);
+                let given_up = self.key_buffer.rewind(typed);
                 let skipped = offset.saturating_sub(self.offset);
                 tracing::debug!(
                     id,
@@ -172,14 +172,19 @@ impl TerminalClient {
                 );
                 self.attach.id = Some(id);
                 (self.offset, self.attach.since) = (offset, Some(offset));
-                (self.lost, self.pause) = (None, TERMINAL_RECONNECT_DELAY);
+                (self.lost_since, self.reconnect_delay) = (None, TERMINAL_RECONNECT_DELAY);
                 let before = std::mem::replace(&mut self.state, TerminalClientState::Ended);
-                if let TerminalClientState::Silent(link) = before {
-                    link.send_message(&ToTerminal::Seen { offset: self.told });
+                if let TerminalClientState::AwaitingHello(link) = before {
+                    link.send_message(&ToTerminal::Seen {
+                        offset: self.acknowledged,
+                    });
                     self.state = TerminalClientState::Open(link);
                 }
                 self.send_typed();
-                Some(TerminalEvent::Open { writer, given_up })
+                Some(TerminalEvent::Open {
+                    writer,
+                    dropped_bytes: given_up,
+                })
             }
             FromTerminal::Screen { text } => Some(TerminalEvent::Output(text.into())),
             FromTerminal::Lost { bytes } => {
@@ -188,7 +193,7 @@ impl TerminalClient {
                 Some(TerminalEvent::Skipped(bytes))
             }
             FromTerminal::Typed { offset } => {
-                self.typed.acknowledge(offset);
+                self.key_buffer.acknowledge(offset);
                 self.send_typed();
                 None
             }
@@ -204,8 +209,8 @@ impl TerminalClient {
     }
 
     fn connection_lost(&mut self) -> Option<TerminalEvent> {
-        if self.lost.is_none() {
-            self.lost = Some(Instant::now());
+        if self.lost_since.is_none() {
+            self.lost_since = Some(Instant::now());
             self.state = TerminalClientState::Waiting(Instant::now());
             return Some(TerminalEvent::Lost);
         }
@@ -215,11 +220,11 @@ impl TerminalClient {
 
     /// Schedules a reconnect, unless the error is permanent.
     fn retry_connect(&mut self, error: anyhow::Error) -> Result<()> {
-        let since = *self.lost.get_or_insert_with(Instant::now);
+        let since = *self.lost_since.get_or_insert_with(Instant::now);
         tracing::debug!("the terminal's connection failed: {error:#}");
         match error.downcast_ref::<Error>() {
             Some(Error::Refused { kind, .. }) if kind == "unknown_terminal" => {
-                return Err(Error::TerminalGone {
+                return Err(Error::TerminalNotFound {
                     id: self.attach.id.clone().unwrap_or_default(),
                 }
                 .into());
@@ -234,24 +239,24 @@ impl TerminalClient {
     }
 
     fn schedule_reconnect(&mut self) {
-        self.state = TerminalClientState::Waiting(Instant::now() + self.pause);
-        self.pause = (self.pause * 2).min(MAX_TERMINAL_RECONNECT_DELAY);
+        self.state = TerminalClientState::Waiting(Instant::now() + self.reconnect_delay);
+        self.reconnect_delay = (self.reconnect_delay * 2).min(MAX_TERMINAL_RECONNECT_DELAY);
     }
 
     /// Whether the buffer accepts more keys.
-    pub(crate) fn has_room(&self) -> bool {
-        self.typed.has_room()
+    pub(crate) fn has_capacity(&self) -> bool {
+        self.key_buffer.has_capacity()
     }
 
     pub(crate) fn type_keys(&mut self, keys: &[u8]) {
-        self.typed.push(keys);
+        self.key_buffer.push(keys);
         self.send_typed();
     }
 
     fn send_typed(&mut self) {
         if let TerminalClientState::Open(link) = &self.state {
-            while link.is_free()
-                && let Some(due) = self.typed.take_due()
+            while link.has_capacity()
+                && let Some(due) = self.key_buffer.take_sendable()
             {
                 link.send_keys(due);
             }
@@ -272,8 +277,8 @@ impl TerminalClient {
     pub(crate) fn acknowledge_shown(&mut self, unshown: u64) {
         // The initial screen counts as unshown, too, and has no offset.
         let seen = self.offset.saturating_sub(unshown);
-        if seen.saturating_sub(self.told) >= TERMINAL_ACK_BYTES {
-            self.told = seen;
+        if seen.saturating_sub(self.acknowledged) >= TERMINAL_ACK_BYTES {
+            self.acknowledged = seen;
             self.send_message(&ToTerminal::Seen { offset: seen });
         }
     }
@@ -287,7 +292,7 @@ impl TerminalClient {
     /// Leaves the terminal as it is.
     pub(crate) async fn detach(self) {
         match self.state {
-            TerminalClientState::Open(link) | TerminalClientState::Silent(link) => {
+            TerminalClientState::Open(link) | TerminalClientState::AwaitingHello(link) => {
                 link.close().await
             }
             TerminalClientState::Connecting(attempt) => attempt.abort(),

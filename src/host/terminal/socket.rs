@@ -27,14 +27,14 @@ const TERMINAL_CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(super) struct TerminalSocket {
     frames: mpsc::Receiver<TerminalFrame>,
-    words: mpsc::Sender<Message>,
-    carriers: JoinSet<()>,
+    outgoing: mpsc::Sender<Message>,
+    tasks: JoinSet<()>,
 }
 
 #[derive(Debug)]
 pub(super) enum TerminalFrame {
     Output(Bytes),
-    Word(FromTerminal),
+    Message(FromTerminal),
 }
 
 impl TerminalSocket {
@@ -70,7 +70,7 @@ impl TerminalSocket {
                 let next = match message {
                     Message::Binary(bytes) => TerminalFrame::Output(bytes),
                     Message::Text(text) => match serde_json::from_str(&text) {
-                        Ok(word) => TerminalFrame::Word(word),
+                        Ok(word) => TerminalFrame::Message(word),
                         // A message type of a later companion.
                         Err(_) => continue,
                     },
@@ -84,8 +84,8 @@ impl TerminalSocket {
         });
         Ok(Self {
             frames,
-            words,
-            carriers,
+            outgoing: words,
+            tasks: carriers,
         })
     }
 
@@ -95,8 +95,8 @@ impl TerminalSocket {
     }
 
     /// Whether keys can be sent without waiting.
-    pub(super) fn is_free(&self) -> bool {
-        self.words.capacity() > 8
+    pub(super) fn has_capacity(&self) -> bool {
+        self.outgoing.capacity() > 8
     }
 
     /// Sends keys, which the caller sends again after a lost connection.
@@ -113,14 +113,14 @@ impl TerminalSocket {
     fn try_send(&self, message: Message) {
         // The receiving side reports a lost connection. A connection that accepts no data will be lost; one of the
         // repeated messages may be missing.
-        let _ = self.words.try_send(message);
+        let _ = self.outgoing.try_send(message);
     }
 
     /// Closes the connection, and waits briefly for the close frame to be sent.
     pub(super) async fn close(mut self) {
         self.frames.close();
-        drop(self.words);
-        let all = async { while self.carriers.join_next().await.is_some() {} };
+        drop(self.outgoing);
+        let all = async { while self.tasks.join_next().await.is_some() {} };
         // Without the close frame, the companion notices the lost connection later.
         let _ = timeout(TERMINAL_CLOSE_TIMEOUT, all).await;
     }

@@ -42,7 +42,7 @@ impl UpRunner<'_> {
         is_other_image: bool,
     ) -> Result<()> {
         let ports = (before.ports, after.ports);
-        let (applied, said) = (&after.applied, self.said.names());
+        let (applied, said) = (&after.applied, self.env_args.names());
         let mut changes = before
             .applied
             .diff_settings(applied, ports, self.resolved, &said);
@@ -50,6 +50,6 @@ impl UpRunner<'_> {
         if is_other_image {
             changes.add_image();
         }
-        (self.may_replace)(&changes)
+        (self.replace_consent)(&changes)
     }
 }

@@ -42,10 +42,12 @@ impl UpRunner<'_> {
         let config = &self.resolved.config;
         let recipe = build::load_recipe(docker, config, project);
         if self.build {
-            build::forget_rollback(docker, self.instance).await?;
-        } else if let Some(kept) = build::rolled_back(docker, self.instance).await? {
+            build::remove_rollback_tag(docker, self.instance).await?;
+        } else if let Some(kept) = build::find_rolled_back_image(docker, self.instance).await? {
             // An unusable body counts as different.
-            let same = recipe.ok().filter(|recipe| build::is_of(&kept, recipe));
+            let same = recipe
+                .ok()
+                .filter(|recipe| build::is_built_from(&kept, recipe));
             return Ok(ChosenImage {
                 image: kept.id,
                 body: same.map(|recipe| recipe.body),
@@ -55,7 +57,7 @@ impl UpRunner<'_> {
         let recipe = recipe?;
         let options = ImageBuildOptions {
             folders: self.folders,
-            may_install: self.may_install,
+            install_consent: self.install_consent,
             force: false,
             proxies: passed.proxies(),
         };
@@ -81,13 +83,13 @@ impl UpRunner<'_> {
         config: &Config,
         project: &Path,
     ) -> Result<ChosenImage> {
-        let body = Body::of_project(project, &config.body)?;
+        let body = Body::from_project(project, &config.body)?;
         let question = "The kernel needs Python and its module venv. Install them?";
         if !EmbeddedEngine::has_python().await
             && provision::can_install()
-            && (self.may_install)(question)?
+            && (self.install_consent)(question)?
         {
-            self.progress.step("installing Python");
+            self.progress.report_step("installing Python");
             provision::install_packages(&["python3", "python3-venv"], self.progress).await?;
         }
         let prepared = embedded.prepare_body(&body.files, self.progress).await?;

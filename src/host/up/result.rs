@@ -5,14 +5,14 @@ use crate::host::instance::InstanceRecord;
 /// The action that `up` took.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum UpOutcome {
-    Nothing,
+    Unchanged,
     /// None; the variables that the calling shell passes differ from those of the container.
-    NothingWithOtherKeys,
+    UnchangedWithOtherEnv,
     Started,
     Created,
     Replaced,
     /// Replaced through the keeper's gates, with the state of the kernel.
-    HandedOver,
+    ReplacedViaKeeper,
 }
 
 /// The container that runs now.
@@ -20,9 +20,9 @@ pub(crate) enum UpOutcome {
 pub(crate) struct UpResult {
     pub(crate) record: InstanceRecord,
     /// The action that `up` took.
-    pub(crate) done: UpOutcome,
+    pub(crate) outcome: UpOutcome,
     /// Why the keeper does not run, if the instance should have one.
-    pub(crate) without_keeper: Option<anyhow::Error>,
+    pub(crate) keeper_error: Option<anyhow::Error>,
     /// Notes for the user about variables and the image.
     pub(crate) notes: Vec<String>,
 }

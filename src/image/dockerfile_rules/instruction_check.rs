@@ -36,11 +36,11 @@ const KERNEL_FS_FOLDERS: &[&str] = &["proc", "sys", "dev"];
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum CacheMountPolicy<'a> {
     /// Keep their ids.
-    Kept,
+    Unchanged,
     /// Replace their ids by ids of this scope.
     Scoped(&'a str),
     /// Leave them out: the classic builder does not support them, and they only speed up builds.
-    Dropped,
+    Removed,
 }
 
 /// The allowed keys of a cache mount; `from` is not one of them.
@@ -64,7 +64,7 @@ pub(super) struct InstructionChecker {
     /// The names of the stages in lower case; `None` for a stage without a name.
     stages: Vec<Option<String>>,
     /// Keys of labels that are left out.
-    left_out: BTreeSet<String>,
+    removed_labels: BTreeSet<String>,
 }
 
 impl InstructionChecker {
@@ -72,8 +72,8 @@ impl InstructionChecker {
         self.stages.len()
     }
 
-    pub(super) fn into_left_out(self) -> BTreeSet<String> {
-        self.left_out
+    pub(super) fn into_removed_labels(self) -> BTreeSet<String> {
+        self.removed_labels
     }
 
     /// Returns the instruction as a line, or `None` if nothing of it is left.
@@ -160,21 +160,21 @@ impl InstructionChecker {
             return Err("a variable or a backslash in a `LABEL` is not allowed".into());
         }
         let mut kept = Vec::new();
-        for word in quoted_words(rest)? {
+        for word in split_quoted_words(rest)? {
             let Some((key, _)) = word.split_once('=') else {
                 return Err("a `LABEL` takes the form `KEY=VALUE`".into());
             };
             let plain = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
             match key.starts_with(ALLOWED_LABEL_PREFIX) && key.chars().all(plain) {
                 true => kept.push(word),
-                false => drop(self.left_out.insert(escape_for_message(key))),
+                false => drop(self.removed_labels.insert(escape_for_message(key))),
             }
         }
         Ok(kept.join(" "))
     }
 
     fn check_copy(&self, rest: &str) -> Result<String, String> {
-        no_heredoc(rest)?;
+        reject_heredoc(rest)?;
         let (flags, _) = split_flags(rest)?;
         // The current stage is the last one, and can't be a source.
         let earlier = self.stages.len().saturating_sub(1);
@@ -205,7 +205,7 @@ impl InstructionChecker {
 }
 
 fn check_run(rest: &str, caches: CacheMountPolicy<'_>) -> Result<String, String> {
-    no_heredoc(rest)?;
+    reject_heredoc(rest)?;
     let (flags, command) = split_flags(rest)?;
     let mut words = Vec::new();
     for InstructionFlag { name, value } in flags {
@@ -256,8 +256,8 @@ fn check_cache_mount(value: &str, caches: CacheMountPolicy<'_>) -> Result<Option
         return Err("a mount without a target is not allowed".into());
     };
     let scope = match caches {
-        CacheMountPolicy::Kept => return Ok(Some(format!("--mount={value}"))),
-        CacheMountPolicy::Dropped => return Ok(None),
+        CacheMountPolicy::Unchanged => return Ok(Some(format!("--mount={value}"))),
+        CacheMountPolicy::Removed => return Ok(None),
         CacheMountPolicy::Scoped(scope) => scope,
     };
     let id = field("id").unwrap_or(target);
@@ -275,7 +275,7 @@ fn check_cache_mount(value: &str, caches: CacheMountPolicy<'_>) -> Result<Option
 }
 
 fn check_add(rest: &str) -> Result<String, String> {
-    no_heredoc(rest)?;
+    reject_heredoc(rest)?;
     let (flags, places) = split_flags(rest)?;
     for InstructionFlag { name, .. } in flags {
         if !["chown", "chmod", "link"].contains(&name.as_str()) {
@@ -295,7 +295,7 @@ fn check_add(rest: &str) -> Result<String, String> {
 }
 
 /// Splits words at blanks outside of quotes.
-fn quoted_words(rest: &str) -> Result<Vec<&str>, String> {
+fn split_quoted_words(rest: &str) -> Result<Vec<&str>, String> {
     let (mut words, mut begin, mut quote) = (Vec::new(), 0, None);
     for (at, c) in rest.char_indices() {
         match (c, quote) {
@@ -366,7 +366,7 @@ fn split_flags(rest: &str) -> Result<(Vec<InstructionFlag>, &str), String> {
 }
 
 /// Refuses heredocs: engines up to 20.10 read the lines of a heredoc as instructions. `<<<` is not a heredoc.
-fn no_heredoc(rest: &str) -> Result<(), String> {
+fn reject_heredoc(rest: &str) -> Result<(), String> {
     for word in rest.split_ascii_whitespace() {
         let without = word.replace("<<<", "");
         let hidden = word.contains("${") && word.matches('<').count() > 1;

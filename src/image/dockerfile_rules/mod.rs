@@ -58,10 +58,10 @@ impl DockerfileRefusal {
 pub(crate) struct PermittedDockerfile {
     pub(crate) text: String,
     /// Keys of labels that are left out.
-    left_out: BTreeSet<String>,
+    removed_labels: BTreeSet<String>,
     /// Whether the builder can use an image in the place of a stage, and all instructions up to the first `FROM
     /// ${GROUND}` are those inside of osctl.
-    has_usual_ground: bool,
+    has_default_ground: bool,
 }
 
 impl PermittedDockerfile {
@@ -71,16 +71,16 @@ impl PermittedDockerfile {
         args: &'a BTreeMap<String, String>,
     ) -> Option<&'a str> {
         let ground = args.get(GROUND_ARG).map(String::as_str);
-        ground.filter(|ground| self.has_usual_ground && *ground != GROUND_STAGE)
+        ground.filter(|ground| self.has_default_ground && *ground != GROUND_STAGE)
     }
 
     /// The warning for the user, if labels are left out.
-    pub(crate) fn left_out_warning(&self) -> Option<String> {
-        let named = self.left_out.iter().take(MAX_NAMED_LABEL_KEYS);
+    pub(crate) fn removed_labels_warning(&self) -> Option<String> {
+        let named = self.removed_labels.iter().take(MAX_NAMED_LABEL_KEYS);
         let keys: Vec<String> = named.map(|key| format!("`{key}`")).collect();
         (!keys.is_empty()).then(|| {
             let mut keys = keys.join(", ");
-            if let more @ 1.. = self.left_out.len().saturating_sub(MAX_NAMED_LABEL_KEYS) {
+            if let more @ 1.. = self.removed_labels.len().saturating_sub(MAX_NAMED_LABEL_KEYS) {
                 keys.push_str(&format!(" and {more} more"));
             }
             format!("osctl leaves out the labels {keys}: other tools act on labels, so only `org.opencontainers.*` is allowed")
@@ -105,10 +105,10 @@ pub(crate) fn permit_dockerfile(
     scope: &str,
     dialect: DockerfileDialect,
 ) -> Result<PermittedDockerfile, DockerfileRefusal> {
-    permit_beside(body, &Body::embedded(), scope, dialect)
+    permit_with_trusted(body, &Body::embedded(), scope, dialect)
 }
 
-fn permit_beside(
+fn permit_with_trusted(
     body: &Body,
     trusted: &Body,
     scope: &str,
@@ -128,8 +128,8 @@ fn permit_beside(
     let mut places = Vec::new();
     for (index, instruction) in instructions.iter().enumerate() {
         let caches = match dialect {
-            DockerfileDialect::Classic => CacheMountPolicy::Dropped,
-            DockerfileDialect::BuildKit if index < shared => CacheMountPolicy::Kept,
+            DockerfileDialect::Classic => CacheMountPolicy::Removed,
+            DockerfileDialect::BuildKit if index < shared => CacheMountPolicy::Unchanged,
             DockerfileDialect::BuildKit => CacheMountPolicy::Scoped(scope),
         };
         if let Some(line) = checked.check_instruction(instruction, caches)? {
@@ -141,16 +141,16 @@ fn permit_beside(
     if checked.stage_count() == 0 {
         return Err(DockerfileRefusal::new(1, "the file has no `FROM ${BASE}`"));
     }
-    check_again(&text, &places)?;
+    verify_generated_text(&text, &places)?;
     let text = match dialect {
         DockerfileDialect::BuildKit => text,
         DockerfileDialect::Classic => add_build_labels(&text, scope),
     };
-    let left_out = checked.into_left_out();
+    let left_out = checked.into_removed_labels();
     Ok(PermittedDockerfile {
         text,
-        left_out,
-        has_usual_ground,
+        removed_labels: left_out,
+        has_default_ground: has_usual_ground,
     })
 }
 
@@ -170,7 +170,7 @@ fn add_build_labels(text: &str, scope: &str) -> String {
 
 /// Checks the text that the engine receives: it satisfies the rules, each line is one instruction, and parsing it
 /// again gives the same text.
-fn check_again(text: &str, places: &[usize]) -> Result<(), DockerfileRefusal> {
+fn verify_generated_text(text: &str, places: &[usize]) -> Result<(), DockerfileRefusal> {
     let in_file = |line: usize| places.get(line - 1).copied().unwrap_or(1);
     let in_place =
         |refusal: DockerfileRefusal| DockerfileRefusal::new(in_file(refusal.line), refusal.why);
@@ -179,7 +179,7 @@ fn check_again(text: &str, places: &[usize]) -> Result<(), DockerfileRefusal> {
     let mut lines = text.lines();
     for instruction in &again {
         let line = checked
-            .check_instruction(instruction, CacheMountPolicy::Kept)
+            .check_instruction(instruction, CacheMountPolicy::Unchanged)
             .map_err(in_place)?;
         if lines.next() != line.as_deref() {
             let why = "builders read this instruction differently";

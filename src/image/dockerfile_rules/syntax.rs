@@ -51,7 +51,7 @@ pub(super) fn parse_instructions(
             let why = format!("there are more than {MAX_DOCKERFILE_INSTRUCTIONS} instructions");
             return Err(DockerfileRefusal::new(number, why));
         }
-        let (content, continues) = split_end(line, number)?;
+        let (content, continues) = split_continuation(line, number)?;
         let mut instruction = open.take().unwrap_or(DockerfileInstruction {
             line: number,
             keyword: String::new(),
@@ -104,7 +104,7 @@ fn check_directive(comment: &str, number: usize) -> Result<(), DockerfileRefusal
 }
 
 /// Splits off the backslash that joins the line to the next one.
-fn split_end(line: &str, number: usize) -> Result<(&str, bool), DockerfileRefusal> {
+fn split_continuation(line: &str, number: usize) -> Result<(&str, bool), DockerfileRefusal> {
     let Some(content) = line.trim_end_matches([' ', '\t']).strip_suffix('\\') else {
         return Ok((line, false));
     };

@@ -2,7 +2,7 @@
 
 mod ground;
 
-use super::{DockerfileDialect, DockerfileRefusal, permit_beside, permit_dockerfile};
+use super::{DockerfileDialect, DockerfileRefusal, permit_dockerfile, permit_with_trusted};
 use crate::image::Body;
 
 fn body(dockerfile: &str) -> Body {
@@ -22,7 +22,8 @@ fn permitted_for(
     dockerfile: &str,
 ) -> Result<String, DockerfileRefusal> {
     let trusted = body("FROM ${BASE}\nRUN ours");
-    permit_beside(&body(dockerfile), &trusted, "osctl-x", dialect).map(|permitted| permitted.text)
+    permit_with_trusted(&body(dockerfile), &trusted, "osctl-x", dialect)
+        .map(|permitted| permitted.text)
 }
 
 #[track_caller]
@@ -287,7 +288,7 @@ fn nothing_is_read_otherwise_by_another_parser() {
     refused("FROM ${BASE}\nCOPY <<E /x\nE", 2, "a heredoc");
     refused("FROM ${BASE}\nRUN <${X:-<}E\nE", 2, "a heredoc");
     refused("FROM ${BASE}\nRUN ${X:-<<E}\nE", 2, "a heredoc");
-    let why = permit_beside(
+    let why = permit_with_trusted(
         &Body {
             folder: None,
             files: [("Dockerfile".to_owned(), b"FROM ${BASE}\nRUN \xff".to_vec())].into(),
@@ -318,7 +319,7 @@ fn a_label_that_a_tool_of_the_host_could_obey_is_left_out_and_named() {
             permit_dockerfile(&body(&label(text)), "osctl-x", DockerfileDialect::BuildKit).unwrap();
         (
             permitted.text.clone(),
-            permitted.left_out_warning().unwrap_or_default(),
+            permitted.removed_labels_warning().unwrap_or_default(),
         )
     };
     let title = "org.opencontainers.image.title=\"a b\"";

@@ -22,12 +22,12 @@ pub(super) fn trusted_prefix_length(
     pairs
         .take_while(|(theirs, ours)| {
             let same = (&theirs.keyword, &theirs.rest) == (&ours.keyword, &ours.rest);
-            same && copies_the_same(theirs, body, trusted)
+            same && has_same_sources(theirs, body, trusted)
         })
         .count()
 }
 
-fn copies_the_same(instruction: &DockerfileInstruction, body: &Body, trusted: &Body) -> bool {
+fn has_same_sources(instruction: &DockerfileInstruction, body: &Body, trusted: &Body) -> bool {
     if !["COPY", "ADD"].contains(&instruction.keyword.as_str()) {
         return true;
     }

@@ -14,34 +14,34 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 
 /// An API server with its own run store, whose controller does nothing.
-struct Office {
+struct KeeperApiFixture {
     _folder: tempfile::TempDir,
-    _owner: RunController,
-    shelf: KeeperRunStore,
-    desk: KeeperServer,
+    _controller: RunController,
+    run_store: KeeperRunStore,
+    server: KeeperServer,
 }
 
-impl Office {
+impl KeeperApiFixture {
     fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
         let shelf = KeeperRunStore::open(folder.path()).unwrap();
         let settings = KeeperSettings {
-            state: folder.path().into(),
+            state_folder: folder.path().into(),
             ..KeeperSettings::default()
         };
         let (owner, handle) = RunController::new(settings, shelf.clone());
         Self {
             _folder: folder,
-            _owner: owner,
-            desk: KeeperServer::new(shelf.clone(), handle),
-            shelf,
+            _controller: owner,
+            server: KeeperServer::new(shelf.clone(), handle),
+            run_store: shelf,
         }
     }
 
     /// All replies to a request.
-    async fn ask(&self, by: EvolveCaller, question: &[u8]) -> Vec<KeeperReply> {
+    async fn send_request(&self, by: EvolveCaller, question: &[u8]) -> Vec<KeeperReply> {
         let (mut ours, theirs) = UnixStream::pair().unwrap();
-        let desk = self.desk.clone();
+        let desk = self.server.clone();
         let talk = tokio::spawn(async move { desk.handle_connection(theirs, by).await });
         ours.write_all(question).await.unwrap();
         ours.shutdown().await.unwrap();
@@ -54,8 +54,8 @@ impl Office {
             .collect()
     }
 
-    async fn refused(&self, question: &[u8], kind: &str, words: &str) {
-        let replies = self.ask(EvolveCaller::Agent, question).await;
+    async fn assert_refused(&self, question: &[u8], kind: &str, words: &str) {
+        let replies = self.send_request(EvolveCaller::Agent, question).await;
         let [KeeperReply::Refused { error }] = replies.as_slice() else {
             panic!("{replies:?}");
         };
@@ -66,41 +66,44 @@ impl Office {
     /// A run of which only the record is kept.
     fn run(&self, status: EvolveStage) -> EvolveRecord {
         let record = EvolveRecord {
-            run: self.shelf.create_run(1e9).unwrap(),
+            run: self.run_store.create_run(1e9).unwrap(),
             ..samples::sample_record(status, "new", "before")
         };
-        self.shelf.save_record(&record).unwrap();
+        self.run_store.save_record(&record).unwrap();
         record
     }
 }
 
-fn line(question: &serde_json::Value) -> Vec<u8> {
+fn request_line(question: &serde_json::Value) -> Vec<u8> {
     format!("{question}\n").into_bytes()
 }
 
 #[tokio::test]
 async fn what_has_no_meaning_or_no_leave_is_refused_with_its_reason() {
-    let office = Office::new();
+    let office = KeeperApiFixture::new();
     let bad = refusal::KEEPER_BAD_REQUEST;
     for (question, words) in [
         (
-            line(&json!({"ask": "evolve", "image": "debian"})),
+            request_line(&json!({"ask": "evolve", "image": "debian"})),
             "unknown field `image`",
         ),
         (
-            line(&json!({"ask": "evolve", "mounts": ["/:/x"]})),
+            request_line(&json!({"ask": "evolve", "mounts": ["/:/x"]})),
             "unknown field `mounts`",
         ),
         (
-            line(&json!({"ask": "evolve", "env": {}})),
+            request_line(&json!({"ask": "evolve", "env": {}})),
             "unknown field `env`",
         ),
-        (line(&json!({"ask": "remove"})), "unknown variant `remove`"),
         (
-            line(&json!({"ask": "rollback", "run": "../x"})),
+            request_line(&json!({"ask": "remove"})),
+            "unknown variant `remove`",
+        ),
+        (
+            request_line(&json!({"ask": "rollback", "run": "../x"})),
             "is not a run ID",
         ),
-        (line(&json!({"ask": "show"})), "missing field `run`"),
+        (request_line(&json!({"ask": "show"})), "missing field `run`"),
         (b"GET / HTTP/1.1\r\n\r\n".to_vec(), "is malformed"),
         (b"{\"ask\": \"sta".to_vec(), "is malformed"),
         (b"\xff\n".to_vec(), "is malformed"),
@@ -109,44 +112,44 @@ async fn what_has_no_meaning_or_no_leave_is_refused_with_its_reason() {
             "longer than 65536 bytes",
         ),
         (
-            line(&json!({"ask": "evolve", "reason": "x".repeat(1001)})),
+            request_line(&json!({"ask": "evolve", "reason": "x".repeat(1001)})),
             "the reason is longer than 1000 characters",
         ),
         (
-            line(&json!({"ask": "rollback", "reason": "x".repeat(1001)})),
+            request_line(&json!({"ask": "rollback", "reason": "x".repeat(1001)})),
             "the reason is longer than 1000 characters",
         ),
     ] {
-        office.refused(&question, bad, words).await;
+        office.assert_refused(&question, bad, words).await;
     }
-    let stop = line(&json!({"ask": "stop"}));
+    let stop = request_line(&json!({"ask": "stop"}));
     office
-        .refused(&stop, refusal::KEEPER_FORBIDDEN, "only the host can stop")
+        .assert_refused(&stop, refusal::KEEPER_FORBIDDEN, "only the host can stop")
         .await;
 }
 
 #[tokio::test]
 async fn a_request_for_an_unknown_run_is_refused() {
-    let office = Office::new();
+    let office = KeeperApiFixture::new();
     for ask in ["show", "log", "diff", "body"] {
-        let question = line(&json!({"ask": ask, "run": "20200101-000000"}));
+        let question = request_line(&json!({"ask": ask, "run": "20200101-000000"}));
         office
-            .refused(&question, refusal::KEEPER_NO_SUCH_RUN, "does not exist")
+            .assert_refused(&question, refusal::KEEPER_NO_SUCH_RUN, "does not exist")
             .await;
     }
     let run = office.run(EvolveStage::Failed).run;
-    let question = line(&json!({"ask": "diff", "run": run}));
+    let question = request_line(&json!({"ask": "diff", "run": run}));
     office
-        .refused(
+        .assert_refused(
             &question,
             refusal::KEEPER_NO_SUCH_RUN,
             "did not read a body",
         )
         .await;
     let shown = office
-        .ask(
+        .send_request(
             EvolveCaller::Agent,
-            &line(&json!({"ask": "show", "run": run})),
+            &request_line(&json!({"ask": "show", "run": run})),
         )
         .await;
     let [KeeperReply::Record(record)] = shown.as_slice() else {
@@ -158,34 +161,41 @@ async fn a_request_for_an_unknown_run_is_refused() {
 /// A request for a body reads archives of up to 64 MiB, and the agent may send 32 requests at a time.
 #[tokio::test]
 async fn one_question_of_the_agent_at_a_time_holds_a_body_and_others_are_refused_as_busy() {
-    let mut office = Office::new();
-    office.desk.body_questions.timeout = Duration::ZERO;
+    let mut office = KeeperApiFixture::new();
+    office.server.body_limits.timeout = Duration::ZERO;
     let run = office.run(EvolveStage::Failed).run;
-    let turns = &office.desk.body_questions;
-    let turn = turns.take_turn(EvolveCaller::Agent).await.unwrap().unwrap();
+    let turns = &office.server.body_limits;
+    let turn = turns
+        .acquire_permit(EvolveCaller::Agent)
+        .await
+        .unwrap()
+        .unwrap();
     for ask in ["diff", "body"] {
-        let question = line(&json!({"ask": ask, "run": run}));
+        let question = request_line(&json!({"ask": ask, "run": run}));
         office
-            .refused(&question, refusal::KEEPER_BUSY, "is busy")
+            .assert_refused(&question, refusal::KEEPER_BUSY, "is busy")
             .await;
         // The host has its own permit.
-        let replies = office.ask(EvolveCaller::Host, &question).await;
+        let replies = office.send_request(EvolveCaller::Host, &question).await;
         let [KeeperReply::Refused { error }] = replies.as_slice() else {
             panic!("{replies:?}");
         };
         assert_eq!(error.kind, refusal::KEEPER_NO_SUCH_RUN, "{error:?}");
     }
     let status = office
-        .ask(EvolveCaller::Agent, &line(&json!({"ask": "status"})))
+        .send_request(
+            EvolveCaller::Agent,
+            &request_line(&json!({"ask": "status"})),
+        )
         .await;
     assert!(
         matches!(status.as_slice(), [KeeperReply::Status(_)]),
         "{status:?}"
     );
     drop(turn);
-    let question = line(&json!({"ask": "diff", "run": run}));
+    let question = request_line(&json!({"ask": "diff", "run": run}));
     office
-        .refused(
+        .assert_refused(
             &question,
             refusal::KEEPER_NO_SUCH_RUN,
             "did not read a body",

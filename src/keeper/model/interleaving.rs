@@ -1,13 +1,13 @@
 //! The possible successors of a state of a swap, and the violations that must never occur.
 
 use super::{
-    Latest, NEW_CONTAINER, OLD, Op, RUNNING, SWAP_IMAGES, SwapAction, SwapAdmission, SwapContainer,
-    SwapModel, SwapPhase, SwapState, SwapViolation,
+    LatestRecord, NEW_CONTAINER, OLD_CONTAINER, RUNNING_CONTAINER, SWAP_IMAGES, SwapAction,
+    SwapAdmission, SwapContainer, SwapModel, SwapOp, SwapPhase, SwapState, SwapViolation,
 };
 use crate::keeper::journal::RunJournalStep;
 use crate::keeper::stage_transitions::{self, StageOutcome};
 use crate::model::Model;
-use crate::protocol::evolve::{EvolveStage, Task};
+use crate::protocol::evolve::{EvolveStage, RunTask};
 
 const MAX_SWAP_CRASHES: u8 = 2;
 
@@ -20,18 +20,24 @@ impl Model for SwapModel {
         let mut steps = Vec::new();
         let Some(todo) = &state.keeper else {
             let mut next = state.clone();
-            next.keeper = Some(vec![Op::ReadJournal]);
-            return vec![(SwapAction::KeeperBoots, next)];
+            next.keeper = Some(vec![SwapOp::ReadJournal]);
+            return vec![(SwapAction::KeeperStarts, next)];
         };
         if let Some((op, rest)) = todo.split_first() {
             let mut next = state.clone();
             next.keeper = Some(rest.to_vec());
             if self.can_pass(state, *op) {
                 let mut next = next.clone();
-                self.act(&mut next, *op);
+                self.perform_step(&mut next, *op);
                 steps.push((SwapAction::Keeper(*op), next));
             }
-            let is_of_a_run = [Op::Quiesce, Op::Pause, Op::Make, Op::Start, Op::Verify];
+            let is_of_a_run = [
+                SwapOp::Quiesce,
+                SwapOp::Pause,
+                SwapOp::Create,
+                SwapOp::Start,
+                SwapOp::Verify,
+            ];
             if is_of_a_run.contains(op)
                 && let Some(step) = state.journal
             {
@@ -45,14 +51,14 @@ impl Model for SwapModel {
                 journal: None,
                 ..state.clone()
             };
-            steps.push((SwapAction::Lasts, next));
-        } else if !state.has_run && state.containers[OLD] == Some(RUNNING) {
+            steps.push((SwapAction::WatchPasses, next));
+        } else if !state.has_run && state.containers[OLD_CONTAINER] == Some(RUNNING_CONTAINER) {
             let next = SwapState {
                 has_run: true,
                 journal: Some(RunJournalStep::Preparing),
                 // If the record is missing, this is the record of `recovery::placeholder_record`.
-                latest: Latest {
-                    status: stage_transitions::first_stage(Task::Evolve),
+                latest: LatestRecord {
+                    status: stage_transitions::first_stage(RunTask::Evolve),
                     image: NEW_CONTAINER,
                     ..state.latest
                 },
@@ -65,36 +71,36 @@ impl Model for SwapModel {
         let is_placing = matches!(status, EvolveStage::Swapping | EvolveStage::Verifying);
         for (container, found) in state.containers.iter().enumerate() {
             let is_heard = match found.filter(|one| one.phase == SwapPhase::Running) {
-                Some(found) if found.gate == SwapAdmission::Doubted => !is_placing,
+                Some(found) if found.admission == SwapAdmission::Unverified => !is_placing,
                 // `quiesce::wait_lease`: the container may resume at any time.
-                Some(found) => found.gate == SwapAdmission::AtRest,
+                Some(found) => found.admission == SwapAdmission::Quiesced,
                 _ => false,
             };
-            if is_heard && !self.opens_by_the_keeper_alone {
+            if is_heard && !self.opens_by_the_keeper_only {
                 let mut next = state.clone();
                 next.open(container);
-                steps.push((SwapAction::Opens(container), next));
+                steps.push((SwapAction::AdmissionOpens(container), next));
             }
         }
         steps
     }
 
-    fn deaths(&self, state: &SwapState) -> Vec<(SwapAction, SwapState)> {
+    fn crashes(&self, state: &SwapState) -> Vec<(SwapAction, SwapState)> {
         let mut deaths = Vec::new();
         if !state.has_host && state.has_run {
             let next = SwapState {
-                containers: [None, None, Some(RUNNING)],
+                containers: [None, None, Some(RUNNING_CONTAINER)],
                 keeper: None,
                 has_host: true,
                 ..state.clone()
             };
             deaths.push((SwapAction::HostReplaces, next));
         }
-        if state.deaths == MAX_SWAP_CRASHES {
+        if state.crashes == MAX_SWAP_CRASHES {
             return deaths;
         }
         let died = SwapState {
-            deaths: state.deaths + 1,
+            crashes: state.crashes + 1,
             ..state.clone()
         };
         if state.keeper.is_some() {
@@ -102,11 +108,11 @@ impl Model for SwapModel {
                 keeper: None,
                 ..died.clone()
             };
-            deaths.push((SwapAction::KeeperDies, next));
+            deaths.push((SwapAction::KeeperCrashes, next));
         }
         let die = |one: &mut SwapContainer, is_started: bool| {
             let runs = matches!(one.phase, SwapPhase::Running | SwapPhase::Paused);
-            (one.gate, one.has_work) = (SwapAdmission::Doubted, false);
+            (one.admission, one.has_work) = (SwapAdmission::Unverified, false);
             one.phase = match (runs, one.restarts) {
                 (true, true) if is_started => SwapPhase::Running,
                 (true, true) => SwapPhase::Refused,
@@ -118,7 +124,7 @@ impl Model for SwapModel {
             let mut next = died.clone();
             next.change(container, |one| die(one, true));
             if next.containers != state.containers {
-                deaths.push((SwapAction::ContainerDies(container), next));
+                deaths.push((SwapAction::ContainerCrashes(container), next));
             }
         }
         for ports_are_free in [true, false] {
@@ -147,10 +153,10 @@ impl Model for SwapModel {
             .and_then(|at| Some((at, state.containers[at]?)))
         {
             Some((image, present)) if present.phase == SwapPhase::Running => {
-                if !state.names(image) {
+                if !state.is_named_by_history(image) {
                     found.push(SwapViolation::HistoryNamesAnother);
                 }
-                if present.gate != SwapAdmission::Open {
+                if present.admission != SwapAdmission::Open {
                     found.push(SwapViolation::AdmissionIsClosed);
                 }
             }

@@ -4,7 +4,7 @@ use super::{SwapModel, SwapState, SwapViolation, first, left_aside};
 use crate::model::{assert_finds, assert_holds};
 
 #[test]
-fn one_container_runs_after_every_death() {
+fn one_container_runs_after_any_crash() {
     let search = assert_holds(&SwapModel::default(), first());
     assert!(search.len() > 1000, "{} states", search.len());
     assert_holds(&SwapModel::default(), left_aside());
@@ -27,7 +27,7 @@ fn every_other_order_of_a_swap_breaks_a_promise() {
         "add no record of the current container",
         first(),
         SwapViolation::HistoryNamesAnother,
-        &|order| order.adds_no_record_of_what_is_there = true,
+        &|order| order.adds_no_record_of_the_present = true,
     );
     finds(
         "let the engine restart the old container",
@@ -45,13 +45,13 @@ fn every_other_order_of_a_swap_breaks_a_promise() {
         "do not start an ended container",
         first(),
         SwapViolation::NoneRuns,
-        &|order| order.starts_nothing_that_has_ended = true,
+        &|order| order.starts_no_ended_container = true,
     );
     finds(
         "accept requests before the journal",
         first(),
         SwapViolation::WorkIsLost,
-        &|order| order.lets_in_before_the_journal = true,
+        &|order| order.opens_before_the_journal = true,
     );
     finds(
         "start the new container before the pause",
@@ -63,13 +63,13 @@ fn every_other_order_of_a_swap_breaks_a_promise() {
         "let only the keeper open admission",
         first(),
         SwapViolation::AdmissionIsClosed,
-        &|order| order.opens_by_the_keeper_alone = true,
+        &|order| order.opens_by_the_keeper_only = true,
     );
     finds(
         "swap a container that has resumed",
         first(),
         SwapViolation::WorkIsLost,
-        &|order| order.swaps_what_has_gone_on = true,
+        &|order| order.swaps_a_resumed_container = true,
     );
     finds(
         "rename the container set aside before its start",

@@ -10,7 +10,7 @@ use crate::image::{
 };
 use crate::keeper::KeeperSettings;
 use crate::protocol::evolve::DeployConfig;
-use crate::protocol::spec::BUILD_MARK;
+use crate::protocol::spec::BUILD_LABEL_PREFIX;
 use anyhow::{Context, bail};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -25,25 +25,25 @@ struct PreparedBuild {
 
 /// The capabilities of the engine that affect a build.
 struct BuildCapabilities {
-    buildkit: bool,
-    published: bool,
+    has_buildkit: bool,
+    has_published_image: bool,
     /// The image that holds the binary.
     binary_image: Option<String>,
 }
 
 impl RunExecutor {
     pub(super) async fn run_building(&mut self) -> Result<()> {
-        self.log.step("reading the body");
-        let (charge, settings) = (self.site.charge.clone(), self.settings.clone());
-        let architecture = self.site.docker.architecture().to_owned();
-        let tag = self.site.image_tag(&format!("run-{}", self.record.run));
-        let (shelf, run) = (self.shelf.clone(), self.record.run.clone());
+        self.log.report_step("reading the body");
+        let (charge, settings) = (self.target.config.clone(), self.settings.clone());
+        let architecture = self.target.docker.architecture().to_owned();
+        let tag = self.target.image_tag(&format!("run-{}", self.record.run));
+        let (shelf, run) = (self.run_store.clone(), self.record.run.clone());
         let means = BuildCapabilities {
-            buildkit: self.site.docker.has_buildkit(),
-            published: self.has_published_image().await?,
-            binary_image: self.binary_image().await?,
+            has_buildkit: self.target.docker.has_buildkit(),
+            has_published_image: self.has_published_image().await?,
+            binary_image: self.find_binary_image().await?,
         };
-        let limit = Duration::from_secs(self.site.charge.bounds.read);
+        let limit = Duration::from_secs(self.target.config.bounds.read);
         let deadline = Instant::now() + limit;
         let prepare = move || {
             let recipe = read_recipe(&settings, &charge, &architecture, deadline)?;
@@ -64,23 +64,23 @@ impl RunExecutor {
             self.log.log(&note);
         }
         self.record.body = Some(digest.clone());
-        let docker = self.site.docker.clone();
-        let latest = docker.find_image(&self.site.image_tag("latest")).await?;
+        let docker = self.target.docker.clone();
+        let latest = docker.find_image(&self.target.image_tag("latest")).await?;
         if let Some(image) = latest
             && image.labels.get(IMAGE_DIGEST_LABEL) == Some(&digest)
         {
             self.log
-                .step("the body has not changed since the current image was built");
+                .report_step("the body has not changed since the current image was built");
             docker.tag_image(&image.id, &build.tag).await?;
             self.set_image(image.id);
             return Ok(());
         }
-        self.log.step("building the image");
-        let limit = Duration::from_secs(self.site.charge.bounds.build);
+        self.log.report_step("building the image");
+        let limit = Duration::from_secs(self.target.config.bounds.build);
         tokio::select! {
             built = docker.build_image(&build, &self.log) => built?,
             () = tokio::time::sleep(limit) => bail!("the build took longer than {} s", limit.as_secs()),
-            full = resource_watch::runs_out(&self.settings.state) => return Err(full),
+            full = resource_watch::wait_for_shortage(&self.settings.state_folder) => return Err(full),
         }
         let image = docker.find_image(&build.tag).await?;
         let image = image.filter(|image| image.labels.get(IMAGE_DIGEST_LABEL) == Some(&digest));
@@ -90,30 +90,30 @@ impl RunExecutor {
     }
 
     /// The keeper's own image, which holds the binary.
-    async fn binary_image(&self) -> Result<Option<String>> {
-        let Some(name) = &self.settings.image else {
+    async fn find_binary_image(&self) -> Result<Option<String>> {
+        let Some(name) = &self.settings.keeper_image else {
             return Ok(None);
         };
-        if !self.site.docker.builds_on_own_images().await? {
+        if !self.target.docker.can_build_on_local_images().await? {
             return Ok(None);
         }
         // If the image has lost its name, which any program may remove, the build context includes the binary.
-        let found = self.site.docker.find_image(name).await?;
+        let found = self.target.docker.find_image(name).await?;
         Ok(found.map(|_| name.clone()))
     }
 
     /// Whether the engine has the published image that the host has chosen. The keeper pulls no images.
     async fn has_published_image(&self) -> Result<bool> {
-        let ground = self.site.charge.args.get(GROUND_ARG);
+        let ground = self.target.config.args.get(GROUND_ARG);
         match ground.filter(|ground| *ground != GROUND_STAGE) {
-            Some(reference) => self.site.docker.has_by_digest(reference).await,
+            Some(reference) => self.target.docker.has_image_by_digest(reference).await,
             None => Ok(false),
         }
     }
 
     fn set_image(&mut self, image: String) {
         self.record.image = Some(image.clone());
-        self.entry.image = Some(image);
+        self.journal_entry.image = Some(image);
     }
 }
 
@@ -127,7 +127,7 @@ fn read_recipe(
         bytes: charge.bounds.context,
         deadline: Some(deadline),
     };
-    let body = Body::of_project_within(&settings.repo, &charge.body, limit)?;
+    let body = Body::from_project_within(&settings.project, &charge.body, limit)?;
     if let Some(path) = body.files.keys().find(|path| path.starts_with(".osctl/")) {
         bail!("`{path}` is a path that osctl reserves for its own files");
     }
@@ -151,8 +151,8 @@ fn prepare_build(
     tag: String,
     means: &BuildCapabilities,
 ) -> Result<PreparedBuild> {
-    let scope = format!("{BUILD_MARK}{}", charge.instance);
-    let (dialect, builder) = match means.buildkit && !charge.classic {
+    let scope = format!("{BUILD_LABEL_PREFIX}{}", charge.instance);
+    let (dialect, builder) = match means.has_buildkit && !charge.classic {
         true => (DockerfileDialect::BuildKit, ImageBuilder::BuildKit),
         false => {
             let spec = &charge.spec;
@@ -167,9 +167,9 @@ fn prepare_build(
     let dockerfile = dockerfile.map_err(|refusal| anyhow::anyhow!("{refusal}"))?;
     let mut args: BTreeMap<String, String> = recipe.args.clone();
     args.insert("BASE".into(), charge.base.clone());
-    let mut notes: Vec<String> = dockerfile.left_out_warning().into_iter().collect();
+    let mut notes: Vec<String> = dockerfile.removed_labels_warning().into_iter().collect();
     let mut published = dockerfile.published_image(&recipe.args);
-    if let Some(reference) = published.filter(|_| !means.published) {
+    if let Some(reference) = published.filter(|_| !means.has_published_image) {
         notes.push(format!(
             "the engine does not have the published image `{reference}`, so the whole image is built"
         ));

@@ -6,7 +6,7 @@ use crate::error::Result;
 use crate::keeper::journal::RunJournalStep;
 use crate::keeper::sanitize;
 use crate::keeper::target::TargetHealth;
-use crate::protocol::evolve::inside::Quiesced;
+use crate::protocol::evolve::inside::QuiesceReply;
 use anyhow::bail;
 use std::pin::pin;
 use std::time::{Duration, Instant};
@@ -20,49 +20,49 @@ const QUIESCE_STORE_TIMEOUT: Duration = Duration::from_secs(300);
 
 impl RunExecutor {
     pub(super) async fn run_freezing(&mut self) -> Result<()> {
-        let Some(old) = self.entry.old.clone() else {
+        let Some(old) = self.journal_entry.old.clone() else {
             return Ok(());
         };
         self.write_step(RunJournalStep::Freezing)?;
-        let found = self.site.find_container(&old).await?;
-        let restarts = found.as_ref().map_or(0, |found| found.restarts);
+        let found = self.target.find_container(&old).await?;
+        let restarts = found.as_ref().map_or(0, |found| found.restart_count);
         match found.map(|found| found.phase) {
             Some(ContainerPhase::Running) => {}
             // The memory of a paused container may hold state that is not stored.
             Some(ContainerPhase::Paused) if !self.is_forced() => bail!(
                 "the container is paused: run `docker unpause {}` to resume it, or use `--force` to replace it \
                  with its last stored state",
-                self.site.container_name()
+                self.target.container_name()
             ),
             _ => {
-                self.log.step("the old container does not run");
+                self.log.report_step("the old container does not run");
                 return Ok(());
             }
         }
         // Check the health first: a companion that hangs must not take the long time limit of a large state.
         if self.is_forced()
             && self
-                .stop
-                .run_until_cancelled(self.site.probe_health(&old))
+                .cancellation
+                .run_until_cancelled(self.target.probe_health(&old))
                 .await?
-                == TargetHealth::Silent
+                == TargetHealth::Unresponsive
         {
             self.log
                 .log("the companion does not answer; the new container gets the last stored state");
             return Ok(());
         }
-        self.refusing = Some(Instant::now());
-        let grace = self.site.charge.bounds.grace;
+        self.refusing_since = Some(Instant::now());
+        let grace = self.target.config.bounds.grace;
         self.log
-            .step(&format!("waiting for running code, at most {grace} s"));
+            .report_step(&format!("waiting for running code, at most {grace} s"));
         let seconds = grace.to_string();
         let mut verb = vec!["quiesce", "--json", "--grace", &seconds];
         if self.record.force {
             verb.push("--force");
         }
         let limit = Duration::from_secs(grace) + QUIESCE_STORE_TIMEOUT;
-        let Some(answered) = self.ask_to_rest(&old, &verb, limit).await else {
-            return self.stop.check_cancelled();
+        let Some(answered) = self.request_quiesce(&old, &verb, limit).await else {
+            return self.cancellation.check_cancelled();
         };
         match answered.and_then(|quiesced| self.accept_quiesced(quiesced, restarts)) {
             // With --force a person replaces a container that no longer quiesces.
@@ -78,27 +78,27 @@ impl RunExecutor {
     }
 
     /// The answer; `None` if the run was cancelled.
-    async fn ask_to_rest(
+    async fn request_quiesce(
         &self,
         old: &str,
         verb: &[&str],
         limit: Duration,
-    ) -> Option<Result<Quiesced>> {
-        let mut asked = pin!(self.site.exec_verb(old, verb, limit));
+    ) -> Option<Result<QuiesceReply>> {
+        let mut asked = pin!(self.target.exec_verb(old, verb, limit));
         tokio::select! {
             answered = &mut asked => return Some(answered),
-            () = self.stop.wait_cancelled() => {}
+            () = self.cancellation.wait_cancelled() => {}
         }
-        self.call_off(old, asked).await;
+        self.cancel_quiesce(old, asked).await;
         None
     }
 
     /// Cancels quiescing: the running code continues, and the container accepts requests without waiting for that
     /// code to end. Repeats the call, because the container may not have started to quiesce yet.
-    async fn call_off(&self, old: &str, asked: impl Future<Output = Result<Quiesced>>) {
+    async fn cancel_quiesce(&self, old: &str, asked: impl Future<Output = Result<QuiesceReply>>) {
         let told = async {
             for _ in 0..MAX_QUIESCE_CANCELS {
-                if let Err(error) = self.site.resume_requests(old).await {
+                if let Err(error) = self.target.resume_requests(old).await {
                     self.log.log(&format!("{error:#}"));
                 }
                 tokio::time::sleep(QUIESCE_CANCEL_INTERVAL).await;
@@ -112,7 +112,7 @@ impl RunExecutor {
         }
     }
 
-    fn accept_quiesced(&mut self, quiesced: Quiesced, restarts: u64) -> Result<()> {
+    fn accept_quiesced(&mut self, quiesced: QuiesceReply, restarts: u64) -> Result<()> {
         if !quiesced.quiesced {
             let why = quiesced
                 .why
@@ -123,14 +123,14 @@ impl RunExecutor {
             }
         }
         let told = serde_json::to_vec(&quiesced.expected)?.len();
-        if told > sanitize::MAX_EXPECTED_BYTES {
+        if told > sanitize::MAX_EXPECTED_STATE_BYTES {
             bail!("the state summary is too large: {told} bytes");
         }
-        self.at_rest = Some((Instant::now(), restarts));
+        self.quiesced_since = Some((Instant::now(), restarts));
         self.record.receipt = sanitize::sanitize_receipt(quiesced.receipt);
         self.record.besides = sanitize::merge_non_variables(quiesced.besides, Vec::new());
-        self.entry.expected = quiesced.expected;
-        self.entry.expected.run = Some(self.record.run.to_string());
+        self.journal_entry.expected = quiesced.expected;
+        self.journal_entry.expected.run = Some(self.record.run.to_string());
         Ok(())
     }
 }

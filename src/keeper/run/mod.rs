@@ -17,7 +17,7 @@ use super::target::DeployTarget;
 use super::{KeeperSettings, gc, sanitize};
 use crate::engine::EngineProgress;
 use crate::error::{Error, Result};
-use crate::protocol::evolve::{EvolveCaller, EvolveRecord, EvolveStage, PassedStage, Task};
+use crate::protocol::evolve::{EvolveCaller, EvolveRecord, EvolveStage, RunTask, StageRecord};
 use std::time::{Duration, Instant};
 
 /// The number of attempts to write the final record, and the pause between two attempts.
@@ -28,21 +28,21 @@ const RUN_RECORD_WRITE_INTERVAL: Duration = Duration::from_millis(500);
 #[derive(Debug)]
 pub(super) struct RunExecutor {
     pub(super) settings: KeeperSettings,
-    pub(super) site: DeployTarget,
-    pub(super) shelf: KeeperRunStore,
+    pub(super) target: DeployTarget,
+    pub(super) run_store: KeeperRunStore,
     pub(super) journal: RunJournal,
     pub(super) log: RunLog,
     pub(super) record: EvolveRecord,
-    pub(super) entry: RunJournalEntry,
+    pub(super) journal_entry: RunJournalEntry,
     /// Since when the old container refuses requests.
-    pub(super) refusing: Option<Instant>,
+    pub(super) refusing_since: Option<Instant>,
     /// Since when the old container is certainly quiesced, and how often the engine had restarted it by then.
-    pub(super) at_rest: Option<(Instant, u64)>,
+    pub(super) quiesced_since: Option<(Instant, u64)>,
     /// The port that another program has.
-    pub(super) robbed: Option<u16>,
+    pub(super) taken_port: Option<u16>,
     /// Whether a container that no run created is in the place of the old one.
     pub(super) is_displaced: bool,
-    pub(super) stop: RunCancellation,
+    pub(super) cancellation: RunCancellation,
 }
 
 impl RunExecutor {
@@ -56,7 +56,7 @@ impl RunExecutor {
         while !stage.has_ended() {
             self.enter_stage(stage)?;
             let begin = Instant::now();
-            let stop = self.stop.clone();
+            let stop = self.cancellation.clone();
             let passed = match stage {
                 EvolveStage::Building => stop.run_until_cancelled(self.run_building()).await,
                 // These stages check for cancellation at points where no step is half done.
@@ -66,7 +66,7 @@ impl RunExecutor {
                 EvolveStage::Verifying => stop.run_until_cancelled(self.run_verifying()).await,
                 EvolveStage::Succeeded | EvolveStage::RolledBack | EvolveStage::Failed => Ok(()),
             };
-            self.leave_stage(begin);
+            self.record_stage_duration(begin);
             let event = match passed.and_then(|()| stop.check_cancelled()) {
                 Ok(()) => StageOutcome::Passed,
                 Err(error) => {
@@ -78,7 +78,7 @@ impl RunExecutor {
         }
         if let Err(error) = self.end_run(stage).await {
             // Save why the run failed for the recovery.
-            if let Err(error) = self.shelf.save_record(&self.record) {
+            if let Err(error) = self.run_store.save_record(&self.record) {
                 tracing::warn!("{error:#}");
             }
             return Err(error);
@@ -92,15 +92,15 @@ impl RunExecutor {
     /// As [`RunExecutor::run_stages`].
     pub(super) async fn end_run(&mut self, end: EvolveStage) -> Result<()> {
         if end != EvolveStage::Succeeded {
-            self.forgo_rescue()?;
+            self.disable_rescue()?;
         }
         match end {
-            EvolveStage::Succeeded if self.record.dry_run => self.undo_nothing().await?,
+            EvolveStage::Succeeded if self.record.dry_run => self.undo_preparation().await?,
             EvolveStage::Succeeded => self.finalize_run().await?,
             EvolveStage::RolledBack => self.roll_back().await?,
-            _ => self.undo_nothing().await?,
+            _ => self.undo_preparation().await?,
         }
-        if let Some(since) = self.refusing.take() {
+        if let Some(since) = self.refusing_since.take() {
             self.record.refused_ms = Some(since.elapsed().as_secs_f64() * 1e3);
         }
         if end != EvolveStage::Succeeded {
@@ -113,28 +113,29 @@ impl RunExecutor {
             false => end,
         };
         self.record.status = end;
-        self.log.step(&format!("{end}{}", self.reason_suffix()));
+        self.log
+            .report_step(&format!("{end}{}", self.reason_suffix()));
         self.save_final_record().await?;
         match end == EvolveStage::Succeeded && !self.record.dry_run {
             true => {
-                self.entry.after = None;
+                self.journal_entry.after = None;
                 self.write_step(RunJournalStep::Probation)?;
             }
-            false => self.journal.restore_previous(&self.entry)?,
+            false => self.journal.restore_previous(&self.journal_entry)?,
         }
         let left = self.journal.read()?;
-        gc::collect_garbage(&self.site, &self.shelf, left.as_ref()).await;
+        gc::collect_garbage(&self.target, &self.run_store, left.as_ref()).await;
         Ok(())
     }
 
     /// A person who cancels a rescue keeps the failing container: the keeper does not start the rescue again.
-    fn forgo_rescue(&mut self) -> Result<()> {
-        if self.record.task != Task::Rescue || !self.stop.is_a_persons() {
+    fn disable_rescue(&mut self) -> Result<()> {
+        if self.record.task != RunTask::Rescue || !self.cancellation.is_by_person() {
             return Ok(());
         }
-        self.entry.after = None;
+        self.journal_entry.after = None;
         self.add_reason("the keeper does not repeat the rescue");
-        self.journal.write(&self.entry)
+        self.journal.write(&self.journal_entry)
     }
 
     /// Whether the container is replaced whatever its state is. The agent may not force this.
@@ -154,13 +155,13 @@ impl RunExecutor {
     /// knows why it failed.
     async fn save_final_record(&self) -> Result<()> {
         for _ in 0..MAX_RUN_RECORD_WRITES {
-            match self.shelf.save_record(&self.record) {
+            match self.run_store.save_record(&self.record) {
                 Ok(()) => return Ok(()),
                 Err(error) => tracing::warn!("{error:#}"),
             }
             tokio::time::sleep(RUN_RECORD_WRITE_INTERVAL).await;
         }
-        self.shelf.save_record(&self.record)
+        self.run_store.save_record(&self.record)
     }
 
     fn reason_suffix(&self) -> String {
@@ -170,22 +171,22 @@ impl RunExecutor {
 
     /// Writes the next step to the journal.
     pub(super) fn write_step(&mut self, step: RunJournalStep) -> Result<()> {
-        self.entry.step = step;
-        self.journal.write(&self.entry)
+        self.journal_entry.step = step;
+        self.journal.write(&self.journal_entry)
     }
 
     fn enter_stage(&mut self, stage: EvolveStage) -> Result<()> {
-        self.log.begin_stage(stage.word());
+        self.log.begin_stage(stage.as_str());
         self.record.status = stage;
-        self.record.stages.push(PassedStage {
+        self.record.stages.push(StageRecord {
             stage,
             began: unix_seconds(),
             seconds: None,
         });
-        self.shelf.save_record(&self.record)
+        self.run_store.save_record(&self.record)
     }
 
-    fn leave_stage(&mut self, begin: Instant) {
+    fn record_stage_duration(&mut self, begin: Instant) {
         if let Some(last) = self.record.stages.last_mut() {
             // A monotonic clock: the system time may have been set during the stage.
             last.seconds = Some(begin.elapsed().as_secs_f64());
@@ -195,7 +196,7 @@ impl RunExecutor {
     /// Records the first failed stage as the run's gate; later failures do not change it.
     pub(super) fn record_failure(&mut self, stage: EvolveStage, error: &anyhow::Error) {
         if let Some(Error::PortTaken { port, .. }) = error.downcast_ref() {
-            self.robbed = Some(*port);
+            self.taken_port = Some(*port);
         }
         let said = sanitize::sanitize_sentence(&format!("{error:#}"));
         let mut lines = self.log.tail_lines();

@@ -8,7 +8,7 @@ use crate::error::Result;
 use crate::keeper::container_start::{ContainerStartOutcome, start_ended_container};
 use crate::keeper::journal::RunJournalStep;
 use crate::keeper::port_recovery::{UnreachableContainer, UnreachableFile};
-use crate::keeper::retry_policy::is_away;
+use crate::keeper::retry_policy::is_engine_away;
 use crate::protocol::evolve::EvolveStage;
 use anyhow::bail;
 use std::time::{Duration, Instant};
@@ -25,59 +25,62 @@ impl RunExecutor {
     /// Restores the old container: in its place, alone, and answering requests.
     pub(super) async fn roll_back(&mut self) -> Result<()> {
         self.log.begin_stage("rolling back");
-        self.site.remove_trial().await?;
-        let name = self.site.container_name().to_owned();
-        let old = match &self.entry.old {
-            Some(id) => self.site.find_container(id).await?,
+        self.target.remove_trial().await?;
+        let name = self.target.container_name().to_owned();
+        let old = match &self.journal_entry.old {
+            Some(id) => self.target.find_container(id).await?,
             None => None,
         };
-        if let Some(found) = self.site.find_container(&name).await?
+        if let Some(found) = self.target.find_container(&name).await?
             && Some(&found.id) != old.as_ref().map(|old| &old.id)
         {
-            if !self.site.is_of(&found, &self.entry.run) {
+            if !self.target.is_created_by(&found, &self.journal_entry.run) {
                 // The host has created another container, which has the stored state.
                 self.add_reason(
                     "another container, which no run created, is in the place of the old one",
                 );
                 self.is_displaced = true;
                 if let Some(old) = old {
-                    self.site.docker.remove(&old.id).await?;
+                    self.target.docker.remove(&old.id).await?;
                 }
                 return Ok(());
             }
-            self.log.step("removing the new container");
-            self.site.docker.remove(&found.id).await?;
+            self.log.report_step("removing the new container");
+            self.target.docker.remove(&found.id).await?;
         }
         match old {
             Some(old) => self.restore_old_container(&name, &old).await,
-            None => self.make_anew(&name).await,
+            None => self.recreate_missing_container(&name).await,
         }
     }
 
     async fn restore_old_container(&mut self, name: &str, old: &Container) -> Result<()> {
-        self.log.step("resuming the old container");
-        let docker = self.site.docker.clone();
-        let is_robbed = old.ports.iter().any(|port| Some(port.host) == self.robbed);
+        self.log.report_step("resuming the old container");
+        let docker = self.target.docker.clone();
+        let is_robbed = old
+            .ports
+            .iter()
+            .any(|port| Some(port.host) == self.taken_port);
         let joined = match is_robbed {
             true => Err(anyhow::anyhow!("a port of the old container is in use")),
-            false => self.site.restore_network(old).await,
+            false => self.target.restore_network(old).await,
         };
-        let refusing = self.refusing;
+        let refusing = self.refusing_since;
         if old.phase == ContainerPhase::Paused {
             docker.unpause(&old.id).await?;
         }
         let ended = matches!(old.phase, ContainerPhase::Created | ContainerPhase::Stopped);
         if !ended {
-            self.go_on(&old.id).await;
+            self.resume_old_container(&old.id).await;
         }
-        let named = self.site.find_container(name).await?;
+        let named = self.target.find_container(name).await?;
         if named.map(|found| found.id).as_ref() != Some(&old.id) {
             docker.rename(&old.id, name).await?;
         }
-        docker.let_restart(&old.id, true).await?;
+        docker.set_restart_policy(&old.id, true).await?;
         // A container without its network works, but can't be reached. This must not block the rollback.
         if let Err(error) = joined {
-            self.until_reached(&old.id, error).await?;
+            self.wait_for_old_ports(&old.id, error).await?;
             let since = refusing.map(|since| since.elapsed().as_secs_f64() * 1e3);
             self.record.refused_ms = since.or(self.record.refused_ms);
         }
@@ -85,12 +88,12 @@ impl RunExecutor {
     }
 
     /// Retries while another program uses a port. After a while the idle keeper continues the retries.
-    async fn until_reached(&mut self, old: &str, mut error: anyhow::Error) -> Result<()> {
+    async fn wait_for_old_ports(&mut self, old: &str, mut error: anyhow::Error) -> Result<()> {
         self.log
-            .step("waiting until the ports of the old container are free");
+            .report_step("waiting until the ports of the old container are free");
         let (begin, mut pause) = (Instant::now(), FIRST_ROLLBACK_RETRY_DELAY);
         loop {
-            if is_away(&error) {
+            if is_engine_away(&error) {
                 return Err(error);
             }
             if begin.elapsed() > ROLLBACK_PORTS_TIMEOUT {
@@ -99,16 +102,16 @@ impl RunExecutor {
             tokio::time::sleep(pause).await;
             pause *= 2;
             // A container that is gone is handled by a later recovery.
-            let Some(found) = self.site.find_container(old).await? else {
+            let Some(found) = self.target.find_container(old).await? else {
                 return Ok(());
             };
-            let mark = UnreachableFile::new(&self.settings.state);
+            let mark = UnreachableFile::new(&self.settings.state_folder);
             let ended = UnreachableContainer {
                 run: Some(self.record.run.clone()),
                 container: old.into(),
                 has_ended: true,
             };
-            let again = self.site.reach_again(&found, || mark.write(&ended));
+            let again = self.target.restore_ports(&found, || mark.write(&ended));
             match again.await {
                 Ok(false) => return Ok(()),
                 Ok(true) => {
@@ -123,15 +126,15 @@ impl RunExecutor {
 
     /// Records that the container is unreachable, and leaves its ports to the idle keeper.
     fn mark_unreachable(&mut self, old: &str, error: &anyhow::Error) -> Result<()> {
-        self.add_unreached(error);
-        UnreachableFile::new(&self.settings.state).write(&UnreachableContainer {
+        self.add_unreachable_reason(error);
+        UnreachableFile::new(&self.settings.state_folder).write(&UnreachableContainer {
             run: Some(self.record.run.clone()),
             container: old.into(),
             has_ended: false,
         })
     }
 
-    fn add_unreached(&mut self, error: &anyhow::Error) {
+    fn add_unreachable_reason(&mut self, error: &anyhow::Error) {
         self.add_reason(&format!(
             "{error:#}; the old container can't be reached until its ports are free; the keeper keeps trying"
         ));
@@ -140,20 +143,20 @@ impl RunExecutor {
     /// Restarts the old container if it ran before. The engine has then restored everything that is left of the old
     /// container: if it does not become healthy, the record says so and the rollback is not repeated.
     async fn restart_old_container(&mut self, old: &str) -> Result<()> {
-        if !self.entry.running {
+        if !self.journal_entry.running {
             return Ok(());
         }
-        let mark = UnreachableFile::new(&self.settings.state);
+        let mark = UnreachableFile::new(&self.settings.state_folder);
         let run = self.record.run.clone();
-        match start_ended_container(&self.site, &mark, old, Some(&run)).await? {
+        match start_ended_container(&self.target, &mark, old, Some(&run)).await? {
             ContainerStartOutcome::Untouched => return Ok(()),
             ContainerStartOutcome::Started => {}
-            ContainerStartOutcome::WithoutPorts(error) => self.add_unreached(&error),
-            ContainerStartOutcome::Waits(error) => {
-                self.add_unreached(&error);
+            ContainerStartOutcome::WithoutPorts(error) => self.add_unreachable_reason(&error),
+            ContainerStartOutcome::WaitsForPort(error) => {
+                self.add_unreachable_reason(&error);
                 return Ok(());
             }
-            ContainerStartOutcome::Refused(error) => {
+            ContainerStartOutcome::Unstartable(error) => {
                 return self.replace_unstartable(old, &error).await;
             }
         }
@@ -165,13 +168,13 @@ impl RunExecutor {
     /// healthy.
     async fn resume_and_await_health(&mut self, container: &str, what: &str) -> Result<()> {
         self.add_reason(what);
-        self.go_on(container).await;
+        self.resume_old_container(container).await;
         match self
-            .site
-            .until_healthy(container, ROLLBACK_HEALTH_TIMEOUT, &self.log)
+            .target
+            .wait_until_healthy(container, ROLLBACK_HEALTH_TIMEOUT, &self.log)
             .await
         {
-            Err(error) if is_away(&error) => Err(error),
+            Err(error) if is_engine_away(&error) => Err(error),
             Err(error) => {
                 self.add_reason(&format!("{error:#}"));
                 Ok(())
@@ -185,25 +188,25 @@ impl RunExecutor {
     async fn replace_unstartable(&mut self, old: &str, error: &anyhow::Error) -> Result<()> {
         self.add_reason(&format!("{error:#}"));
         let (name, aside) = (
-            self.site.container_name().to_owned(),
-            self.site.charge.aside.clone(),
+            self.target.container_name().to_owned(),
+            self.target.config.aside.clone(),
         );
-        let docker = self.site.docker.clone();
-        docker.let_restart(old, false).await?;
+        let docker = self.target.docker.clone();
+        docker.set_restart_policy(old, false).await?;
         docker.rename(old, &aside).await?;
-        match self.make_again(&name).await {
+        match self.create_from_previous_image(&name).await {
             Ok(true) => docker.remove(old).await,
-            Err(error) if is_away(&error) => Err(error),
+            Err(error) if is_engine_away(&error) => Err(error),
             made => {
                 if let Err(error) = made {
                     self.add_reason(&format!("{error:#}"));
                 }
-                if self.site.find_container(&name).await?.is_some() {
+                if self.target.find_container(&name).await?.is_some() {
                     docker.remove(&name).await?;
                 }
                 docker.rename(old, &name).await?;
-                docker.let_restart(old, true).await?;
-                UnreachableFile::new(&self.settings.state).write(&UnreachableContainer {
+                docker.set_restart_policy(old, true).await?;
+                UnreachableFile::new(&self.settings.state_folder).write(&UnreachableContainer {
                     run: Some(self.record.run.clone()),
                     container: old.into(),
                     has_ended: true,
@@ -214,17 +217,17 @@ impl RunExecutor {
 
     /// Makes the old companion answer requests again. If it does not confirm, the keeper repeats the call and finally
     /// adds a reason to the record: a companion that works resumes after a while without the call.
-    async fn go_on(&mut self, old: &str) {
+    async fn resume_old_container(&mut self, old: &str) {
         let begin = Instant::now();
         let mut pause = FIRST_ROLLBACK_RETRY_DELAY;
         loop {
-            let Err(error) = self.site.resume_requests(old).await else {
-                if let Some(since) = self.refusing.take() {
+            let Err(error) = self.target.resume_requests(old).await else {
+                if let Some(since) = self.refusing_since.take() {
                     self.record.refused_ms = Some(since.elapsed().as_secs_f64() * 1e3);
                 }
                 return;
             };
-            let runs = self.site.find_container(old).await;
+            let runs = self.target.find_container(old).await;
             let runs =
                 runs.is_ok_and(|found| found.is_some_and(|c| c.phase == ContainerPhase::Running));
             if !runs || begin.elapsed() > ROLLBACK_RESUME_TIMEOUT {
@@ -243,11 +246,11 @@ impl RunExecutor {
     }
 
     /// The old container is gone: creates a container of its image, which starts from the stored state.
-    async fn make_anew(&mut self, name: &str) -> Result<()> {
-        if self.entry.previous.is_none() {
+    async fn recreate_missing_container(&mut self, name: &str) -> Result<()> {
+        if self.journal_entry.previous.is_none() {
             return Ok(());
         }
-        match self.make_again(name).await? {
+        match self.create_from_previous_image(name).await? {
             true => Ok(()),
             false => bail!("the engine does not start a container of the previous image"),
         }
@@ -255,31 +258,32 @@ impl RunExecutor {
 
     /// Creates a container of the previous image under this name. Returns whether the engine has started it, or will
     /// start it when a port is free.
-    async fn make_again(&mut self, name: &str) -> Result<bool> {
-        let Some(previous) = self.entry.previous.clone() else {
+    async fn create_from_previous_image(&mut self, name: &str) -> Result<bool> {
+        let Some(previous) = self.journal_entry.previous.clone() else {
             return Ok(false);
         };
-        if self.site.docker.find_image(&previous).await?.is_none() {
+        if self.target.docker.find_image(&previous).await?.is_none() {
             bail!("the old container and its image no longer exist");
         }
-        self.log.step("creating a container of the previous image");
-        if let Some(left) = self.site.find_container(name).await?
-            && self.site.is_of(&left, &self.record.run)
+        self.log
+            .report_step("creating a container of the previous image");
+        if let Some(left) = self.target.find_container(name).await?
+            && self.target.is_created_by(&left, &self.record.run)
         {
-            self.site.docker.remove(&left.id).await?;
+            self.target.docker.remove(&left.id).await?;
         }
-        let spec = self.site.successor_spec(&previous, &self.record.run)?;
-        self.site.docker.create_container(&spec).await?;
-        let mark = UnreachableFile::new(&self.settings.state);
+        let spec = self.target.successor_spec(&previous, &self.record.run)?;
+        self.target.docker.create_container(&spec).await?;
+        let mark = UnreachableFile::new(&self.settings.state_folder);
         let run = self.record.run.clone();
-        match start_ended_container(&self.site, &mark, name, Some(&run)).await? {
+        match start_ended_container(&self.target, &mark, name, Some(&run)).await? {
             ContainerStartOutcome::Untouched | ContainerStartOutcome::Started => {}
-            ContainerStartOutcome::WithoutPorts(error) => self.add_unreached(&error),
-            ContainerStartOutcome::Waits(error) => {
-                self.add_unreached(&error);
+            ContainerStartOutcome::WithoutPorts(error) => self.add_unreachable_reason(&error),
+            ContainerStartOutcome::WaitsForPort(error) => {
+                self.add_unreachable_reason(&error);
                 return Ok(true);
             }
-            ContainerStartOutcome::Refused(error) => {
+            ContainerStartOutcome::Unstartable(error) => {
                 self.add_reason(&format!("{error:#}"));
                 return Ok(false);
             }
@@ -296,15 +300,15 @@ impl RunExecutor {
     }
 
     /// Ends a run whose changes can all be undone immediately.
-    pub(super) async fn undo_nothing(&mut self) -> Result<()> {
-        self.site.remove_trial().await?;
-        let Some(old) = self.entry.old.clone() else {
+    pub(super) async fn undo_preparation(&mut self) -> Result<()> {
+        self.target.remove_trial().await?;
+        let Some(old) = self.journal_entry.old.clone() else {
             return Ok(());
         };
-        match (self.entry.step, self.entry.running) {
-            (RunJournalStep::Freezing, true) => self.go_on(&old).await,
+        match (self.journal_entry.step, self.journal_entry.running) {
+            (RunJournalStep::Freezing, true) => self.resume_old_container(&old).await,
             // The state that the trial has read no longer needs to be kept.
-            (_, true) if self.has_tested() => drop(self.site.resume_requests(&old).await),
+            (_, true) if self.has_tested() => drop(self.target.resume_requests(&old).await),
             _ => {}
         }
         self.restart_old_container(&old).await

@@ -6,7 +6,7 @@ use crate::error::Result;
 use crate::image::resource_watch;
 use crate::keeper::sanitize;
 use crate::keeper::target::{TRIAL_STATE_FOLDER, TargetHealth};
-use crate::protocol::evolve::inside::{EvolveCheck, Remembered, SelfTest};
+use crate::protocol::evolve::inside::{EvolveCheck, RememberReply, SelfTestReply};
 use anyhow::{Context, bail};
 use std::time::Duration;
 
@@ -16,47 +16,59 @@ const TRIAL_SNAPSHOT_TIMEOUT: Duration = Duration::from_secs(60);
 impl RunExecutor {
     pub(super) async fn run_testing(&mut self) -> Result<()> {
         let image = self
-            .entry
+            .journal_entry
             .image
             .clone()
             .context("there is no image to test")?;
-        self.site.remove_trial().await?;
-        self.stop.check_cancelled()?;
+        self.target.remove_trial().await?;
+        self.cancellation.check_cancelled()?;
         self.store_old_state().await;
-        self.stop.check_cancelled()?;
-        let trial = self.site.trial_spec(&image, Some(&self.record.run));
+        self.cancellation.check_cancelled()?;
+        let trial = self.target.trial_spec(&image, Some(&self.record.run));
         self.log
-            .step("starting the image beside the running container");
-        self.site.docker.create_and_start(&trial).await?;
+            .report_step("starting the image beside the running container");
+        self.target.docker.create_and_start(&trial).await?;
         // Cancel only after the container exists: a half created container can't be removed.
-        let (stop, volume) = (self.stop.clone(), self.settings.state.clone());
+        let (stop, volume) = (
+            self.cancellation.clone(),
+            self.settings.state_folder.clone(),
+        );
         let passed = tokio::select! {
-            passed = stop.run_until_cancelled(self.try_out(&trial.name)) => passed,
-            full = resource_watch::runs_out(&volume) => Err(full),
+            passed = stop.run_until_cancelled(self.test_trial_container(&trial.name)) => passed,
+            full = resource_watch::wait_for_shortage(&volume) => Err(full),
         };
-        let removed = self.site.remove_trial().await;
+        let removed = self.target.remove_trial().await;
         passed.and(removed)
     }
 
     /// Stores the current state, which the trial restores. A failure stops nothing: the state is stored again before
     /// the swap.
     async fn store_old_state(&self) {
-        let Some(old) = self.entry.old.as_deref().filter(|_| self.entry.running) else {
+        let Some(old) = self
+            .journal_entry
+            .old
+            .as_deref()
+            .filter(|_| self.journal_entry.running)
+        else {
             return;
         };
         // For a companion that hangs, the trial uses the state that was stored last.
-        if self.is_forced() && matches!(self.site.probe_health(old).await, Ok(TargetHealth::Silent))
+        if self.is_forced()
+            && matches!(
+                self.target.probe_health(old).await,
+                Ok(TargetHealth::Unresponsive)
+            )
         {
             self.log.log("the companion does not answer");
             return;
         }
-        self.log.step("storing the current state");
+        self.log.report_step("storing the current state");
         let asked = self
-            .site
+            .target
             .exec_verb(old, &["remember", "--json"], TRIAL_SNAPSHOT_TIMEOUT)
             .await;
         match asked {
-            Ok(Remembered { sessions }) => {
+            Ok(RememberReply { sessions }) => {
                 for (session, why) in sessions {
                     if let Some(why) = why {
                         self.log
@@ -68,24 +80,27 @@ impl RunExecutor {
         }
     }
 
-    async fn try_out(&mut self, trial: &str) -> Result<()> {
-        let bounds = self.site.charge.bounds.clone();
+    async fn test_trial_container(&mut self, trial: &str) -> Result<()> {
+        let bounds = self.target.config.bounds.clone();
         let (start, limit) = (
             Duration::from_secs(bounds.start),
             Duration::from_secs(bounds.test),
         );
-        self.log.step("waiting until the container is healthy");
-        self.site.until_healthy(trial, start, &self.log).await?;
-        self.log.step("running the self-test");
+        self.log
+            .report_step("waiting until the container is healthy");
+        self.target
+            .wait_until_healthy(trial, start, &self.log)
+            .await?;
+        self.log.report_step("running the self-test");
         let verb = ["selftest", "--json", "--snapshot", TRIAL_STATE_FOLDER];
-        let asked: Result<SelfTest> = self.site.exec_verb(trial, &verb, limit).await;
+        let asked: Result<SelfTestReply> = self.target.exec_verb(trial, &verb, limit).await;
         let passed = asked.and_then(|tested| self.record_checks(tested.passed, tested.checks));
         if passed.is_err() {
-            self.site.last_words(trial, &self.log).await;
+            self.target.copy_log_tail(trial, &self.log).await;
             return passed;
         }
         // A container that ends shortly after the self-test fails the stage, too.
-        self.site.check_runs(trial, &self.log).await
+        self.target.check_running(trial, &self.log).await
     }
 
     /// Logs the checks. The error names the checks that did not pass.

@@ -4,27 +4,31 @@ use super::RunExecutor;
 use crate::engine::EngineProgress;
 use crate::error::Result;
 use crate::keeper::sanitize;
-use crate::protocol::evolve::inside::Verified;
+use crate::protocol::evolve::inside::VerifyReply;
 use std::time::Duration;
 
 impl RunExecutor {
     pub(super) async fn run_verifying(&mut self) -> Result<()> {
-        let name = self.site.container_name().to_owned();
-        let bounds = self.site.charge.bounds.clone();
+        let name = self.target.container_name().to_owned();
+        let bounds = self.target.config.bounds.clone();
         let (start, limit) = (
             Duration::from_secs(bounds.start),
             Duration::from_secs(bounds.verify),
         );
-        self.log.step("waiting until the container is healthy");
-        self.site.until_healthy(&name, start, &self.log).await?;
-        self.log.step("checking variables, ports and services");
-        let expected = serde_json::to_string(&self.entry.expected)?;
+        self.log
+            .report_step("waiting until the container is healthy");
+        self.target
+            .wait_until_healthy(&name, start, &self.log)
+            .await?;
+        self.log
+            .report_step("checking variables, ports and services");
+        let expected = serde_json::to_string(&self.journal_entry.expected)?;
         let verb = ["verify", "--json", "--expected", &expected];
-        let asked: Result<Verified> = self.site.exec_verb(&name, &verb, limit).await;
+        let asked: Result<VerifyReply> = self.target.exec_verb(&name, &verb, limit).await;
         let verified = match asked {
             Ok(verified) => verified,
             Err(error) => {
-                self.site.last_words(&name, &self.log).await;
+                self.target.copy_log_tail(&name, &self.log).await;
                 return Err(error);
             }
         };
@@ -34,6 +38,6 @@ impl RunExecutor {
         let told = std::mem::take(&mut self.record.besides);
         self.record.besides = sanitize::merge_non_variables(told, verified.besides);
         self.record_checks(verified.passed, verified.checks)?;
-        self.site.check_runs(&name, &self.log).await
+        self.target.check_running(&name, &self.log).await
     }
 }

@@ -3,7 +3,9 @@
 use super::KeeperRunStore;
 use crate::error::Result;
 use crate::keeper::journal::replace_file_synced;
-use crate::protocol::evolve::{EvolveRecord, EvolveRunId, Task, built_body_name, is_built};
+use crate::protocol::evolve::{
+    EvolveRecord, EvolveRunId, RunTask, built_body_name, is_built_body_name,
+};
 use anyhow::Context;
 use std::collections::BTreeSet;
 use std::fs;
@@ -24,8 +26,8 @@ impl KeeperRunStore {
     }
 
     /// Keeps the body that runs now, so that it remains when earlier runs are deleted.
-    pub(in crate::keeper) fn keep_before(&self, record: &EvolveRecord) -> Result<()> {
-        let Some(found) = self.archive_of(record.previous.as_deref())? else {
+    pub(in crate::keeper) fn save_previous_body(&self, record: &EvolveRecord) -> Result<()> {
+        let Some(found) = self.find_body_archive(record.previous.as_deref())? else {
             return Ok(());
         };
         let place = self.folder_of_run(&record.run).join(PREVIOUS_BODY_FILE);
@@ -39,31 +41,36 @@ impl KeeperRunStore {
     }
 
     /// The body that ran when the run started, as an archive.
-    pub(in crate::keeper) fn body_before(&self, record: &EvolveRecord) -> Result<Option<Vec<u8>>> {
+    pub(in crate::keeper) fn previous_body(
+        &self,
+        record: &EvolveRecord,
+    ) -> Result<Option<Vec<u8>>> {
         let own = self.folder_of_run(&record.run).join(PREVIOUS_BODY_FILE);
         match own.exists() {
             true => read_archive(Some(own)),
-            false => read_archive(self.archive_of(record.previous.as_deref())?),
+            false => read_archive(self.find_body_archive(record.previous.as_deref())?),
         }
     }
 
     /// The body that the run was made of, or that of the image which the run rolls back to.
-    pub(in crate::keeper) fn body_of(&self, record: &EvolveRecord) -> Result<Option<Vec<u8>>> {
+    pub(in crate::keeper) fn run_body(&self, record: &EvolveRecord) -> Result<Option<Vec<u8>>> {
         match record.task {
-            Task::Evolve => read_archive(Some(self.folder_of_run(&record.run).join(RUN_BODY_FILE))),
-            Task::Rollback | Task::Rescue => {
-                read_archive(self.archive_of(record.image.as_deref())?)
+            RunTask::Evolve => {
+                read_archive(Some(self.folder_of_run(&record.run).join(RUN_BODY_FILE)))
+            }
+            RunTask::Rollback | RunTask::Rescue => {
+                read_archive(self.find_body_archive(record.image.as_deref())?)
             }
         }
     }
 
     /// The path of the body that an image was made of. An image has exactly one body: the image carries the body's
     /// digest.
-    fn archive_of(&self, image: Option<&str>) -> Result<Option<PathBuf>> {
+    fn find_body_archive(&self, image: Option<&str>) -> Result<Option<PathBuf>> {
         let Some(image) = image else {
             return Ok(None);
         };
-        let laid_down = self.state.join(built_body_name(image));
+        let laid_down = self.state_folder.join(built_body_name(image));
         if laid_down.exists() {
             return Ok(Some(laid_down));
         }
@@ -86,11 +93,11 @@ impl KeeperRunStore {
 
     /// Removes the bodies that the host has uploaded, except that of `image`; runs have their own copies.
     pub(in crate::keeper) fn remove_uploaded_bodies(&self, image: &str) -> Result<()> {
-        for entry in fs::read_dir(&self.state)? {
+        for entry in fs::read_dir(&self.state_folder)? {
             let name = entry?.file_name();
             let name = name.to_string_lossy();
-            if is_built(&name) && name != built_body_name(image) {
-                fs::remove_file(self.state.join(&*name))?;
+            if is_built_body_name(&name) && name != built_body_name(image) {
+                fs::remove_file(self.state_folder.join(&*name))?;
             }
         }
         Ok(())

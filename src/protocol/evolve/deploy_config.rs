@@ -19,7 +19,7 @@ pub(crate) fn built_body_name(image: &str) -> String {
 }
 
 /// Whether a file name has the form of [`built_body_name`].
-pub(crate) fn is_built(name: &str) -> bool {
+pub(crate) fn is_built_body_name(name: &str) -> bool {
     name.starts_with(BUILT_BODY_PREFIX)
 }
 
@@ -56,7 +56,7 @@ pub(crate) struct DeployConfig {
     pub(crate) certificates: Vec<CertificateAuthority>,
     /// Whether to use the classic builder and not to try BuildKit.
     pub(crate) classic: bool,
-    pub(crate) bounds: EvolveBounds,
+    pub(crate) bounds: EvolveLimits,
 }
 
 /// A certificate authority that the host trusts in addition to the usual ones.
@@ -82,7 +82,7 @@ impl fmt::Debug for ProxyVariables {
 /// Fields that a host of another version does not set have their defaults.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub(crate) struct EvolveBounds {
+pub(crate) struct EvolveLimits {
     /// Time to read the body, also from a slow disk.
     pub(crate) read: u64,
     pub(crate) build: u64,
@@ -107,7 +107,7 @@ pub(crate) struct EvolveBounds {
     pub(crate) runs: usize,
 }
 
-impl Default for EvolveBounds {
+impl Default for EvolveLimits {
     fn default() -> Self {
         Self {
             read: 60,
@@ -129,14 +129,14 @@ impl Default for EvolveBounds {
 
 #[cfg(test)]
 mod tests {
-    use super::EvolveBounds;
+    use super::EvolveLimits;
 
     #[test]
     fn what_an_older_host_does_not_know_is_as_usual() {
-        let read: EvolveBounds = serde_json::from_str(r#"{"grace":7}"#).unwrap();
-        let meant = EvolveBounds {
+        let read: EvolveLimits = serde_json::from_str(r#"{"grace":7}"#).unwrap();
+        let meant = EvolveLimits {
             grace: 7,
-            ..EvolveBounds::default()
+            ..EvolveLimits::default()
         };
         assert_eq!(read, meant);
     }

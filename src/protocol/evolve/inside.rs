@@ -34,14 +34,14 @@ pub(crate) struct EvolveCheck {
 ///
 /// `DIR` has the layout of `/data` and is read-only. It holds the state that the body will have to restore.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(crate) struct SelfTest {
+pub(crate) struct SelfTestReply {
     pub(crate) passed: bool,
     pub(crate) checks: Vec<EvolveCheck>,
 }
 
 /// `osctl remember`: stores idle sessions, so that a trial can restore the current state.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Remembered {
+pub(crate) struct RememberReply {
     /// For each session, why it could not be stored, or `null`.
     pub(crate) sessions: BTreeMap<String, Option<String>>,
 }
@@ -51,7 +51,7 @@ pub(crate) struct Remembered {
 ///
 /// A repeated call gives the same reply. If the container can't be quiesced within the grace time, nothing has changed.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Quiesced {
+pub(crate) struct QuiesceReply {
     pub(crate) quiesced: bool,
     /// The reason of a failure, in a sentence.
     #[serde(default)]
@@ -72,7 +72,7 @@ pub(crate) struct Quiesced {
 
 /// `osctl resume`: whether requests are answered again. Not an error if nothing was quiesced.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct EvolveResumed {
+pub(crate) struct ResumeReply {
     pub(crate) resumed: bool,
 }
 
@@ -117,7 +117,7 @@ pub(crate) struct ExpectedSession {
 /// `osctl verify`: waits until everything that was healthy is healthy again and the state is reloaded and probed, and
 /// reports the result.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Verified {
+pub(crate) struct VerifyReply {
     pub(crate) passed: bool,
     pub(crate) checks: Vec<EvolveCheck>,
     /// The restored state of each session.
@@ -135,7 +135,7 @@ pub(crate) struct SessionReceipt {
     pub(crate) session: String,
     /// `process` when the whole kernel was frozen and restored, `objects` when its variables were stored and reloaded,
     /// `nothing` when both failed.
-    pub(crate) by: KeptBy,
+    pub(crate) by: RestoreMethod,
     pub(crate) rows: Vec<ReceiptRow>,
     /// Why something is missing, in addition to the rows.
     #[serde(default)]
@@ -154,7 +154,7 @@ pub(crate) struct NonVariableState {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum KeptBy {
+pub(crate) enum RestoreMethod {
     Process,
     Objects,
     Nothing,
@@ -162,18 +162,18 @@ pub(crate) enum KeptBy {
 
 #[cfg(test)]
 mod tests {
-    use super::{EvolveResumed, ExpectedState, Quiesced, SelfTest, Verified};
+    use super::{ExpectedState, QuiesceReply, ResumeReply, SelfTestReply, VerifyReply};
 
     #[test]
     fn the_shortest_answers_can_be_read() {
-        let read: SelfTest = serde_json::from_str(r#"{"passed":true,"checks":[]}"#).unwrap();
+        let read: SelfTestReply = serde_json::from_str(r#"{"passed":true,"checks":[]}"#).unwrap();
         assert!(read.passed);
-        let read: Quiesced =
+        let read: QuiesceReply =
             serde_json::from_str(r#"{"quiesced":false,"why":"a run is on"}"#).unwrap();
         assert_eq!(read.expected, ExpectedState::default());
-        let read: Verified = serde_json::from_str(r#"{"passed":false,"checks":[]}"#).unwrap();
+        let read: VerifyReply = serde_json::from_str(r#"{"passed":false,"checks":[]}"#).unwrap();
         assert!(!read.passed && read.receipt.is_empty());
-        let read: EvolveResumed = serde_json::from_str(r#"{"resumed":true}"#).unwrap();
+        let read: ResumeReply = serde_json::from_str(r#"{"resumed":true}"#).unwrap();
         assert!(read.resumed);
     }
 }

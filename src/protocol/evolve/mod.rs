@@ -17,12 +17,12 @@ pub(crate) mod repository;
 
 pub(crate) use api::{EvolveEvent, EvolveLog, EvolveRun, EvolveRuns, EvolveStarted};
 pub(crate) use deploy_config::{
-    CertificateAuthority, DEPLOY_CONFIG_FILE, DeployConfig, EvolveBounds, ProxyVariables,
-    built_body_name, is_built, portless_network,
+    CertificateAuthority, DEPLOY_CONFIG_FILE, DeployConfig, EvolveLimits, ProxyVariables,
+    built_body_name, is_built_body_name, portless_network,
 };
 pub(crate) use record::{
-    BodyChange, Edit, EvolveCaller, EvolveRecord, EvolveRunId, EvolveStage, EvolveStatus,
-    PassedStage, Task,
+    BodyChange, EvolveCaller, EvolveRecord, EvolveRunId, EvolveStage, EvolveStatus, FileEdit,
+    RunTask, StageRecord,
 };
 
 use super::error::ApiError;
@@ -68,7 +68,7 @@ pub(crate) struct EvolveRequest {
 /// `POST /evolve/rollback`, and the keeper's request for it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Rollback {
+pub(crate) struct RollbackRequest {
     /// Roll back to the image that this run created; to the previous image when missing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) run: Option<EvolveRunId>,
@@ -87,7 +87,7 @@ pub(crate) enum KeeperRequest {
     /// [`KeeperReply::Started`], or a refusal.
     Evolve(EvolveRequest),
     /// [`KeeperReply::Started`], or a refusal.
-    Rollback(Rollback),
+    Rollback(RollbackRequest),
     /// [`KeeperReply::Stopping`], or a refusal: only the host may send it.
     Stop {},
     /// [`KeeperReply::Status`].
@@ -168,7 +168,7 @@ pub(crate) mod refusal {
     /// 404: the run does not exist, or can't be rolled back to.
     pub(crate) const KEEPER_NO_SUCH_RUN: &str = "no_such_run";
     /// 429: too soon after the previous run.
-    pub(crate) const KEEPER_TOO_OFTEN: &str = "too_often";
+    pub(crate) const KEEPER_RATE_LIMITED: &str = "too_often";
     /// 503: the keeper is answering another request of the same kind.
     pub(crate) const KEEPER_BUSY: &str = "busy";
     /// 503: the keeper can't start a run; the message says what is missing.
@@ -178,7 +178,8 @@ pub(crate) mod refusal {
 #[cfg(test)]
 mod tests {
     use super::{
-        EvolveRecord, EvolveRequest, EvolveRunId, EvolveStage, KeeperReply, KeeperRequest, Rollback,
+        EvolveRecord, EvolveRequest, EvolveRunId, EvolveStage, KeeperReply, KeeperRequest,
+        RollbackRequest,
     };
 
     fn ask(text: &str) -> Result<KeeperRequest, String> {
@@ -201,7 +202,7 @@ mod tests {
         assert_eq!(ask(r#"{"ask":"stop"}"#).unwrap(), KeeperRequest::Stop {});
         assert_eq!(
             ask(r#"{"ask":"rollback"}"#).unwrap(),
-            KeeperRequest::Rollback(Rollback::default())
+            KeeperRequest::Rollback(RollbackRequest::default())
         );
         for more in [
             r#""image":"debian""#,

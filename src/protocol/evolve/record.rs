@@ -98,7 +98,7 @@ pub(crate) enum EvolveStage {
 
 impl EvolveStage {
     /// The word in JSON and in texts.
-    pub(crate) fn word(self) -> &'static str {
+    pub(crate) fn as_str(self) -> &'static str {
         match self {
             Self::Building => "building",
             Self::Testing => "testing",
@@ -119,14 +119,14 @@ impl EvolveStage {
 
 impl fmt::Display for EvolveStage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.word())
+        f.write_str(self.as_str())
     }
 }
 
 /// The purpose of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Task {
+pub(crate) enum RunTask {
     Evolve,
     /// A requested return to an earlier image.
     Rollback,
@@ -148,7 +148,7 @@ pub(crate) enum EvolveCaller {
 
 /// A stage that the run has entered.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
-pub(crate) struct PassedStage {
+pub(crate) struct StageRecord {
     pub(crate) stage: EvolveStage,
     /// Start time in seconds since 1970.
     pub(crate) began: f64,
@@ -160,7 +160,7 @@ pub(crate) struct PassedStage {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub(crate) struct EvolveRecord {
     pub(crate) run: EvolveRunId,
-    pub(crate) task: Task,
+    pub(crate) task: RunTask,
     pub(crate) reason: Option<String>,
     pub(crate) by: EvolveCaller,
     pub(crate) force: bool,
@@ -169,7 +169,7 @@ pub(crate) struct EvolveRecord {
     pub(crate) began: f64,
     /// The current stage, or how the run ended.
     pub(crate) status: EvolveStage,
-    pub(crate) stages: Vec<PassedStage>,
+    pub(crate) stages: Vec<StageRecord>,
     /// The stage that failed.
     pub(crate) gate: Option<EvolveStage>,
     /// Why the stage failed, in a sentence.
@@ -242,14 +242,14 @@ pub(crate) struct EvolveStatus {
 pub(crate) struct BodyChange {
     /// The path beneath `body/`.
     pub(crate) path: String,
-    pub(crate) edit: Edit,
+    pub(crate) edit: FileEdit,
     /// The unified diff; missing for files that are not text.
     pub(crate) diff: Option<String>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Edit {
+pub(crate) enum FileEdit {
     Added,
     Removed,
     Changed,

@@ -18,7 +18,7 @@ pub(crate) fn gitdir_line(to: &Path) -> String {
 ///
 /// # Errors
 /// When the folder is outside of the project; the error is its path.
-pub(crate) fn led_to(project: &Path, text: &str) -> Result<PathBuf, String> {
+pub(crate) fn resolve_gitdir(project: &Path, text: &str) -> Result<PathBuf, String> {
     let named = text.strip_prefix(GITDIR_PREFIX).map_or("", str::trim);
     let folder = project.join(named);
     let plain = |part| !matches!(part, Component::ParentDir);
@@ -30,17 +30,17 @@ pub(crate) fn led_to(project: &Path, text: &str) -> Result<PathBuf, String> {
 
 #[cfg(test)]
 mod tests {
-    use super::{gitdir_line, led_to};
+    use super::{gitdir_line, resolve_gitdir};
     use std::path::Path;
 
     #[test]
     fn only_folders_of_the_project_are_resolved() {
         let project = Path::new("/repo");
-        let within = led_to(project, "gitdir: .meta/git\n");
+        let within = resolve_gitdir(project, "gitdir: .meta/git\n");
         assert_eq!(within.as_deref(), Ok(Path::new("/repo/.meta/git")));
-        let whole = led_to(project, "gitdir: /repo/meta.git\n");
+        let whole = resolve_gitdir(project, "gitdir: /repo/meta.git\n");
         assert_eq!(whole.as_deref(), Ok(Path::new("/repo/meta.git")));
-        let linked = led_to(project, &gitdir_line(Path::new("meta.git")));
+        let linked = resolve_gitdir(project, &gitdir_line(Path::new("meta.git")));
         assert_eq!(linked.as_deref(), Ok(Path::new("/repo/meta.git")));
         for (text, there) in [
             (
@@ -53,7 +53,11 @@ mod tests {
             ("gitdir:", ""),
             ("something else", ""),
         ] {
-            assert_eq!(led_to(project, text), Err(there.to_owned()), "{text}");
+            assert_eq!(
+                resolve_gitdir(project, text),
+                Err(there.to_owned()),
+                "{text}"
+            );
         }
     }
 }

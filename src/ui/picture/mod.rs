@@ -25,10 +25,10 @@ enum PictureProtocol {
 /// The support that the environment variables indicate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum PictureSupport {
-    Shows(PictureProtocol),
+    Supported(PictureProtocol),
     /// Unknown: the terminal must be queried.
     Unknown,
-    ShowsNone,
+    Unsupported,
 }
 
 /// Shows a picture in the terminal on stdout; `false` if that is not possible.
@@ -38,11 +38,11 @@ pub(crate) fn show_picture(bytes: &[u8], ending: &str) -> bool {
     }
     let variable = |name: &str| env::var(name).ok().filter(|value| !value.is_empty());
     let protocol = match detect_support(variable) {
-        PictureSupport::Shows(protocol) => protocol,
+        PictureSupport::Supported(protocol) => protocol,
         PictureSupport::Unknown if ending == "png" && terminal_answers().sixel => {
             PictureProtocol::Sixel
         }
-        PictureSupport::Unknown | PictureSupport::ShowsNone => return false,
+        PictureSupport::Unknown | PictureSupport::Unsupported => return false,
     };
     let commands = match protocol {
         PictureProtocol::Kitty if ending == "png" => inline::encode_kitty(bytes),
@@ -69,10 +69,10 @@ fn detect_support(variable: impl Fn(&str) -> Option<String>) -> PictureSupport {
     let is_multiplexed = ["TMUX", "STY", "ZELLIJ"].into_iter().any(is_set)
         || ["screen", "tmux"].iter().any(|name| term.starts_with(name));
     if is_multiplexed || ["", "dumb", "linux"].contains(&term.as_str()) {
-        return PictureSupport::ShowsNone;
+        return PictureSupport::Unsupported;
     }
     if is_set("KITTY_WINDOW_ID") || term.contains("kitty") || program == "ghostty" {
-        return PictureSupport::Shows(PictureProtocol::Kitty);
+        return PictureSupport::Supported(PictureProtocol::Kitty);
     }
     // `LC_` variables pass through ssh, the others do not.
     if ["iTerm.app", "WezTerm", "mintty"].contains(&program.as_str())
@@ -81,10 +81,10 @@ fn detect_support(variable: impl Fn(&str) -> Option<String>) -> PictureSupport {
             .into_iter()
             .any(is_set)
     {
-        return PictureSupport::Shows(PictureProtocol::Iterm2);
+        return PictureSupport::Supported(PictureProtocol::Iterm2);
     }
     if ["foot", "mlterm"].iter().any(|name| term.starts_with(name)) {
-        return PictureSupport::Shows(PictureProtocol::Sixel);
+        return PictureSupport::Supported(PictureProtocol::Sixel);
     }
     PictureSupport::Unknown
 }
@@ -133,15 +133,18 @@ mod tests {
         let iterm = ("TERM_PROGRAM", "iTerm.app");
         assert_eq!(
             of(&[xterm, iterm]),
-            PictureSupport::Shows(PictureProtocol::Iterm2)
+            PictureSupport::Supported(PictureProtocol::Iterm2)
         );
         let over_ssh = [xterm, ("LC_TERMINAL", "iTerm2")];
         assert_eq!(
             of(&over_ssh),
-            PictureSupport::Shows(PictureProtocol::Iterm2)
+            PictureSupport::Supported(PictureProtocol::Iterm2)
         );
         let wezterm = [xterm, ("WEZTERM_PANE", "0")];
-        assert_eq!(of(&wezterm), PictureSupport::Shows(PictureProtocol::Iterm2));
+        assert_eq!(
+            of(&wezterm),
+            PictureSupport::Supported(PictureProtocol::Iterm2)
+        );
         for kitty in [
             ("KITTY_WINDOW_ID", "1"),
             ("TERM", "xterm-kitty"),
@@ -149,14 +152,14 @@ mod tests {
         ] {
             assert_eq!(
                 of(&[kitty, xterm]),
-                PictureSupport::Shows(PictureProtocol::Kitty),
+                PictureSupport::Supported(PictureProtocol::Kitty),
                 "{kitty:?}"
             );
         }
         for sixel in ["foot", "foot-extra", "mlterm-256color"] {
             assert_eq!(
                 of(&[("TERM", sixel)]),
-                PictureSupport::Shows(PictureProtocol::Sixel)
+                PictureSupport::Supported(PictureProtocol::Sixel)
             );
         }
         assert_eq!(of(&[xterm]), PictureSupport::Unknown);
@@ -171,15 +174,15 @@ mod tests {
             ("ZELLIJ", "0"),
         ] {
             let variables = [("TERM", "xterm-256color"), iterm, hidden];
-            assert_eq!(of(&variables), PictureSupport::ShowsNone, "{hidden:?}");
+            assert_eq!(of(&variables), PictureSupport::Unsupported, "{hidden:?}");
         }
         for term in ["screen-256color", "tmux-256color", "dumb", "linux"] {
             assert_eq!(
                 of(&[("TERM", term), iterm]),
-                PictureSupport::ShowsNone,
+                PictureSupport::Unsupported,
                 "{term}"
             );
         }
-        assert_eq!(of(&[]), PictureSupport::ShowsNone);
+        assert_eq!(of(&[]), PictureSupport::Unsupported);
     }
 }

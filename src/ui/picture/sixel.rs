@@ -3,11 +3,11 @@
 use icy_sixel::SixelImage;
 
 /// Maximum size of an unpacked picture; a larger one is not shown.
-const MAX_PIXELS_BYTES: usize = 256 << 20;
+const MAX_PIXEL_BYTES: usize = 256 << 20;
 
 /// Red, green, blue and opacity of each pixel, row by row.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Pixels {
+struct PixelBuffer {
     width: usize,
     height: usize,
     bytes: Vec<u8>,
@@ -15,19 +15,19 @@ struct Pixels {
 
 /// Encodes the PNG, scaled down to `width` pixels if it is wider; `None` when it can't be decoded.
 pub(super) fn encode_sixel(png: &[u8], width: usize) -> Option<String> {
-    let Pixels {
+    let PixelBuffer {
         width,
         height,
         bytes,
-    } = decode_png(png)?.at_most(width.max(1));
+    } = decode_png(png)?.scale_to_width(width.max(1));
     let image = SixelImage::try_from_rgba(bytes, width, height).ok()?;
     Some(image.encode().ok()? + "\n")
 }
 
-fn decode_png(file: &[u8]) -> Option<Pixels> {
+fn decode_png(file: &[u8]) -> Option<PixelBuffer> {
     let mut decoder = png::Decoder::new(std::io::Cursor::new(file));
     decoder.set_limits(png::Limits {
-        bytes: MAX_PIXELS_BYTES,
+        bytes: MAX_PIXEL_BYTES,
     });
     decoder.set_transformations(
         png::Transformations::normalize_to_color8() | png::Transformations::ALPHA,
@@ -35,7 +35,7 @@ fn decode_png(file: &[u8]) -> Option<Pixels> {
     let mut reader = decoder.read_info().ok()?;
     let size = reader
         .output_buffer_size()
-        .filter(|s| *s <= MAX_PIXELS_BYTES)?;
+        .filter(|s| *s <= MAX_PIXEL_BYTES)?;
     let mut bytes = vec![0; size];
     let frame = reader.next_frame(&mut bytes).ok()?;
     bytes.truncate(frame.buffer_size());
@@ -47,16 +47,16 @@ fn decode_png(file: &[u8]) -> Option<Pixels> {
             .collect(),
         _ => return None,
     };
-    Some(Pixels {
+    Some(PixelBuffer {
         width: usize::try_from(frame.width).ok()?,
         height: usize::try_from(frame.height).ok()?,
         bytes,
     })
 }
 
-impl Pixels {
+impl PixelBuffer {
     /// Scales down: each pixel is the mean of its source pixels.
-    fn at_most(self, width: usize) -> Self {
+    fn scale_to_width(self, width: usize) -> Self {
         if self.width <= width {
             return self;
         }
@@ -105,7 +105,7 @@ fn source_span(number: usize, few: usize, many: usize) -> std::ops::Range<usize>
 
 #[cfg(test)]
 mod tests {
-    use super::{Pixels, decode_png, encode_sixel};
+    use super::{PixelBuffer, decode_png, encode_sixel};
     use icy_sixel::SixelImage;
 
     const RED: [u8; 4] = [255, 0, 0, 255];
@@ -147,17 +147,17 @@ mod tests {
         assert_eq!((image.width, image.height), (40, 12));
         assert_eq!(image.pixels, halves(40, 12));
         let line = png(400, 1, png::ColorType::Rgba, &halves(400, 1));
-        assert_eq!(decode_png(&line).unwrap().at_most(7).height, 1);
+        assert_eq!(decode_png(&line).unwrap().scale_to_width(7).height, 1);
     }
 
     #[test]
     fn what_can_not_be_seen_has_no_colour() {
-        let pixels = Pixels {
+        let pixels = PixelBuffer {
             width: 2,
             height: 1,
             bytes: [RED, [0, 0, 255, 0]].concat(),
         };
-        assert_eq!(pixels.at_most(1).bytes, [255, 0, 0, 127]);
+        assert_eq!(pixels.scale_to_width(1).bytes, [255, 0, 0, 127]);
     }
 
     #[test]

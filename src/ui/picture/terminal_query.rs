@@ -21,7 +21,7 @@ const TERMINAL_QUERIES: &[u8] = b"\x1b[14t\x1b[c";
 const TERMINAL_ANSWER_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// A longer input is not a response.
-const MAX_ANSWER_BYTES: usize = 1024;
+const MAX_TERMINAL_ANSWER_BYTES: usize = 1024;
 
 /// The attribute of terminals that draw sixels.
 const SIXEL_ATTRIBUTE: &str = "4";
@@ -46,7 +46,7 @@ pub(super) fn query_terminal() -> Option<TerminalAnswers> {
 #[derive(Debug)]
 struct UnbufferedTerminal {
     terminal: File,
-    before: Termios,
+    original_mode: Termios,
 }
 
 impl UnbufferedTerminal {
@@ -57,14 +57,17 @@ impl UnbufferedTerminal {
         mode.local_flags
             .remove(LocalFlags::ICANON | LocalFlags::ECHO);
         termios::tcsetattr(&terminal, SetArg::TCSANOW, &mode).ok()?;
-        Some(Self { terminal, before })
+        Some(Self {
+            terminal,
+            original_mode: before,
+        })
     }
 
     /// Reads until the responses are complete or the timeout expires.
     fn read_answers(&mut self) -> String {
         let mut heard = Vec::new();
         let end = Instant::now() + TERMINAL_ANSWER_TIMEOUT;
-        while !is_complete(&heard) && heard.len() < MAX_ANSWER_BYTES {
+        while !is_complete_answer(&heard) && heard.len() < MAX_TERMINAL_ANSWER_BYTES {
             let left = end.saturating_duration_since(Instant::now());
             let timeout = PollTimeout::try_from(left).unwrap_or(PollTimeout::ZERO);
             let mut asked = [PollFd::new(self.terminal.as_fd(), PollFlags::POLLIN)];
@@ -84,11 +87,11 @@ impl UnbufferedTerminal {
 impl Drop for UnbufferedTerminal {
     fn drop(&mut self) {
         // The terminal may be gone.
-        let _ = termios::tcsetattr(&self.terminal, SetArg::TCSANOW, &self.before);
+        let _ = termios::tcsetattr(&self.terminal, SetArg::TCSANOW, &self.original_mode);
     }
 }
 
-fn is_complete(heard: &[u8]) -> bool {
+fn is_complete_answer(heard: &[u8]) -> bool {
     let heard = String::from_utf8_lossy(heard);
     find_parameters(&heard, "\x1b[?", 'c').is_some()
 }
@@ -117,7 +120,7 @@ fn find_parameters<'a>(heard: &'a str, begin: &str, end: char) -> Option<Vec<&'a
 
 #[cfg(test)]
 mod tests {
-    use super::{TerminalAnswers, is_complete, parse_answers};
+    use super::{TerminalAnswers, is_complete_answer, parse_answers};
 
     #[test]
     fn the_attributes_tell_of_sixels_and_the_size_of_pixels() {
@@ -146,8 +149,8 @@ mod tests {
     #[test]
     fn keys_typed_during_a_query_are_not_its_response() {
         assert!(parse_answers("abc\x1b[A\x1b[?62;4cxyz").sixel);
-        assert!(!is_complete(b"cc\x1b[?62;4"));
-        assert!(!is_complete(b"\x1b[4;600;800t"));
-        assert!(is_complete(b"ls\n\x1b[?62;4c"));
+        assert!(!is_complete_answer(b"cc\x1b[?62;4"));
+        assert!(!is_complete_answer(b"\x1b[4;600;800t"));
+        assert!(is_complete_answer(b"ls\n\x1b[?62;4c"));
     }
 }

@@ -37,29 +37,29 @@ pub(crate) struct TerminalScreen {
     ui: Ui,
     raw: RawMode,
     modes: TerminalModes,
-    pen: Option<mpsc::UnboundedSender<ScreenWrite>>,
-    writing: JoinHandle<()>,
+    write_sender: Option<mpsc::UnboundedSender<ScreenWrite>>,
+    writer_thread: JoinHandle<()>,
     /// Bytes of output that were passed to the writer thread, and the bytes that it has shown.
-    given: u64,
-    shown: watch::Receiver<u64>,
+    queued_bytes: u64,
+    shown_bytes: watch::Receiver<u64>,
     /// Whether the output up to now ends within a line.
-    within_line: bool,
-    note: Option<(NotePlace, String)>,
+    is_within_line: bool,
+    note: Option<(NotePosition, String)>,
 }
 
 #[derive(Debug)]
 enum ScreenWrite {
     Output(Bytes),
-    Own(String),
+    Control(String),
 }
 
 /// The position of a note.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum NotePlace {
+enum NotePosition {
     /// In the line below the cursor.
-    Beneath,
+    BelowCursor,
     /// In the last line, over the display of a full-screen program.
-    Over,
+    LastLine,
 }
 
 /// Takes over the terminal.
@@ -77,11 +77,11 @@ pub(crate) fn open_screen(ui: Ui) -> Result<(ScreenKeyboard, TerminalScreen)> {
         ui,
         raw,
         modes: TerminalModes::default(),
-        pen: Some(pen),
-        writing,
-        given: 0,
-        shown,
-        within_line: false,
+        write_sender: Some(pen),
+        writer_thread: writing,
+        queued_bytes: 0,
+        shown_bytes: shown,
+        is_within_line: false,
         note: None,
     };
     Ok((ScreenKeyboard(keys), screen))
@@ -100,8 +100,8 @@ impl TerminalScreen {
         let note = self.note.clone();
         self.remove_note();
         self.modes.track_output(&bytes);
-        self.given += bytes.len() as u64;
-        self.within_line = bytes.last().is_some_and(|last| *last != b'\n');
+        self.queued_bytes += bytes.len() as u64;
+        self.is_within_line = bytes.last().is_some_and(|last| *last != b'\n');
         self.queue_write(ScreenWrite::Output(bytes));
         if let Some((_, text)) = note {
             self.show_note(&text);
@@ -110,12 +110,12 @@ impl TerminalScreen {
 
     /// Bytes that are not shown yet.
     pub(crate) fn unshown_bytes(&self) -> u64 {
-        self.given - *self.shown.borrow()
+        self.queued_bytes - *self.shown_bytes.borrow()
     }
 
     /// Waits until more output was shown; `false` when the writer thread has ended.
     pub(crate) async fn wait_for_progress(&mut self) -> bool {
-        self.shown.changed().await.is_ok()
+        self.shown_bytes.changed().await.is_ok()
     }
 
     /// Shows one line of osctl, which [`TerminalScreen::remove_note`] removes.
@@ -125,17 +125,17 @@ impl TerminalScreen {
         let fits: String = text.chars().take(usize::from(cols) - 1).collect();
         let (place, drawn) = match self.modes.is_alternate() {
             true => (
-                NotePlace::Over,
+                NotePosition::LastLine,
                 format!("\x1b7\x1b[{rows};1H\x1b[0;7m{fits}\x1b[0m\x1b[K\x1b8"),
             ),
             // The cursor moves one line down and up again, so that there is a line below it even on the last line.
             false => (
-                NotePlace::Beneath,
+                NotePosition::BelowCursor,
                 format!("\x1bD\x1b[A\x1b7\x1b[B\r\x1b[0;7m{fits}\x1b[0m\x1b[K\x1b8"),
             ),
         };
         self.note = Some((place, text.into()));
-        self.queue_write(ScreenWrite::Own(drawn));
+        self.queue_write(ScreenWrite::Control(drawn));
     }
 
     /// Removes the note; `true` if the program must redraw the screen below it.
@@ -144,14 +144,14 @@ impl TerminalScreen {
         let (_, rows) = terminal_size();
         match place {
             None => {}
-            Some(NotePlace::Beneath) => {
-                self.queue_write(ScreenWrite::Own("\x1b7\x1b[B\r\x1b[2K\x1b8".into()))
+            Some(NotePosition::BelowCursor) => {
+                self.queue_write(ScreenWrite::Control("\x1b7\x1b[B\r\x1b[2K\x1b8".into()))
             }
-            Some(NotePlace::Over) => {
-                self.queue_write(ScreenWrite::Own(format!("\x1b7\x1b[{rows};1H\x1b[2K\x1b8")))
-            }
+            Some(NotePosition::LastLine) => self.queue_write(ScreenWrite::Control(format!(
+                "\x1b7\x1b[{rows};1H\x1b[2K\x1b8"
+            ))),
         }
-        place == Some(NotePlace::Over)
+        place == Some(NotePosition::LastLine)
     }
 
     /// Takes over the terminal again after this process was stopped.
@@ -163,7 +163,7 @@ impl TerminalScreen {
     }
 
     fn queue_write(&self, stroke: ScreenWrite) {
-        if let Some(pen) = &self.pen {
+        if let Some(pen) = &self.write_sender {
             // If the writer thread has ended, the terminal is gone.
             let _ = pen.send(stroke);
         }
@@ -172,12 +172,12 @@ impl TerminalScreen {
     /// Shows the remaining output and restores the terminal.
     pub(crate) async fn close(mut self) {
         self.remove_note();
-        self.pen = None;
+        self.write_sender = None;
         let mut late = Instant::now() + SCREEN_FLUSH_TIMEOUT;
-        while !self.writing.is_finished() && Instant::now() < late {
+        while !self.writer_thread.is_finished() && Instant::now() < late {
             // The writer thread does not signal its end, so its state is polled.
             let look = Duration::from_millis(5);
-            match tokio::time::timeout(look, self.shown.changed()).await {
+            match tokio::time::timeout(look, self.shown_bytes.changed()).await {
                 Ok(Ok(())) => late = Instant::now() + SCREEN_FLUSH_TIMEOUT,
                 Ok(Err(_)) => tokio::time::sleep(look).await,
                 Err(_) => {}
@@ -188,14 +188,14 @@ impl TerminalScreen {
 
 impl Drop for TerminalScreen {
     fn drop(&mut self) {
-        self.pen = None;
+        self.write_sender = None;
         let late = Instant::now() + SCREEN_FLUSH_TIMEOUT;
-        while !self.writing.is_finished() && Instant::now() < late {
+        while !self.writer_thread.is_finished() && Instant::now() < late {
             thread::sleep(Duration::from_millis(1));
         }
         // A write to a stopped terminal would stop this process, too, and it must still restore the mode.
-        if self.writing.is_finished() {
-            let line = match self.within_line && !self.modes.is_alternate() {
+        if self.writer_thread.is_finished() {
+            let line = match self.is_within_line && !self.modes.is_alternate() {
                 true => "\r\n",
                 false => "",
             };
@@ -227,7 +227,7 @@ fn write_screen(mut strokes: mpsc::UnboundedReceiver<ScreenWrite>, progress: &wa
     while let Some(stroke) = strokes.blocking_recv() {
         let (bytes, length) = match &stroke {
             ScreenWrite::Output(bytes) => (bytes.as_ref(), bytes.len() as u64),
-            ScreenWrite::Own(text) => (text.as_bytes(), 0),
+            ScreenWrite::Control(text) => (text.as_bytes(), 0),
         };
         if out.write_all(bytes).and_then(|()| out.flush()).is_err() {
             return;

@@ -18,15 +18,15 @@ const TRACKED_MODES: &[u16] = &[1, 9, 1000, 1002, 1003, 1004, 1005, 1006, 1015, 
 #[derive(Debug, Default)]
 pub(super) struct TerminalModes {
     state: ModeParserState,
-    on: BTreeSet<u16>,
+    active_modes: BTreeSet<u16>,
     hides_cursor: bool,
     has_keypad: bool,
-    has_region: bool,
-    has_graphics: bool,
+    has_scroll_region: bool,
+    has_graphics_charset: bool,
     /// xterm's `modifyOtherKeys`.
     has_other_keys: bool,
     /// How often Kitty's keyboard protocol was pushed.
-    keyboards: u32,
+    keyboard_pushes: u32,
 }
 
 #[derive(Debug, Default)]
@@ -35,7 +35,7 @@ enum ModeParserState {
     Text,
     Escape,
     /// `ESC (`: the next byte names a character set.
-    Set,
+    CharacterSet,
     /// `CSI`, with its parameters up to now.
     Control(Vec<u8>),
 }
@@ -51,16 +51,19 @@ impl TerminalModes {
     pub(super) fn is_alternate(&self) -> bool {
         ALTERNATE_SCREEN_MODES
             .iter()
-            .any(|mode| self.on.contains(mode))
+            .any(|mode| self.active_modes.contains(mode))
     }
 
     /// The sequence that switches off all modes that are on.
     pub(super) fn reset_sequence(&self) -> String {
         let mut off = String::new();
-        for mode in TRACKED_MODES.iter().filter(|mode| self.on.contains(mode)) {
+        for mode in TRACKED_MODES
+            .iter()
+            .filter(|mode| self.active_modes.contains(mode))
+        {
             off += &format!("\x1b[?{mode}l");
         }
-        for _ in 0..self.keyboards.min(16) {
+        for _ in 0..self.keyboard_pushes.min(16) {
             off += "\x1b[<u";
         }
         if self.has_other_keys {
@@ -69,17 +72,17 @@ impl TerminalModes {
         if self.has_keypad {
             off += "\x1b>";
         }
-        if self.has_region {
+        if self.has_scroll_region {
             // The reset of the scroll region moves the cursor, so the cursor is saved and restored.
             off += "\x1b7\x1b[r\x1b8";
         }
         for mode in ALTERNATE_SCREEN_MODES
             .iter()
-            .filter(|mode| self.on.contains(mode))
+            .filter(|mode| self.active_modes.contains(mode))
         {
             off += &format!("\x1b[?{mode}l");
         }
-        if self.has_graphics {
+        if self.has_graphics_charset {
             off += "\x1b(B";
         }
         if self.hides_cursor {
@@ -92,9 +95,9 @@ impl TerminalModes {
         self.state = match (std::mem::take(&mut self.state), byte) {
             (_, 0x1b) => ModeParserState::Escape,
             (ModeParserState::Escape, b'[') => ModeParserState::Control(Vec::new()),
-            (ModeParserState::Escape, b'(') => ModeParserState::Set,
-            (ModeParserState::Set, set) => {
-                self.has_graphics = set != b'B';
+            (ModeParserState::Escape, b'(') => ModeParserState::CharacterSet,
+            (ModeParserState::CharacterSet, set) => {
+                self.has_graphics_charset = set != b'B';
                 ModeParserState::Text
             }
             (ModeParserState::Escape, other) => {
@@ -131,10 +134,10 @@ impl TerminalModes {
             ([b'>', b'4', rest @ ..], b'm') => {
                 self.has_other_keys = !matches!(rest, [] | [b';'] | [b';', b'0']);
             }
-            ([b'>', ..], b'u') => self.keyboards += 1,
-            ([b'<', ..], b'u') => self.keyboards = self.keyboards.saturating_sub(1),
+            ([b'>', ..], b'u') => self.keyboard_pushes += 1,
+            ([b'<', ..], b'u') => self.keyboard_pushes = self.keyboard_pushes.saturating_sub(1),
             (region, b'r') if region.iter().all(|b| b.is_ascii_digit() || *b == b';') => {
-                self.has_region = !region.is_empty();
+                self.has_scroll_region = !region.is_empty();
             }
             _ => {}
         }
@@ -147,8 +150,8 @@ impl TerminalModes {
                 if TRACKED_MODES.contains(&mode) || ALTERNATE_SCREEN_MODES.contains(&mode) =>
             {
                 match is_on {
-                    true => self.on.insert(mode),
-                    false => self.on.remove(&mode),
+                    true => self.active_modes.insert(mode),
+                    false => self.active_modes.remove(&mode),
                 };
             }
             _ => {}

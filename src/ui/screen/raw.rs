@@ -9,7 +9,7 @@ pub(super) use unix::RawMode;
 
 #[cfg(unix)]
 mod unix {
-    use super::handover_error;
+    use super::raw_mode_error;
     use crate::error::Result;
     use nix::sys::termios::{
         InputFlags, LocalFlags, OutputFlags, SetArg, Termios, cfmakeraw, tcgetattr, tcsetattr,
@@ -26,7 +26,7 @@ mod unix {
         /// # Errors
         /// When there is no terminal.
         pub(in crate::ui::screen) fn enter() -> Result<Self> {
-            let mut before = tcgetattr(io::stdin()).map_err(|e| handover_error(&e.to_string()))?;
+            let mut before = tcgetattr(io::stdin()).map_err(|e| raw_mode_error(&e.to_string()))?;
             // An earlier program may have been killed and left the terminal in raw mode.
             if !before.local_flags.contains(LocalFlags::ICANON) {
                 restore_line_mode(&mut before);
@@ -41,7 +41,7 @@ mod unix {
             let mut mode = self.before.clone();
             cfmakeraw(&mut mode);
             let done = tcsetattr(io::stdin(), SetArg::TCSANOW, &mode);
-            done.map_err(|e| handover_error(&e.to_string()))
+            done.map_err(|e| raw_mode_error(&e.to_string()))
         }
     }
 
@@ -76,7 +76,7 @@ pub(super) struct RawMode;
 #[cfg(not(unix))]
 impl RawMode {
     pub(super) fn enter() -> Result<Self> {
-        Err(handover_error(
+        Err(raw_mode_error(
             "osctl does not support terminals of this system",
         ))
     }
@@ -86,7 +86,7 @@ impl RawMode {
     }
 }
 
-fn handover_error(why: &str) -> anyhow::Error {
+fn raw_mode_error(why: &str) -> anyhow::Error {
     let hint = "use Linux, macOS or WSL";
     Error::precondition(format!("can't use the terminal: {why}"), hint).into()
 }

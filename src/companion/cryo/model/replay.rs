@@ -4,10 +4,10 @@
 //! does.
 
 use super::{
-    CRYO_MODEL_KEPT, CryoModelAction, CryoModelOrder, CryoModelState, CryoModelStep, EMPTY,
-    NUMBERS, STORES, value_of,
+    CRYO_MODEL_NUMBERS, CRYO_MODEL_RETAINED, CRYO_MODEL_STORES, CryoModelAction, CryoModelOrder,
+    CryoModelState, CryoModelStep, EMPTY_CRYO_MODEL, value_of_store,
 };
-use crate::companion::cryo::crash_tests::write;
+use crate::companion::cryo::crash_tests::write_generation;
 use crate::companion::cryo::generation_number;
 use crate::companion::cryo::manifest::CryoManifest;
 use crate::companion::cryo::retention::CryoLimits;
@@ -26,7 +26,7 @@ const CRYO_MODEL_REPLAYS: usize = 300;
 struct RealCryoFolder {
     folder: tempfile::TempDir,
     store: CryoStorage,
-    numbers: [u64; STORES],
+    numbers: [u64; CRYO_MODEL_STORES],
 }
 
 impl RealCryoFolder {
@@ -36,18 +36,18 @@ impl RealCryoFolder {
         Self {
             folder,
             store,
-            numbers: [0; STORES],
+            numbers: [0; CRYO_MODEL_STORES],
         }
     }
 
-    fn place(&self, number: u64, suffix: &str) -> PathBuf {
+    fn generation_path(&self, number: u64, suffix: &str) -> PathBuf {
         let name = format!("{number}{suffix}");
         self.folder.path().join(CRYO_REPLAY_NAME).join(name)
     }
 
-    fn act(&mut self, action: CryoModelAction) {
+    fn apply_action(&mut self, action: CryoModelAction) {
         match action {
-            CryoModelAction::Do(store, step) => self.step(store, step),
+            CryoModelAction::Step(store, step) => self.apply_step(store, step),
             CryoModelAction::Remove => {
                 let newest = self
                     .store
@@ -59,16 +59,19 @@ impl RealCryoFolder {
                     .unwrap();
             }
             CryoModelAction::Sweep => self.store.sweep_unfinished(),
-            CryoModelAction::KernelDies(_)
-            | CryoModelAction::CompanionDies(_)
-            | CryoModelAction::ContainerDies => {}
-            CryoModelAction::PowerFails => unreachable!("no test ends the machine"),
+            CryoModelAction::KernelCrash(_)
+            | CryoModelAction::CompanionCrash(_)
+            | CryoModelAction::ContainerCrash => {}
+            CryoModelAction::PowerLoss => unreachable!("no test ends the machine"),
         }
     }
 
-    fn step(&mut self, store: usize, step: CryoModelStep) {
-        let (number, value) = (self.numbers[store], f64::from(value_of(store)));
-        let (part, place) = (self.place(number, ".part"), self.place(number, ""));
+    fn apply_step(&mut self, store: usize, step: CryoModelStep) {
+        let (number, value) = (self.numbers[store], f64::from(value_of_store(store)));
+        let (part, place) = (
+            self.generation_path(number, ".part"),
+            self.generation_path(number, ""),
+        );
         match step {
             // Lock, number and record are one call; no other step comes between them.
             CryoModelStep::Record => {
@@ -79,9 +82,9 @@ impl RealCryoFolder {
                 fs::create_dir(&part).unwrap();
             }
             // These fail when the model ends the store.
-            CryoModelStep::Write => drop(write(&part, number, value)),
+            CryoModelStep::Write => drop(write_generation(&part, number, value)),
             CryoModelStep::Rename => drop(fs::rename(part, place)),
-            CryoModelStep::Look => {
+            CryoModelStep::Verify => {
                 match self
                     .store
                     .verify_stored(CRYO_REPLAY_NAME, number, "default")
@@ -92,13 +95,13 @@ impl RealCryoFolder {
             }
             CryoModelStep::Prune => {
                 let limits = CryoLimits {
-                    count: CRYO_MODEL_KEPT,
-                    age: Duration::from_secs(u64::MAX >> 20),
-                    budget: u64::MAX,
+                    max_generations: CRYO_MODEL_RETAINED,
+                    max_age: Duration::from_secs(u64::MAX >> 20),
+                    max_total_bytes: u64::MAX,
                 };
                 self.store.prune(limits, &BTreeMap::new());
             }
-            CryoModelStep::Nothing
+            CryoModelStep::NotStarted
             | CryoModelStep::Lock
             | CryoModelStep::Read
             | CryoModelStep::Number
@@ -109,38 +112,38 @@ impl RealCryoFolder {
     }
 
     /// Compares numbers, folders and values with the model.
-    fn compare(&self, state: &CryoModelState, trace: &[CryoModelAction]) {
+    fn assert_matches_model(&self, state: &CryoModelState, trace: &[CryoModelAction]) {
         for (store, doing) in state.stores.iter().enumerate() {
             if self.numbers[store] > 0 {
                 assert_eq!(self.numbers[store], u64::from(doing.number), "{trace:?}");
             }
         }
-        for number in 1..NUMBERS {
+        for number in 1..CRYO_MODEL_NUMBERS {
             let (generation, number) = (state.generations[number], number as u64);
-            let found = CryoManifest::read(&self.place(number, "")).ok();
+            let found = CryoManifest::read(&self.generation_path(number, "")).ok();
             let found = found.map(|manifest| manifest.created as u8);
-            assert_eq!(found, generation.whole, "generation {number}: {trace:?}");
-            let is_part = self.place(number, ".part").exists();
-            assert_eq!(is_part, generation.part.is_some(), "{number}: {trace:?}");
+            assert_eq!(found, generation.complete, "generation {number}: {trace:?}");
+            let is_part = self.generation_path(number, ".part").exists();
+            assert_eq!(is_part, generation.partial.is_some(), "{number}: {trace:?}");
         }
-        if state.last.0 > 0 {
+        if state.last_number.0 > 0 {
             let newest =
                 generation_number::newest_number(&self.folder.path().join(CRYO_REPLAY_NAME))
                     .unwrap();
-            assert_eq!(newest, u64::from(state.newest()), "{trace:?}");
+            assert_eq!(newest, u64::from(state.newest_number()), "{trace:?}");
         }
     }
 }
 
 #[test]
-fn the_folders_are_what_the_model_says() {
-    let search = assert_holds(&CryoModelOrder::default(), EMPTY);
-    let is_replayed = |trace: &[CryoModelAction]| !trace.contains(&CryoModelAction::PowerFails);
+fn the_folders_match_the_model() {
+    let search = assert_holds(&CryoModelOrder::default(), EMPTY_CRYO_MODEL);
+    let is_replayed = |trace: &[CryoModelAction]| !trace.contains(&CryoModelAction::PowerLoss);
     let traces = search.traces().filter(|(trace, _)| is_replayed(trace));
     let every = search.len().div_ceil(CRYO_MODEL_REPLAYS);
     for (trace, state) in traces.step_by(every) {
         let mut real = RealCryoFolder::new();
-        trace.iter().for_each(|action| real.act(*action));
-        real.compare(state, &trace);
+        trace.iter().for_each(|action| real.apply_action(*action));
+        real.assert_matches_model(state, &trace);
     }
 }

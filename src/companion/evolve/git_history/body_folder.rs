@@ -14,7 +14,7 @@ use std::path::{Component, Path, PathBuf};
 #[derive(Debug)]
 pub(super) struct GitBodyFolder {
     folder: PathBuf,
-    begun: BTreeSet<String>,
+    started_files: BTreeSet<String>,
 }
 
 impl GitBodyFolder {
@@ -26,7 +26,7 @@ impl GitBodyFolder {
         fs::create_dir_all(&folder)?;
         Ok(Self {
             folder,
-            begun: BTreeSet::new(),
+            started_files: BTreeSet::new(),
         })
     }
 
@@ -49,7 +49,7 @@ impl GitBodyFolder {
             fs::create_dir_all(folder)?;
         }
         let mut options = OpenOptions::new();
-        match self.begun.insert(path.to_owned()) {
+        match self.started_files.insert(path.to_owned()) {
             true => options.write(true).create_new(true),
             false => options.append(true),
         };

@@ -46,14 +46,14 @@ const GIT_RUN_FOLLOW_TIMEOUT: Duration = Duration::from_secs(3600);
 pub(super) struct GitHistory {
     repository: PathBuf,
     /// Held by the task that writes commits.
-    turn: Arc<tokio::sync::Mutex<()>>,
+    commit_lock: Arc<tokio::sync::Mutex<()>>,
 }
 
 impl GitHistory {
     pub(super) fn new(repository: PathBuf) -> Self {
         Self {
             repository,
-            turn: Arc::default(),
+            commit_lock: Arc::default(),
         }
     }
 }
@@ -61,7 +61,7 @@ impl GitHistory {
 impl EvolveHandle {
     /// Records runs while the container runs, including runs that are started from outside and end without a request to
     /// this companion.
-    pub(crate) fn keep_recording_runs(&self) {
+    pub(crate) fn watch_runs(&self) {
         if self.settings.is_embedded {
             return;
         }
@@ -69,11 +69,11 @@ impl EvolveHandle {
         tokio::spawn(async move {
             let mut last = None;
             loop {
-                if !evolve.parts.gate.is_closed()
+                if !evolve.parts.admission.is_closed()
                     && let Ok((KeeperReply::Status(now), _)) =
-                        evolve.ask_keeper(&KeeperRequest::Status {}).await
+                        evolve.request_keeper(&KeeperRequest::Status {}).await
                     && has_new_run(last.as_ref(), &now)
-                    && evolve.record_runs_now().await
+                    && evolve.record_runs_once().await
                 {
                     last = Some(now);
                 }
@@ -85,16 +85,16 @@ impl EvolveHandle {
     /// Records the runs without a commit after the current run has ended.
     pub(crate) fn record_runs(&self) {
         let evolve = self.clone();
-        tokio::spawn(async move { evolve.record_runs_now().await });
+        tokio::spawn(async move { evolve.record_runs_once().await });
     }
 
     /// Returns whether no run is left to record later.
-    async fn record_runs_now(&self) -> bool {
-        let git = match locate_git_folder(&self.chronicle.repository) {
-            GitLocation::At(git) => git,
-            GitLocation::Nowhere => return true,
+    async fn record_runs_once(&self) -> bool {
+        let git = match locate_git_folder(&self.git_history.repository) {
+            GitLocation::Found(git) => git,
+            GitLocation::NotFound => return true,
             // The record of the run also says so.
-            GitLocation::Beyond(there) => {
+            GitLocation::Outside(there) => {
                 tracing::warn!(
                     "runs are not recorded in `{GIT_HISTORY_BRANCH}`: `.git` points to `{there}`, which is outside the container"
                 );
@@ -102,7 +102,7 @@ impl EvolveHandle {
             }
         };
         // Another task is recording, perhaps the previous run.
-        let Ok(_turn) = self.chronicle.turn.clone().try_lock_owned() else {
+        let Ok(_turn) = self.git_history.commit_lock.clone().try_lock_owned() else {
             return false;
         };
         match tokio::time::timeout(GIT_RUN_FOLLOW_TIMEOUT, self.commit_new_runs(git)).await {
@@ -129,7 +129,7 @@ impl EvolveHandle {
             };
             match runs.first().filter(|run| !run.status.has_ended()) {
                 Some(run) => self.wait_run_ended(&run.run).await,
-                None if self.parts.gate.is_closed() => sleep(GIT_HISTORY_RETRY_INTERVAL).await,
+                None if self.parts.admission.is_closed() => sleep(GIT_HISTORY_RETRY_INTERVAL).await,
                 None => break runs,
             }
         };
@@ -165,13 +165,13 @@ impl EvolveHandle {
             offset: 0,
             follow: true,
         };
-        if let Ok((mut reply, mut answer)) = self.ask_keeper(&question).await {
+        if let Ok((mut reply, mut answer)) = self.request_keeper(&question).await {
             loop {
                 match reply {
                     KeeperReply::Record(record) if record.status.has_ended() => return,
                     _ => {}
                 }
-                match answer.next().await {
+                match answer.next_reply().await {
                     Ok(Some(next)) => reply = next,
                     _ => break,
                 }
@@ -191,7 +191,7 @@ impl EvolveHandle {
         let question = KeeperRequest::Body {
             run: run.run.clone(),
         };
-        let (mut reply, mut answer) = match self.ask_keeper(&question).await {
+        let (mut reply, mut answer) = match self.request_keeper(&question).await {
             Ok(answer) => answer,
             // The keeper stores bodies only for a limited time.
             Err(EvolveRefusal::Keeper(fault)) if fault.kind == refusal::KEEPER_NO_SUCH_RUN => {
@@ -205,7 +205,7 @@ impl EvolveHandle {
                 anyhow::bail!("unexpected reply from the keeper: {reply:?}");
             };
             body.append_file(&path, &base64)?;
-            match answer.next().await? {
+            match answer.next_reply().await? {
                 Some(next) => reply = next,
                 None => return Ok(Some(true)),
             }
@@ -252,7 +252,7 @@ fn select_uncommitted_runs<'a>(
 fn build_commit_message(run: &EvolveRecord) -> String {
     let outcome = match run.status {
         EvolveStage::RolledBack => "rolled back",
-        other => other.word(),
+        other => other.as_str(),
     };
     let mut text = format!("Evolve: {outcome}\n");
     for paragraph in [&run.reason, &run.why].into_iter().flatten() {
@@ -266,7 +266,7 @@ fn build_commit_message(run: &EvolveRecord) -> String {
         "\n{GIT_RUN_TRAILER}: {}\nOsctl-Outcome: {}\n",
         run.run, run.status
     );
-    let gate = run.gate.map(|gate| gate.word().to_owned());
+    let gate = run.gate.map(|gate| gate.as_str().to_owned());
     for (name, value) in [("Gate", &gate), ("Image", &run.image), ("Body", &run.body)] {
         let line = value.as_ref();
         text.extend(line.map(|value| format!("Osctl-{name}: {value}\n")));

@@ -4,7 +4,7 @@ use super::body_folder::GitBodyFolder;
 use super::{GIT_HISTORY_BRANCH, GIT_RUN_TRAILER};
 use crate::error::Result;
 use crate::protocol::evolve::EvolveRunId;
-use crate::protocol::evolve::repository::{MAX_GIT_FILE_BYTES, gitdir_line, led_to};
+use crate::protocol::evolve::repository::{MAX_GIT_FILE_BYTES, gitdir_line, resolve_gitdir};
 use anyhow::{Context, bail};
 use std::fs;
 use std::os::unix::fs::{MetadataExt, chown};
@@ -28,19 +28,19 @@ const GIT_COMMAND_TIMEOUT: Duration = Duration::from_secs(60);
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum GitLocation {
     /// No repository exists, or its root is above the project and not visible here.
-    Nowhere,
-    At(PathBuf),
+    NotFound,
+    Found(PathBuf),
     /// As in a worktree, the repository is at a path that exists only on the host.
-    Beyond(String),
+    Outside(String),
 }
 
 pub(super) fn locate_git_folder(project: &Path) -> GitLocation {
     let place = project.join(".git");
     let Ok(found) = fs::symlink_metadata(&place) else {
-        return GitLocation::Nowhere;
+        return GitLocation::NotFound;
     };
     if found.is_dir() {
-        return GitLocation::At(place);
+        return GitLocation::Found(place);
     }
     let text = match (found.is_symlink(), found.is_file()) {
         (true, _) => fs::read_link(&place).map(|to| gitdir_line(&to)),
@@ -48,23 +48,23 @@ pub(super) fn locate_git_folder(project: &Path) -> GitLocation {
         _ => Ok(String::new()),
     };
     let text = text.unwrap_or_default();
-    match led_to(project, &text) {
-        Ok(folder) => GitLocation::At(folder),
-        Err(there) => GitLocation::Beyond(there),
+    match resolve_gitdir(project, &text) {
+        Ok(folder) => GitLocation::Found(folder),
+        Err(there) => GitLocation::Outside(there),
     }
 }
 
 #[derive(Debug)]
 pub(super) struct GitRepository {
     /// The repository's git folder.
-    git: PathBuf,
+    git_folder: PathBuf,
     uid: u32,
     gid: u32,
     /// Whether this process may run commands as another user.
     is_root: bool,
-    scratch: tempfile::TempDir,
+    scratch_folder: tempfile::TempDir,
     program: PathBuf,
-    limit: Duration,
+    command_timeout: Duration,
 }
 
 impl GitRepository {
@@ -79,13 +79,13 @@ impl GitRepository {
                 .context("changing the owner of a temporary folder")?;
         }
         Ok(Self {
-            git,
+            git_folder: git,
             uid,
             gid,
             is_root,
-            scratch,
+            scratch_folder: scratch,
             program: GIT_HISTORY_PROGRAM.into(),
-            limit: GIT_COMMAND_TIMEOUT,
+            command_timeout: GIT_COMMAND_TIMEOUT,
         })
     }
 
@@ -93,14 +93,14 @@ impl GitRepository {
     pub(super) fn with_program(self, program: &Path, limit: Duration) -> Self {
         Self {
             program: program.into(),
-            limit,
+            command_timeout: limit,
             ..self
         }
     }
 
     /// Creates the folder for the body of the next commit.
     pub(super) fn create_body_folder(&self, folder: &Path) -> Result<GitBodyFolder> {
-        GitBodyFolder::new(self.scratch.path().join("tree").join(folder))
+        GitBodyFolder::new(self.scratch_folder.path().join("tree").join(folder))
     }
 
     pub(super) async fn is_checked_out(&self) -> Result<bool> {
@@ -192,9 +192,12 @@ impl GitRepository {
 
     async fn run_git(&self, words: &[&str], input: &str) -> Result<String> {
         let what = format!("`git {}`", words.join(" "));
-        let done = timeout(self.limit, self.spawn_git(words, input)).await;
+        let done = timeout(self.command_timeout, self.spawn_git(words, input)).await;
         let Ok(done) = done else {
-            bail!("{what} did not end within {} s", self.limit.as_secs_f64());
+            bail!(
+                "{what} did not end within {} s",
+                self.command_timeout.as_secs_f64()
+            );
         };
         let done = done?;
         if !done.status.success() {
@@ -205,17 +208,17 @@ impl GitRepository {
     }
 
     async fn spawn_git(&self, words: &[&str], input: &str) -> Result<std::process::Output> {
-        let tree = self.scratch.path().join("tree");
+        let tree = self.scratch_folder.path().join("tree");
         let mut command = Command::new(&self.program);
         command
             .env_clear()
             .env("PATH", "/usr/bin:/bin")
             .env("LC_ALL", "C.UTF-8")
-            .env("HOME", self.scratch.path())
+            .env("HOME", self.scratch_folder.path())
             .env("GIT_CONFIG_GLOBAL", "/dev/null")
-            .env("GIT_DIR", &self.git)
+            .env("GIT_DIR", &self.git_folder)
             .env("GIT_WORK_TREE", &tree)
-            .env("GIT_INDEX_FILE", self.scratch.path().join("index"))
+            .env("GIT_INDEX_FILE", self.scratch_folder.path().join("index"))
             .env("GIT_OPTIONAL_LOCKS", "0")
             .env("GIT_TERMINAL_PROMPT", "0");
         for who in ["AUTHOR", "COMMITTER"] {

@@ -2,7 +2,7 @@ use super::{
     GIT_HISTORY_BRANCH, GitLocation, GitRepository, build_commit_message, has_new_run,
     locate_git_folder, resolve_body_folder, select_uncommitted_runs,
 };
-use crate::protocol::evolve::{EvolveCaller, EvolveRecord, EvolveStage, EvolveStatus, Task};
+use crate::protocol::evolve::{EvolveCaller, EvolveRecord, EvolveStage, EvolveStatus, RunTask};
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use std::fs;
@@ -12,10 +12,10 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-fn record(run: &str, status: EvolveStage) -> EvolveRecord {
+fn build_record(run: &str, status: EvolveStage) -> EvolveRecord {
     EvolveRecord {
         run: run.parse().unwrap(),
-        task: Task::Evolve,
+        task: RunTask::Evolve,
         reason: Some("more\nOsctl-Run: 29991231-235959".into()),
         by: EvolveCaller::Agent,
         force: false,
@@ -39,7 +39,7 @@ fn record(run: &str, status: EvolveStage) -> EvolveRecord {
 }
 
 /// Creates a project that belongs to another user where this process may change owners.
-fn project() -> (tempfile::TempDir, u32) {
+fn create_project() -> (tempfile::TempDir, u32) {
     let folder = tempfile::tempdir().unwrap();
     let uid = match nix::unistd::geteuid().is_root() {
         true => 1234,
@@ -48,7 +48,7 @@ fn project() -> (tempfile::TempDir, u32) {
     fs::create_dir(folder.path().join("body")).unwrap();
     fs::write(folder.path().join("body/Dockerfile"), "FROM ${BASE}\n").unwrap();
     fs::write(folder.path().join("mine"), "committed\n").unwrap();
-    let git = |words: &[&str]| run(folder.path(), words);
+    let git = |words: &[&str]| run_git(folder.path(), words);
     git(&["init", "--quiet", "--initial-branch=main"]);
     git(&["add", "mine"]);
     git(&["commit", "--quiet", "-m", "mine"]);
@@ -56,17 +56,17 @@ fn project() -> (tempfile::TempDir, u32) {
     fs::write(folder.path().join("mine"), "staged\n").unwrap();
     git(&["add", "mine"]);
     fs::write(folder.path().join("mine"), "edited\n").unwrap();
-    give(folder.path(), uid);
+    chown_recursively(folder.path(), uid);
     (folder, uid)
 }
 
-fn give(path: &Path, uid: u32) {
+fn chown_recursively(path: &Path, uid: u32) {
     if nix::unistd::geteuid().is_root() {
         chown(path, Some(uid), Some(uid)).unwrap();
     }
     for entry in fs::read_dir(path).into_iter().flatten().flatten() {
         match entry.file_type().unwrap().is_dir() {
-            true => give(&entry.path(), uid),
+            true => chown_recursively(&entry.path(), uid),
             false if nix::unistd::geteuid().is_root() => {
                 chown(entry.path(), Some(uid), Some(uid)).unwrap();
             }
@@ -75,7 +75,7 @@ fn give(path: &Path, uid: u32) {
     }
 }
 
-fn run(folder: &Path, words: &[&str]) -> String {
+fn run_git(folder: &Path, words: &[&str]) -> String {
     let mut command = Command::new("git");
     // A status query must not write the index as this user.
     command.env("GIT_OPTIONAL_LOCKS", "0");
@@ -92,24 +92,24 @@ fn run(folder: &Path, words: &[&str]) -> String {
     String::from_utf8(done.stdout).unwrap()
 }
 
-fn owners(folder: &Path, found: &mut Vec<u32>) {
+fn collect_owners(folder: &Path, found: &mut Vec<u32>) {
     for entry in fs::read_dir(folder).unwrap().flatten() {
         found.push(entry.metadata().unwrap().uid());
         if entry.file_type().unwrap().is_dir() {
-            owners(&entry.path(), found);
+            collect_owners(&entry.path(), found);
         }
     }
 }
 
 fn open(project: &Path) -> GitRepository {
-    let GitLocation::At(git) = locate_git_folder(project) else {
+    let GitLocation::Found(git) = locate_git_folder(project) else {
         panic!("no repository in {project:?}");
     };
     GitRepository::open(git).unwrap()
 }
 
 /// Records runs whose bodies are stored: each body is one file that contains the run's name.
-async fn tell(project: &Path, runs: &[EvolveRecord]) -> usize {
+async fn commit_uncommitted_runs(project: &Path, runs: &[EvolveRecord]) -> usize {
     let repository = open(project);
     let told = repository.list_committed_runs().await.unwrap();
     let untold = select_uncommitted_runs(runs, &told);
@@ -136,26 +136,26 @@ async fn tell(project: &Path, runs: &[EvolveRecord]) -> usize {
 
 #[tokio::test]
 async fn runs_become_commits_of_the_owner_and_nothing_else_is_touched() {
-    let (folder, uid) = project();
-    let git = |words: &[&str]| run(folder.path(), words);
+    let (folder, uid) = create_project();
+    let git = |words: &[&str]| run_git(folder.path(), words);
     let before = (git(&["status", "--porcelain"]), git(&["diff", "--cached"]));
-    let first = record("20261120-100000", EvolveStage::Succeeded);
-    let earlier = record("20261119-100000", EvolveStage::Failed);
+    let first = build_record("20261120-100000", EvolveStage::Succeeded);
+    let earlier = build_record("20261119-100000", EvolveStage::Failed);
     let known = [first.clone(), earlier.clone()];
-    assert_eq!(tell(folder.path(), &known).await, 1);
-    assert_eq!(tell(folder.path(), &known).await, 0);
+    assert_eq!(commit_uncommitted_runs(folder.path(), &known).await, 1);
+    assert_eq!(commit_uncommitted_runs(folder.path(), &known).await, 0);
     // The current content of the checkout belongs to no run.
     fs::write(folder.path().join("body/more"), "x").unwrap();
-    let on = record("20261120-130000", EvolveStage::Building);
-    let mut second = record("20261120-110000", EvolveStage::RolledBack);
+    let on = build_record("20261120-130000", EvolveStage::Building);
+    let mut second = build_record("20261120-110000", EvolveStage::RolledBack);
     second.image = Some("sha256:2".into());
-    let mut back = record("20261120-120000", EvolveStage::Succeeded);
-    (back.task, back.body) = (Task::Rollback, None);
+    let mut back = build_record("20261120-120000", EvolveStage::Succeeded);
+    (back.task, back.body) = (RunTask::Rollback, None);
     // A run whose body could not be read gets the body of the previous commit.
-    let mut unread = record("20261120-123000", EvolveStage::Failed);
+    let mut unread = build_record("20261120-123000", EvolveStage::Failed);
     (unread.body, unread.image, unread.gate) = (None, None, Some(EvolveStage::Building));
     let all = [on, unread, back, second, first, earlier];
-    assert_eq!(tell(folder.path(), &all).await, 3);
+    assert_eq!(commit_uncommitted_runs(folder.path(), &all).await, 3);
     let subjects = git(&["log", "--format=%s|%an", GIT_HISTORY_BRANCH]);
     assert_eq!(
         subjects,
@@ -200,46 +200,52 @@ async fn runs_become_commits_of_the_owner_and_nothing_else_is_touched() {
     assert_eq!(git(&["branch", "--show-current"]), "main\n");
     assert_eq!(fs::read(folder.path().join("mine")).unwrap(), b"edited\n");
     let mut found = Vec::new();
-    owners(&folder.path().join(".git"), &mut found);
+    collect_owners(&folder.path().join(".git"), &mut found);
     assert!(found.iter().all(|owner| *owner == uid), "{found:?}");
 }
 
 #[tokio::test]
-async fn a_body_that_lies_deeper_is_committed_where_it_lies() {
-    let (folder, _) = project();
-    let mut deep = record("20261120-100000", EvolveStage::Succeeded);
+async fn nested_body_is_committed_in_place() {
+    let (folder, _) = create_project();
+    let mut deep = build_record("20261120-100000", EvolveStage::Succeeded);
     deep.folder = Some("agents/mine".into());
-    let mut odd = record("20261120-110000", EvolveStage::Failed);
+    let mut odd = build_record("20261120-110000", EvolveStage::Failed);
     odd.folder = Some("../x".into());
-    assert_eq!(tell(folder.path(), &[deep.clone()]).await, 1);
+    assert_eq!(
+        commit_uncommitted_runs(folder.path(), &[deep.clone()]).await,
+        1
+    );
     let files = || {
-        run(
+        run_git(
             folder.path(),
             &["ls-tree", "-r", "--name-only", GIT_HISTORY_BRANCH],
         )
     };
     assert_eq!(files(), "agents/mine/deep/Dockerfile\n");
-    assert_eq!(tell(folder.path(), &[odd, deep]).await, 1);
+    assert_eq!(
+        commit_uncommitted_runs(folder.path(), &[odd, deep]).await,
+        1
+    );
     assert_eq!(files(), "body/deep/Dockerfile\n");
 }
 
 #[tokio::test]
-async fn a_repository_whose_folder_lies_elsewhere_in_the_project_has_the_commits() {
-    let (folder, uid) = project();
+async fn moved_git_folder_has_the_commits() {
+    let (folder, uid) = create_project();
     let git = folder.path().join(".git");
     fs::create_dir(folder.path().join("aside")).unwrap();
     fs::rename(&git, folder.path().join("aside/meta")).unwrap();
     fs::write(&git, "gitdir: aside/meta\n").unwrap();
-    give(folder.path(), uid);
-    let first = record("20261120-100000", EvolveStage::Succeeded);
-    assert_eq!(tell(folder.path(), &[first]).await, 1);
-    let files = run(
+    chown_recursively(folder.path(), uid);
+    let first = build_record("20261120-100000", EvolveStage::Succeeded);
+    assert_eq!(commit_uncommitted_runs(folder.path(), &[first]).await, 1);
+    let files = run_git(
         folder.path(),
         &["ls-tree", "-r", "--name-only", GIT_HISTORY_BRANCH],
     );
     assert_eq!(files, "body/deep/Dockerfile\n");
     let mut found = Vec::new();
-    owners(&folder.path().join("aside/meta"), &mut found);
+    collect_owners(&folder.path().join("aside/meta"), &mut found);
     assert!(found.iter().all(|owner| *owner == uid), "{found:?}");
     // A worktree has its git folder outside the project.
     let tree = tempfile::tempdir().unwrap();
@@ -252,17 +258,17 @@ async fn a_repository_whose_folder_lies_elsewhere_in_the_project_has_the_commits
         path.to_str().unwrap(),
         "main",
     ];
-    run(folder.path(), &words);
-    let GitLocation::Beyond(there) = locate_git_folder(&path) else {
+    run_git(folder.path(), &words);
+    let GitLocation::Outside(there) = locate_git_folder(&path) else {
         panic!("{:?}", locate_git_folder(&path));
     };
     assert!(there.contains("/worktrees/"), "{there}");
-    assert_eq!(locate_git_folder(tree.path()), GitLocation::Nowhere);
+    assert_eq!(locate_git_folder(tree.path()), GitLocation::NotFound);
 }
 
 #[tokio::test]
-async fn what_a_repository_would_have_git_run_is_not_run() {
-    let (folder, uid) = project();
+async fn repository_hooks_are_not_run() {
+    let (folder, uid) = create_project();
     let ran = folder.path().join("ran");
     let hooks = folder.path().join(".git/hooks");
     fs::create_dir_all(&hooks).unwrap();
@@ -281,19 +287,19 @@ async fn what_a_repository_would_have_git_run_is_not_run() {
     let watch = folder.path().join("watch");
     hook(&watch);
     // Check that git would run the hooks.
-    run(folder.path(), &["update-ref", "refs/heads/other", "HEAD"]);
+    run_git(folder.path(), &["update-ref", "refs/heads/other", "HEAD"]);
     assert!(fs::remove_file(&ran).is_ok());
     for (key, value) in [("core.fsmonitor", &watch), ("core.hooksPath", &hooks)] {
-        run(folder.path(), &["config", key, value.to_str().unwrap()]);
+        run_git(folder.path(), &["config", key, value.to_str().unwrap()]);
     }
-    give(folder.path(), uid);
-    let first = record("20261120-100000", EvolveStage::Succeeded);
-    assert_eq!(tell(folder.path(), &[first]).await, 1);
+    chown_recursively(folder.path(), uid);
+    let first = build_record("20261120-100000", EvolveStage::Succeeded);
+    assert_eq!(commit_uncommitted_runs(folder.path(), &[first]).await, 1);
     assert!(!ran.exists(), "{:?}", fs::read_to_string(&ran));
 }
 
 #[test]
-fn runs_that_begin_or_end_outside_are_news() {
+fn outside_runs_are_detected() {
     let status = |run: Option<&str>, on| EvolveStatus {
         latest_run: run.map(|run| run.parse().unwrap()),
         evolve_in_progress: on,
@@ -316,8 +322,8 @@ fn runs_that_begin_or_end_outside_are_news() {
 }
 
 #[tokio::test]
-async fn a_git_that_does_not_end_is_ended() {
-    let (folder, _) = project();
+async fn hanging_git_is_killed() {
+    let (folder, _) = create_project();
     let slow = folder.path().join("slow");
     fs::write(&slow, "#!/bin/sh\nexec sleep 600\n").unwrap();
     fs::set_permissions(&slow, fs::Permissions::from_mode(0o755)).unwrap();
@@ -331,16 +337,16 @@ async fn a_git_that_does_not_end_is_ended() {
 
 #[tokio::test]
 async fn a_checked_out_branch_is_unchanged() {
-    let (folder, uid) = project();
-    run(
+    let (folder, uid) = create_project();
+    run_git(
         folder.path(),
         &["checkout", "--quiet", "-f", "-b", "osctl/evolve"],
     );
-    give(folder.path(), uid);
+    chown_recursively(folder.path(), uid);
     let repository = open(folder.path());
     assert!(repository.is_checked_out().await.unwrap());
     assert_eq!(
-        run(folder.path(), &["log", "--format=%s", GIT_HISTORY_BRANCH]),
+        run_git(folder.path(), &["log", "--format=%s", GIT_HISTORY_BRANCH]),
         "mine\n"
     );
 }

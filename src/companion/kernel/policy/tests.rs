@@ -3,7 +3,7 @@ use super::{
     KernelPolicyEvent, KernelPolicyState, MAX_KERNEL_RESTART_DELAY,
 };
 
-fn walk(events: &[KernelPolicyEvent]) -> (KernelPolicyState, Vec<KernelPolicyAction>) {
+fn apply_events(events: &[KernelPolicyEvent]) -> (KernelPolicyState, Vec<KernelPolicyAction>) {
     events.iter().fold(
         (KernelPolicyState::INITIAL_STATE, vec![]),
         |(state, _), event| state.next_state(*event),
@@ -13,9 +13,9 @@ fn walk(events: &[KernelPolicyEvent]) -> (KernelPolicyState, Vec<KernelPolicyAct
 #[test]
 fn work_that_ends_leaves_an_idle_kernel() {
     assert_eq!(
-        walk(&[
+        apply_events(&[
             KernelPolicyEvent::Ready,
-            KernelPolicyEvent::Work,
+            KernelPolicyEvent::JobStarted,
             KernelPolicyEvent::Done
         ])
         .0,
@@ -27,49 +27,53 @@ fn work_that_ends_leaves_an_idle_kernel() {
 fn an_interrupt_is_repeated_once_and_then_becomes_a_kill() {
     let mut events = vec![
         KernelPolicyEvent::Ready,
-        KernelPolicyEvent::Work,
+        KernelPolicyEvent::JobStarted,
         KernelPolicyEvent::Stop,
     ];
     assert_eq!(
-        walk(&events),
+        apply_events(&events),
         (
-            KernelPolicyState::Stopping { strikes: 1 },
+            KernelPolicyState::Stopping {
+                interrupt_attempts: 1
+            },
             vec![
                 KernelPolicyAction::Interrupt,
-                KernelPolicyAction::Arm(KERNEL_INTERRUPT_TIMEOUT)
+                KernelPolicyAction::StartTimer(KERNEL_INTERRUPT_TIMEOUT)
             ]
         )
     );
-    events.push(KernelPolicyEvent::TimeUp);
+    events.push(KernelPolicyEvent::TimerFired);
     assert_eq!(
-        walk(&events),
+        apply_events(&events),
         (
-            KernelPolicyState::Stopping { strikes: 2 },
+            KernelPolicyState::Stopping {
+                interrupt_attempts: 2
+            },
             vec![
                 KernelPolicyAction::Interrupt,
-                KernelPolicyAction::Arm(KERNEL_INTERRUPT_TIMEOUT)
+                KernelPolicyAction::StartTimer(KERNEL_INTERRUPT_TIMEOUT)
             ]
         )
     );
-    events.push(KernelPolicyEvent::TimeUp);
+    events.push(KernelPolicyEvent::TimerFired);
     assert_eq!(
-        walk(&events),
+        apply_events(&events),
         (
-            KernelPolicyState::Killed { failed: 0 },
+            KernelPolicyState::Killed { failed_starts: 0 },
             vec![
                 KernelPolicyAction::Kill,
-                KernelPolicyAction::Arm(KERNEL_INTERRUPT_TIMEOUT)
+                KernelPolicyAction::StartTimer(KERNEL_INTERRUPT_TIMEOUT)
             ]
         )
     );
-    events.extend([KernelPolicyEvent::Done, KernelPolicyEvent::Died]);
+    events.extend([KernelPolicyEvent::Done, KernelPolicyEvent::Exited]);
     assert_eq!(
-        walk(&events),
+        apply_events(&events),
         (
             KernelPolicyState::INITIAL_STATE,
             vec![
                 KernelPolicyAction::Spawn,
-                KernelPolicyAction::Arm(KERNEL_HELLO_TIMEOUT)
+                KernelPolicyAction::StartTimer(KERNEL_HELLO_TIMEOUT)
             ]
         )
     );
@@ -79,26 +83,29 @@ fn an_interrupt_is_repeated_once_and_then_becomes_a_kill() {
 fn code_that_stopped_counts_as_stopped_after_a_probe_is_answered() {
     let mut events = vec![
         KernelPolicyEvent::Ready,
-        KernelPolicyEvent::Work,
+        KernelPolicyEvent::JobStarted,
         KernelPolicyEvent::Stop,
         KernelPolicyEvent::Done,
     ];
     assert_eq!(
-        walk(&events),
+        apply_events(&events),
         (
             KernelPolicyState::Probing,
             vec![
                 KernelPolicyAction::Probe,
-                KernelPolicyAction::Arm(super::KERNEL_PROBE_TIMEOUT)
+                KernelPolicyAction::StartTimer(super::KERNEL_PROBE_TIMEOUT)
             ]
         )
     );
-    events.push(KernelPolicyEvent::TimeUp);
-    assert_eq!(walk(&events).0, KernelPolicyState::Killed { failed: 0 });
+    events.push(KernelPolicyEvent::TimerFired);
+    assert_eq!(
+        apply_events(&events).0,
+        KernelPolicyState::Killed { failed_starts: 0 }
+    );
     *events.last_mut().unwrap() = KernelPolicyEvent::Done;
     assert_eq!(
-        walk(&events),
-        (KernelPolicyState::Idle, vec![KernelPolicyAction::Disarm])
+        apply_events(&events),
+        (KernelPolicyState::Idle, vec![KernelPolicyAction::StopTimer])
     );
 }
 
@@ -110,70 +117,76 @@ fn an_idle_kernel_that_does_not_answer_is_replaced() {
         KernelPolicyEvent::Done,
     ];
     assert_eq!(
-        walk(&events),
-        (KernelPolicyState::Idle, vec![KernelPolicyAction::Disarm])
+        apply_events(&events),
+        (KernelPolicyState::Idle, vec![KernelPolicyAction::StopTimer])
     );
-    *events.last_mut().unwrap() = KernelPolicyEvent::TimeUp;
-    assert_eq!(walk(&events).0, KernelPolicyState::Killed { failed: 0 });
+    *events.last_mut().unwrap() = KernelPolicyEvent::TimerFired;
+    assert_eq!(
+        apply_events(&events).0,
+        KernelPolicyState::Killed { failed_starts: 0 }
+    );
     let busy = [
         KernelPolicyEvent::Ready,
-        KernelPolicyEvent::Work,
+        KernelPolicyEvent::JobStarted,
         KernelPolicyEvent::Check(KERNEL_PROBE_TIMEOUT),
     ];
-    assert_eq!(walk(&busy), (KernelPolicyState::Busy, vec![]));
+    assert_eq!(apply_events(&busy), (KernelPolicyState::Busy, vec![]));
 }
 
 #[test]
-fn a_frozen_kernel_returns_when_it_is_requested_and_no_sooner() {
+fn checkpointed_kernel_needs_request() {
     let parted = [
         KernelPolicyEvent::Ready,
-        KernelPolicyEvent::Work,
-        KernelPolicyEvent::Part,
+        KernelPolicyEvent::JobStarted,
+        KernelPolicyEvent::Detached,
     ];
     for event in [
         KernelPolicyEvent::Stop,
-        KernelPolicyEvent::TimeUp,
+        KernelPolicyEvent::TimerFired,
         KernelPolicyEvent::Check(KERNEL_PROBE_TIMEOUT),
         KernelPolicyEvent::Restart,
     ] {
         assert_eq!(
-            walk(&[&parted[..], &[event]].concat()).0,
-            KernelPolicyState::Apart
+            apply_events(&[&parted[..], &[event]].concat()).0,
+            KernelPolicyState::Detached
         );
     }
-    let rejoined = walk(&[&parted[..], &[KernelPolicyEvent::Rejoin]].concat());
+    let rejoined = apply_events(&[&parted[..], &[KernelPolicyEvent::Reattach]].concat());
     assert_eq!(
         rejoined,
         (
             KernelPolicyState::INITIAL_STATE,
-            vec![KernelPolicyAction::Arm(KERNEL_HELLO_TIMEOUT)]
+            vec![KernelPolicyAction::StartTimer(KERNEL_HELLO_TIMEOUT)]
         )
     );
     let frozen = [
         &parted[..],
         &[
-            KernelPolicyEvent::Freeze,
+            KernelPolicyEvent::Checkpointed,
             KernelPolicyEvent::Check(KERNEL_PROBE_TIMEOUT),
         ],
     ]
     .concat();
-    assert_eq!(walk(&frozen), (KernelPolicyState::Frozen, vec![]));
-    let thawed = walk(&[&frozen[..], &[KernelPolicyEvent::Thaw]].concat());
+    assert_eq!(
+        apply_events(&frozen),
+        (KernelPolicyState::Checkpointed, vec![])
+    );
+    let thawed = apply_events(&[&frozen[..], &[KernelPolicyEvent::Restore]].concat());
     assert_eq!(
         thawed,
         (
             KernelPolicyState::INITIAL_STATE,
-            vec![KernelPolicyAction::Arm(KERNEL_HELLO_TIMEOUT)]
+            vec![KernelPolicyAction::StartTimer(KERNEL_HELLO_TIMEOUT)]
         )
     );
-    let restarted = walk(&[&frozen[..], &[KernelPolicyEvent::Restart]].concat());
+    let restarted = apply_events(&[&frozen[..], &[KernelPolicyEvent::Restart]].concat());
     assert_eq!(
         restarted,
         (
             KernelPolicyState::INITIAL_STATE,
             vec![
                 KernelPolicyAction::Spawn,
-                KernelPolicyAction::Arm(KERNEL_HELLO_TIMEOUT)
+                KernelPolicyAction::StartTimer(KERNEL_HELLO_TIMEOUT)
             ]
         )
     );
@@ -183,13 +196,18 @@ fn a_frozen_kernel_returns_when_it_is_requested_and_no_sooner() {
 fn a_second_stop_does_not_restart_the_grace() {
     let events = [
         KernelPolicyEvent::Ready,
-        KernelPolicyEvent::Work,
+        KernelPolicyEvent::JobStarted,
         KernelPolicyEvent::Stop,
         KernelPolicyEvent::Stop,
     ];
     assert_eq!(
-        walk(&events),
-        (KernelPolicyState::Stopping { strikes: 1 }, vec![])
+        apply_events(&events),
+        (
+            KernelPolicyState::Stopping {
+                interrupt_attempts: 1
+            },
+            vec![]
+        )
     );
 }
 
@@ -198,11 +216,11 @@ fn a_kernel_that_never_starts_is_tried_ever_more_rarely() {
     let mut state = KernelPolicyState::INITIAL_STATE;
     let mut rests = Vec::new();
     for _ in 0..12 {
-        let (next, actions) = state.next_state(KernelPolicyEvent::Died);
+        let (next, actions) = state.next_state(KernelPolicyEvent::Exited);
         state = next;
-        if let [KernelPolicyAction::Arm(rest)] = actions[..] {
+        if let [KernelPolicyAction::StartTimer(rest)] = actions[..] {
             rests.push(rest);
-            state = state.next_state(KernelPolicyEvent::TimeUp).0;
+            state = state.next_state(KernelPolicyEvent::TimerFired).0;
         }
     }
     assert!(rests.is_sorted() && rests.len() == 10);
@@ -210,55 +228,56 @@ fn a_kernel_that_never_starts_is_tried_ever_more_rarely() {
 }
 
 #[test]
-fn a_ready_kernel_has_a_clean_slate() {
+fn ready_kernel_resets_failed_starts() {
     let events = [
-        KernelPolicyEvent::Died,
-        KernelPolicyEvent::Died,
+        KernelPolicyEvent::Exited,
+        KernelPolicyEvent::Exited,
         KernelPolicyEvent::Ready,
-        KernelPolicyEvent::Died,
+        KernelPolicyEvent::Exited,
     ];
     assert_eq!(
-        walk(&events),
+        apply_events(&events),
         (
             KernelPolicyState::INITIAL_STATE,
             vec![
                 KernelPolicyAction::Spawn,
-                KernelPolicyAction::Arm(KERNEL_HELLO_TIMEOUT)
+                KernelPolicyAction::StartTimer(KERNEL_HELLO_TIMEOUT)
             ]
         )
     );
 }
 
 #[test]
-fn in_every_state_a_death_leads_to_a_start_or_a_delay() {
+fn every_exit_leads_to_start_or_delay() {
     let all = [
         KernelPolicyEvent::Ready,
-        KernelPolicyEvent::Work,
+        KernelPolicyEvent::JobStarted,
         KernelPolicyEvent::Done,
         KernelPolicyEvent::Stop,
         KernelPolicyEvent::Check(KERNEL_PROBE_TIMEOUT),
-        KernelPolicyEvent::Died,
-        KernelPolicyEvent::TimeUp,
+        KernelPolicyEvent::Exited,
+        KernelPolicyEvent::TimerFired,
         KernelPolicyEvent::Broken,
     ];
     for first in all {
         for second in all {
             for third in all {
-                let (state, _) = walk(&[first, second, third]);
-                let (after, actions) = state.next_state(KernelPolicyEvent::Died);
-                let resting = matches!(state, KernelPolicyState::Resting { .. });
+                let (state, _) = apply_events(&[first, second, third]);
+                let (after, actions) = state.next_state(KernelPolicyEvent::Exited);
+                let resting = matches!(state, KernelPolicyState::WaitingToRestart { .. });
                 assert!(
                     resting
                         || actions.iter().any(|a| matches!(
                             a,
-                            KernelPolicyAction::Spawn | KernelPolicyAction::Arm(_)
+                            KernelPolicyAction::Spawn | KernelPolicyAction::StartTimer(_)
                         )),
                     "{state:?}"
                 );
                 assert!(
                     matches!(
                         after,
-                        KernelPolicyState::Starting { .. } | KernelPolicyState::Resting { .. }
+                        KernelPolicyState::Starting { .. }
+                            | KernelPolicyState::WaitingToRestart { .. }
                     ),
                     "{state:?}"
                 );

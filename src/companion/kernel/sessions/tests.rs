@@ -1,4 +1,4 @@
-use super::{KernelSessions, KernelSettings, SessionLimits, is_name};
+use super::{KernelSessions, KernelSettings, SessionLimits, is_session_name};
 use crate::companion::kernel::{KernelCheckpoint, KernelQuery, KernelRefusal, SessionRestoring};
 use crate::companion::runs::RunStore;
 use crate::protocol::kernel::{DEFAULT_SESSION, Execute};
@@ -14,16 +14,16 @@ fn without_python(folder: &Path) -> KernelSettings {
     KernelSettings {
         python: folder.join("no-python"),
         program: folder.join("kernel"),
-        run: folder.join("run"),
-        data: folder.join("data"),
-        cryo: folder.join("cryo"),
-        runs: folder.join("runs"),
-        store: RunStore::disabled(),
+        socket_folder: folder.join("run"),
+        record_folder: folder.join("data"),
+        cryo_folder: folder.join("cryo"),
+        output_folder: folder.join("runs"),
+        run_store: RunStore::disabled(),
         limits: SessionLimits {
-            count: 8,
-            memory: None,
-            idle: SESSION_TEST_DELAY,
-            check: SESSION_TEST_DELAY,
+            max_sessions: 8,
+            max_memory_bytes: None,
+            idle_timeout: SESSION_TEST_DELAY,
+            probe_interval: SESSION_TEST_DELAY,
         },
     }
 }
@@ -35,9 +35,13 @@ async fn a_session_with_a_new_request_is_not_released() {
     let (_, kernel) = sessions.create_session(Some("a".into())).await.unwrap();
     // The state before does not count.
     assert!(!kernel.release_if_idle(SESSION_TEST_DELAY).await);
-    sessions.release_one("a", &kernel, SESSION_TEST_DELAY).await;
+    sessions
+        .release_idle_session("a", &kernel, SESSION_TEST_DELAY)
+        .await;
     assert!(sessions.find_kernel("a").is_ok());
-    sessions.release_one("a", &kernel, Duration::ZERO).await;
+    sessions
+        .release_idle_session("a", &kernel, Duration::ZERO)
+        .await;
     assert!(sessions.find_kernel("a").is_err());
 }
 
@@ -55,13 +59,13 @@ async fn a_session_that_ends_is_gone_and_the_companion_is_not_stopping() {
     sessions.delete_session("a").await.unwrap();
     // A caller with an older handle gets the same refusal as a new caller.
     assert_eq!(
-        sessions.refusal_if_deleted("a", KernelRefusal::Stopping),
+        sessions.refusal_if_deleted("a", KernelRefusal::ShuttingDown),
         gone
     );
     let (_, stays) = sessions.create_session(Some("a".into())).await.unwrap();
     assert_eq!(
-        sessions.refusal_if_deleted("a", KernelRefusal::Stopping),
-        KernelRefusal::Stopping
+        sessions.refusal_if_deleted("a", KernelRefusal::ShuttingDown),
+        KernelRefusal::ShuttingDown
     );
     drop(stays);
 }
@@ -73,10 +77,10 @@ async fn a_session_in_a_checkpoint_stays_there_until_it_is_reset() {
     let waking = [DEFAULT_SESSION, "second"].map(|session| {
         fs::write(mark(session), "{}").unwrap();
         let frozen = KernelCheckpoint {
-            checkpoint: format!("/data/criu/{session}/1"),
-            mark: Some(mark(session)),
+            id: format!("/data/criu/{session}/1"),
+            marker: Some(mark(session)),
         };
-        (session.to_owned(), SessionRestoring::Sleeping(frozen))
+        (session.to_owned(), SessionRestoring::Checkpointed(frozen))
     });
     let waking = BTreeMap::from(waking);
     let (sessions, _owner) = KernelSessions::start(without_python(folder.path()), waking);
@@ -107,8 +111,8 @@ async fn a_session_in_a_checkpoint_stays_there_until_it_is_reset() {
 
 #[test]
 fn names_fit_into_paths_and_file_names() {
-    assert!(is_name("agent-1.a_B"));
+    assert!(is_session_name("agent-1.a_B"));
     for name in ["", ".", "..", "-a", "a/b", "ä", "a b", &"x".repeat(65)] {
-        assert!(!is_name(name), "{name}");
+        assert!(!is_session_name(name), "{name}");
     }
 }

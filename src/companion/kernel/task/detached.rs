@@ -35,34 +35,34 @@ pub(super) async fn wait_resolution(
 impl KernelOwner {
     /// Completes the detaching after the kernel has agreed to close its connection.
     pub(super) async fn detach_kernel(&mut self) {
-        self.deadline = None;
+        self.run_deadline = None;
         self.drain_output().await;
         let parted = match &mut self.process {
             Some(process) => process.detach().await,
             None => return,
         };
         if let Err(why) = parted {
-            self.broken = Some(format!("the kernel did not release its connection: {why}"));
+            self.end_reason = Some(format!("the kernel did not release its connection: {why}"));
             return self.apply_event(KernelPolicyEvent::Broken);
         }
         // An interrupt has no purpose any more: the job has ended.
-        self.stop = None;
+        self.stop_reason = None;
         let (fate, decision) = oneshot::channel();
-        self.fate = Some(decision);
-        self.apply_event(KernelPolicyEvent::Part);
-        let known = (&self.process, &self.hello, &mut self.current);
-        let (Some(process), Some(hello), Some(KernelJob::Part { done })) = known else {
+        self.resolution = Some(decision);
+        self.apply_event(KernelPolicyEvent::Detached);
+        let known = (&self.process, &self.hello, &mut self.current_job);
+        let (Some(process), Some(hello), Some(KernelJob::Detach { done })) = known else {
             return;
         };
         let apart = DetachedKernel {
             pid: hello.pid,
-            root: process.root_pid().unwrap_or_default(),
+            supervisor_pid: process.root_pid().unwrap_or_default(),
             socket: process.socket_path().unwrap_or_default(),
-            generation: self.ledger.generation(),
+            generation: self.generation_store.generation(),
             counts: self.counts,
             python: hello.python.clone(),
             body_version: hello.body_version.clone(),
-            fate,
+            resolution: fate,
         };
         // The caller may have disconnected: the value is dropped then, and the kernel reattaches.
         let _ = done.take().map(|done| done.send(Ok(apart)));
@@ -70,16 +70,16 @@ impl KernelOwner {
 
     /// Handles the decision about the detached kernel.
     pub(super) async fn resolve_detached(&mut self, decision: Result<DetachResolution, RecvError>) {
-        self.fate = None;
-        self.current = None;
+        self.resolution = None;
+        self.current_job = None;
         match decision {
-            Ok(DetachResolution::Frozen(frozen, done)) => {
+            Ok(DetachResolution::Checkpointed(frozen, done)) => {
                 if let Some(process) = self.process.take() {
                     reap_process(process, false).await;
                 }
                 self.hello = None;
-                self.frozen = Some(frozen);
-                self.apply_event(KernelPolicyEvent::Freeze);
+                self.checkpoint = Some(frozen);
+                self.apply_event(KernelPolicyEvent::Checkpointed);
                 let refusal = self.checkpointed_refusal();
                 for job in std::mem::take(&mut self.queue) {
                     self.abandon_job(job, &refusal);
@@ -88,58 +88,60 @@ impl KernelOwner {
                 let _ = done.send(());
             }
             decision => {
-                if let Ok(DetachResolution::Rejoins(done)) = decision {
-                    self.returning = Some(done);
+                if let Ok(DetachResolution::Reattach(done)) = decision {
+                    self.attach_waiter = Some(done);
                 }
                 self.process.iter_mut().for_each(KernelProcess::reattach);
-                self.birth = StartAction::Same;
-                self.apply_event(KernelPolicyEvent::Rejoin);
+                self.start_action = StartAction::Same;
+                self.apply_event(KernelPolicyEvent::Reattach);
             }
         }
-        let report = self.ledger.peek_report(self.ledger.generation(), None);
+        let report = self
+            .generation_store
+            .peek_report(self.generation_store.generation(), None);
         self.answer_interrupts(&report);
     }
 
     /// The refusal of requests while the kernel is in a checkpoint.
     pub(super) fn checkpointed_refusal(&self) -> KernelRefusal {
-        let frozen = self.frozen.as_ref();
+        let frozen = self.checkpoint.as_ref();
         KernelRefusal::Checkpointed {
             session: self.session.clone(),
-            checkpoint: frozen.map_or_else(String::new, |frozen| frozen.checkpoint.clone()),
+            checkpoint: frozen.map_or_else(String::new, |frozen| frozen.id.clone()),
         }
     }
 
     /// Removes the mark: the session is not in a checkpoint any more.
-    pub(super) fn remove_checkpoint_mark(&mut self) {
-        if let Some(frozen) = self.frozen.take() {
-            frozen.remove_mark();
+    pub(super) fn remove_checkpoint_marker(&mut self) {
+        if let Some(frozen) = self.checkpoint.take() {
+            frozen.remove_marker();
         }
     }
 
     pub(super) fn restore_process(&mut self, restored: RestoredKernel, done: KernelAnswerSender) {
-        if self.current.is_some() || !self.queue.is_empty() {
+        if self.current_job.is_some() || !self.queue.is_empty() {
             // Dropping the restored process ends it.
             return drop(done.send(Err(KernelRefusal::Busy)));
         }
         if let Some(old) = self.process.take() {
             tokio::spawn(reap_process(old, true));
         }
-        self.answer_returning(Err(KernelRefusal::NoKernel(
+        self.answer_attach_waiter(Err(KernelRefusal::NoKernel(
             "another kernel replaced it".into(),
         )));
-        let RestoredKernel { made } = restored;
+        let RestoredKernel { spawned: made } = restored;
         self.process = Some(KernelProcess::from_restored(made, &self.session));
         // These fields belong to the old process.
-        (self.hello, self.broken, self.stop) = (None, None, None);
+        (self.hello, self.end_reason, self.stop_reason) = (None, None, None);
         self.is_plain = false;
-        self.birth = StartAction::Restored;
-        self.returning = Some(done);
-        self.apply_event(KernelPolicyEvent::Thaw);
+        self.start_action = StartAction::Restored;
+        self.attach_waiter = Some(done);
+        self.apply_event(KernelPolicyEvent::Restore);
     }
 
     /// Answers the caller that waits for a detached or restored kernel.
-    pub(super) fn answer_returning(&mut self, how: Result<KernelReport, KernelRefusal>) {
-        if let Some(done) = self.returning.take() {
+    pub(super) fn answer_attach_waiter(&mut self, how: Result<KernelReport, KernelRefusal>) {
+        if let Some(done) = self.attach_waiter.take() {
             // The caller may have disconnected.
             let _ = done.send(how.map(KernelAnswer::without_value));
         }

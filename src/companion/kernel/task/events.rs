@@ -6,12 +6,12 @@ use super::job::{KernelJob, KernelJobOutcome};
 use crate::companion::kernel::KernelAnswer;
 use crate::companion::kernel::KernelRefusal;
 use crate::companion::kernel::connection::{KernelCounts, KernelFrame, KernelHello};
-use crate::companion::kernel::exit_reason::raised_error;
+use crate::companion::kernel::exit_reason::new_run_error;
 use crate::companion::kernel::policy::{KernelPolicyEvent, KernelPolicyState};
 use crate::companion::kernel::process::ProcessEvent;
 use crate::companion::kernel::supervisor::KernelExit;
 use crate::companion::runs::SpillFiles;
-use crate::protocol::BODY_VERSION;
+use crate::protocol::BODY_PROTOCOL_VERSION;
 use crate::protocol::kernel::{KernelReport, OutputStream, RunEventKind, RunStatus};
 use tokio::time::Instant;
 
@@ -23,28 +23,30 @@ impl KernelOwner {
         match news {
             ProcessEvent::Output(stream, bytes) => self.handle_output(stream, bytes).await,
             ProcessEvent::Frame(frame) => self.handle_frame(frame).await,
-            ProcessEvent::Broken(why) => {
+            ProcessEvent::ConnectionLost(why) => {
                 tracing::warn!("the companion ends the kernel: {why}");
-                self.trouble.clone_from(&why);
+                self.last_failure.clone_from(&why);
                 // A kernel that is being killed has its reason already.
                 if !matches!(self.state, KernelPolicyState::Killed { .. }) {
-                    self.broken = Some(why);
+                    self.end_reason = Some(why);
                 }
                 self.apply_event(KernelPolicyEvent::Broken);
             }
-            ProcessEvent::Ended(ended) => self.handle_exit(&ended).await,
+            ProcessEvent::Exited(ended) => self.handle_exit(&ended).await,
         }
     }
 
     async fn handle_output(&mut self, stream: OutputStream, mut bytes: Vec<u8>) {
-        match &self.current {
+        match &self.current_job {
             Some(KernelJob::Run(run)) => {
                 let run = run.clone();
                 let rest = run.write_output(stream, &bytes);
                 if rest > 0 {
                     bytes.drain(..bytes.len() - rest);
-                    let folder = &self.settings.runs;
-                    self.spill.write_output(folder, &run, stream, bytes).await;
+                    let folder = &self.settings.output_folder;
+                    self.spill_files
+                        .write_output(folder, &run, stream, bytes)
+                        .await;
                 }
             }
             _ => self.log_stray_output(&bytes),
@@ -54,8 +56,8 @@ impl KernelOwner {
     /// Logs output of threads and processes that a run left behind. No run can receive the output, so the log gets the
     /// first bytes.
     fn log_stray_output(&mut self, bytes: &[u8]) {
-        let room = MAX_STRAY_OUTPUT_BYTES.saturating_sub(self.strayed);
-        self.strayed += bytes.len();
+        let room = MAX_STRAY_OUTPUT_BYTES.saturating_sub(self.stray_output_bytes);
+        self.stray_output_bytes += bytes.len();
         if room > 0 && !bytes.is_empty() {
             let text = String::from_utf8_lossy(&bytes[..bytes.len().min(room)]).into_owned();
             let rest = if bytes.len() > room {
@@ -68,7 +70,7 @@ impl KernelOwner {
     }
 
     async fn handle_frame(&mut self, frame: KernelFrame) {
-        match (frame, &self.current) {
+        match (frame, &self.current_job) {
             (KernelFrame::Hello(hello), _) => self.handle_hello(hello),
             (KernelFrame::Display(shown), Some(KernelJob::Run(run))) => {
                 run.add_event(RunEventKind::Display(shown))
@@ -80,14 +82,16 @@ impl KernelOwner {
                 run.add_event(RunEventKind::Clear { wait })
             }
             // The error of interrupted code is reported once, with the reason of the interrupt.
-            (KernelFrame::Error { error }, Some(KernelJob::Run(_))) if self.stop.is_some() => {
-                self.raised = Some(error);
+            (KernelFrame::Error { error }, Some(KernelJob::Run(_)))
+                if self.stop_reason.is_some() =>
+            {
+                self.interrupted_error = Some(error);
             }
             (KernelFrame::Error { error }, Some(KernelJob::Run(run))) => {
                 run.add_event(RunEventKind::Error { error })
             }
             (KernelFrame::Done { status, counts }, Some(KernelJob::Run(_)))
-                if self.outcome.is_none() =>
+                if self.job_outcome.is_none() =>
             {
                 self.counts = counts;
                 self.drain_output().await;
@@ -108,8 +112,8 @@ impl KernelOwner {
                     counts,
                     ..
                 },
-                Some(KernelJob::Part { .. }),
-            ) if self.outcome.is_none() => {
+                Some(KernelJob::Detach { .. }),
+            ) if self.job_outcome.is_none() => {
                 self.counts = counts;
                 self.detach_kernel().await;
             }
@@ -118,7 +122,7 @@ impl KernelOwner {
             {
                 self.counts = counts;
                 self.drain_output().await;
-                self.conclude_job();
+                self.report_job_outcome();
             }
             (
                 KernelFrame::Reply {
@@ -126,17 +130,20 @@ impl KernelOwner {
                     error,
                     counts,
                 },
-                Some(KernelJob::Ask { .. } | KernelJob::Part { .. }),
+                Some(KernelJob::Query { .. } | KernelJob::Detach { .. }),
             ) => {
                 self.counts = counts;
-                self.finish_job(KernelJobOutcome::Ask(error.map_or(Ok(value), Err)));
+                self.finish_job(KernelJobOutcome::Query(error.map_or(Ok(value), Err)));
             }
-            (KernelFrame::Progress { bytes }, _) => self.moved = bytes,
+            (KernelFrame::Progress { bytes }, _) => self.transferred_bytes = bytes,
             // The body is older than this query: the kernel works.
-            (KernelFrame::Refused { error }, Some(KernelJob::Ask { question, .. }))
-                if question.is_long() && self.outcome.is_none() =>
-            {
-                self.finish_job(KernelJobOutcome::Ask(Err(error)));
+            (
+                KernelFrame::Refused { error },
+                Some(KernelJob::Query {
+                    query: question, ..
+                }),
+            ) if question.is_long() && self.job_outcome.is_none() => {
+                self.finish_job(KernelJobOutcome::Query(Err(error)));
             }
             (KernelFrame::Refused { error }, _) => {
                 tracing::error!("the kernel refused a request: {}", error.message);
@@ -147,12 +154,12 @@ impl KernelOwner {
     }
 
     fn handle_hello(&mut self, hello: KernelHello) {
-        if hello.protocol != BODY_VERSION {
-            self.trouble = format!(
-                "the kernel speaks protocol {}, this companion speaks {BODY_VERSION}",
+        if hello.protocol != BODY_PROTOCOL_VERSION {
+            self.last_failure = format!(
+                "the kernel speaks protocol {}, this companion speaks {BODY_PROTOCOL_VERSION}",
                 hello.protocol
             );
-            tracing::error!("{}", self.trouble);
+            tracing::error!("{}", self.last_failure);
             return self.apply_event(KernelPolicyEvent::Broken);
         }
         // The kernel is ready only after it has loaded its packages, and a package may prevent that.
@@ -161,14 +168,14 @@ impl KernelOwner {
 
     fn handle_ready(&mut self) {
         let Some(hello) = &self.hello else { return };
-        let birth = std::mem::replace(&mut self.birth, StartAction::New);
+        let birth = std::mem::replace(&mut self.start_action, StartAction::New);
         let is_new = birth == StartAction::New;
         match birth {
-            StartAction::New => self.ledger.begin_empty(),
+            StartAction::New => self.generation_store.begin_empty_generation(),
             StartAction::Same => {}
-            StartAction::Restored => self.ledger.begin_restored(),
+            StartAction::Restored => self.generation_store.begin_restored_generation(),
         }
-        let (body, generation) = (&hello.body_version, self.ledger.generation());
+        let (body, generation) = (&hello.body_version, self.generation_store.generation());
         let session = &self.session;
         tracing::info!(
             session,
@@ -178,13 +185,13 @@ impl KernelOwner {
             "kernel is ready"
         );
         self.apply_event(KernelPolicyEvent::Ready);
-        self.remove_checkpoint_mark();
-        self.answer_returning(Ok(self.ledger.peek_report(generation, None)));
+        self.remove_checkpoint_marker();
+        self.answer_attach_waiter(Ok(self.generation_store.peek_report(generation, None)));
         if is_new {
             self.restore_next();
         }
-        for waiting in std::mem::take(&mut self.restarts) {
-            let report = self.ledger.record_report(generation, None);
+        for waiting in std::mem::take(&mut self.restart_waiters) {
+            let report = self.generation_store.record_report(generation, None);
             // The caller may have disconnected.
             let _ = waiting.send(Ok(KernelAnswer::without_value(report)));
         }
@@ -204,22 +211,23 @@ impl KernelOwner {
             .take()
             .map(|p| p.stderr_tail())
             .unwrap_or_default();
-        self.deadline = None;
-        (self.outcome, self.raised) = (None, None);
-        self.answer_interrupts(&KernelReport::lost(self.ledger.generation()));
-        let stop = self.stop.take();
+        self.run_deadline = None;
+        (self.job_outcome, self.interrupted_error) = (None, None);
+        self.answer_interrupts(&KernelReport::lost(self.generation_store.generation()));
+        let stop = self.stop_reason.take();
         // Without a reason in `broken`, the policy kills only kernels that do not stop.
         let did_not_stop =
-            matches!(self.state, KernelPolicyState::Killed { .. }) && self.broken.is_none();
-        let how = match std::mem::take(&mut self.broken) {
+            matches!(self.state, KernelPolicyState::Killed { .. }) && self.end_reason.is_none();
+        let how = match std::mem::take(&mut self.end_reason) {
             Some(why) => format!("the companion ended the kernel because {why}"),
-            None => self.deaths.describe_exit(ended),
+            None => self.exit_history.describe_exit(ended),
         };
         tracing::warn!("{how}");
-        if matches!(self.state, KernelPolicyState::Starting { .. }) || self.trouble.is_empty() {
-            self.trouble = [how.clone(), last_words].join("\n").trim_end().to_owned();
+        if matches!(self.state, KernelPolicyState::Starting { .. }) || self.last_failure.is_empty()
+        {
+            self.last_failure = [how.clone(), last_words].join("\n").trim_end().to_owned();
         }
-        match self.current.take() {
+        match self.current_job.take() {
             Some(KernelJob::Run(run)) => {
                 let (status, error) = match stop {
                     Some(stop) => {
@@ -228,25 +236,25 @@ impl KernelOwner {
                     }
                     None => {
                         let message = format!("while this code ran, {how}; variables are lost");
-                        (RunStatus::Failed, raised_error("KernelDied", message))
+                        (RunStatus::Failed, new_run_error("KernelDied", message))
                     }
                 };
                 run.add_event(RunEventKind::Error { error });
-                let generation = self.ledger.generation();
-                self.ledger.record_report(generation, None);
+                let generation = self.generation_store.generation();
+                self.generation_store.record_report(generation, None);
                 run.finish(status, KernelReport::lost(generation));
             }
             Some(job) => self.abandon_job(job, &KernelRefusal::NoKernel(how)),
             None => {}
         }
-        self.answer_returning(Err(KernelRefusal::NoKernel(self.trouble.clone())));
-        self.birth = StartAction::New;
-        self.spill = SpillFiles::default();
+        self.answer_attach_waiter(Err(KernelRefusal::NoKernel(self.last_failure.clone())));
+        self.start_action = StartAction::New;
+        self.spill_files = SpillFiles::default();
         self.hello = None;
         self.counts = KernelCounts::default();
-        self.emptied = 0;
-        self.used = Instant::now();
-        self.changed = self.used;
-        self.apply_event(KernelPolicyEvent::Died);
+        self.reset_execution_count = 0;
+        self.last_used = Instant::now();
+        self.last_changed = self.last_used;
+        self.apply_event(KernelPolicyEvent::Exited);
     }
 }

@@ -12,13 +12,13 @@ use tokio::sync::oneshot;
 #[derive(Debug)]
 pub(super) enum KernelJob {
     Run(Arc<KernelRun>),
-    Ask {
-        question: KernelQuery,
+    Query {
+        query: KernelQuery,
         quiet: bool,
         done: oneshot::Sender<Result<KernelAnswer, KernelRefusal>>,
     },
     /// Release all resources and connections. `done` is taken when the detached kernel is handed to the caller.
-    Part {
+    Detach {
         done: Option<oneshot::Sender<Result<DetachedKernel, KernelRefusal>>>,
     },
 }
@@ -26,8 +26,8 @@ pub(super) enum KernelJob {
 impl KernelJob {
     pub(super) fn code_bytes(&self) -> usize {
         match self {
-            Self::Run(run) => run.work.code.len(),
-            Self::Ask { .. } | Self::Part { .. } => 0,
+            Self::Run(run) => run.request.code.len(),
+            Self::Query { .. } | Self::Detach { .. } => 0,
         }
     }
 
@@ -35,8 +35,10 @@ impl KernelJob {
     pub(super) fn changes_namespace(&self) -> bool {
         match self {
             Self::Run(_) => true,
-            Self::Ask { question, .. } => question.changes_namespace(),
-            Self::Part { .. } => false,
+            Self::Query {
+                query: question, ..
+            } => question.changes_namespace(),
+            Self::Detach { .. } => false,
         }
     }
 }
@@ -45,24 +47,26 @@ impl KernelJob {
 #[derive(Debug)]
 pub(super) enum KernelJobOutcome {
     Run(KernelCellOutcome),
-    Ask(Result<Value, RunError>),
+    Query(Result<Value, RunError>),
 }
 
 pub(super) fn refuse_message(message: KernelMessage, refusal: &KernelRefusal) {
     match message {
-        KernelMessage::Execute { taken, .. } => drop(taken.send(Err(refusal.clone()))),
-        KernelMessage::Ask { done, .. }
+        KernelMessage::Execute {
+            admitted: taken, ..
+        } => drop(taken.send(Err(refusal.clone()))),
+        KernelMessage::Query { done, .. }
         | KernelMessage::Restart { done, .. }
-        | KernelMessage::Thaw { done, .. } => {
+        | KernelMessage::RestoreProcess { done, .. } => {
             drop(done.send(Err(refusal.clone())));
         }
-        KernelMessage::Part { done } => drop(done.send(Err(refusal.clone()))),
+        KernelMessage::Detach { done } => drop(done.send(Err(refusal.clone()))),
         KernelMessage::Interrupt { .. }
-        | KernelMessage::Release { .. }
-        | KernelMessage::Check
-        | KernelMessage::Touch
-        | KernelMessage::Overtake { .. }
-        | KernelMessage::Close { .. }
+        | KernelMessage::ReleaseIfIdle { .. }
+        | KernelMessage::CheckHealth
+        | KernelMessage::MarkUsed
+        | KernelMessage::AdoptNewerState { .. }
+        | KernelMessage::DrainRuns { .. }
         | KernelMessage::Shutdown { .. } => {}
     }
 }

@@ -46,66 +46,66 @@ pub(super) struct KernelOwner {
     template: KernelTemplate,
     mailbox: mpsc::Receiver<KernelMessage>,
     view: watch::Sender<KernelView>,
-    ledger: GenerationStore,
+    generation_store: GenerationStore,
     /// Number of runs that the session has started in all generations.
     run_count: RunCount,
     state: KernelPolicyState,
     process: Option<KernelProcess>,
     /// When the timer of the policy fires.
-    alarm: Option<Instant>,
-    current: Option<KernelJob>,
+    timer: Option<Instant>,
+    current_job: Option<KernelJob>,
     /// Outcome of the current job, while the kernel is probed.
-    outcome: Option<KernelJobOutcome>,
+    job_outcome: Option<KernelJobOutcome>,
     /// The exception that the interrupted code raised.
-    raised: Option<RunError>,
+    interrupted_error: Option<RunError>,
     /// Output of the current run that exceeds the memory limit.
-    spill: SpillFiles,
+    spill_files: SpillFiles,
     /// Time of the last request or answer.
-    used: Instant,
+    last_used: Instant,
     /// Time when the namespace may last have changed.
-    changed: Instant,
+    last_changed: Instant,
     /// Callers that wait for the end of the job that they interrupted.
-    interrupts: Vec<oneshot::Sender<KernelReport>>,
+    interrupt_waiters: Vec<oneshot::Sender<KernelReport>>,
     /// Callers that wait for a restart.
-    restarts: Vec<oneshot::Sender<Result<KernelAnswer, KernelRefusal>>>,
+    restart_waiters: Vec<oneshot::Sender<Result<KernelAnswer, KernelRefusal>>>,
     /// Delivers the decision about a detached kernel.
-    fate: Option<oneshot::Receiver<DetachResolution>>,
+    resolution: Option<oneshot::Receiver<DetachResolution>>,
     /// The namespace of the process when it is ready.
-    birth: StartAction,
+    start_action: StartAction,
     /// The caller that waits for a detached or checkpointed kernel.
-    returning: Option<oneshot::Sender<Result<KernelAnswer, KernelRefusal>>>,
+    attach_waiter: Option<oneshot::Sender<Result<KernelAnswer, KernelRefusal>>>,
     /// The checkpoint that contains the kernel, until another kernel exists.
-    frozen: Option<KernelCheckpoint>,
+    checkpoint: Option<KernelCheckpoint>,
     /// When the current job was sent.
-    sent: Instant,
+    sent_at: Instant,
     /// Whether the machine has a second processor for the kernel.
-    is_eager: bool,
+    can_spin: bool,
     /// When the current job started, on the clock of process start times.
-    begun: i64,
+    started_ticks: i64,
     /// When the time of the current run ends, and its time limit in seconds.
-    deadline: Option<(Instant, f64)>,
-    stop: Option<StopReason>,
+    run_deadline: Option<(Instant, f64)>,
+    stop_reason: Option<StopReason>,
     queue: VecDeque<KernelJob>,
     hello: Option<KernelHello>,
     /// Whether the kernel runs without the packages that were installed at run time.
     is_plain: bool,
     counts: KernelCounts,
     /// Execution count when the namespace was last emptied.
-    emptied: u64,
-    deaths: ExitHistory,
-    leaving: KernelShutdownState,
+    reset_execution_count: u64,
+    exit_history: ExitHistory,
+    shutdown_state: KernelShutdownState,
     /// Callers that wait until nothing runs any more.
-    closing: Vec<oneshot::Sender<()>>,
+    quiescence_waiters: Vec<oneshot::Sender<()>>,
     /// Whether the session ends, and not the companion.
     is_deleted: bool,
-    trouble: String,
+    last_failure: String,
     /// Why the companion ends the process.
-    broken: Option<String>,
+    end_reason: Option<String>,
     /// Bytes of output since the last run.
-    strayed: usize,
+    stray_output_bytes: usize,
     /// Bytes that a long query has moved up to now.
-    moved: u64,
-    thaw: KernelRestore,
+    transferred_bytes: u64,
+    restore: KernelRestore,
 }
 
 impl KernelOwner {
@@ -116,8 +116,8 @@ impl KernelOwner {
         mailbox: mpsc::Receiver<KernelMessage>,
         waking: Option<SessionRestoring>,
     ) -> (Self, watch::Receiver<KernelView>) {
-        let ledger = GenerationStore::open(&settings.data, session);
-        let run_count = RunCount::open(&settings.data, session);
+        let ledger = GenerationStore::open(&settings.record_folder, session);
+        let run_count = RunCount::open(&settings.record_folder, session);
         let used = Instant::now();
         let view = KernelView {
             ready: false,
@@ -126,23 +126,26 @@ impl KernelOwner {
             busy: false,
             queued: 0,
             counts: KernelCounts::default(),
-            emptied: 0,
+            reset_execution_count: 0,
             report: ledger.peek_report(ledger.generation(), None),
             python: None,
-            root: None,
-            used,
-            changed: used,
-            moved: 0,
+            root_pid: None,
+            last_used: used,
+            last_changed: used,
+            transferred_bytes: 0,
         };
         let with = |first| KernelRestore::from_stored(&ledger, &settings, session, first);
         let (state, thaw, frozen) = match waking {
             None => (KernelPolicyState::INITIAL_STATE, with(Vec::new()), None),
-            Some(SessionRestoring::Sleeping(frozen)) => (
-                KernelPolicyState::Frozen,
+            Some(SessionRestoring::Checkpointed(frozen)) => (
+                KernelPolicyState::Checkpointed,
                 KernelRestore::empty(),
                 Some(frozen),
             ),
-            Some(SessionRestoring::Objects { frozen, folders }) => (
+            Some(SessionRestoring::Objects {
+                checkpoint: frozen,
+                folders,
+            }) => (
                 KernelPolicyState::INITIAL_STATE,
                 with(folders),
                 Some(frozen),
@@ -155,42 +158,42 @@ impl KernelOwner {
             template,
             mailbox,
             view,
-            ledger,
+            generation_store: ledger,
             run_count,
             state,
             process: None,
-            alarm: None,
-            current: None,
-            outcome: None,
-            raised: None,
-            spill: SpillFiles::default(),
-            used,
-            changed: used,
-            interrupts: Vec::new(),
-            restarts: Vec::new(),
-            fate: None,
-            birth: StartAction::New,
-            returning: None,
-            frozen,
-            sent: Instant::now(),
-            is_eager: available_parallelism().is_ok_and(|n| n.get() > 1),
-            begun: 0,
-            deadline: None,
-            stop: None,
+            timer: None,
+            current_job: None,
+            job_outcome: None,
+            interrupted_error: None,
+            spill_files: SpillFiles::default(),
+            last_used: used,
+            last_changed: used,
+            interrupt_waiters: Vec::new(),
+            restart_waiters: Vec::new(),
+            resolution: None,
+            start_action: StartAction::New,
+            attach_waiter: None,
+            checkpoint: frozen,
+            sent_at: Instant::now(),
+            can_spin: available_parallelism().is_ok_and(|n| n.get() > 1),
+            started_ticks: 0,
+            run_deadline: None,
+            stop_reason: None,
             queue: VecDeque::new(),
             hello: None,
             is_plain: false,
             counts: KernelCounts::default(),
-            emptied: 0,
-            deaths: ExitHistory::new(),
-            leaving: KernelShutdownState::Staying,
-            closing: Vec::new(),
+            reset_execution_count: 0,
+            exit_history: ExitHistory::new(),
+            shutdown_state: KernelShutdownState::Running,
+            quiescence_waiters: Vec::new(),
             is_deleted: false,
-            trouble: String::new(),
-            broken: None,
-            strayed: 0,
-            moved: 0,
-            thaw,
+            last_failure: String::new(),
+            end_reason: None,
+            stray_output_bytes: 0,
+            transferred_bytes: 0,
+            restore: thaw,
         };
         owner.publish_view();
         (owner, seen)
@@ -198,15 +201,15 @@ impl KernelOwner {
 
     /// Runs until a shutdown is complete, or every handle is dropped.
     pub(super) async fn run(mut self) {
-        if self.state != KernelPolicyState::Frozen {
+        if self.state != KernelPolicyState::Checkpointed {
             self.perform_actions(vec![
                 KernelPolicyAction::Spawn,
-                KernelPolicyAction::Arm(super::policy::KERNEL_HELLO_TIMEOUT),
+                KernelPolicyAction::StartTimer(super::policy::KERNEL_HELLO_TIMEOUT),
             ]);
         }
         loop {
             self.publish_view();
-            self.check_closing();
+            self.check_quiescence();
             if self.is_finished() {
                 break;
             }
@@ -217,19 +220,19 @@ impl KernelOwner {
                     None => break,
                 },
                 // Timers come before output; a flood of output would delay them.
-                () = wait_until(self.alarm) => self.handle_alarm(),
-                () = wait_until(self.deadline.map(|(at, _)| at)) => self.handle_run_timeout(),
-                () = wait_until(self.leaving.run_deadline().filter(|_| self.stop.is_none())) => self.handle_grace_timeout(),
-                decision = wait_resolution(&mut self.fate) => self.resolve_detached(decision).await,
+                () = wait_until(self.timer) => self.handle_timer(),
+                () = wait_until(self.run_deadline.map(|(at, _)| at)) => self.handle_run_timeout(),
+                () = wait_until(self.shutdown_state.run_deadline().filter(|_| self.stop_reason.is_none())) => self.handle_grace_timeout(),
+                decision = wait_resolution(&mut self.resolution) => self.resolve_detached(decision).await,
                 // The holder of a detached kernel reports its exit.
-                news = next_process_event(&mut self.process), if self.fate.is_none() => self.handle_event(news).await,
-                never = spin_briefly(self.sent), if self.is_eager && self.current.is_some() =>
+                news = next_process_event(&mut self.process), if self.resolution.is_none() => self.handle_event(news).await,
+                never = spin_briefly(self.sent_at), if self.can_spin && self.current_job.is_some() =>
                     match never {},
             }
-            self.begin_next();
+            self.start_next_job();
         }
         if let Some(process) = self.process.take() {
-            let is_idle = self.state == KernelPolicyState::Idle || self.is_checked();
+            let is_idle = self.state == KernelPolicyState::Idle || self.is_probing_idle_kernel();
             reap_process(process, is_idle).await;
         }
         self.run_count.sync_and_close();
@@ -241,40 +244,40 @@ impl KernelOwner {
         }
     }
 
-    fn handle_alarm(&mut self) {
-        self.alarm = None;
-        if self.is_checked() {
-            self.broken = Some("the idle kernel did not answer a probe".into());
+    fn handle_timer(&mut self) {
+        self.timer = None;
+        if self.is_probing_idle_kernel() {
+            self.end_reason = Some("the idle kernel did not answer a probe".into());
         } else if self.state == KernelPolicyState::Probing {
-            self.broken =
+            self.end_reason =
                 Some("the kernel did not answer a probe after its code had stopped".into());
         }
-        self.apply_event(KernelPolicyEvent::TimeUp);
+        self.apply_event(KernelPolicyEvent::TimerFired);
     }
 
     fn handle_run_timeout(&mut self) {
-        if let Some((_, seconds)) = self.deadline.take() {
-            self.stop.get_or_insert(StopReason::Timeout(seconds));
+        if let Some((_, seconds)) = self.run_deadline.take() {
+            self.stop_reason.get_or_insert(StopReason::Timeout(seconds));
             self.apply_event(KernelPolicyEvent::Stop);
         }
     }
 
     fn handle_grace_timeout(&mut self) {
-        self.leaving = self.leaving.mark_overdue();
-        self.stop = self.current.is_some().then_some(StopReason::Shutdown);
+        self.shutdown_state = self.shutdown_state.mark_overdue();
+        self.stop_reason = self.current_job.is_some().then_some(StopReason::Shutdown);
         for job in std::mem::take(&mut self.queue) {
-            self.abandon_job(job, &KernelRefusal::Stopping);
+            self.abandon_job(job, &KernelRefusal::ShuttingDown);
         }
         self.apply_event(KernelPolicyEvent::Stop);
     }
 
     fn is_finished(&self) -> bool {
-        self.leaving.is_ending() && self.has_no_jobs()
+        self.shutdown_state.is_ending() && self.has_no_jobs()
     }
 
     /// Whether no job runs and none is queued.
     fn has_no_jobs(&self) -> bool {
-        self.current.is_none() && self.queue.is_empty()
+        self.current_job.is_none() && self.queue.is_empty()
     }
 
     fn apply_event(&mut self, event: KernelPolicyEvent) {
@@ -285,11 +288,11 @@ impl KernelOwner {
         self.state = state;
         self.perform_actions(actions);
         if self.state.is_waiting_to_restart() {
-            let refusal = KernelRefusal::NoKernel(self.trouble.clone());
+            let refusal = KernelRefusal::NoKernel(self.last_failure.clone());
             for job in std::mem::take(&mut self.queue) {
                 self.abandon_job(job, &refusal);
             }
-            for waiting in std::mem::take(&mut self.restarts) {
+            for waiting in std::mem::take(&mut self.restart_waiters) {
                 let _ = waiting.send(Err(refusal.clone()));
             }
         }
@@ -300,7 +303,8 @@ impl KernelOwner {
             match action {
                 // No request would reach the new process.
                 KernelPolicyAction::Spawn
-                    if self.leaving != KernelShutdownState::Staying && self.has_no_jobs() => {}
+                    if self.shutdown_state != KernelShutdownState::Running
+                        && self.has_no_jobs() => {}
                 KernelPolicyAction::Spawn => self.spawn_process(),
                 KernelPolicyAction::Probe => {
                     let probe = KernelQueryFrame {
@@ -314,20 +318,20 @@ impl KernelOwner {
                 }
                 KernelPolicyAction::Interrupt => {
                     if let (Some(process), Some(hello)) = (&self.process, &self.hello) {
-                        process.interrupt(hello.pid, self.begun);
+                        process.interrupt(hello.pid, self.started_ticks);
                     }
                 }
                 KernelPolicyAction::Kill => {
                     self.process.iter_mut().for_each(KernelProcess::end_process)
                 }
-                KernelPolicyAction::Arm(time) => self.alarm = Some(Instant::now() + time),
-                KernelPolicyAction::Disarm => self.alarm = None,
+                KernelPolicyAction::StartTimer(time) => self.timer = Some(Instant::now() + time),
+                KernelPolicyAction::StopTimer => self.timer = None,
             }
         }
     }
 
     fn spawn_process(&mut self) {
-        self.is_plain = self.state.should_start_plain();
+        self.is_plain = self.state.is_next_start_plain();
         if self.is_plain {
             tracing::warn!(
                 "the companion starts the kernel without the packages installed at run time"
@@ -346,7 +350,7 @@ async fn reap_process(mut process: KernelProcess, is_idle: bool) {
         false => process.end_process(),
     }
     let ended = async |process: &mut KernelProcess| {
-        while !matches!(process.next_event().await, ProcessEvent::Ended(_)) {}
+        while !matches!(process.next_event().await, ProcessEvent::Exited(_)) {}
     };
     while timeout(KERNEL_REAP_TIMEOUT, ended(&mut process))
         .await

@@ -24,13 +24,13 @@ pub(super) const AUTO_RELOAD_TIMEOUT: Duration = Duration::from_secs(90);
 /// The reload at the start: generations that are left, and those that failed.
 #[derive(Debug)]
 pub(super) struct KernelRestore {
-    left: VecDeque<PathBuf>,
+    remaining: VecDeque<PathBuf>,
     /// The generation that is being reloaded.
-    folder: PathBuf,
+    current_folder: PathBuf,
     /// The answer to the reload query.
-    on: Option<oneshot::Receiver<Result<KernelAnswer, KernelRefusal>>>,
+    answer: Option<oneshot::Receiver<Result<KernelAnswer, KernelRefusal>>>,
     /// The generation during whose reload a kernel has ended.
-    fatal: PathBuf,
+    retried_folder: PathBuf,
     /// Generations that could not be reloaded.
     skipped: Vec<SkippedGeneration>,
 }
@@ -45,14 +45,14 @@ impl KernelRestore {
     ) -> Self {
         let mut left = VecDeque::from(first);
         if ledger.is_stored() {
-            left.extend(cryo::reloadable_generations(&settings.cryo, session));
+            left.extend(cryo::reloadable_generations(&settings.cryo_folder, session));
         }
         let skipped = match left.is_empty() && ledger.is_stored() {
-            true => cryo::damaged_generations_above(&settings.cryo, session, 0),
+            true => cryo::damaged_generations_above(&settings.cryo_folder, session, 0),
             false => Vec::new(),
         };
         Self {
-            left,
+            remaining: left,
             skipped,
             ..Self::empty()
         }
@@ -61,10 +61,10 @@ impl KernelRestore {
     /// No automatic reload.
     pub(super) fn empty() -> Self {
         Self {
-            left: VecDeque::new(),
-            folder: PathBuf::new(),
-            on: None,
-            fatal: PathBuf::new(),
+            remaining: VecDeque::new(),
+            current_folder: PathBuf::new(),
+            answer: None,
+            retried_folder: PathBuf::new(),
             skipped: Vec::new(),
         }
     }
@@ -75,39 +75,39 @@ impl KernelRestore {
     }
 
     /// Discards the failures.
-    pub(super) fn forget_failure(&mut self) {
+    pub(super) fn clear_failures(&mut self) {
         self.skipped.clear();
     }
 
-    pub(super) fn is_on(&self) -> bool {
-        self.on.is_some()
+    pub(super) fn is_running(&self) -> bool {
+        self.answer.is_some()
     }
 
     fn skip_current(&mut self, why: String) {
-        if let Some(generation) = cryo::generation_number_of(&self.folder) {
+        if let Some(generation) = cryo::generation_number_of(&self.current_folder) {
             self.skipped.push(SkippedGeneration { generation, why });
         }
     }
 
     /// The kernel has ended during the reload. The reload need not be the cause: the next kernel tries it once more.
     fn retry_after_exit(&mut self) {
-        if self.fatal == self.folder {
+        if self.retried_folder == self.current_folder {
             return self.skip_current("the kernel ended twice during the reload".into());
         }
-        self.fatal.clone_from(&self.folder);
-        self.left.push_front(self.folder.clone());
+        self.retried_folder.clone_from(&self.current_folder);
+        self.remaining.push_front(self.current_folder.clone());
     }
 }
 
 impl KernelOwner {
     pub(super) fn restore_next(&mut self) {
-        if self.thaw.on.take().is_some() {
-            self.thaw.retry_after_exit();
+        if self.restore.answer.take().is_some() {
+            self.restore.retry_after_exit();
         }
-        let Some(folder) = self.thaw.left.pop_front() else {
+        let Some(folder) = self.restore.remaining.pop_front() else {
             // No generation is left: later starts reload nothing, unless the state is stored again.
-            if !self.ledger.is_restore_settled() {
-                self.ledger.note_stored(false);
+            if !self.generation_store.is_restore_settled() {
+                self.generation_store.set_stored(false);
             }
             return;
         };
@@ -117,32 +117,32 @@ impl KernelOwner {
             "the companion reloads `{}`",
             folder.display()
         );
-        self.thaw.folder.clone_from(&folder);
+        self.restore.current_folder.clone_from(&folder);
         let question = KernelQuery::CryoReload { folder };
-        self.queue.push_front(KernelJob::Ask {
-            question,
+        self.queue.push_front(KernelJob::Query {
+            query: question,
             quiet: true,
             done,
         });
-        self.thaw.on = Some(answer);
+        self.restore.answer = Some(answer);
     }
 
     /// Handles the answer to the reload query; called when a job has ended.
     pub(super) fn check_restore(&mut self) {
-        let Some(answer) = &mut self.thaw.on else {
+        let Some(answer) = &mut self.restore.answer else {
             return;
         };
         match answer.try_recv() {
             Err(oneshot::error::TryRecvError::Empty) => {}
             Ok(Ok(KernelAnswer { value: Ok(_), .. })) => {
-                self.thaw.left.clear();
-                self.thaw.on = None;
+                self.restore.remaining.clear();
+                self.restore.answer = None;
             }
             Ok(Ok(KernelAnswer {
                 value: Err(error), ..
             })) => {
-                self.thaw.on = None;
-                self.thaw.skip_current(error.message.clone());
+                self.restore.answer = None;
+                self.restore.skip_current(error.message.clone());
                 tracing::error!(
                     "the generation can't be reloaded: {}: {}",
                     error.kind,
@@ -150,36 +150,39 @@ impl KernelOwner {
                 );
                 // After a timeout or an interrupt, older generations are not tried.
                 if matches!(error.kind.as_str(), "Timeout" | "Interrupted") {
-                    self.thaw.left.clear();
+                    self.restore.remaining.clear();
                 }
                 self.restore_next();
             }
             // The next kernel starts with this generation when it is ready.
             Ok(Err(_)) | Err(oneshot::error::TryRecvError::Closed) => {
-                self.thaw.on = None;
-                self.thaw.retry_after_exit();
+                self.restore.answer = None;
+                self.restore.retry_after_exit();
             }
         }
     }
 
     /// Discards the stored state: the next start does not reload it.
-    pub(super) fn forget_stored(&mut self) {
-        self.thaw = KernelRestore::empty();
-        self.ledger.note_stored(false);
+    pub(super) fn discard_stored_state(&mut self) {
+        self.restore = KernelRestore::empty();
+        self.generation_store.set_stored(false);
     }
 
     /// The origin of a reloaded state, with the generations that were skipped.
     pub(super) fn restored_origin(&mut self, folder: &Path, value: &Value) -> Option<RestoredFrom> {
-        let mut from = cryo::describe_restored(folder, value, &self.settings.data)?;
-        if self.thaw.is_on() {
-            from.skipped =
-                cryo::damaged_generations_above(&self.settings.cryo, &from.name, from.generation);
-            let tried = self.thaw.skipped.iter();
+        let mut from = cryo::describe_restored(folder, value, &self.settings.record_folder)?;
+        if self.restore.is_running() {
+            from.skipped = cryo::damaged_generations_above(
+                &self.settings.cryo_folder,
+                &from.name,
+                from.generation,
+            );
+            let tried = self.restore.skipped.iter();
             from.skipped
                 .extend(tried.filter(|t| t.generation > from.generation).cloned());
             cryo::write_reload_record(folder, &self.session, &from);
         }
-        self.thaw.forget_failure();
+        self.restore.clear_failures();
         let session = &self.session;
         let (generation, lost) = (from.generation, from.lost_count);
         tracing::info!(
@@ -195,29 +198,29 @@ impl KernelOwner {
     pub(super) fn bind_generation(&self, question: &mut KernelQuery) {
         if let KernelQuery::CryoStore { seen, .. } = question
             && !matches!(self.state, KernelPolicyState::Starting { .. })
-            && !self.thaw.is_on()
+            && !self.restore.is_running()
         {
-            seen.get_or_insert(self.ledger.generation());
+            seen.get_or_insert(self.generation_store.generation());
         }
     }
 
     /// Completes a store that is about to start.
     ///
     /// # Errors
-    /// [`KernelRefusal::OtherGeneration`] when the store is for another generation.
+    /// [`KernelRefusal::GenerationMismatch`] when the store is for another generation.
     pub(super) fn prepare_store(&self, job: &mut KernelJob) -> Result<(), KernelRefusal> {
-        let KernelJob::Ask {
-            question: KernelQuery::CryoStore { runs, seen, .. },
+        let KernelJob::Query {
+            query: KernelQuery::CryoStore { runs, seen, .. },
             ..
         } = job
         else {
             return Ok(());
         };
         *runs = self.run_count.count();
-        let generation = self.ledger.generation();
+        let generation = self.generation_store.generation();
         match *seen {
             Some(seen) if seen != generation => {
-                Err(KernelRefusal::OtherGeneration { seen, generation })
+                Err(KernelRefusal::GenerationMismatch { seen, generation })
             }
             _ => Ok(()),
         }

@@ -14,7 +14,7 @@ use tokio::time::Instant;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum KernelShutdownState {
     /// The session has no shutdown request.
-    Staying,
+    Running,
     /// Refuses new requests. Current runs may finish until `until`; `None` after they were stopped.
     Closing { until: Option<Instant> },
     /// Nothing runs any more; only stores are accepted.
@@ -26,7 +26,7 @@ pub(super) enum KernelShutdownState {
 impl KernelShutdownState {
     pub(super) fn start_closing(self, until: Instant) -> Self {
         match self {
-            Self::Staying => Self::Closing { until: Some(until) },
+            Self::Running => Self::Closing { until: Some(until) },
             other => other,
         }
     }
@@ -42,7 +42,7 @@ impl KernelShutdownState {
     /// Starts the end. A time limit that was set before is not extended.
     pub(super) fn start_ending(self, until: Instant) -> Self {
         match self {
-            Self::Staying => Self::Ending { until: Some(until) },
+            Self::Running => Self::Ending { until: Some(until) },
             Self::Closing { until } | Self::Ending { until } => Self::Ending { until },
             // Only a store can run in this state; its time is over.
             Self::Closed => Self::Ending {
@@ -64,7 +64,7 @@ impl KernelShutdownState {
     pub(super) fn run_deadline(self) -> Option<Instant> {
         match self {
             Self::Closing { until } | Self::Ending { until } => until,
-            Self::Staying | Self::Closed => None,
+            Self::Running | Self::Closed => None,
         }
     }
 
@@ -75,13 +75,13 @@ impl KernelShutdownState {
     /// Whether the owner accepts the message in this state.
     pub(super) fn accepts_message(self, message: &KernelMessage) -> bool {
         match message {
-            _ if self == Self::Staying => true,
+            _ if self == Self::Running => true,
             KernelMessage::Interrupt { .. }
-            | KernelMessage::Close { .. }
+            | KernelMessage::DrainRuns { .. }
             | KernelMessage::Shutdown { .. } => true,
-            KernelMessage::Ask { question, .. } => {
-                self == Self::Closed && matches!(question, KernelQuery::CryoStore { .. })
-            }
+            KernelMessage::Query {
+                query: question, ..
+            } => self == Self::Closed && matches!(question, KernelQuery::CryoStore { .. }),
             _ => false,
         }
     }
@@ -97,8 +97,8 @@ mod tests {
 
     fn ask(question: KernelQuery) -> KernelMessage {
         let (done, _) = oneshot::channel();
-        KernelMessage::Ask {
-            question,
+        KernelMessage::Query {
+            query: question,
             quiet: false,
             done,
         }
@@ -123,10 +123,10 @@ mod tests {
     #[test]
     fn only_a_closed_session_is_stored_and_other_requests_are_refused() {
         let until = Instant::now() + Duration::from_secs(10);
-        let closing = KernelShutdownState::Staying.start_closing(until);
+        let closing = KernelShutdownState::Running.start_closing(until);
         assert_eq!(closing, KernelShutdownState::Closing { until: Some(until) });
         assert!(
-            KernelShutdownState::Staying.accepts_message(&store())
+            KernelShutdownState::Running.accepts_message(&store())
                 && !closing.accepts_message(&store())
         );
         assert!(KernelShutdownState::Closed.accepts_message(&store()));
@@ -138,7 +138,7 @@ mod tests {
     fn an_end_does_not_extend_an_earlier_time_limit() {
         let until = Instant::now() + Duration::from_secs(10);
         let later = until + Duration::from_secs(10);
-        let closing = KernelShutdownState::Staying.start_closing(until);
+        let closing = KernelShutdownState::Running.start_closing(until);
         assert_eq!(closing.start_ending(later).run_deadline(), Some(until));
         assert_eq!(
             closing.mark_overdue().start_ending(later).run_deadline(),
@@ -151,7 +151,7 @@ mod tests {
                 < Some(until)
         );
         assert_eq!(
-            KernelShutdownState::Staying
+            KernelShutdownState::Running
                 .start_ending(later)
                 .run_deadline(),
             Some(later)

@@ -11,29 +11,32 @@ pub(in crate::companion::mcp) trait InProcessServer:
 {
     /// Opens a connection to the built-in server `name`: a channel to send messages, a channel to receive them.
     /// Dropping the sender ends the connection.
-    fn open(&self, name: &str) -> (UnboundedSender<Bytes>, UnboundedReceiver<Bytes>);
+    fn open_connection(&self, name: &str) -> (UnboundedSender<Bytes>, UnboundedReceiver<Bytes>);
 }
 
 #[derive(Debug)]
 pub(super) struct InProcessPipe {
-    unsent: UnboundedSender<Bytes>,
-    heard: UnboundedReceiver<Bytes>,
+    outgoing: UnboundedSender<Bytes>,
+    incoming: UnboundedReceiver<Bytes>,
 }
 
 impl InProcessPipe {
     pub(super) fn open(within: &dyn InProcessServer, name: &str) -> Self {
-        let (unsent, heard) = within.open(name);
-        Self { unsent, heard }
+        let (unsent, heard) = within.open_connection(name);
+        Self {
+            outgoing: unsent,
+            incoming: heard,
+        }
     }
 
     pub(super) fn send(&self, text: Bytes) {
         // If the server has ended, the next event says so.
-        let _ = self.unsent.send(text);
+        let _ = self.outgoing.send(text);
     }
 
     pub(super) async fn next_event(&mut self) -> ServerPipeEvent {
-        match self.heard.recv().await {
-            Some(text) => ServerPipeEvent::Line(text),
+        match self.incoming.recv().await {
+            Some(text) => ServerPipeEvent::Message(text),
             None => ServerPipeEvent::Ended("the built-in server ended".into()),
         }
     }

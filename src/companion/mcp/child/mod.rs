@@ -39,28 +39,28 @@ use tokio::sync::{mpsc, oneshot};
 /// The state shared by all children of one configured server.
 #[derive(Debug)]
 pub(super) struct ServerSpec {
-    pub(super) server: McpServerConfig,
+    pub(super) config: McpServerConfig,
     pub(super) cache: ServerCache,
     pub(super) log: Arc<McpServerLog>,
-    pub(super) links: Arc<ResourceIndex>,
+    pub(super) resource_index: Arc<ResourceIndex>,
     pub(super) list_delay: Arc<ListDelay>,
     /// The built-in server, used if the configuration selects it.
-    pub(super) os: Arc<dyn InProcessServer>,
+    pub(super) built_in_server: Arc<dyn InProcessServer>,
     /// How often a child ended unexpectedly.
-    pub(super) crashes: AtomicUsize,
+    pub(super) crash_count: AtomicUsize,
 }
 
 #[derive(Debug, Clone)]
 pub(super) struct ServerHandle {
-    asks: mpsc::UnboundedSender<ServerTaskCommand>,
-    seen: Arc<ServerTaskState>,
+    commands: mpsc::UnboundedSender<ServerTaskCommand>,
+    state: Arc<ServerTaskState>,
 }
 
 /// The state of the task, readable through the handle.
 #[derive(Debug)]
 struct ServerTaskState {
     phase: Mutex<(ServerPhase, Option<i32>)>,
-    calls: AtomicUsize,
+    pending_count: AtomicUsize,
 }
 
 /// A failed handshake: the server's own error, or the reason for the missing answer.
@@ -74,19 +74,19 @@ pub(super) enum HandshakeError {
 #[derive(Debug)]
 enum ServerTaskCommand {
     /// Delivers messages that belong to no call to this client from now on.
-    Join(Arc<McpClient>),
-    Leave(u64),
-    Hello(oneshot::Sender<Result<Bytes, HandshakeError>>),
-    Request(RpcMessage, Arc<McpClient>, ReplySender),
+    AddClient(Arc<McpClient>),
+    RemoveClient(u64),
+    Initialize(oneshot::Sender<Result<Bytes, HandshakeError>>),
+    SendRequest(RpcMessage, Arc<McpClient>, ReplySender),
     /// A notification, or an answer to a request of the server.
-    Tell(RpcMessage, u64),
+    SendMessage(RpcMessage, u64),
     /// The lowest level of log messages that a client wants.
-    Level(String, u64),
+    SetLevel(String, u64),
     /// Stops waiting for the call of this stream.
-    GiveUp(u64),
+    CancelStream(u64),
     /// Ends the task when no call is open any more.
-    Retire,
-    End(oneshot::Sender<()>),
+    Drain,
+    Shutdown(oneshot::Sender<()>),
 }
 
 impl ServerHandle {
@@ -96,25 +96,28 @@ impl ServerHandle {
         let (asks, mailbox) = mpsc::unbounded_channel();
         let seen = Arc::new(ServerTaskState {
             phase: Mutex::new((ServerPhase::Down, None)),
-            calls: AtomicUsize::new(0),
+            pending_count: AtomicUsize::new(0),
         });
         let owner = ServerTask::new(known, hello, numbered, seen.clone());
         tokio::spawn(owner.run(mailbox));
-        Self { asks, seen }
+        Self {
+            commands: asks,
+            state: seen,
+        }
     }
 
     pub(super) fn add_client(&self, member: Arc<McpClient>) {
-        self.send_command(ServerTaskCommand::Join(member));
+        self.send_command(ServerTaskCommand::AddClient(member));
     }
 
     pub(super) fn remove_client(&self, member: u64) {
-        self.send_command(ServerTaskCommand::Leave(member));
+        self.send_command(ServerTaskCommand::RemoveClient(member));
     }
 
     /// The result of the handshake; starts the server if necessary.
     pub(super) async fn initialize_result(&self) -> Result<Bytes, HandshakeError> {
         let (answer, receiver) = oneshot::channel();
-        self.send_command(ServerTaskCommand::Hello(answer));
+        self.send_command(ServerTaskCommand::Initialize(answer));
         let gone = || HandshakeError::Failed(server_task::SERVER_GONE_MESSAGE.into());
         receiver.await.map_err(|_| gone())?
     }
@@ -125,10 +128,11 @@ impl ServerHandle {
         member: &Arc<McpClient>,
         reply: ReplySender,
     ) {
-        if let Err(unsent) =
-            self.asks
-                .send(ServerTaskCommand::Request(message, member.clone(), reply))
-            && let ServerTaskCommand::Request(message, _, reply) = unsent.0
+        if let Err(unsent) = self.commands.send(ServerTaskCommand::SendRequest(
+            message,
+            member.clone(),
+            reply,
+        )) && let ServerTaskCommand::SendRequest(message, _, reply) = unsent.0
         {
             let id = message.id().unwrap_or("null");
             reply.send_error(id, -32603, server_task::SERVER_GONE_MESSAGE);
@@ -136,48 +140,48 @@ impl ServerHandle {
     }
 
     pub(super) fn send_message(&self, message: RpcMessage, member: u64) {
-        self.send_command(ServerTaskCommand::Tell(message, member));
+        self.send_command(ServerTaskCommand::SendMessage(message, member));
     }
 
     pub(super) fn set_level(&self, level: &str, member: u64) {
-        self.send_command(ServerTaskCommand::Level(level.into(), member));
+        self.send_command(ServerTaskCommand::SetLevel(level.into(), member));
     }
 
-    pub(super) fn give_up(&self, stream: u64) {
-        self.send_command(ServerTaskCommand::GiveUp(stream));
+    pub(super) fn cancel_stream(&self, stream: u64) {
+        self.send_command(ServerTaskCommand::CancelStream(stream));
     }
 
     pub(super) fn drain(&self) {
-        self.send_command(ServerTaskCommand::Retire);
+        self.send_command(ServerTaskCommand::Drain);
     }
 
     /// Ends the server and every process that it started, and waits until all have ended.
     pub(super) async fn shutdown(&self) {
         let (done, receiver) = oneshot::channel();
-        self.send_command(ServerTaskCommand::End(done));
+        self.send_command(ServerTaskCommand::Shutdown(done));
         // If the task has ended already, no process is left.
         let _ = receiver.await;
     }
 
     /// Whether the task has ended: the server was ended, or retired and has no open call.
-    pub(super) fn is_over(&self) -> bool {
-        self.asks.is_closed()
+    pub(super) fn has_ended(&self) -> bool {
+        self.commands.is_closed()
     }
 
     pub(super) fn phase(&self) -> (ServerPhase, Option<i32>) {
         *self
-            .seen
+            .state
             .phase
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(super) fn pending_count(&self) -> usize {
-        self.seen.calls.load(Ordering::Relaxed)
+        self.state.pending_count.load(Ordering::Relaxed)
     }
 
     fn send_command(&self, ask: ServerTaskCommand) {
         // A task that has ended needs no command.
-        let _ = self.asks.send(ask);
+        let _ = self.commands.send(ask);
     }
 }

@@ -16,48 +16,48 @@ const MAX_PLAIN_ID_BYTES: usize = 256;
 /// A call that is not answered yet; `T` is the recipient of the answer.
 #[derive(Debug)]
 pub(super) struct PendingRequest<T> {
-    pub(super) member: u64,
+    pub(super) client_number: u64,
     /// The id that the client uses.
-    pub(super) id: Box<str>,
-    token: Option<ProgressToken>,
+    pub(super) client_request_id: Box<str>,
+    progress_token: Option<ProgressToken>,
     pub(super) deadline: Instant,
     pub(super) timeout: Duration,
-    pub(super) to: T,
+    pub(super) origin: T,
 }
 
 #[derive(Debug)]
 struct ProgressToken {
     /// The token that the server received.
-    wire: Box<str>,
+    server_token: Box<str>,
     /// The token that the client sent.
-    own: Box<str>,
+    client_token: Box<str>,
 }
 
 #[derive(Debug)]
 pub(super) struct PendingRequests<T> {
     /// Whether clients share the child.
-    numbered: bool,
-    last: u64,
-    open: HashMap<Box<str>, PendingRequest<T>>,
+    renumbers_ids: bool,
+    last_id: u64,
+    requests: HashMap<Box<str>, PendingRequest<T>>,
 }
 
 impl<T> PendingRequests<T> {
     pub(super) fn new(numbered: bool) -> Self {
         Self {
-            numbered,
-            last: 0,
-            open: HashMap::new(),
+            renumbers_ids: numbered,
+            last_id: 0,
+            requests: HashMap::new(),
         }
     }
 
     pub(super) fn len(&self) -> usize {
-        self.open.len()
+        self.requests.len()
     }
 
     /// A new id for a request of the hub.
-    pub(super) fn own_id(&mut self) -> Box<str> {
-        self.last += 1;
-        format!("\"osctl-{}\"", self.last).into()
+    pub(super) fn next_hub_id(&mut self) -> Box<str> {
+        self.last_id += 1;
+        format!("\"osctl-{}\"", self.last_id).into()
     }
 
     /// Registers a request, and returns the message for the server.
@@ -69,10 +69,10 @@ impl<T> PendingRequests<T> {
         to: T,
     ) -> Bytes {
         let id = message.id().unwrap_or("null");
-        let wire = self.wire_id(id);
+        let wire = self.assign_server_id(id);
         let mut edits = Vec::new();
         if *wire != *id {
-            edits.extend(message.new_id(&wire));
+            edits.extend(message.id_edit(&wire));
         }
         let span = message.param_span(&["_meta", "progressToken"]);
         let own = span.clone().and_then(|span| {
@@ -81,56 +81,59 @@ impl<T> PendingRequests<T> {
                 .map(Box::from)
         });
         let token = own.map(|own: Box<str>| {
-            let wire = if self.numbered || !is_plain(&own) {
+            let wire = if self.renumbers_ids || !is_plain_id(&own) {
                 wire.clone()
             } else {
                 own.clone()
             };
-            ProgressToken { wire, own }
+            ProgressToken {
+                server_token: wire,
+                client_token: own,
+            }
         });
         if let (Some(span), Some(token)) = (span, &token)
-            && token.wire != token.own
+            && token.server_token != token.client_token
         {
-            edits.push((span, &token.wire));
+            edits.push((span, &token.server_token));
         }
         let text = match edits.is_empty() {
             true => message.text().clone(),
             false => message.with_edits(edits),
         };
         let call = PendingRequest {
-            member,
-            id: id.into(),
-            token,
+            client_number: member,
+            client_request_id: id.into(),
+            progress_token: token,
             deadline: Instant::now() + timeout,
             timeout,
-            to,
+            origin: to,
         };
-        self.open.insert(wire, call);
+        self.requests.insert(wire, call);
         text
     }
 
     /// Registers a request of the hub.
-    pub(super) fn register_own(&mut self, id: Box<str>, timeout: Duration, to: T) {
+    pub(super) fn register_hub_request(&mut self, id: Box<str>, timeout: Duration, to: T) {
         let call = PendingRequest {
-            member: 0,
-            id: id.clone(),
-            token: None,
+            client_number: 0,
+            client_request_id: id.clone(),
+            progress_token: None,
             deadline: Instant::now() + timeout,
             timeout,
-            to,
+            origin: to,
         };
-        self.open.insert(id, call);
+        self.requests.insert(id, call);
     }
 
-    fn wire_id(&mut self, id: &str) -> Box<str> {
-        let is_fit = !self.numbered && is_plain(id) && !id.starts_with("\"osctl-");
-        if is_fit && !self.open.contains_key(id) {
+    fn assign_server_id(&mut self, id: &str) -> Box<str> {
+        let is_fit = !self.renumbers_ids && is_plain_id(id) && !id.starts_with("\"osctl-");
+        if is_fit && !self.requests.contains_key(id) {
             return id.into();
         }
-        self.last += 1;
-        match self.numbered {
-            true => self.last.to_string().into(),
-            false => format!("\"osctl-{}\"", self.last).into(),
+        self.last_id += 1;
+        match self.renumbers_ids {
+            true => self.last_id.to_string().into(),
+            false => format!("\"osctl-{}\"", self.last_id).into(),
         }
     }
 
@@ -140,16 +143,25 @@ impl<T> PendingRequests<T> {
         message: &RpcMessage,
     ) -> Option<(PendingRequest<T>, Bytes)> {
         let id = message.id()?;
-        let call = match self.open.remove(id) {
+        let call = match self.requests.remove(id) {
             Some(call) => call,
             None => {
-                let found = self.open.keys().find(|wire| is_same_id(wire, id))?.clone();
-                self.open.remove(&found)?
+                let found = self
+                    .requests
+                    .keys()
+                    .find(|wire| is_same_id(wire, id))?
+                    .clone();
+                self.requests.remove(&found)?
             }
         };
-        let text = match *call.id == *id {
+        let text = match *call.client_request_id == *id {
             true => message.text().clone(),
-            false => message.with_edits(message.new_id(&call.id).into_iter().collect()),
+            false => message.with_edits(
+                message
+                    .id_edit(&call.client_request_id)
+                    .into_iter()
+                    .collect(),
+            ),
         };
         Some((call, text))
     }
@@ -163,13 +175,13 @@ impl<T> PendingRequests<T> {
         let span = message.param_span(&["progressToken"])?;
         let wire = message.raw_param(&["progressToken"])?;
         let is_meant = |call: &&mut PendingRequest<T>| {
-            call.token
+            call.progress_token
                 .as_ref()
-                .is_some_and(|t| is_same_id(&t.wire, wire))
+                .is_some_and(|t| is_same_id(&t.server_token, wire))
         };
-        let call = self.open.values_mut().find(is_meant)?;
+        let call = self.requests.values_mut().find(is_meant)?;
         call.deadline = Instant::now() + call.timeout;
-        let own = &call.token.as_ref()?.own;
+        let own = &call.progress_token.as_ref()?.client_token;
         let text = match **own == *wire {
             true => message.text().clone(),
             false => message.with_edits(vec![(span, own)]),
@@ -185,14 +197,16 @@ impl<T> PendingRequests<T> {
     ) -> Option<(PendingRequest<T>, Bytes)> {
         let span = message.param_span(&["requestId"])?;
         let id = message.raw_param(&["requestId"])?;
-        let is_meant = |call: &PendingRequest<T>| call.member == member && is_same_id(&call.id, id);
-        let found = self.open.iter().find(|(_, call)| is_meant(call));
+        let is_meant = |call: &PendingRequest<T>| {
+            call.client_number == member && is_same_id(&call.client_request_id, id)
+        };
+        let found = self.requests.iter().find(|(_, call)| is_meant(call));
         let wire = found?.0.clone();
         let text = match *wire == *id {
             true => message.text().clone(),
             false => message.with_edits(vec![(span, &wire)]),
         };
-        Some((self.open.remove(&wire)?, text))
+        Some((self.requests.remove(&wire)?, text))
     }
 
     /// Removes one matching call. Returns it with the id that the server knows.
@@ -200,36 +214,48 @@ impl<T> PendingRequests<T> {
         &mut self,
         is_meant: impl Fn(&PendingRequest<T>) -> bool,
     ) -> Option<(Box<str>, PendingRequest<T>)> {
-        let wire = self.open.iter().find(|(_, call)| is_meant(call))?.0.clone();
-        let call = self.open.remove(&wire)?;
+        let wire = self
+            .requests
+            .iter()
+            .find(|(_, call)| is_meant(call))?
+            .0
+            .clone();
+        let call = self.requests.remove(&wire)?;
         Some((wire, call))
     }
 
     pub(super) fn take_all(&mut self) -> Vec<PendingRequest<T>> {
-        self.open.drain().map(|(_, call)| call).collect()
+        self.requests.drain().map(|(_, call)| call).collect()
     }
 
     /// The only open call of a client; `None` if no call or several calls are open.
     pub(super) fn only_request(&self) -> Option<&PendingRequest<T>> {
-        let mut calls = self.open.values().filter(|call| call.member != 0);
+        let mut calls = self
+            .requests
+            .values()
+            .filter(|call| call.client_number != 0);
         let first = calls.next()?;
         calls.next().is_none().then_some(first)
     }
 
     pub(super) fn earliest_deadline(&self) -> Option<Instant> {
-        self.open.values().map(|call| call.deadline).min()
+        self.requests.values().map(|call| call.deadline).min()
     }
 
     /// The only client with open calls; `None` if no client or several clients have some.
     pub(super) fn only_client(&self) -> Option<u64> {
-        let mut members = self.open.values().map(|c| c.member).filter(|m| *m != 0);
+        let mut members = self
+            .requests
+            .values()
+            .map(|c| c.client_number)
+            .filter(|m| *m != 0);
         let first = members.next()?;
         members.all(|member| member == first).then_some(first)
     }
 }
 
 /// Whether every server returns this id in the same bytes.
-pub(super) fn is_plain(id: &str) -> bool {
+pub(super) fn is_plain_id(id: &str) -> bool {
     let digits = id.strip_prefix('-').unwrap_or(id);
     let is_small = digits.len() < 16
         && digits.bytes().all(|b| b.is_ascii_digit())
@@ -243,7 +269,7 @@ pub(super) fn is_plain(id: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::{PendingRequests, is_plain};
+    use super::{PendingRequests, is_plain_id};
     use crate::companion::mcp::message::RpcMessage;
     use bytes::Bytes;
     use std::time::Duration;
@@ -267,11 +293,11 @@ mod tests {
         assert_eq!(calls.only_client(), None);
         let report = message(r#"{"method":"notifications/progress","params":{"progressToken":2}}"#);
         let (call, text) = calls.match_progress(&report).unwrap();
-        assert_eq!(call.to, "second");
+        assert_eq!(call.origin, "second");
         assert!(text.ends_with(br#"{"progressToken":"t"}}"#));
         let answer = message(r#"{"id":1,"result":{"x":1e400}}"#);
         let (call, text) = calls.take_answered(&answer).unwrap();
-        assert_eq!(call.to, "first");
+        assert_eq!(call.origin, "first");
         assert_eq!(text, r#"{"id":1.0,"result":{"x":1e400}}"#.as_bytes());
         assert!(calls.take_answered(&answer).is_none());
         assert_eq!(calls.only_client(), Some(2));
@@ -289,12 +315,12 @@ mod tests {
         let sent = message(std::str::from_utf8(&sent).unwrap());
         let answer = message(&format!(r#"{{"id":{},"result":1}}"#, sent.id().unwrap()));
         let (call, text) = calls.take_answered(&answer).unwrap();
-        assert_eq!(call.to, 2);
+        assert_eq!(call.origin, 2);
         assert_eq!(text, r#"{"id":12345678901234567890,"result":1}"#.as_bytes());
     }
 
     #[test]
-    fn a_cancelled_call_is_the_clients_own() {
+    fn only_own_calls_are_cancelled() {
         let mut calls = PendingRequests::new(true);
         calls.register_request(&message(r#"{"id":5,"method":"m"}"#), 1, MINUTE, 0);
         let cancel = message(
@@ -309,7 +335,7 @@ mod tests {
     #[test]
     fn plain_ids_are_distinguished_from_unusual_ids() {
         for id in ["0", "-7", "999999999999999", r#""x y""#] {
-            assert!(is_plain(id), "{id}");
+            assert!(is_plain_id(id), "{id}");
         }
         for id in [
             "1.0",
@@ -323,7 +349,7 @@ mod tests {
             "{}",
             "true",
         ] {
-            assert!(!is_plain(id), "{id}");
+            assert!(!is_plain_id(id), "{id}");
         }
     }
 }

@@ -12,7 +12,7 @@ use bytes::Bytes;
 /// An event of the server.
 #[derive(Debug)]
 pub(super) enum ServerPipeEvent {
-    Line(Bytes),
+    Message(Bytes),
     /// The server has ended, with the reason.
     Ended(String),
 }
@@ -21,14 +21,14 @@ pub(super) enum ServerPipeEvent {
 pub(super) enum ServerPipe {
     Process(Box<ServerProcess>),
     Remote(Box<RemoteServer>),
-    Inside(InProcessPipe),
+    InProcess(InProcessPipe),
 }
 
 impl ServerPipe {
     /// # Errors
     /// Fails when the process can't be started.
     pub(super) async fn open(known: &ServerSpec) -> Result<Self> {
-        match &known.server.way {
+        match &known.config.transport {
             ServerTransport::Child {
                 command,
                 args,
@@ -44,8 +44,8 @@ impl ServerPipe {
                 Ok(Self::Remote(Box::new(remote)))
             }
             ServerTransport::Inside => {
-                let inside = InProcessPipe::open(&*known.os, &known.server.name);
-                Ok(Self::Inside(inside))
+                let inside = InProcessPipe::open(&*known.built_in_server, &known.config.name);
+                Ok(Self::InProcess(inside))
             }
         }
     }
@@ -53,7 +53,7 @@ impl ServerPipe {
     pub(super) fn pid(&self) -> Option<i32> {
         match self {
             Self::Process(process) => Some(process.pid),
-            Self::Remote(_) | Self::Inside(_) => None,
+            Self::Remote(_) | Self::InProcess(_) => None,
         }
     }
 
@@ -61,7 +61,7 @@ impl ServerPipe {
         match self {
             Self::Process(process) => process.send(text),
             Self::Remote(remote) => remote.send(text),
-            Self::Inside(inside) => inside.send(text),
+            Self::InProcess(inside) => inside.send(text),
         }
     }
 
@@ -69,7 +69,7 @@ impl ServerPipe {
     pub(super) fn backlog(&self) -> usize {
         match self {
             Self::Process(process) => process.backlog(),
-            Self::Remote(_) | Self::Inside(_) => 0,
+            Self::Remote(_) | Self::InProcess(_) => 0,
         }
     }
 
@@ -78,7 +78,7 @@ impl ServerPipe {
         match self {
             Self::Process(process) => process.next_event().await,
             Self::Remote(remote) => remote.next_event().await,
-            Self::Inside(inside) => inside.next_event().await,
+            Self::InProcess(inside) => inside.next_event().await,
         }
     }
 
@@ -87,7 +87,7 @@ impl ServerPipe {
         match self {
             Self::Process(process) => process.shutdown().await,
             Self::Remote(remote) => remote.shutdown().await,
-            Self::Inside(inside) => drop(inside),
+            Self::InProcess(inside) => drop(inside),
         }
     }
 }

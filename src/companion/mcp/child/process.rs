@@ -36,16 +36,16 @@ const MCP_SUPERVISOR_EXIT_TIMEOUT: Duration = Duration::from_secs(5);
 
 #[derive(Debug)]
 pub(super) struct ServerProcess {
-    guard: CommandSupervisor,
+    supervisor: CommandSupervisor,
     pub(super) pid: i32,
     stdin: Option<Sender>,
     stdout: Option<Receiver>,
-    read: BytesMut,
+    read_buffer: BytesMut,
     /// The bytes at the start of `read` that were searched and contain no line break.
-    looked: usize,
-    unsent: VecDeque<Bytes>,
+    scanned_bytes: usize,
+    write_queue: VecDeque<Bytes>,
     /// How the process ended; reported after the messages that came before.
-    ended: Option<String>,
+    exit_reason: Option<String>,
 }
 
 impl ServerProcess {
@@ -84,64 +84,64 @@ impl ServerProcess {
                 let why = io::Error::from_raw_os_error(number);
                 anyhow::bail!("`{command}` can't be started: {why}");
             }
-            CommandSupervisorEvent::Ended { .. } | CommandSupervisorEvent::Gone => {
+            CommandSupervisorEvent::Ended { .. } | CommandSupervisorEvent::AllExited => {
                 anyhow::bail!("its supervisor ended")
             }
         };
         drop((stdin_end, stdout_end, stderr_end));
         tokio::spawn(copy_stderr_to_log(Receiver::from_owned_fd(stderr)?, log));
         Ok(Self {
-            guard,
+            supervisor: guard,
             pid,
             stdin: Some(Sender::from_owned_fd(stdin)?),
             stdout: Some(Receiver::from_owned_fd(stdout)?),
-            read: BytesMut::new(),
-            looked: 0,
-            unsent: VecDeque::new(),
-            ended: None,
+            read_buffer: BytesMut::new(),
+            scanned_bytes: 0,
+            write_queue: VecDeque::new(),
+            exit_reason: None,
         })
     }
 
     /// Queues a line, and writes as much as the pipe accepts now.
     pub(super) fn send(&mut self, line: Bytes) {
-        self.unsent.push_back(line);
-        self.unsent.push_back(Bytes::from_static(b"\n"));
-        self.write_unsent();
+        self.write_queue.push_back(line);
+        self.write_queue.push_back(Bytes::from_static(b"\n"));
+        self.flush_write_queue();
     }
 
     /// The bytes that the server has not read yet.
     pub(super) fn backlog(&self) -> usize {
-        self.unsent.iter().map(Bytes::len).sum()
+        self.write_queue.iter().map(Bytes::len).sum()
     }
 
-    fn write_unsent(&mut self) {
+    fn flush_write_queue(&mut self) {
         let Some(stdin) = &self.stdin else {
-            return self.unsent.clear();
+            return self.write_queue.clear();
         };
-        while !self.unsent.is_empty() {
+        while !self.write_queue.is_empty() {
             let parts: Vec<_> = self
-                .unsent
+                .write_queue
                 .iter()
                 .take(64)
                 .map(|b| io::IoSlice::new(b))
                 .collect();
             match stdin.try_write_vectored(&parts) {
                 Ok(mut count) => {
-                    while let Some(first) = self.unsent.front_mut() {
+                    while let Some(first) = self.write_queue.front_mut() {
                         let taken = first.len().min(count);
                         first.advance(taken);
                         count -= taken;
                         if !first.is_empty() {
                             break;
                         }
-                        self.unsent.pop_front();
+                        self.write_queue.pop_front();
                     }
                 }
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => return,
                 Err(_) => {
                     // The server reads no more. Its remaining output and its exit are still reported.
                     self.stdin = None;
-                    return self.unsent.clear();
+                    return self.write_queue.clear();
                 }
             }
         }
@@ -151,23 +151,23 @@ impl ServerProcess {
     pub(super) async fn next_event(&mut self) -> ServerPipeEvent {
         loop {
             if let Some(line) = self.next_line() {
-                return ServerPipeEvent::Line(line);
+                return ServerPipeEvent::Message(line);
             }
-            if let Some(why) = self.ended.take() {
+            if let Some(why) = self.exit_reason.take() {
                 return ServerPipeEvent::Ended(why);
             }
-            if self.read.len() > MAX_STDIO_MESSAGE_BYTES {
+            if self.read_buffer.len() > MAX_STDIO_MESSAGE_BYTES {
                 return ServerPipeEvent::Ended("it wrote a line of more than 256 MiB".into());
             }
             tokio::select! {
                 () = wait_readable(self.stdout.as_ref()) => drop(self.read_stdout()),
-                () = wait_writable(self.stdin.as_ref(), !self.unsent.is_empty()) => self.write_unsent(),
-                said = self.guard.next_event() => match said {
+                () = wait_writable(self.stdin.as_ref(), !self.write_queue.is_empty()) => self.flush_write_queue(),
+                said = self.supervisor.next_event() => match said {
                     CommandSupervisorEvent::Ended { code, .. } => {
                         while self.read_stdout() {}
-                        self.ended = Some(exit_text(code));
+                        self.exit_reason = Some(exit_text(code));
                     }
-                    CommandSupervisorEvent::Gone => return ServerPipeEvent::Ended("its supervisor ended".into()),
+                    CommandSupervisorEvent::AllExited => return ServerPipeEvent::Ended("its supervisor ended".into()),
                     CommandSupervisorEvent::Started(_) | CommandSupervisorEvent::Failed(_) => {}
                 },
             }
@@ -179,9 +179,9 @@ impl ServerProcess {
         let Some(stdout) = &self.stdout else {
             return false;
         };
-        self.read.reserve(STDIO_READ_BYTES);
-        match stdout.try_read_buf(&mut self.read) {
-            Ok(1..) => self.read.len() <= MAX_STDIO_MESSAGE_BYTES,
+        self.read_buffer.reserve(STDIO_READ_BYTES);
+        match stdout.try_read_buf(&mut self.read_buffer) {
+            Ok(1..) => self.read_buffer.len() <= MAX_STDIO_MESSAGE_BYTES,
             Err(e) if e.kind() == io::ErrorKind::WouldBlock => false,
             Ok(0) | Err(_) => {
                 self.stdout = None;
@@ -192,16 +192,16 @@ impl ServerProcess {
 
     fn next_line(&mut self) -> Option<Bytes> {
         loop {
-            let fresh = &self.read[self.looked..];
+            let fresh = &self.read_buffer[self.scanned_bytes..];
             // `contains` searches bytes faster than `position`.
             if !fresh.contains(&b'\n') {
-                self.looked = self.read.len();
+                self.scanned_bytes = self.read_buffer.len();
                 return None;
             }
-            let end = self.looked + fresh.iter().position(|byte| *byte == b'\n')?;
-            let line = self.read.split_to(end).freeze();
-            self.read.advance(1);
-            self.looked = 0;
+            let end = self.scanned_bytes + fresh.iter().position(|byte| *byte == b'\n')?;
+            let line = self.read_buffer.split_to(end).freeze();
+            self.read_buffer.advance(1);
+            self.scanned_bytes = 0;
             if !line.trim_ascii().is_empty() {
                 return Some(line);
             }
@@ -214,9 +214,9 @@ impl ServerProcess {
         let gone = async {
             loop {
                 tokio::select! {
-                    () = wait_readable(self.stdout.as_ref()) => { self.read_stdout(); self.read.clear(); }
-                    said = self.guard.next_event() => match said {
-                        CommandSupervisorEvent::Ended { .. } | CommandSupervisorEvent::Gone => return,
+                    () = wait_readable(self.stdout.as_ref()) => { self.read_stdout(); self.read_buffer.clear(); }
+                    said = self.supervisor.next_event() => match said {
+                        CommandSupervisorEvent::Ended { .. } | CommandSupervisorEvent::AllExited => return,
                         CommandSupervisorEvent::Started(_) | CommandSupervisorEvent::Failed(_) => {}
                     },
                 }
@@ -224,10 +224,12 @@ impl ServerProcess {
         };
         // In both cases the supervisor now ends the processes that are left.
         let _ = timeout(MCP_SERVER_EXIT_TIMEOUT, gone).await;
-        self.guard.end_all();
-        let gone = async { while self.guard.next_event().await != CommandSupervisorEvent::Gone {} };
+        self.supervisor.end_all();
+        let gone = async {
+            while self.supervisor.next_event().await != CommandSupervisorEvent::AllExited {}
+        };
         if timeout(MCP_SUPERVISOR_EXIT_TIMEOUT, gone).await.is_err() {
-            self.guard.kill_supervisor();
+            self.supervisor.kill_supervisor();
         }
     }
 }

@@ -43,7 +43,7 @@ pub(super) enum ProtocolRevision {
 }
 
 /// The envelope of the hub's own requests.
-pub(super) fn own_envelope() -> String {
+pub(super) fn hub_envelope() -> String {
     let info = serde_json::json!({"name": "osctl", "version": env!("CARGO_PKG_VERSION")});
     format!(
         r#""{META_PROTOCOL_VERSION}":"{STATELESS_REVISION}","{META_CLIENT_INFO}":{info},"{META_CLIENT_CAPABILITIES}":{{}}"#
@@ -52,12 +52,12 @@ pub(super) fn own_envelope() -> String {
 
 /// The envelope for a client's request, from the client's `initialize` parameters.
 pub(super) fn client_envelope(member: &McpClient, level: Option<&str>) -> String {
-    let hello = member.hello.as_deref().unwrap_or_default();
+    let hello = member.initialize_params.as_deref().unwrap_or_default();
     let hello = std::str::from_utf8(hello).unwrap_or_default();
     let level = level.map(|level| format!(r#","{META_LOG_LEVEL}":{level}"#));
     let level = level.unwrap_or_default();
     let Some(info) = find_value(hello, &["clientInfo"]) else {
-        return own_envelope() + &level;
+        return hub_envelope() + &level;
     };
     let can = CLIENT_REQUEST_CAPABILITIES.iter().filter_map(|name| {
         let span = find_value(hello, &["capabilities", name])?;
@@ -83,7 +83,7 @@ pub(super) fn with_envelope(message: RpcMessage, envelope: &str) -> RpcMessage {
         return message;
     }
     if let Some(meta) = message.param_span(&["_meta"]) {
-        return with_fields(message, meta, envelope);
+        return with_object_fields(message, meta, envelope);
     }
     with_params(message, &format!("\"_meta\":{{{envelope}}}"))
 }
@@ -91,7 +91,7 @@ pub(super) fn with_envelope(message: RpcMessage, envelope: &str) -> RpcMessage {
 /// Adds fields to the parameters of a request.
 pub(super) fn with_params(message: RpcMessage, fields: &str) -> RpcMessage {
     if let Some(params) = message.param_span(&[]) {
-        return with_fields(message, params, fields);
+        return with_object_fields(message, params, fields);
     }
     let text = message.text();
     let Some(end) = text.iter().rposition(|byte| *byte == b'}') else {
@@ -102,7 +102,7 @@ pub(super) fn with_params(message: RpcMessage, fields: &str) -> RpcMessage {
 }
 
 /// Adds fields to the object at this place.
-fn with_fields(message: RpcMessage, object: Span, fields: &str) -> RpcMessage {
+fn with_object_fields(message: RpcMessage, object: Span, fields: &str) -> RpcMessage {
     let inner = &message.text()[object.start..object.end];
     let rest = inner.strip_prefix(b"{").map(<[u8]>::trim_ascii_start);
     let comma = match rest {
@@ -200,9 +200,9 @@ mod tests {
                 r#"{"id":1,"method":"m","params":[1]}"#,
             ),
         ] {
-            let dressed = with_envelope(message(text), &protocol_revision::own_envelope());
+            let dressed = with_envelope(message(text), &protocol_revision::hub_envelope());
             let expected =
-                expected.replace("{E", &format!("{{{}", protocol_revision::own_envelope()));
+                expected.replace("{E", &format!("{{{}", protocol_revision::hub_envelope()));
             assert_eq!(dressed.text(), expected.as_bytes());
             assert_eq!(
                 with_envelope(dressed.clone(), "\"x\":1").text(),
@@ -214,7 +214,7 @@ mod tests {
         }
         let dressed = with_envelope(
             message(r#"{"id":1,"method":"m","params":{"_meta":{"a":1.0}}}"#),
-            &protocol_revision::own_envelope(),
+            &protocol_revision::hub_envelope(),
         );
         let expected = r#"{"id":1,"method":"m","params":{"_meta":{"a":1.0}}}"#;
         assert_eq!(without_envelope(dressed).text(), expected.as_bytes());
@@ -223,12 +223,12 @@ mod tests {
     }
 
     #[test]
-    fn what_a_client_can_is_said_for_it() {
+    fn envelope_has_client_capabilities() {
         let hello = r#"{"clientInfo":{"name":"c","n":1.0},"capabilities":{"roots":{"listChanged":true},"x":{}}}"#;
         let member = McpClient {
             number: 1,
-            hello: Some(hello.into()),
-            ears: Arc::new(EnvelopeNullSink),
+            initialize_params: Some(hello.into()),
+            notification_sink: Arc::new(EnvelopeNullSink),
         };
         let said = format!(
             "{{{}}}",

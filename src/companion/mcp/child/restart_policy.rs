@@ -22,7 +22,7 @@ pub(in crate::companion::mcp) enum ServerPhase {
     Starting,
     Up,
     /// The server does not start before `until`, counted from the start of the owner task.
-    Resting {
+    Backoff {
         until: Duration,
     },
 }
@@ -37,7 +37,7 @@ pub(super) enum ServerEvent {
     Answered,
     /// The server ended, or failed to start.
     Ended,
-    Rested,
+    BackoffElapsed,
     /// The idle time is over.
     Idle,
 }
@@ -69,11 +69,11 @@ impl ServerLifecycle {
                 let failures = self.failures.saturating_add(1);
                 let phase = match restart_delay(failures) {
                     Duration::ZERO => ServerPhase::Down,
-                    rest => ServerPhase::Resting { until: now + rest },
+                    rest => ServerPhase::Backoff { until: now + rest },
                 };
                 Self { phase, failures }
             }
-            (ServerPhase::Resting { until }, ServerEvent::Rested | ServerEvent::Needed)
+            (ServerPhase::Backoff { until }, ServerEvent::BackoffElapsed | ServerEvent::Needed)
                 if until <= now =>
             {
                 let phase = match event {
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_worked_is_started_again_at_once() {
+    fn working_server_restarts_immediately() {
         let worked = [
             ServerEvent::Needed,
             ServerEvent::Ready,
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_never_works_rests_longer_and_longer() {
+    fn failing_server_backs_off_longer() {
         let mut life = after(
             ServerLifecycle::INITIAL_LIFECYCLE,
             &[ServerEvent::Needed, ServerEvent::Ended],
@@ -141,16 +141,16 @@ mod tests {
         let mut last = Duration::ZERO;
         for _ in 0..20 {
             life = after(life, &[ServerEvent::Needed, ServerEvent::Ended]);
-            let ServerPhase::Resting { until } = life.phase else {
+            let ServerPhase::Backoff { until } = life.phase else {
                 panic!("{life:?}");
             };
             assert!(until >= last && until <= Duration::from_secs(30));
             assert_eq!(
-                after(life, &[ServerEvent::Needed, ServerEvent::Rested]),
+                after(life, &[ServerEvent::Needed, ServerEvent::BackoffElapsed]),
                 life
             );
             last = until;
-            life = life.after_event(ServerEvent::Rested, until);
+            life = life.after_event(ServerEvent::BackoffElapsed, until);
         }
         assert_eq!(last, Duration::from_secs(30));
     }

@@ -3,57 +3,69 @@
 //! A client may write an unusual id (`1.0`, `null`, a number that does not fit a double) back in other bytes. The
 //! client therefore receives an id of the hub instead, and the server receives its own id exactly as it wrote it.
 
-use super::pending_requests::is_plain;
+use super::pending_requests::is_plain_id;
 use crate::companion::mcp::message::{RpcMessage, is_same_id};
 use bytes::Bytes;
 use std::collections::BTreeMap;
 
 #[derive(Debug, Default)]
 pub(super) struct ServerRequests {
-    last: u64,
+    last_id: u64,
     /// By the id that the client knows.
-    open: BTreeMap<Box<str>, ServerRequest>,
+    requests: BTreeMap<Box<str>, ServerRequest>,
 }
 
 #[derive(Debug)]
 struct ServerRequest {
-    member: u64,
+    client_number: u64,
     /// The id that the server knows.
-    id: Box<str>,
+    server_request_id: Box<str>,
 }
 
 impl ServerRequests {
     /// Registers a request, and returns the message for the client.
     pub(super) fn register_request(&mut self, message: &RpcMessage, member: u64) -> Bytes {
         let id = message.id().unwrap_or("null");
-        let is_fit = is_plain(id) && !id.starts_with("\"osctl-") && !self.open.contains_key(id);
+        let is_fit =
+            is_plain_id(id) && !id.starts_with("\"osctl-") && !self.requests.contains_key(id);
         let shown: Box<str> = match is_fit {
             true => id.into(),
             false => {
-                self.last += 1;
-                format!("\"osctl-asks-{}\"", self.last).into()
+                self.last_id += 1;
+                format!("\"osctl-asks-{}\"", self.last_id).into()
             }
         };
         let text = match *shown == *id {
             true => message.text().clone(),
-            false => message.with_edits(message.new_id(&shown).into_iter().collect()),
+            false => message.with_edits(message.id_edit(&shown).into_iter().collect()),
         };
         let id = id.into();
-        self.open.insert(shown, ServerRequest { member, id });
+        self.requests.insert(
+            shown,
+            ServerRequest {
+                client_number: member,
+                server_request_id: id,
+            },
+        );
         text
     }
 
     /// Returns a client's answer under the server's id; `None` if the client has no such request.
     pub(super) fn take_answered(&mut self, message: &RpcMessage, member: u64) -> Option<Bytes> {
         let id = message.id()?;
-        let mut all = self.open.iter();
+        let mut all = self.requests.iter();
         let is_meant = |shown: &str, by: u64| by == member && is_same_id(shown, id);
-        let shown = all.find(|(shown, question)| is_meant(shown, question.member))?;
+        let shown = all.find(|(shown, question)| is_meant(shown, question.client_number))?;
         let shown = shown.0.clone();
-        let question = self.open.remove(&shown)?;
-        Some(match *question.id == *id {
+        let question = self.requests.remove(&shown)?;
+        Some(match *question.server_request_id == *id {
             true => message.text().clone(),
-            false => message.with_edits(message.new_id(&question.id).into_iter().collect()),
+            false => message.with_edits(
+                message
+                    .id_edit(&question.server_request_id)
+                    .into_iter()
+                    .collect(),
+            ),
         })
     }
 
@@ -62,33 +74,33 @@ impl ServerRequests {
     pub(super) fn take_cancelled(&mut self, message: &RpcMessage) -> Option<(u64, Bytes)> {
         let span = message.param_span(&["requestId"])?;
         let id = message.raw_param(&["requestId"])?;
-        let mut all = self.open.iter();
+        let mut all = self.requests.iter();
         let shown = all
-            .find(|(_, question)| is_same_id(&question.id, id))?
+            .find(|(_, question)| is_same_id(&question.server_request_id, id))?
             .0
             .clone();
-        let question = self.open.remove(&shown)?;
+        let question = self.requests.remove(&shown)?;
         let text = match *shown == *id {
             true => message.text().clone(),
             false => message.with_edits(vec![(span, &shown)]),
         };
-        Some((question.member, text))
+        Some((question.client_number, text))
     }
 
     /// Removes the open requests to a client that is gone. Returns their ids as the server knows them.
     pub(super) fn take_unanswered(&mut self, member: u64) -> Vec<Box<str>> {
         let mut gone = Vec::new();
-        self.open.retain(|_, question| {
-            if question.member == member {
-                gone.push(question.id.clone());
+        self.requests.retain(|_, question| {
+            if question.client_number == member {
+                gone.push(question.server_request_id.clone());
             }
-            question.member != member
+            question.client_number != member
         });
         gone
     }
 
     pub(super) fn clear(&mut self) {
-        self.open.clear();
+        self.requests.clear();
     }
 }
 
@@ -131,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn the_same_id_twice_is_two_questions() {
+    fn duplicate_id_is_two_requests() {
         let mut questions = ServerRequests::default();
         let ask = message(r#"{"id":1,"method":"m"}"#);
         assert_eq!(questions.register_request(&ask, 1), ask.text());
@@ -144,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_server_takes_back_is_taken_back_under_the_clients_id() {
+    fn server_cancel_uses_the_client_id() {
         let mut questions = ServerRequests::default();
         questions.register_request(&message(r#"{"id":9007199254740993,"method":"m"}"#), 1);
         questions.register_request(&message(r#"{"id":9007199254740992,"method":"m"}"#), 2);

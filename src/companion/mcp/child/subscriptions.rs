@@ -6,16 +6,16 @@ use std::collections::{BTreeMap, BTreeSet};
 
 #[derive(Debug, Default)]
 pub(super) struct ServerSubscriptions {
-    listeners: BTreeMap<String, BTreeSet<u64>>,
-    level: Option<String>,
+    subscribers: BTreeMap<String, BTreeSet<u64>>,
+    level_params: Option<String>,
     /// The log level of each client.
-    levels: BTreeMap<u64, String>,
+    client_levels: BTreeMap<u64, String>,
 }
 
 impl ServerSubscriptions {
     /// Adds a subscription. Returns whether the server must receive the request: the client is the first subscriber.
     pub(super) fn subscribe(&mut self, uri: &str, member: u64) -> bool {
-        let listeners = self.listeners.entry(uri.into()).or_default();
+        let listeners = self.subscribers.entry(uri.into()).or_default();
         let is_first = listeners.is_empty();
         listeners.insert(member);
         is_first
@@ -23,26 +23,26 @@ impl ServerSubscriptions {
 
     /// Removes a subscription. Returns whether the server must receive the request: no subscriber is left.
     pub(super) fn unsubscribe(&mut self, uri: &str, member: u64) -> bool {
-        let Some(listeners) = self.listeners.get_mut(uri) else {
+        let Some(listeners) = self.subscribers.get_mut(uri) else {
             return true;
         };
         listeners.remove(&member);
         if listeners.is_empty() {
-            self.listeners.remove(uri);
+            self.subscribers.remove(uri);
             return true;
         }
         false
     }
 
     pub(super) fn subscribers(&self, uri: &str) -> impl Iterator<Item = u64> {
-        self.listeners.get(uri).into_iter().flatten().copied()
+        self.subscribers.get(uri).into_iter().flatten().copied()
     }
 
     /// Removes clients that are gone, and returns the resources without a subscriber.
     pub(super) fn retain_clients(&mut self, is_here: impl Fn(u64) -> bool) -> Vec<String> {
         let mut silent = Vec::new();
-        self.levels.retain(|member, _| is_here(*member));
-        self.listeners.retain(|uri, listeners| {
+        self.client_levels.retain(|member, _| is_here(*member));
+        self.subscribers.retain(|uri, listeners| {
             listeners.retain(|member| is_here(*member));
             if listeners.is_empty() {
                 silent.push(uri.clone());
@@ -54,39 +54,42 @@ impl ServerSubscriptions {
 
     /// Removes all subscribers of a resource whose subscription the server refused.
     pub(super) fn remove_resource(&mut self, uri: &str) {
-        self.listeners.remove(uri);
+        self.subscribers.remove(uri);
     }
 
     pub(super) fn uris(&self) -> impl Iterator<Item = &str> {
-        self.listeners.keys().map(String::as_str)
+        self.subscribers.keys().map(String::as_str)
     }
 
     /// Records the parameters of a client's `logging/setLevel`.
     pub(super) fn set_level(&mut self, params: &str, member: u64) {
-        self.level = Some(params.into());
+        self.level_params = Some(params.into());
         if let Some(span) = find_value(params, &["level"]) {
-            self.levels.insert(member, params[span].into());
+            self.client_levels.insert(member, params[span].into());
         }
     }
 
     /// The raw log level of a client.
     pub(super) fn log_level(&self, member: u64) -> Option<&str> {
-        self.levels.get(&member).map(String::as_str)
+        self.client_levels.get(&member).map(String::as_str)
     }
 
     /// The requests that restore this state in a restarted server.
     pub(super) fn replay_requests(&self) -> Vec<(&'static str, String)> {
-        let uris = self.listeners.keys();
+        let uris = self.subscribers.keys();
         let subscribe = uris.map(|uri| {
             let params = serde_json::json!({"uri": uri}).to_string();
             ("resources/subscribe", params)
         });
-        let level = self.level.clone().map(|level| ("logging/setLevel", level));
+        let level = self
+            .level_params
+            .clone()
+            .map(|level| ("logging/setLevel", level));
         subscribe.chain(level).collect()
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.listeners.is_empty()
+        self.subscribers.is_empty()
     }
 }
 

@@ -12,10 +12,10 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
 
 #[derive(Debug)]
 pub(super) struct ChannelTransport {
-    pub(super) from: UnboundedReceiver<Bytes>,
-    pub(super) to: UnboundedSender<Bytes>,
+    pub(super) incoming: UnboundedReceiver<Bytes>,
+    pub(super) outgoing: UnboundedSender<Bytes>,
     /// Whether the client has disconnected. Its runs continue; only a cancelled call ends its run.
-    pub(super) is_over: Arc<AtomicBool>,
+    pub(super) is_disconnected: Arc<AtomicBool>,
 }
 
 impl Transport<RoleServer> for ChannelTransport {
@@ -28,7 +28,7 @@ impl Transport<RoleServer> for ChannelTransport {
         let sent = serde_json::to_vec(&item)
             .map_err(io::Error::from)
             .and_then(|text| {
-                let sent = self.to.send(text.into());
+                let sent = self.outgoing.send(text.into());
                 sent.map_err(|_| io::ErrorKind::BrokenPipe.into())
             });
         std::future::ready(sent)
@@ -36,8 +36,8 @@ impl Transport<RoleServer> for ChannelTransport {
 
     async fn receive(&mut self) -> Option<RxJsonRpcMessage<RoleServer>> {
         loop {
-            let Some(text) = self.from.recv().await else {
-                self.is_over.store(true, Ordering::Relaxed);
+            let Some(text) = self.incoming.recv().await else {
+                self.is_disconnected.store(true, Ordering::Relaxed);
                 return None;
             };
             match serde_json::from_slice(&text) {
@@ -48,7 +48,7 @@ impl Transport<RoleServer> for ChannelTransport {
     }
 
     async fn close(&mut self) -> io::Result<()> {
-        self.from.close();
+        self.incoming.close();
         Ok(())
     }
 }
@@ -62,7 +62,9 @@ impl ChannelTransport {
         {
             let why = format!("the message is invalid: {why}");
             // The client may have disconnected.
-            let _ = self.to.send(message::error_response(id, -32600, &why));
+            let _ = self
+                .outgoing
+                .send(message::error_response(id, -32600, &why));
         }
     }
 }

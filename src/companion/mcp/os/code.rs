@@ -109,7 +109,7 @@ impl OsServer {
                 "`timeout` is 0: give the maximum run time of the code in seconds",
             ));
         }
-        let sessions = &self.os.0.handles.sessions;
+        let sessions = &self.factory.0.handles.sessions;
         let session = self.ensure_session(args.session).await?;
         let run = sessions
             .execute(Execute {
@@ -124,7 +124,7 @@ impl OsServer {
             return self.interrupt_cancelled_run(&cx, &run.id).await;
         }
         let reply = run.build_reply(sessions.kernel_report(&run));
-        ToolRunContent::of_code(
+        ToolRunContent::from_exec_reply(
             reply,
             &session,
             args.max_output.unwrap_or(DEFAULT_TOOL_OUTPUT_BYTES),
@@ -145,7 +145,7 @@ impl OsServer {
     ) -> ToolResult {
         let wait = parse_seconds("wait", args.wait)?;
         let limit = args.max_output.unwrap_or(DEFAULT_TOOL_OUTPUT_BYTES);
-        let handles = &self.os.0.handles;
+        let handles = &self.factory.0.handles;
         // Cancelling a wait does not interrupt the run.
         if let Ok(run) = handles.sessions.find_run(&args.id) {
             follow_run(
@@ -156,15 +156,22 @@ impl OsServer {
                 wait,
             )
             .await;
-            let session = run.work.session.clone();
+            let session = run.request.session.clone();
             let reply = run.build_reply(handles.sessions.kernel_report(&run));
-            return ToolRunContent::of_code(reply, &session, limit).into_tool_result();
+            return ToolRunContent::from_exec_reply(reply, &session, limit).into_tool_result();
         }
         let run = handles.shells.find_run(&args.id)?;
-        let session = run.work.session.clone();
-        follow_run(self, &cx, &run, || handles.shells.report(&session), wait).await;
-        let reply = run.build_reply(handles.shells.report(&session));
-        ToolRunContent::of_command(reply, &session, limit).into_tool_result()
+        let session = run.request.session.clone();
+        follow_run(
+            self,
+            &cx,
+            &run,
+            || handles.shells.command_report(&session),
+            wait,
+        )
+        .await;
+        let reply = run.build_reply(handles.shells.command_report(&session));
+        ToolRunContent::from_shell_reply(reply, &session, limit).into_tool_result()
     }
 
     /// Read a page of the output of code or of a command, starting at `offset`.
@@ -197,16 +204,16 @@ impl OsServer {
         output_schema = schema_for_output::<SessionKernelReport>()
     )]
     async fn interrupt(&self, Parameters(args): Parameters<InterruptToolArgs>) -> ToolResult {
-        let handles = &self.os.0.handles;
+        let handles = &self.factory.0.handles;
         let (session, kernel) = match args.id {
             Some(id) => match handles.sessions.interrupt_run(&id).await {
                 Ok(run) => (
-                    run.work.session.clone(),
+                    run.request.session.clone(),
                     handles.sessions.kernel_report(&run),
                 ),
                 Err(_) => {
                     let run = handles.shells.interrupt(&id).await?;
-                    let session = run.work.session.clone();
+                    let session = run.request.session.clone();
                     let kernel = handles.sessions.find_kernel(&session)?.view().report;
                     (session, kernel)
                 }
@@ -229,7 +236,7 @@ impl OsServer {
     )]
     async fn reset(&self, Parameters(args): Parameters<ResetToolArgs>) -> ToolResult {
         let session = args.session.unwrap_or_else(|| DEFAULT_SESSION.into());
-        let kernel = self.os.0.handles.sessions.find_kernel(&session)?;
+        let kernel = self.factory.0.handles.sessions.find_kernel(&session)?;
         let Asked { value, report } = match args.restart {
             true => kernel.restart(StopReason::Restart).await?,
             false => kernel.query(KernelQuery::Reset).await?,
@@ -255,7 +262,7 @@ impl OsServer {
         match name {
             None => Ok(DEFAULT_SESSION.into()),
             Some(name) => Ok(self
-                .os
+                .factory
                 .0
                 .handles
                 .sessions
@@ -273,7 +280,7 @@ impl OsServer {
         offset: u64,
         limit: u64,
     ) -> Result<OutputPage, ToolError> {
-        let handles = &self.os.0.handles;
+        let handles = &self.factory.0.handles;
         let page = match handles.sessions.find_run(id) {
             Ok(run) => run.read_page(stream, offset, Some(limit)).await,
             Err(_) => {
@@ -293,8 +300,8 @@ impl OsServer {
         cx: &RequestContext<RoleServer>,
         id: &str,
     ) -> ToolResult {
-        if !self.is_over() {
-            let sessions = &self.os.0.handles.sessions;
+        if !self.is_disconnected() {
+            let sessions = &self.factory.0.handles.sessions;
             let run = sessions.interrupt_run(id).await?;
             let state = match sessions.kernel_report(&run).state {
                 KernelState::Kept => "kept",
@@ -302,7 +309,7 @@ impl OsServer {
                 KernelState::Restored => "restored",
             };
             let text = format!("the run `{id}` was interrupted; its variables are {state}");
-            if self.wants_log(LogSeverity::Notice) {
+            if self.is_log_enabled(LogSeverity::Notice) {
                 send_log_message(cx, LogSeverity::Notice, "kernel", text).await;
             }
         }

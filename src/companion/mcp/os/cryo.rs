@@ -2,7 +2,9 @@
 
 use super::server::OsServer;
 use super::tool_result::{ToolResult, text_result};
-use crate::protocol::cryo::{CryoStore, CryoStored, CryoVerdict, Reload, Reloaded, StoreReason};
+use crate::protocol::cryo::{
+    CryoStore, CryoStored, CryoVerdict, ReloadReply, ReloadRequest, StoreReason,
+};
 use crate::protocol::kernel::KernelState;
 use rmcp::handler::server::tool::schema_for_output;
 use rmcp::handler::server::wrapper::Parameters;
@@ -19,7 +21,7 @@ impl OsServer {
     )]
     async fn cryo_store(&self, Parameters(wish): Parameters<CryoStore>) -> ToolResult {
         let stored = self
-            .os
+            .factory
             .0
             .handles
             .cryo
@@ -33,7 +35,7 @@ impl OsServer {
         for row in
             rows.filter(|row| !matches!(row.verdict, CryoVerdict::Saved | CryoVerdict::Recipe))
         {
-            let (verdict, why) = (row.verdict.word(), row.why.as_deref());
+            let (verdict, why) = (row.verdict.as_str(), row.why.as_deref());
             let why = why.unwrap_or("no reason given");
             text.push_str(&format!(
                 "\n{verdict}: `{}` ({}): {why}",
@@ -57,12 +59,12 @@ impl OsServer {
     #[tool(
         title = "Restore variables",
         annotations(read_only_hint = false, destructive_hint = true, idempotent_hint = true, open_world_hint = false),
-        output_schema = schema_for_output::<Reloaded>()
+        output_schema = schema_for_output::<ReloadReply>()
     )]
-    async fn cryo_reload(&self, Parameters(wish): Parameters<Reload>) -> ToolResult {
+    async fn cryo_reload(&self, Parameters(wish): Parameters<ReloadRequest>) -> ToolResult {
         self.ensure_session(Some(wish.session.clone())).await?;
-        let reloaded = self.os.0.handles.cryo.reload(wish).await?;
-        let Reloaded {
+        let reloaded = self.factory.0.handles.cryo.reload(wish).await?;
+        let ReloadReply {
             generation,
             name,
             message,

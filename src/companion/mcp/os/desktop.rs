@@ -5,7 +5,7 @@ use super::tool_error::ToolError;
 use super::tool_result::{ToolResult, structured_result, text_result};
 use crate::companion::display;
 use crate::protocol::display::{
-    ClipboardText, Focus, InputAction, ScreenPoint, Window, Windows, format_taken_time,
+    ClipboardText, FocusRequest, InputAction, ScreenPoint, Window, Windows, format_taken_time,
 };
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -139,7 +139,7 @@ impl OsServer {
     )]
     async fn desktop_input(&self, Parameters(args): Parameters<InputArgs>) -> ToolResult {
         let pointer = self
-            .os
+            .factory
             .0
             .handles
             .desktop
@@ -156,7 +156,7 @@ impl OsServer {
         output_schema = schema_for_output::<ClipboardText>()
     )]
     async fn desktop_read_clipboard(&self, _: Parameters<Nothing>) -> ToolResult {
-        let text = self.os.0.handles.desktop.read_clipboard().await?;
+        let text = self.factory.0.handles.desktop.read_clipboard().await?;
         text_result(ClipboardText { text: text.clone() }, text)
     }
 
@@ -170,7 +170,7 @@ impl OsServer {
         &self,
         Parameters(CopyArgs { text }): Parameters<CopyArgs>,
     ) -> ToolResult {
-        let desktop = &self.os.0.handles.desktop;
+        let desktop = &self.factory.0.handles.desktop;
         desktop.write_clipboard(text.clone()).await?;
         text_result(ClipboardText { text }, "the text is in the clipboard")
     }
@@ -182,7 +182,7 @@ impl OsServer {
         output_schema = schema_for_output::<Windows>()
     )]
     async fn desktop_windows(&self, _: Parameters<Nothing>) -> ToolResult {
-        windows_result(self.os.0.handles.desktop.list_windows().await?)
+        windows_result(self.factory.0.handles.desktop.list_windows().await?)
     }
 
     /// Bring a window of the desktop to the front, and list all windows.
@@ -191,8 +191,11 @@ impl OsServer {
         annotations(read_only_hint = false, destructive_hint = false, idempotent_hint = true, open_world_hint = false),
         output_schema = schema_for_output::<Windows>()
     )]
-    async fn desktop_focus(&self, Parameters(Focus { id }): Parameters<Focus>) -> ToolResult {
-        let desktop = &self.os.0.handles.desktop;
+    async fn desktop_focus(
+        &self,
+        Parameters(FocusRequest { id }): Parameters<FocusRequest>,
+    ) -> ToolResult {
+        let desktop = &self.factory.0.handles.desktop;
         desktop.focus_window(id).await?;
         windows_result(desktop.list_windows().await?)
     }
@@ -211,12 +214,17 @@ impl OsServer {
     ) -> ToolResult {
         let patience = super::run_wait::parse_seconds("timeout", args.timeout)?
             .unwrap_or(TOOL_PAGE_LOAD_TIMEOUT);
-        let read = self.os.0.handles.desktop.read_page(&args.url, patience);
+        let read = self
+            .factory
+            .0
+            .handles
+            .desktop
+            .read_page(&args.url, patience);
         let page = tokio::select! {
             page = read => page?,
             () = cx.ct.cancelled() => return Err(ToolError::new("the call was cancelled")),
         };
-        let (text, next) = text_part(
+        let (text, next) = text_page(
             &page.text,
             args.offset,
             args.limit.unwrap_or(DEFAULT_PAGE_TEXT_CHARS),
@@ -253,7 +261,7 @@ impl OsServer {
         scale: f64,
     ) -> Result<(String, ScreenshotReport), ToolError> {
         let taken = self
-            .os
+            .factory
             .0
             .handles
             .desktop
@@ -322,7 +330,7 @@ fn windows_result(windows: Vec<Window>) -> ToolResult {
 }
 
 /// The characters from `offset` on, at most `limit`, and the offset of the next part.
-fn text_part(text: &str, offset: usize, limit: usize) -> (&str, Option<usize>) {
+fn text_page(text: &str, offset: usize, limit: usize) -> (&str, Option<usize>) {
     let place = |count: usize| text.char_indices().nth(count).map(|(place, _)| place);
     let start = place(offset).unwrap_or(text.len());
     let end = offset.checked_add(limit).and_then(place);
@@ -334,13 +342,13 @@ fn text_part(text: &str, offset: usize, limit: usize) -> (&str, Option<usize>) {
 
 #[cfg(test)]
 mod tests {
-    use super::text_part;
+    use super::text_page;
 
     #[test]
-    fn a_text_is_handed_out_in_parts() {
-        assert_eq!(text_part("aéb", 0, 2), ("aé", Some(2)));
-        assert_eq!(text_part("aéb", 2, 2), ("b", None));
-        assert_eq!(text_part("aéb", 0, 3), ("aéb", None));
-        assert_eq!(text_part("aéb", 9, usize::MAX), ("", None));
+    fn text_is_returned_in_pages() {
+        assert_eq!(text_page("aéb", 0, 2), ("aé", Some(2)));
+        assert_eq!(text_page("aéb", 2, 2), ("b", None));
+        assert_eq!(text_page("aéb", 0, 3), ("aéb", None));
+        assert_eq!(text_page("aéb", 9, usize::MAX), ("", None));
     }
 }

@@ -24,7 +24,7 @@ impl OsServer {
     )]
     async fn evolve(&self, Parameters(wish): Parameters<EvolveRequest>) -> ToolResult {
         let keeper = self.keeper()?;
-        match keeper.ask_keeper(&KeeperRequest::Evolve(wish)).await? {
+        match keeper.request_keeper(&KeeperRequest::Evolve(wish)).await? {
             (KeeperReply::Started { run }, _) => {
                 keeper.record_runs();
                 let text = format!(
@@ -45,7 +45,11 @@ impl OsServer {
         output_schema = schema_for_output::<EvolveStatus>()
     )]
     async fn evolve_status(&self, _: Parameters<Nothing>) -> ToolResult {
-        match self.keeper()?.ask_keeper(&KeeperRequest::Status {}).await? {
+        match self
+            .keeper()?
+            .request_keeper(&KeeperRequest::Status {})
+            .await?
+        {
             (KeeperReply::Status(status), _) => {
                 let text = status_text(&status);
                 text_result(status, text)
@@ -58,7 +62,7 @@ impl OsServer {
 impl OsServer {
     fn keeper(&self) -> Result<&Keeper, ToolError> {
         let starting = || ToolError::new("the computer is starting; call again in a moment");
-        self.os.0.evolve.get().ok_or_else(starting)
+        self.factory.0.evolve.get().ok_or_else(starting)
     }
 }
 
@@ -67,8 +71,8 @@ fn status_text(status: &EvolveStatus) -> String {
         return "no evolve has run".into();
     };
     let stage = match (status.stage, status.latest_status) {
-        (Some(stage), _) => format!("is in progress: {}", stage.word()),
-        (None, Some(end)) => format!("ended: {}", end.word()),
+        (Some(stage), _) => format!("is in progress: {}", stage.as_str()),
+        (None, Some(end)) => format!("ended: {}", end.as_str()),
         (None, None) => "is in progress".into(),
     };
     let why = status.why.as_deref();

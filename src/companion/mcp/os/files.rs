@@ -198,13 +198,13 @@ impl OsServer {
             }
         };
         let target = UploadTarget {
-            place: parse_place(&path)?,
+            path: parse_container_path(&path)?,
             mode: None,
             mtime: None,
-            parents: true,
-            id: None,
+            create_parents: true,
+            upload_id: None,
             offset: 0,
-            total: Some(content.len() as u64),
+            total_bytes: Some(content.len() as u64),
         };
         let (feed, inlet) = archive::chunk_reader();
         let given = async {
@@ -212,7 +212,10 @@ impl OsServer {
                 feed.finish().await;
             }
         };
-        let ((), stored) = tokio::join!(given, self.os.0.handles.files.store_file(target, inlet));
+        let ((), stored) = tokio::join!(
+            given,
+            self.factory.0.handles.files.store_file(target, inlet)
+        );
         let (bytes, replaced) = match stored? {
             UploadOutcome::Replaced(bytes) => (bytes, true),
             UploadOutcome::Created(bytes) | UploadOutcome::Partial(bytes) => (bytes, false),
@@ -283,8 +286,8 @@ impl OsServer {
     /// Resolves a relative path against the root folder.
     fn resolve_path(&self, given: &str) -> PathBuf {
         match given.strip_prefix("~/") {
-            Some(rest) => self.os.0.root.join(rest),
-            None => self.os.0.root.join(given),
+            Some(rest) => self.factory.0.resource_root.join(rest),
+            None => self.factory.0.resource_root.join(given),
         }
     }
 
@@ -295,16 +298,16 @@ impl OsServer {
         offset: u64,
         limit: u64,
     ) -> Result<ToolFileChunk, ToolError> {
-        let files = &self.os.0.handles.files;
-        let found = files.find(parse_place(path)?).await?;
-        let open = files.open(found).await?;
-        let size = (!open.is_endless).then_some(open.look.size);
+        let files = &self.factory.0.handles.files;
+        let found = files.find_path(parse_container_path(path)?).await?;
+        let open = files.open_file(found).await?;
+        let size = (!open.has_unknown_size).then_some(open.stat.size);
         if size.is_some_and(|size| offset > size) {
-            let why = format!("`{}` has only {} bytes", path.display(), open.look.size);
+            let why = format!("`{}` has only {} bytes", path.display(), open.stat.size);
             return Err(ToolError(why));
         }
         let length = size.map(|size| (size - offset).min(limit));
-        let mut pieces = files.read(open, offset, length)?;
+        let mut pieces = files.stream_file(open, offset, length)?;
         let mut bytes = Vec::new();
         while let Some(piece) = pieces.recv().await {
             let piece = piece.map_err(|e| ToolError(format!("`{}`: {e}", path.display())))?;
@@ -327,15 +330,15 @@ impl OsServer {
         after: Option<String>,
         limit: usize,
     ) -> Result<(Vec<FolderEntry>, bool), ToolError> {
-        let files = &self.os.0.handles.files;
-        let mut place = parse_place(path)?;
+        let files = &self.factory.0.handles.files;
+        let mut place = parse_container_path(path)?;
         place.is_folder = true;
-        let found = files.find(place).await?;
+        let found = files.find_path(place).await?;
         let page = ListingPage {
             after: after.map(String::into_bytes),
             limit,
         };
-        let listing = files.list(found, page).await?;
+        let listing = files.list_folder(found, page).await?;
         let entries = listing.entries.into_iter().map(|entry| FolderEntry {
             name: entry.name,
             kind: entry.kind,
@@ -347,7 +350,7 @@ impl OsServer {
     }
 }
 
-pub(super) fn parse_place(path: &Path) -> Result<ContainerPath, ToolError> {
+pub(super) fn parse_container_path(path: &Path) -> Result<ContainerPath, ToolError> {
     Ok(ContainerPath::parse(&percent_encode(
         path.as_os_str().as_bytes(),
     ))?)

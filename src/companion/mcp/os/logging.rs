@@ -42,11 +42,11 @@ impl LogSeverity {
 }
 
 impl ClientLogLevel {
-    pub(super) fn set(&self, request: &SetLevelRequestParams) {
+    pub(super) fn set_level(&self, request: &SetLevelRequestParams) {
         self.0.store(request.level as u8, Ordering::Relaxed);
     }
 
-    pub(super) fn admits(&self, weight: LogSeverity) -> bool {
+    pub(super) fn is_enabled_for(&self, weight: LogSeverity) -> bool {
         self.0.load(Ordering::Relaxed) <= weight.logging_level() as u8
     }
 }
@@ -71,9 +71,11 @@ mod tests {
     #[test]
     fn a_client_receives_messages_of_its_level_and_above() {
         let level = ClientLogLevel::default();
-        assert!(!level.admits(LogSeverity::Warning));
-        level.set(&SetLevelRequestParams::new(LoggingLevel::Notice));
-        assert!(level.admits(LogSeverity::Warning) && level.admits(LogSeverity::Notice));
-        assert!(!level.admits(LogSeverity::Info));
+        assert!(!level.is_enabled_for(LogSeverity::Warning));
+        level.set_level(&SetLevelRequestParams::new(LoggingLevel::Notice));
+        assert!(
+            level.is_enabled_for(LogSeverity::Warning) && level.is_enabled_for(LogSeverity::Notice)
+        );
+        assert!(!level.is_enabled_for(LogSeverity::Info));
     }
 }

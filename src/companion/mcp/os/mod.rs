@@ -5,7 +5,7 @@
 //!                                                             └─ resources: files, runs, the screen
 //! ```
 //!
-//! [`Os`] is the handle. Every connection has its own [`server`], so that each client has its own log level.
+//! [`OsServerFactory`] is the handle. Every connection has its own [`server`], so that each client has its own log level.
 //! Tools and their schemas are built once, when they are first needed. Each tool checks its arguments, calls one
 //! handle and formats the result. A refusal is a result with an error flag, because a model reads results and never
 //! protocol errors.
@@ -51,23 +51,23 @@ pub(in crate::companion) struct ToolContext {
 
 /// The handle of the server; each connection opens its own server.
 #[derive(Debug, Clone)]
-pub(in crate::companion) struct Os(Arc<OsInner>);
+pub(in crate::companion) struct OsServerFactory(Arc<OsServerFactoryInner>);
 
 #[derive(Debug)]
-struct OsInner {
+struct OsServerFactoryInner {
     handles: ToolContext,
     /// The root folder of the file resources, and of relative paths.
-    root: PathBuf,
+    resource_root: PathBuf,
     tools: OnceLock<ToolRouter<OsServer>>,
     /// Set later, because the evolve handle needs the hub.
     evolve: OnceLock<EvolveHandle>,
 }
 
-impl Os {
+impl OsServerFactory {
     pub(in crate::companion) fn new(handles: ToolContext, root: PathBuf) -> Self {
-        Self(Arc::new(OsInner {
+        Self(Arc::new(OsServerFactoryInner {
             handles,
-            root,
+            resource_root: root,
             tools: OnceLock::new(),
             evolve: OnceLock::new(),
         }))
@@ -84,8 +84,8 @@ impl Os {
     }
 }
 
-impl InProcessServer for Os {
-    fn open(&self, _name: &str) -> (UnboundedSender<Bytes>, UnboundedReceiver<Bytes>) {
+impl InProcessServer for OsServerFactory {
+    fn open_connection(&self, _name: &str) -> (UnboundedSender<Bytes>, UnboundedReceiver<Bytes>) {
         server::serve_client(self)
     }
 }

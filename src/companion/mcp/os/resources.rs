@@ -43,7 +43,7 @@ impl OsServer {
                 .with_mime_type(RESOURCE_JSON_TYPE);
             resources.extend([screen, runs]);
         }
-        let root = &self.os.0.root;
+        let root = &self.factory.0.resource_root;
         let after = cursor.map(str::to_owned);
         let listed = self.list_entries(root, after, RESOURCE_PAGE_ENTRIES).await;
         let (entries, more) = listed.map_err(|why| ErrorData::invalid_params(why.0, None))?;
@@ -68,7 +68,7 @@ impl OsServer {
     }
 
     pub(super) fn resource_templates(&self) -> ListResourceTemplatesResult {
-        let root = self.os.0.root.display();
+        let root = self.factory.0.resource_root.display();
         ListResourceTemplatesResult::with_all_items(vec![
             ResourceTemplate::new("file:///{+path}", "file")
                 .with_title("A file, or a folder's entries")
@@ -115,7 +115,7 @@ impl OsServer {
     }
 
     fn runs_contents(&self, uri: &str) -> Result<ResourceContents, ToolError> {
-        let handles = &self.os.0.handles;
+        let handles = &self.factory.0.handles;
         let code = handles.sessions.list_runs();
         let commands = handles.shells.list_runs();
         let code = code.iter().map(|run| run.summary());
@@ -125,14 +125,14 @@ impl OsServer {
     }
 
     fn run_contents(&self, uri: &str, id: &str) -> Result<ResourceContents, ToolError> {
-        let handles = &self.os.0.handles;
+        let handles = &self.factory.0.handles;
         if let Ok(run) = handles.sessions.find_run(id) {
             return json_contents(uri, &run.build_reply(handles.sessions.kernel_report(&run)));
         }
         let run = handles.shells.find_run(id)?;
         json_contents(
             uri,
-            &run.build_reply(handles.shells.report(&run.work.session)),
+            &run.build_reply(handles.shells.command_report(&run.request.session)),
         )
     }
 
@@ -163,7 +163,7 @@ impl OsServer {
 
     /// Reads a file. Its path, with all symbolic links resolved, must be in the root folder.
     async fn file_contents(&self, uri: &str, path: PathBuf) -> Result<ResourceContents, ToolError> {
-        let root = self.os.0.root.clone();
+        let root = self.factory.0.resource_root.clone();
         let found = tokio::task::spawn_blocking(move || {
             let real = |path: &Path| {
                 let real = std::fs::canonicalize(path);

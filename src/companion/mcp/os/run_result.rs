@@ -66,12 +66,12 @@ struct Omitted {
 
 /// The fields of the result, and the content for models.
 pub(super) struct ToolRunContent {
-    pub(super) ran: ToolRunReport,
+    pub(super) report: ToolRunReport,
     content: Vec<ContentBlock>,
 }
 
 impl ToolRunContent {
-    pub(super) fn of_code(reply: ExecReply, session: &str, limit: usize) -> Self {
+    pub(super) fn from_exec_reply(reply: ExecReply, session: &str, limit: usize) -> Self {
         let truncated = |stream: &str| reply.truncated.as_ref()?.get(stream).map(|t| t.total);
         let totals = [truncated("stdout"), truncated("stderr")];
         let result = reply.result;
@@ -97,7 +97,7 @@ impl ToolRunContent {
         Self::new(ran, totals, limit, texts, pictures)
     }
 
-    pub(super) fn of_command(reply: ShellReply, session: &str, limit: usize) -> Self {
+    pub(super) fn from_shell_reply(reply: ShellReply, session: &str, limit: usize) -> Self {
         let truncated = |stream: &str| reply.truncated.as_ref()?.get(stream).map(|t| t.total);
         let totals = [truncated("stdout"), truncated("stderr")];
         let ran = ToolRunReport {
@@ -151,16 +151,19 @@ impl ToolRunContent {
         let mut content = vec![ContentBlock::text(ran.summary_text(&texts))];
         content.extend(pictures);
         content.extend(ran.omitted.iter().map(Omitted::resource_link));
-        Self { ran, content }
+        Self {
+            report: ran,
+            content,
+        }
     }
 
     /// Converts the run to a tool result; a run that did not complete is an error.
     pub(super) fn into_tool_result(self) -> ToolResult {
         let is_error = matches!(
-            self.ran.status,
+            self.report.status,
             RunStatus::Failed | RunStatus::Interrupted | RunStatus::Lost
         );
-        with_error_flag(structured_result(self.ran, self.content), is_error)
+        with_error_flag(structured_result(self.report, self.content), is_error)
     }
 }
 

@@ -38,10 +38,10 @@ pub(super) enum RunWaitEnd {
 struct ToolProgressReporter<'a> {
     server: &'a OsServer,
     cx: &'a RequestContext<RoleServer>,
-    begun: Instant,
-    told: Instant,
+    started_at: Instant,
+    last_report: Instant,
     /// Output that was not reported yet.
-    unsaid: [String; 2],
+    unreported_output: [String; 2],
 }
 
 /// Checks a time limit in seconds.
@@ -71,9 +71,9 @@ pub(super) async fn follow_run<W: RunKind>(
     let mut caller = ToolProgressReporter {
         server,
         cx,
-        begun,
-        told: begun,
-        unsaid: Default::default(),
+        started_at: begun,
+        last_report: begun,
+        unreported_output: Default::default(),
     };
     let deadline = async {
         match wait {
@@ -82,7 +82,7 @@ pub(super) async fn follow_run<W: RunKind>(
         }
     };
     let told = async {
-        match caller.wants_reports() {
+        match caller.has_report_recipient() {
             true => caller.report_run(run, running).await,
             false => run.wait_finished().await,
         }
@@ -100,8 +100,8 @@ pub(super) async fn follow_run<W: RunKind>(
 }
 
 impl ToolProgressReporter<'_> {
-    fn wants_reports(&self) -> bool {
-        self.cx.meta.get_progress_token().is_some() || self.server.wants_log(LogSeverity::Info)
+    fn has_report_recipient(&self) -> bool {
+        self.cx.meta.get_progress_token().is_some() || self.server.is_log_enabled(LogSeverity::Info)
     }
 
     /// Reports the output of the run until its end.
@@ -134,7 +134,7 @@ impl ToolProgressReporter<'_> {
 
     /// Buffers output; of a large amount only the end is kept.
     fn buffer_output(&mut self, stream: OutputStream, text: &str) {
-        let unsaid = &mut self.unsaid[stream as usize];
+        let unsaid = &mut self.unreported_output[stream as usize];
         unsaid.push_str(text);
         if unsaid.len() > 2 * MAX_TOOL_PROGRESS_BYTES {
             let start = char_boundary(unsaid, unsaid.len() - MAX_TOOL_PROGRESS_BYTES, true);
@@ -144,13 +144,13 @@ impl ToolProgressReporter<'_> {
 
     async fn send_buffered(&mut self) {
         for stream in [OutputStream::Stdout, OutputStream::Stderr] {
-            let text = std::mem::take(&mut self.unsaid[stream as usize]);
+            let text = std::mem::take(&mut self.unreported_output[stream as usize]);
             if !text.is_empty() {
                 self.send_output(stream, text).await;
             }
         }
-        if self.told.elapsed() >= TOOL_HEARTBEAT_INTERVAL {
-            let seconds = self.begun.elapsed().as_secs();
+        if self.last_report.elapsed() >= TOOL_HEARTBEAT_INTERVAL {
+            let seconds = self.started_at.elapsed().as_secs();
             self.send_progress(format!("not finished after {seconds} s"))
                 .await;
         }
@@ -164,7 +164,7 @@ impl ToolProgressReporter<'_> {
             OutputStream::Stdout => (LogSeverity::Info, "stdout"),
             OutputStream::Stderr => (LogSeverity::Warning, "stderr"),
         };
-        if self.server.wants_log(weight) {
+        if self.server.is_log_enabled(weight) {
             send_log_message(self.cx, weight, logger, text).await;
         }
     }
@@ -174,10 +174,10 @@ impl ToolProgressReporter<'_> {
         let Some(token) = self.cx.meta.get_progress_token() else {
             return;
         };
-        let so_far = self.begun.elapsed().as_secs_f64();
+        let so_far = self.started_at.elapsed().as_secs_f64();
         // Two reports at the same moment would have the same value.
-        let rising = so_far.max((self.told - self.begun).as_secs_f64() + 1e-6);
-        self.told = self.begun + Duration::from_secs_f64(rising);
+        let rising = so_far.max((self.last_report - self.started_at).as_secs_f64() + 1e-6);
+        self.last_report = self.started_at + Duration::from_secs_f64(rising);
         let report = ProgressNotificationParam::new(token, rising).with_message(text);
         // The client may have disconnected.
         let _ = self.cx.peer.notify_progress(report).await;

@@ -1,6 +1,6 @@
 //! The MCP server of one client: rmcp's handler for the tools and the resources.
 
-use super::Os;
+use super::OsServerFactory;
 use super::channel_transport::ChannelTransport;
 use super::logging::{ClientLogLevel, LogSeverity};
 use bytes::Bytes;
@@ -32,25 +32,27 @@ All clients share the session `default`; pass another `session` for separate var
 /// One client's server.
 #[derive(Debug, Clone)]
 pub(super) struct OsServer {
-    pub(super) os: Os,
-    level: Arc<ClientLogLevel>,
-    is_over: Arc<AtomicBool>,
+    pub(super) factory: OsServerFactory,
+    log_level: Arc<ClientLogLevel>,
+    is_disconnected: Arc<AtomicBool>,
 }
 
 /// Serves a new connection until its sender is dropped.
-pub(super) fn serve_client(os: &Os) -> (UnboundedSender<Bytes>, UnboundedReceiver<Bytes>) {
+pub(super) fn serve_client(
+    os: &OsServerFactory,
+) -> (UnboundedSender<Bytes>, UnboundedReceiver<Bytes>) {
     let (to_server, from) = mpsc::unbounded_channel();
     let (to, from_server) = mpsc::unbounded_channel();
     let is_over = Arc::new(AtomicBool::new(false));
     let wire = ChannelTransport {
-        from,
-        to,
-        is_over: is_over.clone(),
+        incoming: from,
+        outgoing: to,
+        is_disconnected: is_over.clone(),
     };
     let server = OsServer {
-        os: os.clone(),
-        level: Arc::default(),
-        is_over,
+        factory: os.clone(),
+        log_level: Arc::default(),
+        is_disconnected: is_over,
     };
     tokio::spawn(async move {
         match server.serve(wire).await {
@@ -96,27 +98,31 @@ fn without_number_formats(schema: &Map<String, Value>) -> Map<String, Value> {
         };
         !(key.as_str() == "format" && value.as_str().is_some_and(is_number))
     });
-    let entries = entries.map(|(key, value)| (key.clone(), plain_value(value)));
+    let entries = entries.map(|(key, value)| (key.clone(), without_formats_in_value(value)));
     entries.collect()
 }
 
-fn plain_value(value: &Value) -> Value {
+fn without_formats_in_value(value: &Value) -> Value {
     match value {
         Value::Object(object) => without_number_formats(object).into(),
-        Value::Array(all) => all.iter().map(plain_value).collect::<Vec<_>>().into(),
+        Value::Array(all) => all
+            .iter()
+            .map(without_formats_in_value)
+            .collect::<Vec<_>>()
+            .into(),
         other => other.clone(),
     }
 }
 
 impl OsServer {
     /// Whether the client has disconnected without cancelling its calls.
-    pub(super) fn is_over(&self) -> bool {
-        self.is_over.load(Ordering::Relaxed)
+    pub(super) fn is_disconnected(&self) -> bool {
+        self.is_disconnected.load(Ordering::Relaxed)
     }
 
     /// Whether the client wants messages of this severity.
-    pub(super) fn wants_log(&self, weight: LogSeverity) -> bool {
-        self.level.admits(weight)
+    pub(super) fn is_log_enabled(&self, weight: LogSeverity) -> bool {
+        self.log_level.is_enabled_for(weight)
     }
 }
 
@@ -143,7 +149,7 @@ impl ServerHandler for OsServer {
         request: rmcp::model::SetLevelRequestParams,
         _cx: RequestContext<RoleServer>,
     ) -> Result<(), ErrorData> {
-        self.level.set(&request);
+        self.log_level.set_level(&request);
         Ok(())
     }
 
@@ -152,7 +158,9 @@ impl ServerHandler for OsServer {
         _request: Option<PaginatedRequestParams>,
         _cx: RequestContext<RoleServer>,
     ) -> Result<ListToolsResult, ErrorData> {
-        Ok(ListToolsResult::with_all_items(self.os.tools().list_all()))
+        Ok(ListToolsResult::with_all_items(
+            self.factory.tools().list_all(),
+        ))
     }
 
     async fn call_tool(
@@ -160,7 +168,7 @@ impl ServerHandler for OsServer {
         request: CallToolRequestParams,
         cx: RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ErrorData> {
-        let tools = self.os.tools();
+        let tools = self.factory.tools();
         if !tools.has_route(&request.name) {
             let why = format!("there is no tool `{}`", request.name);
             return Err(ErrorData::invalid_params(why, None));
@@ -169,7 +177,7 @@ impl ServerHandler for OsServer {
     }
 
     fn get_tool(&self, name: &str) -> Option<Tool> {
-        self.os.tools().get(name).cloned()
+        self.factory.tools().get(name).cloned()
     }
 
     async fn list_resources(
@@ -245,7 +253,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     #[test]
-    fn every_tool_says_what_it_takes_gives_and_does() {
+    fn every_tool_has_complete_schemas() {
         let all = all_tools().list_all();
         assert!(all.len() > 15);
         let looks = all.iter().filter(|tool| {

@@ -5,7 +5,7 @@ use super::run_wait::{RunWaitEnd, follow_run, parse_seconds};
 use super::server::OsServer;
 use super::tool_error::ToolError;
 use super::tool_result::ToolResult;
-use crate::protocol::shell::Command;
+use crate::protocol::shell::ShellRequest;
 use rmcp::handler::server::tool::schema_for_output;
 use rmcp::handler::server::wrapper::Parameters;
 use rmcp::service::RequestContext;
@@ -59,11 +59,11 @@ impl OsServer {
         cx: RequestContext<RoleServer>,
     ) -> ToolResult {
         let session = self.ensure_session(args.session).await?;
-        let command = Command {
+        let command = ShellRequest {
             session,
             timeout: args.timeout,
             stdin: args.stdin,
-            ..Command::new(args.command)
+            ..ShellRequest::new(args.command)
         };
         let limit = args.max_output.unwrap_or(DEFAULT_TOOL_OUTPUT_BYTES);
         self.run_command(&cx, command, parse_seconds("wait", args.wait)?, limit)
@@ -82,12 +82,12 @@ impl OsServer {
         Parameters(args): Parameters<InstallToolArgs>,
         cx: RequestContext<RoleServer>,
     ) -> ToolResult {
-        let mut command = Command::new(install_command(&args.packages, args.upgrade)?);
+        let mut command = ShellRequest::new(install_command(&args.packages, args.upgrade)?);
         command.timeout = args.timeout;
         let shown = self
             .run_command(&cx, command, None, DEFAULT_TOOL_OUTPUT_BYTES)
             .await?;
-        let is_error = shown.ran.returncode != Some(0);
+        let is_error = shown.report.returncode != Some(0);
         super::tool_result::with_error_flag(shown.into_tool_result(), is_error)
     }
 }
@@ -96,7 +96,7 @@ impl OsServer {
     async fn run_command(
         &self,
         cx: &RequestContext<RoleServer>,
-        command: Command,
+        command: ShellRequest,
         wait: Option<Duration>,
         limit: usize,
     ) -> Result<ToolRunContent, ToolError> {
@@ -107,19 +107,19 @@ impl OsServer {
         if command.command.contains('\0') {
             return Err(ToolError::new("a command can't contain NUL"));
         }
-        let shells = &self.os.0.handles.shells;
+        let shells = &self.factory.0.handles.shells;
         let session = command.session.clone();
         let run = shells.execute(command).await?;
-        let waited = follow_run(self, cx, &run, || shells.report(&session), wait).await;
+        let waited = follow_run(self, cx, &run, || shells.command_report(&session), wait).await;
         if waited == RunWaitEnd::Cancelled {
             // If the client only disconnected, the command continues.
-            if !self.is_over() {
+            if !self.is_disconnected() {
                 shells.interrupt(&run.id).await?;
             }
             return Err(ToolError::new("the call was cancelled"));
         }
-        let reply = run.build_reply(shells.report(&session));
-        Ok(ToolRunContent::of_command(reply, &session, limit))
+        let reply = run.build_reply(shells.command_report(&session));
+        Ok(ToolRunContent::from_shell_reply(reply, &session, limit))
     }
 }
 
@@ -151,7 +151,7 @@ mod tests {
     use super::install_command;
 
     #[test]
-    fn packages_are_words_and_never_options() {
+    fn packages_are_quoted_arguments() {
         let words = |all: &[&str]| {
             install_command(
                 &all.iter().map(|p| (*p).to_owned()).collect::<Vec<_>>(),

@@ -25,7 +25,7 @@ impl From<kernel::KernelRefusal> for ToolError {
         Self(match refusal {
             R::Busy => "the session runs other code; `interrupt` stops that code".into(),
             R::QueueFull => "too many calls already wait for the session".into(),
-            R::OtherRun(id) => format!("run `{id}` already exists and differs"),
+            R::RunIdConflict(id) => format!("run `{id}` already exists and differs"),
             R::NoRun(id) => format!("there is no run `{id}`; old runs are deleted"),
             R::NotRecorded => "the disk is full; the code was not executed".into(),
             R::NoSession(name) => format!("there is no session `{name}`"),
@@ -37,11 +37,11 @@ impl From<kernel::KernelRefusal> for ToolError {
             R::Checkpointed { checkpoint, .. } => format!(
                 "the kernel is in the checkpoint `{checkpoint}`; a person restores it with `osctl criu restore`, and `reset` starts an empty kernel"
             ),
-            R::Held(why) => format!("the kernel did not release its live objects: {why}"),
-            R::OtherGeneration { seen, generation } => format!(
+            R::ResourceHeld(why) => format!("the kernel did not release its live objects: {why}"),
+            R::GenerationMismatch { seen, generation } => format!(
                 "the kernel has generation {generation}, but the call names generation {seen}; nothing was stored"
             ),
-            R::Stopping => "the computer is stopping".into(),
+            R::ShuttingDown => "the computer is stopping".into(),
         })
     }
 }
@@ -50,15 +50,15 @@ impl From<shell::ShellRefusal> for ToolError {
     fn from(refusal: shell::ShellRefusal) -> Self {
         use shell::ShellRefusal as R;
         Self(match refusal {
-            R::OtherRun(id) => format!("run `{id}` already exists and differs"),
+            R::RunIdConflict(id) => format!("run `{id}` already exists and differs"),
             R::NoRun(id) => format!("there is no run `{id}`; old runs are deleted"),
             R::NotRecorded => "the disk is full; the command was not executed".into(),
             R::NoJob(pid) => format!("there is no job {pid}"),
             R::NoStdin(id) => format!("the stdin of command `{id}` is not open"),
             R::NoFolder { path, why } => format!("can't change to the directory `{path}`: {why}"),
-            R::TooMany => "the maximum number of commands is running".into(),
-            R::NoGuard(why) => format!("the command can't be started: {why}"),
-            R::Stopping => "the computer is stopping".into(),
+            R::TooManyCommands => "the maximum number of commands is running".into(),
+            R::NoSupervisor(why) => format!("the command can't be started: {why}"),
+            R::ShuttingDown => "the computer is stopping".into(),
         })
     }
 }
@@ -68,7 +68,7 @@ impl From<cryo::CryoRefusal> for ToolError {
         use cryo::CryoRefusal as R;
         Self(match refusal {
             R::Kernel(refusal) => return refusal.into(),
-            R::Invalid(why) | R::Losses(why) | R::Failed(why) => why,
+            R::Invalid(why) | R::StrictLosses(why) | R::Failed(why) => why,
             R::NoName(name) => format!("nothing is stored as `{name}`"),
             R::NoGeneration {
                 name,
@@ -88,8 +88,8 @@ impl From<cryo::CryoRefusal> for ToolError {
                 });
                 format!("generation {generation} of `{name}` can't be used: {why}{before}")
             }
-            R::Full => "the disk is full; earlier stores are unchanged".into(),
-            R::Raised(raised) => format!("{}: {}", raised.kind, raised.message),
+            R::DiskFull => "the disk is full; earlier stores are unchanged".into(),
+            R::UserError(raised) => format!("{}: {}", raised.kind, raised.message),
         })
     }
 }
@@ -99,7 +99,7 @@ impl From<evolve::EvolveRefusal> for ToolError {
         use evolve::EvolveRefusal as R;
         Self(match refusal {
             R::NoKeeper(why) => format!("no keeper is available: {why}"),
-            R::Silent(why) => format!("the keeper does not answer: {why}"),
+            R::NoReply(why) => format!("the keeper does not answer: {why}"),
             R::Busy(run) => format!(
                 "evolve run `{}` is in progress; `evolve_status` reports its progress",
                 run.as_str()
@@ -115,24 +115,24 @@ impl From<files::FilesRefusal> for ToolError {
         use files::FilesRefusal as R;
         Self(match refusal {
             R::Invalid(why) | R::Failed(why) => why,
-            R::Missing(path) => format!("there is no `{}`", path.display()),
+            R::NotFound(path) => format!("there is no `{}`", path.display()),
             R::Denied { path, why } => format!("`{}` is not accessible: {why}", path.display()),
-            R::NoFile { path, kind } => {
+            R::NotAFile { path, kind } => {
                 format!(
                     "`{}` is {}, not a file",
                     path.display(),
                     kind.with_article()
                 )
             }
-            R::NoFolder(path) => format!("`{}` is not a folder", path.display()),
+            R::NotAFolder(path) => format!("`{}` is not a folder", path.display()),
             R::NotEmpty(path) => format!("`{}` is not empty", path.display()),
             R::Busy(path) => format!("`{}` is in use", path.display()),
-            R::Full => "the disk is full; the old file is unchanged".into(),
-            R::TooMany(count) => format!("{count} transfers are in progress, the maximum"),
-            R::Cut => "the file ended early".into(),
+            R::StorageFull => "the disk is full; the old file is unchanged".into(),
+            R::TooManyStreams(count) => format!("{count} transfers are in progress, the maximum"),
+            R::Disconnected => "the file ended early".into(),
             R::Archive(fault) => fault.to_string(),
             // Refusals of resumable uploads, which no tool uses.
-            R::Elsewhere(_) | R::InProgress(_) | R::NoUpload(_) | R::Changed => {
+            R::OffsetMismatch(_) | R::InProgress(_) | R::NoUpload(_) | R::ContentChanged => {
                 "the upload does not match".into()
             }
         })

@@ -28,17 +28,17 @@ pub(super) async fn open_stream(State(hub): State<Hub>, wish: HubTarget) -> Resp
         let why = "the hub can't create a session id";
         return api_error_response(StatusCode::INTERNAL_SERVER_ERROR, "no_id", why, None);
     };
-    let reader = stream.take_over();
+    let reader = stream.attach_reader();
     let at_end = OnDisconnect::new({
         let id = id.clone();
         move || hub.remove_connection(&id)
     });
     let form = SseFormat {
-        ids: SseIdKind::None,
+        id_kind: SseIdKind::None,
         primed: false,
     };
     let first = format!("event: endpoint\ndata: {base}/messages?session_id={id}\n\n");
-    stream_response::respond_after(first.into(), stream, reader, form, at_end)
+    stream_response::respond_after_first_event(first.into(), stream, reader, form, at_end)
 }
 
 /// Accepts a message of the client; answers to it are sent on the stream.
@@ -48,7 +48,7 @@ pub(super) async fn post_message(
     McpBody(body): McpBody,
 ) -> Response {
     let messages = match RpcMessage::parse_all(body) {
-        Ok((messages, _)) if messages.is_empty() => return refusal::empty_batch(),
+        Ok((messages, _)) if messages.is_empty() => return refusal::empty_batch_response(),
         Ok((messages, _)) => messages,
         Err(malformed) => return malformed.into_response(),
     };
@@ -58,11 +58,11 @@ pub(super) async fn post_message(
         .and_then(|id| hub.find_connection(id))
     else {
         let why = "the session does not exist; open the stream first";
-        let id = refusal::only_id(&messages);
-        return refusal::session_refusal(StatusCode::NOT_FOUND, id, why);
+        let id = refusal::only_request_id(&messages);
+        return refusal::session_refusal_response(StatusCode::NOT_FOUND, id, why);
     };
     for message in messages {
-        let reply = ReplySender::plain(visit.stream.clone());
+        let reply = ReplySender::unshaped(visit.stream.clone());
         let id = message.id().unwrap_or("null").to_owned();
         if message.kind == RpcMessageKind::Request {
             visit.stream.expect_answer();

@@ -49,8 +49,8 @@ pub(in crate::companion) fn hub_routes(hub: Hub) -> Router {
         .route("/mcp", endpoint)
         .route("/sse", get(legacy_sse::open_stream))
         .route("/messages", post(legacy_sse::post_message))
-        .fallback(refusal::unknown_path)
-        .method_not_allowed_fallback(refusal::wrong_method)
+        .fallback(refusal::reject_unknown_hub_path)
+        .method_not_allowed_fallback(refusal::reject_wrong_hub_method)
         .layer(DefaultBodyLimit::max(MAX_MCP_BODY_BYTES))
         .layer(from_fn_with_state(
             hub.clone(),

@@ -38,7 +38,7 @@ pub(super) fn accepted_response() -> Response {
 }
 
 /// The id of the only request in a body; an error about the whole body uses it.
-pub(super) fn only_id(messages: &[RpcMessage]) -> Option<&str> {
+pub(super) fn only_request_id(messages: &[RpcMessage]) -> Option<&str> {
     match messages {
         [message] if message.kind == RpcMessageKind::Request => message.id(),
         _ => None,
@@ -63,7 +63,11 @@ pub(super) fn refusal_response(
 }
 
 /// The refusal of a message whose session is missing or unknown.
-pub(super) fn session_refusal(status: StatusCode, id: Option<&str>, why: &str) -> Response {
+pub(super) fn session_refusal_response(
+    status: StatusCode,
+    id: Option<&str>,
+    why: &str,
+) -> Response {
     let kind = match status {
         StatusCode::NOT_FOUND => "unknown_session",
         _ => "no_session",
@@ -71,7 +75,7 @@ pub(super) fn session_refusal(status: StatusCode, id: Option<&str>, why: &str) -
     refusal_response(status, kind, (id, INVALID_REQUEST_CODE), why, None)
 }
 
-pub(super) fn empty_batch() -> Response {
+pub(super) fn empty_batch_response() -> Response {
     let why = "the batch is empty";
     api_error_response(StatusCode::BAD_REQUEST, "no_message", why, None)
 }
@@ -102,10 +106,12 @@ impl HubRefusal {
                 message::error_response(id, INVALID_REQUEST_CODE, "the session does not exist")
             }
             Self::Stopping => message::error_response(id, -32603, HUB_STOPPING_MESSAGE),
-            Self::Hello(HandshakeError::Refused(error)) => {
+            Self::Handshake(HandshakeError::Refused(error)) => {
                 format!(r#"{{"jsonrpc":"2.0","id":{id},"error":{error}}}"#).into()
             }
-            Self::Hello(HandshakeError::Failed(why)) => message::error_response(id, -32603, &why),
+            Self::Handshake(HandshakeError::Failed(why)) => {
+                message::error_response(id, -32603, &why)
+            }
         }
     }
 
@@ -122,10 +128,10 @@ impl HubRefusal {
             ),
             Self::NoSession => {
                 let why = "the session does not exist; send `initialize` again";
-                session_refusal(missing, id, why)
+                session_refusal_response(missing, id, why)
             }
             Self::Stopping => stopping_response(),
-            hello @ Self::Hello(_) => json_response(
+            hello @ Self::Handshake(_) => json_response(
                 StatusCode::OK,
                 hello.into_error_message(id.unwrap_or("null")),
             ),
@@ -154,13 +160,13 @@ fn stopping_response() -> Response {
     response
 }
 
-pub(super) async fn unknown_path(request: Request) -> Response {
+pub(super) async fn reject_unknown_hub_path(request: Request) -> Response {
     let message = format!("there is no `{}`", request.uri().path());
     let hint = Some("`GET /` lists the endpoints");
     api_error_response(StatusCode::NOT_FOUND, "unknown_path", message, hint)
 }
 
-pub(super) async fn wrong_method(method: Method, request: Request) -> Response {
+pub(super) async fn reject_wrong_hub_method(method: Method, request: Request) -> Response {
     let message = format!("`{}` does not support {method}", request.uri().path());
     let hint = Some("`GET /` lists the endpoints");
     api_error_response(

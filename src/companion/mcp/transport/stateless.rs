@@ -16,7 +16,7 @@ use crate::companion::mcp::server::HANDSHAKE_REVISIONS;
 use crate::companion::mcp::session::Backend;
 use crate::companion::mcp::stream::MessageStream;
 use crate::companion::mcp::{Hub, HubTarget};
-use crate::protocol::VERSION_HEADER;
+use crate::protocol::PROTOCOL_VERSION_HEADER;
 use crate::protocol::mcp_header::decode_header;
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::Response;
@@ -94,7 +94,7 @@ pub(super) async fn handle_message(
     }
     let stream = Arc::new(MessageStream::of_answers(hub.next_number(), 1));
     let shape = ReplyShape {
-        completed: true,
+        adds_stateless_fields: true,
         ..ReplyShape::default()
     };
     let reply = ReplySender {
@@ -105,22 +105,22 @@ pub(super) async fn handle_message(
         let (backend, stream) = (backend.clone(), stream.clone());
         move || {
             if !stream.is_closed() {
-                backend.give_up(stream.number);
+                backend.cancel_stream(stream.number);
             }
         }
     });
     backend.send_request(message, reply);
     let form = SseFormat {
-        ids: SseIdKind::None,
+        id_kind: SseIdKind::None,
         primed: false,
     };
     let response =
         stream_response::answer_requests(stream.clone(), form, accepted, false, at_end).await;
-    with_status(response, &stream).await
+    with_http_status(response, &stream).await
 }
 
 /// Sets the HTTP status that the revision requires: 404 for an unknown method, 400 for an error code of the revision.
-async fn with_status(mut response: Response, stream: &MessageStream) -> Response {
+async fn with_http_status(mut response: Response, stream: &MessageStream) -> Response {
     if header_text(response.headers(), "content-type") != Some("application/json") {
         return response;
     }
@@ -155,7 +155,7 @@ fn client_param_headers(headers: &HeaderMap) -> ClientParamHeaders {
             .map(|(name, said)| (name.as_str().to_owned(), value(said)))
             .collect(),
         // osctl's own clients do not send these headers: no intermediary reads them.
-        is_partial: headers.contains_key(VERSION_HEADER),
+        is_partial: headers.contains_key(PROTOCOL_VERSION_HEADER),
     }
 }
 
@@ -242,7 +242,7 @@ async fn respond_to_discover(backend: &Backend, id: &str) -> Response {
     let hello = match backend.initialize_result().await {
         Ok(hello) => hello,
         Err(why) => {
-            return crate::companion::mcp::HubRefusal::Hello(why).into_http_response(Some(id));
+            return crate::companion::mcp::HubRefusal::Handshake(why).into_http_response(Some(id));
         }
     };
     let hello: Value = serde_json::from_slice(&hello).unwrap_or_default();
@@ -269,7 +269,7 @@ struct SubscriptionListener {
     /// The raw id of the request; it identifies the subscription.
     id: String,
     methods: BTreeSet<&'static str>,
-    uris: BTreeSet<String>,
+    subscribed_uris: BTreeSet<String>,
     stream: Arc<MessageStream>,
 }
 
@@ -281,7 +281,9 @@ impl NotificationSink for SubscriptionListener {
         let method = message.method.as_str();
         let uri = message.text_param(&["uri"]);
         let is_wanted = match &uri {
-            Some(uri) => method == "notifications/resources/updated" && self.uris.contains(uri),
+            Some(uri) => {
+                method == "notifications/resources/updated" && self.subscribed_uris.contains(uri)
+            }
             None => self.methods.contains(method),
         };
         if is_wanted {
@@ -332,7 +334,7 @@ fn open_subscription(hub: &Hub, wish: &HubTarget, message: &RpcMessage, id: &str
     let listener = Arc::new(SubscriptionListener {
         id: id.into(),
         methods,
-        uris,
+        subscribed_uris: uris,
         stream: stream.clone(),
     });
     let before = hub.change_count();
@@ -343,7 +345,7 @@ fn open_subscription(hub: &Hub, wish: &HubTarget, message: &RpcMessage, id: &str
     let fields = format!(",\"notifications\":{}", Value::from(agreed));
     listener.send_notification("notifications/subscriptions/acknowledged", &fields);
     backend.start_listening();
-    for uri in &listener.uris {
+    for uri in &listener.subscribed_uris {
         let params = json!({"uri": uri}).to_string();
         backend.send_unawaited_request("resources/subscribe", &params);
     }
@@ -352,9 +354,9 @@ fn open_subscription(hub: &Hub, wish: &HubTarget, message: &RpcMessage, id: &str
         Ok(visit) => visit,
         Err(refusal) => return refusal.into_http_response(Some(id)),
     };
-    let reader = stream.take_over();
+    let reader = stream.attach_reader();
     let form = SseFormat {
-        ids: SseIdKind::None,
+        id_kind: SseIdKind::None,
         primed: false,
     };
     // The closure owns the backend, so the end of the connection ends the subscriptions.
@@ -420,7 +422,7 @@ mod tests {
         let listener = SubscriptionListener {
             id: "\"x\"".into(),
             methods: ["notifications/tools/list_changed"].into(),
-            uris: ["a:b".to_owned()].into(),
+            subscribed_uris: ["a:b".to_owned()].into(),
             stream: stream.clone(),
         };
         for text in [
@@ -430,7 +432,7 @@ mod tests {
         ] {
             listener.deliver(text.into(), false);
         }
-        let reader = stream.take_over();
+        let reader = stream.attach_reader();
         let told = stream.next_event(0, reader).await.unwrap();
         let expected = r#"{"jsonrpc":"2.0","method":"notifications/resources/updated","params":{"_meta":{"io.modelcontextprotocol/subscriptionId":"x"},"uri":"a:b"}}"#;
         assert_eq!(told.text, expected);

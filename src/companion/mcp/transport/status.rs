@@ -4,7 +4,7 @@ use super::refusal::api_error_response;
 use super::{McpQuery, PathServerName};
 use crate::companion::mcp::Hub;
 use crate::protocol;
-use crate::protocol::service::{Description, Ping};
+use crate::protocol::service::{ApiDescription, Ping};
 use axum::Json;
 use axum::body::{Body, Bytes};
 use axum::extract::State;
@@ -48,7 +48,7 @@ const HUB_ENDPOINTS: [(&str, &str); 9] = [
 
 pub(super) async fn describe_endpoints() -> Response {
     let endpoints = HUB_ENDPOINTS.map(|(what, does)| (what.to_owned(), does.to_owned()));
-    Json(Description {
+    Json(ApiDescription {
         name: "osctl MCP hub".into(),
         version: env!("CARGO_PKG_VERSION").into(),
         protocol: protocol::PROTOCOL_VERSION,
@@ -86,7 +86,7 @@ pub(super) async fn get_log(
     let Some(served) = hub.find_server(&name) else {
         return hub.no_server(&name).into_http_response(None);
     };
-    let log = served.known.log.clone();
+    let log = served.spec.log.clone();
     let piece = match log.read_from(None) {
         Ok(piece) => piece,
         Err(error) => {
@@ -100,12 +100,12 @@ pub(super) async fn get_log(
     if !wanted.follow {
         return (kind, text).into_response();
     }
-    let rest = unfold((log, piece.end), |(log, end)| async move {
+    let rest = unfold((log, piece.end_offset), |(log, end)| async move {
         loop {
             tokio::time::sleep(MCP_LOG_POLL_INTERVAL).await;
             let piece = Arc::clone(&log).read_from(Some(end)).ok()?;
             if !piece.text.is_empty() {
-                return Some((Bytes::from(piece.text), (log, piece.end)));
+                return Some((Bytes::from(piece.text), (log, piece.end_offset)));
             }
         }
     });

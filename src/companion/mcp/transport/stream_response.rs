@@ -3,7 +3,7 @@
 use super::{AcceptedTypes, refusal};
 use crate::companion::mcp::message;
 use crate::companion::mcp::stream::{MessageStream, MessageStreamEvent};
-use crate::protocol::mcp::STREAM_HEADER;
+use crate::protocol::mcp::STREAM_ID_HEADER;
 use axum::body::{Body, Bytes};
 use axum::http::{HeaderName, StatusCode, header};
 use axum::response::{IntoResponse, Response};
@@ -27,7 +27,7 @@ const MAX_REQUEST_IDS_BYTES: usize = 256;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum SseIdKind {
     None,
-    OfCall,
+    Call,
     /// Ids of the general stream, which carries messages that belong to no call.
     General,
 }
@@ -36,7 +36,7 @@ impl SseIdKind {
     fn id_prefix(self) -> &'static str {
         match self {
             Self::General => GENERAL_ID_PREFIX,
-            Self::None | Self::OfCall => "",
+            Self::None | Self::Call => "",
         }
     }
 }
@@ -47,7 +47,7 @@ const GENERAL_ID_PREFIX: &str = "g";
 /// The format of events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct SseFormat {
-    pub(super) ids: SseIdKind,
+    pub(super) id_kind: SseIdKind,
     /// Whether the first event is empty. A client can resume from its id before any message.
     pub(super) primed: bool,
 }
@@ -60,7 +60,7 @@ impl OnDisconnect {
         Self(Some(Box::new(end)))
     }
 
-    pub(super) fn nothing() -> Self {
+    pub(super) fn no_action() -> Self {
         Self(None)
     }
 }
@@ -81,7 +81,7 @@ pub(super) async fn answer_requests(
     is_batch: bool,
     at_end: OnDisconnect,
 ) -> Response {
-    let reader = stream.take_over();
+    let reader = stream.attach_reader();
     let AcceptedTypes {
         json,
         events,
@@ -130,9 +130,9 @@ pub(super) fn respond_with_events(
     let first = match form.primed && seen == 0 {
         true => Bytes::from(format!(
             "id: {}{}.0{}\ndata:\n\n",
-            form.ids.id_prefix(),
+            form.id_kind.id_prefix(),
             stream.number,
-            encode_request_ids(&stream.asked),
+            encode_request_ids(&stream.request_ids),
         )),
         false => Bytes::new(),
     };
@@ -140,7 +140,7 @@ pub(super) fn respond_with_events(
 }
 
 /// All events after the event `first`.
-pub(super) fn respond_after(
+pub(super) fn respond_after_first_event(
     first: Bytes,
     stream: Arc<MessageStream>,
     reader: u64,
@@ -181,14 +181,17 @@ fn sse_response(
             HeaderName::from_static("x-accel-buffering"),
             "no".to_owned(),
         ),
-        (HeaderName::from_static(STREAM_HEADER), number.to_string()),
+        (
+            HeaderName::from_static(STREAM_ID_HEADER),
+            number.to_string(),
+        ),
     ];
     (headers, Body::from_stream(pieces)).into_response()
 }
 
 fn format_event(stream: &MessageStream, told: &MessageStreamEvent, form: SseFormat) -> Bytes {
-    let (number, asked) = (stream.number, encode_request_ids(&stream.asked));
-    let id = match form.ids {
+    let (number, asked) = (stream.number, encode_request_ids(&stream.request_ids));
+    let id = match form.id_kind {
         SseIdKind::None => String::new(),
         ids => format!("id: {}{number}.{}{asked}\n", ids.id_prefix(), told.seq),
     };
@@ -206,10 +209,10 @@ fn format_event(stream: &MessageStream, told: &MessageStreamEvent, form: SseForm
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct SseEventId {
     pub(super) is_general: bool,
-    pub(super) stream: u64,
+    pub(super) stream_number: u64,
     pub(super) seq: u64,
     /// The raw ids of the requests that the stream answers, where they are known.
-    pub(super) asked: Vec<String>,
+    pub(super) request_ids: Vec<String>,
 }
 
 pub(super) fn parse_event_id(id: &str) -> Option<SseEventId> {
@@ -218,9 +221,9 @@ pub(super) fn parse_event_id(id: &str) -> Option<SseEventId> {
     let mut parts = rest.unwrap_or(id).split('.');
     let place = SseEventId {
         is_general: rest.is_some(),
-        stream: parts.next()?.parse().ok()?,
+        stream_number: parts.next()?.parse().ok()?,
         seq: parts.next()?.parse().ok()?,
-        asked: match parts.next() {
+        request_ids: match parts.next() {
             Some(asked) => decode_request_ids(asked)?,
             None => Vec::new(),
         },
@@ -239,7 +242,7 @@ fn encode_request_ids(asked: &str) -> String {
 fn decode_request_ids(mark: &str) -> Option<Vec<String>> {
     let asked = String::from_utf8(URL_SAFE_NO_PAD.decode(mark).ok()?).ok()?;
     let ids = message::array_elements(&asked);
-    let all_are_ids = !ids.is_empty() && ids.iter().all(|id| message::is_id(id));
+    let all_are_ids = !ids.is_empty() && ids.iter().all(|id| message::is_rpc_id(id));
     all_are_ids.then(|| ids.into_iter().map(str::to_owned).collect())
 }
 
@@ -249,12 +252,12 @@ pub(super) fn ended_stream_response(
     place: &SseEventId,
     answer: impl Fn(&str) -> Bytes,
 ) -> Response {
-    if place.asked.is_empty() {
+    if place.request_ids.is_empty() {
         return StatusCode::NO_CONTENT.into_response();
     }
     let mut pieces = Vec::new();
-    for (id, seq) in place.asked.iter().zip(place.seq + 1..) {
-        let id_of_event = format!("event: message\nid: {}.{seq}\ndata: ", place.stream);
+    for (id, seq) in place.request_ids.iter().zip(place.seq + 1..) {
+        let id_of_event = format!("event: message\nid: {}.{seq}\ndata: ", place.stream_number);
         pieces.extend_from_slice(id_of_event.as_bytes());
         pieces.extend_from_slice(&answer(id));
         pieces.extend_from_slice(b"\n\n");
@@ -271,9 +274,9 @@ mod tests {
     fn an_events_id_names_its_stream_and_place() {
         let of = |is_general| SseEventId {
             is_general,
-            stream: 12,
+            stream_number: 12,
             seq: 3,
-            asked: Vec::new(),
+            request_ids: Vec::new(),
         };
         assert_eq!(parse_event_id("12.3"), Some(of(false)));
         assert_eq!(parse_event_id("g12.3"), Some(of(true)));
@@ -282,7 +285,12 @@ mod tests {
         }
         let odd = [r#""\u0041.é""#, "1.0", "null"];
         let marked = encode_request_ids(&format!("[{}]", odd.join(",")));
-        assert_eq!(parse_event_id(&format!("12.3{marked}")).unwrap().asked, odd);
+        assert_eq!(
+            parse_event_id(&format!("12.3{marked}"))
+                .unwrap()
+                .request_ids,
+            odd
+        );
         for (no_ids, count) in [
             ("[{}]", 1),
             ("[]", 1),
@@ -291,7 +299,7 @@ mod tests {
         ] {
             let marked = encode_request_ids(&no_ids.repeat(count));
             let place = parse_event_id(&format!("12.3{marked}"));
-            assert!(place.is_none_or(|place| place.asked.is_empty()));
+            assert!(place.is_none_or(|place| place.request_ids.is_empty()));
         }
     }
 }

@@ -24,20 +24,20 @@ pub(super) async fn post_messages(
     McpBody(body): McpBody,
 ) -> Response {
     if let Some(kind) = header_text(&headers, "content-type")
-        && !is_json_kind(kind)
+        && !is_json_content_type(kind)
     {
         let why = format!("the body is `{kind}`, but must be `application/json`");
         return api_error_response(StatusCode::UNSUPPORTED_MEDIA_TYPE, "no_json", why, None);
     }
     let (messages, is_batch) = match RpcMessage::parse_all(body) {
-        Ok((messages, _)) if messages.is_empty() => return refusal::empty_batch(),
+        Ok((messages, _)) if messages.is_empty() => return refusal::empty_batch_response(),
         Ok(all) => all,
         Err(malformed) => return malformed.into_response(),
     };
-    let id = refusal::only_id(&messages).filter(|_| !is_batch);
+    let id = refusal::only_request_id(&messages).filter(|_| !is_batch);
     let accepted = parse_accept(&headers);
     if !accepted.json && !accepted.events {
-        return not_acceptable(id, "application/json, text/event-stream");
+        return not_acceptable_response(id, "application/json, text/event-stream");
     }
     // A handshake and messages of the newest revision are never in a batch.
     if let (false, [message]) = (is_batch, &messages[..]) {
@@ -60,13 +60,13 @@ pub(super) async fn post_messages(
     let stream = Arc::new(MessageStream::of_requests(hub.next_number(), &ids));
     // A client that accepts no events receives only the answers.
     if is_asked && accepted.events {
-        session.outlet.add_stream(&stream);
+        session.streams.add_stream(&stream);
     }
     for message in messages {
         match message.kind {
             RpcMessageKind::Request => {
                 hub.persist_subscription(&session, &message);
-                let reply = ReplySender::plain(stream.clone());
+                let reply = ReplySender::unshaped(stream.clone());
                 session.backend().send_request(message, reply);
             }
             RpcMessageKind::Notification | RpcMessageKind::Answer => session.send_message(message),
@@ -76,15 +76,20 @@ pub(super) async fn post_messages(
         return refusal::accepted_response();
     }
     let form = SseFormat {
-        ids: SseIdKind::OfCall,
+        id_kind: SseIdKind::Call,
         primed: is_primed(&headers, &session),
     };
     let number = stream.number;
-    let response =
-        stream_response::answer_requests(stream, form, accepted, is_batch, OnDisconnect::nothing())
-            .await;
+    let response = stream_response::answer_requests(
+        stream,
+        form,
+        accepted,
+        is_batch,
+        OnDisconnect::no_action(),
+    )
+    .await;
     if is_json(&response) {
-        session.outlet.remove_stream(number);
+        session.streams.remove_stream(number);
     }
     response
 }
@@ -113,7 +118,7 @@ async fn initialize_session(hub: &Hub, wish: HubTarget, message: &RpcMessage) ->
     }
 }
 
-fn is_json_kind(kind: &str) -> bool {
+fn is_json_content_type(kind: &str) -> bool {
     let kind = kind.split(';').next().unwrap_or_default().trim();
     kind.eq_ignore_ascii_case("application/json")
 }
@@ -126,7 +131,7 @@ fn require_session(
     asked: Option<&str>,
 ) -> Result<Arc<HubSession>, Box<Response>> {
     let bad = |why: &str| {
-        let refused = refusal::session_refusal(StatusCode::BAD_REQUEST, asked, why);
+        let refused = refusal::session_refusal_response(StatusCode::BAD_REQUEST, asked, why);
         Err(Box::new(refused))
     };
     let Some(id) = header_text(headers, HUB_SESSION_HEADER) else {
@@ -160,7 +165,7 @@ pub(super) async fn open_event_stream(
     headers: HeaderMap,
 ) -> Response {
     if !parse_accept(&headers).events {
-        return not_acceptable(None, "text/event-stream");
+        return not_acceptable_response(None, "text/event-stream");
     }
     let session = match require_session(&hub, &wish, &headers, None) {
         Ok(session) => session,
@@ -171,27 +176,27 @@ pub(super) async fn open_event_stream(
         None => 0,
         Some(id) => match stream_response::parse_event_id(id) {
             // The event belongs to an earlier general stream: its messages are lost, new ones follow.
-            Some(place) if place.is_general => match session.outlet.general.number {
-                number if number == place.stream => place.seq,
+            Some(place) if place.is_general => match session.streams.general_stream.number {
+                number if number == place.stream_number => place.seq,
                 _ => 0,
             },
             place => return resume_call_stream(&hub, &session, place, primed),
         },
     };
-    let stream = session.outlet.general.clone();
+    let stream = session.streams.general_stream.clone();
     let form = SseFormat {
-        ids: SseIdKind::General,
+        id_kind: SseIdKind::General,
         primed,
     };
-    let reader = stream.take_over();
-    session.outlet.set_listening(true);
+    let reader = stream.attach_reader();
+    session.streams.set_listening(true);
     let at_end = OnDisconnect::new({
         let (session, stream) = (session.clone(), stream.clone());
         move || {
-            session.touch();
+            session.record_use();
             session
-                .outlet
-                .set_listening(stream.is_read_by_other(reader));
+                .streams
+                .set_listening(stream.has_newer_reader(reader));
         }
     });
     stream_response::respond_with_events(stream, reader, seen, form, at_end)
@@ -208,26 +213,31 @@ fn resume_call_stream(
     let Some(place) = place else {
         return StatusCode::NO_CONTENT.into_response();
     };
-    let (stream, seen) = match session.outlet.find_stream(place.stream) {
-        Some(stream) if !stream.is_over(place.seq) => (stream, place.seq),
-        None if hub.is_from_previous_run(place.stream) => {
+    let (stream, seen) = match session.streams.find_stream(place.stream_number) {
+        Some(stream) if !stream.is_exhausted_after(place.seq) => (stream, place.seq),
+        None if hub.is_from_previous_run(place.stream_number) => {
             return stream_response::ended_stream_response(&place, message::lost_response);
         }
-        None => return stream_response::ended_stream_response(&place, message::not_kept_response),
+        None => {
+            return stream_response::ended_stream_response(
+                &place,
+                message::answer_dropped_response,
+            );
+        }
         _ => return StatusCode::NO_CONTENT.into_response(),
     };
     let form = SseFormat {
-        ids: SseIdKind::OfCall,
+        id_kind: SseIdKind::Call,
         primed,
     };
-    let reader = stream.take_over();
-    stream_response::respond_with_events(stream, reader, seen, form, OnDisconnect::nothing())
+    let reader = stream.attach_reader();
+    stream_response::respond_with_events(stream, reader, seen, form, OnDisconnect::no_action())
 }
 
 /// Whether streams start with an empty event. The version in the request's header takes precedence over the
 /// session's.
 fn is_primed(headers: &HeaderMap, session: &HubSession) -> bool {
-    let version = header_text(headers, "mcp-protocol-version").unwrap_or(&session.version);
+    let version = header_text(headers, "mcp-protocol-version").unwrap_or(&session.protocol_version);
     version >= NEWEST_HANDSHAKE_REVISION
 }
 
@@ -245,7 +255,7 @@ pub(super) async fn delete_session(
     }
 }
 
-fn not_acceptable(id: Option<&str>, kinds: &str) -> Response {
+fn not_acceptable_response(id: Option<&str>, kinds: &str) -> Response {
     let why = format!("the client must accept `{kinds}`");
     let status = StatusCode::NOT_ACCEPTABLE;
     refusal::refusal_response(status, "not_acceptable", (id, -32600), &why, None)

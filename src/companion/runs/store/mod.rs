@@ -23,7 +23,7 @@ mod writer;
 
 pub(super) use queue::{RecordUrgency, RunRecorder};
 pub(super) use record::{StoredRunBegin, StoredRunEnd, StoredRunRecord};
-pub(super) use writer::make_private;
+pub(super) use writer::create_private_folder;
 
 use super::retained_runs::RetainedRuns;
 use queue::RunStoreShared;
@@ -41,8 +41,8 @@ const RUN_STORE_BOOT_ID_PATH: &str = "/proc/sys/kernel/random/boot_id";
 /// A run of an earlier companion, and its recorder in this journal.
 #[derive(Debug)]
 pub(super) struct RecoveredRun {
-    pub(super) found: RecoverableRun,
-    pub(super) kept: Arc<RunRecorder>,
+    pub(super) run: RecoverableRun,
+    pub(super) recorder: Arc<RunRecorder>,
 }
 
 /// The handle of the journal; clones share it.
@@ -52,8 +52,8 @@ pub(crate) struct RunStore(Option<Arc<RunStoreInner>>);
 #[derive(Debug)]
 struct RunStoreInner {
     shared: Arc<RunStoreShared>,
-    lives: RetainedRuns,
-    boot: String,
+    retained_runs: RetainedRuns,
+    boot_id: String,
     recovered: Mutex<Vec<RecoveredRun>>,
     writer: Mutex<Option<JoinHandle<()>>>,
 }
@@ -76,8 +76,8 @@ impl RunStore {
         };
         let store = Self(Some(Arc::new(RunStoreInner {
             shared,
-            lives: lives.clone(),
-            boot: fs::read_to_string(RUN_STORE_BOOT_ID_PATH)
+            retained_runs: lives.clone(),
+            boot_id: fs::read_to_string(RUN_STORE_BOOT_ID_PATH)
                 .unwrap_or_default()
                 .trim()
                 .into(),
@@ -96,8 +96,8 @@ impl RunStore {
     /// Reads the journals of other companions. Blocks.
     pub(crate) fn recover_runs(&self) {
         let Some(inner) = &self.0 else { return };
-        let own = inner.lives.own_folder();
-        for mut found in recovery::read_journals(&inner.lives.other_folders()) {
+        let own = inner.retained_runs.own_folder();
+        for mut found in recovery::read_journals(&inner.retained_runs.other_folders()) {
             link_run_files(&mut found, &own);
             let first = StoredRunRecord::Begin(found.begin.clone());
             // The copied records are complete: private output was left out of them before.
@@ -106,8 +106,11 @@ impl RunStore {
                 kept.push_record(record, RecordUrgency::Later);
             }
             // Keep the number of queued records below its limit.
-            inner.shared.make_room();
-            inner.lock_recovered().push(RecoveredRun { found, kept });
+            inner.shared.wait_queue_space();
+            inner.lock_recovered().push(RecoveredRun {
+                run: found,
+                recorder: kept,
+            });
         }
     }
 
@@ -119,7 +122,7 @@ impl RunStore {
         let mut recovered = inner.lock_recovered();
         let (own, others) = std::mem::take(&mut *recovered)
             .into_iter()
-            .partition(|one| one.found.begin.place == place);
+            .partition(|one| one.run.begin.place == place);
         *recovered = others;
         own
     }
@@ -132,14 +135,14 @@ impl RunStore {
 
     /// Whether `boot` is an earlier boot of the machine.
     pub(super) fn is_other_boot(&self, boot: &str) -> bool {
-        let own = self.0.as_ref().map_or("", |inner| &inner.boot);
+        let own = self.0.as_ref().map_or("", |inner| &inner.boot_id);
         !own.is_empty() && !boot.is_empty() && own != boot
     }
 
     pub(super) fn boot_id(&self) -> String {
         self.0
             .as_ref()
-            .map(|inner| inner.boot.clone())
+            .map(|inner| inner.boot_id.clone())
             .unwrap_or_default()
     }
 
@@ -197,7 +200,7 @@ fn link_run_files(found: &mut RecoverableRun, own: &Path) {
         let from = folder.join(&*name);
         let kind = begin.place.trim_start_matches('/');
         let to = format!("{kind}.{}.{stream:?}.{}", begin.id, begin.created).to_lowercase();
-        let brought = make_private(own).and_then(|()| link_or_copy(&from, &own.join(&to)));
+        let brought = create_private_folder(own).and_then(|()| link_or_copy(&from, &own.join(&to)));
         if let Err(error) = &brought {
             let from = from.display();
             tracing::warn!("output of run `{}` in `{from}` is lost: {error}", begin.id);

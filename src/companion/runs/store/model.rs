@@ -6,12 +6,12 @@
 //!
 //! | step | function |
 //! |---|---|
-//! | `Ask` | `RunRegistry::begin_run`; `RunStoreShared::begin_run` puts the record of the start into the queue |
+//! | `Request` | `RunRegistry::begin_run`; `RunStoreShared::begin_run` puts the record of the start into the queue |
 //! | `Write`, `Sync` | `write_batch`: `append_bytes`, then `sync_segment`, for all that is queued |
 //! | `Execute` | `Sessions::execute`, `Shells::execute`: the code starts after the run is recorded |
 //! | `Acknowledge` | the reply names the id after the record is synced |
-//! | `Finish` | `TrackedRun::finish`; `RunRecorder::push_end` puts the record of the end into the queue |
-//! | `Tell` | `RunStoreShared::complete_batch` publishes the end after the sync |
+//! | `Finish` | `TrackedRun::finish_run`; `RunRecorder::push_end` puts the record of the end into the queue |
+//! | `ReportEnd` | `RunStoreShared::complete_batch` publishes the end after the sync |
 //! | `Boot` | `RunStore::recover_runs`: earlier journals are read, and their runs queued for the own journal |
 //! | `Serve` | `RunStore::wait_synced`, then `RetainedRuns::remove_stale` removes the earlier journals |
 //!
@@ -24,21 +24,21 @@ use crate::protocol::kernel::RunStatus;
 
 const RUN_MODEL_RUNS: usize = 2;
 /// The client that names its run sends the request twice.
-const ASKS: [u8; RUN_MODEL_RUNS] = [2, 1];
-const RUN_MODEL_DEATHS: u8 = 2;
+const RUN_MODEL_REQUESTS: [u8; RUN_MODEL_RUNS] = [2, 1];
+const MAX_RUN_MODEL_CRASHES: u8 = 2;
 
 /// Orders of steps that the code does not have.
 #[derive(Debug, Clone, Copy, Default)]
 struct RunModelOrder {
     acknowledges_before_the_record: bool,
     executes_before_the_record: bool,
-    forgets_at_death: bool,
-    tells_the_end_before_its_record: bool,
+    forgets_on_crash: bool,
+    reports_the_end_before_its_record: bool,
     removes_before_the_copy: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-enum Note {
+enum RunModelRecord {
     Begin(usize),
     End(usize, RunStatus),
 }
@@ -46,12 +46,12 @@ enum Note {
 /// The journal of one companion. Notes after `synced` may be lost with the machine.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 struct RunModelJournal {
-    notes: Vec<Note>,
+    records: Vec<RunModelRecord>,
     synced: usize,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-struct RunModelKnown {
+struct RunModelRun {
     is_executing: bool,
     end: Option<RunStatus>,
     /// Whether the end was read from the disk.
@@ -60,64 +60,64 @@ struct RunModelKnown {
 
 /// The running companion.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
-struct RunModelGeneration {
+struct RunModelCompanion {
     is_serving: bool,
-    queue: Vec<Note>,
-    runs: [Option<RunModelKnown>; RUN_MODEL_RUNS],
+    queue: Vec<RunModelRecord>,
+    runs: [Option<RunModelRun>; RUN_MODEL_RUNS],
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 struct RunModelClient {
-    asked: u8,
+    request_count: u8,
     is_acknowledged: bool,
-    told: Option<RunStatus>,
+    reported_end: Option<RunStatus>,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 struct RunModelState {
-    earlier: Vec<RunModelJournal>,
-    own: RunModelJournal,
-    life: Option<RunModelGeneration>,
+    earlier_journals: Vec<RunModelJournal>,
+    own_journal: RunModelJournal,
+    companion: Option<RunModelCompanion>,
     clients: [RunModelClient; RUN_MODEL_RUNS],
     executions: [u8; RUN_MODEL_RUNS],
-    deaths: u8,
+    crashes: u8,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 enum RunModelAction {
     Boot,
     Serve,
-    Ask(usize),
+    Request(usize),
     Write,
     Sync,
     Acknowledge(usize),
     Execute(usize),
     Finish(usize),
-    Tell(usize),
-    KernelDies,
+    ReportEnd(usize),
+    KernelCrash,
     /// The companion or its container ends: written notes stay.
-    CompanionDies,
+    CompanionCrash,
     /// Notes that were not synced may be lost.
-    PowerFails,
+    PowerLoss,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum RunModelViolation {
-    AcknowledgedRunIsGone,
-    ToldEndHasChanged,
+    AcknowledgedRunLost,
+    ReportedEndChanged,
     ExecutedTwice,
     TwoEndsOnDisk,
     NoEnd,
 }
 
 impl RunModelJournal {
-    fn holds(&self, note: Note) -> bool {
-        self.notes[..self.synced].contains(&note)
+    fn has_synced_record(&self, note: RunModelRecord) -> bool {
+        self.records[..self.synced].contains(&note)
     }
 
-    fn ends(&self, run: usize) -> impl Iterator<Item = RunStatus> {
-        self.notes.iter().filter_map(move |note| match note {
-            Note::End(of, end) if *of == run => Some(*end),
+    fn recorded_ends(&self, run: usize) -> impl Iterator<Item = RunStatus> {
+        self.records.iter().filter_map(move |note| match note {
+            RunModelRecord::End(of, end) if *of == run => Some(*end),
             _ => None,
         })
     }
@@ -125,62 +125,63 @@ impl RunModelJournal {
 
 impl RunModelState {
     /// The most complete record of each run, as `recovery::read` finds it.
-    fn recovered(&self) -> [Option<Option<RunStatus>>; RUN_MODEL_RUNS] {
+    fn recovered_ends(&self) -> [Option<Option<RunStatus>>; RUN_MODEL_RUNS] {
         std::array::from_fn(|run| {
-            let journals = self.earlier.iter().chain([&self.own]);
-            let accounts = journals.filter(|one| one.notes.contains(&Note::Begin(run)));
+            let journals = self.earlier_journals.iter().chain([&self.own_journal]);
+            let accounts = journals.filter(|one| one.records.contains(&RunModelRecord::Begin(run)));
             accounts
-                .map(|one| one.ends(run).next())
+                .map(|one| one.recorded_ends(run).next())
                 .max_by_key(Option::is_some)
         })
     }
 
-    fn boot(&self, order: RunModelOrder) -> Self {
+    fn boot_companion(&self, order: RunModelOrder) -> Self {
         let mut next = self.clone();
-        let mut life = RunModelGeneration::default();
-        if !order.forgets_at_death {
-            for (run, found) in self.recovered().into_iter().enumerate() {
+        let mut life = RunModelCompanion::default();
+        if !order.forgets_on_crash {
+            for (run, found) in self.recovered_ends().into_iter().enumerate() {
                 let Some(end) = found else { continue };
                 let end = end.unwrap_or(RunStatus::Lost);
-                life.queue.extend([Note::Begin(run), Note::End(run, end)]);
-                life.runs[run] = Some(RunModelKnown {
+                life.queue
+                    .extend([RunModelRecord::Begin(run), RunModelRecord::End(run, end)]);
+                life.runs[run] = Some(RunModelRun {
                     is_executing: false,
                     end: Some(end),
                     is_replayed: true,
                 });
             }
         }
-        let own = std::mem::take(&mut next.own);
-        if !own.notes.is_empty() {
-            next.earlier.push(own);
+        let own = std::mem::take(&mut next.own_journal);
+        if !own.records.is_empty() {
+            next.earlier_journals.push(own);
         }
-        next.life = Some(life);
+        next.companion = Some(life);
         next
     }
 
-    fn finish(&mut self, run: usize, end: RunStatus) {
-        if let Some(life) = &mut self.life
+    fn finish_run(&mut self, run: usize, end: RunStatus) {
+        if let Some(life) = &mut self.companion
             && let Some(known) = &mut life.runs[run]
         {
             (known.is_executing, known.end) = (false, Some(end));
-            life.queue.push(Note::End(run, end));
+            life.queue.push(RunModelRecord::End(run, end));
         }
     }
 
     /// All states after a loss of notes that were not synced.
-    fn cut(&self) -> Vec<Self> {
+    fn states_after_power_loss(&self) -> Vec<Self> {
         let mut all = vec![Self {
-            earlier: Vec::new(),
-            own: RunModelJournal::default(),
+            earlier_journals: Vec::new(),
+            own_journal: RunModelJournal::default(),
             ..self.clone()
         }];
-        for journal in self.earlier.iter().chain([&self.own]) {
+        for journal in self.earlier_journals.iter().chain([&self.own_journal]) {
             let mut more = Vec::new();
-            for length in journal.synced..=journal.notes.len() {
+            for length in journal.synced..=journal.records.len() {
                 for state in &all {
                     let mut state = state.clone();
-                    state.earlier.push(RunModelJournal {
-                        notes: journal.notes[..length].to_vec(),
+                    state.earlier_journals.push(RunModelJournal {
+                        records: journal.records[..length].to_vec(),
                         synced: length,
                     });
                     more.push(state);
@@ -189,7 +190,9 @@ impl RunModelState {
             all = more;
         }
         for state in &mut all {
-            state.earlier.retain(|journal| !journal.notes.is_empty());
+            state
+                .earlier_journals
+                .retain(|journal| !journal.records.is_empty());
         }
         all
     }
@@ -199,7 +202,7 @@ impl RunModelOrder {
     fn steps_of_run(
         self,
         state: &RunModelState,
-        life: &RunModelGeneration,
+        life: &RunModelCompanion,
         run: usize,
     ) -> Vec<(RunModelAction, RunModelState)> {
         let mut steps = Vec::new();
@@ -209,13 +212,13 @@ impl RunModelOrder {
             steps.push((action, next));
         };
         let client = state.clients[run];
-        if client.asked < ASKS[run] {
+        if client.request_count < RUN_MODEL_REQUESTS[run] {
             let is_new = life.runs[run].is_none();
-            add(RunModelAction::Ask(run), &|next| {
-                next.clients[run].asked += 1;
-                if let Some(life) = next.life.as_mut().filter(|_| is_new) {
-                    life.queue.push(Note::Begin(run));
-                    life.runs[run] = Some(RunModelKnown {
+            add(RunModelAction::Request(run), &|next| {
+                next.clients[run].request_count += 1;
+                if let Some(life) = next.companion.as_mut().filter(|_| is_new) {
+                    life.queue.push(RunModelRecord::Begin(run));
+                    life.runs[run] = Some(RunModelRun {
                         is_executing: false,
                         end: None,
                         is_replayed: false,
@@ -226,7 +229,9 @@ impl RunModelOrder {
         let Some(known) = life.runs[run] else {
             return steps;
         };
-        let has_begun = state.own.holds(Note::Begin(run));
+        let has_begun = state
+            .own_journal
+            .has_synced_record(RunModelRecord::Begin(run));
         if !client.is_acknowledged && (has_begun || self.acknowledges_before_the_record) {
             add(RunModelAction::Acknowledge(run), &|next| {
                 next.clients[run].is_acknowledged = true;
@@ -237,24 +242,31 @@ impl RunModelOrder {
         if !known.is_executing && known.end.is_none() && may_execute {
             add(RunModelAction::Execute(run), &|next| {
                 next.executions[run] += 1;
-                if let Some(known) = next.life.as_mut().and_then(|life| life.runs[run].as_mut()) {
+                if let Some(known) = next
+                    .companion
+                    .as_mut()
+                    .and_then(|life| life.runs[run].as_mut())
+                {
                     known.is_executing = true;
                 }
             });
         }
         if known.is_executing {
             add(RunModelAction::Finish(run), &|next| {
-                next.finish(run, RunStatus::Completed);
+                next.finish_run(run, RunStatus::Completed);
             });
         }
         if let Some(end) = known.end
-            && client.told != Some(end)
+            && client.reported_end != Some(end)
         {
-            let is_recorded = state.own.holds(Note::End(run, end)) || known.is_replayed;
-            if is_recorded || self.tells_the_end_before_its_record {
-                add(RunModelAction::Tell(run), &|next| {
+            let is_recorded = state
+                .own_journal
+                .has_synced_record(RunModelRecord::End(run, end))
+                || known.is_replayed;
+            if is_recorded || self.reports_the_end_before_its_record {
+                add(RunModelAction::ReportEnd(run), &|next| {
                     // The first answer counts; a different second one is a violation.
-                    next.clients[run].told.get_or_insert(end);
+                    next.clients[run].reported_end.get_or_insert(end);
                 });
             }
         }
@@ -269,32 +281,33 @@ impl Model for RunModelOrder {
     type Violation = RunModelViolation;
 
     fn steps(&self, state: &RunModelState) -> Vec<(RunModelAction, RunModelState)> {
-        let Some(life) = &state.life else {
-            return vec![(RunModelAction::Boot, state.boot(*self))];
+        let Some(life) = &state.companion else {
+            return vec![(RunModelAction::Boot, state.boot_companion(*self))];
         };
         let mut steps = Vec::new();
         if !life.queue.is_empty() {
             let mut next = state.clone();
-            next.own.notes.extend(&life.queue);
-            next.life = Some(RunModelGeneration {
+            next.own_journal.records.extend(&life.queue);
+            next.companion = Some(RunModelCompanion {
                 queue: Vec::new(),
                 ..life.clone()
             });
             steps.push((RunModelAction::Write, next));
         }
-        if state.own.synced < state.own.notes.len() {
+        if state.own_journal.synced < state.own_journal.records.len() {
             let mut next = state.clone();
-            next.own.synced = next.own.notes.len();
+            next.own_journal.synced = next.own_journal.records.len();
             steps.push((RunModelAction::Sync, next));
         }
         if life.is_serving {
             steps.extend((0..RUN_MODEL_RUNS).flat_map(|run| self.steps_of_run(state, life, run)));
         } else {
-            let is_settled = life.queue.is_empty() && state.own.synced == state.own.notes.len();
+            let is_settled = life.queue.is_empty()
+                && state.own_journal.synced == state.own_journal.records.len();
             if is_settled || self.removes_before_the_copy {
                 let mut next = state.clone();
-                next.earlier.clear();
-                next.life = Some(RunModelGeneration {
+                next.earlier_journals.clear();
+                next.companion = Some(RunModelCompanion {
                     is_serving: true,
                     ..life.clone()
                 });
@@ -304,58 +317,60 @@ impl Model for RunModelOrder {
         steps
     }
 
-    fn deaths(&self, state: &RunModelState) -> Vec<(RunModelAction, RunModelState)> {
+    fn crashes(&self, state: &RunModelState) -> Vec<(RunModelAction, RunModelState)> {
         let mut deaths = Vec::new();
-        if state.deaths == RUN_MODEL_DEATHS {
+        if state.crashes == MAX_RUN_MODEL_CRASHES {
             return deaths;
         }
         let died = RunModelState {
-            life: None,
-            deaths: state.deaths + 1,
+            companion: None,
+            crashes: state.crashes + 1,
             ..state.clone()
         };
-        let powerless = died.cut().into_iter();
-        deaths.extend(powerless.map(|state| (RunModelAction::PowerFails, state)));
-        let Some(life) = &state.life else {
+        let powerless = died.states_after_power_loss().into_iter();
+        deaths.extend(powerless.map(|state| (RunModelAction::PowerLoss, state)));
+        let Some(life) = &state.companion else {
             return deaths;
         };
         let mut killed = RunModelState {
-            deaths: state.deaths + 1,
+            crashes: state.crashes + 1,
             ..state.clone()
         };
         for (run, known) in life.runs.iter().enumerate() {
             if known.is_some_and(|known| known.is_executing) {
-                killed.finish(run, RunStatus::Failed);
+                killed.finish_run(run, RunStatus::Failed);
             }
         }
-        if killed.life != state.life {
-            deaths.push((RunModelAction::KernelDies, killed));
+        if killed.companion != state.companion {
+            deaths.push((RunModelAction::KernelCrash, killed));
         }
-        deaths.push((RunModelAction::CompanionDies, died));
+        deaths.push((RunModelAction::CompanionCrash, died));
         deaths
     }
 
     fn violations(&self, state: &RunModelState, is_at_rest: bool) -> Vec<RunModelViolation> {
         let mut found = Vec::new();
-        let serving = state.life.as_ref().filter(|life| life.is_serving);
+        let serving = state.companion.as_ref().filter(|life| life.is_serving);
         for (run, client) in state.clients.iter().enumerate() {
             if state.executions[run] > 1 {
                 found.push(RunModelViolation::ExecutedTwice);
             }
-            let mut journals = state.earlier.iter().chain([&state.own]);
-            if journals.any(|journal| journal.ends(run).count() > 1) {
+            let mut journals = state.earlier_journals.iter().chain([&state.own_journal]);
+            if journals.any(|journal| journal.recorded_ends(run).count() > 1) {
                 found.push(RunModelViolation::TwoEndsOnDisk);
             }
             if let Some(life) = serving {
                 let known = life.runs[run];
                 if client.is_acknowledged && known.is_none() {
-                    found.push(RunModelViolation::AcknowledgedRunIsGone);
+                    found.push(RunModelViolation::AcknowledgedRunLost);
                 }
-                if client.told.is_some() && known.and_then(|known| known.end) != client.told {
-                    found.push(RunModelViolation::ToldEndHasChanged);
+                if client.reported_end.is_some()
+                    && known.and_then(|known| known.end) != client.reported_end
+                {
+                    found.push(RunModelViolation::ReportedEndChanged);
                 }
             }
-            if is_at_rest && client.is_acknowledged && client.told.is_none() {
+            if is_at_rest && client.is_acknowledged && client.reported_end.is_none() {
                 found.push(RunModelViolation::NoEnd);
             }
         }
@@ -364,13 +379,13 @@ impl Model for RunModelOrder {
 }
 
 #[test]
-fn runs_keep_their_promises_through_every_death() {
+fn run_invariants_survive_every_crash() {
     let search = assert_holds(&RunModelOrder::default(), RunModelState::default());
     assert!(search.len() > 1000, "{} states", search.len());
 }
 
 #[test]
-fn every_other_order_of_a_run_breaks_a_promise() {
+fn wrong_run_orders_break_an_invariant() {
     let today = RunModelOrder::default();
     for (name, order, violation) in [
         (
@@ -379,7 +394,7 @@ fn every_other_order_of_a_run_breaks_a_promise() {
                 acknowledges_before_the_record: true,
                 ..today
             },
-            RunModelViolation::AcknowledgedRunIsGone,
+            RunModelViolation::AcknowledgedRunLost,
         ),
         (
             "execute before the record",
@@ -392,15 +407,15 @@ fn every_other_order_of_a_run_breaks_a_promise() {
         (
             "runs only in memory",
             RunModelOrder {
-                forgets_at_death: true,
+                forgets_on_crash: true,
                 ..today
             },
-            RunModelViolation::AcknowledgedRunIsGone,
+            RunModelViolation::AcknowledgedRunLost,
         ),
         (
             "runs only in memory, and a repeated request",
             RunModelOrder {
-                forgets_at_death: true,
+                forgets_on_crash: true,
                 ..today
             },
             RunModelViolation::ExecutedTwice,
@@ -408,10 +423,10 @@ fn every_other_order_of_a_run_breaks_a_promise() {
         (
             "report the end before its record",
             RunModelOrder {
-                tells_the_end_before_its_record: true,
+                reports_the_end_before_its_record: true,
                 ..today
             },
-            RunModelViolation::ToldEndHasChanged,
+            RunModelViolation::ReportedEndChanged,
         ),
         (
             "remove earlier journals before the copy",
@@ -419,7 +434,7 @@ fn every_other_order_of_a_run_breaks_a_promise() {
                 removes_before_the_copy: true,
                 ..today
             },
-            RunModelViolation::AcknowledgedRunIsGone,
+            RunModelViolation::AcknowledgedRunLost,
         ),
     ] {
         assert_finds(name, &order, RunModelState::default(), violation);

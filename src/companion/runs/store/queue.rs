@@ -42,32 +42,32 @@ pub(super) struct RunStoreShared {
     /// Folder of the journal and, beneath it, of the runs' files.
     pub(super) folder: PathBuf,
     queue: Mutex<RecordQueue>,
-    news: Condvar,
+    record_queued: Condvar,
     /// Notified after each batch.
-    settled: Condvar,
+    batch_completed: Condvar,
     has_failed: AtomicBool,
     /// Number of records that are on the disk or have failed.
-    progress: watch::Sender<u64>,
+    settled_position: watch::Sender<u64>,
 }
 
 #[derive(Debug, Default)]
 struct RecordQueue {
     pending: Vec<PendingRecord>,
-    waiting: Vec<PendingRunEnd>,
+    pending_ends: Vec<PendingRunEnd>,
     bytes: usize,
     /// Number of records up to now.
     position: u64,
     urgency: RecordUrgency,
     /// When the oldest waiting text was queued.
-    since: Option<Instant>,
-    runs: u64,
+    text_queued_at: Option<Instant>,
+    run_count: u64,
     is_closed: bool,
 }
 
 /// A queued record.
 #[derive(Debug)]
 pub(super) struct PendingRecord {
-    pub(super) kept: Arc<RunRecorder>,
+    pub(super) recorder: Arc<RunRecorder>,
     pub(super) index: u32,
     pub(super) kind: u8,
     pub(super) content: Vec<u8>,
@@ -76,8 +76,8 @@ pub(super) struct PendingRecord {
 /// A run whose end is published after the sync.
 #[derive(Debug)]
 struct PendingRunEnd {
-    kept: Arc<RunRecorder>,
-    pulse: watch::Sender<RunSignal>,
+    recorder: Arc<RunRecorder>,
+    signal: watch::Sender<RunSignal>,
     status: RunStatus,
 }
 
@@ -85,7 +85,7 @@ struct PendingRunEnd {
 #[derive(Debug)]
 pub(super) struct RecordBatch {
     pub(super) pending: Vec<PendingRecord>,
-    waiting: Vec<PendingRunEnd>,
+    pending_ends: Vec<PendingRunEnd>,
     position: u64,
     pub(super) is_synced: bool,
     /// Whether no batch follows.
@@ -96,10 +96,10 @@ pub(super) struct RecordBatch {
 #[derive(Debug)]
 pub(in crate::companion::runs) struct RunRecorder {
     shared: Arc<RunStoreShared>,
-    pub(super) number: u64,
-    next: AtomicU32,
+    pub(super) run_number: u64,
+    next_index: AtomicU32,
     /// The position after the first record.
-    begun: u64,
+    begin_position: u64,
     /// Whether a record of the run is missing.
     is_incomplete: AtomicBool,
     is_forgotten: AtomicBool,
@@ -112,10 +112,10 @@ impl RunStoreShared {
         Self {
             folder,
             queue: Mutex::default(),
-            news: Condvar::new(),
-            settled: Condvar::new(),
+            record_queued: Condvar::new(),
+            batch_completed: Condvar::new(),
             has_failed: AtomicBool::new(false),
-            progress: watch::Sender::new(0),
+            settled_position: watch::Sender::new(0),
         }
     }
 
@@ -126,12 +126,12 @@ impl RunStoreShared {
         is_private: bool,
     ) -> Arc<RunRecorder> {
         let mut queue = self.lock_queue();
-        queue.runs += 1;
+        queue.run_count += 1;
         let kept = Arc::new(RunRecorder {
             shared: Arc::clone(self),
-            number: queue.runs,
-            next: AtomicU32::new(0),
-            begun: queue.position + 1,
+            run_number: queue.run_count,
+            next_index: AtomicU32::new(0),
+            begin_position: queue.position + 1,
             is_incomplete: AtomicBool::new(false),
             is_forgotten: AtomicBool::new(false),
             is_private,
@@ -142,15 +142,15 @@ impl RunStoreShared {
     }
 
     /// Waits, blocking, while too many records are queued.
-    pub(super) fn make_room(&self) {
+    pub(super) fn wait_queue_space(&self) {
         let mut queue = self.lock_queue();
         if queue.bytes <= MAX_COPIED_RECORD_BYTES {
             return;
         }
         let position = queue.position;
         self.request_sync(&mut queue);
-        let waits = |_: &mut RecordQueue| *self.progress.borrow() < position;
-        drop(self.settled.wait_while(queue, waits));
+        let waits = |_: &mut RecordQueue| *self.settled_position.borrow() < position;
+        drop(self.batch_completed.wait_while(queue, waits));
     }
 
     /// Whether a record could not be written since the journal was opened.
@@ -169,20 +169,20 @@ impl RunStoreShared {
     }
 
     async fn wait_position(&self, position: u64) {
-        let mut progress = self.progress.subscribe();
+        let mut progress = self.settled_position.subscribe();
         // The channel stays open, because `self` holds the sender.
         let _ = progress.wait_for(|reached| *reached >= position).await;
     }
 
     fn request_sync(&self, queue: &mut RecordQueue) {
         queue.urgency = RecordUrgency::Synced;
-        self.news.notify_one();
+        self.record_queued.notify_one();
     }
 
     /// Tells the writer to end after the last record.
     pub(super) fn close_queue(&self) {
         self.lock_queue().is_closed = true;
-        self.news.notify_one();
+        self.record_queued.notify_one();
     }
 
     /// Waits for records; earlier records are synced at `due`.
@@ -190,14 +190,15 @@ impl RunStoreShared {
         let mut queue = self.lock_queue();
         loop {
             let now = Instant::now();
-            let ripe = queue.since.map(|since| since + TEXT_RECORD_DELAY);
+            let ripe = queue.text_queued_at.map(|since| since + TEXT_RECORD_DELAY);
             let is_due = due.is_some_and(|due| due <= now);
             let is_synced = queue.urgency == RecordUrgency::Synced || is_due;
             if is_synced || queue.is_closed || ripe.is_some_and(|ripe| ripe <= now) {
-                (queue.urgency, queue.since, queue.bytes) = (RecordUrgency::Later, None, 0);
+                (queue.urgency, queue.text_queued_at, queue.bytes) =
+                    (RecordUrgency::Later, None, 0);
                 return RecordBatch {
                     pending: std::mem::take(&mut queue.pending),
-                    waiting: std::mem::take(&mut queue.waiting),
+                    pending_ends: std::mem::take(&mut queue.pending_ends),
                     position: queue.position,
                     is_synced: is_synced || queue.is_closed,
                     is_last: queue.is_closed,
@@ -206,11 +207,11 @@ impl RunStoreShared {
             let until = [ripe, due].into_iter().flatten().min();
             queue = match until {
                 Some(until) => {
-                    let waited = self.news.wait_timeout(queue, until - now);
+                    let waited = self.record_queued.wait_timeout(queue, until - now);
                     waited.unwrap_or_else(PoisonError::into_inner).0
                 }
                 None => {
-                    let waited = self.news.wait(queue);
+                    let waited = self.record_queued.wait(queue);
                     waited.unwrap_or_else(PoisonError::into_inner)
                 }
             };
@@ -224,20 +225,20 @@ impl RunStoreShared {
             batch
                 .pending
                 .iter()
-                .for_each(|one| one.kept.mark_incomplete());
+                .for_each(|one| one.recorder.mark_incomplete());
             batch
-                .waiting
+                .pending_ends
                 .iter()
-                .for_each(|one| one.kept.mark_incomplete());
+                .for_each(|one| one.recorder.mark_incomplete());
         }
         if batch.is_synced {
-            self.progress.send_replace(batch.position);
+            self.settled_position.send_replace(batch.position);
             // A waiting thread reads the progress under the lock.
             drop(self.lock_queue());
-            self.settled.notify_all();
+            self.batch_completed.notify_all();
         }
-        for one in batch.waiting {
-            one.pulse.send_modify(|pulse| pulse.status = one.status);
+        for one in batch.pending_ends {
+            one.signal.send_modify(|pulse| pulse.status = one.status);
         }
     }
 
@@ -256,13 +257,13 @@ impl RunRecorder {
         let mut queue = self.shared.lock_queue();
         self.enqueue_record(&mut queue, kind, content);
         if urgency == RecordUrgency::Soon {
-            queue.since.get_or_insert_with(Instant::now);
+            queue.text_queued_at.get_or_insert_with(Instant::now);
         }
         let is_news = urgency > queue.urgency;
         queue.urgency = queue.urgency.max(urgency);
         drop(queue);
         if is_news {
-            self.shared.news.notify_one();
+            self.shared.record_queued.notify_one();
         }
     }
 
@@ -279,9 +280,9 @@ impl RunRecorder {
         let is_closed = queue.is_closed;
         if !is_closed {
             let kept = Arc::clone(self);
-            queue.waiting.push(PendingRunEnd {
-                kept,
-                pulse: pulse.clone(),
+            queue.pending_ends.push(PendingRunEnd {
+                recorder: kept,
+                signal: pulse.clone(),
                 status,
             });
             self.shared.request_sync(&mut queue);
@@ -306,7 +307,7 @@ impl RunRecorder {
         if kind == RECORD_KIND_TEXT
             && let Some(last) = queue.pending.last_mut()
             && last.kind == RECORD_KIND_TEXT
-            && Arc::ptr_eq(&last.kept, self)
+            && Arc::ptr_eq(&last.recorder, self)
             && last.content[..TEXT_PREFIX_BYTES] == content[..TEXT_PREFIX_BYTES]
             && last.content.len() < MAX_TEXT_RECORD_BYTES
         {
@@ -315,8 +316,8 @@ impl RunRecorder {
                 .extend_from_slice(&content[TEXT_PREFIX_BYTES..]);
         }
         queue.pending.push(PendingRecord {
-            kept: Arc::clone(self),
-            index: self.next.fetch_add(1, Ordering::Relaxed),
+            recorder: Arc::clone(self),
+            index: self.next_index.fetch_add(1, Ordering::Relaxed),
             kind,
             content,
         });
@@ -324,11 +325,11 @@ impl RunRecorder {
 
     /// Waits until the start of the run is synced, or can't be.
     pub(in crate::companion::runs) async fn wait_begin_synced(&self) {
-        if *self.shared.progress.borrow() >= self.begun {
+        if *self.shared.settled_position.borrow() >= self.begin_position {
             return;
         }
         self.shared.request_sync(&mut self.shared.lock_queue());
-        self.shared.wait_position(self.begun).await;
+        self.shared.wait_position(self.begin_position).await;
     }
 
     /// Whether all records of the run are, or will be, on the disk, as far as is known.
@@ -341,7 +342,7 @@ impl RunRecorder {
     }
 
     /// Name of a file beneath the journal's folder, as the journal records it.
-    pub(in crate::companion::runs) fn name_of(&self, file: &Path) -> String {
+    pub(in crate::companion::runs) fn relative_name(&self, file: &Path) -> String {
         let beneath = file.strip_prefix(&self.shared.folder).unwrap_or(file);
         beneath.display().to_string()
     }

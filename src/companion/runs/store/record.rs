@@ -61,7 +61,7 @@ pub(in crate::companion::runs) enum StoredRunRecord {
     /// Another event, as JSON.
     Event {
         number: u64,
-        happened: Vec<u8>,
+        event_json: Vec<u8>,
     },
     /// The end of a stream that exceeds the limit of its file.
     Tail {
@@ -109,7 +109,10 @@ impl StoredRunRecord {
                 RECORD_KIND_FILE,
                 encode_stream_content(*stream, None, name.as_bytes()),
             ),
-            Self::Event { number, happened } => (
+            Self::Event {
+                number,
+                event_json: happened,
+            } => (
                 RECORD_KIND_EVENT,
                 [&number.to_le_bytes(), happened.as_slice()].concat(),
             ),
@@ -155,7 +158,10 @@ impl StoredRunRecord {
             RECORD_KIND_EVENT => {
                 let (number, happened) = split_number(content)?;
                 let happened = happened.to_vec();
-                Self::Event { number, happened }
+                Self::Event {
+                    number,
+                    event_json: happened,
+                }
             }
             RECORD_KIND_TAIL => {
                 let (stream, bytes) = split_stream(content)?;

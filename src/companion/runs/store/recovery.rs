@@ -31,7 +31,7 @@ impl RecoverableRun {
 pub(super) fn read_journals(folders: &[PathBuf]) -> Vec<RecoverableRun> {
     let mut all: HashMap<(String, String), RecoverableRun> = HashMap::new();
     for folder in folders {
-        let read = read_one(folder).inspect_err(|error| {
+        let read = read_journal(folder).inspect_err(|error| {
             let folder = folder.display();
             tracing::error!("the runs in `{folder}` can't be read: {error}");
         });
@@ -55,7 +55,7 @@ fn completeness_rank(found: &RecoverableRun) -> (u64, bool, usize) {
     (found.begin.created, found.is_ended(), found.records.len())
 }
 
-fn read_one(folder: &Path) -> io::Result<Vec<RecoverableRun>> {
+fn read_journal(folder: &Path) -> io::Result<Vec<RecoverableRun>> {
     let mut segments = Vec::new();
     for entry in fs::read_dir(folder)? {
         let entry = entry?;

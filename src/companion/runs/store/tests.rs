@@ -11,7 +11,7 @@ use crate::protocol::kernel::{
     DisplayData, ExecReply, Execute, KernelReport, KernelState, OutputStream, RunEventKind,
     RunStatus,
 };
-use crate::protocol::shell::Command as Shell;
+use crate::protocol::shell::ShellRequest as Shell;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -24,7 +24,7 @@ const RUN_STORE_TEST_REPORT: KernelReport = KernelReport {
     state: KernelState::Kept,
 };
 
-fn life(folder: &Path, name: &str) -> (RunStore, RunRegistry<Execute>, RetainedRuns) {
+fn open_companion(folder: &Path, name: &str) -> (RunStore, RunRegistry<Execute>, RetainedRuns) {
     let lives = RetainedRuns::new(folder.join("runs"), name.into());
     let store = RunStore::open(&lives);
     (store.clone(), RunRegistry::open("run", store), lives)
@@ -45,7 +45,7 @@ fn begin(runs: &RunRegistry<Execute>, id: &str) -> Arc<TrackedRun<Execute>> {
     run
 }
 
-fn shown(text: &str) -> RunEventKind<ExecReply> {
+fn display_event(text: &str) -> RunEventKind<ExecReply> {
     let data = [("text/plain".to_owned(), text.into())];
     RunEventKind::Result(DisplayData {
         data: Arc::new(data.into_iter().collect()),
@@ -75,19 +75,19 @@ fn segments(folder: &Path) -> Vec<PathBuf> {
 #[tokio::test]
 async fn a_run_is_found_again_with_its_exact_end() {
     let folder = tempfile::tempdir().unwrap();
-    let (store, runs, _) = life(folder.path(), "1");
+    let (store, runs, _) = open_companion(folder.path(), "1");
     let run = begin(&runs, "a");
     run.mark_started(7);
     run.write_output(OutputStream::Stdout, b"one\n");
     run.write_output(OutputStream::Stderr, "zw\u{f6}lf\n".as_bytes());
-    run.add_event(shown("2"));
+    run.add_event(display_event("2"));
     run.finish(RunStatus::Failed, RUN_STORE_TEST_REPORT);
     run.wait_finished().await;
     let before = run.build_reply(RUN_STORE_TEST_REPORT);
     assert_eq!(before.durable, Some(true));
     // As after a kill, no file is closed.
     std::mem::forget(store);
-    let (_, runs, _) = life(folder.path(), "2");
+    let (_, runs, _) = open_companion(folder.path(), "2");
     let after = reply(&runs, "a");
     assert_eq!(after.timing_ms, before.timing_ms);
     assert_eq!(after, before);
@@ -99,13 +99,13 @@ async fn a_run_is_found_again_with_its_exact_end() {
 #[tokio::test]
 async fn a_run_without_an_end_is_lost_permanently() {
     let folder = tempfile::tempdir().unwrap();
-    let (_, runs, _) = life(folder.path(), "1");
+    let (_, runs, _) = open_companion(folder.path(), "1");
     let run = begin(&runs, "a");
     run.write_output(OutputStream::Stdout, b"so far");
     run.wait_recorded().await.unwrap();
     let mut told = Vec::new();
     for name in ["2", "3"] {
-        let (store, runs, lives) = life(folder.path(), name);
+        let (store, runs, lives) = open_companion(folder.path(), name);
         assert!(store.wait_synced().await);
         lives.remove_stale();
         let reply = reply(&runs, "a");
@@ -122,7 +122,7 @@ async fn a_run_without_an_end_is_lost_permanently() {
 #[tokio::test]
 async fn recovered_events_keep_their_numbers() {
     let folder = tempfile::tempdir().unwrap();
-    let (store, runs, _) = life(folder.path(), "1");
+    let (store, runs, _) = open_companion(folder.path(), "1");
     let run = begin(&runs, "a");
     let mut seen = Vec::new();
     let mut follower = run.follow(0);
@@ -132,13 +132,13 @@ async fn recovered_events_keep_their_numbers() {
             seen.extend(follower.next_events(|| RUN_STORE_TEST_REPORT).await);
         }
         if number % 5 == 0 {
-            run.add_event(shown("2"));
+            run.add_event(display_event("2"));
         }
     }
     seen.extend(follower.next_events(|| RUN_STORE_TEST_REPORT).await);
     assert!(seen.len() > 8);
     store.wait_synced().await;
-    let (_, runs, _) = life(folder.path(), "2");
+    let (_, runs, _) = open_companion(folder.path(), "2");
     let again = runs
         .find_run("a")
         .unwrap()
@@ -151,7 +151,7 @@ async fn recovered_events_keep_their_numbers() {
 #[tokio::test]
 async fn output_beyond_the_journal_is_in_its_file() {
     let folder = tempfile::tempdir().unwrap();
-    let (_, runs, lives) = life(folder.path(), "1");
+    let (_, runs, lives) = open_companion(folder.path(), "1");
     let run = begin(&runs, "a");
     let text: Vec<u8> = (0..3_000_000).map(|n| b'a' + (n % 26) as u8).collect();
     let mut spill = SpillFiles::default();
@@ -174,10 +174,10 @@ async fn output_beyond_the_journal_is_in_its_file() {
     run.finish(RunStatus::Completed, RUN_STORE_TEST_REPORT);
     run.wait_finished().await;
     let before = run.build_reply(RUN_STORE_TEST_REPORT);
-    runs.keep_files();
+    runs.retain_files();
     drop((run, runs));
     for name in ["2", "3"] {
-        let (store, runs, lives) = life(folder.path(), name);
+        let (store, runs, lives) = open_companion(folder.path(), name);
         assert!(store.wait_synced().await);
         lives.remove_stale();
         let run = runs.find_run("a").unwrap();
@@ -191,14 +191,14 @@ async fn output_beyond_the_journal_is_in_its_file() {
             (after.stdout == before.stdout, after.status),
             (true, before.status)
         );
-        runs.keep_files();
+        runs.retain_files();
     }
 }
 
 #[tokio::test]
 async fn a_journal_that_is_cut_at_any_byte_keeps_the_records_before() {
     let folder = tempfile::tempdir().unwrap();
-    let (_, runs, lives) = life(folder.path(), "1");
+    let (_, runs, lives) = open_companion(folder.path(), "1");
     for id in ["a", "b", "c"] {
         let run = begin(&runs, id);
         run.write_output(OutputStream::Stdout, id.as_bytes());
@@ -233,14 +233,14 @@ async fn a_journal_that_is_cut_at_any_byte_keeps_the_records_before() {
 #[tokio::test]
 async fn a_companion_killed_during_its_start_hides_no_runs() {
     let folder = tempfile::tempdir().unwrap();
-    let (_, runs, lives) = life(folder.path(), "1");
+    let (_, runs, lives) = open_companion(folder.path(), "1");
     let run = begin(&runs, "ended");
     run.write_output(OutputStream::Stdout, b"one");
-    run.add_event(shown("2"));
+    run.add_event(display_event("2"));
     run.finish(RunStatus::Completed, RUN_STORE_TEST_REPORT);
     run.wait_finished().await;
     begin(&runs, "lost").wait_recorded().await.unwrap();
-    let (store, _, next) = life(folder.path(), "2");
+    let (store, _, next) = open_companion(folder.path(), "2");
     assert!(store.wait_synced().await);
     let [segment] = &segments(&next.own_folder())[..] else {
         panic!("one segment");
@@ -268,7 +268,7 @@ async fn a_companion_killed_during_its_start_hides_no_runs() {
 async fn many_small_runs_grow_neither_disk_nor_memory() {
     const MANY_TEST_RUNS: usize = 40_000;
     let folder = tempfile::tempdir().unwrap();
-    let (store, runs, lives) = life(folder.path(), "1");
+    let (store, runs, lives) = open_companion(folder.path(), "1");
     let stays = begin(&runs, "stays");
     for number in 0..MANY_TEST_RUNS {
         let run = begin(&runs, &format!("run-{number}"));
@@ -286,7 +286,7 @@ async fn many_small_runs_grow_neither_disk_nor_memory() {
     let on_disk: u64 = segments(&lives.own_folder()).iter().map(bytes).sum();
     assert!(on_disk < 10 << 20, "{on_disk}");
     assert_eq!(stays.status(), RunStatus::Running);
-    let (_, runs, _) = life(folder.path(), "2");
+    let (_, runs, _) = open_companion(folder.path(), "2");
     assert_eq!(reply(&runs, "stays").status, RunStatus::Lost);
     assert_eq!(
         reply(&runs, &format!("run-{}", MANY_TEST_RUNS - 1)).stdout,
@@ -299,7 +299,7 @@ async fn many_small_runs_grow_neither_disk_nor_memory() {
 #[tokio::test]
 async fn private_runs_are_not_on_disk() {
     let folder = tempfile::tempdir().unwrap();
-    let (store, runs, lives) = life(folder.path(), "1");
+    let (store, runs, lives) = open_companion(folder.path(), "1");
     let private = [(true, true), (false, false)];
     for (number, (silent, store_history)) in private.into_iter().enumerate() {
         let request = Execute {
@@ -309,7 +309,7 @@ async fn private_runs_are_not_on_disk() {
         };
         let (run, _) = runs.begin_run(request).unwrap();
         run.write_output(OutputStream::Stdout, b"hunter-printed");
-        run.add_event(shown("hunter-result"));
+        run.add_event(display_event("hunter-result"));
         run.finish(RunStatus::Completed, RUN_STORE_TEST_REPORT);
         run.wait_finished().await;
     }
@@ -327,7 +327,7 @@ async fn private_runs_are_not_on_disk() {
         let found = bytes.windows(7).any(|window| window == b"hunter-");
         assert!(!found);
     }
-    let (store, runs, _) = life(folder.path(), "2");
+    let (store, runs, _) = open_companion(folder.path(), "2");
     let reply = reply(&runs, "private-0");
     assert_eq!(reply.status, RunStatus::Completed);
     // The reply reports that output was written.
@@ -335,20 +335,20 @@ async fn private_runs_are_not_on_disk() {
     let commands: RunRegistry<Shell> = RunRegistry::open("sh", store);
     let (again, is_new) = commands.begin_run(command).unwrap();
     assert!(!is_new && again.status() == RunStatus::Lost);
-    assert_eq!(again.work.text(), "cat >/dev/null");
+    assert_eq!(again.request.text(), "cat >/dev/null");
 }
 
 #[tokio::test]
 async fn a_waiting_companion_finds_the_runs_of_another_one() {
     let folder = tempfile::tempdir().unwrap();
-    let (store, waits, lives) = life(folder.path(), "1");
+    let (store, waits, lives) = open_companion(folder.path(), "1");
     let end = async |run: Arc<TrackedRun<Execute>>| {
         run.finish(RunStatus::Completed, RUN_STORE_TEST_REPORT);
         run.wait_finished().await;
     };
     end(begin(&waits, "before")).await;
     lives.mark_waiting().unwrap();
-    let (other_store, other, other_lives) = life(folder.path(), "2");
+    let (other_store, other, other_lives) = open_companion(folder.path(), "2");
     assert!(other_store.wait_synced().await);
     other_lives.remove_stale();
     assert_eq!(reply(&other, "before").status, RunStatus::Completed);
@@ -356,10 +356,10 @@ async fn a_waiting_companion_finds_the_runs_of_another_one() {
     store.recover_runs();
     waits.adopt_recovered();
     assert!(store.wait_synced().await);
-    lives.stop_waiting(true);
+    lives.clear_waiting(true);
     assert_eq!(reply(&waits, "between").status, RunStatus::Completed);
     assert_eq!(waits.list_runs().len(), 2);
-    let (_, last, _) = life(folder.path(), "3");
+    let (_, last, _) = open_companion(folder.path(), "3");
     let mut ids: Vec<String> = last.list_runs().iter().map(|run| run.id.clone()).collect();
     ids.sort();
     assert_eq!(ids, ["before", "between"]);
@@ -368,10 +368,10 @@ async fn a_waiting_companion_finds_the_runs_of_another_one() {
 #[tokio::test]
 async fn a_refused_run_can_not_be_found() {
     let folder = tempfile::tempdir().unwrap();
-    let (store, runs, _) = life(folder.path(), "1");
+    let (store, runs, _) = open_companion(folder.path(), "1");
     let run = begin(&runs, "a");
     // A request that is repeated before the refusal.
-    let again = runs.find_same(&run.work);
+    let again = runs.find_same_request(&run.request);
     let refuse = async {
         runs.forget_run(&run);
         run.finish_refused(RUN_STORE_TEST_REPORT);
@@ -379,6 +379,6 @@ async fn a_refused_run_can_not_be_found() {
     assert!(tokio::join!(again, refuse).0.unwrap().is_none());
     assert!(!run.is_durable());
     assert!(store.wait_synced().await);
-    let (_, runs, _) = life(folder.path(), "2");
+    let (_, runs, _) = open_companion(folder.path(), "2");
     assert!(runs.find_run("a").is_none());
 }

@@ -40,14 +40,14 @@ pub(super) struct RunStoreWriter {
     shared: Arc<RunStoreShared>,
     /// Segments, the oldest first, the current one last.
     segments: VecDeque<RunStoreSegment>,
-    current: Option<File>,
+    current_file: Option<File>,
     /// Number of segments up to now.
-    count: u64,
+    segment_count: u64,
     /// Bytes of each run that is not removed.
-    live: HashMap<u64, u64>,
-    live_bytes: u64,
+    live_run_bytes: HashMap<u64, u64>,
+    total_live_bytes: u64,
     /// When the oldest bytes were written that are not synced.
-    unsynced: Option<Instant>,
+    unsynced_since: Option<Instant>,
     is_failing: bool,
 }
 
@@ -62,11 +62,11 @@ impl RunStoreWriter {
         Self {
             shared,
             segments: VecDeque::new(),
-            current: None,
-            count: 0,
-            live: HashMap::new(),
-            live_bytes: 0,
-            unsynced: None,
+            current_file: None,
+            segment_count: 0,
+            live_run_bytes: HashMap::new(),
+            total_live_bytes: 0,
+            unsynced_since: None,
             is_failing: false,
         }
     }
@@ -74,7 +74,9 @@ impl RunStoreWriter {
     /// Runs until the journal is closed.
     pub(super) fn run(mut self) {
         loop {
-            let due = self.unsynced.map(|since| since + RUN_STORE_SYNC_INTERVAL);
+            let due = self
+                .unsynced_since
+                .map(|since| since + RUN_STORE_SYNC_INTERVAL);
             let batch = self.shared.next_batch(due);
             let is_last = batch.is_last;
             let taken = self.write_batch(&batch);
@@ -114,13 +116,15 @@ impl RunStoreWriter {
             self.sync_segment()?;
         }
         for one in &batch.pending {
-            let (run, length) = (one.kept.number, pending_frame(one).length());
+            let (run, length) = (one.recorder.run_number, pending_frame(one).length());
             match one.kind {
-                RECORD_KIND_FORGET => self.live_bytes -= self.live.remove(&run).unwrap_or_default(),
-                _ if one.kept.is_forgotten() => {}
+                RECORD_KIND_FORGET => {
+                    self.total_live_bytes -= self.live_run_bytes.remove(&run).unwrap_or_default()
+                }
+                _ if one.recorder.is_forgotten() => {}
                 _ => {
-                    *self.live.entry(run).or_default() += length;
-                    self.live_bytes += length;
+                    *self.live_run_bytes.entry(run).or_default() += length;
+                    self.total_live_bytes += length;
                 }
             }
         }
@@ -132,32 +136,32 @@ impl RunStoreWriter {
             .segments
             .back()
             .is_none_or(|s| s.bytes >= SEGMENT_BYTES);
-        if self.current.is_none() || is_full {
+        if self.current_file.is_none() || is_full {
             self.begin_segment()?;
         }
-        let (Some(file), Some(segment)) = (&self.current, self.segments.back_mut()) else {
+        let (Some(file), Some(segment)) = (&self.current_file, self.segments.back_mut()) else {
             return Err(io::ErrorKind::NotFound.into());
         };
         if let Err(error) = file.write_all_at(bytes, segment.bytes) {
             // A partial write must not remain between earlier and later records.
             if file.set_len(segment.bytes).is_err() {
-                self.current = None;
+                self.current_file = None;
             }
             return Err(error);
         }
         segment.bytes += bytes.len() as u64;
-        self.unsynced.get_or_insert_with(Instant::now);
+        self.unsynced_since.get_or_insert_with(Instant::now);
         Ok(())
     }
 
     fn sync_segment(&mut self) -> io::Result<()> {
-        if self.unsynced.take().is_none() {
+        if self.unsynced_since.take().is_none() {
             return Ok(());
         }
-        let synced = self.current.as_ref().map_or(Ok(()), File::sync_data);
+        let synced = self.current_file.as_ref().map_or(Ok(()), File::sync_data);
         if synced.is_err() {
             // The content of the file is unknown now.
-            self.current = None;
+            self.current_file = None;
         }
         synced
     }
@@ -165,8 +169,11 @@ impl RunStoreWriter {
     fn begin_segment(&mut self) -> io::Result<()> {
         self.sync_segment()?;
         let folder = &self.shared.folder;
-        make_private(folder)?;
-        let path = folder.join(format!("{SEGMENT_FILE_PREFIX}{:010}", self.count + 1));
+        create_private_folder(folder)?;
+        let path = folder.join(format!(
+            "{SEGMENT_FILE_PREFIX}{:010}",
+            self.segment_count + 1
+        ));
         let mut options = OpenOptions::new();
         let file = options
             .write(true)
@@ -181,7 +188,7 @@ impl RunStoreWriter {
             SEGMENT_BYTES.cast_signed(),
         );
         // The folder's own entry must be synced with its first segment.
-        let parent = folder.parent().filter(|_| self.count == 0);
+        let parent = folder.parent().filter(|_| self.segment_count == 0);
         let mut folders = parent.into_iter().chain([folder.as_path()]);
         let synced = |folder: &Path| File::open(folder)?.sync_all();
         let ready = file.sync_all();
@@ -190,9 +197,9 @@ impl RunStoreWriter {
             let _ = fs::remove_file(&path);
             return Err(error);
         }
-        self.count += 1;
+        self.segment_count += 1;
         self.segments.push_back(RunStoreSegment { path, bytes: 0 });
-        self.current = Some(file);
+        self.current_file = Some(file);
         Ok(())
     }
 
@@ -201,13 +208,15 @@ impl RunStoreWriter {
         let written =
             |segments: &VecDeque<RunStoreSegment>| segments.iter().map(|s| s.bytes).sum::<u64>();
         while self.segments.len() > 1
-            && written(&self.segments) > 2 * self.live_bytes + MAX_FORGOTTEN_RUN_BYTES
+            && written(&self.segments) > 2 * self.total_live_bytes + MAX_FORGOTTEN_RUN_BYTES
             && let Some(oldest) = self.segments.front()
         {
             let path = oldest.path.clone();
             let old = fs::read(&path)?;
             let mut needed = Vec::new();
-            for frame in parse_frames(&old).filter(|frame| self.live.contains_key(&frame.run)) {
+            for frame in
+                parse_frames(&old).filter(|frame| self.live_run_bytes.contains_key(&frame.run))
+            {
                 frame.write_to(&mut needed);
             }
             if !needed.is_empty() {
@@ -223,7 +232,7 @@ impl RunStoreWriter {
 
 fn pending_frame(one: &super::queue::PendingRecord) -> RunStoreFrame<'_> {
     RunStoreFrame {
-        run: one.kept.number,
+        run: one.recorder.run_number,
         index: one.index,
         kind: one.kind,
         content: &one.content,
@@ -231,6 +240,6 @@ fn pending_frame(one: &super::queue::PendingRecord) -> RunStoreFrame<'_> {
 }
 
 /// Creates a folder and its parents with access for this user only.
-pub(in crate::companion::runs) fn make_private(folder: &Path) -> io::Result<()> {
+pub(in crate::companion::runs) fn create_private_folder(folder: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(folder)
 }

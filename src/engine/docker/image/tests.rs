@@ -1,4 +1,4 @@
-use super::{BUILD_ATTEMPTS, ImageBuild, ImageBuilder, split_image_name};
+use super::{ImageBuild, ImageBuilder, MAX_BUILD_ATTEMPTS, split_image_name};
 use crate::engine::EngineProgress;
 use crate::engine::docker::Docker;
 use crate::error::Error;
@@ -18,11 +18,11 @@ fn a_registrys_port_is_no_tag() {
     assert_eq!(split_image_name("x@sha256:ab"), ("x", "sha256:ab"));
 }
 
-struct Silent;
+struct ImageTestProgress;
 
-impl EngineProgress for Silent {
-    fn step(&self, _what: &str) {}
-    fn amount(&self, _what: &str, _done: u64, _total: Option<u64>) {}
+impl EngineProgress for ImageTestProgress {
+    fn report_step(&self, _what: &str) {}
+    fn report_amount(&self, _what: &str, _done: u64, _total: Option<u64>) {}
     fn log(&self, _line: &str) {}
 }
 
@@ -68,7 +68,7 @@ async fn serve(mut stream: UnixStream, cut: usize, builds: &AtomicUsize) {
 
 #[tokio::test]
 async fn a_build_whose_end_is_not_told_is_begun_once_more() {
-    for cut in 0..=BUILD_ATTEMPTS {
+    for cut in 0..=MAX_BUILD_ATTEMPTS {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("engine.sock");
         let builds = Arc::new(AtomicUsize::new(0));
@@ -82,16 +82,16 @@ async fn a_build_whose_end_is_not_told_is_begun_once_more() {
             labels: [].into(),
             builder: ImageBuilder::BuildKit,
         };
-        let built = docker.build_image(&build, &Silent).await;
+        let built = docker.build_image(&build, &ImageTestProgress).await;
         served.abort();
-        assert_eq!(built.is_ok(), cut < BUILD_ATTEMPTS, "{cut}: {built:?}");
+        assert_eq!(built.is_ok(), cut < MAX_BUILD_ATTEMPTS, "{cut}: {built:?}");
         if let Err(error) = built {
             assert!(matches!(
                 error.downcast_ref(),
                 Some(Error::EngineLost { .. })
             ));
         }
-        let begun = (cut + 1).min(BUILD_ATTEMPTS);
+        let begun = (cut + 1).min(MAX_BUILD_ATTEMPTS);
         assert_eq!(builds.load(Ordering::Relaxed), begun);
     }
 }

@@ -6,7 +6,11 @@ use reqwest::StatusCode;
 
 /// The error message, if the answer is about authentication. `challenge` is the `WWW-Authenticate` header; `is_known`:
 /// the request had a token.
-pub(super) fn auth_problem(status: StatusCode, challenge: &str, is_known: bool) -> Option<String> {
+pub(super) fn auth_error_message(
+    status: StatusCode,
+    challenge: &str,
+    is_known: bool,
+) -> Option<String> {
     let cure =
         "add a token of its provider to `headers` of the server: `Authorization: Bearer ${NAME}`";
     let is_oauth = ["resource_metadata", "authorization_uri", "scope="]
@@ -30,7 +34,7 @@ pub(super) fn auth_problem(status: StatusCode, challenge: &str, is_known: bool) 
 
 #[cfg(test)]
 mod tests {
-    use super::auth_problem;
+    use super::auth_error_message;
     use reqwest::StatusCode;
 
     #[test]
@@ -38,7 +42,7 @@ mod tests {
         let challenge =
             r#"Bearer resource_metadata="https://a.example/.well-known/oauth-protected-resource""#;
         let told = |status, challenge, is_known| {
-            auth_problem(status, challenge, is_known).unwrap_or_default()
+            auth_error_message(status, challenge, is_known).unwrap_or_default()
         };
         let oauth = told(StatusCode::UNAUTHORIZED, challenge, false);
         assert!(
@@ -58,9 +62,9 @@ mod tests {
             StatusCode::NOT_FOUND,
             StatusCode::BAD_GATEWAY,
         ] {
-            assert_eq!(auth_problem(other, challenge, true), None);
+            assert_eq!(auth_error_message(other, challenge, true), None);
         }
         // The token is not the cause, for example, when the server does not accept the host name.
-        assert_eq!(auth_problem(StatusCode::FORBIDDEN, "", false), None);
+        assert_eq!(auth_error_message(StatusCode::FORBIDDEN, "", false), None);
     }
 }

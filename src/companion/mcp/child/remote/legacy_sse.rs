@@ -15,7 +15,7 @@ use tokio::time::timeout;
 const MAX_LEGACY_SSE_MESSAGE_BYTES: usize = 256 << 20;
 
 /// Whether a server that answers the first message with this status may support only the older transport.
-pub(super) fn is_possible(status: StatusCode) -> bool {
+pub(super) fn can_be_legacy_sse(status: StatusCode) -> bool {
     [
         StatusCode::BAD_REQUEST,
         StatusCode::NOT_FOUND,
@@ -26,7 +26,7 @@ pub(super) fn is_possible(status: StatusCode) -> bool {
 
 /// Whether a refusal is a JSON-RPC error, which servers of the newer transport send. Other servers may also send
 /// errors as JSON.
-pub(super) fn is_rpc(body: &[u8]) -> bool {
+pub(super) fn is_rpc_error(body: &[u8]) -> bool {
     let text = std::str::from_utf8(body).unwrap_or_default();
     let code = find_value(text, &["error", "code"]).map(|span| &text[span]);
     code.is_some_and(|code| code.parse::<i64>().is_ok())
@@ -52,7 +52,7 @@ impl RemoteHttpClient {
     }
 
     pub(super) fn legacy_endpoint(&self) -> Option<Url> {
-        let older = self.older.lock();
+        let older = self.legacy_endpoint.lock();
         older.unwrap_or_else(PoisonError::into_inner).clone()
     }
 
@@ -75,7 +75,7 @@ impl RemoteHttpClient {
         )
         .await;
         let mut stream = match response {
-            Ok(Ok(response)) if is_stream(&response) => response,
+            Ok(Ok(response)) if is_event_stream(&response) => response,
             Ok(Ok(_)) | Err(_) => return Err(format!("it answered {refused}")),
             Ok(Err(e)) => return Err(root_cause(&e)),
         };
@@ -94,7 +94,10 @@ impl RemoteHttpClient {
         let endpoint = timeout(REMOTE_SEND_TIMEOUT, endpoint).await;
         let endpoint = endpoint.map_err(|_| format!("it answered {refused}"))??;
         let place = resolve_endpoint(&self.url, &endpoint.data)?;
-        *self.older.lock().unwrap_or_else(PoisonError::into_inner) = Some(place);
+        *self
+            .legacy_endpoint
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner) = Some(place);
         let hear = async {
             let mut unread = 0;
             loop {
@@ -124,7 +127,7 @@ impl RemoteHttpClient {
             };
             if let Err(why) = sent {
                 let id = hello.id().unwrap_or("null");
-                self.emit_event(ServerPipeEvent::Line(message::error_response(
+                self.emit_event(ServerPipeEvent::Message(message::error_response(
                     id, -32603, &why,
                 )));
             }
@@ -135,22 +138,22 @@ impl RemoteHttpClient {
     }
 }
 
-fn is_stream(response: &Response) -> bool {
+fn is_event_stream(response: &Response) -> bool {
     response.status().is_success() && content_type(response).starts_with(REMOTE_SSE_TYPE)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Url, is_rpc, resolve_endpoint};
+    use super::{Url, is_rpc_error, resolve_endpoint};
 
     #[test]
     fn an_error_in_json_need_not_be_a_json_rpc_error() {
-        assert!(is_rpc(
+        assert!(is_rpc_error(
             br#"{"jsonrpc":"2.0","id":null,"error":{"code":-32600,"message":"x"}}"#
         ));
         let ours = br#"{"status":"failed","error":{"type":"wrong_method","message":"x"}}"#;
         for other in [&ours[..], b"", b"<html>", b"{\"error\":\"x\"}"] {
-            assert!(!is_rpc(other));
+            assert!(!is_rpc_error(other));
         }
     }
 

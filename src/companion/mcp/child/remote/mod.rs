@@ -44,9 +44,9 @@ const REMOTE_DELETE_TIMEOUT: Duration = Duration::from_secs(2);
 
 #[derive(Debug)]
 pub(super) struct RemoteServer {
-    line: RemoteHttpClient,
-    unsent: mpsc::UnboundedSender<Bytes>,
-    heard: mpsc::UnboundedReceiver<ServerPipeEvent>,
+    http: RemoteHttpClient,
+    outgoing: mpsc::UnboundedSender<Bytes>,
+    events: mpsc::UnboundedReceiver<ServerPipeEvent>,
     /// Dropping the set ends the tasks.
     _tasks: JoinSet<()>,
 }
@@ -57,16 +57,16 @@ struct RemoteHttpClient {
     client: Client,
     url: Url,
     /// The endpoint for messages, if the server uses the older transport.
-    older: Arc<Mutex<Option<Url>>>,
+    legacy_endpoint: Arc<Mutex<Option<Url>>>,
     /// Whether the configured headers contain a token.
-    is_known: bool,
-    agreed: Arc<Mutex<HeaderMap>>,
+    has_credentials: bool,
+    session_headers: Arc<Mutex<HeaderMap>>,
     /// The tool arguments that must also be sent in headers.
-    tools: Arc<ToolParamHeaders>,
+    param_headers: Arc<ToolParamHeaders>,
     /// Whether this request lists the tools.
-    lists_tools: bool,
+    is_tools_list: bool,
     log: Arc<McpServerLog>,
-    heard: mpsc::UnboundedSender<ServerPipeEvent>,
+    events: mpsc::UnboundedSender<ServerPipeEvent>,
 }
 
 impl RemoteServer {
@@ -98,46 +98,46 @@ impl RemoteServer {
         let line = RemoteHttpClient {
             client,
             url,
-            older: Arc::default(),
-            is_known,
-            agreed: Arc::default(),
-            tools: Arc::default(),
-            lists_tools: false,
+            legacy_endpoint: Arc::default(),
+            has_credentials: is_known,
+            session_headers: Arc::default(),
+            param_headers: Arc::default(),
+            is_tools_list: false,
             log: known.log.clone(),
-            heard,
+            events: heard,
         };
         for page in known.cache.list_pages("tools/list").unwrap_or_default() {
             // The cached pages do not contain tools that can't be called.
-            line.tools.learn_tools(&page, |_| {});
+            line.param_headers.record_tools(&page, |_| {});
         }
         let mut tasks = JoinSet::new();
         tasks.spawn(line.clone().run_send_queue(queue));
         Ok(Self {
-            line,
-            unsent,
-            heard: receiver,
+            http: line,
+            outgoing: unsent,
+            events: receiver,
             _tasks: tasks,
         })
     }
 
     pub(super) fn send(&self, text: Bytes) {
         // The receiving task is owned by `self`, so it exists.
-        let _ = self.unsent.send(text);
+        let _ = self.outgoing.send(text);
     }
 
     pub(super) async fn next_event(&mut self) -> ServerPipeEvent {
         let gone = || ServerPipeEvent::Ended("its connection was closed".into());
-        self.heard.recv().await.unwrap_or_else(gone)
+        self.events.recv().await.unwrap_or_else(gone)
     }
 
     /// Ends the session of the server, if there is one.
     pub(super) async fn shutdown(self) {
-        let agreed = self.line.session_headers();
+        let agreed = self.http.session_headers();
         if agreed.contains_key(REMOTE_SESSION_HEADER) {
             let request = self
-                .line
+                .http
                 .client
-                .delete(self.line.url.clone())
+                .delete(self.http.url.clone())
                 .headers(agreed);
             // The result does not matter: the connection ends either way.
             let _ = timeout(REMOTE_DELETE_TIMEOUT, request.send()).await;
@@ -147,12 +147,12 @@ impl RemoteServer {
 
 impl RemoteHttpClient {
     fn session_headers(&self) -> HeaderMap {
-        let agreed = self.agreed.lock();
+        let agreed = self.session_headers.lock();
         agreed.unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     fn set_session_header(&self, name: HeaderName, value: HeaderValue) {
-        let agreed = self.agreed.lock();
+        let agreed = self.session_headers.lock();
         agreed
             .unwrap_or_else(PoisonError::into_inner)
             .insert(name, value);
@@ -160,7 +160,7 @@ impl RemoteHttpClient {
 
     fn emit_event(&self, happened: ServerPipeEvent) {
         // Events after the end have no receiver.
-        let _ = self.heard.send(happened);
+        let _ = self.events.send(happened);
     }
 
     async fn run_send_queue(self, mut queue: mpsc::UnboundedReceiver<Bytes>) {
@@ -187,7 +187,7 @@ impl RemoteHttpClient {
                 || self.session_headers().contains_key(REMOTE_VERSION_HEADER)
                 || self.is_legacy_sse()
             {
-                self.send_unanswered(&message).await;
+                self.send_unawaited(&message).await;
             }
             if let Some(request) = given_up {
                 request.abort();
@@ -199,7 +199,7 @@ impl RemoteHttpClient {
     }
 
     /// Sends a notification or an answer.
-    async fn send_unanswered(&self, message: &RpcMessage) {
+    async fn send_unawaited(&self, message: &RpcMessage) {
         let why = match timeout(REMOTE_SEND_TIMEOUT, self.post_message(message)).await {
             Ok(Ok(_)) => return,
             Ok(Err(why)) => why,
@@ -224,7 +224,7 @@ impl RemoteHttpClient {
             .header(ACCEPT, REMOTE_ACCEPT_TYPES)
             .header(CONTENT_TYPE, "application/json")
             .body(message.text().clone());
-        let request = with_mcp_headers(request, message, &self.tools);
+        let request = with_mcp_headers(request, message, &self.param_headers);
         request.send().await.map_err(|e| root_cause(&e))
     }
 
@@ -243,7 +243,9 @@ impl RemoteHttpClient {
             value.and_then(|value: &HeaderValue| value.to_str().ok())
         };
         let challenge = header(WWW_AUTHENTICATE).unwrap_or_default();
-        if let Some(why) = auth_required::auth_problem(status, challenge, self.is_known) {
+        if let Some(why) =
+            auth_required::auth_error_message(status, challenge, self.has_credentials)
+        {
             return Err(why);
         }
         if let (true, Some(place)) = (status.is_redirection(), header(LOCATION)) {
@@ -263,7 +265,7 @@ impl RemoteHttpClient {
     async fn send_request(mut self, message: RpcMessage) {
         let id = message.id().unwrap_or("null").to_owned();
         let is_modern = protocol_revision::is_enveloped(&message);
-        self.lists_tools = is_modern && message.method == "tools/list";
+        self.is_tools_list = is_modern && message.method == "tools/list";
         let answered = match message.method == "initialize" {
             true => self.initialize_session(&message, &id).await,
             false if self.is_legacy_sse() => self.post_message(&message).await.map(drop),
@@ -277,7 +279,7 @@ impl RemoteHttpClient {
         };
         if let Err(why) = answered {
             let why = format!("the request to the remote server failed: {why}");
-            self.emit_event(ServerPipeEvent::Line(message::error_response(
+            self.emit_event(ServerPipeEvent::Message(message::error_response(
                 &id, -32603, &why,
             )));
         }
@@ -291,7 +293,7 @@ impl RemoteHttpClient {
         }
         let status = response.status();
         let body = response::read_body(response).await?;
-        if param_headers::is_mismatch(&body) && self.list_tools().await.is_ok() {
+        if param_headers::is_header_mismatch_error(&body) && self.list_tools().await.is_ok() {
             return self
                 .read_response(self.post_message(message).await?, id)
                 .await;
@@ -308,19 +310,19 @@ impl RemoteHttpClient {
         for _ in 0..MAX_REMOTE_LIST_PAGES {
             let (heard, mut told) = mpsc::unbounded_channel();
             let line = Self {
-                lists_tools: true,
-                heard,
+                is_tools_list: true,
+                events: heard,
                 ..self.clone()
             };
             let request = message::request_message(TOOLS_LIST_REQUEST_ID, "tools/list", &params);
             let request = RpcMessage::parse(request).map_err(|_| "the request is not a message")?;
             let request =
-                protocol_revision::with_envelope(request, &protocol_revision::own_envelope());
+                protocol_revision::with_envelope(request, &protocol_revision::hub_envelope());
             line.read_response(line.post_message(&request).await?, TOOLS_LIST_REQUEST_ID)
                 .await?;
             let mut next = None;
             while let Ok(happened) = told.try_recv() {
-                if let ServerPipeEvent::Line(line) = happened
+                if let ServerPipeEvent::Message(line) = happened
                     && let Ok(answer) = RpcMessage::parse(line)
                     && let Some(result) = answer.result()
                 {
@@ -342,12 +344,12 @@ impl RemoteHttpClient {
         if let Some(session) = response.headers().get(REMOTE_SESSION_HEADER) {
             self.set_session_header(REMOTE_SESSION_HEADER, session.clone());
         }
-        if !legacy_sse::is_possible(response.status()) {
+        if !legacy_sse::can_be_legacy_sse(response.status()) {
             return self.read_response(self.check_response(response)?, id).await;
         }
         let status = response.status();
         let body = response::read_body(response).await?;
-        if legacy_sse::is_rpc(&body) {
+        if legacy_sse::is_rpc_error(&body) {
             return match self.forward_messages(body, id) {
                 true => Ok(()),
                 false => Err(format!("it answered {status}")),

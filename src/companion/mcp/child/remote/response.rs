@@ -23,15 +23,15 @@ const MAX_REMOTE_RESUME_ATTEMPTS: u32 = 5;
 enum RemoteResponseEnd {
     Answered,
     /// The stream ended before the answer: the reason, and whether a message had arrived.
-    Cut(String, bool),
+    Interrupted(String, bool),
 }
 
 /// The result of an attempt to resume a stream.
 enum RemoteResumeOutcome {
-    Open(Response),
+    Resumed(Response),
     /// The server can't resume the stream; another attempt is useless.
-    Never,
-    NotYet,
+    NotResumable,
+    RetryLater,
 }
 
 impl RemoteHttpClient {
@@ -54,7 +54,7 @@ impl RemoteHttpClient {
             if let Some(stream) = response.take() {
                 match self.read_stream(stream, id, &mut last).await {
                     RemoteResponseEnd::Answered => return Ok(()),
-                    RemoteResponseEnd::Cut(cut, is_told) => {
+                    RemoteResponseEnd::Interrupted(cut, is_told) => {
                         why = cut;
                         if is_told {
                             tries = 0;
@@ -71,16 +71,16 @@ impl RemoteHttpClient {
             sleep(FIRST_REMOTE_RESUME_DELAY * 2_u32.pow(tries)).await;
             tries += 1;
             match self.resume_stream(event).await {
-                RemoteResumeOutcome::Open(stream) => response = Some(stream),
-                RemoteResumeOutcome::Never => return Err(why),
-                RemoteResumeOutcome::NotYet => {}
+                RemoteResumeOutcome::Resumed(stream) => response = Some(stream),
+                RemoteResumeOutcome::NotResumable => return Err(why),
+                RemoteResumeOutcome::RetryLater => {}
             }
         }
     }
 
     async fn resume_stream(&self, event: &str) -> RemoteResumeOutcome {
         let Ok(event) = HeaderValue::from_str(event) else {
-            return RemoteResumeOutcome::Never;
+            return RemoteResumeOutcome::NotResumable;
         };
         let request = self
             .client
@@ -91,12 +91,12 @@ impl RemoteHttpClient {
             .header(REMOTE_LAST_EVENT_HEADER, event);
         match request.send().await {
             Ok(response) if response.status() == StatusCode::OK => match content_type(&response) {
-                kind if kind.starts_with(REMOTE_SSE_TYPE) => RemoteResumeOutcome::Open(response),
-                _ => RemoteResumeOutcome::Never,
+                kind if kind.starts_with(REMOTE_SSE_TYPE) => RemoteResumeOutcome::Resumed(response),
+                _ => RemoteResumeOutcome::NotResumable,
             },
-            Ok(response) if response.status().is_server_error() => RemoteResumeOutcome::NotYet,
-            Ok(_) => RemoteResumeOutcome::Never,
-            Err(_) => RemoteResumeOutcome::NotYet,
+            Ok(response) if response.status().is_server_error() => RemoteResumeOutcome::RetryLater,
+            Ok(_) => RemoteResumeOutcome::NotResumable,
+            Err(_) => RemoteResumeOutcome::RetryLater,
         }
     }
 
@@ -113,12 +113,12 @@ impl RemoteHttpClient {
             let piece = match stream.chunk().await {
                 Ok(Some(piece)) => piece,
                 Ok(None) => {
-                    return RemoteResponseEnd::Cut(
+                    return RemoteResponseEnd::Interrupted(
                         "the stream ended before the answer".into(),
                         is_told,
                     );
                 }
-                Err(e) => return RemoteResponseEnd::Cut(root_cause(&e), is_told),
+                Err(e) => return RemoteResponseEnd::Interrupted(root_cause(&e), is_told),
             };
             unread += piece.len();
             for event in events.parse_chunk(&piece) {
@@ -136,7 +136,7 @@ impl RemoteHttpClient {
             }
             if unread > MAX_REMOTE_MESSAGE_BYTES {
                 *last = None;
-                return RemoteResponseEnd::Cut(MESSAGE_TOO_LONG.into(), is_told);
+                return RemoteResponseEnd::Interrupted(REMOTE_MESSAGE_TOO_LONG.into(), is_told);
             }
         }
     }
@@ -153,22 +153,22 @@ impl RemoteHttpClient {
                 message.kind == RpcMessageKind::Answer && message.id().is_some_and(is_same);
             let mut text = message.text().clone();
             if is_answer {
-                self.agree_on_version(&message);
-                text = self.without_unfit_tools(&message);
+                self.record_protocol_version(&message);
+                text = self.without_uncallable_tools(&message);
             }
             is_answered |= is_answer;
-            self.emit_event(ServerPipeEvent::Line(text));
+            self.emit_event(ServerPipeEvent::Message(text));
         }
         is_answered
     }
 
     /// Removes tools that can't be called from a tool list; returns every other answer unchanged.
-    fn without_unfit_tools(&self, answer: &RpcMessage) -> Bytes {
-        let result = answer.result().filter(|_| self.lists_tools);
+    fn without_uncallable_tools(&self, answer: &RpcMessage) -> Bytes {
+        let result = answer.result().filter(|_| self.is_tools_list);
         let result = result.unwrap_or_default();
         match self
-            .tools
-            .learn_tools(result, |why| self.log.append_note(why))
+            .param_headers
+            .record_tools(result, |why| self.log.append_note(why))
         {
             Some(rest) => message::result_response(answer.id().unwrap_or("null"), &rest),
             None => answer.text().clone(),
@@ -203,7 +203,7 @@ impl RemoteHttpClient {
         }
     }
 
-    fn agree_on_version(&self, answer: &RpcMessage) {
+    fn record_protocol_version(&self, answer: &RpcMessage) {
         let is_hello = !self
             .session_headers()
             .contains_key(super::REMOTE_VERSION_HEADER);
@@ -216,7 +216,7 @@ impl RemoteHttpClient {
     }
 }
 
-const MESSAGE_TOO_LONG: &str = "it sent a message of more than 256 MiB";
+const REMOTE_MESSAGE_TOO_LONG: &str = "it sent a message of more than 256 MiB";
 
 /// Reads the whole body, up to the size limit.
 pub(super) async fn read_body(mut response: Response) -> Result<Bytes, String> {
@@ -227,7 +227,7 @@ pub(super) async fn read_body(mut response: Response) -> Result<Bytes, String> {
         }
         text.extend_from_slice(&piece);
         if text.len() > MAX_REMOTE_MESSAGE_BYTES {
-            return Err(MESSAGE_TOO_LONG.into());
+            return Err(REMOTE_MESSAGE_TOO_LONG.into());
         }
     }
     Ok(text.freeze())

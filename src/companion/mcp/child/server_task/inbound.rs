@@ -25,30 +25,33 @@ impl ServerTask {
     }
 
     fn handle_response(&mut self, message: &RpcMessage) {
-        self.used = Instant::now();
-        let Some((call, text)) = self.calls.take_answered(message) else {
-            if self.take_listen_end(message) {
+        self.last_used = Instant::now();
+        let Some((call, text)) = self.pending_requests.take_answered(message) else {
+            if self.handle_listen_end(message) {
                 return;
             }
             // The client gave the call up, or the answer belongs to no call.
             return;
         };
-        match call.to {
-            PendingOrigin::Client { reply, then } => {
+        match call.origin {
+            PendingOrigin::Client {
+                reply,
+                on_reply: then,
+            } => {
                 self.apply_event(ServerEvent::Answered);
                 match then {
-                    OnReply::Done => {}
-                    OnReply::Subscribed(uri) if message.result().is_none() => {
-                        self.standing.remove_resource(&uri);
+                    OnReply::Forward => {}
+                    OnReply::UndoSubscription(uri) if message.result().is_none() => {
+                        self.subscriptions.remove_resource(&uri);
                     }
-                    OnReply::Subscribed(_) => {}
-                    OnReply::Asks(round) => {
+                    OnReply::UndoSubscription(_) => {}
+                    OnReply::HandleInputRequired(round) => {
                         return self.handle_call_result(*round, reply, message, text);
                     }
                 }
                 reply.send_answer(text);
             }
-            PendingOrigin::Hello => match message.result() {
+            PendingOrigin::Initialize => match message.result() {
                 Some(result) => self.complete_handshake(Bytes::copy_from_slice(result.as_bytes())),
                 None => self.handle_initialize_error(message),
             },
@@ -64,11 +67,11 @@ impl ServerTask {
 
     /// Handles a refused handshake: the server may support only the newest revision.
     fn handle_initialize_error(&mut self, message: &RpcMessage) {
-        if self.refusal.is_none() {
+        if self.handshake_refusal.is_none() {
             let text = std::str::from_utf8(message.text()).unwrap_or_default();
             let error = find_value(text, &["error"]).map_or("{}", |span| &text[span]);
-            self.refusal = Some(error.into());
-            return self.send_own_request(
+            self.handshake_refusal = Some(error.into());
+            return self.send_hub_request(
                 DISCOVER_METHOD,
                 "{}",
                 PendingOrigin::Discovery,
@@ -84,14 +87,14 @@ impl ServerTask {
             .map(protocol_revision::initialize_result_from_discovery)
         {
             Some(Ok(greeting)) => {
-                self.era = ProtocolRevision::Stateless;
-                self.refusal = None;
+                self.revision = ProtocolRevision::Stateless;
+                self.handshake_refusal = None;
                 self.complete_handshake(greeting);
             }
             Some(Err(why)) => self.handle_server_loss(&why),
             // The server supported the handshake at its last start.
-            None if self.refusal.is_none() => {
-                self.era = ProtocolRevision::Handshake;
+            None if self.handshake_refusal.is_none() => {
+                self.revision = ProtocolRevision::Handshake;
                 self.send_initialize();
             }
             None => self.fail_handshake(),
@@ -100,7 +103,7 @@ impl ServerTask {
 
     fn fail_handshake(&mut self) {
         // The `message` of the server's error, or the whole error if it has none.
-        let error = self.refusal.clone().unwrap_or_default();
+        let error = self.handshake_refusal.clone().unwrap_or_default();
         let said: Option<Value> = serde_json::from_str(&error).ok();
         let said = said.as_ref().and_then(|said| said["message"].as_str());
         let why = said.unwrap_or(&error);
@@ -109,28 +112,28 @@ impl ServerTask {
 
     fn complete_handshake(&mut self, greeting: Bytes) {
         let text = String::from_utf8_lossy(&greeting);
-        self.known.cache.store_initialize_result(&text);
-        self.greeting = Some(greeting.clone());
-        if self.era == ProtocolRevision::Handshake {
+        self.spec.cache.store_initialize_result(&text);
+        self.initialize_result = Some(greeting.clone());
+        if self.revision == ProtocolRevision::Handshake {
             self.send_to_server(message::notification_message(
                 "notifications/initialized",
                 "",
             ));
         }
         self.apply_event(ServerEvent::Ready);
-        for to in std::mem::take(&mut self.greeted) {
+        for to in std::mem::take(&mut self.initialize_waiters) {
             // The requester may be gone.
             let _ = to.send(Ok(greeting.clone()));
         }
-        match self.era {
+        match self.revision {
             ProtocolRevision::Handshake => {
-                for (method, params) in self.standing.replay_requests() {
+                for (method, params) in self.subscriptions.replay_requests() {
                     self.send_unawaited_request(method, &params);
                 }
             }
             ProtocolRevision::Stateless => self.renew_listen_request(),
         }
-        while let Some((message, member, reply)) = self.queue.pop_front() {
+        while let Some((message, member, reply)) = self.queued_requests.pop_front() {
             self.start_call(message, member, reply);
         }
         self.refresh_lists(|_| true, true);
@@ -139,13 +142,13 @@ impl ServerTask {
     /// Requests the server's lists again.
     fn refresh_lists(&mut self, is_wanted: impl Fn(&str) -> bool, is_first: bool) {
         for (number, (method, capability, changed)) in CACHED_LIST_METHODS.iter().enumerate() {
-            if is_wanted(changed) && self.known.cache.has_capability(capability) == Some(true) {
+            if is_wanted(changed) && self.spec.cache.has_capability(capability) == Some(true) {
                 let to = PendingOrigin::List {
                     method: number,
                     pages: Vec::new(),
                     is_first,
                 };
-                self.send_own_request(method, "{}", to, self.known.server.timeout);
+                self.send_hub_request(method, "{}", to, self.spec.config.call_timeout);
             }
         }
     }
@@ -183,10 +186,10 @@ impl ServerTask {
                     pages,
                     is_first,
                 };
-                self.send_own_request(method, &params, to, self.known.server.timeout);
+                self.send_hub_request(method, &params, to, self.spec.config.call_timeout);
             }
             // Clients may have received the list of the previous run.
-            None if self.known.cache.store_list(method, pages) && is_first => {
+            None if self.spec.cache.store_list(method, pages) && is_first => {
                 self.notify_all_clients(&message::notification_message(changed, ""));
             }
             None => {}
@@ -200,10 +203,12 @@ impl ServerTask {
             return self.send_to_server(message::result_response(id, "{}"));
         }
         let capability = message.method.split('/').next().unwrap_or_default();
-        match self.addressed_client() {
-            Some(member) if !self.shared || member.has_capability(capability) => {
-                let text = self.questions.register_request(message, member.number);
-                member.ears.deliver(text, true);
+        match self.only_possible_client() {
+            Some(member) if !self.is_shared || member.has_capability(capability) => {
+                let text = self
+                    .server_requests
+                    .register_request(message, member.number);
+                member.notification_sink.deliver(text, true);
             }
             _ => {
                 let why =
@@ -214,59 +219,63 @@ impl ServerTask {
     }
 
     /// The client of the only open call, or the only client.
-    fn addressed_client(&self) -> Option<Arc<McpClient>> {
-        let number = match self.calls.only_client() {
+    fn only_possible_client(&self) -> Option<Arc<McpClient>> {
+        let number = match self.pending_requests.only_client() {
             Some(number) => number,
-            None if !self.shared => *self.members.keys().next()?,
+            None if !self.is_shared => *self.clients.keys().next()?,
             None => return None,
         };
-        self.members.get(&number).cloned()
+        self.clients.get(&number).cloned()
     }
 
     fn handle_notification(&mut self, message: &RpcMessage) {
         match message.method.as_str() {
             "notifications/progress" => {
-                if let Some((call, text)) = self.calls.match_progress(message)
-                    && let Some(reply) = call.to.reply()
+                if let Some((call, text)) = self.pending_requests.match_progress(message)
+                    && let Some(reply) = call.origin.reply()
                 {
                     reply.send_event(text);
                 }
             }
             "notifications/subscriptions/acknowledged"
-                if self.era == ProtocolRevision::Stateless =>
+                if self.revision == ProtocolRevision::Stateless =>
             {
                 self.confirm_listen_request();
             }
-            "notifications/resources/updated" if self.shared => {
+            "notifications/resources/updated" if self.is_shared => {
                 let uri = message.text_param(&["uri"]).unwrap_or_default();
-                for member in self.standing.subscribers(&uri) {
-                    if let Some(member) = self.members.get(&member) {
-                        member.ears.deliver(message.text().clone(), false);
+                for member in self.subscriptions.subscribers(&uri) {
+                    if let Some(member) = self.clients.get(&member) {
+                        member
+                            .notification_sink
+                            .deliver(message.text().clone(), false);
                     }
                 }
             }
             "notifications/cancelled" => {
-                if let Some((member, text)) = self.questions.take_cancelled(message)
-                    && let Some(member) = self.members.get(&member)
+                if let Some((member, text)) = self.server_requests.take_cancelled(message)
+                    && let Some(member) = self.clients.get(&member)
                 {
-                    member.ears.deliver(text, true);
+                    member.notification_sink.deliver(text, true);
                 }
             }
             method if method.ends_with("/list_changed") => {
                 self.notify_all_clients(message.text());
                 self.refresh_lists(|changed| changed == method, false);
             }
-            _ => match self.addressed_client() {
+            _ => match self.only_possible_client() {
                 None if self.only_call().is_some() => {
                     if let Some(reply) = self.only_call() {
                         reply.send_event(message.text().clone());
                     }
                 }
-                Some(member) => member.ears.deliver(message.text().clone(), true),
+                Some(member) => member
+                    .notification_sink
+                    .deliver(message.text().clone(), true),
                 // Sent to all clients, the message would reveal the activity of one client to the others.
                 None => tracing::debug!(
                     "the server `{}` sent `{}`, which no client receives",
-                    self.known.server.name,
+                    self.spec.config.name,
                     message.method
                 ),
             },
@@ -274,8 +283,8 @@ impl ServerTask {
     }
 
     fn notify_all_clients(&self, text: &Bytes) {
-        for member in self.members.values() {
-            member.ears.deliver(text.clone(), false);
+        for member in self.clients.values() {
+            member.notification_sink.deliver(text.clone(), false);
         }
     }
 }

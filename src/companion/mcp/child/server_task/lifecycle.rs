@@ -15,33 +15,33 @@ use tokio::sync::mpsc;
 impl ServerTask {
     /// Starts the server, unless it runs, starts or waits for its restart delay.
     pub(super) async fn ensure_started(&mut self) {
-        if let ServerPhase::Resting { until } = self.life.phase
-            && until > self.begun.elapsed() + RESTART_WAIT_TIMEOUT
+        if let ServerPhase::Backoff { until } = self.lifecycle.phase
+            && until > self.started_at.elapsed() + RESTART_WAIT_TIMEOUT
         {
-            let rest = (until - self.begun.elapsed()).as_secs() + 1;
-            let name = &self.known.server.name;
+            let rest = (until - self.started_at.elapsed()).as_secs() + 1;
+            let name = &self.spec.config.name;
             let why = format!(
                 "{}; the hub restarts the server in {rest} s at the earliest; `osctl logs mcp/{name}` shows its log",
-                self.why
+                self.last_failure
             );
             return self.fail_all(&why);
         }
-        let before = self.life.phase;
+        let before = self.lifecycle.phase;
         self.apply_event(ServerEvent::Needed);
-        if (before, self.life.phase) == (ServerPhase::Starting, ServerPhase::Starting)
-            || self.life.phase != ServerPhase::Starting
+        if (before, self.lifecycle.phase) == (ServerPhase::Starting, ServerPhase::Starting)
+            || self.lifecycle.phase != ServerPhase::Starting
         {
             return;
         }
         self.publish_state();
-        self.known.log.append_note("the hub starts the server");
-        match ServerPipe::open(&self.known).await {
+        self.spec.log.append_note("the hub starts the server");
+        match ServerPipe::open(&self.spec).await {
             Ok(pipe) => {
                 self.pipe = Some(pipe);
-                self.refusal = None;
-                match self.era {
+                self.handshake_refusal = None;
+                match self.revision {
                     ProtocolRevision::Handshake => self.send_initialize(),
-                    ProtocolRevision::Stateless => self.send_own_request(
+                    ProtocolRevision::Stateless => self.send_hub_request(
                         DISCOVER_METHOD,
                         "{}",
                         PendingOrigin::Discovery,
@@ -54,66 +54,66 @@ impl ServerTask {
     }
 
     pub(super) fn send_initialize(&mut self) {
-        let hello = self.hello.clone();
+        let hello = self.initialize_params.clone();
         let params = String::from_utf8_lossy(&hello);
-        self.send_own_request(
+        self.send_hub_request(
             "initialize",
             &params,
-            PendingOrigin::Hello,
+            PendingOrigin::Initialize,
             self.handshake_timeout(),
         );
     }
 
     /// Handles an unexpected end of the server.
     pub(super) fn handle_server_loss(&mut self, why: &str) {
-        self.known.log.append_note(why);
-        self.known.crashes.fetch_add(1, Ordering::Relaxed);
-        self.why = match self.known.log.last_line() {
+        self.spec.log.append_note(why);
+        self.spec.crash_count.fetch_add(1, Ordering::Relaxed);
+        self.last_failure = match self.spec.log.last_line() {
             Some(last) => format!(
                 "the server `{}` failed: {why} ({last})",
-                self.known.server.name
+                self.spec.config.name
             ),
-            None => format!("the server `{}` failed: {why}", self.known.server.name),
+            None => format!("the server `{}` failed: {why}", self.spec.config.name),
         };
         self.apply_event(ServerEvent::Ended);
-        self.drop_pipe();
-        let why = self.why.clone();
+        self.close_pipe();
+        let why = self.last_failure.clone();
         self.fail_all(&why);
     }
 
-    pub(super) fn drop_pipe(&mut self) {
-        self.greeting = None;
-        self.questions.clear();
-        self.listening = None;
-        self.listen_at = None;
+    pub(super) fn close_pipe(&mut self) {
+        self.initialize_result = None;
+        self.server_requests.clear();
+        self.listen_request = None;
+        self.relisten_at = None;
         if let Some(pipe) = self.pipe.take() {
-            self.leaving.spawn(pipe.shutdown());
+            self.shutting_down.spawn(pipe.shutdown());
         }
     }
 
     pub(super) fn fail_all(&mut self, why: &str) {
-        for (reply, id) in self.drop_open() {
+        for (reply, id) in self.take_open_calls() {
             reply.send_error(&id, -32603, why);
         }
-        self.fail_unsent(why);
+        self.fail_queued_requests(why);
     }
 
     /// Ends all calls when the companion stops. The server may have processed what it received.
-    pub(super) fn stop_all(&mut self) {
-        for (reply, id) in self.drop_open() {
+    pub(super) fn fail_all_on_shutdown(&mut self) {
+        for (reply, id) in self.take_open_calls() {
             reply.send_lost(&id);
         }
-        for (message, _, reply) in std::mem::take(&mut self.queue) {
+        for (message, _, reply) in std::mem::take(&mut self.queued_requests) {
             reply.send_lost(message.id().unwrap_or("null"));
         }
-        self.fail_unsent("the companion is stopping");
+        self.fail_queued_requests("the companion is stopping");
     }
 
     /// Removes the calls that the server received, and the calls that wait for a client's input.
-    fn drop_open(&mut self) -> Vec<(ReplySender, String)> {
-        let calls = self.calls.take_all().into_iter();
-        let open = calls.filter_map(|call| match call.to {
-            PendingOrigin::Client { reply, .. } => Some((reply, call.id.into())),
+    fn take_open_calls(&mut self) -> Vec<(ReplySender, String)> {
+        let calls = self.pending_requests.take_all().into_iter();
+        let open = calls.filter_map(|call| match call.origin {
+            PendingOrigin::Client { reply, .. } => Some((reply, call.client_request_id.into())),
             _ => None,
         });
         let mut open: Vec<_> = open.collect();
@@ -121,18 +121,18 @@ impl ServerTask {
         open
     }
 
-    fn fail_unsent(&mut self, why: &str) {
-        for (message, member, reply) in std::mem::take(&mut self.queue) {
+    fn fail_queued_requests(&mut self, why: &str) {
+        for (message, member, reply) in std::mem::take(&mut self.queued_requests) {
             if message.method == "resources/subscribe"
                 && let Some(uri) = message.text_param(&["uri"])
             {
-                self.standing.unsubscribe(&uri, member.number);
+                self.subscriptions.unsubscribe(&uri, member.number);
             }
             reply.send_error(message.id().unwrap_or("null"), -32603, why);
         }
-        let refusal = self.refusal.take().map(HandshakeError::Refused);
+        let refusal = self.handshake_refusal.take().map(HandshakeError::Refused);
         let no_hello = refusal.unwrap_or_else(|| HandshakeError::Failed(why.into()));
-        for to in self.greeted.drain(..) {
+        for to in self.initialize_waiters.drain(..) {
             // The requester may be gone.
             let _ = to.send(Err(no_hello.clone()));
         }
@@ -146,7 +146,7 @@ pub(super) async fn reject_commands(
 ) {
     mailbox.close();
     while let Some(ask) = mailbox.recv().await {
-        if let ServerTaskCommand::Request(message, _, reply) = ask {
+        if let ServerTaskCommand::SendRequest(message, _, reply) = ask {
             let id = message.id().unwrap_or("null");
             match is_stopping {
                 true => reply.send_lost(id),

@@ -44,37 +44,37 @@ pub(super) const SERVER_GONE_MESSAGE: &str =
 
 #[derive(Debug)]
 pub(super) struct ServerTask {
-    known: Arc<ServerSpec>,
+    spec: Arc<ServerSpec>,
     /// The parameters of the `initialize` request to the server.
-    hello: Bytes,
-    shared: bool,
-    seen: Arc<ServerTaskState>,
-    begun: Instant,
-    used: Instant,
-    life: ServerLifecycle,
+    initialize_params: Bytes,
+    is_shared: bool,
+    published_state: Arc<ServerTaskState>,
+    started_at: Instant,
+    last_used: Instant,
+    lifecycle: ServerLifecycle,
     pipe: Option<ServerPipe>,
     /// The server's protocol revision; detected at its first start.
-    era: ProtocolRevision,
+    revision: ProtocolRevision,
     /// The error with which the server refused the handshake.
-    refusal: Option<String>,
+    handshake_refusal: Option<String>,
     /// The server's `initialize` result.
-    greeting: Option<Bytes>,
-    calls: PendingRequests<PendingOrigin>,
-    members: BTreeMap<u64, Arc<McpClient>>,
+    initialize_result: Option<Bytes>,
+    pending_requests: PendingRequests<PendingOrigin>,
+    clients: BTreeMap<u64, Arc<McpClient>>,
     /// Open requests of the server to its clients.
-    questions: ServerRequests,
-    standing: ServerSubscriptions,
+    server_requests: ServerRequests,
+    subscriptions: ServerSubscriptions,
     /// Calls that wait for input that the server requested from their clients.
-    asking: Vec<InputRequiredCall>,
-    listening: Option<ListenRequest>,
-    listen_at: Option<Instant>,
+    input_required_calls: Vec<InputRequiredCall>,
+    listen_request: Option<ListenRequest>,
+    relisten_at: Option<Instant>,
     /// Calls that wait for the handshake.
-    queue: VecDeque<(RpcMessage, Arc<McpClient>, ReplySender)>,
-    greeted: Vec<oneshot::Sender<Result<Bytes, HandshakeError>>>,
-    why: String,
-    is_retired: bool,
+    queued_requests: VecDeque<(RpcMessage, Arc<McpClient>, ReplySender)>,
+    initialize_waiters: Vec<oneshot::Sender<Result<Bytes, HandshakeError>>>,
+    last_failure: String,
+    is_draining: bool,
     /// Servers that are shutting down.
-    leaving: JoinSet<()>,
+    shutting_down: JoinSet<()>,
 }
 
 impl ServerTask {
@@ -85,66 +85,66 @@ impl ServerTask {
         seen: Arc<ServerTaskState>,
     ) -> Self {
         Self {
-            known,
-            hello,
-            shared,
-            seen,
-            begun: Instant::now(),
-            used: Instant::now(),
-            life: ServerLifecycle::INITIAL_LIFECYCLE,
+            spec: known,
+            initialize_params: hello,
+            is_shared: shared,
+            published_state: seen,
+            started_at: Instant::now(),
+            last_used: Instant::now(),
+            lifecycle: ServerLifecycle::INITIAL_LIFECYCLE,
             pipe: None,
-            era: ProtocolRevision::Handshake,
-            refusal: None,
-            greeting: None,
-            calls: PendingRequests::new(shared),
-            members: BTreeMap::new(),
-            questions: ServerRequests::default(),
-            standing: ServerSubscriptions::default(),
-            asking: Vec::new(),
-            listening: None,
-            listen_at: None,
-            queue: VecDeque::new(),
-            greeted: Vec::new(),
-            why: String::new(),
-            is_retired: false,
-            leaving: JoinSet::new(),
+            revision: ProtocolRevision::Handshake,
+            handshake_refusal: None,
+            initialize_result: None,
+            pending_requests: PendingRequests::new(shared),
+            clients: BTreeMap::new(),
+            server_requests: ServerRequests::default(),
+            subscriptions: ServerSubscriptions::default(),
+            input_required_calls: Vec::new(),
+            listen_request: None,
+            relisten_at: None,
+            queued_requests: VecDeque::new(),
+            initialize_waiters: Vec::new(),
+            last_failure: String::new(),
+            is_draining: false,
+            shutting_down: JoinSet::new(),
         }
     }
 
     pub(super) async fn run(mut self, mut mailbox: mpsc::UnboundedReceiver<ServerTaskCommand>) {
         let (mut done, mut is_known) = (None, true);
         loop {
-            let wake = self.next_wake();
+            let wake = self.next_timer();
             tokio::select! {
                 ask = mailbox.recv(), if is_known => match ask {
-                    Some(ServerTaskCommand::End(word)) => {
+                    Some(ServerTaskCommand::Shutdown(word)) => {
                         done = Some(word);
                         break;
                     }
                     Some(ask) => self.handle_command(ask).await,
                     // The handle was dropped; open calls still bring their answers.
-                    None => (is_known, self.is_retired) = (false, true),
+                    None => (is_known, self.is_draining) = (false, true),
                 },
                 happened = next_pipe_event(&mut self.pipe) => self.handle_pipe_event(happened),
                 () = sleep_until_wake(wake) => self.handle_timers().await,
-                Some(_) = self.leaving.join_next() => {}
+                Some(_) = self.shutting_down.join_next() => {}
             }
             self.publish_state();
             // Commands that arrived before the retirement are still processed.
-            if self.is_retired && self.is_quiet() && mailbox.is_empty() {
+            if self.is_draining && self.has_no_open_calls() && mailbox.is_empty() {
                 break;
             }
         }
         match done {
-            Some(_) => self.stop_all(),
+            Some(_) => self.fail_all_on_shutdown(),
             None => self.fail_all(SERVER_GONE_MESSAGE),
         }
         lifecycle::reject_commands(mailbox, done.is_some()).await;
         if let Some(pipe) = self.pipe.take() {
-            self.leaving.spawn(pipe.shutdown());
+            self.shutting_down.spawn(pipe.shutdown());
         }
-        while self.leaving.join_next().await.is_some() {}
-        self.life.phase = ServerPhase::Down;
+        while self.shutting_down.join_next().await.is_some() {}
+        self.lifecycle.phase = ServerPhase::Down;
         self.publish_state();
         if let Some(done) = done {
             // The requester may be gone.
@@ -152,36 +152,44 @@ impl ServerTask {
         }
     }
 
-    fn is_quiet(&self) -> bool {
-        self.calls.len() == 0 && self.queue.is_empty() && self.asking.is_empty()
+    fn has_no_open_calls(&self) -> bool {
+        self.pending_requests.len() == 0
+            && self.queued_requests.is_empty()
+            && self.input_required_calls.is_empty()
     }
 
     fn publish_state(&self) {
         let pid = self.pipe.as_ref().and_then(ServerPipe::pid);
         *self
-            .seen
+            .published_state
             .phase
             .lock()
-            .unwrap_or_else(PoisonError::into_inner) = (self.life.phase, pid);
-        let calls = self.calls.len() + self.queue.len() + self.asking.len();
-        self.seen.calls.store(calls, Ordering::Relaxed);
+            .unwrap_or_else(PoisonError::into_inner) = (self.lifecycle.phase, pid);
+        let calls = self.pending_requests.len()
+            + self.queued_requests.len()
+            + self.input_required_calls.len();
+        self.published_state
+            .pending_count
+            .store(calls, Ordering::Relaxed);
     }
 
     /// The next time at which a timer fires.
-    fn next_wake(&self) -> Option<Instant> {
-        let resting = match self.life.phase {
-            ServerPhase::Resting { until } => Some(self.begun + until),
+    fn next_timer(&self) -> Option<Instant> {
+        let resting = match self.lifecycle.phase {
+            ServerPhase::Backoff { until } => Some(self.started_at + until),
             // A server with subscriptions is restarted without a request.
-            ServerPhase::Down if !self.standing.is_empty() && !self.is_retired => Some(self.begun),
+            ServerPhase::Down if !self.subscriptions.is_empty() && !self.is_draining => {
+                Some(self.started_at)
+            }
             _ => None,
         };
-        let idle = self.known.server.idle.filter(|_| self.is_idle());
-        let idle = idle.map(|idle| self.used + idle);
+        let idle = self.spec.config.idle_timeout.filter(|_| self.is_idle());
+        let idle = idle.map(|idle| self.last_used + idle);
         [
-            self.calls.earliest_deadline(),
+            self.pending_requests.earliest_deadline(),
             resting,
             idle,
-            self.listen_at,
+            self.relisten_at,
         ]
         .into_iter()
         .flatten()
@@ -190,89 +198,98 @@ impl ServerTask {
 
     /// Whether the server runs without open calls and subscriptions.
     fn is_idle(&self) -> bool {
-        self.life.phase == ServerPhase::Up && self.is_quiet() && self.standing.is_empty()
+        self.lifecycle.phase == ServerPhase::Up
+            && self.has_no_open_calls()
+            && self.subscriptions.is_empty()
     }
 
     fn apply_event(&mut self, event: ServerEvent) {
-        self.life = self.life.after_event(event, self.begun.elapsed());
+        self.lifecycle = self.lifecycle.after_event(event, self.started_at.elapsed());
     }
 
     async fn handle_timers(&mut self) {
         let now = Instant::now();
-        while let Some((wire, call)) = self.calls.take_matching(|call| call.deadline <= now) {
-            self.time_out(&wire, call);
-        }
-        if let ServerPhase::Resting { until } = self.life.phase
-            && self.begun.elapsed() >= until
+        while let Some((wire, call)) = self
+            .pending_requests
+            .take_matching(|call| call.deadline <= now)
         {
-            self.apply_event(ServerEvent::Rested);
+            self.time_out_request(&wire, call);
+        }
+        if let ServerPhase::Backoff { until } = self.lifecycle.phase
+            && self.started_at.elapsed() >= until
+        {
+            self.apply_event(ServerEvent::BackoffElapsed);
         }
         // A retired task still answers the calls that wait.
-        let is_waited_for = !self.queue.is_empty() || !self.greeted.is_empty();
-        let is_listened_to = !self.standing.is_empty() && !self.is_retired;
-        if self.life.phase == ServerPhase::Down && (is_waited_for || is_listened_to) {
+        let is_waited_for = !self.queued_requests.is_empty() || !self.initialize_waiters.is_empty();
+        let is_listened_to = !self.subscriptions.is_empty() && !self.is_draining;
+        if self.lifecycle.phase == ServerPhase::Down && (is_waited_for || is_listened_to) {
             self.ensure_started().await;
         }
-        if self.listen_at.is_some_and(|at| at <= now) {
+        if self.relisten_at.is_some_and(|at| at <= now) {
             self.renew_listen_request();
         }
-        let idle = self.known.server.idle;
-        if self.is_idle() && idle.is_some_and(|idle| self.used + idle <= now) {
-            self.known.log.append_note("the hub ends the idle server");
+        let idle = self.spec.config.idle_timeout;
+        if self.is_idle() && idle.is_some_and(|idle| self.last_used + idle <= now) {
+            self.spec.log.append_note("the hub ends the idle server");
             self.apply_event(ServerEvent::Idle);
-            self.drop_pipe();
+            self.close_pipe();
         }
     }
 
-    fn time_out(&mut self, wire: &str, call: PendingRequest<PendingOrigin>) {
+    fn time_out_request(&mut self, wire: &str, call: PendingRequest<PendingOrigin>) {
         let seconds = call.timeout.as_secs_f64();
         let why = format!("the server did not answer within {seconds} s");
-        match call.to {
+        match call.origin {
             PendingOrigin::Client { reply, .. } => {
-                reply.send_error(&call.id, -32603, &why);
+                reply.send_error(&call.client_request_id, -32603, &why);
                 let params = format!(r#"{{"requestId":{wire},"reason":"timeout"}}"#);
                 self.send_to_server(message::notification_message(
                     "notifications/cancelled",
                     &params,
                 ));
             }
-            PendingOrigin::Hello | PendingOrigin::Discovery => self.handle_server_loss(&why),
+            PendingOrigin::Initialize | PendingOrigin::Discovery => self.handle_server_loss(&why),
             PendingOrigin::List { .. } | PendingOrigin::Ignored => {}
         }
     }
 
     async fn handle_command(&mut self, ask: ServerTaskCommand) {
         match ask {
-            ServerTaskCommand::Join(member) => drop(self.members.insert(member.number, member)),
-            ServerTaskCommand::Leave(member) => self.remove_client(member),
-            ServerTaskCommand::Hello(to) => match &self.greeting {
+            ServerTaskCommand::AddClient(member) => {
+                drop(self.clients.insert(member.number, member))
+            }
+            ServerTaskCommand::RemoveClient(member) => self.remove_client(member),
+            ServerTaskCommand::Initialize(to) => match &self.initialize_result {
                 Some(greeting) => drop(to.send(Ok(greeting.clone()))),
                 None => {
-                    self.greeted.push(to);
+                    self.initialize_waiters.push(to);
                     self.ensure_started().await;
                 }
             },
-            ServerTaskCommand::Request(message, member, reply) => {
+            ServerTaskCommand::SendRequest(message, member, reply) => {
                 self.handle_request(message, member, reply).await
             }
-            ServerTaskCommand::Tell(message, member) => {
+            ServerTaskCommand::SendMessage(message, member) => {
                 self.handle_client_message(&message, member)
             }
-            ServerTaskCommand::Level(level, member) => {
-                self.standing.set_level(&level, member);
-                if self.life.phase == ServerPhase::Up && self.era == ProtocolRevision::Handshake {
+            ServerTaskCommand::SetLevel(level, member) => {
+                self.subscriptions.set_level(&level, member);
+                if self.lifecycle.phase == ServerPhase::Up
+                    && self.revision == ProtocolRevision::Handshake
+                {
                     self.send_unawaited_request("logging/setLevel", &level);
                 }
             }
-            ServerTaskCommand::GiveUp(stream) => {
+            ServerTaskCommand::CancelStream(stream) => {
                 self.drop_input_required(|asking| asking.stream_number() == stream);
-                self.queue
+                self.queued_requests
                     .retain(|(_, _, reply)| reply.stream.number != stream);
                 let is_meant = |call: &PendingRequest<PendingOrigin>| {
-                    let reply = call.to.reply();
+                    let reply = call.origin.reply();
                     reply.is_some_and(|reply| reply.stream.number == stream)
                 };
-                while let Some((wire, _)) = self.calls.take_matching(is_meant) {
+                while let Some((wire, _)) = self.pending_requests.take_matching(is_meant) {
                     let params = format!(r#"{{"requestId":{wire},"reason":"disconnected"}}"#);
                     self.send_to_server(message::notification_message(
                         "notifications/cancelled",
@@ -280,26 +297,26 @@ impl ServerTask {
                     ));
                 }
             }
-            ServerTaskCommand::Retire => self.is_retired = true,
-            // The main loop handles `End`.
-            ServerTaskCommand::End(_) => {}
+            ServerTaskCommand::Drain => self.is_draining = true,
+            // The main loop handles `Shutdown`.
+            ServerTaskCommand::Shutdown(_) => {}
         }
     }
 
     fn remove_client(&mut self, member: u64) {
-        self.members.remove(&member);
+        self.clients.remove(&member);
         // The client's calls continue; the server need not wait for the client's answers any more.
-        for id in self.questions.take_unanswered(member) {
+        for id in self.server_requests.take_unanswered(member) {
             self.send_to_server(message::error_response(&id, -32603, CLIENT_GONE_MESSAGE));
         }
         for (reply, id) in self.drop_input_required(|asking| asking.client_number() == member) {
             reply.send_error(&id, -32603, CLIENT_GONE_MESSAGE);
         }
-        let members = &self.members;
+        let members = &self.clients;
         let silent = self
-            .standing
+            .subscriptions
             .retain_clients(|member| members.contains_key(&member));
-        if self.era == ProtocolRevision::Stateless {
+        if self.revision == ProtocolRevision::Stateless {
             if !silent.is_empty() {
                 self.renew_listen_request();
             }
@@ -317,10 +334,10 @@ impl ServerTask {
         member: Arc<McpClient>,
         reply: ReplySender,
     ) {
-        self.used = Instant::now();
+        self.last_used = Instant::now();
         let id = message.id().unwrap_or("null").to_owned();
         let backlog = self.pipe.as_ref().map_or(0, ServerPipe::backlog);
-        if self.calls.len() + self.queue.len() >= MAX_PENDING_CALLS
+        if self.pending_requests.len() + self.queued_requests.len() >= MAX_PENDING_CALLS
             || backlog > MAX_SERVER_BACKLOG_BYTES
         {
             return reply.send_error(&id, -32603, "the server has too many open calls");
@@ -328,10 +345,10 @@ impl ServerTask {
         if let Some(result) = self.record_subscription(&message, member.number) {
             return reply.send_result(&id, result);
         }
-        if self.life.phase == ServerPhase::Up {
+        if self.lifecycle.phase == ServerPhase::Up {
             return self.start_call(message, member, reply);
         }
-        self.queue.push_back((message, member, reply));
+        self.queued_requests.push_back((message, member, reply));
         self.ensure_started().await;
     }
 
@@ -341,15 +358,15 @@ impl ServerTask {
         let uri = || message.text_param(&["uri"]);
         match message.method.as_str() {
             "resources/subscribe" => {
-                let is_new = self.standing.subscribe(&uri()?, member);
-                (self.shared && !is_new).then_some("{}")
+                let is_new = self.subscriptions.subscribe(&uri()?, member);
+                (self.is_shared && !is_new).then_some("{}")
             }
             "resources/unsubscribe" => {
-                let is_last = self.standing.unsubscribe(&uri()?, member);
-                (self.shared && !is_last).then_some("{}")
+                let is_last = self.subscriptions.unsubscribe(&uri()?, member);
+                (self.is_shared && !is_last).then_some("{}")
             }
             "logging/setLevel" => {
-                self.standing.set_level(message.params()?, member);
+                self.subscriptions.set_level(message.params()?, member);
                 None
             }
             _ => None,
@@ -357,25 +374,30 @@ impl ServerTask {
     }
 
     fn start_call(&mut self, message: RpcMessage, member: Arc<McpClient>, reply: ReplySender) {
-        if self.era == ProtocolRevision::Stateless {
-            return self.begin_stateless(message, member, reply);
+        if self.revision == ProtocolRevision::Stateless {
+            return self.start_stateless_call(message, member, reply);
         }
-        let message = match member.hello {
+        let message = match member.initialize_params {
             Some(_) => message,
             None => protocol_revision::without_envelope(message),
         };
         let uri = (message.method == "resources/subscribe").then(|| message.text_param(&["uri"]));
         let then = match uri.flatten() {
-            Some(uri) => OnReply::Subscribed(uri),
-            None => OnReply::Done,
+            Some(uri) => OnReply::UndoSubscription(uri),
+            None => OnReply::Forward,
         };
         self.send_call(&message, member.number, reply, then);
     }
 
     fn send_call(&mut self, message: &RpcMessage, member: u64, reply: ReplySender, then: OnReply) {
-        let timeout = self.known.server.timeout;
-        let to = PendingOrigin::Client { reply, then };
-        let text = self.calls.register_request(message, member, timeout, to);
+        let timeout = self.spec.config.call_timeout;
+        let to = PendingOrigin::Client {
+            reply,
+            on_reply: then,
+        };
+        let text = self
+            .pending_requests
+            .register_request(message, member, timeout, to);
         self.send_to_server(text);
     }
 
@@ -387,29 +409,29 @@ impl ServerTask {
 
     /// Sends a request of the hub and ignores its answer.
     fn send_unawaited_request(&mut self, method: &str, params: &str) {
-        self.send_own_request(
+        self.send_hub_request(
             method,
             params,
             PendingOrigin::Ignored,
-            self.known.server.timeout,
+            self.spec.config.call_timeout,
         );
     }
 
     fn handshake_timeout(&self) -> Duration {
-        HANDSHAKE_TIMEOUT.min(self.known.server.timeout)
+        HANDSHAKE_TIMEOUT.min(self.spec.config.call_timeout)
     }
 
-    fn send_own_request(
+    fn send_hub_request(
         &mut self,
         method: &str,
         params: &str,
         to: PendingOrigin,
         timeout: Duration,
     ) {
-        let id = self.calls.own_id();
+        let id = self.pending_requests.next_hub_id();
         let text = message::request_message(&id, method, params);
-        self.calls.register_own(id, timeout, to);
-        match self.era == ProtocolRevision::Stateless || method == DISCOVER_METHOD {
+        self.pending_requests.register_hub_request(id, timeout, to);
+        match self.revision == ProtocolRevision::Stateless || method == DISCOVER_METHOD {
             true => self.send_enveloped(text),
             false => self.send_to_server(text),
         }
@@ -419,20 +441,20 @@ impl ServerTask {
     fn send_enveloped(&mut self, text: Bytes) {
         if let Ok(message) = RpcMessage::parse(text) {
             let message =
-                protocol_revision::with_envelope(message, &protocol_revision::own_envelope());
+                protocol_revision::with_envelope(message, &protocol_revision::hub_envelope());
             self.send_to_server(message.text().clone());
         }
     }
 
     /// Forwards notifications and answers of a client.
     fn handle_client_message(&mut self, message: &RpcMessage, member: u64) {
-        self.used = Instant::now();
+        self.last_used = Instant::now();
         match (message.kind, message.method.as_str()) {
             (RpcMessageKind::Answer, _) => {
-                if self.take_client_answer(message, member) {
+                if self.handle_client_answer(message, member) {
                     return;
                 }
-                if let Some(text) = self.questions.take_answered(message, member) {
+                if let Some(text) = self.server_requests.take_answered(message, member) {
                     self.send_to_server(text);
                 }
             }
@@ -441,17 +463,19 @@ impl ServerTask {
             (_, "notifications/initialized") => {}
             // A server that clients share has no roots of a single client.
             (_, "notifications/roots/list_changed")
-                if self.shared || self.era == ProtocolRevision::Stateless => {}
-            _ if self.life.phase == ServerPhase::Up => self.send_to_server(message.text().clone()),
+                if self.is_shared || self.revision == ProtocolRevision::Stateless => {}
+            _ if self.lifecycle.phase == ServerPhase::Up => {
+                self.send_to_server(message.text().clone())
+            }
             _ => {}
         }
     }
 
     fn cancel_call(&mut self, message: &RpcMessage, member: u64) {
-        if let Some((call, text)) = self.calls.take_cancelled(member, message) {
+        if let Some((call, text)) = self.pending_requests.take_cancelled(member, message) {
             self.send_to_server(text);
-            if let Some(reply) = call.to.reply() {
-                reply.stream.give_up();
+            if let Some(reply) = call.origin.reply() {
+                reply.stream.skip_answer();
             }
             return;
         }
@@ -462,29 +486,27 @@ impl ServerTask {
             asking.client_number() == member && message::is_same_id(asking.request_id(), id)
         });
         for (reply, _) in given_up {
-            reply.stream.give_up();
+            reply.stream.skip_answer();
         }
         let is_meant = |(m, from, _): &(RpcMessage, Arc<McpClient>, ReplySender)| {
             from.number == member && m.id() == Some(id)
         };
-        if let Some(at) = self.queue.iter().position(is_meant)
-            && let Some((_, _, reply)) = self.queue.remove(at)
+        if let Some(at) = self.queued_requests.iter().position(is_meant)
+            && let Some((_, _, reply)) = self.queued_requests.remove(at)
         {
-            reply.stream.give_up();
+            reply.stream.skip_answer();
         }
     }
 
     fn handle_pipe_event(&mut self, happened: ServerPipeEvent) {
         match happened {
-            ServerPipeEvent::Line(line) => match RpcMessage::parse_all(line.clone()) {
+            ServerPipeEvent::Message(line) => match RpcMessage::parse_all(line.clone()) {
                 Ok((messages, _)) => messages
                     .iter()
                     .for_each(|message| self.route_message(message)),
                 Err(_) => {
                     let line = String::from_utf8_lossy(&line[..line.len().min(500)]).into_owned();
-                    self.known
-                        .log
-                        .append_note(&format!("not a message: {line}"));
+                    self.spec.log.append_note(&format!("not a message: {line}"));
                 }
             },
             ServerPipeEvent::Ended(why) => self.handle_server_loss(&why),

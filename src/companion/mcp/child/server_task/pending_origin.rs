@@ -9,9 +9,9 @@ use crate::companion::mcp::client::ReplySender;
 pub(super) enum PendingOrigin {
     Client {
         reply: ReplySender,
-        then: OnReply,
+        on_reply: OnReply,
     },
-    Hello,
+    Initialize,
     Discovery,
     List {
         method: usize,
@@ -24,11 +24,11 @@ pub(super) enum PendingOrigin {
 /// The additional effect of an answer.
 #[derive(Debug)]
 pub(super) enum OnReply {
-    Done,
+    Forward,
     /// If the server refuses, the subscription to this resource is removed.
-    Subscribed(String),
+    UndoSubscription(String),
     /// The result may be a request for input instead of an answer.
-    Asks(Box<RetryableCall>),
+    HandleInputRequired(Box<RetryableCall>),
 }
 
 impl PendingOrigin {

@@ -25,29 +25,29 @@ const CLIENT_REQUEST_METHODS: [&str; 3] =
 #[derive(Debug)]
 pub(super) struct RetryableCall {
     message: RpcMessage,
-    member: Arc<McpClient>,
-    turn: u32,
+    client: Arc<McpClient>,
+    input_rounds: u32,
 }
 
 /// A call that waits for its client's input.
 #[derive(Debug)]
 pub(super) struct InputRequiredCall {
-    round: RetryableCall,
+    call: RetryableCall,
     reply: ReplySender,
     /// The server's opaque state, which the hub sends back.
-    state: Option<String>,
+    request_state: Option<String>,
     /// The ids of the hub's requests to the client, and the server's names of the inputs.
-    open: BTreeMap<Box<str>, String>,
-    answers: Vec<String>,
+    open_inputs: BTreeMap<Box<str>, String>,
+    input_responses: Vec<String>,
 }
 
 impl InputRequiredCall {
     pub(super) fn request_id(&self) -> &str {
-        self.round.message.id().unwrap_or("null")
+        self.call.message.id().unwrap_or("null")
     }
 
     pub(super) fn client_number(&self) -> u64 {
-        self.round.member.number
+        self.call.client.number
     }
 
     pub(super) fn stream_number(&self) -> u64 {
@@ -59,11 +59,11 @@ impl InputRequiredCall {
 #[derive(Debug)]
 pub(super) struct ListenRequest {
     id: Box<str>,
-    is_heard: bool,
+    is_confirmed: bool,
 }
 
 impl ServerTask {
-    pub(super) fn begin_stateless(
+    pub(super) fn start_stateless_call(
         &mut self,
         message: RpcMessage,
         member: Arc<McpClient>,
@@ -80,8 +80,8 @@ impl ServerTask {
             _ => {
                 let round = RetryableCall {
                     message: message.clone(),
-                    member,
-                    turn: 0,
+                    client: member,
+                    input_rounds: 0,
                 };
                 self.send_retryable_call(message, round, reply);
             }
@@ -94,16 +94,17 @@ impl ServerTask {
         round: RetryableCall,
         reply: ReplySender,
     ) {
-        let member = round.member.clone();
-        let is_dressed = member.hello.is_none() || protocol_revision::is_enveloped(&message);
-        let level = self.standing.log_level(member.number);
+        let member = round.client.clone();
+        let is_dressed =
+            member.initialize_params.is_none() || protocol_revision::is_enveloped(&message);
+        let level = self.subscriptions.log_level(member.number);
         let message = protocol_revision::with_envelope(
             message,
             &protocol_revision::client_envelope(&member, level),
         );
         let then = match is_dressed {
-            true => OnReply::Done,
-            false => OnReply::Asks(Box::new(round)),
+            true => OnReply::Forward,
+            false => OnReply::HandleInputRequired(Box::new(round)),
         };
         self.send_call(&message, member.number, reply, then);
     }
@@ -132,7 +133,7 @@ impl ServerTask {
                 find_value(request, &["method"]).map(|span| request[span].trim_matches('"'));
             let method = method.unwrap_or_default();
             let capability = method.split('/').next().unwrap_or_default();
-            if !CLIENT_REQUEST_METHODS.contains(&method) || !round.member.has_capability(capability)
+            if !CLIENT_REQUEST_METHODS.contains(&method) || !round.client.has_capability(capability)
             {
                 let why =
                     format!("the server requests `{method}`, which the client does not support");
@@ -141,7 +142,7 @@ impl ServerTask {
             let params = find_value(request, &["params"]).map_or("{}", |span| &request[span]);
             questions.push((key, method, params));
         }
-        if round.turn >= MAX_INPUT_ROUNDS {
+        if round.input_rounds >= MAX_INPUT_ROUNDS {
             return reply.send_error(
                 &id,
                 -32603,
@@ -149,39 +150,39 @@ impl ServerTask {
             );
         }
         let mut asking = InputRequiredCall {
-            round,
+            call: round,
             reply,
-            state: raw("requestState").map(str::to_owned),
-            open: BTreeMap::new(),
-            answers: Vec::new(),
+            request_state: raw("requestState").map(str::to_owned),
+            open_inputs: BTreeMap::new(),
+            input_responses: Vec::new(),
         };
         let mut asked = Vec::new();
         for (key, method, params) in questions {
-            let id = self.calls.own_id();
+            let id = self.pending_requests.next_hub_id();
             asked.push(message::request_message(&id, method, params));
-            asking.open.insert(id, key.clone());
+            asking.open_inputs.insert(id, key.clone());
         }
-        let member = asking.round.member.clone();
+        let member = asking.call.client.clone();
         if asked.is_empty() {
             return self.retry_call(asking);
         }
-        self.asking.push(asking);
+        self.input_required_calls.push(asking);
         for text in asked {
-            member.ears.deliver(text, true);
+            member.notification_sink.deliver(text, true);
         }
     }
 
     /// Takes a client's answer to a request of the hub; `false` when it belongs to no such request.
-    pub(super) fn take_client_answer(&mut self, answer: &RpcMessage, member: u64) -> bool {
+    pub(super) fn handle_client_answer(&mut self, answer: &RpcMessage, member: u64) -> bool {
         let id = answer.id().unwrap_or("null");
         let is_meant = |asking: &InputRequiredCall| {
-            asking.client_number() == member && asking.open.contains_key(id)
+            asking.client_number() == member && asking.open_inputs.contains_key(id)
         };
-        let Some(place) = self.asking.iter().position(is_meant) else {
+        let Some(place) = self.input_required_calls.iter().position(is_meant) else {
             return false;
         };
-        let mut asking = self.asking.swap_remove(place);
-        let key = asking.open.remove(id).unwrap_or_default();
+        let mut asking = self.input_required_calls.swap_remove(place);
+        let key = asking.open_inputs.remove(id).unwrap_or_default();
         let Some(result) = answer.result() else {
             self.cancel_client_requests(&asking);
             let text = std::str::from_utf8(answer.text()).unwrap_or_default();
@@ -191,10 +192,10 @@ impl ServerTask {
             return true;
         };
         let key = serde_json::Value::from(key);
-        asking.answers.push(format!("{key}:{result}"));
-        match asking.open.is_empty() {
+        asking.input_responses.push(format!("{key}:{result}"));
+        match asking.open_inputs.is_empty() {
             true => self.retry_call(asking),
-            false => self.asking.push(asking),
+            false => self.input_required_calls.push(asking),
         }
         true
     }
@@ -202,10 +203,10 @@ impl ServerTask {
     /// Sends the call again with the client's input.
     fn retry_call(&mut self, asking: InputRequiredCall) {
         let InputRequiredCall {
-            mut round,
+            call: mut round,
             reply,
-            state,
-            answers,
+            request_state: state,
+            input_responses: answers,
             ..
         } = asking;
         let mut more = Vec::new();
@@ -214,7 +215,7 @@ impl ServerTask {
         }
         more.extend(state.map(|state| format!("\"requestState\":{state}")));
         let message = protocol_revision::with_params(round.message.clone(), &more.join(","));
-        round.turn += 1;
+        round.input_rounds += 1;
         self.send_retryable_call(message, round, reply);
     }
 
@@ -223,10 +224,10 @@ impl ServerTask {
         &mut self,
         is_meant: impl Fn(&InputRequiredCall) -> bool,
     ) -> Vec<(ReplySender, String)> {
-        let (gone, rest) = std::mem::take(&mut self.asking)
+        let (gone, rest) = std::mem::take(&mut self.input_required_calls)
             .into_iter()
             .partition(|asking| is_meant(asking));
-        self.asking = rest;
+        self.input_required_calls = rest;
         let gone: Vec<InputRequiredCall> = gone;
         gone.into_iter()
             .map(|asking| {
@@ -238,17 +239,17 @@ impl ServerTask {
     }
 
     fn cancel_client_requests(&mut self, asking: &InputRequiredCall) {
-        for id in asking.open.keys() {
+        for id in asking.open_inputs.keys() {
             let params = format!(r#"{{"requestId":{id}}}"#);
             let text = message::notification_message("notifications/cancelled", &params);
-            asking.round.member.ears.deliver(text, true);
+            asking.call.client.notification_sink.deliver(text, true);
         }
     }
 
     /// Sends a new listen request with the current subscriptions, and ends the one before.
     pub(super) fn renew_listen_request(&mut self) {
-        self.listen_at = None;
-        let hello = self.greeting.as_deref().unwrap_or_default();
+        self.relisten_at = None;
+        let hello = self.initialize_result.as_deref().unwrap_or_default();
         let hello = std::str::from_utf8(hello).unwrap_or_default();
         let mut wanted = serde_json::Map::new();
         for kind in ["tools", "prompts", "resources"] {
@@ -257,18 +258,18 @@ impl ServerTask {
                 wanted.insert(format!("{kind}ListChanged"), true.into());
             }
         }
-        let uris: Vec<&str> = self.standing.uris().collect();
+        let uris: Vec<&str> = self.subscriptions.uris().collect();
         if !uris.is_empty() {
             wanted.insert("resourceSubscriptions".into(), uris.into());
         }
-        let before = self.listening.take();
+        let before = self.listen_request.take();
         if !wanted.is_empty() {
-            let id = self.calls.own_id();
+            let id = self.pending_requests.next_hub_id();
             let params = serde_json::json!({"notifications": wanted}).to_string();
             let text = message::request_message(&id, "subscriptions/listen", &params);
-            self.listening = Some(ListenRequest {
+            self.listen_request = Some(ListenRequest {
                 id,
-                is_heard: false,
+                is_confirmed: false,
             });
             self.send_enveloped(text);
         }
@@ -282,28 +283,28 @@ impl ServerTask {
     }
 
     /// Whether the answer ends the listen request. An established one is sent again.
-    pub(super) fn take_listen_end(&mut self, answer: &RpcMessage) -> bool {
+    pub(super) fn handle_listen_end(&mut self, answer: &RpcMessage) -> bool {
         let is_meant = |listening: &mut ListenRequest| answer.id() == Some(&*listening.id);
-        let Some(gone) = self.listening.take_if(is_meant) else {
+        let Some(gone) = self.listen_request.take_if(is_meant) else {
             return false;
         };
-        self.listen_at = gone.is_heard.then(|| Instant::now() + RELISTEN_DELAY);
+        self.relisten_at = gone.is_confirmed.then(|| Instant::now() + RELISTEN_DELAY);
         true
     }
 
     pub(super) fn confirm_listen_request(&mut self) {
-        if let Some(listening) = &mut self.listening {
-            listening.is_heard = true;
+        if let Some(listening) = &mut self.listen_request {
+            listening.is_confirmed = true;
         }
     }
 
     /// The only open call: a message without an address can belong to no other.
     pub(super) fn only_call(&self) -> Option<&ReplySender> {
-        if self.era != ProtocolRevision::Stateless || self.life.phase != ServerPhase::Up {
+        if self.revision != ProtocolRevision::Stateless || self.lifecycle.phase != ServerPhase::Up {
             return None;
         }
-        self.calls
+        self.pending_requests
             .only_request()
-            .and_then(|call: &PendingRequest<PendingOrigin>| call.to.reply())
+            .and_then(|call: &PendingRequest<PendingOrigin>| call.origin.reply())
     }
 }

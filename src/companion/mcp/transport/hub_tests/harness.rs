@@ -1,6 +1,6 @@
 //! In-process test servers that a test controls and that record what they receive.
 
-use super::{HUB_TEST_TIMEOUT, lists};
+use super::{HUB_TEST_TIMEOUT, test_server_answers};
 use crate::companion::mcp::child::InProcessServer;
 use crate::companion::mcp::message::{RpcMessage, RpcMessageKind};
 use bytes::Bytes;
@@ -16,26 +16,26 @@ pub(super) struct TestServers(Arc<Mutex<TestServersState>>);
 #[derive(Debug, Default)]
 struct TestServersState {
     /// The received messages with the server's name, in order.
-    heard: Vec<(String, String)>,
+    received: Vec<(String, String)>,
     /// The senders of each started server.
-    voices: HashMap<String, Vec<UnboundedSender<Bytes>>>,
+    senders: HashMap<String, Vec<UnboundedSender<Bytes>>>,
     /// The number of servers that will end at their start.
-    broken: usize,
+    failing_starts: usize,
     /// The messages that held servers have received and not answered.
-    held: HashMap<String, Vec<(Bytes, UnboundedSender<Bytes>)>>,
+    held_messages: HashMap<String, Vec<(Bytes, UnboundedSender<Bytes>)>>,
 }
 
 impl InProcessServer for TestServers {
-    fn open(&self, name: &str) -> (UnboundedSender<Bytes>, UnboundedReceiver<Bytes>) {
+    fn open_connection(&self, name: &str) -> (UnboundedSender<Bytes>, UnboundedReceiver<Bytes>) {
         let (to, mut from) = unbounded_channel::<Bytes>();
         let (voice, heard) = unbounded_channel();
         let mut state = self.state();
-        if state.broken > 0 {
-            state.broken -= 1;
+        if state.failing_starts > 0 {
+            state.failing_starts -= 1;
             return (to, heard);
         }
         state
-            .voices
+            .senders
             .entry(name.into())
             .or_default()
             .push(voice.clone());
@@ -44,10 +44,10 @@ impl InProcessServer for TestServers {
             let mut asking = None;
             while let Some(line) = from.recv().await {
                 if line.windows(5).any(|word| word == b"\"die\"") {
-                    stage.state().voices.remove(&name);
+                    stage.state().senders.remove(&name);
                     return;
                 }
-                stage.take(&name, line, &voice, &mut asking);
+                stage.handle_line(&name, line, &voice, &mut asking);
             }
         });
         (to, heard)
@@ -59,7 +59,7 @@ impl TestServers {
         self.0.lock().unwrap()
     }
 
-    fn take(
+    fn handle_line(
         &self,
         name: &str,
         line: Bytes,
@@ -69,8 +69,8 @@ impl TestServers {
         let message = RpcMessage::parse(line.clone()).unwrap();
         let text = String::from_utf8(line.into()).unwrap();
         let mut state = self.state();
-        state.heard.push((name.into(), text.clone()));
-        if let Some(held) = state.held.get_mut(name) {
+        state.received.push((name.into(), text.clone()));
+        if let Some(held) = state.held_messages.get_mut(name) {
             return held.push((text.into(), voice.clone()));
         }
         drop(state);
@@ -90,7 +90,7 @@ impl TestServers {
             RpcMessageKind::Request => {}
         }
         let id = message.id().unwrap();
-        if let Some(result) = lists(name).get(message.method.as_str()) {
+        if let Some(result) = test_server_answers(name).get(message.method.as_str()) {
             return answer(id, &result.to_string());
         }
         let params = message.params().unwrap_or("null");
@@ -125,47 +125,52 @@ impl TestServers {
     }
 
     /// Stops a server from answering until it is released.
-    pub(super) fn hold(&self, name: &str) {
-        self.state().held.insert(name.into(), Vec::new());
+    pub(super) fn hold_answers(&self, name: &str) {
+        self.state().held_messages.insert(name.into(), Vec::new());
     }
 
     /// Answers the messages that a held server received.
-    pub(super) fn release(&self, name: &str) {
-        let held = self.state().held.remove(name).unwrap_or_default();
+    pub(super) fn release_answers(&self, name: &str) {
+        let held = self.state().held_messages.remove(name).unwrap_or_default();
         for (line, voice) in held {
-            self.take(name, line, &voice, &mut None);
+            self.handle_line(name, line, &voice, &mut None);
         }
     }
 
     /// Makes the next `count` started servers end immediately.
-    pub(super) fn break_next(&self, count: usize) {
-        self.state().broken = count;
+    pub(super) fn fail_next_starts(&self, count: usize) {
+        self.state().failing_starts = count;
     }
 
     /// The number of starts of a server.
-    pub(super) fn starts(&self, name: &str) -> usize {
-        self.state().voices.get(name).map_or(0, Vec::len)
+    pub(super) fn start_count(&self, name: &str) -> usize {
+        self.state().senders.get(name).map_or(0, Vec::len)
     }
 
     /// Sends a message from a server's given start.
-    pub(super) fn say(&self, name: &str, start: usize, text: &str) {
-        let voice = self.state().voices[name][start].clone();
+    pub(super) fn send_message(&self, name: &str, start: usize, text: &str) {
+        let voice = self.state().senders[name][start].clone();
         voice.send(Bytes::copy_from_slice(text.as_bytes())).unwrap();
     }
 
     /// All messages that a server received and that contain `words`.
-    pub(super) fn heard(&self, name: &str, words: &str) -> Vec<String> {
+    pub(super) fn received_messages(&self, name: &str, words: &str) -> Vec<String> {
         let state = self.state();
-        let heard = state.heard.iter();
+        let heard = state.received.iter();
         let heard = heard.filter(|(who, text)| who == name && text.contains(words));
         heard.map(|(_, text)| text.clone()).collect()
     }
 
     /// Waits until a server has received `words` `count` times; returns the `count`-th message.
-    pub(super) async fn hears(&self, name: &str, words: &str, count: usize) -> RpcMessage {
+    pub(super) async fn wait_for_message(
+        &self,
+        name: &str,
+        words: &str,
+        count: usize,
+    ) -> RpcMessage {
         let begin = Instant::now();
         loop {
-            let heard = self.heard(name, words);
+            let heard = self.received_messages(name, words);
             if heard.len() >= count {
                 return RpcMessage::parse(heard[count - 1].clone().into()).unwrap();
             }
@@ -178,9 +183,9 @@ impl TestServers {
     }
 
     /// Answers a call of `wait`.
-    pub(super) fn answer(&self, name: &str, start: usize, call: &RpcMessage, result: &str) {
+    pub(super) fn answer_call(&self, name: &str, start: usize, call: &RpcMessage, result: &str) {
         let id = call.id().unwrap();
-        self.say(
+        self.send_message(
             name,
             start,
             &format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{result}}}"#),

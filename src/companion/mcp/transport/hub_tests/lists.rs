@@ -1,6 +1,8 @@
 //! Tests of merged lists while one server is slow or does not answer.
 
-use super::{Scene, TestEventStream, TestMcpClient, found, server, value};
+use super::{
+    HubFixture, TestEventStream, TestMcpClient, parse_json, test_config, test_server_config,
+};
 use serde_json::json;
 use std::time::{Duration, Instant};
 
@@ -10,8 +12,8 @@ const FAST_LIST_TIMEOUT: Duration = Duration::from_secs(4);
 const TOOLS_LIST_REQUEST: &str = r#"{"jsonrpc":"2.0","id":1,"method":"tools/list"}"#;
 
 /// The names of the tools, and the missing servers.
-async fn list(client: &TestMcpClient, body: &str) -> (Vec<String>, serde_json::Value) {
-    let answer = value(&client.answer(body).await);
+async fn list_tools(client: &TestMcpClient, body: &str) -> (Vec<String>, serde_json::Value) {
+    let answer = parse_json(&client.post_for_text(body).await);
     let tools = answer["result"]["tools"].as_array().unwrap().iter();
     let names = tools.map(|tool| tool["name"].as_str().unwrap().to_owned());
     (
@@ -21,64 +23,80 @@ async fn list(client: &TestMcpClient, body: &str) -> (Vec<String>, serde_json::V
 }
 
 #[tokio::test]
-async fn a_list_of_all_leaves_a_silent_server_out_and_names_it_and_list_changed_follows() {
-    let scene = Scene::empty();
-    scene.stage.hold("slow");
-    let servers = [server("a", true, 600), server("slow", true, 600)];
-    scene.hub.apply_config(found(servers));
-    let client = scene.client("/mcp").await;
-    let mut general = TestEventStream::new(client.go_on("").await);
+async fn merged_list_skips_a_silent_server() {
+    let scene = HubFixture::empty();
+    scene.servers.hold_answers("slow");
+    let servers = [
+        test_server_config("a", true, 600),
+        test_server_config("slow", true, 600),
+    ];
+    scene.hub.apply_config(test_config(servers));
+    let client = scene.session_client("/mcp").await;
+    let mut general = TestEventStream::new(client.resume_after("").await);
     let begin = Instant::now();
-    let (names, missing) = list(&client, TOOLS_LIST_REQUEST).await;
+    let (names, missing) = list_tools(&client, TOOLS_LIST_REQUEST).await;
     assert!(begin.elapsed() < FAST_LIST_TIMEOUT, "{:?}", begin.elapsed());
     assert_eq!(names, ["a__echo", "a__marked"]);
     assert_eq!(missing, json!(["slow"]));
     // Neither this client nor another one waits for the server again.
     let begin = Instant::now();
-    let other = scene.client("/mcp").await;
+    let other = scene.session_client("/mcp").await;
     for client in [&client, &other, &client, &other, &client, &other] {
-        assert_eq!(list(client, TOOLS_LIST_REQUEST).await.1, json!(["slow"]));
+        assert_eq!(
+            list_tools(client, TOOLS_LIST_REQUEST).await.1,
+            json!(["slow"])
+        );
     }
     // Six lists that wait would take longer.
     assert!(begin.elapsed() < FAST_LIST_TIMEOUT, "{:?}", begin.elapsed());
-    assert_eq!(scene.stage.heard("slow", "initialize").len(), 1);
-    scene.stage.release("slow");
-    let changed = general.next().await.unwrap();
+    assert_eq!(
+        scene.servers.received_messages("slow", "initialize").len(),
+        1
+    );
+    scene.servers.release_answers("slow");
+    let changed = general.next_data().await.unwrap();
     assert!(changed.contains("tools/list_changed"), "{changed}");
-    let (names, missing) = list(&client, TOOLS_LIST_REQUEST).await;
+    let (names, missing) = list_tools(&client, TOOLS_LIST_REQUEST).await;
     assert_eq!(names.len(), 4, "{names:?}");
     assert!(missing.is_null(), "{missing}");
 }
 
 #[tokio::test]
 async fn the_instructions_name_servers_that_have_not_answered() {
-    let scene = Scene::empty();
-    scene.hub.apply_config(found([server("a", true, 600)]));
-    let hello = |scene: &Scene| {
+    let scene = HubFixture::empty();
+    scene
+        .hub
+        .apply_config(test_config([test_server_config("a", true, 600)]));
+    let hello = |scene: &HubFixture| {
         let body = json!({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": {"protocolVersion": "2025-11-25"}});
-        let client = scene.plain_client("/mcp");
-        async move { client.answer(&body.to_string()).await }
+        let client = scene.sessionless_client("/mcp");
+        async move { client.post_for_text(&body.to_string()).await }
     };
     let before = hello(&scene).await;
     assert!(before.contains("have not answered yet: `a`"), "{before}");
-    let client = scene.client("/mcp").await;
-    list(&client, TOOLS_LIST_REQUEST).await;
+    let client = scene.session_client("/mcp").await;
+    list_tools(&client, TOOLS_LIST_REQUEST).await;
     let after = hello(&scene).await;
     assert!(!after.contains("have not answered yet"), "{after}");
 }
 
 #[tokio::test]
 async fn a_list_that_asks_for_it_waits_for_a_slow_server() {
-    let scene = Scene::empty();
-    scene.stage.hold("slow");
-    scene.hub.apply_config(found([server("slow", true, 600)]));
-    let client = scene.client("/mcp").await;
-    assert_eq!(list(&client, TOOLS_LIST_REQUEST).await.1, json!(["slow"]));
+    let scene = HubFixture::empty();
+    scene.servers.hold_answers("slow");
+    scene
+        .hub
+        .apply_config(test_config([test_server_config("slow", true, 600)]));
+    let client = scene.session_client("/mcp").await;
+    assert_eq!(
+        list_tools(&client, TOOLS_LIST_REQUEST).await.1,
+        json!(["slow"])
+    );
     let patient =
         r#"{"jsonrpc":"2.0","id":1,"method":"tools/list","params":{"_meta":{"osctl/wait":100}}}"#;
-    let (waited, ()) = tokio::join!(list(&client, patient), async {
+    let (waited, ()) = tokio::join!(list_tools(&client, patient), async {
         tokio::task::yield_now().await;
-        scene.stage.release("slow");
+        scene.servers.release_answers("slow");
     });
     assert_eq!(waited.0, ["slow__echo", "slow__marked"]);
     assert!(waited.1.is_null(), "{waited:?}");
@@ -86,20 +104,24 @@ async fn a_list_that_asks_for_it_waits_for_a_slow_server() {
 
 #[tokio::test]
 async fn a_server_that_is_busy_is_listed_as_it_was_before() {
-    let scene = Scene::empty();
-    scene.hub.apply_config(found([server("a", true, 600)]));
-    let client = scene.client("/mcp").await;
-    assert_eq!(list(&client, TOOLS_LIST_REQUEST).await.0.len(), 2);
-    scene.stage.hold("a");
-    let (names, missing) = list(&client, TOOLS_LIST_REQUEST).await;
+    let scene = HubFixture::empty();
+    scene
+        .hub
+        .apply_config(test_config([test_server_config("a", true, 600)]));
+    let client = scene.session_client("/mcp").await;
+    assert_eq!(list_tools(&client, TOOLS_LIST_REQUEST).await.0.len(), 2);
+    scene.servers.hold_answers("a");
+    let (names, missing) = list_tools(&client, TOOLS_LIST_REQUEST).await;
     assert_eq!((names.len(), missing.is_null()), (2, true));
 }
 
 #[tokio::test]
 async fn the_timeout_of_a_server_holds_for_its_handshake() {
-    let scene = Scene::empty();
-    scene.stage.hold("silent");
-    scene.hub.apply_config(found([server("silent", true, 1)]));
+    let scene = HubFixture::empty();
+    scene.servers.hold_answers("silent");
+    scene
+        .hub
+        .apply_config(test_config([test_server_config("silent", true, 1)]));
     let begin = Instant::now();
     let proved = scene.hub.probe_server("silent").await.unwrap_err();
     assert!(proved.contains("did not answer within 1 s"), "{proved}");

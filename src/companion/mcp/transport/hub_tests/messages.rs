@@ -1,11 +1,14 @@
 //! Tests that messages pass through the merged endpoint unchanged, and that refusals are JSON.
 
-use super::{Scene, TEST_ACCEPT_BOTH, TestEventStream, ask, call, text, value};
+use super::{
+    HubFixture, TEST_ACCEPT_BOTH, TestEventStream, parse_json, response_text, send_test_request,
+    tool_call_body,
+};
 use crate::companion::mcp::message::RpcMessage;
 use serde_json::{Value, json};
 
 /// Ids and arguments in the form that servers and clients of several languages write, and more unusual ones.
-const ODD: [(&str, &str); 8] = [
+const UNUSUAL_IDS_AND_ARGUMENTS: [(&str, &str); 8] = [
     ("1", r#"{"n":1.0}"#),
     ("1.0", r#"{"n":1e400,"m":-0.0,"k":1E+2}"#),
     ("-0", r#"{"big":123456789012345678901234567890}"#),
@@ -20,16 +23,19 @@ const ODD: [(&str, &str); 8] = [
 ];
 
 #[tokio::test]
-async fn bytes_pass_through_all_as_one() {
-    let scene = Scene::new();
-    let client = scene.client("/mcp").await;
+async fn merged_servers_preserve_bytes() {
+    let scene = HubFixture::new();
+    let client = scene.session_client("/mcp").await;
     let large = format!(r#"{{"x":"{}","n":1.0}}"#, "é\\n0123456789".repeat(400_000));
     assert!(large.len() > 5_000_000);
     for server in ["a", "b"] {
-        for (id, arguments) in ODD.into_iter().chain([("1.50", &*large)]) {
+        for (id, arguments) in UNUSUAL_IDS_AND_ARGUMENTS
+            .into_iter()
+            .chain([("1.50", &*large)])
+        {
             let params = format!(r#", "arguments":{arguments},"unknown":[1.0]"#);
             let answer = client
-                .answer(&call(id, &format!("{server}__echo"), &params))
+                .post_for_text(&tool_call_body(id, &format!("{server}__echo"), &params))
                 .await;
             let expected =
                 format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{{"name":"echo"{params}}}}}"#);
@@ -40,9 +46,9 @@ async fn bytes_pass_through_all_as_one() {
 
 #[tokio::test]
 async fn progress_comes_under_the_clients_own_token() {
-    let scene = Scene::new();
+    let scene = HubFixture::new();
     for path in ["/mcp", "/servers/a/mcp", "/servers/b/mcp"] {
-        let client = scene.client(path).await;
+        let client = scene.session_client(path).await;
         for token in ["1.0", r#""\u0041""#, "12345678901234567890", "7"] {
             for server in ["a", "b"] {
                 let tool = match path {
@@ -50,64 +56,67 @@ async fn progress_comes_under_the_clients_own_token() {
                     _ => "progress".into(),
                 };
                 let meta = format!(r#","_meta":{{"progressToken":{token}}}"#);
-                let mut told = client.open("3", &tool, &meta).await;
+                let mut told = client.call_for_events("3", &tool, &meta).await;
                 let expected = format!(
                     r#"{{"jsonrpc":"2.0","method":"notifications/progress","params":{{"progressToken":{token},"progress":1.0,"x":[ ]}}}}"#
                 );
-                assert_eq!(told.next().await.unwrap(), expected);
-                let end = told.next().await.unwrap();
+                assert_eq!(told.next_data().await.unwrap(), expected);
+                let end = told.next_data().await.unwrap();
                 assert_eq!(end, r#"{"jsonrpc":"2.0","id":3,"result":{}}"#);
-                assert_eq!(told.next().await, None);
+                assert_eq!(told.next_data().await, None);
             }
         }
     }
 }
 
 #[tokio::test]
-async fn a_call_is_taken_back_at_its_own_server_alone() {
-    let scene = Scene::new();
-    let client = scene.client("/mcp").await;
+async fn cancel_reaches_only_its_server() {
+    let scene = HubFixture::new();
+    let client = scene.session_client("/mcp").await;
     for (server, id) in [("a", "9007199254740993"), ("b", r#""\u0041""#)] {
         let tool = format!("{server}__wait");
-        let mut told = client.open(id, &tool, "").await;
-        let mut other = client.open("9007199254740992", &tool, "").await;
-        let first = scene.stage.hears(server, "wait", 1).await;
-        let second = scene.stage.hears(server, "wait", 2).await;
+        let mut told = client.call_for_events(id, &tool, "").await;
+        let mut other = client.call_for_events("9007199254740992", &tool, "").await;
+        let first = scene.servers.wait_for_message(server, "wait", 1).await;
+        let second = scene.servers.wait_for_message(server, "wait", 2).await;
         let cancel = format!(
             r#"{{"jsonrpc":"2.0","method":"notifications/cancelled","params":{{"requestId":{id},"x":1.0}}}}"#
         );
         // From another client this id matches no call.
-        let stranger = scene.client("/mcp").await;
+        let stranger = scene.session_client("/mcp").await;
         assert_eq!(stranger.post(&cancel).await.status(), 202);
         assert_eq!(client.post(&cancel).await.status(), 202);
-        assert_eq!(told.next().await, None);
+        assert_eq!(told.next_data().await, None);
         let heard = scene
-            .stage
-            .hears(server, "notifications/cancelled", 1)
+            .servers
+            .wait_for_message(server, "notifications/cancelled", 1)
             .await;
         assert_eq!(heard.raw_param(&["requestId"]), first.id());
         assert!(heard.params().unwrap().ends_with(r#","x":1.0}"#));
-        scene.stage.answer(server, 0, &second, "{}");
-        let end = other.next().await.unwrap();
+        scene.servers.answer_call(server, 0, &second, "{}");
+        let end = other.next_data().await.unwrap();
         assert_eq!(
             end,
             r#"{"jsonrpc":"2.0","id":9007199254740992,"result":{}}"#
         );
         assert_eq!(
-            scene.stage.heard(server, "notifications/cancelled").len(),
+            scene
+                .servers
+                .received_messages(server, "notifications/cancelled")
+                .len(),
             1
         );
     }
-    let others =
-        scene.stage.heard("a", "cancelled").len() + scene.stage.heard("b", "cancelled").len();
+    let others = scene.servers.received_messages("a", "cancelled").len()
+        + scene.servers.received_messages("b", "cancelled").len();
     assert_eq!(others, 2);
 }
 
 #[tokio::test]
 async fn odd_ids_of_servers_come_back_in_their_own_bytes() {
     for path in ["/servers/a/mcp", "/servers/b/mcp", "/mcp"] {
-        let scene = Scene::new();
-        let client = scene.client(path).await;
+        let scene = HubFixture::new();
+        let client = scene.session_client(path).await;
         let (server, tool) = match path {
             "/servers/b/mcp" => ("b", "ask"),
             "/mcp" => ("b", "b__ask"),
@@ -128,9 +137,9 @@ async fn odd_ids_of_servers_come_back_in_their_own_bytes() {
             .enumerate()
         {
             let mut told = client
-                .open("5", tool, &format!(r#","arguments":{{"id":{id}}}"#))
+                .call_for_events("5", tool, &format!(r#","arguments":{{"id":{id}}}"#))
                 .await;
-            let asked = told.next().await.unwrap();
+            let asked = told.next_data().await.unwrap();
             assert!(
                 asked.ends_with(r#""params":{"n":1.0,"big":1e400}}"#),
                 "{asked}"
@@ -141,17 +150,17 @@ async fn odd_ids_of_servers_come_back_in_their_own_bytes() {
             let answer =
                 |id: &Value| format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{{"n":1.0}}}}"#);
             // Answers of another client or with another id are ignored.
-            let stranger = scene.client(path).await;
+            let stranger = scene.session_client(path).await;
             assert_eq!(stranger.post(&answer(&shown)).await.status(), 202);
             assert_eq!(client.post(&answer(&json!("absent"))).await.status(), 202);
             assert_eq!(client.post(&answer(&Value::Null)).await.status(), 202);
             assert_eq!(client.post(&answer(&shown)).await.status(), 202);
             let heard = scene
-                .stage
-                .hears(server, r#""result":{"n":1.0}"#, count + 1)
+                .servers
+                .wait_for_message(server, r#""result":{"n":1.0}"#, count + 1)
                 .await;
             assert_eq!(heard.id(), Some(id), "{path}");
-            let end = told.next().await.unwrap();
+            let end = told.next_data().await.unwrap();
             assert!(
                 end.starts_with(r#"{"jsonrpc":"2.0","id":5,"result":"#),
                 "{end}"
@@ -162,11 +171,13 @@ async fn odd_ids_of_servers_come_back_in_their_own_bytes() {
 
 #[tokio::test]
 async fn unexpected_answers_are_ignored() {
-    let scene = Scene::new();
+    let scene = HubFixture::new();
     for server in ["a", "b"] {
-        let client = scene.client(&format!("/servers/{server}/mcp")).await;
-        let mut told = client.open("1", "wait", "").await;
-        let open = scene.stage.hears(server, "wait", 1).await;
+        let client = scene
+            .session_client(&format!("/servers/{server}/mcp"))
+            .await;
+        let mut told = client.call_for_events("1", "wait", "").await;
+        let open = scene.servers.wait_for_message(server, "wait", 1).await;
         for odd in [
             r#"{"jsonrpc":"2.0","id":999,"result":{}}"#,
             r#"{"jsonrpc":"2.0","id":"osctl-999","result":{}}"#,
@@ -179,17 +190,17 @@ async fn unexpected_answers_are_ignored() {
             "[]",
             "no message",
         ] {
-            scene.stage.say(server, 0, odd);
+            scene.servers.send_message(server, 0, odd);
         }
-        scene.stage.answer(server, 0, &open, r#"{"n":1.0}"#);
-        let end = told.next().await.unwrap();
+        scene.servers.answer_call(server, 0, &open, r#"{"n":1.0}"#);
+        let end = told.next_data().await.unwrap();
         assert_eq!(end, r#"{"jsonrpc":"2.0","id":1,"result":{"n":1.0}}"#);
     }
 }
 
 /// The id and code of a JSON-RPC error, or the type of an API error.
-fn kind(text: &str) -> String {
-    let said = value(text);
+fn error_kind(text: &str) -> String {
+    let said = parse_json(text);
     let error = &said["error"];
     match said["jsonrpc"].as_str() {
         Some(_) => format!("{} {}", said["id"], error["code"]),
@@ -203,8 +214,8 @@ fn kind(text: &str) -> String {
 
 #[tokio::test]
 async fn refusals_are_json_and_have_the_requests_id_where_it_had_one() {
-    let scene = Scene::new();
-    let client = scene.client("/servers/a/mcp").await;
+    let scene = HubFixture::new();
+    let client = scene.session_client("/servers/a/mcp").await;
     let session = ("mcp-session-id", client.session.as_str());
     let (json, both) = (
         ("content-type", "application/json"),
@@ -398,18 +409,23 @@ async fn refusals_are_json_and_have_the_requests_id_where_it_had_one() {
         ("POST", "/messages", &[json], "{", 400, "malformed_json"),
     ] {
         let told = format!("{method} {path} {headers:?} {body}");
-        let response = ask(&client.routes, method, path, headers, body.to_owned()).await;
+        let response =
+            send_test_request(&client.routes, method, path, headers, body.to_owned()).await;
         assert_eq!(response.status(), status, "{told}");
         assert_eq!(
             response.headers()["content-type"],
             "application/json",
             "{told}"
         );
-        assert_eq!(kind(&text(response).await), expected, "{told}");
+        assert_eq!(
+            error_kind(&response_text(response).await),
+            expected,
+            "{told}"
+        );
     }
     let much = vec![b' '; (64 << 20) + 1];
     for path in [a, "/messages?session_id=0"] {
-        let response = ask(
+        let response = send_test_request(
             &client.routes,
             "POST",
             path,
@@ -418,25 +434,31 @@ async fn refusals_are_json_and_have_the_requests_id_where_it_had_one() {
         )
         .await;
         assert_eq!(response.status(), 413);
-        assert_eq!(kind(&text(response).await), "too_large");
+        assert_eq!(error_kind(&response_text(response).await), "too_large");
     }
     // The content type is compared without regard to case and parameters.
     let written = ("content-type", "Application/JSON ; charset=utf-8");
-    let response = ask(&client.routes, "POST", a, &[written, both, session], ping).await;
+    let response =
+        send_test_request(&client.routes, "POST", a, &[written, both, session], ping).await;
     assert_eq!(
-        text(response).await,
+        response_text(response).await,
         r#"{"jsonrpc":"2.0","id":1.5,"result":{}}"#
     );
 }
 
 #[tokio::test]
 async fn a_batch_brings_all_of_its_answers() {
-    let scene = Scene::new();
-    let client = scene.client("/mcp").await;
-    let (one, two) = (call("1.0", "a__echo", ""), call("null", "b__echo", ""));
+    let scene = HubFixture::new();
+    let client = scene.session_client("/mcp").await;
+    let (one, two) = (
+        tool_call_body("1.0", "a__echo", ""),
+        tool_call_body("null", "b__echo", ""),
+    );
     let batch = format!(r#"[{one},{{"jsonrpc":"2.0","method":"notifications/x"}},{two}]"#);
-    let response = client.send("POST", "application/json", "", &batch).await;
-    let answers = value(&text(response).await);
+    let response = client
+        .send_request("POST", "application/json", "", &batch)
+        .await;
+    let answers = parse_json(&response_text(response).await);
     let mut ids: Vec<String> = answers
         .as_array()
         .unwrap()
@@ -446,6 +468,6 @@ async fn a_batch_brings_all_of_its_answers() {
     ids.sort();
     assert_eq!(ids, ["1.0", "null"]);
     let mut told = TestEventStream::new(client.post(&batch).await);
-    assert!(told.next().await.is_some() && told.next().await.is_some());
-    assert_eq!(told.next().await, None);
+    assert!(told.next_data().await.is_some() && told.next_data().await.is_some());
+    assert_eq!(told.next_data().await, None);
 }

@@ -34,26 +34,26 @@ const TEST_ACCEPT_BOTH: &str = "application/json, text/event-stream";
 const EVENTS_FIRST: &str = "text/event-stream, application/json";
 
 /// A hub with test servers.
-struct Scene {
+struct HubFixture {
     hub: Hub,
-    stage: TestServers,
+    servers: TestServers,
     data: TempDir,
 }
 
 /// A test server. Another `timeout` makes it a different configuration, so the hub replaces the server.
-fn server(name: &str, shared: bool, timeout: u64) -> McpServerConfig {
+fn test_server_config(name: &str, shared: bool, timeout: u64) -> McpServerConfig {
     McpServerConfig {
         name: name.into(),
-        way: ServerTransport::Inside,
+        transport: ServerTransport::Inside,
         start: ServerStart::Lazy,
-        shared,
-        timeout: Duration::from_secs(timeout),
-        idle: None,
-        tools: Vec::new(),
+        is_shared: shared,
+        call_timeout: Duration::from_secs(timeout),
+        idle_timeout: None,
+        tool_patterns: Vec::new(),
     }
 }
 
-fn found(servers: impl IntoIterator<Item = McpServerConfig>) -> McpConfig {
+fn test_config(servers: impl IntoIterator<Item = McpServerConfig>) -> McpConfig {
     let servers = servers.into_iter();
     McpConfig {
         servers: servers
@@ -63,21 +63,24 @@ fn found(servers: impl IntoIterator<Item = McpServerConfig>) -> McpConfig {
     }
 }
 
-fn hub(data: &Path, stage: &TestServers) -> Hub {
+fn test_hub(data: &Path, stage: &TestServers) -> Hub {
     let settings = HubSettings {
-        files: Vec::new(),
-        data: data.into(),
-        root: data.into(),
+        config_files: Vec::new(),
+        data_folder: data.into(),
+        resource_root: data.into(),
     };
     Hub::new(settings, Arc::new(stage.clone()))
 }
 
-impl Scene {
+impl HubFixture {
     /// A hub with server `a`, which all clients share, and server `b`, with a child for each client.
     fn new() -> Self {
         let scene = Self::empty();
-        let servers = [server("a", true, 600), server("b", false, 600)];
-        scene.hub.apply_config(found(servers));
+        let servers = [
+            test_server_config("a", true, 600),
+            test_server_config("b", false, 600),
+        ];
+        scene.hub.apply_config(test_config(servers));
         scene
     }
 
@@ -85,21 +88,21 @@ impl Scene {
         let data = tempfile::tempdir().unwrap();
         let stage = TestServers::default();
         Self {
-            hub: hub(data.path(), &stage),
-            stage,
+            hub: test_hub(data.path(), &stage),
+            servers: stage,
             data,
         }
     }
 
     /// The same hub after a restart of the companion.
-    fn again(self, servers: impl IntoIterator<Item = McpServerConfig>) -> Self {
-        let hub = hub(self.data.path(), &self.stage);
-        hub.apply_config(found(servers));
+    fn restart_companion(self, servers: impl IntoIterator<Item = McpServerConfig>) -> Self {
+        let hub = test_hub(self.data.path(), &self.servers);
+        hub.apply_config(test_config(servers));
         Self { hub, ..self }
     }
 
     /// A client without a session.
-    fn plain_client(&self, path: &str) -> TestMcpClient {
+    fn sessionless_client(&self, path: &str) -> TestMcpClient {
         TestMcpClient {
             routes: hub_routes(self.hub.clone()),
             path: path.into(),
@@ -108,8 +111,8 @@ impl Scene {
     }
 
     /// A client with a session that accepts requests of servers.
-    async fn client(&self, path: &str) -> TestMcpClient {
-        let mut client = self.plain_client(path);
+    async fn session_client(&self, path: &str) -> TestMcpClient {
+        let mut client = self.sessionless_client(path);
         let hello = json!({
             "protocolVersion": "2025-11-25",
             "capabilities": {"sampling": {}},
@@ -126,7 +129,7 @@ impl Scene {
     }
 
     /// The same client after a restart of the companion.
-    fn back(&self, client: &TestMcpClient) -> TestMcpClient {
+    fn reconnect(&self, client: &TestMcpClient) -> TestMcpClient {
         TestMcpClient {
             routes: hub_routes(self.hub.clone()),
             ..client.clone()
@@ -141,12 +144,12 @@ struct TestMcpClient {
     session: String,
 }
 
-async fn text(response: Response<Body>) -> String {
+async fn response_text(response: Response<Body>) -> String {
     let body = timeout(HUB_TEST_TIMEOUT, to_bytes(response.into_body(), usize::MAX)).await;
     String::from_utf8(body.unwrap().unwrap().into()).unwrap()
 }
 
-async fn ask(
+async fn send_test_request(
     routes: &Router,
     method: &str,
     path: &str,
@@ -163,7 +166,13 @@ async fn ask(
 }
 
 impl TestMcpClient {
-    async fn send(&self, method: &str, accept: &str, last: &str, body: &str) -> Response<Body> {
+    async fn send_request(
+        &self,
+        method: &str,
+        accept: &str,
+        last: &str,
+        body: &str,
+    ) -> Response<Body> {
         let mut headers = vec![("accept", accept), ("content-type", "application/json")];
         if !self.session.is_empty() {
             headers.push(("mcp-session-id", &self.session));
@@ -171,32 +180,33 @@ impl TestMcpClient {
         if !last.is_empty() {
             headers.push(("last-event-id", last));
         }
-        ask(&self.routes, method, &self.path, &headers, body.to_owned()).await
+        send_test_request(&self.routes, method, &self.path, &headers, body.to_owned()).await
     }
 
     async fn post(&self, body: &str) -> Response<Body> {
-        self.send("POST", TEST_ACCEPT_BOTH, "", body).await
+        self.send_request("POST", TEST_ACCEPT_BOTH, "", body).await
     }
 
     /// The text of the response to a message.
-    async fn answer(&self, body: &str) -> String {
-        text(self.post(body).await).await
+    async fn post_for_text(&self, body: &str) -> String {
+        response_text(self.post(body).await).await
     }
 
     /// Calls a tool and receives the answer as events.
-    async fn open(&self, id: &str, tool: &str, params: &str) -> TestEventStream {
-        let body = call(id, tool, params);
-        TestEventStream::new(self.send("POST", EVENTS_FIRST, "", &body).await)
+    async fn call_for_events(&self, id: &str, tool: &str, params: &str) -> TestEventStream {
+        let body = tool_call_body(id, tool, params);
+        TestEventStream::new(self.send_request("POST", EVENTS_FIRST, "", &body).await)
     }
 
     /// Resumes after an event.
-    async fn go_on(&self, last: &str) -> Response<Body> {
-        self.send("GET", "text/event-stream", last, "").await
+    async fn resume_after(&self, last: &str) -> Response<Body> {
+        self.send_request("GET", "text/event-stream", last, "")
+            .await
     }
 }
 
 /// A tool call; `params` follow the name of the tool.
-fn call(id: &str, tool: &str, params: &str) -> String {
+fn tool_call_body(id: &str, tool: &str, params: &str) -> String {
     format!(
         r#"{{"jsonrpc":"2.0","id":{id},"method":"tools/call","params":{{"name":"{tool}"{params}}}}}"#
     )
@@ -221,7 +231,7 @@ impl TestEventStream {
     }
 
     /// The id and data of the next event, which may be empty.
-    async fn event(&mut self) -> Option<(String, String)> {
+    async fn next_event(&mut self) -> Option<(String, String)> {
         while self.ready.is_empty() {
             let piece = timeout(HUB_TEST_TIMEOUT, self.body.next())
                 .await
@@ -236,9 +246,9 @@ impl TestEventStream {
     }
 
     /// The data of the next event that is not empty.
-    async fn next(&mut self) -> Option<String> {
+    async fn next_data(&mut self) -> Option<String> {
         loop {
-            let (_, data) = self.event().await?;
+            let (_, data) = self.next_event().await?;
             if !data.is_empty() {
                 return Some(data);
             }
@@ -246,12 +256,12 @@ impl TestEventStream {
     }
 }
 
-fn value(text: &str) -> Value {
+fn parse_json(text: &str) -> Value {
     serde_json::from_str(text).unwrap_or_else(|e| panic!("{e}: {text}"))
 }
 
 /// A test server's answers to `initialize` and list requests.
-fn lists(name: &str) -> BTreeMap<&'static str, Value> {
+fn test_server_answers(name: &str) -> BTreeMap<&'static str, Value> {
     let resource = json!({"uri": format!("{name}:listed"), "name": "listed"});
     let template = json!({"uriTemplate": format!("{name}:t/{{x}}"), "name": "t"});
     let region = json!({"type": "string", "x-mcp-header": "Region"});

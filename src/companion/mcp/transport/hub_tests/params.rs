@@ -1,6 +1,9 @@
 //! Tests of tool arguments in headers: for a remote server of the newest revision, and from clients.
 
-use super::{HUB_TEST_TIMEOUT, Scene, TEST_ACCEPT_BOTH, ask, call, found, server, text, value};
+use super::{
+    HUB_TEST_TIMEOUT, HubFixture, TEST_ACCEPT_BOTH, parse_json, response_text, send_test_request,
+    test_config, test_server_config, tool_call_body,
+};
 use crate::companion::mcp::config::{McpServerConfig, ServerTransport};
 use axum::Router;
 use axum::body::Bytes;
@@ -17,17 +20,21 @@ use tokio::net::TcpListener;
 use tokio::time::{Instant, sleep};
 
 #[derive(Debug, Default)]
-struct Wants {
+struct HeaderServerState {
     /// Whether the tool requires another header than at first.
-    other: AtomicBool,
-    refused: AtomicUsize,
+    wants_other_header: AtomicBool,
+    refused_calls: AtomicUsize,
     /// The number of list requests, without the ones after a refusal.
-    lists: AtomicUsize,
+    list_requests: AtomicUsize,
 }
 
-async fn answer(State(wants): State<Arc<Wants>>, headers: HeaderMap, body: Bytes) -> Response {
+async fn answer_header_request(
+    State(wants): State<Arc<HeaderServerState>>,
+    headers: HeaderMap,
+    body: Bytes,
+) -> Response {
     let asked: Value = serde_json::from_slice(&body).unwrap();
-    let name = match wants.other.load(Ordering::Relaxed) {
+    let name = match wants.wants_other_header.load(Ordering::Relaxed) {
         true => "Zone",
         false => "Region",
     };
@@ -56,13 +63,13 @@ async fn answer(State(wants): State<Arc<Wants>>, headers: HeaderMap, body: Bytes
         "tools/list" => {
             let is_after_refusal = asked["id"] == "osctl-tools";
             wants
-                .lists
+                .list_requests
                 .fetch_add(usize::from(!is_after_refusal), Ordering::Relaxed);
             (StatusCode::OK, json!({"result": {"tools": tools}}))
         }
         "tools/call" if told == wanted => (StatusCode::OK, json!({"result": {"told": told}})),
         "tools/call" => {
-            wants.refused.fetch_add(1, Ordering::Relaxed);
+            wants.refused_calls.fetch_add(1, Ordering::Relaxed);
             error(-32020)
         }
         _ => error(-32601),
@@ -74,26 +81,26 @@ async fn answer(State(wants): State<Arc<Wants>>, headers: HeaderMap, body: Bytes
 }
 
 #[tokio::test]
-async fn arguments_go_into_the_headers_that_a_server_wants() {
+async fn arguments_become_required_headers() {
     // Fails if another test has installed the provider already.
     let _ = rustls::crypto::ring::default_provider().install_default();
-    let wants = Arc::new(Wants::default());
+    let wants = Arc::new(HeaderServerState::default());
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}/mcp", listener.local_addr().unwrap());
     let app = Router::new()
-        .route("/mcp", post(answer))
+        .route("/mcp", post(answer_header_request))
         .with_state(wants.clone());
     let serving = tokio::spawn(async move { axum::serve(listener, app).await });
     let headers = BTreeMap::new();
     let far = McpServerConfig {
-        way: ServerTransport::Remote { url, headers },
-        ..server("far", false, 60)
+        transport: ServerTransport::Remote { url, headers },
+        ..test_server_config("far", false, 60)
     };
-    let scene = Scene::empty();
-    scene.hub.apply_config(found([far]));
+    let scene = HubFixture::empty();
+    scene.hub.apply_config(test_config([far]));
     for path in ["/servers/far/mcp", "/mcp"] {
-        let lists = wants.lists.load(Ordering::Relaxed);
-        let client = scene.client(path).await;
+        let lists = wants.list_requests.load(Ordering::Relaxed);
+        let client = scene.session_client(path).await;
         let tool = if path == "/mcp" {
             "far__where"
         } else {
@@ -101,18 +108,20 @@ async fn arguments_go_into_the_headers_that_a_server_wants() {
         };
         let told = async |region: &str| {
             let params = format!(r#","arguments":{{"region":{region}}}"#);
-            let answer = client.answer(&call("1.0", tool, &params)).await;
-            value(&answer)["result"]["told"].clone()
+            let answer = client
+                .post_for_text(&tool_call_body("1.0", tool, &params))
+                .await;
+            parse_json(&answer)["result"]["told"].clone()
         };
         assert_eq!(told(r#""us west""#).await, "us west");
         assert_eq!(told("null").await, Value::Null);
         // A tool with invalid header declarations is not offered.
         let list = r#"{"jsonrpc":"2.0","id":1,"method":"tools/list"}"#;
-        let list = client.answer(list).await;
+        let list = client.post_for_text(list).await;
         assert!(list.contains("where") && !list.contains("unfit"), "{list}");
         // The hub also requests the list itself after the handshake.
         let begin = Instant::now();
-        while wants.lists.load(Ordering::Relaxed) < lists + 2 {
+        while wants.list_requests.load(Ordering::Relaxed) < lists + 2 {
             assert!(
                 begin.elapsed() < HUB_TEST_TIMEOUT,
                 "no client requests the list"
@@ -120,21 +129,23 @@ async fn arguments_go_into_the_headers_that_a_server_wants() {
             sleep(Duration::from_millis(2)).await;
         }
         // The hub reads the list again, learns the new header, and repeats the call.
-        wants.other.fetch_xor(true, Ordering::Relaxed);
-        let refused = wants.refused.load(Ordering::Relaxed);
+        wants.wants_other_header.fetch_xor(true, Ordering::Relaxed);
+        let refused = wants.refused_calls.load(Ordering::Relaxed);
         assert_eq!(told(r#""eu""#).await, "eu");
-        assert!(wants.refused.load(Ordering::Relaxed) > refused);
+        assert!(wants.refused_calls.load(Ordering::Relaxed) > refused);
     }
     serving.abort();
 }
 
 #[tokio::test]
-async fn what_a_clients_headers_say_of_arguments_is_what_its_call_says() {
-    let scene = Scene::empty();
-    scene.hub.apply_config(found([server("a", true, 60)]));
+async fn client_headers_must_match_its_call() {
+    let scene = HubFixture::empty();
+    scene
+        .hub
+        .apply_config(test_config([test_server_config("a", true, 60)]));
     let meta = r#"{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}"#;
     for (path, tool) in [("/servers/a/mcp", "marked"), ("/mcp", "a__marked")] {
-        let client = scene.client(path).await;
+        let client = scene.session_client(path).await;
         let called = async |region: Option<&str>, own: Option<&str>| {
             let params = format!(r#","arguments":{{"region":"eu"}},"_meta":{meta}"#);
             let mut headers = vec![
@@ -146,9 +157,12 @@ async fn what_a_clients_headers_say_of_arguments_is_what_its_call_says() {
             ];
             headers.extend(region.map(|region| ("mcp-param-region", region)));
             headers.extend(own.map(|own| ("osctl-protocol", own)));
-            let body = call("1", tool, &params);
-            let response = ask(&client.routes, "POST", path, &headers, body).await;
-            (response.status(), value(&text(response).await))
+            let body = tool_call_body("1", tool, &params);
+            let response = send_test_request(&client.routes, "POST", path, &headers, body).await;
+            (
+                response.status(),
+                parse_json(&response_text(response).await),
+            )
         };
         // The hub knows the tool as soon as the server has sent its list.
         let begin = Instant::now();

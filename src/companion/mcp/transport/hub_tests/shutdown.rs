@@ -1,8 +1,8 @@
 //! Tests of open calls when a connection is lost, and when the companion ends.
 
 use super::{
-    Scene, TEST_ACCEPT_BOTH, TestEventStream, TestMcpClient, call, found, hub, hub_routes, server,
-    text, value,
+    HubFixture, TEST_ACCEPT_BOTH, TestEventStream, TestMcpClient, hub_routes, parse_json,
+    response_text, test_config, test_hub, test_server_config, tool_call_body,
 };
 use crate::companion::mcp::message::RpcMessage;
 use crate::companion::mcp::stream::MessageStream;
@@ -12,36 +12,39 @@ use axum::http::StatusCode;
 
 #[tokio::test]
 async fn a_lost_stream_resumes_while_the_companion_runs() {
-    let scene = Scene::new();
+    let scene = HubFixture::new();
     for (path, tool) in [("/mcp", "a__wait"), ("/servers/a/mcp", "wait")] {
-        let client = scene.client(path).await;
-        let count = scene.stage.heard("a", "wait").len();
-        let mut told = client.open("\"x\"", tool, "").await;
-        let (last, data) = told.event().await.unwrap();
+        let client = scene.session_client(path).await;
+        let count = scene.servers.received_messages("a", "wait").len();
+        let mut told = client.call_for_events("\"x\"", tool, "").await;
+        let (last, data) = told.next_event().await.unwrap();
         assert_eq!(data, "");
         drop(told);
-        let open = scene.stage.hears("a", "wait", count + 1).await;
-        scene.stage.answer("a", 0, &open, r#"{"n":1.0}"#);
-        let mut again = TestEventStream::new(client.go_on(&last).await);
+        let open = scene.servers.wait_for_message("a", "wait", count + 1).await;
+        scene.servers.answer_call("a", 0, &open, r#"{"n":1.0}"#);
+        let mut again = TestEventStream::new(client.resume_after(&last).await);
         let end = loop {
-            let (id, data) = again.event().await.unwrap();
+            let (id, data) = again.next_event().await.unwrap();
             if !data.is_empty() {
                 assert_eq!(data, r#"{"jsonrpc":"2.0","id":"x","result":{"n":1.0}}"#);
                 break id;
             }
         };
-        assert_eq!(again.next().await, None);
-        assert_eq!(client.go_on(&end).await.status(), StatusCode::NO_CONTENT);
+        assert_eq!(again.next_data().await, None);
+        assert_eq!(
+            client.resume_after(&end).await.status(),
+            StatusCode::NO_CONTENT
+        );
     }
 }
 
 /// Asserts that the answer says that the outcome of the call is unknown.
 #[track_caller]
-fn is_lost(answer: &str, id: &str) {
+fn assert_lost(answer: &str, id: &str) {
     let start = format!(r#"{{"jsonrpc":"2.0","id":{id},"error":"#);
     assert!(answer.starts_with(&start), "{answer}");
     assert_eq!(
-        value(answer)["error"]["data"]["type"],
+        parse_json(answer)["error"]["data"]["type"],
         CALL_LOST_TYPE,
         "{answer}"
     );
@@ -50,24 +53,30 @@ fn is_lost(answer: &str, id: &str) {
 #[tokio::test]
 async fn after_a_restart_a_lost_call_is_reported_immediately() {
     for (path, tool) in [("/mcp", "a__wait"), ("/servers/b/mcp", "wait")] {
-        let scene = Scene::new();
-        let client = scene.client(path).await;
-        let mut told = client.open("1.0", tool, "").await;
-        let (last, _) = told.event().await.unwrap();
+        let scene = HubFixture::new();
+        let client = scene.session_client(path).await;
+        let mut told = client.call_for_events("1.0", tool, "").await;
+        let (last, _) = told.next_event().await.unwrap();
         // A killed companion sends no message to its clients.
-        let scene = scene.again([server("a", true, 600), server("b", false, 600)]);
-        let client = scene.back(&client);
-        let mut told = TestEventStream::new(client.go_on(&last).await);
-        let (end, data) = told.event().await.unwrap();
-        is_lost(&data, "1.0");
-        assert_eq!(told.next().await, None);
+        let scene = scene.restart_companion([
+            test_server_config("a", true, 600),
+            test_server_config("b", false, 600),
+        ]);
+        let client = scene.reconnect(&client);
+        let mut told = TestEventStream::new(client.resume_after(&last).await);
+        let (end, data) = told.next_event().await.unwrap();
+        assert_lost(&data, "1.0");
+        assert_eq!(told.next_data().await, None);
         // Another attempt to resume receives 204.
-        assert_eq!(client.go_on(&end).await.status(), StatusCode::NO_CONTENT);
+        assert_eq!(
+            client.resume_after(&end).await.status(),
+            StatusCode::NO_CONTENT
+        );
         // The session still works.
         let tool = tool.replace("wait", "echo");
         assert!(
             client
-                .answer(&call("2", &tool, ""))
+                .post_for_text(&tool_call_body("2", &tool, ""))
                 .await
                 .contains("result")
         );
@@ -76,92 +85,104 @@ async fn after_a_restart_a_lost_call_is_reported_immediately() {
 
 #[tokio::test]
 async fn a_companion_that_stops_answers_what_is_open() {
-    let scene = Scene::new();
+    let scene = HubFixture::new();
     let (one, all) = (
-        scene.client("/servers/b/mcp").await,
-        scene.client("/mcp").await,
+        scene.session_client("/servers/b/mcp").await,
+        scene.session_client("/mcp").await,
     );
     let mut streams = [
-        (one.open("1.0", "wait", "").await, "1.0"),
-        (all.open("null", "a__wait", "").await, "null"),
+        (one.call_for_events("1.0", "wait", "").await, "1.0"),
+        (all.call_for_events("null", "a__wait", "").await, "null"),
     ];
     let waiting = |client: &TestMcpClient, tool: &str| {
-        let (client, body) = (client.clone(), call("3", tool, ""));
-        tokio::spawn(
-            async move { text(client.send("POST", "application/json", "", &body).await).await },
-        )
+        let (client, body) = (client.clone(), tool_call_body("3", tool, ""));
+        tokio::spawn(async move {
+            response_text(
+                client
+                    .send_request("POST", "application/json", "", &body)
+                    .await,
+            )
+            .await
+        })
     };
     let wholes = [waiting(&one, "wait"), waiting(&all, "b__wait")];
-    scene.stage.hears("a", "wait", 1).await;
-    scene.stage.hears("b", "wait", 3).await;
+    scene.servers.wait_for_message("a", "wait", 1).await;
+    scene.servers.wait_for_message("b", "wait", 3).await;
     scene.hub.shutdown().await;
     for (told, id) in &mut streams {
-        is_lost(&told.next().await.unwrap(), id);
-        assert_eq!(told.next().await, None);
+        assert_lost(&told.next_data().await.unwrap(), id);
+        assert_eq!(told.next_data().await, None);
     }
     for whole in wholes {
-        is_lost(&whole.await.unwrap(), "3");
+        assert_lost(&whole.await.unwrap(), "3");
     }
     // New calls are refused, and no client receives an error that its session does not exist.
     assert_eq!(
-        one.post(&call("4", "echo", "")).await.status(),
+        one.post(&tool_call_body("4", "echo", "")).await.status(),
         StatusCode::SERVICE_UNAVAILABLE
     );
-    let after = hub(scene.data.path(), &scene.stage);
-    after.apply_config(found([server("b", false, 600)]));
+    let after = test_hub(scene.data.path(), &scene.servers);
+    after.apply_config(test_config([test_server_config("b", false, 600)]));
     let one = TestMcpClient {
         routes: hub_routes(after),
         ..one
     };
-    assert!(one.answer(&call("4", "echo", "")).await.contains("result"));
+    assert!(
+        one.post_for_text(&tool_call_body("4", "echo", ""))
+            .await
+            .contains("result")
+    );
 }
 
 #[tokio::test]
 async fn servers_that_are_not_offered_any_more_end_with_the_companion() {
-    let scene = Scene::new();
-    let one = scene.client("/servers/b/mcp").await;
-    let mut told = one.open("1", "wait", "").await;
-    scene.stage.hears("b", "\"wait\"", 1).await;
-    scene
-        .hub
-        .apply_config(found([server("a", true, 600), server("b", false, 601)]));
-    let other = scene.client("/servers/b/mcp").await;
-    drop(other.open("2", "wait", "").await);
-    scene.stage.hears("b", "\"wait\"", 2).await;
-    let ended = other.send("DELETE", TEST_ACCEPT_BOTH, "", "").await;
+    let scene = HubFixture::new();
+    let one = scene.session_client("/servers/b/mcp").await;
+    let mut told = one.call_for_events("1", "wait", "").await;
+    scene.servers.wait_for_message("b", "\"wait\"", 1).await;
+    scene.hub.apply_config(test_config([
+        test_server_config("a", true, 600),
+        test_server_config("b", false, 601),
+    ]));
+    let other = scene.session_client("/servers/b/mcp").await;
+    drop(other.call_for_events("2", "wait", "").await);
+    scene.servers.wait_for_message("b", "\"wait\"", 2).await;
+    let ended = other.send_request("DELETE", TEST_ACCEPT_BOTH, "", "").await;
     assert_eq!(ended.status(), StatusCode::OK);
     // The server has an unanswered call, so the hub keeps it.
     let served = scene.hub.find_server("b").unwrap();
     assert_eq!(served.status().calls, 1);
     scene.hub.shutdown().await;
-    is_lost(&told.next().await.unwrap(), "1");
-    assert_eq!(told.next().await, None);
-    assert!(served.is_over());
+    assert_lost(&told.next_data().await.unwrap(), "1");
+    assert_eq!(told.next_data().await, None);
+    assert!(served.has_ended());
 }
 
 #[tokio::test]
 async fn a_dropped_answer_is_reported_as_not_kept() {
-    let scene = Scene::new();
-    let client = scene.client("/servers/a/mcp").await;
+    let scene = HubFixture::new();
+    let client = scene.session_client("/servers/a/mcp").await;
     let mut last = String::new();
     for number in 0..8 {
-        let mut told = client.open(&number.to_string(), "echo", "").await;
-        let (id, _) = told.event().await.unwrap();
-        while told.next().await.is_some() {}
+        let mut told = client
+            .call_for_events(&number.to_string(), "echo", "")
+            .await;
+        let (id, _) = told.next_event().await.unwrap();
+        while told.next_data().await.is_some() {}
         if number == 0 {
             last = id;
         }
     }
-    let mut told = TestEventStream::new(client.go_on(&last).await);
-    let error = value(&told.next().await.unwrap())["error"].clone();
+    let mut told = TestEventStream::new(client.resume_after(&last).await);
+    let error = parse_json(&told.next_data().await.unwrap())["error"].clone();
     assert_eq!(error["data"]["type"], "not_kept", "{error}");
-    assert_eq!(told.next().await, None);
+    assert_eq!(told.next_data().await, None);
 }
 
 #[tokio::test]
 async fn concurrent_subscriptions_are_all_kept_and_a_stop_is_reported() {
-    let scene = Scene::new();
-    let client = scene.client("/servers/a/mcp").await;
+    let scene = HubFixture::new();
+    let client = scene.session_client("/servers/a/mcp").await;
     let session = scene.hub.find_session(&client.session, Some("a"));
     let session = session.unwrap_or_else(|why| panic!("{why:?}"));
     let (hub, session) = (&scene.hub, &session);
@@ -178,7 +199,10 @@ async fn concurrent_subscriptions_are_all_kept_and_a_stop_is_reported() {
         }
     });
     let kept = std::fs::read_to_string(hub.session_file(&client.session)).unwrap();
-    assert_eq!(value(&kept)["subscribed"].as_array().unwrap().len(), 100);
+    assert_eq!(
+        parse_json(&kept)["subscribed"].as_array().unwrap().len(),
+        100
+    );
     hub.shutdown().await;
     let refused = hub.restore_session(&client.session);
     assert!(matches!(refused, Err(HubRefusal::Stopping)));
@@ -186,14 +210,14 @@ async fn concurrent_subscriptions_are_all_kept_and_a_stop_is_reported() {
 
 #[tokio::test]
 async fn a_session_with_an_open_call_is_in_use() {
-    let scene = Scene::new();
-    let client = scene.client("/servers/a/mcp").await;
+    let scene = HubFixture::new();
+    let client = scene.session_client("/servers/a/mcp").await;
     let session = scene.hub.find_session(&client.session, Some("a"));
     let session = session.unwrap_or_else(|why| panic!("{why:?}"));
     let stream = std::sync::Arc::new(MessageStream::of_requests(1, &["1"]));
     tokio::time::sleep(std::time::Duration::from_millis(2)).await;
     assert!(!session.idle_time().is_zero());
-    session.outlet.add_stream(&stream);
+    session.streams.add_stream(&stream);
     assert!(session.idle_time().is_zero());
     stream.push_answer("{}".into());
     assert!(!session.idle_time().is_zero());

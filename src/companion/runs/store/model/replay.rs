@@ -27,8 +27,8 @@ const RUN_REPLAY_REPORT: KernelReport = KernelReport {
 /// The real journal, and what its clients have received.
 struct RealRunJournal {
     folder: tempfile::TempDir,
-    lives: u32,
-    life: Option<(RunStore, RunRegistry<Execute>, RetainedRuns)>,
+    companion_count: u32,
+    companion: Option<(RunStore, RunRegistry<Execute>, RetainedRuns)>,
     runs: [Option<Arc<TrackedRun<Execute>>>; RUN_MODEL_RUNS],
     /// Whether this companion is to start the run's code.
     is_new: [bool; RUN_MODEL_RUNS],
@@ -36,43 +36,43 @@ struct RealRunJournal {
     clients: [RunModelClient; RUN_MODEL_RUNS],
     executions: [u8; RUN_MODEL_RUNS],
     /// The id that the second client received.
-    made_up: Option<String>,
+    generated_id: Option<String>,
 }
 
 impl RealRunJournal {
     fn new() -> Self {
         Self {
             folder: tempfile::tempdir().unwrap(),
-            lives: 0,
-            life: None,
+            companion_count: 0,
+            companion: None,
             runs: Default::default(),
             is_new: [false; RUN_MODEL_RUNS],
             is_executing: [false; RUN_MODEL_RUNS],
             clients: [RunModelClient::default(); RUN_MODEL_RUNS],
             executions: [0; RUN_MODEL_RUNS],
-            made_up: None,
+            generated_id: None,
         }
     }
 
     /// Performs the step if possible. Only what the code itself waits for is written or synced; the model may have done
     /// this before.
-    async fn act(&mut self, action: RunModelAction) {
+    async fn apply_action(&mut self, action: RunModelAction) {
         match action {
             RunModelAction::Boot => {
-                self.lives += 1;
+                self.companion_count += 1;
                 let folder = self.folder.path().join("runs");
-                let lives = RetainedRuns::new(folder, self.lives.to_string());
+                let lives = RetainedRuns::new(folder, self.companion_count.to_string());
                 let store = RunStore::open(&lives);
-                self.life = Some((store.clone(), RunRegistry::open("run", store), lives));
+                self.companion = Some((store.clone(), RunRegistry::open("run", store), lives));
             }
             RunModelAction::Serve => {
-                let (store, _, lives) = self.life.as_ref().unwrap();
+                let (store, _, lives) = self.companion.as_ref().unwrap();
                 assert!(store.wait_synced().await);
                 lives.remove_stale();
-                self.check();
+                self.assert_runs();
             }
-            RunModelAction::Ask(run) => {
-                let (_, runs, _) = self.life.as_ref().unwrap();
+            RunModelAction::Request(run) => {
+                let (_, runs, _) = self.companion.as_ref().unwrap();
                 let id = (run == 0).then(|| "named".to_owned());
                 let work = Execute {
                     id,
@@ -80,7 +80,7 @@ impl RealRunJournal {
                 };
                 let (found, is_new) = runs.begin_run(work).unwrap();
                 if run == 1 {
-                    self.made_up = Some(found.id.clone());
+                    self.generated_id = Some(found.id.clone());
                 }
                 self.is_new[run] |= is_new;
                 self.runs[run] = Some(found);
@@ -103,26 +103,26 @@ impl RealRunJournal {
                     self.clients[run].is_acknowledged = true;
                 }
             }
-            RunModelAction::Finish(run) => self.finish(run, RunStatus::Completed),
-            RunModelAction::KernelDies => {
-                (0..RUN_MODEL_RUNS).for_each(|run| self.finish(run, RunStatus::Failed))
+            RunModelAction::Finish(run) => self.finish_run(run, RunStatus::Completed),
+            RunModelAction::KernelCrash => {
+                (0..RUN_MODEL_RUNS).for_each(|run| self.finish_run(run, RunStatus::Failed))
             }
-            RunModelAction::Tell(run) => {
+            RunModelAction::ReportEnd(run) => {
                 if let Some(found) = &self.runs[run]
                     && !self.is_new[run]
                     && !self.is_executing[run]
                 {
                     found.wait_finished().await;
-                    self.clients[run].told.get_or_insert(found.status());
+                    self.clients[run].reported_end.get_or_insert(found.status());
                 }
             }
-            RunModelAction::CompanionDies => self.die(),
+            RunModelAction::CompanionCrash => self.crash_companion(),
             RunModelAction::Write | RunModelAction::Sync => {}
-            RunModelAction::PowerFails => unreachable!("no test ends the machine"),
+            RunModelAction::PowerLoss => unreachable!("no test ends the machine"),
         }
     }
 
-    fn finish(&mut self, run: usize, end: RunStatus) {
+    fn finish_run(&mut self, run: usize, end: RunStatus) {
         if std::mem::take(&mut self.is_executing[run]) {
             self.runs[run]
                 .as_ref()
@@ -132,10 +132,10 @@ impl RealRunJournal {
     }
 
     /// Ends the companion: the next one starts with the content of the disk.
-    fn die(&mut self) {
+    fn crash_companion(&mut self) {
         let next = tempfile::tempdir().unwrap();
-        copy(self.folder.path(), next.path());
-        if let Some((store, ..)) = self.life.take() {
+        copy_folder(self.folder.path(), next.path());
+        if let Some((store, ..)) = self.companion.take() {
             store.close();
         }
         self.runs = Default::default();
@@ -143,12 +143,12 @@ impl RealRunJournal {
         self.folder = next;
     }
 
-    fn check(&mut self) {
-        let (_, runs, _) = self.life.as_ref().unwrap();
+    fn assert_runs(&mut self) {
+        let (_, runs, _) = self.companion.as_ref().unwrap();
         for run in 0..RUN_MODEL_RUNS {
             let id = match run {
                 0 => Some("named"),
-                _ => self.made_up.as_deref(),
+                _ => self.generated_id.as_deref(),
             };
             let found = id.and_then(|id| runs.find_run(id));
             let (client, status) = (self.clients[run], found.as_ref().map(|run| run.status()));
@@ -157,14 +157,17 @@ impl RealRunJournal {
                 "run {run} is gone"
             );
             assert!(status != Some(RunStatus::Running), "run {run} has no end");
-            assert!(client.told.is_none() || client.told == status, "{status:?}");
+            assert!(
+                client.reported_end.is_none() || client.reported_end == status,
+                "{status:?}"
+            );
             assert!(self.executions[run] < 2, "run {run} was executed twice");
             self.runs[run] = found;
         }
     }
 }
 
-fn copy(from: &Path, to: &Path) {
+fn copy_folder(from: &Path, to: &Path) {
     for entry in fs::read_dir(from).unwrap() {
         let (from, to) = (
             entry.as_ref().unwrap().path(),
@@ -173,7 +176,7 @@ fn copy(from: &Path, to: &Path) {
         match from.is_dir() {
             true => {
                 fs::create_dir(&to).unwrap();
-                copy(&from, &to);
+                copy_folder(&from, &to);
             }
             false => drop(fs::copy(from, to).unwrap()),
         }
@@ -181,12 +184,12 @@ fn copy(from: &Path, to: &Path) {
 }
 
 #[tokio::test]
-async fn the_journal_keeps_what_the_model_promises() {
+async fn the_journal_matches_the_model() {
     let search = assert_holds(&RunModelOrder::default(), RunModelState::default());
     let mut traces: BTreeSet<Vec<RunModelAction>> = BTreeSet::new();
     for (mut trace, _) in search.traces() {
         let is_whole = trace.last() == Some(&RunModelAction::Serve);
-        if is_whole && !trace.contains(&RunModelAction::PowerFails) {
+        if is_whole && !trace.contains(&RunModelAction::PowerLoss) {
             trace.retain(|action| !matches!(action, RunModelAction::Write | RunModelAction::Sync));
             traces.insert(trace);
         }
@@ -195,7 +198,7 @@ async fn the_journal_keeps_what_the_model_promises() {
     for trace in traces.iter().step_by(every) {
         let mut real = RealRunJournal::new();
         for action in trace {
-            real.act(*action).await;
+            real.apply_action(*action).await;
         }
     }
 }

@@ -1,6 +1,6 @@
 //! A process that is killed, and a disk that is full.
 
-use super::{RUN_STORE_TEST_REPORT, begin, life, named, reply, segments, shown};
+use super::{RUN_STORE_TEST_REPORT, begin, display_event, named, open_companion, reply, segments};
 use crate::protocol::kernel::{Execute, OutputStream, RunStatus};
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -25,7 +25,7 @@ fn child(test: &str, wrapper: &[&str], folder: &Path) -> Command {
 #[tokio::test]
 async fn acknowledged_runs_of_a_killed_process_are_found() {
     if let Some(folder) = std::env::var_os(CHILD) {
-        let (_, runs, _) = life(Path::new(&folder), "killed");
+        let (_, runs, _) = open_companion(Path::new(&folder), "killed");
         let mut parent = UnixStream::connect(Path::new(&folder).join("socket")).unwrap();
         let mut tell = |line: String| parent.write_all(line.as_bytes()).unwrap();
         for number in 0.. {
@@ -72,7 +72,7 @@ async fn acknowledged_runs_of_a_killed_process_are_found() {
         let [Some(begun), Some(ended)] = acknowledged else {
             panic!("{acknowledged:?}");
         };
-        let (_, runs, _) = life(folder.path(), "after");
+        let (_, runs, _) = open_companion(folder.path(), "after");
         for number in 0..=begun {
             let reply = reply(&runs, &format!("run-{number}"));
             match number <= ended {
@@ -102,7 +102,7 @@ async fn a_full_disk_is_reported_and_ends_nothing() {
         return;
     };
     let folder = Path::new(&folder);
-    let (store, runs, lives) = life(folder, "1");
+    let (store, runs, lives) = open_companion(folder, "1");
     let first = begin(&runs, "first");
     first.wait_recorded().await.unwrap();
     // Fills the disk, and the space that the journal has reserved.
@@ -111,7 +111,7 @@ async fn a_full_disk_is_reported_and_ends_nothing() {
     let fill = begin(&runs, "fill");
     fill.write_output(OutputStream::Stdout, &vec![b'x'; 500 << 10]);
     fill.write_output(OutputStream::Stderr, &vec![b'x'; 500 << 10]);
-    fill.add_event(shown(&"x".repeat(600 << 10)));
+    fill.add_event(display_event(&"x".repeat(600 << 10)));
     assert!(!store.wait_synced().await);
     let must = Execute {
         durable: Some(true),
@@ -144,7 +144,7 @@ async fn a_full_disk_is_reported_and_ends_nothing() {
     run.wait_finished().await;
     assert_eq!(run.build_reply(RUN_STORE_TEST_REPORT).durable, Some(true));
     assert!(segments(&lives.own_folder()).len() < 4);
-    let (_, runs, _) = life(folder, "2");
+    let (_, runs, _) = open_companion(folder, "2");
     assert_eq!(reply(&runs, "must").status, RunStatus::Completed);
     assert_eq!(reply(&runs, "first").status, RunStatus::Lost);
 }
