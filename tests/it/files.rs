@@ -474,7 +474,7 @@ fn a_full_disk_is_reported_and_leaves_the_old_file() {
     assert_eq!(ran.code, 4, "{ran:?}");
     assert!(
         ran.stderr
-            .starts_with(&format!("error: {message}\n\nhint: make room inside")),
+            .starts_with(&format!("error: {message}\n\nhint: remove files in the container")),
         "{ran:?}"
     );
     home.down();

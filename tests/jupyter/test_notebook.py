@@ -168,7 +168,7 @@ def test_a_lost_state_is_reported_once(notebook: Notebook) -> None:
     _, messages = notebook.run("1", silent=True)
     assert texts(messages, "stderr") == ""
     _, messages = notebook.run("1")
-    assert "state was lost" in texts(messages, "stderr")
+    assert "variables were lost" in texts(messages, "stderr")
     _, messages = notebook.run("1")
     assert texts(messages, "stderr") == ""
 
