@@ -473,8 +473,9 @@ fn a_full_disk_is_reported_and_leaves_the_old_file() {
     let ran = home.run(["cp", "large", "os:/dev/shm/f"]);
     assert_eq!(ran.code, 4, "{ran:?}");
     assert!(
-        ran.stderr
-            .starts_with(&format!("error: {message}\n\nhint: remove files in the container")),
+        ran.stderr.starts_with(&format!(
+            "error: {message}\n\nhint: remove files in the container"
+        )),
         "{ran:?}"
     );
     home.down();
