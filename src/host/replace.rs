@@ -69,7 +69,8 @@ impl ContainerReplacer<'_> {
 
     /// Finishes an interrupted replacement, whatever the names of the instance's containers are. Removes containers
     /// that never ran, that were being removed, and trial containers. Removes any other container that was set aside if
-    /// the container in place becomes healthy; otherwise puts it back in place.
+    /// the container in place becomes healthy; otherwise puts it back in place. A container in place is unpaused, and the
+    /// engine may restart it.
     ///
     /// # Errors
     /// When the engine does not answer.
@@ -93,6 +94,11 @@ impl ContainerReplacer<'_> {
                 docker.remove(&name).await?;
             } else if !is_in_place {
                 waiting.push(name);
+            } else if found.phase == ContainerPhase::Paused {
+                // A swap, or a user, has paused the container. It has its memory.
+                self.start_restored(&name).await?;
+            } else if name == instance.container_name() {
+                docker.set_restart_policy(&name, true).await?;
             }
         }
         // The container with the usual aside name comes first: it belongs to the latest swap.

@@ -45,12 +45,23 @@ fn create_copy(home: &Home, name: &str, part: Option<&str>) -> String {
     made["Id"].as_str().unwrap().to_owned()
 }
 
-/// Sets the container aside as the keeper does: paused, disconnected from its network, without restarts.
-fn set_aside(home: &Home, name: &str) {
+/// The keeper's first steps of a swap, before the container gets another name: paused, without restarts.
+fn pause_in_place(home: &Home) {
     let container = home.container();
     post(&format!("/containers/{container}/pause"), &Value::Null, 204);
     let policy = json!({"RestartPolicy": {"Name": "no"}});
     post(&format!("/containers/{container}/update"), &policy, 200);
+}
+
+fn restart_policy(home: &Home) -> Value {
+    let path = format!("/containers/{}/json", home.container());
+    Engine.get(&path).json()["HostConfig"]["RestartPolicy"].clone()
+}
+
+/// Sets the container aside as the keeper does: paused, disconnected from its network, without restarts.
+fn set_aside(home: &Home, name: &str) {
+    let container = home.container();
+    pause_in_place(home);
     let rename = format!("/containers/{container}/rename?name={name}");
     post(&rename, &Value::Null, 204);
     let network = format!("/networks/osctl-{}/disconnect", home.instance);
@@ -60,7 +71,22 @@ fn set_aside(home: &Home, name: &str) {
 /// The name of a state that a crash can leave, and the function that creates it.
 type State = (&'static str, fn(&Home));
 
-const STATES: [State; 8] = [
+const STATES: [State; 10] = [
+    ("paused in its place, without a keeper", |home| {
+        remove(&format!("os-keeper-{}", home.instance));
+        pause_in_place(home);
+    }),
+    ("without restarts, stopped, without a keeper", |home| {
+        remove(&format!("os-keeper-{}", home.instance));
+        let container = home.container();
+        pause_in_place(home);
+        post(
+            &format!("/containers/{container}/unpause"),
+            &Value::Null,
+            204,
+        );
+        post(&format!("/containers/{container}/stop"), &Value::Null, 204);
+    }),
     ("set aside and paused, without a keeper", |home| {
         remove(&format!("os-keeper-{}", home.instance));
         set_aside(home, &format!("{}.old", home.container()));
@@ -127,6 +153,7 @@ fn up_repairs_the_state_that_a_crash_leaves() {
     home.up();
     remember(&home);
     home.ok(["cryo", "store"]);
+    let policy = restart_policy(&home);
     for (state, make) in STATES {
         let before = container_id(&home);
         make(&home);
@@ -134,6 +161,7 @@ fn up_repairs_the_state_that_a_crash_leaves() {
         assert_eq!(ran.code, 0, "{state}: {ran:?}");
         assert_one_that_remembers(&home);
         assert_eq!(container_id(&home), before, "{state}: {ran:?}");
+        assert_eq!(restart_policy(&home), policy, "{state}");
         let status = home.run(["evolve", "status"]);
         assert_eq!(status.code, 0, "{state}: {status:?}");
     }
