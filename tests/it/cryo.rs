@@ -314,7 +314,7 @@ fn the_command_line_stores_lists_shows_and_removes() {
         "--strict",
     ]);
     assert_eq!(ran.code, 1, "{ran:?}");
-    assert!(ran.stderr.contains("hint: leave `--strict` out"), "{ran:?}");
+    assert!(ran.stderr.contains("hint: omit `--strict`"), "{ran:?}");
     let list = home.ok(["cryo", "list"]).stdout;
     assert!(
         list.contains("my.state") && list.contains("cryo-cli"),
