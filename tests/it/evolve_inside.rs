@@ -249,7 +249,7 @@ fn the_self_test_passes_and_names_each_failure() {
         fails["detail"]
             .as_str()
             .unwrap()
-            .contains("ended with 3: the reason"),
+            .contains("exit code 3: the reason"),
         "{fails}"
     );
     let hangs = verdict(&report, "mcp:hangs");
