@@ -298,7 +298,11 @@ impl Campaign<'_> {
             }
             for number in chosen {
                 self.values.remove(&(name.to_owned(), number));
-                let value = self.value(name, number)?;
+                let value = match self.value(name, number) {
+                    // It has been removed since for newer ones.
+                    Err(_) if number + KEPT <= newest_of(&self.load.folder(name)) => continue,
+                    value => value?,
+                };
                 let mut record = self.load.record();
                 let Some(stored) = record.stores.get_mut(&(name.to_owned(), number)) else {
                     continue;
