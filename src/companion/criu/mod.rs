@@ -4,7 +4,7 @@
 //! checkpoint: idle kernel ─ detach ─▶ detached ─ criu dump ─▶ stopped ─ on disk ─┬─▶ ended: checkpointed
 //!                                        ▲                     │                 └─▶ reattached: running
 //!                                        └───── any failure ───┘
-//! restore:    same files? ids free? ─ criu restore ─▶ connected ─▶ replaces the present kernel
+//! restore:    same files? ids free? ─ criu restore ─▶ connected ─▶ replaces the current kernel
 //! ```
 //!
 //! [`Criu`] is the shared handle; it runs one operation at a time.

@@ -6,7 +6,7 @@
 //!
 //! ```text
 //! store:  number, synced ─▶ kernel writes NAME/NUMBER.part ─▶ synced, renamed NAME/NUMBER ─▶ checked ─▶ prune ─▶ reply
-//! reload: manifest whole? ─▶ kernel checks, reads, verifies ─▶ receipt
+//! reload: manifest complete? ─▶ kernel checks, reads, verifies ─▶ receipt
 //! boot:   previous state not discarded by a request ─▶ the newest of the session's name that can be reloaded
 //! ```
 //!

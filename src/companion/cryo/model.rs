@@ -2,18 +2,18 @@
 //! stores at the same time.
 //!
 //! A requested store and a store at the stop, or a store of the next companion, run in parallel in any order: the model
-//! has no lock (`Cryo::name_lock`), because two companions may share the folder for a moment. Each step represents a
+//! has no lock (`CryoService::name_lock`), because two companions may share the folder for a moment. Each step represents a
 //! function of the code:
 //!
 //! | step | function |
 //! |---|---|
 //! | `Lock`, `Read` | `generation_number::allocate_number`: `lock_folder`, `newest_number` |
-//! | `Record`, `Number` | `generation_number::write_last`: `last` is replaced, then synced; `CryoStorage::next_generation` returns the number |
+//! | `Record`, `Number` | `generation_number::write_newest_number`: `last` is replaced, then synced; `CryoStorage::next_generation` returns the number |
 //! | `Begin` | the kernel's `Beside.__enter__`: it makes `NUMBER.part` and removes an earlier one |
 //! | `Write` | the kernel's `writer`: objects, buffers and manifest, synced |
 //! | `Rename`, `Sync` | the kernel's `Beside.commit`: the folder gets its name, then the name is synced |
 //! | `Verify` | `CryoStorage::verify_stored`: the companion reads the manifest in its place |
-//! | `Acknowledge` | `Cryo::store_now` answers |
+//! | `Acknowledge` | `CryoService::store_exclusively` returns |
 //! | `Prune` | `CryoStorage::prune` and `CryoStorage::discard_generation`: all but the newest are removed |
 //! | `Remove` | `CryoStorage::remove_generations` and `generation_number::reserve_up_to`: the newest is removed |
 //! | `Sweep` | `CryoStorage::sweep_unfinished` of a companion that starts |

@@ -1,21 +1,22 @@
 //! Next state and actions of the owner task, as a pure function.
 //!
 //! ```text
-//!             Ready          Work            Stop             TimeUp
-//!  Starting ────────▶ Idle ────────▶ Busy ────────▶ Stopping(1) ───────▶ Stopping(2) ──▶ Killed
-//!   ▲  │              ▲ ▲ │            │               │ Done               │ Done   TimeUp │
-//!   │  │ Died         │ │ └─── Done ───┘               ▼                    ▼               │
-//!   │  ▼              │ └──────────── Done ──────── Probing ◀───────────────┘    TimeUp ──▶ │
-//!   │ Resting         │                                                                     │
-//!   └──┴──────────────┴── every other Died ──▶ Starting ◀────────────────────── Died ───────┘
+//!             Ready          JobStarted        Stop             TimerFired          TimerFired
+//!  Starting ──────────▶ Idle ──────────▶ Busy ──────▶ Stopping(1) ──────▶ Stopping(2) ──────▶ Killed
+//!   ▲  │                │ ▲ ▲              │               │ Done              │ Done          ▲  │
+//!   │  │ Exited         │ │ └──── Done ────┘               ▼                   │               │  │
+//!   │  ▼                │ └──────────── Done ─────────── Probing ◀─────────────┘               │  │
+//!   │ WaitingToRestart  │                                  └──────────── TimerFired ───────────┘  │
+//!   │  │ TimerFired     │                                                                         │
+//!   └──┴────────────────┴── every other Exited ──▶ Starting ◀────────────── Exited ───────────────┘
 //! ```
 //!
 //! ```text
-//!         Part           Rejoin
-//!  Busy ───────▶ Apart ─────────▶ Starting
-//!                  │ Freeze          ▲
-//!                  ▼   Thaw, Restart │       Thaw from every state: a restored process replaces the kernel
-//!  (start) ────▶ Frozen ─────────────┘       start: the kernel was in a checkpoint when the last companion ended
+//!         Detached             Reattach
+//!  Busy ───────────▶ Detached ──────────▶ Starting
+//!                        │ Checkpointed       ▲
+//!                        ▼   Restore, Restart │   Restore from every state: a restored process replaces the kernel
+//!  (start) ───────▶ Checkpointed ─────────────┘   start: the kernel was in a checkpoint when the last companion ended
 //! ```
 //!
 //! After an interrupt, the kernel has to answer a probe before it counts as idle. An idle kernel is probed regularly,
@@ -42,14 +43,14 @@ const MAX_KERNEL_RESTART_DELAY: Duration = Duration::from_secs(30);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum KernelPolicyState {
-    /// A process was spawned and has not sent its hello frame. `failed`: number of consecutive deaths before.
+    /// A process was spawned and has not sent its hello frame. `failed_starts`: number of consecutive failed starts before.
     Starting {
         failed_starts: u32,
     },
     Idle,
     /// Executes a cell or resets.
     Busy,
-    /// Was interrupted `strikes` times.
+    /// Was interrupted `interrupt_attempts` times.
     Stopping {
         interrupt_attempts: u8,
     },

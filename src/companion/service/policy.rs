@@ -1,13 +1,13 @@
 //! The policy that decides when a service runs: a pure function of events.
 //!
 //! ```text
-//!            Needed            GroundReady             Probed
-//!   Off ───────────► Waiting ─────────────► Starting ─────────► Ready
-//!    ▲                 ▲   ▲                   │ Ended,            │ Ended
-//!    │ Ended           │   │ Rested            │ TooLate           │
-//!  Leaving             │ Resting ◄─────────────┴───────────────────┘
-//!    ▲                 │
-//!    └── NotNeeded, GroundLost (then Waiting again, if still needed)
+//!            Needed           DependenciesReady            ProbeSucceeded
+//!   Off ───────────► Waiting ───────────────────► Starting ────────────────► Ready
+//!    ▲                 ▲  ▲                           │ Exited,                │ Exited,
+//!    │ Exited          │  │ BackOffElapsed            │ StartTimedOut          │ StartTimedOut
+//!  Stopping ───────────┘  └──── BackingOff ◄──────────┴────────────────────────┘
+//!    ▲        Exited, if still needed
+//!    └── NotNeeded, DependenciesLost
 //! ```
 //!
 //! The restart delay doubles with every run that ends, up to a maximum. The delay is longer after runs that never
@@ -41,7 +41,7 @@ pub(super) enum ServiceState {
     BackingOff {
         failures: u32,
     },
-    /// The service was ordered to end; `again` says whether it is needed afterwards.
+    /// The service was ordered to end; `restarts` says whether it is needed afterwards.
     Stopping {
         restarts: bool,
     },

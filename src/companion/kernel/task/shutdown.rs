@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!          close               nothing runs
-//!  Staying ─────▶ Closing ─────────────────▶ Closed     (its objects may be stored now)
+//!  Running ─────▶ Closing ─────────────────▶ Closed     (its objects may be stored now)
 //!     │              │ end                     │ end
 //!     └──── end ─────┴──────────▶ Ending ◀─────┘        (ends as soon as nothing is left)
 //! ```

@@ -43,7 +43,7 @@ enum RunModelRecord {
     End(usize, RunStatus),
 }
 
-/// The journal of one companion. Notes after `synced` may be lost with the machine.
+/// The journal of one companion. Records after `synced` may be lost with the machine.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 struct RunModelJournal {
     records: Vec<RunModelRecord>,
@@ -95,9 +95,9 @@ enum RunModelAction {
     Finish(usize),
     ReportEnd(usize),
     KernelCrash,
-    /// The companion or its container ends: written notes stay.
+    /// The companion or its container ends: written records stay.
     CompanionCrash,
-    /// Notes that were not synced may be lost.
+    /// Records that were not synced may be lost.
     PowerLoss,
 }
 
@@ -124,7 +124,7 @@ impl RunModelJournal {
 }
 
 impl RunModelState {
-    /// The most complete record of each run, as `recovery::read` finds it.
+    /// The most complete record of each run, as `recovery::read_journals` finds it.
     fn recovered_ends(&self) -> [Option<Option<RunStatus>>; RUN_MODEL_RUNS] {
         std::array::from_fn(|run| {
             let journals = self.earlier_journals.iter().chain([&self.own_journal]);
@@ -168,7 +168,7 @@ impl RunModelState {
         }
     }
 
-    /// All states after a loss of notes that were not synced.
+    /// All states after a loss of records that were not synced.
     fn states_after_power_loss(&self) -> Vec<Self> {
         let mut all = vec![Self {
             earlier_journals: Vec::new(),
