@@ -119,9 +119,9 @@ impl RunBodyRequestLimits {
 }
 
 impl KeeperServer {
-    pub(super) fn new(shelf: KeeperRunStore, handle: ControllerHandle) -> Self {
+    pub(super) fn new(run_store: KeeperRunStore, handle: ControllerHandle) -> Self {
         Self {
-            run_store: shelf,
+            run_store,
             controller: handle,
             body_limits: RunBodyRequestLimits::default(),
         }
@@ -142,10 +142,10 @@ impl KeeperServer {
         loop {
             let place = places.clone().acquire_owned().await?;
             let (stream, _) = listener.accept().await?;
-            let desk = self.clone();
+            let server = self.clone();
             tokio::spawn(async move {
                 // The client closed the connection early and needs no reply.
-                if let Err(error) = desk.handle_connection(stream, by).await {
+                if let Err(error) = server.handle_connection(stream, by).await {
                     tracing::debug!("a connection ended: {error:#}");
                 }
                 drop(place);
@@ -236,8 +236,8 @@ impl KeeperServer {
             Ok(turn) => turn,
             Err(busy) => return Ok(Err(busy)),
         };
-        let shelf = self.run_store.clone();
-        let compare = move || run_diff::list_run_changes(&shelf, &record);
+        let run_store = self.run_store.clone();
+        let compare = move || run_diff::list_run_changes(&run_store, &record);
         let changes = match tokio::task::spawn_blocking(compare).await?? {
             Ok(changes) => changes,
             Err(why) => {
@@ -265,9 +265,9 @@ impl KeeperServer {
             Ok(turn) => turn,
             Err(busy) => return Ok(Err(busy)),
         };
-        let shelf = self.run_store.clone();
+        let run_store = self.run_store.clone();
         let read = move || {
-            let archive = shelf.run_body(&record)?;
+            let archive = run_store.run_body(&record)?;
             archive
                 .map(|archive| Body::from_archive(&archive))
                 .transpose()
@@ -346,7 +346,7 @@ impl KeeperServer {
         out: &mut KeeperReplyWriter,
     ) -> Result<std::result::Result<(), ApiError>> {
         let mut changes = self.run_store.subscribe_changes();
-        let mut told: Option<EvolveRecord> = None;
+        let mut sent: Option<EvolveRecord> = None;
         loop {
             changes.mark_unchanged();
             // Read the record before the log, so that no line is missing after the final record.
@@ -365,10 +365,10 @@ impl KeeperServer {
                 offset = next;
             }
             let ended = record.status.has_ended();
-            if told.as_ref() != Some(&record) {
+            if sent.as_ref() != Some(&record) {
                 out.write_reply(&KeeperReply::Record(Box::new(record.clone())))
                     .await?;
-                told = Some(record);
+                sent = Some(record);
             }
             if ended || !follow {
                 return Ok(Ok(()));

@@ -123,13 +123,19 @@ pub(super) struct RunController {
 }
 
 impl RunController {
-    pub(super) fn new(settings: KeeperSettings, shelf: KeeperRunStore) -> (Self, ControllerHandle) {
+    pub(super) fn new(
+        settings: KeeperSettings,
+        run_store: KeeperRunStore,
+    ) -> (Self, ControllerHandle) {
         let (sender, inbox) = mpsc::channel(8);
-        let current =
-            recover_with_retries(settings.clone(), shelf.clone(), KEEPER_ENDED_REASON.into());
+        let current = recover_with_retries(
+            settings.clone(),
+            run_store.clone(),
+            KEEPER_ENDED_REASON.into(),
+        );
         let owner = Self {
             settings,
-            run_store: shelf,
+            run_store,
             inbox,
             state: KeeperState::Recovering,
             shutdown_waiters: Vec::new(),
@@ -190,9 +196,9 @@ impl RunController {
 
     fn start_next_activity(&mut self, done: KeeperOutcome) -> Result<()> {
         self.state = KeeperState::Idle;
-        let (settings, shelf) = (self.settings.clone(), self.run_store.clone());
+        let (settings, run_store) = (self.settings.clone(), self.run_store.clone());
         self.activity = Box::pin(async move {
-            port_recovery::recover_ports(&settings, &shelf).await;
+            port_recovery::recover_ports(&settings, &run_store).await;
             std::future::pending().await
         });
         for reply in self.shutdown_waiters.drain(..) {
@@ -200,18 +206,18 @@ impl RunController {
             let _ = reply.send(());
         }
         match done {
-            KeeperOutcome::Recovered(site, KeeperRecoveryOutcome::ResumeWatch(entry)) => {
-                self.start_watch(site, *entry)
+            KeeperOutcome::Recovered(target, KeeperRecoveryOutcome::ResumeWatch(entry)) => {
+                self.start_watch(target, *entry)
             }
             KeeperOutcome::Recovered(_, KeeperRecoveryOutcome::WatchFailed(why)) => {
                 self.start_rescue(why)
             }
             KeeperOutcome::Recovered(_, KeeperRecoveryOutcome::Idle) | KeeperOutcome::Idle => {}
-            KeeperOutcome::RunEnded(site, record) => {
+            KeeperOutcome::RunEnded(target, record) => {
                 self.run_store.set_active_run(None);
                 tracing::info!(run = %record.run, status = %record.status, why = record.why, "a run ended");
                 if let Some(entry) = RunJournal::new(&self.settings.state_folder).read()? {
-                    self.start_watch(site, entry);
+                    self.start_watch(target, entry);
                 }
             }
             KeeperOutcome::WatchEnded(WatchVerdict::Passed) => {
@@ -274,16 +280,16 @@ impl RunController {
         }
     }
 
-    fn start_watch(&mut self, site: DeployTarget, entry: RunJournalEntry) {
+    fn start_watch(&mut self, target: DeployTarget, entry: RunJournalEntry) {
         self.state = KeeperState::Watching;
-        let (settings, shelf) = (self.settings.clone(), self.run_store.clone());
+        let (settings, run_store) = (self.settings.clone(), self.run_store.clone());
         self.activity = Box::pin(async move {
             let made_good = async {
-                port_recovery::recover_ports(&settings, &shelf).await;
+                port_recovery::recover_ports(&settings, &run_store).await;
                 std::future::pending().await
             };
             let watched = tokio::select! {
-                watched = post_deploy_watch::watch_container(&site, &entry) => watched,
+                watched = post_deploy_watch::watch_container(&target, &entry) => watched,
                 never = made_good => never,
             };
             Ok(match watched {
@@ -319,9 +325,9 @@ impl RunController {
 }
 
 async fn execute_run(work: RunExecutor) -> Result<KeeperOutcome> {
-    let site = work.target.clone();
+    let target = work.target.clone();
     Ok(match work.run_stages().await {
-        Ok(record) => KeeperOutcome::RunEnded(site, Box::new(record)),
+        Ok(record) => KeeperOutcome::RunEnded(target, Box::new(record)),
         Err(error) => KeeperOutcome::EngineLost(error),
     })
 }
@@ -330,30 +336,32 @@ async fn execute_run(work: RunExecutor) -> Result<KeeperOutcome> {
 /// interrupted run gets. After [`EngineRetryDecision::GiveUp`] the journal is closed and recovery starts again.
 fn recover_with_retries(
     settings: KeeperSettings,
-    shelf: KeeperRunStore,
+    run_store: KeeperRunStore,
     why: String,
 ) -> BoxFuture<'static, Result<KeeperOutcome>> {
     Box::pin(async move {
-        let mut heard = Instant::now();
+        let mut last_reply_at = Instant::now();
         let mut refused = 0;
         loop {
             let error = match load_target(&settings).await {
-                Ok(site) => match recover_from_journal(&settings, &shelf, &site, &why).await {
-                    Ok(after) => return Ok(KeeperOutcome::Recovered(site, after)),
-                    Err(error) => error,
-                },
+                Ok(target) => {
+                    match recover_from_journal(&settings, &run_store, &target, &why).await {
+                        Ok(after) => return Ok(KeeperOutcome::Recovered(target, after)),
+                        Err(error) => error,
+                    }
+                }
                 // No deploy config yet: wait for the host. A config that is not there affects no run.
                 Err(error) if !is_engine_away(&error) => {
                     tracing::info!("the keeper waits for a deploy config: {error:#}");
-                    heard = Instant::now();
+                    last_reply_at = Instant::now();
                     tokio::time::sleep(DEPLOY_CONFIG_POLL_INTERVAL).await;
                     continue;
                 }
                 Err(error) => error,
             };
-            let away = is_engine_away(&error).then(|| heard.elapsed());
+            let away = is_engine_away(&error).then(|| last_reply_at.elapsed());
             if away.is_none() {
-                (heard, refused) = (Instant::now(), refused + 1);
+                (last_reply_at, refused) = (Instant::now(), refused + 1);
             }
             match retry_policy::decide_retry(refused, away) {
                 EngineRetryDecision::Retry(pause) => {
@@ -362,7 +370,7 @@ fn recover_with_retries(
                 }
                 EngineRetryDecision::GiveUp => {
                     tracing::error!("the keeper gives up the recovery: {error:#}");
-                    abandon_run(&settings, &shelf, &error);
+                    abandon_run(&settings, &run_store, &error);
                     refused = 0;
                 }
                 EngineRetryDecision::ExitKeeper => return Err(error),
@@ -374,7 +382,7 @@ fn recover_with_retries(
 /// Prepares the keeper's own rollback to the last image that passed its watch period.
 async fn prepare_rescue(
     settings: KeeperSettings,
-    shelf: KeeperRunStore,
+    run_store: KeeperRunStore,
     why: String,
 ) -> Result<KeeperOutcome> {
     let journal = RunJournal::new(&settings.state_folder);
@@ -383,7 +391,7 @@ async fn prepare_rescue(
         let times = entry.rescues;
         return record_missing_rescue(
             &journal,
-            &shelf,
+            &run_store,
             &format!("{why}; the keeper rolled back {times} times without success"),
         );
     }
@@ -395,10 +403,10 @@ async fn prepare_rescue(
         dry_run: false,
         rollback_run: None,
     };
-    match prepare_run(&settings, &shelf, order).await {
+    match prepare_run(&settings, &run_store, order).await {
         Ok(work) => Ok(KeeperOutcome::Rescue(Box::new(work))),
         Err(RunDenied::Refused(fault)) if fault.kind == refusal::KEEPER_NO_SUCH_RUN => {
-            record_missing_rescue(&journal, &shelf, &format!("{why}; {}", fault.message))
+            record_missing_rescue(&journal, &run_store, &format!("{why}; {}", fault.message))
         }
         // A slow engine or a full disk is temporary: retry after a delay.
         Err(RunDenied::Refused(fault)) => {
@@ -413,15 +421,15 @@ async fn prepare_rescue(
 /// Records why there is no rescue in the run whose container failed its watch period.
 fn record_missing_rescue(
     journal: &RunJournal,
-    shelf: &KeeperRunStore,
+    run_store: &KeeperRunStore,
     why: &str,
 ) -> Result<KeeperOutcome> {
     tracing::error!("the keeper does not roll back: {why}");
     if let Some(entry) = journal.read()?
-        && let Some(mut record) = shelf.read_record(&entry.run)?
+        && let Some(mut record) = run_store.read_record(&entry.run)?
     {
         record.why = Some(sanitize::sanitize_sentence(why));
-        shelf.save_record(&record)?;
+        run_store.save_record(&record)?;
     }
     journal.close()?;
     Ok(KeeperOutcome::Idle)
@@ -431,10 +439,10 @@ fn record_missing_rescue(
 pub(super) async fn load_target(settings: &KeeperSettings) -> Result<DeployTarget> {
     let text = std::fs::read(settings.state_folder.join(DEPLOY_CONFIG_FILE))
         .context("the host has not uploaded a deploy config yet: run `osctl up`")?;
-    let charge: DeployConfig = serde_json::from_slice(&text)
+    let deploy_config: DeployConfig = serde_json::from_slice(&text)
         .context("the deploy config can't be read: run `osctl up` to upload it again")?;
     Ok(DeployTarget {
         docker: Docker::connect_at_socket(&settings.engine_socket).await?,
-        config: Arc::new(charge),
+        config: Arc::new(deploy_config),
     })
 }

@@ -58,17 +58,17 @@ fn find_failure(seen: WatchSample) -> Option<String> {
 /// # Errors
 /// When the engine is away too long.
 pub(super) async fn watch_container(
-    site: &DeployTarget,
+    target: &DeployTarget,
     entry: &RunJournalEntry,
 ) -> Result<WatchVerdict> {
     tokio::time::sleep(RESCUE_BACKOFF_DELAY * entry.rescues).await;
-    let probation = Duration::from_secs(site.config.bounds.probation);
+    let probation = Duration::from_secs(target.config.bounds.probation);
     let begin = Instant::now();
-    let mut heard = begin;
+    let mut last_reply_at = begin;
     // A monotonic clock, which is not affected when the system time is set.
     while begin.elapsed() < probation {
         let asked = Instant::now();
-        let Some(found) = site.find_container(site.container_name()).await? else {
+        let Some(found) = target.find_container(target.container_name()).await? else {
             // The container was removed on purpose.
             return Ok(WatchVerdict::Passed);
         };
@@ -79,13 +79,15 @@ pub(super) async fn watch_container(
         let by_person = found.phase == ContainerPhase::Paused
             || (found.restart_count == 0 && found.exit_reason.is_some());
         let is_slow = asked.elapsed() > SLOW_ENGINE_THRESHOLD;
-        if by_person || is_slow || site.probe_health(&found.id).await? != TargetHealth::Unresponsive
+        if by_person
+            || is_slow
+            || target.probe_health(&found.id).await? != TargetHealth::Unresponsive
         {
-            heard = Instant::now();
+            last_reply_at = Instant::now();
         }
         let seen = WatchSample {
             restarts: found.restart_count,
-            unresponsive: heard.elapsed(),
+            unresponsive: last_reply_at.elapsed(),
         };
         if let Some(why) = find_failure(seen) {
             return Ok(WatchVerdict::Failed(why));

@@ -178,8 +178,8 @@ impl DeployTarget {
         };
         let output = asked?;
         if output.code != 0 {
-            let said = output.stderr.trim();
-            bail!("{what} ended with exit code {}: {said}", output.code);
+            let stderr = output.stderr.trim();
+            bail!("{what} ended with exit code {}: {stderr}", output.code);
         }
         serde_json::from_slice(&answer).with_context(|| format!("{what} printed unexpected output"))
     }

@@ -24,25 +24,25 @@ struct KeeperApiFixture {
 impl KeeperApiFixture {
     fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let shelf = KeeperRunStore::open(folder.path()).unwrap();
+        let run_store = KeeperRunStore::open(folder.path()).unwrap();
         let settings = KeeperSettings {
             state_folder: folder.path().into(),
             ..KeeperSettings::default()
         };
-        let (owner, handle) = RunController::new(settings, shelf.clone());
+        let (owner, handle) = RunController::new(settings, run_store.clone());
         Self {
             _folder: folder,
             _controller: owner,
-            server: KeeperServer::new(shelf.clone(), handle),
-            run_store: shelf,
+            server: KeeperServer::new(run_store.clone(), handle),
+            run_store,
         }
     }
 
     /// All replies to a request.
     async fn send_request(&self, by: EvolveCaller, question: &[u8]) -> Vec<KeeperReply> {
         let (mut ours, theirs) = UnixStream::pair().unwrap();
-        let desk = self.server.clone();
-        let talk = tokio::spawn(async move { desk.handle_connection(theirs, by).await });
+        let server = self.server.clone();
+        let talk = tokio::spawn(async move { server.handle_connection(theirs, by).await });
         ours.write_all(question).await.unwrap();
         ours.shutdown().await.unwrap();
         let mut text = String::new();

@@ -72,7 +72,7 @@ impl Model for SwapModel {
         for (container, found) in state.containers.iter().enumerate() {
             let is_heard = match found.filter(|one| one.phase == SwapPhase::Running) {
                 Some(found) if found.admission == SwapAdmission::Unverified => !is_placing,
-                // `quiesce::wait_lease`: the container may resume at any time.
+                // `quiesce::wait_quiesce_lease`: the container may resume at any time.
                 Some(found) => found.admission == SwapAdmission::Quiesced,
                 _ => false,
             };

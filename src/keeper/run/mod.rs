@@ -198,15 +198,15 @@ impl RunExecutor {
         if let Some(Error::PortTaken { port, .. }) = error.downcast_ref() {
             self.taken_port = Some(*port);
         }
-        let said = sanitize::sanitize_sentence(&format!("{error:#}"));
+        let reason = sanitize::sanitize_sentence(&format!("{error:#}"));
         let mut lines = self.log.tail_lines();
         if let (true, Some(named)) = (lines.is_empty(), error.downcast_ref::<Error>()) {
             lines = named.log_tail().to_vec();
         }
-        self.log.log(&format!("failed: {said}"));
+        self.log.log(&format!("failed: {reason}"));
         if self.record.gate.is_none() {
             self.record.gate = Some(stage);
-            self.record.why = Some(said);
+            self.record.why = Some(reason);
             self.record.log_tail = lines;
         }
     }

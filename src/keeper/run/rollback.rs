@@ -105,17 +105,19 @@ impl RunExecutor {
             let Some(found) = self.target.find_container(old).await? else {
                 return Ok(());
             };
-            let mark = UnreachableFile::new(&self.settings.state_folder);
+            let unreachable_file = UnreachableFile::new(&self.settings.state_folder);
             let ended = UnreachableContainer {
                 run: Some(self.record.run.clone()),
                 container: old.into(),
                 has_ended: true,
             };
-            let again = self.target.restore_ports(&found, || mark.write(&ended));
+            let again = self
+                .target
+                .restore_ports(&found, || unreachable_file.write(&ended));
             match again.await {
                 Ok(false) => return Ok(()),
                 Ok(true) => {
-                    mark.clear();
+                    unreachable_file.clear();
                     self.add_reason("the old container was restarted to get its ports");
                     return Ok(());
                 }
@@ -146,9 +148,9 @@ impl RunExecutor {
         if !self.journal_entry.running {
             return Ok(());
         }
-        let mark = UnreachableFile::new(&self.settings.state_folder);
+        let unreachable_file = UnreachableFile::new(&self.settings.state_folder);
         let run = self.record.run.clone();
-        match start_ended_container(&self.target, &mark, old, Some(&run)).await? {
+        match start_ended_container(&self.target, &unreachable_file, old, Some(&run)).await? {
             ContainerStartOutcome::Untouched => return Ok(()),
             ContainerStartOutcome::Started => {}
             ContainerStartOutcome::WithoutPorts(error) => self.add_unreachable_reason(&error),
@@ -274,9 +276,9 @@ impl RunExecutor {
         }
         let spec = self.target.successor_spec(&previous, &self.record.run)?;
         self.target.docker.create_container(&spec).await?;
-        let mark = UnreachableFile::new(&self.settings.state_folder);
+        let unreachable_file = UnreachableFile::new(&self.settings.state_folder);
         let run = self.record.run.clone();
-        match start_ended_container(&self.target, &mark, name, Some(&run)).await? {
+        match start_ended_container(&self.target, &unreachable_file, name, Some(&run)).await? {
             ContainerStartOutcome::Untouched | ContainerStartOutcome::Started => {}
             ContainerStartOutcome::WithoutPorts(error) => self.add_unreachable_reason(&error),
             ContainerStartOutcome::WaitsForPort(error) => {

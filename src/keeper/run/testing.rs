@@ -118,8 +118,8 @@ impl RunExecutor {
             (true, []) => Ok(()),
             (_, []) => bail!("the self-test failed without a reason"),
             (_, failed) => {
-                let told = failed.iter().map(|c| format!("{}: {}", c.name, c.detail));
-                bail!("{}", told.collect::<Vec<_>>().join("; "))
+                let messages = failed.iter().map(|c| format!("{}: {}", c.name, c.detail));
+                bail!("{}", messages.collect::<Vec<_>>().join("; "))
             }
         }
     }

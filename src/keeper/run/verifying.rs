@@ -35,8 +35,8 @@ impl RunExecutor {
         if !verified.receipt.is_empty() {
             self.record.receipt = sanitize::sanitize_receipt(verified.receipt);
         }
-        let told = std::mem::take(&mut self.record.besides);
-        self.record.besides = sanitize::merge_non_variables(told, verified.besides);
+        let reported = std::mem::take(&mut self.record.besides);
+        self.record.besides = sanitize::merge_non_variables(reported, verified.besides);
         self.record_checks(verified.passed, verified.checks)?;
         self.target.check_running(&name, &self.log).await
     }
