@@ -96,8 +96,9 @@ impl<R: Read> TarReader<R> {
         let path = extra.path;
         let path = path.unwrap_or_else(|| header.path_bytes().into_owned());
         let link = || {
-            let told = extra.link.clone();
-            told.or_else(|| header.link_name_bytes().map(|l| l.into_owned()))
+            let pax_link = extra.link.clone();
+            pax_link
+                .or_else(|| header.link_name_bytes().map(|l| l.into_owned()))
                 .filter(|link| !link.is_empty() && !link.contains(&0))
                 .ok_or(ArchiveError::Damaged("a link has no target"))
         };
@@ -309,7 +310,7 @@ fn check_sender_error(records: &[u8]) -> Result<(), ArchiveError> {
 }
 
 fn verify_checksum(header: &Header) -> Result<(), ArchiveError> {
-    let told = header.cksum().map_err(damaged_error("a checksum"))?;
+    let expected = header.cksum().map_err(damaged_error("a checksum"))?;
     let bytes = header.as_bytes().iter().enumerate();
     let sum: u32 = bytes
         .map(|(at, byte)| match at {
@@ -317,7 +318,7 @@ fn verify_checksum(header: &Header) -> Result<(), ArchiveError> {
             _ => u32::from(*byte),
         })
         .sum();
-    match sum == told {
+    match sum == expected {
         true => Ok(()),
         false => Err(ArchiveError::Damaged("a checksum does not match")),
     }

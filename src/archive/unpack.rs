@@ -42,7 +42,8 @@ pub(crate) struct UnpackTotals {
     pub(crate) bytes: u64,
 }
 
-/// Unpacks the whole archive. Before an incomplete file is created, `beside` is called with its path from the root.
+/// Unpacks the whole archive. Before an incomplete file is created, `on_temporary` is called with its path from the
+/// root.
 ///
 /// # Errors
 /// At the first member that can't or may not be unpacked; the members before it stay.
@@ -50,7 +51,7 @@ pub(crate) fn unpack_archive(
     from: VerifiedReader<impl Read>,
     root: Folder,
     policy: UnpackPolicy,
-    beside: &mut dyn FnMut(&Path) -> io::Result<()>,
+    on_temporary: &mut dyn FnMut(&Path) -> io::Result<()>,
 ) -> Result<UnpackTotals, ArchiveError> {
     let mut reader = TarReader::new(from);
     let mut unpacker = Unpacker {
@@ -63,7 +64,7 @@ pub(crate) fn unpack_archive(
         policy,
         totals: UnpackTotals::default(),
         buffer: vec![0; ARCHIVE_CHUNK_BYTES],
-        on_temporary: beside,
+        on_temporary,
     };
     while let Some(member) = reader.next_member()? {
         unpacker.unpack_member(&mut reader, member)?;
@@ -141,7 +142,7 @@ impl Unpacker<'_> {
 
     /// The folder of the current member.
     fn current_folder(&self) -> &Folder {
-        // The root is never removed from `way`.
+        // The root is never removed from `open_levels`.
         &self.open_levels[self.open_levels.len() - 1].folder
     }
 
@@ -183,9 +184,9 @@ impl Unpacker<'_> {
         let here = self.current_folder();
         if let Err(cause) = here.rename(beside, name) {
             return Err(match here.stat(name) {
-                Ok(look) if look.kind == EntryKind::Folder => ArchiveError::Occupied {
+                Ok(stat) if stat.kind == EntryKind::Folder => ArchiveError::Occupied {
                     name: member.display_name(),
-                    what: look.kind.with_article(),
+                    what: stat.kind.with_article(),
                 },
                 _ => ArchiveError::for_file(&member.path)(cause),
             });
@@ -254,7 +255,7 @@ impl Unpacker<'_> {
         let from = folder.as_ref().unwrap_or(&self.open_levels[0].folder);
         // A hard link to a device would give access to the device.
         match from.stat(name) {
-            Ok(look) if look.kind == EntryKind::File || look.kind == EntryKind::Symlink => {}
+            Ok(stat) if stat.kind == EntryKind::File || stat.kind == EntryKind::Symlink => {}
             _ => return Err(no_target()),
         }
         let made = self.current_folder().hard_link(beside, from, name);
@@ -300,10 +301,10 @@ impl Unpacker<'_> {
     /// The error for an entry that exists where a folder was expected.
     fn obstacle_error(&self, error: std::io::Error, path: &[u8], name: &OsStr) -> ArchiveError {
         match self.current_folder().stat(name) {
-            Ok(look) if look.kind == EntryKind::Symlink => link_error(error, path, name),
-            Ok(look) if look.kind != EntryKind::Folder => ArchiveError::Occupied {
+            Ok(stat) if stat.kind == EntryKind::Symlink => link_error(error, path, name),
+            Ok(stat) if stat.kind != EntryKind::Folder => ArchiveError::Occupied {
                 name: String::from_utf8_lossy(path).into_owned(),
-                what: look.kind.with_article(),
+                what: stat.kind.with_article(),
             },
             _ => ArchiveError::for_file(path)(error),
         }

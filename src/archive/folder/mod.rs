@@ -85,7 +85,7 @@ pub(crate) struct EntryStat {
     /// Permission bits, without the file type.
     pub(crate) mode: u32,
     pub(crate) mtime: Mtime,
-    /// Device and inode of the file; `names` counts its hard links.
+    /// Device and inode of the file; `link_count` counts its hard links.
     pub(crate) identity: (u64, u64),
     pub(crate) link_count: u64,
 }
