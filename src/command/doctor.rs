@@ -119,7 +119,7 @@ pub(crate) async fn run(args: DoctorArgs, cx: &CommandContext) -> Result<VerbOut
             };
             let health = match health {
                 Err(error) => Err(name_older_companion(error, &cx.instance, engine).await),
-                told => told,
+                other => other,
             };
             record_check(&mut findings, "companion", health, |h| {
                 format!("{:?}, version {}", h.status, h.version).to_lowercase()
@@ -409,13 +409,13 @@ fn print_findings(cx: &CommandContext, findings: &[DoctorFinding]) -> Result<Ver
         return Ok(outcome);
     }
     for finding in findings {
-        let mark = match finding.verdict {
+        let label = match finding.verdict {
             FindingVerdict::Fine => "ok",
             FindingVerdict::Warning => "warning",
             FindingVerdict::Broken => "broken",
         };
         cx.ui
-            .print_line(format!("{mark:<9}{:<15}{}", finding.what, finding.detail));
+            .print_line(format!("{label:<9}{:<15}{}", finding.what, finding.detail));
         if let Some(cure) = &finding.cure {
             cx.ui.print_line(format!("{:<24}cure: {cure}", ""));
         }

@@ -117,12 +117,12 @@ async fn follow_events(
                 None => begin
                     .as_mut()
                     .await
-                    .map(|begun| FollowStep::Begun(Box::new(begun))),
+                    .map(|opened| FollowStep::Begun(Box::new(opened))),
             }
         };
         tokio::select! {
             step = next => match step? {
-                FollowStep::Begun(begun) => events = Some(*begun),
+                FollowStep::Begun(opened) => events = Some(*opened),
                 FollowStep::Event(RunEvent { happened: RunEventKind::Done { reply }, .. }) => break *reply,
                 FollowStep::Event(RunEvent { happened: RunEventKind::Heartbeat, .. }) => {}
                 FollowStep::Event(event) => {

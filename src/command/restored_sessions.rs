@@ -42,7 +42,7 @@ impl SessionStatus {
     /// A sentence about the restored state, and whether something is missing.
     fn describe_restored(&self) -> Option<(String, bool)> {
         let name = &self.name;
-        let told = match (&self.restored_from, self.state) {
+        let source = match (&self.restored_from, self.state) {
             _ if !self.ready => (
                 format!("session `{name}` is not ready yet: {}", self.detail),
                 true,
@@ -79,7 +79,7 @@ impl SessionStatus {
             // The earlier content of the session is unknown.
             (None, KernelState::Kept) => return None,
         };
-        Some(told)
+        Some(source)
     }
 
     /// Whether variables are lost that the store had called saved, or a recipe.

@@ -51,7 +51,7 @@ pub(super) async fn store_before_stop(reason: StoreReason, cx: &CommandContext) 
         if let Some(stored) = stored {
             cx.ui
                 .print_message(format!("session `{session}` is stored: {}", stored.message));
-            for (verdict, said) in [
+            for (verdict, what) in [
                 (CryoVerdict::Lost, "lost"),
                 (CryoVerdict::Altered, "altered"),
                 (CryoVerdict::Unverified, "unverified"),
@@ -61,7 +61,7 @@ pub(super) async fn store_before_stop(reason: StoreReason, cx: &CommandContext) 
                 if !names.is_empty() {
                     let names = names.join(", ");
                     cx.ui
-                        .print_warning(format!("session `{session}`: {said}: {names}"));
+                        .print_warning(format!("session `{session}`: {what}: {names}"));
                 }
             }
         }

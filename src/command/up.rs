@@ -140,8 +140,8 @@ pub(crate) async fn run(args: UpArgs, cx: &CommandContext) -> Result<VerbOutcome
     )?;
     let mut resolved = cx.complete_config(Some(&project), flags.clone())?;
     let is_said = |key| {
-        let said = resolved.values.get(key);
-        said.is_some_and(|(_, source)| *source != ConfigSource::Default)
+        let value = resolved.values.get(key);
+        value.is_some_and(|(_, source)| *source != ConfigSource::Default)
     };
     if recorded.as_ref().is_some_and(|record| record.criu) && !is_said("criu") {
         flags.push(("criu", json!(true)));

@@ -41,22 +41,22 @@ impl CpDownload<'_> {
         let place = match place {
             CpDestination::File(place) => place,
             CpDestination::Folder { folder, is_new } => {
-                let landing = DownloadWriter::to_folder(folder, is_new, self.keep_setid)?;
-                let brought = client.download_packed(&path, &landing, self.moved).await;
-                return Ok(landing.finish(brought).await?.into());
+                let download = DownloadWriter::to_folder(folder, is_new, self.keep_setid)?;
+                let brought = client.download_packed(&path, &download, self.moved).await;
+                return Ok(download.finish(brought).await?.into());
             }
         };
         self.meter.set_total(entry.size);
         if entry.allocated < entry.size && entry.size > MIN_SPARSE_BYTES {
-            let landing = DownloadWriter::to_sparse_file(place, self.keep_setid)?;
-            let brought = client.download_packed(&path, &landing, self.moved).await;
-            return Ok(landing.finish(brought).await?.into());
+            let download = DownloadWriter::to_sparse_file(place, self.keep_setid)?;
+            let brought = client.download_packed(&path, &download, self.moved).await;
+            return Ok(download.finish(brought).await?.into());
         }
-        let landing = DownloadWriter::to_file(place, self.file_settings(&entry)?)?;
+        let download = DownloadWriter::to_file(place, self.file_settings(&entry)?)?;
         let brought = client
-            .download_file(&path, landing.chunk_sender()?, self.moved)
+            .download_file(&path, download.chunk_sender()?, self.moved)
             .await;
-        Ok(landing.finish(brought).await?.into())
+        Ok(download.finish(brought).await?.into())
     }
 
     fn file_settings(&self, entry: &FileEntry) -> Result<DownloadAttributes> {
@@ -85,17 +85,17 @@ pub(super) async fn download_to_stdout(
     moved: &TransferredBytes,
 ) -> Result<CopyReport> {
     let entry = stat_remote(client, from).await?;
-    let landing = DownloadWriter::to_stream(out);
+    let download = DownloadWriter::to_stream(out);
     let path = from.url_without_slash();
     let brought = match entry.kind {
-        EntryKind::Folder => client.download_archive(&path, &landing, moved).await,
+        EntryKind::Folder => client.download_archive(&path, &download, moved).await,
         _ => {
             client
-                .download_file(&path, landing.chunk_sender()?, moved)
+                .download_file(&path, download.chunk_sender()?, moved)
                 .await
         }
     };
-    Ok(landing.finish(brought).await?.into())
+    Ok(download.finish(brought).await?.into())
 }
 
 async fn stat_remote(client: &CompanionClient, from: &RemotePath) -> Result<FileEntry> {

@@ -183,8 +183,8 @@ fn change_answer(
     is_done: bool,
 ) -> ClientAnswer {
     let lines = change.diff_lines().into_iter().map(|line| {
-        let mark = if line.is_new { "+" } else { "-" };
-        format!("{mark} {}", line.text)
+        let sign = if line.is_new { "+" } else { "-" };
+        format!("{sign} {}", line.text)
     });
     ClientAnswer {
         client: client.name().into(),

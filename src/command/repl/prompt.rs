@@ -112,10 +112,10 @@ impl ReplPrompt {
     /// Adds a cell to the history file immediately, so that it is kept however the console ends.
     pub(super) fn add_history(&self, code: &str) {
         let mut editor = self.editor.lock().unwrap_or_else(PoisonError::into_inner);
-        let kept = editor
+        let added = editor
             .add_history_entry(code.trim_end())
             .and_then(|_| editor.append_history(&self.history));
-        if let Err(error) = kept {
+        if let Err(error) = added {
             let path = self.history.display();
             self.ui
                 .print_warning(format!("cannot write `{path}`: {error}"));

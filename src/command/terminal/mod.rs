@@ -109,7 +109,7 @@ async fn open_terminal(
     loop {
         tokio::select! {
             opened = &mut open => return opened,
-            told = signals.next() => if told == TerminalSignal::End {
+            signal = signals.next() => if signal == TerminalSignal::End {
                 return Err(Error::Interrupted.into());
             },
             () = sleep(TERMINAL_NOTE_DELAY), if work.is_none() => {
@@ -168,7 +168,7 @@ impl AttachedTerminal {
                     }
                     self.terminal.acknowledge_shown(self.screen.unshown_bytes());
                 }
-                told = signals.next() => match told {
+                signal = signals.next() => match signal {
                     TerminalSignal::Resized => self.send_size(),
                     TerminalSignal::Continued => {
                         self.screen.reenter_raw_mode()?;
