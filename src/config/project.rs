@@ -135,7 +135,7 @@ mod tests {
 
     #[test]
     fn a_bad_project_file_is_left_out_with_its_key_and_its_cure() {
-        for (text, told) in [
+        for (text, expected) in [
             (
                 "limits: {memory: 1g}",
                 "a project can't set `limits.memory`",
@@ -150,9 +150,12 @@ mod tests {
             ("build_tools: [1]", "`build_tools`"),
             ("servers: {a: &x {command: y}, b: *x}", "anchors"),
         ] {
-            let (said, _) = refused(text);
-            assert!(said.contains(told) && said.contains("osctl.yaml"), "{said}");
-            assert!(!said.contains("config show"), "circular: {said}");
+            let (message, _) = refused(text);
+            assert!(
+                message.contains(expected) && message.contains("osctl.yaml"),
+                "{message}"
+            );
+            assert!(!message.contains("config show"), "circular: {message}");
         }
     }
 
@@ -170,8 +173,8 @@ mod tests {
         let maps = "{a: ".repeat(bytes / 5);
         let keys = "? ".repeat(bytes / 3);
         for text in [bomb, huge, deep, maps, keys] {
-            let (said, taken) = refused(&text);
-            assert!(taken < Duration::from_secs(10), "{taken:?}: {said}");
+            let (message, taken) = refused(&text);
+            assert!(taken < Duration::from_secs(10), "{taken:?}: {message}");
         }
     }
 

@@ -392,9 +392,9 @@ async fn run_quietly(mut command: Command) -> std::result::Result<(), String> {
     if output.status.success() {
         return Ok(());
     }
-    let said = [output.stdout, output.stderr].concat();
-    let said = String::from_utf8_lossy(&said);
-    Err(said
+    let output_text = [output.stdout, output.stderr].concat();
+    let output_text = String::from_utf8_lossy(&output_text);
+    Err(output_text
         .lines()
         .rfind(|l| !l.trim().is_empty())
         .unwrap_or("the command printed no error")

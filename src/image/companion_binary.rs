@@ -124,12 +124,12 @@ mod tests {
         let nowhere = Path::new("/nonexistent/bin/osctl");
         assert!(default_binary_path("linux", nowhere, "amd64").is_ok());
         for system in ["macos", "windows"] {
-            let told = default_binary_path(system, nowhere, "amd64").unwrap_err();
+            let error = default_binary_path(system, nowhere, "amd64").unwrap_err();
             assert!(
-                told.to_string().contains(&format!("for {system}")),
-                "{told}"
+                error.to_string().contains(&format!("for {system}")),
+                "{error}"
             );
-            let hint = told.downcast_ref().and_then(Error::hint);
+            let hint = error.downcast_ref().and_then(Error::hint);
             assert!(hint.is_some_and(|h| h.contains("osctl up --companion PATH")));
         }
     }

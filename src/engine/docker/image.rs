@@ -63,9 +63,13 @@ pub(crate) struct ClassicBuild {
 }
 
 impl ClassicBuild {
-    pub(crate) fn new(mark: String, limits: &ContainerLimits, network: Option<String>) -> Self {
+    pub(crate) fn new(
+        build_label: String,
+        limits: &ContainerLimits,
+        network: Option<String>,
+    ) -> Self {
         Self {
-            build_label: mark,
+            build_label,
             cpus: limits.cpus,
             memory: limits.memory,
             network,
@@ -380,12 +384,14 @@ impl Docker {
 
     /// The unnamed images that classic builds with this mark have left between their steps. Finished images have the
     /// label of their instance. A base image may have more labels of osctl.
-    async fn list_intermediate_images(&self, mark: &str) -> Result<Vec<String>> {
-        let instance = mark.strip_prefix(BUILD_LABEL_PREFIX);
+    async fn list_intermediate_images(&self, build_label: &str) -> Result<Vec<String>> {
+        let instance = build_label.strip_prefix(BUILD_LABEL_PREFIX);
         let mut images = self.list_dangling_images().await?;
         images.retain(|image| {
             let label = |name: &str| image.labels.get(name).map(String::as_str);
-            label(BUILD_LABEL) == Some(mark) && !mark.is_empty() && label(IMAGE_LABEL) != instance
+            label(BUILD_LABEL) == Some(build_label)
+                && !build_label.is_empty()
+                && label(IMAGE_LABEL) != instance
         });
         Ok(images.into_iter().map(|image| image.id).collect())
     }
@@ -468,8 +474,8 @@ fn with_memory(api: bollard::Docker, limit: Option<u64>) -> bollard::Docker {
     };
     api.with_request_modifier(move |mut request| {
         let uri = request.uri();
-        let mark = if uri.query().is_some() { '&' } else { '?' };
-        let limited = format!("{uri}{mark}memory={bytes}&memswap={bytes}");
+        let separator = if uri.query().is_some() { '&' } else { '?' };
+        let limited = format!("{uri}{separator}memory={bytes}&memswap={bytes}");
         *request.uri_mut() = limited.parse().expect("an address with two more numbers");
         request
     })

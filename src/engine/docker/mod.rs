@@ -80,8 +80,8 @@ impl Docker {
     /// Connects to the engine that the user chose, or to the first usual address that answers.
     ///
     /// # Errors
-    /// When the chosen engine does not answer, or none does: [`Error::NoEngine`], or [`Error::EnginePermissionDenied`] when
-    /// this user may not connect to an existing one.
+    /// When the chosen engine does not answer, or none does: [`Error::NoEngine`], or [`Error::EnginePermissionDenied`]
+    /// when this user may not connect to an existing one.
     pub(crate) async fn find(home: &Path, hint: &str) -> Result<Self> {
         let candidates = EngineAddress::candidates(home)?;
         let mut tried = Vec::new();
