@@ -47,10 +47,13 @@ impl CompanionClient {
     ) -> Result<FileChangeReply> {
         let id = random_id()?;
         let place = format!("/files{path}?upload={id}");
-        let mut mark = ResumePoint::default();
+        let mut resume_point = ResumePoint::default();
         let mut left = MAX_TRANSFER_ATTEMPTS;
         loop {
-            let error = match self.upload_remaining(&place, pack()?, &mark, moved).await {
+            let error = match self
+                .upload_remaining(&place, pack()?, &resume_point, moved)
+                .await
+            {
                 Ok(changed) => return Ok(changed),
                 Err(error) if has_changed_content(&error) => {
                     self.delete_partial_upload(&place).await;
@@ -65,10 +68,10 @@ impl CompanionClient {
             };
             tokio::time::sleep(TRANSFER_RETRY_DELAY).await;
             match retry_while_in_progress(|| self.fetch_resume_point(&place)).await {
-                Ok(arrived) if arrived.bytes > mark.bytes => {
-                    (mark, left) = (arrived, MAX_TRANSFER_ATTEMPTS)
+                Ok(arrived) if arrived.bytes > resume_point.bytes => {
+                    (resume_point, left) = (arrived, MAX_TRANSFER_ATTEMPTS)
                 }
-                Ok(arrived) => (mark, left) = (arrived, left - 1),
+                Ok(arrived) => (resume_point, left) = (arrived, left - 1),
                 Err(again) if is_retryable(&again) => left -= 1,
                 // The companion no longer has the partial upload.
                 Err(again) if is_file_gone(&again) => return Err(error),
@@ -81,7 +84,7 @@ impl CompanionClient {
         &self,
         place: &str,
         pack: PackSource,
-        mark: &ResumePoint,
+        resume_point: &ResumePoint,
         moved: &TransferredBytes,
     ) -> Result<FileChangeReply> {
         let moved = Arc::clone(moved);
@@ -90,10 +93,11 @@ impl CompanionClient {
             sent += bytes;
             moved.store(sent, Ordering::Relaxed);
         };
-        let pieces = pack_stream(pack, mark.clone(), ErrorReporting::Archive, count).await?;
+        let pieces =
+            pack_stream(pack, resume_point.clone(), ErrorReporting::Archive, count).await?;
         let mut request = self.build_request(Method::PUT, place, None::<&()>);
-        if mark.bytes > 0 {
-            request = request.header(UPLOAD_OFFSET_HEADER, mark.bytes);
+        if resume_point.bytes > 0 {
+            request = request.header(UPLOAD_OFFSET_HEADER, resume_point.bytes);
         }
         let request = request
             .header(CONTENT_TYPE, TAR_MIME)
@@ -140,12 +144,12 @@ impl CompanionClient {
     pub(crate) async fn download_archive(
         &self,
         path: &str,
-        landing: &DownloadWriter,
+        download: &DownloadWriter,
         moved: &TransferredBytes,
     ) -> Result<()> {
         let response = self.request_archive(path, &ResumePoint::default()).await?;
         match self
-            .copy_response(response, landing.chunk_sender()?, moved)
+            .copy_response(response, download.chunk_sender()?, moved)
             .await
         {
             (_, None) => Ok(()),
@@ -161,10 +165,10 @@ impl CompanionClient {
     pub(crate) async fn download_packed(
         &self,
         path: &str,
-        landing: &DownloadWriter,
+        download: &DownloadWriter,
         moved: &TransferredBytes,
     ) -> Result<()> {
-        let feed = landing.chunk_sender()?;
+        let feed = download.chunk_sender()?;
         let mut response = self.request_archive(path, &ResumePoint::default()).await?;
         let mut given = 0;
         let mut left = MAX_TRANSFER_ATTEMPTS;
@@ -178,7 +182,7 @@ impl CompanionClient {
             } else {
                 left
             };
-            let Some(mark) = landing.resume_point(given).await else {
+            let Some(resume_point) = download.resume_point(given).await else {
                 // The writer has ended, and reports the reason.
                 return Ok(());
             };
@@ -188,7 +192,7 @@ impl CompanionClient {
                 }
                 left -= 1;
                 tokio::time::sleep(TRANSFER_RETRY_DELAY).await;
-                match self.request_archive(path, &mark).await {
+                match self.request_archive(path, &resume_point).await {
                     Ok(response) => break response,
                     Err(error) if is_retryable(&error) => {}
                     Err(error) if has_changed_content(&error) => return Err(changed_files_error()),

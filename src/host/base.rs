@@ -132,14 +132,14 @@ pub(crate) fn try_lock_images(folders: &Folders) -> Result<Option<ProcessLock>> 
 pub(crate) async fn remove_unused_ground_images(
     docker: &Docker,
     folders: &Folders,
-    kept: Option<String>,
+    retained: Option<String>,
 ) -> Result<()> {
     let Some(_turn) = try_lock_images(folders)? else {
         return Ok(());
     };
     for name in docker.list_tags(GROUND_REPOSITORY).await? {
         let is_used = docker.has_labelled_image(GROUND_LABEL, &name).await?;
-        if !is_used && kept.as_ref() != Some(&name) {
+        if !is_used && retained.as_ref() != Some(&name) {
             docker.remove_pulled_image(&name).await?;
         }
     }

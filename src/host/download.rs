@@ -87,7 +87,7 @@ impl DownloadWriter {
     /// Passes bytes to a writer unchanged. Dropping the download does not wait for a writer that blocks: there is
     /// nothing to clean up.
     pub(crate) fn to_stream(mut to: impl Write + Send + 'static) -> Self {
-        let mut landing = Self::spawn_with_reader(move |mut inlet| {
+        let mut download = Self::spawn_with_reader(move |mut inlet| {
             let mut bytes = 0;
             loop {
                 let piece = inlet.next_chunk().map_err(stream_read_error)?;
@@ -110,19 +110,19 @@ impl DownloadWriter {
                 ..UnpackTotals::default()
             })
         });
-        landing.thread = None;
-        landing
+        download.thread = None;
+        download
     }
 
     fn unpack_into(folder: Folder, policy: UnpackPolicy) -> Self {
         let (feed, inlet) = chunk_reader();
         let (traced, seen) = VerifiedReader::new(inlet);
-        let mut landing = Self::spawn_writer(feed, move || {
+        let mut download = Self::spawn_writer(feed, move || {
             let unpacked = archive::unpack_archive(traced, folder, policy, &mut |_| Ok(()));
             unpacked.map_err(unpack_error)
         });
-        landing.progress = Some(seen);
-        landing
+        download.progress = Some(seen);
+        download
     }
 
     fn spawn_with_reader(
@@ -288,9 +288,9 @@ mod tests {
     async fn one_who_takes_nothing_is_not_waited_for() {
         let (started, begins) = mpsc::channel();
         let (release, resume) = mpsc::channel();
-        let landing = DownloadWriter::to_stream(SlowWriter { started, resume });
+        let download = DownloadWriter::to_stream(SlowWriter { started, resume });
         assert!(
-            landing
+            download
                 .chunk_sender()
                 .unwrap()
                 .send_chunk("bytes".into())
@@ -298,7 +298,7 @@ mod tests {
         );
         begins.recv().unwrap();
         // If `drop` waits, the test hangs here.
-        drop(landing);
+        drop(download);
         release.send(()).unwrap();
     }
 }

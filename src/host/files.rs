@@ -183,8 +183,8 @@ impl CompanionClient {
             let headers = response.headers();
             let has_end = headers.contains_key(CONTENT_LENGTH);
             if tag.is_none() {
-                let told = headers.get(ETAG).and_then(|tag| tag.to_str().ok());
-                tag = told.map(str::to_owned);
+                let etag = headers.get(ETAG).and_then(|tag| tag.to_str().ok());
+                tag = etag.map(str::to_owned);
             }
             let (came, lost) = self.copy_response(response, feed, moved).await;
             offset += came;

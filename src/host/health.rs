@@ -33,7 +33,7 @@ impl HealthWatch<'_> {
         self.progress
             .report_step(&format!("waiting for `{name}` to become healthy"));
         let deadline = Instant::now() + CONTAINER_HEALTHY_TIMEOUT;
-        let mut looked = Instant::now();
+        let mut last_check = Instant::now();
         loop {
             let why = match self.client.fetch_health().await {
                 Ok(Health {
@@ -68,8 +68,8 @@ impl HealthWatch<'_> {
                     error.to_string()
                 }
             };
-            if looked.elapsed() > CONTAINER_POLL_INTERVAL * 10 {
-                looked = Instant::now();
+            if last_check.elapsed() > CONTAINER_POLL_INTERVAL * 10 {
+                last_check = Instant::now();
                 self.check_running().await?;
             }
             if Instant::now() > deadline {

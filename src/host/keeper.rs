@@ -130,7 +130,7 @@ impl KeeperContainer<'_> {
     /// When its image cannot be built, or the engine refuses.
     pub(crate) async fn deploy(
         &self,
-        charge: &DeployConfig,
+        config: &DeployConfig,
         companion: &CompanionBinary,
         record: &InstanceRecord,
         socket: Option<&Path>,
@@ -140,7 +140,7 @@ impl KeeperContainer<'_> {
             .await?;
         let name = self.instance.keeper_container_name();
         self.docker
-            .put_archive(&name, "/state", deploy_config_archive(charge)?)
+            .put_archive(&name, "/state", deploy_config_archive(config)?)
             .await
     }
 
@@ -477,8 +477,8 @@ pub(crate) fn unexpected_reply_error(reply: &KeeperReply) -> anyhow::Error {
 }
 
 /// The deploy config as an archive of one file, readable by root alone.
-fn deploy_config_archive(charge: &DeployConfig) -> Result<Bytes> {
-    crate::image::single_file_archive(DEPLOY_CONFIG_FILE, 0o600, &serde_json::to_vec(charge)?)
+fn deploy_config_archive(config: &DeployConfig) -> Result<Bytes> {
+    crate::image::single_file_archive(DEPLOY_CONFIG_FILE, 0o600, &serde_json::to_vec(config)?)
 }
 
 /// The socket as the engine sees it: with a virtual machine, the engine's own socket.

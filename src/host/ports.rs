@@ -215,8 +215,8 @@ mod tests {
         // An address of a network reserved for documentation.
         let far = Ipv4Addr::new(192, 0, 2, 1).into();
         let error = is_free(far, port).unwrap_err();
-        let told = bind_error(far, port, &error).to_string();
-        assert_eq!(told, "`192.0.2.1` is not an address of this machine");
+        let message = bind_error(far, port, &error).to_string();
+        assert_eq!(message, "`192.0.2.1` is not an address of this machine");
         let denied = bind_error(here, 80, &Error::from(ErrorKind::PermissionDenied));
         assert!(denied.hint().unwrap().contains("1023"), "{denied}");
     }

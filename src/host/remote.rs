@@ -122,13 +122,13 @@ impl<'a> RemoteVolumes<'a> {
             for part in place.components() {
                 body = body.ensure_folder(part.as_os_str())?;
             }
-            let landing = DownloadWriter::to_folder(body, false, false)?;
+            let download = DownloadWriter::to_folder(body, false, false)?;
             // If the receiver rejects a chunk, `finish` returns the reason.
-            let _ = landing
+            let _ = download
                 .chunk_sender()?
                 .send_chunk(Bytes::from(archive))
                 .await;
-            landing.finish(Ok(())).await.map_err(unfit)?;
+            download.finish(Ok(())).await.map_err(unfit)?;
         }
         Ok(folder)
     }
@@ -211,8 +211,8 @@ impl<'a> RemoteVolumes<'a> {
     /// not create it.
     async fn copy_project(&self, image: &str, project: &Path) -> Result<()> {
         let [_, _, volume] = self.instance.volume_names();
-        let begun = self.instance.project_copy_marker();
-        if !begun.exists() && self.docker.has_volume(&volume).await? {
+        let copy_marker = self.instance.project_copy_marker();
+        if !copy_marker.exists() && self.docker.has_volume(&volume).await? {
             let message = format!(
                 "the volume `{volume}` at `{}` belongs to another project, or to an instance without a record on this machine",
                 self.docker.address()
@@ -222,14 +222,14 @@ impl<'a> RemoteVolumes<'a> {
             );
             return Err(Error::precondition(message, hint).into());
         }
-        write_private(&begun, b"")?;
+        write_private(&copy_marker, b"")?;
         let name = self
             .create_helper_container(image, &[(volume, CONTAINER_PROJECT_PATH)])
             .await?;
         let copied = self.stream_project(&name, project).await;
         self.docker.remove(&name).await?;
         copied?;
-        std::fs::remove_file(begun)?;
+        std::fs::remove_file(copy_marker)?;
         Ok(())
     }
 

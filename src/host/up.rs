@@ -196,7 +196,7 @@ impl UpRunner<'_> {
         self.health_watch(&client, &name)
             .wait_until_healthy()
             .await?;
-        let kept = match self.engine {
+        let deployed = match self.engine {
             Engine::Docker(docker) => {
                 self.deploy_keeper(docker, (spec, &passed), body.as_ref(), &record, socket)
                     .await
@@ -207,7 +207,7 @@ impl UpRunner<'_> {
         Ok(UpResult {
             record,
             outcome: done,
-            keeper_error: kept.err(),
+            keeper_error: deployed.err(),
             notes,
         })
     }
@@ -221,12 +221,12 @@ impl UpRunner<'_> {
         held: &BTreeMap<String, String>,
     ) -> Result<(AppliedSettings, PassedEnv)> {
         let none = AppliedSettings::default();
-        let kept = self
+        let retained = self
             .env_args
             .retained_names(&former.unwrap_or(&none).env_names);
-        let passed = PassedEnv::new(&self.resolved.config, &kept, self.env_args, held)?;
+        let passed = PassedEnv::new(&self.resolved.config, &retained, self.env_args, held)?;
         let file = self.config_file.map(Path::to_owned);
-        let applied = AppliedSettings::new(self.resolved, file, kept, &passed.names);
+        let applied = AppliedSettings::new(self.resolved, file, retained, &passed.names);
         Ok((applied, passed))
     }
 
@@ -305,19 +305,19 @@ impl UpRunner<'_> {
         let before = self
             .make_spec(&former, &spec.image, Some(socket), passed)
             .await?;
-        let wish = async |spec: ContainerSpec, record: InstanceRecord| -> Result<ReplaceTarget> {
+        let target = async |spec: ContainerSpec, record: InstanceRecord| -> Result<ReplaceTarget> {
             let project = &record.project;
-            let charge =
+            let deploy_config =
                 keeper::make_deploy_config(docker, config, self.instance, project, (spec, passed))
                     .await?;
             Ok(ReplaceTarget {
-                config: charge,
+                config: deploy_config,
                 record,
             })
         };
-        let (wished, otherwise) = (
-            wish(spec, record.clone()).await?,
-            wish(before, former).await?,
+        let (requested, previous) = (
+            target(spec, record.clone()).await?,
+            target(before, former).await?,
         );
         let handover = KeeperReplacement {
             keeper: KeeperContainer {
@@ -330,7 +330,7 @@ impl UpRunner<'_> {
             force: self.force,
             progress: self.progress,
         };
-        handover.replace_with(&wished, &otherwise).await
+        handover.replace_with(&requested, &previous).await
     }
 
     /// Deploys the keeper with its current permissions.
@@ -345,14 +345,14 @@ impl UpRunner<'_> {
         let (config, image) = (&self.resolved.config, spec.0.image.clone());
         let companion = CompanionBinary::load(config.companion.as_deref(), docker.architecture())?;
         let project = &record.project;
-        let charge =
+        let deploy_config =
             keeper::make_deploy_config(docker, config, self.instance, project, spec).await?;
         let keeper = KeeperContainer {
             docker,
             instance: self.instance,
         };
         keeper
-            .deploy(&charge, &companion, record, socket, self.progress)
+            .deploy(&deploy_config, &companion, record, socket, self.progress)
             .await?;
         // Without the upload, the keeper cannot report the changes of a run; it needs the body for nothing else.
         if let Some(body) = body

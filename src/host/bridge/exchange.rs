@@ -255,9 +255,9 @@ impl StdioBridge {
             return;
         }
         for kind in ["tools", "prompts", "resources"] {
-            let told =
+            let message =
                 format!(r#"{{"jsonrpc":"2.0","method":"notifications/{kind}/list_changed"}}"#);
-            self.send_to_client(told.as_bytes()).await;
+            self.send_to_client(message.as_bytes()).await;
         }
     }
 

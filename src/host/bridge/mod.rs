@@ -80,7 +80,7 @@ pub(crate) struct BridgeOptions {
 impl std::fmt::Debug for BridgeOptions {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("BridgeOptions")
-            .field("wish", &self.target)
+            .field("target", &self.target)
             .finish_non_exhaustive()
     }
 }
@@ -132,13 +132,13 @@ impl StdioBridge {
         mut lines: mpsc::Receiver<Bytes>,
         tasks: &mut BridgeTasks,
     ) {
-        let (tell, told) = mpsc::channel(MAX_BRIDGE_QUEUED_MESSAGES);
+        let (sender, notifications) = mpsc::channel(MAX_BRIDGE_QUEUED_MESSAGES);
         let BridgeTasks {
             requests,
             background,
             handshake: shaking,
         } = tasks;
-        requests.spawn(self.clone().send_notifications(told));
+        requests.spawn(self.clone().send_notifications(notifications));
         loop {
             let text = tokio::select! {
                 text = lines.recv() => text,
@@ -179,7 +179,7 @@ impl StdioBridge {
                         }
                         let begins = message.method == "notifications/initialized";
                         // The receiving task lives as long as this one.
-                        let _ = tell.send(message).await;
+                        let _ = sender.send(message).await;
                         if begins {
                             background.spawn(self.clone().forward_notifications());
                         }
@@ -188,13 +188,13 @@ impl StdioBridge {
             }
         }
         // Its task ends when all messages are sent.
-        drop(tell);
+        drop(sender);
         while requests.join_next().await.is_some() {}
     }
 
     /// Sends notifications, and responses to the server's requests, in order.
-    async fn send_notifications(self: Arc<Self>, mut told: mpsc::Receiver<BridgeMessage>) {
-        while let Some(message) = told.recv().await {
+    async fn send_notifications(self: Arc<Self>, mut notifications: mpsc::Receiver<BridgeMessage>) {
+        while let Some(message) = notifications.recv().await {
             self.send_notification(&message).await;
         }
     }
@@ -232,11 +232,11 @@ impl StdioBridge {
     async fn send_to_client(&self, text: &[u8]) {
         // A client that is gone ends the bridge.
         let length = u32::try_from(text.len()).unwrap_or(u32::MAX);
-        let room = Arc::clone(&self.unread_permits)
+        let permit = Arc::clone(&self.unread_permits)
             .acquire_many_owned(length.min(MAX_BRIDGE_UNREAD_BYTES));
         let unread = BridgeOutputLine {
             // The semaphore is never closed.
-            _unread_permit: room.await.ok(),
+            _unread_permit: permit.await.ok(),
             text: message::to_single_line(text),
         };
         let _ = self.output.send(unread).await;

@@ -178,8 +178,8 @@ fn to_diff_lines(text: &str, is_new: bool, is_cut: bool) -> impl Iterator<Item =
     let lines = text.lines().enumerate();
     let lines = lines.filter(|(_, line)| !["", ","].contains(&line.trim()));
     lines.map(move |(number, line)| {
-        let mark = if is_cut && number == 0 { "…" } else { "" };
-        let text = format!("{mark}{}", line.trim_end());
+        let ellipsis = if is_cut && number == 0 { "…" } else { "" };
+        let text = format!("{ellipsis}{}", line.trim_end());
         DiffLine { is_new, text }
     })
 }

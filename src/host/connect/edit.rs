@@ -44,14 +44,14 @@ impl NormalizedText {
     }
 
     fn restore_endings(&self, text: &str) -> String {
-        let mark = if self.has_byte_order_mark {
+        let byte_order_mark = if self.has_byte_order_mark {
             "\u{feff}"
         } else {
             ""
         };
         match self.has_crlf {
-            true => format!("{mark}{}", text.replace('\n', "\r\n")),
-            false => format!("{mark}{text}"),
+            true => format!("{byte_order_mark}{}", text.replace('\n', "\r\n")),
+            false => format!("{byte_order_mark}{text}"),
         }
     }
 }
@@ -62,20 +62,20 @@ impl NormalizedText {
 /// When the text cannot be parsed.
 pub(super) fn parse_settings(form: ClientFileFormat, text: &str) -> Result<Value, EditRefusal> {
     let text = &NormalizedText::normalize(text).text;
-    let said = match form {
+    let settings = match form {
         _ if text.trim().is_empty() => Value::Object(Map::new()),
         ClientFileFormat::Json(_) => json::parse_json(text)?,
         ClientFileFormat::Toml(_) => toml::parse_toml(text)?,
         ClientFileFormat::Yaml(_) | ClientFileFormat::DedicatedFile => yaml::parse_yaml(text)?,
     };
     // A text with only comments has no settings.
-    let said = if said.is_null() {
+    let settings = if settings.is_null() {
         Value::Object(Map::new())
     } else {
-        said
+        settings
     };
-    match said.is_object() {
-        true => Ok(said),
+    match settings.is_object() {
+        true => Ok(settings),
         false => Err("the file is not a map of settings".into()),
     }
 }
@@ -94,23 +94,23 @@ fn entry_path(form: ClientFileFormat, name: &str) -> Vec<&str> {
 /// The entry with this name.
 pub(super) fn find_entry<'a>(
     form: ClientFileFormat,
-    said: &'a Value,
+    settings: &'a Value,
     name: &str,
 ) -> Option<&'a Value> {
     if form == ClientFileFormat::DedicatedFile {
-        let servers = said["mcpServers"].as_array()?;
+        let servers = settings["mcpServers"].as_array()?;
         return servers.iter().find(|server| server["name"] == name);
     }
     entry_path(form, name)
         .into_iter()
-        .try_fold(said, |at, key| at.get(key))
+        .try_fold(settings, |at, key| at.get(key))
 }
 
 /// The map that holds the entries.
-pub(super) fn find_servers(form: ClientFileFormat, said: &Value) -> Option<&Value> {
+pub(super) fn find_servers(form: ClientFileFormat, settings: &Value) -> Option<&Value> {
     let way = entry_path(form, "");
     let (_, holder) = way.split_last()?;
-    holder.iter().try_fold(said, |at, key| at.get(key))
+    holder.iter().try_fold(settings, |at, key| at.get(key))
 }
 
 /// Inserts the entry, or replaces the entry with the same name.
@@ -257,8 +257,11 @@ mod tests {
     /// Inserts and removes an entry, and checks the text in between.
     fn round(form: ClientFileFormat, text: &str, holder_stays: bool) -> String {
         let inside = insert_entry(form, text, "osctl", &entry()).unwrap();
-        let said = parse_settings(form, &inside).unwrap();
-        assert_eq!(find_entry(form, &said, "osctl"), Some(&entry().to_value()));
+        let settings = parse_settings(form, &inside).unwrap();
+        assert_eq!(
+            find_entry(form, &settings, "osctl"),
+            Some(&entry().to_value())
+        );
         let again = insert_entry(form, &inside, "osctl", &entry()).unwrap();
         assert_eq!(again, inside, "a second time changes nothing");
         let out = remove_entry(form, &inside, "osctl", holder_stays).unwrap();
@@ -266,8 +269,8 @@ mod tests {
             parse_settings(form, &out).unwrap(),
             parse_settings(form, text).unwrap()
         );
-        let begun = "# mine\n";
-        assert_eq!(text.contains(begun), out.contains(begun));
+        let comment = "# mine\n";
+        assert_eq!(text.contains(comment), out.contains(comment));
         inside
     }
 

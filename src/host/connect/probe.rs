@@ -51,13 +51,13 @@ pub(crate) async fn probe_command(call: &LaunchCommand) -> Result<ConnectProbeRe
         id: 0,
     };
     let complaint = tokio::spawn(async move {
-        let mut said = String::new();
+        let mut stderr_text = String::new();
         // Report the output read so far, also when the rest cannot be read.
-        let _ = stderr.read_to_string(&mut said).await;
-        said
+        let _ = stderr.read_to_string(&mut stderr_text).await;
+        stderr_text
     });
-    let told = match tokio::time::timeout(CONNECT_PROBE_TIMEOUT, server.list_tools()).await {
-        Ok(told) => told,
+    let listed = match tokio::time::timeout(CONNECT_PROBE_TIMEOUT, server.list_tools()).await {
+        Ok(listed) => listed,
         Err(_) => Err(anyhow::anyhow!(
             "no response within {} s",
             CONNECT_PROBE_TIMEOUT.as_secs()
@@ -69,21 +69,26 @@ pub(crate) async fn probe_command(call: &LaunchCommand) -> Result<ConnectProbeRe
     if left.is_err() {
         child.start_kill()?;
     }
-    match told {
+    match listed {
         Ok(tools) => Ok(tools),
         Err(why) => {
-            let said = complaint.await.unwrap_or_default();
+            let stderr_text = complaint.await.unwrap_or_default();
             Err(probe_error(
                 call,
-                last_error_line(&said).unwrap_or(&why.to_string()),
+                last_error_line(&stderr_text).unwrap_or(&why.to_string()),
             ))
         }
     }
 }
 
 /// The command's own error message, if any.
-fn last_error_line(said: &str) -> Option<&str> {
-    let lines = || said.lines().map(str::trim).filter(|line| !line.is_empty());
+fn last_error_line(stderr_text: &str) -> Option<&str> {
+    let lines = || {
+        stderr_text
+            .lines()
+            .map(str::trim)
+            .filter(|line| !line.is_empty())
+    };
     let error = lines().find_map(|line| line.strip_prefix("error: "));
     error.or_else(|| lines().next_back())
 }
@@ -184,8 +189,8 @@ mod tests {
             (&["-c", "print('hello')"], "invalid message"),
             (&["-c", "input()"], "the process exited"),
         ] {
-            let told = probe_command(&call(words)).await.unwrap_err().to_string();
-            assert!(told.contains(why), "{told}");
+            let message = probe_command(&call(words)).await.unwrap_err().to_string();
+            assert!(message.contains(why), "{message}");
         }
         let none = LaunchCommand {
             program: "/nonexistent".into(),

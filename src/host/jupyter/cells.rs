@@ -206,7 +206,7 @@ impl<'a> CellRunner<'a> {
                 ..Execute::new(code)
             };
             let mut shown = None;
-            let told = self
+            let evaluated = self
                 .execute_to_end(cell, async |happened| {
                     if let RunEventKind::Display(found) = happened {
                         shown = Some(found);
@@ -214,7 +214,7 @@ impl<'a> CellRunner<'a> {
                     Ok(())
                 })
                 .await;
-            let value = match (told.map(|reply| reply.error), shown) {
+            let value = match (evaluated.map(|reply| reply.error), shown) {
                 (Ok(None), Some(shown)) => {
                     let outputs = self.session.output_policy();
                     let (data, metadata) = outputs.filter_bundle(&shown.data, &shown.metadata);

@@ -168,7 +168,7 @@ mod tests {
     use super::{OutputPolicy, event_to_message};
     use serde_json::{Value, json};
 
-    fn told(event: Value) -> Option<(&'static str, Value)> {
+    fn to_message(event: Value) -> Option<(&'static str, Value)> {
         event_to_message(
             &serde_json::from_value(event).unwrap(),
             OutputPolicy::Sanitized,
@@ -177,28 +177,28 @@ mod tests {
 
     #[test]
     fn events_are_sent_as_messages_of_jupyter() {
-        let (kind, content) = told(json!({"type": "stderr", "text": "x\n"})).unwrap();
+        let (kind, content) = to_message(json!({"type": "stderr", "text": "x\n"})).unwrap();
         assert_eq!(
             (kind, content),
             ("stream", json!({"name": "stderr", "text": "x\n"}))
         );
-        let (kind, content) = told(json!({"type": "clear", "wait": true})).unwrap();
+        let (kind, content) = to_message(json!({"type": "clear", "wait": true})).unwrap();
         assert_eq!((kind, content), ("clear_output", json!({"wait": true})));
         let shown = json!({"type": "display", "data": {"text/plain": "x"}});
-        let (kind, content) = told(shown).unwrap();
+        let (kind, content) = to_message(shown).unwrap();
         assert_eq!(kind, "display_data");
         assert_eq!(
             content,
             json!({"data": {"text/plain": "x"}, "metadata": {}, "transient": {}})
         );
         let shown = json!({"type": "display", "data": {}, "display_id": "7", "update": true});
-        let (kind, content) = told(shown).unwrap();
+        let (kind, content) = to_message(shown).unwrap();
         assert_eq!(kind, "update_display_data");
         assert_eq!(content["transient"], json!({"display_id": "7"}));
     }
 
     #[test]
     fn a_heartbeat_sends_nothing() {
-        assert!(told(json!({"type": "heartbeat"})).is_none());
+        assert!(to_message(json!({"type": "heartbeat"})).is_none());
     }
 }

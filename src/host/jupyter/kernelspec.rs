@@ -257,10 +257,10 @@ mod tests {
             Kernelspec::remove(data.path(), "python3").map(drop),
             spec("../x").write(data.path()).map(drop),
         ] {
-            let told = refused.unwrap_err().to_string();
+            let message = refused.unwrap_err().to_string();
             assert!(
-                told.contains("not osctl's") || told.contains("not a valid"),
-                "{told}"
+                message.contains("not osctl's") || message.contains("not a valid"),
+                "{message}"
             );
         }
         assert_eq!(Kernelspec::list_all(data.path()).unwrap(), []);

@@ -125,14 +125,14 @@ async fn is_complete_reply(
         code: asked.code,
         session: attached.session_name(),
     };
-    let told = attached
+    let reply = attached
         .with_client(async |client| client.is_complete(&code).await)
         .await;
-    Ok(match told {
-        Ok(told) if told.status == "incomplete" => {
-            json!({"status": told.status, "indent": told.indent.unwrap_or_default()})
+    Ok(match reply {
+        Ok(reply) if reply.status == "incomplete" => {
+            json!({"status": reply.status, "indent": reply.indent.unwrap_or_default()})
         }
-        Ok(told) => json!({"status": told.status}),
+        Ok(reply) => json!({"status": reply.status}),
         Err(_) => json!({"status": "unknown"}),
     })
 }
@@ -144,10 +144,10 @@ async fn history_reply(request: &JupyterRequest, attached: &NotebookSession<'_>)
         HistoryAccess::Tail => asked.n.unwrap_or(MAX_JUPYTER_HISTORY_CELLS),
         HistoryAccess::Range | HistoryAccess::Search => MAX_JUPYTER_HISTORY_CELLS,
     };
-    let told = attached
+    let reply = attached
         .with_client(async |client| client.fetch_history(&session, n).await)
         .await;
-    let cells = told.map(|told| told.cells).unwrap_or_default();
+    let cells = reply.map(|reply| reply.cells).unwrap_or_default();
     let history: Vec<Value> = select_cells(cells, &asked)
         .into_iter()
         // All cells are of the current session, whose number is 0.

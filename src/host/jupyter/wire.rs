@@ -231,7 +231,7 @@ mod tests {
     #[test]
     fn an_announcement_is_found_by_its_type() {
         let speech = JupyterCodec::new("").unwrap();
-        let said = speech.encode_iopub(None, "status", &json!({})).unwrap();
-        assert_eq!((&*said[0], &*said[4]), (&b"status"[..], &b"{}"[..]));
+        let frames = speech.encode_iopub(None, "status", &json!({})).unwrap();
+        assert_eq!((&*frames[0], &*frames[4]), (&b"status"[..], &b"{}"[..]));
     }
 }
