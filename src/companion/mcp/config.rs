@@ -95,11 +95,8 @@ pub(super) struct McpConfigFiles {
 
 impl McpConfigFiles {
     pub(super) fn new(paths: Vec<PathBuf>) -> Self {
-        let good = vec![None; paths.len()];
-        Self {
-            paths,
-            last_valid: good,
-        }
+        let last_valid = vec![None; paths.len()];
+        Self { paths, last_valid }
     }
 
     /// Reads the files. A file that can't be read keeps its last valid content, and is reported as a problem.
@@ -159,13 +156,14 @@ impl McpConfig {
         servers: McpServersFile,
         variable: impl Fn(&str) -> Option<String>,
     ) {
-        for (name, said) in servers.mcp_servers {
+        for (name, raw_entry) in servers.mcp_servers {
             self.servers.remove(&name);
             self.invalid_servers.remove(&name);
-            let read = McpServerEntry::parse_entry(&said).and_then(|entry| match entry.disabled {
-                true => Ok(None),
-                false => parse_server(&name, entry, &variable).map(Some),
-            });
+            let read =
+                McpServerEntry::parse_entry(&raw_entry).and_then(|entry| match entry.disabled {
+                    true => Ok(None),
+                    false => parse_server(&name, entry, &variable).map(Some),
+                });
             match read {
                 Ok(None) => {}
                 Ok(Some(server)) => drop(self.servers.insert(name, server)),
@@ -203,7 +201,7 @@ fn parse_server(
             .map(|(key, value)| (key, filled(&value)))
             .collect()
     };
-    let way = match (entry.command, entry.url) {
+    let transport = match (entry.command, entry.url) {
         (Some(command), None) => ServerTransport::Child {
             command: filled(&command),
             args: entry.args.iter().map(|arg| filled(arg)).collect(),
@@ -217,27 +215,27 @@ fn parse_server(
         (None, None) if is_built_in => ServerTransport::Inside,
         _ => return Err("a server needs either `command` or `url`".into()),
     };
-    let seconds = |name: &str, given: Option<f64>, otherwise: f64| {
-        let seconds = given.unwrap_or(otherwise);
+    let seconds = |name: &str, field: Option<f64>, otherwise: f64| {
+        let seconds = field.unwrap_or(otherwise);
         let time = Duration::try_from_secs_f64(seconds.min(MAX_MCP_CONFIG_SECONDS));
         time.map_err(|_| format!("`{name}` must be a number of seconds, not `{seconds}`"))
     };
-    let (timeout, idle) = match is_built_in {
+    let (call_timeout, idle) = match is_built_in {
         true => (MCP_DAY_SECONDS, 0.0),
         false => (MCP_CALL_TIMEOUT, MCP_IDLE_TIMEOUT),
     };
     let idle = seconds("idle", entry.idle, idle)?;
-    let timeout = seconds("timeout", entry.timeout, timeout)?;
-    if timeout.is_zero() {
+    let call_timeout = seconds("timeout", entry.timeout, call_timeout)?;
+    if call_timeout.is_zero() {
         return Err("`timeout` must be greater than 0".into());
     }
     Ok(McpServerConfig {
         name: name.into(),
         // A remote server distinguishes its clients itself, by their sessions.
-        is_shared: entry.shared && matches!(way, ServerTransport::Child { .. }),
-        transport: way,
+        is_shared: entry.shared && matches!(transport, ServerTransport::Child { .. }),
+        transport,
         start: entry.start,
-        call_timeout: timeout,
+        call_timeout,
         idle_timeout: (!idle.is_zero()).then_some(idle),
         tool_patterns: entry.tools,
     })

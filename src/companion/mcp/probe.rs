@@ -83,11 +83,12 @@ impl Hub {
             HandshakeError::Refused(error) => format!("it refused the handshake: {error}"),
             HandshakeError::Failed(why) => why,
         })?;
-        let wish = HubTarget {
+        let target = HubTarget {
             server: Some(name.to_owned()),
             ..HubTarget::default()
         };
-        let Ok(Backend::Single(access)) = self.sessionless_backend(&wish, Arc::new(ProbeNullSink))
+        let Ok(Backend::Single(access)) =
+            self.sessionless_backend(&target, Arc::new(ProbeNullSink))
         else {
             return Err("it is not configured".into());
         };

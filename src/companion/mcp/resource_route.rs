@@ -62,11 +62,11 @@ impl MergedServers {
             return Some(server);
         }
         let templates = self.gather_lists("resources/templates/list", ListWait::ORIGIN_SEARCH);
-        let GatheredLists { lists: found, .. } = templates.await;
+        let GatheredLists { lists, .. } = templates.await;
         if let Some(server) = self.origin_server(uri) {
             return Some(server);
         }
-        let fits = found.iter().filter_map(|(server, templates)| {
+        let fits = lists.iter().filter_map(|(server, templates)| {
             let templates = templates.items().iter();
             let text = templates.filter_map(|item| item_string(item, "uriTemplate"));
             let closest = text

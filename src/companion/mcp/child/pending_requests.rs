@@ -42,9 +42,9 @@ pub(super) struct PendingRequests<T> {
 }
 
 impl<T> PendingRequests<T> {
-    pub(super) fn new(numbered: bool) -> Self {
+    pub(super) fn new(renumbers_ids: bool) -> Self {
         Self {
-            renumbers_ids: numbered,
+            renumbers_ids,
             last_id: 0,
             requests: HashMap::new(),
         }
@@ -64,63 +64,63 @@ impl<T> PendingRequests<T> {
     pub(super) fn register_request(
         &mut self,
         message: &RpcMessage,
-        member: u64,
+        client_number: u64,
         timeout: Duration,
-        to: T,
+        origin: T,
     ) -> Bytes {
         let id = message.id().unwrap_or("null");
-        let wire = self.assign_server_id(id);
+        let server_token = self.assign_server_id(id);
         let mut edits = Vec::new();
-        if *wire != *id {
-            edits.extend(message.id_edit(&wire));
+        if *server_token != *id {
+            edits.extend(message.id_edit(&server_token));
         }
         let span = message.param_span(&["_meta", "progressToken"]);
-        let own = span.clone().and_then(|span| {
+        let client_token = span.clone().and_then(|span| {
             std::str::from_utf8(&message.text()[span])
                 .ok()
                 .map(Box::from)
         });
-        let token = own.map(|own: Box<str>| {
-            let wire = if self.renumbers_ids || !is_plain_id(&own) {
-                wire.clone()
+        let progress_token = client_token.map(|client_token: Box<str>| {
+            let server_token = if self.renumbers_ids || !is_plain_id(&client_token) {
+                server_token.clone()
             } else {
-                own.clone()
+                client_token.clone()
             };
             ProgressToken {
-                server_token: wire,
-                client_token: own,
+                server_token,
+                client_token,
             }
         });
-        if let (Some(span), Some(token)) = (span, &token)
-            && token.server_token != token.client_token
+        if let (Some(span), Some(progress_token)) = (span, &progress_token)
+            && progress_token.server_token != progress_token.client_token
         {
-            edits.push((span, &token.server_token));
+            edits.push((span, &progress_token.server_token));
         }
         let text = match edits.is_empty() {
             true => message.text().clone(),
             false => message.with_edits(edits),
         };
         let call = PendingRequest {
-            client_number: member,
+            client_number,
             client_request_id: id.into(),
-            progress_token: token,
+            progress_token,
             deadline: Instant::now() + timeout,
             timeout,
-            origin: to,
+            origin,
         };
-        self.requests.insert(wire, call);
+        self.requests.insert(server_token, call);
         text
     }
 
     /// Registers a request of the hub.
-    pub(super) fn register_hub_request(&mut self, id: Box<str>, timeout: Duration, to: T) {
+    pub(super) fn register_hub_request(&mut self, id: Box<str>, timeout: Duration, origin: T) {
         let call = PendingRequest {
             client_number: 0,
             client_request_id: id.clone(),
             progress_token: None,
             deadline: Instant::now() + timeout,
             timeout,
-            origin: to,
+            origin,
         };
         self.requests.insert(id, call);
     }
@@ -192,13 +192,13 @@ impl<T> PendingRequests<T> {
     /// Removes the call that its client cancels. Returns it with the cancellation under the server's id.
     pub(super) fn take_cancelled(
         &mut self,
-        member: u64,
+        client_number: u64,
         message: &RpcMessage,
     ) -> Option<(PendingRequest<T>, Bytes)> {
         let span = message.param_span(&["requestId"])?;
         let id = message.raw_param(&["requestId"])?;
         let is_meant = |call: &PendingRequest<T>| {
-            call.client_number == member && is_same_id(&call.client_request_id, id)
+            call.client_number == client_number && is_same_id(&call.client_request_id, id)
         };
         let found = self.requests.iter().find(|(_, call)| is_meant(call));
         let wire = found?.0.clone();
@@ -250,7 +250,9 @@ impl<T> PendingRequests<T> {
             .map(|c| c.client_number)
             .filter(|m| *m != 0);
         let first = members.next()?;
-        members.all(|member| member == first).then_some(first)
+        members
+            .all(|client_number| client_number == first)
+            .then_some(first)
     }
 }
 

@@ -73,12 +73,12 @@ impl ServerProcess {
         }
         let mut words = vec![command.as_bytes(), command.as_bytes()];
         words.extend(args.iter().map(String::as_bytes));
-        let mut guard = CommandSupervisor::spawn_supervisor()?;
+        let mut supervisor = CommandSupervisor::spawn_supervisor()?;
         let order = supervisor::encode_command(&words, &server_environment(env));
         let ends = [&stdin_end, &stdout_end, &stderr_end].map(|end: &OwnedFd| end.as_raw_fd());
         let ends = [ends[0], ends[1], ends[2], folder.as_fd().as_raw_fd()];
-        guard.send_command(&order, ends).await?;
-        let pid = match guard.next_event().await {
+        supervisor.send_command(&order, ends).await?;
+        let pid = match supervisor.next_event().await {
             CommandSupervisorEvent::Started(pid) => pid,
             CommandSupervisorEvent::Failed(number) => {
                 let why = io::Error::from_raw_os_error(number);
@@ -91,7 +91,7 @@ impl ServerProcess {
         drop((stdin_end, stdout_end, stderr_end));
         tokio::spawn(copy_stderr_to_log(Receiver::from_owned_fd(stderr)?, log));
         Ok(Self {
-            supervisor: guard,
+            supervisor,
             pid,
             stdin: Some(Sender::from_owned_fd(stdin)?),
             stdout: Some(Receiver::from_owned_fd(stdout)?),
@@ -162,7 +162,7 @@ impl ServerProcess {
             tokio::select! {
                 () = wait_readable(self.stdout.as_ref()) => drop(self.read_stdout()),
                 () = wait_writable(self.stdin.as_ref(), !self.write_queue.is_empty()) => self.flush_write_queue(),
-                said = self.supervisor.next_event() => match said {
+                event = self.supervisor.next_event() => match event {
                     CommandSupervisorEvent::Ended { code, .. } => {
                         while self.read_stdout() {}
                         self.exit_reason = Some(exit_text(code));
@@ -215,7 +215,7 @@ impl ServerProcess {
             loop {
                 tokio::select! {
                     () = wait_readable(self.stdout.as_ref()) => { self.read_stdout(); self.read_buffer.clear(); }
-                    said = self.supervisor.next_event() => match said {
+                    event = self.supervisor.next_event() => match event {
                         CommandSupervisorEvent::Ended { .. } | CommandSupervisorEvent::AllExited => return,
                         CommandSupervisorEvent::Started(_) | CommandSupervisorEvent::Failed(_) => {}
                     },

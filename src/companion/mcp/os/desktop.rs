@@ -212,14 +212,9 @@ impl OsServer {
         Parameters(args): Parameters<PageArgs>,
         cx: RequestContext<RoleServer>,
     ) -> ToolResult {
-        let patience = super::run_wait::parse_seconds("timeout", args.timeout)?
+        let timeout = super::run_wait::parse_seconds("timeout", args.timeout)?
             .unwrap_or(TOOL_PAGE_LOAD_TIMEOUT);
-        let read = self
-            .factory
-            .0
-            .handles
-            .desktop
-            .read_page(&args.url, patience);
+        let read = self.factory.0.handles.desktop.read_page(&args.url, timeout);
         let page = tokio::select! {
             page = read => page?,
             () = cx.ct.cancelled() => return Err(ToolError::new("the call was cancelled")),
@@ -229,7 +224,7 @@ impl OsServer {
             args.offset,
             args.limit.unwrap_or(DEFAULT_PAGE_TEXT_CHARS),
         );
-        let told = PageText {
+        let page_text = PageText {
             url: page.url,
             title: page.title,
             status: page.status,
@@ -239,17 +234,20 @@ impl OsServer {
             loaded: page.loaded,
             dialogs: page.dialogs,
         };
-        let mut words = format!("{}\n{}\n\n{}", told.title, told.url, told.text);
+        let mut words = format!(
+            "{}\n{}\n\n{}",
+            page_text.title, page_text.url, page_text.text
+        );
         if let Some(next) = next {
             words.push_str(&format!("\n… more text: pass `offset` {next} …"));
         }
-        for dialog in &told.dialogs {
+        for dialog in &page_text.dialogs {
             words.push_str(&format!("\n(a dialog was dismissed: {dialog})"));
         }
-        if !told.loaded {
+        if !page_text.loaded {
             words.push_str("\n(the page did not finish loading in time; this is its current text)");
         }
-        text_result(told, words)
+        text_result(page_text, words)
     }
 }
 

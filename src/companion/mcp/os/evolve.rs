@@ -22,9 +22,12 @@ impl OsServer {
         annotations(read_only_hint = false, destructive_hint = true, idempotent_hint = false, open_world_hint = false),
         output_schema = schema_for_output::<EvolveStarted>()
     )]
-    async fn evolve(&self, Parameters(wish): Parameters<EvolveRequest>) -> ToolResult {
+    async fn evolve(&self, Parameters(request): Parameters<EvolveRequest>) -> ToolResult {
         let keeper = self.keeper()?;
-        match keeper.request_keeper(&KeeperRequest::Evolve(wish)).await? {
+        match keeper
+            .request_keeper(&KeeperRequest::Evolve(request))
+            .await?
+        {
             (KeeperReply::Started { run }, _) => {
                 keeper.record_runs();
                 let text = format!(

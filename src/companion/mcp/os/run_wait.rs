@@ -48,8 +48,11 @@ struct ToolProgressReporter<'a> {
 ///
 /// # Errors
 /// Fails when the value is negative, not a number, or longer than a week.
-pub(super) fn parse_seconds(name: &str, given: Option<f64>) -> Result<Option<Duration>, ToolError> {
-    let Some(seconds) = given else {
+pub(super) fn parse_seconds(
+    name: &str,
+    requested: Option<f64>,
+) -> Result<Option<Duration>, ToolError> {
+    let Some(seconds) = requested else {
         return Ok(None);
     };
     if !(0.0..=MAX_TOOL_SECONDS).contains(&seconds) {
@@ -67,21 +70,21 @@ pub(super) async fn follow_run<W: RunKind>(
     running: impl Fn() -> W::Report,
     wait: Option<Duration>,
 ) -> RunWaitEnd {
-    let begun = Instant::now();
+    let started_at = Instant::now();
     let mut caller = ToolProgressReporter {
         server,
         cx,
-        started_at: begun,
-        last_report: begun,
+        started_at,
+        last_report: started_at,
         unreported_output: Default::default(),
     };
     let deadline = async {
         match wait {
-            Some(wait) => sleep_until(begun + wait).await,
+            Some(wait) => sleep_until(started_at + wait).await,
             None => std::future::pending().await,
         }
     };
-    let told = async {
+    let finished = async {
         match caller.has_report_recipient() {
             true => caller.report_run(run, running).await,
             false => run.wait_finished().await,
@@ -89,7 +92,7 @@ pub(super) async fn follow_run<W: RunKind>(
     };
     let waited = tokio::select! {
         biased;
-        () = told => RunWaitEnd::Ended,
+        () = finished => RunWaitEnd::Ended,
         () = deadline => RunWaitEnd::StillRunning,
         () = cx.ct.cancelled() => RunWaitEnd::Cancelled,
     };

@@ -94,7 +94,7 @@ pub(super) async fn answer_requests(
         return collect_json(&stream, reader, is_batch).await;
     }
     match timeout(MCP_JSON_ANSWER_TIMEOUT, stream.next_event(0, reader)).await {
-        Ok(Some(told)) if told.is_last => refusal::json_response(StatusCode::OK, told.text),
+        Ok(Some(event)) if event.is_last => refusal::json_response(StatusCode::OK, event.text),
         _ => respond_with_events(stream, reader, 0, form, at_end),
     }
 }
@@ -103,9 +103,9 @@ pub(super) async fn answer_requests(
 async fn collect_json(stream: &MessageStream, reader: u64, is_batch: bool) -> Response {
     let mut answers = Vec::new();
     let mut seen = 0;
-    while let Some(told) = stream.next_event(seen, reader).await {
-        seen = told.seq;
-        answers.push(told.text);
+    while let Some(event) = stream.next_event(seen, reader).await {
+        seen = event.seq;
+        answers.push(event.text);
     }
     if !is_batch {
         return match answers.pop() {
@@ -163,9 +163,9 @@ fn sse_response(
         (stream, seen, at_end),
         move |(stream, seen, at_end)| async move {
             match timeout(MCP_SSE_KEEP_ALIVE_INTERVAL, stream.next_event(seen, reader)).await {
-                Ok(Some(told)) => {
-                    let piece = format_event(&stream, &told, form);
-                    Some((Ok(piece), (stream, told.seq, at_end)))
+                Ok(Some(event)) => {
+                    let piece = format_event(&stream, &event, form);
+                    Some((Ok(piece), (stream, event.seq, at_end)))
                 }
                 Ok(None) => None,
                 Err(_) => Some((Ok(Bytes::from_static(b":\n\n")), (stream, seen, at_end))),
@@ -189,18 +189,22 @@ fn sse_response(
     (headers, Body::from_stream(pieces)).into_response()
 }
 
-fn format_event(stream: &MessageStream, told: &MessageStreamEvent, form: SseFormat) -> Bytes {
-    let (number, asked) = (stream.number, encode_request_ids(&stream.request_ids));
+fn format_event(stream: &MessageStream, event: &MessageStreamEvent, form: SseFormat) -> Bytes {
+    let (number, request_ids) = (stream.number, encode_request_ids(&stream.request_ids));
     let id = match form.id_kind {
         SseIdKind::None => String::new(),
-        ids => format!("id: {}{number}.{}{asked}\n", ids.id_prefix(), told.seq),
+        ids => format!(
+            "id: {}{number}.{}{request_ids}\n",
+            ids.id_prefix(),
+            event.seq
+        ),
     };
     // One buffer, so that an event is one write.
-    let mut piece = Vec::with_capacity(told.text.len() + id.len() + 24);
+    let mut piece = Vec::with_capacity(event.text.len() + id.len() + 24);
     piece.extend_from_slice(b"event: message\n");
     piece.extend_from_slice(id.as_bytes());
     piece.extend_from_slice(b"data: ");
-    piece.extend_from_slice(&told.text);
+    piece.extend_from_slice(&event.text);
     piece.extend_from_slice(b"\n\n");
     piece.into()
 }
@@ -224,7 +228,7 @@ pub(super) fn parse_event_id(id: &str) -> Option<SseEventId> {
         stream_number: parts.next()?.parse().ok()?,
         seq: parts.next()?.parse().ok()?,
         request_ids: match parts.next() {
-            Some(asked) => decode_request_ids(asked)?,
+            Some(request_ids) => decode_request_ids(request_ids)?,
             None => Vec::new(),
         },
     };
@@ -232,16 +236,16 @@ pub(super) fn parse_event_id(id: &str) -> Option<SseEventId> {
 }
 
 /// The suffix of an event's id. After a restart it identifies the requests that the stream answered.
-fn encode_request_ids(asked: &str) -> String {
-    match asked.len() {
-        1..=MAX_REQUEST_IDS_BYTES => format!(".{}", URL_SAFE_NO_PAD.encode(asked)),
+fn encode_request_ids(request_ids: &str) -> String {
+    match request_ids.len() {
+        1..=MAX_REQUEST_IDS_BYTES => format!(".{}", URL_SAFE_NO_PAD.encode(request_ids)),
         _ => String::new(),
     }
 }
 
-fn decode_request_ids(mark: &str) -> Option<Vec<String>> {
-    let asked = String::from_utf8(URL_SAFE_NO_PAD.decode(mark).ok()?).ok()?;
-    let ids = message::array_elements(&asked);
+fn decode_request_ids(encoded: &str) -> Option<Vec<String>> {
+    let request_ids = String::from_utf8(URL_SAFE_NO_PAD.decode(encoded).ok()?).ok()?;
+    let ids = message::array_elements(&request_ids);
     let all_are_ids = !ids.is_empty() && ids.iter().all(|id| message::is_rpc_id(id));
     all_are_ids.then(|| ids.into_iter().map(str::to_owned).collect())
 }

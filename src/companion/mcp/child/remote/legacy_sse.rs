@@ -34,10 +34,11 @@ pub(super) fn is_rpc_error(body: &[u8]) -> bool {
 
 /// Resolves the endpoint for messages. It must have the same origin as `url`, because the requests carry the
 /// configured `headers`.
-fn resolve_endpoint(url: &Url, told: &[u8]) -> Result<Url, String> {
-    let told = String::from_utf8_lossy(told);
-    let place = url.join(told.trim());
-    let place = place.map_err(|_| format!("it names the endpoint `{told}`, which is not a URL"))?;
+fn resolve_endpoint(url: &Url, endpoint: &[u8]) -> Result<Url, String> {
+    let endpoint = String::from_utf8_lossy(endpoint);
+    let place = url.join(endpoint.trim());
+    let place =
+        place.map_err(|_| format!("it names the endpoint `{endpoint}`, which is not a URL"))?;
     match place.origin() == url.origin() {
         true => Ok(place),
         false => Err(format!(
@@ -62,7 +63,7 @@ impl RemoteHttpClient {
     /// Fails when the server does not support this transport either. `refused` is its answer to the newer transport.
     pub(super) async fn run_legacy_sse(
         &self,
-        hello: &RpcMessage,
+        initialize: &RpcMessage,
         refused: StatusCode,
     ) -> Result<(), String> {
         let request = self
@@ -80,14 +81,14 @@ impl RemoteHttpClient {
             Ok(Err(e)) => return Err(root_cause(&e)),
         };
         let mut events = SseParser::default();
-        let mut told = Vec::new();
+        let mut received = Vec::new();
         let endpoint = async {
             loop {
                 let piece = stream.chunk().await.map_err(|e| root_cause(&e))?;
                 let piece = piece.ok_or("its stream ended before the first event")?;
-                told.extend(events.parse_chunk(&piece));
-                if !told.is_empty() {
-                    break Ok::<_, String>(told.remove(0));
+                received.extend(events.parse_chunk(&piece));
+                if !received.is_empty() {
+                    break Ok::<_, String>(received.remove(0));
                 }
             }
         };
@@ -98,17 +99,17 @@ impl RemoteHttpClient {
             .legacy_endpoint
             .lock()
             .unwrap_or_else(PoisonError::into_inner) = Some(place);
-        let hear = async {
+        let read_events = async {
             let mut unread = 0;
             loop {
-                for event in told.drain(..) {
+                for event in received.drain(..) {
                     self.forward_messages(event.data.into(), "");
                 }
                 match stream.chunk().await {
                     Ok(Some(piece)) => {
                         unread += piece.len();
-                        told = events.parse_chunk(&piece);
-                        if !told.is_empty() {
+                        received = events.parse_chunk(&piece);
+                        if !received.is_empty() {
                             unread = 0;
                         }
                     }
@@ -121,18 +122,18 @@ impl RemoteHttpClient {
             }
         };
         let send = async {
-            let sent = match self.post_message(hello).await {
+            let sent = match self.post_message(initialize).await {
                 Ok(response) => read_body(response).await.map(drop),
                 Err(why) => Err(why),
             };
             if let Err(why) = sent {
-                let id = hello.id().unwrap_or("null");
+                let id = initialize.id().unwrap_or("null");
                 self.emit_event(ServerPipeEvent::Message(message::error_response(
                     id, -32603, &why,
                 )));
             }
         };
-        let (why, ()) = tokio::join!(hear, send);
+        let (why, ()) = tokio::join!(read_events, send);
         self.emit_event(ServerPipeEvent::Ended(why));
         Ok(())
     }

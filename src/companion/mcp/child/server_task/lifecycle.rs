@@ -54,8 +54,8 @@ impl ServerTask {
     }
 
     pub(super) fn send_initialize(&mut self) {
-        let hello = self.initialize_params.clone();
-        let params = String::from_utf8_lossy(&hello);
+        let initialize_params = self.initialize_params.clone();
+        let params = String::from_utf8_lossy(&initialize_params);
         self.send_hub_request(
             "initialize",
             &params,
