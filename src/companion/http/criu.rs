@@ -182,13 +182,13 @@ impl CriuRefusal {
             ),
             Self::Damaged {
                 path,
-                other_generation: other,
+                other_generation,
                 ..
             } => (
                 StatusCode::UNPROCESSABLE_ENTITY,
                 "damaged_checkpoint",
-                match other {
-                    Some(other) => intact_generation_hint(&path, other),
+                match other_generation {
+                    Some(other_generation) => intact_generation_hint(&path, other_generation),
                     None => format!(
                         "`osctl cryo reload {CHECKPOINT_STATE_PREFIX}{}` restores the variables that were stored with the checkpoint",
                         checkpoint_name(&path)
@@ -266,16 +266,19 @@ mod tests {
 
     #[test]
     fn the_hint_of_a_damaged_checkpoint_is_the_command_for_a_whole_one() {
-        let hint = |other| {
+        let hint = |other_generation| {
             let damaged = CriuRefusal::Damaged {
                 path: "/data/criu/work/4".into(),
                 why: "`pages-1.img` is missing".into(),
-                other_generation: other,
+                other_generation,
             };
             damaged.into_http_error().1.hint.unwrap()
         };
-        let beside = hint(None);
-        assert!(beside.contains("`osctl cryo reload criu-work`"), "{beside}");
+        let hint_text = hint(None);
+        assert!(
+            hint_text.contains("`osctl cryo reload criu-work`"),
+            "{hint_text}"
+        );
         let hint = hint(Some(3));
         assert!(
             hint.contains("`osctl criu restore work --generation 3`"),

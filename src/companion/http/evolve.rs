@@ -44,9 +44,9 @@ const MAX_QUIESCE_SECONDS: f64 = 24.0 * 3600.0;
 ))]
 pub(super) async fn begin(
     Shared(state): Shared<HttpState>,
-    JsonBody(wish): JsonBody<EvolveRequest>,
+    JsonBody(request): JsonBody<EvolveRequest>,
 ) -> Response {
-    start_evolve_run(&state, &KeeperRequest::Evolve(wish)).await
+    start_evolve_run(&state, &KeeperRequest::Evolve(request)).await
 }
 
 /// Roll back to an earlier image
@@ -60,9 +60,9 @@ pub(super) async fn begin(
 ))]
 pub(super) async fn rollback(
     Shared(state): Shared<HttpState>,
-    JsonBody(wish): JsonBody<RollbackRequest>,
+    JsonBody(request): JsonBody<RollbackRequest>,
 ) -> Response {
-    start_evolve_run(&state, &KeeperRequest::Rollback(wish)).await
+    start_evolve_run(&state, &KeeperRequest::Rollback(request)).await
 }
 
 async fn start_evolve_run(state: &HttpState, ask: &KeeperRequest) -> Response {

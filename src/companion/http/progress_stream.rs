@@ -31,7 +31,7 @@ pub(super) fn stream_progress<R: Serialize + Send + 'static>(
     measure: impl ByteProgress,
     work: impl Future<Output = Result<R, (StatusCode, ApiError)>> + Send + 'static,
 ) -> Response {
-    let (pieces, told) = mpsc::channel::<Result<Bytes, Infallible>>(8);
+    let (sender, receiver) = mpsc::channel::<Result<Bytes, Infallible>>(8);
     tokio::spawn(async move {
         let mut work = std::pin::pin!(work);
         let mut last = 0;
@@ -47,15 +47,15 @@ pub(super) fn stream_progress<R: Serialize + Send + 'static>(
                         last = bytes;
                         let words = ProgressEvent::<R>::Progress { bytes, total };
                         // A disconnected client gets no event; the operation continues.
-                        let _ = pieces.try_send(Ok(form.encode_message(&words)));
+                        let _ = sender.try_send(Ok(form.encode_message(&words)));
                     }
                 }
             }
         };
-        let _ = pieces.send(Ok(form.encode_message(&end))).await;
+        let _ = sender.send(Ok(form.encode_message(&end))).await;
     });
-    let stream = futures_util::stream::unfold(told, |mut told| async move {
-        told.recv().await.map(|piece| (piece, told))
+    let stream = futures_util::stream::unfold(receiver, |mut receiver| async move {
+        receiver.recv().await.map(|piece| (piece, receiver))
     });
     (
         [(header::CONTENT_TYPE, form.content_type())],
