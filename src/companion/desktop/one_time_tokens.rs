@@ -63,12 +63,12 @@ impl OneTimeTokens {
 
     /// Exchanges a code for a cookie; the code is invalid afterwards.
     pub(crate) fn redeem_token(&self, code: &str) -> Option<String> {
-        let given = hash_token(code);
+        let digest = hash_token(code);
         let mut codes = lock_unpoisoned(&self.pending);
         codes.retain(|code| code.expires_at > Instant::now());
         let found = codes
             .iter()
-            .position(|code| code.digest.ct_eq(&given).into())?;
+            .position(|code| code.digest.ct_eq(&digest).into())?;
         codes.remove(found);
         let end = SystemTime::now() + DESKTOP_COOKIE_TIMEOUT;
         self.issue_cookie(end)

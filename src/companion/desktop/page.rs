@@ -151,7 +151,7 @@ pub(super) async fn read_page(
     port: u16,
     tab: &str,
     url: &str,
-    patience: Duration,
+    timeout: Duration,
 ) -> Result<WebPage, WebPageError> {
     let mut tab = TabConnection::connect_tab(port, tab)
         .await
@@ -159,14 +159,14 @@ pub(super) async fn read_page(
     if tab.has_user_input().await.map_err(WebPageError::NoReply)? {
         return Err(WebPageError::TabInUse);
     }
-    let deadline = Instant::now() + patience;
+    let deadline = Instant::now() + timeout;
     // The reply comes when the web server has answered.
     let sent = tab
         .navigate(url, deadline)
         .await
         .map_err(WebPageError::TabFailed)?;
     let Some(sent) = sent else {
-        let seconds = patience.as_secs_f64();
+        let seconds = timeout.as_secs_f64();
         let why = format!("`{url}` did not answer within {seconds} seconds");
         return Err(WebPageError::Unreachable(why));
     };
@@ -220,8 +220,8 @@ impl TabConnection {
     /// Whether the page holds a person's input.
     async fn has_user_input(&mut self) -> Result<bool> {
         let params = json!({"expression": PAGE_IN_USE_SCRIPT, "returnByValue": true});
-        let said = self.call_method("Runtime.evaluate", params).await?;
-        Ok(said["result"]["value"] == true)
+        let reply = self.call_method("Runtime.evaluate", params).await?;
+        Ok(reply["result"]["value"] == true)
     }
 
     /// Returns the browser's reply to the navigation; `None` when the web server did not answer in time.

@@ -99,13 +99,13 @@ pub(super) async fn challenge_client<S: AsyncRead + AsyncWrite + Unpin>(
     let is_right: bool = response
         .ct_eq(&challenge_response(challenge, password))
         .into();
-    let admitted = match is_right {
+    let auth_result = match is_right {
         true => RfbAuthResult::Accepted,
         false => RfbAuthResult::WrongPassword,
     };
     Ok(RfbChallengedClient {
         version,
-        auth_result: admitted,
+        auth_result,
     })
 }
 
@@ -192,9 +192,9 @@ mod tests {
     async fn authenticate_test_client(version: &[u8; 12], password: &str) -> RfbAuthResult {
         let (mut ours, theirs) = duplex(256);
         let client = tokio::spawn(answer_challenge(theirs, *version, password.to_owned()));
-        let asked = challenge_client(&mut ours, "secret!!").await.unwrap();
+        let challenged = challenge_client(&mut ours, "secret!!").await.unwrap();
         client.abort();
-        asked.auth_result
+        challenged.auth_result
     }
 
     async fn answer_challenge(mut gate: DuplexStream, version: [u8; 12], password: String) {

@@ -99,14 +99,14 @@ pub(super) fn capture_screen(
             ));
         }
     };
-    let taken = SystemTime::now();
+    let captured_at = SystemTime::now();
     let layout = PixelLayout::for_depth(connection, image.depth)?;
     Ok(ScreenPicture {
         width: width.into(),
         height: height.into(),
         pixels: layout.decode_rgb(&image.data, width.into(), height.into()),
         screen_size: (root.width, root.height),
-        captured_at: taken,
+        captured_at,
     })
 }
 

@@ -35,16 +35,16 @@ pub(super) struct X11Clipboard {
 }
 
 impl X11Clipboard {
-    pub(super) fn new(copied: watch::Sender<u64>) -> Self {
+    pub(super) fn new(change_sender: watch::Sender<u64>) -> Self {
         Self {
             text: None,
             owned_selections: Vec::new(),
-            change_sender: copied,
+            change_sender,
         }
     }
 
-    /// Subscribes to owner changes. If the server was not watched before, `copied` changes, because an owner may have
-    /// changed unnoticed.
+    /// Subscribes to owner changes. If the server was not watched before, the change counter changes, because an owner
+    /// may have changed unnoticed.
     pub(super) fn watch_owner_changes(
         &self,
         connection: &X11Connection,
@@ -77,14 +77,14 @@ impl X11Clipboard {
         connection: &X11Connection,
         text: String,
     ) -> Result<(), DisplayRefusal> {
-        let most = connection
+        let max_bytes = connection
             .x
             .maximum_request_bytes()
             .min(MAX_CLIPBOARD_BYTES)
             - 64;
-        if text.len() > most {
+        if text.len() > max_bytes {
             return Err(DisplayRefusal::Invalid(format!(
-                "the text is longer than {most} bytes; write it to a file"
+                "the text is longer than {max_bytes} bytes; write it to a file"
             )));
         }
         self.text = Some(text);
@@ -126,7 +126,9 @@ impl X11Clipboard {
         )
         .map_err(x11_call_failed)?;
         let answered = self.wait_for_event(connection, |event| match event {
-            Event::SelectionNotify(told) if told.selection == selection => Some(told.property),
+            Event::SelectionNotify(event_data) if event_data.selection == selection => {
+                Some(event_data.property)
+            }
             _ => None,
         })?;
         if answered == x11rb::NONE {
@@ -148,8 +150,8 @@ impl X11Clipboard {
         let mut all = Vec::new();
         loop {
             self.wait_for_event(connection, |event| match event {
-                Event::PropertyNotify(told)
-                    if told.atom == place && told.state == Property::NEW_VALUE =>
+                Event::PropertyNotify(event_data)
+                    if event_data.atom == place && event_data.state == Property::NEW_VALUE =>
                 {
                     Some(())
                 }
@@ -167,18 +169,18 @@ impl X11Clipboard {
         }
     }
 
-    /// Waits for the first event for which `says` returns a value; handles the others.
+    /// Waits for the first event for which `select` returns a value; handles the others.
     fn wait_for_event<T>(
         &mut self,
         connection: &X11Connection,
-        says: impl Fn(&Event) -> Option<T>,
+        select: impl Fn(&Event) -> Option<T>,
     ) -> Result<T, DisplayRefusal> {
         connection.x.flush().map_err(x11_call_failed)?;
         let begin = Instant::now();
         loop {
             while let Some(event) = connection.x.poll_for_event().map_err(x11_call_failed)? {
-                if let Some(said) = says(&event) {
-                    return Ok(said);
+                if let Some(selected) = select(&event) {
+                    return Ok(selected);
                 }
                 self.handle_event(connection, &event)?;
             }
@@ -202,8 +204,8 @@ impl X11Clipboard {
     ) -> Result<(), DisplayRefusal> {
         match event {
             Event::SelectionRequest(request) => self.send_selection(connection, request),
-            Event::SelectionClear(told) => {
-                self.release_selection(told.selection);
+            Event::SelectionClear(event_data) => {
+                self.release_selection(event_data.selection);
                 Ok(())
             }
             Event::XfixesSelectionNotify(_) => {
@@ -236,7 +238,7 @@ impl X11Clipboard {
         let (window, text) = (request.requestor, self.text.as_deref().unwrap_or_default());
         let latin: Atom = AtomEnum::STRING.into();
         let replace = PropMode::REPLACE;
-        let given = if request.target == atoms.TARGETS {
+        let is_supported = if request.target == atoms.TARGETS {
             let targets = [atoms.TARGETS, atoms.UTF8_STRING, latin];
             let kind = AtomEnum::ATOM;
             x.change_property32(replace, window, place, kind, &targets)
@@ -256,16 +258,16 @@ impl X11Clipboard {
         } else {
             false
         };
-        let told = SelectionNotifyEvent {
+        let notification = SelectionNotifyEvent {
             response_type: SELECTION_NOTIFY_EVENT,
             sequence: 0,
             time: request.time,
             requestor: window,
             selection: request.selection,
             target: request.target,
-            property: if given { place } else { x11rb::NONE },
+            property: if is_supported { place } else { x11rb::NONE },
         };
-        x.send_event(false, window, EventMask::NO_EVENT, told)
+        x.send_event(false, window, EventMask::NO_EVENT, notification)
             .map_err(x11_call_failed)?;
         x.flush().map_err(x11_call_failed)
     }

@@ -48,8 +48,8 @@ impl Stream for X11TimeoutStream {
         flags.set(PollFlags::POLLIN, mode.readable());
         flags.set(PollFlags::POLLOUT, mode.writable());
         let mut polled = [PollFd::new(self.0.as_fd(), flags)];
-        let patience = PollTimeout::try_from(X11_REPLY_TIMEOUT).unwrap_or(PollTimeout::MAX);
-        match poll(&mut polled, patience) {
+        let timeout = PollTimeout::try_from(X11_REPLY_TIMEOUT).unwrap_or(PollTimeout::MAX);
+        match poll(&mut polled, timeout) {
             Ok(0) => Err(io::ErrorKind::TimedOut.into()),
             // The caller polls in a loop, so an interruption needs no error.
             Ok(_) | Err(Errno::EINTR) => Ok(()),
@@ -85,18 +85,30 @@ impl X11Connection {
             .map_err(x11_call_failed)?
             .reply()
             .map_err(x11_call_failed)?;
-        let window = x.generate_id().map_err(x11_call_failed)?;
-        let look = CreateWindowAux::new().event_mask(EventMask::PROPERTY_CHANGE);
+        let helper_window = x.generate_id().map_err(x11_call_failed)?;
+        let attributes = CreateWindowAux::new().event_mask(EventMask::PROPERTY_CHANGE);
         let class = WindowClass::INPUT_ONLY;
-        x.create_window(0, window, root, -1, -1, 1, 1, 0, class, 0, &look)
-            .map_err(x11_call_failed)?
-            .check()
-            .map_err(x11_call_failed)?;
+        x.create_window(
+            0,
+            helper_window,
+            root,
+            -1,
+            -1,
+            1,
+            1,
+            0,
+            class,
+            0,
+            &attributes,
+        )
+        .map_err(x11_call_failed)?
+        .check()
+        .map_err(x11_call_failed)?;
         Ok(Self {
             x,
             atoms,
             root,
-            helper_window: window,
+            helper_window,
         })
     }
 

@@ -80,11 +80,8 @@ impl DisplayClient {
         &self,
         region: Option<ScreenRegion>,
     ) -> Result<ScreenPicture, DisplayRefusal> {
-        self.send_request(|answer| DisplayRequest::CaptureScreen {
-            region,
-            reply: answer,
-        })
-        .await
+        self.send_request(|reply| DisplayRequest::CaptureScreen { region, reply })
+            .await
     }
 
     /// Performs all actions and returns the position of the pointer.
@@ -92,24 +89,18 @@ impl DisplayClient {
         &self,
         actions: Vec<InputAction>,
     ) -> Result<ScreenPoint, DisplayRefusal> {
-        self.send_request(|answer| DisplayRequest::PerformActions {
-            actions,
-            reply: answer,
-        })
-        .await
+        self.send_request(|reply| DisplayRequest::PerformActions { actions, reply })
+            .await
     }
 
     pub(crate) async fn read_clipboard(&self) -> Result<String, DisplayRefusal> {
-        self.send_request(|answer| DisplayRequest::ReadClipboard { reply: answer })
+        self.send_request(|reply| DisplayRequest::ReadClipboard { reply })
             .await
     }
 
     pub(crate) async fn write_clipboard(&self, text: String) -> Result<(), DisplayRefusal> {
-        self.send_request(|answer| DisplayRequest::WriteClipboard {
-            text,
-            reply: answer,
-        })
-        .await
+        self.send_request(|reply| DisplayRequest::WriteClipboard { text, reply })
+            .await
     }
 
     /// Receives another number whenever the clipboard may have changed. The first request other than input starts the
@@ -119,17 +110,17 @@ impl DisplayClient {
     }
 
     pub(crate) async fn list_windows(&self) -> Result<Vec<Window>, DisplayRefusal> {
-        self.send_request(|answer| DisplayRequest::ListWindows { reply: answer })
+        self.send_request(|reply| DisplayRequest::ListWindows { reply })
             .await
     }
 
     pub(crate) async fn focus_window(&self, id: u32) -> Result<(), DisplayRefusal> {
-        self.send_request(|answer| DisplayRequest::FocusWindow { id, reply: answer })
+        self.send_request(|reply| DisplayRequest::FocusWindow { id, reply })
             .await
     }
 
     pub(crate) async fn screen_info(&self) -> Result<ScreenSize, DisplayRefusal> {
-        self.send_request(|answer| DisplayRequest::ScreenInfo { reply: answer })
+        self.send_request(|reply| DisplayRequest::ScreenInfo { reply })
             .await
     }
 
@@ -139,11 +130,8 @@ impl DisplayClient {
         height: u16,
     ) -> Result<ScreenSize, DisplayRefusal> {
         let size = (width, height);
-        self.send_request(|answer| DisplayRequest::ResizeScreen {
-            size,
-            reply: answer,
-        })
-        .await
+        self.send_request(|reply| DisplayRequest::ResizeScreen { size, reply })
+            .await
     }
 
     async fn send_request<T>(

@@ -94,24 +94,25 @@ struct DisplaySession {
     clipboard: X11Clipboard,
 }
 
-/// Starts the thread. It ends when its mailbox is dropped, and changes `copied` when the clipboard may have changed.
+/// Starts the thread. It ends when its mailbox is dropped, and changes `clipboard_changes` when the clipboard may have
+/// changed.
 pub(super) fn start_display_owner(
-    lane: DisplayQueue,
-    copied: watch::Sender<u64>,
+    queue: DisplayQueue,
+    clipboard_changes: watch::Sender<u64>,
 ) -> io::Result<DisplayMailbox> {
-    let (ring, bell) = pipe2(OFlag::O_CLOEXEC | OFlag::O_NONBLOCK)?;
+    let (ring, wake_pipe) = pipe2(OFlag::O_CLOEXEC | OFlag::O_NONBLOCK)?;
     let (requests, mailbox) = mpsc::channel();
     let owner = DisplayOwner {
-        queue: lane,
+        queue,
         session: None,
-        clipboard_changes: copied,
+        clipboard_changes,
     };
     thread::Builder::new()
         .name("display".into())
         .spawn(move || owner.run(&mailbox, &ring))?;
     Ok(DisplayMailbox {
         requests,
-        wake_pipe: bell,
+        wake_pipe,
     })
 }
 
@@ -152,45 +153,35 @@ impl DisplayOwner {
 
     fn handle_request(&mut self, request: DisplayRequest) {
         match request {
-            DisplayRequest::CaptureScreen {
-                region,
-                reply: answer,
-            } => {
-                self.run_and_reply(answer, |s, _| capture_screen(&s.connection, region));
+            DisplayRequest::CaptureScreen { region, reply } => {
+                self.run_and_reply(reply, |s, _| capture_screen(&s.connection, region));
             }
-            DisplayRequest::PerformActions {
-                actions,
-                reply: answer,
-            } => self.run_and_reply(answer, |s, asker| {
-                let keyboard = match &mut s.keyboard {
-                    Some(keyboard) => keyboard,
-                    unread => unread.insert(KeyboardMap::read(&s.connection)?),
-                };
-                input::perform_actions(&s.connection, keyboard, &actions, || !asker.is_closed())
-            }),
-            DisplayRequest::ReadClipboard { reply: answer } => {
-                self.run_and_reply(answer, |s, _| s.clipboard.read_text(&s.connection))
+            DisplayRequest::PerformActions { actions, reply } => {
+                self.run_and_reply(reply, |s, asker| {
+                    let keyboard = match &mut s.keyboard {
+                        Some(keyboard) => keyboard,
+                        unread => unread.insert(KeyboardMap::read(&s.connection)?),
+                    };
+                    input::perform_actions(&s.connection, keyboard, &actions, || !asker.is_closed())
+                })
             }
-            DisplayRequest::WriteClipboard {
-                text,
-                reply: answer,
-            } => {
-                self.run_and_reply(answer, |s, _| s.clipboard.write_text(&s.connection, text));
+            DisplayRequest::ReadClipboard { reply } => {
+                self.run_and_reply(reply, |s, _| s.clipboard.read_text(&s.connection))
             }
-            DisplayRequest::ListWindows { reply: answer } => {
-                self.run_and_reply(answer, |s, _| windows::list_windows(&s.connection))
+            DisplayRequest::WriteClipboard { text, reply } => {
+                self.run_and_reply(reply, |s, _| s.clipboard.write_text(&s.connection, text));
             }
-            DisplayRequest::FocusWindow { id, reply: answer } => {
-                self.run_and_reply(answer, |s, _| windows::focus_window(&s.connection, id));
+            DisplayRequest::ListWindows { reply } => {
+                self.run_and_reply(reply, |s, _| windows::list_windows(&s.connection))
             }
-            DisplayRequest::ScreenInfo { reply: answer } => {
-                self.run_and_reply(answer, |s, _| resolution::read_screen_info(&s.connection));
+            DisplayRequest::FocusWindow { id, reply } => {
+                self.run_and_reply(reply, |s, _| windows::focus_window(&s.connection, id));
             }
-            DisplayRequest::ResizeScreen {
-                size,
-                reply: answer,
-            } => {
-                self.run_and_reply(answer, |s, _| {
+            DisplayRequest::ScreenInfo { reply } => {
+                self.run_and_reply(reply, |s, _| resolution::read_screen_info(&s.connection));
+            }
+            DisplayRequest::ResizeScreen { size, reply } => {
+                self.run_and_reply(reply, |s, _| {
                     resolution::change_resolution(&s.connection, size)
                 });
             }
@@ -201,7 +192,7 @@ impl DisplayOwner {
     fn run_and_reply<T>(
         &mut self,
         answer: DisplayReplySender<T>,
-        deed: impl FnOnce(&mut DisplaySession, &DisplayReplySender<T>) -> Result<T, DisplayRefusal>,
+        action: impl FnOnce(&mut DisplaySession, &DisplayReplySender<T>) -> Result<T, DisplayRefusal>,
     ) {
         // The caller no longer waits.
         if answer.is_closed() {
@@ -209,9 +200,9 @@ impl DisplayOwner {
         }
         self.handle_pending_events();
         let done = match &mut self.session {
-            Some(session) => deed(session, &answer),
+            Some(session) => action(session, &answer),
             None => DisplaySession::open(self.queue, &self.clipboard_changes)
-                .and_then(|opened| deed(self.session.insert(opened), &answer)),
+                .and_then(|opened| action(self.session.insert(opened), &answer)),
         };
         if matches!(done, Err(DisplayRefusal::Unavailable(_))) {
             self.session = None;
@@ -221,9 +212,12 @@ impl DisplayOwner {
 }
 
 impl DisplaySession {
-    fn open(lane: DisplayQueue, copied: &watch::Sender<u64>) -> Result<Self, DisplayRefusal> {
+    fn open(
+        lane: DisplayQueue,
+        clipboard_changes: &watch::Sender<u64>,
+    ) -> Result<Self, DisplayRefusal> {
         let connection = X11Connection::open()?;
-        let clipboard = X11Clipboard::new(copied.clone());
+        let clipboard = X11Clipboard::new(clipboard_changes.clone());
         if lane == DisplayQueue::Screen {
             clipboard.watch_owner_changes(&connection)?;
         }

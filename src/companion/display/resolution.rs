@@ -48,7 +48,7 @@ pub(super) fn change_resolution(
     (width, height): (u16, u16),
 ) -> Result<ScreenSize, DisplayRefusal> {
     let screen = read_screen_info(connection)?;
-    let fits = |length: u16, most: u16| (MIN_SCREEN_SIDE..=most).contains(&length);
+    let fits = |length: u16, max_length: u16| (MIN_SCREEN_SIDE..=max_length).contains(&length);
     if !fits(width, screen.max_width) || !fits(height, screen.max_height) {
         return Err(DisplayRefusal::Invalid(format!(
             "the screen does not support `{width}x{height}`: give a size from {MIN_SCREEN_SIDE}x{MIN_SCREEN_SIDE} to {}x{}",

@@ -92,10 +92,10 @@ pub(super) fn focus_window(connection: &X11Connection, id: Id) -> Result<(), Dis
         return Err(DisplayRefusal::NoWindow(id));
     }
     let kind = connection.atoms._NET_ACTIVE_WINDOW;
-    let wish = ClientMessageEvent::new(32, id, kind, [EWMH_SOURCE_PAGER, 0, 0, 0, 0]);
+    let request = ClientMessageEvent::new(32, id, kind, [EWMH_SOURCE_PAGER, 0, 0, 0, 0]);
     let listeners = EventMask::SUBSTRUCTURE_REDIRECT | EventMask::SUBSTRUCTURE_NOTIFY;
     let x = &connection.x;
-    x.send_event(false, connection.root, listeners, wish)
+    x.send_event(false, connection.root, listeners, request)
         .map_err(x11_call_failed)?;
     x.flush().map_err(x11_call_failed)?;
     let begin = Instant::now();
