@@ -51,11 +51,8 @@ pub(super) fn is_upload_id(id: &str) -> bool {
 
 impl PartialUploads {
     pub(super) fn new(folder: PathBuf) -> Self {
-        let active = Mutex::default();
-        Self {
-            folder,
-            active_ids: active,
-        }
+        let active_ids = Mutex::default();
+        Self { folder, active_ids }
     }
 
     /// Notes an upload that writes to `path`. The upload is active while the returned value lives; the note stays until
@@ -69,7 +66,7 @@ impl PartialUploads {
             return Err(FilesRefusal::InProgress(id.into()));
         }
         let failed = FilesRefusal::for_path(&self.folder);
-        let note = fs::create_dir_all(&self.folder)
+        let record_file = fs::create_dir_all(&self.folder)
             .and_then(|()| File::create(self.folder.join(id)))
             .map_err(|error| {
                 self.lock_active().remove(id);
@@ -78,7 +75,7 @@ impl PartialUploads {
         let active = ActiveUpload {
             uploads: self,
             id,
-            record_file: note,
+            record_file,
         };
         active.record_path(path).map_err(failed)?;
         Ok(active)
@@ -121,8 +118,8 @@ impl PartialUploads {
                 .unwrap_or(path.len()),
         );
         let path = PathBuf::from(OsString::from_vec(path));
-        let beside = fs::symlink_metadata(&path);
-        let age = beside.and_then(|found| found.modified());
+        let stat = fs::symlink_metadata(&path);
+        let age = stat.and_then(|found| found.modified());
         let age = age.map(|time| time.elapsed().unwrap_or_default());
         let is_over = match age {
             Ok(age) => {
@@ -166,11 +163,11 @@ impl Drop for ActiveUpload<'_> {
 }
 
 /// Removes expired uploads immediately and then periodically.
-pub(super) async fn sweep_uploads(begun: Arc<PartialUploads>) {
+pub(super) async fn sweep_uploads(uploads: Arc<PartialUploads>) {
     let mut is_start = true;
     loop {
-        let begun = Arc::clone(&begun);
-        let cleaned = tokio::task::spawn_blocking(move || begun.remove_expired(is_start)).await;
+        let uploads = Arc::clone(&uploads);
+        let cleaned = tokio::task::spawn_blocking(move || uploads.remove_expired(is_start)).await;
         match cleaned {
             Ok(Err(error)) if error.kind() != io::ErrorKind::NotFound => {
                 tracing::warn!("cannot remove interrupted uploads: {error}");
@@ -191,15 +188,19 @@ mod tests {
     #[test]
     fn start_removes_expired_and_one_shot() {
         let folder = tempfile::tempdir().unwrap();
-        let begun = PartialUploads::new(folder.path().join("notes"));
+        let uploads = PartialUploads::new(folder.path().join("notes"));
         let old = SystemTime::now() - Duration::from_secs(25 * 3600);
-        let kept = |id: &str| {
+        let begin_and_drop = |id: &str| {
             let path = folder.path().join(format!(".f.osctl-{id}"));
             fs::write(&path, "half").unwrap();
-            drop(begun.begin_upload(id, &path).unwrap());
+            drop(uploads.begin_upload(id, &path).unwrap());
             path
         };
-        let (young, once, stale) = (kept("resumable"), kept("once-1"), kept("forgotten"));
+        let (young, once, stale) = (
+            begin_and_drop("resumable"),
+            begin_and_drop("once-1"),
+            begin_and_drop("forgotten"),
+        );
         fs::File::options()
             .write(true)
             .open(&stale)
@@ -208,7 +209,7 @@ mod tests {
             .unwrap();
         let foreign = folder.path().join("foreign");
         fs::write(&foreign, "not ours").unwrap();
-        drop(begun.begin_upload("planted-", &foreign).unwrap());
+        drop(uploads.begin_upload("planted-", &foreign).unwrap());
         fs::File::options()
             .write(true)
             .open(&foreign)
@@ -217,8 +218,8 @@ mod tests {
             .unwrap();
         let running = folder.path().join(".f.osctl-once-2");
         fs::write(&running, "half").unwrap();
-        let active = begun.begin_upload("once-2", &running).unwrap();
-        begun.remove_expired(true).unwrap();
+        let active = uploads.begin_upload("once-2", &running).unwrap();
+        uploads.remove_expired(true).unwrap();
         drop(active);
         let there = [&young, &once, &stale, &foreign, &running].map(|path| path.exists());
         assert_eq!(there, [true, false, false, true, true]);
@@ -227,10 +228,10 @@ mod tests {
     #[test]
     fn last_archive_file_is_removed() {
         let folder = tempfile::tempdir().unwrap();
-        let begun = PartialUploads::new(folder.path().join("notes"));
-        let beside = |name: &str| folder.path().join(format!(".{name}.osctl-once-1"));
-        let paths = ["done", "a long name before it", "last"].map(beside);
-        let active = begun.begin_upload("once-1", folder.path()).unwrap();
+        let uploads = PartialUploads::new(folder.path().join("notes"));
+        let temporary_path = |name: &str| folder.path().join(format!(".{name}.osctl-once-1"));
+        let paths = ["done", "a long name before it", "last"].map(temporary_path);
+        let active = uploads.begin_upload("once-1", folder.path()).unwrap();
         for path in &paths {
             active.record_path(path).unwrap();
         }
@@ -239,7 +240,7 @@ mod tests {
         for path in [&paths[0], &paths[2]] {
             fs::write(path, "half").unwrap();
         }
-        begun.remove_expired(true).unwrap();
+        uploads.remove_expired(true).unwrap();
         assert_eq!(paths.map(|path| path.exists()), [true, false, false]);
         assert_eq!(
             fs::read_dir(folder.path().join("notes")).unwrap().count(),
@@ -250,9 +251,9 @@ mod tests {
     #[test]
     fn an_archive_that_was_cut_between_two_of_its_files_leaves_its_folder() {
         let folder = tempfile::tempdir().unwrap();
-        let begun = PartialUploads::new(folder.path().join("notes"));
-        drop(begun.begin_upload("once-1", folder.path()).unwrap());
-        begun.remove_expired(true).unwrap();
+        let uploads = PartialUploads::new(folder.path().join("notes"));
+        drop(uploads.begin_upload("once-1", folder.path()).unwrap());
+        uploads.remove_expired(true).unwrap();
         assert!(folder.path().exists() && !folder.path().join("notes/once-1").exists());
     }
 
@@ -260,21 +261,25 @@ mod tests {
     fn failed_removal_blocks_no_others() {
         let folder = tempfile::tempdir().unwrap();
         let notes = folder.path().join("notes");
-        let begun = PartialUploads::new(notes.clone());
+        let uploads = PartialUploads::new(notes.clone());
         let ids = ["once-1", "once-2", "once-3"];
         for id in ids {
             let path = folder.path().join(format!(".f.osctl-{id}"));
             fs::write(&path, "half").unwrap();
-            drop(begun.begin_upload(id, &path).unwrap());
+            drop(uploads.begin_upload(id, &path).unwrap());
             // A note that can't be read, and a temporary file that has become a folder.
             let stuck = folder.path().join(format!(".g.osctl-stuck-{id}"));
             fs::create_dir(&stuck).unwrap();
-            drop(begun.begin_upload(&format!("stuck-{id}"), &stuck).unwrap());
+            drop(
+                uploads
+                    .begin_upload(&format!("stuck-{id}"), &stuck)
+                    .unwrap(),
+            );
             let old = SystemTime::now() - Duration::from_secs(25 * 3600);
             fs::File::open(&stuck).unwrap().set_modified(old).unwrap();
             fs::create_dir(notes.join(format!("odd-{id}"))).unwrap();
         }
-        begun.remove_expired(true).unwrap();
+        uploads.remove_expired(true).unwrap();
         for id in ids {
             assert!(!folder.path().join(format!(".f.osctl-{id}")).exists());
         }

@@ -41,17 +41,19 @@ pub(crate) struct OpenedFile {
 impl ResolvedFilePath {
     pub(super) fn resolve(place: ContainerPath) -> Result<Self, FilesRefusal> {
         let ContainerPath { path, is_folder } = place;
-        let look = EntryStat::stat_path(&path).map_err(FilesRefusal::for_path(&path))?;
-        if is_folder && look.kind != EntryKind::Folder {
+        let stat = EntryStat::stat_path(&path).map_err(FilesRefusal::for_path(&path))?;
+        if is_folder && stat.kind != EntryKind::Folder {
             return Err(FilesRefusal::NotAFolder(path));
         }
-        let target = fs::read_link(&path).ok();
-        let real = target.as_ref().and_then(|_| fs::canonicalize(&path).ok());
+        let link_target = fs::read_link(&path).ok();
+        let canonical_path = link_target
+            .as_ref()
+            .and_then(|_| fs::canonicalize(&path).ok());
         Ok(Self {
             path,
-            stat: look,
-            link_target: target,
-            canonical_path: real,
+            stat,
+            link_target,
+            canonical_path,
         })
     }
 
@@ -76,10 +78,10 @@ impl ResolvedFilePath {
         let mut entries = Vec::new();
         for name in names[first..].iter().take(page.limit) {
             // The entry may have been removed since.
-            let Ok(look) = folder.stat(name) else {
+            let Ok(stat) = folder.stat(name) else {
                 continue;
             };
-            let target = match look.kind {
+            let target = match stat.kind {
                 EntryKind::Symlink => folder.read_link(name).ok(),
                 _ => None,
             };
@@ -88,7 +90,7 @@ impl ResolvedFilePath {
             entries.push(build_entry(
                 name,
                 path.as_os_str().as_bytes(),
-                &look,
+                &stat,
                 target,
             ));
         }
@@ -106,19 +108,19 @@ impl ResolvedFilePath {
             EntryKind::File => open_nonblocking(&self.path).map_err(&failed)?,
             kind => return Err(not_a_file(self.path.clone(), kind)),
         };
-        let look = EntryStat::stat_file(&file).map_err(&failed)?;
-        if look.kind != EntryKind::File {
-            return Err(not_a_file(self.path.clone(), look.kind));
+        let stat = EntryStat::stat_file(&file).map_err(&failed)?;
+        if stat.kind != EntryKind::File {
+            return Err(not_a_file(self.path.clone(), stat.kind));
         }
-        let is_endless = look.size == 0 && {
+        let has_unknown_size = stat.size == 0 && {
             let is_some = file.read(&mut [0]).map_err(&failed)? == 1;
             file.rewind().map_err(&failed)?;
             is_some
         };
         Ok(OpenedFile {
             file,
-            stat: look,
-            has_unknown_size: is_endless,
+            stat,
+            has_unknown_size,
         })
     }
 
@@ -142,15 +144,15 @@ impl ResolvedFilePath {
 
 impl OpenedFile {
     /// Runs on its own thread until all is read or the reader is dropped.
-    pub(super) fn stream_to(mut self, start: u64, length: Option<u64>, mut outlet: ChunkWriter) {
+    pub(super) fn stream_to(mut self, start: u64, length: Option<u64>, mut writer: ChunkWriter) {
         let mut left = length.unwrap_or(u64::MAX);
         let sent = (|| -> io::Result<()> {
             self.file.seek(SeekFrom::Start(start))?;
             while left > 0 {
-                let most = left.min(ARCHIVE_CHUNK_BYTES as u64);
+                let max_bytes = left.min(ARCHIVE_CHUNK_BYTES as u64);
                 let mut piece =
-                    Vec::with_capacity(usize::try_from(most).unwrap_or(ARCHIVE_CHUNK_BYTES));
-                (&mut self.file).take(most).read_to_end(&mut piece)?;
+                    Vec::with_capacity(usize::try_from(max_bytes).unwrap_or(ARCHIVE_CHUNK_BYTES));
+                (&mut self.file).take(max_bytes).read_to_end(&mut piece)?;
                 if piece.is_empty() {
                     return match length {
                         None => Ok(()),
@@ -159,12 +161,12 @@ impl OpenedFile {
                     };
                 }
                 left -= piece.len() as u64;
-                outlet.write_chunk(piece.into())?;
+                writer.write_chunk(piece.into())?;
             }
             Ok(())
         })();
         // The send fails when the client has disconnected.
-        let _ = outlet.finish(sent.err());
+        let _ = writer.finish(sent.err());
     }
 }
 
@@ -178,15 +180,15 @@ fn not_a_file(path: PathBuf, kind: EntryKind) -> FilesRefusal {
     FilesRefusal::NotAFile { path, kind }
 }
 
-fn build_entry(name: &OsStr, path: &[u8], look: &EntryStat, target: Option<String>) -> FileEntry {
+fn build_entry(name: &OsStr, path: &[u8], stat: &EntryStat, target: Option<String>) -> FileEntry {
     FileEntry {
         name: name.to_string_lossy().into_owned(),
         path: percent_encode(path),
-        kind: look.kind,
-        size: look.size,
-        allocated: look.allocated,
-        mode: format!("{:04o}", look.mode),
-        mtime: look.mtime.to_string(),
+        kind: stat.kind,
+        size: stat.size,
+        allocated: stat.allocated,
+        mode: format!("{:04o}", stat.mode),
+        mtime: stat.mtime.to_string(),
         target,
         real: None,
     }
