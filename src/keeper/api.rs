@@ -183,21 +183,21 @@ impl KeeperServer {
         out: &mut KeeperReplyWriter,
     ) -> Result<std::result::Result<(), ApiError>> {
         let order = match question {
-            KeeperRequest::Evolve(asked) => RunRequest {
+            KeeperRequest::Evolve(request) => RunRequest {
                 task: RunTask::Evolve,
                 by,
-                reason: asked.reason,
-                force: asked.force,
-                dry_run: asked.dry_run,
+                reason: request.reason,
+                force: request.force,
+                dry_run: request.dry_run,
                 rollback_run: None,
             },
-            KeeperRequest::Rollback(asked) => RunRequest {
+            KeeperRequest::Rollback(request) => RunRequest {
                 task: RunTask::Rollback,
                 by,
-                reason: asked.reason,
-                force: asked.force,
+                reason: request.reason,
+                force: request.force,
                 dry_run: false,
-                rollback_run: asked.run,
+                rollback_run: request.run,
             },
             KeeperRequest::Stop {} => return self.cancel_run(by, out).await,
             KeeperRequest::Status {} => {

@@ -77,14 +77,14 @@ impl ControllerHandle {
     ) -> std::result::Result<EvolveRunId, RunDenied> {
         let (reply, answer) = oneshot::channel();
         let gone = || RunDenied::from(anyhow::anyhow!("the keeper is shutting down"));
-        let asked = async {
+        let request = async {
             let sent = self.0.send(message(reply)).await;
             sent.map_err(|_| gone())?;
             answer.await.map_err(|_| gone())?
         };
         let late = "the keeper is still finishing an earlier run";
-        let asked = tokio::time::timeout(CONTROLLER_REPLY_TIMEOUT, asked).await;
-        asked.unwrap_or_else(|_| Err(RunDenied::from(anyhow::anyhow!(late))))
+        let request = tokio::time::timeout(CONTROLLER_REPLY_TIMEOUT, request).await;
+        request.unwrap_or_else(|_| Err(RunDenied::from(anyhow::anyhow!(late))))
     }
 }
 

@@ -224,10 +224,10 @@ impl SwapState {
     fn is_named_by_history(&self, image: usize) -> bool {
         let LatestRecord {
             status,
-            image: brought,
+            image: deployed,
             previous,
         } = self.latest;
-        let record = sample_record(status, SWAP_IMAGES[brought], SWAP_IMAGES[previous]);
+        let record = sample_record(status, SWAP_IMAGES[deployed], SWAP_IMAGES[previous]);
         recorded_image(&record) == Some(SWAP_IMAGES[image])
     }
 

@@ -67,7 +67,7 @@ pub(super) async fn watch_container(
     let mut last_reply_at = begin;
     // A monotonic clock, which is not affected when the system time is set.
     while begin.elapsed() < probation {
-        let asked = Instant::now();
+        let asked_at = Instant::now();
         let Some(found) = target.find_container(target.container_name()).await? else {
             // The container was removed on purpose.
             return Ok(WatchVerdict::Passed);
@@ -78,7 +78,7 @@ pub(super) async fn watch_container(
         }
         let by_person = found.phase == ContainerPhase::Paused
             || (found.restart_count == 0 && found.exit_reason.is_some());
-        let is_slow = asked.elapsed() > SLOW_ENGINE_THRESHOLD;
+        let is_slow = asked_at.elapsed() > SLOW_ENGINE_THRESHOLD;
         if by_person
             || is_slow
             || target.probe_health(&found.id).await? != TargetHealth::Unresponsive
@@ -120,15 +120,15 @@ pub(super) fn rank_fallback_images(
     task: RunTask,
     records: &[EvolveRecord],
 ) -> Vec<String> {
-    let before = watched.previous.as_ref();
+    let replaced = watched.previous.as_ref();
     let proven = watched.proven.as_ref();
-    let brought = find_previous_image(records, watched.image.as_deref());
+    let predecessor = find_previous_image(records, watched.image.as_deref());
     let all = match task {
-        RunTask::Evolve => [proven, before.filter(|_| proven.is_none()), brought],
+        RunTask::Evolve => [proven, replaced.filter(|_| proven.is_none()), predecessor],
         // An image that a person left is better than a container that does not run.
-        RunTask::Rollback => [proven, brought, before],
+        RunTask::Rollback => [proven, predecessor, replaced],
         // An image that was left because it failed its watch period is not a fallback.
-        RunTask::Rescue => [brought, None, None],
+        RunTask::Rescue => [predecessor, None, None],
     };
     let mut images: Vec<String> = Vec::new();
     for image in all.into_iter().flatten() {

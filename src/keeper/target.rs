@@ -172,11 +172,11 @@ impl DeployTarget {
                 false => Ok(()),
             }
         };
-        let asked = self.docker.exec(container, &words, &mut each);
-        let Ok(asked) = tokio::time::timeout(limit, asked).await else {
+        let exec = self.docker.exec(container, &words, &mut each);
+        let Ok(exec) = tokio::time::timeout(limit, exec).await else {
             bail!("{what} did not answer within {} s", limit.as_secs());
         };
-        let output = asked?;
+        let output = exec?;
         if output.code != 0 {
             let stderr = output.stderr.trim();
             bail!("{what} ended with exit code {}: {stderr}", output.code);
@@ -187,10 +187,10 @@ impl DeployTarget {
     /// Asks the companion for its health.
     pub(super) async fn probe_health(&self, container: &str) -> Result<TargetHealth> {
         let mut nothing = |_: &[u8]| Ok(());
-        let asked = self
+        let exec = self
             .docker
             .exec(container, &[TARGET_OSCTL_PATH, "health"], &mut nothing);
-        match tokio::time::timeout(Duration::from_secs(10), asked).await {
+        match tokio::time::timeout(Duration::from_secs(10), exec).await {
             Ok(Ok(output)) => Ok(match output.code {
                 0 => TargetHealth::Healthy,
                 1 => TargetHealth::Unhealthy,

@@ -84,18 +84,18 @@ impl RunExecutor {
         verb: &[&str],
         limit: Duration,
     ) -> Option<Result<QuiesceReply>> {
-        let mut asked = pin!(self.target.exec_verb(old, verb, limit));
+        let mut request = pin!(self.target.exec_verb(old, verb, limit));
         tokio::select! {
-            answered = &mut asked => return Some(answered),
+            answered = &mut request => return Some(answered),
             () = self.cancellation.wait_cancelled() => {}
         }
-        self.cancel_quiesce(old, asked).await;
+        self.cancel_quiesce(old, request).await;
         None
     }
 
     /// Cancels quiescing: the running code continues, and the container accepts requests without waiting for that
     /// code to end. Repeats the call, because the container may not have started to quiesce yet.
-    async fn cancel_quiesce(&self, old: &str, asked: impl Future<Output = Result<QuiesceReply>>) {
+    async fn cancel_quiesce(&self, old: &str, request: impl Future<Output = Result<QuiesceReply>>) {
         let reported = async {
             for _ in 0..MAX_QUIESCE_CANCELS {
                 if let Err(error) = self.target.resume_requests(old).await {
@@ -106,7 +106,7 @@ impl RunExecutor {
         };
         tokio::select! {
             // Any answer means that the container no longer quiesces.
-            _ = asked => {}
+            _ = request => {}
             () = reported => {}
             () = tokio::time::sleep(QUIESCE_CANCEL_TIMEOUT) => {}
         }

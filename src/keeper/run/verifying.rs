@@ -24,8 +24,8 @@ impl RunExecutor {
             .report_step("checking variables, ports and services");
         let expected = serde_json::to_string(&self.journal_entry.expected)?;
         let verb = ["verify", "--json", "--expected", &expected];
-        let asked: Result<VerifyReply> = self.target.exec_verb(&name, &verb, limit).await;
-        let verified = match asked {
+        let reply: Result<VerifyReply> = self.target.exec_verb(&name, &verb, limit).await;
+        let verified = match reply {
             Ok(verified) => verified,
             Err(error) => {
                 self.target.copy_log_tail(&name, &self.log).await;
