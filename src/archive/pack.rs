@@ -55,17 +55,17 @@ pub(crate) enum ErrorReporting {
 pub(crate) async fn pack_stream(
     what: PackSource,
     from: ResumePoint,
-    telling: ErrorReporting,
+    reporting: ErrorReporting,
     mut moved: impl FnMut(u64) + Send + 'static,
 ) -> Result<ChunkReceiver, ArchiveError> {
     let (mut outlet, pieces) = chunk_writer();
-    let (begins, start_permit) = oneshot::channel();
+    let (start_sender, start_permit) = oneshot::channel();
     tokio::task::spawn_blocking(move || {
         let to = StartNotifier {
             to: &mut outlet,
-            started: Some(begins),
+            started: Some(start_sender),
         };
-        let packed = write_archive(what, to, &from, telling, &mut moved);
+        let packed = write_archive(what, to, &from, reporting, &mut moved);
         let failed = packed.err().map(|fault| {
             tracing::info!("packing stopped early: {fault}");
             io::Error::other(fault)
@@ -88,9 +88,9 @@ struct StartNotifier<'a> {
 
 impl StartNotifier<'_> {
     fn notify_start(&mut self) {
-        if let Some(begins) = self.started.take() {
+        if let Some(start_sender) = self.started.take() {
             // The caller may have dropped the receiver.
-            let _ = begins.send(());
+            let _ = start_sender.send(());
         }
     }
 }
@@ -117,7 +117,7 @@ fn write_archive(
     what: PackSource,
     to: impl Write,
     from: &ResumePoint,
-    telling: ErrorReporting,
+    reporting: ErrorReporting,
     moved: &mut dyn FnMut(u64),
 ) -> Result<(), ArchiveError> {
     let mut packer = Packer {
@@ -144,7 +144,7 @@ fn write_archive(
         }
         // Within the data of a file no error record can be written: the stream must be cut.
         Err(cut @ (ArchiveError::Stream(_) | ArchiveError::Truncated(_))) => Err(cut),
-        Err(cut) if telling == ErrorReporting::Stream => Err(cut),
+        Err(cut) if reporting == ErrorReporting::Stream => Err(cut),
         Err(fault) => Ok(packer.writer.write_error(&fault.to_string())?),
     }
 }
@@ -369,9 +369,9 @@ mod tests {
 
     /// The resume point of a reader that has read exactly `at` bytes.
     fn cut(stream: &[u8], at: usize) -> ResumePoint {
-        let landed = tempfile::tempdir().unwrap();
+        let destination = tempfile::tempdir().unwrap();
         let (traced, seen) = VerifiedReader::new(&stream[..at]);
-        let folder = Folder::open(landed.path()).unwrap();
+        let folder = Folder::open(destination.path()).unwrap();
         // Unpacking usually fails at the cut, after it has read all bytes.
         let _ = unpack_archive(traced, folder, UnpackPolicy::default(), &mut |_| Ok(()));
         let resume_point = seen.borrow().resume_point(at as u64);
@@ -385,10 +385,13 @@ mod tests {
         let (whole, moved) = from(folder.path(), &ResumePoint::default()).unwrap();
         // The step makes the cuts fall on every offset within a block.
         for at in (0..whole.len()).step_by(509).chain([whole.len()]) {
-            let (rest, again) = from(folder.path(), &cut(&whole, at)).unwrap();
+            let (rest, moved_again) = from(folder.path(), &cut(&whole, at)).unwrap();
             assert!(rest == whole[at..], "{at}");
             // After the last byte of data there is no progress left to report.
-            assert!(again == moved || again == 0, "{at}: {again}");
+            assert!(
+                moved_again == moved || moved_again == 0,
+                "{at}: {moved_again}"
+            );
         }
     }
 

@@ -37,17 +37,17 @@ impl Folder {
     /// Writes a file with this content and mode. It writes a temporary file and renames it to `name`, so a link of that
     /// name is replaced and not followed.
     pub(crate) fn replace_file(&self, name: &OsStr, mode: u32, content: &[u8]) -> io::Result<()> {
-        let beside = temporary_name(name, &random_id()?);
+        let temporary = temporary_name(name, &random_id()?);
         let write = || {
-            let mut file = self.create_file(&beside)?;
+            let mut file = self.create_file(&temporary)?;
             file.write_all(content)?;
             set_mode_and_mtime(&file, mode, None)?;
             file.sync_all()?;
-            self.rename(&beside, name)
+            self.rename(&temporary, name)
         };
         write().inspect_err(|_| {
             // The temporary file may not exist.
-            let _ = self.remove(&beside);
+            let _ = self.remove(&temporary);
         })
     }
 
