@@ -98,8 +98,8 @@ pub(super) fn server_names() -> Vec<CompletionCandidate> {
 pub(super) fn terminal_ids() -> Vec<CompletionCandidate> {
     client_candidates(|client| async move {
         let found = client.list_terminals().await?.terminals.into_iter();
-        let living = found.filter(|terminal| terminal.exit.is_none());
-        Ok(living.map(|terminal| terminal.id).collect())
+        let running = found.filter(|terminal| terminal.exit.is_none());
+        Ok(running.map(|terminal| terminal.id).collect())
     })
 }
 
@@ -230,7 +230,7 @@ fn collect_candidates(
     timeout: Duration,
     ask: impl AsyncFnOnce(CommandContext) -> Result<Vec<String>>,
 ) -> Vec<CompletionCandidate> {
-    let asked = || {
+    let collect = || {
         let line = CompletionLine::being_completed();
         let folders = Folders::find()?;
         let ui = Ui::new(false, true, 0, None);
@@ -241,7 +241,7 @@ fn collect_candidates(
             .build()?;
         runtime.block_on(async { tokio::time::timeout(timeout, ask(cx)).await? })
     };
-    let names = asked().unwrap_or_default();
+    let names = collect().unwrap_or_default();
     names.into_iter().map(CompletionCandidate::new).collect()
 }
 

@@ -37,7 +37,7 @@ pub(crate) async fn run(args: McpStdioArgs, cx: &CommandContext) -> Result<VerbO
     // Listen for signals before the first message.
     let ended = shutdown_signal()?.shared();
     let starts = cx.lenient_config(None, Vec::new())?.config.mcp.start;
-    let way = BridgeOptions {
+    let options = BridgeOptions {
         find_instance: instance_finder(cx),
         start_instance: starts.then(|| instance_starter(cx)),
         target: narrow.into_target(server),
@@ -48,7 +48,7 @@ pub(crate) async fn run(args: McpStdioArgs, cx: &CommandContext) -> Result<VerbO
     std::thread::spawn(move || read_lines(&line));
     let output = cx.ui.stdout_writer();
     let writer = std::thread::spawn(move || write_lines(output, receiver));
-    bridge::run_bridge(way, lines, out, ended.clone()).await?;
+    bridge::run_bridge(options, lines, out, ended.clone()).await?;
     // Write the last line before the process ends. After a signal, wait at most `LAST_OUTPUT_TIMEOUT`.
     let written = tokio::task::spawn_blocking(move || writer.join());
     let wanted = async {

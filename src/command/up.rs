@@ -174,7 +174,7 @@ pub(crate) async fn run(args: UpArgs, cx: &CommandContext) -> Result<VerbOutcome
         None => warn_of_autorun(cx, &project),
     };
     let scanned = project.clone();
-    let raise = UpRunner {
+    let runner = UpRunner {
         instance: &cx.instance,
         folders: &cx.folders,
         engine: &engine,
@@ -197,7 +197,7 @@ pub(crate) async fn run(args: UpArgs, cx: &CommandContext) -> Result<VerbOutcome
         notes,
     } = {
         let there = remote.map(|_| resolved.config.remote_socket.as_path());
-        raise.run(project, there.or(socket.as_deref())).await?
+        runner.run(project, there.or(socket.as_deref())).await?
     };
     // Changes that were shown are recorded after `up` has succeeded. A failure to record them does not fail `up`.
     if let Some((scan, unseen)) = found

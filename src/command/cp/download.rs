@@ -42,37 +42,37 @@ impl CpDownload<'_> {
             CpDestination::File(place) => place,
             CpDestination::Folder { folder, is_new } => {
                 let download = DownloadWriter::to_folder(folder, is_new, self.keep_setid)?;
-                let brought = client.download_packed(&path, &download, self.moved).await;
-                return Ok(download.finish(brought).await?.into());
+                let received = client.download_packed(&path, &download, self.moved).await;
+                return Ok(download.finish(received).await?.into());
             }
         };
         self.meter.set_total(entry.size);
         if entry.allocated < entry.size && entry.size > MIN_SPARSE_BYTES {
             let download = DownloadWriter::to_sparse_file(place, self.keep_setid)?;
-            let brought = client.download_packed(&path, &download, self.moved).await;
-            return Ok(download.finish(brought).await?.into());
+            let received = client.download_packed(&path, &download, self.moved).await;
+            return Ok(download.finish(received).await?.into());
         }
         let download = DownloadWriter::to_file(place, self.file_settings(&entry)?)?;
-        let brought = client
+        let received = client
             .download_file(&path, download.chunk_sender()?, self.moved)
             .await;
-        Ok(download.finish(brought).await?.into())
+        Ok(download.finish(received).await?.into())
     }
 
     fn file_settings(&self, entry: &FileEntry) -> Result<DownloadAttributes> {
-        let odd = || {
+        let incomplete_reply = || {
             anyhow::anyhow!(
                 "the companion reported no permissions or no time of `{}`",
                 entry.path
             )
         };
-        let mode = u32::from_str_radix(&entry.mode, 8).map_err(|_| odd())?;
+        let mode = u32::from_str_radix(&entry.mode, 8).map_err(|_| incomplete_reply())?;
         Ok(DownloadAttributes {
             mode: match self.keep_setid {
                 true => mode,
                 false => mode & 0o1777,
             },
-            mtime: entry.mtime.parse().map_err(|_| odd())?,
+            mtime: entry.mtime.parse().map_err(|_| incomplete_reply())?,
         })
     }
 }
@@ -87,7 +87,7 @@ pub(super) async fn download_to_stdout(
     let entry = stat_remote(client, from).await?;
     let download = DownloadWriter::to_stream(out);
     let path = from.url_without_slash();
-    let brought = match entry.kind {
+    let received = match entry.kind {
         EntryKind::Folder => client.download_archive(&path, &download, moved).await,
         _ => {
             client
@@ -95,7 +95,7 @@ pub(super) async fn download_to_stdout(
                 .await
         }
     };
-    Ok(download.finish(brought).await?.into())
+    Ok(download.finish(received).await?.into())
 }
 
 async fn stat_remote(client: &CompanionClient, from: &RemotePath) -> Result<FileEntry> {

@@ -73,13 +73,13 @@ pub(crate) async fn run(args: CpArgs, cx: &CommandContext) -> Result<VerbOutcome
                 }
                 CopyDirection::FromStdin { to } => upload::upload_stdin(&client, &to, &moved).await,
                 CopyDirection::Down { from, to } => {
-                    let landed = download::CpDownload {
+                    let transfer = download::CpDownload {
                         keep_setid: plan.keep_setid,
                         resolver: &resolver,
                         meter: &meter,
                         moved: &moved,
                     };
-                    landed.run(&client, &from, &to).await
+                    transfer.run(&client, &from, &to).await
                 }
                 CopyDirection::ToStdout { from } => {
                     download::download_to_stdout(&client, &from, cx.ui.stdout_writer(), &moved)

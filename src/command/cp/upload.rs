@@ -103,7 +103,7 @@ impl CpUpload<'_> {
 
 /// Opens the target of the path if it is a file or a folder.
 fn open_source(resolver: &PathResolver, from: &Path) -> Result<OpenedSource> {
-    let odd = |kind: EntryKind| {
+    let unsupported_error = |kind: EntryKind| {
         let message = format!(
             "`{}` is {}, not a file",
             from.display(),
@@ -120,12 +120,12 @@ fn open_source(resolver: &PathResolver, from: &Path) -> Result<OpenedSource> {
     match place.stat.map(|stat| stat.kind) {
         None | Some(EntryKind::File | EntryKind::Symlink) => {}
         // Opening a pipe would block until it has a writer.
-        Some(kind) => return Err(odd(kind)),
+        Some(kind) => return Err(unsupported_error(kind)),
     }
     let (file, stat) = place.open().map_err(unreadable)?;
     match stat.kind {
         EntryKind::File => Ok(OpenedSource::File { place, file, stat }),
-        kind => Err(odd(kind)),
+        kind => Err(unsupported_error(kind)),
     }
 }
 

@@ -132,7 +132,7 @@ pub(super) async fn show_logs(
         Ok(())
     };
     tokio::select! {
-        asked = keeper.send_request(&question, &mut each) => asked?,
+        outcome = keeper.send_request(&question, &mut each) => outcome?,
         interrupted = tokio::signal::ctrl_c() => {
             interrupted?;
             return Err(Error::Interrupted.into());

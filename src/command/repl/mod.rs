@@ -147,9 +147,9 @@ impl Repl<'_> {
             code: cell.code.clone(),
             session: self.session.clone(),
         };
-        let asked =
+        let reply =
             tokio::time::timeout(COMPLETENESS_TIMEOUT, self.client.is_complete(&question)).await;
-        match asked {
+        match reply {
             Ok(Ok(answer)) if answer.status == "incomplete" => {
                 cell.indent = answer.indent.unwrap_or_default();
                 false

@@ -157,11 +157,11 @@ impl Completer for NameCompleter {
             detail: None,
             session: self.session.clone(),
         };
-        let asked = self.runtime.block_on(async {
+        let reply = self.runtime.block_on(async {
             tokio::time::timeout(REPL_COMPLETION_TIMEOUT, self.client.complete(&question)).await
         });
         // Errors are ignored, because a message would disturb the input line; the next run reports them.
-        let found = asked.ok().and_then(Result::ok).unwrap_or_default();
+        let found = reply.ok().and_then(Result::ok).unwrap_or_default();
         let found = name_candidates(&self.before, line, found);
         Ok(found
             .filter(|(begin, _)| *begin <= at)

@@ -65,7 +65,7 @@ pub(super) async fn run(plan: TerminalPlan, cx: &CommandContext) -> Result<VerbO
         terminal, screen, ..
     } = live;
     let id = terminal.id().unwrap_or_default().to_owned();
-    let again = cx.instance.osctl_command(&format!("shell --attach {id}"));
+    let attach_command = cx.instance.osctl_command(&format!("shell --attach {id}"));
     tokio::join!(screen.close(), terminal.detach());
     match end? {
         TerminalEnd::Exit(code, why) => {
@@ -86,13 +86,13 @@ pub(super) async fn run(plan: TerminalPlan, cx: &CommandContext) -> Result<VerbO
         }
         TerminalEnd::Detached => {
             cx.ui.print_message(format!(
-                "detached from terminal `{id}`, which keeps running; `{again}` returns to it"
+                "detached from terminal `{id}`, which keeps running; `{attach_command}` returns to it"
             ));
             Ok(VerbOutcome::Done)
         }
         TerminalEnd::Signalled => {
             cx.ui.print_message(format!(
-                "terminal `{id}` keeps running; `{again}` returns to it"
+                "terminal `{id}` keeps running; `{attach_command}` returns to it"
             ));
             Err(Error::Interrupted.into())
         }
