@@ -60,8 +60,8 @@ fn default_binary_path(system: &str, executable: &Path, architecture: &str) -> R
     if system == "linux" {
         return Ok("/proc/self/exe".into());
     }
-    let brought = packaged_binary_path(executable, architecture);
-    if let Some(path) = brought.filter(|path| path.is_file()) {
+    let packaged = packaged_binary_path(executable, architecture);
+    if let Some(path) = packaged.filter(|path| path.is_file()) {
         return Ok(path);
     }
     let message =

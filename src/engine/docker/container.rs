@@ -27,11 +27,11 @@ const MAX_LOG_LINE_BYTES: usize = 1 << 20;
 
 impl Docker {
     pub(crate) async fn inspect(&self, name: &str) -> Result<Option<Container>> {
-        let doing = "inspecting the container";
-        match with_query_timeout(doing, self.api.inspect_container(name, None)).await? {
+        let action = "inspecting the container";
+        match with_query_timeout(action, self.api.inspect_container(name, None)).await? {
             Ok(found) => Ok(Some(container_from_inspect(found))),
             Err(e) if is_status(&e, 404) => Ok(None),
-            Err(e) => Err(explain_api_error(doing, e)),
+            Err(e) => Err(explain_api_error(action, e)),
         }
     }
 
@@ -45,9 +45,9 @@ impl Docker {
             .all(true)
             .filters(&filters)
             .build();
-        let doing = "listing containers";
-        let found = with_query_timeout(doing, self.api.list_containers(Some(options))).await?;
-        let found = found.map_err(|e| explain_api_error(doing, e))?;
+        let action = "listing containers";
+        let found = with_query_timeout(action, self.api.list_containers(Some(options))).await?;
+        let found = found.map_err(|e| explain_api_error(action, e))?;
         let names = found
             .into_iter()
             .filter_map(|c| c.names?.into_iter().next());
@@ -61,9 +61,9 @@ impl Docker {
     /// # Errors
     /// When the engine does not answer.
     pub(crate) async fn find_port_publisher(&self, port: u16) -> Result<Option<String>> {
-        let doing = "listing containers";
-        let found = with_query_timeout(doing, self.api.list_containers(None)).await?;
-        let found = found.map_err(|e| explain_api_error(doing, e))?;
+        let action = "listing containers";
+        let found = with_query_timeout(action, self.api.list_containers(None)).await?;
+        let found = found.map_err(|e| explain_api_error(action, e))?;
         let owner = found.into_iter().find(|c| {
             c.ports
                 .iter()

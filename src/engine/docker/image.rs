@@ -122,11 +122,11 @@ impl Docker {
     }
 
     async fn inspect_image(&self, name: &str) -> Result<Option<ImageInspect>> {
-        let doing = "inspecting the image";
-        match with_query_timeout(doing, self.api.inspect_image(name)).await? {
+        let action = "inspecting the image";
+        match with_query_timeout(action, self.api.inspect_image(name)).await? {
             Ok(found) => Ok(Some(found)),
             Err(e) if is_status(&e, 404) => Ok(None),
-            Err(e) => Err(explain_api_error(doing, e)),
+            Err(e) => Err(explain_api_error(action, e)),
         }
     }
 
@@ -250,9 +250,9 @@ impl Docker {
     pub(crate) async fn list_tags(&self, repository: &str) -> Result<Vec<String>> {
         let filters = HashMap::from([("reference".to_owned(), vec![repository.to_owned()])]);
         let options = ListImagesOptionsBuilder::new().filters(&filters).build();
-        let doing = "listing images";
-        let found = with_query_timeout(doing, self.api.list_images(Some(options))).await?;
-        let found = found.map_err(|e| explain_api_error(doing, e))?;
+        let action = "listing images";
+        let found = with_query_timeout(action, self.api.list_images(Some(options))).await?;
+        let found = found.map_err(|e| explain_api_error(action, e))?;
         Ok(found.into_iter().flat_map(|i| i.repo_tags).collect())
     }
 
@@ -263,9 +263,9 @@ impl Docker {
     pub(crate) async fn has_labelled_image(&self, label: &str, value: &str) -> Result<bool> {
         let filters = HashMap::from([("label".to_owned(), vec![format!("{label}={value}")])]);
         let options = ListImagesOptionsBuilder::new().filters(&filters).build();
-        let doing = "listing images";
-        let found = with_query_timeout(doing, self.api.list_images(Some(options))).await?;
-        Ok(!found.map_err(|e| explain_api_error(doing, e))?.is_empty())
+        let action = "listing images";
+        let found = with_query_timeout(action, self.api.list_images(Some(options))).await?;
+        Ok(!found.map_err(|e| explain_api_error(action, e))?.is_empty())
     }
 
     /// The images that have no name and that no other image is based on.
@@ -275,9 +275,9 @@ impl Docker {
     pub(crate) async fn list_dangling_images(&self) -> Result<Vec<EngineImage>> {
         let filters = HashMap::from([("dangling".to_owned(), vec!["true".to_owned()])]);
         let options = ListImagesOptionsBuilder::new().filters(&filters).build();
-        let doing = "listing images";
-        let found = with_query_timeout(doing, self.api.list_images(Some(options))).await?;
-        let found = found.map_err(|e| explain_api_error(doing, e))?;
+        let action = "listing images";
+        let found = with_query_timeout(action, self.api.list_images(Some(options))).await?;
+        let found = found.map_err(|e| explain_api_error(action, e))?;
         let images = found.into_iter().map(|image| EngineImage {
             id: image.id,
             labels: image.labels,

@@ -70,8 +70,8 @@ impl UnbufferedTerminal {
         while !is_complete_answer(&answer) && answer.len() < MAX_TERMINAL_ANSWER_BYTES {
             let left = end.saturating_duration_since(Instant::now());
             let timeout = PollTimeout::try_from(left).unwrap_or(PollTimeout::ZERO);
-            let mut asked = [PollFd::new(self.terminal.as_fd(), PollFlags::POLLIN)];
-            if !matches!(poll(&mut asked, timeout), Ok(1..)) {
+            let mut poll_fds = [PollFd::new(self.terminal.as_fd(), PollFlags::POLLIN)];
+            if !matches!(poll(&mut poll_fds, timeout), Ok(1..)) {
                 break;
             }
             let mut bytes = [0; 256];
