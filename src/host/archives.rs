@@ -48,7 +48,7 @@ impl CompanionClient {
         let id = random_id()?;
         let place = format!("/files{path}?upload={id}");
         let mut resume_point = ResumePoint::default();
-        let mut left = MAX_TRANSFER_ATTEMPTS;
+        let mut attempts_left = MAX_TRANSFER_ATTEMPTS;
         loop {
             let error = match self
                 .upload_remaining(&place, pack()?, &resume_point, moved)
@@ -60,7 +60,7 @@ impl CompanionClient {
                     return Err(changed_files_error());
                 }
                 Err(error) if !is_retryable(&error) => return Err(error),
-                Err(error) if left == 0 => {
+                Err(error) if attempts_left == 0 => {
                     self.delete_partial_upload(&place).await;
                     return Err(error);
                 }
@@ -69,13 +69,13 @@ impl CompanionClient {
             tokio::time::sleep(TRANSFER_RETRY_DELAY).await;
             match retry_while_in_progress(|| self.fetch_resume_point(&place)).await {
                 Ok(arrived) if arrived.bytes > resume_point.bytes => {
-                    (resume_point, left) = (arrived, MAX_TRANSFER_ATTEMPTS)
+                    (resume_point, attempts_left) = (arrived, MAX_TRANSFER_ATTEMPTS)
                 }
-                Ok(arrived) => (resume_point, left) = (arrived, left - 1),
-                Err(again) if is_retryable(&again) => left -= 1,
+                Ok(arrived) => (resume_point, attempts_left) = (arrived, attempts_left - 1),
+                Err(retry_error) if is_retryable(&retry_error) => attempts_left -= 1,
                 // The companion no longer has the partial upload.
-                Err(again) if is_file_gone(&again) => return Err(error),
-                Err(again) => return Err(again),
+                Err(retry_error) if is_file_gone(&retry_error) => return Err(error),
+                Err(retry_error) => return Err(retry_error),
             }
         }
     }
@@ -117,8 +117,8 @@ impl CompanionClient {
     /// The point from which an archive can resume.
     async fn fetch_resume_point(&self, place: &str) -> Result<ResumePoint> {
         // Not `HEAD`, whose response cannot state the reason of a refusal.
-        let asked = self.send_request(self.build_request(Method::GET, place, None::<&()>));
-        let response = match asked.await {
+        let request = self.send_request(self.build_request(Method::GET, place, None::<&()>));
+        let response = match request.await {
             Ok(response) => response,
             // Nothing has arrived.
             Err(error) if is_not_found(&error) => return Ok(ResumePoint::default()),
@@ -168,36 +168,39 @@ impl CompanionClient {
         download: &DownloadWriter,
         moved: &TransferredBytes,
     ) -> Result<()> {
-        let feed = download.chunk_sender()?;
+        let chunk_sender = download.chunk_sender()?;
         let mut response = self.request_archive(path, &ResumePoint::default()).await?;
-        let mut given = 0;
-        let mut left = MAX_TRANSFER_ATTEMPTS;
+        let mut passed_on = 0;
+        let mut attempts_left = MAX_TRANSFER_ATTEMPTS;
         loop {
-            let (came, lost) = self.copy_response(response, feed, moved).await;
-            let Some(lost) = lost else { return Ok(()) };
-            let lost = self.unreachable_error(&lost);
-            given += came;
-            left = if came > 0 {
+            let (received, connection_error) =
+                self.copy_response(response, chunk_sender, moved).await;
+            let Some(connection_error) = connection_error else {
+                return Ok(());
+            };
+            let connection_error = self.unreachable_error(&connection_error);
+            passed_on += received;
+            attempts_left = if received > 0 {
                 MAX_TRANSFER_ATTEMPTS
             } else {
-                left
+                attempts_left
             };
-            let Some(resume_point) = download.resume_point(given).await else {
+            let Some(resume_point) = download.resume_point(passed_on).await else {
                 // The writer has ended, and reports the reason.
                 return Ok(());
             };
             response = loop {
-                if left == 0 {
-                    return Err(lost);
+                if attempts_left == 0 {
+                    return Err(connection_error);
                 }
-                left -= 1;
+                attempts_left -= 1;
                 tokio::time::sleep(TRANSFER_RETRY_DELAY).await;
                 match self.request_archive(path, &resume_point).await {
                     Ok(response) => break response,
                     Err(error) if is_retryable(&error) => {}
                     Err(error) if has_changed_content(&error) => return Err(changed_files_error()),
                     // This companion does not support resuming.
-                    Err(error) if is_bad_request(&error) => return Err(lost),
+                    Err(error) if is_bad_request(&error) => return Err(connection_error),
                     Err(error) => return Err(error),
                 }
             };

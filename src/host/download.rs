@@ -38,18 +38,18 @@ pub(crate) struct DownloadAttributes {
 
 impl DownloadWriter {
     /// Writes one file, from its bytes.
-    pub(crate) fn to_file(place: ResolvedName, settling: DownloadAttributes) -> Result<Self> {
+    pub(crate) fn to_file(place: ResolvedName, attributes: DownloadAttributes) -> Result<Self> {
         let ResolvedName {
             folder, name, path, ..
         } = place;
-        let beside = temporary_name(&name, &random_id()?);
+        let temporary = temporary_name(&name, &random_id()?);
         Ok(Self::spawn_with_reader(move |inlet| {
-            let written = write_download(&folder, &beside, inlet, &settling)
-                .and_then(|bytes| folder.rename(&beside, &name).map(|()| bytes))
+            let written = write_download(&folder, &temporary, inlet, &attributes)
+                .and_then(|bytes| folder.rename(&temporary, &name).map(|()| bytes))
                 .and_then(|bytes| folder.sync().map(|()| bytes));
             let bytes = written.map_err(|error| {
                 // The temporary file may not exist.
-                let _ = folder.remove(&beside);
+                let _ = folder.remove(&temporary);
                 write_error(&path, error)
             })?;
             let files = 1;
@@ -136,10 +136,10 @@ impl DownloadWriter {
         feed: ChunkSender,
         write: impl FnOnce() -> Result<UnpackTotals> + Send + 'static,
     ) -> Self {
-        let (tell, outcome) = oneshot::channel();
+        let (sender, outcome) = oneshot::channel();
         let thread = thread::spawn(move || {
             // There is no receiver if the download was dropped.
-            let _ = tell.send(write());
+            let _ = sender.send(write());
         });
         Self {
             chunk_sender: Some(feed),
@@ -166,10 +166,10 @@ impl DownloadWriter {
         seen.ok()?.resume_point(given)
     }
 
-    /// Waits until everything is in place. `brought` is the result of the transfer. An error of the writer takes
+    /// Waits until everything is in place. `received` is the result of the transfer. An error of the writer takes
     /// precedence, because it is the cause.
-    pub(crate) async fn finish(mut self, brought: Result<()>) -> Result<UnpackTotals> {
-        match (self.chunk_sender.take(), &brought) {
+    pub(crate) async fn finish(mut self, received: Result<()>) -> Result<UnpackTotals> {
+        match (self.chunk_sender.take(), &received) {
             (Some(feed), Ok(())) => feed.finish().await,
             (Some(feed), Err(_)) => feed.fail(io::ErrorKind::UnexpectedEof.into()).await,
             (None, _) => {}
@@ -178,9 +178,11 @@ impl DownloadWriter {
             Some(outcome) => outcome.await?,
             None => anyhow::bail!("the download has ended"),
         };
-        match (brought, outcome) {
-            (Err(brought), Err(landed)) if landed.downcast_ref::<Error>().is_none() => Err(brought),
-            (Err(brought), Ok(_)) => Err(brought),
+        match (received, outcome) {
+            (Err(received), Err(failure)) if failure.downcast_ref::<Error>().is_none() => {
+                Err(received)
+            }
+            (Err(received), Ok(_)) => Err(received),
             (_, outcome) => outcome,
         }
     }
@@ -198,11 +200,11 @@ impl Drop for DownloadWriter {
 
 fn write_download(
     folder: &Folder,
-    beside: &OsString,
+    temporary: &OsString,
     mut inlet: ChunkReader,
-    settling: &DownloadAttributes,
+    attributes: &DownloadAttributes,
 ) -> io::Result<u64> {
-    let mut file = folder.create_file(beside)?;
+    let mut file = folder.create_file(temporary)?;
     let mut behind = BackgroundWriter::default();
     let mut bytes = 0;
     loop {
@@ -214,7 +216,7 @@ fn write_download(
         bytes += piece.len() as u64;
         behind.hint_writeback(&file, bytes);
     }
-    set_mode_and_mtime(&file, settling.mode, Some(settling.mtime))?;
+    set_mode_and_mtime(&file, attributes.mode, Some(attributes.mtime))?;
     file.sync_all()?;
     Ok(bytes)
 }
@@ -286,7 +288,7 @@ mod tests {
 
     #[tokio::test]
     async fn one_who_takes_nothing_is_not_waited_for() {
-        let (started, begins) = mpsc::channel();
+        let (started, start) = mpsc::channel();
         let (release, resume) = mpsc::channel();
         let download = DownloadWriter::to_stream(SlowWriter { started, resume });
         assert!(
@@ -296,7 +298,7 @@ mod tests {
                 .send_chunk("bytes".into())
                 .await
         );
-        begins.recv().unwrap();
+        start.recv().unwrap();
         // If `drop` waits, the test hangs here.
         drop(download);
         release.send(()).unwrap();

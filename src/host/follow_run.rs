@@ -68,8 +68,8 @@ pub(crate) async fn wait_for_run_end(
             }
             Ok(())
         };
-        let asked = keeper.send_request(&question, &mut each).await;
-        match (ended, asked) {
+        let outcome = keeper.send_request(&question, &mut each).await;
+        match (ended, outcome) {
             (Some(record), _) => return Ok(record),
             (None, Err(error)) if last_reply_at.elapsed() > RUN_FOLLOW_TIMEOUT => {
                 return Err(error);

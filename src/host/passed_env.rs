@@ -82,8 +82,8 @@ impl EnvArgs<'_> {
     }
 
     fn is_removed(self, name: &str) -> bool {
-        let mut taken = self.removed.iter();
-        taken.any(|taken| proxies_and_ca::is_same_variable(taken, name))
+        let mut removed = self.removed.iter();
+        removed.any(|removed| proxies_and_ca::is_same_variable(removed, name))
     }
 }
 
@@ -223,16 +223,19 @@ impl PassedEnv {
             let is_set = env::var(name).is_ok_and(|value| !value.is_empty());
             is_set && !self.names.contains(**name) && !config.env.contains_key(**name)
         };
-        let former: Vec<&str> = FORMER_KEY_VARIABLES
+        let former_names: Vec<&str> = FORMER_KEY_VARIABLES
             .iter()
             .filter(is_former)
             .copied()
             .collect();
-        if !former.is_empty() {
-            let flags: Vec<String> = former.iter().map(|name| format!(" --env {name}")).collect();
+        if !former_names.is_empty() {
+            let flags: Vec<String> = former_names
+                .iter()
+                .map(|name| format!(" --env {name}"))
+                .collect();
             notes.push(format!(
                 "{} is set in this shell and is not passed; `osctl up{}` passes it",
-                listed(former),
+                listed(former_names),
                 flags.concat()
             ));
         }
@@ -257,12 +260,17 @@ mod tests {
     use crate::protocol::spec::ContainerEnv;
     use std::collections::{BTreeMap, BTreeSet};
 
-    fn passed(config: &Config, given: &[&str], taken: &[&str], retained: &[&str]) -> ContainerEnv {
+    fn passed(
+        config: &Config,
+        given: &[&str],
+        removed: &[&str],
+        retained: &[&str],
+    ) -> ContainerEnv {
         let given: Vec<EnvArg> = given.iter().map(|text| text.parse().unwrap()).collect();
-        let taken: Vec<String> = taken.iter().map(|name| (*name).into()).collect();
+        let removed: Vec<String> = removed.iter().map(|name| (*name).into()).collect();
         let env_args = EnvArgs {
             added: &given,
-            removed: &taken,
+            removed: &removed,
         };
         let retained: BTreeSet<String> = retained.iter().map(|name| (*name).into()).collect();
         let container = BTreeMap::from([("HELD".into(), "of the container".into())]);
@@ -318,17 +326,17 @@ mod tests {
     #[test]
     fn a_proxys_password_passes_in_both_spellings_exactly_where_the_variable_is_named() {
         let shell = |name: &str| (name == "HTTPS_PROXY").then(|| "http://u:secret@p".to_owned());
-        let proxies = |pass_env: &[&str], given: &[&str], taken: &[&str], retained: &[&str]| {
+        let proxies = |pass_env: &[&str], given: &[&str], removed: &[&str], retained: &[&str]| {
             let owned = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
             let given: Vec<EnvArg> = given.iter().map(|text| text.parse().unwrap()).collect();
-            let taken: Vec<String> = owned(taken);
+            let removed: Vec<String> = owned(removed);
             let config = Config {
                 pass_env: owned(pass_env),
                 ..Config::default()
             };
             let env_args = EnvArgs {
                 added: &given,
-                removed: &taken,
+                removed: &removed,
             };
             let retained = env_args.retained_names(&owned(retained).into_iter().collect());
             let passed =
@@ -348,8 +356,8 @@ mod tests {
         assert_eq!(proxies(&[], &name, &[], &[]), passes);
         assert_eq!(proxies(&[], &[], &[], &name), passes);
         assert_eq!(proxies(&name, &[], &[], &[]), passes);
-        for taken in ["HTTPS_PROXY", "https_proxy"] {
-            assert_eq!(proxies(&name, &[], &[taken], &name), strips);
+        for removed in ["HTTPS_PROXY", "https_proxy"] {
+            assert_eq!(proxies(&name, &[], &[removed], &name), strips);
         }
         let given = "http://other".to_owned();
         let passed = proxies(&[], &["HTTPS_PROXY=http://other"], &[], &[]);

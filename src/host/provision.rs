@@ -89,11 +89,11 @@ fn is_root() -> bool {
 /// # Errors
 /// When the packages cannot be installed or the daemon does not come up; the error names its log.
 pub(crate) async fn provision_engine(
-    cure: EngineFix,
+    fix: EngineFix,
     folders: &Folders,
     progress: &dyn EngineProgress,
 ) -> Result<Docker> {
-    if cure == EngineFix::Install {
+    if fix == EngineFix::Install {
         progress.report_step("installing the container engine (docker.io)");
         install_packages(ENGINE_PACKAGES, progress).await?;
     }
@@ -101,7 +101,7 @@ pub(crate) async fn provision_engine(
     let mut daemon = start_daemon(folders, progress).await?;
     let answers = async {
         loop {
-            if let Ok(docker) = Docker::find(&folders.home, cure.hint()).await {
+            if let Ok(docker) = Docker::find(&folders.home, fix.hint()).await {
                 return Ok(docker);
             }
             if let Some(why) = daemon.exit_reason()? {

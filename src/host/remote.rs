@@ -234,8 +234,8 @@ impl<'a> RemoteVolumes<'a> {
     }
 
     async fn stream_project(&self, name: &str, project: &Path) -> Result<()> {
-        let doing = format!("copying `{}` to the engine", project.display());
-        self.progress.report_step(&doing);
+        let step = format!("copying `{}` to the engine", project.display());
+        self.progress.report_step(&step);
         let opened = Folder::open(project);
         let folder = opened.with_context(|| format!("opening `{}`", project.display()))?;
         let moved = Arc::new(AtomicU64::new(0));
@@ -277,7 +277,7 @@ impl<'a> RemoteVolumes<'a> {
                     };
                 }
                 () = tokio::time::sleep(COPY_PROGRESS_INTERVAL) => {
-                    self.progress.report_amount(&doing, moved.load(Ordering::Relaxed), None);
+                    self.progress.report_amount(&step, moved.load(Ordering::Relaxed), None);
                 }
             }
         }

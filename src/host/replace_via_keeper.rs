@@ -116,11 +116,11 @@ impl KeeperReplacement<'_> {
             KeeperReply::History { runs } => runs,
             other => return Err(unexpected_reply_error(&other)),
         };
-        let brought = |record: &evolve::EvolveRecord| {
+        let is_of_target = |record: &evolve::EvolveRecord| {
             let succeeded = record.status == EvolveStage::Succeeded && !record.dry_run;
             succeeded && record.image.as_deref() == Some(image)
         };
-        let found = runs.into_iter().find(brought).map(|record| record.run);
+        let found = runs.into_iter().find(is_of_target).map(|record| record.run);
         found.ok_or_else(|| {
             let message = "the keeper has no run for the image that a rollback restored";
             let up = self.keeper.instance.osctl_command("up --build");

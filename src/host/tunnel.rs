@@ -162,15 +162,15 @@ impl TunnelTarget {
     async fn dial_with_retry(&self, port: u16) -> Result<TunnelStream> {
         let begin = Instant::now();
         loop {
-            let dialled = match timeout(TUNNEL_DIAL_TIMEOUT, self.dial(port)).await {
-                Ok(dialled) => dialled,
+            let dial_result = match timeout(TUNNEL_DIAL_TIMEOUT, self.dial(port)).await {
+                Ok(dial_result) => dial_result,
                 Err(_) => Err(Error::EngineUnreachable {
                     address: self.engine.url.clone(),
                     why: format!("no answer within {} s", TUNNEL_DIAL_TIMEOUT.as_secs()),
                 }
                 .into()),
             };
-            match dialled {
+            match dial_result {
                 Ok(line) => return Ok(line),
                 Err(error) => {
                     // The connection to the engine may be the one that was lost.

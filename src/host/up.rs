@@ -76,7 +76,7 @@ impl UpRunner<'_> {
                     taken.extend(taken_port(&error));
                     self.progress.log(&format!("{error}; trying another port"));
                 }
-                raised => return raised,
+                result => return result,
             }
         }
     }
@@ -109,8 +109,8 @@ impl UpRunner<'_> {
         };
         let choose = |wanted| {
             let held = held.map(|r| r.ports);
-            let whose = PortMachine::from_engine(self.engine, config.bind);
-            ports::choose_ports(wanted, held, whose, auto.then_some(taken), self.engine)
+            let machine = PortMachine::from_engine(self.engine, config.bind);
+            ports::choose_ports(wanted, held, machine, auto.then_some(taken), self.engine)
         };
         // Report a port in use before the build; a free port may be taken by the end of the build.
         let ports = choose(wanted).await?;
@@ -319,7 +319,7 @@ impl UpRunner<'_> {
             target(spec, record.clone()).await?,
             target(before, former).await?,
         );
-        let handover = KeeperReplacement {
+        let replacement = KeeperReplacement {
             keeper: KeeperContainer {
                 docker,
                 instance: self.instance,
@@ -330,7 +330,7 @@ impl UpRunner<'_> {
             force: self.force,
             progress: self.progress,
         };
-        handover.replace_with(&requested, &previous).await
+        replacement.replace_with(&requested, &previous).await
     }
 
     /// Deploys the keeper with its current permissions.
@@ -441,8 +441,8 @@ impl UpRunner<'_> {
             self.progress.report_step(&format!("starting `{name}`"));
             let started = match self.engine {
                 Engine::Docker(docker) => {
-                    let succession = self.replacer(docker);
-                    succession.start_with_ports(&container).await
+                    let replacer = self.replacer(docker);
+                    replacer.start_with_ports(&container).await
                 }
                 Engine::Embedded(_) => self.engine.start(name).await,
             };
@@ -462,8 +462,8 @@ impl UpRunner<'_> {
         self.progress.report_step(&format!("replacing `{name}`"));
         match self.engine {
             Engine::Docker(docker) => {
-                let succession = self.replacer(docker);
-                succession.replace(spec, record, &container).await?;
+                let replacer = self.replacer(docker);
+                replacer.replace(spec, record, &container).await?;
             }
             Engine::Embedded(_) => {
                 self.engine.remove(name).await?;

@@ -213,7 +213,7 @@ impl BridgeConnection {
                 BRIDGE_CONNECT_TIMEOUT
             };
         let mut start = self.start_instance.as_ref().filter(|_| !was_there);
-        let mut pause = BRIDGE_RECONNECT_DELAY;
+        let mut delay = BRIDGE_RECONNECT_DELAY;
         loop {
             let why = match self.find_hub().await {
                 Ok(client) => {
@@ -234,8 +234,8 @@ impl BridgeConnection {
             if Instant::now() >= deadline {
                 return Err(BridgeError::unreachable(&why));
             }
-            sleep(pause).await;
-            pause = (pause * 3 / 2).min(MAX_BRIDGE_RECONNECT_DELAY);
+            sleep(delay).await;
+            delay = (delay * 3 / 2).min(MAX_BRIDGE_RECONNECT_DELAY);
         }
     }
 

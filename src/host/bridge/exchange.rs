@@ -44,8 +44,8 @@ impl StdioBridge {
     /// Sends a request until it is answered, or answers it with an error.
     pub(super) async fn handle_request(self: Arc<Self>, line: BridgeMessage) {
         let failed = self.exchange_request(&line).await.err();
-        let asked = self.lock_pending().remove(&line.id);
-        let is_cancelled = asked.is_some_and(|asked| asked.is_cancelled);
+        let pending = self.lock_pending().remove(&line.id);
+        let is_cancelled = pending.is_some_and(|pending| pending.is_cancelled);
         if let Some(fault) = failed.filter(|_| !is_cancelled) {
             tracing::error!("{fault}");
             self.send_error(&line.id, &fault).await;
@@ -65,34 +65,34 @@ impl StdioBridge {
                 self.connection.connection_number(),
                 self.connection.session(),
             );
-            let came = match self.connection.post(line).await {
+            let outcome = match self.connection.post(line).await {
                 Ok(response) => self.handle_response(response, line).await,
                 Err(failure) => ExchangeOutcome::Lost(failure.into()),
             };
-            let lost = match came {
+            let loss = match outcome {
                 ExchangeOutcome::Answer => return Ok(()),
                 ExchangeOutcome::Refused(fault) => return Err(fault),
                 ExchangeOutcome::UnknownSession => {
                     self.reinitialize(session.as_ref()).await;
                     continue;
                 }
-                ExchangeOutcome::Lost(lost) => lost,
+                ExchangeOutcome::Lost(loss) => loss,
             };
             if self.is_cancelled(&line.id) {
                 return Ok(());
             }
             let is_harmless = self.is_retry_safe(line);
-            let mut then = decide_resend(is_harmless, lost);
-            while let RetryDecision::ResumeAfter(event) = then {
+            let mut decision = decide_resend(is_harmless, loss);
+            while let RetryDecision::ResumeAfter(event) = decision {
                 match self.resume_stream(line, &event).await? {
                     ExchangeOutcome::Answer => return Ok(()),
                     ExchangeOutcome::Lost(RequestLoss::PartialResponse(event)) => {
-                        then = RetryDecision::ResumeAfter(event)
+                        decision = RetryDecision::ResumeAfter(event)
                     }
-                    _ => then = decide_without_stream(is_harmless),
+                    _ => decision = decide_without_stream(is_harmless),
                 }
             }
-            match then {
+            match decision {
                 RetryDecision::GiveUp => return Err(BridgeError::lost(&line.method)),
                 _ => self.connection.reconnect(round).await?,
             }
@@ -127,7 +127,7 @@ impl StdioBridge {
                         ExchangeOutcome::Lost(RequestLoss::NoResponse) => {
                             ExchangeOutcome::Lost(RequestLoss::PartialResponse(event.into()))
                         }
-                        came => came,
+                        outcome => outcome,
                     });
                 }
                 Ok(_) => return Ok(ExchangeOutcome::Lost(RequestLoss::NoResponse)),
@@ -250,8 +250,8 @@ impl StdioBridge {
     }
 
     /// Opens another session, and reports that its lists may have changed.
-    pub(super) async fn reinitialize(&self, lost: Option<&BridgeSession>) {
-        if !matches!(self.connection.renew_session(lost).await, Ok(true)) {
+    pub(super) async fn reinitialize(&self, lost_session: Option<&BridgeSession>) {
+        if !matches!(self.connection.renew_session(lost_session).await, Ok(true)) {
             return;
         }
         for kind in ["tools", "prompts", "resources"] {
@@ -264,7 +264,7 @@ impl StdioBridge {
     fn is_cancelled(&self, id: &str) -> bool {
         self.lock_pending()
             .get(id)
-            .is_some_and(|asked| asked.is_cancelled)
+            .is_some_and(|pending| pending.is_cancelled)
     }
 }
 

@@ -118,8 +118,8 @@ pub(crate) async fn run_bridge(
         () = ended => {}
     }
     // A session that is being opened can only be closed once its id is known.
-    let shaken = async { while tasks.handshake.join_next().await.is_some() {} };
-    let _ = timeout(BRIDGE_HANDSHAKE_TIMEOUT, shaken).await;
+    let handshakes = async { while tasks.handshake.join_next().await.is_some() {} };
+    let _ = timeout(BRIDGE_HANDSHAKE_TIMEOUT, handshakes).await;
     drop(tasks);
     bridge.connection.close_session().await;
     Ok(())
@@ -169,18 +169,18 @@ impl StdioBridge {
                             false => &mut *requests,
                         };
                         let task = tasks.spawn(self.clone().handle_request(message));
-                        if let Some(asked) = self.lock_pending().get_mut(&id) {
-                            asked.task = Some(task);
+                        if let Some(pending) = self.lock_pending().get_mut(&id) {
+                            pending.task = Some(task);
                         }
                     }
                     BridgeMessageKind::Other => {
                         if self.cancel_pending(&message) {
                             continue;
                         }
-                        let begins = message.method == "notifications/initialized";
+                        let is_initialized = message.method == "notifications/initialized";
                         // The receiving task lives as long as this one.
                         let _ = sender.send(message).await;
-                        if begins {
+                        if is_initialized {
                             background.spawn(self.clone().forward_notifications());
                         }
                     }
@@ -200,11 +200,11 @@ impl StdioBridge {
     }
 
     fn add_pending(&self, id: &str) {
-        let asked = BridgePendingRequest {
+        let pending = BridgePendingRequest {
             task: None,
             is_cancelled: false,
         };
-        self.lock_pending().insert(id.into(), asked);
+        self.lock_pending().insert(id.into(), pending);
     }
 
     /// Records a request that the client cancels. Without a session, closing its connection is the only way to cancel
@@ -213,8 +213,8 @@ impl StdioBridge {
         let Some(id) = message.cancelled.as_deref() else {
             return false;
         };
-        let mut asked = self.lock_pending();
-        let Some(call) = asked.get_mut(id) else {
+        let mut pending = self.lock_pending();
+        let Some(call) = pending.get_mut(id) else {
             return false;
         };
         call.is_cancelled = true;
@@ -224,7 +224,7 @@ impl StdioBridge {
         if let Some(task) = &call.task {
             task.abort();
         }
-        asked.remove(id);
+        pending.remove(id);
         true
     }
 

@@ -20,18 +20,18 @@ impl CompanionClient {
         if let (Some(tunnel), Some(tunnel_error)) = (&self.tunnel, tunnel_error) {
             return Err(self.tunnel_error(tunnel, tunnel_error));
         }
-        let theirs = response
+        let companion_version = response
             .headers()
             .get(PROTOCOL_VERSION_HEADER)
             .and_then(|v| v.to_str().ok())
             .unwrap_or("unknown");
-        if theirs == protocol::PROTOCOL_VERSION.to_string() {
+        if companion_version == protocol::PROTOCOL_VERSION.to_string() {
             return Ok(());
         }
         let (container, ours) = (self.container.clone(), protocol::PROTOCOL_VERSION);
         Err(Error::ProtocolMismatch {
             container,
-            theirs: theirs.into(),
+            theirs: companion_version.into(),
             ours,
         }
         .into())

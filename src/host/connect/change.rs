@@ -101,13 +101,13 @@ impl ClientFileChange {
         let put = |path: &Path, text: &str| -> Result<()> {
             let folder = path.parent().context("the path has no parent folder")?;
             fs::create_dir_all(folder)?;
-            let mut beside = NamedTempFile::new_in(folder)?;
-            beside.write_all(text.as_bytes())?;
+            let mut temporary = NamedTempFile::new_in(folder)?;
+            temporary.write_all(text.as_bytes())?;
             if let Some(rights) = &rights {
-                beside.as_file().set_permissions(rights.clone())?;
+                temporary.as_file().set_permissions(rights.clone())?;
             }
-            beside.as_file().sync_all()?;
-            beside.persist(path)?;
+            temporary.as_file().sync_all()?;
+            temporary.persist(path)?;
             Ok(())
         };
         if let (BackupAction::Create(backup), Some(before)) = (&self.backup, &self.before) {

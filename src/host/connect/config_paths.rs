@@ -32,11 +32,11 @@ impl ClientConfigPaths {
         &self,
         variable: &str,
         path: &str,
-        otherwise: &str,
+        default_path: &str,
     ) -> PathBuf {
         match (self.lookup_variable)(variable) {
             Some(folder) => folder.join(path),
-            None => self.in_home(otherwise),
+            None => self.in_home(default_path),
         }
     }
 

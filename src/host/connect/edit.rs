@@ -82,13 +82,13 @@ pub(super) fn parse_settings(form: ClientFileFormat, text: &str) -> Result<Value
 
 /// The path of the entry.
 fn entry_path(form: ClientFileFormat, name: &str) -> Vec<&str> {
-    let mut way = match form {
+    let mut key_path = match form {
         ClientFileFormat::Json(servers) => servers.to_vec(),
         ClientFileFormat::Toml(servers) | ClientFileFormat::Yaml(servers) => vec![servers],
         ClientFileFormat::DedicatedFile => Vec::new(),
     };
-    way.push(name);
-    way
+    key_path.push(name);
+    key_path
 }
 
 /// The entry with this name.
@@ -108,8 +108,8 @@ pub(super) fn find_entry<'a>(
 
 /// The map that holds the entries.
 pub(super) fn find_servers(form: ClientFileFormat, settings: &Value) -> Option<&Value> {
-    let way = entry_path(form, "");
-    let (_, holder) = way.split_last()?;
+    let key_path = entry_path(form, "");
+    let (_, holder) = key_path.split_last()?;
     holder.iter().try_fold(settings, |at, key| at.get(key))
 }
 
@@ -184,18 +184,18 @@ pub(super) fn remove_entry(
         ClientFileFormat::DedicatedFile => return dedicated_file::remove(&before, name),
     };
     let mut expected = before;
-    let way = entry_path(form, name);
-    remove_path(&mut expected, &way, holder_stays);
+    let key_path = entry_path(form, name);
+    remove_path(&mut expected, &key_path, holder_stays);
     let mut after = parse_settings(form, &edited)?;
-    drop_nulls(&mut after, &way);
+    drop_nulls(&mut after, &key_path);
     match after == expected {
         true => Ok(plain.restore_endings(&edited)),
         false => Err("osctl can't remove the entry without changing the rest of the file".into()),
     }
 }
 
-fn remove_path(at: &mut Value, way: &[&str], holder_stays: bool) {
-    let Some((key, rest)) = way.split_first() else {
+fn remove_path(at: &mut Value, key_path: &[&str], holder_stays: bool) {
+    let Some((key, rest)) = key_path.split_first() else {
         return;
     };
     let Some(map) = at.as_object_mut() else {
@@ -214,8 +214,8 @@ fn remove_path(at: &mut Value, way: &[&str], holder_stays: bool) {
 }
 
 /// A YAML key without children is null; treat it as an empty map.
-fn drop_nulls(at: &mut Value, way: &[&str]) {
-    if let [holder, _] = way
+fn drop_nulls(at: &mut Value, key_path: &[&str]) {
+    if let [holder, _] = key_path
         && let Some(holder) = at.get_mut(holder)
         && holder.is_null()
     {
@@ -262,8 +262,8 @@ mod tests {
             find_entry(form, &settings, "osctl"),
             Some(&entry().to_value())
         );
-        let again = insert_entry(form, &inside, "osctl", &entry()).unwrap();
-        assert_eq!(again, inside, "a second time changes nothing");
+        let inserted_again = insert_entry(form, &inside, "osctl", &entry()).unwrap();
+        assert_eq!(inserted_again, inside, "a second time changes nothing");
         let out = remove_entry(form, &inside, "osctl", holder_stays).unwrap();
         assert_eq!(
             parse_settings(form, &out).unwrap(),

@@ -138,8 +138,8 @@ impl ConnectProbeServer {
 
     async fn send_request(&mut self, method: &str, params: Value) -> Result<Value> {
         self.id += 1;
-        let asked = json!({"jsonrpc": "2.0", "id": self.id, "method": method, "params": params});
-        self.send_message(&asked).await?;
+        let request = json!({"jsonrpc": "2.0", "id": self.id, "method": method, "params": params});
+        self.send_message(&request).await?;
         while let Some(line) = self.lines.next_line().await? {
             let mut message: Value = serde_json::from_str(&line)
                 .with_context(|| format!("invalid message: `{line}`"))?;

@@ -55,8 +55,8 @@ impl TerminalSocket {
         let (mut sink, mut stream) = socket.split();
         let (frame, frames) = mpsc::channel(16);
         let (words, mut word) = mpsc::channel(16);
-        let mut carriers = JoinSet::new();
-        carriers.spawn(async move {
+        let mut tasks = JoinSet::new();
+        tasks.spawn(async move {
             while let Some(message) = word.recv().await {
                 if sink.send(message).await.is_err() {
                     return;
@@ -65,7 +65,7 @@ impl TerminalSocket {
             // The receiver may be gone.
             let _ = sink.close().await;
         });
-        carriers.spawn(async move {
+        tasks.spawn(async move {
             while let Ok(Some(Ok(message))) = timeout(TERMINAL_READ_TIMEOUT, stream.next()).await {
                 let next = match message {
                     Message::Binary(bytes) => TerminalFrame::Output(bytes),
@@ -85,7 +85,7 @@ impl TerminalSocket {
         Ok(Self {
             frames,
             outgoing: words,
-            tasks: carriers,
+            tasks,
         })
     }
 
