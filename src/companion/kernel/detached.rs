@@ -56,11 +56,11 @@ impl DetachedKernel {
     }
 
     /// Ends the process, whose state is in the checkpoint, and waits until the process and its descendants are gone.
-    pub(crate) async fn finish_checkpoint(self, frozen: KernelCheckpoint) {
+    pub(crate) async fn finish_checkpoint(self, checkpoint: KernelCheckpoint) {
         let (done, gone) = oneshot::channel();
         let _ = self
             .resolution
-            .send(DetachResolution::Checkpointed(frozen, done));
+            .send(DetachResolution::Checkpointed(checkpoint, done));
         // Without an owner, no process exists either.
         let _ = gone.await;
     }
@@ -73,24 +73,24 @@ pub(crate) struct RestoredKernel {
 }
 
 impl RestoredKernel {
-    /// Connects with the process. `guard` is the connection to the supervisor `root`, the parent of the kernel;
+    /// Connects with the process. `supervisor` is the connection to its parent, the supervisor `supervisor_pid`;
     /// `stderr` carries the output of both.
     ///
     /// # Errors
     /// When no process listens at `socket`.
     pub(crate) fn connect(
-        guard: UnixStream,
-        root: i32,
+        supervisor: UnixStream,
+        supervisor_pid: i32,
         socket: PathBuf,
         stderr: Receiver,
     ) -> io::Result<Self> {
-        let made = SpawnedKernel {
+        let spawned = SpawnedKernel {
             stream: connect_kernel(&socket)?,
-            supervisor: KernelSupervisor::new(guard, root, None),
+            supervisor: KernelSupervisor::new(supervisor, supervisor_pid, None),
             socket: KernelSocket::from_path(socket),
             stderr_tail: StderrTail::from_stream(stderr),
         };
-        Ok(Self { spawned: made })
+        Ok(Self { spawned })
     }
 }
 

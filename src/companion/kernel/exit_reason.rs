@@ -141,11 +141,11 @@ mod tests {
                 .message
                 .contains(stayed)
         );
-        let died =
+        let error =
             StopReason::Timeout(1.0).kernel_lost_error(Some("the kernel exited with code 3"));
-        assert!(!died.message.contains(stayed), "{}", died.message);
-        assert!(died.message.contains("the kernel exited with code 3"));
-        assert_eq!(died.kind, "Timeout");
+        assert!(!error.message.contains(stayed), "{}", error.message);
+        assert!(error.message.contains("the kernel exited with code 3"));
+        assert_eq!(error.kind, "Timeout");
         let memory =
             StopReason::MemoryLimit(1).kernel_lost_error(Some("the kernel exited with code 1"));
         assert!(

@@ -47,17 +47,17 @@ impl KernelSessions {
     /// in a checkpoint when the last companion ended.
     pub(crate) fn start(
         settings: KernelSettings,
-        mut waking: BTreeMap<String, SessionRestoring>,
+        mut restoring: BTreeMap<String, SessionRestoring>,
     ) -> (Self, JoinHandle<()>) {
         let store = settings.run_store.clone();
         let template = KernelTemplate::start(settings.clone());
-        let start = |session: &str, waking| {
-            KernelHandle::start(session, settings.clone(), template.clone(), waking)
+        let start = |session: &str, restoring| {
+            KernelHandle::start(session, settings.clone(), template.clone(), restoring)
         };
-        let (kernel, owner) = start(DEFAULT_SESSION, waking.remove(DEFAULT_SESSION));
+        let (kernel, owner) = start(DEFAULT_SESSION, restoring.remove(DEFAULT_SESSION));
         let mut kernels = BTreeMap::from([(DEFAULT_SESSION.into(), kernel)]);
-        for (session, waking) in waking {
-            let (kernel, _owner) = start(&session, Some(waking));
+        for (session, restoring) in restoring {
+            let (kernel, _owner) = start(&session, Some(restoring));
             kernels.insert(session, kernel);
         }
         let sessions = Self {
@@ -161,12 +161,12 @@ impl KernelSessions {
             kernel
         };
         // In a separate task: the caller may disconnect, and the name must become free in any case.
-        let (ending, name) = (self.ending_kernels.clone(), name.to_owned());
+        let (ending_kernels, name) = (self.ending_kernels.clone(), name.to_owned());
         // There may be no subscriber.
         let _ = self.session_ends.send(name.clone());
         let ended = tokio::spawn(async move {
             kernel.shutdown(Duration::ZERO, StopReason::Deleted).await;
-            lock_unpoisoned(&ending).remove(&name);
+            lock_unpoisoned(&ending_kernels).remove(&name);
         });
         ended.await.map_err(|_| KernelRefusal::ShuttingDown)
     }
@@ -188,8 +188,9 @@ impl KernelSessions {
         }
         let kernel = self.find_kernel(&request.session)?;
         let (queue, session) = (request.queue, request.session.clone());
-        let begun = self.runs.begin_run(request);
-        let (run, is_new) = begun.map_err(|RunIdConflict(id)| KernelRefusal::RunIdConflict(id))?;
+        let started = self.runs.begin_run(request);
+        let (run, is_new) =
+            started.map_err(|RunIdConflict(id)| KernelRefusal::RunIdConflict(id))?;
         if !is_new {
             return match run.wait_admitted().await {
                 true => Ok(run),
