@@ -173,7 +173,7 @@ fn build_declaration(
         ServiceProbe::Rfb(at) => ServiceProbe::Rfb(path(at)?),
         other => other,
     };
-    let command = command.iter().map(|word| fill(word));
+    let command = command.iter().map(|argument| fill(argument));
     Ok(ServiceDeclaration {
         command: command.collect::<Result<_, _>>()?,
         stale_files: clean.collect::<Result<_, _>>()?,
@@ -252,8 +252,8 @@ mod tests {
             (service("name: a, command: ['${RUN']"), "without a `}`"),
             (service("name: a, command: [x], extra: 1"), "extra"),
         ] {
-            let told = parsed(&text).unwrap_err();
-            assert!(told.contains(why), "{told}");
+            let error = parsed(&text).unwrap_err();
+            assert!(error.contains(why), "{error}");
         }
         let twice =
             "services:\n  - &a {name: a, need: display, ready: display, command: [x]}\n  - *a";

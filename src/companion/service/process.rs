@@ -96,10 +96,10 @@ impl ServiceProcess {
         self.send_command(SUPERVISOR_END_BYTE);
     }
 
-    fn send_command(&self, word: u8) {
+    fn send_command(&self, command: u8) {
         // Write directly, because the runtime may not have registered yet that a new socket is writable. If the
         // supervisor is gone, no process is left to end.
-        let _ = nix::unistd::write(self.supervisor_stream.as_fd(), &[word]);
+        let _ = nix::unistd::write(self.supervisor_stream.as_fd(), &[command]);
     }
 }
 

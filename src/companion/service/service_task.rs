@@ -49,7 +49,7 @@ pub(super) struct ServiceTask {
 impl ServiceTask {
     pub(super) fn new(
         declaration: Arc<ServiceDeclaration>,
-        ground: Vec<watch::Receiver<ServiceView>>,
+        dependencies: Vec<watch::Receiver<ServiceView>>,
         needs: Arc<watch::Sender<BTreeSet<ServiceNeed>>>,
         silence: Arc<Notify>,
         order: ServiceShutdownOrder,
@@ -64,7 +64,7 @@ impl ServiceTask {
         });
         let owner = Self {
             declaration,
-            dependencies: ground,
+            dependencies,
             needs: needs.subscribe(),
             silence,
             view,
@@ -113,13 +113,13 @@ impl ServiceTask {
             (_, false) => self.apply_event(ServiceEvent::NotNeeded),
             (_, true) => {}
         }
-        let ground = self.read_dependencies();
+        let dependencies = self.read_dependencies();
         match self.state {
-            ServiceState::Waiting { .. } if ground.is_some() => {
+            ServiceState::Waiting { .. } if dependencies.is_some() => {
                 self.apply_event(ServiceEvent::DependenciesReady)
             }
             ServiceState::Starting { .. } | ServiceState::Ready { .. }
-                if ground != Some(self.dependency_start_count) =>
+                if dependencies != Some(self.dependency_start_count) =>
             {
                 self.apply_event(ServiceEvent::DependenciesLost);
             }
@@ -129,14 +129,14 @@ impl ServiceTask {
 
     /// The sum of the dependencies' start counts; nothing when one is not ready.
     fn read_dependencies(&mut self) -> Option<u64> {
-        let mut lives = 0;
+        let mut start_counts = 0;
         let mut is_ready = true;
         for view in &mut self.dependencies {
             let view = view.borrow_and_update();
             is_ready &= view.ready;
-            lives += view.start_count;
+            start_counts += view.start_count;
         }
-        is_ready.then_some(lives)
+        is_ready.then_some(start_counts)
     }
 
     /// Waits for the next event; returns nothing when the task should only check its inputs again.
@@ -290,19 +290,19 @@ async fn wait_deadline(deadline: Option<Instant>) {
 /// Waits until a need or a dependency changes.
 async fn wait_input_change(
     needs: &mut watch::Receiver<BTreeSet<ServiceNeed>>,
-    ground: &mut [watch::Receiver<ServiceView>],
+    dependencies: &mut [watch::Receiver<ServiceView>],
 ) {
     tokio::select! {
         _ = needs.changed() => {}
-        () = wait_dependency_change(ground) => {}
+        () = wait_dependency_change(dependencies) => {}
     }
 }
 
-async fn wait_dependency_change(ground: &mut [watch::Receiver<ServiceView>]) {
-    if ground.is_empty() {
+async fn wait_dependency_change(dependencies: &mut [watch::Receiver<ServiceView>]) {
+    if dependencies.is_empty() {
         return pending().await;
     }
-    let changes = ground.iter_mut().map(|view| Box::pin(view.changed()));
+    let changes = dependencies.iter_mut().map(|view| Box::pin(view.changed()));
     let (_, _, _) = futures_util::future::select_all(changes).await;
 }
 
