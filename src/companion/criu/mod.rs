@@ -161,46 +161,46 @@ fn plan_restoring_sessions(
     found: Vec<markers::FoundCriuMarker>,
     objects: &Path,
 ) -> (BTreeMap<String, SessionRestoring>, Vec<String>) {
-    let (mut waking, mut useless) = (BTreeMap::new(), Vec::new());
+    let (mut restoring, mut unusable) = (BTreeMap::new(), Vec::new());
     for found in found {
         let markers::FoundCriuMarker {
-            marker: mark,
-            checkpoint: frozen,
-            problem: trouble,
+            marker,
+            checkpoint: kernel_checkpoint,
+            problem,
         } = found;
-        let (session, checkpoint) = (mark.session, &frozen.id);
-        let begins = match trouble {
+        let (session, checkpoint) = (marker.session, &kernel_checkpoint.id);
+        let begins = match problem {
             None => {
                 tracing::info!(session, "the session is in the checkpoint `{checkpoint}`");
-                SessionRestoring::Checkpointed(frozen)
+                SessionRestoring::Checkpointed(kernel_checkpoint)
             }
             Some(why) => {
                 let folders =
-                    objects::find_object_folders(objects, mark.objects.as_ref(), &session);
+                    objects::find_object_folders(objects, marker.objects.as_ref(), &session);
                 let instead = match folders.is_empty() {
                     false => "the objects that were stored with the checkpoint",
                     true => "its last stored state, if any",
                 };
-                let told = format!(
+                let message = format!(
                     "session `{session}` was in the checkpoint `{checkpoint}`, but {why}; \
                      the session started with {instead}"
                 );
-                tracing::error!("{told}");
-                useless.push(told);
+                tracing::error!("{message}");
+                unusable.push(message);
                 SessionRestoring::Objects {
-                    checkpoint: frozen,
+                    checkpoint: kernel_checkpoint,
                     folders,
                 }
             }
         };
-        waking.insert(session, begins);
+        restoring.insert(session, begins);
     }
-    (waking, useless)
+    (restoring, unusable)
 }
 
 impl Criu {
     pub(crate) fn new(
-        ground: CriuPrerequisites,
+        prerequisites: CriuPrerequisites,
         sessions: KernelSessions,
         shells: Shells,
         objects: Arc<dyn KernelObjectStore>,
@@ -208,20 +208,20 @@ impl Criu {
         let CriuPrerequisites {
             settings,
             store,
-            markers: marks,
-            pid_reservation: placed,
+            markers,
+            pid_reservation,
             restoring_sessions: _,
-            unusable_checkpoints: useless,
-        } = ground;
+            unusable_checkpoints,
+        } = prerequisites;
         Self {
             tool: CriuTool {
                 work_folder: settings.work_folder.clone(),
             },
             settings,
             store,
-            markers: marks,
-            pid_reservation: placed,
-            unusable_checkpoints: useless,
+            markers,
+            pid_reservation,
+            unusable_checkpoints,
             sessions,
             shells,
             object_store: objects,
@@ -232,28 +232,28 @@ impl Criu {
 
     /// Bytes that the checkpoint or restore of a session has moved up to now, and the total if known.
     pub(crate) fn transferred_bytes(&self, session: &str) -> (u64, Option<u64>) {
-        let now = self
+        let current = self
             .current_operation
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
-        match now.session == session {
-            true => now.progress.read(),
+        match current.session == session {
+            true => current.progress.read(),
             false => (0, None),
         }
     }
 
     /// Starts the progress of an operation.
     fn start_progress(&self, session: &str) -> Arc<CriuProgress> {
-        let gauge = Arc::new(CriuProgress::default());
-        let mut now = self
+        let progress = Arc::new(CriuProgress::default());
+        let mut current = self
             .current_operation
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
-        *now = CriuOperation {
+        *current = CriuOperation {
             session: session.to_owned(),
-            progress: Arc::clone(&gauge),
+            progress: Arc::clone(&progress),
         };
-        gauge
+        progress
     }
 
     /// Whether this container was started with `--criu`.
@@ -336,8 +336,11 @@ impl Criu {
         let name = resolve_checkpoint_name(Some(name.clone()), &name)?;
         let folder = self.store.name_folder(&name);
         let sessions = self.sessions.list_sessions().into_iter();
-        let mut frozen = sessions.filter_map(|(session, view)| Some((session, view.checkpoint?)));
-        if let Some((session, _)) = frozen.find(|(_, path)| Path::new(path).starts_with(&folder)) {
+        let mut checkpoints =
+            sessions.filter_map(|(session, view)| Some((session, view.checkpoint?)));
+        if let Some((session, _)) =
+            checkpoints.find(|(_, path)| Path::new(path).starts_with(&folder))
+        {
             return Err(CriuRefusal::InUse { name, session });
         }
         let (store, owned) = (self.store.clone(), name.clone());

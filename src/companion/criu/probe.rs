@@ -171,8 +171,8 @@ fn list_warnings() -> Vec<String> {
     let is_refused = network.is_ok_and(|network| {
         getsockopt(&network, PassCred).is_err_and(|error| error == Errno::EOPNOTSUPP)
     });
-    let told = "this version of Linux can't checkpoint a kernel with a network socket, even if the socket only listens";
-    is_refused.then(|| told.to_owned()).into_iter().collect()
+    let problem = "this version of Linux can't checkpoint a kernel with a network socket, even if the socket only listens";
+    is_refused.then(|| problem.to_owned()).into_iter().collect()
 }
 
 /// Checkpoints and restores a sleeping process.
@@ -241,13 +241,13 @@ mod tests {
         };
         assert!(!findings.is_available());
         let message = findings.message();
-        for word in [
+        for part in [
             "not installed",
             "SYS_PTRACE and SYS_ADMIN",
             "seccomp",
             "up --criu",
         ] {
-            assert!(message.contains(word), "{message}");
+            assert!(message.contains(part), "{message}");
         }
     }
 }

@@ -78,18 +78,18 @@ impl CriuRefusal {
                 format!("the checkpoint `{path}` is damaged: {why}")
             }
             Self::FilesChanged(files) => {
-                let told = files
+                let listed = files
                     .iter()
                     .take(MAX_LISTED_CRIU_FILES)
                     .cloned()
                     .collect::<Vec<_>>();
-                let more = match files.len() - told.len() {
+                let more = match files.len() - listed.len() {
                     0 => String::new(),
                     more => format!("; and {more} more"),
                 };
                 format!(
                     "files that the kernel had mapped have changed: {}{more}",
-                    told.join("; ")
+                    listed.join("; ")
                 )
             }
             Self::ProtocolMismatch(why) => format!("the kernel can't be restored: {why}"),
@@ -238,7 +238,7 @@ mod tests {
 
     #[test]
     fn the_state_of_the_current_kernel_is_reported_and_only_its_loss_is_final() {
-        for (present, words) in [
+        for (present, suffix) in [
             (
                 StateAfterFailedRestore::Unchanged,
                 "why; the current kernel keeps running",
@@ -258,7 +258,7 @@ mod tests {
         ] {
             let refusal = refused(present);
             assert!(!refusal.is_final());
-            assert!(refusal.message().ends_with(words), "{}", refusal.message());
+            assert!(refusal.message().ends_with(suffix), "{}", refusal.message());
         }
         let lost = refused(StateAfterFailedRestore::Lost);
         assert!(lost.is_final() && lost.message().ends_with("its variables are lost"));

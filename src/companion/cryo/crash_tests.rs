@@ -130,8 +130,12 @@ impl CrashTestStorage {
             CrashTestStep::Store(cut, other) => {
                 let (number, path, value) = self.allocate();
                 if let Some(other) = other {
-                    let (beside, place, its) = self.allocate();
-                    self.continue_store((beside, &place, its), StoreCrashPoint::Numbered, other);
+                    let (other_number, other_path, other_value) = self.allocate();
+                    self.continue_store(
+                        (other_number, &other_path, other_value),
+                        StoreCrashPoint::Numbered,
+                        other,
+                    );
                 }
                 self.continue_store((number, &path, value), StoreCrashPoint::Numbered, cut);
             }

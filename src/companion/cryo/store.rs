@@ -39,7 +39,7 @@ impl CryoStorage {
             for entry in list_subfolders(&self.folder.join(name)) {
                 if CRYO_TEMP_SUFFIXES
                     .iter()
-                    .any(|beside| entry.ends_with(beside))
+                    .any(|suffix| entry.ends_with(suffix))
                 {
                     tracing::info!("removing the unfinished folder `{entry}`");
                 }
@@ -55,7 +55,7 @@ impl CryoStorage {
         for entry in list_subfolders(&folder) {
             if CRYO_TEMP_SUFFIXES
                 .iter()
-                .any(|beside| entry.ends_with(beside))
+                .any(|suffix| entry.ends_with(suffix))
                 && let Err(error) = fs::remove_dir_all(folder.join(&entry))
             {
                 tracing::warn!("`{entry}` can't be removed: {error}");
