@@ -143,8 +143,8 @@ impl PtyTerminals {
             return Err(PtyRefusal::ShuttingDown);
         }
         let mut entries = known.terminals.values();
-        let asked = entries.find(|entry| client.is_some() && entry.client.as_deref() == client);
-        if let Some(entry) = asked {
+        let existing = entries.find(|entry| client.is_some() && entry.client.as_deref() == client);
+        if let Some(entry) = existing {
             return Ok(entry.terminal.clone());
         }
         let PtyLimits {
