@@ -260,21 +260,21 @@ impl<R: Clone> RunEventBuffer<R> {
     /// Takes a batch of entries with their numbers, from `from` on.
     pub(super) fn take_chunks(&mut self, from: u64) -> Vec<(u64, EventChunk<R>)> {
         let begin = from.clamp(self.first_number, self.next_number());
-        let mut room = MAX_EVENT_CHUNK_BYTES;
+        let mut free_bytes = MAX_EVENT_CHUNK_BYTES;
         let mut handed = Vec::new();
         let entries = self
             .entries
             .iter()
             .skip((begin - self.first_number) as usize);
         for (seq, entry) in (begin..).zip(entries).take(MAX_EVENT_CHUNK_COUNT) {
-            if room == 0 {
+            if free_bytes == 0 {
                 break;
             }
             handed.push((
                 seq,
                 match entry {
                     BufferedEvent::Text { stream, from, to } => {
-                        room = room.saturating_sub(to - from);
+                        free_bytes = free_bytes.saturating_sub(to - from);
                         EventChunk::Text {
                             stream: *stream,
                             end: *to,
@@ -286,7 +286,7 @@ impl<R: Clone> RunEventBuffer<R> {
                             &**happened
                         {
                             let bytes = shown.data.values().map(json_bytes).sum::<usize>();
-                            room = room.saturating_sub(bytes as u64);
+                            free_bytes = free_bytes.saturating_sub(bytes as u64);
                         }
                         EventChunk::Other((**happened).clone())
                     }

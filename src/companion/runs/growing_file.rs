@@ -142,14 +142,14 @@ impl GrowingFile {
 }
 
 /// Fills the buffer. Returns the number of bytes read.
-fn fill_buffer(file: &mut File, mut room: &mut [u8]) -> io::Result<usize> {
+fn fill_buffer(file: &mut File, mut buffer: &mut [u8]) -> io::Result<usize> {
     let mut read = 0;
-    while !room.is_empty() {
-        match file.read(room) {
+    while !buffer.is_empty() {
+        match file.read(buffer) {
             Ok(0) => break,
             Ok(count) => {
                 read += count;
-                room = &mut room[count..];
+                buffer = &mut buffer[count..];
             }
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(error) => return Err(error),

@@ -99,14 +99,14 @@ impl<W: RunKind> RunRegistry<W> {
             }
             None => generate_run_id(self.prefix),
         };
-        let kept = match work.durable() {
+        let recorder = match work.durable() {
             Some(false) => None,
             Some(true) | None => {
                 let begin = build_stored_begin(&id, &work, self.store.boot_id());
                 self.store.record_begin(begin, work.is_private())
             }
         };
-        let run = Arc::new(TrackedRun::new(id, work, kept));
+        let run = Arc::new(TrackedRun::new(id, work, recorder));
         runs.push_back(run.clone());
         Ok((run, true))
     }

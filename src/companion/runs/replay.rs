@@ -25,18 +25,18 @@ impl<W: RunKind> TrackedRun<W> {
     pub(super) fn replay(recovered: RecoveredRun, store: &RunStore) -> Self {
         let RecoveredRun {
             run: found,
-            recorder: kept,
+            recorder,
         } = recovered;
         let begin = found.begin;
         let work = W::from_recovered(begin.id.clone(), begin.session, begin.line);
-        let mut run = Self::new(begin.id, work, Some(kept));
+        let mut run = Self::new(begin.id, work, Some(recorder));
         run.created = UNIX_EPOCH + Duration::from_micros(begin.created);
         run.digest = Some(begin.digest);
         let mut rests = find_remainders(&found.records, store);
         let mut end = None;
         for record in found.records {
             match record {
-                StoredRunRecord::End(told) => end = Some(told),
+                StoredRunRecord::End(stored_end) => end = Some(stored_end),
                 other => run.apply_record(other, &mut rests),
             }
         }

@@ -84,7 +84,7 @@ pub(crate) struct RunSnapshot {
 }
 
 impl<W: RunKind> TrackedRun<W> {
-    pub(super) fn new(id: String, work: W, kept: Option<Arc<RunRecorder>>) -> Self {
+    pub(super) fn new(id: String, work: W, recorder: Option<Arc<RunRecorder>>) -> Self {
         let pulse = watch::Sender::new(RunSignal {
             status: RunStatus::Running,
             event_count: 0,
@@ -103,7 +103,7 @@ impl<W: RunKind> TrackedRun<W> {
                 report: None,
             }),
             signal: pulse,
-            recorder: kept,
+            recorder,
             digest: None,
             pacing_bytes_read: watch::Sender::new(None),
         }
@@ -150,8 +150,8 @@ impl<W: RunKind> TrackedRun<W> {
         let output = record.events.output_mut(stream);
         let is_first = output.disk_bytes() == 0;
         output.record_spill(file, bytes);
-        if let Some(kept) = self.recorder.as_ref().filter(|_| is_first) {
-            let name = kept.relative_name(file.path());
+        if let Some(recorder) = self.recorder.as_ref().filter(|_| is_first) {
+            let name = recorder.relative_name(file.path());
             self.append_output_record(|| Stored::File { stream, name });
         }
     }
@@ -172,14 +172,14 @@ impl<W: RunKind> TrackedRun<W> {
 
     /// Records output, unless it must not be on disk.
     fn append_output_record(&self, record: impl FnOnce() -> Stored) {
-        if self.recorder.as_ref().is_some_and(|kept| !kept.is_private) {
+        if self.recorder.as_ref().is_some_and(|r| !r.is_private) {
             self.append_record(RecordUrgency::Soon, record);
         }
     }
 
     fn append_record(&self, urgency: RecordUrgency, record: impl FnOnce() -> Stored) {
-        if let Some(kept) = self.recorder.as_ref().filter(|kept| !kept.is_forgotten()) {
-            kept.push_record(&record(), urgency);
+        if let Some(recorder) = self.recorder.as_ref().filter(|r| !r.is_forgotten()) {
+            recorder.push_record(&record(), urgency);
         }
     }
 
@@ -206,8 +206,8 @@ impl<W: RunKind> TrackedRun<W> {
             }
             record.end_record(status)
         };
-        match self.recorder.as_ref().filter(|kept| !kept.is_forgotten()) {
-            Some(kept) => kept.push_end(&Stored::End(end), self.signal.clone(), status),
+        match self.recorder.as_ref().filter(|r| !r.is_forgotten()) {
+            Some(recorder) => recorder.push_end(&Stored::End(end), self.signal.clone(), status),
             None => self.publish_end(status),
         }
     }
@@ -261,15 +261,15 @@ impl<W: RunKind> TrackedRun<W> {
 
     /// Waits until the id can be returned to the client: the start is synced, or can't be.
     pub(crate) async fn wait_begin_synced(&self) {
-        if let Some(kept) = &self.recorder {
-            kept.wait_begin_synced().await;
+        if let Some(recorder) = &self.recorder {
+            recorder.wait_begin_synced().await;
         }
     }
 
     /// Whether the run is found again after a crash of the companion.
     pub(crate) fn is_durable(&self) -> bool {
-        let is_kept = |kept: &Arc<RunRecorder>| kept.is_complete() && !kept.is_forgotten();
-        self.recorder.as_ref().is_some_and(is_kept)
+        let is_retained = |r: &Arc<RunRecorder>| r.is_complete() && !r.is_forgotten();
+        self.recorder.as_ref().is_some_and(is_retained)
     }
 
     /// Removes the run from the journal.
@@ -381,8 +381,8 @@ impl<W: RunKind> TrackedRun<W> {
                 output.total_bytes(),
             )
         };
-        let is_kept = |piece: &OutputPiece| !matches!(piece, OutputPiece::Dropped(_));
-        let wanted: Vec<OutputPiece> = pieces.into_iter().take_while(is_kept).collect();
+        let is_retained = |piece: &OutputPiece| !matches!(piece, OutputPiece::Dropped(_));
+        let wanted: Vec<OutputPiece> = pieces.into_iter().take_while(is_retained).collect();
         let length: u64 = wanted.iter().map(OutputPiece::length).sum();
         let mut bytes = read_output(wanted).await?;
         let whole = complete_character_length(&bytes, offset + bytes.len() as u64 == total);

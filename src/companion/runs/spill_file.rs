@@ -77,14 +77,14 @@ impl SpillFiles {
         piece.truncate(usize::try_from(MAX_SPILL_FILE_BYTES - *sent).unwrap_or(usize::MAX));
         let bytes = piece.len() as u64;
         // The semaphore is never closed.
-        let room = SPILL_QUEUE_PERMITS
+        let permit = SPILL_QUEUE_PERMITS
             .acquire_many(piece.len() as u32)
             .await
             .ok();
         if pieces
             .send(SpillPiece {
                 bytes: piece,
-                permit: room,
+                permit,
             })
             .is_err()
         {

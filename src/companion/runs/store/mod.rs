@@ -61,8 +61,8 @@ struct RunStoreInner {
 impl RunStore {
     /// Starts this companion's journal with the runs of earlier journals. If the disk can't be written, runs are not
     /// durable; this is not an error.
-    pub(crate) fn open(lives: &RetainedRuns) -> Self {
-        let shared = Arc::new(RunStoreShared::new(lives.own_folder()));
+    pub(crate) fn open(retained_runs: &RetainedRuns) -> Self {
+        let shared = Arc::new(RunStoreShared::new(retained_runs.own_folder()));
         let writer = RunStoreWriter::new(Arc::clone(&shared));
         let writer = thread::Builder::new()
             .name("runs".into())
@@ -76,7 +76,7 @@ impl RunStore {
         };
         let store = Self(Some(Arc::new(RunStoreInner {
             shared,
-            retained_runs: lives.clone(),
+            retained_runs: retained_runs.clone(),
             boot_id: fs::read_to_string(RUN_STORE_BOOT_ID_PATH)
                 .unwrap_or_default()
                 .trim()
@@ -101,15 +101,15 @@ impl RunStore {
             link_run_files(&mut found, &own);
             let first = StoredRunRecord::Begin(found.begin.clone());
             // The copied records are complete: private output was left out of them before.
-            let kept = inner.shared.begin_run(&first, false);
+            let recorder = inner.shared.begin_run(&first, false);
             for record in &found.records {
-                kept.push_record(record, RecordUrgency::Later);
+                recorder.push_record(record, RecordUrgency::Later);
             }
             // Keep the number of queued records below its limit.
             inner.shared.wait_queue_space();
             inner.lock_recovered().push(RecoveredRun {
                 run: found,
-                recorder: kept,
+                recorder,
             });
         }
     }

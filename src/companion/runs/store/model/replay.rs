@@ -61,14 +61,18 @@ impl RealRunJournal {
             RunModelAction::Boot => {
                 self.companion_count += 1;
                 let folder = self.folder.path().join("runs");
-                let lives = RetainedRuns::new(folder, self.companion_count.to_string());
-                let store = RunStore::open(&lives);
-                self.companion = Some((store.clone(), RunRegistry::open("run", store), lives));
+                let retained_runs = RetainedRuns::new(folder, self.companion_count.to_string());
+                let store = RunStore::open(&retained_runs);
+                self.companion = Some((
+                    store.clone(),
+                    RunRegistry::open("run", store),
+                    retained_runs,
+                ));
             }
             RunModelAction::Serve => {
-                let (store, _, lives) = self.companion.as_ref().unwrap();
+                let (store, _, retained_runs) = self.companion.as_ref().unwrap();
                 assert!(store.wait_synced().await);
-                lives.remove_stale();
+                retained_runs.remove_stale();
                 self.assert_runs();
             }
             RunModelAction::Request(run) => {
