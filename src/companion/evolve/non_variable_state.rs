@@ -73,14 +73,14 @@ impl EvolveParts {
     }
 }
 
-/// Takes the entries that fit into `room` bytes.
+/// Takes the entries that fit into `free_bytes` bytes.
 fn take_within_bytes(
-    mut room: usize,
+    mut free_bytes: usize,
     all: impl Iterator<Item = (String, String)>,
 ) -> BTreeMap<String, String> {
     let fits = |(session, folder): &(String, String)| {
-        let left = room.checked_sub(session.len() + folder.len());
-        room = left.unwrap_or(room);
+        let left = free_bytes.checked_sub(session.len() + folder.len());
+        free_bytes = left.unwrap_or(free_bytes);
         left.is_some()
     };
     all.filter(fits).collect()
@@ -145,15 +145,15 @@ mod tests {
     fn the_list_of_shells_has_a_limit() {
         let folders = [("a", 3), ("b", 9), ("c", 3)];
         let folders = folders.map(|(session, length)| (session.to_owned(), "/".repeat(length)));
-        let kept = take_within_bytes(8, folders.into_iter());
-        assert_eq!(kept.into_keys().collect::<Vec<_>>(), ["a", "c"]);
+        let fitting = take_within_bytes(8, folders.into_iter());
+        assert_eq!(fitting.into_keys().collect::<Vec<_>>(), ["a", "c"]);
     }
 
     #[test]
     fn missing_state_is_reported_as_lost() {
         let here = "/data".to_owned();
-        let kept = verify_shell("default", "/data", Some(&here));
-        assert!(kept.kept && kept.detail.contains("`/data`"), "{kept:?}");
+        let state = verify_shell("default", "/data", Some(&here));
+        assert!(state.kept && state.detail.contains("`/data`"), "{state:?}");
         let moved = verify_shell("default", "/tmp/gone", Some(&here));
         assert!(!moved.kept, "{moved:?}");
         assert!(

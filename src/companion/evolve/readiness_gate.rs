@@ -34,7 +34,7 @@ const EVOLVE_KEEPER_LOST_TIMEOUT: Duration = Duration::from_secs(60);
 impl EvolveHandle {
     /// Restores the state of the last container, and opens the gate when that is done and the keeper has verified this
     /// container.
-    pub(crate) fn start_readiness_gate(&self, frozen: EvolveCheckpoints) {
+    pub(crate) fn start_readiness_gate(&self, checkpoints: EvolveCheckpoints) {
         if !self.settings.is_embedded && self.settings.keeper_socket.exists() {
             self.parts.admission.mark_unverified();
             let evolve = self.clone();
@@ -51,7 +51,7 @@ impl EvolveHandle {
                 evolve.parts.cryo.unpin_all();
             });
         }
-        self.start_restore(frozen);
+        self.start_restore(checkpoints);
     }
 }
 
@@ -61,18 +61,18 @@ async fn wait_until_verified(
     listens: Duration,
     lease: Duration,
 ) {
-    let heard = async {
+    let run_ended = async {
         // Before the first reply, wait only for the keeper to listen.
-        let mut heard = (Instant::now(), listens);
+        let mut last_reply = (Instant::now(), listens);
         loop {
             match timeout(EVOLVE_STATUS_TIMEOUT, find_deploying_run(keeper)).await {
                 Ok(Ok(Some(run))) => {
                     // Ask again, whatever the reason for the end of the stream.
                     let _ = timeout(lease, follow_run(keeper, run)).await;
-                    heard = (Instant::now(), lease);
+                    last_reply = (Instant::now(), lease);
                 }
                 Ok(Ok(None)) => return,
-                _ if heard.0.elapsed() > heard.1 => return,
+                _ if last_reply.0.elapsed() > last_reply.1 => return,
                 _ => {}
             }
             sleep(EVOLVE_STATUS_INTERVAL).await;
@@ -80,7 +80,7 @@ async fn wait_until_verified(
     };
     tokio::select! {
         () = gate.wait_verified() => {}
-        () = heard => gate.mark_verified(),
+        () = run_ended => gate.mark_verified(),
     }
     tracing::info!("the readiness gate is open");
 }
@@ -174,7 +174,7 @@ mod tests {
         let listener = UnixListener::bind(socket).unwrap();
         let keeper = Arc::new(FakeStatusKeeper::default());
         keeper.is_deploying.store(true, Ordering::SeqCst);
-        let asked = keeper.clone();
+        let fake_keeper = keeper.clone();
         let task = tokio::spawn(async move {
             loop {
                 let (mut stream, _) = listener.accept().await.unwrap();
@@ -185,12 +185,12 @@ mod tests {
                 if !line.contains("status") {
                     continue;
                 }
-                asked.request_count.fetch_add(1, Ordering::SeqCst);
-                let places = asked.is_deploying.load(Ordering::SeqCst);
+                fake_keeper.request_count.fetch_add(1, Ordering::SeqCst);
+                let is_deploying = fake_keeper.is_deploying.load(Ordering::SeqCst);
                 let status = EvolveStatus {
-                    evolve_in_progress: places,
-                    latest_status: (!places).then_some(EvolveStage::RolledBack),
-                    restart_pending: places,
+                    evolve_in_progress: is_deploying,
+                    latest_status: (!is_deploying).then_some(EvolveStage::RolledBack),
+                    restart_pending: is_deploying,
                     latest_run: "20261120-193600".parse().ok(),
                     ..EvolveStatus::default()
                 };

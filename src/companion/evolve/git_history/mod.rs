@@ -137,9 +137,9 @@ impl EvolveHandle {
         if repository.is_checked_out().await? {
             anyhow::bail!("the branch is checked out");
         }
-        let told = repository.list_committed_runs().await?;
-        let untold = select_uncommitted_runs(&runs, &told);
-        for run in &untold {
+        let committed = repository.list_committed_runs().await?;
+        let uncommitted = select_uncommitted_runs(&runs, &committed);
+        for run in &uncommitted {
             let folder = resolve_body_folder(run);
             match self.fetch_body(run, folder, &repository).await? {
                 None => return Ok(None),
@@ -155,7 +155,7 @@ impl EvolveHandle {
                 }
             }
         }
-        Ok(Some(untold.len()))
+        Ok(Some(uncommitted.len()))
     }
 
     /// Waits for the end of a run; the keeper closes the stream then.
@@ -233,19 +233,19 @@ fn resolve_body_folder(run: &EvolveRecord) -> &Path {
 /// selects only the last run, because the bodies of the others are unknown.
 fn select_uncommitted_runs<'a>(
     runs: &'a [EvolveRecord],
-    told: &[EvolveRunId],
+    committed: &[EvolveRunId],
 ) -> Vec<&'a EvolveRecord> {
-    let last = told.iter().max();
+    let last = committed.iter().max();
     let ended = runs
         .iter()
         .filter(|run| run.status.has_ended() && !run.dry_run);
-    let mut untold: Vec<&EvolveRecord> = ended
+    let mut uncommitted: Vec<&EvolveRecord> = ended
         .filter(|run| last.is_none_or(|last| run.run > *last))
         .collect();
-    untold.sort_by(|a, b| a.run.cmp(&b.run));
+    uncommitted.sort_by(|a, b| a.run.cmp(&b.run));
     match last {
-        None => untold.pop().into_iter().collect(),
-        Some(_) => untold,
+        None => uncommitted.pop().into_iter().collect(),
+        Some(_) => uncommitted,
     }
 }
 

@@ -112,11 +112,11 @@ impl GitRepository {
     }
 
     async fn read_tip(&self) -> Option<String> {
-        let asked = self.run_git(
+        let output = self.run_git(
             &["rev-parse", "--quiet", "--verify", GIT_HISTORY_BRANCH],
             "",
         );
-        asked.await.ok()
+        output.await.ok()
     }
 
     /// Lists the runs that have commits.
@@ -170,15 +170,15 @@ impl GitRepository {
 
     async fn commit_tree(&self, tree: &str, message: &str) -> Result<()> {
         let tip = self.read_tip().await;
-        let mut words = vec!["commit-tree", tree, "-F", "-"];
+        let mut arguments = vec!["commit-tree", tree, "-F", "-"];
         if let Some(tip) = &tip {
-            words.extend(["-p", tip]);
+            arguments.extend(["-p", tip]);
         }
-        let commit = self.run_git(&words, message).await?;
+        let commit = self.run_git(&arguments, message).await?;
         // The update fails if another process has moved the branch since. A zero id says that the branch does not exist
         // yet.
         let tip = tip.unwrap_or_else(|| "0".repeat(commit.len()));
-        let words = [
+        let arguments = [
             "update-ref",
             "-m",
             "osctl evolve",
@@ -186,13 +186,13 @@ impl GitRepository {
             &commit,
             &tip,
         ];
-        self.run_git(&words, "").await?;
+        self.run_git(&arguments, "").await?;
         Ok(())
     }
 
-    async fn run_git(&self, words: &[&str], input: &str) -> Result<String> {
-        let what = format!("`git {}`", words.join(" "));
-        let done = timeout(self.command_timeout, self.spawn_git(words, input)).await;
+    async fn run_git(&self, arguments: &[&str], input: &str) -> Result<String> {
+        let what = format!("`git {}`", arguments.join(" "));
+        let done = timeout(self.command_timeout, self.spawn_git(arguments, input)).await;
         let Ok(done) = done else {
             bail!(
                 "{what} did not end within {} s",
@@ -201,13 +201,13 @@ impl GitRepository {
         };
         let done = done?;
         if !done.status.success() {
-            let said = String::from_utf8_lossy(&done.stderr);
-            bail!("{what}: {}", said.trim());
+            let stderr = String::from_utf8_lossy(&done.stderr);
+            bail!("{what}: {}", stderr.trim());
         }
         Ok(String::from_utf8_lossy(&done.stdout).trim().to_owned())
     }
 
-    async fn spawn_git(&self, words: &[&str], input: &str) -> Result<std::process::Output> {
+    async fn spawn_git(&self, arguments: &[&str], input: &str) -> Result<std::process::Output> {
         let tree = self.scratch_folder.path().join("tree");
         let mut command = Command::new(&self.program);
         command
@@ -240,7 +240,7 @@ impl GitRepository {
             command.uid(self.uid).gid(self.gid);
         }
         let mut child = command
-            .args(words)
+            .args(arguments)
             .current_dir(&tree)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
