@@ -165,16 +165,16 @@ impl MergedServers {
             if !awaited.awaited_keys.insert(key) {
                 continue;
             }
-            let merge = Arc::downgrade(self);
+            let merged = Arc::downgrade(self);
             awaited.tasks.spawn(async move {
                 let is_there = arrivals.changed().await.is_ok();
-                let Some(merge) = merge.upgrade() else {
+                let Some(merged) = merged.upgrade() else {
                     return;
                 };
-                merge.lock_awaited().awaited_keys.remove(&key);
+                merged.lock_awaited().awaited_keys.remove(&key);
                 if is_there {
                     let method = format!("notifications/{kind}/list_changed");
-                    merge
+                    merged
                         .notification_sink
                         .deliver(message::notification_message(&method, ""), false);
                 }

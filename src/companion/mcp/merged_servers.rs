@@ -45,7 +45,8 @@ pub(super) struct MergedServers {
 }
 
 impl MergedServers {
-    /// Opens connections to the servers that match `server_filter`. `next` returns the number of each connection's client.
+    /// Opens connections to the servers that match `server_filter`. `next` returns the number of each connection's
+    /// client.
     pub(super) fn new(
         servers: BTreeMap<String, Arc<ServerEntry>>,
         server_filter: NameFilter,
@@ -54,7 +55,7 @@ impl MergedServers {
         notification_sink: Arc<dyn NotificationSink>,
         next: impl FnMut() -> u64,
     ) -> Arc<Self> {
-        let merge = Self {
+        let merged = Self {
             servers: Mutex::default(),
             replaced: Mutex::default(),
             server_filter,
@@ -66,8 +67,8 @@ impl MergedServers {
             awaited_lists: Mutex::default(),
             is_listening: AtomicBool::new(false),
         };
-        merge.update_servers(&servers, None, next);
-        Arc::new(merge)
+        merged.update_servers(&servers, None, next);
+        Arc::new(merged)
     }
 
     /// Switches to the current servers; connections to unchanged servers stay. Returns whether there was a change.
@@ -83,7 +84,7 @@ impl MergedServers {
         ways.retain(|name, access| {
             let stays = servers
                 .get(name)
-                .is_some_and(|served| access.is_connected_to(served));
+                .is_some_and(|entry| access.is_connected_to(entry));
             if !stays {
                 access.drain();
                 replaced.push(access.clone());
@@ -100,12 +101,12 @@ impl MergedServers {
         let mut relayed_requests = self.relayed_requests.lock_open();
         relayed_requests.retain(|_, (number, _)| here.contains(number) || before.contains(number));
         drop(relayed_requests);
-        for (name, served) in servers {
+        for (name, entry) in servers {
             if ways.contains_key(name) || !self.server_filter.is_match(name) {
                 continue;
             }
             is_other = true;
-            let access = self.open_access(served, next());
+            let access = self.open_access(entry, next());
             if self.is_listening.load(Ordering::Relaxed) {
                 access.start_listening();
             }
@@ -119,18 +120,18 @@ impl MergedServers {
         is_other
     }
 
-    fn open_access(&self, served: &Arc<ServerEntry>, number: u64) -> ServerAccess {
+    fn open_access(&self, entry: &Arc<ServerEntry>, number: u64) -> ServerAccess {
         let client = McpClient {
             number,
             initialize_params: self.initialize_params.clone(),
             notification_sink: Arc::new(ServerNotificationSink {
                 server_number: number,
-                resource_index: served.spec.resource_index.clone(),
+                resource_index: entry.spec.resource_index.clone(),
                 notification_sink: self.notification_sink.clone(),
                 relayed_requests: self.relayed_requests.clone(),
             }),
         };
-        served.open_access(Arc::new(client), &NameFilter::default())
+        entry.open_access(Arc::new(client), &NameFilter::default())
     }
 
     fn lock_servers(&self) -> MutexGuard<'_, BTreeMap<String, Arc<ServerAccess>>> {

@@ -193,14 +193,14 @@ impl Hub {
             problems: found.problems,
             invalid_servers: found.invalid_servers,
         };
-        let mut gone = Vec::new();
+        let mut removed = Vec::new();
         let mut is_new = false;
         {
             let mut servers = self.lock_servers();
-            servers.retain(|name, served| {
-                let same = found.servers.get(name) == Some(&served.spec.config);
+            servers.retain(|name, entry| {
+                let same = found.servers.get(name) == Some(&entry.spec.config);
                 if !same {
-                    gone.push(served.clone());
+                    removed.push(entry.clone());
                 }
                 same
             });
@@ -215,7 +215,7 @@ impl Hub {
                 });
             }
         }
-        if gone.is_empty() && !is_new {
+        if removed.is_empty() && !is_new {
             return;
         }
         self.0.change_count.fetch_add(1, Ordering::Relaxed);
@@ -227,17 +227,17 @@ impl Hub {
             }
             stays
         });
-        let names: Vec<&str> = gone.iter().map(|served| served.name()).collect();
+        let names: Vec<&str> = removed.iter().map(|entry| entry.name()).collect();
         self.0
             .sse_connections
             .retain_connections(|session, server| match session {
                 Some(session) => session.update_servers(&servers, || self.next_number()),
                 None => server.is_some_and(|name| !names.contains(&name)),
             });
-        gone.iter().for_each(|served| served.drain());
+        removed.iter().for_each(|entry| entry.drain());
         let mut retired = self.lock_removed_servers();
-        retired.retain(|served| !served.has_ended());
-        retired.extend(gone);
+        retired.retain(|entry| !entry.has_ended());
+        retired.extend(removed);
     }
 
     fn sweep_sessions(&self) {
@@ -271,7 +271,7 @@ impl Hub {
             .into_values()
             .collect();
         servers.append(&mut self.lock_removed_servers());
-        let ends = servers.iter().map(|served| served.shutdown());
+        let ends = servers.iter().map(|entry| entry.shutdown());
         futures_util::future::join_all(ends).await;
         let ended = sessions.iter().map(|(_, session)| &session.streams);
         ended.for_each(|streams| streams.close());
@@ -304,21 +304,19 @@ impl Hub {
         let Some(name) = &target.server else {
             let wanted = NameFilter::from_query(target.servers.as_deref());
             let servers = self.lock_servers().clone();
-            let merge =
+            let merged =
                 MergedServers::new(servers, wanted, tools, params, sink, || self.next_number());
-            return Ok(Backend::Merged(merge));
+            return Ok(Backend::Merged(merged));
         };
-        let served = self.lock_servers().get(name).cloned();
-        let served = served.ok_or_else(|| self.no_server(name))?;
+        let entry = self.lock_servers().get(name).cloned();
+        let entry = entry.ok_or_else(|| self.no_server(name))?;
         let number = self.next_number();
         let client = McpClient {
             number,
             initialize_params: params,
             notification_sink: sink,
         };
-        Ok(Backend::Single(
-            served.open_access(Arc::new(client), &tools),
-        ))
+        Ok(Backend::Single(entry.open_access(Arc::new(client), &tools)))
     }
 
     /// The backend of a client without a session.
@@ -368,14 +366,14 @@ impl Hub {
         );
         let raw = String::from_utf8(initialize_params.into()).ok();
         if let Some(initialize_params) = raw.and_then(|raw| RawValue::from_string(raw).ok()) {
-            let kept = PersistedHubSession {
+            let persisted = PersistedHubSession {
                 wish: target,
                 version,
                 hello: initialize_params,
                 subscribed: BTreeSet::new(),
                 level: None,
             };
-            if let Err(error) = cache::write_json(&self.session_file(&id), &kept) {
+            if let Err(error) = cache::write_json(&self.session_file(&id), &persisted) {
                 tracing::warn!("the hub can't store a session: {error:#}");
             }
         }
@@ -393,14 +391,14 @@ impl Hub {
         session: HubSession,
         before: u64,
     ) -> Result<Arc<HubSession>, HubRefusal> {
-        let kept = self.insert_or_find_session(session);
+        let registered = self.insert_or_find_session(session);
         if self.change_count() != before
-            && !kept.update_servers(&self.lock_servers().clone(), || self.next_number())
+            && !registered.update_servers(&self.lock_servers().clone(), || self.next_number())
         {
-            self.lock_sessions().remove(&kept.id);
+            self.lock_sessions().remove(&registered.id);
             return Err(HubRefusal::NoSession);
         }
-        Ok(kept)
+        Ok(registered)
     }
 
     fn insert_or_find_session(&self, session: HubSession) -> Arc<HubSession> {
@@ -412,8 +410,8 @@ impl Hub {
             }
         }
         let id = session.id.clone();
-        let kept = sessions.entry(id).or_insert_with(|| Arc::new(session));
-        kept.clone()
+        let registered = sessions.entry(id).or_insert_with(|| Arc::new(session));
+        registered.clone()
     }
 
     /// Finds a session in memory, or restores it from disk.

@@ -432,14 +432,14 @@ mod tests {
             let list = format!(
                 r#"{{"tools":[{{"name":"bad","inputSchema":{bad}}},{good}],"nextCursor":"x"}}"#
             );
-            let mut told = Vec::new();
+            let mut reasons = Vec::new();
             let rest =
-                ToolParamHeaders::default().record_tools(&list, |why| told.push(why.to_owned()));
+                ToolParamHeaders::default().record_tools(&list, |why| reasons.push(why.to_owned()));
             let expected = format!(r#"{{"tools":[{good}],"nextCursor":"x"}}"#);
             assert_eq!(rest.as_deref(), Some(&*expected), "{bad}");
             assert!(
-                told[0].starts_with("the hub omits the tool `bad`: `"),
-                "{told:?}"
+                reasons[0].starts_with("the hub omits the tool `bad`: `"),
+                "{reasons:?}"
             );
         }
     }

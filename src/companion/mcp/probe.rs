@@ -27,19 +27,19 @@ impl Hub {
             .cloned()
             .collect();
         let servers = self.lock_servers();
-        let local = servers.values().filter(|served| served.is_local());
-        let local = local.map(|served| served.name().to_owned());
+        let local = servers.values().filter(|entry| entry.is_local());
+        let local = local.map(|entry| entry.name().to_owned());
         local.chain(refused).collect()
     }
 
     /// The program, arguments and folder of a server; empty if it is not a child process.
     pub(in crate::companion) fn server_command_line(&self, name: &str) -> Vec<String> {
-        let Some(served) = self.find_server(name) else {
+        let Some(entry) = self.find_server(name) else {
             return Vec::new();
         };
         let ServerTransport::Child {
             command, args, cwd, ..
-        } = &served.spec.config.transport
+        } = &entry.spec.config.transport
         else {
             return Vec::new();
         };
@@ -56,9 +56,9 @@ impl Hub {
     /// The local servers that run.
     pub(in crate::companion) fn running_servers(&self) -> Vec<String> {
         let servers = self.lock_servers();
-        let up = servers.values().filter(|served| served.is_local());
-        let up = up.filter(|served| served.has_phase(|phase| *phase == ServerPhase::Up));
-        up.map(|served| served.name().to_owned()).collect()
+        let up = servers.values().filter(|entry| entry.is_local());
+        let up = up.filter(|entry| entry.has_phase(|phase| *phase == ServerPhase::Up));
+        up.map(|entry| entry.name().to_owned()).collect()
     }
 
     /// The servers with unanswered calls, one name for each call.
@@ -77,9 +77,9 @@ impl Hub {
         if let Some(why) = self.lock_config_errors().invalid_servers.get(name) {
             return Err(format!("its configuration is refused: {why}"));
         }
-        let served = self.find_server(name).ok_or("it is not configured")?;
+        let entry = self.find_server(name).ok_or("it is not configured")?;
         // The cached handshake does not count.
-        served.start_shared_child().await.map_err(|why| match why {
+        entry.start_shared_child().await.map_err(|why| match why {
             HandshakeError::Refused(error) => format!("it refused the handshake: {error}"),
             HandshakeError::Failed(why) => why,
         })?;

@@ -55,15 +55,15 @@ impl ServerEntry {
             built_in_server: os.clone(),
             crash_count: AtomicUsize::new(0),
         };
-        let served = Arc::new(Self {
+        let entry = Arc::new(Self {
             spec: Arc::new(spec),
             shared_child: OnceLock::new(),
             own_children: Mutex::default(),
         });
         if is_eager {
-            start_in_background(served.shared_child());
+            start_in_background(entry.shared_child());
         }
-        served
+        entry
     }
 
     pub(super) fn name(&self) -> &str {
@@ -262,12 +262,12 @@ impl ServerAccess {
     }
 
     /// Whether it leads to this server, and not to a previous one of that name.
-    pub(super) fn is_connected_to(&self, served: &Arc<ServerEntry>) -> bool {
-        Arc::ptr_eq(&self.entry, served)
+    pub(super) fn is_connected_to(&self, entry: &Arc<ServerEntry>) -> bool {
+        Arc::ptr_eq(&self.entry, entry)
     }
 
     /// The same client's access to another server.
-    pub(super) fn reopen_to(&self, served: &Arc<ServerEntry>, number: u64) -> Self {
+    pub(super) fn reopen_to(&self, entry: &Arc<ServerEntry>, number: u64) -> Self {
         let McpClient {
             initialize_params,
             notification_sink,
@@ -278,7 +278,7 @@ impl ServerAccess {
             initialize_params: initialize_params.clone(),
             notification_sink: notification_sink.clone(),
         };
-        served.open_access(Arc::new(client), &self.tool_filter)
+        entry.open_access(Arc::new(client), &self.tool_filter)
     }
 
     /// Ends the child after its open calls, if it belongs to this client alone.
@@ -327,7 +327,7 @@ impl ServerAccess {
         };
         match (find_value(text, &["protocolVersion"]), version_of(text)) {
             // Versions are dates, so they compare as text.
-            (Some(span), Some(spoken)) if requested < spoken => {
+            (Some(span), Some(server_version)) if requested < server_version => {
                 splice(&result, &[(span, &format!("\"{requested}\""))])
             }
             _ => result,

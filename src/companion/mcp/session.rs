@@ -194,14 +194,14 @@ impl HubSession {
                 }
             }
             Backend::Single(access) => {
-                let Some(served) = servers.get(access.name()) else {
+                let Some(entry) = servers.get(access.name()) else {
                     return false;
                 };
-                if access.is_connected_to(served) {
+                if access.is_connected_to(entry) {
                     return true;
                 }
                 access.drain();
-                let access = access.reopen_to(served, next());
+                let access = access.reopen_to(entry, next());
                 if let Some(level) = level {
                     access.set_level(&level);
                 }
@@ -333,12 +333,12 @@ impl ClientStreams {
             .iter();
         let too_many = too_many.chain(unread.get(MAX_ENDED_UNREAD_STREAMS..).unwrap_or_default());
         too_many.for_each(|(number, ..)| drop(calls.remove(number)));
-        let kept = unread
+        let unread_streams = unread
             .iter()
             .take(MAX_ENDED_UNREAD_STREAMS)
             .chain(read.iter().take(MAX_ENDED_READ_STREAMS));
         let mut bytes = 0;
-        for (place, (number, size, _)) in kept.enumerate() {
+        for (place, (number, size, _)) in unread_streams.enumerate() {
             bytes += size;
             if place > 0 && bytes > MAX_ENDED_STREAM_BYTES {
                 calls.remove(number);

@@ -60,7 +60,7 @@ impl MessageStreamState {
                 return;
             }
             self.first_seq += 1;
-            self.buffered_bytes -= self.events.pop_front().map_or(0, |gone| gone.len());
+            self.buffered_bytes -= self.events.pop_front().map_or(0, |removed| removed.len());
         }
     }
 }

@@ -119,8 +119,8 @@ impl ServerHandle {
     pub(super) async fn initialize_result(&self) -> Result<Bytes, HandshakeError> {
         let (answer, receiver) = oneshot::channel();
         self.send_command(ServerTaskCommand::Initialize(answer));
-        let gone = || HandshakeError::Failed(server_task::SERVER_GONE_MESSAGE.into());
-        receiver.await.map_err(|_| gone())?
+        let ended = || HandshakeError::Failed(server_task::SERVER_GONE_MESSAGE.into());
+        receiver.await.map_err(|_| ended())?
     }
 
     pub(super) fn send_request(
@@ -181,8 +181,8 @@ impl ServerHandle {
         self.state.pending_count.load(Ordering::Relaxed)
     }
 
-    fn send_command(&self, ask: ServerTaskCommand) {
+    fn send_command(&self, command: ServerTaskCommand) {
         // A task that has ended needs no command.
-        let _ = self.commands.send(ask);
+        let _ = self.commands.send(command);
     }
 }

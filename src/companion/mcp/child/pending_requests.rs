@@ -149,7 +149,7 @@ impl<T> PendingRequests<T> {
                 let found = self
                     .requests
                     .keys()
-                    .find(|wire| is_same_id(wire, id))?
+                    .find(|server_token| is_same_id(server_token, id))?
                     .clone();
                 self.requests.remove(&found)?
             }
@@ -173,16 +173,16 @@ impl<T> PendingRequests<T> {
         message: &RpcMessage,
     ) -> Option<(&PendingRequest<T>, Bytes)> {
         let span = message.param_span(&["progressToken"])?;
-        let wire = message.raw_param(&["progressToken"])?;
+        let server_token = message.raw_param(&["progressToken"])?;
         let is_meant = |call: &&mut PendingRequest<T>| {
             call.progress_token
                 .as_ref()
-                .is_some_and(|t| is_same_id(&t.server_token, wire))
+                .is_some_and(|t| is_same_id(&t.server_token, server_token))
         };
         let call = self.requests.values_mut().find(is_meant)?;
         call.deadline = Instant::now() + call.timeout;
         let own = &call.progress_token.as_ref()?.client_token;
-        let text = match **own == *wire {
+        let text = match **own == *server_token {
             true => message.text().clone(),
             false => message.with_edits(vec![(span, own)]),
         };
@@ -201,12 +201,12 @@ impl<T> PendingRequests<T> {
             call.client_number == client_number && is_same_id(&call.client_request_id, id)
         };
         let found = self.requests.iter().find(|(_, call)| is_meant(call));
-        let wire = found?.0.clone();
-        let text = match *wire == *id {
+        let server_token = found?.0.clone();
+        let text = match *server_token == *id {
             true => message.text().clone(),
-            false => message.with_edits(vec![(span, &wire)]),
+            false => message.with_edits(vec![(span, &server_token)]),
         };
-        Some((self.requests.remove(&wire)?, text))
+        Some((self.requests.remove(&server_token)?, text))
     }
 
     /// Removes one matching call. Returns it with the id that the server knows.
@@ -214,14 +214,14 @@ impl<T> PendingRequests<T> {
         &mut self,
         is_meant: impl Fn(&PendingRequest<T>) -> bool,
     ) -> Option<(Box<str>, PendingRequest<T>)> {
-        let wire = self
+        let server_token = self
             .requests
             .iter()
             .find(|(_, call)| is_meant(call))?
             .0
             .clone();
-        let call = self.requests.remove(&wire)?;
-        Some((wire, call))
+        let call = self.requests.remove(&server_token)?;
+        Some((server_token, call))
     }
 
     pub(super) fn take_all(&mut self) -> Vec<PendingRequest<T>> {
@@ -244,13 +244,13 @@ impl<T> PendingRequests<T> {
 
     /// The only client with open calls; `None` if no client or several clients have some.
     pub(super) fn only_client(&self) -> Option<u64> {
-        let mut members = self
+        let mut client_numbers = self
             .requests
             .values()
             .map(|c| c.client_number)
             .filter(|m| *m != 0);
-        let first = members.next()?;
-        members
+        let first = client_numbers.next()?;
+        client_numbers
             .all(|client_number| client_number == first)
             .then_some(first)
     }
@@ -285,10 +285,10 @@ mod tests {
     #[test]
     fn clients_that_share_a_child_get_their_own_ids_and_tokens_back() {
         let mut calls = PendingRequests::new(true);
-        let ask =
+        let request =
             message(r#"{"id":1.0,"method":"m","params":{"_meta":{"progressToken":"t"}, "n":1.0}}"#);
-        let first = calls.register_request(&ask, 1, MINUTE, "first");
-        let second = calls.register_request(&ask, 2, MINUTE, "second");
+        let first = calls.register_request(&request, 1, MINUTE, "first");
+        let second = calls.register_request(&request, 2, MINUTE, "second");
         let expected = r#"{"id":2,"method":"m","params":{"_meta":{"progressToken":2}, "n":1.0}}"#;
         assert_eq!(second, expected.as_bytes());
         assert_ne!(first, second);

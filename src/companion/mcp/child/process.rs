@@ -211,7 +211,7 @@ impl ServerProcess {
     /// Ends the process and all its descendants: first by closing its stdin, then by force.
     pub(super) async fn shutdown(mut self) {
         self.stdin = None;
-        let gone = async {
+        let exited = async {
             loop {
                 tokio::select! {
                     () = wait_readable(self.stdout.as_ref()) => { self.read_stdout(); self.read_buffer.clear(); }
@@ -223,12 +223,12 @@ impl ServerProcess {
             }
         };
         // In both cases the supervisor now ends the processes that are left.
-        let _ = timeout(MCP_SERVER_EXIT_TIMEOUT, gone).await;
+        let _ = timeout(MCP_SERVER_EXIT_TIMEOUT, exited).await;
         self.supervisor.end_all();
-        let gone = async {
+        let exited = async {
             while self.supervisor.next_event().await != CommandSupervisorEvent::AllExited {}
         };
-        if timeout(MCP_SUPERVISOR_EXIT_TIMEOUT, gone).await.is_err() {
+        if timeout(MCP_SUPERVISOR_EXIT_TIMEOUT, exited).await.is_err() {
             self.supervisor.kill_supervisor();
         }
     }

@@ -44,7 +44,7 @@ pub(super) fn serve_client(
     let (to_server, incoming) = mpsc::unbounded_channel();
     let (outgoing, from_server) = mpsc::unbounded_channel();
     let is_disconnected = Arc::new(AtomicBool::new(false));
-    let wire = ChannelTransport {
+    let transport = ChannelTransport {
         incoming,
         outgoing,
         is_disconnected: is_disconnected.clone(),
@@ -55,7 +55,7 @@ pub(super) fn serve_client(
         is_disconnected,
     };
     tokio::spawn(async move {
-        match server.serve(wire).await {
+        match server.serve(transport).await {
             // The other end of the channel detects the end.
             Ok(running) => drop(running.waiting().await),
             Err(error) => tracing::debug!("the handshake with the server `os` failed: {error}"),

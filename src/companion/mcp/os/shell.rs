@@ -84,11 +84,11 @@ impl OsServer {
     ) -> ToolResult {
         let mut command = ShellRequest::new(install_command(&args.packages, args.upgrade)?);
         command.timeout = args.timeout;
-        let shown = self
+        let result = self
             .run_command(&cx, command, None, DEFAULT_TOOL_OUTPUT_BYTES)
             .await?;
-        let is_error = shown.report.returncode != Some(0);
-        super::tool_result::with_error_flag(shown.into_tool_result(), is_error)
+        let is_error = result.report.returncode != Some(0);
+        super::tool_result::with_error_flag(result.into_tool_result(), is_error)
     }
 }
 

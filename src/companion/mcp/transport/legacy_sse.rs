@@ -33,12 +33,12 @@ pub(super) async fn open_stream(State(hub): State<Hub>, target: HubTarget) -> Re
         let id = id.clone();
         move || hub.remove_connection(&id)
     });
-    let form = SseFormat {
+    let format = SseFormat {
         id_kind: SseIdKind::None,
         primed: false,
     };
     let first = format!("event: endpoint\ndata: {base}/messages?session_id={id}\n\n");
-    stream_response::respond_after_first_event(first.into(), stream, reader, form, at_end)
+    stream_response::respond_after_first_event(first.into(), stream, reader, format, at_end)
 }
 
 /// Accepts a message of the client; answers to it are sent on the stream.

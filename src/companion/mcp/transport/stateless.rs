@@ -110,12 +110,12 @@ pub(super) async fn handle_message(
         }
     });
     backend.send_request(message, reply);
-    let form = SseFormat {
+    let format = SseFormat {
         id_kind: SseIdKind::None,
         primed: false,
     };
     let response =
-        stream_response::answer_requests(stream.clone(), form, accepted, false, at_end).await;
+        stream_response::answer_requests(stream.clone(), format, accepted, false, at_end).await;
     with_http_status(response, &stream).await
 }
 
@@ -355,7 +355,7 @@ fn open_subscription(hub: &Hub, target: &HubTarget, message: &RpcMessage, id: &s
         Err(refusal) => return refusal.into_http_response(Some(id)),
     };
     let reader = stream.attach_reader();
-    let form = SseFormat {
+    let format = SseFormat {
         id_kind: SseIdKind::None,
         primed: false,
     };
@@ -367,7 +367,7 @@ fn open_subscription(hub: &Hub, target: &HubTarget, message: &RpcMessage, id: &s
             drop(backend);
         }
     });
-    stream_response::respond_with_events(stream, reader, 0, form, at_end)
+    stream_response::respond_with_events(stream, reader, 0, format, at_end)
 }
 
 #[cfg(test)]

@@ -76,7 +76,7 @@ impl Drop for OnDisconnect {
 /// The response to requests: JSON if the first message arrives soon and is the last, otherwise events.
 pub(super) async fn answer_requests(
     stream: Arc<MessageStream>,
-    form: SseFormat,
+    format: SseFormat,
     accepted: AcceptedTypes,
     is_batch: bool,
     at_end: OnDisconnect,
@@ -88,14 +88,14 @@ pub(super) async fn answer_requests(
         events_first,
     } = accepted;
     if !json || events_first || (is_batch && events) {
-        return respond_with_events(stream, reader, 0, form, at_end);
+        return respond_with_events(stream, reader, 0, format, at_end);
     }
     if !events {
         return collect_json(&stream, reader, is_batch).await;
     }
     match timeout(MCP_JSON_ANSWER_TIMEOUT, stream.next_event(0, reader)).await {
         Ok(Some(event)) if event.is_last => refusal::json_response(StatusCode::OK, event.text),
-        _ => respond_with_events(stream, reader, 0, form, at_end),
+        _ => respond_with_events(stream, reader, 0, format, at_end),
     }
 }
 
@@ -124,19 +124,19 @@ pub(super) fn respond_with_events(
     stream: Arc<MessageStream>,
     reader: u64,
     seen: u64,
-    form: SseFormat,
+    format: SseFormat,
     at_end: OnDisconnect,
 ) -> Response {
-    let first = match form.primed && seen == 0 {
+    let first = match format.primed && seen == 0 {
         true => Bytes::from(format!(
             "id: {}{}.0{}\ndata:\n\n",
-            form.id_kind.id_prefix(),
+            format.id_kind.id_prefix(),
             stream.number,
             encode_request_ids(&stream.request_ids),
         )),
         false => Bytes::new(),
     };
-    sse_response(first, stream, reader, seen, form, at_end)
+    sse_response(first, stream, reader, seen, format, at_end)
 }
 
 /// All events after the event `first`.
@@ -144,10 +144,10 @@ pub(super) fn respond_after_first_event(
     first: Bytes,
     stream: Arc<MessageStream>,
     reader: u64,
-    form: SseFormat,
+    format: SseFormat,
     at_end: OnDisconnect,
 ) -> Response {
-    sse_response(first, stream, reader, 0, form, at_end)
+    sse_response(first, stream, reader, 0, format, at_end)
 }
 
 fn sse_response(
@@ -155,7 +155,7 @@ fn sse_response(
     stream: Arc<MessageStream>,
     reader: u64,
     seen: u64,
-    form: SseFormat,
+    format: SseFormat,
     at_end: OnDisconnect,
 ) -> Response {
     let number = stream.number;
@@ -164,8 +164,8 @@ fn sse_response(
         move |(stream, seen, at_end)| async move {
             match timeout(MCP_SSE_KEEP_ALIVE_INTERVAL, stream.next_event(seen, reader)).await {
                 Ok(Some(event)) => {
-                    let piece = format_event(&stream, &event, form);
-                    Some((Ok(piece), (stream, event.seq, at_end)))
+                    let chunk = format_event(&stream, &event, format);
+                    Some((Ok(chunk), (stream, event.seq, at_end)))
                 }
                 Ok(None) => None,
                 Err(_) => Some((Ok(Bytes::from_static(b":\n\n")), (stream, seen, at_end))),
@@ -189,9 +189,9 @@ fn sse_response(
     (headers, Body::from_stream(pieces)).into_response()
 }
 
-fn format_event(stream: &MessageStream, event: &MessageStreamEvent, form: SseFormat) -> Bytes {
+fn format_event(stream: &MessageStream, event: &MessageStreamEvent, format: SseFormat) -> Bytes {
     let (number, request_ids) = (stream.number, encode_request_ids(&stream.request_ids));
-    let id = match form.id_kind {
+    let id = match format.id_kind {
         SseIdKind::None => String::new(),
         ids => format!(
             "id: {}{number}.{}{request_ids}\n",
@@ -200,13 +200,13 @@ fn format_event(stream: &MessageStream, event: &MessageStreamEvent, form: SseFor
         ),
     };
     // One buffer, so that an event is one write.
-    let mut piece = Vec::with_capacity(event.text.len() + id.len() + 24);
-    piece.extend_from_slice(b"event: message\n");
-    piece.extend_from_slice(id.as_bytes());
-    piece.extend_from_slice(b"data: ");
-    piece.extend_from_slice(&event.text);
-    piece.extend_from_slice(b"\n\n");
-    piece.into()
+    let mut chunk = Vec::with_capacity(event.text.len() + id.len() + 24);
+    chunk.extend_from_slice(b"event: message\n");
+    chunk.extend_from_slice(id.as_bytes());
+    chunk.extend_from_slice(b"data: ");
+    chunk.extend_from_slice(&event.text);
+    chunk.extend_from_slice(b"\n\n");
+    chunk.into()
 }
 
 /// The parts of an event's id.

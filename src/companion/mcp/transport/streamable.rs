@@ -76,14 +76,14 @@ pub(super) async fn post_messages(
     if !is_asked {
         return refusal::accepted_response();
     }
-    let form = SseFormat {
+    let format = SseFormat {
         id_kind: SseIdKind::Call,
         primed: is_primed(&headers, &session),
     };
     let number = stream.number;
     let response = stream_response::answer_requests(
         stream,
-        form,
+        format,
         accepted,
         is_batch,
         OnDisconnect::no_action(),
@@ -147,11 +147,11 @@ fn require_session(
     }
     let session = hub.find_session(id, target.server.as_deref());
     session.map_err(|refusal| {
-        let gone = target
+        let removed = target
             .server
             .as_ref()
             .filter(|name| hub.find_server(name).is_none());
-        let refusal = match (refusal, gone) {
+        let refusal = match (refusal, removed) {
             (HubRefusal::NoSession, Some(name)) => hub.no_server(name),
             (refusal, _) => refusal,
         };
@@ -185,7 +185,7 @@ pub(super) async fn open_event_stream(
         },
     };
     let stream = session.streams.general_stream.clone();
-    let form = SseFormat {
+    let format = SseFormat {
         id_kind: SseIdKind::General,
         primed,
     };
@@ -200,7 +200,7 @@ pub(super) async fn open_event_stream(
                 .set_listening(stream.has_newer_reader(reader));
         }
     });
-    stream_response::respond_with_events(stream, reader, seen, form, at_end)
+    stream_response::respond_with_events(stream, reader, seen, format, at_end)
 }
 
 /// Resumes a call's stream. If no event can follow, the client receives an explicit end, because clients treat the
@@ -227,12 +227,12 @@ fn resume_call_stream(
         }
         _ => return StatusCode::NO_CONTENT.into_response(),
     };
-    let form = SseFormat {
+    let format = SseFormat {
         id_kind: SseIdKind::Call,
         primed,
     };
     let reader = stream.attach_reader();
-    stream_response::respond_with_events(stream, reader, seen, form, OnDisconnect::no_action())
+    stream_response::respond_with_events(stream, reader, seen, format, OnDisconnect::no_action())
 }
 
 /// Whether streams start with an empty event. The version in the request's header takes precedence over the

@@ -161,7 +161,7 @@ mod tests {
     #[test]
     fn messages_are_sent_only_to_the_same_origin() {
         let url = Url::parse("http://a.example:8/x/sse?k=1").unwrap();
-        let to = |told: &[u8]| resolve_endpoint(&url, told).map(|place| place.to_string());
+        let to = |endpoint: &[u8]| resolve_endpoint(&url, endpoint).map(|place| place.to_string());
         let messages = "http://a.example:8/messages?session_id=1";
         assert_eq!(to(b"/messages?session_id=1").unwrap(), messages);
         assert_eq!(to(messages.as_bytes()).unwrap(), messages);

@@ -126,8 +126,8 @@ impl RemoteServer {
     }
 
     pub(super) async fn next_event(&mut self) -> ServerPipeEvent {
-        let gone = || ServerPipeEvent::Ended("its connection was closed".into());
-        self.events.recv().await.unwrap_or_else(gone)
+        let closed = || ServerPipeEvent::Ended("its connection was closed".into());
+        self.events.recv().await.unwrap_or_else(closed)
     }
 
     /// Ends the session of the server, if there is one.

@@ -83,10 +83,10 @@ impl ServerTask {
             .result()
             .map(protocol_revision::initialize_result_from_discovery)
         {
-            Some(Ok(greeting)) => {
+            Some(Ok(result)) => {
                 self.revision = ProtocolRevision::Stateless;
                 self.handshake_refusal = None;
-                self.complete_handshake(greeting);
+                self.complete_handshake(result);
             }
             Some(Err(why)) => self.handle_server_loss(&why),
             // The server supported the handshake at its last start.
@@ -109,10 +109,10 @@ impl ServerTask {
         self.handle_server_loss(&format!("it refused the handshake: {why}"));
     }
 
-    fn complete_handshake(&mut self, greeting: Bytes) {
-        let text = String::from_utf8_lossy(&greeting);
+    fn complete_handshake(&mut self, result: Bytes) {
+        let text = String::from_utf8_lossy(&result);
         self.spec.cache.store_initialize_result(&text);
-        self.initialize_result = Some(greeting.clone());
+        self.initialize_result = Some(result.clone());
         if self.revision == ProtocolRevision::Handshake {
             self.send_to_server(message::notification_message(
                 "notifications/initialized",
@@ -122,7 +122,7 @@ impl ServerTask {
         self.apply_event(ServerEvent::Ready);
         for to in std::mem::take(&mut self.initialize_waiters) {
             // The requester may be gone.
-            let _ = to.send(Ok(greeting.clone()));
+            let _ = to.send(Ok(result.clone()));
         }
         match self.revision {
             ProtocolRevision::Handshake => {

@@ -116,12 +116,12 @@ impl ServerTask {
         loop {
             let wake = self.next_timer();
             tokio::select! {
-                ask = mailbox.recv(), if is_known => match ask {
+                command = mailbox.recv(), if is_known => match command {
                     Some(ServerTaskCommand::Shutdown(word)) => {
                         done = Some(word);
                         break;
                     }
-                    Some(ask) => self.handle_command(ask).await,
+                    Some(command) => self.handle_command(command).await,
                     // The handle was dropped; open calls still bring their answers.
                     None => (is_known, self.is_draining) = (false, true),
                 },
@@ -209,11 +209,11 @@ impl ServerTask {
 
     async fn handle_timers(&mut self) {
         let now = Instant::now();
-        while let Some((wire, call)) = self
+        while let Some((server_id, call)) = self
             .pending_requests
             .take_matching(|call| call.deadline <= now)
         {
-            self.time_out_request(&wire, call);
+            self.time_out_request(&server_id, call);
         }
         if let ServerPhase::Backoff { until } = self.lifecycle.phase
             && self.started_at.elapsed() >= until
@@ -237,13 +237,13 @@ impl ServerTask {
         }
     }
 
-    fn time_out_request(&mut self, wire: &str, call: PendingRequest<PendingOrigin>) {
+    fn time_out_request(&mut self, server_id: &str, call: PendingRequest<PendingOrigin>) {
         let seconds = call.timeout.as_secs_f64();
         let why = format!("the server did not answer within {seconds} s");
         match call.origin {
             PendingOrigin::Client { reply, .. } => {
                 reply.send_error(&call.client_request_id, -32603, &why);
-                let params = format!(r#"{{"requestId":{wire},"reason":"timeout"}}"#);
+                let params = format!(r#"{{"requestId":{server_id},"reason":"timeout"}}"#);
                 self.send_to_server(message::notification_message(
                     "notifications/cancelled",
                     &params,
@@ -254,14 +254,14 @@ impl ServerTask {
         }
     }
 
-    async fn handle_command(&mut self, ask: ServerTaskCommand) {
-        match ask {
+    async fn handle_command(&mut self, command: ServerTaskCommand) {
+        match command {
             ServerTaskCommand::AddClient(client) => {
                 drop(self.clients.insert(client.number, client))
             }
             ServerTaskCommand::RemoveClient(client) => self.remove_client(client),
             ServerTaskCommand::Initialize(to) => match &self.initialize_result {
-                Some(greeting) => drop(to.send(Ok(greeting.clone()))),
+                Some(result) => drop(to.send(Ok(result.clone()))),
                 None => {
                     self.initialize_waiters.push(to);
                     self.ensure_started().await;
@@ -289,8 +289,8 @@ impl ServerTask {
                     let reply = call.origin.reply();
                     reply.is_some_and(|reply| reply.stream.number == stream)
                 };
-                while let Some((wire, _)) = self.pending_requests.take_matching(is_meant) {
-                    let params = format!(r#"{{"requestId":{wire},"reason":"disconnected"}}"#);
+                while let Some((server_id, _)) = self.pending_requests.take_matching(is_meant) {
+                    let params = format!(r#"{{"requestId":{server_id},"reason":"disconnected"}}"#);
                     self.send_to_server(message::notification_message(
                         "notifications/cancelled",
                         &params,

@@ -78,12 +78,12 @@ impl ServerTask {
             // The envelope of each request carries the level from now on.
             "logging/setLevel" => reply.send_result(&id, "{}"),
             _ => {
-                let round = RetryableCall {
+                let call = RetryableCall {
                     message: message.clone(),
                     client,
                     input_rounds: 0,
                 };
-                self.send_retryable_call(message, round, reply);
+                self.send_retryable_call(message, call, reply);
             }
         }
     }
@@ -91,10 +91,10 @@ impl ServerTask {
     fn send_retryable_call(
         &mut self,
         message: RpcMessage,
-        round: RetryableCall,
+        call: RetryableCall,
         reply: ReplySender,
     ) {
-        let client = round.client.clone();
+        let client = call.client.clone();
         let is_dressed =
             client.initialize_params.is_none() || protocol_revision::is_enveloped(&message);
         let level = self.subscriptions.log_level(client.number);
@@ -104,7 +104,7 @@ impl ServerTask {
         );
         let then = match is_dressed {
             true => OnReply::Forward,
-            false => OnReply::HandleInputRequired(Box::new(round)),
+            false => OnReply::HandleInputRequired(Box::new(call)),
         };
         self.send_call(&message, client.number, reply, then);
     }
@@ -205,7 +205,7 @@ impl ServerTask {
     /// Sends the call again with the client's input.
     fn retry_call(&mut self, input_call: InputRequiredCall) {
         let InputRequiredCall {
-            call: mut round,
+            mut call,
             reply,
             request_state,
             input_responses,
@@ -219,9 +219,9 @@ impl ServerTask {
             ));
         }
         more.extend(request_state.map(|request_state| format!("\"requestState\":{request_state}")));
-        let message = protocol_revision::with_params(round.message.clone(), &more.join(","));
-        round.input_rounds += 1;
-        self.send_retryable_call(message, round, reply);
+        let message = protocol_revision::with_params(call.message.clone(), &more.join(","));
+        call.input_rounds += 1;
+        self.send_retryable_call(message, call, reply);
     }
 
     /// Cancels the hub's requests to clients, and drops their calls.
@@ -229,12 +229,13 @@ impl ServerTask {
         &mut self,
         is_meant: impl Fn(&InputRequiredCall) -> bool,
     ) -> Vec<(ReplySender, String)> {
-        let (gone, rest) = std::mem::take(&mut self.input_required_calls)
+        let (dropped, rest) = std::mem::take(&mut self.input_required_calls)
             .into_iter()
             .partition(|input_call| is_meant(input_call));
         self.input_required_calls = rest;
-        let gone: Vec<InputRequiredCall> = gone;
-        gone.into_iter()
+        let dropped: Vec<InputRequiredCall> = dropped;
+        dropped
+            .into_iter()
             .map(|input_call| {
                 self.cancel_client_requests(&input_call);
                 let id = input_call.request_id().to_owned();
@@ -290,10 +291,10 @@ impl ServerTask {
     /// Whether the answer ends the listen request. An established one is sent again.
     pub(super) fn handle_listen_end(&mut self, answer: &RpcMessage) -> bool {
         let is_meant = |listening: &mut ListenRequest| answer.id() == Some(&*listening.id);
-        let Some(gone) = self.listen_request.take_if(is_meant) else {
+        let Some(ended) = self.listen_request.take_if(is_meant) else {
             return false;
         };
-        self.relisten_at = gone.is_confirmed.then(|| Instant::now() + RELISTEN_DELAY);
+        self.relisten_at = ended.is_confirmed.then(|| Instant::now() + RELISTEN_DELAY);
         true
     }
 

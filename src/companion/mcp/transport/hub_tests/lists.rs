@@ -126,7 +126,7 @@ async fn the_timeout_of_a_server_holds_for_its_handshake() {
         .hub
         .apply_config(test_config([test_server_config("silent", true, 1)]));
     let begin = Instant::now();
-    let proved = fixture.hub.probe_server("silent").await.unwrap_err();
-    assert!(proved.contains("did not answer within 1 s"), "{proved}");
+    let error = fixture.hub.probe_server("silent").await.unwrap_err();
+    assert!(error.contains("did not answer within 1 s"), "{error}");
     assert!(begin.elapsed() < Duration::from_secs(30));
 }

@@ -56,14 +56,14 @@ async fn progress_comes_under_the_clients_own_token() {
                     _ => "progress".into(),
                 };
                 let meta = format!(r#","_meta":{{"progressToken":{token}}}"#);
-                let mut told = client.call_for_events("3", &tool, &meta).await;
+                let mut events = client.call_for_events("3", &tool, &meta).await;
                 let expected = format!(
                     r#"{{"jsonrpc":"2.0","method":"notifications/progress","params":{{"progressToken":{token},"progress":1.0,"x":[ ]}}}}"#
                 );
-                assert_eq!(told.next_data().await.unwrap(), expected);
-                let end = told.next_data().await.unwrap();
+                assert_eq!(events.next_data().await.unwrap(), expected);
+                let end = events.next_data().await.unwrap();
                 assert_eq!(end, r#"{"jsonrpc":"2.0","id":3,"result":{}}"#);
-                assert_eq!(told.next_data().await, None);
+                assert_eq!(events.next_data().await, None);
             }
         }
     }
@@ -75,7 +75,7 @@ async fn cancel_reaches_only_its_server() {
     let client = fixture.session_client("/mcp").await;
     for (server, id) in [("a", "9007199254740993"), ("b", r#""\u0041""#)] {
         let tool = format!("{server}__wait");
-        let mut told = client.call_for_events(id, &tool, "").await;
+        let mut events = client.call_for_events(id, &tool, "").await;
         let mut other = client.call_for_events("9007199254740992", &tool, "").await;
         let first = fixture.servers.wait_for_message(server, "wait", 1).await;
         let second = fixture.servers.wait_for_message(server, "wait", 2).await;
@@ -86,7 +86,7 @@ async fn cancel_reaches_only_its_server() {
         let other_client = fixture.session_client("/mcp").await;
         assert_eq!(other_client.post(&cancel).await.status(), 202);
         assert_eq!(client.post(&cancel).await.status(), 202);
-        assert_eq!(told.next_data().await, None);
+        assert_eq!(events.next_data().await, None);
         let received = fixture
             .servers
             .wait_for_message(server, "notifications/cancelled", 1)
@@ -136,31 +136,31 @@ async fn odd_ids_of_servers_come_back_in_their_own_bytes() {
             .chain([r#""\u0041""#, r#""osctl-0""#])
             .enumerate()
         {
-            let mut told = client
+            let mut events = client
                 .call_for_events("5", tool, &format!(r#","arguments":{{"id":{id}}}"#))
                 .await;
-            let request = told.next_data().await.unwrap();
+            let request = events.next_data().await.unwrap();
             assert!(
                 request.ends_with(r#""params":{"n":1.0,"big":1e400}}"#),
                 "{request}"
             );
             // The id after a client parsed and serialized it.
-            let shown = RpcMessage::parse(request.into()).unwrap();
-            let shown: Value = serde_json::from_str(shown.id().unwrap()).unwrap();
+            let forwarded = RpcMessage::parse(request.into()).unwrap();
+            let forwarded: Value = serde_json::from_str(forwarded.id().unwrap()).unwrap();
             let answer =
                 |id: &Value| format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{{"n":1.0}}}}"#);
             // Answers of another client or with another id are ignored.
             let other_client = fixture.session_client(path).await;
-            assert_eq!(other_client.post(&answer(&shown)).await.status(), 202);
+            assert_eq!(other_client.post(&answer(&forwarded)).await.status(), 202);
             assert_eq!(client.post(&answer(&json!("absent"))).await.status(), 202);
             assert_eq!(client.post(&answer(&Value::Null)).await.status(), 202);
-            assert_eq!(client.post(&answer(&shown)).await.status(), 202);
+            assert_eq!(client.post(&answer(&forwarded)).await.status(), 202);
             let received = fixture
                 .servers
                 .wait_for_message(server, r#""result":{"n":1.0}"#, count + 1)
                 .await;
             assert_eq!(received.id(), Some(id), "{path}");
-            let end = told.next_data().await.unwrap();
+            let end = events.next_data().await.unwrap();
             assert!(
                 end.starts_with(r#"{"jsonrpc":"2.0","id":5,"result":"#),
                 "{end}"
@@ -176,7 +176,7 @@ async fn unexpected_answers_are_ignored() {
         let client = fixture
             .session_client(&format!("/servers/{server}/mcp"))
             .await;
-        let mut told = client.call_for_events("1", "wait", "").await;
+        let mut events = client.call_for_events("1", "wait", "").await;
         let open = fixture.servers.wait_for_message(server, "wait", 1).await;
         for odd in [
             r#"{"jsonrpc":"2.0","id":999,"result":{}}"#,
@@ -195,7 +195,7 @@ async fn unexpected_answers_are_ignored() {
         fixture
             .servers
             .answer_call(server, 0, &open, r#"{"n":1.0}"#);
-        let end = told.next_data().await.unwrap();
+        let end = events.next_data().await.unwrap();
         assert_eq!(end, r#"{"jsonrpc":"2.0","id":1,"result":{"n":1.0}}"#);
     }
 }
@@ -225,7 +225,7 @@ async fn refusals_are_json_and_have_the_requests_id_where_it_had_one() {
     );
     let other_client = ("mcp-session-id", "0123");
     let ping = r#"{"jsonrpc":"2.0","id":1.5,"method":"ping"}"#;
-    let told = r#"{"jsonrpc":"2.0","method":"notifications/x"}"#;
+    let notification = r#"{"jsonrpc":"2.0","method":"notifications/x"}"#;
     let initialize = r#"{"jsonrpc":"2.0","id":"h","method":"initialize","params":{}}"#;
     let batched = format!("[{initialize}]");
     let modern = r#"{"jsonrpc":"2.0","id":2,"method":"ping","params":{"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28"}}}"#;
@@ -277,7 +277,7 @@ async fn refusals_are_json_and_have_the_requests_id_where_it_had_one() {
             "no_message",
         ),
         ("POST", a, &[json, both], ping, 400, "1.5 -32600"),
-        ("POST", a, &[json, both], told, 400, "no_session"),
+        ("POST", a, &[json, both], notification, 400, "no_session"),
         ("POST", a, &[json, both], &batched, 400, "no_session"),
         (
             "POST",
@@ -291,7 +291,7 @@ async fn refusals_are_json_and_have_the_requests_id_where_it_had_one() {
             "POST",
             a,
             &[json, both, other_client],
-            told,
+            notification,
             404,
             "unknown_session",
         ),
@@ -316,7 +316,7 @@ async fn refusals_are_json_and_have_the_requests_id_where_it_had_one() {
             "POST",
             absent,
             &[json, both, session],
-            told,
+            notification,
             404,
             "unknown_server",
         ),
@@ -340,7 +340,7 @@ async fn refusals_are_json_and_have_the_requests_id_where_it_had_one() {
             "POST",
             a,
             &[json, ("accept", "text/html")],
-            told,
+            notification,
             406,
             "not_acceptable",
         ),
@@ -418,25 +418,25 @@ async fn refusals_are_json_and_have_the_requests_id_where_it_had_one() {
             "POST",
             "/messages?session_id=0",
             &[json],
-            told,
+            notification,
             404,
             "unknown_session",
         ),
         ("POST", "/messages", &[json], "{", 400, "malformed_json"),
     ] {
-        let told = format!("{method} {path} {headers:?} {body}");
+        let case = format!("{method} {path} {headers:?} {body}");
         let response =
             send_test_request(&client.routes, method, path, headers, body.to_owned()).await;
-        assert_eq!(response.status(), status, "{told}");
+        assert_eq!(response.status(), status, "{case}");
         assert_eq!(
             response.headers()["content-type"],
             "application/json",
-            "{told}"
+            "{case}"
         );
         assert_eq!(
             error_kind(&response_text(response).await),
             expected,
-            "{told}"
+            "{case}"
         );
     }
     let much = vec![b' '; (64 << 20) + 1];
@@ -483,7 +483,7 @@ async fn a_batch_brings_all_of_its_answers() {
         .collect();
     ids.sort();
     assert_eq!(ids, ["1.0", "null"]);
-    let mut told = TestEventStream::new(client.post(&batch).await);
-    assert!(told.next_data().await.is_some() && told.next_data().await.is_some());
-    assert_eq!(told.next_data().await, None);
+    let mut events = TestEventStream::new(client.post(&batch).await);
+    assert!(events.next_data().await.is_some() && events.next_data().await.is_some());
+    assert_eq!(events.next_data().await, None);
 }

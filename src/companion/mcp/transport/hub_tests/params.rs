@@ -45,8 +45,8 @@ async fn answer_header_request(
         json!({"name": "unfit", "inputSchema": unfit}),
         json!({"name": "where", "inputSchema": schema}),
     ];
-    let told = headers.get(format!("mcp-param-{name}"));
-    let told = told.map(|value| value.to_str().unwrap());
+    let sent_header = headers.get(format!("mcp-param-{name}"));
+    let sent_header = sent_header.map(|value| value.to_str().unwrap());
     let wanted = request["params"]["arguments"]["region"].as_str();
     let error = |code: i64| {
         (
@@ -67,7 +67,9 @@ async fn answer_header_request(
                 .fetch_add(usize::from(!is_after_refusal), Ordering::Relaxed);
             (StatusCode::OK, json!({"result": {"tools": tools}}))
         }
-        "tools/call" if told == wanted => (StatusCode::OK, json!({"result": {"told": told}})),
+        "tools/call" if sent_header == wanted => {
+            (StatusCode::OK, json!({"result": {"told": sent_header}}))
+        }
         "tools/call" => {
             wants.refused_calls.fetch_add(1, Ordering::Relaxed);
             error(-32020)

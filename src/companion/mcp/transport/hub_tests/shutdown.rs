@@ -153,12 +153,12 @@ async fn servers_that_are_not_offered_any_more_end_with_the_companion() {
     let ended = other.send_request("DELETE", TEST_ACCEPT_BOTH, "", "").await;
     assert_eq!(ended.status(), StatusCode::OK);
     // The server has an unanswered call, so the hub keeps it.
-    let served = fixture.hub.find_server("b").unwrap();
-    assert_eq!(served.status().calls, 1);
+    let entry = fixture.hub.find_server("b").unwrap();
+    assert_eq!(entry.status().calls, 1);
     fixture.hub.shutdown().await;
     assert_lost(&events.next_data().await.unwrap(), "1");
     assert_eq!(events.next_data().await, None);
-    assert!(served.has_ended());
+    assert!(entry.has_ended());
 }
 
 #[tokio::test]
