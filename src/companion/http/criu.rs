@@ -42,9 +42,9 @@ pub(super) async fn checkpoint(
     let working = criu.clone();
     let work = async move { working.checkpoint(request).await };
     match StreamFormat::from_accept_header(&headers) {
-        Some(form) => {
+        Some(format) => {
             let work = async { work.await.map_err(CriuRefusal::into_http_error) };
-            stream_progress(form, move || criu.transferred_bytes(&session), work)
+            stream_progress(format, move || criu.transferred_bytes(&session), work)
         }
         None => result_response(work.await),
     }
@@ -74,9 +74,9 @@ pub(super) async fn restore(
     let working = criu.clone();
     let work = async move { working.restore(request).await };
     match StreamFormat::from_accept_header(&headers) {
-        Some(form) => {
+        Some(format) => {
             let work = async { work.await.map_err(CriuRefusal::into_http_error) };
-            stream_progress(form, move || criu.transferred_bytes(&session), work)
+            stream_progress(format, move || criu.transferred_bytes(&session), work)
         }
         None => result_response(work.await),
     }
@@ -121,8 +121,8 @@ impl IntoResponse for CriuRefusal {
         match self {
             Self::Kernel(refusal) => refusal.into_response(),
             other => {
-                let (status, fault) = other.into_http_error();
-                json_response(status, FailedReply::from(fault))
+                let (status, error) = other.into_http_error();
+                json_response(status, FailedReply::from(error))
             }
         }
     }

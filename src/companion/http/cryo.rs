@@ -41,9 +41,9 @@ pub(super) async fn store(
     let (working, session) = (cryo.clone(), request.session.clone());
     let work = async move { working.store(request, StoreReason::Asked).await };
     match StreamFormat::from_accept_header(&headers) {
-        Some(form) => {
+        Some(format) => {
             let measure = move || (cryo.transferred_bytes(&session), None);
-            stream_progress(form, measure, async {
+            stream_progress(format, measure, async {
                 work.await.map_err(CryoRefusal::into_http_error)
             })
         }
@@ -71,7 +71,7 @@ pub(super) async fn reload(
 ) -> Response {
     let cryo = state.cryo.clone();
     let (working, session) = (cryo.clone(), request.session.clone());
-    let Some(form) = StreamFormat::from_accept_header(&headers) else {
+    let Some(format) = StreamFormat::from_accept_header(&headers) else {
         return result_response(cryo.reload(request).await);
     };
     let total = cryo.total_bytes(&request).await;
@@ -82,7 +82,7 @@ pub(super) async fn reload(
             .map_err(CryoRefusal::into_http_error)
     };
     stream_progress(
-        form,
+        format,
         move || (cryo.transferred_bytes(&session), total),
         work,
     )

@@ -25,9 +25,9 @@ impl<F: Fn() -> (u64, Option<u64>) + Send + 'static> ByteProgress for F {
     }
 }
 
-/// Streams the progress in `form`. When the client disconnects, the operation continues without reports.
+/// Streams the progress in `format`. When the client disconnects, the operation continues without reports.
 pub(super) fn stream_progress<R: Serialize + Send + 'static>(
-    form: StreamFormat,
+    format: StreamFormat,
     measure: impl ByteProgress,
     work: impl Future<Output = Result<R, (StatusCode, ApiError)>> + Send + 'static,
 ) -> Response {
@@ -47,18 +47,18 @@ pub(super) fn stream_progress<R: Serialize + Send + 'static>(
                         last = bytes;
                         let words = ProgressEvent::<R>::Progress { bytes, total };
                         // A disconnected client gets no event; the operation continues.
-                        let _ = sender.try_send(Ok(form.encode_message(&words)));
+                        let _ = sender.try_send(Ok(format.encode_message(&words)));
                     }
                 }
             }
         };
-        let _ = sender.send(Ok(form.encode_message(&end))).await;
+        let _ = sender.send(Ok(format.encode_message(&end))).await;
     });
     let stream = futures_util::stream::unfold(receiver, |mut receiver| async move {
         receiver.recv().await.map(|piece| (piece, receiver))
     });
     (
-        [(header::CONTENT_TYPE, form.content_type())],
+        [(header::CONTENT_TYPE, format.content_type())],
         Streamed::from_stream(stream),
     )
         .into_response()

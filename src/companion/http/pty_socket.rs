@@ -45,7 +45,7 @@ pub(super) async fn serve_terminal(socket: WebSocket, connection: PtyConnection)
     let mut first = vec![control_frame(&hello_frame(&connection))];
     let PtyConnection {
         client,
-        view: mut sight,
+        mut view,
         screen,
         ..
     } = connection;
@@ -59,7 +59,7 @@ pub(super) async fn serve_terminal(socket: WebSocket, connection: PtyConnection)
             }),
     );
     let end = tokio::select! {
-        end = send_updates(&mut sink, &mut sight, &client, first) => end,
+        end = send_updates(&mut sink, &mut view, &client, first) => end,
         end = receive_frames(&mut stream, &client) => end,
     };
     if let PtySocketEnd::ServerClosed(code, reason) = end {
@@ -117,7 +117,7 @@ async fn send_updates(
     client: &PtyClient,
     first: Vec<Message>,
 ) -> PtySocketEnd {
-    let gone = PtySocketEnd::ServerClosed(close_code::AWAY, "the terminal has ended");
+    let ended = PtySocketEnd::ServerClosed(close_code::AWAY, "the terminal has ended");
     let mut reported = view.status();
     let mut pings = interval(PTY_PING_INTERVAL);
     for message in first {
@@ -136,11 +136,11 @@ async fn send_updates(
             }
         };
         let sent = match update {
-            None => return gone,
+            None => return ended,
             Some(PtyUpdate::Output(PtyChunk::Bytes(bytes))) => {
                 let sent = sink.send(Message::Binary(bytes)).await;
                 if sent.is_ok() && client.report_sent(view.offset()).await.is_err() {
-                    return gone;
+                    return ended;
                 }
                 sent
             }
