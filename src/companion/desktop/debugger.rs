@@ -65,17 +65,17 @@ pub(super) async fn serve_debugger(
     port: TcpListener,
     mut stop: watch::Receiver<bool>,
 ) {
-    let mut visits = JoinSet::new();
+    let mut sessions = JoinSet::new();
     loop {
         let accepted = tokio::select! {
             _ = stop.wait_for(|stop| *stop) => return,
-            Some(_) = visits.join_next() => continue,
+            Some(_) = sessions.join_next() => continue,
             accepted = port.accept() => accepted,
         };
         match accepted {
             Ok((client, _)) => {
                 let desktop = desktop.clone();
-                visits.spawn(async move {
+                sessions.spawn(async move {
                     if let Err(error) = proxy_debugger_client(&desktop, client).await {
                         tracing::debug!("a connection to the browser's debugger failed: {error}");
                     }

@@ -71,12 +71,12 @@ pub(super) async fn challenge_client<S: AsyncRead + AsyncWrite + Unpin>(
     client.write_all(RFB_VERSION).await?;
     let mut words = [0; 12];
     client.read_exact(&mut words).await?;
-    let foreign = RfbChallengedClient {
+    let other_protocol = RfbChallengedClient {
         version: RfbVersion::V38,
         auth_result: RfbAuthResult::OtherProtocol,
     };
     let Some(version) = RfbVersion::parse_version(&words) else {
-        return Ok(foreign);
+        return Ok(other_protocol);
     };
     match version {
         RfbVersion::V33 => {
@@ -87,7 +87,7 @@ pub(super) async fn challenge_client<S: AsyncRead + AsyncWrite + Unpin>(
         RfbVersion::V37 | RfbVersion::V38 => {
             client.write_all(&[1, RFB_SECURITY_PASSWORD]).await?;
             if client.read_u8().await? != RFB_SECURITY_PASSWORD {
-                return Ok(foreign);
+                return Ok(other_protocol);
             }
         }
     }

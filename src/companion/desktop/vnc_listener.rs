@@ -62,12 +62,12 @@ pub(super) async fn serve_vnc(
         unauthenticated: Mutex::new(UnauthenticatedClients(VecDeque::new())),
         client_permits: Semaphore::new(MAX_VNC_CLIENTS),
     });
-    let mut visits = JoinSet::new();
+    let mut sessions = JoinSet::new();
     for number in 0.. {
         let accepted = loop {
             tokio::select! {
                 _ = stop.wait_for(|stop| *stop) => return,
-                Some(_) = visits.join_next() => {}
+                Some(_) = sessions.join_next() => {}
                 accepted = port.accept() => break accepted,
             }
         };
@@ -80,7 +80,7 @@ pub(super) async fn serve_vnc(
             }
         };
         let session = gate.clone().handle_client(client, number);
-        let task = visits.spawn(async move {
+        let task = sessions.spawn(async move {
             if let Err(error) = session.await {
                 tracing::debug!("a VNC connection failed: {error}");
             }

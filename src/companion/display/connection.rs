@@ -161,12 +161,13 @@ impl X11Connection {
 
 fn connect_x11() -> Result<RustConnection<X11TimeoutStream>, DisplayRefusal> {
     let path = format!("/tmp/.X11-unix/X{}", &DISPLAY_NAME[1..]);
-    let gone = |why: String| DisplayRefusal::Unavailable(why);
-    let socket =
-        UnixStream::connect(&path).map_err(|e| gone(format!("cannot connect to `{path}`: {e}")))?;
+    let unavailable = |why: String| DisplayRefusal::Unavailable(why);
+    let socket = UnixStream::connect(&path)
+        .map_err(|e| unavailable(format!("cannot connect to `{path}`: {e}")))?;
     let (stream, _) = DefaultStream::from_unix_stream(socket)
-        .map_err(|e| gone(format!("cannot connect to `{path}`: {e}")))?;
-    RustConnection::connect_to_stream(X11TimeoutStream(stream), 0).map_err(|e| gone(e.to_string()))
+        .map_err(|e| unavailable(format!("cannot connect to `{path}`: {e}")))?;
+    RustConnection::connect_to_stream(X11TimeoutStream(stream), 0)
+        .map_err(|e| unavailable(e.to_string()))
 }
 
 /// A failed call: either the connection ended, or the call has a bug.

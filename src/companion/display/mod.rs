@@ -138,31 +138,31 @@ impl DisplayClient {
         &self,
         request: impl FnOnce(oneshot::Sender<Result<T, DisplayRefusal>>) -> DisplayRequest,
     ) -> Result<T, DisplayRefusal> {
-        let gone = |why: &str| DisplayRefusal::Unavailable(why.into());
+        let unavailable = |why: &str| DisplayRefusal::Unavailable(why.into());
         let (answer, answered) = oneshot::channel();
         let request = request(answer);
         let mailbox = self.queue_mailbox(request.target_queue())?;
         let sent = mailbox.requests.send(request);
-        sent.map_err(|_| gone("the display client has ended"))?;
+        sent.map_err(|_| unavailable("the display client has ended"))?;
         // A full pipe wakes the owner already.
         let _ = write(&mailbox.wake_pipe, &[0]);
         match tokio::time::timeout(DISPLAY_REQUEST_TIMEOUT, answered).await {
-            Ok(answer) => answer.map_err(|_| gone("the display client has ended"))?,
-            Err(_) => Err(gone("no reply from the display client")),
+            Ok(answer) => answer.map_err(|_| unavailable("the display client has ended"))?,
+            Err(_) => Err(unavailable("no reply from the display client")),
         }
     }
 
-    fn queue_mailbox(&self, lane: DisplayQueue) -> Result<&DisplayMailbox, DisplayRefusal> {
-        let place = match lane {
+    fn queue_mailbox(&self, queue: DisplayQueue) -> Result<&DisplayMailbox, DisplayRefusal> {
+        let place = match queue {
             DisplayQueue::Input => &self.input_mailbox,
             DisplayQueue::Screen => &self.screen_mailbox,
         };
         if let Some(mailbox) = place.get() {
             return Ok(mailbox);
         }
-        let made = owner::start_display_owner(lane, self.clipboard_changes.clone());
-        let made = made.map_err(|error| DisplayRefusal::Unavailable(error.to_string()))?;
+        let started = owner::start_display_owner(queue, self.clipboard_changes.clone());
+        let started = started.map_err(|error| DisplayRefusal::Unavailable(error.to_string()))?;
         // No other task ran since the check: there is no await in between, and the runtime has one thread.
-        Ok(place.get_or_init(|| made))
+        Ok(place.get_or_init(|| started))
     }
 }

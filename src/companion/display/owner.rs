@@ -157,12 +157,14 @@ impl DisplayOwner {
                 self.run_and_reply(reply, |s, _| capture_screen(&s.connection, region));
             }
             DisplayRequest::PerformActions { actions, reply } => {
-                self.run_and_reply(reply, |s, asker| {
+                self.run_and_reply(reply, |s, reply_sender| {
                     let keyboard = match &mut s.keyboard {
                         Some(keyboard) => keyboard,
                         unread => unread.insert(KeyboardMap::read(&s.connection)?),
                     };
-                    input::perform_actions(&s.connection, keyboard, &actions, || !asker.is_closed())
+                    input::perform_actions(&s.connection, keyboard, &actions, || {
+                        !reply_sender.is_closed()
+                    })
                 })
             }
             DisplayRequest::ReadClipboard { reply } => {
@@ -213,12 +215,12 @@ impl DisplayOwner {
 
 impl DisplaySession {
     fn open(
-        lane: DisplayQueue,
+        queue: DisplayQueue,
         clipboard_changes: &watch::Sender<u64>,
     ) -> Result<Self, DisplayRefusal> {
         let connection = X11Connection::open()?;
         let clipboard = X11Clipboard::new(clipboard_changes.clone());
-        if lane == DisplayQueue::Screen {
+        if queue == DisplayQueue::Screen {
             clipboard.watch_owner_changes(&connection)?;
         }
         Ok(Self {

@@ -20,8 +20,8 @@ pub(crate) fn has_window_manager() -> bool {
     let read_state = || {
         let connection = X11Connection::open()?;
         let check = connection.atoms._NET_SUPPORTING_WM_CHECK;
-        let shown = connection.read_u32_property(connection.root, check)?;
-        let Some(window) = shown.first() else {
+        let windows = connection.read_u32_property(connection.root, check)?;
+        let Some(window) = windows.first() else {
             return Ok(false);
         };
         // The property outlives its owner, the window does not.
