@@ -45,10 +45,10 @@ impl UnpackTable {
     fn take_outcome(
         &mut self,
         name: &UnpackKey,
-        turn: u64,
+        lease: u64,
     ) -> Option<oneshot::Receiver<Result<UnpackTotals, FilesRefusal>>> {
         match self.slots.remove(name) {
-            Some((number, UnpackSlot::Idle(stream))) if number == turn => Some(stream.outcome),
+            Some((number, UnpackSlot::Idle(stream))) if number == lease => Some(stream.outcome),
             Some(other) => {
                 self.slots.insert(name.clone(), other);
                 None
@@ -167,18 +167,18 @@ impl ActiveUnpack {
     }
 
     async fn wait_outcome(&mut self) -> Result<UnpackTotals, FilesRefusal> {
-        let gone = || FilesRefusal::Failed("the unpacking task ended".into());
-        let stream = self.stream.as_mut().ok_or_else(gone)?;
+        let ended = || FilesRefusal::Failed("the unpacking task ended".into());
+        let stream = self.stream.as_mut().ok_or_else(ended)?;
         let outcome = (&mut stream.outcome).await;
         self.stream.take();
-        outcome.unwrap_or_else(|_| Err(gone()))
+        outcome.unwrap_or_else(|_| Err(ended()))
     }
 }
 
 impl Drop for ActiveUnpack {
     fn drop(&mut self) {
-        if let Some(turn) = self.lease.take() {
-            turn.return_stream(self.stream.take());
+        if let Some(lease) = self.lease.take() {
+            lease.return_stream(self.stream.take());
         }
     }
 }
@@ -197,16 +197,16 @@ impl ResumableUnpacks {
         let key = (id.to_owned(), place.path.clone());
         let mut table = self.lock_table();
         let stream = match (table.slots.remove(&key), offset) {
-            (Some(fed @ (_, UnpackSlot::Leased)), _) => {
-                table.slots.insert(key, fed);
+            (Some(leased @ (_, UnpackSlot::Leased)), _) => {
+                table.slots.insert(key, leased);
                 return Err(FilesRefusal::InProgress(id.into()));
             }
             // An unpacking that started before is cut.
             (_, 0) => UnpackStream::start(unpack),
             (Some((_, UnpackSlot::Idle(stream))), _) if stream.fed_bytes == offset => stream,
-            (Some((turn, UnpackSlot::Idle(stream))), _) => {
+            (Some((lease, UnpackSlot::Idle(stream))), _) => {
                 let fed_bytes = stream.fed_bytes;
-                table.slots.insert(key, (turn, UnpackSlot::Idle(stream)));
+                table.slots.insert(key, (lease, UnpackSlot::Idle(stream)));
                 return Err(FilesRefusal::OffsetMismatch(fed_bytes));
             }
             (None, _) => return Err(FilesRefusal::OffsetMismatch(0)),
@@ -217,14 +217,14 @@ impl ResumableUnpacks {
             .slots
             .insert(key.clone(), (lease_number, UnpackSlot::Leased));
         drop(table);
-        let turn = UnpackLease {
+        let lease = UnpackLease {
             unpacks: self.clone(),
             key,
             lease_number,
         };
         Ok(ActiveUnpack {
             stream: Some(stream),
-            lease: Some(turn),
+            lease: Some(lease),
         })
     }
 
@@ -238,11 +238,11 @@ impl ResumableUnpacks {
         place: &ContainerPath,
     ) -> Result<Option<ResumePoint>, FilesRefusal> {
         let name = (id.to_owned(), place.path.clone());
-        let (turn, fed_bytes, mut progress) = match self.lock_table().slots.get(&name) {
+        let (lease, fed_bytes, mut progress) = match self.lock_table().slots.get(&name) {
             None => return Ok(None),
             Some((_, UnpackSlot::Leased)) => return Err(FilesRefusal::InProgress(id.into())),
-            Some((turn, UnpackSlot::Idle(stream))) => {
-                (*turn, stream.fed_bytes, stream.progress.clone())
+            Some((lease, UnpackSlot::Idle(stream))) => {
+                (*lease, stream.fed_bytes, stream.progress.clone())
             }
         };
         // Wait until the thread has processed all input or has ended.
@@ -253,7 +253,7 @@ impl ResumableUnpacks {
         if resume_point.is_some() {
             return Ok(resume_point);
         }
-        let Some(ended) = self.lock_table().take_outcome(&name, turn) else {
+        let Some(ended) = self.lock_table().take_outcome(&name, lease) else {
             // Another request has started or resumed one since.
             return Err(FilesRefusal::InProgress(id.into()));
         };
