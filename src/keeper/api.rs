@@ -111,8 +111,8 @@ impl RunBodyRequestLimits {
             Ok(turn) => Ok(Ok(turn?)),
             Err(_) => {
                 let message = "the keeper is busy with another request for a run's body";
-                let fault = ApiError::new(refusal::KEEPER_BUSY, message);
-                Ok(Err(fault.with_hint("try again when that request has ended")))
+                let error = ApiError::new(refusal::KEEPER_BUSY, message);
+                Ok(Err(error.with_hint("try again when that request has ended")))
             }
         }
     }
@@ -138,9 +138,9 @@ impl KeeperServer {
     }
 
     async fn accept_connections(&self, (listener, by): (UnixListener, EvolveCaller)) -> Result<()> {
-        let places = Arc::new(Semaphore::new(MAX_KEEPER_CONNECTIONS));
+        let permits = Arc::new(Semaphore::new(MAX_KEEPER_CONNECTIONS));
         loop {
-            let place = places.clone().acquire_owned().await?;
+            let permit = permits.clone().acquire_owned().await?;
             let (stream, _) = listener.accept().await?;
             let server = self.clone();
             tokio::spawn(async move {
@@ -148,7 +148,7 @@ impl KeeperServer {
                 if let Err(error) = server.handle_connection(stream, by).await {
                     tracing::debug!("a connection ended: {error:#}");
                 }
-                drop(place);
+                drop(permit);
             });
         }
     }
@@ -156,11 +156,11 @@ impl KeeperServer {
     async fn handle_connection(&self, stream: UnixStream, by: EvolveCaller) -> Result<()> {
         let (mut read, write) = stream.into_split();
         let mut out = KeeperReplyWriter(write);
-        let question =
+        let request =
             match tokio::time::timeout(KEEPER_REQUEST_TIMEOUT, read_request(&mut read)).await {
-                Ok(Ok(question)) => question,
-                Ok(Err(fault)) => {
-                    out.write_refusal(fault, by).await?;
+                Ok(Ok(request)) => request,
+                Ok(Err(error)) => {
+                    out.write_refusal(error, by).await?;
                     // Read the rest of the request: closing a socket with unread data would discard the refusal.
                     let mut rest = read.take(MAX_DISCARDED_REQUEST_BYTES);
                     let mut nowhere = tokio::io::sink();
@@ -170,19 +170,19 @@ impl KeeperServer {
                 }
                 Err(_) => return Ok(()),
             };
-        if let Err(fault) = self.handle_request(question, by, &mut out).await? {
-            return out.write_refusal(fault, by).await;
+        if let Err(error) = self.handle_request(request, by, &mut out).await? {
+            return out.write_refusal(error, by).await;
         }
         Ok(())
     }
 
     async fn handle_request(
         &self,
-        question: KeeperRequest,
+        keeper_request: KeeperRequest,
         by: EvolveCaller,
         out: &mut KeeperReplyWriter,
     ) -> Result<std::result::Result<(), ApiError>> {
-        let order = match question {
+        let run_request = match keeper_request {
             KeeperRequest::Evolve(request) => RunRequest {
                 task: RunTask::Evolve,
                 by,
@@ -220,7 +220,7 @@ impl KeeperServer {
             KeeperRequest::Body { run } => return self.reply_body(run, by, out).await,
             KeeperRequest::Diff { run } => return self.reply_diff(run, by, out).await,
         };
-        self.begin_run(order, out).await
+        self.begin_run(run_request, out).await
     }
 
     async fn reply_diff(
@@ -290,18 +290,18 @@ impl KeeperServer {
 
     async fn begin_run(
         &self,
-        order: RunRequest,
+        run_request: RunRequest,
         out: &mut KeeperReplyWriter,
     ) -> Result<std::result::Result<(), ApiError>> {
-        let length = order.reason.as_ref().map_or(0, |r| r.chars().count());
+        let length = run_request.reason.as_ref().map_or(0, |r| r.chars().count());
         if length > MAX_REASON_CHARS {
             let message = format!("the reason is longer than {MAX_REASON_CHARS} characters");
             return Ok(Err(ApiError::new(refusal::KEEPER_BAD_REQUEST, message)));
         }
-        match self.controller.begin_run(order).await {
+        match self.controller.begin_run(run_request).await {
             Ok(run) => out.write_reply(&KeeperReply::Started { run }).await?,
             Err(RunDenied::Busy(run)) => out.write_reply(&KeeperReply::Busy { run }).await?,
-            Err(RunDenied::Refused(fault)) => return Ok(Err(fault)),
+            Err(RunDenied::Refused(error)) => return Ok(Err(error)),
         }
         Ok(Ok(()))
     }
@@ -314,13 +314,13 @@ impl KeeperServer {
     ) -> Result<std::result::Result<(), ApiError>> {
         if by != EvolveCaller::Host {
             let message = "only the host can stop a run";
-            let fault = ApiError::new(refusal::KEEPER_FORBIDDEN, message);
-            return Ok(Err(fault.with_hint("run `osctl evolve stop` on the host")));
+            let error = ApiError::new(refusal::KEEPER_FORBIDDEN, message);
+            return Ok(Err(error.with_hint("run `osctl evolve stop` on the host")));
         }
         match self.controller.cancel_run().await {
             Ok(run) => out.write_reply(&KeeperReply::Stopping { run }).await?,
             Err(RunDenied::Busy(run)) => out.write_reply(&KeeperReply::Busy { run }).await?,
-            Err(RunDenied::Refused(fault)) => return Ok(Err(fault)),
+            Err(RunDenied::Refused(error)) => return Ok(Err(error)),
         }
         Ok(Ok(()))
     }
@@ -418,19 +418,19 @@ impl KeeperReplyWriter {
     }
 }
 
-/// Sends a request to a socket, and passes each line of the reply to `each`.
+/// Sends a request to a socket, and passes each line of the reply to `on_line`.
 pub(super) async fn send_keeper_request(
     socket: &Path,
-    question: &str,
-    each: &mut (dyn FnMut(&str) -> Result<()> + Send),
+    request: &str,
+    on_line: &mut (dyn FnMut(&str) -> Result<()> + Send),
 ) -> Result<()> {
     let mut stream = UnixStream::connect(socket)
         .await
         .with_context(|| format!("connecting to `{}`", socket.display()))?;
-    stream.write_all(format!("{question}\n").as_bytes()).await?;
+    stream.write_all(format!("{request}\n").as_bytes()).await?;
     let mut lines = BufReader::new(stream).lines();
     while let Some(line) = lines.next_line().await? {
-        each(&line)?;
+        on_line(&line)?;
     }
     Ok(())
 }

@@ -44,7 +44,7 @@ pub(super) async fn start_ended_container(
         return Ok(ContainerStartOutcome::Untouched);
     };
     tracing::info!(container, "the keeper starts a container that has ended");
-    let begin = Instant::now();
+    let started_at = Instant::now();
     let error = loop {
         let tried = match target.restore_network(&ended).await {
             Ok(()) => target.docker.start(&ended.id).await,
@@ -53,7 +53,7 @@ pub(super) async fn start_ended_container(
         match tried {
             Ok(()) => return Ok(ContainerStartOutcome::Started),
             Err(error) if is_engine_away(&error) => return Err(error),
-            Err(error) if begin.elapsed() > CONTAINER_START_TIMEOUT => break error,
+            Err(error) if started_at.elapsed() > CONTAINER_START_TIMEOUT => break error,
             Err(_) => tokio::time::sleep(CONTAINER_START_INTERVAL).await,
         }
     };

@@ -46,9 +46,9 @@ impl ControllerHandle {
     /// Starts a run, unless another run is active.
     pub(super) async fn begin_run(
         &self,
-        order: RunRequest,
+        request: RunRequest,
     ) -> std::result::Result<EvolveRunId, RunDenied> {
-        self.send_message(|reply| ControllerMessage::Begin(order, reply))
+        self.send_message(|reply| ControllerMessage::Begin(request, reply))
             .await
     }
 
@@ -160,9 +160,9 @@ impl RunController {
                     // The caller timed out and has received an error: drop the request.
                     Some(ControllerMessage::Begin(_, reply) | ControllerMessage::Cancel(reply)) if reply.is_closed() => {}
                     // A run request waits until the recovery ends.
-                    Some(ControllerMessage::Begin(order, reply)) if self.is_ending() => self.queued_requests.push((order, reply)),
+                    Some(ControllerMessage::Begin(request, reply)) if self.is_ending() => self.queued_requests.push((request, reply)),
                     // The caller may have disconnected; the run continues.
-                    Some(ControllerMessage::Begin(order, reply)) => drop(reply.send(self.begin_run(order).await)),
+                    Some(ControllerMessage::Begin(request, reply)) => drop(reply.send(self.begin_run(request).await)),
                     Some(ControllerMessage::Cancel(reply)) => drop(reply.send(self.cancel_run())),
                     Some(ControllerMessage::Shutdown(reply)) => self.handle_shutdown(reply),
                     None => return Ok(()),
@@ -187,9 +187,9 @@ impl RunController {
         if matches!(self.state, KeeperState::Recovering) {
             return;
         }
-        for (order, reply) in std::mem::take(&mut self.queued_requests) {
+        for (request, reply) in std::mem::take(&mut self.queued_requests) {
             if !reply.is_closed() {
-                drop(reply.send(self.begin_run(order).await));
+                drop(reply.send(self.begin_run(request).await));
             }
         }
     }
@@ -257,8 +257,8 @@ impl RunController {
             KeeperState::Idle | KeeperState::Watching => None,
         };
         on.ok_or_else(|| {
-            let fault = ApiError::new(refusal::KEEPER_NO_SUCH_RUN, "no run is in progress");
-            RunDenied::Refused(fault.with_hint("`osctl evolve history` lists the runs"))
+            let error = ApiError::new(refusal::KEEPER_NO_SUCH_RUN, "no run is in progress");
+            RunDenied::Refused(error.with_hint("`osctl evolve history` lists the runs"))
         })
     }
 
@@ -301,7 +301,7 @@ impl RunController {
 
     async fn begin_run(
         &mut self,
-        order: RunRequest,
+        request: RunRequest,
     ) -> std::result::Result<EvolveRunId, RunDenied> {
         if let KeeperState::Running(run, _) = &self.state {
             return Err(RunDenied::Busy(run.clone()));
@@ -311,7 +311,7 @@ impl RunController {
                 "the keeper is shutting down"
             )));
         }
-        let work = prepare_run(&self.settings, &self.run_store, order).await?;
+        let work = prepare_run(&self.settings, &self.run_store, request).await?;
         Ok(self.start_execution(work))
     }
 
@@ -395,7 +395,7 @@ async fn prepare_rescue(
             &format!("{why}; the keeper rolled back {times} times without success"),
         );
     }
-    let order = RunRequest {
+    let request = RunRequest {
         task: RunTask::Rescue,
         by: EvolveCaller::Keeper,
         reason: Some(sanitize::sanitize_sentence(&why)),
@@ -403,15 +403,15 @@ async fn prepare_rescue(
         dry_run: false,
         rollback_run: None,
     };
-    match prepare_run(&settings, &run_store, order).await {
+    match prepare_run(&settings, &run_store, request).await {
         Ok(work) => Ok(KeeperOutcome::Rescue(Box::new(work))),
-        Err(RunDenied::Refused(fault)) if fault.kind == refusal::KEEPER_NO_SUCH_RUN => {
-            record_missing_rescue(&journal, &run_store, &format!("{why}; {}", fault.message))
+        Err(RunDenied::Refused(error)) if error.kind == refusal::KEEPER_NO_SUCH_RUN => {
+            record_missing_rescue(&journal, &run_store, &format!("{why}; {}", error.message))
         }
         // A slow engine or a full disk is temporary: retry after a delay.
-        Err(RunDenied::Refused(fault)) => {
+        Err(RunDenied::Refused(error)) => {
             tokio::time::sleep(RESCUE_RETRY_DELAY).await;
-            let why = format!("the rescue can't start yet: {}", fault.message);
+            let why = format!("the rescue can't start yet: {}", error.message);
             Ok(KeeperOutcome::EngineLost(anyhow::anyhow!(why)))
         }
         Err(RunDenied::Busy(run)) => bail!("run `{run}` is active while the keeper is idle"),

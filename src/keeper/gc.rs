@@ -65,12 +65,12 @@ async fn remove_outdated_tags(
     records: &[EvolveRecord],
     entry: Option<&RunJournalEntry>,
 ) -> Result<()> {
-    let refuges = fallback_images(entry);
+    let fallbacks = fallback_images(entry);
     let tags = target.docker.list_tags(&target.config.image).await?;
     let (prefix, keep) = (target.image_tag("run-"), target.config.bounds.images);
     for tag in outdated_tags(&tags, &prefix, records, keep) {
         let image = target.docker.find_image(tag).await?;
-        if !image.is_some_and(|image| is_last_fallback_tag(&image, &refuges)) {
+        if !image.is_some_and(|image| is_last_fallback_tag(&image, &fallbacks)) {
             target.docker.remove_image(tag).await?;
         }
     }
@@ -79,19 +79,19 @@ async fn remove_outdated_tags(
 
 /// The images that the active or watched run may fall back to.
 fn fallback_images(entry: Option<&RunJournalEntry>) -> BTreeSet<String> {
-    let mut refuges = BTreeSet::new();
+    let mut fallbacks = BTreeSet::new();
     let mut at = entry;
     while let Some(entry) = at {
         let all = [&entry.image, &entry.previous, &entry.proven];
-        refuges.extend(all.into_iter().flatten().cloned());
+        fallbacks.extend(all.into_iter().flatten().cloned());
         at = entry.after.as_deref();
     }
-    refuges
+    fallbacks
 }
 
-/// Whether removing this name would delete one of the `refuges`.
-fn is_last_fallback_tag(image: &EngineImage, refuges: &BTreeSet<String>) -> bool {
-    image.tags.len() < 2 && refuges.contains(&image.id)
+/// Whether removing this name would delete one of the `fallbacks`.
+fn is_last_fallback_tag(image: &EngineImage, fallbacks: &BTreeSet<String>) -> bool {
+    image.tags.len() < 2 && fallbacks.contains(&image.id)
 }
 
 fn outdated_tags<'a>(
@@ -144,15 +144,15 @@ fn unneeded_image_ids<'a>(
     let succeeded = records
         .iter()
         .filter(|r| r.status == EvolveStage::Succeeded && !r.dry_run);
-    let mut wanted: BTreeSet<String> = succeeded.take(keep).flat_map(of).flatten().collect();
-    wanted.extend(fallback_images(entry));
+    let mut needed: BTreeSet<String> = succeeded.take(keep).flat_map(of).flatten().collect();
+    needed.extend(fallback_images(entry));
     let is_ours = |image: &EngineImage| {
         let label = image.labels.get(IMAGE_LABEL);
         label.map(String::as_str) == Some(instance) || known.contains(&image.id)
     };
     let unwanted = images
         .iter()
-        .filter(|image| image.tags.is_empty() && is_ours(image) && !wanted.contains(&image.id));
+        .filter(|image| image.tags.is_empty() && is_ours(image) && !needed.contains(&image.id));
     unwanted.map(|image| image.id.as_str()).collect()
 }
 
@@ -204,16 +204,16 @@ mod tests {
         let found = unneeded_image_ids(&images, "mine", &records, 2, Some(&entry));
         assert_eq!(found, ["failed"]);
         // An image that a run may fall back to keeps its last name, regardless of how many runs came later.
-        let refuges = fallback_images(Some(&entry));
+        let fallbacks = fallback_images(Some(&entry));
         assert!(is_last_fallback_tag(
             &image("proven", None, &["os:run"]),
-            &refuges
+            &fallbacks
         ));
         let named = image("proven", None, &["os:run", "os:previous"]);
-        assert!(!is_last_fallback_tag(&named, &refuges));
+        assert!(!is_last_fallback_tag(&named, &fallbacks));
         assert!(!is_last_fallback_tag(
             &image("old", None, &["os:run"]),
-            &refuges
+            &fallbacks
         ));
     }
 

@@ -139,20 +139,20 @@ pub(crate) async fn serve_keeper(
     }
 }
 
-/// Sends a request to the keeper of this container, and passes each line of the reply to `each`.
+/// Sends a request to the keeper of this container, and passes each line of the reply to `on_line`.
 ///
 /// # Errors
 /// When the keeper does not answer.
 pub(crate) async fn send_host_request(
     question: &str,
-    each: &mut (dyn FnMut(&str) -> Result<()> + Send),
+    on_line: &mut (dyn FnMut(&str) -> Result<()> + Send),
 ) -> Result<()> {
     api::send_keeper_request(
         &KeeperSettings::default()
             .state_folder
             .join(KEEPER_HOST_SOCKET_NAME),
         question,
-        each,
+        on_line,
     )
     .await
 }

@@ -63,10 +63,10 @@ pub(super) async fn watch_container(
 ) -> Result<WatchVerdict> {
     tokio::time::sleep(RESCUE_BACKOFF_DELAY * entry.rescues).await;
     let probation = Duration::from_secs(target.config.bounds.probation);
-    let begin = Instant::now();
-    let mut last_reply_at = begin;
+    let started_at = Instant::now();
+    let mut last_reply_at = started_at;
     // A monotonic clock, which is not affected when the system time is set.
-    while begin.elapsed() < probation {
+    while started_at.elapsed() < probation {
         let asked_at = Instant::now();
         let Some(found) = target.find_container(target.container_name()).await? else {
             // The container was removed on purpose.

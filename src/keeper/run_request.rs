@@ -53,11 +53,11 @@ impl From<anyhow::Error> for RunDenied {
 pub(super) async fn prepare_run(
     settings: &KeeperSettings,
     run_store: &KeeperRunStore,
-    order: RunRequest,
+    run_request: RunRequest,
 ) -> std::result::Result<RunExecutor, RunDenied> {
     let target = load_target(settings).await?;
     let records = run_store.list_records()?;
-    if order.by == EvolveCaller::Agent {
+    if run_request.by == EvolveCaller::Agent {
         let started_at = records.iter().filter(|r| r.by == EvolveCaller::Agent);
         let started_at: Vec<f64> = started_at.map(|r| r.began).collect();
         if let Some(wait) = rate_limit::seconds_until_allowed(
@@ -84,17 +84,18 @@ pub(super) async fn prepare_run(
         let found = records.iter().find(|record| record.run == entry.run);
         found.map_or(RunTask::Evolve, |record| record.task)
     };
-    let image = match (order.task, &watched) {
+    let image = match (run_request.task, &watched) {
         (RunTask::Evolve, _) => None,
         (RunTask::Rescue, Some(entry)) => {
-            let refuges = post_deploy_watch::rank_fallback_images(entry, task_of(entry), &records);
-            Some(first_existing_image(&target, refuges).await?)
+            let fallback_images =
+                post_deploy_watch::rank_fallback_images(entry, task_of(entry), &records);
+            Some(first_existing_image(&target, fallback_images).await?)
         }
         (RunTask::Rollback | RunTask::Rescue, _) => Some(
             find_rollback_image(
                 &target,
                 &records,
-                order.rollback_run.as_ref(),
+                run_request.rollback_run.as_ref(),
                 previous.as_deref(),
             )
             .await?,
@@ -103,13 +104,13 @@ pub(super) async fn prepare_run(
     let run = run_store.create_run(unix_seconds())?;
     let record = EvolveRecord {
         run: run.clone(),
-        task: order.task,
-        reason: order.reason,
-        by: order.by,
-        force: order.force,
-        dry_run: order.dry_run,
+        task: run_request.task,
+        reason: run_request.reason,
+        by: run_request.by,
+        force: run_request.force,
+        dry_run: run_request.dry_run,
         began: unix_seconds(),
-        status: stage_transitions::first_stage(order.task),
+        status: stage_transitions::first_stage(run_request.task),
         stages: Vec::new(),
         gate: None,
         why: None,
@@ -122,7 +123,7 @@ pub(super) async fn prepare_run(
         receipt: Vec::new(),
         besides: Vec::new(),
         folder: target.config.body.to_str().map(str::to_owned),
-        untold: match order.dry_run {
+        untold: match run_request.dry_run {
             true => None,
             false => git_repository::find_commit_obstacle(
                 &settings.project,
@@ -146,7 +147,7 @@ pub(super) async fn prepare_run(
         previous,
         image,
         expected: ExpectedState::default(),
-        proven: match (order.task, &watched) {
+        proven: match (run_request.task, &watched) {
             (RunTask::Evolve, Some(entry)) => {
                 post_deploy_watch::proven_image(entry, task_of(entry))
             }
@@ -156,7 +157,7 @@ pub(super) async fn prepare_run(
             Box::new(RunJournalEntry {
                 // Older entries no longer matter.
                 after: None,
-                rescues: before.rescues + u32::from(order.task == RunTask::Rescue),
+                rescues: before.rescues + u32::from(run_request.task == RunTask::Rescue),
                 ..before
             })
         }),
@@ -206,8 +207,8 @@ pub(super) async fn prepare_run(
 }
 
 fn deny_no_such_run(message: impl Into<String>) -> RunDenied {
-    let fault = ApiError::new(refusal::KEEPER_NO_SUCH_RUN, message);
-    RunDenied::Refused(fault.with_hint("`osctl evolve history` lists the runs"))
+    let error = ApiError::new(refusal::KEEPER_NO_SUCH_RUN, message);
+    RunDenied::Refused(error.with_hint("`osctl evolve history` lists the runs"))
 }
 
 /// The image to roll back to.

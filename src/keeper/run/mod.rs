@@ -55,7 +55,7 @@ impl RunExecutor {
         let mut stage = stage_transitions::first_stage(self.record.task);
         while !stage.has_ended() {
             self.enter_stage(stage)?;
-            let begin = Instant::now();
+            let started_at = Instant::now();
             let stop = self.cancellation.clone();
             let passed = match stage {
                 EvolveStage::Building => stop.run_until_cancelled(self.run_building()).await,
@@ -66,7 +66,7 @@ impl RunExecutor {
                 EvolveStage::Verifying => stop.run_until_cancelled(self.run_verifying()).await,
                 EvolveStage::Succeeded | EvolveStage::RolledBack | EvolveStage::Failed => Ok(()),
             };
-            self.record_stage_duration(begin);
+            self.record_stage_duration(started_at);
             let event = match passed.and_then(|()| stop.check_cancelled()) {
                 Ok(()) => StageOutcome::Passed,
                 Err(error) => {
@@ -186,10 +186,10 @@ impl RunExecutor {
         self.run_store.save_record(&self.record)
     }
 
-    fn record_stage_duration(&mut self, begin: Instant) {
+    fn record_stage_duration(&mut self, started_at: Instant) {
         if let Some(last) = self.record.stages.last_mut() {
             // A monotonic clock: the system time may have been set during the stage.
-            last.seconds = Some(begin.elapsed().as_secs_f64());
+            last.seconds = Some(started_at.elapsed().as_secs_f64());
         }
     }
 

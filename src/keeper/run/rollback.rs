@@ -91,12 +91,12 @@ impl RunExecutor {
     async fn wait_for_old_ports(&mut self, old: &str, mut error: anyhow::Error) -> Result<()> {
         self.log
             .report_step("waiting until the ports of the old container are free");
-        let (begin, mut pause) = (Instant::now(), FIRST_ROLLBACK_RETRY_DELAY);
+        let (started_at, mut pause) = (Instant::now(), FIRST_ROLLBACK_RETRY_DELAY);
         loop {
             if is_engine_away(&error) {
                 return Err(error);
             }
-            if begin.elapsed() > ROLLBACK_PORTS_TIMEOUT {
+            if started_at.elapsed() > ROLLBACK_PORTS_TIMEOUT {
                 return self.mark_unreachable(old, &error);
             }
             tokio::time::sleep(pause).await;
@@ -220,7 +220,7 @@ impl RunExecutor {
     /// Makes the old companion answer requests again. If it does not confirm, the keeper repeats the call and finally
     /// adds a reason to the record: a companion that works resumes after a while without the call.
     async fn resume_old_container(&mut self, old: &str) {
-        let begin = Instant::now();
+        let started_at = Instant::now();
         let mut pause = FIRST_ROLLBACK_RETRY_DELAY;
         loop {
             let Err(error) = self.target.resume_requests(old).await else {
@@ -232,7 +232,7 @@ impl RunExecutor {
             let runs = self.target.find_container(old).await;
             let runs =
                 runs.is_ok_and(|found| found.is_some_and(|c| c.phase == ContainerPhase::Running));
-            if !runs || begin.elapsed() > ROLLBACK_RESUME_TIMEOUT {
+            if !runs || started_at.elapsed() > ROLLBACK_RESUME_TIMEOUT {
                 self.log.log(&format!("{error:#}"));
                 // A container that has ended is restarted next.
                 if runs {
