@@ -28,7 +28,7 @@ impl EngineSshTunnel {
     /// # Errors
     /// When the address names no machine, or the socket can't be created.
     pub(super) fn open(url: &str) -> io::Result<Self> {
-        let words =
+        let arguments =
             ssh_arguments(url).ok_or_else(|| io::Error::other("the address has no host name"))?;
         // Only its owner may enter the folder.
         let folder = tempfile::Builder::new().prefix("osctl-").tempdir()?;
@@ -36,7 +36,7 @@ impl EngineSshTunnel {
         let stderr_text = Arc::default();
         let accepts = tokio::spawn(accept_connections(
             listener,
-            words,
+            arguments,
             Arc::clone(&stderr_text),
         ));
         Ok(Self {
@@ -79,21 +79,21 @@ fn socket_in_folder(folder: &Path) -> PathBuf {
 fn ssh_arguments(url: &str) -> Option<Vec<String>> {
     let rest = url.strip_prefix("ssh://")?;
     let authority = rest.split('/').next().filter(|a| !a.is_empty())?;
-    let mut words = vec!["-T".to_owned(), "-oConnectTimeout=8".to_owned()];
-    words.extend(["--".to_owned(), format!("ssh://{authority}")]);
-    words.extend(["docker", "system", "dial-stdio"].map(str::to_owned));
-    Some(words)
+    let mut arguments = vec!["-T".to_owned(), "-oConnectTimeout=8".to_owned()];
+    arguments.extend(["--".to_owned(), format!("ssh://{authority}")]);
+    arguments.extend(["docker", "system", "dial-stdio"].map(str::to_owned));
+    Some(arguments)
 }
 
 async fn accept_connections(
     listener: UnixListener,
-    words: Vec<String>,
+    arguments: Vec<String>,
     stderr_text: Arc<Mutex<String>>,
 ) {
     while let Ok((connection, _)) = listener.accept().await {
-        let (words, stderr_text) = (words.clone(), Arc::clone(&stderr_text));
+        let (arguments, stderr_text) = (arguments.clone(), Arc::clone(&stderr_text));
         tokio::spawn(async move {
-            if let Err(error) = relay_connection(connection, &words, &stderr_text).await {
+            if let Err(error) = relay_connection(connection, &arguments, &stderr_text).await {
                 *stderr_text.lock().unwrap_or_else(PoisonError::into_inner) =
                     format!("`ssh`: {error}");
             }
@@ -104,11 +104,11 @@ async fn accept_connections(
 /// Relays until one side closes the connection.
 async fn relay_connection(
     mut connection: UnixStream,
-    words: &[String],
+    arguments: &[String],
     stderr_text: &Mutex<String>,
 ) -> io::Result<()> {
     let mut ssh = Command::new("ssh")
-        .args(words)
+        .args(arguments)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
