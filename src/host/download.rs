@@ -205,7 +205,7 @@ fn write_download(
     attributes: &DownloadAttributes,
 ) -> io::Result<u64> {
     let mut file = folder.create_file(temporary)?;
-    let mut behind = BackgroundWriter::default();
+    let mut background_writer = BackgroundWriter::default();
     let mut bytes = 0;
     loop {
         let piece = inlet.next_chunk()?;
@@ -214,7 +214,7 @@ fn write_download(
         }
         file.write_all(&piece)?;
         bytes += piece.len() as u64;
-        behind.hint_writeback(&file, bytes);
+        background_writer.hint_writeback(&file, bytes);
     }
     set_mode_and_mtime(&file, attributes.mode, Some(attributes.mtime))?;
     file.sync_all()?;

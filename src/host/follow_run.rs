@@ -51,12 +51,12 @@ pub(crate) async fn wait_for_run_end(
     let mut last_reply_at = Instant::now();
     loop {
         let mut ended = None;
-        let question = KeeperRequest::Log {
+        let request = KeeperRequest::Log {
             run: run.clone(),
             offset,
             follow: true,
         };
-        let mut each = |reply| {
+        let mut on_reply = |reply| {
             last_reply_at = Instant::now();
             match reply {
                 KeeperReply::Log { text, next, .. } => {
@@ -68,7 +68,7 @@ pub(crate) async fn wait_for_run_end(
             }
             Ok(())
         };
-        let outcome = keeper.send_request(&question, &mut each).await;
+        let outcome = keeper.send_request(&request, &mut on_reply).await;
         match (ended, outcome) {
             (Some(record), _) => return Ok(record),
             (None, Err(error)) if last_reply_at.elapsed() > RUN_FOLLOW_TIMEOUT => {

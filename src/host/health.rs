@@ -87,8 +87,8 @@ impl HealthWatch<'_> {
     /// Waits until a healthy container opens its readiness gate, which happens when its keeper has confirmed that no
     /// run placed it. After the time limit, requests to the container report that it is closed.
     pub(crate) async fn wait_until_open(&self) {
-        let begin = Instant::now();
-        while begin.elapsed() < READINESS_GATE_TIMEOUT
+        let started_at = Instant::now();
+        while started_at.elapsed() < READINESS_GATE_TIMEOUT
             && self.client.fetch_health().await.is_ok_and(|h| h.evolving)
         {
             tokio::time::sleep(CONTAINER_POLL_INTERVAL).await;

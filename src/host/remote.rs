@@ -255,14 +255,14 @@ impl<'a> RemoteVolumes<'a> {
                 "fix the cause and run the command again; the copy restarts from the beginning",
             )
         };
-        let mut pieces = packed.map_err(|fault| unread(fault.to_string()))?;
+        let mut pieces = packed.map_err(|error| unread(error.to_string()))?;
         // The engine only sees that the archive ends, so this channel carries the reason.
-        let (fault, mut faults) = mpsc::unbounded_channel();
+        let (error_sender, mut errors) = mpsc::unbounded_channel();
         let pieces = stream::poll_fn(move |cx| {
             let next = pieces.poll_recv(cx);
             if let Poll::Ready(Some(Err(error))) = &next {
                 // The receiver reads the reason after the transfer has ended.
-                let _ = fault.send(error.to_string());
+                let _ = error_sender.send(error.to_string());
             }
             next
         });
@@ -271,7 +271,7 @@ impl<'a> RemoteVolumes<'a> {
         loop {
             tokio::select! {
                 done = &mut put => {
-                    return match faults.try_recv() {
+                    return match errors.try_recv() {
                         Ok(why) => Err(unread(why).into()),
                         Err(_) => done,
                     };

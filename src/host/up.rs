@@ -64,15 +64,15 @@ impl UpRunner<'_> {
     /// # Errors
     /// When a step fails; the earlier container then runs again.
     pub(crate) async fn run(&self, project: PathBuf, socket: Option<&Path>) -> Result<UpResult> {
-        let mut left = MAX_UP_PORT_ATTEMPTS;
+        let mut retries = MAX_UP_PORT_ATTEMPTS;
         let mut taken = Vec::new();
         loop {
             match self.try_once(project.clone(), socket, &taken).await {
                 // The port was free when it was chosen, or could not be checked.
                 Err(error)
-                    if left > 0 && self.resolved.config.auto_ports && is_port_taken(&error) =>
+                    if retries > 0 && self.resolved.config.auto_ports && is_port_taken(&error) =>
                 {
-                    left -= 1;
+                    retries -= 1;
                     taken.extend(taken_port(&error));
                     self.progress.log(&format!("{error}; trying another port"));
                 }

@@ -293,7 +293,7 @@ pub(super) fn session_from_response(response: &Response) -> Option<BridgeSession
 }
 
 /// The protocol version that the hub has negotiated.
-pub(super) fn negotiated_version(answer: &[u8]) -> String {
+pub(super) fn negotiated_version(reply: &[u8]) -> String {
     #[derive(Default, Deserialize)]
     #[serde(default, rename_all = "camelCase")]
     struct BridgeInitializeResult {
@@ -304,8 +304,8 @@ pub(super) fn negotiated_version(answer: &[u8]) -> String {
     struct BridgeInitializeReply {
         result: BridgeInitializeResult,
     }
-    let answer: BridgeInitializeReply = serde_json::from_slice(answer).unwrap_or_default();
-    answer.result.protocol_version
+    let reply: BridgeInitializeReply = serde_json::from_slice(reply).unwrap_or_default();
+    reply.result.protocol_version
 }
 
 /// The number of the stream in a response.

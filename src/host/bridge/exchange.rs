@@ -150,12 +150,12 @@ impl StdioBridge {
             }
             Err(failure) => return unreadable_response(&failure),
         };
-        let answer = BridgeReply::read(&text);
-        if has_lost_call_error(&answer) {
+        let reply = BridgeReply::read(&text);
+        if has_lost_call_error(&reply) {
             return ExchangeOutcome::Lost(RequestLoss::NoResponse);
         }
-        let error = &answer.error;
-        let is_rpc = answer.result.is_some() || error["code"].is_i64();
+        let error = &reply.error;
+        let is_rpc = reply.result.is_some() || error["code"].is_i64();
         if status == StatusCode::NOT_FOUND
             && error["code"] == NO_SESSION_CODE
             && self.connection.has_session()
@@ -170,8 +170,8 @@ impl StdioBridge {
         ) {
             tracing::error!("{why}");
         }
-        if is_rpc && answer.id.is_some() || line.is_answered_by(&text) {
-            if line.method == "initialize" && answer.result.is_some() {
+        if is_rpc && reply.id.is_some() || line.is_answered_by(&text) {
+            if line.method == "initialize" && reply.result.is_some() {
                 let version = negotiated_version(&text);
                 let session = session.map(|session| session.with_version(version));
                 self.connection.set_session(line, session);
@@ -305,12 +305,12 @@ fn small<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Value, D::Error> 
 }
 
 /// Whether a response says that the result of the request is unknown, because the hub was stopped.
-fn is_lost_call(answer: &[u8]) -> bool {
-    answer.len() <= MAX_HUB_ERROR_BYTES && has_lost_call_error(&BridgeReply::read(answer))
+fn is_lost_call(reply: &[u8]) -> bool {
+    reply.len() <= MAX_HUB_ERROR_BYTES && has_lost_call_error(&BridgeReply::read(reply))
 }
 
-fn has_lost_call_error(answer: &BridgeReply<'_>) -> bool {
-    let error = &answer.error;
+fn has_lost_call_error(reply: &BridgeReply<'_>) -> bool {
+    let error = &reply.error;
     error["code"] == CALL_LOST_CODE && error["data"]["type"] == CALL_LOST_TYPE
 }
 

@@ -44,8 +44,8 @@ impl BridgeTarget {
     /// The command-line arguments that restrict the bridge in the same way.
     pub(crate) fn to_arguments(&self) -> Vec<String> {
         // One argument each, so that a pattern may start with `-`.
-        let word = |(name, patterns)| format!("--{name}={patterns}");
-        self.chosen_patterns().map(word).collect()
+        let argument = |(name, patterns)| format!("--{name}={patterns}");
+        self.chosen_patterns().map(argument).collect()
     }
 
     /// Each kind of restriction, with its patterns in the hub's format.

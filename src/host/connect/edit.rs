@@ -246,10 +246,10 @@ mod tests {
     const YAML: ClientFileFormat = ClientFileFormat::Yaml("extensions");
 
     fn entry() -> ClientEntry {
-        let words = json!(["mcp", "stdio"]);
+        let arguments = json!(["mcp", "stdio"]);
         ClientEntry(vec![
             ("command", json!("/x y/osctl")),
-            ("args", words),
+            ("args", arguments),
             ("timeout", json!(600)),
         ])
     }

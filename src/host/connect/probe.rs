@@ -94,8 +94,8 @@ fn last_error_line(stderr_text: &str) -> Option<&str> {
 }
 
 fn probe_error(call: &LaunchCommand, why: &str) -> anyhow::Error {
-    let words = [&call.program].into_iter().chain(&call.args);
-    let command: Vec<&str> = words.map(String::as_str).collect();
+    let arguments = [&call.program].into_iter().chain(&call.args);
+    let command: Vec<&str> = arguments.map(String::as_str).collect();
     let message = format!(
         "the MCP server `{}` did not start: {why}",
         command.join(" ")
@@ -165,10 +165,10 @@ impl ConnectProbeServer {
 mod tests {
     use super::{LaunchCommand, probe_command};
 
-    fn call(words: &[&str]) -> LaunchCommand {
+    fn call(arguments: &[&str]) -> LaunchCommand {
         LaunchCommand {
             program: "python3".into(),
-            args: words.iter().map(|&word| word.to_owned()).collect(),
+            args: arguments.iter().map(|&word| word.to_owned()).collect(),
             environment: Default::default(),
         }
     }
@@ -181,7 +181,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_command_that_is_not_a_server_is_named_with_its_message() {
-        for (words, why) in [
+        for (arguments, why) in [
             (
                 &["-c", "import sys; sys.exit('error: it is off')"][..],
                 "it is off",
@@ -189,7 +189,10 @@ mod tests {
             (&["-c", "print('hello')"], "invalid message"),
             (&["-c", "input()"], "the process exited"),
         ] {
-            let message = probe_command(&call(words)).await.unwrap_err().to_string();
+            let message = probe_command(&call(arguments))
+                .await
+                .unwrap_err()
+                .to_string();
             assert!(message.contains(why), "{message}");
         }
         let none = LaunchCommand {
