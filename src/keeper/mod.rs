@@ -97,7 +97,7 @@ impl Default for KeeperSettings {
 
 /// The socket for the host's requests, in the state folder.
 const KEEPER_HOST_SOCKET_NAME: &str = "host.sock";
-/// The socket for the agent's requests, in the door.
+/// The socket for the agent's requests, in the socket folder.
 const KEEPER_AGENT_SOCKET_NAME: &str = "keeper.sock";
 
 /// How long a rollback at shutdown may take: the engine kills a container that takes longer than 5 s.

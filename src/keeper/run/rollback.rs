@@ -91,7 +91,7 @@ impl RunExecutor {
     async fn wait_for_old_ports(&mut self, old: &str, mut error: anyhow::Error) -> Result<()> {
         self.log
             .report_step("waiting until the ports of the old container are free");
-        let (started_at, mut pause) = (Instant::now(), FIRST_ROLLBACK_RETRY_DELAY);
+        let (started_at, mut delay) = (Instant::now(), FIRST_ROLLBACK_RETRY_DELAY);
         loop {
             if is_engine_away(&error) {
                 return Err(error);
@@ -99,8 +99,8 @@ impl RunExecutor {
             if started_at.elapsed() > ROLLBACK_PORTS_TIMEOUT {
                 return self.mark_unreachable(old, &error);
             }
-            tokio::time::sleep(pause).await;
-            pause *= 2;
+            tokio::time::sleep(delay).await;
+            delay *= 2;
             // A container that is gone is handled by a later recovery.
             let Some(found) = self.target.find_container(old).await? else {
                 return Ok(());
@@ -221,7 +221,7 @@ impl RunExecutor {
     /// adds a reason to the record: a companion that works resumes after a while without the call.
     async fn resume_old_container(&mut self, old: &str) {
         let started_at = Instant::now();
-        let mut pause = FIRST_ROLLBACK_RETRY_DELAY;
+        let mut delay = FIRST_ROLLBACK_RETRY_DELAY;
         loop {
             let Err(error) = self.target.resume_requests(old).await else {
                 if let Some(since) = self.refusing_since.take() {
@@ -242,8 +242,8 @@ impl RunExecutor {
                 }
                 return;
             }
-            tokio::time::sleep(pause).await;
-            pause *= 2;
+            tokio::time::sleep(delay).await;
+            delay *= 2;
         }
     }
 
