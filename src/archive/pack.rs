@@ -58,11 +58,11 @@ pub(crate) async fn pack_stream(
     reporting: ErrorReporting,
     mut moved: impl FnMut(u64) + Send + 'static,
 ) -> Result<ChunkReceiver, ArchiveError> {
-    let (mut outlet, pieces) = chunk_writer();
+    let (mut writer, chunks) = chunk_writer();
     let (start_sender, start_permit) = oneshot::channel();
     tokio::task::spawn_blocking(move || {
         let to = StartNotifier {
-            to: &mut outlet,
+            to: &mut writer,
             started: Some(start_sender),
         };
         let packed = write_archive(what, to, &from, reporting, &mut moved);
@@ -71,12 +71,12 @@ pub(crate) async fn pack_stream(
             io::Error::other(fault)
         });
         // The receiver may have been dropped.
-        let _ = outlet.finish(failed);
+        let _ = writer.finish(failed);
     });
     // Nothing is written before the resume point is reached.
     start_permit
         .await
-        .map(|()| pieces)
+        .map(|()| chunks)
         .map_err(|_| ArchiveError::SourceChanged)
 }
 

@@ -88,12 +88,12 @@ pub(crate) struct ChunkSender(Sender<io::Result<Bytes>>);
 
 pub(crate) fn chunk_reader() -> (ChunkSender, ChunkReader) {
     let (sender, receiver) = channel(MAX_QUEUED_CHUNKS);
-    let inlet = ChunkReader {
+    let reader = ChunkReader {
         receiver,
         current: Bytes::new(),
         is_over: false,
     };
-    (ChunkSender(sender), inlet)
+    (ChunkSender(sender), reader)
 }
 
 impl ChunkSender {
