@@ -114,10 +114,10 @@ pub(super) async fn report_when_restored(client: &CompanionClient, cx: &CommandC
 
 /// Waits until all sessions are restored, and returns their status.
 async fn wait_for_sessions(client: &CompanionClient) -> Vec<SessionStatus> {
-    let begin = Instant::now();
+    let started_at = Instant::now();
     loop {
         let found = fetch_sessions(client).await;
-        if found.iter().all(|session| session.ready) || begin.elapsed() > SESSIONS_TIMEOUT {
+        if found.iter().all(|session| session.ready) || started_at.elapsed() > SESSIONS_TIMEOUT {
             return found;
         }
         tokio::time::sleep(SESSIONS_POLL_INTERVAL).await;

@@ -125,7 +125,7 @@ pub(crate) async fn run(args: UpArgs, cx: &CommandContext) -> Result<VerbOutcome
         return Err(Error::precondition(message, hint).into());
     }
     let work = cx.ui.start_work("looking for the container engine");
-    let may_install = |question: &str| cx.may_install(question, plan.yes, &work);
+    let may_install = |consent_question: &str| cx.may_install(consent_question, plan.yes, &work);
     let engine = cx.provided_engine(choice, &may_install, &work).await?;
     super::evolve::wake_keeper(&engine, cx).await;
     super::evolve::check_idle(&engine, cx).await?;
@@ -297,8 +297,8 @@ fn ask_consent(
         for line in &changes.lines {
             cx.ui.print_message(format!("  {line}"));
         }
-        let question = format!("Replace `{container}`?");
-        if must_ask && !cx.ui.confirm(&question, "--yes")? {
+        let consent_question = format!("Replace `{container}`?");
+        if must_ask && !cx.ui.confirm(&consent_question, "--yes")? {
             let hint = "`osctl config show` prints each value with its source";
             return Err(
                 Error::precondition(format!("`{container}` was not replaced"), hint).into(),

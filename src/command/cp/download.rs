@@ -131,14 +131,14 @@ fn resolve_destination(
         let parent = to.parent().filter(|_| is_missing);
         unresolved.into_error(|error| write_error(parent.unwrap_or(to), error))
     })?;
-    let there = match &found {
+    let existing = match &found {
         ResolvedPath::Folder(_) => DestinationKind::Folder,
         ResolvedPath::Name(place) if place.stat.is_some() => DestinationKind::File,
         ResolvedPath::Name(_) => DestinationKind::Nothing,
     };
     let shown = to.display().to_string();
     let is_slashed = shown.ends_with(std::path::is_separator);
-    let lands = choose_placement(source, there, is_slashed, &shown)?;
+    let lands = choose_placement(source, existing, is_slashed, &shown)?;
     let failed = |path: &Path| {
         let path = path.to_owned();
         move |error| write_error(&path, error)

@@ -55,7 +55,7 @@ pub(crate) async fn run(args: CpArgs, cx: &CommandContext) -> Result<VerbOutcome
     let resolver = cx.path_resolver()?;
     let client = cx.companion_client()?;
     let moved = TransferredBytes::default();
-    let begin = Instant::now();
+    let started_at = Instant::now();
     let is_out = matches!(plan.way, CopyDirection::ToStdout { .. });
     let meter = cx
         .ui
@@ -92,7 +92,7 @@ pub(crate) async fn run(args: CpArgs, cx: &CommandContext) -> Result<VerbOutcome
     let copied = CopyReport {
         source,
         destination,
-        seconds: begin.elapsed().as_secs_f64(),
+        seconds: started_at.elapsed().as_secs_f64(),
         ..copied
     };
     // In this case stdout carries the data.

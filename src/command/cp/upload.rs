@@ -51,9 +51,9 @@ impl CpUpload<'_> {
             (OpenedSource::Folder(_), Some(_)) => CopySource::Folder,
             (OpenedSource::Folder(_), None) => CopySource::Contents,
         };
-        let there = destination_kind(client.stat(&to.url_without_slash()).await?.as_ref());
+        let destination = destination_kind(client.stat(&to.url_without_slash()).await?.as_ref());
         let name = name.unwrap_or_default();
-        let place = match choose_placement(source, there, to.is_folder(), &to.to_display())? {
+        let place = match choose_placement(source, destination, to.is_folder(), &to.to_display())? {
             CopyPlacement::As => to.clone(),
             CopyPlacement::Within => to.join(name.as_encoded_bytes()),
         };
@@ -137,11 +137,11 @@ pub(super) async fn upload_stdin(
 ) -> Result<CopyReport> {
     let is_folder = destination_kind(client.stat(&to.url_without_slash()).await?.as_ref())
         == DestinationKind::Folder;
-    let pieces = stream_chunks(io::stdin(), moved);
+    let chunks = stream_chunks(io::stdin(), moved);
     if is_folder || to.is_folder() {
-        return Ok(client.upload_archive(&to.to_url(), pieces).await?.into());
+        return Ok(client.upload_archive(&to.to_url(), chunks).await?.into());
     }
-    Ok(client.upload_stream(&to.to_url(), pieces).await?.into())
+    Ok(client.upload_stream(&to.to_url(), chunks).await?.into())
 }
 
 /// Whether a file has content although its size is 0, as files of `/proc` do.
@@ -152,7 +152,7 @@ fn is_endless(file: &mut File, size: u64) -> io::Result<bool> {
 }
 
 fn stream_chunks(mut from: impl Read + Send + 'static, moved: &TransferredBytes) -> ChunkReceiver {
-    let (mut outlet, pieces) = chunk_writer();
+    let (mut writer, chunks) = chunk_writer();
     let moved = Arc::clone(moved);
     tokio::task::spawn_blocking(move || {
         let sent = (|| -> io::Result<()> {
@@ -163,13 +163,13 @@ fn stream_chunks(mut from: impl Read + Send + 'static, moved: &TransferredBytes)
                     return Ok(());
                 }
                 piece.truncate(read);
-                outlet.write_chunk(piece.into())?;
+                writer.write_chunk(piece.into())?;
                 moved.fetch_add(read as u64, Ordering::Relaxed);
             }
         })();
-        let _ = outlet.finish(sent.err());
+        let _ = writer.finish(sent.err());
     });
-    pieces
+    chunks
 }
 
 fn destination_kind(entry: Option<&FileEntry>) -> DestinationKind {

@@ -168,8 +168,8 @@ fn apply_change(
     if how.dry_run {
         return Ok(false);
     }
-    let question = format!("Change the configuration of {}?", client.title());
-    let is_wanted = how.yes || cx.ui.confirm(&question, "--yes")?;
+    let consent_question = format!("Change the configuration of {}?", client.title());
+    let is_wanted = how.yes || cx.ui.confirm(&consent_question, "--yes")?;
     if is_wanted {
         change.apply()?;
     }

@@ -151,14 +151,14 @@ impl Completer for NameCompleter {
             return Ok((at, vec![completion_pair(INDENT_STEP.into())]));
         }
         let cursor = self.before.chars().count() + typed.chars().count();
-        let question = CodeCursor {
+        let request = CodeCursor {
             code: format!("{}{line}", self.before),
             cursor: Some(cursor as u64),
             detail: None,
             session: self.session.clone(),
         };
         let reply = self.runtime.block_on(async {
-            tokio::time::timeout(REPL_COMPLETION_TIMEOUT, self.client.complete(&question)).await
+            tokio::time::timeout(REPL_COMPLETION_TIMEOUT, self.client.complete(&request)).await
         });
         // Errors are ignored, because a message would disturb the input line; the next run reports them.
         let found = reply.ok().and_then(Result::ok).unwrap_or_default();
