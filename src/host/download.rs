@@ -43,8 +43,8 @@ impl DownloadWriter {
             folder, name, path, ..
         } = place;
         let temporary = temporary_name(&name, &random_id()?);
-        Ok(Self::spawn_with_reader(move |inlet| {
-            let written = write_download(&folder, &temporary, inlet, &attributes)
+        Ok(Self::spawn_with_reader(move |reader| {
+            let written = write_download(&folder, &temporary, reader, &attributes)
                 .and_then(|bytes| folder.rename(&temporary, &name).map(|()| bytes))
                 .and_then(|bytes| folder.sync().map(|()| bytes));
             let bytes = written.map_err(|error| {
@@ -87,10 +87,10 @@ impl DownloadWriter {
     /// Passes bytes to a writer unchanged. Dropping the download does not wait for a writer that blocks: there is
     /// nothing to clean up.
     pub(crate) fn to_stream(mut to: impl Write + Send + 'static) -> Self {
-        let mut download = Self::spawn_with_reader(move |mut inlet| {
+        let mut download = Self::spawn_with_reader(move |mut reader| {
             let mut bytes = 0;
             loop {
-                let piece = inlet.next_chunk().map_err(stream_read_error)?;
+                let piece = reader.next_chunk().map_err(stream_read_error)?;
                 let written = match piece.is_empty() {
                     true => to.flush(),
                     false => to.write_all(&piece),
@@ -115,8 +115,8 @@ impl DownloadWriter {
     }
 
     fn unpack_into(folder: Folder, policy: UnpackPolicy) -> Self {
-        let (feed, inlet) = chunk_reader();
-        let (traced, seen) = VerifiedReader::new(inlet);
+        let (feed, reader) = chunk_reader();
+        let (traced, seen) = VerifiedReader::new(reader);
         let mut download = Self::spawn_writer(feed, move || {
             let unpacked = archive::unpack_archive(traced, folder, policy, &mut |_| Ok(()));
             unpacked.map_err(unpack_error)
@@ -128,8 +128,8 @@ impl DownloadWriter {
     fn spawn_with_reader(
         write: impl FnOnce(ChunkReader) -> Result<UnpackTotals> + Send + 'static,
     ) -> Self {
-        let (feed, inlet) = chunk_reader();
-        Self::spawn_writer(feed, move || write(inlet))
+        let (feed, reader) = chunk_reader();
+        Self::spawn_writer(feed, move || write(reader))
     }
 
     fn spawn_writer(
@@ -201,14 +201,14 @@ impl Drop for DownloadWriter {
 fn write_download(
     folder: &Folder,
     temporary: &OsString,
-    mut inlet: ChunkReader,
+    mut reader: ChunkReader,
     attributes: &DownloadAttributes,
 ) -> io::Result<u64> {
     let mut file = folder.create_file(temporary)?;
     let mut background_writer = BackgroundWriter::default();
     let mut bytes = 0;
     loop {
-        let piece = inlet.next_chunk()?;
+        let piece = reader.next_chunk()?;
         if piece.is_empty() {
             break;
         }

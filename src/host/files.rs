@@ -58,11 +58,11 @@ impl CompanionClient {
     pub(crate) async fn upload_stream(
         &self,
         path: &str,
-        pieces: ChunkReceiver,
+        chunks: ChunkReceiver,
     ) -> Result<FileChangeReply> {
         let request = self.build_request(Method::PUT, &format!("/files{path}"), None::<&()>);
         let response = self
-            .send_request(request.body(chunks_to_body(pieces)))
+            .send_request(request.body(chunks_to_body(chunks)))
             .await?;
         self.read_json(response).await
     }
@@ -122,10 +122,10 @@ impl CompanionClient {
         }
         moved.store(offset, Ordering::Relaxed);
         let file = upload.file.try_clone()?;
-        let pieces = read_range(file, offset, size - offset, Arc::clone(moved));
+        let chunks = read_range(file, offset, size - offset, Arc::clone(moved));
         let request = request.header(CONTENT_LENGTH, size - offset);
         let response = self
-            .send_request(request.body(chunks_to_body(pieces)))
+            .send_request(request.body(chunks_to_body(chunks)))
             .await?;
         self.read_json(response).await
     }
@@ -233,7 +233,7 @@ impl CompanionClient {
 
 /// Reads a range of a file on a thread.
 fn read_range(mut file: File, offset: u64, length: u64, moved: TransferredBytes) -> ChunkReceiver {
-    let (mut outlet, pieces) = crate::archive::chunk_writer();
+    let (mut writer, chunks) = crate::archive::chunk_writer();
     tokio::task::spawn_blocking(move || {
         let mut remaining = length;
         let sent = (|| -> io::Result<()> {
@@ -245,20 +245,20 @@ fn read_range(mut file: File, offset: u64, length: u64, moved: TransferredBytes)
                 if read == 0 {
                     return Err(io::ErrorKind::UnexpectedEof.into());
                 }
-                outlet.write_chunk(piece.into())?;
+                writer.write_chunk(piece.into())?;
                 remaining -= read;
                 moved.fetch_add(read, Ordering::Relaxed);
             }
             Ok(())
         })();
         // The receiver is gone after a lost connection.
-        let _ = outlet.finish(sent.err());
+        let _ = writer.finish(sent.err());
     });
-    pieces
+    chunks
 }
 
-pub(super) fn chunks_to_body(mut pieces: ChunkReceiver) -> Body {
-    Body::wrap_stream(poll_fn(move |cx| pieces.poll_recv(cx)))
+pub(super) fn chunks_to_body(mut chunks: ChunkReceiver) -> Body {
+    Body::wrap_stream(poll_fn(move |cx| chunks.poll_recv(cx)))
 }
 
 pub(super) fn header_number(headers: &HeaderMap, name: &str) -> Option<u64> {

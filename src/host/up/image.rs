@@ -86,10 +86,10 @@ impl UpRunner<'_> {
         project: &Path,
     ) -> Result<ChosenImage> {
         let body = Body::from_project(project, &config.body)?;
-        let question = "The kernel needs Python and its module venv. Install them?";
+        let consent_question = "The kernel needs Python and its module venv. Install them?";
         if !EmbeddedEngine::has_python().await
             && provision::can_install()
-            && (self.install_consent)(question)?
+            && (self.install_consent)(consent_question)?
         {
             self.progress.report_step("installing Python");
             provision::install_packages(&["python3", "python3-venv"], self.progress).await?;
