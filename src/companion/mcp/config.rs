@@ -102,20 +102,20 @@ impl McpConfigFiles {
     /// Reads the files. A file that can't be read keeps its last valid content, and is reported as a problem.
     pub(super) fn read(&mut self) -> McpConfig {
         let mut found = McpConfig::built_in();
-        for (path, good) in self.paths.iter().zip(&mut self.last_valid) {
+        for (path, last_valid) in self.paths.iter().zip(&mut self.last_valid) {
             let read = match fs::read(path) {
                 Ok(text) => serde_json::from_slice(&text).map_err(|e| json_error_text(&e)),
                 Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(McpServersFile::default()),
                 Err(e) => Err(e.to_string()),
             };
             match read {
-                Ok(servers) => *good = Some(servers),
+                Ok(servers) => *last_valid = Some(servers),
                 Err(why) => {
                     let problem = format!("`{}` can't be read: {why}", path.display());
                     found.problems.push(problem);
                 }
             }
-            if let Some(servers) = good.clone() {
+            if let Some(servers) = last_valid.clone() {
                 found.add_file(path, servers, |name| env::var(name).ok());
             }
         }
@@ -354,8 +354,8 @@ mod tests {
             // A later file may correct or remove the entry.
             let right = parse_files(&[&text, before]);
             assert!(right.servers.contains_key("a") && right.invalid_servers.is_empty());
-            let away = parse_files(&[&text, r#"{"mcpServers": {"a": {"disabled": true}}}"#]);
-            assert!(!away.servers.contains_key("a") && away.invalid_servers.is_empty());
+            let disabled = parse_files(&[&text, r#"{"mcpServers": {"a": {"disabled": true}}}"#]);
+            assert!(!disabled.servers.contains_key("a") && disabled.invalid_servers.is_empty());
         }
         let far = parse_files(&[r#"{"mcpServers": {"a": {"command": "x", "timeout": 1e19}}}"#]);
         assert!(far.servers["a"].call_timeout > Duration::from_secs(1 << 30));
@@ -400,8 +400,8 @@ mod tests {
             with(r#"{"mcpServers": {}}"#).servers["os"].transport,
             ServerTransport::Inside
         );
-        let fewer = with(r#"{"mcpServers": {"os": {"tools": ["read_*"]}}}"#);
-        assert_eq!(fewer.servers["os"].tool_patterns, ["read_*"]);
+        let filtered = with(r#"{"mcpServers": {"os": {"tools": ["read_*"]}}}"#);
+        assert_eq!(filtered.servers["os"].tool_patterns, ["read_*"]);
         assert!(
             with(r#"{"mcpServers": {"os": {"disabled": true}}}"#)
                 .servers
@@ -419,8 +419,8 @@ mod tests {
     fn another_command_is_another_cache() {
         let of = |text: &str| parse_files(&[text]).servers["a"].cache_digest();
         let one = of(r#"{"mcpServers": {"a": {"command": "x"}}}"#);
-        let timed = of(r#"{"mcpServers": {"a": {"command": "x", "timeout": 1}}}"#);
+        let with_timeout = of(r#"{"mcpServers": {"a": {"command": "x", "timeout": 1}}}"#);
         let other = of(r#"{"mcpServers": {"a": {"command": "x", "args": ["1"]}}}"#);
-        assert!(one == timed && one != other);
+        assert!(one == with_timeout && one != other);
     }
 }

@@ -285,10 +285,10 @@ pub(super) fn is_same_id(a: &str, b: &str) -> bool {
     // Integers are compared as text, because a double can't distinguish all of them.
     let is_whole = |text: &str| text.bytes().all(|b| b.is_ascii_digit() || b == b'-');
     let number = |text: &str| text.parse::<f64>().ok();
-    let words = |text: &str| serde_json::from_str::<String>(text).ok();
+    let parse_text = |text: &str| serde_json::from_str::<String>(text).ok();
     match a == b || (is_whole(a) && is_whole(b)) {
         true => a == b,
-        false if a.starts_with('"') => words(a).is_some_and(|a| Some(a) == words(b)),
+        false if a.starts_with('"') => parse_text(a).is_some_and(|a| Some(a) == parse_text(b)),
         false => number(a).is_some_and(|a| Some(a) == number(b)),
     }
 }

@@ -184,7 +184,7 @@ impl Hub {
         self.apply_config(found);
     }
 
-    /// Adds new and changed servers, and retires removed and changed ones. Unchanged servers keep running.
+    /// Adds new and changed servers, and drains removed and changed ones. Unchanged servers keep running.
     fn apply_config(&self, found: McpConfig) {
         for problem in &found.problems {
             tracing::warn!("{problem}");
@@ -235,9 +235,9 @@ impl Hub {
                 None => server.is_some_and(|name| !names.contains(&name)),
             });
         removed.iter().for_each(|entry| entry.drain());
-        let mut retired = self.lock_removed_servers();
-        retired.retain(|entry| !entry.has_ended());
-        retired.extend(removed);
+        let mut removed_servers = self.lock_removed_servers();
+        removed_servers.retain(|entry| !entry.has_ended());
+        removed_servers.extend(removed);
     }
 
     fn sweep_sessions(&self) {

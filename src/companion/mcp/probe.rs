@@ -44,8 +44,8 @@ impl Hub {
             return Vec::new();
         };
         let folder = cwd.iter().map(|cwd| cwd.display().to_string());
-        let words = std::iter::once(command).chain(args).cloned();
-        words.chain(folder).collect()
+        let arguments = std::iter::once(command).chain(args).cloned();
+        arguments.chain(folder).collect()
     }
 
     /// Whether a valid server of this name is configured.

@@ -152,7 +152,7 @@ impl ServerEntry {
         self.children().iter().for_each(ServerHandle::drain);
     }
 
-    /// Whether it has retired and has answered all open calls.
+    /// Whether it is drained: removed, with all open calls answered.
     pub(super) fn has_ended(&self) -> bool {
         self.children().iter().all(ServerHandle::has_ended)
     }
@@ -288,7 +288,7 @@ impl ServerAccess {
         }
     }
 
-    /// Whether its child has retired and has answered all open calls.
+    /// Whether its child is drained: removed, with all open calls answered.
     pub(super) fn has_ended(&self) -> bool {
         self.child.has_ended()
     }

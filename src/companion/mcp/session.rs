@@ -106,7 +106,7 @@ impl Backend {
         }
     }
 
-    /// Whether its server has retired and has answered all open calls.
+    /// Whether its server is drained: removed, with all open calls answered.
     fn has_ended(&self) -> bool {
         matches!(self, Self::Single(access) if access.has_ended())
     }
@@ -338,9 +338,9 @@ impl ClientStreams {
             .take(MAX_ENDED_UNREAD_STREAMS)
             .chain(read.iter().take(MAX_ENDED_READ_STREAMS));
         let mut bytes = 0;
-        for (place, (number, size, _)) in unread_streams.enumerate() {
+        for (index, (number, size, _)) in unread_streams.enumerate() {
             bytes += size;
-            if place > 0 && bytes > MAX_ENDED_STREAM_BYTES {
+            if index > 0 && bytes > MAX_ENDED_STREAM_BYTES {
                 calls.remove(number);
             }
         }

@@ -153,7 +153,7 @@ impl MessageStream {
         self.changed.notify_waiters();
     }
 
-    /// Expects one answer less, as when a call is given up.
+    /// Expects one answer less, as when a call is cancelled.
     pub(super) fn skip_answer(&self) {
         self.lock().count_answer();
         self.changed.notify_waiters();

@@ -164,7 +164,7 @@ impl ServerHandle {
         let _ = receiver.await;
     }
 
-    /// Whether the task has ended: the server was ended, or retired and has no open call.
+    /// Whether the task has ended: the server was ended, or is drained and has no open call.
     pub(super) fn has_ended(&self) -> bool {
         self.commands.is_closed()
     }

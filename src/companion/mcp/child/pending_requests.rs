@@ -312,8 +312,8 @@ mod tests {
         assert_eq!(calls.register_request(&plain, 1, MINUTE, 0), plain.text());
         // A second request with an id that is still open must not be confused with the first.
         assert_ne!(calls.register_request(&plain, 1, MINUTE, 1), plain.text());
-        let odd = message(r#"{"id":12345678901234567890,"method":"m"}"#);
-        let sent = calls.register_request(&odd, 1, MINUTE, 2);
+        let unusual = message(r#"{"id":12345678901234567890,"method":"m"}"#);
+        let sent = calls.register_request(&unusual, 1, MINUTE, 2);
         let sent = message(std::str::from_utf8(&sent).unwrap());
         let answer = message(&format!(r#"{{"id":{},"result":1}}"#, sent.id().unwrap()));
         let (call, text) = calls.take_answered(&answer).unwrap();

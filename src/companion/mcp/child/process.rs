@@ -71,10 +71,10 @@ impl ServerProcess {
             // A smaller pipe works, too.
             let _ = fcntl(pipe, FcntlArg::F_SETPIPE_SZ(STDIO_PIPE_BYTES));
         }
-        let mut words = vec![command.as_bytes(), command.as_bytes()];
-        words.extend(args.iter().map(String::as_bytes));
+        let mut arguments = vec![command.as_bytes(), command.as_bytes()];
+        arguments.extend(args.iter().map(String::as_bytes));
         let mut supervisor = CommandSupervisor::spawn_supervisor()?;
-        let order = supervisor::encode_command(&words, &server_environment(env));
+        let order = supervisor::encode_command(&arguments, &server_environment(env));
         let ends = [&stdin_end, &stdout_end, &stderr_end].map(|end: &OwnedFd| end.as_raw_fd());
         let ends = [ends[0], ends[1], ends[2], folder.as_fd().as_raw_fd()];
         supervisor.send_command(&order, ends).await?;
@@ -252,16 +252,16 @@ async fn wait_writable(pipe: Option<&Sender>, is_wanted: bool) {
 /// The companion's environment without the companion's own variables, and the variables of the server's
 /// configuration.
 fn server_environment(own: &BTreeMap<String, String>) -> Vec<Vec<u8>> {
-    let ours = std::env::vars_os().filter(|(name, _)| {
+    let inherited = std::env::vars_os().filter(|(name, _)| {
         let name = name.to_string_lossy();
         !settings::COMPANION_ONLY_VARIABLES.contains(&name.as_ref())
             && !own.contains_key(name.as_ref())
     });
-    let ours = ours.map(|(name, value)| [name.into_vec(), value.into_vec()].join(&b'='));
+    let inherited = inherited.map(|(name, value)| [name.into_vec(), value.into_vec()].join(&b'='));
     let own = own
         .iter()
         .map(|(name, value)| format!("{name}={value}").into_bytes());
-    ours.chain(own).collect()
+    inherited.chain(own).collect()
 }
 
 fn exit_text(code: i32) -> String {

@@ -115,8 +115,8 @@ fn with_object_fields(message: RpcMessage, object: Span, fields: &str) -> RpcMes
     replace_span(&message, start..start, &format!("{fields}{comma}"))
 }
 
-fn replace_span(message: &RpcMessage, place: Span, text: &str) -> RpcMessage {
-    let edited = message.with_edits(vec![(place, text)]);
+fn replace_span(message: &RpcMessage, span: Span, text: &str) -> RpcMessage {
+    let edited = message.with_edits(vec![(span, text)]);
     RpcMessage::parse(edited).unwrap_or_else(|_| message.clone())
 }
 

@@ -125,9 +125,9 @@ impl OsServer {
         let (picture, shot) = self
             .take_screenshot(region, args.scale.unwrap_or(1.0))
             .await?;
-        let words = shot.summary_text();
+        let summary = shot.summary_text();
         let picture = ContentBlock::image(picture, "image/png");
-        structured_result(shot, vec![picture, ContentBlock::text(words)])
+        structured_result(shot, vec![picture, ContentBlock::text(summary)])
     }
 
     /// Move the pointer, click, drag, turn the wheel, press keys and type on the desktop, in the given order. A
@@ -234,20 +234,21 @@ impl OsServer {
             loaded: page.loaded,
             dialogs: page.dialogs,
         };
-        let mut words = format!(
+        let mut summary = format!(
             "{}\n{}\n\n{}",
             page_text.title, page_text.url, page_text.text
         );
         if let Some(next) = next {
-            words.push_str(&format!("\n… more text: pass `offset` {next} …"));
+            summary.push_str(&format!("\n… more text: pass `offset` {next} …"));
         }
         for dialog in &page_text.dialogs {
-            words.push_str(&format!("\n(a dialog was dismissed: {dialog})"));
+            summary.push_str(&format!("\n(a dialog was dismissed: {dialog})"));
         }
         if !page_text.loaded {
-            words.push_str("\n(the page did not finish loading in time; this is its current text)");
+            summary
+                .push_str("\n(the page did not finish loading in time; this is its current text)");
         }
-        text_result(page_text, words)
+        text_result(page_text, summary)
     }
 }
 
@@ -258,23 +259,23 @@ impl OsServer {
         region: Option<display::ScreenRegion>,
         scale: f64,
     ) -> Result<(String, ScreenshotReport), ToolError> {
-        let taken = self
+        let screenshot = self
             .factory
             .0
             .handles
             .desktop
             .take_screenshot(region, scale)
             .await?;
-        let ((width, height), screen) = (taken.size, taken.screen);
+        let ((width, height), screen) = (screenshot.size, screenshot.screen);
         let shot = ScreenshotReport {
             width,
             height,
             screen_width: screen.0,
             screen_height: screen.1,
-            taken: format_taken_time(taken.taken_ms()),
+            taken: format_taken_time(screenshot.taken_ms()),
         };
         // Encoding seldom takes more than a few milliseconds; other tasks need not wait for it.
-        let file = spawn_blocking(move || STANDARD.encode(taken.file)).await;
+        let file = spawn_blocking(move || STANDARD.encode(screenshot.file)).await;
         let file = file.map_err(|e| ToolError(format!("the picture can't be encoded: {e}")))?;
         Ok((file, shot))
     }

@@ -73,12 +73,12 @@ fn status_text(status: &EvolveStatus) -> String {
     let Some(run) = &status.latest_run else {
         return "no evolve has run".into();
     };
-    let stage = match (status.stage, status.latest_status) {
+    let progress = match (status.stage, status.latest_status) {
         (Some(stage), _) => format!("is in progress: {}", stage.as_str()),
         (None, Some(end)) => format!("ended: {}", end.as_str()),
         (None, None) => "is in progress".into(),
     };
     let why = status.why.as_deref();
     let why = why.map_or_else(String::new, |why| format!("; {why}"));
-    format!("run `{}` {stage}{why}", run.as_str())
+    format!("run `{}` {progress}{why}", run.as_str())
 }

@@ -158,7 +158,7 @@ impl OsServer {
             return structured_result(page, vec![picture]);
         }
         let has_more = |end: u64| piece.size.is_none_or(|size| end < size);
-        let words = match text_prefix(&piece.bytes, has_more(end)) {
+        let summary = match text_prefix(&piece.bytes, has_more(end)) {
             Some(text) => {
                 end = args.offset + text.len() as u64;
                 page.text = Some(text.into());
@@ -177,7 +177,7 @@ impl OsServer {
             (Some(next), None) => format!("\n… more bytes may follow: pass `offset` {next} …"),
             (None, _) => String::new(),
         };
-        text_result(page, words + &more)
+        text_result(page, summary + &more)
     }
 
     /// Write a file through a temporary file beside it, so that the file is never half written.

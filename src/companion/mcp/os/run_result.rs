@@ -76,7 +76,7 @@ impl ToolRunContent {
         let totals = [truncated("stdout"), truncated("stderr")];
         let result = reply.result;
         let (pictures, texts) = split_outputs(&reply.data, result.as_deref());
-        let ran = ToolRunReport {
+        let report = ToolRunReport {
             id: reply.id,
             session: session.into(),
             status: reply.status,
@@ -94,13 +94,13 @@ impl ToolRunContent {
             kernel: Some(reply.kernel),
             omitted: Vec::new(),
         };
-        Self::new(ran, totals, limit, texts, pictures)
+        Self::new(report, totals, limit, texts, pictures)
     }
 
     pub(super) fn from_shell_reply(reply: ShellReply, session: &str, limit: usize) -> Self {
         let truncated = |stream: &str| reply.truncated.as_ref()?.get(stream).map(|t| t.total);
         let totals = [truncated("stdout"), truncated("stderr")];
-        let ran = ToolRunReport {
+        let report = ToolRunReport {
             id: reply.id,
             session: session.into(),
             status: reply.status,
@@ -118,7 +118,7 @@ impl ToolRunContent {
             kernel: None,
             omitted: Vec::new(),
         };
-        Self::new(ran, totals, limit, Vec::new(), Vec::new())
+        Self::new(report, totals, limit, Vec::new(), Vec::new())
     }
 
     fn new(

@@ -137,11 +137,11 @@ impl ToolProgressReporter<'_> {
 
     /// Buffers output; of a large amount only the end is kept.
     fn buffer_output(&mut self, stream: OutputStream, text: &str) {
-        let unsaid = &mut self.unreported_output[stream as usize];
-        unsaid.push_str(text);
-        if unsaid.len() > 2 * MAX_TOOL_PROGRESS_BYTES {
-            let start = char_boundary(unsaid, unsaid.len() - MAX_TOOL_PROGRESS_BYTES, true);
-            unsaid.replace_range(..start, "…");
+        let unreported = &mut self.unreported_output[stream as usize];
+        unreported.push_str(text);
+        if unreported.len() > 2 * MAX_TOOL_PROGRESS_BYTES {
+            let start = char_boundary(unreported, unreported.len() - MAX_TOOL_PROGRESS_BYTES, true);
+            unreported.replace_range(..start, "…");
         }
     }
 

@@ -152,16 +152,16 @@ mod tests {
 
     #[test]
     fn packages_are_quoted_arguments() {
-        let words = |all: &[&str]| {
+        let quote = |all: &[&str]| {
             install_command(
                 &all.iter().map(|p| (*p).to_owned()).collect::<Vec<_>>(),
                 false,
             )
         };
-        let two = words(&["numpy>=2", "it's; rm"]).unwrap();
+        let two = quote(&["numpy>=2", "it's; rm"]).unwrap();
         assert_eq!(two, r"uv pip install -- 'numpy>=2' 'it'\''s; rm'");
         for wrong in [&[][..], &["--index-url=http://x"], &[" "], &["a\nb"]] {
-            assert!(words(wrong).is_err(), "{wrong:?}");
+            assert!(quote(wrong).is_err(), "{wrong:?}");
         }
     }
 }

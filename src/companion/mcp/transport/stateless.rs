@@ -146,12 +146,12 @@ async fn with_http_status(mut response: Response, stream: &MessageStream) -> Res
 
 /// The argument headers of a client's call.
 fn client_param_headers(headers: &HeaderMap) -> ClientParamHeaders {
-    let ours = headers
+    let param_headers = headers
         .iter()
         .filter(|(name, _)| name.as_str().starts_with(PARAM_HEADER_PREFIX));
     let value = |value: &HeaderValue| value.to_str().ok().and_then(decode_header);
     ClientParamHeaders {
-        arguments: ours
+        arguments: param_headers
             .map(|(name, requested_version)| (name.as_str().to_owned(), value(requested_version)))
             .collect(),
         // osctl's own clients do not send these headers: no intermediary reads them.

@@ -223,7 +223,7 @@ pub(super) fn parse_event_id(id: &str) -> Option<SseEventId> {
     let id = id.trim();
     let rest = id.strip_prefix(GENERAL_ID_PREFIX);
     let mut parts = rest.unwrap_or(id).split('.');
-    let place = SseEventId {
+    let event_id = SseEventId {
         is_general: rest.is_some(),
         stream_number: parts.next()?.parse().ok()?,
         seq: parts.next()?.parse().ok()?,
@@ -232,7 +232,7 @@ pub(super) fn parse_event_id(id: &str) -> Option<SseEventId> {
             None => Vec::new(),
         },
     };
-    parts.next().is_none().then_some(place)
+    parts.next().is_none().then_some(event_id)
 }
 
 /// The suffix of an event's id. After a restart it identifies the requests that the stream answered.
@@ -253,15 +253,18 @@ fn decode_request_ids(encoded: &str) -> Option<Vec<String>> {
 /// Ends a stream that does not exist any more, with one answer for each request. These events contain no request ids,
 /// so another attempt to resume receives 204.
 pub(super) fn ended_stream_response(
-    place: &SseEventId,
+    event_id: &SseEventId,
     answer: impl Fn(&str) -> Bytes,
 ) -> Response {
-    if place.request_ids.is_empty() {
+    if event_id.request_ids.is_empty() {
         return StatusCode::NO_CONTENT.into_response();
     }
     let mut pieces = Vec::new();
-    for (id, seq) in place.request_ids.iter().zip(place.seq + 1..) {
-        let id_of_event = format!("event: message\nid: {}.{seq}\ndata: ", place.stream_number);
+    for (id, seq) in event_id.request_ids.iter().zip(event_id.seq + 1..) {
+        let id_of_event = format!(
+            "event: message\nid: {}.{seq}\ndata: ",
+            event_id.stream_number
+        );
         pieces.extend_from_slice(id_of_event.as_bytes());
         pieces.extend_from_slice(&answer(id));
         pieces.extend_from_slice(b"\n\n");
@@ -302,8 +305,8 @@ mod tests {
             ("1", MAX_REQUEST_IDS_BYTES + 1),
         ] {
             let marked = encode_request_ids(&no_ids.repeat(count));
-            let place = parse_event_id(&format!("12.3{marked}"));
-            assert!(place.is_none_or(|place| place.request_ids.is_empty()));
+            let event_id = parse_event_id(&format!("12.3{marked}"));
+            assert!(event_id.is_none_or(|event_id| event_id.request_ids.is_empty()));
         }
     }
 }

@@ -177,11 +177,11 @@ pub(super) async fn open_event_stream(
         None => 0,
         Some(id) => match stream_response::parse_event_id(id) {
             // The event belongs to an earlier general stream: its messages are lost, new ones follow.
-            Some(place) if place.is_general => match session.streams.general_stream.number {
-                number if number == place.stream_number => place.seq,
+            Some(event_id) if event_id.is_general => match session.streams.general_stream.number {
+                number if number == event_id.stream_number => event_id.seq,
                 _ => 0,
             },
-            place => return resume_call_stream(&hub, &session, place, primed),
+            event_id => return resume_call_stream(&hub, &session, event_id, primed),
         },
     };
     let stream = session.streams.general_stream.clone();
@@ -208,20 +208,20 @@ pub(super) async fn open_event_stream(
 fn resume_call_stream(
     hub: &Hub,
     session: &HubSession,
-    place: Option<SseEventId>,
+    event_id: Option<SseEventId>,
     primed: bool,
 ) -> Response {
-    let Some(place) = place else {
+    let Some(event_id) = event_id else {
         return StatusCode::NO_CONTENT.into_response();
     };
-    let (stream, seen) = match session.streams.find_stream(place.stream_number) {
-        Some(stream) if !stream.is_exhausted_after(place.seq) => (stream, place.seq),
-        None if hub.is_from_previous_run(place.stream_number) => {
-            return stream_response::ended_stream_response(&place, message::lost_response);
+    let (stream, seen) = match session.streams.find_stream(event_id.stream_number) {
+        Some(stream) if !stream.is_exhausted_after(event_id.seq) => (stream, event_id.seq),
+        None if hub.is_from_previous_run(event_id.stream_number) => {
+            return stream_response::ended_stream_response(&event_id, message::lost_response);
         }
         None => {
             return stream_response::ended_stream_response(
-                &place,
+                &event_id,
                 message::answer_dropped_response,
             );
         }

@@ -11,18 +11,18 @@ pub(super) fn auth_error_message(
     challenge: &str,
     is_known: bool,
 ) -> Option<String> {
-    let cure =
+    let hint =
         "add a token of its provider to `headers` of the server: `Authorization: Bearer ${NAME}`";
     let is_oauth = ["resource_metadata", "authorization_uri", "scope="]
         .iter()
         .any(|marker| challenge.contains(marker));
     let why = match (status, is_known) {
         (StatusCode::UNAUTHORIZED, false) if is_oauth => format!(
-            "it requires a sign-in by OAuth, which osctl does not support; if it also accepts a token, {cure}"
+            "it requires a sign-in by OAuth, which osctl does not support; if it also accepts a token, {hint}"
         ),
-        (StatusCode::UNAUTHORIZED, false) => format!("it requires a token; {cure}"),
+        (StatusCode::UNAUTHORIZED, false) => format!("it requires a token; {hint}"),
         (StatusCode::UNAUTHORIZED, true) => {
-            format!("it does not accept the token in `headers`, which may have expired; {cure}")
+            format!("it does not accept the token in `headers`, which may have expired; {hint}")
         }
         (StatusCode::FORBIDDEN, true) => {
             "the token in `headers` does not have the rights for this request".to_owned()

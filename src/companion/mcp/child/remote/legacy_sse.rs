@@ -36,13 +36,13 @@ pub(super) fn is_rpc_error(body: &[u8]) -> bool {
 /// configured `headers`.
 fn resolve_endpoint(url: &Url, endpoint: &[u8]) -> Result<Url, String> {
     let endpoint = String::from_utf8_lossy(endpoint);
-    let place = url.join(endpoint.trim());
-    let place =
-        place.map_err(|_| format!("it names the endpoint `{endpoint}`, which is not a URL"))?;
-    match place.origin() == url.origin() {
-        true => Ok(place),
+    let endpoint_url = url.join(endpoint.trim());
+    let endpoint_url = endpoint_url
+        .map_err(|_| format!("it names the endpoint `{endpoint}`, which is not a URL"))?;
+    match endpoint_url.origin() == url.origin() {
+        true => Ok(endpoint_url),
         false => Err(format!(
-            "it names the endpoint `{place}`, which has another origin"
+            "it names the endpoint `{endpoint_url}`, which has another origin"
         )),
     }
 }
@@ -94,11 +94,11 @@ impl RemoteHttpClient {
         };
         let endpoint = timeout(REMOTE_SEND_TIMEOUT, endpoint).await;
         let endpoint = endpoint.map_err(|_| format!("it answered {refused}"))??;
-        let place = resolve_endpoint(&self.url, &endpoint.data)?;
+        let endpoint_url = resolve_endpoint(&self.url, &endpoint.data)?;
         *self
             .legacy_endpoint
             .lock()
-            .unwrap_or_else(PoisonError::into_inner) = Some(place);
+            .unwrap_or_else(PoisonError::into_inner) = Some(endpoint_url);
         let read_events = async {
             let mut unread = 0;
             loop {
@@ -161,7 +161,9 @@ mod tests {
     #[test]
     fn messages_are_sent_only_to_the_same_origin() {
         let url = Url::parse("http://a.example:8/x/sse?k=1").unwrap();
-        let to = |endpoint: &[u8]| resolve_endpoint(&url, endpoint).map(|place| place.to_string());
+        let to = |endpoint: &[u8]| {
+            resolve_endpoint(&url, endpoint).map(|endpoint_url| endpoint_url.to_string())
+        };
         let messages = "http://a.example:8/messages?session_id=1";
         assert_eq!(to(b"/messages?session_id=1").unwrap(), messages);
         assert_eq!(to(messages.as_bytes()).unwrap(), messages);

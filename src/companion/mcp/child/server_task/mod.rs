@@ -130,7 +130,7 @@ impl ServerTask {
                 Some(_) = self.shutting_down.join_next() => {}
             }
             self.publish_state();
-            // Commands that arrived before the retirement are still processed.
+            // Commands that arrived before `Drain` are still processed.
             if self.is_draining && self.has_no_open_calls() && mailbox.is_empty() {
                 break;
             }
@@ -220,7 +220,7 @@ impl ServerTask {
         {
             self.apply_event(ServerEvent::BackoffElapsed);
         }
-        // A retired task still answers the calls that wait.
+        // A draining task still answers the calls that wait.
         let is_waited_for = !self.queued_requests.is_empty() || !self.initialize_waiters.is_empty();
         let is_listened_to = !self.subscriptions.is_empty() && !self.is_draining;
         if self.lifecycle.phase == ServerPhase::Down && (is_waited_for || is_listened_to) {

@@ -178,10 +178,10 @@ impl ServerTask {
         let is_meant = |input_call: &InputRequiredCall| {
             input_call.client_number() == client_number && input_call.open_inputs.contains_key(id)
         };
-        let Some(place) = self.input_required_calls.iter().position(is_meant) else {
+        let Some(index) = self.input_required_calls.iter().position(is_meant) else {
             return false;
         };
-        let mut input_call = self.input_required_calls.swap_remove(place);
+        let mut input_call = self.input_required_calls.swap_remove(index);
         let key = input_call.open_inputs.remove(id).unwrap_or_default();
         let Some(result) = answer.result() else {
             self.cancel_client_requests(&input_call);

@@ -155,30 +155,30 @@ impl TestServers {
             .unwrap();
     }
 
-    /// All messages that a server received and that contain `words`.
-    pub(super) fn received_messages(&self, name: &str, words: &str) -> Vec<String> {
+    /// All messages that a server received and that contain `part`.
+    pub(super) fn received_messages(&self, name: &str, part: &str) -> Vec<String> {
         let state = self.state();
         let received = state.received.iter();
-        let received = received.filter(|(who, text)| who == name && text.contains(words));
+        let received = received.filter(|(who, text)| who == name && text.contains(part));
         received.map(|(_, text)| text.clone()).collect()
     }
 
-    /// Waits until a server has received `words` `count` times; returns the `count`-th message.
+    /// Waits until a server has received `part` `count` times; returns the `count`-th message.
     pub(super) async fn wait_for_message(
         &self,
         name: &str,
-        words: &str,
+        part: &str,
         count: usize,
     ) -> RpcMessage {
         let begin = Instant::now();
         loop {
-            let received = self.received_messages(name, words);
+            let received = self.received_messages(name, part);
             if received.len() >= count {
                 return RpcMessage::parse(received[count - 1].clone().into()).unwrap();
             }
             assert!(
                 begin.elapsed() < HUB_TEST_TIMEOUT,
-                "`{name}` does not receive {words}"
+                "`{name}` does not receive {part}"
             );
             sleep(Duration::from_millis(2)).await;
         }
