@@ -45,9 +45,9 @@ pub(super) fn stream_progress<R: Serialize + Send + 'static>(
                     let (bytes, total) = measure.moved_bytes();
                     if bytes != last {
                         last = bytes;
-                        let words = ProgressEvent::<R>::Progress { bytes, total };
+                        let event = ProgressEvent::<R>::Progress { bytes, total };
                         // A disconnected client gets no event; the operation continues.
-                        let _ = sender.try_send(Ok(format.encode_message(&words)));
+                        let _ = sender.try_send(Ok(format.encode_message(&event)));
                     }
                 }
             }

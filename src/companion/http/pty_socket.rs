@@ -32,7 +32,7 @@ type PtySocketStream = SplitStream<WebSocket>;
 /// How a connection ends.
 #[derive(Debug)]
 enum PtySocketEnd {
-    /// The client said that it leaves.
+    /// The client closed the connection.
     ClientClosed,
     ConnectionLost,
     /// The companion closes the connection, with this code and reason.
@@ -207,15 +207,15 @@ fn status_changes(reported: PtyConnectionStatus, now: PtyConnectionStatus) -> Ve
 }
 
 /// Executes the client's messages.
-async fn receive_frames(stream: &mut PtySocketStream, place: &PtyClient) -> PtySocketEnd {
+async fn receive_frames(stream: &mut PtySocketStream, client: &PtyClient) -> PtySocketEnd {
     loop {
         let done = match timeout(PTY_SILENCE_TIMEOUT, stream.next()).await {
             Err(_) | Ok(None | Some(Err(_))) => return PtySocketEnd::ConnectionLost,
             Ok(Some(Ok(Message::Close(_)))) => return PtySocketEnd::ClientClosed,
             Ok(Some(Ok(Message::Ping(_) | Message::Pong(_)))) => Ok(()),
-            Ok(Some(Ok(Message::Binary(keys)))) => place.send_keys(keys).await,
+            Ok(Some(Ok(Message::Binary(keys)))) => client.send_keys(keys).await,
             Ok(Some(Ok(Message::Text(text)))) => match serde_json::from_str(&text) {
-                Ok(frame) => handle_control_frame(frame, place).await,
+                Ok(frame) => handle_control_frame(frame, client).await,
                 Err(_) => {
                     let reason =
                         "the text frame is not a `ToTerminal` message, see `GET /openapi.json`";

@@ -39,11 +39,11 @@ impl StreamFormat {
     }
 
     /// Encodes one message as a Server-Sent Event or a line.
-    pub(super) fn encode_message(self, words: &impl Serialize) -> Bytes {
-        let words = serde_json::to_string(words).unwrap_or_default();
+    pub(super) fn encode_message(self, message: &impl Serialize) -> Bytes {
+        let message = serde_json::to_string(message).unwrap_or_default();
         Bytes::from(match self {
-            Self::Sse => format!("data: {words}\n\n"),
-            Self::Ndjson => format!("{words}\n"),
+            Self::Sse => format!("data: {message}\n\n"),
+            Self::Ndjson => format!("{message}\n"),
         })
     }
 
