@@ -478,13 +478,13 @@ impl Desktop {
         services.map_err(|why| DesktopRefusal::NotAvailable(why.clone()))
     }
 
-    fn acquire_lease(&self, place: DesktopUse) -> DesktopLease {
-        self.lease_count(place).fetch_add(1, Ordering::Relaxed);
-        DesktopLease(self.clone(), place)
+    fn acquire_lease(&self, usage: DesktopUse) -> DesktopLease {
+        self.lease_count(usage).fetch_add(1, Ordering::Relaxed);
+        DesktopLease(self.clone(), usage)
     }
 
-    fn lease_count(&self, place: DesktopUse) -> &AtomicUsize {
-        match place {
+    fn lease_count(&self, usage: DesktopUse) -> &AtomicUsize {
+        match usage {
             DesktopUse::Screen => &self.0.viewers,
             DesktopUse::Debugger => &self.0.debugger_clients,
         }

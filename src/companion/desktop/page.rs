@@ -108,11 +108,11 @@ impl TabEvents {
                 let kind = text(&params["type"]);
                 self.is_unload_blocked |= kind == "beforeunload";
                 if self.dialogs.len() < MAX_PAGE_DIALOGS {
-                    let words: String = text(&params["message"])
+                    let message: String = text(&params["message"])
                         .chars()
                         .take(MAX_DIALOG_CHARS)
                         .collect();
-                    self.dialogs.push(format!("{kind}: {words}"));
+                    self.dialogs.push(format!("{kind}: {message}"));
                 }
                 return Ok(TabEventAction::DismissDialog);
             }
@@ -202,11 +202,11 @@ impl TabConnection {
     async fn connect_tab(port: u16, id: &str) -> Result<Self> {
         let stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).await?;
         let url = format!("ws://127.0.0.1:{port}/devtools/page/{id}");
-        let shaken = timeout(
+        let handshake = timeout(
             PAGE_REPLY_TIMEOUT,
             tokio_tungstenite::client_async(url, stream),
         );
-        let (socket, _) = shaken.await.context("no answer from the browser")??;
+        let (socket, _) = handshake.await.context("no answer from the browser")??;
         let mut tab = Self {
             socket,
             last_request_id: 0,

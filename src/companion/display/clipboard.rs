@@ -114,14 +114,14 @@ impl X11Clipboard {
         if owner == connection.helper_window {
             return Ok(self.text.clone().unwrap_or_default());
         }
-        let (place, now) = (atoms.OSCTL_SELECTION, x11rb::CURRENT_TIME);
-        x.delete_property(connection.helper_window, place)
+        let (atom, now) = (atoms.OSCTL_SELECTION, x11rb::CURRENT_TIME);
+        x.delete_property(connection.helper_window, atom)
             .map_err(x11_call_failed)?;
         x.convert_selection(
             connection.helper_window,
             selection,
             atoms.UTF8_STRING,
-            place,
+            atom,
             now,
         )
         .map_err(x11_call_failed)?;
@@ -134,8 +134,8 @@ impl X11Clipboard {
         if answered == x11rb::NONE {
             return Ok(String::new());
         }
-        let bytes = match read_and_delete_property(connection, place)? {
-            (kind, _) if kind == atoms.INCR => self.read_incremental(connection, place)?,
+        let bytes = match read_and_delete_property(connection, atom)? {
+            (kind, _) if kind == atoms.INCR => self.read_incremental(connection, atom)?,
             (_, bytes) => bytes,
         };
         Ok(String::from_utf8_lossy(&bytes).into_owned())
@@ -145,19 +145,19 @@ impl X11Clipboard {
     fn read_incremental(
         &mut self,
         connection: &X11Connection,
-        place: Atom,
+        atom: Atom,
     ) -> Result<Vec<u8>, DisplayRefusal> {
         let mut all = Vec::new();
         loop {
             self.wait_for_event(connection, |event| match event {
                 Event::PropertyNotify(event_data)
-                    if event_data.atom == place && event_data.state == Property::NEW_VALUE =>
+                    if event_data.atom == atom && event_data.state == Property::NEW_VALUE =>
                 {
                     Some(())
                 }
                 _ => None,
             })?;
-            let (_, mut piece) = read_and_delete_property(connection, place)?;
+            let (_, mut piece) = read_and_delete_property(connection, atom)?;
             if piece.is_empty() {
                 return Ok(all);
             }
@@ -231,9 +231,9 @@ impl X11Clipboard {
     ) -> Result<(), DisplayRefusal> {
         let (x, atoms) = (&connection.x, connection.atoms);
         // Old programs name no property.
-        let place = match request.property {
+        let atom = match request.property {
             x11rb::NONE => request.target,
-            place => place,
+            atom => atom,
         };
         let (window, text) = (request.requestor, self.text.as_deref().unwrap_or_default());
         let latin: Atom = AtomEnum::STRING.into();
@@ -241,18 +241,18 @@ impl X11Clipboard {
         let is_supported = if request.target == atoms.TARGETS {
             let targets = [atoms.TARGETS, atoms.UTF8_STRING, latin];
             let kind = AtomEnum::ATOM;
-            x.change_property32(replace, window, place, kind, &targets)
+            x.change_property32(replace, window, atom, kind, &targets)
                 .map_err(x11_call_failed)?;
             true
         } else if request.target == atoms.UTF8_STRING {
             let bytes = text.as_bytes();
-            x.change_property8(replace, window, place, atoms.UTF8_STRING, bytes)
+            x.change_property8(replace, window, atom, atoms.UTF8_STRING, bytes)
                 .map_err(x11_call_failed)?;
             true
         } else if request.target == latin {
             let narrow = |c: char| u8::try_from(u32::from(c)).unwrap_or(b'?');
             let bytes: Vec<u8> = text.chars().map(narrow).collect();
-            x.change_property8(replace, window, place, latin, &bytes)
+            x.change_property8(replace, window, atom, latin, &bytes)
                 .map_err(x11_call_failed)?;
             true
         } else {
@@ -265,7 +265,7 @@ impl X11Clipboard {
             requestor: window,
             selection: request.selection,
             target: request.target,
-            property: if is_supported { place } else { x11rb::NONE },
+            property: if is_supported { atom } else { x11rb::NONE },
         };
         x.send_event(false, window, EventMask::NO_EVENT, notification)
             .map_err(x11_call_failed)?;
@@ -276,13 +276,13 @@ impl X11Clipboard {
 /// Reads a property and deletes it: its type and bytes.
 fn read_and_delete_property(
     connection: &X11Connection,
-    place: Atom,
+    atom: Atom,
 ) -> Result<(Atom, Vec<u8>), DisplayRefusal> {
     let any = AtomEnum::ANY;
     let longest = u32::try_from(MAX_CLIPBOARD_BYTES / 4).unwrap_or(u32::MAX);
     let property = connection
         .x
-        .get_property(true, connection.helper_window, place, any, 0, longest)
+        .get_property(true, connection.helper_window, atom, any, 0, longest)
         .map_err(x11_call_failed)?;
     let property = property.reply().map_err(x11_call_failed)?;
     Ok((property.type_, property.value))

@@ -105,10 +105,10 @@ mod tests {
     #[test]
     fn drags_and_key_remaps_take_time() {
         let keyboard = keyboard();
-        let place = ScreenPoint { x: 0, y: 0 };
+        let point = ScreenPoint { x: 0, y: 0 };
         let drag = InputAction::Drag {
-            from: place,
-            to: place,
+            from: point,
+            to: point,
         };
         let drags = [drag.clone(), drag];
         let expected = 2 * DRAG_STEPS.unsigned_abs() * DRAG_STEP_DELAY;
@@ -131,10 +131,10 @@ mod tests {
     #[test]
     fn a_request_that_outlasts_the_caller_is_refused() {
         let keyboard = keyboard();
-        let place = ScreenPoint { x: 0, y: 0 };
+        let point = ScreenPoint { x: 0, y: 0 };
         let drag = InputAction::Drag {
-            from: place,
-            to: place,
+            from: point,
+            to: point,
         };
         let max_drags = MAX_INPUT_DURATION.as_millis()
             / (DRAG_STEPS.unsigned_abs() * DRAG_STEP_DELAY).as_millis();

@@ -153,16 +153,16 @@ impl DisplayClient {
     }
 
     fn queue_mailbox(&self, queue: DisplayQueue) -> Result<&DisplayMailbox, DisplayRefusal> {
-        let place = match queue {
+        let slot = match queue {
             DisplayQueue::Input => &self.input_mailbox,
             DisplayQueue::Screen => &self.screen_mailbox,
         };
-        if let Some(mailbox) = place.get() {
+        if let Some(mailbox) = slot.get() {
             return Ok(mailbox);
         }
         let started = owner::start_display_owner(queue, self.clipboard_changes.clone());
         let started = started.map_err(|error| DisplayRefusal::Unavailable(error.to_string()))?;
         // No other task ran since the check: there is no await in between, and the runtime has one thread.
-        Ok(place.get_or_init(|| started))
+        Ok(slot.get_or_init(|| started))
     }
 }

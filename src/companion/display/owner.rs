@@ -100,7 +100,7 @@ pub(super) fn start_display_owner(
     queue: DisplayQueue,
     clipboard_changes: watch::Sender<u64>,
 ) -> io::Result<DisplayMailbox> {
-    let (ring, wake_pipe) = pipe2(OFlag::O_CLOEXEC | OFlag::O_NONBLOCK)?;
+    let (wake_reader, wake_pipe) = pipe2(OFlag::O_CLOEXEC | OFlag::O_NONBLOCK)?;
     let (requests, mailbox) = mpsc::channel();
     let owner = DisplayOwner {
         queue,
@@ -109,7 +109,7 @@ pub(super) fn start_display_owner(
     };
     thread::Builder::new()
         .name("display".into())
-        .spawn(move || owner.run(&mailbox, &ring))?;
+        .spawn(move || owner.run(&mailbox, &wake_reader))?;
     Ok(DisplayMailbox {
         requests,
         wake_pipe,
@@ -117,14 +117,14 @@ pub(super) fn start_display_owner(
 }
 
 impl DisplayOwner {
-    fn run(mut self, mailbox: &mpsc::Receiver<DisplayRequest>, ring: &OwnedFd) {
+    fn run(mut self, mailbox: &mpsc::Receiver<DisplayRequest>, wake_reader: &OwnedFd) {
         loop {
             match mailbox.try_recv() {
                 Ok(request) => self.handle_request(request),
                 Err(TryRecvError::Disconnected) => return,
                 Err(TryRecvError::Empty) => {
                     self.handle_pending_events();
-                    self.wait_for_wakeup(ring);
+                    self.wait_for_wakeup(wake_reader);
                 }
             }
         }
@@ -142,13 +142,13 @@ impl DisplayOwner {
     }
 
     /// Waits for a request or an event of the server.
-    fn wait_for_wakeup(&self, ring: &OwnedFd) {
-        let mut polled = vec![PollFd::new(ring.as_fd(), PollFlags::POLLIN)];
+    fn wait_for_wakeup(&self, wake_reader: &OwnedFd) {
+        let mut polled = vec![PollFd::new(wake_reader.as_fd(), PollFlags::POLLIN)];
         let session = self.session.as_ref();
         polled.extend(session.map(|s| PollFd::new(s.connection.as_fd(), PollFlags::POLLIN)));
         // An interrupted poll counts as a wake-up.
         let _ = poll(&mut polled, PollTimeout::NONE);
-        let _ = read(ring, &mut [0; 64]);
+        let _ = read(wake_reader, &mut [0; 64]);
     }
 
     fn handle_request(&mut self, request: DisplayRequest) {

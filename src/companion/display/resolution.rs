@@ -103,16 +103,16 @@ fn set_resolution(
     // A screen cannot be smaller than an output that shows a part of it, so the outputs are off during the change.
     let grab = x.grab_server().map_err(x11_call_failed)?;
     grab.check().map_err(x11_call_failed)?;
-    let place = |size, mode, outputs: &[u32]| {
+    let set_crtc = |size, mode, outputs: &[u32]| {
         set_crtc_mode(connection, *crtc, 0, &[])?;
         set_screen_size(connection, size)?;
         set_crtc_mode(connection, *crtc, mode, outputs)
     };
-    let mut changed = place((width, height), mode, &[*output]);
+    let mut changed = set_crtc((width, height), mode, &[*output]);
     if let Err(why) = &changed {
         // Restores the old size: without this, no output would show anything.
         let old = (screen.width, screen.height);
-        if let Err(worse) = place(old, before.mode, &before.outputs) {
+        if let Err(worse) = set_crtc(old, before.mode, &before.outputs) {
             changed = Err(DisplayRefusal::Unavailable(format!(
                 "{why}; the old size could not be restored: {worse}"
             )));
