@@ -5,7 +5,7 @@
 //! makes the thread wait, and memory use does not grow with the file.
 //!
 //! ```text
-//! upload:  none ─start─▶ partial file, noted ─complete─▶ synced ─rename─▶ in its place
+//! upload:  none ─start─▶ partial file, recorded ─complete─▶ synced ─rename─▶ in its place
 //!                         │        ▲ └─disk full─▶ none: the old file stays untouched
 //!                        cut       │ the same id resumes at its offset
 //!                         ▼        │
@@ -50,7 +50,7 @@ pub(crate) struct FilesHandle {
 }
 
 impl FilesHandle {
-    /// `data`: folder of the notes about partial uploads. A background task removes what an earlier companion left.
+    /// `data`: folder of the records of partial uploads. A background task removes what an earlier companion left.
     pub(crate) fn start(data: PathBuf) -> Self {
         let partial_uploads = Arc::new(PartialUploads::new(data.join("uploads")));
         tokio::spawn(partial_uploads::sweep_uploads(Arc::clone(&partial_uploads)));
@@ -337,9 +337,9 @@ mod tests {
             there[0].starts_with(".half.osctl-once-") && there[1] == "whole",
             "{there:?}"
         );
-        // A file whose name resembles a partial upload but which has no note.
+        // A file whose name resembles a partial upload but which has no record.
         fs::write(to.join(".other.osctl-once-1"), "").unwrap();
-        // The next instance reads the notes of the first one; no upload is active in it.
+        // The next instance reads the records of the first one; no upload is active in it.
         PartialUploads::new(data.join("uploads"))
             .remove_expired(true)
             .unwrap();

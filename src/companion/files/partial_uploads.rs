@@ -1,7 +1,7 @@
-//! Notes about uploads that are incomplete, so that the companion can remove each of them.
+//! Records of uploads that are incomplete, so that the companion can remove each of them.
 //!
-//! Each note is a file in a folder of the companion, named by the upload's id. It contains the path of the temporary
-//! file beside the upload's place, up to a NUL; for an archive, the path of the file that is written now. Notes survive
+//! Each record is a file in a folder of the companion, named by the upload's id. It contains the path of the temporary
+//! file beside the upload's place, up to a NUL; for an archive, the path of the file that is written now. Records survive
 //! the companion, as the temporary files do.
 
 use super::FilesRefusal;
@@ -55,7 +55,7 @@ impl PartialUploads {
         Self { folder, active_ids }
     }
 
-    /// Notes an upload that writes to `path`. The upload is active while the returned value lives; the note stays until
+    /// Records an upload that writes to `path`. The upload is active while the returned value lives; the record stays until
     /// [`ActiveUpload::remove_record`] or until the upload expires.
     pub(super) fn begin_upload<'a>(
         &'a self,
@@ -89,28 +89,28 @@ impl PartialUploads {
 
     /// Removes the uploads that can't or will not be resumed.
     pub(super) fn remove_expired(&self, is_start: bool) -> io::Result<()> {
-        for note in fs::read_dir(&self.folder)? {
-            let note = note?;
+        for entry in fs::read_dir(&self.folder)? {
+            let entry = entry?;
             // An upload that can't be removed must not keep the others from removal.
-            if let Err(error) = self.remove_if_expired(&note, is_start) {
-                let note = note.path();
+            if let Err(error) = self.remove_if_expired(&entry, is_start) {
+                let entry = entry.path();
                 tracing::warn!(
                     "cannot remove the partial upload of `{}`: {error}",
-                    note.display()
+                    entry.display()
                 );
             }
         }
         Ok(())
     }
 
-    /// Removes one note and its temporary file when the upload has expired.
-    fn remove_if_expired(&self, note: &fs::DirEntry, is_start: bool) -> io::Result<()> {
-        let name = note.file_name();
+    /// Removes one record and its temporary file when the upload has expired.
+    fn remove_if_expired(&self, entry: &fs::DirEntry, is_start: bool) -> io::Result<()> {
+        let name = entry.file_name();
         let id = name.to_string_lossy();
         if self.lock_active().contains(id.as_ref()) {
             return Ok(());
         }
-        let mut path = fs::read(note.path())?;
+        let mut path = fs::read(entry.path())?;
         // Bytes behind the NUL are left of a longer path.
         path.truncate(
             path.iter()
@@ -125,20 +125,20 @@ impl PartialUploads {
             Ok(age) => {
                 age > PARTIAL_UPLOAD_TIMEOUT || (is_start && id.starts_with(ONE_SHOT_UPLOAD_PREFIX))
             }
-            // The file is missing. During a start the note is stale; later the note may have been written before its
+            // The file is missing. During a start the record is stale; later the record may have been written before its
             // file.
             Err(_) => is_start,
         };
         if !is_over {
             return Ok(());
         }
-        // The suffix proves that the file is a partial upload; a note that names another file must not remove it.
+        // The suffix proves that the file is a partial upload; a record that names another file must not remove it.
         let is_ours = path.to_string_lossy().ends_with(&format!(".osctl-{id}"));
         if is_ours && age.is_ok() {
             tracing::info!("removing the interrupted upload `{}`", path.display());
             fs::remove_file(&path)?;
         }
-        fs::remove_file(note.path())
+        fs::remove_file(entry.path())
     }
 }
 
@@ -149,9 +149,9 @@ impl ActiveUpload<'_> {
         self.record_file.write_all_at(&path, 0)
     }
 
-    /// Removes the note after the file was moved to its place or removed.
+    /// Removes the record after the file was moved to its place or removed.
     pub(super) fn remove_record(self) {
-        // A note without its file is removed at the next start.
+        // A record without its file is removed at the next start.
         let _ = fs::remove_file(self.uploads.folder.join(self.id));
     }
 }
@@ -267,7 +267,7 @@ mod tests {
             let path = folder.path().join(format!(".f.osctl-{id}"));
             fs::write(&path, "half").unwrap();
             drop(uploads.begin_upload(id, &path).unwrap());
-            // A note that can't be read, and a temporary file that has become a folder.
+            // A record that can't be read, and a temporary file that has become a folder.
             let stuck = folder.path().join(format!(".g.osctl-stuck-{id}"));
             fs::create_dir(&stuck).unwrap();
             drop(

@@ -61,9 +61,10 @@ impl ResolvedFilePath {
         let name = self.path.file_name().unwrap_or(OsStr::new("/"));
         let target = self.link_target.as_ref();
         let target = target.map(|target| target.to_string_lossy().into_owned());
-        let real = self.canonical_path.as_ref();
+        let canonical_path = self.canonical_path.as_ref();
         FileEntry {
-            real: real.map(|real| percent_encode(real.as_os_str().as_bytes())),
+            real: canonical_path
+                .map(|canonical_path| percent_encode(canonical_path.as_os_str().as_bytes())),
             ..build_entry(name, self.path.as_os_str().as_bytes(), &self.stat, target)
         }
     }
@@ -133,8 +134,9 @@ impl ResolvedFilePath {
         if self.stat.kind != EntryKind::File {
             return Err(not_a_file(self.path.clone(), self.stat.kind));
         }
-        let real = fs::canonicalize(&self.path).map_err(&failed)?;
-        let (Some(parent), Some(name)) = (real.parent(), real.file_name()) else {
+        let canonical_path = fs::canonicalize(&self.path).map_err(&failed)?;
+        let (Some(parent), Some(name)) = (canonical_path.parent(), canonical_path.file_name())
+        else {
             return Err(FilesRefusal::NotFound(self.path.clone()));
         };
         let folder = Folder::open(parent).map_err(failed)?;

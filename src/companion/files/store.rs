@@ -171,17 +171,19 @@ impl UploadDestination {
             return Err(no_file(EntryKind::Folder));
         }
         // The target of a link is replaced, not the link; a link without a target is itself replaced.
-        let real = match fs::canonicalize(path) {
-            Ok(real) => real,
+        let canonical_path = match fs::canonicalize(path) {
+            Ok(canonical_path) => canonical_path,
             Err(error) if error.kind() == ErrorKind::NotFound => path.clone(),
             Err(error) => return Err(FilesRefusal::for_path(path)(error)),
         };
-        let replaced_metadata = match EntryStat::lstat_path(&real).map(|stat| stat.kind) {
-            Ok(EntryKind::File) => Some(fs::metadata(&real).map_err(FilesRefusal::for_path(path))?),
+        let replaced_metadata = match EntryStat::lstat_path(&canonical_path).map(|stat| stat.kind) {
+            Ok(EntryKind::File) => {
+                Some(fs::metadata(&canonical_path).map_err(FilesRefusal::for_path(path))?)
+            }
             Ok(EntryKind::Symlink) | Err(_) => None,
             Ok(kind) => return Err(no_file(kind)),
         };
-        match (real.parent(), real.file_name()) {
+        match (canonical_path.parent(), canonical_path.file_name()) {
             (Some(parent), Some(name)) => Ok(Self {
                 parent: parent.to_owned(),
                 name: name.to_owned(),
@@ -244,13 +246,13 @@ fn write_upload(
 fn finalize_file(
     file: &File,
     target: &UploadTarget,
-    old: Option<&fs::Metadata>,
+    replaced: Option<&fs::Metadata>,
 ) -> std::io::Result<()> {
-    if let Some(old) = old {
+    if let Some(replaced) = replaced {
         // Without the permission to change owners, the file stays with this user.
-        let _ = fchown(file, Some(old.uid()), Some(old.gid()));
+        let _ = fchown(file, Some(replaced.uid()), Some(replaced.gid()));
     }
-    let default_mode = old.map_or(0o644, |old| old.mode() & 0o7777);
+    let default_mode = replaced.map_or(0o644, |replaced| replaced.mode() & 0o7777);
     set_mode_and_mtime(file, target.mode.unwrap_or(default_mode), target.mtime)?;
     file.sync_all()
 }
