@@ -1,8 +1,8 @@
 //! Records of uploads that are incomplete, so that the companion can remove each of them.
 //!
 //! Each record is a file in a folder of the companion, named by the upload's id. It contains the path of the temporary
-//! file beside the upload's place, up to a NUL; for an archive, the path of the file that is written now. Records survive
-//! the companion, as the temporary files do.
+//! file beside the upload's destination, up to a NUL; for an archive, the path of the file that is written now. Records
+//! survive the companion, as the temporary files do.
 
 use super::FilesRefusal;
 use crate::archive;
@@ -55,8 +55,8 @@ impl PartialUploads {
         Self { folder, active_ids }
     }
 
-    /// Records an upload that writes to `path`. The upload is active while the returned value lives; the record stays until
-    /// [`ActiveUpload::remove_record`] or until the upload expires.
+    /// Records an upload that writes to `path`. The upload is active until the returned value is dropped; the record
+    /// stays until [`ActiveUpload::remove_record`] or until the upload expires.
     pub(super) fn begin_upload<'a>(
         &'a self,
         id: &'a str,
