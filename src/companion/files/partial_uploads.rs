@@ -125,8 +125,7 @@ impl PartialUploads {
             Ok(age) => {
                 age > PARTIAL_UPLOAD_TIMEOUT || (is_start && id.starts_with(ONE_SHOT_UPLOAD_PREFIX))
             }
-            // The file is missing. During a start the record is stale; later the record may have been written before its
-            // file.
+            // The file is missing. During a start the record is stale; later it may have been written before its file.
             Err(_) => is_start,
         };
         if !is_over {
