@@ -87,10 +87,10 @@ struct RunBodyRequestLimits {
 
 impl Default for RunBodyRequestLimits {
     fn default() -> Self {
-        let turns = || Arc::new(Semaphore::new(MAX_CONCURRENT_BODY_REQUESTS));
+        let semaphore = || Arc::new(Semaphore::new(MAX_CONCURRENT_BODY_REQUESTS));
         Self {
-            host: turns(),
-            agent: turns(),
+            host: semaphore(),
+            agent: semaphore(),
             timeout: RUN_BODY_REQUEST_TIMEOUT,
         }
     }
@@ -102,13 +102,13 @@ impl RunBodyRequestLimits {
         &self,
         by: EvolveCaller,
     ) -> Result<std::result::Result<OwnedSemaphorePermit, ApiError>> {
-        let turns = match by {
+        let semaphore = match by {
             EvolveCaller::Agent => &self.agent,
             EvolveCaller::Host | EvolveCaller::Keeper => &self.host,
         };
-        let turn = turns.clone().acquire_owned();
-        match tokio::time::timeout(self.timeout, turn).await {
-            Ok(turn) => Ok(Ok(turn?)),
+        let permit = semaphore.clone().acquire_owned();
+        match tokio::time::timeout(self.timeout, permit).await {
+            Ok(permit) => Ok(Ok(permit?)),
             Err(_) => {
                 let message = "the keeper is busy with another request for a run's body";
                 let error = ApiError::new(refusal::KEEPER_BUSY, message);
@@ -232,8 +232,8 @@ impl KeeperServer {
         let Some(record) = self.run_store.read_record(&run)? else {
             return Ok(Err(no_such_run_error(&run)));
         };
-        let _turn = match self.body_limits.acquire_permit(by).await? {
-            Ok(turn) => turn,
+        let _permit = match self.body_limits.acquire_permit(by).await? {
+            Ok(permit) => permit,
             Err(busy) => return Ok(Err(busy)),
         };
         let run_store = self.run_store.clone();
@@ -261,8 +261,8 @@ impl KeeperServer {
         let Some(record) = self.run_store.read_record(&run)? else {
             return Ok(Err(no_such_run_error(&run)));
         };
-        let _turn = match self.body_limits.acquire_permit(by).await? {
-            Ok(turn) => turn,
+        let _permit = match self.body_limits.acquire_permit(by).await? {
+            Ok(permit) => permit,
             Err(busy) => return Ok(Err(busy)),
         };
         let run_store = self.run_store.clone();

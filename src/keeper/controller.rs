@@ -266,16 +266,16 @@ impl RunController {
     fn handle_shutdown(&mut self, reply: oneshot::Sender<()>) {
         let step = RunJournal::new(&self.settings.state_folder).read();
         let step = step.ok().flatten().map(|entry| entry.step);
-        let is_mute = matches!(
+        let is_refusing = matches!(
             step,
             Some(RunJournalStep::Freezing | RunJournalStep::Swapping)
         );
         match &self.state {
-            KeeperState::Running(_, stop) if is_mute => {
+            KeeperState::Running(_, stop) if is_refusing => {
                 stop.cancel_run("the keeper was stopped");
                 self.shutdown_waiters.push(reply);
             }
-            KeeperState::Recovering if is_mute => self.shutdown_waiters.push(reply),
+            KeeperState::Recovering if is_refusing => self.shutdown_waiters.push(reply),
             _ => drop(reply.send(())),
         }
     }
@@ -284,13 +284,13 @@ impl RunController {
         self.state = KeeperState::Watching;
         let (settings, run_store) = (self.settings.clone(), self.run_store.clone());
         self.activity = Box::pin(async move {
-            let made_good = async {
+            let port_recovery_task = async {
                 port_recovery::recover_ports(&settings, &run_store).await;
                 std::future::pending().await
             };
             let watched = tokio::select! {
                 watched = post_deploy_watch::watch_container(&target, &entry) => watched,
-                never = made_good => never,
+                never = port_recovery_task => never,
             };
             Ok(match watched {
                 Ok(verdict) => KeeperOutcome::WatchEnded(verdict),

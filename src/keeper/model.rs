@@ -476,9 +476,9 @@ impl SwapModel {
         match op {
             SwapOp::Verify => phase(NEW_CONTAINER) == Some(SwapPhase::Running),
             SwapOp::Pause if phase(OLD_CONTAINER) == Some(SwapPhase::Running) => {
-                let has_gone_on = state.containers[OLD_CONTAINER]
+                let has_resumed = state.containers[OLD_CONTAINER]
                     .is_some_and(|one| one.admission != SwapAdmission::Quiesced);
-                !has_gone_on || self.swaps_a_resumed_container
+                !has_resumed || self.swaps_a_resumed_container
             }
             _ => true,
         }

@@ -387,15 +387,15 @@ struct TrialMountView<'a> {
 }
 
 fn trial_mount_view(place: &str) -> TrialMountView<'_> {
-    let (at, thrown_away) = match place {
+    let (path, has_temporary_volume) = match place {
         "/data" => (Some(TRIAL_STATE_FOLDER), true),
         "/root/host" => (None, true),
         "/var/run/docker.sock" | KEEPER_SOCKET_FOLDER => (None, false),
         other => (Some(other), false),
     };
     TrialMountView {
-        path: at,
-        has_temporary_volume: thrown_away,
+        path,
+        has_temporary_volume,
     }
 }
 

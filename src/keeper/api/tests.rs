@@ -160,8 +160,8 @@ async fn one_question_of_the_agent_at_a_time_holds_a_body_and_others_are_refused
     let mut fixture = KeeperApiFixture::new();
     fixture.server.body_limits.timeout = Duration::ZERO;
     let run = fixture.run(EvolveStage::Failed).run;
-    let turns = &fixture.server.body_limits;
-    let turn = turns
+    let limits = &fixture.server.body_limits;
+    let permit = limits
         .acquire_permit(EvolveCaller::Agent)
         .await
         .unwrap()
@@ -188,7 +188,7 @@ async fn one_question_of_the_agent_at_a_time_holds_a_body_and_others_are_refused
         matches!(status.as_slice(), [KeeperReply::Status(_)]),
         "{status:?}"
     );
-    drop(turn);
+    drop(permit);
     let request = request_line(&json!({"ask": "diff", "run": run}));
     fixture
         .assert_refused(&request, refusal::KEEPER_NO_SUCH_RUN, "did not read a body")

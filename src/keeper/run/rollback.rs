@@ -57,11 +57,11 @@ impl RunExecutor {
     async fn restore_old_container(&mut self, name: &str, old: &Container) -> Result<()> {
         self.log.report_step("resuming the old container");
         let docker = self.target.docker.clone();
-        let is_robbed = old
+        let has_lost_port = old
             .ports
             .iter()
             .any(|port| Some(port.host) == self.taken_port);
-        let joined = match is_robbed {
+        let reconnected = match has_lost_port {
             true => Err(anyhow::anyhow!("a port of the old container is in use")),
             false => self.target.restore_network(old).await,
         };
@@ -79,7 +79,7 @@ impl RunExecutor {
         }
         docker.set_restart_policy(&old.id, true).await?;
         // A container without its network works, but can't be reached. This must not block the rollback.
-        if let Err(error) = joined {
+        if let Err(error) = reconnected {
             self.wait_for_old_ports(&old.id, error).await?;
             let since = refusing.map(|since| since.elapsed().as_secs_f64() * 1e3);
             self.record.refused_ms = since.or(self.record.refused_ms);

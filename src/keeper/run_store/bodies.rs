@@ -70,9 +70,9 @@ impl KeeperRunStore {
         let Some(image) = image else {
             return Ok(None);
         };
-        let laid_down = self.state_folder.join(built_body_name(image));
-        if laid_down.exists() {
-            return Ok(Some(laid_down));
+        let uploaded = self.state_folder.join(built_body_name(image));
+        if uploaded.exists() {
+            return Ok(Some(uploaded));
         }
         for record in self.list_records()? {
             let place = self.folder_of_run(&record.run);
