@@ -199,12 +199,12 @@ impl<R: Read> TarReader<R> {
         let size = gnu.real_size().map_err(damaged_error("a size"))?;
         let mut segments = Vec::new();
         read_gnu_segments(&gnu.sparse, &mut segments)?;
-        let mut goes_on = gnu.is_extended();
-        while goes_on {
+        let mut has_more = gnu.is_extended();
+        while has_more {
             let mut more = GnuExtSparseHeader::new();
             self.source.read_exact(more.as_mut_bytes())?;
             read_gnu_segments(more.sparse(), &mut segments)?;
-            goes_on = more.is_extended();
+            has_more = more.is_extended();
         }
         let segments = Some(segments);
         Ok(MemberKind::File { size, segments })
