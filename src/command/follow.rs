@@ -70,7 +70,7 @@ pub(super) async fn to_end(
     cx: &CommandContext,
 ) -> Result<Option<ExecReply>> {
     let followed = follow_events(client, id, open_events, ctrl_c, view, cx).await;
-    if followed.as_ref().is_err_and(goes_on) {
+    if followed.as_ref().is_err_and(is_possibly_running) {
         let attach = cx.instance.osctl_command(&format!("attach {id}"));
         cx.ui.print_message(format!(
             "run `{id}` may still be running; `{attach}` follows it again"
@@ -80,7 +80,7 @@ pub(super) async fn to_end(
 }
 
 /// Whether the run may still be active despite the error.
-fn goes_on(error: &anyhow::Error) -> bool {
+fn is_possibly_running(error: &anyhow::Error) -> bool {
     let ended = matches!(
         error.downcast_ref(),
         Some(
@@ -304,7 +304,7 @@ impl<'a> RunView<'a> {
 
 #[cfg(test)]
 mod tests {
-    use super::goes_on;
+    use super::is_possibly_running;
     use crate::error::Error;
 
     #[test]
@@ -314,12 +314,16 @@ mod tests {
             address: "a".into(),
             why: "reset".into(),
         };
-        assert!(goes_on(&unreachable.into()));
-        assert!(goes_on(
+        assert!(is_possibly_running(&unreachable.into()));
+        assert!(is_possibly_running(
             &Error::precondition("`f.png` can't be written", "").into()
         ));
-        assert!(goes_on(&std::io::Error::other("no folder").into()));
-        assert!(!goes_on(&Error::RunNotFound { run: "r".into() }.into()));
-        assert!(!goes_on(&Error::OutputClosed.into()));
+        assert!(is_possibly_running(
+            &std::io::Error::other("no folder").into()
+        ));
+        assert!(!is_possibly_running(
+            &Error::RunNotFound { run: "r".into() }.into()
+        ));
+        assert!(!is_possibly_running(&Error::OutputClosed.into()));
     }
 }

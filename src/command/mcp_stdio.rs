@@ -43,12 +43,12 @@ pub(crate) async fn run(args: McpStdioArgs, cx: &CommandContext) -> Result<VerbO
         target: narrow.into_target(server),
     };
     let (line, lines) = mpsc::channel(MAX_QUEUED_STDIO_LINES);
-    let (out, receiver) = mpsc::channel(MAX_QUEUED_STDIO_LINES);
+    let (output_lines, receiver) = mpsc::channel(MAX_QUEUED_STDIO_LINES);
     // Reading stdin blocks, so a separate thread does it, and the process ends without waiting for it.
     std::thread::spawn(move || read_lines(&line));
     let output = cx.ui.stdout_writer();
     let writer = std::thread::spawn(move || write_lines(output, receiver));
-    bridge::run_bridge(options, lines, out, ended.clone()).await?;
+    bridge::run_bridge(options, lines, output_lines, ended.clone()).await?;
     // Write the last line before the process ends. After a signal, wait at most `LAST_OUTPUT_TIMEOUT`.
     let written = tokio::task::spawn_blocking(move || writer.join());
     let wanted = async {

@@ -138,12 +138,12 @@ fn resolve_destination(
     };
     let shown = to.display().to_string();
     let is_slashed = shown.ends_with(std::path::is_separator);
-    let lands = choose_placement(source, existing, is_slashed, &shown)?;
+    let placement = choose_placement(source, existing, is_slashed, &shown)?;
     let failed = |path: &Path| {
         let path = path.to_owned();
         move |error| write_error(&path, error)
     };
-    Ok(match (source, found, lands) {
+    Ok(match (source, found, placement) {
         (CopySource::File, ResolvedPath::Folder(folder), _) => {
             // The agent chooses the name, so an existing link of that name is replaced.
             let name = native_name(from.file_name())?;

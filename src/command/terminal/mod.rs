@@ -162,8 +162,8 @@ impl AttachedTerminal {
                         return Ok(TerminalEnd::Detached);
                     }
                 }
-                goes_on = self.screen.wait_for_progress() => {
-                    if !goes_on {
+                has_progress = self.screen.wait_for_progress() => {
+                    if !has_progress {
                         return Ok(TerminalEnd::Signalled);
                     }
                     self.terminal.acknowledge_shown(self.screen.unshown_bytes());
@@ -189,10 +189,10 @@ impl AttachedTerminal {
         match event {
             TerminalEvent::Open {
                 writer,
-                dropped_bytes: given_up,
+                dropped_bytes,
             } => {
                 self.handle_open(writer);
-                if given_up > 0 {
+                if dropped_bytes > 0 {
                     self.show_note("the last keys may be lost");
                 }
             }
