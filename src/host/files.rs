@@ -205,7 +205,7 @@ impl CompanionClient {
         }
     }
 
-    /// Copies the response to `feed`; returns the number of bytes, and the error that interrupted the copy.
+    /// Copies the response to `chunk_sender`; returns the number of bytes, and the error that interrupted the copy.
     pub(super) async fn copy_response(
         &self,
         mut response: Response,

@@ -331,7 +331,7 @@ impl KeeperContainer<'_> {
         ] {
             self.docker.remove_volume(&volume, label).await?;
         }
-        if let Some(_turn) = base::try_lock_images(folders)? {
+        if let Some(_lock) = base::try_lock_images(folders)? {
             for tag in self.docker.list_tags(KEEPER_IMAGE_NAME).await? {
                 self.docker.remove_image(&tag).await?;
             }

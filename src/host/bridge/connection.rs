@@ -199,10 +199,10 @@ impl BridgeConnection {
         Some(request)
     }
 
-    /// Waits until the hub is found, unless another task has found it since `round`.
-    pub(super) async fn reconnect(&self, round: u64) -> Result<(), BridgeError> {
-        let _turn = self.reconnect_lock.lock().await;
-        if self.connection_number() > round {
+    /// Waits until the hub is found, unless another task has found it since `seen_number`.
+    pub(super) async fn reconnect(&self, seen_number: u64) -> Result<(), BridgeError> {
+        let _lock = self.reconnect_lock.lock().await;
+        if self.connection_number() > seen_number {
             return Ok(());
         }
         let was_there = self.connection_number() > 0;
@@ -253,7 +253,7 @@ impl BridgeConnection {
         &self,
         lost: Option<&BridgeSession>,
     ) -> Result<bool, BridgeSendError> {
-        let _turn = self.reconnect_lock.lock().await;
+        let _lock = self.reconnect_lock.lock().await;
         let (hello, ready) = {
             let state = self.lock_state();
             if state.session.as_ref() != lost {

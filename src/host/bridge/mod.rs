@@ -94,27 +94,27 @@ struct BridgeTasks {
     handshake: JoinSet<()>,
 }
 
-/// Bridges until `lines` end and all requests are answered, `out` has no reader, or `ended` resolves. In each case the
-/// bridge closes the session, so that the hub stops the servers that it started for this client.
+/// Bridges until `lines` end and all requests are answered, `output` has no reader, or `ended` resolves. In each case
+/// the bridge closes the session, so that the hub stops the servers that it started for this client.
 ///
 /// # Errors
 /// When the server's name is not valid.
 pub(crate) async fn run_bridge(
-    way: BridgeOptions,
+    options: BridgeOptions,
     lines: mpsc::Receiver<Bytes>,
-    out: mpsc::Sender<BridgeOutputLine>,
+    output: mpsc::Sender<BridgeOutputLine>,
     ended: impl Future<Output = ()>,
 ) -> Result<()> {
     let bridge = Arc::new(StdioBridge {
-        connection: BridgeConnection::new(way)?,
-        output: out.clone(),
+        connection: BridgeConnection::new(options)?,
+        output: output.clone(),
         unread_permits: Arc::new(Semaphore::new(MAX_BRIDGE_UNREAD_BYTES as usize)),
         pending_requests: Mutex::default(),
     });
     let mut tasks = BridgeTasks::default();
     tokio::select! {
         () = bridge.serve_lines(lines, &mut tasks) => {}
-        () = out.closed() => {}
+        () = output.closed() => {}
         () = ended => {}
     }
     // A session that is being opened can only be closed once its id is known.

@@ -27,7 +27,7 @@ impl ClientConfigPaths {
         self.home.join(path)
     }
 
-    /// `path` in the folder that the variable names, otherwise `otherwise` in the home folder.
+    /// `path` in the folder that the variable names, otherwise `default_path` in the home folder.
     pub(super) fn in_variable_folder(
         &self,
         variable: &str,
