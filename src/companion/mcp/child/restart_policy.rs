@@ -9,9 +9,9 @@
 //!    └──────────── Backoff ◀─────────────┘
 //!    BackoffElapsed │
 //!                   └ Needed, after the delay ──▶ Starting
+//! ```
 //!
 //! The first end in a row has no delay: the server is `Down`, and the next call starts it again.
-//! ```
 
 use std::time::Duration;
 
