@@ -136,7 +136,7 @@ impl Criu {
     ) -> Result<(CriuManifest, KernelCheckpoint), CriuRefusal> {
         let (markers, marker) = (self.markers.clone(), CriuMarker::from_manifest(&manifest));
         let checkpoint = draft.final_path().display().to_string();
-        let laid = spawn_blocking(move || {
+        let finished = spawn_blocking(move || {
             let marker = Some(markers.write(&marker)?);
             let checkpoint = KernelCheckpoint {
                 id: checkpoint,
@@ -150,7 +150,7 @@ impl Criu {
                 }
             }
         });
-        Ok(flatten_join(laid.await)?)
+        Ok(flatten_join(finished.await)?)
     }
 
     /// Dumps the process to a draft. The process stays stopped until the draft is finished, so that its open files stay
@@ -170,7 +170,7 @@ impl Criu {
         progress
             .sample_during(|| folder_bytes(&images), dump)
             .await?;
-        let stopped = StoppedProcesses {
+        let stopped_processes = StoppedProcesses {
             root_pid: detached.pid,
             stopped_before,
         };
@@ -189,7 +189,7 @@ impl Criu {
         match flatten_join(recorded.await) {
             Ok((images, mapped_files, open_files, ids, draft)) => Ok(CriuDump {
                 draft,
-                stopped_processes: stopped,
+                stopped_processes,
                 images,
                 mapped_files,
                 open_files,
@@ -251,7 +251,7 @@ impl Criu {
         leave_running: bool,
     ) -> Vec<String> {
         let own = list_tree_pids(detached.pid);
-        let fate = match leave_running {
+        let state = match leave_running {
             true => "which keeps running",
             false => "which the companion ends",
         };
@@ -261,7 +261,7 @@ impl Criu {
         let mut left: Vec<String> = orphans
             .map(|pid| {
                 let command = read_command_line(pid);
-                format!("`{command}` ({pid}), whose parent in the kernel has ended, {fate}")
+                format!("`{command}` ({pid}), whose parent in the kernel has ended, {state}")
             })
             .collect();
         let jobs = self.shells.list_jobs().await.into_iter();

@@ -118,19 +118,19 @@ impl CriuPrerequisites {
     pub(crate) async fn prepare(settings: CriuSettings) -> Self {
         let prepared = spawn_blocking(move || {
             let store = CriuStore::open(settings.checkpoint_folder.clone());
-            let placed = match settings.is_enabled {
+            let pid_reservation = match settings.is_enabled {
                 true => probe::reserve_pids(&store),
                 false => PidReservation::Failed("the instance was started without `--criu`".into()),
             };
-            let marks = CriuMarkers::new(settings.checkpoint_folder.clone());
-            let found = marks.list_all(&store);
-            (settings, store, placed, marks, found)
+            let markers = CriuMarkers::new(settings.checkpoint_folder.clone());
+            let found = markers.list_all(&store);
+            (settings, store, pid_reservation, markers, found)
         });
-        let (settings, store, placed, marks, found) = match prepared.await {
+        let (settings, store, pid_reservation, markers, found) = match prepared.await {
             Ok(prepared) => prepared,
             Err(panicked) => std::panic::resume_unwind(panicked.into_panic()),
         };
-        match (&placed, settings.is_enabled) {
+        match (&pid_reservation, settings.is_enabled) {
             (PidReservation::Reserved(begin), _) => {
                 tracing::info!(begin, "process IDs of checkpoints are reserved")
             }
@@ -139,14 +139,15 @@ impl CriuPrerequisites {
             }
             (PidReservation::Failed(_), false) => {}
         }
-        let (waking, useless) = plan_restoring_sessions(found, &settings.object_folder);
+        let (restoring_sessions, unusable_checkpoints) =
+            plan_restoring_sessions(found, &settings.object_folder);
         Self {
             settings,
             store,
-            markers: marks,
-            pid_reservation: placed,
-            restoring_sessions: waking,
-            unusable_checkpoints: useless,
+            markers,
+            pid_reservation,
+            restoring_sessions,
+            unusable_checkpoints,
         }
     }
 
@@ -169,7 +170,7 @@ fn plan_restoring_sessions(
             problem,
         } = found;
         let (session, checkpoint) = (marker.session, &kernel_checkpoint.id);
-        let begins = match problem {
+        let start = match problem {
             None => {
                 tracing::info!(session, "the session is in the checkpoint `{checkpoint}`");
                 SessionRestoring::Checkpointed(kernel_checkpoint)
@@ -193,7 +194,7 @@ fn plan_restoring_sessions(
                 }
             }
         };
-        restoring.insert(session, begins);
+        restoring.insert(session, start);
     }
     (restoring, unusable)
 }
@@ -290,11 +291,11 @@ impl Criu {
     /// Reports whether checkpoints are possible here, and which are stored. Does not wait: while a checkpoint or
     /// restore runs, the trial is skipped.
     pub(crate) async fn status(&self) -> CriuStatus {
-        let turn = self.operation_lock.try_lock().ok();
-        let tool = turn.as_ref().map(|_| &self.tool);
+        let lock = self.operation_lock.try_lock().ok();
+        let tool = lock.as_ref().map(|_| &self.tool);
         let findings =
             probe::probe_criu(self.settings.is_enabled, &self.pid_reservation, tool).await;
-        drop(turn);
+        drop(lock);
         let checkpointed: Vec<String> = self
             .sessions
             .list_sessions()
@@ -375,10 +376,10 @@ impl Criu {
         &self,
         work: impl Future<Output = Result<T, CriuRefusal>> + Send + 'static,
     ) -> Result<T, CriuRefusal> {
-        let turn = self.operation_lock.clone().lock_owned().await;
+        let lock = self.operation_lock.clone().lock_owned().await;
         let done = tokio::spawn(async move {
             let done = work.await;
-            drop(turn);
+            drop(lock);
             done
         });
         match done.await {

@@ -92,7 +92,7 @@ mod tests {
         }
         let _read = File::open(path("read")).unwrap();
         let log = OpenOptions::new().append(true).open(path("log")).unwrap();
-        let gone = File::open(path("gone")).unwrap();
+        let missing = File::open(path("gone")).unwrap();
         fs::remove_file(path("gone")).unwrap();
         let all = CriuOpenFile::list_for_pids(&[std::process::id().cast_signed()].into());
         let mut ours: Vec<&CriuOpenFile> = all.iter().collect();
@@ -104,7 +104,7 @@ mod tests {
             (path("read"), Some(5))
         );
         assert!(ours.iter().all(|opened| opened.describe_change().is_none()));
-        drop((log, gone));
+        drop((log, missing));
 
         fs::write(path("log"), "longer than it was").unwrap();
         fs::write(path("read"), "123").unwrap();

@@ -123,13 +123,13 @@ fn check_program(version: Result<String, String>) -> CriuCheck {
 }
 
 fn check_capabilities(status: &str) -> CriuCheck {
-    let held =
+    let capabilities =
         find_status_field(status, "CapEff:").and_then(|text| u64::from_str_radix(text, 16).ok());
-    let held = held.unwrap_or(0);
+    let capabilities = capabilities.unwrap_or(0);
     let wanted = [("SYS_PTRACE", CAP_SYS_PTRACE), ("SYS_ADMIN", CAP_SYS_ADMIN)];
     let missing: Vec<&str> = wanted
         .iter()
-        .filter(|(_, number)| held & (1 << number) == 0)
+        .filter(|(_, number)| capabilities & (1 << number) == 0)
         .map(|(name, _)| *name)
         .collect();
     let judged = match missing.is_empty() {

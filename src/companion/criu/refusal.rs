@@ -101,22 +101,22 @@ impl CriuRefusal {
             ),
             Self::NotRemoved(why) => format!("the checkpoint can't be removed: {why}"),
             Self::NotCheckpointed { reason, is_lost } => {
-                let fate = match is_lost {
+                let state = match is_lost {
                     true => "the kernel ended, and its variables are lost",
                     false => "the kernel keeps running",
                 };
                 format!(
-                    "the kernel could not be checkpointed: {}; {fate}",
+                    "the kernel could not be checkpointed: {}; {state}",
                     reason.why
                 )
             }
             Self::NotRestored {
                 reason,
-                current_kernel: present,
+                current_kernel,
             } => format!(
                 "the kernel could not be restored: {}; {}",
                 reason.why,
-                present.describe_state()
+                current_kernel.describe_state()
             ),
         }
     }
@@ -126,10 +126,9 @@ impl CriuRefusal {
     pub(super) fn is_final(&self) -> bool {
         match self {
             Self::Unavailable(_) | Self::FilesChanged(_) | Self::ProtocolMismatch(_) => true,
-            Self::NotRestored {
-                current_kernel: present,
-                ..
-            } => *present == StateAfterFailedRestore::Lost,
+            Self::NotRestored { current_kernel, .. } => {
+                *current_kernel == StateAfterFailedRestore::Lost
+            }
             _ => false,
         }
     }
@@ -188,11 +187,11 @@ pub(super) fn lookup_refusal(
         CriuLookupError::Damaged {
             path,
             why,
-            other_generation: other,
+            other_generation,
         } => CriuRefusal::Damaged {
             path: path.display().to_string(),
             why,
-            other_generation: other,
+            other_generation,
         },
     }
 }
@@ -224,7 +223,7 @@ impl From<io::Error> for CriuRefusal {
 mod tests {
     use super::{CriuFailure, CriuFailureKind, CriuRefusal, StateAfterFailedRestore};
 
-    fn refused(present: StateAfterFailedRestore) -> CriuRefusal {
+    fn refused(current_kernel: StateAfterFailedRestore) -> CriuRefusal {
         let reason = CriuFailure {
             why: "why".into(),
             hint: None,
@@ -232,7 +231,7 @@ mod tests {
         };
         CriuRefusal::NotRestored {
             reason,
-            current_kernel: present,
+            current_kernel,
         }
     }
 

@@ -90,10 +90,10 @@ impl Criu {
             )
         })
         .await;
-        let (strangers, unopenable) =
+        let (changed_files, unopenable) =
             found_files.map_err(|_| kernel::KernelRefusal::ShuttingDown)?;
-        if !strangers.is_empty() {
-            return Err(CriuRefusal::FilesChanged(strangers));
+        if !changed_files.is_empty() {
+            return Err(CriuRefusal::FilesChanged(changed_files));
         }
         if let Some(reason) = unopenable {
             return Err(self
@@ -156,14 +156,14 @@ impl Criu {
         kernel: &KernelHandle,
     ) -> Result<PidRelease, CriuRefusal> {
         let manifest = &found.manifest;
-        let taken = pid_reservation::find_pids_in_use(&manifest.ids);
-        if taken.is_empty() {
+        let pids_in_use = pid_reservation::find_pids_in_use(&manifest.ids);
+        if pids_in_use.is_empty() {
             return Ok(PidRelease::AlreadyFree);
         }
         let view = kernel.view();
         let own = view.root_pid.map(list_tree_thread_ids).unwrap_or_default();
-        if let strangers @ [_, ..] = &describe_pid_owners(&taken, &own)[..] {
-            return Err(CriuRefusal::PidsInUse(strangers.to_vec()));
+        if let other_owners @ [_, ..] = &describe_pid_owners(&pids_in_use, &own)[..] {
+            return Err(CriuRefusal::PidsInUse(other_owners.to_vec()));
         }
         if view.busy {
             return Err(kernel::KernelRefusal::Busy.into());
@@ -186,14 +186,14 @@ impl Criu {
                 marker,
             })
             .await;
-        let taken = pid_reservation::find_pids_in_use(&manifest.ids);
+        let pids_in_use = pid_reservation::find_pids_in_use(&manifest.ids);
         let pid_release = PidRelease::KernelEnded(Some(displaced));
-        match taken.is_empty() {
+        match pids_in_use.is_empty() {
             true => Ok(pid_release),
             false => {
-                let who = describe_pid_owners(&taken, &BTreeSet::new()).join(", ");
+                let owners = describe_pid_owners(&pids_in_use, &BTreeSet::new()).join(", ");
                 let reason = CriuFailure {
-                    why: format!("process IDs of the kernel are in use: {who}"),
+                    why: format!("process IDs of the kernel are in use: {owners}"),
                     hint: None,
                     kind: CriuFailureKind::PidsInUse,
                 };
@@ -250,9 +250,9 @@ impl Criu {
                     .reload_objects(&manifest.session, &stored)
                     .await
                 {
-                    Ok(ReloadedObjects {
-                        lost_objects: lost, ..
-                    }) => StateAfterFailedRestore::Reloaded(lost),
+                    Ok(ReloadedObjects { lost_objects, .. }) => {
+                        StateAfterFailedRestore::Reloaded(lost_objects)
+                    }
                     Err(why) => {
                         tracing::warn!("the current kernel's objects can't be reloaded: {why}");
                         StateAfterFailedRestore::Lost
@@ -284,14 +284,14 @@ impl Criu {
         {
             Ok(ReloadedObjects {
                 report,
-                lost_objects: lost,
+                lost_objects,
             }) => {
                 notes.push(format!(
                     "the objects were reloaded, because the process can't be restored: {}",
                     refusal.message()
                 ));
-                if !lost.is_empty() {
-                    notes.push(format!("lost objects: {}", lost.join(", ")));
+                if !lost_objects.is_empty() {
+                    notes.push(format!("lost objects: {}", lost_objects.join(", ")));
                 }
                 Ok(report)
             }
@@ -402,8 +402,8 @@ fn list_tree_thread_ids(root: i32) -> BTreeSet<i32> {
 
 /// Describes the processes outside the session that use the IDs.
 fn describe_pid_owners(taken: &BTreeSet<i32>, own: &BTreeSet<i32>) -> Vec<String> {
-    let strangers = taken.difference(own).take(MAX_LISTED_CRIU_PIDS);
-    strangers
+    let other_owners = taken.difference(own).take(MAX_LISTED_CRIU_PIDS);
+    other_owners
         .map(|id| {
             let name = fs::read_to_string(format!("/proc/{id}/comm"));
             let name = name.unwrap_or_else(|_| "a process group".into());

@@ -435,25 +435,28 @@ pub(super) mod tests {
             fs::write(&images, damage).unwrap();
             let Err(CriuLookupError::Damaged {
                 why,
-                other_generation: other,
+                other_generation,
                 ..
             }) = find(&store, None)
             else {
                 panic!("it is intact");
             };
             assert!(why.contains("pages-1.img"), "{why}");
-            assert_eq!(other, Some(1));
+            assert_eq!(other_generation, Some(1));
         }
         fs::write(root.path().join("a/1/manifest.json"), r#"{"version":9}"#).unwrap();
         let Err(CriuLookupError::Damaged {
             why,
-            other_generation: other,
+            other_generation,
             ..
         }) = find(&store, Some(1))
         else {
             panic!("it is intact");
         };
-        assert!(why.contains("version 9") && other.is_none(), "{why}");
+        assert!(
+            why.contains("version 9") && other_generation.is_none(),
+            "{why}"
+        );
     }
 
     #[test]

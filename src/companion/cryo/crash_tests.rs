@@ -168,8 +168,8 @@ impl CrashTestStorage {
                     )
                     .unwrap();
                     let path = store.generation_path(CRASH_TEST_NAME, newest);
-                    let gone = path.with_file_name(format!("{newest}.gone"));
-                    if fs::rename(path, gone).is_ok() {
+                    let removed = path.with_file_name(format!("{newest}.gone"));
+                    if fs::rename(path, removed).is_ok() {
                         self.acknowledged.remove(&newest);
                     }
                 }

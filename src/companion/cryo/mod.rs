@@ -143,8 +143,8 @@ impl CryoService {
         reason: StoreReason,
     ) -> Result<CryoStored, CryoRefusal> {
         let name = self.validate_name(request.name, &request.session)?;
-        let turn = self.name_lock(&name);
-        let _turn = turn.lock().await;
+        let lock = self.name_lock(&name);
+        let _guard = lock.lock().await;
         let begin = Instant::now();
         let is_trial = request.dry_run;
         let number = move |store: &CryoStorage, name: &str| match is_trial {
@@ -212,8 +212,8 @@ impl CryoService {
 
     async fn reload_exclusively(&self, request: ReloadRequest) -> Result<ReloadReply, CryoRefusal> {
         let name = self.validate_name(request.name, &request.session)?;
-        let turn = self.name_lock(&name);
-        let _turn = turn.lock().await;
+        let lock = self.name_lock(&name);
+        let _guard = lock.lock().await;
         let begin = Instant::now();
         let wanted = request.generation;
         let found = self
@@ -309,8 +309,8 @@ impl CryoService {
         generation: Option<u64>,
     ) -> Result<CryoRemoved, CryoRefusal> {
         let name = self.validate_name(Some(name), "")?;
-        let turn = self.name_lock(&name);
-        let _turn = turn.lock().await;
+        let lock = self.name_lock(&name);
+        let _guard = lock.lock().await;
         let generations = self
             .run_blocking(
                 move |store, name| store.remove_generations(name, generation),
@@ -433,16 +433,16 @@ mod tests {
     /// Writes a generation of `name`, stored from `session`.
     fn write(folder: &Path, name: &str, generation: u64, session: &str) {
         let sample = "tests/kernel/cryo/samples/1/1";
-        let place = folder.join(name).join(generation.to_string());
-        fs::create_dir_all(&place).unwrap();
+        let path = folder.join(name).join(generation.to_string());
+        fs::create_dir_all(&path).unwrap();
         for file in ["objects", "buffers"] {
-            fs::copy(Path::new(sample).join(file), place.join(file)).unwrap();
+            fs::copy(Path::new(sample).join(file), path.join(file)).unwrap();
         }
         let text = fs::read_to_string(Path::new(sample).join("manifest.json")).unwrap();
         let was = r#""session":"default""#;
         assert!(text.contains(was));
         let text = text.replace(was, &format!(r#""session":"{session}""#));
-        fs::write(place.join("manifest.json"), manifest::add_seal(&text)).unwrap();
+        fs::write(path.join("manifest.json"), manifest::add_seal(&text)).unwrap();
     }
 
     #[test]

@@ -9,9 +9,9 @@
 //! |---|---|
 //! | `Lock`, `Read` | `generation_number::allocate_number`: `lock_folder`, `newest_number` |
 //! | `Record`, `Number` | `generation_number::write_newest_number`: `last` is replaced, then synced; `CryoStorage::next_generation` returns the number |
-//! | `Begin` | the kernel's `Beside.__enter__`: it makes `NUMBER.part` and removes an earlier one |
-//! | `Write` | the kernel's `writer`: objects, buffers and manifest, synced |
-//! | `Rename`, `Sync` | the kernel's `Beside.commit`: the folder gets its name, then the name is synced |
+//! | `Begin` | the kernel's `PartFolder.__enter__`: it makes `NUMBER.part` and removes an earlier one |
+//! | `Write` | the kernel's `Writer`: objects, buffers and manifest, synced |
+//! | `Rename`, `Sync` | the kernel's `PartFolder.commit_folder`: the folder gets its name, then the name is synced |
 //! | `Verify` | `CryoStorage::verify_stored`: the companion reads the manifest in its place |
 //! | `Acknowledge` | `CryoService::store_exclusively` returns |
 //! | `Prune` | `CryoStorage::prune` and `CryoStorage::discard_generation`: all but the newest are removed |

@@ -101,10 +101,10 @@ impl EvolveHandle {
                     besides: parts.list_non_variable_state(before.had_browser).await,
                     receipt: receipt.into_iter().map(|(entry, _)| entry).collect(),
                 };
-                let browser = before.had_browser;
+                let had_browser = before.had_browser;
                 *rest = Some(QuiescedState {
                     result: reply.clone(),
-                    had_browser: browser,
+                    had_browser,
                     started,
                 });
                 tokio::spawn(self.clone().resume_if_abandoned(started));
@@ -193,12 +193,8 @@ impl EvolveHandle {
         self.quiesce_cancellation.send_replace(());
         let done = tokio::spawn(async move {
             let mut rest = evolve.quiesced.lock().await;
-            if let Some(QuiescedState {
-                had_browser: browser,
-                ..
-            }) = rest.take()
-            {
-                evolve.resume_requests(browser).await;
+            if let Some(QuiescedState { had_browser, .. }) = rest.take() {
+                evolve.resume_requests(had_browser).await;
             }
             evolve.parts.admission.mark_verified();
             evolve.parts.cryo.unpin_all();
@@ -255,15 +251,12 @@ impl EvolveHandle {
         }
         let mut rest = self.quiesced.lock().await;
         if rest.as_ref().is_some_and(|rest| rest.started == started)
-            && let Some(QuiescedState {
-                had_browser: browser,
-                ..
-            }) = rest.take()
+            && let Some(QuiescedState { had_browser, .. }) = rest.take()
         {
             tracing::warn!(
                 "no container has replaced this one; the container accepts requests again"
             );
-            self.resume_requests(browser).await;
+            self.resume_requests(had_browser).await;
         }
     }
 }

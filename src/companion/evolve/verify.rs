@@ -38,18 +38,18 @@ impl EvolveHandle {
         let services: Vec<String> = services.filter(|name| *name != "kernel").cloned().collect();
         let (services, no_services) = self.declared_services(services);
         let (servers, no_servers) = self.declared_servers(&expected.servers);
-        let gone = no_services
+        let missing = no_services
             .into_iter()
             .chain(no_servers)
             .map(undeclared_check);
-        let gone = join_all(gone).await;
+        let missing = join_all(missing).await;
         let (sessions, services, servers, ports) = tokio::join!(
             parts.check_sessions(&expected.sessions),
             parts.check_services(&services),
             parts.check_servers(&servers),
             self.check_ports(),
         );
-        let mut checks = gone;
+        let mut checks = missing;
         let mut receipt = Vec::new();
         for (check, mut session_receipt) in sessions {
             if session_receipt.by == RestoreMethod::Objects {
@@ -87,9 +87,9 @@ impl EvolveHandle {
             Err((_, false)) => return (names, Vec::new()),
         };
         let is_declared = |name: &String| declared.contains(name);
-        let (there, gone): (Vec<_>, Vec<_>) = names.into_iter().partition(is_declared);
-        let gone = gone.iter().map(|name| format!("service:{name}"));
-        (there, gone.collect())
+        let (there, missing): (Vec<_>, Vec<_>) = names.into_iter().partition(is_declared);
+        let missing = missing.iter().map(|name| format!("service:{name}"));
+        (there, missing.collect())
     }
 
     /// The same for MCP servers, which users may declare, too.
@@ -98,9 +98,9 @@ impl EvolveHandle {
         let is_declared = |name: &String| {
             self.parts.hub.is_configured(name) || is_server_declared(own.as_deref(), name)
         };
-        let (there, gone): (Vec<_>, Vec<_>) = names.iter().cloned().partition(is_declared);
-        let gone = gone.iter().map(|name| format!("mcp:{name}"));
-        (there, gone.collect())
+        let (there, missing): (Vec<_>, Vec<_>) = names.iter().cloned().partition(is_declared);
+        let missing = missing.iter().map(|name| format!("mcp:{name}"));
+        (there, missing.collect())
     }
 }
 

@@ -489,7 +489,7 @@ mod tests {
                 drop(theirs);
                 assert_eq!(reader.read_frame().await.unwrap(), Some(KernelFrame::Clear { wait: true }));
                 match reader.read_frame().await {
-                    // A length without a payload is treated as the end of the reader.
+                    // A length without a payload is treated as the end of the connection.
                     Ok(None) => assert_eq!(cut, 4),
                     Ok(Some(frame)) => panic!("{frame:?} of {cut} bytes"),
                     Err(_) => {}

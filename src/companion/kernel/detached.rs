@@ -57,12 +57,12 @@ impl DetachedKernel {
 
     /// Ends the process, whose state is in the checkpoint, and waits until the process and its descendants are gone.
     pub(crate) async fn finish_checkpoint(self, checkpoint: KernelCheckpoint) {
-        let (done, gone) = oneshot::channel();
+        let (done, ended) = oneshot::channel();
         let _ = self
             .resolution
             .send(DetachResolution::Checkpointed(checkpoint, done));
         // Without an owner, no process exists either.
-        let _ = gone.await;
+        let _ = ended.await;
     }
 }
 
@@ -98,8 +98,8 @@ impl KernelHandle {
     /// Waits until the kernel is idle and has closed every connection.
     ///
     /// # Errors
-    /// [`KernelRefusal::Busy`] while code runs; [`KernelRefusal::Held`], in which case the kernel stays attached;
-    /// [`KernelRefusal::Checkpointed`], [`KernelRefusal::NoKernel`] or [`KernelRefusal::ShuttingDown`].
+    /// [`KernelRefusal::Busy`] while code runs; [`KernelRefusal::ResourceHeld`], in which case the kernel stays
+    /// attached; [`KernelRefusal::Checkpointed`], [`KernelRefusal::NoKernel`] or [`KernelRefusal::ShuttingDown`].
     pub(crate) async fn detach(&self) -> Result<DetachedKernel, KernelRefusal> {
         let (done, answer) = oneshot::channel();
         self.send_message(KernelMessage::Detach { done }).await?;

@@ -48,10 +48,10 @@ impl GenerationStore {
     /// Reads the record. If the record can't be read, the store logs this and starts again at generation 1.
     pub(super) fn open(folder: &Path, session: &str) -> Self {
         let path = record_path(folder, session);
-        let entry = Self::read_record(&path);
+        let record = Self::read_record(&path);
         Self {
             path,
-            record: entry,
+            record,
             origin: None,
         }
     }

@@ -247,10 +247,10 @@ impl KernelHandle {
         session: &str,
         settings: KernelSettings,
         template: KernelTemplate,
-        waking: Option<SessionRestoring>,
+        restoring: Option<SessionRestoring>,
     ) -> (Self, JoinHandle<()>) {
         let (owner, mailbox) = mpsc::channel(256);
-        let (task, view) = task::KernelOwner::new(session, settings, template, mailbox, waking);
+        let (task, view) = task::KernelOwner::new(session, settings, template, mailbox, restoring);
         (Self { owner, view }, tokio::spawn(task.run()))
     }
 
@@ -267,11 +267,11 @@ impl KernelHandle {
     }
 
     async fn execute(&self, run: Arc<KernelRun>, queue: bool) -> Result<(), KernelRefusal> {
-        let (taken, answer) = oneshot::channel();
+        let (admitted, answer) = oneshot::channel();
         let message = KernelMessage::Execute {
             run,
             queue,
-            admitted: taken,
+            admitted,
         };
         self.send_message(message).await?;
         answer.await.unwrap_or(Err(KernelRefusal::ShuttingDown))
@@ -298,15 +298,11 @@ impl KernelHandle {
 
     async fn send_query(
         &self,
-        question: KernelQuery,
+        query: KernelQuery,
         quiet: bool,
     ) -> Result<KernelAnswer, KernelRefusal> {
         let (done, answer) = oneshot::channel();
-        let message = KernelMessage::Query {
-            query: question,
-            quiet,
-            done,
-        };
+        let message = KernelMessage::Query { query, quiet, done };
         self.send_message(message).await?;
         answer.await.unwrap_or(Err(KernelRefusal::ShuttingDown))
     }

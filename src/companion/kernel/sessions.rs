@@ -131,12 +131,9 @@ impl KernelSessions {
             );
             return Err(KernelRefusal::Invalid(message));
         }
-        let SessionLimits {
-            max_sessions: count,
-            ..
-        } = self.settings.limits;
-        if kernels.len() >= count {
-            return Err(KernelRefusal::TooManySessions(count));
+        let SessionLimits { max_sessions, .. } = self.settings.limits;
+        if kernels.len() >= max_sessions {
+            return Err(KernelRefusal::TooManySessions(max_sessions));
         }
         let (settings, template) = (self.settings.clone(), self.template.clone());
         let (kernel, _owner) = KernelHandle::start(&name, settings, template, None);
@@ -321,16 +318,16 @@ impl KernelSessions {
     /// Releases sessions that are idle or too large, and probes kernels, until the companion ends.
     async fn monitor_sessions(self) {
         let SessionLimits {
-            max_memory_bytes: memory,
-            idle_timeout: idle,
-            probe_interval: check,
+            max_memory_bytes,
+            idle_timeout,
+            probe_interval,
             ..
         } = self.settings.limits;
         let mut checked = Instant::now();
         loop {
             tokio::time::sleep(SESSION_CHECK_INTERVAL).await;
             let names: Vec<String> = self.lock_kernels().keys().cloned().collect();
-            let is_check = checked.elapsed() >= check;
+            let is_check = checked.elapsed() >= probe_interval;
             if is_check {
                 checked = Instant::now();
             }
@@ -341,13 +338,14 @@ impl KernelSessions {
                 };
                 let view = kernel.view();
                 let rests = !view.busy && view.queued == 0;
-                if is_check && rests && view.last_used.elapsed() >= check {
+                if is_check && rests && view.last_used.elapsed() >= probe_interval {
                     kernel.check_health();
                 }
-                let is_idle = rests && view.last_used.elapsed() >= idle;
+                let is_idle = rests && view.last_used.elapsed() >= idle_timeout;
                 if is_idle && name != DEFAULT_SESSION {
-                    self.release_idle_session(&name, &kernel, idle).await;
-                } else if let Some(limit) = memory
+                    self.release_idle_session(&name, &kernel, idle_timeout)
+                        .await;
+                } else if let Some(limit) = max_memory_bytes
                     && let Some(used) = self.measure_memory(&view).await
                     && used > limit
                 {

@@ -60,10 +60,10 @@ impl PtyConnection {
             acknowledges_itself: AtomicBool::new(false),
             is_lost: true,
         };
-        let sight = PtyClientView { follower, status };
+        let view = PtyClientView { follower, status };
         Self {
             client,
-            view: sight,
+            view,
             screen,
             typed_bytes,
         }
@@ -97,7 +97,7 @@ impl PtyClientView {
     }
 }
 
-/// Each method fails with [`PtyRefusal::Stopping`] when the terminal is gone.
+/// Each method fails with [`PtyRefusal::ShuttingDown`] when the terminal is gone.
 impl PtyClient {
     /// Output up to `offset` has left this process. This counts as seen for a client that does not acknowledge output
     /// itself.

@@ -68,7 +68,7 @@ impl PtyOwner {
         output: PtyOutput,
         view: watch::Sender<PtyView>,
         size: TerminalSize,
-        idle: Duration,
+        idle_timeout: Duration,
     ) -> Self {
         Self {
             device: Some(device),
@@ -84,7 +84,7 @@ impl PtyOwner {
             exit_code: None,
             end_reason: TerminalEndReason::Exited,
             deadline: None,
-            idle_timeout: idle,
+            idle_timeout,
         }
     }
 
@@ -94,9 +94,9 @@ impl PtyOwner {
             if let (Some(code), None) = (self.exit_code, &self.device)
                 && self.output.exit_status().is_none()
             {
-                let why = self.end_reason;
+                let reason = self.end_reason;
                 self.deadline = None;
-                self.output.finish(PtyExit { code, reason: why });
+                self.output.finish(PtyExit { code, reason });
             }
             match self.next_event(&mut mailbox).await {
                 PtyEvent::Message(message) => self.handle_message(message),
@@ -119,15 +119,18 @@ impl PtyOwner {
 
     async fn next_event(&mut self, mailbox: &mut mpsc::Receiver<PtyMessage>) -> PtyEvent {
         let now = Instant::now();
-        let hold = self.flow_control.hold_until(self.output.end_offset(), now);
+        let held_until = self.flow_control.hold_until(self.output.end_offset(), now);
         let may_idle =
             self.clients.len() == 0 && self.exit_code.is_none() && self.deadline.is_none();
         let idle = may_idle.then(|| self.view.borrow().last_used + self.idle_timeout);
-        let wakes = [hold, idle, self.deadline].into_iter().flatten().min();
+        let wakes = [held_until, idle, self.deadline]
+            .into_iter()
+            .flatten()
+            .min();
         let device = self.device.as_ref();
         let show = async {
             match device {
-                Some(device) if hold.is_none() => device.read().await,
+                Some(device) if held_until.is_none() => device.read().await,
                 _ => pending().await,
             }
         };

@@ -35,12 +35,12 @@ impl GrowingFile {
 
     /// A file of an earlier companion, with `written` bytes.
     pub(super) fn from_complete(path: PathBuf, written: u64) -> Self {
-        let is_over = true;
+        let is_complete = true;
         Self::with_progress(
             path,
             GrowingFileProgress {
                 written,
-                is_complete: is_over,
+                is_complete,
             },
         )
     }

@@ -82,13 +82,10 @@ impl<W: RunKind> TrackedRun<W> {
                 rest.uncovered_bytes -= length;
                 journal.skip_bytes(stream, length);
             }
-            StoredRunRecord::Event {
-                number,
-                event_json: happened,
-            } => {
+            StoredRunRecord::Event { number, event_json } => {
                 journal.resume_at(number);
-                match serde_json::from_slice(&happened) {
-                    Ok(happened) => journal.add_event(happened),
+                match serde_json::from_slice(&event_json) {
+                    Ok(event) => journal.add_event(event),
                     Err(error) => {
                         tracing::warn!("an event of run `{}` can't be read: {error}", self.id)
                     }

@@ -22,11 +22,8 @@ pub(crate) struct RetainedRuns {
 }
 
 impl RetainedRuns {
-    pub(crate) fn new(folder: PathBuf, own: String) -> Self {
-        Self {
-            folder,
-            own_name: own,
-        }
+    pub(crate) fn new(folder: PathBuf, own_name: String) -> Self {
+        Self { folder, own_name }
     }
 
     /// Folder of this companion.

@@ -84,8 +84,8 @@ pub(crate) struct RunSnapshot {
 }
 
 impl<W: RunKind> TrackedRun<W> {
-    pub(super) fn new(id: String, work: W, recorder: Option<Arc<RunRecorder>>) -> Self {
-        let pulse = watch::Sender::new(RunSignal {
+    pub(super) fn new(id: String, request: W, recorder: Option<Arc<RunRecorder>>) -> Self {
+        let signal = watch::Sender::new(RunSignal {
             status: RunStatus::Running,
             event_count: 0,
             is_admitted: false,
@@ -93,7 +93,7 @@ impl<W: RunKind> TrackedRun<W> {
         });
         Self {
             id,
-            request: work,
+            request,
             created: SystemTime::now(),
             state: Mutex::new(TrackedRunState {
                 events: RunEventBuffer::default(),
@@ -102,7 +102,7 @@ impl<W: RunKind> TrackedRun<W> {
                 elapsed: None,
                 report: None,
             }),
-            signal: pulse,
+            signal,
             recorder,
             digest: None,
             pacing_bytes_read: watch::Sender::new(None),

@@ -147,10 +147,10 @@ fn build_declaration(
         name,
         need,
         command,
-        after,
-        ready,
+        after: dependencies,
+        ready: readiness_probe,
         clean,
-        files,
+        files: max_open_files,
         grace,
         restart,
     } = written;
@@ -168,7 +168,7 @@ fn build_declaration(
     };
     let clean = clean.iter().map(|path| fill(path).map(PathBuf::from));
     let path = |path: PathBuf| fill(&path.to_string_lossy()).map(PathBuf::from);
-    let ready = match ready {
+    let readiness_probe = match readiness_probe {
         ServiceProbe::Socket(at) => ServiceProbe::Socket(path(at)?),
         ServiceProbe::Rfb(at) => ServiceProbe::Rfb(path(at)?),
         other => other,
@@ -180,9 +180,9 @@ fn build_declaration(
         grace: Duration::from_secs(grace.unwrap_or(DEFAULT_SERVICE_GRACE_SECONDS)),
         name: name.clone(),
         need,
-        dependencies: after,
-        readiness_probe: ready,
-        max_open_files: files,
+        dependencies,
+        readiness_probe,
+        max_open_files,
         restart,
         environment: environment.clone(),
     })

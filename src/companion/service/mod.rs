@@ -75,7 +75,7 @@ impl Services {
         let needs = Arc::new(watch::Sender::new(BTreeSet::new()));
         let mut slots: Vec<ServiceSlot> = Vec::new();
         let mut tasks = Vec::new();
-        let mut holds: BTreeMap<String, mpsc::Sender<()>> = BTreeMap::new();
+        let mut senders_by_name: BTreeMap<String, mpsc::Sender<()>> = BTreeMap::new();
         for declaration in declarations.all() {
             // A declaration names only services that are declared before it.
             let dependencies = slots
@@ -83,16 +83,16 @@ impl Services {
                 .filter(|slot| declaration.dependencies.contains(&slot.declaration.name))
                 .map(|slot| slot.view.clone())
                 .collect();
-            let (hold, dependents_ended) = mpsc::channel(1);
+            let (sender, dependents_ended) = mpsc::channel(1);
             let dependency_senders = declaration
                 .dependencies
                 .iter()
-                .filter_map(|name| holds.get(name));
+                .filter_map(|name| senders_by_name.get(name));
             let order = ServiceShutdownOrder {
                 dependents_ended,
                 _dependency_senders: dependency_senders.cloned().collect(),
             };
-            holds.insert(declaration.name.clone(), hold);
+            senders_by_name.insert(declaration.name.clone(), sender);
             let silence = Arc::new(Notify::new());
             let (owner, view) = ServiceTask::new(
                 declaration.clone(),

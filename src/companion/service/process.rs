@@ -55,11 +55,11 @@ impl ServiceProcess {
         for secret in settings::COMPANION_ONLY_VARIABLES {
             command.env_remove(secret);
         }
-        let process = command.spawn().context("starting the supervisor")?;
+        let supervisor_process = command.spawn().context("starting the supervisor")?;
         let output = Receiver::from_owned_fd(output.into())?;
         let process = Self {
             supervisor_stream: UnixStream::from_std(ours)?,
-            supervisor_process: process,
+            supervisor_process,
             exit_code: None,
         };
         Ok((process, output))

@@ -52,7 +52,7 @@ impl ServiceTask {
         dependencies: Vec<watch::Receiver<ServiceView>>,
         needs: Arc<watch::Sender<BTreeSet<ServiceNeed>>>,
         silence: Arc<Notify>,
-        order: ServiceShutdownOrder,
+        shutdown_order: ServiceShutdownOrder,
     ) -> (Self, watch::Receiver<ServiceView>) {
         let (view, seen) = watch::channel(ServiceView {
             ready: false,
@@ -75,7 +75,7 @@ impl ServiceTask {
             deadline: None,
             last_exit: String::new(),
             start_count: 0,
-            shutdown_order: order,
+            shutdown_order,
         };
         (owner, seen)
     }
@@ -167,7 +167,7 @@ impl ServiceTask {
     fn handle_exit(&mut self, code: u8) -> ServiceEvent {
         self.process = None;
         self.deadline = None;
-        let is_wish = code == 0 && self.declaration.restart == ServiceRestartPolicy::OnFailure;
+        let is_user_exit = code == 0 && self.declaration.restart == ServiceRestartPolicy::OnFailure;
         self.last_exit = match code {
             129.. => format!("ended by signal {}", code - 128),
             _ => format!("ended with exit code {code}"),
@@ -175,10 +175,10 @@ impl ServiceTask {
         if !matches!(self.state, ServiceState::Stopping { .. }) {
             tracing::warn!("{}: {}", self.declaration.name, self.last_exit);
         }
-        let lasted = self.started.elapsed();
+        let uptime = self.started.elapsed();
         ServiceEvent::Exited {
-            uptime: lasted,
-            is_user_exit: is_wish,
+            uptime,
+            is_user_exit,
         }
     }
 

@@ -122,7 +122,7 @@ impl CommandOwner {
         shells: Shells,
         run: Arc<CommandRun>,
         context: ShellContext,
-        stops: mpsc::Receiver<CommandStopReason>,
+        stop_requests: mpsc::Receiver<CommandStopReason>,
         input: Option<mpsc::Receiver<Bytes>>,
     ) -> Result<Self> {
         let supervisor = shells.supervisor_pool.take_or_spawn()?;
@@ -131,7 +131,7 @@ impl CommandOwner {
             run,
             context,
             supervisor,
-            stop_requests: stops,
+            stop_requests,
             input,
             stdin_task: None,
         })
@@ -354,34 +354,31 @@ impl CommandOwner {
             background: has_background,
             ..self.shells.command_report(&self.run.request.session)
         };
-        if let Some(feeding) = &self.stdin_task {
-            feeding.abort();
+        if let Some(stdin_task) = &self.stdin_task {
+            stdin_task.abort();
         }
         self.shells.remove_running(&self.run.id);
         self.run.finish(status, report);
     }
 
     async fn start_command(&mut self) -> io::Result<CommandFiles> {
-        let left = create_memory_file(b"")?;
-        let leave = create_memory_file(CONTEXT_EXIT_SCRIPT.as_bytes())?;
-        let script = create_memory_file(
-            &self
-                .context
-                .start_script(&proc_fd_path(&leave), &proc_fd_path(&left)),
-        )?;
-        let work = &self.run.request;
+        let context_file = create_memory_file(b"")?;
+        let exit_script = create_memory_file(CONTEXT_EXIT_SCRIPT.as_bytes())?;
+        let (exit_path, output_path) = (proc_fd_path(&exit_script), proc_fd_path(&context_file));
+        let script = create_memory_file(&self.context.start_script(&exit_path, &output_path))?;
+        let request = &self.run.request;
         let mut scripts = Vec::new();
-        let text = match work.command.len() > MAX_COMMAND_ARG_BYTES {
+        let text = match request.command.len() > MAX_COMMAND_ARG_BYTES {
             true => {
-                let file = create_memory_file(work.command.as_bytes())?;
+                let file = create_memory_file(request.command.as_bytes())?;
                 let text = format!(". {}", proc_fd_path(&file));
                 scripts.push(file);
                 text
             }
-            false => with_context_exit(&work.command, &proc_fd_path(&leave), &proc_fd_path(&left)),
+            false => with_context_exit(&request.command, &exit_path, &output_path),
         };
         let mut environment = match self.context.is_fresh() {
-            true => initial_environment(&work.session)
+            true => initial_environment(&request.session)
                 .map(|(name, value)| [name, value].join(&b'='))
                 .collect(),
             false => Vec::new(),
@@ -400,10 +397,10 @@ impl CommandOwner {
             self.context.folder.as_raw_fd(),
         ];
         self.supervisor.send_command(&order, ends).await?;
-        scripts.extend([leave, script]);
+        scripts.extend([exit_script, script]);
         Ok(CommandFiles {
             pipes: OutputPipes::open([out, err])?,
-            context_file: left,
+            context_file,
             _scripts: scripts,
         })
     }
@@ -417,7 +414,7 @@ impl CommandOwner {
         let (end, ours) = pipe2(OFlag::O_CLOEXEC)?;
         let mut ours = Sender::from_owned_fd(ours)?;
         let mut more = self.input.take();
-        let feeding = tokio::spawn(async move {
+        let stdin_task = tokio::spawn(async move {
             let mut next = configured;
             loop {
                 // A command that has closed its stdin needs no more bytes; the rest is dropped.
@@ -435,21 +432,21 @@ impl CommandOwner {
                 }
             }
         });
-        self.stdin_task = Some(feeding.abort_handle());
+        self.stdin_task = Some(stdin_task.abort_handle());
         Ok(end)
     }
 }
 
 /// Lets a command that sets its own EXIT trap write the context before it exits: that trap would replace the trap that
 /// writes the context.
-fn with_context_exit(command: &str, leave: &str, output: &str) -> String {
+fn with_context_exit(command: &str, exit_script: &str, output: &str) -> String {
     // After a heredoc, which may lack its end, nothing can be appended; a here-string is not a heredoc.
     let has_heredoc = command.replace("<<<", "").contains("<<");
     let sets_trap = command.contains("trap") && !has_heredoc;
     if !sets_trap || !(command.contains("EXIT") || command.contains(" 0")) {
         return command.into();
     }
-    let trap_script = exit_trap(leave, output);
+    let trap_script = exit_trap(exit_script, output);
     format!(
         "{command}\n{{ __osctl_code=$?; ( {trap_script} ); ( exit $__osctl_code ); }} >/dev/null 2>&1"
     )

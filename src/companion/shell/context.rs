@@ -111,9 +111,9 @@ pub(crate) struct PackedContext {
 
 /// The command that makes bash write its context with [`CONTEXT_EXIT_SCRIPT`]. It removes a DEBUG trap first, because
 /// the trap would run inside the script; the output of the trap is discarded.
-pub(super) fn exit_trap(leave: &str, output: &str) -> String {
+pub(super) fn exit_trap(exit_script: &str, output: &str) -> String {
     let debug = format!("builtin trap -p DEBUG >|{output}; builtin trap - DEBUG");
-    format!("{{ {{ {debug}; }} >/dev/null; . {leave} >>{output}; }} 2>/dev/null")
+    format!("{{ {{ {debug}; }} >/dev/null; . {exit_script} >>{output}; }} 2>/dev/null")
 }
 
 impl ShellContext {
@@ -134,9 +134,9 @@ impl ShellContext {
         self.bash_state.is_none()
     }
 
-    /// The script with which a command starts; `leave` is the path of [`CONTEXT_EXIT_SCRIPT`], `output` the path
+    /// The script with which a command starts; `exit_script` is the path of [`CONTEXT_EXIT_SCRIPT`], `output` the path
     /// of its output.
-    pub(super) fn start_script(&self, leave: &str, output: &str) -> Vec<u8> {
+    pub(super) fn start_script(&self, exit_script: &str, output: &str) -> Vec<u8> {
         let mut script = Vec::new();
         // One group, so that nothing in it is traced or expanded by an alias. Options that functions need to be parsed
         // come before it.
@@ -146,7 +146,7 @@ impl ShellContext {
             None => script.extend_from_slice(b"shopt -u extglob\nshopt -s expand_aliases\n"),
         }
         script.extend_from_slice(&self.changes);
-        let trap_script = exit_trap(leave, output);
+        let trap_script = exit_trap(exit_script, output);
         let trap = format!("unset BASH_ENV\ntrap '{trap_script}' EXIT\n");
         script.extend_from_slice(trap.as_bytes());
         if let Some(state) = &self.bash_state {
@@ -191,8 +191,8 @@ impl ShellContext {
             // The folder is gone already: the next command starts where this command did.
             false => Arc::new(open_folder(&cwd).ok()?),
         };
-        let stays = cwd == self.cwd && Arc::ptr_eq(&folder, &self.folder);
-        if stays && self.bash_state.as_ref() == Some(&bash_state) {
+        let is_unchanged = cwd == self.cwd && Arc::ptr_eq(&folder, &self.folder);
+        if is_unchanged && self.bash_state.as_ref() == Some(&bash_state) {
             return None;
         }
         Some(Self {

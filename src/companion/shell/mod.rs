@@ -60,10 +60,10 @@ pub(crate) struct ShellSettings {
 }
 
 impl ShellSettings {
-    pub(crate) fn new(settings: &super::CompanionSettings, store: RunStore) -> Self {
+    pub(crate) fn new(settings: &super::CompanionSettings, run_store: RunStore) -> Self {
         let home = std::env::var_os("HOME").map_or_else(|| "/root".into(), PathBuf::from);
         Self {
-            run_store: store,
+            run_store,
             // A separate folder, because executions may have the same IDs.
             output_folder: settings.retained_runs.own_folder().join("commands"),
             bash: find_bash(),

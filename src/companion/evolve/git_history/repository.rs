@@ -35,16 +35,16 @@ pub(super) enum GitLocation {
 }
 
 pub(super) fn locate_git_folder(project: &Path) -> GitLocation {
-    let place = project.join(".git");
-    let Ok(found) = fs::symlink_metadata(&place) else {
+    let path = project.join(".git");
+    let Ok(found) = fs::symlink_metadata(&path) else {
         return GitLocation::NotFound;
     };
     if found.is_dir() {
-        return GitLocation::Found(place);
+        return GitLocation::Found(path);
     }
     let text = match (found.is_symlink(), found.is_file()) {
-        (true, _) => fs::read_link(&place).map(|to| gitdir_line(&to)),
-        (_, true) if found.len() <= MAX_GIT_FILE_BYTES => fs::read_to_string(&place),
+        (true, _) => fs::read_link(&path).map(|to| gitdir_line(&to)),
+        (_, true) if found.len() <= MAX_GIT_FILE_BYTES => fs::read_to_string(&path),
         _ => Ok(String::new()),
     };
     let text = text.unwrap_or_default();
@@ -68,32 +68,32 @@ pub(super) struct GitRepository {
 }
 
 impl GitRepository {
-    pub(super) fn open(git: PathBuf) -> Result<Self> {
-        let owner = fs::metadata(&git)?;
-        let scratch = tempfile::tempdir()?;
-        fs::create_dir(scratch.path().join("tree"))?;
+    pub(super) fn open(git_folder: PathBuf) -> Result<Self> {
+        let owner = fs::metadata(&git_folder)?;
+        let scratch_folder = tempfile::tempdir()?;
+        fs::create_dir(scratch_folder.path().join("tree"))?;
         let (uid, gid) = (owner.uid(), owner.gid());
         let is_root = nix::unistd::geteuid().is_root();
         if is_root {
-            chown(scratch.path(), Some(uid), Some(gid))
+            chown(scratch_folder.path(), Some(uid), Some(gid))
                 .context("changing the owner of a temporary folder")?;
         }
         Ok(Self {
-            git_folder: git,
+            git_folder,
             uid,
             gid,
             is_root,
-            scratch_folder: scratch,
+            scratch_folder,
             program: GIT_HISTORY_PROGRAM.into(),
             command_timeout: GIT_COMMAND_TIMEOUT,
         })
     }
 
     #[cfg(test)]
-    pub(super) fn with_program(self, program: &Path, limit: Duration) -> Self {
+    pub(super) fn with_program(self, program: &Path, command_timeout: Duration) -> Self {
         Self {
             program: program.into(),
-            command_timeout: limit,
+            command_timeout,
             ..self
         }
     }
@@ -221,10 +221,10 @@ impl GitRepository {
             .env("GIT_INDEX_FILE", self.scratch_folder.path().join("index"))
             .env("GIT_OPTIONAL_LOCKS", "0")
             .env("GIT_TERMINAL_PROMPT", "0");
-        for who in ["AUTHOR", "COMMITTER"] {
+        for owner in ["AUTHOR", "COMMITTER"] {
             command
-                .env(format!("GIT_{who}_NAME"), "osctl")
-                .env(format!("GIT_{who}_EMAIL"), "osctl@localhost");
+                .env(format!("GIT_{owner}_NAME"), "osctl")
+                .env(format!("GIT_{owner}_EMAIL"), "osctl@localhost");
         }
         for setting in [
             "core.hooksPath=/dev/null",

@@ -74,7 +74,7 @@ async fn a_session_that_ends_is_gone_and_the_companion_is_not_stopping() {
 async fn a_session_in_a_checkpoint_stays_there_until_it_is_reset() {
     let folder = tempfile::tempdir().unwrap();
     let marker_path = |session: &str| folder.path().join(format!("{session}.json"));
-    let waking = [DEFAULT_SESSION, "second"].map(|session| {
+    let restoring = [DEFAULT_SESSION, "second"].map(|session| {
         fs::write(marker_path(session), "{}").unwrap();
         let checkpoint = KernelCheckpoint {
             id: format!("/data/criu/{session}/1"),
@@ -85,8 +85,8 @@ async fn a_session_in_a_checkpoint_stays_there_until_it_is_reset() {
             SessionRestoring::Checkpointed(checkpoint),
         )
     });
-    let waking = BTreeMap::from(waking);
-    let (sessions, _owner) = KernelSessions::start(without_python(folder.path()), waking);
+    let restoring = BTreeMap::from(restoring);
+    let (sessions, _owner) = KernelSessions::start(without_python(folder.path()), restoring);
     for session in [DEFAULT_SESSION, "second"] {
         let request = Execute {
             session: session.into(),

@@ -137,12 +137,9 @@ impl KernelOwner {
             }
             (KernelFrame::Progress { bytes }, _) => self.transferred_bytes = bytes,
             // The body is older than this query: the kernel works.
-            (
-                KernelFrame::Refused { error },
-                Some(KernelJob::Query {
-                    query: question, ..
-                }),
-            ) if question.is_long() && self.job_outcome.is_none() => {
+            (KernelFrame::Refused { error }, Some(KernelJob::Query { query, .. }))
+                if query.is_long() && self.job_outcome.is_none() =>
+            {
                 self.finish_job(KernelJobOutcome::Query(Err(error)));
             }
             (KernelFrame::Refused { error }, _) => {
@@ -168,9 +165,9 @@ impl KernelOwner {
 
     fn handle_ready(&mut self) {
         let Some(hello) = &self.hello else { return };
-        let birth = std::mem::replace(&mut self.start_action, StartAction::New);
-        let is_new = birth == StartAction::New;
-        match birth {
+        let start_action = std::mem::replace(&mut self.start_action, StartAction::New);
+        let is_new = start_action == StartAction::New;
+        match start_action {
             StartAction::New => self.generation_store.begin_empty_generation(),
             StartAction::Same => {}
             StartAction::Restored => self.generation_store.begin_restored_generation(),

@@ -55,14 +55,14 @@ impl KernelOwner {
             KernelMessage::Execute {
                 run,
                 queue,
-                admitted: taken,
+                admitted,
             } => {
                 let answer = self.admit_job(queue, run.request.code.len());
                 if answer.is_ok() {
                     self.queue.push_back(KernelJob::Run(run));
                 }
                 // The caller may have disconnected; the run continues and can be found by its id.
-                let _ = taken.send(answer);
+                let _ = admitted.send(answer);
             }
             KernelMessage::Query {
                 query: mut query,

@@ -118,7 +118,7 @@ impl KernelOwner {
     ) -> (Self, watch::Receiver<KernelView>) {
         let generation_store = GenerationStore::open(&settings.record_folder, session);
         let run_count = RunCount::open(&settings.record_folder, session);
-        let used = Instant::now();
+        let last_used = Instant::now();
         let view = KernelView {
             ready: false,
             checkpoint: None,
@@ -130,8 +130,8 @@ impl KernelOwner {
             report: generation_store.peek_report(generation_store.generation(), None),
             python: None,
             root_pid: None,
-            last_used: used,
-            last_changed: used,
+            last_used,
+            last_changed: last_used,
             transferred_bytes: 0,
         };
         let with = |first| KernelRestore::from_stored(&generation_store, &settings, session, first);
@@ -167,8 +167,8 @@ impl KernelOwner {
             job_outcome: None,
             interrupted_error: None,
             spill_files: SpillFiles::default(),
-            last_used: used,
-            last_changed: used,
+            last_used,
+            last_changed: last_used,
             interrupt_waiters: Vec::new(),
             restart_waiters: Vec::new(),
             resolution: None,

@@ -8,9 +8,9 @@
 //! |---|---|
 //! | `Request` | `RunRegistry::begin_run`; `RunStoreShared::begin_run` puts the record of the start into the queue |
 //! | `Write`, `Sync` | `write_batch`: `append_bytes`, then `sync_segment`, for all that is queued |
-//! | `Execute` | `Sessions::execute`, `Shells::execute`: the code starts after the run is recorded |
+//! | `Execute` | `KernelSessions::execute`, `Shells::execute`: the code starts after the run is recorded |
 //! | `Acknowledge` | the reply names the id after the record is synced |
-//! | `Finish` | `TrackedRun::finish_run`; `RunRecorder::push_end` puts the record of the end into the queue |
+//! | `Finish` | `TrackedRun::finish`; `RunRecorder::push_end` puts the record of the end into the queue |
 //! | `ReportEnd` | `RunStoreShared::complete_batch` publishes the end after the sync |
 //! | `Boot` | `RunStore::recover_runs`: earlier journals are read, and their runs queued for the own journal |
 //! | `Serve` | `RunStore::wait_synced`, then `RetainedRuns::remove_stale` removes the earlier journals |
