@@ -130,9 +130,9 @@ impl CriuManifest {
     /// Describes by how much the machine's uptime is behind that of the checkpoint. A kernel that waits for a time
     /// counted from the machine's start would wait too long.
     pub(super) fn describe_clock_lag(&self) -> Option<String> {
-        let late = self.running_for.checked_sub(monotonic_seconds() + 1)?;
+        let lag = self.running_for.checked_sub(monotonic_seconds() + 1)?;
         Some(format!(
-            "the machine was restarted since the checkpoint: active sleeps and timers may end up to {late} s late"
+            "the machine was restarted since the checkpoint: active sleeps and timers may end up to {lag} s late"
         ))
     }
 

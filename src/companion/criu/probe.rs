@@ -100,26 +100,26 @@ pub(super) async fn probe_criu(
     findings
 }
 
-fn build_check(what: &str, needed: bool, judged: Result<String, String>) -> CriuCheck {
+fn build_check(what: &str, needed: bool, result: Result<String, String>) -> CriuCheck {
     CriuCheck {
         what: what.into(),
-        fine: judged.is_ok(),
-        detail: judged.unwrap_or_else(|why| why),
+        fine: result.is_ok(),
+        detail: result.unwrap_or_else(|why| why),
         needed,
     }
 }
 
 fn check_enabled(is_wanted: bool) -> CriuCheck {
-    let judged = match is_wanted {
+    let result = match is_wanted {
         true => Ok("the instance was started with `--criu`".into()),
         false => Err("the instance was started without `--criu`".into()),
     };
-    build_check("enabled", true, judged)
+    build_check("enabled", true, result)
 }
 
 fn check_program(version: Result<String, String>) -> CriuCheck {
-    let judged = version.map(|version| format!("criu {version}"));
-    build_check("program", true, judged)
+    let result = version.map(|version| format!("criu {version}"));
+    build_check("program", true, result)
 }
 
 fn check_capabilities(status: &str) -> CriuCheck {
@@ -132,32 +132,32 @@ fn check_capabilities(status: &str) -> CriuCheck {
         .filter(|(_, number)| capabilities & (1 << number) == 0)
         .map(|(name, _)| *name)
         .collect();
-    let judged = match missing.is_empty() {
+    let result = match missing.is_empty() {
         true => Ok("SYS_PTRACE and SYS_ADMIN".into()),
         false => Err(format!(
             "the capabilities {} are missing: {CRIU_CAPABILITY_HINT}",
             missing.join(" and ")
         )),
     };
-    build_check("capabilities", true, judged)
+    build_check("capabilities", true, result)
 }
 
 fn check_seccomp(status: &str) -> CriuCheck {
-    let judged = match find_status_field(status, "Seccomp:") {
+    let result = match find_status_field(status, "Seccomp:") {
         Some("0") | None => Ok("no profile".into()),
         Some(_) => Err("a seccomp profile prevents it: run `osctl up --criu`".into()),
     };
-    build_check("seccomp", true, judged)
+    build_check("seccomp", true, result)
 }
 
 fn check_pid_reservation(placed: &PidReservation) -> CriuCheck {
-    let judged = match placed {
+    let result = match placed {
         PidReservation::Reserved(begin) => Ok(format!("process IDs start at {begin}")),
         PidReservation::Failed(why) => Err(format!(
             "the process IDs of checkpoints can't be reserved, so a restore may find them in use: {why}"
         )),
     };
-    build_check("ids", false, judged)
+    build_check("ids", false, result)
 }
 
 /// Lists what can't be checkpointed on this Linux.
@@ -177,10 +177,10 @@ fn list_warnings() -> Vec<String> {
 
 /// Checkpoints and restores a sleeping process.
 async fn check_trial(tool: &CriuTool) -> CriuCheck {
-    let judged = run_trial(tool).await;
-    let judged = judged.map(|()| "a process was checkpointed and restored".to_owned());
-    let judged = judged.map_err(|why| format!("the trial failed: {why}"));
-    build_check("trial", true, judged)
+    let result = run_trial(tool).await;
+    let result = result.map(|()| "a process was checkpointed and restored".to_owned());
+    let result = result.map_err(|why| format!("the trial failed: {why}"));
+    build_check("trial", true, result)
 }
 
 async fn run_trial(tool: &CriuTool) -> Result<(), String> {

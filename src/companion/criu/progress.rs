@@ -25,8 +25,8 @@ impl CriuProgress {
 
     pub(super) fn read(&self) -> (u64, Option<u64>) {
         let total = self.total_bytes.load(Ordering::Relaxed);
-        let moved = self.transferred_bytes.load(Ordering::Relaxed);
-        (moved, (total > 0).then_some(total))
+        let transferred = self.transferred_bytes.load(Ordering::Relaxed);
+        (transferred, (total > 0).then_some(total))
     }
 
     /// Runs `work`. Until it ends, the result of `measure` is added to the bytes moved before. The progress never

@@ -48,10 +48,10 @@ impl EvolveParts {
         &self,
         expected: &ExpectedState,
     ) -> Vec<NonVariableState> {
-        let here = self.list_shell_folders();
+        let folders = self.list_shell_folders();
         let shells = expected.shells.iter();
         let mut all: Vec<NonVariableState> = shells
-            .map(|(session, folder)| verify_shell(session, folder, here.get(session)))
+            .map(|(session, folder)| verify_shell(session, folder, folders.get(session)))
             .collect();
         if expected.clients > 0 {
             all.push(verify_clients(
@@ -94,14 +94,14 @@ fn report_shell(session: &str, folder: &str) -> NonVariableState {
     }
 }
 
-fn verify_shell(session: &str, folder: &str, here: Option<&String>) -> NonVariableState {
-    match here {
-        Some(here) if here == folder => report_shell(session, folder),
+fn verify_shell(session: &str, folder: &str, current: Option<&String>) -> NonVariableState {
+    match current {
+        Some(current) if current == folder => report_shell(session, folder),
         // The environment was restored all the same.
-        Some(here) => lost_state(
+        Some(current) => lost_state(
             format!("shell:{session}"),
             format!(
-                "the folder `{folder}` does not exist; the shell is in `{here}`, with its environment"
+                "the folder `{folder}` does not exist; the shell is in `{current}`, with its environment"
             ),
         ),
         None => lost_state(
@@ -151,10 +151,10 @@ mod tests {
 
     #[test]
     fn missing_state_is_reported_as_lost() {
-        let here = "/data".to_owned();
-        let state = verify_shell("default", "/data", Some(&here));
+        let current = "/data".to_owned();
+        let state = verify_shell("default", "/data", Some(&current));
         assert!(state.kept && state.detail.contains("`/data`"), "{state:?}");
-        let moved = verify_shell("default", "/tmp/gone", Some(&here));
+        let moved = verify_shell("default", "/tmp/gone", Some(&current));
         assert!(!moved.kept, "{moved:?}");
         assert!(
             moved.detail.contains("`/tmp/gone` does not exist"),

@@ -168,8 +168,8 @@ impl EvolveHandle {
         let checkpoints = parts.checkpoint_sessions(kernel, &mut receipt).await;
         let saved = parts.session_state.save_state(checkpoints).await;
         saved.map_err(|error| failed(format!("cannot save the state of the shells: {error:#}")))?;
-        let waits = parts.retained_runs.mark_waiting();
-        waits.map_err(|error| failed(format!("cannot keep the output of runs: {error}")))?;
+        let marked = parts.retained_runs.mark_waiting();
+        marked.map_err(|error| failed(format!("cannot keep the output of runs: {error}")))?;
         Ok(receipt)
     }
 
@@ -396,7 +396,7 @@ impl EvolveParts {
     }
 
     async fn last_stored(&self, session: &str) -> Option<CryoStored> {
-        let shown = self
+        let details = self
             .cryo
             .show_generation(session.to_owned(), None)
             .await
@@ -404,13 +404,13 @@ impl EvolveParts {
         Some(CryoStored {
             status: "completed".into(),
             message: "the session has not changed since the last store".into(),
-            name: shown.name,
-            generation: Some(shown.generation.generation),
-            path: Some(shown.path),
-            created: Some(shown.generation.created),
-            size_bytes: shown.generation.size_bytes,
+            name: details.name,
+            generation: Some(details.generation.generation),
+            path: Some(details.path),
+            created: Some(details.generation.created),
+            size_bytes: details.generation.size_bytes,
             timing_ms: 0.0,
-            receipt: shown.receipt,
+            receipt: details.receipt,
             kernel: None,
         })
     }

@@ -58,12 +58,12 @@ impl EvolveHandle {
 async fn wait_until_verified(
     gate: &AdmissionControl,
     keeper: &Path,
-    listens: Duration,
+    listen_timeout: Duration,
     lease: Duration,
 ) {
     let run_ended = async {
         // Before the first reply, wait only for the keeper to listen.
-        let mut last_reply = (Instant::now(), listens);
+        let mut last_reply = (Instant::now(), listen_timeout);
         loop {
             match timeout(EVOLVE_STATUS_TIMEOUT, find_deploying_run(keeper)).await {
                 Ok(Ok(Some(run))) => {
@@ -129,12 +129,12 @@ pub(super) async fn wait_not_replaced(keeper: &Path, run: Option<&EvolveRunId>) 
 
 /// Waits until the run has ended or the keeper ends the stream.
 async fn follow_run(keeper: &Path, run: EvolveRunId) -> io::Result<()> {
-    let question = KeeperRequest::Log {
+    let request = KeeperRequest::Log {
         run,
         offset: 0,
         follow: true,
     };
-    let Some((mut reply, mut answer)) = send_keeper_request(keeper, &question).await? else {
+    let Some((mut reply, mut answer)) = send_keeper_request(keeper, &request).await? else {
         return Ok(());
     };
     loop {
@@ -233,7 +233,7 @@ mod tests {
             keeper.is_deploying.store(true, Ordering::SeqCst);
             let gate = unverified_admission();
             let (waiting, path) = (gate.clone(), socket.clone());
-            let waits =
+            let waiter =
                 tokio::spawn(
                     async move { wait_until_verified(&waiting, &path, lease, lease).await },
                 );
@@ -243,7 +243,7 @@ mod tests {
                 true => gate.mark_verified(),
                 false => keeper.is_deploying.store(false, Ordering::SeqCst),
             }
-            waits.await.unwrap();
+            waiter.await.unwrap();
             assert!(is_open(&gate));
         }
         task.abort();
@@ -256,7 +256,7 @@ mod tests {
         assert_eq!(find_current_run(&socket).await, None);
         let (first, task) = start_fake_keeper(&socket);
         let run = find_current_run(&socket).await.unwrap();
-        let waits = {
+        let waiter = {
             let socket = socket.clone();
             tokio::spawn(async move { wait_not_replaced(&socket, Some(&run)).await })
         };
@@ -265,9 +265,9 @@ mod tests {
         std::fs::remove_file(&socket).unwrap();
         let (next, task) = start_fake_keeper(&socket);
         wait_more_requests(&next).await;
-        assert!(!waits.is_finished());
+        assert!(!waiter.is_finished());
         next.is_deploying.store(false, Ordering::SeqCst);
-        waits.await.unwrap();
+        waiter.await.unwrap();
         assert_eq!(find_current_run(&socket).await, None);
         task.abort();
     }
@@ -286,13 +286,13 @@ mod tests {
         let (keeper, task) = start_fake_keeper(&socket);
         let gate = unverified_admission();
         let (waiting, path) = (gate.clone(), socket.clone());
-        let waits = tokio::spawn(async move {
+        let waiter = tokio::spawn(async move {
             wait_until_verified(&waiting, &path, Duration::ZERO, Duration::ZERO).await
         });
         wait_more_requests(&keeper).await;
         assert!(!is_open(&gate));
         task.abort();
-        waits.await.unwrap();
+        waiter.await.unwrap();
         assert!(is_open(&gate));
     }
 }

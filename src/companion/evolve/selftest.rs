@@ -345,11 +345,14 @@ pub(super) fn describe_lost_variables(stored: &[ReceiptRow], found: &[ReceiptRow
         .iter()
         .filter(|row| row.verdict == CryoVerdict::Saved);
     let missing = saved.filter_map(|row| {
-        let there = found.iter().find(|there| there.name == row.name);
-        match there {
-            Some(there) if there.verdict != CryoVerdict::Lost => None,
-            Some(there) => {
-                let why = there.why.as_deref().unwrap_or("the variable can't be read");
+        let restored = found.iter().find(|restored| restored.name == row.name);
+        match restored {
+            Some(restored) if restored.verdict != CryoVerdict::Lost => None,
+            Some(restored) => {
+                let why = restored
+                    .why
+                    .as_deref()
+                    .unwrap_or("the variable can't be read");
                 Some(format!("`{}`: {why}", row.name))
             }
             None => Some(format!("`{}`", row.name)),
@@ -400,14 +403,14 @@ mod tests {
         };
         touch("mcp/cache/known.json");
         touch("packages/3.13/bin/installed");
-        let must = |name: &str, command: &[&str]| {
+        let is_required = |name: &str, command: &[&str]| {
             let command: Vec<String> = command.iter().map(|argument| (*argument).into()).collect();
             is_required_server(name, &command, state.path())
         };
-        assert!(must("known", &["/usr/bin/server", "--fast"]));
-        assert!(must("known", &["server"]));
-        assert!(!must("unknown", &["/usr/bin/server"]));
-        assert!(!must("known", &["installed"]));
-        assert!(!must("known", &["python", "/root/host/server.py"]));
+        assert!(is_required("known", &["/usr/bin/server", "--fast"]));
+        assert!(is_required("known", &["server"]));
+        assert!(!is_required("unknown", &["/usr/bin/server"]));
+        assert!(!is_required("known", &["installed"]));
+        assert!(!is_required("known", &["python", "/root/host/server.py"]));
     }
 }

@@ -87,9 +87,9 @@ impl EvolveHandle {
             Err((_, false)) => return (names, Vec::new()),
         };
         let is_declared = |name: &String| declared.contains(name);
-        let (there, missing): (Vec<_>, Vec<_>) = names.into_iter().partition(is_declared);
+        let (present, missing): (Vec<_>, Vec<_>) = names.into_iter().partition(is_declared);
         let missing = missing.iter().map(|name| format!("service:{name}"));
-        (there, missing.collect())
+        (present, missing.collect())
     }
 
     /// The same for MCP servers, which users may declare, too.
@@ -98,9 +98,9 @@ impl EvolveHandle {
         let is_declared = |name: &String| {
             self.parts.hub.is_configured(name) || is_server_declared(own.as_deref(), name)
         };
-        let (there, missing): (Vec<_>, Vec<_>) = names.iter().cloned().partition(is_declared);
+        let (present, missing): (Vec<_>, Vec<_>) = names.iter().cloned().partition(is_declared);
         let missing = missing.iter().map(|name| format!("mcp:{name}"));
-        (there, missing.collect())
+        (present, missing.collect())
     }
 }
 
@@ -189,11 +189,11 @@ impl EvolveParts {
             return Err("the stored state was not restored".into());
         }
         session_receipt.by = RestoreMethod::Objects;
-        let shown = self
+        let details = self
             .cryo
             .show_generation(session.clone(), Some(stored))
             .await;
-        let rows = shown.map_err(|refusal| format!("{refusal:?}"))?.receipt;
+        let rows = details.map_err(|refusal| format!("{refusal:?}"))?.receipt;
         if rows.len() > MAX_VERIFIED_VARIABLES {
             let many = format!("all {} variables were restored", rows.len());
             session_receipt.rows = rows;

@@ -134,16 +134,16 @@ mod tests {
 
     #[test]
     fn only_code_that_ignored_the_interrupt_is_reported_so() {
-        let stayed = "ignored the interrupt";
+        let ignored = "ignored the interrupt";
         assert!(
             StopReason::Requested
                 .kernel_lost_error(None)
                 .message
-                .contains(stayed)
+                .contains(ignored)
         );
         let error =
             StopReason::Timeout(1.0).kernel_lost_error(Some("the kernel exited with code 3"));
-        assert!(!error.message.contains(stayed), "{}", error.message);
+        assert!(!error.message.contains(ignored), "{}", error.message);
         assert!(error.message.contains("the kernel exited with code 3"));
         assert_eq!(error.kind, "Timeout");
         let memory =

@@ -285,9 +285,9 @@ impl KernelSessions {
     pub(crate) async fn query(
         &self,
         session: &str,
-        question: KernelQuery,
+        query: KernelQuery,
     ) -> Result<KernelAnswer, KernelRefusal> {
-        let answer = self.find_kernel(session)?.query(question).await;
+        let answer = self.find_kernel(session)?.query(query).await;
         answer.map_err(|refusal| self.refusal_if_deleted(session, refusal))
     }
 
@@ -337,11 +337,11 @@ impl KernelSessions {
                     continue;
                 };
                 let view = kernel.view();
-                let rests = !view.busy && view.queued == 0;
-                if is_check && rests && view.last_used.elapsed() >= probe_interval {
+                let is_quiet = !view.busy && view.queued == 0;
+                if is_check && is_quiet && view.last_used.elapsed() >= probe_interval {
                     kernel.check_health();
                 }
-                let is_idle = rests && view.last_used.elapsed() >= idle_timeout;
+                let is_idle = is_quiet && view.last_used.elapsed() >= idle_timeout;
                 if is_idle && name != DEFAULT_SESSION {
                     self.release_idle_session(&name, &kernel, idle_timeout)
                         .await;

@@ -156,7 +156,7 @@ impl PtyOwner {
         tokio::select! {
             message = mailbox.recv() => message.map_or(PtyEvent::HandlesDropped, PtyEvent::Message),
             // A device that can't be read counts as closed.
-            shown = show => PtyEvent::OutputRead(shown.unwrap_or_default()),
+            output = show => PtyEvent::OutputRead(output.unwrap_or_default()),
             // Input that can't be written has no reader any more.
             written = write => PtyEvent::InputWritten(written.unwrap_or(usize::MAX)),
             code = end => PtyEvent::ShellExited(code),

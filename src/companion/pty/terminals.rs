@@ -59,8 +59,8 @@ impl PtyTerminals {
     /// The sessions of live terminals.
     pub(crate) fn live_sessions(&self) -> BTreeSet<String> {
         let all = self.list_terminals().into_iter();
-        let living = all.filter(|terminal| terminal.exit_status().is_none());
-        living.map(|terminal| terminal.session().into()).collect()
+        let running = all.filter(|terminal| terminal.exit_status().is_none());
+        running.map(|terminal| terminal.session().into()).collect()
     }
 
     /// Attaches to the terminal of that id, or to a new one.
@@ -151,8 +151,8 @@ impl PtyTerminals {
             max_terminals,
             idle_timeout,
         } = self.limits;
-        let living = known.terminals.values();
-        if living
+        let running = known.terminals.values();
+        if running
             .filter(|e| e.terminal.exit_status().is_none())
             .count()
             >= max_terminals

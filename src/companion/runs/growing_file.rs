@@ -116,11 +116,11 @@ impl GrowingFile {
     /// When the file can't be read.
     pub(super) fn read_at(&self, offset: u64, length: u64, bytes: &mut Vec<u8>) -> io::Result<u64> {
         let end = offset + length;
-        let waits =
+        let is_pending =
             |progress: &mut GrowingFileProgress| progress.written < end && !progress.is_complete;
         let reached = self
             .progress_changed
-            .wait_while(self.lock_progress(), waits);
+            .wait_while(self.lock_progress(), is_pending);
         let written = reached.unwrap_or_else(PoisonError::into_inner).written;
         let length = end.min(written).saturating_sub(offset);
         if length == 0 {

@@ -103,13 +103,13 @@ mod tests {
             opened
         };
         let first = open("1");
-        let waits = open("2");
+        let waiting = open("2");
         assert!(!first.own_folder().exists());
-        waits.mark_waiting().unwrap();
+        waiting.mark_waiting().unwrap();
         let crashes = open("3");
-        let proves_itself = open("4");
-        assert!(waits.own_folder().exists() && !crashes.own_folder().exists());
-        proves_itself.clear_waiting(true);
-        assert!(!waits.own_folder().exists() && proves_itself.own_folder().exists());
+        let verified = open("4");
+        assert!(waiting.own_folder().exists() && !crashes.own_folder().exists());
+        verified.clear_waiting(true);
+        assert!(!waiting.own_folder().exists() && verified.own_folder().exists());
     }
 }

@@ -249,11 +249,11 @@ impl<W: RunKind> TrackedRun<W> {
     /// # Errors
     /// When the run must be durable and the record can't be written.
     pub(crate) async fn wait_recorded(&self) -> Result<(), RunNotRecorded> {
-        let must = self.request.durable() == Some(true);
-        if self.request.id().is_some() || must {
+        let is_required = self.request.durable() == Some(true);
+        if self.request.id().is_some() || is_required {
             self.wait_begin_synced().await;
         }
-        match must && !self.is_durable() {
+        match is_required && !self.is_durable() {
             true => Err(RunNotRecorded),
             false => Ok(()),
         }

@@ -88,7 +88,7 @@ impl Services {
                 .dependencies
                 .iter()
                 .filter_map(|name| senders_by_name.get(name));
-            let order = ServiceShutdownOrder {
+            let shutdown_order = ServiceShutdownOrder {
                 dependents_ended,
                 _dependency_senders: dependency_senders.cloned().collect(),
             };
@@ -99,7 +99,7 @@ impl Services {
                 dependencies,
                 needs.clone(),
                 silence.clone(),
-                order,
+                shutdown_order,
             );
             tasks.push(tokio::spawn(owner.run(stop.clone())));
             slots.push(ServiceSlot {

@@ -143,7 +143,7 @@ impl ServiceTask {
     async fn next_event(&mut self) -> Option<ServiceEvent> {
         let is_starting = matches!(self.state, ServiceState::Starting { .. });
         let is_ready = matches!(self.state, ServiceState::Ready { .. });
-        let late = self.started + SERVICE_START_TIMEOUT;
+        let start_deadline = self.started + SERVICE_START_TIMEOUT;
         tokio::select! {
             biased;
             end = wait_exit(&mut self.process) => Some(self.handle_exit(end)),
@@ -159,7 +159,7 @@ impl ServiceTask {
                 }
             }
             () = wait_probe_success(&self.declaration), if is_starting => Some(ServiceEvent::ProbeSucceeded),
-            () = tokio::time::sleep_until(late), if is_starting => Some(ServiceEvent::StartTimedOut),
+            () = tokio::time::sleep_until(start_deadline), if is_starting => Some(ServiceEvent::StartTimedOut),
             () = self.silence.notified(), if is_ready => Some(ServiceEvent::StartTimedOut),
         }
     }

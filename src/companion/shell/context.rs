@@ -462,13 +462,14 @@ mod tests {
         let entered = context.next_context(&left("here")).unwrap();
         let fresh = super::open_folder(&folder).unwrap();
         assert!(super::is_same_folder(&entered.folder, &fresh));
-        let stayed = context.next_context(&left("")).unwrap();
-        assert!(super::is_same_folder(&stayed.folder, &context.folder));
+        let unchanged = context.next_context(&left("")).unwrap();
+        assert!(super::is_same_folder(&unchanged.folder, &context.folder));
         // Entering the folder is a change; the same output again is not.
-        let again = stayed.next_context(&left("here")).unwrap();
+        let again = unchanged.next_context(&left("here")).unwrap();
         assert!(super::is_same_folder(&again.folder, &fresh));
         assert!(
-            again.next_context(&left("here")).is_none() && stayed.next_context(&left("")).is_none()
+            again.next_context(&left("here")).is_none()
+                && unchanged.next_context(&left("")).is_none()
         );
     }
 

@@ -58,9 +58,9 @@ pub(in crate::companion) fn encode_command(args: &[&[u8]], environment: &[Vec<u8
         text.extend_from_slice(part);
         text.push(0);
     }
-    let mut order = (text.len() as u32).to_le_bytes().to_vec();
-    order.append(&mut text);
-    order
+    let mut request = (text.len() as u32).to_le_bytes().to_vec();
+    request.append(&mut text);
+    request
 }
 
 /// Waits for a command, supervises it, and returns when no descendant is left.

@@ -76,11 +76,11 @@ impl CommandSupervisor {
     /// Sends the command; the next event reports the result.
     pub(in crate::companion) async fn send_command(
         &mut self,
-        order: &[u8],
+        request: &[u8],
         descriptors: [RawFd; 4],
     ) -> io::Result<()> {
         // The first bytes carry the descriptors; a fresh socket accepts them.
-        let (length, text) = order.split_at(4);
+        let (length, text) = request.split_at(4);
         let control = [ControlMessage::ScmRights(&descriptors)];
         let fd = self.stream.as_raw_fd();
         sendmsg::<()>(

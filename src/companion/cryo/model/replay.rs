@@ -1,7 +1,7 @@
 //! Real folders, driven through the traces of the model, and then compared with the model's last state.
 //!
-//! [`CryoStorage`] and [`generation_number`] perform the companion's steps. This module performs the kernel's steps as the kernel
-//! does.
+//! [`CryoStorage`] and [`generation_number`] perform the companion's steps. This module performs the kernel's
+//! steps as the kernel does.
 
 use super::{
     CRYO_MODEL_NUMBERS, CRYO_MODEL_RETAINED, CRYO_MODEL_STORES, CryoModelAction, CryoModelOrder,

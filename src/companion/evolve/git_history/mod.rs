@@ -94,9 +94,9 @@ impl EvolveHandle {
             GitLocation::Found(git) => git,
             GitLocation::NotFound => return true,
             // The record of the run also says so.
-            GitLocation::Outside(there) => {
+            GitLocation::Outside(location) => {
                 tracing::warn!(
-                    "runs are not recorded in `{GIT_HISTORY_BRANCH}`: `.git` points to `{there}`, which is outside the container"
+                    "runs are not recorded in `{GIT_HISTORY_BRANCH}`: `.git` points to `{location}`, which is outside the container"
                 );
                 return true;
             }
@@ -160,12 +160,12 @@ impl EvolveHandle {
 
     /// Waits for the end of a run; the keeper closes the stream then.
     async fn wait_run_ended(&self, run: &EvolveRunId) {
-        let question = KeeperRequest::Log {
+        let request = KeeperRequest::Log {
             run: run.clone(),
             offset: 0,
             follow: true,
         };
-        if let Ok((mut reply, mut answer)) = self.request_keeper(&question).await {
+        if let Ok((mut reply, mut answer)) = self.request_keeper(&request).await {
             loop {
                 match reply {
                     KeeperReply::Record(record) if record.status.has_ended() => return,
@@ -188,10 +188,10 @@ impl EvolveHandle {
         folder: &Path,
         repository: &GitRepository,
     ) -> Result<Option<bool>> {
-        let question = KeeperRequest::Body {
+        let request = KeeperRequest::Body {
             run: run.run.clone(),
         };
-        let (mut reply, mut answer) = match self.request_keeper(&question).await {
+        let (mut reply, mut answer) = match self.request_keeper(&request).await {
             Ok(answer) => answer,
             // The keeper stores bodies only for a limited time.
             Err(EvolveRefusal::Keeper(fault)) if fault.kind == refusal::KEEPER_NO_SUCH_RUN => {

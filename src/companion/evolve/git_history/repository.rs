@@ -50,7 +50,7 @@ pub(super) fn locate_git_folder(project: &Path) -> GitLocation {
     let text = text.unwrap_or_default();
     match resolve_gitdir(project, &text) {
         Ok(folder) => GitLocation::Found(folder),
-        Err(there) => GitLocation::Outside(there),
+        Err(target) => GitLocation::Outside(target),
     }
 }
 

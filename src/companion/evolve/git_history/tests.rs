@@ -264,10 +264,10 @@ async fn moved_git_folder_has_the_commits() {
         "main",
     ];
     run_git(folder.path(), &arguments);
-    let GitLocation::Outside(there) = locate_git_folder(&path) else {
+    let GitLocation::Outside(target) = locate_git_folder(&path) else {
         panic!("{:?}", locate_git_folder(&path));
     };
-    assert!(there.contains("/worktrees/"), "{there}");
+    assert!(target.contains("/worktrees/"), "{target}");
     assert_eq!(locate_git_folder(tree.path()), GitLocation::NotFound);
 }
 

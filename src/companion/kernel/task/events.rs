@@ -72,11 +72,11 @@ impl KernelOwner {
     async fn handle_frame(&mut self, frame: KernelFrame) {
         match (frame, &self.current_job) {
             (KernelFrame::Hello(hello), _) => self.handle_hello(hello),
-            (KernelFrame::Display(shown), Some(KernelJob::Run(run))) => {
-                run.add_event(RunEventKind::Display(shown))
+            (KernelFrame::Display(bundle), Some(KernelJob::Run(run))) => {
+                run.add_event(RunEventKind::Display(bundle))
             }
-            (KernelFrame::Result(shown), Some(KernelJob::Run(run))) => {
-                run.add_event(RunEventKind::Result(shown))
+            (KernelFrame::Result(bundle), Some(KernelJob::Run(run))) => {
+                run.add_event(RunEventKind::Result(bundle))
             }
             (KernelFrame::Clear { wait }, Some(KernelJob::Run(run))) => {
                 run.add_event(RunEventKind::Clear { wait })

@@ -195,8 +195,8 @@ impl KernelOwner {
     }
 
     /// Binds a store to the current kernel generation, unless a kernel is starting: the next kernel may be empty.
-    pub(super) fn bind_generation(&self, question: &mut KernelQuery) {
-        if let KernelQuery::CryoStore { seen, .. } = question
+    pub(super) fn bind_generation(&self, query: &mut KernelQuery) {
+        if let KernelQuery::CryoStore { seen, .. } = query
             && !matches!(self.state, KernelPolicyState::Starting { .. })
             && !self.restore.is_running()
         {

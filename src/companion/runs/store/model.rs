@@ -331,8 +331,8 @@ impl Model for RunModelOrder {
             crashes: state.crashes + 1,
             ..state.clone()
         };
-        let powerless = crashed.states_after_power_loss().into_iter();
-        crashes.extend(powerless.map(|state| (RunModelAction::PowerLoss, state)));
+        let after_power_loss = crashed.states_after_power_loss().into_iter();
+        crashes.extend(after_power_loss.map(|state| (RunModelAction::PowerLoss, state)));
         let Some(companion) = &state.companion else {
             return crashes;
         };

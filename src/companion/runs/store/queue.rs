@@ -149,8 +149,8 @@ impl RunStoreShared {
         }
         let position = queue.position;
         self.request_sync(&mut queue);
-        let waits = |_: &mut RecordQueue| *self.settled_position.borrow() < position;
-        drop(self.batch_completed.wait_while(queue, waits));
+        let is_unsettled = |_: &mut RecordQueue| *self.settled_position.borrow() < position;
+        drop(self.batch_completed.wait_while(queue, is_unsettled));
     }
 
     /// Whether a record could not be written since the journal was opened.

@@ -78,11 +78,11 @@ impl RealRunJournal {
             RunModelAction::Request(run) => {
                 let (_, runs, _) = self.companion.as_ref().unwrap();
                 let id = (run == 0).then(|| "named".to_owned());
-                let work = Execute {
+                let request = Execute {
                     id,
                     ..Execute::new("1")
                 };
-                let (found, is_new) = runs.begin_run(work).unwrap();
+                let (found, is_new) = runs.begin_run(request).unwrap();
                 if run == 1 {
                     self.generated_id = Some(found.id.clone());
                 }

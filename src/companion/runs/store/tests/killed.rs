@@ -115,7 +115,7 @@ async fn a_full_disk_is_reported_and_ends_nothing() {
     fill.write_output(OutputStream::Stderr, &vec![b'x'; 500 << 10]);
     fill.add_event(display_event(&"x".repeat(600 << 10)));
     assert!(!store.wait_synced().await);
-    let must = Execute {
+    let request = Execute {
         durable: Some(true),
         ..named("must", "1")
     };
@@ -135,12 +135,12 @@ async fn a_full_disk_is_reported_and_ends_nothing() {
         }
     }
     assert!(is_full);
-    let (run, _) = runs.begin_run(must.clone()).unwrap();
+    let (run, _) = runs.begin_run(request.clone()).unwrap();
     assert!(run.wait_recorded().await.is_err());
     runs.forget_run(&run);
     // The disk has room again.
     fs::remove_file(filler).unwrap();
-    let (run, _) = runs.begin_run(must).unwrap();
+    let (run, _) = runs.begin_run(request).unwrap();
     run.wait_recorded().await.unwrap();
     run.finish(RunStatus::Completed, RUN_STORE_TEST_REPORT);
     run.wait_finished().await;
