@@ -55,28 +55,28 @@ pub(crate) enum ErrorReporting {
 pub(crate) async fn pack_stream(
     what: PackSource,
     from: ResumePoint,
-    telling: ErrorReporting,
+    reporting: ErrorReporting,
     mut moved: impl FnMut(u64) + Send + 'static,
 ) -> Result<ChunkReceiver, ArchiveError> {
-    let (mut outlet, pieces) = chunk_writer();
-    let (begins, begun) = oneshot::channel();
+    let (mut writer, chunks) = chunk_writer();
+    let (start_sender, start_permit) = oneshot::channel();
     tokio::task::spawn_blocking(move || {
         let to = StartNotifier {
-            to: &mut outlet,
-            started: Some(begins),
+            to: &mut writer,
+            started: Some(start_sender),
         };
-        let packed = write_archive(what, to, &from, telling, &mut moved);
+        let packed = write_archive(what, to, &from, reporting, &mut moved);
         let failed = packed.err().map(|fault| {
             tracing::info!("packing stopped early: {fault}");
             io::Error::other(fault)
         });
         // The receiver may have been dropped.
-        let _ = outlet.finish(failed);
+        let _ = writer.finish(failed);
     });
     // Nothing is written before the resume point is reached.
-    begun
+    start_permit
         .await
-        .map(|()| pieces)
+        .map(|()| chunks)
         .map_err(|_| ArchiveError::SourceChanged)
 }
 
@@ -88,9 +88,9 @@ struct StartNotifier<'a> {
 
 impl StartNotifier<'_> {
     fn notify_start(&mut self) {
-        if let Some(begins) = self.started.take() {
+        if let Some(start_sender) = self.started.take() {
             // The caller may have dropped the receiver.
-            let _ = begins.send(());
+            let _ = start_sender.send(());
         }
     }
 }
@@ -117,7 +117,7 @@ fn write_archive(
     what: PackSource,
     to: impl Write,
     from: &ResumePoint,
-    telling: ErrorReporting,
+    reporting: ErrorReporting,
     moved: &mut dyn FnMut(u64),
 ) -> Result<(), ArchiveError> {
     let mut packer = Packer {
@@ -144,7 +144,7 @@ fn write_archive(
         }
         // Within the data of a file no error record can be written: the stream must be cut.
         Err(cut @ (ArchiveError::Stream(_) | ArchiveError::Truncated(_))) => Err(cut),
-        Err(cut) if telling == ErrorReporting::Stream => Err(cut),
+        Err(cut) if reporting == ErrorReporting::Stream => Err(cut),
         Err(fault) => Ok(packer.writer.write_error(&fault.to_string())?),
     }
 }
@@ -156,7 +156,7 @@ struct Packer<'a, W> {
     /// The first name of each file that has several.
     first_link_names: HashMap<(u64, u64), Vec<u8>>,
     buffer: Vec<u8>,
-    /// Bytes of data skipped before the resume point that were not passed to `moved` yet.
+    /// Bytes of data skipped before the resume point that were not passed to `count_moved` yet.
     skipped_bytes: u64,
     count_moved: &'a mut dyn FnMut(u64),
 }
@@ -171,9 +171,9 @@ struct PackLevel {
 
 impl<W: Write> Packer<'_, W> {
     fn pack_tree(&mut self, root: Folder) -> Result<(), ArchiveError> {
-        let look = root.stat_self().map_err(ArchiveError::for_file(b"."))?;
+        let stat = root.stat_self().map_err(ArchiveError::for_file(b"."))?;
         self.path = b".".to_vec();
-        self.begin_member(look, MemberKind::Folder)?;
+        self.begin_member(stat, MemberKind::Folder)?;
         self.path.clear();
         let mut levels = vec![self.open_level(root)?];
         while let Some(level) = levels.last_mut() {
@@ -186,22 +186,22 @@ impl<W: Write> Packer<'_, W> {
                 self.path.push(b'/');
             }
             self.path.extend(name_bytes(&name));
-            let look = match level.folder.stat(&name) {
+            let stat = match level.folder.stat(&name) {
                 // The entry was removed during the walk.
                 Err(gone) if gone.kind() == std::io::ErrorKind::NotFound => continue,
-                looked => looked.map_err(ArchiveError::for_file(&self.path))?,
+                found => found.map_err(ArchiveError::for_file(&self.path))?,
             };
-            if look.kind == EntryKind::Folder {
+            if stat.kind == EntryKind::Folder {
                 let folder = level.folder.open_folder(&name);
                 let folder = folder.map_err(ArchiveError::for_file(&self.path))?;
                 if levels.len() == MAX_FOLDER_DEPTH {
                     let cause = std::io::Error::other("the folders are nested too deeply");
                     return Err(ArchiveError::for_file(&self.path)(cause));
                 }
-                self.begin_member(look, MemberKind::Folder)?;
+                self.begin_member(stat, MemberKind::Folder)?;
                 levels.push(self.open_level(folder)?);
             } else {
-                self.pack_leaf(&level.folder, &name, look)?;
+                self.pack_leaf(&level.folder, &name, stat)?;
             }
         }
         Ok(())
@@ -214,10 +214,10 @@ impl<W: Write> Packer<'_, W> {
         called: &OsStr,
     ) -> Result<(), ArchiveError> {
         self.path = name_bytes(called).to_vec();
-        let look = folder
+        let stat = folder
             .stat(name)
             .map_err(ArchiveError::for_file(name_bytes(name)))?;
-        self.pack_leaf(folder, name, look)
+        self.pack_leaf(folder, name, stat)
     }
 
     fn open_level(&self, folder: Folder) -> Result<PackLevel, ArchiveError> {
@@ -233,9 +233,9 @@ impl<W: Write> Packer<'_, W> {
         &mut self,
         folder: &Folder,
         name: &OsStr,
-        look: EntryStat,
+        stat: EntryStat,
     ) -> Result<(), ArchiveError> {
-        let kind = match look.kind {
+        let kind = match stat.kind {
             EntryKind::Symlink => {
                 let target = folder
                     .read_link(name)
@@ -243,32 +243,32 @@ impl<W: Write> Packer<'_, W> {
                 MemberKind::Symlink(target)
             }
             EntryKind::Fifo => MemberKind::Special("a named pipe"),
-            EntryKind::Device if look.is_character => MemberKind::Special("a character device"),
+            EntryKind::Device if stat.is_character => MemberKind::Special("a character device"),
             EntryKind::Device => MemberKind::Special("a block device"),
             EntryKind::Socket | EntryKind::Folder => return Ok(()),
             EntryKind::File => {
-                if look.link_count > 1 {
-                    if let Some(first) = self.first_link_names.get(&look.identity) {
+                if stat.link_count > 1 {
+                    if let Some(first) = self.first_link_names.get(&stat.identity) {
                         let first = first.clone();
-                        return self.begin_member(look, MemberKind::HardLink(first));
+                        return self.begin_member(stat, MemberKind::HardLink(first));
                     }
                     if self.first_link_names.len() < MAX_TRACKED_LINKS {
                         self.first_link_names
-                            .insert(look.identity, self.path.clone());
+                            .insert(stat.identity, self.path.clone());
                     }
                 }
                 return self.pack_file(folder, name);
             }
         };
-        self.begin_member(look, kind)
+        self.begin_member(stat, kind)
     }
 
-    fn begin_member(&mut self, look: EntryStat, kind: MemberKind) -> Result<(), ArchiveError> {
+    fn begin_member(&mut self, stat: EntryStat, kind: MemberKind) -> Result<(), ArchiveError> {
         let member = ArchiveMember {
             path: self.path.clone(),
             kind,
-            mode: look.mode,
-            mtime: look.mtime,
+            mode: stat.mode,
+            mtime: stat.mtime,
         };
         Ok(self.writer.begin_member(&member)?)
     }
@@ -278,12 +278,12 @@ impl<W: Write> Packer<'_, W> {
             .open_file(name)
             .map_err(ArchiveError::for_file(&self.path))?;
         // The metadata of the open file decide, not those of the earlier stat.
-        let look = EntryStat::stat_file(&file).map_err(ArchiveError::for_file(&self.path))?;
-        if look.kind != EntryKind::File {
+        let stat = EntryStat::stat_file(&file).map_err(ArchiveError::for_file(&self.path))?;
+        if stat.kind != EntryKind::File {
             return Ok(());
         }
-        let size = look.size;
-        let segments = data_segments(&file, size, look.allocated);
+        let size = stat.size;
+        let segments = data_segments(&file, size, stat.allocated);
         let whole = [DataSegment {
             offset: 0,
             length: size,
@@ -292,7 +292,7 @@ impl<W: Write> Packer<'_, W> {
             size,
             segments: segments.clone(),
         };
-        self.begin_member(look, kind)?;
+        self.begin_member(stat, kind)?;
         for DataSegment { offset, length } in segments.as_deref().unwrap_or(&whole) {
             if *offset > 0 || segments.is_some() {
                 file.seek(SeekFrom::Start(*offset))
@@ -353,14 +353,14 @@ mod tests {
         }
     }
 
-    fn from(root: &Path, mark: &ResumePoint) -> Result<(Vec<u8>, u64), ArchiveError> {
+    fn from(root: &Path, resume_point: &ResumePoint) -> Result<(Vec<u8>, u64), ArchiveError> {
         let (mut stream, mut moved) = (Vec::new(), 0);
         let folder = Folder::open(root).unwrap();
         let mut count = |bytes| moved += bytes;
         write_archive(
             PackSource::Folder(folder),
             &mut stream,
-            mark,
+            resume_point,
             ErrorReporting::Archive,
             &mut count,
         )?;
@@ -369,13 +369,13 @@ mod tests {
 
     /// The resume point of a reader that has read exactly `at` bytes.
     fn cut(stream: &[u8], at: usize) -> ResumePoint {
-        let landed = tempfile::tempdir().unwrap();
+        let destination = tempfile::tempdir().unwrap();
         let (traced, seen) = VerifiedReader::new(&stream[..at]);
-        let folder = Folder::open(landed.path()).unwrap();
+        let folder = Folder::open(destination.path()).unwrap();
         // Unpacking usually fails at the cut, after it has read all bytes.
         let _ = unpack_archive(traced, folder, UnpackPolicy::default(), &mut |_| Ok(()));
-        let mark = seen.borrow().resume_point(at as u64);
-        mark.unwrap()
+        let resume_point = seen.borrow().resume_point(at as u64);
+        resume_point.unwrap()
     }
 
     #[test]
@@ -385,10 +385,13 @@ mod tests {
         let (whole, moved) = from(folder.path(), &ResumePoint::default()).unwrap();
         // The step makes the cuts fall on every offset within a block.
         for at in (0..whole.len()).step_by(509).chain([whole.len()]) {
-            let (rest, again) = from(folder.path(), &cut(&whole, at)).unwrap();
+            let (rest, moved_again) = from(folder.path(), &cut(&whole, at)).unwrap();
             assert!(rest == whole[at..], "{at}");
             // After the last byte of data there is no progress left to report.
-            assert!(again == moved || again == 0, "{at}: {again}");
+            assert!(
+                moved_again == moved || moved_again == 0,
+                "{at}: {moved_again}"
+            );
         }
     }
 
@@ -397,17 +400,17 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         grow(folder.path());
         let (whole, _) = from(folder.path(), &ResumePoint::default()).unwrap();
-        let marks = [60_000, whole.len()].map(|at| cut(&whole, at));
+        let resume_points = [60_000, whole.len()].map(|at| cut(&whole, at));
         fs::write(folder.path().join("folder/small"), "other").unwrap();
-        for mark in &marks {
+        for resume_point in &resume_points {
             assert!(matches!(
-                from(folder.path(), mark),
+                from(folder.path(), resume_point),
                 Err(ArchiveError::SourceChanged)
             ));
         }
         fs::remove_file(folder.path().join("large")).unwrap();
         assert!(matches!(
-            from(folder.path(), &marks[1]),
+            from(folder.path(), &resume_points[1]),
             Err(ArchiveError::SourceChanged)
         ));
     }
@@ -417,12 +420,12 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         grow(folder.path());
         let (whole, _) = from(folder.path(), &ResumePoint::default()).unwrap();
-        let mark = cut(&whole, 60_000);
+        let resume_point = cut(&whole, 60_000);
         let sparse = fs::OpenOptions::new()
             .write(true)
             .open(folder.path().join("sparse"));
         sparse.unwrap().set_len(5 << 20).unwrap();
-        let (rest, _) = from(folder.path(), &mark).unwrap();
+        let (rest, _) = from(folder.path(), &resume_point).unwrap();
         let (now, _) = from(folder.path(), &ResumePoint::default()).unwrap();
         assert!(now != whole && rest == now[60_000..]);
     }

@@ -60,9 +60,9 @@ impl Write for ChunkWriter {
         if self.buffer.capacity() == 0 {
             self.buffer.reserve_exact(ARCHIVE_CHUNK_BYTES);
         }
-        let taken = bytes.len().min(ARCHIVE_CHUNK_BYTES - self.buffer.len());
-        self.buffer.extend_from_slice(&bytes[..taken]);
-        Ok(taken)
+        let length = bytes.len().min(ARCHIVE_CHUNK_BYTES - self.buffer.len());
+        self.buffer.extend_from_slice(&bytes[..length]);
+        Ok(length)
     }
 
     fn flush(&mut self) -> io::Result<()> {
@@ -88,12 +88,12 @@ pub(crate) struct ChunkSender(Sender<io::Result<Bytes>>);
 
 pub(crate) fn chunk_reader() -> (ChunkSender, ChunkReader) {
     let (sender, receiver) = channel(MAX_QUEUED_CHUNKS);
-    let inlet = ChunkReader {
+    let reader = ChunkReader {
         receiver,
         current: Bytes::new(),
         is_over: false,
     };
-    (ChunkSender(sender), inlet)
+    (ChunkSender(sender), reader)
 }
 
 impl ChunkSender {
@@ -135,9 +135,9 @@ impl ChunkReader {
 impl Read for ChunkReader {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let mut piece = self.next_chunk()?;
-        let taken = piece.len().min(buffer.len());
-        piece.copy_to_slice(&mut buffer[..taken]);
+        let length = piece.len().min(buffer.len());
+        piece.copy_to_slice(&mut buffer[..length]);
         self.current = piece;
-        Ok(taken)
+        Ok(length)
     }
 }

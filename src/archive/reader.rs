@@ -96,8 +96,9 @@ impl<R: Read> TarReader<R> {
         let path = extra.path;
         let path = path.unwrap_or_else(|| header.path_bytes().into_owned());
         let link = || {
-            let told = extra.link.clone();
-            told.or_else(|| header.link_name_bytes().map(|l| l.into_owned()))
+            let pax_link = extra.link.clone();
+            pax_link
+                .or_else(|| header.link_name_bytes().map(|l| l.into_owned()))
                 .filter(|link| !link.is_empty() && !link.contains(&0))
                 .ok_or(ArchiveError::Damaged("a link has no target"))
         };
@@ -198,12 +199,12 @@ impl<R: Read> TarReader<R> {
         let size = gnu.real_size().map_err(damaged_error("a size"))?;
         let mut segments = Vec::new();
         read_gnu_segments(&gnu.sparse, &mut segments)?;
-        let mut goes_on = gnu.is_extended();
-        while goes_on {
+        let mut has_more = gnu.is_extended();
+        while has_more {
             let mut more = GnuExtSparseHeader::new();
             self.source.read_exact(more.as_mut_bytes())?;
             read_gnu_segments(more.sparse(), &mut segments)?;
-            goes_on = more.is_extended();
+            has_more = more.is_extended();
         }
         let segments = Some(segments);
         Ok(MemberKind::File { size, segments })
@@ -309,7 +310,7 @@ fn check_sender_error(records: &[u8]) -> Result<(), ArchiveError> {
 }
 
 fn verify_checksum(header: &Header) -> Result<(), ArchiveError> {
-    let told = header.cksum().map_err(damaged_error("a checksum"))?;
+    let expected = header.cksum().map_err(damaged_error("a checksum"))?;
     let bytes = header.as_bytes().iter().enumerate();
     let sum: u32 = bytes
         .map(|(at, byte)| match at {
@@ -317,7 +318,7 @@ fn verify_checksum(header: &Header) -> Result<(), ArchiveError> {
             _ => u32::from(*byte),
         })
         .sum();
-    match sum == told {
+    match sum == expected {
         true => Ok(()),
         false => Err(ArchiveError::Damaged("a checksum does not match")),
     }

@@ -9,16 +9,16 @@ const MAX_TEMPORARY_STEM_BYTES: usize = 200;
 
 /// `.NAME.osctl-ID`, in the same folder, so that a rename moves the file to its final name.
 pub(crate) fn temporary_name(name: &OsStr, id: &str) -> OsString {
-    let mut beside = OsString::from(".");
+    let mut temporary = OsString::from(".");
     let bytes = name.as_encoded_bytes();
     if bytes.len() <= MAX_TEMPORARY_STEM_BYTES {
-        beside.push(name);
+        temporary.push(name);
     } else {
-        beside.push(String::from_utf8_lossy(&bytes[..MAX_TEMPORARY_STEM_BYTES / 4]).as_ref());
+        temporary.push(String::from_utf8_lossy(&bytes[..MAX_TEMPORARY_STEM_BYTES / 4]).as_ref());
     }
-    beside.push(".osctl-");
-    beside.push(id);
-    beside
+    temporary.push(".osctl-");
+    temporary.push(id);
+    temporary
 }
 
 /// A random unique id.

@@ -42,7 +42,8 @@ pub(crate) struct UnpackTotals {
     pub(crate) bytes: u64,
 }
 
-/// Unpacks the whole archive. Before an incomplete file is created, `beside` is called with its path from the root.
+/// Unpacks the whole archive. Before an incomplete file is created, `on_temporary` is called with its path from the
+/// root.
 ///
 /// # Errors
 /// At the first member that can't or may not be unpacked; the members before it stay.
@@ -50,7 +51,7 @@ pub(crate) fn unpack_archive(
     from: VerifiedReader<impl Read>,
     root: Folder,
     policy: UnpackPolicy,
-    beside: &mut dyn FnMut(&Path) -> io::Result<()>,
+    on_temporary: &mut dyn FnMut(&Path) -> io::Result<()>,
 ) -> Result<UnpackTotals, ArchiveError> {
     let mut reader = TarReader::new(from);
     let mut unpacker = Unpacker {
@@ -63,7 +64,7 @@ pub(crate) fn unpack_archive(
         policy,
         totals: UnpackTotals::default(),
         buffer: vec![0; ARCHIVE_CHUNK_BYTES],
-        on_temporary: beside,
+        on_temporary,
     };
     while let Some(member) = reader.next_member()? {
         unpacker.unpack_member(&mut reader, member)?;
@@ -123,25 +124,25 @@ impl Unpacker<'_> {
             }
             return Ok(());
         }
-        let Some((name, way)) = names.split_last() else {
+        let Some((name, parents)) = names.split_last() else {
             return Err(ArchiveError::OutsideFolder(member.display_name()));
         };
-        self.enter_folder(way)?;
-        let beside = temporary_name(name, &self.policy.temporary_id);
-        let path: PathBuf = way.iter().chain([&beside]).collect();
+        self.enter_folder(parents)?;
+        let temporary = temporary_name(name, &self.policy.temporary_id);
+        let path: PathBuf = parents.iter().chain([&temporary]).collect();
         (self.on_temporary)(&path).map_err(ArchiveError::for_file(&member.path))?;
-        let made = self.create_member(reader, &member, &beside, mode);
-        let made = made.and_then(|()| self.move_into_place(&member, &beside, name));
+        let made = self.create_member(reader, &member, &temporary, mode);
+        let made = made.and_then(|()| self.move_into_place(&member, &temporary, name));
         if made.is_err() {
             // The temporary file may not exist.
-            let _ = self.current_folder().remove(&beside);
+            let _ = self.current_folder().remove(&temporary);
         }
         made
     }
 
     /// The folder of the current member.
     fn current_folder(&self) -> &Folder {
-        // The root is never removed from `way`.
+        // The root is never removed from `open_levels`.
         &self.open_levels[self.open_levels.len() - 1].folder
     }
 
@@ -149,24 +150,29 @@ impl Unpacker<'_> {
         &mut self,
         reader: &mut TarReader<R>,
         member: &ArchiveMember,
-        beside: &OsStr,
+        temporary: &OsStr,
         mode: u32,
     ) -> Result<(), ArchiveError> {
         let failed = ArchiveError::for_file(&member.path);
         match &member.kind {
             MemberKind::File { size, segments } => {
-                let mut file = self.current_folder().create_file(beside).map_err(&failed)?;
+                let mut file = self
+                    .current_folder()
+                    .create_file(temporary)
+                    .map_err(&failed)?;
                 self.write_file_data(reader, &mut file, member, *size, segments.as_deref())?;
                 set_mode_and_mtime(&file, mode, Some(member.mtime)).map_err(&failed)?;
                 self.totals.files += 1;
             }
             MemberKind::Symlink(target) => {
-                let made = self.current_folder().symlink(beside, target, member.mtime);
+                let made = self
+                    .current_folder()
+                    .symlink(temporary, target, member.mtime);
                 made.map_err(&failed)?;
                 self.totals.links += 1;
             }
             MemberKind::HardLink(target) => {
-                self.hard_link(member, target, beside)?;
+                self.hard_link(member, target, temporary)?;
                 self.totals.links += 1;
             }
             MemberKind::Folder | MemberKind::Special(_) => {}
@@ -177,22 +183,22 @@ impl Unpacker<'_> {
     fn move_into_place(
         &self,
         member: &ArchiveMember,
-        beside: &OsStr,
+        temporary: &OsStr,
         name: &OsStr,
     ) -> Result<(), ArchiveError> {
         let here = self.current_folder();
-        if let Err(cause) = here.rename(beside, name) {
+        if let Err(cause) = here.rename(temporary, name) {
             return Err(match here.stat(name) {
-                Ok(look) if look.kind == EntryKind::Folder => ArchiveError::Occupied {
+                Ok(stat) if stat.kind == EntryKind::Folder => ArchiveError::Occupied {
                     name: member.display_name(),
-                    what: look.kind.with_article(),
+                    what: stat.kind.with_article(),
                 },
                 _ => ArchiveError::for_file(&member.path)(cause),
             });
         }
         if matches!(member.kind, MemberKind::HardLink(_)) {
             // A rename between two hard links of one file does nothing, so the temporary name would stay.
-            let _ = here.remove(beside);
+            let _ = here.remove(temporary);
         }
         Ok(())
     }
@@ -239,14 +245,14 @@ impl Unpacker<'_> {
         &mut self,
         member: &ArchiveMember,
         target: &[u8],
-        beside: &OsStr,
+        temporary: &OsStr,
     ) -> Result<(), ArchiveError> {
         let names = split_names(target)?;
         let no_target =
             || ArchiveError::MissingLinkTarget(String::from_utf8_lossy(target).into_owned());
-        let (name, way) = names.split_last().ok_or_else(no_target)?;
+        let (name, parents) = names.split_last().ok_or_else(no_target)?;
         let mut folder: Option<Folder> = None;
-        for step in way {
+        for step in parents {
             let parent = folder.as_ref().unwrap_or(&self.open_levels[0].folder);
             let next = parent.open_folder(step);
             folder = Some(next.map_err(|e| link_error(e, &member.path, step))?);
@@ -254,10 +260,10 @@ impl Unpacker<'_> {
         let from = folder.as_ref().unwrap_or(&self.open_levels[0].folder);
         // A hard link to a device would give access to the device.
         match from.stat(name) {
-            Ok(look) if look.kind == EntryKind::File || look.kind == EntryKind::Symlink => {}
+            Ok(stat) if stat.kind == EntryKind::File || stat.kind == EntryKind::Symlink => {}
             _ => return Err(no_target()),
         }
-        let made = self.current_folder().hard_link(beside, from, name);
+        let made = self.current_folder().hard_link(temporary, from, name);
         made.map_err(ArchiveError::for_file(&member.path))
     }
 
@@ -273,11 +279,11 @@ impl Unpacker<'_> {
                 return Err(ArchiveError::for_file(&path())(cause));
             }
             let here = self.current_folder();
-            let mut settling = None;
+            let mut final_attributes = None;
             let opened = match here.open_folder(name) {
                 Err(error) if error.kind() == ErrorKind::NotFound => {
                     // The default for a folder without its own member; an existing folder keeps its mode.
-                    settling = Some((0o755, None));
+                    final_attributes = Some((0o755, None));
                     here.create_folder(name)
                         .and_then(|()| here.open_folder(name))
                 }
@@ -291,7 +297,7 @@ impl Unpacker<'_> {
             self.open_levels.push(UnpackLevel {
                 name,
                 folder,
-                final_attributes: settling,
+                final_attributes,
             });
         }
         Ok(())
@@ -300,10 +306,10 @@ impl Unpacker<'_> {
     /// The error for an entry that exists where a folder was expected.
     fn obstacle_error(&self, error: std::io::Error, path: &[u8], name: &OsStr) -> ArchiveError {
         match self.current_folder().stat(name) {
-            Ok(look) if look.kind == EntryKind::Symlink => link_error(error, path, name),
-            Ok(look) if look.kind != EntryKind::Folder => ArchiveError::Occupied {
+            Ok(stat) if stat.kind == EntryKind::Symlink => link_error(error, path, name),
+            Ok(stat) if stat.kind != EntryKind::Folder => ArchiveError::Occupied {
                 name: String::from_utf8_lossy(path).into_owned(),
-                what: look.kind.with_article(),
+                what: stat.kind.with_article(),
             },
             _ => ArchiveError::for_file(path)(error),
         }

@@ -167,8 +167,8 @@ fn set_link(header: &mut Header, records: &mut PaxRecords, target: &[u8]) {
 /// Sets a header field. A value that does not fit or is not ASCII goes to a record, and the field holds as much of it
 /// as fits.
 fn set_field(field: &mut [u8; 100], value: &[u8], mut record: impl FnMut()) {
-    let taken = value.len().min(field.len());
-    field[..taken].copy_from_slice(&value[..taken]);
+    let length = value.len().min(field.len());
+    field[..length].copy_from_slice(&value[..length]);
     if value.len() > field.len() || !value.is_ascii() {
         record();
     }

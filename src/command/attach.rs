@@ -48,8 +48,16 @@ pub(crate) async fn run(args: AttachArgs, cx: &CommandContext) -> Result<VerbOut
         }
     };
     let mut view = RunView::new(cx, out)?;
-    let begin = async { Ok(events) };
-    follow::follow_run(&client, &id, begin, CtrlCAction::Detach, &mut view, cx).await
+    let open_events = async { Ok(events) };
+    follow::follow_run(
+        &client,
+        &id,
+        open_events,
+        CtrlCAction::Detach,
+        &mut view,
+        cx,
+    )
+    .await
 }
 
 enum FollowedRun {

@@ -94,10 +94,10 @@ pub(crate) async fn run(args: BuildArgs, cx: &CommandContext) -> Result<VerbOutc
         &cx.folders,
     )?;
     let applied = recorded.as_ref().map(|record| &record.applied);
-    let kept = applied.map(|applied| applied.env_names.clone());
+    let kept_names = applied.map(|applied| applied.env_names.clone());
     let passed = PassedEnv::new(
         &config,
-        &kept.unwrap_or_default(),
+        &kept_names.unwrap_or_default(),
         EnvArgs::default(),
         &BTreeMap::new(),
     )?;

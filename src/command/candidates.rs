@@ -53,7 +53,7 @@ pub(super) fn run_ids() -> Vec<CompletionCandidate> {
 /// The ids of evolve runs. The companion answers faster; the keeper also answers when the companion does not.
 pub(super) fn evolve_runs() -> Vec<CompletionCandidate> {
     collect_candidates(ENGINE_CANDIDATES_TIMEOUT, async |cx| {
-        let told = async { Ok(cx.companion_client()?.evolve_runs().await?.runs) };
+        let reported = async { Ok(cx.companion_client()?.evolve_runs().await?.runs) };
         let known = async {
             let Engine::Docker(docker) = cx.connect_engine(cx.require_record()?.engine).await?
             else {
@@ -68,7 +68,7 @@ pub(super) fn evolve_runs() -> Vec<CompletionCandidate> {
                 other => anyhow::bail!("{other:?}"),
             }
         };
-        let (runs, _) = select_ok([told.boxed_local(), known.boxed_local()]).await?;
+        let (runs, _) = select_ok([reported.boxed_local(), known.boxed_local()]).await?;
         Ok(runs.into_iter().map(|r| r.run.to_string()).collect())
     })
 }
@@ -98,8 +98,8 @@ pub(super) fn server_names() -> Vec<CompletionCandidate> {
 pub(super) fn terminal_ids() -> Vec<CompletionCandidate> {
     client_candidates(|client| async move {
         let found = client.list_terminals().await?.terminals.into_iter();
-        let living = found.filter(|terminal| terminal.exit.is_none());
-        Ok(living.map(|terminal| terminal.id).collect())
+        let running = found.filter(|terminal| terminal.exit.is_none());
+        Ok(running.map(|terminal| terminal.id).collect())
     })
 }
 
@@ -220,17 +220,17 @@ fn client_candidates<F: Future<Output = Result<Vec<String>>>>(
 }
 
 fn client_candidates_within<F: Future<Output = Result<Vec<String>>>>(
-    patience: Duration,
+    timeout: Duration,
     ask: impl FnOnce(CompanionClient) -> F,
 ) -> Vec<CompletionCandidate> {
-    collect_candidates(patience, async |cx| ask(cx.companion_client()?).await)
+    collect_candidates(timeout, async |cx| ask(cx.companion_client()?).await)
 }
 
 fn collect_candidates(
-    patience: Duration,
+    timeout: Duration,
     ask: impl AsyncFnOnce(CommandContext) -> Result<Vec<String>>,
 ) -> Vec<CompletionCandidate> {
-    let asked = || {
+    let collect = || {
         let line = CompletionLine::being_completed();
         let folders = Folders::find()?;
         let ui = Ui::new(false, true, 0, None);
@@ -239,9 +239,9 @@ fn collect_candidates(
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()?;
-        runtime.block_on(async { tokio::time::timeout(patience, ask(cx)).await? })
+        runtime.block_on(async { tokio::time::timeout(timeout, ask(cx)).await? })
     };
-    let names = asked().unwrap_or_default();
+    let names = collect().unwrap_or_default();
     names.into_iter().map(CompletionCandidate::new).collect()
 }
 
@@ -264,28 +264,28 @@ mod tests {
             let line = CompletionLine::parse_words(words);
             (line.instance, line.config, line.session)
         };
-        let said = |instance: &str, config: Option<&str>, session: &str| {
+        let complete = |instance: &str, config: Option<&str>, session: &str| {
             (instance.into(), config.map(Into::into), session.into())
         };
-        let nothing = said("default", None, "default");
+        let nothing = complete("default", None, "default");
         assert_eq!(read("osctl cp "), nothing);
         assert_eq!(read("osctl"), nothing);
         assert_eq!(
             read("osctl shell --session b ls "),
-            said("default", None, "b")
+            complete("default", None, "b")
         );
         assert_eq!(
             read("osctl --instance=a --config f shell --session=b ls x"),
-            said("a", Some("f"), "b")
+            complete("a", Some("f"), "b")
         );
         assert_eq!(
             read("osctl exec --session b --instance a --config f --nonsense"),
-            said("a", Some("f"), "b")
+            complete("a", Some("f"), "b")
         );
         // The options of a command inside do not belong to osctl.
         assert_eq!(
             read("osctl shell --session b ls --session c --instance d "),
-            said("default", None, "b")
+            complete("default", None, "b")
         );
         assert_eq!(read("osctl --instance a cp --help "), nothing);
         assert_eq!(read("osctl --instance"), nothing);

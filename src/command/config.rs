@@ -131,10 +131,10 @@ fn edit_file(cx: &CommandContext) -> Result<VerbOutcome> {
         cx.ui.print_line(path.display().to_string());
     }
     // `$EDITOR` may have arguments: `code --wait`.
-    let mut words = editor.split_whitespace();
-    let program = words.next().unwrap_or_default();
+    let mut command = editor.split_whitespace();
+    let program = command.next().unwrap_or_default();
     let status = std::process::Command::new(program)
-        .args(words)
+        .args(command)
         .arg(file)
         .status()
         .map_err(|e| {

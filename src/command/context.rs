@@ -232,11 +232,11 @@ impl CommandContext {
             Err(error) if matches!(error.downcast_ref(), Some(Error::NoEngine { .. })) => error,
             found => return found,
         };
-        let cure = EngineFix::detect();
-        if cure == EngineFix::None || !may_install(cure.consent_question())? {
+        let fix = EngineFix::detect();
+        if fix == EngineFix::None || !may_install(fix.consent_question())? {
             return Err(missing);
         }
-        let docker = provision::provision_engine(cure, &self.folders, progress).await?;
+        let docker = provision::provision_engine(fix, &self.folders, progress).await?;
         Ok(Engine::Docker(docker))
     }
 

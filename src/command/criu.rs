@@ -187,13 +187,13 @@ async fn show_status(cx: &CommandContext) -> Result<VerbOutcome> {
     }
     cx.ui.print_line(&found.message);
     for check in &found.checks {
-        let mark = match (check.fine, check.needed) {
+        let label = match (check.fine, check.needed) {
             (true, _) => "ok",
             (false, true) => "missing",
             (false, false) => "warning",
         };
         cx.ui
-            .print_line(format!("  {mark:<9}{:<14}{}", check.what, check.detail));
+            .print_line(format!("  {label:<9}{:<14}{}", check.what, check.detail));
     }
     for session in &found.checkpointed {
         cx.ui

@@ -159,9 +159,9 @@ pub(crate) async fn run(verb: CryoVerb, cx: &CommandContext) -> Result<VerbOutco
             }
             let (name, generation) = (&reloaded.name, reloaded.generation);
             let time = super::format_duration(reloaded.timing_ms / 1e3);
-            let said = &reloaded.message;
+            let message = &reloaded.message;
             cx.ui.print_message(format!(
-                "{said}; from `{name}` generation {generation}, in {time}"
+                "{message}; from `{name}` generation {generation}, in {time}"
             ));
             if let Some(from) = from {
                 report_restored(from, cx);

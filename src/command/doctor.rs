@@ -34,7 +34,7 @@ struct DoctorFinding {
     what: &'static str,
     verdict: FindingVerdict,
     detail: String,
-    cure: Option<String>,
+    hint: Option<String>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -57,7 +57,7 @@ pub(crate) async fn run(args: DoctorArgs, cx: &CommandContext) -> Result<VerbOut
         what: "project file",
         verdict: FindingVerdict::Warning,
         detail: error.to_string(),
-        cure: error.hint(),
+        hint: error.hint(),
     }));
     let record = cx.instance.read_record()?;
     let choice = record
@@ -119,7 +119,7 @@ pub(crate) async fn run(args: DoctorArgs, cx: &CommandContext) -> Result<VerbOut
             };
             let health = match health {
                 Err(error) => Err(name_older_companion(error, &cx.instance, engine).await),
-                told => told,
+                other => other,
             };
             record_check(&mut findings, "companion", health, |h| {
                 format!("{:?}, version {}", h.status, h.version).to_lowercase()
@@ -131,7 +131,7 @@ pub(crate) async fn run(args: DoctorArgs, cx: &CommandContext) -> Result<VerbOut
                 what: "safety",
                 verdict: FindingVerdict::Warning,
                 detail,
-                cure: None,
+                hint: None,
             });
         }
     }
@@ -140,7 +140,7 @@ pub(crate) async fn run(args: DoctorArgs, cx: &CommandContext) -> Result<VerbOut
     if let Some(record) = record.as_ref().filter(|record| record.remote.is_none()) {
         check_what_agents_write(&mut findings, &cx.instance, &record.project);
     }
-    for text in findings.iter_mut().filter_map(|f| f.cure.as_mut()) {
+    for text in findings.iter_mut().filter_map(|f| f.hint.as_mut()) {
         *text = hint_for_instance(text, &cx.instance.name);
     }
     print_findings(cx, &findings)
@@ -177,7 +177,7 @@ async fn check_docker(
             what: "engine",
             verdict: FindingVerdict::Warning,
             detail,
-            cure: Some(escapes::ENGINE_ESCAPE_FIX.into()),
+            hint: Some(escapes::ENGINE_ESCAPE_FIX.into()),
         });
     }
     let name = cx.instance.container_name();
@@ -209,7 +209,7 @@ async fn check_docker(
             Some(_) => FindingVerdict::Warning,
             None => FindingVerdict::Broken,
         };
-        let cure = "free disk space: `docker system df` shows the usage, `docker builder prune` removes the build cache";
+        let hint = "free disk space: `docker system df` shows the usage, `docker builder prune` removes the build cache";
         findings.extend(disk::free_disk_bytes(&root).map(|free| {
             let verdict = disk_verdict(free, disk::IMAGE_DISK_BYTES, short);
             disk_finding(
@@ -217,7 +217,7 @@ async fn check_docker(
                 &root,
                 (free, disk::IMAGE_DISK_BYTES),
                 verdict,
-                cure,
+                hint,
             )
         }));
     }
@@ -227,12 +227,12 @@ async fn check_docker(
 fn check_what_agents_write(findings: &mut Vec<DoctorFinding>, instance: &Instance, project: &Path) {
     const READ_FIRST_HINT: &str = "read the file before git, an editor or a shell runs it; the next `osctl up` names it and then accepts it";
     let mut setuid = Vec::new();
-    let mut add = |what, detail: String, cure: Option<String>| {
+    let mut add = |what, detail: String, hint: Option<String>| {
         findings.push(DoctorFinding {
             what,
             verdict: FindingVerdict::Warning,
             detail,
-            cure,
+            hint,
         });
     };
     match autorun::find_autorun_changes(instance, project) {
@@ -247,8 +247,8 @@ fn check_what_agents_write(findings: &mut Vec<DoctorFinding>, instance: &Instanc
         Err(error) => add("autorun", format!("{error:#}"), None),
     }
     let mounts = instance.writable_mounts().unwrap_or_else(|error| {
-        let cure = error.downcast_ref().and_then(Error::hint);
-        add("mounts", format!("{error:#}"), cure);
+        let hint = error.downcast_ref().and_then(Error::hint);
+        add("mounts", format!("{error:#}"), hint);
         Vec::new()
     });
     for folder in [instance.files_folder(), instance.data_folder()]
@@ -264,14 +264,14 @@ fn check_what_agents_write(findings: &mut Vec<DoctorFinding>, instance: &Instanc
     for (folder, scan) in &setuid {
         let root = quote_word(folder.as_os_str().as_encoded_bytes(), true);
         // The agent chooses the names, so none of them appears in a command that the user copies.
-        let cure = format!(
+        let hint = format!(
             "`{}`, then `sudo find {root} -xdev -type f -perm /6000 -exec chmod ug-s {{}} +`",
             instance.osctl_command("down")
         );
         for path in scan.setuid.iter().take(MAX_SHOWN_FINDINGS) {
             let path = text_sanitizer::sanitize_line(&folder.join(path).display().to_string());
             let detail = format!("`{path}` is setuid or setgid");
-            add("setuid", detail, Some(cure.clone()));
+            add("setuid", detail, Some(hint.clone()));
         }
         if let Some(more) = scan.setuid.len().checked_sub(MAX_SHOWN_FINDINGS + 1) {
             add("setuid", format!("and {} more", more + 1), None);
@@ -296,7 +296,7 @@ fn check_what_agents_write(findings: &mut Vec<DoctorFinding>, instance: &Instanc
             what: "autorun",
             verdict: FindingVerdict::Fine,
             detail: "no new files in the project that programs run automatically".into(),
-            cure: None,
+            hint: None,
         });
     }
 }
@@ -309,14 +309,14 @@ fn state_room(cx: &CommandContext) -> Option<DoctorFinding> {
         0..0x10_0000 => FindingVerdict::Broken,
         _ => FindingVerdict::Warning,
     };
-    let cure = "free disk space: `osctl ls` lists the instances, `osctl --instance NAME down --purge` deletes an instance with its image and state";
+    let hint = "free disk space: `osctl ls` lists the instances, `osctl --instance NAME down --purge` deletes an instance with its image and state";
     let verdict = disk_verdict(free, disk::STATE_DISK_BYTES, short);
     Some(disk_finding(
         "state's disk",
         folder,
         (free, disk::STATE_DISK_BYTES),
         verdict,
-        cure,
+        hint,
     ))
 }
 
@@ -333,7 +333,7 @@ fn disk_finding(
     folder: &Path,
     (free, needed): (u64, u64),
     verdict: FindingVerdict,
-    cure: &str,
+    hint: &str,
 ) -> DoctorFinding {
     let mut detail = format!(
         "{} free at {}",
@@ -347,7 +347,7 @@ fn disk_finding(
         what,
         verdict,
         detail,
-        cure: (verdict != FindingVerdict::Fine).then(|| cure.into()),
+        hint: (verdict != FindingVerdict::Fine).then(|| hint.into()),
     }
 }
 
@@ -364,17 +364,17 @@ fn record_check<T>(
                 what,
                 verdict: FindingVerdict::Fine,
                 detail: say(&value),
-                cure: None,
+                hint: None,
             });
             Some(value)
         }
         Err(error) => {
-            let cure = error.downcast_ref::<Error>().and_then(Error::hint);
+            let hint = error.downcast_ref::<Error>().and_then(Error::hint);
             findings.push(DoctorFinding {
                 what,
                 verdict: FindingVerdict::Broken,
                 detail: format!("{error:#}"),
-                cure,
+                hint,
             });
             None
         }
@@ -391,7 +391,7 @@ impl From<&DoctorFinding> for DoctorEntry {
                 FindingVerdict::Broken => DoctorVerdict::Broken,
             },
             detail: finding.detail.clone(),
-            hint: finding.cure.clone(),
+            hint: finding.hint.clone(),
         }
     }
 }
@@ -409,15 +409,15 @@ fn print_findings(cx: &CommandContext, findings: &[DoctorFinding]) -> Result<Ver
         return Ok(outcome);
     }
     for finding in findings {
-        let mark = match finding.verdict {
+        let label = match finding.verdict {
             FindingVerdict::Fine => "ok",
             FindingVerdict::Warning => "warning",
             FindingVerdict::Broken => "broken",
         };
         cx.ui
-            .print_line(format!("{mark:<9}{:<15}{}", finding.what, finding.detail));
-        if let Some(cure) = &finding.cure {
-            cx.ui.print_line(format!("{:<24}cure: {cure}", ""));
+            .print_line(format!("{label:<9}{:<15}{}", finding.what, finding.detail));
+        if let Some(hint) = &finding.hint {
+            cx.ui.print_line(format!("{:<24}cure: {hint}", ""));
         }
     }
     Ok(outcome)

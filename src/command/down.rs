@@ -116,8 +116,8 @@ pub(crate) async fn run(args: DownArgs, cx: &CommandContext) -> Result<VerbOutco
             None => instance.data_folder().display().to_string(),
             Some(_) => format!("the volumes `{data}` and `{project}`, the project's copy"),
         };
-        let question = format!("Delete the saved state of `{}` ({state})?", instance.name);
-        if !cx.ui.confirm(&question, "--yes")? {
+        let consent_question = format!("Delete the saved state of `{}` ({state})?", instance.name);
+        if !cx.ui.confirm(&consent_question, "--yes")? {
             return Ok(VerbOutcome::Code(crate::error::EXIT_NEGATIVE));
         }
     }

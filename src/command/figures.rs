@@ -130,7 +130,7 @@ impl<'a> FigureOutput<'a> {
 }
 
 fn decode_figure(shown: &DisplayData) -> Option<(Vec<u8>, &'static str)> {
-    FIGURE_FORMATS.iter().find_map(|(mime, ending, begins)| {
+    FIGURE_FORMATS.iter().find_map(|(mime, ending, magic)| {
         let text = mime_text(shown, mime)?;
         let bytes = if *ending == "svg" {
             // A browser that opens the file would run its scripts.
@@ -140,7 +140,7 @@ fn decode_figure(shown: &DisplayData) -> Option<(Vec<u8>, &'static str)> {
             let packed: String = text.split_whitespace().collect();
             BASE64_STANDARD.decode(packed).ok()?
         };
-        let is_form = begins.iter().any(|begin| bytes.starts_with(begin));
+        let is_form = magic.iter().any(|begin| bytes.starts_with(begin));
         is_form.then_some((bytes, *ending))
     })
 }

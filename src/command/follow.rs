@@ -35,12 +35,12 @@ pub(super) enum CtrlCAction {
 pub(super) async fn follow_run(
     client: &CompanionClient,
     id: &str,
-    begin: impl Future<Output = Result<ClientRunEvents>>,
+    open_events: impl Future<Output = Result<ClientRunEvents>>,
     ctrl_c: CtrlCAction,
     view: &mut RunView<'_>,
     cx: &CommandContext,
 ) -> Result<VerbOutcome> {
-    let reply = to_end(client, id, begin, ctrl_c, view, cx).await?;
+    let reply = to_end(client, id, open_events, ctrl_c, view, cx).await?;
     Ok(match reply.map(|reply| reply.status) {
         Some(RunStatus::Completed) => VerbOutcome::Done,
         Some(RunStatus::Failed | RunStatus::Lost) => VerbOutcome::Code(EXIT_NEGATIVE),
@@ -64,13 +64,13 @@ pub(super) fn say_detached(what: &str, id: &str, cx: &CommandContext) {
 pub(super) async fn to_end(
     client: &CompanionClient,
     id: &str,
-    begin: impl Future<Output = Result<ClientRunEvents>>,
+    open_events: impl Future<Output = Result<ClientRunEvents>>,
     ctrl_c: CtrlCAction,
     view: &mut RunView<'_>,
     cx: &CommandContext,
 ) -> Result<Option<ExecReply>> {
-    let followed = follow_events(client, id, begin, ctrl_c, view, cx).await;
-    if followed.as_ref().is_err_and(goes_on) {
+    let followed = follow_events(client, id, open_events, ctrl_c, view, cx).await;
+    if followed.as_ref().is_err_and(is_possibly_running) {
         let attach = cx.instance.osctl_command(&format!("attach {id}"));
         cx.ui.print_message(format!(
             "run `{id}` may still be running; `{attach}` follows it again"
@@ -80,7 +80,7 @@ pub(super) async fn to_end(
 }
 
 /// Whether the run may still be active despite the error.
-fn goes_on(error: &anyhow::Error) -> bool {
+fn is_possibly_running(error: &anyhow::Error) -> bool {
     let ended = matches!(
         error.downcast_ref(),
         Some(
@@ -97,13 +97,13 @@ fn goes_on(error: &anyhow::Error) -> bool {
 async fn follow_events(
     client: &CompanionClient,
     id: &str,
-    begin: impl Future<Output = Result<ClientRunEvents>>,
+    open_events: impl Future<Output = Result<ClientRunEvents>>,
     ctrl_c: CtrlCAction,
     view: &mut RunView<'_>,
     cx: &CommandContext,
 ) -> Result<Option<ExecReply>> {
     let mut silent = std::pin::pin!(tokio::time::sleep(FOLLOW_SPINNER_DELAY));
-    let mut begin = std::pin::pin!(begin);
+    let mut open_events = std::pin::pin!(open_events);
     let mut events = None;
     let mut work = None;
     let mut stopping = false;
@@ -114,15 +114,15 @@ async fn follow_events(
         let next = async {
             match &mut events {
                 Some(events) => next_event(events).await.map(FollowStep::Event),
-                None => begin
+                None => open_events
                     .as_mut()
                     .await
-                    .map(|begun| FollowStep::Begun(Box::new(begun))),
+                    .map(|opened| FollowStep::Begun(Box::new(opened))),
             }
         };
         tokio::select! {
             step = next => match step? {
-                FollowStep::Begun(begun) => events = Some(*begun),
+                FollowStep::Begun(opened) => events = Some(*opened),
                 FollowStep::Event(RunEvent { happened: RunEventKind::Done { reply }, .. }) => break *reply,
                 FollowStep::Event(RunEvent { happened: RunEventKind::Heartbeat, .. }) => {}
                 FollowStep::Event(event) => {
@@ -304,22 +304,26 @@ impl<'a> RunView<'a> {
 
 #[cfg(test)]
 mod tests {
-    use super::goes_on;
+    use super::is_possibly_running;
     use crate::error::Error;
 
     #[test]
     fn a_run_goes_on_unless_it_was_refused_or_is_gone() {
-        let lost = Error::Unreachable {
+        let unreachable = Error::Unreachable {
             container: "c".into(),
             address: "a".into(),
             why: "reset".into(),
         };
-        assert!(goes_on(&lost.into()));
-        assert!(goes_on(
+        assert!(is_possibly_running(&unreachable.into()));
+        assert!(is_possibly_running(
             &Error::precondition("`f.png` can't be written", "").into()
         ));
-        assert!(goes_on(&std::io::Error::other("no folder").into()));
-        assert!(!goes_on(&Error::RunNotFound { run: "r".into() }.into()));
-        assert!(!goes_on(&Error::OutputClosed.into()));
+        assert!(is_possibly_running(
+            &std::io::Error::other("no folder").into()
+        ));
+        assert!(!is_possibly_running(
+            &Error::RunNotFound { run: "r".into() }.into()
+        ));
+        assert!(!is_possibly_running(&Error::OutputClosed.into()));
     }
 }

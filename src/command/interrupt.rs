@@ -116,7 +116,7 @@ mod tests {
     use crate::protocol::kernel::ExecReply;
     use serde_json::json;
 
-    fn told(status: &str, number: Option<u64>) -> String {
+    fn describe(status: &str, number: Option<u64>) -> String {
         let reply: ExecReply = serde_json::from_value(json!({
             "id": "a", "status": status, "stdout": "", "stderr": "", "result": null, "data": [],
             "error": null, "execution_count": number, "timing_ms": 0.0,
@@ -129,9 +129,9 @@ mod tests {
     #[test]
     fn a_run_that_never_began_or_had_ended_is_told_as_such() {
         let waited = "run `a` was interrupted before it started";
-        assert_eq!(told("interrupted", None), waited);
-        assert_eq!(told("interrupted", Some(1)), "run `a` was interrupted");
-        assert_eq!(told("completed", Some(1)), "run `a` had already ended");
-        assert_eq!(told("failed", None), "run `a` had already ended");
+        assert_eq!(describe("interrupted", None), waited);
+        assert_eq!(describe("interrupted", Some(1)), "run `a` was interrupted");
+        assert_eq!(describe("completed", Some(1)), "run `a` had already ended");
+        assert_eq!(describe("failed", None), "run `a` had already ended");
     }
 }

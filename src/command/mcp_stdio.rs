@@ -37,18 +37,18 @@ pub(crate) async fn run(args: McpStdioArgs, cx: &CommandContext) -> Result<VerbO
     // Listen for signals before the first message.
     let ended = shutdown_signal()?.shared();
     let starts = cx.lenient_config(None, Vec::new())?.config.mcp.start;
-    let way = BridgeOptions {
+    let options = BridgeOptions {
         find_instance: instance_finder(cx),
         start_instance: starts.then(|| instance_starter(cx)),
         target: narrow.into_target(server),
     };
     let (line, lines) = mpsc::channel(MAX_QUEUED_STDIO_LINES);
-    let (out, told) = mpsc::channel(MAX_QUEUED_STDIO_LINES);
+    let (output_lines, receiver) = mpsc::channel(MAX_QUEUED_STDIO_LINES);
     // Reading stdin blocks, so a separate thread does it, and the process ends without waiting for it.
     std::thread::spawn(move || read_lines(&line));
     let output = cx.ui.stdout_writer();
-    let writer = std::thread::spawn(move || write_lines(output, told));
-    bridge::run_bridge(way, lines, out, ended.clone()).await?;
+    let writer = std::thread::spawn(move || write_lines(output, receiver));
+    bridge::run_bridge(options, lines, output_lines, ended.clone()).await?;
     // Write the last line before the process ends. After a signal, wait at most `LAST_OUTPUT_TIMEOUT`.
     let written = tokio::task::spawn_blocking(move || writer.join());
     let wanted = async {
@@ -80,8 +80,8 @@ fn read_lines(line: &mpsc::Sender<Bytes>) {
 }
 
 /// Writes lines until stdout is closed, which ends the bridge.
-fn write_lines(mut output: impl Write, mut told: mpsc::Receiver<BridgeOutputLine>) {
-    while let Some(unread) = told.blocking_recv() {
+fn write_lines(mut output: impl Write, mut lines: mpsc::Receiver<BridgeOutputLine>) {
+    while let Some(unread) = lines.blocking_recv() {
         let line = [&unread.text[..], b"\n"].concat();
         if output
             .write_all(&line)

@@ -134,8 +134,8 @@ async fn run_verb(verb: Verb, cx: &CommandContext) -> Result<VerbOutcome> {
 /// Sends a request to the companion of this container and prints the reply.
 #[cfg(target_os = "linux")]
 async fn ask_inside(path: &str, body: &Value, ui: Ui) -> Result<VerbOutcome> {
-    let answer = crate::companion::post_to_companion(path, body).await?;
-    ui.print_json(&answer)?;
+    let reply = crate::companion::post_to_companion(path, body).await?;
+    ui.print_json(&reply)?;
     Ok(VerbOutcome::Done)
 }
 

@@ -42,7 +42,7 @@ impl SessionStatus {
     /// A sentence about the restored state, and whether something is missing.
     fn describe_restored(&self) -> Option<(String, bool)> {
         let name = &self.name;
-        let told = match (&self.restored_from, self.state) {
+        let source = match (&self.restored_from, self.state) {
             _ if !self.ready => (
                 format!("session `{name}` is not ready yet: {}", self.detail),
                 true,
@@ -79,7 +79,7 @@ impl SessionStatus {
             // The earlier content of the session is unknown.
             (None, KernelState::Kept) => return None,
         };
-        Some(told)
+        Some(source)
     }
 
     /// Whether variables are lost that the store had called saved, or a recipe.
@@ -114,10 +114,10 @@ pub(super) async fn report_when_restored(client: &CompanionClient, cx: &CommandC
 
 /// Waits until all sessions are restored, and returns their status.
 async fn wait_for_sessions(client: &CompanionClient) -> Vec<SessionStatus> {
-    let begin = Instant::now();
+    let started_at = Instant::now();
     loop {
         let found = fetch_sessions(client).await;
-        if found.iter().all(|session| session.ready) || begin.elapsed() > SESSIONS_TIMEOUT {
+        if found.iter().all(|session| session.ready) || started_at.elapsed() > SESSIONS_TIMEOUT {
             return found;
         }
         tokio::time::sleep(SESSIONS_POLL_INTERVAL).await;

@@ -90,9 +90,9 @@ mod tests {
             screen_size: "1280x800".into(),
             taken_at_ms: 1_700_000_000_042,
         };
-        let told = describe_shot(Path::new("a.png"), &shot);
+        let text = describe_shot(Path::new("a.png"), &shot);
         assert_eq!(
-            told,
+            text,
             "`a.png` has 90x70 pixels, taken at 2023-11-14T22:13:20.042Z"
         );
     }

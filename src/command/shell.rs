@@ -129,8 +129,8 @@ pub(crate) async fn run(args: ShellArgs, cx: &CommandContext) -> Result<VerbOutc
 
 async fn last_terminal(client: &CompanionClient, cx: &CommandContext) -> Result<String> {
     let found = client.list_terminals().await?.terminals.into_iter();
-    let living = found.filter(|terminal| terminal.exit.is_none());
-    let last = living.min_by(|a, b| a.idle.total_cmp(&b.idle));
+    let running = found.filter(|terminal| terminal.exit.is_none());
+    let last = running.min_by(|a, b| a.idle.total_cmp(&b.idle));
     last.map(|terminal| terminal.id).ok_or_else(|| {
         let hint = format!("`{}` opens a terminal", cx.instance.osctl_command("shell"));
         Error::usage("no terminal is open", hint).into()

@@ -60,13 +60,13 @@ pub(super) async fn run(plan: ShellCommandPlan, cx: &CommandContext) -> Result<V
     } = plan;
     let client = cx.companion_client()?;
     let id = run_id()?;
-    let is_fed = !detach && !io::stdin().is_terminal();
+    let has_input = !detach && !io::stdin().is_terminal();
     let command = ShellRequest {
         id: Some(id.clone()),
         session,
         timeout,
         wait: detach.then_some(0.0),
-        stdin_open: is_fed,
+        stdin_open: has_input,
         ..ShellRequest::new(text)
     };
     ensure_session(&client, &command.session).await?;
@@ -81,7 +81,7 @@ pub(super) async fn run(plan: ShellCommandPlan, cx: &CommandContext) -> Result<V
     // Listen before the command starts, so that no press is missed.
     let presses = listen_for_ctrl_c()?;
     let events = client.execute_shell(&command).await?;
-    if is_fed {
+    if has_input {
         tokio::spawn(feed_stdin(client.clone(), id.clone()));
     }
     let outcome = show_all(&client, &id, events, (presses, CtrlCAction::Interrupt), cx).await;
@@ -178,7 +178,7 @@ fn write_event(event: RunEvent<ShellReply>, cx: &CommandContext) -> io::Result<O
 
 /// Sends stdin to the command as the command reads it.
 async fn feed_stdin(client: CompanionClient, id: String) {
-    let (pieces, coming) = mpsc::channel(2);
+    let (pieces, receiver) = mpsc::channel(2);
     // A separate thread, because a read of stdin can't be cancelled; the process does not wait for it.
     std::thread::spawn(move || {
         let mut stdin = io::stdin().lock();
@@ -198,8 +198,8 @@ async fn feed_stdin(client: CompanionClient, id: String) {
             }
         }
     });
-    let bytes = futures_util::stream::unfold(coming, |mut coming| async move {
-        coming.recv().await.map(|piece| (piece, coming))
+    let bytes = futures_util::stream::unfold(receiver, |mut receiver| async move {
+        receiver.recv().await.map(|piece| (piece, receiver))
     });
     // If the command has ended, it needs no more input; its end is reported separately.
     let _ = client.send_stdin(&id, bytes).await;

@@ -23,10 +23,10 @@ pub(super) async fn store_before_stop(reason: StoreReason, cx: &CommandContext) 
         return Ok(());
     }
     let work = cx.ui.start_work("storing the variables of the sessions");
-    let asked = cx.companion_client()?.cryo_snapshot(reason, true).await;
+    let reply = cx.companion_client()?.cryo_snapshot(reason, true).await;
     drop(work);
-    let asked = match asked {
-        Ok(asked) => asked,
+    let reply = match reply {
+        Ok(reply) => reply,
         Err(error) => {
             let error = cx.explain_error(error).await;
             // A stopped companion has nothing to store.
@@ -42,7 +42,7 @@ pub(super) async fn store_before_stop(reason: StoreReason, cx: &CommandContext) 
         session,
         stored,
         error,
-    } in asked.snapshots
+    } in reply.snapshots
     {
         if stored.is_none() && error.is_none() {
             cx.ui
@@ -51,7 +51,7 @@ pub(super) async fn store_before_stop(reason: StoreReason, cx: &CommandContext) 
         if let Some(stored) = stored {
             cx.ui
                 .print_message(format!("session `{session}` is stored: {}", stored.message));
-            for (verdict, said) in [
+            for (verdict, what) in [
                 (CryoVerdict::Lost, "lost"),
                 (CryoVerdict::Altered, "altered"),
                 (CryoVerdict::Unverified, "unverified"),
@@ -61,7 +61,7 @@ pub(super) async fn store_before_stop(reason: StoreReason, cx: &CommandContext) 
                 if !names.is_empty() {
                     let names = names.join(", ");
                     cx.ui
-                        .print_warning(format!("session `{session}`: {said}: {names}"));
+                        .print_warning(format!("session `{session}`: {what}: {names}"));
                 }
             }
         }

@@ -125,7 +125,7 @@ pub(crate) async fn run(args: UpArgs, cx: &CommandContext) -> Result<VerbOutcome
         return Err(Error::precondition(message, hint).into());
     }
     let work = cx.ui.start_work("looking for the container engine");
-    let may_install = |question: &str| cx.may_install(question, plan.yes, &work);
+    let may_install = |consent_question: &str| cx.may_install(consent_question, plan.yes, &work);
     let engine = cx.provided_engine(choice, &may_install, &work).await?;
     super::evolve::wake_keeper(&engine, cx).await;
     super::evolve::check_idle(&engine, cx).await?;
@@ -140,8 +140,8 @@ pub(crate) async fn run(args: UpArgs, cx: &CommandContext) -> Result<VerbOutcome
     )?;
     let mut resolved = cx.complete_config(Some(&project), flags.clone())?;
     let is_said = |key| {
-        let said = resolved.values.get(key);
-        said.is_some_and(|(_, source)| *source != ConfigSource::Default)
+        let value = resolved.values.get(key);
+        value.is_some_and(|(_, source)| *source != ConfigSource::Default)
     };
     if recorded.as_ref().is_some_and(|record| record.criu) && !is_said("criu") {
         flags.push(("criu", json!(true)));
@@ -174,7 +174,7 @@ pub(crate) async fn run(args: UpArgs, cx: &CommandContext) -> Result<VerbOutcome
         None => warn_of_autorun(cx, &project),
     };
     let scanned = project.clone();
-    let raise = UpRunner {
+    let runner = UpRunner {
         instance: &cx.instance,
         folders: &cx.folders,
         engine: &engine,
@@ -197,7 +197,7 @@ pub(crate) async fn run(args: UpArgs, cx: &CommandContext) -> Result<VerbOutcome
         notes,
     } = {
         let there = remote.map(|_| resolved.config.remote_socket.as_path());
-        raise.run(project, there.or(socket.as_deref())).await?
+        runner.run(project, there.or(socket.as_deref())).await?
     };
     // Changes that were shown are recorded after `up` has succeeded. A failure to record them does not fail `up`.
     if let Some((scan, unseen)) = found
@@ -297,8 +297,8 @@ fn ask_consent(
         for line in &changes.lines {
             cx.ui.print_message(format!("  {line}"));
         }
-        let question = format!("Replace `{container}`?");
-        if must_ask && !cx.ui.confirm(&question, "--yes")? {
+        let consent_question = format!("Replace `{container}`?");
+        if must_ask && !cx.ui.confirm(&consent_question, "--yes")? {
             let hint = "`osctl config show` prints each value with its source";
             return Err(
                 Error::precondition(format!("`{container}` was not replaced"), hint).into(),

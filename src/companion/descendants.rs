@@ -97,14 +97,8 @@ fn parse_stat(pid: Pid, stat: &str) -> Option<(Pid, Descendant)> {
     let threads: u32 = fields.get(17)?.parse().ok()?;
     let is_dead = matches!(*fields.first()?, "Z" | "X") && threads <= 1;
     let parent = Pid::from_raw(fields.get(1)?.parse().ok()?);
-    let started = fields.get(19)?.parse().ok()?;
-    (!is_dead).then_some((
-        parent,
-        Descendant {
-            pid,
-            start_ticks: started,
-        },
-    ))
+    let start_ticks = fields.get(19)?.parse().ok()?;
+    (!is_dead).then_some((parent, Descendant { pid, start_ticks }))
 }
 
 /// Kills all processes that `find` finds and returns their number. All are stopped before the first is killed, so that

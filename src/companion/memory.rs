@@ -42,8 +42,8 @@ pub(super) async fn trim_periodically() {
 
 /// The resident set in bytes; 0 when /proc can't be read.
 fn read_resident_bytes() -> u64 {
-    let told = fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let line = told.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
     let kibibytes = line.and_then(|line| line.trim().strip_suffix(" kB")?.parse::<u64>().ok());
     kibibytes.unwrap_or(0) << 10
 }

@@ -117,10 +117,10 @@ pub(crate) async fn serve_companion(
     let grace = settings.shutdown_grace;
     let store = RunStore::open(&settings.retained_runs);
     // This step must run before any process takes an id.
-    let ground = CriuPrerequisites::prepare(criu::CriuSettings::from(&settings)).await;
+    let prerequisites = CriuPrerequisites::prepare(criu::CriuSettings::from(&settings)).await;
     let (sessions, owner) = KernelSessions::start(
         kernel::KernelSettings::new(&settings, store.clone()),
-        ground.restoring_sessions(),
+        prerequisites.restoring_sessions(),
     );
     let shells = Shells::new(shell::ShellSettings::new(&settings, store.clone()));
     if store.wait_synced().await {
@@ -155,7 +155,7 @@ pub(crate) async fn serve_companion(
     );
     let frozen = mind.clone().restore_sessions().await;
     let criu = Criu::new(
-        ground,
+        prerequisites,
         sessions.clone(),
         shells.clone(),
         Arc::new(cryo.clone()),

@@ -126,9 +126,9 @@ async fn read_pipe(pipe: &mut Option<OutputPipe>) -> io::Result<Vec<u8>> {
 
 impl OutputPipe {
     fn watch(pipe: OwnedFd) -> io::Result<Self> {
-        let room = fcntl(&pipe, FcntlArg::F_GETPIPE_SZ)?;
+        let capacity = fcntl(&pipe, FcntlArg::F_GETPIPE_SZ)?;
         Ok(Self {
-            capacity: usize::try_from(room).unwrap_or(0),
+            capacity: usize::try_from(capacity).unwrap_or(0),
             source: PipeSource::Watched(Receiver::from_owned_fd(pipe)?),
             small_read_streak: 0,
             last_read_at: None,
@@ -152,11 +152,9 @@ impl OutputPipe {
                     }
                 }
                 PipeSource::Polled {
-                    pipe,
-                    next_poll: next,
-                    ..
+                    pipe, next_poll, ..
                 } => {
-                    sleep_until(*next).await;
+                    sleep_until(*next_poll).await;
                     let mut bytes = vec![0; MAX_PIPE_READ_BYTES];
                     match nix::unistd::read(pipe.as_fd(), &mut bytes) {
                         Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
@@ -201,21 +199,21 @@ impl OutputPipe {
 
     fn after_polled_read(&mut self, bytes: usize) -> io::Result<()> {
         let PipeSource::Polled {
-            next_poll: next,
-            bytes_read: found,
+            next_poll,
+            bytes_read,
             ..
         } = &mut self.source
         else {
             return Ok(());
         };
-        *found += bytes;
+        *bytes_read += bytes;
         let much = self.capacity / 2;
         // After a piece of the maximal size there is more to read.
-        if bytes == MAX_PIPE_READ_BYTES && *found < much {
+        if bytes == MAX_PIPE_READ_BYTES && *bytes_read < much {
             return Ok(());
         }
-        if (MAX_SMALL_READ_BYTES..much).contains(found) {
-            (*next, *found) = (Instant::now() + PIPE_POLL_INTERVAL, 0);
+        if (MAX_SMALL_READ_BYTES..much).contains(bytes_read) {
+            (*next_poll, *bytes_read) = (Instant::now() + PIPE_POLL_INTERVAL, 0);
             return Ok(());
         }
         if let PipeSource::Polled { pipe, .. } =
@@ -228,11 +226,8 @@ impl OutputPipe {
 
     fn read_soon(&mut self) {
         self.small_read_streak = 0;
-        if let PipeSource::Polled {
-            next_poll: next, ..
-        } = &mut self.source
-        {
-            *next = Instant::now();
+        if let PipeSource::Polled { next_poll, .. } = &mut self.source {
+            *next_poll = Instant::now();
         }
     }
 

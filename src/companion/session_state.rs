@@ -53,13 +53,13 @@ impl SessionStateStore {
         data: &Path,
         sessions: KernelSessions,
         shells: Shells,
-        gate: AdmissionControl,
+        admission: AdmissionControl,
     ) -> Self {
         Self {
             path: data.join("mind.json"),
             sessions,
             shells,
-            admission: gate,
+            admission,
         }
     }
 
@@ -88,22 +88,22 @@ impl SessionStateStore {
 
     /// Saves the state now; logs a warning when this fails.
     pub(crate) async fn save_or_warn(&self, frozen: EvolveCheckpoints) -> bool {
-        let kept = self.save_state(frozen).await;
-        if let Err(error) = &kept {
+        let saved = self.save_state(frozen).await;
+        if let Err(error) = &saved {
             tracing::warn!("cannot save the state of the shells: {error:#}");
         }
-        kept.is_ok()
+        saved.is_ok()
     }
 
     async fn save_on_change(self) {
-        let mut kept = self.take_stamp();
+        let mut last_stamp = self.take_stamp();
         loop {
             tokio::time::sleep(SESSION_STATE_INTERVAL).await;
             let now = self.take_stamp();
             // While quiesced, another container may use the state.
-            let is_ours = now != kept && !self.admission.is_closed();
+            let is_ours = now != last_stamp && !self.admission.is_closed();
             if is_ours && self.save_or_warn(EvolveCheckpoints::default()).await {
-                kept = now;
+                last_stamp = now;
             }
         }
     }
@@ -115,12 +115,12 @@ impl SessionStateStore {
     pub(crate) async fn save_state(&self, frozen: EvolveCheckpoints) -> Result<()> {
         let (sessions, _) = self.take_stamp();
         let shells = self.shells.retain_contexts();
-        let kept = SessionStateFile {
+        let state = SessionStateFile {
             sessions,
             shells,
             frozen,
         };
-        let text = serde_json::to_vec(&kept)?;
+        let text = serde_json::to_vec(&state)?;
         let path = self.path.clone();
         spawn_blocking(move || write_state_file(&path, &text)).await?
     }

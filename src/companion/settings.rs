@@ -82,10 +82,10 @@ impl CompanionSettings {
     /// Outside of a container that osctl's engine started.
     pub(crate) fn from_environment() -> Result<Self> {
         let embedded = env::var_os("OSCTL_EMBEDDED").is_some();
-        let digest = read_variable("OSCTL_TOKEN_SHA256");
+        let token_digest = read_variable("OSCTL_TOKEN_SHA256");
         let off = read_variable("OSCTL_AUTH").as_deref() == Some("off");
-        let token = digest.clone().filter(|_| !off);
-        if !(embedded || is_container()) || (token.is_none() && !off) {
+        let required_token_digest = token_digest.clone().filter(|_| !off);
+        if !(embedded || is_container()) || (required_token_digest.is_none() && !off) {
             return Err(Error::usage(
                 "`osctl companion` runs only inside the container",
                 "run `osctl up` to start the container with the companion",
@@ -102,8 +102,8 @@ impl CompanionSettings {
                 .with_context(|| format!("`{address}` is not a valid value of {name}")),
             None => Ok(SocketAddr::from((Ipv4Addr::UNSPECIFIED, port))),
         };
-        let data = path("OSCTL_DATA", "/data");
-        let (run, body) = (Self::run_folder(), path("OSCTL_BODY", "/opt/osctl/body"));
+        let data_folder = path("OSCTL_DATA", "/data");
+        let (run_folder, body_folder) = (Self::run_folder(), path("OSCTL_BODY", "/opt/osctl/body"));
         let desktop = desktop::DesktopSettings {
             mode: read_desktop_mode()?,
             // An idle time of 0 would stop the desktop immediately.
@@ -119,9 +119,9 @@ impl CompanionSettings {
                     anyhow::bail!("`{other}` is not a valid value of OSCTL_DESKTOP_DEPTH")
                 }
             },
-            password_file: data.join(VNC_PASSWORD_FILE),
-            body_folder: body.clone(),
-            run_folder: run.join("desktop"),
+            password_file: data_folder.join(VNC_PASSWORD_FILE),
+            body_folder: body_folder.clone(),
+            run_folder: run_folder.join("desktop"),
             profile_folder: path("OSCTL_BROWSER_PROFILE", "/root/host/.browser"),
             novnc_folder: path("OSCTL_NOVNC", "/opt/osctl/novnc"),
             is_embedded: embedded,
@@ -129,9 +129,9 @@ impl CompanionSettings {
         Ok(Self {
             listen: address("OSCTL_LISTEN", 8080)?,
             mcp: address("OSCTL_MCP_LISTEN", 8765)?,
-            run_folder: run,
+            run_folder,
             cryo: cryo::CryoSettings {
-                folder: data.join("cryo"),
+                folder: data_folder.join("cryo"),
                 limits: cryo::CryoLimits {
                     max_generations: read_number_variable("OSCTL_CRYO_KEEP")?
                         .map_or(DEFAULT_MAX_CRYO_GENERATIONS, |n| n as usize),
@@ -145,14 +145,14 @@ impl CompanionSettings {
                 snapshot_on_stop: read_variable("OSCTL_CRYO_AT_STOP").as_deref() != Some("off"),
                 compress: read_variable("OSCTL_CRYO_COMPRESSION").as_deref() == Some("zstd"),
             },
-            retained_runs: RetainedRuns::new(data.join("runs"), generate_generation_id()?),
-            data_folder: data,
+            retained_runs: RetainedRuns::new(data_folder.join("runs"), generate_generation_id()?),
+            data_folder,
             root: path("FILESYSTEM_ROOT", "/root"),
-            body_folder: body,
+            body_folder,
             desktop,
             python: path("OSCTL_PYTHON", "/opt/osctl/kernel-env/bin/python"),
-            required_token_digest: token,
-            token_digest: digest,
+            required_token_digest,
+            token_digest,
             hosts: read_variable("OSCTL_HOSTS")
                 .unwrap_or_default()
                 .split(',')
@@ -206,12 +206,12 @@ fn read_desktop_mode() -> Result<desktop::DesktopMode> {
 }
 
 fn read_desktop_resolution() -> Result<(u16, u16)> {
-    let Some(given) = read_variable("OSCTL_DESKTOP_RESOLUTION") else {
+    let Some(value) = read_variable("OSCTL_DESKTOP_RESOLUTION") else {
         return Ok(DEFAULT_DESKTOP_RESOLUTION);
     };
-    let sides = given.split_once('x');
+    let sides = value.split_once('x');
     let sides = sides.and_then(|(width, height)| Some((width.parse().ok()?, height.parse().ok()?)));
-    sides.with_context(|| format!("`{given}` is not a valid value of OSCTL_DESKTOP_RESOLUTION"))
+    sides.with_context(|| format!("`{value}` is not a valid value of OSCTL_DESKTOP_RESOLUTION"))
 }
 
 fn read_variable(name: &str) -> Option<String> {
@@ -230,5 +230,5 @@ fn read_number_variable(name: &str) -> Result<Option<u64>> {
 fn is_container() -> bool {
     ["/.dockerenv", "/run/.containerenv"]
         .iter()
-        .any(|mark| fs::exists(mark).unwrap_or(false))
+        .any(|marker| fs::exists(marker).unwrap_or(false))
 }

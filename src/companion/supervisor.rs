@@ -116,8 +116,8 @@ pub(crate) fn supervise_process(kernel: i32, teardown: Duration) -> Result<()> {
             PollFd::new(companion.as_fd(), PollFlags::POLLIN),
             PollFd::new(children.as_fd(), PollFlags::POLLIN),
         ];
-        let patience = left.and_then(|left| PollTimeout::try_from(left).ok());
-        match poll(&mut both, patience.unwrap_or(PollTimeout::NONE)) {
+        let timeout = left.and_then(|left| PollTimeout::try_from(left).ok());
+        match poll(&mut both, timeout.unwrap_or(PollTimeout::NONE)) {
             Ok(_) | Err(nix::errno::Errno::EINTR) => {}
             Err(error) => return Err(error.into()),
         }

@@ -61,8 +61,8 @@ pub(crate) struct Config {
     pub(crate) docker_socket: bool,
     /// The socket path of an engine on another machine, on that machine; used by the keeper.
     pub(crate) remote_socket: PathBuf,
-    /// Give the container the privileges that freezing processes needs, with which code in the container can become root
-    /// on the host.
+    /// Give the container the privileges that freezing processes needs, with which code in the container can become
+    /// root on the host.
     pub(crate) criu: bool,
 }
 

@@ -120,7 +120,7 @@ mod tests {
         let (resolved, error) =
             ResolvedConfig::load_ignoring_bad_project(Some(none), Some(project.path()), vec![])
                 .unwrap();
-        let taken = clock().saturating_sub(begin);
+        let elapsed = clock().saturating_sub(begin);
         assert_eq!(resolved.config, crate::config::Config::default(), "{text}");
         let error = error.unwrap();
         assert!(
@@ -130,12 +130,12 @@ mod tests {
                 .contains("the project's file"),
             "{text}"
         );
-        (format!("{error} | {}", error.hint().unwrap()), taken)
+        (format!("{error} | {}", error.hint().unwrap()), elapsed)
     }
 
     #[test]
     fn a_bad_project_file_is_left_out_with_its_key_and_its_cure() {
-        for (text, told) in [
+        for (text, expected) in [
             (
                 "limits: {memory: 1g}",
                 "a project can't set `limits.memory`",
@@ -150,9 +150,12 @@ mod tests {
             ("build_tools: [1]", "`build_tools`"),
             ("servers: {a: &x {command: y}, b: *x}", "anchors"),
         ] {
-            let (said, _) = refused(text);
-            assert!(said.contains(told) && said.contains("osctl.yaml"), "{said}");
-            assert!(!said.contains("config show"), "circular: {said}");
+            let (message, _) = refused(text);
+            assert!(
+                message.contains(expected) && message.contains("osctl.yaml"),
+                "{message}"
+            );
+            assert!(!message.contains("config show"), "circular: {message}");
         }
     }
 
@@ -160,7 +163,7 @@ mod tests {
     fn a_project_file_that_expands_or_nests_costs_next_to_nothing() {
         let bytes = usize::try_from(MAX_PROJECT_FILE_BYTES).unwrap();
         let list = "x,".repeat(bytes / 4);
-        let bomb = format!("b: &b [{list}x]\nc: [{}]", "*b,".repeat(bytes / 8));
+        let alias_bomb = format!("b: &b [{list}x]\nc: [{}]", "*b,".repeat(bytes / 8));
         let huge = format!(
             "b: &b [{}x]\nc: [{}]",
             "x,".repeat(400_000),
@@ -169,9 +172,9 @@ mod tests {
         let deep = "[".repeat(bytes - 1);
         let maps = "{a: ".repeat(bytes / 5);
         let keys = "? ".repeat(bytes / 3);
-        for text in [bomb, huge, deep, maps, keys] {
-            let (said, taken) = refused(&text);
-            assert!(taken < Duration::from_secs(10), "{taken:?}: {said}");
+        for text in [alias_bomb, huge, deep, maps, keys] {
+            let (message, elapsed) = refused(&text);
+            assert!(elapsed < Duration::from_secs(10), "{elapsed:?}: {message}");
         }
     }
 

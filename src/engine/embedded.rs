@@ -59,7 +59,7 @@ impl EmbeddedEngine {
         body: &BTreeMap<String, Vec<u8>>,
         progress: &dyn EngineProgress,
     ) -> Result<String> {
-        let _turn = ProcessLock::acquire(&self.root, PREPARE_LOCK_NAME, progress).await?;
+        let _lock = ProcessLock::acquire(&self.root, PREPARE_LOCK_NAME, progress).await?;
         let requirements = body
             .get("requirements/kernel.txt")
             .context("the body has no requirements/kernel.txt")?;
@@ -94,7 +94,7 @@ impl EmbeddedEngine {
     /// # Errors
     /// When a folder can't be removed.
     pub(crate) async fn remove_bodies(&self, progress: &dyn EngineProgress) -> Result<()> {
-        let _turn = ProcessLock::acquire(&self.root, PREPARE_LOCK_NAME, progress).await?;
+        let _lock = ProcessLock::acquire(&self.root, PREPARE_LOCK_NAME, progress).await?;
         let entries: Vec<_> = fs::read_dir(&self.root)?.collect::<std::io::Result<_>>()?;
         if entries.iter().any(|e| e.path().join("spec.json").exists()) {
             return Ok(());
@@ -218,15 +218,15 @@ impl EmbeddedEngine {
         }
         let skipped = options.tail.map_or(0, |n| lines.len().saturating_sub(n));
         lines.iter().skip(skipped).try_for_each(|line| each(line))?;
-        let mut goes_on = options.follow;
-        while goes_on {
+        let mut is_running = options.follow;
+        while is_running {
             // Check the process before reading the log, so that its last lines are read, too.
-            goes_on = self.find_running_pid(name).is_some();
-            if goes_on {
+            is_running = self.find_running_pid(name).is_some();
+            if is_running {
                 tokio::time::sleep(EMBEDDED_POLL_INTERVAL * 4).await;
             }
             let mut lines = tail.read_new_lines()?;
-            if !goes_on {
+            if !is_running {
                 lines.extend(tail.take_unfinished_line());
             }
             lines.iter().try_for_each(|line| each(line))?;
@@ -392,9 +392,9 @@ async fn run_quietly(mut command: Command) -> std::result::Result<(), String> {
     if output.status.success() {
         return Ok(());
     }
-    let said = [output.stdout, output.stderr].concat();
-    let said = String::from_utf8_lossy(&said);
-    Err(said
+    let output_text = [output.stdout, output.stderr].concat();
+    let output_text = String::from_utf8_lossy(&output_text);
+    Err(output_text
         .lines()
         .rfind(|l| !l.trim().is_empty())
         .unwrap_or("the command printed no error")

@@ -156,7 +156,7 @@ impl Engine {
         }
     }
 
-    /// Passes each line of the container's log to `each`, up to its current end or, with `follow`, while the
+    /// Passes each line of the container's log to `on_line`, up to its current end or, with `follow`, while the
     /// container runs.
     ///
     /// # Errors
@@ -165,11 +165,11 @@ impl Engine {
         &self,
         name: &str,
         options: LogOptions,
-        each: &mut (dyn FnMut(&str) -> Result<()> + Send),
+        on_line: &mut (dyn FnMut(&str) -> Result<()> + Send),
     ) -> Result<()> {
         match self {
-            Self::Docker(docker) => docker.logs(name, options, each).await,
-            Self::Embedded(embedded) => embedded.logs(name, options, each).await,
+            Self::Docker(docker) => docker.logs(name, options, on_line).await,
+            Self::Embedded(embedded) => embedded.logs(name, options, on_line).await,
         }
     }
 }

@@ -104,14 +104,14 @@ impl AppliedSettings {
         self.settings.is_empty()
     }
 
-    /// The differences between `self`, the container's settings, and `next`. `said` are the names of variables that the
-    /// command line sets or removes.
+    /// The differences between `self`, the container's settings, and `next`. `explicit` are the names of variables that
+    /// the command line sets or removes.
     pub(crate) fn diff_settings(
         &self,
         next: &Self,
         ports: (PortsConfig, PortsConfig),
         resolved: &ResolvedConfig,
-        said: &BTreeSet<String>,
+        explicit: &BTreeSet<String>,
     ) -> SettingChanges {
         let mut changes = SettingChanges::default();
         if self.is_unknown() {
@@ -136,7 +136,7 @@ impl AppliedSettings {
                     };
                     (
                         line,
-                        before.is_none() || (list == "env" && said.contains(entry)),
+                        before.is_none() || (list == "env" && explicit.contains(entry)),
                     )
                 }
                 None => {
@@ -184,10 +184,14 @@ impl SettingChanges {
         }
     }
 
-    /// Adds variables that the next container lacks. `said` are the variables that the command line removes.
-    pub(crate) fn add_lost_variables(&mut self, names: &BTreeSet<String>, said: &BTreeSet<String>) {
+    /// Adds variables that the next container lacks. `explicit` are the variables that the command line removes.
+    pub(crate) fn add_lost_variables(
+        &mut self,
+        names: &BTreeSet<String>,
+        explicit: &BTreeSet<String>,
+    ) {
         for name in names {
-            self.add_line(format!("env: -{name}"), !said.contains(name));
+            self.add_line(format!("env: -{name}"), !explicit.contains(name));
         }
     }
 
@@ -262,9 +266,9 @@ mod tests {
     fn an_added_or_explicit_setting_needs_no_consent() {
         assert!(!changes("", "env: {A: b}", Vec::new()).needs_consent);
         let flags = vec![("limits.memory", json!("8g"))];
-        let said = changes("limits: {memory: 4g}", "", flags);
-        assert_eq!(said.lines, ["limits.memory: 4g -> 8g"]);
-        assert!(!said.needs_consent);
+        let difference = changes("limits: {memory: 4g}", "", flags);
+        assert_eq!(difference.lines, ["limits.memory: 4g -> 8g"]);
+        assert!(!difference.needs_consent);
         let servers = "servers: {a: {command: b}}\nevolve: {grace: 3}\nports: {kernel: 9000}";
         assert_eq!(changes("", servers, Vec::new()), SettingChanges::default());
     }

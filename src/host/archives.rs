@@ -47,17 +47,20 @@ impl CompanionClient {
     ) -> Result<FileChangeReply> {
         let id = random_id()?;
         let place = format!("/files{path}?upload={id}");
-        let mut mark = ResumePoint::default();
-        let mut left = MAX_TRANSFER_ATTEMPTS;
+        let mut resume_point = ResumePoint::default();
+        let mut attempts_left = MAX_TRANSFER_ATTEMPTS;
         loop {
-            let error = match self.upload_remaining(&place, pack()?, &mark, moved).await {
+            let error = match self
+                .upload_remaining(&place, pack()?, &resume_point, moved)
+                .await
+            {
                 Ok(changed) => return Ok(changed),
                 Err(error) if has_changed_content(&error) => {
                     self.delete_partial_upload(&place).await;
                     return Err(changed_files_error());
                 }
                 Err(error) if !is_retryable(&error) => return Err(error),
-                Err(error) if left == 0 => {
+                Err(error) if attempts_left == 0 => {
                     self.delete_partial_upload(&place).await;
                     return Err(error);
                 }
@@ -65,14 +68,14 @@ impl CompanionClient {
             };
             tokio::time::sleep(TRANSFER_RETRY_DELAY).await;
             match retry_while_in_progress(|| self.fetch_resume_point(&place)).await {
-                Ok(arrived) if arrived.bytes > mark.bytes => {
-                    (mark, left) = (arrived, MAX_TRANSFER_ATTEMPTS)
+                Ok(arrived) if arrived.bytes > resume_point.bytes => {
+                    (resume_point, attempts_left) = (arrived, MAX_TRANSFER_ATTEMPTS)
                 }
-                Ok(arrived) => (mark, left) = (arrived, left - 1),
-                Err(again) if is_retryable(&again) => left -= 1,
+                Ok(arrived) => (resume_point, attempts_left) = (arrived, attempts_left - 1),
+                Err(retry_error) if is_retryable(&retry_error) => attempts_left -= 1,
                 // The companion no longer has the partial upload.
-                Err(again) if is_file_gone(&again) => return Err(error),
-                Err(again) => return Err(again),
+                Err(retry_error) if is_file_gone(&retry_error) => return Err(error),
+                Err(retry_error) => return Err(retry_error),
             }
         }
     }
@@ -81,7 +84,7 @@ impl CompanionClient {
         &self,
         place: &str,
         pack: PackSource,
-        mark: &ResumePoint,
+        resume_point: &ResumePoint,
         moved: &TransferredBytes,
     ) -> Result<FileChangeReply> {
         let moved = Arc::clone(moved);
@@ -90,10 +93,11 @@ impl CompanionClient {
             sent += bytes;
             moved.store(sent, Ordering::Relaxed);
         };
-        let pieces = pack_stream(pack, mark.clone(), ErrorReporting::Archive, count).await?;
+        let pieces =
+            pack_stream(pack, resume_point.clone(), ErrorReporting::Archive, count).await?;
         let mut request = self.build_request(Method::PUT, place, None::<&()>);
-        if mark.bytes > 0 {
-            request = request.header(UPLOAD_OFFSET_HEADER, mark.bytes);
+        if resume_point.bytes > 0 {
+            request = request.header(UPLOAD_OFFSET_HEADER, resume_point.bytes);
         }
         let request = request
             .header(CONTENT_TYPE, TAR_MIME)
@@ -113,8 +117,8 @@ impl CompanionClient {
     /// The point from which an archive can resume.
     async fn fetch_resume_point(&self, place: &str) -> Result<ResumePoint> {
         // Not `HEAD`, whose response cannot state the reason of a refusal.
-        let asked = self.send_request(self.build_request(Method::GET, place, None::<&()>));
-        let response = match asked.await {
+        let request = self.send_request(self.build_request(Method::GET, place, None::<&()>));
+        let response = match request.await {
             Ok(response) => response,
             // Nothing has arrived.
             Err(error) if is_not_found(&error) => return Ok(ResumePoint::default()),
@@ -140,12 +144,12 @@ impl CompanionClient {
     pub(crate) async fn download_archive(
         &self,
         path: &str,
-        landing: &DownloadWriter,
+        download: &DownloadWriter,
         moved: &TransferredBytes,
     ) -> Result<()> {
         let response = self.request_archive(path, &ResumePoint::default()).await?;
         match self
-            .copy_response(response, landing.chunk_sender()?, moved)
+            .copy_response(response, download.chunk_sender()?, moved)
             .await
         {
             (_, None) => Ok(()),
@@ -161,39 +165,42 @@ impl CompanionClient {
     pub(crate) async fn download_packed(
         &self,
         path: &str,
-        landing: &DownloadWriter,
+        download: &DownloadWriter,
         moved: &TransferredBytes,
     ) -> Result<()> {
-        let feed = landing.chunk_sender()?;
+        let chunk_sender = download.chunk_sender()?;
         let mut response = self.request_archive(path, &ResumePoint::default()).await?;
-        let mut given = 0;
-        let mut left = MAX_TRANSFER_ATTEMPTS;
+        let mut passed_on = 0;
+        let mut attempts_left = MAX_TRANSFER_ATTEMPTS;
         loop {
-            let (came, lost) = self.copy_response(response, feed, moved).await;
-            let Some(lost) = lost else { return Ok(()) };
-            let lost = self.unreachable_error(&lost);
-            given += came;
-            left = if came > 0 {
+            let (received, connection_error) =
+                self.copy_response(response, chunk_sender, moved).await;
+            let Some(connection_error) = connection_error else {
+                return Ok(());
+            };
+            let connection_error = self.unreachable_error(&connection_error);
+            passed_on += received;
+            attempts_left = if received > 0 {
                 MAX_TRANSFER_ATTEMPTS
             } else {
-                left
+                attempts_left
             };
-            let Some(mark) = landing.resume_point(given).await else {
+            let Some(resume_point) = download.resume_point(passed_on).await else {
                 // The writer has ended, and reports the reason.
                 return Ok(());
             };
             response = loop {
-                if left == 0 {
-                    return Err(lost);
+                if attempts_left == 0 {
+                    return Err(connection_error);
                 }
-                left -= 1;
+                attempts_left -= 1;
                 tokio::time::sleep(TRANSFER_RETRY_DELAY).await;
-                match self.request_archive(path, &mark).await {
+                match self.request_archive(path, &resume_point).await {
                     Ok(response) => break response,
                     Err(error) if is_retryable(&error) => {}
                     Err(error) if has_changed_content(&error) => return Err(changed_files_error()),
                     // This companion does not support resuming.
-                    Err(error) if is_bad_request(&error) => return Err(lost),
+                    Err(error) if is_bad_request(&error) => return Err(connection_error),
                     Err(error) => return Err(error),
                 }
             };

@@ -125,21 +125,22 @@ pub(crate) fn try_lock_images(folders: &Folders) -> Result<Option<ProcessLock>> 
     ProcessLock::try_acquire(&folders.temporary_folder(), IMAGES_LOCK)
 }
 
-/// Removes pulled published images that no remaining image uses, except `kept`. Removes none while an image is built.
+/// Removes pulled published images that no remaining image uses, except `retained`. Removes none while an image is
+/// built.
 ///
 /// # Errors
 /// When the engine does not answer.
 pub(crate) async fn remove_unused_ground_images(
     docker: &Docker,
     folders: &Folders,
-    kept: Option<String>,
+    retained: Option<String>,
 ) -> Result<()> {
-    let Some(_turn) = try_lock_images(folders)? else {
+    let Some(_lock) = try_lock_images(folders)? else {
         return Ok(());
     };
     for name in docker.list_tags(GROUND_REPOSITORY).await? {
         let is_used = docker.has_labelled_image(GROUND_LABEL, &name).await?;
-        if !is_used && kept.as_ref() != Some(&name) {
+        if !is_used && retained.as_ref() != Some(&name) {
             docker.remove_pulled_image(&name).await?;
         }
     }
@@ -161,7 +162,7 @@ async fn bootstrap_base_image(
         install_packages(BOOTSTRAP_PACKAGES, progress).await?;
     }
     let temporary = folders.temporary_folder();
-    let _turn = ProcessLock::acquire(&temporary, "base.lock", progress).await?;
+    let _lock = ProcessLock::acquire(&temporary, "base.lock", progress).await?;
     // Another instance may have built it while this one waited for the lock.
     if docker.find_image(BOOTSTRAPPED_IMAGE).await?.is_some() {
         return Ok(());

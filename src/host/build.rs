@@ -175,8 +175,8 @@ pub(crate) async fn ensure_image(
         remove_untagged_image(docker, &old.id).await?;
     }
     drop(held);
-    let kept = config.published_image().map(ground_name);
-    base::remove_unused_ground_images(docker, options.folders, kept).await?;
+    let retained = config.published_image().map(ground_name);
+    base::remove_unused_ground_images(docker, options.folders, retained).await?;
     Ok(BuiltImage {
         image,
         is_new: true,

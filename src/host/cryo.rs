@@ -15,13 +15,16 @@ impl CompanionClient {
         self.get("/status").await
     }
 
-    pub(crate) async fn cryo_store(&self, wish: &CryoStore) -> Result<LongCall<CryoStored>> {
-        let response = self.post_streaming("/cryo/store", wish).await?;
+    pub(crate) async fn cryo_store(&self, request: &CryoStore) -> Result<LongCall<CryoStored>> {
+        let response = self.post_streaming("/cryo/store", request).await?;
         Ok(LongCall::new(self.clone(), response))
     }
 
-    pub(crate) async fn cryo_reload(&self, wish: &ReloadRequest) -> Result<LongCall<ReloadReply>> {
-        let response = self.post_streaming("/cryo/reload", wish).await?;
+    pub(crate) async fn cryo_reload(
+        &self,
+        request: &ReloadRequest,
+    ) -> Result<LongCall<ReloadReply>> {
+        let response = self.post_streaming("/cryo/reload", request).await?;
         Ok(LongCall::new(self.clone(), response))
     }
 
@@ -31,8 +34,8 @@ impl CompanionClient {
         reason: StoreReason,
         store: bool,
     ) -> Result<SnapshotReply> {
-        let wish = SnapshotRequest { reason, store };
-        self.post("/cryo/snapshot", &wish).await
+        let request = SnapshotRequest { reason, store };
+        self.post("/cryo/snapshot", &request).await
     }
 
     pub(crate) async fn cryo_list(&self) -> Result<CryoListing> {

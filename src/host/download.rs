@@ -38,18 +38,18 @@ pub(crate) struct DownloadAttributes {
 
 impl DownloadWriter {
     /// Writes one file, from its bytes.
-    pub(crate) fn to_file(place: ResolvedName, settling: DownloadAttributes) -> Result<Self> {
+    pub(crate) fn to_file(place: ResolvedName, attributes: DownloadAttributes) -> Result<Self> {
         let ResolvedName {
             folder, name, path, ..
         } = place;
-        let beside = temporary_name(&name, &random_id()?);
-        Ok(Self::spawn_with_reader(move |inlet| {
-            let written = write_download(&folder, &beside, inlet, &settling)
-                .and_then(|bytes| folder.rename(&beside, &name).map(|()| bytes))
+        let temporary = temporary_name(&name, &random_id()?);
+        Ok(Self::spawn_with_reader(move |reader| {
+            let written = write_download(&folder, &temporary, reader, &attributes)
+                .and_then(|bytes| folder.rename(&temporary, &name).map(|()| bytes))
                 .and_then(|bytes| folder.sync().map(|()| bytes));
             let bytes = written.map_err(|error| {
                 // The temporary file may not exist.
-                let _ = folder.remove(&beside);
+                let _ = folder.remove(&temporary);
                 write_error(&path, error)
             })?;
             let files = 1;
@@ -87,10 +87,10 @@ impl DownloadWriter {
     /// Passes bytes to a writer unchanged. Dropping the download does not wait for a writer that blocks: there is
     /// nothing to clean up.
     pub(crate) fn to_stream(mut to: impl Write + Send + 'static) -> Self {
-        let mut landing = Self::spawn_with_reader(move |mut inlet| {
+        let mut download = Self::spawn_with_reader(move |mut reader| {
             let mut bytes = 0;
             loop {
-                let piece = inlet.next_chunk().map_err(stream_read_error)?;
+                let piece = reader.next_chunk().map_err(stream_read_error)?;
                 let written = match piece.is_empty() {
                     true => to.flush(),
                     false => to.write_all(&piece),
@@ -110,36 +110,36 @@ impl DownloadWriter {
                 ..UnpackTotals::default()
             })
         });
-        landing.thread = None;
-        landing
+        download.thread = None;
+        download
     }
 
     fn unpack_into(folder: Folder, policy: UnpackPolicy) -> Self {
-        let (feed, inlet) = chunk_reader();
-        let (traced, seen) = VerifiedReader::new(inlet);
-        let mut landing = Self::spawn_writer(feed, move || {
+        let (feed, reader) = chunk_reader();
+        let (traced, seen) = VerifiedReader::new(reader);
+        let mut download = Self::spawn_writer(feed, move || {
             let unpacked = archive::unpack_archive(traced, folder, policy, &mut |_| Ok(()));
             unpacked.map_err(unpack_error)
         });
-        landing.progress = Some(seen);
-        landing
+        download.progress = Some(seen);
+        download
     }
 
     fn spawn_with_reader(
         write: impl FnOnce(ChunkReader) -> Result<UnpackTotals> + Send + 'static,
     ) -> Self {
-        let (feed, inlet) = chunk_reader();
-        Self::spawn_writer(feed, move || write(inlet))
+        let (feed, reader) = chunk_reader();
+        Self::spawn_writer(feed, move || write(reader))
     }
 
     fn spawn_writer(
         feed: ChunkSender,
         write: impl FnOnce() -> Result<UnpackTotals> + Send + 'static,
     ) -> Self {
-        let (tell, outcome) = oneshot::channel();
+        let (sender, outcome) = oneshot::channel();
         let thread = thread::spawn(move || {
             // There is no receiver if the download was dropped.
-            let _ = tell.send(write());
+            let _ = sender.send(write());
         });
         Self {
             chunk_sender: Some(feed),
@@ -166,10 +166,10 @@ impl DownloadWriter {
         seen.ok()?.resume_point(given)
     }
 
-    /// Waits until everything is in place. `brought` is the result of the transfer. An error of the writer takes
+    /// Waits until everything is in place. `received` is the result of the transfer. An error of the writer takes
     /// precedence, because it is the cause.
-    pub(crate) async fn finish(mut self, brought: Result<()>) -> Result<UnpackTotals> {
-        match (self.chunk_sender.take(), &brought) {
+    pub(crate) async fn finish(mut self, received: Result<()>) -> Result<UnpackTotals> {
+        match (self.chunk_sender.take(), &received) {
             (Some(feed), Ok(())) => feed.finish().await,
             (Some(feed), Err(_)) => feed.fail(io::ErrorKind::UnexpectedEof.into()).await,
             (None, _) => {}
@@ -178,9 +178,11 @@ impl DownloadWriter {
             Some(outcome) => outcome.await?,
             None => anyhow::bail!("the download has ended"),
         };
-        match (brought, outcome) {
-            (Err(brought), Err(landed)) if landed.downcast_ref::<Error>().is_none() => Err(brought),
-            (Err(brought), Ok(_)) => Err(brought),
+        match (received, outcome) {
+            (Err(received), Err(failure)) if failure.downcast_ref::<Error>().is_none() => {
+                Err(received)
+            }
+            (Err(received), Ok(_)) => Err(received),
             (_, outcome) => outcome,
         }
     }
@@ -198,23 +200,23 @@ impl Drop for DownloadWriter {
 
 fn write_download(
     folder: &Folder,
-    beside: &OsString,
-    mut inlet: ChunkReader,
-    settling: &DownloadAttributes,
+    temporary: &OsString,
+    mut reader: ChunkReader,
+    attributes: &DownloadAttributes,
 ) -> io::Result<u64> {
-    let mut file = folder.create_file(beside)?;
-    let mut behind = BackgroundWriter::default();
+    let mut file = folder.create_file(temporary)?;
+    let mut background_writer = BackgroundWriter::default();
     let mut bytes = 0;
     loop {
-        let piece = inlet.next_chunk()?;
+        let piece = reader.next_chunk()?;
         if piece.is_empty() {
             break;
         }
         file.write_all(&piece)?;
         bytes += piece.len() as u64;
-        behind.hint_writeback(&file, bytes);
+        background_writer.hint_writeback(&file, bytes);
     }
-    set_mode_and_mtime(&file, settling.mode, Some(settling.mtime))?;
+    set_mode_and_mtime(&file, attributes.mode, Some(attributes.mtime))?;
     file.sync_all()?;
     Ok(bytes)
 }
@@ -286,19 +288,19 @@ mod tests {
 
     #[tokio::test]
     async fn one_who_takes_nothing_is_not_waited_for() {
-        let (started, begins) = mpsc::channel();
+        let (started, start) = mpsc::channel();
         let (release, resume) = mpsc::channel();
-        let landing = DownloadWriter::to_stream(SlowWriter { started, resume });
+        let download = DownloadWriter::to_stream(SlowWriter { started, resume });
         assert!(
-            landing
+            download
                 .chunk_sender()
                 .unwrap()
                 .send_chunk("bytes".into())
                 .await
         );
-        begins.recv().unwrap();
+        start.recv().unwrap();
         // If `drop` waits, the test hangs here.
-        drop(landing);
+        drop(download);
         release.send(()).unwrap();
     }
 }

@@ -81,11 +81,11 @@ impl<R: DeserializeOwned> ClientRunEvents<R> {
         }
     }
 
-    async fn reconnect(&mut self, lost: Option<reqwest::Error>) -> Result<()> {
+    async fn reconnect(&mut self, connection_error: Option<reqwest::Error>) -> Result<()> {
         self.lines.clear();
         self.empty_streams += 1;
         if self.empty_streams > MAX_EMPTY_RUN_STREAMS {
-            return Err(lost.map_or_else(
+            return Err(connection_error.map_or_else(
                 || self.client.ended_early_error(),
                 |e| self.client.unreachable_error(&e),
             ));
@@ -93,7 +93,7 @@ impl<R: DeserializeOwned> ClientRunEvents<R> {
         if self.empty_streams > 1 {
             tokio::time::sleep(RUN_RECONNECT_DELAY).await;
         }
-        let mut left = MAX_RUN_RECONNECT_ATTEMPTS;
+        let mut attempts_left = MAX_RUN_RECONNECT_ATTEMPTS;
         loop {
             match self.client.open_events(&self.path, self.next).await {
                 Ok(response) => {
@@ -104,10 +104,12 @@ impl<R: DeserializeOwned> ClientRunEvents<R> {
                     let run = self.path.rsplit('/').next().unwrap_or_default().into();
                     return Err(Error::RunNotFound { run }.into());
                 }
-                Err(error) if left == 0 => {
-                    return Err(lost.map_or(error, |lost| self.client.unreachable_error(&lost)));
+                Err(error) if attempts_left == 0 => {
+                    return Err(connection_error.map_or(error, |connection_error| {
+                        self.client.unreachable_error(&connection_error)
+                    }));
                 }
-                Err(_) => left -= 1,
+                Err(_) => attempts_left -= 1,
             }
             tokio::time::sleep(RUN_RECONNECT_DELAY).await;
         }

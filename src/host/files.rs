@@ -58,11 +58,11 @@ impl CompanionClient {
     pub(crate) async fn upload_stream(
         &self,
         path: &str,
-        pieces: ChunkReceiver,
+        chunks: ChunkReceiver,
     ) -> Result<FileChangeReply> {
         let request = self.build_request(Method::PUT, &format!("/files{path}"), None::<&()>);
         let response = self
-            .send_request(request.body(chunks_to_body(pieces)))
+            .send_request(request.body(chunks_to_body(chunks)))
             .await?;
         self.read_json(response).await
     }
@@ -78,7 +78,7 @@ impl CompanionClient {
     ) -> Result<FileChangeReply> {
         let id = random_id()?;
         let mut offset = 0;
-        let mut left = MAX_TRANSFER_ATTEMPTS;
+        let mut attempts_left = MAX_TRANSFER_ATTEMPTS;
         loop {
             let error = match self.upload_from(upload, &id, offset, moved).await {
                 Ok(changed) => return Ok(changed),
@@ -86,7 +86,7 @@ impl CompanionClient {
                 Err(_) if is_truncated(upload.file, upload.size) => {
                     return Err(changed_file_error());
                 }
-                Err(error) if !is_retryable(&error) || left == 0 => return Err(error),
+                Err(error) if !is_retryable(&error) || attempts_left == 0 => return Err(error),
                 // The rest of the changed file does not match the part that has arrived.
                 Err(_) if has_changed(upload) => return Err(changed_file_error()),
                 Err(error) => error,
@@ -96,10 +96,10 @@ impl CompanionClient {
                 // The companion cannot have received more bytes than the file has.
                 Ok(arrived) if arrived > upload.size => return Err(error),
                 Ok(arrived) if arrived > offset => {
-                    (offset, left) = (arrived, MAX_TRANSFER_ATTEMPTS)
+                    (offset, attempts_left) = (arrived, MAX_TRANSFER_ATTEMPTS)
                 }
-                Ok(arrived) => (offset, left) = (arrived, left - 1),
-                Err(again) if is_retryable(&again) => left -= 1,
+                Ok(arrived) => (offset, attempts_left) = (arrived, attempts_left - 1),
+                Err(retry_error) if is_retryable(&retry_error) => attempts_left -= 1,
                 Err(_) => return Err(error),
             }
         }
@@ -122,10 +122,10 @@ impl CompanionClient {
         }
         moved.store(offset, Ordering::Relaxed);
         let file = upload.file.try_clone()?;
-        let pieces = read_range(file, offset, size - offset, Arc::clone(moved));
+        let chunks = read_range(file, offset, size - offset, Arc::clone(moved));
         let request = request.header(CONTENT_LENGTH, size - offset);
         let response = self
-            .send_request(request.body(chunks_to_body(pieces)))
+            .send_request(request.body(chunks_to_body(chunks)))
             .await?;
         self.read_json(response).await
     }
@@ -133,8 +133,8 @@ impl CompanionClient {
     /// The number of bytes of an upload that have arrived.
     async fn count_uploaded_bytes(&self, path: &str, id: &str) -> Result<u64> {
         let path = format!("/files{path}?upload={id}");
-        let asked = self.send_request(self.build_request(Method::HEAD, &path, None::<&()>));
-        let response = match asked.await {
+        let request = self.send_request(self.build_request(Method::HEAD, &path, None::<&()>));
+        let response = match request.await {
             Ok(response) => response,
             // Nothing has arrived.
             Err(error) if is_not_found(&error) => return Ok(0),
@@ -152,12 +152,12 @@ impl CompanionClient {
     pub(crate) async fn download_file(
         &self,
         path: &str,
-        feed: &ChunkSender,
+        chunk_sender: &ChunkSender,
         moved: &TransferredBytes,
     ) -> Result<()> {
         let mut offset = 0;
         let mut tag: Option<String> = None;
-        let mut left = MAX_TRANSFER_ATTEMPTS;
+        let mut attempts_left = MAX_TRANSFER_ATTEMPTS;
         loop {
             let mut request =
                 self.build_request(Method::GET, &format!("/files{path}"), None::<&()>);
@@ -168,11 +168,11 @@ impl CompanionClient {
             }
             let response = match self.send_request(request).await {
                 Ok(response) => response,
-                Err(error) if !is_retryable(&error) || tag.is_none() || left == 0 => {
+                Err(error) if !is_retryable(&error) || tag.is_none() || attempts_left == 0 => {
                     return Err(error);
                 }
                 Err(_) => {
-                    left -= 1;
+                    attempts_left -= 1;
                     tokio::time::sleep(TRANSFER_RETRY_DELAY).await;
                     continue;
                 }
@@ -183,48 +183,49 @@ impl CompanionClient {
             let headers = response.headers();
             let has_end = headers.contains_key(CONTENT_LENGTH);
             if tag.is_none() {
-                let told = headers.get(ETAG).and_then(|tag| tag.to_str().ok());
-                tag = told.map(str::to_owned);
+                let etag = headers.get(ETAG).and_then(|tag| tag.to_str().ok());
+                tag = etag.map(str::to_owned);
             }
-            let (came, lost) = self.copy_response(response, feed, moved).await;
-            offset += came;
-            let Some(lost) = lost else {
+            let (received, connection_error) =
+                self.copy_response(response, chunk_sender, moved).await;
+            offset += received;
+            let Some(connection_error) = connection_error else {
                 return Ok(());
             };
-            left = if came > 0 {
+            attempts_left = if received > 0 {
                 MAX_TRANSFER_ATTEMPTS
             } else {
-                left
+                attempts_left
             };
-            if left == 0 || !has_end {
-                return Err(self.unreachable_error(&lost));
+            if attempts_left == 0 || !has_end {
+                return Err(self.unreachable_error(&connection_error));
             }
-            left -= 1;
+            attempts_left -= 1;
             tokio::time::sleep(TRANSFER_RETRY_DELAY).await;
         }
     }
 
-    /// Copies the response to `feed`; returns the number of bytes, and the error that interrupted the copy.
+    /// Copies the response to `chunk_sender`; returns the number of bytes, and the error that interrupted the copy.
     pub(super) async fn copy_response(
         &self,
         mut response: Response,
-        feed: &ChunkSender,
+        chunk_sender: &ChunkSender,
         moved: &TransferredBytes,
     ) -> (u64, Option<reqwest::Error>) {
-        let mut came = 0;
+        let mut received = 0;
         loop {
             match response.chunk().await {
                 Ok(Some(piece)) => {
                     let length = piece.len() as u64;
                     // The receiver has stopped, and reports the reason.
-                    if !feed.send_chunk(piece).await {
-                        return (came, None);
+                    if !chunk_sender.send_chunk(piece).await {
+                        return (received, None);
                     }
-                    came += length;
+                    received += length;
                     moved.fetch_add(length, Ordering::Relaxed);
                 }
-                Ok(None) => return (came, None),
-                Err(error) => return (came, Some(error)),
+                Ok(None) => return (received, None),
+                Err(error) => return (received, Some(error)),
             }
         }
     }
@@ -232,32 +233,32 @@ impl CompanionClient {
 
 /// Reads a range of a file on a thread.
 fn read_range(mut file: File, offset: u64, length: u64, moved: TransferredBytes) -> ChunkReceiver {
-    let (mut outlet, pieces) = crate::archive::chunk_writer();
+    let (mut writer, chunks) = crate::archive::chunk_writer();
     tokio::task::spawn_blocking(move || {
-        let mut left = length;
+        let mut remaining = length;
         let sent = (|| -> io::Result<()> {
             file.seek(SeekFrom::Start(offset))?;
-            while left > 0 {
+            while remaining > 0 {
                 let mut piece = Vec::with_capacity(ARCHIVE_CHUNK_BYTES);
-                let most = left.min(ARCHIVE_CHUNK_BYTES as u64);
+                let most = remaining.min(ARCHIVE_CHUNK_BYTES as u64);
                 let read = (&mut file).take(most).read_to_end(&mut piece)? as u64;
                 if read == 0 {
                     return Err(io::ErrorKind::UnexpectedEof.into());
                 }
-                outlet.write_chunk(piece.into())?;
-                left -= read;
+                writer.write_chunk(piece.into())?;
+                remaining -= read;
                 moved.fetch_add(read, Ordering::Relaxed);
             }
             Ok(())
         })();
         // The receiver is gone after a lost connection.
-        let _ = outlet.finish(sent.err());
+        let _ = writer.finish(sent.err());
     });
-    pieces
+    chunks
 }
 
-pub(super) fn chunks_to_body(mut pieces: ChunkReceiver) -> Body {
-    Body::wrap_stream(poll_fn(move |cx| pieces.poll_recv(cx)))
+pub(super) fn chunks_to_body(mut chunks: ChunkReceiver) -> Body {
+    Body::wrap_stream(poll_fn(move |cx| chunks.poll_recv(cx)))
 }
 
 pub(super) fn header_number(headers: &HeaderMap, name: &str) -> Option<u64> {

@@ -47,31 +47,33 @@ pub(crate) async fn wait_for_run_end(
     progress: &dyn EngineProgress,
 ) -> Result<Box<EvolveRecord>> {
     let mut offset = 0;
-    let mut told = RunLogPrinter::default();
-    let mut heard = Instant::now();
+    let mut printer = RunLogPrinter::default();
+    let mut last_reply_at = Instant::now();
     loop {
         let mut ended = None;
-        let question = KeeperRequest::Log {
+        let request = KeeperRequest::Log {
             run: run.clone(),
             offset,
             follow: true,
         };
-        let mut each = |reply| {
-            heard = Instant::now();
+        let mut on_reply = |reply| {
+            last_reply_at = Instant::now();
             match reply {
                 KeeperReply::Log { text, next, .. } => {
                     offset = next;
-                    told.push_text(&text, progress);
+                    printer.push_text(&text, progress);
                 }
                 KeeperReply::Record(record) => ended = record.status.has_ended().then_some(record),
                 _ => {}
             }
             Ok(())
         };
-        let asked = keeper.send_request(&question, &mut each).await;
-        match (ended, asked) {
+        let outcome = keeper.send_request(&request, &mut on_reply).await;
+        match (ended, outcome) {
             (Some(record), _) => return Ok(record),
-            (None, Err(error)) if heard.elapsed() > RUN_FOLLOW_TIMEOUT => return Err(error),
+            (None, Err(error)) if last_reply_at.elapsed() > RUN_FOLLOW_TIMEOUT => {
+                return Err(error);
+            }
             (None, _) => tokio::time::sleep(RUN_FOLLOW_RETRY_DELAY).await,
         }
     }
@@ -106,9 +108,9 @@ impl RunLogPrinter {
 
     /// Prints a line of the log; stage lines start a stage.
     fn print_line(&mut self, line: &str, progress: &dyn EngineProgress) {
-        if let Some(begun) = line.strip_prefix("== ") {
-            self.stage = begun.chars().take(MAX_STAGE_CHARS).collect();
-            progress.report_step(begun);
+        if let Some(stage) = line.strip_prefix("== ") {
+            self.stage = stage.chars().take(MAX_STAGE_CHARS).collect();
+            progress.report_step(stage);
         } else if let Some(step) = line.strip_prefix("-- ") {
             progress.report_step(&format!("{}: {step}", self.stage));
         } else {
@@ -140,14 +142,14 @@ mod tests {
 
     #[test]
     fn a_log_in_pieces_is_printed_in_lines() {
-        let (mut told, heard) = (RunLogPrinter::default(), RecordedProgress::default());
+        let (mut printer, progress) = (RunLogPrinter::default(), RecordedProgress::default());
         for piece in [
             "== buil",
             "ding\n-- reading\n",
             "a line\n -- not",
             " ours\n-- x",
         ] {
-            told.push_text(piece, &heard);
+            printer.push_text(piece, &progress);
         }
         let lines = [
             "step building",
@@ -155,19 +157,19 @@ mod tests {
             "log a line",
             "log  -- not ours",
         ];
-        assert_eq!(*heard.0.lock().unwrap(), lines);
+        assert_eq!(*progress.0.lock().unwrap(), lines);
     }
 
     #[test]
     fn a_log_of_many_lines_or_of_an_endless_line_is_printed_within_bounds() {
-        let (mut told, heard) = (RunLogPrinter::default(), RecordedProgress::default());
-        told.push_text(&"\n".repeat(1 << 20), &heard);
-        assert_eq!(heard.0.lock().unwrap().len(), 1 << 20);
-        told.push_text(&"x".repeat(2 * MAX_RUN_LOG_LINE_BYTES), &heard);
-        assert!(told.unfinished.len() <= MAX_RUN_LOG_LINE_BYTES);
-        heard.0.lock().unwrap().clear();
-        told.push_text(&format!("\n== {}\n-- x\n", "y".repeat(1000)), &heard);
-        let last = heard.0.lock().unwrap().pop().unwrap();
+        let (mut printer, progress) = (RunLogPrinter::default(), RecordedProgress::default());
+        printer.push_text(&"\n".repeat(1 << 20), &progress);
+        assert_eq!(progress.0.lock().unwrap().len(), 1 << 20);
+        printer.push_text(&"x".repeat(2 * MAX_RUN_LOG_LINE_BYTES), &progress);
+        assert!(printer.unfinished.len() <= MAX_RUN_LOG_LINE_BYTES);
+        progress.0.lock().unwrap().clear();
+        printer.push_text(&format!("\n== {}\n-- x\n", "y".repeat(1000)), &progress);
+        let last = progress.0.lock().unwrap().pop().unwrap();
         assert_eq!(last.len(), MAX_STAGE_CHARS + "step : x".len());
     }
 }

@@ -33,7 +33,7 @@ impl HealthWatch<'_> {
         self.progress
             .report_step(&format!("waiting for `{name}` to become healthy"));
         let deadline = Instant::now() + CONTAINER_HEALTHY_TIMEOUT;
-        let mut looked = Instant::now();
+        let mut last_check = Instant::now();
         loop {
             let why = match self.client.fetch_health().await {
                 Ok(Health {
@@ -68,8 +68,8 @@ impl HealthWatch<'_> {
                     error.to_string()
                 }
             };
-            if looked.elapsed() > CONTAINER_POLL_INTERVAL * 10 {
-                looked = Instant::now();
+            if last_check.elapsed() > CONTAINER_POLL_INTERVAL * 10 {
+                last_check = Instant::now();
                 self.check_running().await?;
             }
             if Instant::now() > deadline {
@@ -87,8 +87,8 @@ impl HealthWatch<'_> {
     /// Waits until a healthy container opens its readiness gate, which happens when its keeper has confirmed that no
     /// run placed it. After the time limit, requests to the container report that it is closed.
     pub(crate) async fn wait_until_open(&self) {
-        let begin = Instant::now();
-        while begin.elapsed() < READINESS_GATE_TIMEOUT
+        let started_at = Instant::now();
+        while started_at.elapsed() < READINESS_GATE_TIMEOUT
             && self.client.fetch_health().await.is_ok_and(|h| h.evolving)
         {
             tokio::time::sleep(CONTAINER_POLL_INTERVAL).await;

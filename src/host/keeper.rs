@@ -130,7 +130,7 @@ impl KeeperContainer<'_> {
     /// When its image cannot be built, or the engine refuses.
     pub(crate) async fn deploy(
         &self,
-        charge: &DeployConfig,
+        config: &DeployConfig,
         companion: &CompanionBinary,
         record: &InstanceRecord,
         socket: Option<&Path>,
@@ -140,7 +140,7 @@ impl KeeperContainer<'_> {
             .await?;
         let name = self.instance.keeper_container_name();
         self.docker
-            .put_archive(&name, "/state", deploy_config_archive(charge)?)
+            .put_archive(&name, "/state", deploy_config_archive(config)?)
             .await
     }
 
@@ -331,7 +331,7 @@ impl KeeperContainer<'_> {
         ] {
             self.docker.remove_volume(&volume, label).await?;
         }
-        if let Some(_turn) = base::try_lock_images(folders)? {
+        if let Some(_lock) = base::try_lock_images(folders)? {
             for tag in self.docker.list_tags(KEEPER_IMAGE_NAME).await? {
                 self.docker.remove_image(&tag).await?;
             }
@@ -345,14 +345,14 @@ impl KeeperContainer<'_> {
         Ok(())
     }
 
-    /// Sends a request, and passes each reply to `each`.
+    /// Sends a request, and passes each reply to `on_reply`.
     ///
     /// # Errors
-    /// When the keeper does not run, does not answer, or refuses; and any error of `each`.
+    /// When the keeper does not run, does not answer, or refuses; and any error of `on_reply`.
     pub(crate) async fn send_request(
         &self,
-        question: &KeeperRequest,
-        each: &mut (dyn FnMut(KeeperReply) -> Result<()> + Send),
+        request: &KeeperRequest,
+        on_reply: &mut (dyn FnMut(KeeperReply) -> Result<()> + Send),
     ) -> Result<()> {
         let name = self.instance.keeper_container_name();
         let running = self
@@ -366,7 +366,7 @@ impl KeeperContainer<'_> {
             }
             .into());
         }
-        let question = serde_json::to_string(question)?;
+        let request = serde_json::to_string(request)?;
         let mut unread = ResponseLines::default();
         let mut lines = |bytes: &[u8]| {
             unread.push(bytes).map_err(invalid_reply_error)?;
@@ -374,7 +374,7 @@ impl KeeperContainer<'_> {
                 check_values(&line).map_err(invalid_reply_error)?;
                 match serde_json::from_slice(&line) {
                     Ok(KeeperReply::Refused { error }) => return Err(refusal_error(error)),
-                    Ok(reply) => each(reply)?,
+                    Ok(reply) => on_reply(reply)?,
                     // Messages of the engine arrive on the same stream.
                     Err(error) => {
                         return Err(invalid_reply_error(format!(
@@ -386,8 +386,8 @@ impl KeeperContainer<'_> {
             }
             Ok(())
         };
-        let words = ["/osctl", "keeper", "ask", &question];
-        let output = self.docker.exec(&name, &words, &mut lines).await?;
+        let command = ["/osctl", "keeper", "ask", &request];
+        let output = self.docker.exec(&name, &command, &mut lines).await?;
         match output.code {
             0 => Ok(()),
             _ => Err(Error::Unreachable {
@@ -403,13 +403,13 @@ impl KeeperContainer<'_> {
     ///
     /// # Errors
     /// As [`KeeperContainer::send_request`].
-    pub(crate) async fn request_reply(&self, question: &KeeperRequest) -> Result<KeeperReply> {
+    pub(crate) async fn request_reply(&self, request: &KeeperRequest) -> Result<KeeperReply> {
         let mut answer = None;
-        let mut each = |reply| {
+        let mut on_reply = |reply| {
             answer = Some(reply);
             Ok(())
         };
-        self.send_request(question, &mut each).await?;
+        self.send_request(request, &mut on_reply).await?;
         answer.ok_or_else(|| invalid_reply_error("no reply"))
     }
 
@@ -477,8 +477,8 @@ pub(crate) fn unexpected_reply_error(reply: &KeeperReply) -> anyhow::Error {
 }
 
 /// The deploy config as an archive of one file, readable by root alone.
-fn deploy_config_archive(charge: &DeployConfig) -> Result<Bytes> {
-    crate::image::single_file_archive(DEPLOY_CONFIG_FILE, 0o600, &serde_json::to_vec(charge)?)
+fn deploy_config_archive(config: &DeployConfig) -> Result<Bytes> {
+    crate::image::single_file_archive(DEPLOY_CONFIG_FILE, 0o600, &serde_json::to_vec(config)?)
 }
 
 /// The socket as the engine sees it: with a virtual machine, the engine's own socket.

@@ -125,8 +125,8 @@ impl CompanionClient {
             }
         };
         if let Ok(failed) = serde_json::from_slice::<crate::protocol::error::FailedReply>(&text) {
-            let fault = failed.error;
-            return Err(refused(&fault.kind, fault.message).into());
+            let error = failed.error;
+            return Err(refused(&error.kind, error.message).into());
         }
         let answer: HubResponse = self.parse_json(&text)?;
         match (answer.result, answer.error) {

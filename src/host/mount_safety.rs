@@ -196,9 +196,9 @@ pub(crate) fn check_kernels_folder(data: &Path, resolver: &PathResolver) -> Resu
 pub(crate) fn check_executable(resolver: &PathResolver) -> Result<()> {
     let hint = "run an osctl that is installed elsewhere: `cargo install --path .` installs your build to `~/.cargo/bin/osctl`";
     check_trusted(&std::env::current_exe()?, resolver, hint)?;
-    let brought = CompanionBinary::packaged_paths()?;
-    let mut brought = brought.iter();
-    brought.try_for_each(|path| check_trusted(path, resolver, hint))
+    let packaged = CompanionBinary::packaged_paths()?;
+    let mut packaged = packaged.iter();
+    packaged.try_for_each(|path| check_trusted(path, resolver, hint))
 }
 
 /// Checks that no agent can redirect or replace a file that osctl reads or executes.

@@ -82,8 +82,8 @@ impl EnvArgs<'_> {
     }
 
     fn is_removed(self, name: &str) -> bool {
-        let mut taken = self.removed.iter();
-        taken.any(|taken| proxies_and_ca::is_same_variable(taken, name))
+        let mut removed = self.removed.iter();
+        removed.any(|removed| proxies_and_ca::is_same_variable(removed, name))
     }
 }
 
@@ -100,30 +100,33 @@ pub(crate) struct PassedEnv {
 }
 
 impl PassedEnv {
-    /// `kept` are names of `up --env`, including this command's; `container` holds the variables of the existing
+    /// `retained` are names of `up --env`, including this command's; `container` holds the variables of the existing
     /// container.
     ///
     /// # Errors
     /// When a name of the command line has no value.
     pub(crate) fn new(
         config: &Config,
-        kept: &BTreeSet<String>,
-        said: EnvArgs<'_>,
+        retained: &BTreeSet<String>,
+        env_args: EnvArgs<'_>,
         container: &BTreeMap<String, String>,
     ) -> Result<Self> {
         let shell = |name: &str| env::var(name).ok().filter(|value| !value.is_empty());
-        Self::from_shell(&shell, config, kept, said, container)
+        Self::from_shell(&shell, config, retained, env_args, container)
     }
 
     fn from_shell(
         of_shell: proxies_and_ca::VariableLookup<'_>,
         config: &Config,
-        kept: &BTreeSet<String>,
-        said: EnvArgs<'_>,
+        retained: &BTreeSet<String>,
+        env_args: EnvArgs<'_>,
         container: &BTreeMap<String, String>,
     ) -> Result<Self> {
-        let configured = config.pass_env.iter().filter(|name| !said.is_removed(name));
-        let named: BTreeSet<String> = configured.chain(kept).cloned().collect();
+        let configured = config
+            .pass_env
+            .iter()
+            .filter(|name| !env_args.is_removed(name));
+        let named: BTreeSet<String> = configured.chain(retained).cloned().collect();
         let proxies = proxies_and_ca::proxy_variables(of_shell, &named);
         let mut passed = Self {
             stripped_proxies: proxies_and_ca::proxies_with_secret(of_shell, &named),
@@ -135,7 +138,7 @@ impl PassedEnv {
             if config.env.contains_key(name) {
                 continue;
             }
-            let given = said.added.iter().rfind(|given| given.name == *name);
+            let given = env_args.added.iter().rfind(|given| given.name == *name);
             let value = match given {
                 Some(EnvArg { value: None, .. }) => {
                     let missing = || {
@@ -220,16 +223,19 @@ impl PassedEnv {
             let is_set = env::var(name).is_ok_and(|value| !value.is_empty());
             is_set && !self.names.contains(**name) && !config.env.contains_key(**name)
         };
-        let former: Vec<&str> = FORMER_KEY_VARIABLES
+        let former_names: Vec<&str> = FORMER_KEY_VARIABLES
             .iter()
             .filter(is_former)
             .copied()
             .collect();
-        if !former.is_empty() {
-            let flags: Vec<String> = former.iter().map(|name| format!(" --env {name}")).collect();
+        if !former_names.is_empty() {
+            let flags: Vec<String> = former_names
+                .iter()
+                .map(|name| format!(" --env {name}"))
+                .collect();
             notes.push(format!(
                 "{} is set in this shell and is not passed; `osctl up{}` passes it",
-                listed(former),
+                listed(former_names),
                 flags.concat()
             ));
         }
@@ -254,16 +260,27 @@ mod tests {
     use crate::protocol::spec::ContainerEnv;
     use std::collections::{BTreeMap, BTreeSet};
 
-    fn passed(config: &Config, given: &[&str], taken: &[&str], kept: &[&str]) -> ContainerEnv {
+    fn passed(
+        config: &Config,
+        given: &[&str],
+        removed: &[&str],
+        retained: &[&str],
+    ) -> ContainerEnv {
         let given: Vec<EnvArg> = given.iter().map(|text| text.parse().unwrap()).collect();
-        let taken: Vec<String> = taken.iter().map(|name| (*name).into()).collect();
-        let said = EnvArgs {
+        let removed: Vec<String> = removed.iter().map(|name| (*name).into()).collect();
+        let env_args = EnvArgs {
             added: &given,
-            removed: &taken,
+            removed: &removed,
         };
-        let kept: BTreeSet<String> = kept.iter().map(|name| (*name).into()).collect();
+        let retained: BTreeSet<String> = retained.iter().map(|name| (*name).into()).collect();
         let container = BTreeMap::from([("HELD".into(), "of the container".into())]);
-        let passed = PassedEnv::new(config, &said.retained_names(&kept), said, &container).unwrap();
+        let passed = PassedEnv::new(
+            config,
+            &env_args.retained_names(&retained),
+            env_args,
+            &container,
+        )
+        .unwrap();
         let mut env = ContainerEnv::default();
         passed.apply_to(&mut env);
         env
@@ -293,12 +310,13 @@ mod tests {
     #[test]
     fn a_variable_of_the_command_line_without_a_value_is_an_error() {
         let given = ["OF_NO_SHELL".parse().unwrap()];
-        let said = EnvArgs {
+        let env_args = EnvArgs {
             added: &given,
             removed: &[],
         };
-        let kept = said.retained_names(&BTreeSet::new());
-        let error = PassedEnv::new(&Config::default(), &kept, said, &BTreeMap::new()).unwrap_err();
+        let retained = env_args.retained_names(&BTreeSet::new());
+        let error =
+            PassedEnv::new(&Config::default(), &retained, env_args, &BTreeMap::new()).unwrap_err();
         assert!(
             error.to_string().contains("`OF_NO_SHELL` is not set"),
             "{error}"
@@ -308,21 +326,22 @@ mod tests {
     #[test]
     fn a_proxys_password_passes_in_both_spellings_exactly_where_the_variable_is_named() {
         let shell = |name: &str| (name == "HTTPS_PROXY").then(|| "http://u:secret@p".to_owned());
-        let proxies = |pass_env: &[&str], given: &[&str], taken: &[&str], kept: &[&str]| {
+        let proxies = |pass_env: &[&str], given: &[&str], removed: &[&str], retained: &[&str]| {
             let owned = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
             let given: Vec<EnvArg> = given.iter().map(|text| text.parse().unwrap()).collect();
-            let taken: Vec<String> = owned(taken);
+            let removed: Vec<String> = owned(removed);
             let config = Config {
                 pass_env: owned(pass_env),
                 ..Config::default()
             };
-            let said = EnvArgs {
+            let env_args = EnvArgs {
                 added: &given,
-                removed: &taken,
+                removed: &removed,
             };
-            let kept = said.retained_names(&owned(kept).into_iter().collect());
+            let retained = env_args.retained_names(&owned(retained).into_iter().collect());
             let passed =
-                PassedEnv::from_shell(&shell, &config, &kept, said, &BTreeMap::new()).unwrap();
+                PassedEnv::from_shell(&shell, &config, &retained, env_args, &BTreeMap::new())
+                    .unwrap();
             let mut env = ContainerEnv::default();
             passed.apply_to(&mut env);
             let noted = passed.notes(&config).concat().contains("without its user");
@@ -337,8 +356,8 @@ mod tests {
         assert_eq!(proxies(&[], &name, &[], &[]), passes);
         assert_eq!(proxies(&[], &[], &[], &name), passes);
         assert_eq!(proxies(&name, &[], &[], &[]), passes);
-        for taken in ["HTTPS_PROXY", "https_proxy"] {
-            assert_eq!(proxies(&name, &[], &[taken], &name), strips);
+        for removed in ["HTTPS_PROXY", "https_proxy"] {
+            assert_eq!(proxies(&name, &[], &[removed], &name), strips);
         }
         let given = "http://other".to_owned();
         let passed = proxies(&[], &["HTTPS_PROXY=http://other"], &[], &[]);

@@ -64,13 +64,13 @@ pub(crate) fn wanted_ports(
 pub(crate) async fn choose_ports(
     wanted: PortsConfig,
     held: Option<PortsConfig>,
-    whose: PortMachine,
+    machine: PortMachine,
     auto: Option<&[u16]>,
     engine: &Engine,
 ) -> Result<PortsConfig> {
-    let bind = whose.bind_address();
+    let bind = machine.bind_address();
     let held = held.map_or_else(Vec::new, |p| vec![p.kernel, p.mcp, p.vnc]);
-    let is_free = async |port: u16| match (held.contains(&port), whose) {
+    let is_free = async |port: u16| match (held.contains(&port), machine) {
         (true, _) => Ok(true),
         (false, PortMachine::Local(bind)) => is_free(bind, port),
         // A port in use by another program is reported when the container is created.
@@ -101,7 +101,7 @@ pub(crate) async fn choose_ports(
                     return Err(taken_by(first, owner).into());
                 }
                 (false, false, _) => {
-                    let owner = describe_owner(*port, whose, engine).await;
+                    let owner = describe_owner(*port, machine, engine).await;
                     return Err(taken_by(first, owner).into());
                 }
             }
@@ -143,8 +143,8 @@ fn bind_error(bind: IpAddr, port: u16, error: &io::Error) -> Error {
 }
 
 /// ` by …`, or an empty string if the owner is unknown.
-async fn describe_owner(port: u16, whose: PortMachine, engine: &Engine) -> String {
-    let owner = match (publishing_container(port, engine).await, whose) {
+async fn describe_owner(port: u16, machine: PortMachine, engine: &Engine) -> String {
+    let owner = match (publishing_container(port, engine).await, machine) {
         (Some(name), _) => Some(format!("the container `{name}`")),
         (None, PortMachine::Local(_)) => listening_process(port),
         (None, PortMachine::Remote(_)) => None,
@@ -215,8 +215,8 @@ mod tests {
         // An address of a network reserved for documentation.
         let far = Ipv4Addr::new(192, 0, 2, 1).into();
         let error = is_free(far, port).unwrap_err();
-        let told = bind_error(far, port, &error).to_string();
-        assert_eq!(told, "`192.0.2.1` is not an address of this machine");
+        let message = bind_error(far, port, &error).to_string();
+        assert_eq!(message, "`192.0.2.1` is not an address of this machine");
         let denied = bind_error(here, 80, &Error::from(ErrorKind::PermissionDenied));
         assert!(denied.hint().unwrap().contains("1023"), "{denied}");
     }

@@ -154,13 +154,13 @@ where
         .header("host", "localhost")
         .body(Empty::<Bytes>::new())
         .map_err(|e| ProofError::ConnectionLost(e.to_string()))?;
-    let asked = async move {
+    let exchange = async move {
         let response = sender.send_request(request).await.map_err(failed)?;
         let body = Limited::new(response.into_body(), MAX_PROOF_BYTES);
         let body = body.collect().await.map_err(|_| ProofError::Invalid)?;
         Ok(body.to_bytes())
     };
-    let (parts, answer) = tokio::join!(driver.without_shutdown(), asked);
+    let (parts, answer) = tokio::join!(driver.without_shutdown(), exchange);
     let (answer, parts) = (answer?, parts.map_err(failed)?);
     // No other request was sent, so no other bytes may have arrived.
     match parts.read_buf.is_empty() {

@@ -89,11 +89,11 @@ fn is_root() -> bool {
 /// # Errors
 /// When the packages cannot be installed or the daemon does not come up; the error names its log.
 pub(crate) async fn provision_engine(
-    cure: EngineFix,
+    fix: EngineFix,
     folders: &Folders,
     progress: &dyn EngineProgress,
 ) -> Result<Docker> {
-    if cure == EngineFix::Install {
+    if fix == EngineFix::Install {
         progress.report_step("installing the container engine (docker.io)");
         install_packages(ENGINE_PACKAGES, progress).await?;
     }
@@ -101,7 +101,7 @@ pub(crate) async fn provision_engine(
     let mut daemon = start_daemon(folders, progress).await?;
     let answers = async {
         loop {
-            if let Ok(docker) = Docker::find(&folders.home, cure.hint()).await {
+            if let Ok(docker) = Docker::find(&folders.home, fix.hint()).await {
                 return Ok(docker);
             }
             if let Some(why) = daemon.exit_reason()? {
@@ -154,8 +154,8 @@ impl StartedDaemon {
     }
 
     fn start_error(&self, why: &str) -> anyhow::Error {
-        let said = self.read_log();
-        let lines: Vec<&str> = said.lines().filter(|l| !l.trim().is_empty()).collect();
+        let log = self.read_log();
+        let lines: Vec<&str> = log.lines().filter(|l| !l.trim().is_empty()).collect();
         let last = lines[lines.len().saturating_sub(MAX_DOCKERD_LOG_LINES)..].join(" / ");
         let message = match last.is_empty() {
             true => format!("dockerd {why}"),
@@ -393,12 +393,12 @@ mod tests {
 
     #[tokio::test]
     async fn a_line_that_is_not_text_stops_nothing() {
-        let said = ProvisionTestProgress::default();
+        let progress = ProvisionTestProgress::default();
         let command = shell(r"printf 'a \351 b\nlast'");
-        run_with_progress(command, InterruptPolicy::Kill, &said)
+        run_with_progress(command, InterruptPolicy::Kill, &progress)
             .await
             .unwrap();
-        assert_eq!(*said.0.lock().unwrap(), ["a \u{fffd} b", "last"]);
+        assert_eq!(*progress.0.lock().unwrap(), ["a \u{fffd} b", "last"]);
     }
 
     #[tokio::test]
@@ -415,9 +415,12 @@ mod tests {
             child: Some(child),
         };
         let why = daemon.exit_reason().unwrap().unwrap();
-        let told = daemon.start_error(&why).to_string();
-        assert!(told.starts_with("dockerd exited immediately"), "{told}");
-        assert!(told.ends_with(": starting / no iptables"), "{told}");
+        let message = daemon.start_error(&why).to_string();
+        assert!(
+            message.starts_with("dockerd exited immediately"),
+            "{message}"
+        );
+        assert!(message.ends_with(": starting / no iptables"), "{message}");
         // A daemon that found another one has not failed: osctl waits for the other one.
         fs::write(
             &log,

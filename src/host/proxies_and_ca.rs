@@ -186,8 +186,8 @@ mod tests {
             certificate("root.crt", "c"),
             certificate("root.crt", "a"),
         ];
-        let mut again = found.clone();
-        again.reverse();
+        let mut reversed = found.clone();
+        reversed.reverse();
         let found = deduplicate_names(found);
         let named: Vec<_> = found
             .iter()
@@ -203,11 +203,14 @@ mod tests {
             ]
         );
         // The image's digest does not depend on the order in which folders are read.
-        let again: Vec<_> = deduplicate_names(again)
+        let reversed: Vec<_> = deduplicate_names(reversed)
             .into_iter()
             .map(|c| c.name)
             .collect();
-        assert_eq!(again, found.into_iter().map(|c| c.name).collect::<Vec<_>>());
+        assert_eq!(
+            reversed,
+            found.into_iter().map(|c| c.name).collect::<Vec<_>>()
+        );
     }
 
     #[test]

@@ -122,13 +122,13 @@ impl<'a> RemoteVolumes<'a> {
             for part in place.components() {
                 body = body.ensure_folder(part.as_os_str())?;
             }
-            let landing = DownloadWriter::to_folder(body, false, false)?;
+            let download = DownloadWriter::to_folder(body, false, false)?;
             // If the receiver rejects a chunk, `finish` returns the reason.
-            let _ = landing
+            let _ = download
                 .chunk_sender()?
                 .send_chunk(Bytes::from(archive))
                 .await;
-            landing.finish(Ok(())).await.map_err(unfit)?;
+            download.finish(Ok(())).await.map_err(unfit)?;
         }
         Ok(folder)
     }
@@ -211,8 +211,8 @@ impl<'a> RemoteVolumes<'a> {
     /// not create it.
     async fn copy_project(&self, image: &str, project: &Path) -> Result<()> {
         let [_, _, volume] = self.instance.volume_names();
-        let begun = self.instance.project_copy_marker();
-        if !begun.exists() && self.docker.has_volume(&volume).await? {
+        let copy_marker = self.instance.project_copy_marker();
+        if !copy_marker.exists() && self.docker.has_volume(&volume).await? {
             let message = format!(
                 "the volume `{volume}` at `{}` belongs to another project, or to an instance without a record on this machine",
                 self.docker.address()
@@ -222,20 +222,20 @@ impl<'a> RemoteVolumes<'a> {
             );
             return Err(Error::precondition(message, hint).into());
         }
-        write_private(&begun, b"")?;
+        write_private(&copy_marker, b"")?;
         let name = self
             .create_helper_container(image, &[(volume, CONTAINER_PROJECT_PATH)])
             .await?;
         let copied = self.stream_project(&name, project).await;
         self.docker.remove(&name).await?;
         copied?;
-        std::fs::remove_file(begun)?;
+        std::fs::remove_file(copy_marker)?;
         Ok(())
     }
 
     async fn stream_project(&self, name: &str, project: &Path) -> Result<()> {
-        let doing = format!("copying `{}` to the engine", project.display());
-        self.progress.report_step(&doing);
+        let step = format!("copying `{}` to the engine", project.display());
+        self.progress.report_step(&step);
         let opened = Folder::open(project);
         let folder = opened.with_context(|| format!("opening `{}`", project.display()))?;
         let moved = Arc::new(AtomicU64::new(0));
@@ -255,14 +255,14 @@ impl<'a> RemoteVolumes<'a> {
                 "fix the cause and run the command again; the copy restarts from the beginning",
             )
         };
-        let mut pieces = packed.map_err(|fault| unread(fault.to_string()))?;
+        let mut pieces = packed.map_err(|error| unread(error.to_string()))?;
         // The engine only sees that the archive ends, so this channel carries the reason.
-        let (fault, mut faults) = mpsc::unbounded_channel();
+        let (error_sender, mut errors) = mpsc::unbounded_channel();
         let pieces = stream::poll_fn(move |cx| {
             let next = pieces.poll_recv(cx);
             if let Poll::Ready(Some(Err(error))) = &next {
                 // The receiver reads the reason after the transfer has ended.
-                let _ = fault.send(error.to_string());
+                let _ = error_sender.send(error.to_string());
             }
             next
         });
@@ -271,13 +271,13 @@ impl<'a> RemoteVolumes<'a> {
         loop {
             tokio::select! {
                 done = &mut put => {
-                    return match faults.try_recv() {
+                    return match errors.try_recv() {
                         Ok(why) => Err(unread(why).into()),
                         Err(_) => done,
                     };
                 }
                 () = tokio::time::sleep(COPY_PROGRESS_INTERVAL) => {
-                    self.progress.report_amount(&doing, moved.load(Ordering::Relaxed), None);
+                    self.progress.report_amount(&step, moved.load(Ordering::Relaxed), None);
                 }
             }
         }

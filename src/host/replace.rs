@@ -54,13 +54,13 @@ impl ContainerReplacer<'_> {
         }
         self.instance.back_up_record()?;
         docker.rename(&spec.name, &aside).await?;
-        let raised = async {
+        let started = async {
             docker.stop(&aside).await?;
             self.instance.save_record(record)?;
             docker.create_and_start(spec).await?;
             self.wait_until_healthy(record).await
         };
-        if let Err(error) = raised.await {
+        if let Err(error) = started.await {
             self.restore_old_container(&aside).await?;
             return Err(error);
         }

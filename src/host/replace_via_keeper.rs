@@ -47,23 +47,23 @@ pub(crate) struct KeeperReplacement<'a> {
 }
 
 impl KeeperReplacement<'_> {
-    /// Replaces the container with the one that `wish` describes.
+    /// Replaces the container with the one that `target` describes.
     ///
     /// # Errors
-    /// When a gate fails: the old container then keeps running, as `otherwise` describes. When another run is in
+    /// When a gate fails: the old container then keeps running, as `previous` describes. When another run is in
     /// progress.
     pub(crate) async fn replace_with(
         &self,
-        wish: &ReplaceTarget,
-        otherwise: &ReplaceTarget,
+        target: &ReplaceTarget,
+        previous: &ReplaceTarget,
     ) -> Result<()> {
         let instance = self.keeper.instance;
         instance.back_up_record()?;
-        instance.save_record(&wish.record)?;
-        let run = match self.start_run(wish).await {
+        instance.save_record(&target.record)?;
+        let run = match self.start_run(target).await {
             Ok(run) => run,
             Err(error) => {
-                self.restore_deploy_config(wish, otherwise).await?;
+                self.restore_deploy_config(target, previous).await?;
                 return Err(error);
             }
         };
@@ -79,12 +79,12 @@ impl KeeperReplacement<'_> {
         if record.status == EvolveStage::Succeeded {
             return Ok(());
         }
-        self.restore_deploy_config(wish, otherwise).await?;
+        self.restore_deploy_config(target, previous).await?;
         Err(self.not_replaced_error(&record).into())
     }
 
-    async fn start_run(&self, wish: &ReplaceTarget) -> Result<EvolveRunId> {
-        self.deploy(wish).await?;
+    async fn start_run(&self, target: &ReplaceTarget) -> Result<EvolveRunId> {
+        self.deploy(target).await?;
         self.keeper.wait_until_ready().await?;
         let (reason, force) = (Some(REPLACE_REASON.into()), self.force);
         let ask = match self.rolled_back_image {
@@ -116,11 +116,11 @@ impl KeeperReplacement<'_> {
             KeeperReply::History { runs } => runs,
             other => return Err(unexpected_reply_error(&other)),
         };
-        let brought = |record: &evolve::EvolveRecord| {
+        let is_of_target = |record: &evolve::EvolveRecord| {
             let succeeded = record.status == EvolveStage::Succeeded && !record.dry_run;
             succeeded && record.image.as_deref() == Some(image)
         };
-        let found = runs.into_iter().find(brought).map(|record| record.run);
+        let found = runs.into_iter().find(is_of_target).map(|record| record.run);
         found.ok_or_else(|| {
             let message = "the keeper has no run for the image that a rollback restored";
             let up = self.keeper.instance.osctl_command("up --build");
@@ -128,26 +128,26 @@ impl KeeperReplacement<'_> {
         })
     }
 
-    async fn deploy(&self, wish: &ReplaceTarget) -> Result<()> {
-        let (charge, record) = (&wish.config, &wish.record);
+    async fn deploy(&self, target: &ReplaceTarget) -> Result<()> {
+        let (deploy_config, record) = (&target.config, &target.record);
         let socket = Some(self.socket);
         self.keeper
-            .deploy(charge, self.companion, record, socket, self.progress)
+            .deploy(deploy_config, self.companion, record, socket, self.progress)
             .await
     }
 
     /// Restores the old record and deploy config; the old container keeps running.
     async fn restore_deploy_config(
         &self,
-        wish: &ReplaceTarget,
-        otherwise: &ReplaceTarget,
+        target: &ReplaceTarget,
+        previous: &ReplaceTarget,
     ) -> Result<()> {
         self.keeper.instance.restore_record()?;
-        if wish.record == otherwise.record {
+        if target.record == previous.record {
             return Ok(());
         }
         // The reason for the rollback matters more than this error. The next `up` deploys the config again.
-        if let Err(error) = self.deploy(otherwise).await {
+        if let Err(error) = self.deploy(previous).await {
             self.progress.log(&format!("{error:#}"));
         }
         Ok(())

@@ -149,7 +149,7 @@ mod tests {
         assert_eq!(password, instance.ensure_vnc_password().unwrap());
         assert!(!instance.ensure_token().unwrap().contains(&password));
         instance.write_vnc_password(&password).unwrap();
-        let handed_in = std::fs::read_to_string(instance.data_folder().join("vnc-password"));
-        assert_eq!(handed_in.unwrap(), password);
+        let read_password = std::fs::read_to_string(instance.data_folder().join("vnc-password"));
+        assert_eq!(read_password.unwrap(), password);
     }
 }

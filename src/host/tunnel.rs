@@ -59,7 +59,7 @@ impl Tunnel {
         container: String,
         ports: &[u16; 2],
     ) -> Result<Self> {
-        let way = Arc::new(TunnelTarget {
+        let target = Arc::new(TunnelTarget {
             engine: engine.clone(),
             docker: Mutex::new(None),
             container,
@@ -68,14 +68,18 @@ impl Tunnel {
         let mut listen = |port| {
             let (listener, address) = bind_loopback()?;
             listening.push(
-                tokio::spawn(accept_tunnel_connections(listener, Arc::clone(&way), port))
-                    .abort_handle(),
+                tokio::spawn(accept_tunnel_connections(
+                    listener,
+                    Arc::clone(&target),
+                    port,
+                ))
+                .abort_handle(),
             );
             Ok::<_, io::Error>(address)
         };
         let addresses = [listen(ports[0])?, listen(ports[1])?];
         Ok(Self {
-            target: way,
+            target,
             accept_tasks: listening,
             addresses,
         })
@@ -101,12 +105,12 @@ fn bind_loopback() -> io::Result<(TcpListener, SocketAddr)> {
     Ok((TcpListener::from_std(listener)?, address))
 }
 
-async fn accept_tunnel_connections(listener: TcpListener, way: Arc<TunnelTarget>, port: u16) {
+async fn accept_tunnel_connections(listener: TcpListener, target: Arc<TunnelTarget>, port: u16) {
     loop {
         match listener.accept().await {
             Ok((connection, _)) => {
-                let way = Arc::clone(&way);
-                tokio::spawn(async move { way.relay_connection(connection, port).await });
+                let target = Arc::clone(&target);
+                tokio::spawn(async move { target.relay_connection(connection, port).await });
             }
             // Too many open files, a temporary condition.
             Err(_) => tokio::time::sleep(TUNNEL_RETRY_DELAY).await,
@@ -160,22 +164,22 @@ impl TunnelTarget {
     }
 
     async fn dial_with_retry(&self, port: u16) -> Result<TunnelStream> {
-        let begin = Instant::now();
+        let started_at = Instant::now();
         loop {
-            let dialled = match timeout(TUNNEL_DIAL_TIMEOUT, self.dial(port)).await {
-                Ok(dialled) => dialled,
+            let dial_result = match timeout(TUNNEL_DIAL_TIMEOUT, self.dial(port)).await {
+                Ok(dial_result) => dial_result,
                 Err(_) => Err(Error::EngineUnreachable {
                     address: self.engine.url.clone(),
                     why: format!("no answer within {} s", TUNNEL_DIAL_TIMEOUT.as_secs()),
                 }
                 .into()),
             };
-            match dialled {
+            match dial_result {
                 Ok(line) => return Ok(line),
                 Err(error) => {
                     // The connection to the engine may be the one that was lost.
                     *self.docker.lock().await = None;
-                    if begin.elapsed() > TUNNEL_RETRY_TIMEOUT {
+                    if started_at.elapsed() > TUNNEL_RETRY_TIMEOUT {
                         return Err(error);
                     }
                     tokio::time::sleep(TUNNEL_RETRY_DELAY).await;

@@ -64,19 +64,19 @@ impl UpRunner<'_> {
     /// # Errors
     /// When a step fails; the earlier container then runs again.
     pub(crate) async fn run(&self, project: PathBuf, socket: Option<&Path>) -> Result<UpResult> {
-        let mut left = MAX_UP_PORT_ATTEMPTS;
+        let mut retries = MAX_UP_PORT_ATTEMPTS;
         let mut taken = Vec::new();
         loop {
             match self.try_once(project.clone(), socket, &taken).await {
                 // The port was free when it was chosen, or could not be checked.
                 Err(error)
-                    if left > 0 && self.resolved.config.auto_ports && is_port_taken(&error) =>
+                    if retries > 0 && self.resolved.config.auto_ports && is_port_taken(&error) =>
                 {
-                    left -= 1;
+                    retries -= 1;
                     taken.extend(taken_port(&error));
                     self.progress.log(&format!("{error}; trying another port"));
                 }
-                raised => return raised,
+                result => return result,
             }
         }
     }
@@ -109,8 +109,8 @@ impl UpRunner<'_> {
         };
         let choose = |wanted| {
             let held = held.map(|r| r.ports);
-            let whose = PortMachine::from_engine(self.engine, config.bind);
-            ports::choose_ports(wanted, held, whose, auto.then_some(taken), self.engine)
+            let machine = PortMachine::from_engine(self.engine, config.bind);
+            ports::choose_ports(wanted, held, machine, auto.then_some(taken), self.engine)
         };
         // Report a port in use before the build; a free port may be taken by the end of the build.
         let ports = choose(wanted).await?;
@@ -196,7 +196,7 @@ impl UpRunner<'_> {
         self.health_watch(&client, &name)
             .wait_until_healthy()
             .await?;
-        let kept = match self.engine {
+        let deployed = match self.engine {
             Engine::Docker(docker) => {
                 self.deploy_keeper(docker, (spec, &passed), body.as_ref(), &record, socket)
                     .await
@@ -207,7 +207,7 @@ impl UpRunner<'_> {
         Ok(UpResult {
             record,
             outcome: done,
-            keeper_error: kept.err(),
+            keeper_error: deployed.err(),
             notes,
         })
     }
@@ -221,12 +221,12 @@ impl UpRunner<'_> {
         held: &BTreeMap<String, String>,
     ) -> Result<(AppliedSettings, PassedEnv)> {
         let none = AppliedSettings::default();
-        let kept = self
+        let retained = self
             .env_args
             .retained_names(&former.unwrap_or(&none).env_names);
-        let passed = PassedEnv::new(&self.resolved.config, &kept, self.env_args, held)?;
+        let passed = PassedEnv::new(&self.resolved.config, &retained, self.env_args, held)?;
         let file = self.config_file.map(Path::to_owned);
-        let applied = AppliedSettings::new(self.resolved, file, kept, &passed.names);
+        let applied = AppliedSettings::new(self.resolved, file, retained, &passed.names);
         Ok((applied, passed))
     }
 
@@ -305,21 +305,21 @@ impl UpRunner<'_> {
         let before = self
             .make_spec(&former, &spec.image, Some(socket), passed)
             .await?;
-        let wish = async |spec: ContainerSpec, record: InstanceRecord| -> Result<ReplaceTarget> {
+        let target = async |spec: ContainerSpec, record: InstanceRecord| -> Result<ReplaceTarget> {
             let project = &record.project;
-            let charge =
+            let deploy_config =
                 keeper::make_deploy_config(docker, config, self.instance, project, (spec, passed))
                     .await?;
             Ok(ReplaceTarget {
-                config: charge,
+                config: deploy_config,
                 record,
             })
         };
-        let (wished, otherwise) = (
-            wish(spec, record.clone()).await?,
-            wish(before, former).await?,
+        let (requested, previous) = (
+            target(spec, record.clone()).await?,
+            target(before, former).await?,
         );
-        let handover = KeeperReplacement {
+        let replacement = KeeperReplacement {
             keeper: KeeperContainer {
                 docker,
                 instance: self.instance,
@@ -330,7 +330,7 @@ impl UpRunner<'_> {
             force: self.force,
             progress: self.progress,
         };
-        handover.replace_with(&wished, &otherwise).await
+        replacement.replace_with(&requested, &previous).await
     }
 
     /// Deploys the keeper with its current permissions.
@@ -345,14 +345,14 @@ impl UpRunner<'_> {
         let (config, image) = (&self.resolved.config, spec.0.image.clone());
         let companion = CompanionBinary::load(config.companion.as_deref(), docker.architecture())?;
         let project = &record.project;
-        let charge =
+        let deploy_config =
             keeper::make_deploy_config(docker, config, self.instance, project, spec).await?;
         let keeper = KeeperContainer {
             docker,
             instance: self.instance,
         };
         keeper
-            .deploy(&charge, &companion, record, socket, self.progress)
+            .deploy(&deploy_config, &companion, record, socket, self.progress)
             .await?;
         // Without the upload, the keeper cannot report the changes of a run; it needs the body for nothing else.
         if let Some(body) = body
@@ -441,8 +441,8 @@ impl UpRunner<'_> {
             self.progress.report_step(&format!("starting `{name}`"));
             let started = match self.engine {
                 Engine::Docker(docker) => {
-                    let succession = self.replacer(docker);
-                    succession.start_with_ports(&container).await
+                    let replacer = self.replacer(docker);
+                    replacer.start_with_ports(&container).await
                 }
                 Engine::Embedded(_) => self.engine.start(name).await,
             };
@@ -462,8 +462,8 @@ impl UpRunner<'_> {
         self.progress.report_step(&format!("replacing `{name}`"));
         match self.engine {
             Engine::Docker(docker) => {
-                let succession = self.replacer(docker);
-                succession.replace(spec, record, &container).await?;
+                let replacer = self.replacer(docker);
+                replacer.replace(spec, record, &container).await?;
             }
             Engine::Embedded(_) => {
                 self.engine.remove(name).await?;

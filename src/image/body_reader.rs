@@ -50,7 +50,7 @@ pub(super) fn read_body_files(
         };
     }
     match at.stat(OsStr::new(DOCKERFILE_NAME)) {
-        Ok(look) if look.kind == EntryKind::File => {}
+        Ok(stat) if stat.kind == EntryKind::File => {}
         // The user chose this body, so the embedded one must not replace it.
         Ok(_) => {
             return Err(unfit_body_error(
@@ -156,7 +156,7 @@ impl BodyFolderReader<'_> {
         // Read one byte more than allowed, to detect that the file is too large.
         file.take(self.remaining_bytes + 1)
             .read_to_end(&mut content)?;
-        let Some(room) = self.remaining_bytes.checked_sub(content.len() as u64) else {
+        let Some(remaining) = self.remaining_bytes.checked_sub(content.len() as u64) else {
             return Err(
                 self.unfit_error(format!("it is larger than {} MiB", self.limit.bytes >> 20))
             );
@@ -164,7 +164,7 @@ impl BodyFolderReader<'_> {
         if self.files.len() >= MAX_BODY_FILES {
             return Err(self.unfit_error(format!("it has more than {MAX_BODY_FILES} files")));
         }
-        self.remaining_bytes = room;
+        self.remaining_bytes = remaining;
         self.files.insert(path, content);
         Ok(())
     }

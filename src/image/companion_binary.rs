@@ -60,8 +60,8 @@ fn default_binary_path(system: &str, executable: &Path, architecture: &str) -> R
     if system == "linux" {
         return Ok("/proc/self/exe".into());
     }
-    let brought = packaged_binary_path(executable, architecture);
-    if let Some(path) = brought.filter(|path| path.is_file()) {
+    let packaged = packaged_binary_path(executable, architecture);
+    if let Some(path) = packaged.filter(|path| path.is_file()) {
         return Ok(path);
     }
     let message =
@@ -124,12 +124,12 @@ mod tests {
         let nowhere = Path::new("/nonexistent/bin/osctl");
         assert!(default_binary_path("linux", nowhere, "amd64").is_ok());
         for system in ["macos", "windows"] {
-            let told = default_binary_path(system, nowhere, "amd64").unwrap_err();
+            let error = default_binary_path(system, nowhere, "amd64").unwrap_err();
             assert!(
-                told.to_string().contains(&format!("for {system}")),
-                "{told}"
+                error.to_string().contains(&format!("for {system}")),
+                "{error}"
             );
-            let hint = told.downcast_ref().and_then(Error::hint);
+            let hint = error.downcast_ref().and_then(Error::hint);
             assert!(hint.is_some_and(|h| h.contains("osctl up --companion PATH")));
         }
     }

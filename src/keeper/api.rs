@@ -87,10 +87,10 @@ struct RunBodyRequestLimits {
 
 impl Default for RunBodyRequestLimits {
     fn default() -> Self {
-        let turns = || Arc::new(Semaphore::new(MAX_CONCURRENT_BODY_REQUESTS));
+        let semaphore = || Arc::new(Semaphore::new(MAX_CONCURRENT_BODY_REQUESTS));
         Self {
-            host: turns(),
-            agent: turns(),
+            host: semaphore(),
+            agent: semaphore(),
             timeout: RUN_BODY_REQUEST_TIMEOUT,
         }
     }
@@ -102,26 +102,26 @@ impl RunBodyRequestLimits {
         &self,
         by: EvolveCaller,
     ) -> Result<std::result::Result<OwnedSemaphorePermit, ApiError>> {
-        let turns = match by {
+        let semaphore = match by {
             EvolveCaller::Agent => &self.agent,
             EvolveCaller::Host | EvolveCaller::Keeper => &self.host,
         };
-        let turn = turns.clone().acquire_owned();
-        match tokio::time::timeout(self.timeout, turn).await {
-            Ok(turn) => Ok(Ok(turn?)),
+        let permit = semaphore.clone().acquire_owned();
+        match tokio::time::timeout(self.timeout, permit).await {
+            Ok(permit) => Ok(Ok(permit?)),
             Err(_) => {
                 let message = "the keeper is busy with another request for a run's body";
-                let fault = ApiError::new(refusal::KEEPER_BUSY, message);
-                Ok(Err(fault.with_hint("try again when that request has ended")))
+                let error = ApiError::new(refusal::KEEPER_BUSY, message);
+                Ok(Err(error.with_hint("try again when that request has ended")))
             }
         }
     }
 }
 
 impl KeeperServer {
-    pub(super) fn new(shelf: KeeperRunStore, handle: ControllerHandle) -> Self {
+    pub(super) fn new(run_store: KeeperRunStore, handle: ControllerHandle) -> Self {
         Self {
-            run_store: shelf,
+            run_store,
             controller: handle,
             body_limits: RunBodyRequestLimits::default(),
         }
@@ -138,17 +138,17 @@ impl KeeperServer {
     }
 
     async fn accept_connections(&self, (listener, by): (UnixListener, EvolveCaller)) -> Result<()> {
-        let places = Arc::new(Semaphore::new(MAX_KEEPER_CONNECTIONS));
+        let permits = Arc::new(Semaphore::new(MAX_KEEPER_CONNECTIONS));
         loop {
-            let place = places.clone().acquire_owned().await?;
+            let permit = permits.clone().acquire_owned().await?;
             let (stream, _) = listener.accept().await?;
-            let desk = self.clone();
+            let server = self.clone();
             tokio::spawn(async move {
                 // The client closed the connection early and needs no reply.
-                if let Err(error) = desk.handle_connection(stream, by).await {
+                if let Err(error) = server.handle_connection(stream, by).await {
                     tracing::debug!("a connection ended: {error:#}");
                 }
-                drop(place);
+                drop(permit);
             });
         }
     }
@@ -156,11 +156,11 @@ impl KeeperServer {
     async fn handle_connection(&self, stream: UnixStream, by: EvolveCaller) -> Result<()> {
         let (mut read, write) = stream.into_split();
         let mut out = KeeperReplyWriter(write);
-        let question =
+        let request =
             match tokio::time::timeout(KEEPER_REQUEST_TIMEOUT, read_request(&mut read)).await {
-                Ok(Ok(question)) => question,
-                Ok(Err(fault)) => {
-                    out.write_refusal(fault, by).await?;
+                Ok(Ok(request)) => request,
+                Ok(Err(error)) => {
+                    out.write_refusal(error, by).await?;
                     // Read the rest of the request: closing a socket with unread data would discard the refusal.
                     let mut rest = read.take(MAX_DISCARDED_REQUEST_BYTES);
                     let mut nowhere = tokio::io::sink();
@@ -170,34 +170,34 @@ impl KeeperServer {
                 }
                 Err(_) => return Ok(()),
             };
-        if let Err(fault) = self.handle_request(question, by, &mut out).await? {
-            return out.write_refusal(fault, by).await;
+        if let Err(error) = self.handle_request(request, by, &mut out).await? {
+            return out.write_refusal(error, by).await;
         }
         Ok(())
     }
 
     async fn handle_request(
         &self,
-        question: KeeperRequest,
+        keeper_request: KeeperRequest,
         by: EvolveCaller,
         out: &mut KeeperReplyWriter,
     ) -> Result<std::result::Result<(), ApiError>> {
-        let order = match question {
-            KeeperRequest::Evolve(asked) => RunRequest {
+        let run_request = match keeper_request {
+            KeeperRequest::Evolve(request) => RunRequest {
                 task: RunTask::Evolve,
                 by,
-                reason: asked.reason,
-                force: asked.force,
-                dry_run: asked.dry_run,
+                reason: request.reason,
+                force: request.force,
+                dry_run: request.dry_run,
                 rollback_run: None,
             },
-            KeeperRequest::Rollback(asked) => RunRequest {
+            KeeperRequest::Rollback(request) => RunRequest {
                 task: RunTask::Rollback,
                 by,
-                reason: asked.reason,
-                force: asked.force,
+                reason: request.reason,
+                force: request.force,
                 dry_run: false,
-                rollback_run: asked.run,
+                rollback_run: request.run,
             },
             KeeperRequest::Stop {} => return self.cancel_run(by, out).await,
             KeeperRequest::Status {} => {
@@ -220,7 +220,7 @@ impl KeeperServer {
             KeeperRequest::Body { run } => return self.reply_body(run, by, out).await,
             KeeperRequest::Diff { run } => return self.reply_diff(run, by, out).await,
         };
-        self.begin_run(order, out).await
+        self.begin_run(run_request, out).await
     }
 
     async fn reply_diff(
@@ -232,12 +232,12 @@ impl KeeperServer {
         let Some(record) = self.run_store.read_record(&run)? else {
             return Ok(Err(no_such_run_error(&run)));
         };
-        let _turn = match self.body_limits.acquire_permit(by).await? {
-            Ok(turn) => turn,
+        let _permit = match self.body_limits.acquire_permit(by).await? {
+            Ok(permit) => permit,
             Err(busy) => return Ok(Err(busy)),
         };
-        let shelf = self.run_store.clone();
-        let compare = move || run_diff::list_run_changes(&shelf, &record);
+        let run_store = self.run_store.clone();
+        let compare = move || run_diff::list_run_changes(&run_store, &record);
         let changes = match tokio::task::spawn_blocking(compare).await?? {
             Ok(changes) => changes,
             Err(why) => {
@@ -261,13 +261,13 @@ impl KeeperServer {
         let Some(record) = self.run_store.read_record(&run)? else {
             return Ok(Err(no_such_run_error(&run)));
         };
-        let _turn = match self.body_limits.acquire_permit(by).await? {
-            Ok(turn) => turn,
+        let _permit = match self.body_limits.acquire_permit(by).await? {
+            Ok(permit) => permit,
             Err(busy) => return Ok(Err(busy)),
         };
-        let shelf = self.run_store.clone();
+        let run_store = self.run_store.clone();
         let read = move || {
-            let archive = shelf.run_body(&record)?;
+            let archive = run_store.run_body(&record)?;
             archive
                 .map(|archive| Body::from_archive(&archive))
                 .transpose()
@@ -290,18 +290,18 @@ impl KeeperServer {
 
     async fn begin_run(
         &self,
-        order: RunRequest,
+        run_request: RunRequest,
         out: &mut KeeperReplyWriter,
     ) -> Result<std::result::Result<(), ApiError>> {
-        let length = order.reason.as_ref().map_or(0, |r| r.chars().count());
+        let length = run_request.reason.as_ref().map_or(0, |r| r.chars().count());
         if length > MAX_REASON_CHARS {
             let message = format!("the reason is longer than {MAX_REASON_CHARS} characters");
             return Ok(Err(ApiError::new(refusal::KEEPER_BAD_REQUEST, message)));
         }
-        match self.controller.begin_run(order).await {
+        match self.controller.begin_run(run_request).await {
             Ok(run) => out.write_reply(&KeeperReply::Started { run }).await?,
             Err(RunDenied::Busy(run)) => out.write_reply(&KeeperReply::Busy { run }).await?,
-            Err(RunDenied::Refused(fault)) => return Ok(Err(fault)),
+            Err(RunDenied::Refused(error)) => return Ok(Err(error)),
         }
         Ok(Ok(()))
     }
@@ -314,13 +314,13 @@ impl KeeperServer {
     ) -> Result<std::result::Result<(), ApiError>> {
         if by != EvolveCaller::Host {
             let message = "only the host can stop a run";
-            let fault = ApiError::new(refusal::KEEPER_FORBIDDEN, message);
-            return Ok(Err(fault.with_hint("run `osctl evolve stop` on the host")));
+            let error = ApiError::new(refusal::KEEPER_FORBIDDEN, message);
+            return Ok(Err(error.with_hint("run `osctl evolve stop` on the host")));
         }
         match self.controller.cancel_run().await {
             Ok(run) => out.write_reply(&KeeperReply::Stopping { run }).await?,
             Err(RunDenied::Busy(run)) => out.write_reply(&KeeperReply::Busy { run }).await?,
-            Err(RunDenied::Refused(fault)) => return Ok(Err(fault)),
+            Err(RunDenied::Refused(error)) => return Ok(Err(error)),
         }
         Ok(Ok(()))
     }
@@ -346,7 +346,7 @@ impl KeeperServer {
         out: &mut KeeperReplyWriter,
     ) -> Result<std::result::Result<(), ApiError>> {
         let mut changes = self.run_store.subscribe_changes();
-        let mut told: Option<EvolveRecord> = None;
+        let mut sent: Option<EvolveRecord> = None;
         loop {
             changes.mark_unchanged();
             // Read the record before the log, so that no line is missing after the final record.
@@ -365,10 +365,10 @@ impl KeeperServer {
                 offset = next;
             }
             let ended = record.status.has_ended();
-            if told.as_ref() != Some(&record) {
+            if sent.as_ref() != Some(&record) {
                 out.write_reply(&KeeperReply::Record(Box::new(record.clone())))
                     .await?;
-                told = Some(record);
+                sent = Some(record);
             }
             if ended || !follow {
                 return Ok(Ok(()));
@@ -418,19 +418,19 @@ impl KeeperReplyWriter {
     }
 }
 
-/// Sends a request to a socket, and passes each line of the reply to `each`.
+/// Sends a request to a socket, and passes each line of the reply to `on_line`.
 pub(super) async fn send_keeper_request(
     socket: &Path,
-    question: &str,
-    each: &mut (dyn FnMut(&str) -> Result<()> + Send),
+    request: &str,
+    on_line: &mut (dyn FnMut(&str) -> Result<()> + Send),
 ) -> Result<()> {
     let mut stream = UnixStream::connect(socket)
         .await
         .with_context(|| format!("connecting to `{}`", socket.display()))?;
-    stream.write_all(format!("{question}\n").as_bytes()).await?;
+    stream.write_all(format!("{request}\n").as_bytes()).await?;
     let mut lines = BufReader::new(stream).lines();
     while let Some(line) = lines.next_line().await? {
-        each(&line)?;
+        on_line(&line)?;
     }
     Ok(())
 }

@@ -19,8 +19,8 @@ impl Default for RunCancellation {
 impl RunCancellation {
     /// Cancels the run. The first reason stays.
     pub(super) fn cancel_run(&self, why: &'static str) {
-        self.0.send_modify(|wish| {
-            wish.get_or_insert(why);
+        self.0.send_modify(|requested| {
+            requested.get_or_insert(why);
         });
     }
 

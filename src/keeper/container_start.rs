@@ -32,28 +32,28 @@ pub(super) enum ContainerStartOutcome {
 /// # Errors
 /// When the engine is away, or the unreachable file can't be written.
 pub(super) async fn start_ended_container(
-    site: &DeployTarget,
-    mark: &UnreachableFile,
+    target: &DeployTarget,
+    unreachable_file: &UnreachableFile,
     container: &str,
     run: Option<&EvolveRunId>,
 ) -> Result<ContainerStartOutcome> {
-    let found = site.find_container(container).await?;
+    let found = target.find_container(container).await?;
     let ended =
         found.filter(|c| matches!(c.phase, ContainerPhase::Created | ContainerPhase::Stopped));
     let Some(ended) = ended else {
         return Ok(ContainerStartOutcome::Untouched);
     };
     tracing::info!(container, "the keeper starts a container that has ended");
-    let begin = Instant::now();
+    let started_at = Instant::now();
     let error = loop {
-        let tried = match site.restore_network(&ended).await {
-            Ok(()) => site.docker.start(&ended.id).await,
+        let tried = match target.restore_network(&ended).await {
+            Ok(()) => target.docker.start(&ended.id).await,
             refused => refused,
         };
         match tried {
             Ok(()) => return Ok(ContainerStartOutcome::Started),
             Err(error) if is_engine_away(&error) => return Err(error),
-            Err(error) if begin.elapsed() > CONTAINER_START_TIMEOUT => break error,
+            Err(error) if started_at.elapsed() > CONTAINER_START_TIMEOUT => break error,
             Err(_) => tokio::time::sleep(CONTAINER_START_INTERVAL).await,
         }
     };
@@ -66,10 +66,10 @@ pub(super) async fn start_ended_container(
         has_ended,
     };
     // Write the file before the start: if the keeper ends now, the next keeper recovers the ports.
-    mark.write(&unreached(true))?;
-    match site.start_without_ports(&ended).await {
+    unreachable_file.write(&unreached(true))?;
+    match target.start_without_ports(&ended).await {
         Ok(()) => {
-            mark.write(&unreached(false))?;
+            unreachable_file.write(&unreached(false))?;
             Ok(ContainerStartOutcome::WithoutPorts(error))
         }
         Err(again) if is_engine_away(&again) => Err(again),

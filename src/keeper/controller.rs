@@ -46,9 +46,9 @@ impl ControllerHandle {
     /// Starts a run, unless another run is active.
     pub(super) async fn begin_run(
         &self,
-        order: RunRequest,
+        request: RunRequest,
     ) -> std::result::Result<EvolveRunId, RunDenied> {
-        self.send_message(|reply| ControllerMessage::Begin(order, reply))
+        self.send_message(|reply| ControllerMessage::Begin(request, reply))
             .await
     }
 
@@ -77,14 +77,14 @@ impl ControllerHandle {
     ) -> std::result::Result<EvolveRunId, RunDenied> {
         let (reply, answer) = oneshot::channel();
         let gone = || RunDenied::from(anyhow::anyhow!("the keeper is shutting down"));
-        let asked = async {
+        let request = async {
             let sent = self.0.send(message(reply)).await;
             sent.map_err(|_| gone())?;
             answer.await.map_err(|_| gone())?
         };
         let late = "the keeper is still finishing an earlier run";
-        let asked = tokio::time::timeout(CONTROLLER_REPLY_TIMEOUT, asked).await;
-        asked.unwrap_or_else(|_| Err(RunDenied::from(anyhow::anyhow!(late))))
+        let request = tokio::time::timeout(CONTROLLER_REPLY_TIMEOUT, request).await;
+        request.unwrap_or_else(|_| Err(RunDenied::from(anyhow::anyhow!(late))))
     }
 }
 
@@ -123,13 +123,19 @@ pub(super) struct RunController {
 }
 
 impl RunController {
-    pub(super) fn new(settings: KeeperSettings, shelf: KeeperRunStore) -> (Self, ControllerHandle) {
+    pub(super) fn new(
+        settings: KeeperSettings,
+        run_store: KeeperRunStore,
+    ) -> (Self, ControllerHandle) {
         let (sender, inbox) = mpsc::channel(8);
-        let current =
-            recover_with_retries(settings.clone(), shelf.clone(), KEEPER_ENDED_REASON.into());
+        let current = recover_with_retries(
+            settings.clone(),
+            run_store.clone(),
+            KEEPER_ENDED_REASON.into(),
+        );
         let owner = Self {
             settings,
-            run_store: shelf,
+            run_store,
             inbox,
             state: KeeperState::Recovering,
             shutdown_waiters: Vec::new(),
@@ -154,9 +160,9 @@ impl RunController {
                     // The caller timed out and has received an error: drop the request.
                     Some(ControllerMessage::Begin(_, reply) | ControllerMessage::Cancel(reply)) if reply.is_closed() => {}
                     // A run request waits until the recovery ends.
-                    Some(ControllerMessage::Begin(order, reply)) if self.is_ending() => self.queued_requests.push((order, reply)),
+                    Some(ControllerMessage::Begin(request, reply)) if self.is_ending() => self.queued_requests.push((request, reply)),
                     // The caller may have disconnected; the run continues.
-                    Some(ControllerMessage::Begin(order, reply)) => drop(reply.send(self.begin_run(order).await)),
+                    Some(ControllerMessage::Begin(request, reply)) => drop(reply.send(self.begin_run(request).await)),
                     Some(ControllerMessage::Cancel(reply)) => drop(reply.send(self.cancel_run())),
                     Some(ControllerMessage::Shutdown(reply)) => self.handle_shutdown(reply),
                     None => return Ok(()),
@@ -181,18 +187,18 @@ impl RunController {
         if matches!(self.state, KeeperState::Recovering) {
             return;
         }
-        for (order, reply) in std::mem::take(&mut self.queued_requests) {
+        for (request, reply) in std::mem::take(&mut self.queued_requests) {
             if !reply.is_closed() {
-                drop(reply.send(self.begin_run(order).await));
+                drop(reply.send(self.begin_run(request).await));
             }
         }
     }
 
     fn start_next_activity(&mut self, done: KeeperOutcome) -> Result<()> {
         self.state = KeeperState::Idle;
-        let (settings, shelf) = (self.settings.clone(), self.run_store.clone());
+        let (settings, run_store) = (self.settings.clone(), self.run_store.clone());
         self.activity = Box::pin(async move {
-            port_recovery::recover_ports(&settings, &shelf).await;
+            port_recovery::recover_ports(&settings, &run_store).await;
             std::future::pending().await
         });
         for reply in self.shutdown_waiters.drain(..) {
@@ -200,18 +206,18 @@ impl RunController {
             let _ = reply.send(());
         }
         match done {
-            KeeperOutcome::Recovered(site, KeeperRecoveryOutcome::ResumeWatch(entry)) => {
-                self.start_watch(site, *entry)
+            KeeperOutcome::Recovered(target, KeeperRecoveryOutcome::ResumeWatch(entry)) => {
+                self.start_watch(target, *entry)
             }
             KeeperOutcome::Recovered(_, KeeperRecoveryOutcome::WatchFailed(why)) => {
                 self.start_rescue(why)
             }
             KeeperOutcome::Recovered(_, KeeperRecoveryOutcome::Idle) | KeeperOutcome::Idle => {}
-            KeeperOutcome::RunEnded(site, record) => {
+            KeeperOutcome::RunEnded(target, record) => {
                 self.run_store.set_active_run(None);
                 tracing::info!(run = %record.run, status = %record.status, why = record.why, "a run ended");
                 if let Some(entry) = RunJournal::new(&self.settings.state_folder).read()? {
-                    self.start_watch(site, entry);
+                    self.start_watch(target, entry);
                 }
             }
             KeeperOutcome::WatchEnded(WatchVerdict::Passed) => {
@@ -251,8 +257,8 @@ impl RunController {
             KeeperState::Idle | KeeperState::Watching => None,
         };
         on.ok_or_else(|| {
-            let fault = ApiError::new(refusal::KEEPER_NO_SUCH_RUN, "no run is in progress");
-            RunDenied::Refused(fault.with_hint("`osctl evolve history` lists the runs"))
+            let error = ApiError::new(refusal::KEEPER_NO_SUCH_RUN, "no run is in progress");
+            RunDenied::Refused(error.with_hint("`osctl evolve history` lists the runs"))
         })
     }
 
@@ -260,31 +266,31 @@ impl RunController {
     fn handle_shutdown(&mut self, reply: oneshot::Sender<()>) {
         let step = RunJournal::new(&self.settings.state_folder).read();
         let step = step.ok().flatten().map(|entry| entry.step);
-        let is_mute = matches!(
+        let is_refusing = matches!(
             step,
             Some(RunJournalStep::Freezing | RunJournalStep::Swapping)
         );
         match &self.state {
-            KeeperState::Running(_, stop) if is_mute => {
+            KeeperState::Running(_, stop) if is_refusing => {
                 stop.cancel_run("the keeper was stopped");
                 self.shutdown_waiters.push(reply);
             }
-            KeeperState::Recovering if is_mute => self.shutdown_waiters.push(reply),
+            KeeperState::Recovering if is_refusing => self.shutdown_waiters.push(reply),
             _ => drop(reply.send(())),
         }
     }
 
-    fn start_watch(&mut self, site: DeployTarget, entry: RunJournalEntry) {
+    fn start_watch(&mut self, target: DeployTarget, entry: RunJournalEntry) {
         self.state = KeeperState::Watching;
-        let (settings, shelf) = (self.settings.clone(), self.run_store.clone());
+        let (settings, run_store) = (self.settings.clone(), self.run_store.clone());
         self.activity = Box::pin(async move {
-            let made_good = async {
-                port_recovery::recover_ports(&settings, &shelf).await;
+            let port_recovery_task = async {
+                port_recovery::recover_ports(&settings, &run_store).await;
                 std::future::pending().await
             };
             let watched = tokio::select! {
-                watched = post_deploy_watch::watch_container(&site, &entry) => watched,
-                never = made_good => never,
+                watched = post_deploy_watch::watch_container(&target, &entry) => watched,
+                never = port_recovery_task => never,
             };
             Ok(match watched {
                 Ok(verdict) => KeeperOutcome::WatchEnded(verdict),
@@ -295,7 +301,7 @@ impl RunController {
 
     async fn begin_run(
         &mut self,
-        order: RunRequest,
+        request: RunRequest,
     ) -> std::result::Result<EvolveRunId, RunDenied> {
         if let KeeperState::Running(run, _) = &self.state {
             return Err(RunDenied::Busy(run.clone()));
@@ -305,7 +311,7 @@ impl RunController {
                 "the keeper is shutting down"
             )));
         }
-        let work = prepare_run(&self.settings, &self.run_store, order).await?;
+        let work = prepare_run(&self.settings, &self.run_store, request).await?;
         Ok(self.start_execution(work))
     }
 
@@ -319,9 +325,9 @@ impl RunController {
 }
 
 async fn execute_run(work: RunExecutor) -> Result<KeeperOutcome> {
-    let site = work.target.clone();
+    let target = work.target.clone();
     Ok(match work.run_stages().await {
-        Ok(record) => KeeperOutcome::RunEnded(site, Box::new(record)),
+        Ok(record) => KeeperOutcome::RunEnded(target, Box::new(record)),
         Err(error) => KeeperOutcome::EngineLost(error),
     })
 }
@@ -330,30 +336,32 @@ async fn execute_run(work: RunExecutor) -> Result<KeeperOutcome> {
 /// interrupted run gets. After [`EngineRetryDecision::GiveUp`] the journal is closed and recovery starts again.
 fn recover_with_retries(
     settings: KeeperSettings,
-    shelf: KeeperRunStore,
+    run_store: KeeperRunStore,
     why: String,
 ) -> BoxFuture<'static, Result<KeeperOutcome>> {
     Box::pin(async move {
-        let mut heard = Instant::now();
+        let mut last_reply_at = Instant::now();
         let mut refused = 0;
         loop {
             let error = match load_target(&settings).await {
-                Ok(site) => match recover_from_journal(&settings, &shelf, &site, &why).await {
-                    Ok(after) => return Ok(KeeperOutcome::Recovered(site, after)),
-                    Err(error) => error,
-                },
+                Ok(target) => {
+                    match recover_from_journal(&settings, &run_store, &target, &why).await {
+                        Ok(after) => return Ok(KeeperOutcome::Recovered(target, after)),
+                        Err(error) => error,
+                    }
+                }
                 // No deploy config yet: wait for the host. A config that is not there affects no run.
                 Err(error) if !is_engine_away(&error) => {
                     tracing::info!("the keeper waits for a deploy config: {error:#}");
-                    heard = Instant::now();
+                    last_reply_at = Instant::now();
                     tokio::time::sleep(DEPLOY_CONFIG_POLL_INTERVAL).await;
                     continue;
                 }
                 Err(error) => error,
             };
-            let away = is_engine_away(&error).then(|| heard.elapsed());
+            let away = is_engine_away(&error).then(|| last_reply_at.elapsed());
             if away.is_none() {
-                (heard, refused) = (Instant::now(), refused + 1);
+                (last_reply_at, refused) = (Instant::now(), refused + 1);
             }
             match retry_policy::decide_retry(refused, away) {
                 EngineRetryDecision::Retry(pause) => {
@@ -362,7 +370,7 @@ fn recover_with_retries(
                 }
                 EngineRetryDecision::GiveUp => {
                     tracing::error!("the keeper gives up the recovery: {error:#}");
-                    abandon_run(&settings, &shelf, &error);
+                    abandon_run(&settings, &run_store, &error);
                     refused = 0;
                 }
                 EngineRetryDecision::ExitKeeper => return Err(error),
@@ -374,7 +382,7 @@ fn recover_with_retries(
 /// Prepares the keeper's own rollback to the last image that passed its watch period.
 async fn prepare_rescue(
     settings: KeeperSettings,
-    shelf: KeeperRunStore,
+    run_store: KeeperRunStore,
     why: String,
 ) -> Result<KeeperOutcome> {
     let journal = RunJournal::new(&settings.state_folder);
@@ -383,11 +391,11 @@ async fn prepare_rescue(
         let times = entry.rescues;
         return record_missing_rescue(
             &journal,
-            &shelf,
+            &run_store,
             &format!("{why}; the keeper rolled back {times} times without success"),
         );
     }
-    let order = RunRequest {
+    let request = RunRequest {
         task: RunTask::Rescue,
         by: EvolveCaller::Keeper,
         reason: Some(sanitize::sanitize_sentence(&why)),
@@ -395,15 +403,15 @@ async fn prepare_rescue(
         dry_run: false,
         rollback_run: None,
     };
-    match prepare_run(&settings, &shelf, order).await {
+    match prepare_run(&settings, &run_store, request).await {
         Ok(work) => Ok(KeeperOutcome::Rescue(Box::new(work))),
-        Err(RunDenied::Refused(fault)) if fault.kind == refusal::KEEPER_NO_SUCH_RUN => {
-            record_missing_rescue(&journal, &shelf, &format!("{why}; {}", fault.message))
+        Err(RunDenied::Refused(error)) if error.kind == refusal::KEEPER_NO_SUCH_RUN => {
+            record_missing_rescue(&journal, &run_store, &format!("{why}; {}", error.message))
         }
         // A slow engine or a full disk is temporary: retry after a delay.
-        Err(RunDenied::Refused(fault)) => {
+        Err(RunDenied::Refused(error)) => {
             tokio::time::sleep(RESCUE_RETRY_DELAY).await;
-            let why = format!("the rescue can't start yet: {}", fault.message);
+            let why = format!("the rescue can't start yet: {}", error.message);
             Ok(KeeperOutcome::EngineLost(anyhow::anyhow!(why)))
         }
         Err(RunDenied::Busy(run)) => bail!("run `{run}` is active while the keeper is idle"),
@@ -413,15 +421,15 @@ async fn prepare_rescue(
 /// Records why there is no rescue in the run whose container failed its watch period.
 fn record_missing_rescue(
     journal: &RunJournal,
-    shelf: &KeeperRunStore,
+    run_store: &KeeperRunStore,
     why: &str,
 ) -> Result<KeeperOutcome> {
     tracing::error!("the keeper does not roll back: {why}");
     if let Some(entry) = journal.read()?
-        && let Some(mut record) = shelf.read_record(&entry.run)?
+        && let Some(mut record) = run_store.read_record(&entry.run)?
     {
         record.why = Some(sanitize::sanitize_sentence(why));
-        shelf.save_record(&record)?;
+        run_store.save_record(&record)?;
     }
     journal.close()?;
     Ok(KeeperOutcome::Idle)
@@ -431,10 +439,10 @@ fn record_missing_rescue(
 pub(super) async fn load_target(settings: &KeeperSettings) -> Result<DeployTarget> {
     let text = std::fs::read(settings.state_folder.join(DEPLOY_CONFIG_FILE))
         .context("the host has not uploaded a deploy config yet: run `osctl up`")?;
-    let charge: DeployConfig = serde_json::from_slice(&text)
+    let deploy_config: DeployConfig = serde_json::from_slice(&text)
         .context("the deploy config can't be read: run `osctl up` to upload it again")?;
     Ok(DeployTarget {
         docker: Docker::connect_at_socket(&settings.engine_socket).await?,
-        config: Arc::new(charge),
+        config: Arc::new(deploy_config),
     })
 }

@@ -12,16 +12,16 @@ use std::collections::BTreeSet;
 
 /// Removes the images, records and bodies that no rollback needs. `entry` is the entry in the journal.
 pub(super) async fn collect_garbage(
-    site: &DeployTarget,
-    shelf: &KeeperRunStore,
+    target: &DeployTarget,
+    run_store: &KeeperRunStore,
     entry: Option<&RunJournalEntry>,
 ) {
-    let bounds = &site.config.bounds;
+    let bounds = &target.config.bounds;
     let removed = async {
-        let records = shelf.list_records()?;
-        let images = remove_unneeded_images(site, &records, entry).await;
-        shelf.prune_runs(bounds.runs, bounds.bodies)?;
-        shelf.remove_uploaded_bodies(&site.config.spec.image)?;
+        let records = run_store.list_records()?;
+        let images = remove_unneeded_images(target, &records, entry).await;
+        run_store.prune_runs(bounds.runs, bounds.bodies)?;
+        run_store.remove_uploaded_bodies(&target.config.spec.image)?;
         images
     };
     if let Err(error) = removed.await {
@@ -30,21 +30,21 @@ pub(super) async fn collect_garbage(
 }
 
 async fn remove_unneeded_images(
-    site: &DeployTarget,
+    target: &DeployTarget,
     records: &[EvolveRecord],
     entry: Option<&RunJournalEntry>,
 ) -> Result<()> {
     // First, because the name keeps an image.
-    tag_previous_image(site, records).await?;
-    let names = remove_outdated_tags(site, records, entry).await;
-    let nameless = remove_dangling_images(site, records, entry).await;
+    tag_previous_image(target, records).await?;
+    let names = remove_outdated_tags(target, records, entry).await;
+    let nameless = remove_dangling_images(target, records, entry).await;
     names.and(nameless)
 }
 
 /// Points the tag `previous` at the image that a rollback would take now, also after an earlier rollback.
-async fn tag_previous_image(site: &DeployTarget, records: &[EvolveRecord]) -> Result<()> {
-    let (docker, tag) = (&site.docker, site.image_tag("previous"));
-    let Some(present) = site.find_container(site.container_name()).await? else {
+async fn tag_previous_image(target: &DeployTarget, records: &[EvolveRecord]) -> Result<()> {
+    let (docker, tag) = (&target.docker, target.image_tag("previous"));
+    let Some(present) = target.find_container(target.container_name()).await? else {
         return Ok(());
     };
     if let Some(image) = post_deploy_watch::find_previous_image(records, Some(&present.image))
@@ -61,17 +61,17 @@ async fn tag_previous_image(site: &DeployTarget, records: &[EvolveRecord]) -> Re
 
 /// Removes the tags of runs that did not succeed and of runs that are too old.
 async fn remove_outdated_tags(
-    site: &DeployTarget,
+    target: &DeployTarget,
     records: &[EvolveRecord],
     entry: Option<&RunJournalEntry>,
 ) -> Result<()> {
-    let refuges = fallback_images(entry);
-    let tags = site.docker.list_tags(&site.config.image).await?;
-    let (prefix, keep) = (site.image_tag("run-"), site.config.bounds.images);
+    let fallbacks = fallback_images(entry);
+    let tags = target.docker.list_tags(&target.config.image).await?;
+    let (prefix, keep) = (target.image_tag("run-"), target.config.bounds.images);
     for tag in outdated_tags(&tags, &prefix, records, keep) {
-        let image = site.docker.find_image(tag).await?;
-        if !image.is_some_and(|image| is_last_fallback_tag(&image, &refuges)) {
-            site.docker.remove_image(tag).await?;
+        let image = target.docker.find_image(tag).await?;
+        if !image.is_some_and(|image| is_last_fallback_tag(&image, &fallbacks)) {
+            target.docker.remove_image(tag).await?;
         }
     }
     Ok(())
@@ -79,19 +79,19 @@ async fn remove_outdated_tags(
 
 /// The images that the active or watched run may fall back to.
 fn fallback_images(entry: Option<&RunJournalEntry>) -> BTreeSet<String> {
-    let mut refuges = BTreeSet::new();
+    let mut fallbacks = BTreeSet::new();
     let mut at = entry;
     while let Some(entry) = at {
         let all = [&entry.image, &entry.previous, &entry.proven];
-        refuges.extend(all.into_iter().flatten().cloned());
+        fallbacks.extend(all.into_iter().flatten().cloned());
         at = entry.after.as_deref();
     }
-    refuges
+    fallbacks
 }
 
-/// Whether removing this name would delete one of the `refuges`.
-fn is_last_fallback_tag(image: &EngineImage, refuges: &BTreeSet<String>) -> bool {
-    image.tags.len() < 2 && refuges.contains(&image.id)
+/// Whether removing this name would delete one of the `fallbacks`.
+fn is_last_fallback_tag(image: &EngineImage, fallbacks: &BTreeSet<String>) -> bool {
+    image.tags.len() < 2 && fallbacks.contains(&image.id)
 }
 
 fn outdated_tags<'a>(
@@ -100,23 +100,23 @@ fn outdated_tags<'a>(
     records: &[EvolveRecord],
     keep: usize,
 ) -> Vec<&'a String> {
-    let kept: BTreeSet<String> = newest_retained_runs(records, keep)
+    let retained: BTreeSet<String> = newest_retained_runs(records, keep)
         .map(|record| format!("{prefix}{}", record.run))
         .collect();
     let of_runs = tags.iter().filter(|tag| tag.starts_with(prefix));
-    of_runs.filter(|tag| !kept.contains(*tag)).collect()
+    of_runs.filter(|tag| !retained.contains(*tag)).collect()
 }
 
 /// Removes images that have lost their last name.
 async fn remove_dangling_images(
-    site: &DeployTarget,
+    target: &DeployTarget,
     records: &[EvolveRecord],
     entry: Option<&RunJournalEntry>,
 ) -> Result<()> {
-    let images = site.docker.list_dangling_images().await?;
-    let keep = site.config.bounds.images;
-    for id in unneeded_image_ids(&images, &site.config.instance, records, keep, entry) {
-        site.docker.remove_image(id).await?;
+    let images = target.docker.list_dangling_images().await?;
+    let keep = target.config.bounds.images;
+    for id in unneeded_image_ids(&images, &target.config.instance, records, keep, entry) {
+        target.docker.remove_image(id).await?;
     }
     Ok(())
 }
@@ -144,15 +144,15 @@ fn unneeded_image_ids<'a>(
     let succeeded = records
         .iter()
         .filter(|r| r.status == EvolveStage::Succeeded && !r.dry_run);
-    let mut wanted: BTreeSet<String> = succeeded.take(keep).flat_map(of).flatten().collect();
-    wanted.extend(fallback_images(entry));
+    let mut needed: BTreeSet<String> = succeeded.take(keep).flat_map(of).flatten().collect();
+    needed.extend(fallback_images(entry));
     let is_ours = |image: &EngineImage| {
         let label = image.labels.get(IMAGE_LABEL);
         label.map(String::as_str) == Some(instance) || known.contains(&image.id)
     };
     let unwanted = images
         .iter()
-        .filter(|image| image.tags.is_empty() && is_ours(image) && !wanted.contains(&image.id));
+        .filter(|image| image.tags.is_empty() && is_ours(image) && !needed.contains(&image.id));
     unwanted.map(|image| image.id.as_str()).collect()
 }
 
@@ -204,16 +204,16 @@ mod tests {
         let found = unneeded_image_ids(&images, "mine", &records, 2, Some(&entry));
         assert_eq!(found, ["failed"]);
         // An image that a run may fall back to keeps its last name, regardless of how many runs came later.
-        let refuges = fallback_images(Some(&entry));
+        let fallbacks = fallback_images(Some(&entry));
         assert!(is_last_fallback_tag(
             &image("proven", None, &["os:run"]),
-            &refuges
+            &fallbacks
         ));
         let named = image("proven", None, &["os:run", "os:previous"]);
-        assert!(!is_last_fallback_tag(&named, &refuges));
+        assert!(!is_last_fallback_tag(&named, &fallbacks));
         assert!(!is_last_fallback_tag(
             &image("old", None, &["os:run"]),
-            &refuges
+            &fallbacks
         ));
     }
 

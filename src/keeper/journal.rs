@@ -113,11 +113,11 @@ impl RunJournal {
 
 /// Replaces a file atomically: writes a temporary file beside it, syncs that to the disk and renames it.
 pub(super) fn replace_file_synced(path: &Path, content: &[u8]) -> Result<()> {
-    let beside = path.with_extension("new");
-    let mut file = File::create(&beside)?;
+    let temporary = path.with_extension("new");
+    let mut file = File::create(&temporary)?;
     file.write_all(content)?;
     file.sync_all()?;
-    fs::rename(&beside, path)?;
+    fs::rename(&temporary, path)?;
     sync_folder(path)
 }
 

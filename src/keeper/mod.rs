@@ -97,7 +97,7 @@ impl Default for KeeperSettings {
 
 /// The socket for the host's requests, in the state folder.
 const KEEPER_HOST_SOCKET_NAME: &str = "host.sock";
-/// The socket for the agent's requests, in the door.
+/// The socket for the agent's requests, in the socket folder.
 const KEEPER_AGENT_SOCKET_NAME: &str = "keeper.sock";
 
 /// How long a rollback at shutdown may take: the engine kills a container that takes longer than 5 s.
@@ -114,22 +114,23 @@ pub(crate) async fn serve_keeper(
     shutdown: impl Future<Output = ()>,
 ) -> Result<()> {
     tracing::info!(version = env!("CARGO_PKG_VERSION"), "the keeper starts");
-    let shelf = KeeperRunStore::open(&settings.state_folder).context("opening the run store")?;
+    let run_store =
+        KeeperRunStore::open(&settings.state_folder).context("opening the run store")?;
     // A run that is being recovered is active until recovery ends.
-    let begun = RunJournal::new(&settings.state_folder)
+    let interrupted = RunJournal::new(&settings.state_folder)
         .read()
         .ok()
         .flatten();
-    shelf.set_active_run(begun.and_then(|entry| entry.active_run()));
+    run_store.set_active_run(interrupted.and_then(|entry| entry.active_run()));
     UnreachableFile::new(&settings.state_folder).mark_as_ended();
-    let (owner, handle) = RunController::new(settings.clone(), shelf.clone());
-    let desk = api::KeeperServer::new(shelf, handle.clone());
+    let (owner, handle) = RunController::new(settings.clone(), run_store.clone());
+    let server = api::KeeperServer::new(run_store, handle.clone());
     let sockets = api::bind_sockets(&settings)?;
     let mut owner = pin!(owner.run());
     tokio::select! {
         () = shutdown => {}
         ended = &mut owner => return ended,
-        ended = desk.serve(sockets) => return ended,
+        ended = server.serve(sockets) => return ended,
     }
     tokio::select! {
         () = handle.prepare_shutdown() => Ok(()),
@@ -138,20 +139,20 @@ pub(crate) async fn serve_keeper(
     }
 }
 
-/// Sends a request to the keeper of this container, and passes each line of the reply to `each`.
+/// Sends a request to the keeper of this container, and passes each line of the reply to `on_line`.
 ///
 /// # Errors
 /// When the keeper does not answer.
 pub(crate) async fn send_host_request(
     question: &str,
-    each: &mut (dyn FnMut(&str) -> Result<()> + Send),
+    on_line: &mut (dyn FnMut(&str) -> Result<()> + Send),
 ) -> Result<()> {
     api::send_keeper_request(
         &KeeperSettings::default()
             .state_folder
             .join(KEEPER_HOST_SOCKET_NAME),
         question,
-        each,
+        on_line,
     )
     .await
 }

@@ -1,10 +1,10 @@
 //! A model of swaps: containers, the keeper's journal and its history, with a crash between any two steps.
 //!
 //! Each [`SwapOp`] of the keeper is one call of the engine, one write or one request; the comment beside it names the
-//! function. The order of stages ([`stage_transitions`]), the end of an interrupted run ([`interrupted_run_end`]) and the image
-//! that the history names ([`recorded_image`]) are the real functions. The model leaves out builds, trials, ports and
-//! clocks: a quiesced container, and a container that is not verified yet, waits for the keeper, which the engine
-//! restarts in time.
+//! function. The order of stages ([`stage_transitions`]), the end of an interrupted run ([`interrupted_run_end`]) and
+//! the image that the history names ([`recorded_image`]) are the real functions. The model leaves out builds, trials,
+//! ports and clocks: a quiesced container, and a container that is not verified yet, waits for the keeper, which the
+//! engine restarts in time.
 
 mod interleaving;
 mod tests;
@@ -79,9 +79,9 @@ enum SwapOp {
     Quiesce,
     /// `RunExecutor::pause_old_container`.
     Pause,
-    /// `RunExecutor::set_aside`: `Docker::let_restart`.
+    /// `RunExecutor::set_old_container_aside`: `Docker::set_restart_policy`.
     ForbidRestart,
-    /// `RunExecutor::set_aside`: `Docker::rename`.
+    /// `RunExecutor::set_old_container_aside`: `Docker::rename`.
     RenameAside,
     /// `Docker::create_container`.
     Create,
@@ -95,16 +95,16 @@ enum SwapOp {
     RemoveOld,
     /// `RunExecutor::roll_back`: removes the new container, or finds another container in its place.
     ClearPlace,
-    /// `RunExecutor::restore_old_container`, `reconcile::settle_aside_container`: `Docker::unpause`.
+    /// `RunExecutor::restore_old_container`, `reconcile::resolve_aside_container`: `Docker::unpause`.
     Unpause,
-    /// `RunExecutor::go_on`: `DeployTarget::resume_requests` of the old container.
+    /// `RunExecutor::resume_old_container`: `DeployTarget::resume_requests` of the old container.
     Resume,
-    /// `RunExecutor::restore_old_container`, `reconcile::settle_aside_container`: `Docker::rename`.
+    /// `RunExecutor::restore_old_container`, `reconcile::resolve_aside_container`: `Docker::rename`.
     RenameBack,
-    /// `RunExecutor::restore_old_container`, `reconcile::settle_aside_container`: `Docker::let_restart`.
+    /// `RunExecutor::restore_old_container`, `reconcile::resolve_aside_container`: `Docker::set_restart_policy`.
     AllowRestart,
-    /// `RunExecutor::restart_old_container`, `RunExecutor::make_anew`: the old container runs, or another one of its
-    /// image.
+    /// `RunExecutor::restart_old_container`, `RunExecutor::recreate_missing_container`: the old container runs, or
+    /// another one of its image.
     Restart,
     /// `RunJournal::restore_previous`, `RunJournal::close`.
     CloseJournal,
@@ -112,11 +112,11 @@ enum SwapOp {
     ReadJournal,
     /// `recover_from_journal`: the steps after that.
     Reconcile,
-    /// `reconcile::settle_aside_container`.
+    /// `reconcile::resolve_aside_container`.
     ResolveAside,
-    /// `reconcile::start_failed_container`, `recovery::on_probation`: the container in place is started.
+    /// `reconcile::start_failed_container`, `recovery::resume_watch`: the container in place is started.
     StartPresent,
-    /// `reconcile::note_image`.
+    /// `reconcile::record_current_image`.
     RecordImage,
 }
 
@@ -150,9 +150,9 @@ enum SwapAction {
     Refused(SwapOp),
     /// `RunController::new` starts with the recovery.
     KeeperStarts,
-    /// `readiness_gate::wait_until_proved`, `resume_if_abandoned`: a container asks the keeper, and accepts requests.
+    /// `readiness_gate::wait_until_verified`, `resume_if_abandoned`: a container asks the keeper, and accepts requests.
     AdmissionOpens(usize),
-    /// `WatchVerdict::Lasted`.
+    /// `WatchVerdict::Passed`.
     WatchPasses,
     /// `down --force` and `up`.
     HostReplaces,
@@ -224,10 +224,10 @@ impl SwapState {
     fn is_named_by_history(&self, image: usize) -> bool {
         let LatestRecord {
             status,
-            image: brought,
+            image: deployed,
             previous,
         } = self.latest;
-        let record = sample_record(status, SWAP_IMAGES[brought], SWAP_IMAGES[previous]);
+        let record = sample_record(status, SWAP_IMAGES[deployed], SWAP_IMAGES[previous]);
         recorded_image(&record) == Some(SWAP_IMAGES[image])
     }
 
@@ -443,7 +443,7 @@ impl SwapModel {
         }
     }
 
-    /// `reconcile::settle_aside_container`: the container under the other name takes its place, or is removed.
+    /// `reconcile::resolve_aside_container`: the container under the other name takes its place, or is removed.
     fn resolve_aside(self, state: &mut SwapState) -> Vec<SwapOp> {
         if !state.containers[OLD_CONTAINER].is_some_and(|one| one.is_aside) {
             return Vec::new();
@@ -476,9 +476,9 @@ impl SwapModel {
         match op {
             SwapOp::Verify => phase(NEW_CONTAINER) == Some(SwapPhase::Running),
             SwapOp::Pause if phase(OLD_CONTAINER) == Some(SwapPhase::Running) => {
-                let has_gone_on = state.containers[OLD_CONTAINER]
+                let has_resumed = state.containers[OLD_CONTAINER]
                     .is_some_and(|one| one.admission != SwapAdmission::Quiesced);
-                !has_gone_on || self.swaps_a_resumed_container
+                !has_resumed || self.swaps_a_resumed_container
             }
             _ => true,
         }

@@ -87,26 +87,26 @@ enum PortRecoveryOutcome {
 }
 
 /// Retries until every container that should have its ports has them.
-pub(super) async fn recover_ports(settings: &KeeperSettings, shelf: &KeeperRunStore) {
-    let mark = UnreachableFile::new(&settings.state_folder);
+pub(super) async fn recover_ports(settings: &KeeperSettings, run_store: &KeeperRunStore) {
+    let unreachable_file = UnreachableFile::new(&settings.state_folder);
     let mut pause = FIRST_PORT_RETRY_DELAY;
-    while let Some(unreached) = mark.read() {
-        match try_recover_ports(settings, &mark, &unreached).await {
+    while let Some(unreached) = unreachable_file.read() {
+        match try_recover_ports(settings, &unreachable_file, &unreached).await {
             Ok(tried) => {
                 match tried {
                     PortRecoveryOutcome::PortsRestored => append_to_record(
-                        shelf,
+                        run_store,
                         unreached.run.as_ref(),
                         "the container has its ports again",
                     ),
                     PortRecoveryOutcome::Restarted => append_to_record(
-                        shelf,
+                        run_store,
                         unreached.run.as_ref(),
                         "the container was restarted and has its ports again",
                     ),
                     PortRecoveryOutcome::Obsolete => {}
                 }
-                return mark.clear();
+                return unreachable_file.clear();
             }
             Err(error) => tracing::info!("the container does not have its ports yet: {error:#}"),
         }
@@ -117,12 +117,12 @@ pub(super) async fn recover_ports(settings: &KeeperSettings, shelf: &KeeperRunSt
 
 async fn try_recover_ports(
     settings: &KeeperSettings,
-    mark: &UnreachableFile,
+    unreachable_file: &UnreachableFile,
     unreached: &UnreachableContainer,
 ) -> Result<PortRecoveryOutcome> {
-    let site = load_target(settings).await?;
+    let target = load_target(settings).await?;
     let id = &unreached.container;
-    let present = site.find_container(site.container_name()).await?;
+    let present = target.find_container(target.container_name()).await?;
     let Some(found) = present.filter(|found| found.id == *id) else {
         return Ok(PortRecoveryOutcome::Obsolete);
     };
@@ -130,7 +130,9 @@ async fn try_recover_ports(
         // The container was stopped on purpose since then.
         (true, false) => return Ok(PortRecoveryOutcome::Obsolete),
         (true, true) => {
-            let revived = start_ended_container(&site, mark, id, unreached.run.as_ref()).await?;
+            let revived =
+                start_ended_container(&target, unreachable_file, id, unreached.run.as_ref())
+                    .await?;
             return match revived {
                 ContainerStartOutcome::Untouched | ContainerStartOutcome::Started => {
                     Ok(PortRecoveryOutcome::Restarted)
@@ -141,7 +143,7 @@ async fn try_recover_ports(
             };
         }
         // The container runs again; from now on a stop is on purpose.
-        (false, true) => mark.write(&UnreachableContainer {
+        (false, true) => unreachable_file.write(&UnreachableContainer {
             has_ended: false,
             ..unreached.clone()
         })?,
@@ -151,7 +153,7 @@ async fn try_recover_ports(
         has_ended: true,
         ..unreached.clone()
     };
-    let again = site.restore_ports(&found, || mark.write(&ended));
+    let again = target.restore_ports(&found, || unreachable_file.write(&ended));
     match again.await? {
         true => Ok(PortRecoveryOutcome::Restarted),
         false => Ok(PortRecoveryOutcome::PortsRestored),
@@ -159,18 +161,18 @@ async fn try_recover_ports(
 }
 
 /// Appends a sentence to the record of the run.
-fn append_to_record(shelf: &KeeperRunStore, run: Option<&EvolveRunId>, what: &str) {
+fn append_to_record(run_store: &KeeperRunStore, run: Option<&EvolveRunId>, what: &str) {
     tracing::warn!(?run, "{what}");
     let Some(run) = run else { return };
-    let told = || -> Result<()> {
-        let Some(mut record) = shelf.read_record(run)? else {
+    let append = || -> Result<()> {
+        let Some(mut record) = run_store.read_record(run)? else {
             return Ok(());
         };
         let why: Vec<String> = record.why.into_iter().chain([what.to_owned()]).collect();
         record.why = Some(sanitize::sanitize_sentence(&why.join("; ")));
-        shelf.save_record(&record)
+        run_store.save_record(&record)
     };
-    if let Err(error) = told() {
+    if let Err(error) = append() {
         tracing::warn!("the run's record can't be written: {error:#}");
     }
 }
@@ -185,45 +187,49 @@ mod tests {
     #[test]
     fn what_is_not_reached_is_known_to_the_keeper_that_comes_next() {
         let folder = tempfile::tempdir().unwrap();
-        let mark = UnreachableFile::new(folder.path());
-        assert_eq!(mark.read(), None);
+        let unreachable_file = UnreachableFile::new(folder.path());
+        assert_eq!(unreachable_file.read(), None);
         let unreached = UnreachableContainer {
             run: "20261120-193600".parse().ok(),
             container: "a".into(),
             has_ended: false,
         };
-        mark.mark_as_ended();
-        assert_eq!(mark.read(), None);
-        mark.write(&unreached).unwrap();
+        unreachable_file.mark_as_ended();
+        assert_eq!(unreachable_file.read(), None);
+        unreachable_file.write(&unreached).unwrap();
         assert_eq!(
             UnreachableFile::new(folder.path()).read(),
             Some(unreached.clone())
         );
-        mark.mark_as_ended();
+        unreachable_file.mark_as_ended();
         let ended = UnreachableContainer {
             has_ended: true,
             ..unreached
         };
-        assert_eq!(mark.read(), Some(ended));
-        mark.clear();
-        assert_eq!(mark.read(), None);
+        assert_eq!(unreachable_file.read(), Some(ended));
+        unreachable_file.clear();
+        assert_eq!(unreachable_file.read(), None);
     }
 
     #[test]
     fn the_history_tells_that_ports_were_missing_and_are_there_again() {
         let folder = tempfile::tempdir().unwrap();
-        let shelf = KeeperRunStore::open(folder.path()).unwrap();
+        let run_store = KeeperRunStore::open(folder.path()).unwrap();
         let mut lost = sample_record(EvolveStage::RolledBack, "new", "old");
-        lost.run = shelf.create_run(5.0).unwrap();
+        lost.run = run_store.create_run(5.0).unwrap();
         lost.why = Some("a port is in use".into());
-        shelf.save_record(&lost).unwrap();
-        append_to_record(&shelf, Some(&lost.run), "the container has its ports again");
-        let told = shelf.read_record(&lost.run).unwrap().unwrap();
+        run_store.save_record(&lost).unwrap();
+        append_to_record(
+            &run_store,
+            Some(&lost.run),
+            "the container has its ports again",
+        );
+        let record = run_store.read_record(&lost.run).unwrap().unwrap();
         assert_eq!(
-            told.why.as_deref(),
+            record.why.as_deref(),
             Some("a port is in use; the container has its ports again")
         );
         // A record that was already deleted is not an error.
-        append_to_record(&shelf, "20200101-000000".parse().ok().as_ref(), "gone");
+        append_to_record(&run_store, "20200101-000000".parse().ok().as_ref(), "gone");
     }
 }

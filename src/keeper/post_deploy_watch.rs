@@ -58,17 +58,17 @@ fn find_failure(seen: WatchSample) -> Option<String> {
 /// # Errors
 /// When the engine is away too long.
 pub(super) async fn watch_container(
-    site: &DeployTarget,
+    target: &DeployTarget,
     entry: &RunJournalEntry,
 ) -> Result<WatchVerdict> {
     tokio::time::sleep(RESCUE_BACKOFF_DELAY * entry.rescues).await;
-    let probation = Duration::from_secs(site.config.bounds.probation);
-    let begin = Instant::now();
-    let mut heard = begin;
+    let probation = Duration::from_secs(target.config.bounds.probation);
+    let started_at = Instant::now();
+    let mut last_reply_at = started_at;
     // A monotonic clock, which is not affected when the system time is set.
-    while begin.elapsed() < probation {
-        let asked = Instant::now();
-        let Some(found) = site.find_container(site.container_name()).await? else {
+    while started_at.elapsed() < probation {
+        let asked_at = Instant::now();
+        let Some(found) = target.find_container(target.container_name()).await? else {
             // The container was removed on purpose.
             return Ok(WatchVerdict::Passed);
         };
@@ -78,14 +78,16 @@ pub(super) async fn watch_container(
         }
         let by_person = found.phase == ContainerPhase::Paused
             || (found.restart_count == 0 && found.exit_reason.is_some());
-        let is_slow = asked.elapsed() > SLOW_ENGINE_THRESHOLD;
-        if by_person || is_slow || site.probe_health(&found.id).await? != TargetHealth::Unresponsive
+        let is_slow = asked_at.elapsed() > SLOW_ENGINE_THRESHOLD;
+        if by_person
+            || is_slow
+            || target.probe_health(&found.id).await? != TargetHealth::Unresponsive
         {
-            heard = Instant::now();
+            last_reply_at = Instant::now();
         }
         let seen = WatchSample {
             restarts: found.restart_count,
-            unresponsive: heard.elapsed(),
+            unresponsive: last_reply_at.elapsed(),
         };
         if let Some(why) = find_failure(seen) {
             return Ok(WatchVerdict::Failed(why));
@@ -118,15 +120,15 @@ pub(super) fn rank_fallback_images(
     task: RunTask,
     records: &[EvolveRecord],
 ) -> Vec<String> {
-    let before = watched.previous.as_ref();
+    let replaced = watched.previous.as_ref();
     let proven = watched.proven.as_ref();
-    let brought = find_previous_image(records, watched.image.as_deref());
+    let predecessor = find_previous_image(records, watched.image.as_deref());
     let all = match task {
-        RunTask::Evolve => [proven, before.filter(|_| proven.is_none()), brought],
+        RunTask::Evolve => [proven, replaced.filter(|_| proven.is_none()), predecessor],
         // An image that a person left is better than a container that does not run.
-        RunTask::Rollback => [proven, brought, before],
+        RunTask::Rollback => [proven, predecessor, replaced],
         // An image that was left because it failed its watch period is not a fallback.
-        RunTask::Rescue => [brought, None, None],
+        RunTask::Rescue => [predecessor, None, None],
     };
     let mut images: Vec<String> = Vec::new();
     for image in all.into_iter().flatten() {

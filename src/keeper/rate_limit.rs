@@ -3,10 +3,10 @@
 /// The window in seconds.
 const RATE_LIMIT_WINDOW_SECS: f64 = 3600.0;
 
-/// Seconds until the next run may start; `None` if it may start now. `begun` are the start times of earlier runs.
-pub(super) fn seconds_until_allowed(begun: &[f64], now: f64, hourly: usize) -> Option<f64> {
+/// Seconds until the next run may start; `None` if it may start now. `started_at` are the start times of earlier runs.
+pub(super) fn seconds_until_allowed(started_at: &[f64], now: f64, hourly: usize) -> Option<f64> {
     // A start time in the future means that the clock was set back; the run's age is not known.
-    let mut recent: Vec<f64> = begun
+    let mut recent: Vec<f64> = started_at
         .iter()
         .copied()
         .filter(|t| *t > now - RATE_LIMIT_WINDOW_SECS && *t <= now)

@@ -21,12 +21,12 @@ const OUTSIDE_RUN_REASON: &str =
 /// When the engine is away. Other refusals of the engine are logged: a run that they affect reports them.
 pub(super) async fn reconcile_containers(
     settings: &KeeperSettings,
-    shelf: &KeeperRunStore,
-    site: &DeployTarget,
+    run_store: &KeeperRunStore,
+    target: &DeployTarget,
 ) -> Result<()> {
     let done = async {
-        resolve_aside_container(shelf, site).await?;
-        start_failed_container(settings, shelf, site).await
+        resolve_aside_container(run_store, target).await?;
+        start_failed_container(settings, run_store, target).await
     };
     log_unless_engine_away(done.await)
 }
@@ -36,14 +36,14 @@ pub(super) async fn reconcile_containers(
 /// # Errors
 /// When the engine is away.
 pub(super) async fn record_current_image(
-    shelf: &KeeperRunStore,
-    site: &DeployTarget,
+    run_store: &KeeperRunStore,
+    target: &DeployTarget,
 ) -> Result<()> {
     let noted = async {
-        let Some(present) = site.find_container(site.container_name()).await? else {
+        let Some(present) = target.find_container(target.container_name()).await? else {
             return Ok(());
         };
-        let records = shelf.list_records()?;
+        let records = run_store.list_records()?;
         let Some(latest) = records.first() else {
             return Ok(());
         };
@@ -51,9 +51,9 @@ pub(super) async fn record_current_image(
         if before == Some(present.image.as_str()) {
             return Ok(());
         }
-        let record = host_created_record(shelf, &present.image, before)?;
+        let record = host_created_record(run_store, &present.image, before)?;
         tracing::info!(run = %record.run, image = present.image, "the container was created outside of a run");
-        shelf.save_record(&record)
+        run_store.save_record(&record)
     };
     log_unless_engine_away(noted.await)
 }
@@ -79,20 +79,20 @@ pub(super) fn recorded_image(latest: &EvolveRecord) -> Option<&str> {
 
 /// Moves the container under the other name back into its place if that place is free or the history names its image.
 /// Otherwise removes it.
-async fn resolve_aside_container(shelf: &KeeperRunStore, site: &DeployTarget) -> Result<()> {
-    let Some(aside) = site.find_container(&site.config.aside).await? else {
+async fn resolve_aside_container(run_store: &KeeperRunStore, target: &DeployTarget) -> Result<()> {
+    let Some(aside) = target.find_container(&target.config.aside).await? else {
         return Ok(());
     };
-    let docker = &site.docker;
-    if let Some(present) = site.find_container(site.container_name()).await? {
-        let records = shelf.list_records()?;
+    let docker = &target.docker;
+    if let Some(present) = target.find_container(target.container_name()).await? {
+        let records = run_store.list_records()?;
         let named = records.first().and_then(recorded_image);
         let is_named = |image: &str| named == Some(image);
         let stays = is_named(&present.image) || !is_named(&aside.image);
         if stays && present.phase != ContainerPhase::Created {
             tracing::warn!(
                 "the keeper removes `{}`, which no run needs",
-                site.config.aside
+                target.config.aside
             );
             return docker.remove(&aside.id).await;
         }
@@ -100,7 +100,7 @@ async fn resolve_aside_container(shelf: &KeeperRunStore, site: &DeployTarget) ->
     }
     tracing::warn!(
         "the keeper moves `{}` back into its place",
-        site.config.aside
+        target.config.aside
     );
     docker.set_restart_policy(&aside.id, true).await?;
     let started = match aside.phase {
@@ -111,32 +111,32 @@ async fn resolve_aside_container(shelf: &KeeperRunStore, site: &DeployTarget) ->
         }
     };
     let reached = match started {
-        Ok(()) => site.restore_network(&aside).await,
+        Ok(()) => target.restore_network(&aside).await,
         refused => refused,
     };
     // Rename last: if the keeper ends before, the next keeper finds the container aside and repeats all of this.
-    docker.rename(&aside.id, site.container_name()).await?;
+    docker.rename(&aside.id, target.container_name()).await?;
     reached?;
-    site.resume_requests(&aside.id).await
+    target.resume_requests(&aside.id).await
 }
 
 /// Starts a container that the engine could not start. A container that a person stopped stays stopped.
 async fn start_failed_container(
     settings: &KeeperSettings,
-    shelf: &KeeperRunStore,
-    site: &DeployTarget,
+    run_store: &KeeperRunStore,
+    target: &DeployTarget,
 ) -> Result<()> {
-    let present = site.find_container(site.container_name()).await?;
+    let present = target.find_container(target.container_name()).await?;
     let Some(failed) = present.filter(|found| found.failed_to_start) else {
         return Ok(());
     };
-    let latest = shelf
+    let latest = run_store
         .list_records()?
         .into_iter()
         .next()
         .map(|record| record.run);
-    let mark = UnreachableFile::new(&settings.state_folder);
-    match start_ended_container(site, &mark, &failed.id, latest.as_ref()).await? {
+    let unreachable_file = UnreachableFile::new(&settings.state_folder);
+    match start_ended_container(target, &unreachable_file, &failed.id, latest.as_ref()).await? {
         ContainerStartOutcome::Untouched | ContainerStartOutcome::Started => {}
         ContainerStartOutcome::WithoutPorts(error) => {
             tracing::warn!("the container runs without its ports: {error:#}")
@@ -150,13 +150,13 @@ async fn start_failed_container(
 
 /// The record of a container that the host created.
 fn host_created_record(
-    shelf: &KeeperRunStore,
+    run_store: &KeeperRunStore,
     image: &str,
     before: Option<&str>,
 ) -> Result<EvolveRecord> {
     let began = unix_seconds();
     Ok(EvolveRecord {
-        run: shelf.create_run(began)?,
+        run: run_store.create_run(began)?,
         task: RunTask::Evolve,
         reason: Some(OUTSIDE_RUN_REASON.into()),
         by: EvolveCaller::Host,
@@ -206,13 +206,13 @@ mod tests {
     #[test]
     fn what_the_host_has_made_is_the_latest_of_the_history() {
         let folder = tempfile::tempdir().unwrap();
-        let shelf = KeeperRunStore::open(folder.path()).unwrap();
+        let run_store = KeeperRunStore::open(folder.path()).unwrap();
         let mut failed = sample_record(EvolveStage::Failed, "new", "old");
-        failed.run = shelf.create_run(5.0).unwrap();
-        shelf.save_record(&failed).unwrap();
-        let record = host_created_record(&shelf, "other", recorded_image(&failed)).unwrap();
-        shelf.save_record(&record).unwrap();
-        let latest = shelf.list_records().unwrap().remove(0);
+        failed.run = run_store.create_run(5.0).unwrap();
+        run_store.save_record(&failed).unwrap();
+        let record = host_created_record(&run_store, "other", recorded_image(&failed)).unwrap();
+        run_store.save_record(&record).unwrap();
+        let latest = run_store.list_records().unwrap().remove(0);
         assert_eq!(recorded_image(&latest), Some("other"));
         assert_eq!(latest.previous.as_deref(), Some("old"));
     }

@@ -46,16 +46,16 @@ pub(super) fn interrupted_run_end(step: RunJournalStep) -> Option<EvolveStage> {
 /// When the engine refuses or is away; the call can be repeated.
 pub(super) async fn recover_from_journal(
     settings: &KeeperSettings,
-    shelf: &KeeperRunStore,
-    site: &DeployTarget,
+    run_store: &KeeperRunStore,
+    target: &DeployTarget,
     why: &str,
 ) -> Result<KeeperRecoveryOutcome> {
     let journal = RunJournal::new(&settings.state_folder);
     if let Some(entry) = journal.read()?
         && let Some(end) = interrupted_run_end(entry.step)
     {
-        finish_interrupted_run(settings, shelf, site, entry, (end, why)).await?;
-    } else if let Err(error) = site.remove_trial().await {
+        finish_interrupted_run(settings, run_store, target, entry, (end, why)).await?;
+    } else if let Err(error) = target.remove_trial().await {
         match is_engine_away(&error) {
             true => return Err(error),
             // If the trial container is in the way of the next run, that run reports it.
@@ -64,20 +64,20 @@ pub(super) async fn recover_from_journal(
             }
         }
     }
-    shelf.set_active_run(None);
+    run_store.set_active_run(None);
     // A full disk must not stop the recovery.
-    if let Err(error) = shelf.mark_ended_runs() {
+    if let Err(error) = run_store.mark_ended_runs() {
         tracing::warn!("the ends of earlier runs can't be recorded: {error:#}");
     }
     let entry = journal.read()?;
     if entry.is_none() {
-        reconcile::reconcile_containers(settings, shelf, site).await?;
+        reconcile::reconcile_containers(settings, run_store, target).await?;
     }
-    reconcile::record_current_image(shelf, site).await?;
-    gc::collect_garbage(site, shelf, entry.as_ref()).await;
+    reconcile::record_current_image(run_store, target).await?;
+    gc::collect_garbage(target, run_store, entry.as_ref()).await;
     match entry {
         None => Ok(KeeperRecoveryOutcome::Idle),
-        Some(entry) => resume_watch(settings, shelf, site, entry).await,
+        Some(entry) => resume_watch(settings, run_store, target, entry).await,
     }
 }
 
@@ -85,21 +85,32 @@ pub(super) async fn recover_from_journal(
 /// has is not a failure of the container: the keeper watches the container nevertheless.
 async fn resume_watch(
     settings: &KeeperSettings,
-    shelf: &KeeperRunStore,
-    site: &DeployTarget,
+    run_store: &KeeperRunStore,
+    target: &DeployTarget,
     entry: RunJournalEntry,
 ) -> Result<KeeperRecoveryOutcome> {
-    let log = shelf.open_log(&entry.run, site.config.bounds.log)?;
-    let mark = UnreachableFile::new(&settings.state_folder);
-    let works =
-        match start_ended_container(site, &mark, site.container_name(), Some(&entry.run)).await? {
-            ContainerStartOutcome::Untouched | ContainerStartOutcome::WaitsForPort(_) => Ok(()),
-            ContainerStartOutcome::Started | ContainerStartOutcome::WithoutPorts(_) => {
-                site.wait_until_healthy(site.container_name(), KEEPER_RECOVERY_HEALTH_TIMEOUT, &log)
-                    .await
-            }
-            ContainerStartOutcome::Unstartable(error) => Err(error),
-        };
+    let log = run_store.open_log(&entry.run, target.config.bounds.log)?;
+    let unreachable_file = UnreachableFile::new(&settings.state_folder);
+    let works = match start_ended_container(
+        target,
+        &unreachable_file,
+        target.container_name(),
+        Some(&entry.run),
+    )
+    .await?
+    {
+        ContainerStartOutcome::Untouched | ContainerStartOutcome::WaitsForPort(_) => Ok(()),
+        ContainerStartOutcome::Started | ContainerStartOutcome::WithoutPorts(_) => {
+            target
+                .wait_until_healthy(
+                    target.container_name(),
+                    KEEPER_RECOVERY_HEALTH_TIMEOUT,
+                    &log,
+                )
+                .await
+        }
+        ContainerStartOutcome::Unstartable(error) => Err(error),
+    };
     match works {
         Ok(()) => Ok(KeeperRecoveryOutcome::ResumeWatch(Box::new(entry))),
         Err(error) if is_engine_away(&error) => Err(error),
@@ -113,14 +124,14 @@ async fn resume_watch(
 
 async fn finish_interrupted_run(
     settings: &KeeperSettings,
-    shelf: &KeeperRunStore,
-    site: &DeployTarget,
+    run_store: &KeeperRunStore,
+    target: &DeployTarget,
     entry: RunJournalEntry,
     (end, why): (EvolveStage, &str),
 ) -> Result<()> {
     tracing::warn!(run = %entry.run, step = ?entry.step, %end, "the keeper continues the run from its journal");
-    shelf.set_active_run(Some(entry.run.clone()));
-    let record = match shelf.read_record(&entry.run) {
+    run_store.set_active_run(Some(entry.run.clone()));
+    let record = match run_store.read_record(&entry.run) {
         Ok(Some(record)) => record,
         // The record was not written yet, or is unreadable: end the run nevertheless.
         found => {
@@ -133,10 +144,10 @@ async fn finish_interrupted_run(
     let end = if stage.has_ended() { stage } else { end };
     let mut work = RunExecutor {
         settings: settings.clone(),
-        target: site.clone(),
-        run_store: shelf.clone(),
+        target: target.clone(),
+        run_store: run_store.clone(),
         journal: RunJournal::new(&settings.state_folder),
-        log: shelf.open_log(&entry.run, site.config.bounds.log)?,
+        log: run_store.open_log(&entry.run, target.config.bounds.log)?,
         record,
         journal_entry: entry,
         refusing_since: None,
@@ -187,27 +198,27 @@ fn placeholder_record(entry: &RunJournalEntry) -> EvolveRecord {
 /// again.
 pub(super) fn abandon_run(
     settings: &KeeperSettings,
-    shelf: &KeeperRunStore,
+    run_store: &KeeperRunStore,
     error: &anyhow::Error,
 ) {
     let journal = RunJournal::new(&settings.state_folder);
     match journal.read() {
         Ok(Some(entry)) => {
-            let record = shelf.read_record(&entry.run).ok().flatten();
+            let record = run_store.read_record(&entry.run).ok().flatten();
             let record = abandoned_record(
                 record.unwrap_or_else(|| placeholder_record(&entry)),
                 entry.step,
                 error,
             );
             // A full disk must not stop the keeper; the log has the error.
-            if let Err(error) = shelf.save_record(&record) {
+            if let Err(error) = run_store.save_record(&record) {
                 tracing::error!("the end of a run can't be recorded: {error:#}");
             }
         }
         Ok(None) => {}
         Err(error) => tracing::error!("the journal can't be read and is removed: {error:#}"),
     }
-    shelf.set_active_run(None);
+    run_store.set_active_run(None);
     if let Err(error) = journal.close() {
         tracing::error!("{error:#}");
     }
@@ -280,18 +291,18 @@ mod tests {
     #[test]
     fn what_is_given_up_is_told_as_it_is() {
         let error = anyhow::anyhow!("the engine refused it");
-        let told = |step| abandoned_record(placeholder_record(&entry(step)), step, &error);
-        let back = told(RunJournalStep::Swapping);
+        let abandon = |step| abandoned_record(placeholder_record(&entry(step)), step, &error);
+        let back = abandon(RunJournalStep::Swapping);
         assert_eq!(
             (back.status, back.gate),
             (EvolveStage::Failed, Some(EvolveStage::Swapping))
         );
         assert!(back.why.unwrap().contains("the rollback failed"));
-        let tried = told(RunJournalStep::Preparing);
+        let tried = abandon(RunJournalStep::Preparing);
         assert_eq!(tried.status, EvolveStage::Failed);
         assert!(!tried.why.unwrap().contains("rollback"));
         // The new container has answered.
-        let done = told(RunJournalStep::Concluding);
+        let done = abandon(RunJournalStep::Concluding);
         assert_eq!((done.status, done.gate), (EvolveStage::Succeeded, None));
         assert!(
             done.why
@@ -307,9 +318,9 @@ mod tests {
             state_folder: folder.path().into(),
             ..KeeperSettings::default()
         };
-        let shelf = KeeperRunStore::open(folder.path()).unwrap();
+        let run_store = KeeperRunStore::open(folder.path()).unwrap();
         std::fs::write(folder.path().join("journal.json"), "{\"run\":").unwrap();
-        abandon_run(&settings, &shelf, &anyhow::anyhow!("it can't be read"));
+        abandon_run(&settings, &run_store, &anyhow::anyhow!("it can't be read"));
         assert_eq!(RunJournal::new(folder.path()).read().unwrap(), None);
     }
 }

@@ -25,20 +25,20 @@ type BodyFileMap = BTreeMap<String, Vec<u8>>;
 
 /// The changes of a run, by path; or a sentence that says why they are not known.
 pub(super) fn list_run_changes(
-    shelf: &KeeperRunStore,
+    run_store: &KeeperRunStore,
     record: &EvolveRecord,
 ) -> Result<std::result::Result<Vec<BodyChange>, String>> {
     let run = &record.run;
     // Drop each archive after reading its files: an archive is as large as a body.
     let files = |archive: Vec<u8>| Ok::<_, anyhow::Error>(Body::from_archive(&archive)?.files);
-    let Some(after) = shelf.run_body(record)?.map(files).transpose()? else {
+    let Some(after) = run_store.run_body(record)?.map(files).transpose()? else {
         return Ok(Err(match (record.task, &record.body) {
             (RunTask::Evolve, None) => format!("run `{run}` did not read a body"),
             (RunTask::Evolve, Some(_)) => format!("the body of run `{run}` is no longer kept"),
             _ => format!("the body that run `{run}` rolls back to is unknown"),
         }));
     };
-    let before = match (shelf.previous_body(record)?, &record.previous) {
+    let before = match (run_store.previous_body(record)?, &record.previous) {
         (Some(archive), _) => files(archive)?,
         // No container ran.
         (None, None) => BodyFileMap::new(),
@@ -54,7 +54,7 @@ pub(super) fn list_run_changes(
 fn compare_bodies(before: &BodyFileMap, after: &BodyFileMap) -> Vec<BodyChange> {
     let paths: BTreeSet<_> = before.keys().chain(after.keys()).collect();
     let deadline = Instant::now() + RUN_DIFF_TIMEOUT;
-    let mut room = MAX_DIFF_BYTES;
+    let mut remaining = MAX_DIFF_BYTES;
     let changes = paths.into_iter().filter_map(|path| {
         let (old, new) = (before.get(path), after.get(path));
         let edit = match (old, new) {
@@ -63,13 +63,13 @@ fn compare_bodies(before: &BodyFileMap, after: &BodyFileMap) -> Vec<BodyChange> 
             (None, _) => FileEdit::Added,
             (_, None) => FileEdit::Removed,
         };
-        let diff = (Instant::now() < deadline && room > 0)
+        let diff = (Instant::now() < deadline && remaining > 0)
             .then(|| diff_file_lines(path, old, new))
             .flatten();
         // A file whose lines exceed the remaining bytes is reported without lines, as are all files after it.
         let diff = diff.filter(|diff| {
-            room = room.saturating_sub(diff.len());
-            room > 0
+            remaining = remaining.saturating_sub(diff.len());
+            remaining > 0
         });
         Some(BodyChange {
             path: path.clone(),
@@ -100,10 +100,10 @@ fn diff_file_lines(path: &str, old: Option<&Vec<u8>>, new: Option<&Vec<u8>>) -> 
         .diff_lines(&old_text, &new_text);
     let mut unified = diff.unified_diff();
     let (from, to) = (name("a", old), name("b", new));
-    let told = unified
+    let patch = unified
         .context_radius(DIFF_CONTEXT_LINES)
         .header(&from, &to);
-    Some(sanitize_text(&told.to_string()))
+    Some(sanitize_text(&patch.to_string()))
 }
 
 #[cfg(test)]
@@ -135,14 +135,14 @@ mod tests {
             ("bin", b"\x01\0"),
         ]);
         let changes = compare_bodies(&before, &after);
-        let told: Vec<_> = changes.iter().map(|c| (c.path.as_str(), c.edit)).collect();
+        let edits: Vec<_> = changes.iter().map(|c| (c.path.as_str(), c.edit)).collect();
         let expected = [
             ("a", FileEdit::Changed),
             ("bin", FileEdit::Changed),
             ("gone", FileEdit::Removed),
             ("new", FileEdit::Added),
         ];
-        assert_eq!(told, expected);
+        assert_eq!(edits, expected);
         let diff = changes[0].diff.as_ref().unwrap();
         assert!(
             diff.contains("--- a/a\n+++ b/a\n") && diff.contains("-2\n+two\n"),
@@ -159,11 +159,11 @@ mod tests {
         let after: BodyFileMap = names.map(|name| (name, text.clone())).collect();
         let changes = compare_bodies(&BodyFileMap::new(), &after);
         assert_eq!(changes.len(), 12, "every change is listed");
-        let told: usize = changes
+        let total: usize = changes
             .iter()
             .filter_map(|change| Some(change.diff.as_ref()?.len()))
             .sum();
-        assert!(told > 0 && told <= super::MAX_DIFF_BYTES, "{told}");
+        assert!(total > 0 && total <= super::MAX_DIFF_BYTES, "{total}");
         assert_eq!(changes[11].diff, None);
     }
 
@@ -177,10 +177,10 @@ mod tests {
     impl RunDiffFixture {
         fn new() -> Self {
             let folder = tempfile::tempdir().unwrap();
-            let shelf = KeeperRunStore::open(folder.path()).unwrap();
+            let run_store = KeeperRunStore::open(folder.path()).unwrap();
             Self {
                 folder,
-                run_store: shelf,
+                run_store,
                 second: 1e9,
             }
         }
@@ -253,7 +253,7 @@ mod tests {
         let third = runs.run(RunTask::Evolve, EvolveStage::Succeeded, "three", "one");
         let home = runs.run(RunTask::Rescue, EvolveStage::Succeeded, "host", "three");
         let fourth = runs.run(RunTask::Evolve, EvolveStage::Failed, "four", "host");
-        for (record, told) in [
+        for (record, expected) in [
             (&first, "-by-the-host +one"),
             (&second, "-one +two"),
             (&failed, "-two +bad"),
@@ -262,7 +262,7 @@ mod tests {
             (&home, "-three +by-the-host"),
             (&fourth, "-by-the-host +four"),
         ] {
-            assert_eq!(runs.diff_text(record), told, "{record:?}");
+            assert_eq!(runs.diff_text(record), expected, "{record:?}");
         }
         // Later builds of the host and deleted runs do not change the result.
         std::fs::remove_file(runs.folder.path().join(built_body_name("host"))).unwrap();

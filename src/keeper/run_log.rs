@@ -74,8 +74,8 @@ impl RunLog {
         }
         let size = line.len() as u64 + 1;
         match inner.remaining_bytes.checked_sub(size) {
-            Some(room) => {
-                inner.remaining_bytes = room;
+            Some(remaining) => {
+                inner.remaining_bytes = remaining;
                 // A log that can't be written stops nothing.
                 let _ = inner.file.write_all(format!("{line}\n").as_bytes());
             }

@@ -52,18 +52,20 @@ impl From<anyhow::Error> for RunDenied {
 /// When the run may not start, or its record can't be written; nothing of the run is left then.
 pub(super) async fn prepare_run(
     settings: &KeeperSettings,
-    shelf: &KeeperRunStore,
-    order: RunRequest,
+    run_store: &KeeperRunStore,
+    run_request: RunRequest,
 ) -> std::result::Result<RunExecutor, RunDenied> {
-    let site = load_target(settings).await?;
-    let records = shelf.list_records()?;
-    if order.by == EvolveCaller::Agent {
-        let begun = records.iter().filter(|r| r.by == EvolveCaller::Agent);
-        let begun: Vec<f64> = begun.map(|r| r.began).collect();
-        if let Some(wait) =
-            rate_limit::seconds_until_allowed(&begun, unix_seconds(), site.config.bounds.hourly)
-        {
-            let hourly = site.config.bounds.hourly;
+    let target = load_target(settings).await?;
+    let records = run_store.list_records()?;
+    if run_request.by == EvolveCaller::Agent {
+        let started_at = records.iter().filter(|r| r.by == EvolveCaller::Agent);
+        let started_at: Vec<f64> = started_at.map(|r| r.began).collect();
+        if let Some(wait) = rate_limit::seconds_until_allowed(
+            &started_at,
+            unix_seconds(),
+            target.config.bounds.hourly,
+        ) {
+            let hourly = target.config.bounds.hourly;
             let message = format!("the agent may start no more than {hourly} runs in an hour");
             let hint = format!("try again in {wait:.0} s");
             return Err(RunDenied::Refused(
@@ -71,7 +73,7 @@ pub(super) async fn prepare_run(
             ));
         }
     }
-    let old = site.find_container(site.container_name()).await?;
+    let old = target.find_container(target.container_name()).await?;
     let previous = old.as_ref().map(|found| found.image.clone());
     let journal = RunJournal::new(&settings.state_folder);
     // Only an entry about the current container counts.
@@ -82,32 +84,33 @@ pub(super) async fn prepare_run(
         let found = records.iter().find(|record| record.run == entry.run);
         found.map_or(RunTask::Evolve, |record| record.task)
     };
-    let image = match (order.task, &watched) {
+    let image = match (run_request.task, &watched) {
         (RunTask::Evolve, _) => None,
         (RunTask::Rescue, Some(entry)) => {
-            let refuges = post_deploy_watch::rank_fallback_images(entry, task_of(entry), &records);
-            Some(first_existing_image(&site, refuges).await?)
+            let fallback_images =
+                post_deploy_watch::rank_fallback_images(entry, task_of(entry), &records);
+            Some(first_existing_image(&target, fallback_images).await?)
         }
         (RunTask::Rollback | RunTask::Rescue, _) => Some(
             find_rollback_image(
-                &site,
+                &target,
                 &records,
-                order.rollback_run.as_ref(),
+                run_request.rollback_run.as_ref(),
                 previous.as_deref(),
             )
             .await?,
         ),
     };
-    let run = shelf.create_run(unix_seconds())?;
+    let run = run_store.create_run(unix_seconds())?;
     let record = EvolveRecord {
         run: run.clone(),
-        task: order.task,
-        reason: order.reason,
-        by: order.by,
-        force: order.force,
-        dry_run: order.dry_run,
+        task: run_request.task,
+        reason: run_request.reason,
+        by: run_request.by,
+        force: run_request.force,
+        dry_run: run_request.dry_run,
         began: unix_seconds(),
-        status: stage_transitions::first_stage(order.task),
+        status: stage_transitions::first_stage(run_request.task),
         stages: Vec::new(),
         gate: None,
         why: None,
@@ -119,12 +122,12 @@ pub(super) async fn prepare_run(
         refused_ms: None,
         receipt: Vec::new(),
         besides: Vec::new(),
-        folder: site.config.body.to_str().map(str::to_owned),
-        untold: match order.dry_run {
+        folder: target.config.body.to_str().map(str::to_owned),
+        untold: match run_request.dry_run {
             true => None,
             false => git_repository::find_commit_obstacle(
                 &settings.project,
-                site.config.above.as_deref(),
+                target.config.above.as_deref(),
             )
             .map(|why| sanitize::sanitize_sentence(&why)),
         },
@@ -144,7 +147,7 @@ pub(super) async fn prepare_run(
         previous,
         image,
         expected: ExpectedState::default(),
-        proven: match (order.task, &watched) {
+        proven: match (run_request.task, &watched) {
             (RunTask::Evolve, Some(entry)) => {
                 post_deploy_watch::proven_image(entry, task_of(entry))
             }
@@ -154,19 +157,19 @@ pub(super) async fn prepare_run(
             Box::new(RunJournalEntry {
                 // Older entries no longer matter.
                 after: None,
-                rescues: before.rescues + u32::from(order.task == RunTask::Rescue),
+                rescues: before.rescues + u32::from(run_request.task == RunTask::Rescue),
                 ..before
             })
         }),
         rescues: 0,
     };
-    let begun = || -> Result<_> {
+    let save_and_open_log = || -> Result<_> {
         // Write the journal first, so that recovery ends the run, whatever else was written of it.
         journal.write(&entry)?;
-        shelf.save_record(&record)?;
-        shelf.open_log(&run, site.config.bounds.log)
+        run_store.save_record(&record)?;
+        run_store.open_log(&run, target.config.bounds.log)
     };
-    let log = match begun() {
+    let log = match save_and_open_log() {
         Ok(log) => log,
         Err(error) => {
             // If the journal can't be restored now, the next keeper undoes the run.
@@ -175,7 +178,7 @@ pub(super) async fn prepare_run(
                     "the journal of a run that did not start can't be restored: {error:#}"
                 );
             }
-            shelf.discard_run(&run);
+            run_store.discard_run(&run);
             return Err(error.into());
         }
     };
@@ -183,15 +186,15 @@ pub(super) async fn prepare_run(
         log.log(&format!("this run does not become a commit: {why}"));
     }
     // Without this copy, the run's changes can't be shown later.
-    if let Err(error) = shelf.save_previous_body(&record) {
+    if let Err(error) = run_store.save_previous_body(&record) {
         tracing::warn!("{error:#}");
     }
-    shelf.set_active_run(Some(run));
+    run_store.set_active_run(Some(run));
     Ok(RunExecutor {
         settings: settings.clone(),
         log,
-        target: site,
-        run_store: shelf.clone(),
+        target,
+        run_store: run_store.clone(),
         journal,
         record,
         journal_entry: entry,
@@ -204,13 +207,13 @@ pub(super) async fn prepare_run(
 }
 
 fn deny_no_such_run(message: impl Into<String>) -> RunDenied {
-    let fault = ApiError::new(refusal::KEEPER_NO_SUCH_RUN, message);
-    RunDenied::Refused(fault.with_hint("`osctl evolve history` lists the runs"))
+    let error = ApiError::new(refusal::KEEPER_NO_SUCH_RUN, message);
+    RunDenied::Refused(error.with_hint("`osctl evolve history` lists the runs"))
 }
 
 /// The image to roll back to.
 async fn find_rollback_image(
-    site: &DeployTarget,
+    target: &DeployTarget,
     records: &[EvolveRecord],
     to: Option<&EvolveRunId>,
     present: Option<&str>,
@@ -226,12 +229,12 @@ async fn find_rollback_image(
         }
         None => post_deploy_watch::find_previous_image(records, present).cloned(),
     };
-    first_existing_image(site, image.into_iter().collect()).await
+    first_existing_image(target, image.into_iter().collect()).await
 }
 
 /// The first of the images that the engine still has.
 async fn first_existing_image(
-    site: &DeployTarget,
+    target: &DeployTarget,
     images: Vec<String>,
 ) -> std::result::Result<String, RunDenied> {
     if images.is_empty() {
@@ -240,7 +243,7 @@ async fn first_existing_image(
         ));
     }
     for image in images {
-        if site.docker.find_image(&image).await?.is_some() {
+        if target.docker.find_image(&image).await?.is_some() {
             return Ok(image);
         }
     }

@@ -266,9 +266,9 @@ mod tests {
     use super::{KEEPER_ENDED_REASON, KeeperRunStore, parse_run_second, run_name_at};
     use crate::protocol::evolve::{EvolveCaller, EvolveRecord, EvolveStage, RunTask};
 
-    fn record(shelf: &KeeperRunStore, now: f64, status: EvolveStage) -> EvolveRecord {
+    fn record(run_store: &KeeperRunStore, now: f64, status: EvolveStage) -> EvolveRecord {
         EvolveRecord {
-            run: shelf.create_run(now).unwrap(),
+            run: run_store.create_run(now).unwrap(),
             task: RunTask::Evolve,
             reason: Some("x".into()),
             by: EvolveCaller::Agent,
@@ -310,72 +310,79 @@ mod tests {
     #[test]
     fn a_clock_that_goes_back_neither_repeats_a_name_nor_makes_a_new_run_old() {
         let folder = tempfile::tempdir().unwrap();
-        let shelf = KeeperRunStore::open(folder.path()).unwrap();
+        let run_store = KeeperRunStore::open(folder.path()).unwrap();
         let runs: Vec<_> = [9000.0, 5.0, 5.0, 9000.0, 10_000.0]
-            .map(|now| shelf.create_run(now).unwrap())
+            .map(|now| run_store.create_run(now).unwrap())
             .into();
         assert!(runs.is_sorted(), "{runs:?}");
         assert_eq!(runs[4].as_str(), "19700101-024640");
-        assert_eq!(shelf.list_runs().unwrap().len(), 5);
+        assert_eq!(run_store.list_runs().unwrap().len(), 5);
     }
 
     #[test]
     fn a_run_that_is_not_on_has_ended_whatever_is_written() {
         let folder = tempfile::tempdir().unwrap();
-        let shelf = KeeperRunStore::open(folder.path()).unwrap();
-        let begun = record(&shelf, 1000.0, EvolveStage::Testing);
-        shelf.save_record(&begun).unwrap();
-        shelf.set_active_run(Some(begun.run.clone()));
-        shelf.mark_ended_runs().unwrap();
-        assert!(shelf.read_status().unwrap().evolve_in_progress);
-        shelf.set_active_run(None);
-        assert!(!shelf.read_status().unwrap().evolve_in_progress);
-        let told = shelf.read_record(&begun.run).unwrap().unwrap();
+        let run_store = KeeperRunStore::open(folder.path()).unwrap();
+        let started = record(&run_store, 1000.0, EvolveStage::Testing);
+        run_store.save_record(&started).unwrap();
+        run_store.set_active_run(Some(started.run.clone()));
+        run_store.mark_ended_runs().unwrap();
+        assert!(run_store.read_status().unwrap().evolve_in_progress);
+        run_store.set_active_run(None);
+        assert!(!run_store.read_status().unwrap().evolve_in_progress);
+        let ended = run_store.read_record(&started.run).unwrap().unwrap();
         assert_eq!(
-            (told.status, told.gate),
+            (ended.status, ended.gate),
             (EvolveStage::Failed, Some(EvolveStage::Testing))
         );
-        assert_eq!(told.why.as_deref(), Some(KEEPER_ENDED_REASON));
+        assert_eq!(ended.why.as_deref(), Some(KEEPER_ENDED_REASON));
         assert_eq!(
-            shelf.read_stored_record(&begun.run).unwrap().unwrap(),
-            begun
+            run_store.read_stored_record(&started.run).unwrap().unwrap(),
+            started
         );
-        shelf.mark_ended_runs().unwrap();
-        assert_eq!(shelf.read_stored_record(&begun.run).unwrap().unwrap(), told);
+        run_store.mark_ended_runs().unwrap();
+        assert_eq!(
+            run_store.read_stored_record(&started.run).unwrap().unwrap(),
+            ended
+        );
     }
 
     #[test]
     fn the_newest_run_tells_how_it_stands_and_old_ones_go() {
         let folder = tempfile::tempdir().unwrap();
-        let shelf = KeeperRunStore::open(folder.path()).unwrap();
-        assert_eq!(shelf.read_status().unwrap().latest_run, None);
-        let first = record(&shelf, 1000.0, EvolveStage::Succeeded);
-        let second = record(&shelf, 1000.5, EvolveStage::Verifying);
+        let run_store = KeeperRunStore::open(folder.path()).unwrap();
+        assert_eq!(run_store.read_status().unwrap().latest_run, None);
+        let first = record(&run_store, 1000.0, EvolveStage::Succeeded);
+        let second = record(&run_store, 1000.5, EvolveStage::Verifying);
         assert_ne!(first.run, second.run);
-        shelf.save_record(&first).unwrap();
-        shelf.save_record(&second).unwrap();
-        shelf.set_active_run(Some(second.run.clone()));
-        let status = shelf.read_status().unwrap();
+        run_store.save_record(&first).unwrap();
+        run_store.save_record(&second).unwrap();
+        run_store.set_active_run(Some(second.run.clone()));
+        let status = run_store.read_status().unwrap();
         assert!(status.evolve_in_progress && status.restart_pending);
         assert_eq!(status.latest_run.as_ref(), Some(&second.run));
         assert_eq!(
-            shelf.list_records().unwrap(),
+            run_store.list_records().unwrap(),
             [second.clone(), first.clone()]
         );
-        shelf.prune_runs(1, 0).unwrap();
-        assert_eq!(shelf.list_records().unwrap(), [second]);
-        assert_eq!(shelf.read_record(&first.run).unwrap(), None);
+        run_store.prune_runs(1, 0).unwrap();
+        assert_eq!(run_store.list_records().unwrap(), [second]);
+        assert_eq!(run_store.read_record(&first.run).unwrap(), None);
     }
 
     #[test]
     fn a_log_is_read_in_whole_characters() {
         let folder = tempfile::tempdir().unwrap();
-        let shelf = KeeperRunStore::open(folder.path()).unwrap();
-        let run = shelf.create_run(5.0).unwrap();
+        let run_store = KeeperRunStore::open(folder.path()).unwrap();
+        let run = run_store.create_run(5.0).unwrap();
         let text = "ä".repeat(20_000);
-        std::fs::write(shelf.folder_of_run(&run).join("log"), format!("x{text}")).unwrap();
-        let first = shelf.read_log(&run, 0).unwrap();
-        let second = shelf.read_log(&run, first.len() as u64).unwrap();
+        std::fs::write(
+            run_store.folder_of_run(&run).join("log"),
+            format!("x{text}"),
+        )
+        .unwrap();
+        let first = run_store.read_log(&run, 0).unwrap();
+        let second = run_store.read_log(&run, first.len() as u64).unwrap();
         let whole = [first, second].concat();
         assert_eq!(String::from_utf8(whole).unwrap(), format!("x{text}"));
     }

@@ -51,12 +51,12 @@ pub(super) fn sanitize_receipt(mut all: Vec<SessionReceipt>) -> Vec<SessionRecei
     all.into_iter().map(sanitize_session).collect()
 }
 
-fn sanitize_session(mut kept: SessionReceipt) -> SessionReceipt {
-    let beyond = kept.rows.len().saturating_sub(MAX_REPORTED_ROWS);
-    kept.rows.truncate(MAX_REPORTED_ROWS);
+fn sanitize_session(mut receipt: SessionReceipt) -> SessionReceipt {
+    let beyond = receipt.rows.len().saturating_sub(MAX_REPORTED_ROWS);
+    receipt.rows.truncate(MAX_REPORTED_ROWS);
     let more = (beyond > 0).then(|| format!("{beyond} more are not listed"));
-    let why: Vec<String> = kept.why.into_iter().chain(more).collect();
-    let rows = kept.rows.into_iter().map(|row| ReceiptRow {
+    let why: Vec<String> = receipt.why.into_iter().chain(more).collect();
+    let rows = receipt.rows.into_iter().map(|row| ReceiptRow {
         name: truncate_printable(&row.name, MAX_REPORTED_NAME_CHARS),
         kind: truncate_printable(&row.kind, MAX_REPORTED_NAME_CHARS),
         why: row
@@ -66,21 +66,22 @@ fn sanitize_session(mut kept: SessionReceipt) -> SessionReceipt {
         ..row
     });
     SessionReceipt {
-        session: truncate_printable(&kept.session, MAX_REPORTED_NAME_CHARS),
+        session: truncate_printable(&receipt.session, MAX_REPORTED_NAME_CHARS),
         rows: rows.collect(),
         why: (!why.is_empty()).then(|| sanitize_sentence(&why.join("; "))),
-        by: kept.by,
+        by: receipt.by,
     }
 }
 
 /// The non-variable state that the old container reported or the new one `found`. Where both report an item, `found`
 /// counts.
 pub(super) fn merge_non_variables(
-    told: Vec<NonVariableState>,
+    reported: Vec<NonVariableState>,
     found: Vec<NonVariableState>,
 ) -> Vec<NonVariableState> {
     let is_found = |one: &NonVariableState| found.iter().any(|other| other.what == one.what);
-    let mut all: Vec<NonVariableState> = told.into_iter().filter(|one| !is_found(one)).collect();
+    let mut all: Vec<NonVariableState> =
+        reported.into_iter().filter(|one| !is_found(one)).collect();
     all.extend(found);
     all.sort_by(|a, b| a.what.cmp(&b.what));
     all.truncate(MAX_REPORTED_NON_VARIABLES);
@@ -127,12 +128,12 @@ mod tests {
             detail: "x".repeat(3000),
             ms: 0.0,
         };
-        let kept = sanitize_checks((0..1000).map(check).collect());
+        let checks = sanitize_checks((0..1000).map(check).collect());
         assert_eq!(
-            (kept.len(), kept[0].name.as_str()),
+            (checks.len(), checks[0].name.as_str()),
             (MAX_REPORTED_CHECKS, "999")
         );
-        assert!(kept.iter().all(|check| check.detail.len() < 2100));
+        assert!(checks.iter().all(|check| check.detail.len() < 2100));
         let few = sanitize_checks((0..3).map(check).collect());
         assert_eq!(few[2].name, "2");
     }
@@ -152,33 +153,36 @@ mod tests {
             rows: vec![row; 1003],
             why: Some("so".into()),
         };
-        let kept = sanitize_receipt(vec![whole; 100]);
-        assert_eq!((kept.len(), kept[0].rows.len()), (64, 1000));
-        assert_eq!(kept[0].why.as_deref(), Some("so; 3 more are not listed"));
-        assert_eq!(kept[0].session.chars().count(), 201);
+        let receipts = sanitize_receipt(vec![whole; 100]);
+        assert_eq!((receipts.len(), receipts[0].rows.len()), (64, 1000));
+        assert_eq!(
+            receipts[0].why.as_deref(),
+            Some("so; 3 more are not listed")
+        );
+        assert_eq!(receipts[0].session.chars().count(), 201);
     }
 
     #[test]
     fn what_the_new_container_has_found_counts_and_what_ended_is_still_told() {
-        let told = |what: &str, kept: bool, detail: &str| NonVariableState {
+        let state = |what: &str, kept: bool, detail: &str| NonVariableState {
             what: what.into(),
             kept,
             detail: detail.into(),
         };
         let before = vec![
-            told("shell:default", true, "it is in `/a`"),
-            told("job:default", false, "`sleep` ends"),
-            told("job:default", false, "`make` ends"),
+            state("shell:default", true, "it is in `/a`"),
+            state("job:default", false, "`sleep` ends"),
+            state("job:default", false, "`make` ends"),
         ];
-        let found = vec![told("shell:default", false, "it starts\x1b empty")];
+        let found = vec![state("shell:default", false, "it starts\x1b empty")];
         let all = merge_non_variables(before, found);
-        let told: Vec<_> = all.iter().map(|b| (b.what.as_str(), b.kept)).collect();
+        let merged: Vec<_> = all.iter().map(|b| (b.what.as_str(), b.kept)).collect();
         let expected = [
             ("job:default", false),
             ("job:default", false),
             ("shell:default", false),
         ];
-        assert_eq!(told, expected);
+        assert_eq!(merged, expected);
         assert!(all[2].detail.contains("\\u{1b}"), "{all:?}");
         let many = vec![all[0].clone(); 1000];
         assert_eq!(

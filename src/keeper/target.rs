@@ -161,25 +161,25 @@ impl DeployTarget {
         verb: &[&str],
         limit: Duration,
     ) -> Result<A> {
-        let words = [&[TARGET_OSCTL_PATH][..], verb].concat();
+        let command = [&[TARGET_OSCTL_PATH][..], verb].concat();
         let what = format!("`osctl {}`", verb.first().unwrap_or(&""));
         let longest = sanitize::max_output_bytes(verb.first().unwrap_or(&""));
         let mut answer = Vec::new();
-        let mut each = |bytes: &[u8]| {
+        let mut on_output = |bytes: &[u8]| {
             answer.extend_from_slice(bytes);
             match answer.len() > longest {
                 true => bail!("{what} printed more than {longest} bytes"),
                 false => Ok(()),
             }
         };
-        let asked = self.docker.exec(container, &words, &mut each);
-        let Ok(asked) = tokio::time::timeout(limit, asked).await else {
+        let exec = self.docker.exec(container, &command, &mut on_output);
+        let Ok(exec) = tokio::time::timeout(limit, exec).await else {
             bail!("{what} did not answer within {} s", limit.as_secs());
         };
-        let output = asked?;
+        let output = exec?;
         if output.code != 0 {
-            let said = output.stderr.trim();
-            bail!("{what} ended with exit code {}: {said}", output.code);
+            let stderr = output.stderr.trim();
+            bail!("{what} ended with exit code {}: {stderr}", output.code);
         }
         serde_json::from_slice(&answer).with_context(|| format!("{what} printed unexpected output"))
     }
@@ -187,10 +187,10 @@ impl DeployTarget {
     /// Asks the companion for its health.
     pub(super) async fn probe_health(&self, container: &str) -> Result<TargetHealth> {
         let mut nothing = |_: &[u8]| Ok(());
-        let asked = self
+        let exec = self
             .docker
             .exec(container, &[TARGET_OSCTL_PATH, "health"], &mut nothing);
-        match tokio::time::timeout(Duration::from_secs(10), asked).await {
+        match tokio::time::timeout(Duration::from_secs(10), exec).await {
             Ok(Ok(output)) => Ok(match output.code {
                 0 => TargetHealth::Healthy,
                 1 => TargetHealth::Unhealthy,
@@ -211,13 +211,13 @@ impl DeployTarget {
         limit: Duration,
         log: &RunLog,
     ) -> Result<()> {
-        let begin = Instant::now();
+        let started_at = Instant::now();
         loop {
             if self.probe_health(container).await? == TargetHealth::Healthy {
                 return Ok(());
             }
             self.check_running(container, log).await?;
-            if begin.elapsed() > limit {
+            if started_at.elapsed() > limit {
                 self.copy_log_tail(container, log).await;
                 bail!("the container was not healthy within {} s", limit.as_secs());
             }
@@ -245,12 +245,12 @@ impl DeployTarget {
             follow: false,
             tail: Some(MAX_TARGET_LOG_LINES),
         };
-        let mut each = |line: &str| {
+        let mut on_output = |line: &str| {
             log.log(line);
             Ok(())
         };
         // Why the container ended matters more than why its log can't be read.
-        let _ = self.docker.logs(container, options, &mut each).await;
+        let _ = self.docker.logs(container, options, &mut on_output).await;
     }
 
     /// The name of a network that publishes no ports, for a container whose ports another program has.
@@ -387,15 +387,15 @@ struct TrialMountView<'a> {
 }
 
 fn trial_mount_view(place: &str) -> TrialMountView<'_> {
-    let (at, thrown_away) = match place {
+    let (path, has_temporary_volume) = match place {
         "/data" => (Some(TRIAL_STATE_FOLDER), true),
         "/root/host" => (None, true),
         "/var/run/docker.sock" | KEEPER_SOCKET_FOLDER => (None, false),
         other => (Some(other), false),
     };
     TrialMountView {
-        path: at,
-        has_temporary_volume: thrown_away,
+        path,
+        has_temporary_volume,
     }
 }
 

@@ -233,8 +233,8 @@ fn yes() -> bool {
     true
 }
 
-fn is_yes(said: &bool) -> bool {
-    *said
+fn is_yes(value: &bool) -> bool {
+    *value
 }
 
 /// The reply to `POST /cryo/snapshot`: the result for each session.

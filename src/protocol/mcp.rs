@@ -147,10 +147,10 @@ pub(crate) enum ServerState {
 impl McpServerEntry {
     /// # Errors
     /// When a field is invalid: which field, and why.
-    pub(crate) fn parse_entry(said: &Value) -> Result<Self, String> {
-        let fields = said.as_object().ok_or("the entry is not an object")?;
+    pub(crate) fn parse_entry(entry: &Value) -> Result<Self, String> {
+        let fields = entry.as_object().ok_or("the entry is not an object")?;
         // serde's error texts quote values, which may be secrets.
-        Self::deserialize(said).map_err(|_| {
+        Self::deserialize(entry).map_err(|_| {
             let mut wrong = fields
                 .iter()
                 .filter_map(|(name, value)| describe_wrong_field(name, value));
@@ -162,31 +162,31 @@ impl McpServerEntry {
 
 /// The part of a field that has the wrong type; the text never contains the value.
 fn describe_wrong_field(name: &str, value: &Value) -> Option<String> {
-    let told = |part: &str, value: &Value, wanted: &str| {
+    let mismatch = |part: &str, value: &Value, wanted: &str| {
         let found = json_kind(value);
         Some(format!("`{name}{part}` must be {wanted}, not {found}"))
     };
     match (name, value) {
         ("command" | "cwd" | "url" | "timeout" | "idle", Value::Null) => None,
         ("command" | "cwd" | "url", Value::String(_)) => None,
-        ("command" | "cwd" | "url", other) => told("", other, "a string"),
+        ("command" | "cwd" | "url", other) => mismatch("", other, "a string"),
         ("timeout" | "idle", Value::Number(_)) => None,
-        ("timeout" | "idle", other) => told("", other, "a number"),
+        ("timeout" | "idle", other) => mismatch("", other, "a number"),
         ("disabled" | "shared", Value::Bool(_)) => None,
-        ("disabled" | "shared", other) => told("", other, "`true` or `false`"),
+        ("disabled" | "shared", other) => mismatch("", other, "`true` or `false`"),
         ("start", Value::String(start)) if ["lazy", "eager"].contains(&&**start) => None,
         ("start", Value::String(_)) => Some("`start` must be `lazy` or `eager`".into()),
-        ("start", other) => told("", other, "`lazy` or `eager`"),
+        ("start", other) => mismatch("", other, "`lazy` or `eager`"),
         ("args" | "tools", Value::Array(all)) => {
             let at = all.iter().position(|one| !one.is_string())?;
-            told(&format!("[{at}]"), &all[at], "a string")
+            mismatch(&format!("[{at}]"), &all[at], "a string")
         }
-        ("args" | "tools", other) => told("", other, "a list of strings"),
+        ("args" | "tools", other) => mismatch("", other, "a list of strings"),
         ("env" | "headers", Value::Object(all)) => {
             let (key, other) = all.iter().find(|(_, one)| !one.is_string())?;
-            told(&format!(".{key}"), other, "a string")
+            mismatch(&format!(".{key}"), other, "a string")
         }
-        ("env" | "headers", other) => told("", other, "an object of strings"),
+        ("env" | "headers", other) => mismatch("", other, "an object of strings"),
         _ => None,
     }
 }

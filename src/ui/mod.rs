@@ -87,7 +87,7 @@ impl Ui {
     /// sequences in it.
     ///
     /// # Errors
-    /// [`Error::Unread`] when stdout is closed, [`Error::Unwritten`] when the data can't be written.
+    /// [`Error::OutputClosed`] when stdout is closed, [`Error::OutputFailed`] when the data can't be written.
     pub(crate) fn print_data(self, text: &str) -> Result<()> {
         Ok(write_all(io::stdout(), text.as_bytes()).map_err(Error::from)?)
     }
@@ -162,8 +162,8 @@ impl Ui {
     }
 
     pub(crate) fn print_warning(self, text: impl AsRef<str>) {
-        let look = Style::new().for_stderr().yellow().bold();
-        self.write_message(&SanitizedText::labelled("warning", &look, text.as_ref()));
+        let style = Style::new().for_stderr().yellow().bold();
+        self.write_message(&SanitizedText::labelled("warning", &style, text.as_ref()));
     }
 
     /// Prints an error: the log that explains it, the sentence, and the hint for the instance.
@@ -192,15 +192,15 @@ impl Ui {
         for line in expected.map(Error::log_tail).unwrap_or_default() {
             self.print_detail(line);
         }
-        let look = Style::new().for_stderr();
+        let style = Style::new().for_stderr();
         self.write_message(&SanitizedText::labelled(
             "error",
-            &look.clone().red().bold(),
+            &style.clone().red().bold(),
             &sentence,
         ));
         if let Some(hint) = hint {
             self.write_message(&SanitizedText::line(""));
-            self.write_message(&SanitizedText::labelled("hint", &look.cyan(), &hint));
+            self.write_message(&SanitizedText::labelled("hint", &style.cyan(), &hint));
         }
     }
 
@@ -221,22 +221,22 @@ impl Ui {
             })
             .collect();
         for (number, row) in rows.iter().enumerate() {
-            let look = if number == 0 {
+            let style = if number == 0 {
                 Style::new().bold()
             } else {
                 Style::new()
             };
-            self.print_sanitized(&SanitizedText::row(row, &widths).styled(&look));
+            self.print_sanitized(&SanitizedText::row(row, &widths).styled(&style));
         }
     }
 
     /// Prints an added or removed line of a text.
     pub(crate) fn print_difference(self, is_new: bool, line: &str) {
-        let (mark, look) = match is_new {
+        let (sign, style) = match is_new {
             true => ("+", Style::new().green()),
             false => ("-", Style::new().red()),
         };
-        self.print_sanitized(&SanitizedText::line(&format!("{mark} {line}")).styled(&look));
+        self.print_sanitized(&SanitizedText::line(&format!("{sign} {line}")).styled(&style));
     }
 
     /// Asks a question; `true` if the user agrees.

@@ -37,17 +37,17 @@ impl Folder {
     /// Writes a file with this content and mode. It writes a temporary file and renames it to `name`, so a link of that
     /// name is replaced and not followed.
     pub(crate) fn replace_file(&self, name: &OsStr, mode: u32, content: &[u8]) -> io::Result<()> {
-        let beside = temporary_name(name, &random_id()?);
+        let temporary = temporary_name(name, &random_id()?);
         let write = || {
-            let mut file = self.create_file(&beside)?;
+            let mut file = self.create_file(&temporary)?;
             file.write_all(content)?;
             set_mode_and_mtime(&file, mode, None)?;
             file.sync_all()?;
-            self.rename(&beside, name)
+            self.rename(&temporary, name)
         };
         write().inspect_err(|_| {
             // The temporary file may not exist.
-            let _ = self.remove(&beside);
+            let _ = self.remove(&temporary);
         })
     }
 
@@ -85,7 +85,7 @@ pub(crate) struct EntryStat {
     /// Permission bits, without the file type.
     pub(crate) mode: u32,
     pub(crate) mtime: Mtime,
-    /// Device and inode of the file; `names` counts its hard links.
+    /// Device and inode of the file; `link_count` counts its hard links.
     pub(crate) identity: (u64, u64),
     pub(crate) link_count: u64,
 }

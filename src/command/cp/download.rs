@@ -41,38 +41,38 @@ impl CpDownload<'_> {
         let place = match place {
             CpDestination::File(place) => place,
             CpDestination::Folder { folder, is_new } => {
-                let landing = DownloadWriter::to_folder(folder, is_new, self.keep_setid)?;
-                let brought = client.download_packed(&path, &landing, self.moved).await;
-                return Ok(landing.finish(brought).await?.into());
+                let download = DownloadWriter::to_folder(folder, is_new, self.keep_setid)?;
+                let received = client.download_packed(&path, &download, self.moved).await;
+                return Ok(download.finish(received).await?.into());
             }
         };
         self.meter.set_total(entry.size);
         if entry.allocated < entry.size && entry.size > MIN_SPARSE_BYTES {
-            let landing = DownloadWriter::to_sparse_file(place, self.keep_setid)?;
-            let brought = client.download_packed(&path, &landing, self.moved).await;
-            return Ok(landing.finish(brought).await?.into());
+            let download = DownloadWriter::to_sparse_file(place, self.keep_setid)?;
+            let received = client.download_packed(&path, &download, self.moved).await;
+            return Ok(download.finish(received).await?.into());
         }
-        let landing = DownloadWriter::to_file(place, self.file_settings(&entry)?)?;
-        let brought = client
-            .download_file(&path, landing.chunk_sender()?, self.moved)
+        let download = DownloadWriter::to_file(place, self.file_settings(&entry)?)?;
+        let received = client
+            .download_file(&path, download.chunk_sender()?, self.moved)
             .await;
-        Ok(landing.finish(brought).await?.into())
+        Ok(download.finish(received).await?.into())
     }
 
     fn file_settings(&self, entry: &FileEntry) -> Result<DownloadAttributes> {
-        let odd = || {
+        let incomplete_reply = || {
             anyhow::anyhow!(
                 "the companion reported no permissions or no time of `{}`",
                 entry.path
             )
         };
-        let mode = u32::from_str_radix(&entry.mode, 8).map_err(|_| odd())?;
+        let mode = u32::from_str_radix(&entry.mode, 8).map_err(|_| incomplete_reply())?;
         Ok(DownloadAttributes {
             mode: match self.keep_setid {
                 true => mode,
                 false => mode & 0o1777,
             },
-            mtime: entry.mtime.parse().map_err(|_| odd())?,
+            mtime: entry.mtime.parse().map_err(|_| incomplete_reply())?,
         })
     }
 }
@@ -85,17 +85,17 @@ pub(super) async fn download_to_stdout(
     moved: &TransferredBytes,
 ) -> Result<CopyReport> {
     let entry = stat_remote(client, from).await?;
-    let landing = DownloadWriter::to_stream(out);
+    let download = DownloadWriter::to_stream(out);
     let path = from.url_without_slash();
-    let brought = match entry.kind {
-        EntryKind::Folder => client.download_archive(&path, &landing, moved).await,
+    let received = match entry.kind {
+        EntryKind::Folder => client.download_archive(&path, &download, moved).await,
         _ => {
             client
-                .download_file(&path, landing.chunk_sender()?, moved)
+                .download_file(&path, download.chunk_sender()?, moved)
                 .await
         }
     };
-    Ok(landing.finish(brought).await?.into())
+    Ok(download.finish(received).await?.into())
 }
 
 async fn stat_remote(client: &CompanionClient, from: &RemotePath) -> Result<FileEntry> {
@@ -131,19 +131,19 @@ fn resolve_destination(
         let parent = to.parent().filter(|_| is_missing);
         unresolved.into_error(|error| write_error(parent.unwrap_or(to), error))
     })?;
-    let there = match &found {
+    let existing = match &found {
         ResolvedPath::Folder(_) => DestinationKind::Folder,
         ResolvedPath::Name(place) if place.stat.is_some() => DestinationKind::File,
         ResolvedPath::Name(_) => DestinationKind::Nothing,
     };
     let shown = to.display().to_string();
     let is_slashed = shown.ends_with(std::path::is_separator);
-    let lands = choose_placement(source, there, is_slashed, &shown)?;
+    let placement = choose_placement(source, existing, is_slashed, &shown)?;
     let failed = |path: &Path| {
         let path = path.to_owned();
         move |error| write_error(&path, error)
     };
-    Ok(match (source, found, lands) {
+    Ok(match (source, found, placement) {
         (CopySource::File, ResolvedPath::Folder(folder), _) => {
             // The agent chooses the name, so an existing link of that name is replaced.
             let name = native_name(from.file_name())?;

@@ -55,7 +55,7 @@ pub(crate) async fn run(args: CpArgs, cx: &CommandContext) -> Result<VerbOutcome
     let resolver = cx.path_resolver()?;
     let client = cx.companion_client()?;
     let moved = TransferredBytes::default();
-    let begin = Instant::now();
+    let started_at = Instant::now();
     let is_out = matches!(plan.way, CopyDirection::ToStdout { .. });
     let meter = cx
         .ui
@@ -73,13 +73,13 @@ pub(crate) async fn run(args: CpArgs, cx: &CommandContext) -> Result<VerbOutcome
                 }
                 CopyDirection::FromStdin { to } => upload::upload_stdin(&client, &to, &moved).await,
                 CopyDirection::Down { from, to } => {
-                    let landed = download::CpDownload {
+                    let transfer = download::CpDownload {
                         keep_setid: plan.keep_setid,
                         resolver: &resolver,
                         meter: &meter,
                         moved: &moved,
                     };
-                    landed.run(&client, &from, &to).await
+                    transfer.run(&client, &from, &to).await
                 }
                 CopyDirection::ToStdout { from } => {
                     download::download_to_stdout(&client, &from, cx.ui.stdout_writer(), &moved)
@@ -92,7 +92,7 @@ pub(crate) async fn run(args: CpArgs, cx: &CommandContext) -> Result<VerbOutcome
     let copied = CopyReport {
         source,
         destination,
-        seconds: begin.elapsed().as_secs_f64(),
+        seconds: started_at.elapsed().as_secs_f64(),
         ..copied
     };
     // In this case stdout carries the data.

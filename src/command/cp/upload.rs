@@ -31,7 +31,7 @@ enum OpenedSource {
     File {
         place: ResolvedName,
         file: File,
-        look: EntryStat,
+        stat: EntryStat,
     },
 }
 
@@ -51,30 +51,30 @@ impl CpUpload<'_> {
             (OpenedSource::Folder(_), Some(_)) => CopySource::Folder,
             (OpenedSource::Folder(_), None) => CopySource::Contents,
         };
-        let there = destination_kind(client.stat(&to.url_without_slash()).await?.as_ref());
+        let destination = destination_kind(client.stat(&to.url_without_slash()).await?.as_ref());
         let name = name.unwrap_or_default();
-        let place = match choose_placement(source, there, to.is_folder(), &to.to_display())? {
+        let place = match choose_placement(source, destination, to.is_folder(), &to.to_display())? {
             CopyPlacement::As => to.clone(),
             CopyPlacement::Within => to.join(name.as_encoded_bytes()),
         };
-        let (local, mut file, look) = match opened {
-            OpenedSource::File { place, file, look } => (place, file, look),
+        let (local, mut file, stat) = match opened {
+            OpenedSource::File { place, file, stat } => (place, file, stat),
             OpenedSource::Folder(folder) => {
                 let pack = || Ok(PackSource::Folder(folder.try_clone().map_err(unreadable)?));
                 let changed = client.upload_packed(&place.to_url(), pack, moved).await?;
                 return Ok(changed.into());
             }
         };
-        self.meter.set_total(look.size);
-        if is_endless(&mut file, look.size).map_err(unreadable)? {
-            let path = format!("{}?mode={:o}", place.to_url(), look.mode);
+        self.meter.set_total(stat.size);
+        if is_endless(&mut file, stat.size).map_err(unreadable)? {
+            let path = format!("{}?mode={:o}", place.to_url(), stat.mode);
             return Ok(client
                 .upload_stream(&path, stream_chunks(file, moved))
                 .await?
                 .into());
         }
-        let is_named = local.stat.is_some_and(|look| look.kind == EntryKind::File);
-        if is_named && data_segments(&file, look.size, look.allocated).is_some() {
+        let is_named = local.stat.is_some_and(|stat| stat.kind == EntryKind::File);
+        if is_named && data_segments(&file, stat.size, stat.allocated).is_some() {
             // Unpacking would replace a link instead of writing to its target.
             let place = place.follow_link(client.stat(&place.url_without_slash()).await?.as_ref());
             // Unpacking would create the folder, but the folder of a file must exist.
@@ -93,9 +93,9 @@ impl CpUpload<'_> {
         let upload = files::FileUpload {
             path: &place.to_url(),
             file: &file,
-            size: look.size,
-            mode: look.mode,
-            mtime: look.mtime,
+            size: stat.size,
+            mode: stat.mode,
+            mtime: stat.mtime,
         };
         Ok(client.upload_file(&upload, moved).await?.into())
     }
@@ -103,7 +103,7 @@ impl CpUpload<'_> {
 
 /// Opens the target of the path if it is a file or a folder.
 fn open_source(resolver: &PathResolver, from: &Path) -> Result<OpenedSource> {
-    let odd = |kind: EntryKind| {
+    let unsupported_error = |kind: EntryKind| {
         let message = format!(
             "`{}` is {}, not a file",
             from.display(),
@@ -117,15 +117,15 @@ fn open_source(resolver: &PathResolver, from: &Path) -> Result<OpenedSource> {
         ResolvedPath::Folder(folder) => return Ok(OpenedSource::Folder(folder)),
         ResolvedPath::Name(place) => place,
     };
-    match place.stat.map(|look| look.kind) {
+    match place.stat.map(|stat| stat.kind) {
         None | Some(EntryKind::File | EntryKind::Symlink) => {}
         // Opening a pipe would block until it has a writer.
-        Some(kind) => return Err(odd(kind)),
+        Some(kind) => return Err(unsupported_error(kind)),
     }
-    let (file, look) = place.open().map_err(unreadable)?;
-    match look.kind {
-        EntryKind::File => Ok(OpenedSource::File { place, file, look }),
-        kind => Err(odd(kind)),
+    let (file, stat) = place.open().map_err(unreadable)?;
+    match stat.kind {
+        EntryKind::File => Ok(OpenedSource::File { place, file, stat }),
+        kind => Err(unsupported_error(kind)),
     }
 }
 
@@ -137,11 +137,11 @@ pub(super) async fn upload_stdin(
 ) -> Result<CopyReport> {
     let is_folder = destination_kind(client.stat(&to.url_without_slash()).await?.as_ref())
         == DestinationKind::Folder;
-    let pieces = stream_chunks(io::stdin(), moved);
+    let chunks = stream_chunks(io::stdin(), moved);
     if is_folder || to.is_folder() {
-        return Ok(client.upload_archive(&to.to_url(), pieces).await?.into());
+        return Ok(client.upload_archive(&to.to_url(), chunks).await?.into());
     }
-    Ok(client.upload_stream(&to.to_url(), pieces).await?.into())
+    Ok(client.upload_stream(&to.to_url(), chunks).await?.into())
 }
 
 /// Whether a file has content although its size is 0, as files of `/proc` do.
@@ -152,7 +152,7 @@ fn is_endless(file: &mut File, size: u64) -> io::Result<bool> {
 }
 
 fn stream_chunks(mut from: impl Read + Send + 'static, moved: &TransferredBytes) -> ChunkReceiver {
-    let (mut outlet, pieces) = chunk_writer();
+    let (mut writer, chunks) = chunk_writer();
     let moved = Arc::clone(moved);
     tokio::task::spawn_blocking(move || {
         let sent = (|| -> io::Result<()> {
@@ -163,13 +163,13 @@ fn stream_chunks(mut from: impl Read + Send + 'static, moved: &TransferredBytes)
                     return Ok(());
                 }
                 piece.truncate(read);
-                outlet.write_chunk(piece.into())?;
+                writer.write_chunk(piece.into())?;
                 moved.fetch_add(read as u64, Ordering::Relaxed);
             }
         })();
-        let _ = outlet.finish(sent.err());
+        let _ = writer.finish(sent.err());
     });
-    pieces
+    chunks
 }
 
 fn destination_kind(entry: Option<&FileEntry>) -> DestinationKind {
@@ -205,10 +205,10 @@ mod tests {
 
     #[test]
     fn a_file_of_proc_is_read_to_its_end_and_an_empty_one_is_empty() {
-        let mut told = File::open("/proc/self/status").unwrap();
-        assert!(is_endless(&mut told, 0).unwrap());
+        let mut source = File::open("/proc/self/status").unwrap();
+        assert!(is_endless(&mut source, 0).unwrap());
         let mut text = String::new();
-        told.read_to_string(&mut text).unwrap();
+        source.read_to_string(&mut text).unwrap();
         assert!(text.starts_with("Name:"), "{text}");
         let mut empty = tempfile::tempfile().unwrap();
         assert!(!is_endless(&mut empty, 0).unwrap());

@@ -79,10 +79,13 @@ fn print_end(record: &EvolveRecord, cx: &CommandContext) -> Result<()> {
             let refused = format_duration(ms / 1e3);
             cx.ui.print_line(format!("  downtime: {refused}"));
         }
-        for kept in &record.receipt {
-            let lost = kept.rows.iter().filter(|r| r.verdict == CryoVerdict::Lost);
-            let (session, lost) = (&kept.session, lost.count());
-            let whole = kept.rows.len() - lost;
+        for receipt in &record.receipt {
+            let lost = receipt
+                .rows
+                .iter()
+                .filter(|r| r.verdict == CryoVerdict::Lost);
+            let (session, lost) = (&receipt.session, lost.count());
+            let whole = receipt.rows.len() - lost;
             cx.ui.print_line(format!(
                 "  session `{session}`: {whole} variables kept, {lost} lost"
             ));

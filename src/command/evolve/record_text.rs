@@ -113,20 +113,20 @@ fn receipt_lines(record: &EvolveRecord) -> Vec<String> {
     )
 }
 
-fn session_lines(kept: &SessionReceipt) -> Vec<String> {
-    let lost: Vec<_> = kept
+fn session_lines(receipt: &SessionReceipt) -> Vec<String> {
+    let lost: Vec<_> = receipt
         .rows
         .iter()
         .filter(|row| row.verdict == CryoVerdict::Lost)
         .collect();
-    let (there, all) = (kept.rows.len() - lost.len(), kept.rows.len());
-    let how = match kept.by {
+    let (there, all) = (receipt.rows.len() - lost.len(), receipt.rows.len());
+    let how = match receipt.by {
         RestoreMethod::Process => "the whole process was kept".into(),
         RestoreMethod::Objects => format!("{there} of {all} variables kept"),
         RestoreMethod::Nothing => "starts empty".into(),
     };
-    let why = kept.why.iter().map(|why| format!("; {why}"));
-    let name = &kept.session;
+    let why = receipt.why.iter().map(|why| format!("; {why}"));
+    let name = &receipt.session;
     let mut lines = vec![format!(
         "  session `{name}`: {how}{}",
         why.collect::<String>()

@@ -107,14 +107,14 @@ pub(super) async fn show_logs(
     follow: bool,
     cx: &CommandContext,
 ) -> Result<VerbOutcome> {
-    let question = KeeperRequest::Log {
+    let request = KeeperRequest::Log {
         run: run.clone(),
         offset: 0,
         follow,
     };
     let mut whole = String::new();
     let mut last = None;
-    let mut each = |reply| {
+    let mut on_reply = |reply| {
         match reply {
             KeeperReply::Log { text, .. } if cx.ui.json => {
                 whole.push_str(&text);
@@ -132,7 +132,7 @@ pub(super) async fn show_logs(
         Ok(())
     };
     tokio::select! {
-        asked = keeper.send_request(&question, &mut each) => asked?,
+        outcome = keeper.send_request(&request, &mut on_reply) => outcome?,
         interrupted = tokio::signal::ctrl_c() => {
             interrupted?;
             return Err(Error::Interrupted.into());

@@ -168,8 +168,8 @@ fn apply_change(
     if how.dry_run {
         return Ok(false);
     }
-    let question = format!("Change the configuration of {}?", client.title());
-    let is_wanted = how.yes || cx.ui.confirm(&question, "--yes")?;
+    let consent_question = format!("Change the configuration of {}?", client.title());
+    let is_wanted = how.yes || cx.ui.confirm(&consent_question, "--yes")?;
     if is_wanted {
         change.apply()?;
     }
@@ -183,8 +183,8 @@ fn change_answer(
     is_done: bool,
 ) -> ClientAnswer {
     let lines = change.diff_lines().into_iter().map(|line| {
-        let mark = if line.is_new { "+" } else { "-" };
-        format!("{mark} {}", line.text)
+        let sign = if line.is_new { "+" } else { "-" };
+        format!("{sign} {}", line.text)
     });
     ClientAnswer {
         client: client.name().into(),

@@ -143,13 +143,13 @@ impl Repl<'_> {
 
     /// Whether the cell can run; if not, sets the indentation of its next line.
     async fn is_whole(&self, cell: &mut InputCell) -> bool {
-        let question = CompletenessQuery {
+        let request = CompletenessQuery {
             code: cell.code.clone(),
             session: self.session.clone(),
         };
-        let asked =
-            tokio::time::timeout(COMPLETENESS_TIMEOUT, self.client.is_complete(&question)).await;
-        match asked {
+        let reply =
+            tokio::time::timeout(COMPLETENESS_TIMEOUT, self.client.is_complete(&request)).await;
+        match reply {
             Ok(Ok(answer)) if answer.status == "incomplete" => {
                 cell.indent = answer.indent.unwrap_or_default();
                 false
@@ -178,7 +178,7 @@ impl Repl<'_> {
             ..Execute::new(code)
         };
         let mut view = RunView::new(self.cx, self.out.clone())?;
-        let begin = async {
+        let open_events = async {
             // A session that was unused for a long time was released.
             ensure_session(&self.client, &self.session).await?;
             self.client.execute(&request).await
@@ -186,7 +186,7 @@ impl Repl<'_> {
         let reply = follow::to_end(
             &self.client,
             &id,
-            begin,
+            open_events,
             CtrlCAction::Interrupt,
             &mut view,
             self.cx,

@@ -112,10 +112,10 @@ impl ReplPrompt {
     /// Adds a cell to the history file immediately, so that it is kept however the console ends.
     pub(super) fn add_history(&self, code: &str) {
         let mut editor = self.editor.lock().unwrap_or_else(PoisonError::into_inner);
-        let kept = editor
+        let added = editor
             .add_history_entry(code.trim_end())
             .and_then(|_| editor.append_history(&self.history));
-        if let Err(error) = kept {
+        if let Err(error) = added {
             let path = self.history.display();
             self.ui
                 .print_warning(format!("cannot write `{path}`: {error}"));
@@ -151,17 +151,17 @@ impl Completer for NameCompleter {
             return Ok((at, vec![completion_pair(INDENT_STEP.into())]));
         }
         let cursor = self.before.chars().count() + typed.chars().count();
-        let question = CodeCursor {
+        let request = CodeCursor {
             code: format!("{}{line}", self.before),
             cursor: Some(cursor as u64),
             detail: None,
             session: self.session.clone(),
         };
-        let asked = self.runtime.block_on(async {
-            tokio::time::timeout(REPL_COMPLETION_TIMEOUT, self.client.complete(&question)).await
+        let reply = self.runtime.block_on(async {
+            tokio::time::timeout(REPL_COMPLETION_TIMEOUT, self.client.complete(&request)).await
         });
         // Errors are ignored, because a message would disturb the input line; the next run reports them.
-        let found = asked.ok().and_then(Result::ok).unwrap_or_default();
+        let found = reply.ok().and_then(Result::ok).unwrap_or_default();
         let found = name_candidates(&self.before, line, found);
         Ok(found
             .filter(|(begin, _)| *begin <= at)

@@ -65,7 +65,7 @@ pub(super) async fn run(plan: TerminalPlan, cx: &CommandContext) -> Result<VerbO
         terminal, screen, ..
     } = live;
     let id = terminal.id().unwrap_or_default().to_owned();
-    let again = cx.instance.osctl_command(&format!("shell --attach {id}"));
+    let attach_command = cx.instance.osctl_command(&format!("shell --attach {id}"));
     tokio::join!(screen.close(), terminal.detach());
     match end? {
         TerminalEnd::Exit(code, why) => {
@@ -86,13 +86,13 @@ pub(super) async fn run(plan: TerminalPlan, cx: &CommandContext) -> Result<VerbO
         }
         TerminalEnd::Detached => {
             cx.ui.print_message(format!(
-                "detached from terminal `{id}`, which keeps running; `{again}` returns to it"
+                "detached from terminal `{id}`, which keeps running; `{attach_command}` returns to it"
             ));
             Ok(VerbOutcome::Done)
         }
         TerminalEnd::Signalled => {
             cx.ui.print_message(format!(
-                "terminal `{id}` keeps running; `{again}` returns to it"
+                "terminal `{id}` keeps running; `{attach_command}` returns to it"
             ));
             Err(Error::Interrupted.into())
         }
@@ -109,7 +109,7 @@ async fn open_terminal(
     loop {
         tokio::select! {
             opened = &mut open => return opened,
-            told = signals.next() => if told == TerminalSignal::End {
+            signal = signals.next() => if signal == TerminalSignal::End {
                 return Err(Error::Interrupted.into());
             },
             () = sleep(TERMINAL_NOTE_DELAY), if work.is_none() => {
@@ -162,13 +162,13 @@ impl AttachedTerminal {
                         return Ok(TerminalEnd::Detached);
                     }
                 }
-                goes_on = self.screen.wait_for_progress() => {
-                    if !goes_on {
+                has_progress = self.screen.wait_for_progress() => {
+                    if !has_progress {
                         return Ok(TerminalEnd::Signalled);
                     }
                     self.terminal.acknowledge_shown(self.screen.unshown_bytes());
                 }
-                told = signals.next() => match told {
+                signal = signals.next() => match signal {
                     TerminalSignal::Resized => self.send_size(),
                     TerminalSignal::Continued => {
                         self.screen.reenter_raw_mode()?;
@@ -189,10 +189,10 @@ impl AttachedTerminal {
         match event {
             TerminalEvent::Open {
                 writer,
-                dropped_bytes: given_up,
+                dropped_bytes,
             } => {
                 self.handle_open(writer);
-                if given_up > 0 {
+                if dropped_bytes > 0 {
                     self.show_note("the last keys may be lost");
                 }
             }

@@ -16,7 +16,7 @@ pub(super) enum TerminalSignal {
 #[derive(Debug)]
 pub(super) struct TerminalSignals {
     window: tokio::signal::unix::Signal,
-    goes_on: tokio::signal::unix::Signal,
+    continued: tokio::signal::unix::Signal,
     ends: [tokio::signal::unix::Signal; 4],
 }
 
@@ -25,10 +25,10 @@ impl TerminalSignals {
     pub(super) fn listen() -> Result<Self> {
         use tokio::signal::unix::{SignalKind, signal};
         // The number of SIGCONT differs between systems.
-        let goes_on = if cfg!(target_os = "linux") { 18 } else { 19 };
+        let sigcont = if cfg!(target_os = "linux") { 18 } else { 19 };
         Ok(Self {
             window: signal(SignalKind::window_change())?,
-            goes_on: signal(SignalKind::from_raw(goes_on))?,
+            continued: signal(SignalKind::from_raw(sigcont))?,
             ends: [
                 signal(SignalKind::terminate())?,
                 signal(SignalKind::hangup())?,
@@ -43,7 +43,7 @@ impl TerminalSignals {
         let [terminate, hangup, interrupt, quit] = &mut self.ends;
         tokio::select! {
             _ = self.window.recv() => TerminalSignal::Resized,
-            _ = self.goes_on.recv() => TerminalSignal::Continued,
+            _ = self.continued.recv() => TerminalSignal::Continued,
             _ = terminate.recv() => TerminalSignal::End,
             _ = hangup.recv() => TerminalSignal::End,
             _ = interrupt.recv() => TerminalSignal::End,

@@ -31,7 +31,7 @@ impl Criu {
         &self,
         request: CheckpointRequest,
     ) -> Result<CheckpointReply, CriuRefusal> {
-        let begun = Instant::now();
+        let started = Instant::now();
         let CheckpointRequest {
             session,
             name,
@@ -42,22 +42,22 @@ impl Criu {
         let kernel = self.sessions.find_kernel(&session)?;
         // Read the count before the kernel detaches, while it can still answer.
         let executed = kernel.view().counts.execution_count;
-        let gauge = self.start_progress(&session);
+        let progress = self.start_progress(&session);
         let storing = self.object_store.store_objects(&session, &name);
-        let objects = gauge
+        let objects = progress
             .sample_during(|| self.object_store.transferred_bytes(&session), storing)
             .await;
-        let apart = match kernel.detach().await {
-            Ok(apart) => apart,
+        let detached = match kernel.detach().await {
+            Ok(detached) => detached,
             Err(refusal) => {
                 self.prune_objects(&name).await;
                 return Err(refusal.into());
             }
         };
         let mut left_out = self
-            .describe_omissions(&session, &apart, leave_running)
+            .describe_omissions(&session, &detached, leave_running)
             .await;
-        if apart.counts.execution_count > executed {
+        if detached.counts.execution_count > executed {
             left_out.push(
                 "in its stored objects: changes by code that ran after they were stored".into(),
             );
@@ -69,23 +69,24 @@ impl Criu {
                 None
             }
         };
-        let taken = self.dump_process(&apart, &name, &gauge).await;
-        let taken = match taken {
-            Ok(taken) => taken,
+        let dump = self.dump_process(&detached, &name, &progress).await;
+        let dump = match dump {
+            Ok(dump) => dump,
             Err(refusal) => {
-                let refusal = reattach_after(apart, refusal).await;
+                let refusal = reattach_after(detached, refusal).await;
                 self.prune_objects(&name).await;
                 return Err(refusal);
             }
         };
-        let manifest = self.build_manifest(&apart, session, name.clone(), version, objects, &taken);
-        let path = taken.draft.final_path().to_owned();
+        let manifest =
+            self.build_manifest(&detached, session, name.clone(), version, objects, &dump);
+        let path = dump.draft.final_path().to_owned();
         let finished = match leave_running {
             // A disk failure now loses nothing, so the kernel resumes before the draft is on disk.
             true => {
-                taken.stopped_processes.resume();
-                let back = apart.reattach().await;
-                let finished = finish_draft(taken.draft, manifest).await;
+                dump.stopped_processes.resume();
+                let back = detached.reattach().await;
+                let finished = finish_draft(dump.draft, manifest).await;
                 if finished.is_err() {
                     self.prune_objects(&name).await;
                 }
@@ -93,25 +94,25 @@ impl Criu {
                 back?;
                 finished
             }
-            false => match self.finish_with_marker(taken.draft, manifest).await {
-                Ok((finished, frozen)) => {
+            false => match self.finish_with_marker(dump.draft, manifest).await {
+                Ok((finished, checkpoint)) => {
                     // Without `forget`, the drop would resume the processes that have just ended.
-                    apart.finish_checkpoint(frozen).await;
-                    std::mem::forget(taken.stopped_processes);
+                    detached.finish_checkpoint(checkpoint).await;
+                    std::mem::forget(dump.stopped_processes);
                     finished
                 }
                 Err(refusal) => {
-                    taken.stopped_processes.resume();
-                    let refusal = reattach_after(apart, refusal).await;
+                    dump.stopped_processes.resume();
+                    let refusal = reattach_after(detached, refusal).await;
                     self.prune_objects(&name).await;
                     return Err(refusal);
                 }
             },
         };
         let sessions = self.sessions.list_sessions().into_iter();
-        let frozen = sessions.filter_map(|(_, view)| view.checkpoint.map(PathBuf::from));
+        let checkpoints = sessions.filter_map(|(_, view)| view.checkpoint.map(PathBuf::from));
         self.store
-            .prune_generations(&finished.name, &frozen.collect());
+            .prune_generations(&finished.name, &checkpoints.collect());
         self.prune_objects(&finished.name).await;
         Ok(CheckpointReply {
             status: "completed".into(),
@@ -120,7 +121,7 @@ impl Criu {
             name: finished.name,
             generation: finished.generation,
             session: finished.session,
-            timing_ms: begun.elapsed().as_secs_f64() * 1000.0,
+            timing_ms: started.elapsed().as_secs_f64() * 1000.0,
             is_running: leave_running,
             left_out,
         })
@@ -133,63 +134,65 @@ impl Criu {
         draft: CriuDraft,
         manifest: CriuManifest,
     ) -> Result<(CriuManifest, KernelCheckpoint), CriuRefusal> {
-        let (marks, mark) = (self.markers.clone(), CriuMarker::from_manifest(&manifest));
+        let (markers, marker) = (self.markers.clone(), CriuMarker::from_manifest(&manifest));
         let checkpoint = draft.final_path().display().to_string();
-        let laid = spawn_blocking(move || {
-            let mark = Some(marks.write(&mark)?);
-            let frozen = KernelCheckpoint {
+        let finished = spawn_blocking(move || {
+            let marker = Some(markers.write(&marker)?);
+            let checkpoint = KernelCheckpoint {
                 id: checkpoint,
-                marker: mark,
+                marker,
             };
             match draft.finish(&manifest) {
-                Ok(()) => Ok((manifest, frozen)),
+                Ok(()) => Ok((manifest, checkpoint)),
                 Err(error) => {
-                    frozen.remove_marker();
+                    checkpoint.remove_marker();
                     Err(error)
                 }
             }
         });
-        Ok(flatten_join(laid.await)?)
+        Ok(flatten_join(finished.await)?)
     }
 
     /// Dumps the process to a draft. The process stays stopped until the draft is finished, so that its open files stay
     /// as the checkpoint records them.
     async fn dump_process(
         &self,
-        apart: &DetachedKernel,
+        detached: &DetachedKernel,
         name: &str,
-        gauge: &CriuProgress,
+        progress: &CriuProgress,
     ) -> Result<CriuDump, CriuRefusal> {
         let (store, owned) = (self.store.clone(), name.to_owned());
         let draft = spawn_blocking(move || store.begin_draft(&owned)).await;
         let draft = flatten_join(draft)?;
-        let sleepers = list_stopped_pids(apart.pid);
+        let stopped_before = list_stopped_pids(detached.pid);
         let images = draft.images_folder();
-        let dump = self.tool.dump(apart.pid, &images);
-        gauge.sample_during(|| folder_bytes(&images), dump).await?;
-        let stopped = StoppedProcesses {
-            root_pid: apart.pid,
-            stopped_before: sleepers,
+        let dump = self.tool.dump(detached.pid, &images);
+        progress
+            .sample_during(|| folder_bytes(&images), dump)
+            .await?;
+        let stopped_processes = StoppedProcesses {
+            root_pid: detached.pid,
+            stopped_before,
         };
-        let pids = list_tree_pids(apart.pid);
-        let looked = spawn_blocking(move || {
+        let pids = list_tree_pids(detached.pid);
+        let recorded = spawn_blocking(move || {
             let ids = pids.iter().flat_map(|pid| list_thread_ids(*pid)).collect();
-            let opened = CriuOpenFile::list_for_pids(&pids);
+            let open_files = CriuOpenFile::list_for_pids(&pids);
             Ok((
                 draft.sync_images()?,
                 CriuMappedFile::list_for_pids(&pids)?,
-                opened,
+                open_files,
                 ids,
                 draft,
             ))
         });
-        match flatten_join(looked.await) {
-            Ok((images, mapped, opened, ids, draft)) => Ok(CriuDump {
+        match flatten_join(recorded.await) {
+            Ok((images, mapped_files, open_files, ids, draft)) => Ok(CriuDump {
                 draft,
-                stopped_processes: stopped,
+                stopped_processes,
                 images,
-                mapped_files: mapped,
-                open_files: opened,
+                mapped_files,
+                open_files,
                 ids,
             }),
             // The stopped processes resume when they are dropped.
@@ -199,28 +202,28 @@ impl Criu {
 
     fn build_manifest(
         &self,
-        apart: &DetachedKernel,
+        detached: &DetachedKernel,
         session: String,
         name: String,
         criu: String,
         objects: Option<serde_json::Value>,
-        taken: &CriuDump,
+        dump: &CriuDump,
     ) -> CriuManifest {
         let created = SystemTime::now().duration_since(UNIX_EPOCH);
-        let linux = uname().map(|told| told.release().to_string_lossy().into_owned());
+        let linux = uname().map(|names| names.release().to_string_lossy().into_owned());
         let shell = self.shells.pack_context(&session);
         CriuManifest {
             version: CRIU_MANIFEST_VERSION,
             name,
-            generation: taken.draft.generation,
+            generation: dump.draft.generation,
             created: created.map_or(0, |since| since.as_secs()),
             kernel: CriuKernelInfo {
-                generation: apart.generation,
-                execution_count: apart.counts.execution_count,
-                globals_count: apart.counts.globals_count,
+                generation: detached.generation,
+                execution_count: detached.counts.execution_count,
+                globals_count: detached.counts.globals_count,
                 protocol: BODY_PROTOCOL_VERSION,
-                python: apart.python.clone(),
-                body: apart.body_version.clone(),
+                python: detached.python.clone(),
+                body: detached.body_version.clone(),
             },
             versions: CriuVersions {
                 osctl: env!("CARGO_PKG_VERSION").into(),
@@ -228,11 +231,11 @@ impl Criu {
                 linux: linux.unwrap_or_default(),
             },
             running_for: monotonic_seconds(),
-            ids: taken.ids.clone(),
-            socket: apart.socket.clone(),
-            mapped: taken.mapped_files.clone(),
-            opened: taken.open_files.clone(),
-            images: taken.images.clone(),
+            ids: dump.ids.clone(),
+            socket: detached.socket.clone(),
+            mapped: dump.mapped_files.clone(),
+            opened: dump.open_files.clone(),
+            images: dump.images.clone(),
             // A value that serializes can be turned into a JSON value.
             shell: shell.and_then(|packed| serde_json::to_value(packed).ok()),
             objects,
@@ -244,21 +247,21 @@ impl Criu {
     async fn describe_omissions(
         &self,
         session: &str,
-        apart: &DetachedKernel,
+        detached: &DetachedKernel,
         leave_running: bool,
     ) -> Vec<String> {
-        let own = list_tree_pids(apart.pid);
-        let fate = match leave_running {
+        let own = list_tree_pids(detached.pid);
+        let state = match leave_running {
             true => "which keeps running",
             false => "which the companion ends",
         };
         let orphans =
-            descendants::list_descendants(Pid::from_raw(apart.supervisor_pid)).into_iter();
+            descendants::list_descendants(Pid::from_raw(detached.supervisor_pid)).into_iter();
         let orphans = orphans.map(|d| d.pid.as_raw()).filter(|p| !own.contains(p));
         let mut left: Vec<String> = orphans
             .map(|pid| {
                 let command = read_command_line(pid);
-                format!("`{command}` ({pid}), whose parent in the kernel has ended, {fate}")
+                format!("`{command}` ({pid}), whose parent in the kernel has ended, {state}")
             })
             .collect();
         let jobs = self.shells.list_jobs().await.into_iter();
@@ -307,8 +310,8 @@ impl Drop for StoppedProcesses {
 }
 
 /// Reattaches a kernel that was not checkpointed.
-async fn reattach_after(apart: DetachedKernel, refusal: CriuRefusal) -> CriuRefusal {
-    match apart.reattach().await {
+async fn reattach_after(detached: DetachedKernel, refusal: CriuRefusal) -> CriuRefusal {
+    match detached.reattach().await {
         Ok(_) => refusal,
         Err(_) => refusal.with_kernel_lost(),
     }
@@ -355,8 +358,8 @@ pub(super) fn list_thread_ids(pid: i32) -> Vec<i32> {
 }
 
 fn read_command_line(pid: i32) -> String {
-    let words = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-    let text = String::from_utf8_lossy(&words).replace('\0', " ");
+    let arguments = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    let text = String::from_utf8_lossy(&arguments).replace('\0', " ");
     text.trim_end()
         .chars()
         .take(MAX_SHOWN_COMMAND_CHARS)

@@ -62,12 +62,12 @@ impl CriuTool {
     /// # Errors
     /// Returns the reason why the program can't be run.
     pub(super) async fn read_version() -> Result<String, String> {
-        let said = Command::new(CRIU_PROGRAM).arg("--version").output().await;
-        let said = said.map_err(|error| match error.kind() {
+        let output = Command::new(CRIU_PROGRAM).arg("--version").output().await;
+        let output = output.map_err(|error| match error.kind() {
             io::ErrorKind::NotFound => format!("`{CRIU_PROGRAM}` is not installed in the image"),
             _ => format!("`{CRIU_PROGRAM}` can't be run: {error}"),
         })?;
-        let text = String::from_utf8_lossy(&said.stdout);
+        let text = String::from_utf8_lossy(&output.stdout);
         let line = text.lines().find_map(|l| l.strip_prefix("Version: "));
         let line = line.ok_or_else(|| format!("`{CRIU_PROGRAM}` does not report its version"))?;
         Ok(line.trim().to_owned())
@@ -95,7 +95,7 @@ impl CriuTool {
             .kill_on_drop(true);
         let ended = timeout(CRIU_TIMEOUT, command.status()).await;
         let is_done = matches!(&ended, Ok(Ok(status)) if status.success());
-        let told = fs::read_to_string(&log).unwrap_or_default();
+        let log_text = fs::read_to_string(&log).unwrap_or_default();
         // The log may not exist.
         let _ = fs::remove_file(&log);
         match ended {
@@ -103,7 +103,7 @@ impl CriuTool {
             Ok(Ok(_)) if is_disk_full(images) => Err(disk_full_failure()),
             Ok(Ok(status)) => Err(match status.signal() {
                 Some(signal) => tool_failure(format!("criu was killed by signal {signal}")),
-                None => failure_from_log(&told),
+                None => failure_from_log(&log_text),
             }),
             Ok(Err(error)) => Err(tool_failure(format!(
                 "`{CRIU_PROGRAM}` can't be run: {error}"
@@ -122,11 +122,11 @@ impl CriuTool {
     pub(super) async fn restore(&self, images: &Path) -> Result<CriuRestoredProcess, CriuFailure> {
         let log = self.prepare_log_path("restore")?;
         let restored = self.spawn_restore(images, &log).await;
-        let told = fs::read_to_string(&log).unwrap_or_default();
+        let log_text = fs::read_to_string(&log).unwrap_or_default();
         let _ = fs::remove_file(&log);
         match restored {
-            Ok(Some(thawed)) => Ok(thawed),
-            Ok(None) => Err(failure_from_log(&told)),
+            Ok(Some(process)) => Ok(process),
+            Ok(None) => Err(failure_from_log(&log_text)),
             Err(error) => Err(tool_failure(error.to_string())),
         }
     }
@@ -160,20 +160,20 @@ impl CriuTool {
             .stdin(OwnedFd::from(theirs))
             .stdout(Stdio::null())
             .stderr(write_stderr);
-        let mut guard = command.spawn()?;
+        let mut supervisor = command.spawn()?;
         // The command holds the other ends of the sockets.
         drop(command);
-        let root = guard.id();
-        let gone = tokio::spawn(async move { guard.wait().await });
+        let root = supervisor.id();
+        let exited = tokio::spawn(async move { supervisor.wait().await });
         let mut stream = UnixStream::from_std(ours)?;
-        let told = timeout(CRIU_TIMEOUT, stream.read_u8()).await;
+        let reply = timeout(CRIU_TIMEOUT, stream.read_u8()).await;
         let _ = fs::remove_file(&pidfile);
         let _ = fs::remove_file(self.work_folder.join("stats-restore"));
-        let (Some(root), Ok(Ok(KERNEL_RESTORED_REPLY))) = (root, told) else {
+        let (Some(root), Ok(Ok(KERNEL_RESTORED_REPLY))) = (root, reply) else {
             // The supervisor ends all its processes when the connection closes. After this wait the caller can try
             // again.
             drop(stream);
-            let _ = timeout(CRIU_TIMEOUT, gone).await;
+            let _ = timeout(CRIU_TIMEOUT, exited).await;
             return Ok(None);
         };
         Ok(Some(CriuRestoredProcess {

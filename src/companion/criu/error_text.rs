@@ -186,7 +186,7 @@ mod tests {
         ] {
             assert_eq!(parse_line(line), network);
         }
-        for (line, words) in [
+        for (line, expected) in [
             (
                 "(00.037624) Error (criu/sk-unix.c:881): unix: Can't dump half of stream unix connection. name: (null); peer name: /run/x.sock",
                 "the kernel is connected to `/run/x.sock`",
@@ -218,7 +218,7 @@ mod tests {
         ] {
             assert_eq!(
                 parse_line(line),
-                (words.into(), CriuFailureKind::Resource),
+                (expected.into(), CriuFailureKind::Resource),
                 "{line}"
             );
         }

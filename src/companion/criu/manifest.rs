@@ -88,7 +88,7 @@ pub(super) struct CriuImageFile {
 impl CriuImageFile {
     /// # Errors
     /// When the file can't be read.
-    pub(super) fn checksum_file(path: &Path, gauge: &CriuProgress) -> io::Result<Self> {
+    pub(super) fn checksum_file(path: &Path, progress: &CriuProgress) -> io::Result<Self> {
         let name = path.file_name().unwrap_or_default();
         let mut file = File::open(path)?;
         let (mut sum, mut size) = (crc32fast::Hasher::new(), 0);
@@ -99,7 +99,7 @@ impl CriuImageFile {
                 length => {
                     sum.update(&piece[..length]);
                     size += length as u64;
-                    gauge.add_bytes(length as u64);
+                    progress.add_bytes(length as u64);
                 }
             }
         }
@@ -119,20 +119,20 @@ impl CriuManifest {
     /// Returns the reason why this companion can't communicate with the kernel, if any.
     pub(super) fn describe_protocol_mismatch(&self) -> Option<String> {
         let theirs = self.kernel.protocol;
-        let told = || {
+        let describe = || {
             format!(
                 "the kernel speaks protocol {theirs}, this companion speaks {BODY_PROTOCOL_VERSION}"
             )
         };
-        (theirs != BODY_PROTOCOL_VERSION).then(told)
+        (theirs != BODY_PROTOCOL_VERSION).then(describe)
     }
 
     /// Describes by how much the machine's uptime is behind that of the checkpoint. A kernel that waits for a time
     /// counted from the machine's start would wait too long.
     pub(super) fn describe_clock_lag(&self) -> Option<String> {
-        let late = self.running_for.checked_sub(monotonic_seconds() + 1)?;
+        let lag = self.running_for.checked_sub(monotonic_seconds() + 1)?;
         Some(format!(
-            "the machine was restarted since the checkpoint: active sleeps and timers may end up to {late} s late"
+            "the machine was restarted since the checkpoint: active sleeps and timers may end up to {lag} s late"
         ))
     }
 
@@ -141,20 +141,21 @@ impl CriuManifest {
     pub(super) fn find_checksum_mismatch(
         &self,
         images: &Path,
-        gauge: &CriuProgress,
+        progress: &CriuProgress,
     ) -> Option<String> {
-        let told = self.images.iter().filter(|image| image.crc32.is_some());
-        told.map(|image| {
-            (
-                image,
-                CriuImageFile::checksum_file(&images.join(&image.file), gauge),
-            )
-        })
-        .find_map(|(was, is)| match is {
-            Ok(is) if is == *was => None,
-            Ok(_) => Some(format!("`{}` was changed: its checksum differs", was.file)),
-            Err(error) => Some(format!("`{}` can't be read: {error}", was.file)),
-        })
+        let checked = self.images.iter().filter(|image| image.crc32.is_some());
+        checked
+            .map(|image| {
+                (
+                    image,
+                    CriuImageFile::checksum_file(&images.join(&image.file), progress),
+                )
+            })
+            .find_map(|(was, is)| match is {
+                Ok(is) if is == *was => None,
+                Ok(_) => Some(format!("`{}` was changed: its checksum differs", was.file)),
+                Err(error) => Some(format!("`{}` can't be read: {error}", was.file)),
+            })
     }
 
     /// Returns the first image whose size differs from the written size.
@@ -375,10 +376,10 @@ mod tests {
         fs::write(path("shared"), "behind").unwrap();
         fs::write(path("longer"), "before and after").unwrap();
         fs::remove_file(path("gone")).unwrap();
-        let told = manifest.list_changed_mapped_files();
-        assert_eq!(told.len(), 3, "{told:?}");
-        assert!(told[0].contains("different contents") && told[1].contains("16 bytes"));
-        assert!(told[2].contains("missing"));
+        let changes = manifest.list_changed_mapped_files();
+        assert_eq!(changes.len(), 3, "{changes:?}");
+        assert!(changes[0].contains("different contents") && changes[1].contains("16 bytes"));
+        assert!(changes[2].contains("missing"));
     }
 
     #[test]

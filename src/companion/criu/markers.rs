@@ -75,15 +75,15 @@ impl CriuMarkers {
     ///
     /// # Errors
     /// When the write fails; an earlier marker stays untouched.
-    pub(super) fn write(&self, mark: &CriuMarker) -> io::Result<PathBuf> {
+    pub(super) fn write(&self, marker: &CriuMarker) -> io::Result<PathBuf> {
         let folder = self.root.join(CRIU_MARKER_FOLDER);
         DirBuilder::new()
             .recursive(true)
             .mode(0o700)
             .create(&folder)?;
-        let path = self.path(&mark.session);
+        let path = self.path(&marker.session);
         let mut file = tempfile::NamedTempFile::new_in(&folder)?;
-        file.write_all(&serde_json::to_vec(mark)?)?;
+        file.write_all(&serde_json::to_vec(marker)?)?;
         file.as_file().sync_all()?;
         file.persist(&path)?;
         // Sync the name of the file, and that of the folder, which may be new.
@@ -102,24 +102,24 @@ impl CriuMarkers {
             .into_iter()
             .flatten();
         let paths = entries.flatten().map(|entry| entry.path());
-        let marks = paths.filter(|path| path.extension().is_some_and(|e| e == "json"));
-        let read = marks.filter_map(|path| match read_marker(&path) {
-            Ok(mark) => Some((path, mark)),
+        let markers = paths.filter(|path| path.extension().is_some_and(|e| e == "json"));
+        let read = markers.filter_map(|path| match read_marker(&path) {
+            Ok(marker) => Some((path, marker)),
             Err(why) => {
                 tracing::error!("the marker `{}` is ignored: {why}", path.display());
                 None
             }
         });
-        let found = read.map(|(path, mark)| FoundCriuMarker {
-            problem: store.find_problem(&mark.name, mark.generation, &mark.session),
+        let found = read.map(|(path, marker)| FoundCriuMarker {
+            problem: store.find_problem(&marker.name, marker.generation, &marker.session),
             checkpoint: KernelCheckpoint {
                 id: store
-                    .generation_path(&mark.name, mark.generation)
+                    .generation_path(&marker.name, marker.generation)
                     .display()
                     .to_string(),
                 marker: Some(path),
             },
-            marker: mark,
+            marker,
         });
         found.collect()
     }
@@ -128,11 +128,13 @@ impl CriuMarkers {
 /// Reads a marker and checks that its file is named after its session.
 fn read_marker(path: &Path) -> Result<CriuMarker, String> {
     let text = fs::read(path).map_err(|error| error.to_string())?;
-    let mark: CriuMarker = serde_json::from_slice(&text).map_err(|error| error.to_string())?;
-    let is_its = path.file_stem().is_some_and(|stem| *stem == *mark.session);
-    match mark.version {
-        ..=CRIU_MARKER_VERSION if is_its && is_session_name(&mark.session) => Ok(mark),
-        ..=CRIU_MARKER_VERSION => Err(format!("it belongs to the session `{}`", mark.session)),
+    let marker: CriuMarker = serde_json::from_slice(&text).map_err(|error| error.to_string())?;
+    let is_its = path
+        .file_stem()
+        .is_some_and(|stem| *stem == *marker.session);
+    match marker.version {
+        ..=CRIU_MARKER_VERSION if is_its && is_session_name(&marker.session) => Ok(marker),
+        ..=CRIU_MARKER_VERSION => Err(format!("it belongs to the session `{}`", marker.session)),
         other => Err(format!(
             "it has version {other}, and this osctl reads versions up to {CRIU_MARKER_VERSION}"
         )),
@@ -153,59 +155,59 @@ mod tests {
     #[test]
     fn the_first_version_stays_readable_and_a_later_one_is_not_used() {
         let root = tempfile::tempdir().unwrap();
-        let (store, marks) = (
+        let (store, markers) = (
             CriuStore::open(root.path().into()),
             CriuMarkers::new(root.path().into()),
         );
-        let mark: CriuMarker = serde_json::from_str(CRIU_MARKER_V1_JSON).unwrap();
-        let path = marks.write(&mark).unwrap();
+        let marker: CriuMarker = serde_json::from_str(CRIU_MARKER_V1_JSON).unwrap();
+        let path = markers.write(&marker).unwrap();
         fs::write(&path, CRIU_MARKER_V1_JSON).unwrap();
-        assert_eq!(marks.read("default"), Some(mark));
-        assert_eq!(marks.list_all(&store).len(), 1);
+        assert_eq!(markers.read("default"), Some(marker));
+        assert_eq!(markers.list_all(&store).len(), 1);
         // The marker of another session, one of a later version, and an unfinished file.
         fs::write(path.with_file_name("other.json"), CRIU_MARKER_V1_JSON).unwrap();
         let later = CRIU_MARKER_V1_JSON.replace("\"version\":1", "\"version\":9");
         fs::write(&path, later).unwrap();
         fs::write(path.with_file_name(".tmpabc"), "{").unwrap();
-        assert_eq!(marks.list_all(&store), []);
+        assert_eq!(markers.list_all(&store), []);
     }
 
     #[test]
     fn a_session_is_in_its_checkpoint_if_that_is_intact() {
         let root = tempfile::tempdir().unwrap();
-        let (store, marks) = (
+        let (store, markers) = (
             CriuStore::open(root.path().into()),
             CriuMarkers::new(root.path().into()),
         );
-        let mark: CriuMarker = serde_json::from_str(CRIU_MARKER_V1_JSON).unwrap();
-        marks.write(&mark).unwrap();
-        let trouble = || marks.list_all(&store).remove(0).problem;
-        assert_eq!(trouble().as_deref(), Some("it is missing"));
+        let marker: CriuMarker = serde_json::from_str(CRIU_MARKER_V1_JSON).unwrap();
+        markers.write(&marker).unwrap();
+        let problem = || markers.list_all(&store).remove(0).problem;
+        assert_eq!(problem().as_deref(), Some("it is missing"));
         assert_eq!(write(&store, "a"), 1);
-        assert_eq!(trouble(), None);
-        let found = marks.list_all(&store).remove(0);
+        assert_eq!(problem(), None);
+        let found = markers.list_all(&store).remove(0);
         assert!(found.checkpoint.id.ends_with("/a/1"));
-        assert_eq!(found.checkpoint.marker, Some(marks.path("default")));
+        assert_eq!(found.checkpoint.marker, Some(markers.path("default")));
         fs::write(root.path().join("a/1/images/pages-1.img"), "pag").unwrap();
-        assert!(trouble().unwrap().contains("3 bytes"));
+        assert!(problem().unwrap().contains("3 bytes"));
         // The folder of markers is not listed as a checkpoint.
         assert_eq!(store.list_all().len(), 0);
         found.checkpoint.remove_marker();
-        assert_eq!(marks.list_all(&store), []);
+        assert_eq!(markers.list_all(&store), []);
     }
 
     #[test]
     fn a_checkpoint_of_another_session_does_not_match_the_marker() {
         let root = tempfile::tempdir().unwrap();
-        let (store, marks) = (
+        let (store, markers) = (
             CriuStore::open(root.path().into()),
             CriuMarkers::new(root.path().into()),
         );
-        let mut mark: CriuMarker = serde_json::from_str(CRIU_MARKER_V1_JSON).unwrap();
-        mark.session = "second".into();
-        marks.write(&mark).unwrap();
+        let mut marker: CriuMarker = serde_json::from_str(CRIU_MARKER_V1_JSON).unwrap();
+        marker.session = "second".into();
+        markers.write(&marker).unwrap();
         write(&store, "a");
-        let trouble = marks.list_all(&store).remove(0).problem;
-        assert!(trouble.unwrap().contains("session `default`"));
+        let problem = markers.list_all(&store).remove(0).problem;
+        assert!(problem.unwrap().contains("session `default`"));
     }
 }

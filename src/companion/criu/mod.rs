@@ -4,7 +4,7 @@
 //! checkpoint: idle kernel ─ detach ─▶ detached ─ criu dump ─▶ stopped ─ on disk ─┬─▶ ended: checkpointed
 //!                                        ▲                     │                 └─▶ reattached: running
 //!                                        └───── any failure ───┘
-//! restore:    same files? ids free? ─ criu restore ─▶ connected ─▶ replaces the present kernel
+//! restore:    same files? ids free? ─ criu restore ─▶ connected ─▶ replaces the current kernel
 //! ```
 //!
 //! [`Criu`] is the shared handle; it runs one operation at a time.
@@ -118,19 +118,19 @@ impl CriuPrerequisites {
     pub(crate) async fn prepare(settings: CriuSettings) -> Self {
         let prepared = spawn_blocking(move || {
             let store = CriuStore::open(settings.checkpoint_folder.clone());
-            let placed = match settings.is_enabled {
+            let pid_reservation = match settings.is_enabled {
                 true => probe::reserve_pids(&store),
                 false => PidReservation::Failed("the instance was started without `--criu`".into()),
             };
-            let marks = CriuMarkers::new(settings.checkpoint_folder.clone());
-            let found = marks.list_all(&store);
-            (settings, store, placed, marks, found)
+            let markers = CriuMarkers::new(settings.checkpoint_folder.clone());
+            let found = markers.list_all(&store);
+            (settings, store, pid_reservation, markers, found)
         });
-        let (settings, store, placed, marks, found) = match prepared.await {
+        let (settings, store, pid_reservation, markers, found) = match prepared.await {
             Ok(prepared) => prepared,
             Err(panicked) => std::panic::resume_unwind(panicked.into_panic()),
         };
-        match (&placed, settings.is_enabled) {
+        match (&pid_reservation, settings.is_enabled) {
             (PidReservation::Reserved(begin), _) => {
                 tracing::info!(begin, "process IDs of checkpoints are reserved")
             }
@@ -139,14 +139,15 @@ impl CriuPrerequisites {
             }
             (PidReservation::Failed(_), false) => {}
         }
-        let (waking, useless) = plan_restoring_sessions(found, &settings.object_folder);
+        let (restoring_sessions, unusable_checkpoints) =
+            plan_restoring_sessions(found, &settings.object_folder);
         Self {
             settings,
             store,
-            markers: marks,
-            pid_reservation: placed,
-            restoring_sessions: waking,
-            unusable_checkpoints: useless,
+            markers,
+            pid_reservation,
+            restoring_sessions,
+            unusable_checkpoints,
         }
     }
 
@@ -161,46 +162,46 @@ fn plan_restoring_sessions(
     found: Vec<markers::FoundCriuMarker>,
     objects: &Path,
 ) -> (BTreeMap<String, SessionRestoring>, Vec<String>) {
-    let (mut waking, mut useless) = (BTreeMap::new(), Vec::new());
+    let (mut restoring, mut unusable) = (BTreeMap::new(), Vec::new());
     for found in found {
         let markers::FoundCriuMarker {
-            marker: mark,
-            checkpoint: frozen,
-            problem: trouble,
+            marker,
+            checkpoint: kernel_checkpoint,
+            problem,
         } = found;
-        let (session, checkpoint) = (mark.session, &frozen.id);
-        let begins = match trouble {
+        let (session, checkpoint) = (marker.session, &kernel_checkpoint.id);
+        let start = match problem {
             None => {
                 tracing::info!(session, "the session is in the checkpoint `{checkpoint}`");
-                SessionRestoring::Checkpointed(frozen)
+                SessionRestoring::Checkpointed(kernel_checkpoint)
             }
             Some(why) => {
                 let folders =
-                    objects::find_object_folders(objects, mark.objects.as_ref(), &session);
+                    objects::find_object_folders(objects, marker.objects.as_ref(), &session);
                 let instead = match folders.is_empty() {
                     false => "the objects that were stored with the checkpoint",
                     true => "its last stored state, if any",
                 };
-                let told = format!(
+                let message = format!(
                     "session `{session}` was in the checkpoint `{checkpoint}`, but {why}; \
                      the session started with {instead}"
                 );
-                tracing::error!("{told}");
-                useless.push(told);
+                tracing::error!("{message}");
+                unusable.push(message);
                 SessionRestoring::Objects {
-                    checkpoint: frozen,
+                    checkpoint: kernel_checkpoint,
                     folders,
                 }
             }
         };
-        waking.insert(session, begins);
+        restoring.insert(session, start);
     }
-    (waking, useless)
+    (restoring, unusable)
 }
 
 impl Criu {
     pub(crate) fn new(
-        ground: CriuPrerequisites,
+        prerequisites: CriuPrerequisites,
         sessions: KernelSessions,
         shells: Shells,
         objects: Arc<dyn KernelObjectStore>,
@@ -208,20 +209,20 @@ impl Criu {
         let CriuPrerequisites {
             settings,
             store,
-            markers: marks,
-            pid_reservation: placed,
+            markers,
+            pid_reservation,
             restoring_sessions: _,
-            unusable_checkpoints: useless,
-        } = ground;
+            unusable_checkpoints,
+        } = prerequisites;
         Self {
             tool: CriuTool {
                 work_folder: settings.work_folder.clone(),
             },
             settings,
             store,
-            markers: marks,
-            pid_reservation: placed,
-            unusable_checkpoints: useless,
+            markers,
+            pid_reservation,
+            unusable_checkpoints,
             sessions,
             shells,
             object_store: objects,
@@ -232,28 +233,28 @@ impl Criu {
 
     /// Bytes that the checkpoint or restore of a session has moved up to now, and the total if known.
     pub(crate) fn transferred_bytes(&self, session: &str) -> (u64, Option<u64>) {
-        let now = self
+        let current = self
             .current_operation
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
-        match now.session == session {
-            true => now.progress.read(),
+        match current.session == session {
+            true => current.progress.read(),
             false => (0, None),
         }
     }
 
     /// Starts the progress of an operation.
     fn start_progress(&self, session: &str) -> Arc<CriuProgress> {
-        let gauge = Arc::new(CriuProgress::default());
-        let mut now = self
+        let progress = Arc::new(CriuProgress::default());
+        let mut current = self
             .current_operation
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
-        *now = CriuOperation {
+        *current = CriuOperation {
             session: session.to_owned(),
-            progress: Arc::clone(&gauge),
+            progress: Arc::clone(&progress),
         };
-        gauge
+        progress
     }
 
     /// Whether this container was started with `--criu`.
@@ -290,11 +291,11 @@ impl Criu {
     /// Reports whether checkpoints are possible here, and which are stored. Does not wait: while a checkpoint or
     /// restore runs, the trial is skipped.
     pub(crate) async fn status(&self) -> CriuStatus {
-        let turn = self.operation_lock.try_lock().ok();
-        let tool = turn.as_ref().map(|_| &self.tool);
+        let lock = self.operation_lock.try_lock().ok();
+        let tool = lock.as_ref().map(|_| &self.tool);
         let findings =
             probe::probe_criu(self.settings.is_enabled, &self.pid_reservation, tool).await;
-        drop(turn);
+        drop(lock);
         let checkpointed: Vec<String> = self
             .sessions
             .list_sessions()
@@ -336,8 +337,11 @@ impl Criu {
         let name = resolve_checkpoint_name(Some(name.clone()), &name)?;
         let folder = self.store.name_folder(&name);
         let sessions = self.sessions.list_sessions().into_iter();
-        let mut frozen = sessions.filter_map(|(session, view)| Some((session, view.checkpoint?)));
-        if let Some((session, _)) = frozen.find(|(_, path)| Path::new(path).starts_with(&folder)) {
+        let mut checkpoints =
+            sessions.filter_map(|(session, view)| Some((session, view.checkpoint?)));
+        if let Some((session, _)) =
+            checkpoints.find(|(_, path)| Path::new(path).starts_with(&folder))
+        {
             return Err(CriuRefusal::InUse { name, session });
         }
         let (store, owned) = (self.store.clone(), name.clone());
@@ -372,10 +376,10 @@ impl Criu {
         &self,
         work: impl Future<Output = Result<T, CriuRefusal>> + Send + 'static,
     ) -> Result<T, CriuRefusal> {
-        let turn = self.operation_lock.clone().lock_owned().await;
+        let lock = self.operation_lock.clone().lock_owned().await;
         let done = tokio::spawn(async move {
             let done = work.await;
-            drop(turn);
+            drop(lock);
             done
         });
         match done.await {

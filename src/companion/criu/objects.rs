@@ -59,7 +59,7 @@ impl KernelObjectStore for CryoService {
         session: &str,
         checkpoint: &str,
     ) -> BoxFuture<'_, Result<Value, String>> {
-        let wish = CryoStore {
+        let request = CryoStore {
             name: Some(cryo_name_for(checkpoint)),
             session: session.into(),
             strict: false,
@@ -67,11 +67,11 @@ impl KernelObjectStore for CryoService {
             files: true,
             seen: None,
         };
-        Box::pin(store_in_cryo(self, wish, StoreReason::Asked))
+        Box::pin(store_in_cryo(self, request, StoreReason::Asked))
     }
 
     fn back_up_objects(&self, session: &str) -> BoxFuture<'_, Result<Value, String>> {
-        let wish = CryoStore {
+        let request = CryoStore {
             name: None,
             session: session.into(),
             strict: false,
@@ -79,7 +79,7 @@ impl KernelObjectStore for CryoService {
             files: true,
             seen: None,
         };
-        Box::pin(store_in_cryo(self, wish, StoreReason::Restore))
+        Box::pin(store_in_cryo(self, request, StoreReason::Restore))
     }
 
     fn transferred_bytes(&self, session: &str) -> u64 {
@@ -95,12 +95,15 @@ impl KernelObjectStore for CryoService {
         let session = session.to_owned();
         Box::pin(async move {
             let StoredObjectsRef { name, generation } = place.map_err(|error| error.to_string())?;
-            let wish = ReloadRequest {
+            let request = ReloadRequest {
                 name: Some(name),
                 generation,
                 session,
             };
-            let reloaded = self.reload(wish).await.map_err(describe_objects_refusal)?;
+            let reloaded = self
+                .reload(request)
+                .await
+                .map_err(describe_objects_refusal)?;
             Ok(ReloadedObjects {
                 report: reloaded.kernel,
                 lost_objects: describe_lost_objects(&reloaded.receipt),
@@ -110,9 +113,9 @@ impl KernelObjectStore for CryoService {
 
     fn retain_objects(&self, checkpoint: &str, stored: &[Value]) -> BoxFuture<'_, ()> {
         let name = cryo_name_for(checkpoint);
-        let kept = list_retained_generations(&name, stored);
+        let retained = list_retained_generations(&name, stored);
         Box::pin(async move {
-            if kept.is_empty() {
+            if retained.is_empty() {
                 // There may be no generation.
                 let _ = self.remove_generations(name, None).await;
                 return;
@@ -124,7 +127,7 @@ impl KernelObjectStore for CryoService {
                 .into_iter();
             for line in lines.filter(|line| line.name == name) {
                 let numbers = line.generations.iter().map(|found| found.generation);
-                for number in numbers.filter(|number| !kept.contains(number)) {
+                for number in numbers.filter(|number| !retained.contains(number)) {
                     if let Err(refusal) = self.remove_generations(name.clone(), Some(number)).await
                     {
                         tracing::warn!(
@@ -142,11 +145,11 @@ impl KernelObjectStore for CryoService {
 
 async fn store_in_cryo(
     cryo: &CryoService,
-    wish: CryoStore,
+    request: CryoStore,
     reason: StoreReason,
 ) -> Result<Value, String> {
     let stored = cryo
-        .store(wish, reason)
+        .store(request, reason)
         .await
         .map_err(describe_objects_refusal)?;
     let place = StoredObjectsRef {

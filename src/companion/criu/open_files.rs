@@ -29,12 +29,12 @@ impl CriuOpenFile {
             let numbers = open.flatten().map(|entry| entry.file_name());
             numbers.filter_map(move |number| {
                 let fd = process.join("fd").join(&number);
-                let told = fs::read_to_string(process.join("fdinfo").join(number)).ok()?;
+                let fd_info = fs::read_to_string(process.join("fdinfo").join(number)).ok()?;
                 let found = fs::metadata(&fd).ok().filter(fs::Metadata::is_file)?;
                 let path = fs::read_link(&fd)
                     .ok()
                     .filter(|path| is_linked_path(path))?;
-                let size = (!is_log_path(&told)).then_some(found.len());
+                let size = (!is_log_path(&fd_info)).then_some(found.len());
                 Some(Self { path, size })
             })
         });
@@ -70,8 +70,8 @@ fn is_linked_path(path: &Path) -> bool {
 }
 
 /// Whether a file is only appended to, according to the text of `/proc/PID/fdinfo/N`.
-fn is_log_path(told: &str) -> bool {
-    let flags = told.lines().find_map(|line| line.strip_prefix("flags:"));
+fn is_log_path(fd_info: &str) -> bool {
+    let flags = fd_info.lines().find_map(|line| line.strip_prefix("flags:"));
     let flags = flags.and_then(|text| i32::from_str_radix(text.trim(), 8).ok());
     let flags = OFlag::from_bits_truncate(flags.unwrap_or(0));
     flags.contains(OFlag::O_APPEND | OFlag::O_WRONLY)
@@ -92,7 +92,7 @@ mod tests {
         }
         let _read = File::open(path("read")).unwrap();
         let log = OpenOptions::new().append(true).open(path("log")).unwrap();
-        let gone = File::open(path("gone")).unwrap();
+        let missing = File::open(path("gone")).unwrap();
         fs::remove_file(path("gone")).unwrap();
         let all = CriuOpenFile::list_for_pids(&[std::process::id().cast_signed()].into());
         let mut ours: Vec<&CriuOpenFile> = all.iter().collect();
@@ -104,18 +104,18 @@ mod tests {
             (path("read"), Some(5))
         );
         assert!(ours.iter().all(|opened| opened.describe_change().is_none()));
-        drop((log, gone));
+        drop((log, missing));
 
         fs::write(path("log"), "longer than it was").unwrap();
         fs::write(path("read"), "123").unwrap();
         assert_eq!(ours[0].describe_change(), None);
-        let told = ours[1].describe_change().unwrap().why;
-        assert!(told.ends_with("has 3 bytes and had 5"), "{told}");
+        let change = ours[1].describe_change().unwrap().why;
+        assert!(change.ends_with("has 3 bytes and had 5"), "{change}");
         fs::remove_file(path("log")).unwrap();
-        let told = ours[0].describe_change().unwrap().why;
+        let change = ours[0].describe_change().unwrap().why;
         assert!(
-            told.ends_with("which the kernel had open, is missing"),
-            "{told}"
+            change.ends_with("which the kernel had open, is missing"),
+            "{change}"
         );
     }
 

@@ -100,64 +100,64 @@ pub(super) async fn probe_criu(
     findings
 }
 
-fn build_check(what: &str, needed: bool, judged: Result<String, String>) -> CriuCheck {
+fn build_check(what: &str, needed: bool, result: Result<String, String>) -> CriuCheck {
     CriuCheck {
         what: what.into(),
-        fine: judged.is_ok(),
-        detail: judged.unwrap_or_else(|why| why),
+        fine: result.is_ok(),
+        detail: result.unwrap_or_else(|why| why),
         needed,
     }
 }
 
 fn check_enabled(is_wanted: bool) -> CriuCheck {
-    let judged = match is_wanted {
+    let result = match is_wanted {
         true => Ok("the instance was started with `--criu`".into()),
         false => Err("the instance was started without `--criu`".into()),
     };
-    build_check("enabled", true, judged)
+    build_check("enabled", true, result)
 }
 
 fn check_program(version: Result<String, String>) -> CriuCheck {
-    let judged = version.map(|version| format!("criu {version}"));
-    build_check("program", true, judged)
+    let result = version.map(|version| format!("criu {version}"));
+    build_check("program", true, result)
 }
 
 fn check_capabilities(status: &str) -> CriuCheck {
-    let held =
+    let capabilities =
         find_status_field(status, "CapEff:").and_then(|text| u64::from_str_radix(text, 16).ok());
-    let held = held.unwrap_or(0);
+    let capabilities = capabilities.unwrap_or(0);
     let wanted = [("SYS_PTRACE", CAP_SYS_PTRACE), ("SYS_ADMIN", CAP_SYS_ADMIN)];
     let missing: Vec<&str> = wanted
         .iter()
-        .filter(|(_, number)| held & (1 << number) == 0)
+        .filter(|(_, number)| capabilities & (1 << number) == 0)
         .map(|(name, _)| *name)
         .collect();
-    let judged = match missing.is_empty() {
+    let result = match missing.is_empty() {
         true => Ok("SYS_PTRACE and SYS_ADMIN".into()),
         false => Err(format!(
             "the capabilities {} are missing: {CRIU_CAPABILITY_HINT}",
             missing.join(" and ")
         )),
     };
-    build_check("capabilities", true, judged)
+    build_check("capabilities", true, result)
 }
 
 fn check_seccomp(status: &str) -> CriuCheck {
-    let judged = match find_status_field(status, "Seccomp:") {
+    let result = match find_status_field(status, "Seccomp:") {
         Some("0") | None => Ok("no profile".into()),
         Some(_) => Err("a seccomp profile prevents it: run `osctl up --criu`".into()),
     };
-    build_check("seccomp", true, judged)
+    build_check("seccomp", true, result)
 }
 
 fn check_pid_reservation(placed: &PidReservation) -> CriuCheck {
-    let judged = match placed {
+    let result = match placed {
         PidReservation::Reserved(begin) => Ok(format!("process IDs start at {begin}")),
         PidReservation::Failed(why) => Err(format!(
             "the process IDs of checkpoints can't be reserved, so a restore may find them in use: {why}"
         )),
     };
-    build_check("ids", false, judged)
+    build_check("ids", false, result)
 }
 
 /// Lists what can't be checkpointed on this Linux.
@@ -171,16 +171,16 @@ fn list_warnings() -> Vec<String> {
     let is_refused = network.is_ok_and(|network| {
         getsockopt(&network, PassCred).is_err_and(|error| error == Errno::EOPNOTSUPP)
     });
-    let told = "this version of Linux can't checkpoint a kernel with a network socket, even if the socket only listens";
-    is_refused.then(|| told.to_owned()).into_iter().collect()
+    let problem = "this version of Linux can't checkpoint a kernel with a network socket, even if the socket only listens";
+    is_refused.then(|| problem.to_owned()).into_iter().collect()
 }
 
 /// Checkpoints and restores a sleeping process.
 async fn check_trial(tool: &CriuTool) -> CriuCheck {
-    let judged = run_trial(tool).await;
-    let judged = judged.map(|()| "a process was checkpointed and restored".to_owned());
-    let judged = judged.map_err(|why| format!("the trial failed: {why}"));
-    build_check("trial", true, judged)
+    let result = run_trial(tool).await;
+    let result = result.map(|()| "a process was checkpointed and restored".to_owned());
+    let result = result.map_err(|why| format!("the trial failed: {why}"));
+    build_check("trial", true, result)
 }
 
 async fn run_trial(tool: &CriuTool) -> Result<(), String> {
@@ -241,13 +241,13 @@ mod tests {
         };
         assert!(!findings.is_available());
         let message = findings.message();
-        for word in [
+        for part in [
             "not installed",
             "SYS_PTRACE and SYS_ADMIN",
             "seccomp",
             "up --criu",
         ] {
-            assert!(message.contains(word), "{message}");
+            assert!(message.contains(part), "{message}");
         }
     }
 }

@@ -25,8 +25,8 @@ impl CriuProgress {
 
     pub(super) fn read(&self) -> (u64, Option<u64>) {
         let total = self.total_bytes.load(Ordering::Relaxed);
-        let moved = self.transferred_bytes.load(Ordering::Relaxed);
-        (moved, (total > 0).then_some(total))
+        let transferred = self.transferred_bytes.load(Ordering::Relaxed);
+        (transferred, (total > 0).then_some(total))
     }
 
     /// Runs `work`. Until it ends, the result of `measure` is added to the bytes moved before. The progress never
@@ -37,15 +37,15 @@ impl CriuProgress {
         work: impl Future<Output = T>,
     ) -> T {
         let before = self.transferred_bytes.load(Ordering::Relaxed);
-        let look = || {
+        let sample = || {
             self.transferred_bytes
                 .fetch_max(before + measure(), Ordering::Relaxed);
         };
         let done = tokio::select! {
             done = work => done,
-            never = async { loop { sleep(CRIU_PROGRESS_INTERVAL).await; look(); } } => never,
+            never = async { loop { sleep(CRIU_PROGRESS_INTERVAL).await; sample(); } } => never,
         };
-        look();
+        sample();
         done
     }
 }
@@ -56,12 +56,12 @@ mod tests {
 
     #[tokio::test]
     async fn each_part_begins_where_the_one_before_ended() {
-        let gauge = CriuProgress::default();
-        gauge.sample_during(|| 9, async {}).await;
-        assert_eq!(gauge.read(), (9, None));
-        gauge.sample_during(|| 3, async {}).await;
-        gauge.add_bytes(1);
-        gauge.set_total(20);
-        assert_eq!(gauge.read(), (13, Some(20)));
+        let progress = CriuProgress::default();
+        progress.sample_during(|| 9, async {}).await;
+        assert_eq!(progress.read(), (9, None));
+        progress.sample_during(|| 3, async {}).await;
+        progress.add_bytes(1);
+        progress.set_total(20);
+        assert_eq!(progress.read(), (13, Some(20)));
     }
 }

@@ -78,18 +78,18 @@ impl CriuRefusal {
                 format!("the checkpoint `{path}` is damaged: {why}")
             }
             Self::FilesChanged(files) => {
-                let told = files
+                let listed = files
                     .iter()
                     .take(MAX_LISTED_CRIU_FILES)
                     .cloned()
                     .collect::<Vec<_>>();
-                let more = match files.len() - told.len() {
+                let more = match files.len() - listed.len() {
                     0 => String::new(),
                     more => format!("; and {more} more"),
                 };
                 format!(
                     "files that the kernel had mapped have changed: {}{more}",
-                    told.join("; ")
+                    listed.join("; ")
                 )
             }
             Self::ProtocolMismatch(why) => format!("the kernel can't be restored: {why}"),
@@ -101,22 +101,22 @@ impl CriuRefusal {
             ),
             Self::NotRemoved(why) => format!("the checkpoint can't be removed: {why}"),
             Self::NotCheckpointed { reason, is_lost } => {
-                let fate = match is_lost {
+                let state = match is_lost {
                     true => "the kernel ended, and its variables are lost",
                     false => "the kernel keeps running",
                 };
                 format!(
-                    "the kernel could not be checkpointed: {}; {fate}",
+                    "the kernel could not be checkpointed: {}; {state}",
                     reason.why
                 )
             }
             Self::NotRestored {
                 reason,
-                current_kernel: present,
+                current_kernel,
             } => format!(
                 "the kernel could not be restored: {}; {}",
                 reason.why,
-                present.describe_state()
+                current_kernel.describe_state()
             ),
         }
     }
@@ -126,10 +126,9 @@ impl CriuRefusal {
     pub(super) fn is_final(&self) -> bool {
         match self {
             Self::Unavailable(_) | Self::FilesChanged(_) | Self::ProtocolMismatch(_) => true,
-            Self::NotRestored {
-                current_kernel: present,
-                ..
-            } => *present == StateAfterFailedRestore::Lost,
+            Self::NotRestored { current_kernel, .. } => {
+                *current_kernel == StateAfterFailedRestore::Lost
+            }
             _ => false,
         }
     }
@@ -188,11 +187,11 @@ pub(super) fn lookup_refusal(
         CriuLookupError::Damaged {
             path,
             why,
-            other_generation: other,
+            other_generation,
         } => CriuRefusal::Damaged {
             path: path.display().to_string(),
             why,
-            other_generation: other,
+            other_generation,
         },
     }
 }
@@ -224,7 +223,7 @@ impl From<io::Error> for CriuRefusal {
 mod tests {
     use super::{CriuFailure, CriuFailureKind, CriuRefusal, StateAfterFailedRestore};
 
-    fn refused(present: StateAfterFailedRestore) -> CriuRefusal {
+    fn refused(current_kernel: StateAfterFailedRestore) -> CriuRefusal {
         let reason = CriuFailure {
             why: "why".into(),
             hint: None,
@@ -232,13 +231,13 @@ mod tests {
         };
         CriuRefusal::NotRestored {
             reason,
-            current_kernel: present,
+            current_kernel,
         }
     }
 
     #[test]
     fn the_state_of_the_current_kernel_is_reported_and_only_its_loss_is_final() {
-        for (present, words) in [
+        for (present, suffix) in [
             (
                 StateAfterFailedRestore::Unchanged,
                 "why; the current kernel keeps running",
@@ -258,7 +257,7 @@ mod tests {
         ] {
             let refusal = refused(present);
             assert!(!refusal.is_final());
-            assert!(refusal.message().ends_with(words), "{}", refusal.message());
+            assert!(refusal.message().ends_with(suffix), "{}", refusal.message());
         }
         let lost = refused(StateAfterFailedRestore::Lost);
         assert!(lost.is_final() && lost.message().ends_with("its variables are lost"));

@@ -27,16 +27,17 @@ impl Criu {
         &self,
         request: RestoreRequest,
     ) -> Result<CriuRestored, CriuRefusal> {
-        let begun = Instant::now();
+        let started = Instant::now();
         let RestoreRequest {
             session,
             name,
             generation,
         } = request;
         let name = resolve_checkpoint_name(name, &session)?;
-        let gauge = self.start_progress(&session);
+        let progress = self.start_progress(&session);
         let (store, owned) = (self.store.clone(), name.clone());
-        let found = spawn_blocking(move || store.find_verified(&owned, generation, &gauge)).await;
+        let found =
+            spawn_blocking(move || store.find_verified(&owned, generation, &progress)).await;
         let found = found.map_err(|_| kernel::KernelRefusal::ShuttingDown)?;
         let found = found.map_err(|why| lookup_refusal(why, &name, generation))?;
         let (_, kernel) = self
@@ -61,7 +62,7 @@ impl Criu {
             status: "completed".into(),
             checkpoint_path: found.path.display().to_string(),
             checkpoint_size_bytes: found.manifest.total_image_bytes(),
-            timing_ms: begun.elapsed().as_secs_f64() * 1000.0,
+            timing_ms: started.elapsed().as_secs_f64() * 1000.0,
             name: found.manifest.name,
             generation: found.manifest.generation,
             session: found.manifest.session,
@@ -82,16 +83,17 @@ impl Criu {
             return Err(CriuRefusal::ProtocolMismatch(why));
         }
         let owned = manifest.clone();
-        let looked = spawn_blocking(move || {
+        let found_files = spawn_blocking(move || {
             (
                 owned.list_changed_mapped_files(),
                 owned.find_changed_open_file(),
             )
         })
         .await;
-        let (strangers, unopenable) = looked.map_err(|_| kernel::KernelRefusal::ShuttingDown)?;
-        if !strangers.is_empty() {
-            return Err(CriuRefusal::FilesChanged(strangers));
+        let (changed_files, unopenable) =
+            found_files.map_err(|_| kernel::KernelRefusal::ShuttingDown)?;
+        if !changed_files.is_empty() {
+            return Err(CriuRefusal::FilesChanged(changed_files));
         }
         if let Some(reason) = unopenable {
             return Err(self
@@ -110,11 +112,11 @@ impl Criu {
                 .build_restore_refusal(reason, PidRelease::AlreadyFree, kernel, manifest)
                 .await);
         }
-        let room = self.free_pids(found, kernel).await?;
+        let pid_release = self.free_pids(found, kernel).await?;
         let restored = self.tool.restore(&found.images_folder()).await;
-        let restored = restored.and_then(|thawed| {
+        let restored = restored.and_then(|process| {
             let socket = manifest.socket.clone();
-            let connected = thawed.connect_kernel(socket);
+            let connected = process.connect_kernel(socket);
             connected.map_err(|error| {
                 restore_failure(format!("the restored kernel can't be reached: {error}"))
             })
@@ -125,7 +127,7 @@ impl Criu {
                 // The failed restore may have created the socket.
                 let _ = fs::remove_file(&manifest.socket);
                 return Err(self
-                    .build_restore_refusal(reason, room, kernel, manifest)
+                    .build_restore_refusal(reason, pid_release, kernel, manifest)
                     .await);
             }
         };
@@ -133,13 +135,13 @@ impl Criu {
             Ok(answer) => Ok(answer.report),
             Err(kernel::KernelRefusal::NoKernel(why)) => {
                 let reason = restore_failure(format!("the restored kernel ended: {why}"));
-                let room = match room {
+                let pid_release = match pid_release {
                     // The restored kernel has replaced the current kernel.
                     PidRelease::AlreadyFree => PidRelease::KernelEnded(None),
-                    made => made,
+                    release => release,
                 };
                 Err(self
-                    .build_restore_refusal(reason, room, kernel, manifest)
+                    .build_restore_refusal(reason, pid_release, kernel, manifest)
                     .await)
             }
             Err(refusal) => Err(refusal.into()),
@@ -154,49 +156,49 @@ impl Criu {
         kernel: &KernelHandle,
     ) -> Result<PidRelease, CriuRefusal> {
         let manifest = &found.manifest;
-        let taken = pid_reservation::find_pids_in_use(&manifest.ids);
-        if taken.is_empty() {
+        let pids_in_use = pid_reservation::find_pids_in_use(&manifest.ids);
+        if pids_in_use.is_empty() {
             return Ok(PidRelease::AlreadyFree);
         }
         let view = kernel.view();
         let own = view.root_pid.map(list_tree_thread_ids).unwrap_or_default();
-        if let strangers @ [_, ..] = &describe_pid_owners(&taken, &own)[..] {
-            return Err(CriuRefusal::PidsInUse(strangers.to_vec()));
+        if let other_owners @ [_, ..] = &describe_pid_owners(&pids_in_use, &own)[..] {
+            return Err(CriuRefusal::PidsInUse(other_owners.to_vec()));
         }
         if view.busy {
             return Err(kernel::KernelRefusal::Busy.into());
         }
-        let held = match view.is_blank() {
+        let displaced = match view.is_blank() {
             true => DisplacedObjects::NoObjects,
             false => self.back_up_current_objects(&manifest.session).await?,
         };
-        let apart = kernel.detach().await?;
-        if apart.counts.execution_count > view.counts.execution_count {
+        let detached = kernel.detach().await?;
+        if detached.counts.execution_count > view.counts.execution_count {
             // Code ran after the backup, so its results are not stored.
-            apart.reattach().await?;
+            detached.reattach().await?;
             return Err(kernel::KernelRefusal::Busy.into());
         }
         let checkpoint = found.path.display().to_string();
-        let mark = None;
-        apart
+        let marker = None;
+        detached
             .finish_checkpoint(KernelCheckpoint {
                 id: checkpoint,
-                marker: mark,
+                marker,
             })
             .await;
-        let taken = pid_reservation::find_pids_in_use(&manifest.ids);
-        let room = PidRelease::KernelEnded(Some(held));
-        match taken.is_empty() {
-            true => Ok(room),
+        let pids_in_use = pid_reservation::find_pids_in_use(&manifest.ids);
+        let pid_release = PidRelease::KernelEnded(Some(displaced));
+        match pids_in_use.is_empty() {
+            true => Ok(pid_release),
             false => {
-                let who = describe_pid_owners(&taken, &BTreeSet::new()).join(", ");
+                let owners = describe_pid_owners(&pids_in_use, &BTreeSet::new()).join(", ");
                 let reason = CriuFailure {
-                    why: format!("process IDs of the kernel are in use: {who}"),
+                    why: format!("process IDs of the kernel are in use: {owners}"),
                     hint: None,
                     kind: CriuFailureKind::PidsInUse,
                 };
                 Err(self
-                    .build_restore_refusal(reason, room, kernel, manifest)
+                    .build_restore_refusal(reason, pid_release, kernel, manifest)
                     .await)
             }
         }
@@ -206,8 +208,8 @@ impl Criu {
         &self,
         session: &str,
     ) -> Result<DisplacedObjects, CriuRefusal> {
-        let held = self.object_store.back_up_objects(session).await;
-        held.map(DisplacedObjects::Stored).map_err(|why| CriuRefusal::NotRestored {
+        let stored = self.object_store.back_up_objects(session).await;
+        stored.map(DisplacedObjects::Stored).map_err(|why| CriuRefusal::NotRestored {
             reason: CriuFailure {
                 why: format!("the restore must end the current kernel, and its objects can't be stored: {why}"),
                 hint: Some("`osctl reset --restart` discards the current kernel"),
@@ -220,26 +222,26 @@ impl Criu {
     async fn build_restore_refusal(
         &self,
         reason: CriuFailure,
-        room: PidRelease,
+        pid_release: PidRelease,
         kernel: &KernelHandle,
         manifest: &CriuManifest,
     ) -> CriuRefusal {
-        let held = match room {
+        let displaced = match pid_release {
             PidRelease::AlreadyFree => {
-                let present = match kernel.view().checkpoint {
+                let current_kernel = match kernel.view().checkpoint {
                     Some(_) => StateAfterFailedRestore::Checkpointed,
                     None => StateAfterFailedRestore::Unchanged,
                 };
                 return CriuRefusal::NotRestored {
                     reason,
-                    current_kernel: present,
+                    current_kernel,
                 };
             }
-            PidRelease::KernelEnded(held) => held,
+            PidRelease::KernelEnded(displaced) => displaced,
         };
         // Callers that wait for a kernel get an empty one. If it does not start, the log contains the reason.
         let _ = kernel.restart(StopReason::Restart).await;
-        let present = match held {
+        let current_kernel = match displaced {
             None => StateAfterFailedRestore::Lost,
             Some(DisplacedObjects::NoObjects) => StateAfterFailedRestore::Reloaded(Vec::new()),
             Some(DisplacedObjects::Stored(stored)) => {
@@ -248,9 +250,9 @@ impl Criu {
                     .reload_objects(&manifest.session, &stored)
                     .await
                 {
-                    Ok(ReloadedObjects {
-                        lost_objects: lost, ..
-                    }) => StateAfterFailedRestore::Reloaded(lost),
+                    Ok(ReloadedObjects { lost_objects, .. }) => {
+                        StateAfterFailedRestore::Reloaded(lost_objects)
+                    }
                     Err(why) => {
                         tracing::warn!("the current kernel's objects can't be reloaded: {why}");
                         StateAfterFailedRestore::Lost
@@ -260,7 +262,7 @@ impl Criu {
         };
         CriuRefusal::NotRestored {
             reason,
-            current_kernel: present,
+            current_kernel,
         }
     }
 
@@ -282,14 +284,14 @@ impl Criu {
         {
             Ok(ReloadedObjects {
                 report,
-                lost_objects: lost,
+                lost_objects,
             }) => {
                 notes.push(format!(
                     "the objects were reloaded, because the process can't be restored: {}",
                     refusal.message()
                 ));
-                if !lost.is_empty() {
-                    notes.push(format!("lost objects: {}", lost.join(", ")));
+                if !lost_objects.is_empty() {
+                    notes.push(format!("lost objects: {}", lost_objects.join(", ")));
                 }
                 Ok(report)
             }
@@ -311,13 +313,13 @@ impl Criu {
         let Some(checkpoint) = kernel.view().checkpoint else {
             return self.object_store.reload_objects(session, stored).await;
         };
-        let mark = self.markers.read(session);
+        let marker = self.markers.read(session);
         if let Err(refusal) = kernel.restart(StopReason::Restart).await {
             return Err(format!("no kernel starts for the objects: {refusal:?}"));
         }
         let back = self.object_store.reload_objects(session, stored).await;
-        if let (Err(_), Some(mark)) = (&back, mark) {
-            self.return_to_checkpoint(kernel, checkpoint, mark).await;
+        if let (Err(_), Some(marker)) = (&back, marker) {
+            self.return_to_checkpoint(kernel, checkpoint, marker).await;
         }
         back
     }
@@ -327,24 +329,24 @@ impl Criu {
         &self,
         kernel: &KernelHandle,
         checkpoint: String,
-        mark: CriuMarker,
+        marker: CriuMarker,
     ) {
-        let apart = match kernel.detach().await {
-            Ok(apart) => apart,
+        let detached = match kernel.detach().await {
+            Ok(detached) => detached,
             Err(refusal) => {
                 return tracing::warn!(
                     "the session is not in the checkpoint `{checkpoint}` any more: {refusal:?}"
                 );
             }
         };
-        let marks = self.markers.clone();
-        match spawn_blocking(move || marks.write(&mark)).await {
-            Ok(Ok(mark)) => {
-                let mark = Some(mark);
-                apart
+        let markers = self.markers.clone();
+        match spawn_blocking(move || markers.write(&marker)).await {
+            Ok(Ok(marker)) => {
+                let marker = Some(marker);
+                detached
                     .finish_checkpoint(KernelCheckpoint {
                         id: checkpoint,
-                        marker: mark,
+                        marker,
                     })
                     .await;
             }
@@ -361,8 +363,8 @@ impl Criu {
             Ok(packed) => packed,
             Err(error) => return Some(format!("the shell's context can't be read: {error}")),
         };
-        let given = self.shells.unpack_context(&manifest.session, packed);
-        let why = given.err()?;
+        let unpacked = self.shells.unpack_context(&manifest.session, packed);
+        let why = unpacked.err()?;
         Some(format!("the shell's context can't be restored: {why}"))
     }
 }
@@ -400,8 +402,8 @@ fn list_tree_thread_ids(root: i32) -> BTreeSet<i32> {
 
 /// Describes the processes outside the session that use the IDs.
 fn describe_pid_owners(taken: &BTreeSet<i32>, own: &BTreeSet<i32>) -> Vec<String> {
-    let strangers = taken.difference(own).take(MAX_LISTED_CRIU_PIDS);
-    strangers
+    let other_owners = taken.difference(own).take(MAX_LISTED_CRIU_PIDS);
+    other_owners
         .map(|id| {
             let name = fs::read_to_string(format!("/proc/{id}/comm"));
             let name = name.unwrap_or_else(|_| "a process group".into());

@@ -92,21 +92,21 @@ impl CriuStore {
         &self,
         name: &str,
         generation: Option<u64>,
-        gauge: &CriuProgress,
+        progress: &CriuProgress,
     ) -> Result<FoundCheckpoint, CriuLookupError> {
         let all = self.list_generations(name);
         let generation = generation.or(all.last().copied());
         let generation = generation.filter(|wanted| all.contains(wanted));
         let generation = generation.ok_or(CriuLookupError::Unknown)?;
-        let whole = self.read_verified(name, generation, gauge);
-        let is_whole = |other: &u64| self.read_verified(name, *other, gauge).is_ok();
-        whole.map_err(|why| CriuLookupError::Damaged {
+        let verified = self.read_verified(name, generation, progress);
+        let is_intact = |other: &u64| self.read_verified(name, *other, progress).is_ok();
+        verified.map_err(|why| CriuLookupError::Damaged {
             path: self.generation_path(name, generation),
             why,
             other_generation: all
                 .into_iter()
                 .rev()
-                .find(|other| *other != generation && is_whole(other)),
+                .find(|other| *other != generation && is_intact(other)),
         })
     }
 
@@ -128,13 +128,13 @@ impl CriuStore {
         &self,
         name: &str,
         generation: u64,
-        gauge: &CriuProgress,
+        progress: &CriuProgress,
     ) -> Result<FoundCheckpoint, String> {
         let found = self.read_checkpoint(name, generation)?;
-        gauge.set_total(found.manifest.total_image_bytes());
+        progress.set_total(found.manifest.total_image_bytes());
         match found
             .manifest
-            .find_checksum_mismatch(&found.images_folder(), gauge)
+            .find_checksum_mismatch(&found.images_folder(), progress)
         {
             Some(why) => Err(why),
             None => Ok(found),
@@ -435,25 +435,28 @@ pub(super) mod tests {
             fs::write(&images, damage).unwrap();
             let Err(CriuLookupError::Damaged {
                 why,
-                other_generation: other,
+                other_generation,
                 ..
             }) = find(&store, None)
             else {
                 panic!("it is intact");
             };
             assert!(why.contains("pages-1.img"), "{why}");
-            assert_eq!(other, Some(1));
+            assert_eq!(other_generation, Some(1));
         }
         fs::write(root.path().join("a/1/manifest.json"), r#"{"version":9}"#).unwrap();
         let Err(CriuLookupError::Damaged {
             why,
-            other_generation: other,
+            other_generation,
             ..
         }) = find(&store, Some(1))
         else {
             panic!("it is intact");
         };
-        assert!(why.contains("version 9") && other.is_none(), "{why}");
+        assert!(
+            why.contains("version 9") && other_generation.is_none(),
+            "{why}"
+        );
     }
 
     #[test]

@@ -130,8 +130,12 @@ impl CrashTestStorage {
             CrashTestStep::Store(cut, other) => {
                 let (number, path, value) = self.allocate();
                 if let Some(other) = other {
-                    let (beside, place, its) = self.allocate();
-                    self.continue_store((beside, &place, its), StoreCrashPoint::Numbered, other);
+                    let (other_number, other_path, other_value) = self.allocate();
+                    self.continue_store(
+                        (other_number, &other_path, other_value),
+                        StoreCrashPoint::Numbered,
+                        other,
+                    );
                 }
                 self.continue_store((number, &path, value), StoreCrashPoint::Numbered, cut);
             }
@@ -164,8 +168,8 @@ impl CrashTestStorage {
                     )
                     .unwrap();
                     let path = store.generation_path(CRASH_TEST_NAME, newest);
-                    let gone = path.with_file_name(format!("{newest}.gone"));
-                    if fs::rename(path, gone).is_ok() {
+                    let removed = path.with_file_name(format!("{newest}.gone"));
+                    if fs::rename(path, removed).is_ok() {
                         self.acknowledged.remove(&newest);
                     }
                 }

@@ -81,11 +81,11 @@ fn read_newest_number(folder: &Path) -> io::Result<Option<u64>> {
 
 /// Replaces the record. The caller holds the lock.
 fn write_newest_number(folder: &Path, number: u64) -> io::Result<()> {
-    let beside = folder.join(format!("{NEWEST_NUMBER_FILE}.new"));
-    let mut file = File::create(&beside)?;
+    let temporary = folder.join(format!("{NEWEST_NUMBER_FILE}.new"));
+    let mut file = File::create(&temporary)?;
     write!(file, "{number}")?;
     file.sync_all()?;
-    fs::rename(beside, folder.join(NEWEST_NUMBER_FILE))?;
+    fs::rename(temporary, folder.join(NEWEST_NUMBER_FILE))?;
     File::open(folder)?.sync_all()
 }
 

@@ -6,7 +6,7 @@
 //!
 //! ```text
 //! store:  number, synced ─▶ kernel writes NAME/NUMBER.part ─▶ synced, renamed NAME/NUMBER ─▶ checked ─▶ prune ─▶ reply
-//! reload: manifest whole? ─▶ kernel checks, reads, verifies ─▶ receipt
+//! reload: manifest complete? ─▶ kernel checks, reads, verifies ─▶ receipt
 //! boot:   previous state not discarded by a request ─▶ the newest of the session's name that can be reloaded
 //! ```
 //!
@@ -34,8 +34,8 @@ pub(crate) use store::folder_bytes;
 
 use crate::companion::kernel::{self, KernelAnswer, KernelQuery, KernelSessions};
 use crate::protocol::cryo::{
-    CryoRemoved, CryoStore as Wish, CryoStored, CryoVerdict, GenerationDetails, GenerationList,
-    ReceiptRow, ReloadReply, ReloadRequest, StoreReason,
+    CryoRemoved, CryoStore, CryoStored, CryoVerdict, GenerationDetails, GenerationList, ReceiptRow,
+    ReloadReply, ReloadRequest, StoreReason,
 };
 use crate::protocol::kernel::RunError;
 use serde::Deserialize;
@@ -127,58 +127,58 @@ impl CryoService {
     /// Any [`CryoRefusal`]; earlier generations are unchanged.
     pub(crate) async fn store(
         &self,
-        wish: Wish,
+        request: CryoStore,
         reason: StoreReason,
     ) -> Result<CryoStored, CryoRefusal> {
         let cryo = self.clone();
         // In a separate task: a client that disconnects must not leave an incomplete store.
-        let done = tokio::spawn(async move { cryo.store_exclusively(wish, reason).await });
+        let done = tokio::spawn(async move { cryo.store_exclusively(request, reason).await });
         done.await
             .unwrap_or_else(|error| Err(CryoRefusal::Failed(error.to_string())))
     }
 
     async fn store_exclusively(
         &self,
-        wish: Wish,
+        request: CryoStore,
         reason: StoreReason,
     ) -> Result<CryoStored, CryoRefusal> {
-        let name = self.validate_name(wish.name, &wish.session)?;
-        let turn = self.name_lock(&name);
-        let _turn = turn.lock().await;
+        let name = self.validate_name(request.name, &request.session)?;
+        let lock = self.name_lock(&name);
+        let _guard = lock.lock().await;
         let begin = Instant::now();
-        let is_trial = wish.dry_run;
+        let is_trial = request.dry_run;
         let number = move |store: &CryoStorage, name: &str| match is_trial {
             true => store.peek_generation(name),
             false => store.next_generation(name),
         };
         let (generation, path) = self.run_blocking(number, &name).await??;
-        let question = KernelQuery::CryoStore {
+        let query = KernelQuery::CryoStore {
             folder: path.clone(),
             name: name.clone(),
             generation,
             reason: reason.as_str(),
-            session: wish.session.clone(),
-            strict: wish.strict,
-            dry_run: wish.dry_run,
-            files: wish.files,
+            session: request.session.clone(),
+            strict: request.strict,
+            dry_run: request.dry_run,
+            files: request.files,
             compress: self.settings.compress,
             runs: 0,
-            seen: wish.seen,
+            seen: request.seen,
         };
-        let asked = Instant::now();
-        let answer = self.sessions.query(&wish.session, question).await?;
+        let requested_at = Instant::now();
+        let answer = self.sessions.query(&request.session, query).await?;
         let written: CryoStoreOutcome =
             parse_kernel_value(answer.value.map_err(CryoRefusal::from_store_error)?)?;
         let mut created = None;
-        if !wish.dry_run {
-            let session = wish.session.clone();
-            let look = move |store: &CryoStorage, name: &str| {
+        if !request.dry_run {
+            let session = request.session.clone();
+            let verify = move |store: &CryoStorage, name: &str| {
                 store.verify_stored(name, generation, &session)
             };
-            created = Some(self.run_blocking(look, &name).await??.created);
-            self.sessions.sync_records(&wish.session).await;
-            if name == wish.session {
-                let stored = asked..Instant::now();
+            created = Some(self.run_blocking(verify, &name).await??.created);
+            self.sessions.sync_records(&request.session).await;
+            if name == request.session {
+                let stored = requested_at..Instant::now();
                 lock_unpoisoned(&self.last_stores).insert(name.clone(), stored);
             }
             let (limits, pinned) = (self.settings.limits, self.current_pins());
@@ -187,9 +187,9 @@ impl CryoService {
         }
         Ok(CryoStored {
             status: "completed".into(),
-            message: summarize_receipt(&written.receipt, wish.dry_run),
-            generation: (!wish.dry_run).then_some(generation),
-            path: (!wish.dry_run).then(|| path.display().to_string()),
+            message: summarize_receipt(&written.receipt, request.dry_run),
+            generation: (!request.dry_run).then_some(generation),
+            path: (!request.dry_run).then(|| path.display().to_string()),
             name,
             size_bytes: written.size_bytes,
             timing_ms: begin.elapsed().as_secs_f64() * 1e3,
@@ -203,19 +203,19 @@ impl CryoService {
     ///
     /// # Errors
     /// Any [`CryoRefusal`]; the session is unchanged then.
-    pub(crate) async fn reload(&self, wish: ReloadRequest) -> Result<ReloadReply, CryoRefusal> {
+    pub(crate) async fn reload(&self, request: ReloadRequest) -> Result<ReloadReply, CryoRefusal> {
         let cryo = self.clone();
-        let done = tokio::spawn(async move { cryo.reload_exclusively(wish).await });
+        let done = tokio::spawn(async move { cryo.reload_exclusively(request).await });
         done.await
             .unwrap_or_else(|error| Err(CryoRefusal::Failed(error.to_string())))
     }
 
-    async fn reload_exclusively(&self, wish: ReloadRequest) -> Result<ReloadReply, CryoRefusal> {
-        let name = self.validate_name(wish.name, &wish.session)?;
-        let turn = self.name_lock(&name);
-        let _turn = turn.lock().await;
+    async fn reload_exclusively(&self, request: ReloadRequest) -> Result<ReloadReply, CryoRefusal> {
+        let name = self.validate_name(request.name, &request.session)?;
+        let lock = self.name_lock(&name);
+        let _guard = lock.lock().await;
         let begin = Instant::now();
-        let wanted = wish.generation;
+        let wanted = request.generation;
         let found = self
             .run_blocking(
                 move |store, name| store.find_generation(name, wanted),
@@ -225,7 +225,7 @@ impl CryoService {
         let folder = found.path.clone();
         let answer = self
             .sessions
-            .query(&wish.session, KernelQuery::CryoReload { folder })
+            .query(&request.session, KernelQuery::CryoReload { folder })
             .await?;
         let KernelAnswer { value, report } = answer;
         let read: CryoReloadOutcome = match value {
@@ -233,7 +233,7 @@ impl CryoService {
             Err(raised) => return Err(self.reload_refusal(&name, found.generation, raised)),
         };
         if let Some(from) = report.origin.clone() {
-            let (path, session) = (found.path.clone(), wish.session.clone());
+            let (path, session) = (found.path.clone(), request.session.clone());
             let keep = move |_: &CryoStorage, _: &str| write_reload_record(&path, &session, &from);
             self.run_blocking(keep, &name).await?;
         }
@@ -268,9 +268,12 @@ impl CryoService {
     }
 
     /// Bytes that a reload has to move, if known.
-    pub(crate) async fn total_bytes(&self, wish: &ReloadRequest) -> Option<u64> {
-        let name = wish.name.clone().unwrap_or_else(|| wish.session.clone());
-        let shown = self.show_generation(name, wish.generation).await.ok()?;
+    pub(crate) async fn total_bytes(&self, request: &ReloadRequest) -> Option<u64> {
+        let name = request
+            .name
+            .clone()
+            .unwrap_or_else(|| request.session.clone());
+        let shown = self.show_generation(name, request.generation).await.ok()?;
         Some(shown.generation.size_bytes)
     }
 
@@ -306,8 +309,8 @@ impl CryoService {
         generation: Option<u64>,
     ) -> Result<CryoRemoved, CryoRefusal> {
         let name = self.validate_name(Some(name), "")?;
-        let turn = self.name_lock(&name);
-        let _turn = turn.lock().await;
+        let lock = self.name_lock(&name);
+        let _guard = lock.lock().await;
         let generations = self
             .run_blocking(
                 move |store, name| store.remove_generations(name, generation),
@@ -430,16 +433,16 @@ mod tests {
     /// Writes a generation of `name`, stored from `session`.
     fn write(folder: &Path, name: &str, generation: u64, session: &str) {
         let sample = "tests/kernel/cryo/samples/1/1";
-        let place = folder.join(name).join(generation.to_string());
-        fs::create_dir_all(&place).unwrap();
+        let path = folder.join(name).join(generation.to_string());
+        fs::create_dir_all(&path).unwrap();
         for file in ["objects", "buffers"] {
-            fs::copy(Path::new(sample).join(file), place.join(file)).unwrap();
+            fs::copy(Path::new(sample).join(file), path.join(file)).unwrap();
         }
         let text = fs::read_to_string(Path::new(sample).join("manifest.json")).unwrap();
         let was = r#""session":"default""#;
         assert!(text.contains(was));
         let text = text.replace(was, &format!(r#""session":"{session}""#));
-        fs::write(place.join("manifest.json"), manifest::add_seal(&text)).unwrap();
+        fs::write(path.join("manifest.json"), manifest::add_seal(&text)).unwrap();
     }
 
     #[test]
@@ -451,7 +454,7 @@ mod tests {
         let found = reloadable_generations(folder.path(), "b");
         assert_eq!(found, [folder.path().join("b/1")]);
         assert!(reloadable_generations(folder.path(), "default").is_empty());
-        let beside = generations_stored_from(folder.path(), "copy", "b");
-        assert_eq!(beside, [folder.path().join("copy/1")]);
+        let copies = generations_stored_from(folder.path(), "copy", "b");
+        assert_eq!(copies, [folder.path().join("copy/1")]);
     }
 }

@@ -2,18 +2,18 @@
 //! stores at the same time.
 //!
 //! A requested store and a store at the stop, or a store of the next companion, run in parallel in any order: the model
-//! has no lock (`Cryo::name_lock`), because two companions may share the folder for a moment. Each step represents a
-//! function of the code:
+//! has no lock (`CryoService::name_lock`), because two companions may share the folder for a moment. Each step
+//! represents a function of the code:
 //!
 //! | step | function |
 //! |---|---|
 //! | `Lock`, `Read` | `generation_number::allocate_number`: `lock_folder`, `newest_number` |
-//! | `Record`, `Number` | `generation_number::write_last`: `last` is replaced, then synced; `CryoStorage::next_generation` returns the number |
-//! | `Begin` | the kernel's `Beside.__enter__`: it makes `NUMBER.part` and removes an earlier one |
-//! | `Write` | the kernel's `writer`: objects, buffers and manifest, synced |
-//! | `Rename`, `Sync` | the kernel's `Beside.commit`: the folder gets its name, then the name is synced |
+//! | `Record`, `Number` | `generation_number::write_newest_number`: `last` is replaced, then synced; `CryoStorage::next_generation` returns the number |
+//! | `Begin` | the kernel's `PartFolder.__enter__`: it makes `NUMBER.part` and removes an earlier one |
+//! | `Write` | the kernel's `Writer`: objects, buffers and manifest, synced |
+//! | `Rename`, `Sync` | the kernel's `PartFolder.commit_folder`: the folder gets its name, then the name is synced |
 //! | `Verify` | `CryoStorage::verify_stored`: the companion reads the manifest in its place |
-//! | `Acknowledge` | `Cryo::store_now` answers |
+//! | `Acknowledge` | `CryoService::store_exclusively` returns |
 //! | `Prune` | `CryoStorage::prune` and `CryoStorage::discard_generation`: all but the newest are removed |
 //! | `Remove` | `CryoStorage::remove_generations` and `generation_number::reserve_up_to`: the newest is removed |
 //! | `Sweep` | `CryoStorage::sweep_unfinished` of a companion that starts |
@@ -152,12 +152,12 @@ fn value_of_store(store: usize) -> u8 {
 impl CryoModelState {
     /// `generation_number::newest_number`: the maximum of `last`, folders and unfinished folders.
     fn newest_number(&self) -> u8 {
-        let there = |one: &CryoModelGeneration| one.partial.is_some() || one.complete.is_some();
-        self.last_number.0.max(self.highest_matching(there))
+        let exists = |one: &CryoModelGeneration| one.partial.is_some() || one.complete.is_some();
+        self.last_number.0.max(self.highest_matching(exists))
     }
 
-    fn highest_matching(&self, is_meant: impl Fn(&CryoModelGeneration) -> bool) -> u8 {
-        let found = self.generations.iter().rposition(is_meant);
+    fn highest_matching(&self, matches: impl Fn(&CryoModelGeneration) -> bool) -> u8 {
+        let found = self.generations.iter().rposition(matches);
         found.unwrap_or_default() as u8
     }
 
@@ -208,9 +208,13 @@ impl CryoModelState {
 }
 
 impl CryoModelOrder {
-    fn next_step(self, state: &CryoModelState, doing: CryoModelStore) -> Option<CryoModelStep> {
+    fn next_step(
+        self,
+        state: &CryoModelState,
+        store_state: CryoModelStore,
+    ) -> Option<CryoModelStep> {
         let is_locked = state.lock.is_some() && !self.takes_no_lock;
-        Some(match doing.step {
+        Some(match store_state.step {
             CryoModelStep::NotStarted if is_locked => return None,
             CryoModelStep::NotStarted => CryoModelStep::Lock,
             CryoModelStep::Lock => CryoModelStep::Read,
@@ -220,11 +224,13 @@ impl CryoModelOrder {
             CryoModelStep::Number => CryoModelStep::Begin,
             CryoModelStep::Begin => CryoModelStep::Write,
             CryoModelStep::Write => CryoModelStep::Rename,
-            CryoModelStep::Rename if self.acknowledges_before_the_sync && !doing.is_orphan => {
+            CryoModelStep::Rename
+                if self.acknowledges_before_the_sync && !store_state.is_orphan =>
+            {
                 CryoModelStep::Verify
             }
             CryoModelStep::Rename => CryoModelStep::Sync,
-            CryoModelStep::Sync if doing.is_orphan => return None,
+            CryoModelStep::Sync if store_state.is_orphan => return None,
             CryoModelStep::Sync => CryoModelStep::Verify,
             CryoModelStep::Verify => CryoModelStep::Acknowledge,
             CryoModelStep::Acknowledge => CryoModelStep::Prune,
@@ -291,10 +297,10 @@ impl Model for CryoModelOrder {
 
     fn steps(&self, state: &CryoModelState) -> Vec<(CryoModelAction, CryoModelState)> {
         let mut steps = Vec::new();
-        for (store, doing) in state.stores.into_iter().enumerate() {
+        for (store, store_state) in state.stores.into_iter().enumerate() {
             // Stores that have not started are equal.
             let is_next = store == 0 || state.stores[store - 1].step != CryoModelStep::NotStarted;
-            if let Some(step) = self.next_step(state, doing).filter(|_| is_next) {
+            if let Some(step) = self.next_step(state, store_state).filter(|_| is_next) {
                 let mut next = *state;
                 self.apply_step(&mut next, store, step);
                 steps.push((CryoModelAction::Step(store, step), next));
@@ -318,43 +324,44 @@ impl Model for CryoModelOrder {
     }
 
     fn crashes(&self, state: &CryoModelState) -> Vec<(CryoModelAction, CryoModelState)> {
-        let mut deaths = Vec::new();
+        let mut crashes = Vec::new();
         if state.crashes == MAX_CRYO_MODEL_CRASHES {
-            return deaths;
+            return crashes;
         }
-        let begun = CryoModelState {
+        let crashed = CryoModelState {
             crashes: state.crashes + 1,
             ..*state
         };
-        let mut all = begun;
-        for (store, doing) in state.stores.into_iter().enumerate() {
-            let is_kernels = (CryoModelStep::Number..CryoModelStep::Sync).contains(&doing.step);
+        let mut all = crashed;
+        for (store, store_state) in state.stores.into_iter().enumerate() {
+            let is_kernels =
+                (CryoModelStep::Number..CryoModelStep::Sync).contains(&store_state.step);
             let is_over = matches!(
-                doing.step,
+                store_state.step,
                 CryoModelStep::NotStarted | CryoModelStep::Prune | CryoModelStep::Ended
             );
             if is_over {
                 continue;
             }
             all.end_store(store);
-            let mut killed = begun;
+            let mut killed = crashed;
             killed.end_store(store);
             if is_kernels {
-                deaths.push((CryoModelAction::KernelCrash(store), killed));
+                crashes.push((CryoModelAction::KernelCrash(store), killed));
             }
-            if is_kernels && !doing.is_orphan {
-                killed = begun;
+            if is_kernels && !store_state.is_orphan {
+                killed = crashed;
                 killed.stores[store].is_orphan = true;
             }
-            deaths.push((CryoModelAction::CompanionCrash(store), killed));
+            crashes.push((CryoModelAction::CompanionCrash(store), killed));
         }
-        deaths.push((CryoModelAction::ContainerCrash, all));
-        deaths.extend(
+        crashes.push((CryoModelAction::ContainerCrash, all));
+        crashes.extend(
             all.states_after_power_loss()
                 .into_iter()
                 .map(|state| (CryoModelAction::PowerLoss, state)),
         );
-        deaths
+        crashes
     }
 
     fn violations(&self, state: &CryoModelState, _: bool) -> Vec<CryoModelViolation> {

@@ -203,9 +203,9 @@ mod tests {
         );
         assert!(last_reload(&place).is_none());
         write_reload_record(&place, "other", &from);
-        let kept = last_reload(&place).unwrap();
+        let record = last_reload(&place).unwrap();
         assert_eq!(
-            (&*kept.session, kept.lost_count, &*kept.lost[0].name),
+            (&*record.session, record.lost_count, &*record.lost[0].name),
             ("other", 1, "scaled")
         );
         fs::write(place.join("reload.json"), "{").unwrap();

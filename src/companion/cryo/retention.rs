@@ -38,39 +38,45 @@ pub(super) fn superseded_generations(
     now: f64,
 ) -> Vec<(String, u64)> {
     let mut rest: Vec<&RetentionCandidate> = all.iter().collect();
-    rest.sort_by_key(|kept| std::cmp::Reverse(kept.generation));
-    let newer = |kept: &RetentionCandidate, of: &[&RetentionCandidate]| {
-        let same = of.iter().filter(|other| other.name == kept.name);
-        let newer = same.filter(|other| other.generation > kept.generation && other.is_intact);
+    rest.sort_by_key(|candidate| std::cmp::Reverse(candidate.generation));
+    let newer = |candidate: &RetentionCandidate, of: &[&RetentionCandidate]| {
+        let same = of.iter().filter(|other| other.name == candidate.name);
+        let newer = same.filter(|other| other.generation > candidate.generation && other.is_intact);
         let newer: Vec<&&RetentionCandidate> = newer.collect();
-        let is_asked_last =
-            kept.is_requested && kept.is_intact && !newer.iter().any(|n| n.is_requested);
-        if is_asked_last || kept.is_pinned {
+        let is_last_requested =
+            candidate.is_requested && candidate.is_intact && !newer.iter().any(|n| n.is_requested);
+        if is_last_requested || candidate.is_pinned {
             0
         } else {
             newer.len()
         }
     };
-    let ranks: Vec<usize> = rest.iter().map(|kept| newer(kept, &rest)).collect();
-    let mut gone = Vec::new();
-    let mut held = Vec::new();
-    for (kept, rank) in rest.into_iter().zip(ranks) {
-        let is_old = now - kept.created > limits.max_age.as_secs_f64();
+    let ranks: Vec<usize> = rest
+        .iter()
+        .map(|candidate| newer(candidate, &rest))
+        .collect();
+    let mut removed = Vec::new();
+    let mut retained = Vec::new();
+    for (candidate, rank) in rest.into_iter().zip(ranks) {
+        let is_old = now - candidate.created > limits.max_age.as_secs_f64();
         if rank > 0 && (rank >= limits.max_generations || is_old) {
-            gone.push((kept.name.clone(), kept.generation));
+            removed.push((candidate.name.clone(), candidate.generation));
         } else {
-            held.push((kept, rank));
+            retained.push((candidate, rank));
         }
     }
-    let mut size: u64 = held.iter().map(|(kept, _)| kept.size_bytes).sum();
-    held.sort_by(|(a, _), (b, _)| a.created.total_cmp(&b.created));
-    for (kept, rank) in held {
+    let mut size: u64 = retained
+        .iter()
+        .map(|(candidate, _)| candidate.size_bytes)
+        .sum();
+    retained.sort_by(|(a, _), (b, _)| a.created.total_cmp(&b.created));
+    for (candidate, rank) in retained {
         if size > limits.max_total_bytes && rank > 0 {
-            size -= kept.size_bytes;
-            gone.push((kept.name.clone(), kept.generation));
+            size -= candidate.size_bytes;
+            removed.push((candidate.name.clone(), candidate.generation));
         }
     }
-    gone
+    removed
 }
 
 #[cfg(test)]
@@ -110,8 +116,8 @@ mod tests {
     fn the_newest_requested_generation_is_not_displaced() {
         let mut all: Vec<RetentionCandidate> =
             (1..=5).map(|n| candidate("a", n, 1.0, 900)).collect();
-        for asked in &mut all[..2] {
-            asked.is_requested = true;
+        for requested in &mut all[..2] {
+            requested.is_requested = true;
         }
         let gone = superseded_generations(&all, CRYO_TEST_LIMITS, 1000.0);
         let numbers: Vec<u64> = gone.iter().map(|(_, number)| *number).collect();

@@ -45,9 +45,9 @@ impl CryoService {
     /// Without `store`, nothing is stored, also at the stop.
     pub(crate) async fn snapshot_before_stop(
         &self,
-        wish: SnapshotRequest,
+        request: SnapshotRequest,
     ) -> Vec<(String, Result<Option<CryoStored>, CryoRefusal>)> {
-        let SnapshotRequest { reason, store } = wish;
+        let SnapshotRequest { reason, store } = request;
         if matches!(reason, StoreReason::Down | StoreReason::Restart) {
             *lock_unpoisoned(&self.announced_stop) = Some((Instant::now(), store));
         }
@@ -59,9 +59,9 @@ impl CryoService {
 
     /// Stores each session as soon as it is idle. Running code may finish within `grace`, and is stopped then.
     pub(crate) async fn snapshot_before_exit(&self, grace: Duration) {
-        let said =
+        let announced =
             lock_unpoisoned(&self.announced_stop).map(|(when, store)| (when.elapsed(), store));
-        if !is_stop_snapshot_enabled(said, self.settings.snapshot_on_stop) {
+        if !is_stop_snapshot_enabled(announced, self.settings.snapshot_on_stop) {
             return;
         }
         let sessions = self.sessions.list_sessions().into_iter();
@@ -146,9 +146,9 @@ impl CryoService {
 }
 
 /// Whether a stop stores variables: as announced recently, else as configured.
-fn is_stop_snapshot_enabled(said: Option<(Duration, bool)>, configured: bool) -> bool {
-    let said = said.filter(|(ago, _)| *ago < ANNOUNCED_STOP_TIMEOUT);
-    said.map_or(configured, |(_, store)| store)
+fn is_stop_snapshot_enabled(announced: Option<(Duration, bool)>, configured: bool) -> bool {
+    let announced = announced.filter(|(ago, _)| *ago < ANNOUNCED_STOP_TIMEOUT);
+    announced.map_or(configured, |(_, store)| store)
 }
 
 /// Request for a snapshot under the session's own name. The snapshot is bound to the generation in `view`: a later

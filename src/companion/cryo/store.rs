@@ -39,7 +39,7 @@ impl CryoStorage {
             for entry in list_subfolders(&self.folder.join(name)) {
                 if CRYO_TEMP_SUFFIXES
                     .iter()
-                    .any(|beside| entry.ends_with(beside))
+                    .any(|suffix| entry.ends_with(suffix))
                 {
                     tracing::info!("removing the unfinished folder `{entry}`");
                 }
@@ -55,7 +55,7 @@ impl CryoStorage {
         for entry in list_subfolders(&folder) {
             if CRYO_TEMP_SUFFIXES
                 .iter()
-                .any(|beside| entry.ends_with(beside))
+                .any(|suffix| entry.ends_with(suffix))
                 && let Err(error) = fs::remove_dir_all(folder.join(&entry))
             {
                 tracing::warn!("`{entry}` can't be removed: {error}");
@@ -225,14 +225,14 @@ impl CryoStorage {
                 newest,
             });
         }
-        let gone: Vec<u64> = wanted.map_or(numbers, |one| vec![one]);
-        for generation in &gone {
+        let removed: Vec<u64> = wanted.map_or(numbers, |one| vec![one]);
+        for generation in &removed {
             self.discard_generation(name, *generation)
                 .map_err(|error| {
                     CryoRefusal::Failed(format!("the generation can't be removed: {error}"))
                 })?;
         }
-        Ok(gone)
+        Ok(removed)
     }
 
     /// The newest generation of each name.
@@ -283,11 +283,11 @@ impl CryoStorage {
     fn discard_generation(&self, name: &str, generation: u64) -> io::Result<()> {
         generation_number::reserve_up_to(&self.folder.join(name), generation)?;
         let path = self.generation_path(name, generation);
-        let gone = path.with_file_name(format!("{generation}{}", CRYO_TEMP_SUFFIXES[1]));
+        let removed = path.with_file_name(format!("{generation}{}", CRYO_TEMP_SUFFIXES[1]));
         // The remains of an earlier attempt.
-        let _ = fs::remove_dir_all(&gone);
-        fs::rename(&path, &gone)?;
-        fs::remove_dir_all(&gone)
+        let _ = fs::remove_dir_all(&removed);
+        fs::rename(&path, &removed)?;
+        fs::remove_dir_all(&removed)
     }
 
     fn describe_generation(&self, name: &str, generation: u64) -> StoredGeneration {
@@ -368,12 +368,12 @@ mod tests {
     use std::path::Path;
     use std::time::Duration;
 
-    fn write(folder: &Path, place: &str) {
+    fn write(folder: &Path, path: &str) {
         let sample = Path::new("tests/kernel/cryo/samples/1/1");
-        let place = folder.join(place);
-        fs::create_dir_all(&place).unwrap();
+        let path = folder.join(path);
+        fs::create_dir_all(&path).unwrap();
         for file in ["objects", "buffers", "manifest.json"] {
-            fs::copy(sample.join(file), place.join(file)).unwrap();
+            fs::copy(sample.join(file), path.join(file)).unwrap();
         }
     }
 

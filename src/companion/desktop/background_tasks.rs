@@ -21,17 +21,14 @@ pub(super) async fn stop_idle_services(desktop: Desktop, mut stop: watch::Receiv
     let Ok(services) = desktop.services() else {
         return;
     };
-    let DesktopIdleSettings {
-        mode,
-        idle_timeout: idle,
-    } = DesktopIdleSettings::from_desktop(&desktop);
+    let DesktopIdleSettings { mode, idle_timeout } = DesktopIdleSettings::from_desktop(&desktop);
     if mode == DesktopMode::Always {
         services.set_need(ServiceNeed::Display, true);
     }
     loop {
         tokio::select! {
             _ = stop.wait_for(|stop| *stop) => return,
-            () = tokio::time::sleep(idle.clamp(MIN_IDLE_CHECK_INTERVAL, MAX_IDLE_CHECK_INTERVAL)) => {}
+            () = tokio::time::sleep(idle_timeout.clamp(MIN_IDLE_CHECK_INTERVAL, MAX_IDLE_CHECK_INTERVAL)) => {}
         }
         if services.has_finished(ServiceNeed::Browser) {
             services.set_need(ServiceNeed::Browser, false);
@@ -39,15 +36,15 @@ pub(super) async fn stop_idle_services(desktop: Desktop, mut stop: watch::Receiv
         if !services.is_needed(ServiceNeed::Display) {
             continue;
         }
-        let signs = read_activity(&desktop, services, idle).await;
-        if signs.can_stop_browser(idle) && is_idle_time_over(&desktop, idle) {
+        let signs = read_activity(&desktop, services, idle_timeout).await;
+        if signs.can_stop_browser(idle_timeout) && is_idle_time_over(&desktop, idle_timeout) {
             tracing::info!("no client uses the browser; the companion stops the browser");
             services.set_need(ServiceNeed::Browser, false);
         }
-        if signs.can_stop_viewer_services(idle) {
+        if signs.can_stop_viewer_services(idle_timeout) {
             services.set_need(ServiceNeed::Viewer, false);
         }
-        if signs.is_idle(mode, idle) && is_idle_time_over(&desktop, idle) {
+        if signs.is_idle(mode, idle_timeout) && is_idle_time_over(&desktop, idle_timeout) {
             tracing::info!("no client uses the desktop; the companion stops the desktop");
             services.set_need(ServiceNeed::Display, false);
         }
@@ -59,18 +56,18 @@ pub(super) async fn apply_screen_size(desktop: Desktop, mut stop: watch::Receive
     let Ok(services) = desktop.services() else {
         return;
     };
-    let mut life = 0;
+    let mut generation = 0;
     loop {
-        life = tokio::select! {
+        generation = tokio::select! {
             _ = stop.wait_for(|stop| *stop) => return,
-            life = services.wait_next_display_server(life) => life,
+            generation = services.wait_next_display_server(generation) => generation,
         };
         // Viewers wait for the size, so a failed attempt is repeated.
-        while services.display_server_start_count() == life {
+        while services.display_server_start_count() == generation {
             let (width, height) = *lock_unpoisoned(&desktop.0.resolution);
             match desktop.0.display.resize_screen(width, height).await {
                 Ok(_) => {
-                    desktop.0.sized_generation.send_replace(life);
+                    desktop.0.sized_generation.send_replace(generation);
                     break;
                 }
                 Err(why) => tracing::warn!("cannot set the size of the screen: {why}"),
@@ -104,20 +101,20 @@ async fn read_activity(desktop: &Desktop, services: &Services, idle: Duration) -
         Some(_) => desktop.0.display.list_windows().await.ok(),
         None => Some(Vec::new()),
     };
-    let browser = services.is_needed(ServiceNeed::Browser);
+    let has_browser = services.is_needed(ServiceNeed::Browser);
     // The browser is queried only when the answer makes a difference.
-    let is_asked = browser && is_idle_time_over(desktop, idle);
-    let pages = !is_asked || cdp::has_pages(CDP_PORT).await.unwrap_or(true);
-    let downloads = pages
+    let is_asked = has_browser && is_idle_time_over(desktop, idle);
+    let has_pages = !is_asked || cdp::has_pages(CDP_PORT).await.unwrap_or(true);
+    let has_downloads = has_pages
         || services
             .has_open_file(ServiceNeed::Browser, PARTIAL_DOWNLOAD_SUFFIX)
             .await;
     DesktopActivity {
         viewers: desktop.0.viewers.load(Ordering::Relaxed),
         debugger_clients: desktop.0.debugger_clients.load(Ordering::Relaxed),
-        has_browser: browser,
-        has_pages: pages,
-        has_downloads: downloads,
+        has_browser,
+        has_pages,
+        has_downloads,
         has_windows: windows.is_none_or(|windows| !windows.is_empty()),
         idle_time: time_since_use(desktop),
     }

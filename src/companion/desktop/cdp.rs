@@ -94,8 +94,8 @@ struct CdpTab {
     url: String,
 }
 
-async fn await_cdp_reply<T>(asked: impl Future<Output = Result<T>>) -> Result<T> {
-    let waited = tokio::time::timeout(CDP_REPLY_TIMEOUT, asked).await;
+async fn await_cdp_reply<T>(reply: impl Future<Output = Result<T>>) -> Result<T> {
+    let waited = tokio::time::timeout(CDP_REPLY_TIMEOUT, reply).await;
     waited.context("no answer from the browser")?
 }
 

@@ -47,8 +47,8 @@ impl<'a> DebuggerTarget<'a> {
         let (line, _) = head.split_once("\r\n")?;
         let (method, rest) = line.split_once(' ')?;
         let (path, _) = rest.split_once(' ')?;
-        if let Some(life) = path.strip_prefix(BROWSER_WS_PREFIX)
-            && (life.is_empty() || life.starts_with('/'))
+        if let Some(browser_id) = path.strip_prefix(BROWSER_WS_PREFIX)
+            && (browser_id.is_empty() || browser_id.starts_with('/'))
         {
             let before = method.len() + 1;
             return Some(Self::Browser(&head[..before], &head[before + path.len()..]));
@@ -65,17 +65,17 @@ pub(super) async fn serve_debugger(
     port: TcpListener,
     mut stop: watch::Receiver<bool>,
 ) {
-    let mut visits = JoinSet::new();
+    let mut sessions = JoinSet::new();
     loop {
         let accepted = tokio::select! {
             _ = stop.wait_for(|stop| *stop) => return,
-            Some(_) = visits.join_next() => continue,
+            Some(_) = sessions.join_next() => continue,
             accepted = port.accept() => accepted,
         };
         match accepted {
             Ok((client, _)) => {
                 let desktop = desktop.clone();
-                visits.spawn(async move {
+                sessions.spawn(async move {
                     if let Err(error) = proxy_debugger_client(&desktop, client).await {
                         tracing::debug!("a connection to the browser's debugger failed: {error}");
                     }
@@ -108,18 +108,18 @@ async fn proxy_debugger_client(desktop: &Desktop, mut client: TcpStream) -> io::
 
 /// Waits for the browser, and returns the head to forward.
 async fn prepare_request_head(desktop: &Desktop, head: &str) -> Result<String, String> {
-    let told = |refusal: DesktopRefusal| refusal.to_string();
+    let message = |refusal: DesktopRefusal| refusal.to_string();
     match DebuggerTarget::from_head(head).ok_or("invalid HTTP request")? {
         DebuggerTarget::Http => {
-            desktop.ensure_browser().await.map_err(told)?;
+            desktop.ensure_browser().await.map_err(message)?;
             Ok(head.to_owned())
         }
         DebuggerTarget::Page => {
-            desktop.wait_for_running_browser().await.map_err(told)?;
+            desktop.wait_for_running_browser().await.map_err(message)?;
             Ok(head.to_owned())
         }
         DebuggerTarget::Browser(before, after) => {
-            desktop.wait_for_running_browser().await.map_err(told)?;
+            desktop.wait_for_running_browser().await.map_err(message)?;
             let path = cdp::browser_ws_path(super::CDP_PORT).await;
             let path = path.map_err(|error| error.to_string())?;
             Ok(format!("{before}{path}{after}"))

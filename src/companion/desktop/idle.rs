@@ -31,22 +31,22 @@ pub(super) struct DesktopActivity {
 }
 
 impl DesktopActivity {
-    pub(super) fn is_idle(self, mode: DesktopMode, patience: Duration) -> bool {
+    pub(super) fn is_idle(self, mode: DesktopMode, idle_timeout: Duration) -> bool {
         let is_used = self.viewers > 0 || self.has_browser || self.has_windows;
-        mode == DesktopMode::Lazy && !is_used && self.idle_time >= patience
+        mode == DesktopMode::Lazy && !is_used && self.idle_time >= idle_timeout
     }
 
     /// Whether the browser can end: there are no viewers and no clients, all its tabs are blank, and it downloads
     /// nothing.
-    pub(super) fn can_stop_browser(self, patience: Duration) -> bool {
+    pub(super) fn can_stop_browser(self, idle_timeout: Duration) -> bool {
         let is_used =
             self.viewers > 0 || self.debugger_clients > 0 || self.has_pages || self.has_downloads;
-        self.has_browser && !is_used && self.idle_time >= patience
+        self.has_browser && !is_used && self.idle_time >= idle_timeout
     }
 
     /// Whether the services that only viewers need can end.
-    pub(super) fn can_stop_viewer_services(self, patience: Duration) -> bool {
-        self.viewers == 0 && self.idle_time >= patience
+    pub(super) fn can_stop_viewer_services(self, idle_timeout: Duration) -> bool {
+        self.viewers == 0 && self.idle_time >= idle_timeout
     }
 }
 

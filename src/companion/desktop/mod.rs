@@ -9,7 +9,7 @@
 //!
 //! [`Desktop`] is the handle, and decides when the services run. `companion::service` supervises the services, and
 //! `companion::display` is the client of the screen. A user of the desktop holds a [`DesktopLease`]; the task in
-//! [`background_tasks`] ends the services according to [`idle_timeout`], a pure function. [`vnc_listener`] checks the password
+//! [`background_tasks`] ends the services according to [`idle`], a pure function. [`vnc_listener`] checks the password
 //! of a VNC client before any service starts.
 
 mod background_tasks;
@@ -231,8 +231,8 @@ impl Desktop {
         let _waits = self.acquire_lease(DesktopUse::Screen);
         let services = self.services()?;
         services.set_need(ServiceNeed::Display, true);
-        let moment = services.wait_ready(ServiceNeed::Display).await;
-        let moment = moment.map_err(DesktopRefusal::NotReady)?;
+        let generation = services.wait_ready(ServiceNeed::Display).await;
+        let generation = generation.map_err(DesktopRefusal::NotReady)?;
         // A new display server has its maximum size until the task has set the size.
         let mut sized = self.0.sized_generation.subscribe();
         let sized = sized.wait_for(|sized| *sized == services.display_server_start_count());
@@ -244,7 +244,7 @@ impl Desktop {
                 "the size of the screen is not set yet".into(),
             ));
         }
-        Ok(moment)
+        Ok(generation)
     }
 
     /// Starts the browser unless it runs, and returns the address of its debugger. All clients share the browser, and
@@ -333,10 +333,10 @@ impl Desktop {
     ) -> Result<ScreenPicture, DesktopRefusal> {
         let mut refusal = DesktopRefusal::NotReady("the screen restarts repeatedly".into());
         for _ in 0..MAX_SCREEN_ATTEMPTS {
-            let moment = self.ensure_screen_generation().await?;
+            let generation = self.ensure_screen_generation().await?;
             match self.0.display.capture_screen(region).await {
                 Ok(picture) => {
-                    if self.is_current_screen_generation(moment)? {
+                    if self.is_current_screen_generation(generation)? {
                         return Ok(picture);
                     }
                 }
@@ -392,18 +392,18 @@ impl Desktop {
     ) -> Result<ScreenSize, DesktopRefusal> {
         let mut refusal = DesktopRefusal::NotReady("the screen restarts repeatedly".into());
         for _ in 0..MAX_SCREEN_ATTEMPTS {
-            let moment = self.ensure_screen_generation().await?;
+            let generation = self.ensure_screen_generation().await?;
             match self.0.display.resize_screen(width, height).await {
                 Ok(screen) => {
                     *lock_unpoisoned(&self.0.resolution) = (width, height);
-                    if self.is_current_screen_generation(moment)? {
+                    if self.is_current_screen_generation(generation)? {
                         return Ok(screen);
                     }
                 }
                 Err(gone @ display::DisplayRefusal::Unavailable(_)) => refusal = gone.into(),
                 // The service that covers the screen was restarted.
                 Err(unmoved @ display::DisplayRefusal::NotApplied(_))
-                    if !self.is_current_screen_generation(moment)? =>
+                    if !self.is_current_screen_generation(generation)? =>
                 {
                     refusal = unmoved.into();
                 }
@@ -468,9 +468,9 @@ impl Desktop {
         }
     }
 
-    /// Whether the screen, and the service that paints it, have not been restarted since `moment`.
-    fn is_current_screen_generation(&self, moment: u64) -> Result<bool, DesktopRefusal> {
-        Ok(self.services()?.start_count_if_ready(ServiceNeed::Display) == Some(moment))
+    /// Whether the screen, and the service that paints it, have not been restarted since `generation`.
+    fn is_current_screen_generation(&self, generation: u64) -> Result<bool, DesktopRefusal> {
+        Ok(self.services()?.start_count_if_ready(ServiceNeed::Display) == Some(generation))
     }
 
     fn services(&self) -> Result<&Services, DesktopRefusal> {
@@ -478,13 +478,13 @@ impl Desktop {
         services.map_err(|why| DesktopRefusal::NotAvailable(why.clone()))
     }
 
-    fn acquire_lease(&self, place: DesktopUse) -> DesktopLease {
-        self.lease_count(place).fetch_add(1, Ordering::Relaxed);
-        DesktopLease(self.clone(), place)
+    fn acquire_lease(&self, usage: DesktopUse) -> DesktopLease {
+        self.lease_count(usage).fetch_add(1, Ordering::Relaxed);
+        DesktopLease(self.clone(), usage)
     }
 
-    fn lease_count(&self, place: DesktopUse) -> &AtomicUsize {
-        match place {
+    fn lease_count(&self, usage: DesktopUse) -> &AtomicUsize {
+        match usage {
             DesktopUse::Screen => &self.0.viewers,
             DesktopUse::Debugger => &self.0.debugger_clients,
         }

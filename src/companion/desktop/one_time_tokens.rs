@@ -63,12 +63,12 @@ impl OneTimeTokens {
 
     /// Exchanges a code for a cookie; the code is invalid afterwards.
     pub(crate) fn redeem_token(&self, code: &str) -> Option<String> {
-        let given = hash_token(code);
+        let digest = hash_token(code);
         let mut codes = lock_unpoisoned(&self.pending);
         codes.retain(|code| code.expires_at > Instant::now());
         let found = codes
             .iter()
-            .position(|code| code.digest.ct_eq(&given).into())?;
+            .position(|code| code.digest.ct_eq(&digest).into())?;
         codes.remove(found);
         let end = SystemTime::now() + DESKTOP_COOKIE_TIMEOUT;
         self.issue_cookie(end)
@@ -122,45 +122,45 @@ mod tests {
 
     #[test]
     fn a_code_works_once() {
-        let tickets = OneTimeTokens::new(Some("digest"));
-        let code = tickets.issue_token().unwrap();
-        assert_eq!(tickets.redeem_token("another"), None);
-        let pass = tickets.redeem_token(&code).unwrap();
-        assert_eq!(tickets.redeem_token(&code), None);
-        assert!(tickets.is_valid_cookie(&pass));
+        let tokens = OneTimeTokens::new(Some("digest"));
+        let code = tokens.issue_token().unwrap();
+        assert_eq!(tokens.redeem_token("another"), None);
+        let pass = tokens.redeem_token(&code).unwrap();
+        assert_eq!(tokens.redeem_token(&code), None);
+        assert!(tokens.is_valid_cookie(&pass));
     }
 
     #[test]
     fn invalid_cookies_are_rejected() {
-        let tickets = OneTimeTokens::new(Some("digest"));
-        let pass = tickets
+        let tokens = OneTimeTokens::new(Some("digest"));
+        let pass = tokens
             .issue_cookie(SystemTime::now() + Duration::from_secs(60))
             .unwrap();
-        assert!(tickets.is_valid_cookie(&pass));
+        assert!(tokens.is_valid_cookie(&pass));
         assert!(
             OneTimeTokens::new(Some("digest")).is_valid_cookie(&pass),
             "after a restart"
         );
         assert!(!OneTimeTokens::new(Some("other")).is_valid_cookie(&pass));
         let later = pass.replacen('1', "2", 1);
-        assert!(!tickets.is_valid_cookie(&later));
-        let old = tickets
+        assert!(!tokens.is_valid_cookie(&later));
+        let old = tokens
             .issue_cookie(SystemTime::now() - Duration::from_secs(1))
             .unwrap();
-        assert!(!tickets.is_valid_cookie(&old));
+        assert!(!tokens.is_valid_cookie(&old));
         for nonsense in ["", ".", "..", "9999999999.x."] {
-            assert!(!tickets.is_valid_cookie(nonsense), "{nonsense}");
+            assert!(!tokens.is_valid_cookie(nonsense), "{nonsense}");
         }
     }
 
     #[test]
     fn unused_codes_do_not_pile_up() {
-        let tickets = OneTimeTokens::new(None);
-        let first = tickets.issue_token().unwrap();
+        let tokens = OneTimeTokens::new(None);
+        let first = tokens.issue_token().unwrap();
         for _ in 0..1000 {
-            tickets.issue_token().unwrap();
+            tokens.issue_token().unwrap();
         }
-        assert_eq!(tickets.redeem_token(&first), None);
-        assert!(tickets.pending.lock().unwrap().len() <= 64);
+        assert_eq!(tokens.redeem_token(&first), None);
+        assert!(tokens.pending.lock().unwrap().len() <= 64);
     }
 }

@@ -108,11 +108,11 @@ impl TabEvents {
                 let kind = text(&params["type"]);
                 self.is_unload_blocked |= kind == "beforeunload";
                 if self.dialogs.len() < MAX_PAGE_DIALOGS {
-                    let words: String = text(&params["message"])
+                    let message: String = text(&params["message"])
                         .chars()
                         .take(MAX_DIALOG_CHARS)
                         .collect();
-                    self.dialogs.push(format!("{kind}: {words}"));
+                    self.dialogs.push(format!("{kind}: {message}"));
                 }
                 return Ok(TabEventAction::DismissDialog);
             }
@@ -151,7 +151,7 @@ pub(super) async fn read_page(
     port: u16,
     tab: &str,
     url: &str,
-    patience: Duration,
+    timeout: Duration,
 ) -> Result<WebPage, WebPageError> {
     let mut tab = TabConnection::connect_tab(port, tab)
         .await
@@ -159,14 +159,14 @@ pub(super) async fn read_page(
     if tab.has_user_input().await.map_err(WebPageError::NoReply)? {
         return Err(WebPageError::TabInUse);
     }
-    let deadline = Instant::now() + patience;
+    let deadline = Instant::now() + timeout;
     // The reply comes when the web server has answered.
     let sent = tab
         .navigate(url, deadline)
         .await
         .map_err(WebPageError::TabFailed)?;
     let Some(sent) = sent else {
-        let seconds = patience.as_secs_f64();
+        let seconds = timeout.as_secs_f64();
         let why = format!("`{url}` did not answer within {seconds} seconds");
         return Err(WebPageError::Unreachable(why));
     };
@@ -202,11 +202,11 @@ impl TabConnection {
     async fn connect_tab(port: u16, id: &str) -> Result<Self> {
         let stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).await?;
         let url = format!("ws://127.0.0.1:{port}/devtools/page/{id}");
-        let shaken = timeout(
+        let handshake = timeout(
             PAGE_REPLY_TIMEOUT,
             tokio_tungstenite::client_async(url, stream),
         );
-        let (socket, _) = shaken.await.context("no answer from the browser")??;
+        let (socket, _) = handshake.await.context("no answer from the browser")??;
         let mut tab = Self {
             socket,
             last_request_id: 0,
@@ -220,8 +220,8 @@ impl TabConnection {
     /// Whether the page holds a person's input.
     async fn has_user_input(&mut self) -> Result<bool> {
         let params = json!({"expression": PAGE_IN_USE_SCRIPT, "returnByValue": true});
-        let said = self.call_method("Runtime.evaluate", params).await?;
-        Ok(said["result"]["value"] == true)
+        let reply = self.call_method("Runtime.evaluate", params).await?;
+        Ok(reply["result"]["value"] == true)
     }
 
     /// Returns the browser's reply to the navigation; `None` when the web server did not answer in time.

@@ -40,9 +40,9 @@ impl Drop for TabLease<'_> {
         let Some(id) = self.id.take() else {
             return;
         };
-        let mut kept = lock_unpoisoned(&self.reader.idle_tab);
-        match &*kept {
-            None => *kept = Some(id),
+        let mut idle_tab = lock_unpoisoned(&self.reader.idle_tab);
+        match &*idle_tab {
+            None => *idle_tab = Some(id),
             Some(_) => drop(tokio::spawn(
                 async move { cdp::close_tab(CDP_PORT, &id).await },
             )),
@@ -58,7 +58,7 @@ impl Desktop {
     pub(crate) async fn read_page(
         &self,
         url: &str,
-        patience: Duration,
+        page_timeout: Duration,
     ) -> Result<WebPage, DesktopRefusal> {
         if !page::is_web_url(url) {
             let why =
@@ -67,8 +67,8 @@ impl Desktop {
                 why,
             )));
         }
-        let reading = &self.0.page_reader;
-        let Ok(Ok(_place)) = timeout(patience, reading.read_permits.acquire()).await else {
+        let reader = &self.0.page_reader;
+        let Ok(Ok(_place)) = timeout(page_timeout, reader.read_permits.acquire()).await else {
             let why = format!("the limit of {MAX_PAGE_READS} concurrent page reads is reached");
             return Err(DesktopRefusal::NotReady(why));
         };
@@ -79,8 +79,8 @@ impl Desktop {
         let mut last = anyhow::anyhow!("every tab of the browser is in use");
         for _ in 0..MAX_TAB_ATTEMPTS {
             let mut tab = TabLease {
-                reader: reading,
-                id: lock_unpoisoned(&reading.idle_tab).take(),
+                reader,
+                id: lock_unpoisoned(&reader.idle_tab).take(),
             };
             let id = match &tab.id {
                 Some(id) if cdp::has_tab(CDP_PORT, id).await => id.clone(),
@@ -89,7 +89,7 @@ impl Desktop {
                     .map_err(failed)?,
             };
             tab.id = Some(id.clone());
-            let read = page::read_page(CDP_PORT, &id, url, patience).await;
+            let read = page::read_page(CDP_PORT, &id, url, page_timeout).await;
             self.record_use();
             last = match read {
                 Ok(page) => return Ok(page),

@@ -25,12 +25,12 @@ impl Desktop {
 
     /// Ends the browser, which writes its profile, and waits for its end. Returns `false` when the browser does not
     /// end.
-    pub(crate) async fn quiesce_browser(&self, patience: Duration) -> bool {
+    pub(crate) async fn quiesce_browser(&self, quiesce_timeout: Duration) -> bool {
         let Ok(services) = self.services() else {
             return true;
         };
         services.set_need(ServiceNeed::Browser, false);
-        timeout(patience, services.wait_stopped(ServiceNeed::Browser))
+        timeout(quiesce_timeout, services.wait_stopped(ServiceNeed::Browser))
             .await
             .is_ok()
     }

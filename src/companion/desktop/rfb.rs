@@ -31,8 +31,8 @@ enum RfbVersion {
 }
 
 impl RfbVersion {
-    fn parse_version(words: &[u8; 12]) -> Option<Self> {
-        let text = std::str::from_utf8(words).ok()?;
+    fn parse_version(bytes: &[u8; 12]) -> Option<Self> {
+        let text = std::str::from_utf8(bytes).ok()?;
         let (major, minor) = text.strip_prefix("RFB ")?.trim_end().split_once('.')?;
         match (major.parse::<u16>().ok()?, minor.parse::<u16>().ok()?) {
             (3, 7) => Some(Self::V37),
@@ -69,14 +69,14 @@ pub(super) async fn challenge_client<S: AsyncRead + AsyncWrite + Unpin>(
     password: &str,
 ) -> io::Result<RfbChallengedClient> {
     client.write_all(RFB_VERSION).await?;
-    let mut words = [0; 12];
-    client.read_exact(&mut words).await?;
-    let foreign = RfbChallengedClient {
+    let mut bytes = [0; 12];
+    client.read_exact(&mut bytes).await?;
+    let other_protocol = RfbChallengedClient {
         version: RfbVersion::V38,
         auth_result: RfbAuthResult::OtherProtocol,
     };
-    let Some(version) = RfbVersion::parse_version(&words) else {
-        return Ok(foreign);
+    let Some(version) = RfbVersion::parse_version(&bytes) else {
+        return Ok(other_protocol);
     };
     match version {
         RfbVersion::V33 => {
@@ -87,7 +87,7 @@ pub(super) async fn challenge_client<S: AsyncRead + AsyncWrite + Unpin>(
         RfbVersion::V37 | RfbVersion::V38 => {
             client.write_all(&[1, RFB_SECURITY_PASSWORD]).await?;
             if client.read_u8().await? != RFB_SECURITY_PASSWORD {
-                return Ok(foreign);
+                return Ok(other_protocol);
             }
         }
     }
@@ -99,13 +99,13 @@ pub(super) async fn challenge_client<S: AsyncRead + AsyncWrite + Unpin>(
     let is_right: bool = response
         .ct_eq(&challenge_response(challenge, password))
         .into();
-    let admitted = match is_right {
+    let auth_result = match is_right {
         true => RfbAuthResult::Accepted,
         false => RfbAuthResult::WrongPassword,
     };
     Ok(RfbChallengedClient {
         version,
-        auth_result: admitted,
+        auth_result,
     })
 }
 
@@ -128,12 +128,12 @@ impl RfbChallengedClient {
         client: &mut S,
         why: &str,
     ) -> io::Result<()> {
-        let mut words = 1u32.to_be_bytes().to_vec();
+        let mut bytes = 1u32.to_be_bytes().to_vec();
         if self.version == RfbVersion::V38 {
-            words.extend(u32::try_from(why.len()).unwrap_or_default().to_be_bytes());
-            words.extend(why.as_bytes());
+            bytes.extend(u32::try_from(why.len()).unwrap_or_default().to_be_bytes());
+            bytes.extend(why.as_bytes());
         }
-        client.write_all(&words).await?;
+        client.write_all(&bytes).await?;
         client.shutdown().await
     }
 }
@@ -145,8 +145,8 @@ impl RfbChallengedClient {
 pub(super) async fn connect_without_password<S: AsyncRead + AsyncWrite + Unpin>(
     server: &mut S,
 ) -> io::Result<()> {
-    let mut words = [0; 12];
-    server.read_exact(&mut words).await?;
+    let mut bytes = [0; 12];
+    server.read_exact(&mut bytes).await?;
     server.write_all(RFB_VERSION).await?;
     let count = server.read_u8().await?;
     let mut kinds = vec![0; count.into()];
@@ -167,9 +167,9 @@ fn challenge_response(
     password: &str,
 ) -> [u8; VNC_CHALLENGE_BYTES] {
     let mut key = [0; VNC_KEY_BYTES];
-    for (place, byte) in key.iter_mut().zip(password.bytes()) {
+    for (key_byte, byte) in key.iter_mut().zip(password.bytes()) {
         // The first implementation of the protocol read the bits in reverse order.
-        *place = byte.reverse_bits();
+        *key_byte = byte.reverse_bits();
     }
     let cipher = Des::new(&Array::from(key));
     let mut answer = challenge;
@@ -192,15 +192,15 @@ mod tests {
     async fn authenticate_test_client(version: &[u8; 12], password: &str) -> RfbAuthResult {
         let (mut ours, theirs) = duplex(256);
         let client = tokio::spawn(answer_challenge(theirs, *version, password.to_owned()));
-        let asked = challenge_client(&mut ours, "secret!!").await.unwrap();
+        let challenged = challenge_client(&mut ours, "secret!!").await.unwrap();
         client.abort();
-        asked.auth_result
+        challenged.auth_result
     }
 
     async fn answer_challenge(mut gate: DuplexStream, version: [u8; 12], password: String) {
-        let mut words = [0; 12];
-        gate.read_exact(&mut words).await.unwrap();
-        assert_eq!(&words, b"RFB 003.008\n");
+        let mut bytes = [0; 12];
+        gate.read_exact(&mut bytes).await.unwrap();
+        assert_eq!(&bytes, b"RFB 003.008\n");
         gate.write_all(&version).await.unwrap();
         if &version == b"RFB 003.003\n" {
             assert_eq!(gate.read_u32().await.unwrap(), 2);

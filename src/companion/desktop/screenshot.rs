@@ -35,7 +35,7 @@ impl Desktop {
     ) -> Result<PngScreenshot, DesktopRefusal> {
         let picture = self.capture_screen(region).await?;
         // Usually takes a few milliseconds; a blocking thread keeps other tasks from waiting for it.
-        let drawn = spawn_blocking(move || {
+        let encoded = spawn_blocking(move || {
             let (screen, taken) = (picture.screen_size, picture.captured_at);
             let picture = picture.scaled(scale)?;
             Ok(PngScreenshot {
@@ -47,6 +47,6 @@ impl Desktop {
         });
         let failed =
             |error| DesktopRefusal::NotReady(format!("the picture can't be created: {error}"));
-        drawn.await.map_err(failed)?
+        encoded.await.map_err(failed)?
     }
 }

@@ -62,12 +62,12 @@ pub(super) async fn serve_vnc(
         unauthenticated: Mutex::new(UnauthenticatedClients(VecDeque::new())),
         client_permits: Semaphore::new(MAX_VNC_CLIENTS),
     });
-    let mut visits = JoinSet::new();
+    let mut sessions = JoinSet::new();
     for number in 0.. {
         let accepted = loop {
             tokio::select! {
                 _ = stop.wait_for(|stop| *stop) => return,
-                Some(_) = visits.join_next() => {}
+                Some(_) = sessions.join_next() => {}
                 accepted = port.accept() => break accepted,
             }
         };
@@ -79,9 +79,9 @@ pub(super) async fn serve_vnc(
                 continue;
             }
         };
-        let visit = gate.clone().handle_client(client, number);
-        let task = visits.spawn(async move {
-            if let Err(error) = visit.await {
+        let session = gate.clone().handle_client(client, number);
+        let task = sessions.spawn(async move {
+            if let Err(error) = session.await {
                 tracing::debug!("a VNC connection failed: {error}");
             }
         });
@@ -131,35 +131,35 @@ impl Drop for UnauthenticatedSlot<'_> {
 
 impl VncListener {
     async fn handle_client(self: Arc<Self>, mut client: TcpStream, number: u64) -> io::Result<()> {
-        let stranger = UnauthenticatedSlot(&self, number);
+        let unauthenticated_slot = UnauthenticatedSlot(&self, number);
         set_socket_options(&client)?;
         let password = match read_password(&self.desktop.0.settings.password_file).await {
             Some(password) => password,
             // Without a password file, as in the trial of a new body, the port answers and rejects every client.
             None => random_password()?,
         };
-        let asked = rfb::challenge_client(&mut client, &password);
-        let asked = timeout(VNC_HANDSHAKE_TIMEOUT, asked).await??;
-        match asked.auth_result {
+        let challenged = rfb::challenge_client(&mut client, &password);
+        let challenged = timeout(VNC_HANDSHAKE_TIMEOUT, challenged).await??;
+        match challenged.auth_result {
             RfbAuthResult::OtherProtocol => Ok(()),
             RfbAuthResult::WrongPassword => {
-                let told = async {
+                let rejection = async {
                     let _one = self.rejection_lock.lock().await;
                     sleep(WRONG_PASSWORD_DELAY).await;
                     let why =
                         "the password is wrong; osctl status shows the path of the password file";
-                    asked.send_rejected(&mut client, why).await
+                    challenged.send_rejected(&mut client, why).await
                 };
-                timeout(VNC_HANDSHAKE_TIMEOUT, told).await?
+                timeout(VNC_HANDSHAKE_TIMEOUT, rejection).await?
             }
             RfbAuthResult::Accepted => {
-                drop(stranger);
+                drop(unauthenticated_slot);
                 let Ok(_place) = self.client_permits.try_acquire() else {
                     tracing::warn!("the limit of {MAX_VNC_CLIENTS} VNC clients is reached");
                     let why = "the limit of VNC clients is reached";
-                    return asked.send_rejected(&mut client, why).await;
+                    return challenged.send_rejected(&mut client, why).await;
                 };
-                self.proxy_to_server(client, &asked).await
+                self.proxy_to_server(client, &challenged).await
             }
         }
     }
@@ -167,9 +167,9 @@ impl VncListener {
     async fn proxy_to_server(
         &self,
         mut client: TcpStream,
-        asked: &RfbChallengedClient,
+        challenged: &RfbChallengedClient,
     ) -> io::Result<()> {
-        let visit = async {
+        let session = async {
             let (mut server, stay) = self
                 .desktop
                 .connect_viewer()
@@ -184,16 +184,16 @@ impl VncListener {
             entered.map_err(|error| error.to_string())?;
             Ok::<_, String>((server, stay))
         };
-        match visit.await {
+        match session.await {
             Ok((mut server, _stay)) => {
-                asked.send_accepted(&mut client).await?;
+                challenged.send_accepted(&mut client).await?;
                 copy_bidirectional(&mut client, &mut server).await?;
                 Ok(())
             }
             Err(why) => {
                 tracing::warn!("cannot connect a VNC client to the desktop: {why}");
-                let told = "the desktop can't be shown; osctl logs shows the cause";
-                asked.send_rejected(&mut client, told).await
+                let reason = "the desktop can't be shown; osctl logs shows the cause";
+                challenged.send_rejected(&mut client, reason).await
             }
         }
     }
@@ -218,11 +218,11 @@ fn random_password() -> io::Result<String> {
 /// Sends bytes without delay, and detects a vanished machine: the desktop never ends while it has a viewer.
 fn set_socket_options(client: &TcpStream) -> io::Result<()> {
     client.set_nodelay(true)?;
-    let (silence, between, most) = VNC_TCP_KEEPALIVE;
+    let (silence, between, max_probes) = VNC_TCP_KEEPALIVE;
     setsockopt(client, sockopt::KeepAlive, &true)?;
     setsockopt(client, sockopt::TcpKeepIdle, &silence)?;
     setsockopt(client, sockopt::TcpKeepInterval, &between)?;
-    setsockopt(client, sockopt::TcpKeepCount, &most)?;
+    setsockopt(client, sockopt::TcpKeepCount, &max_probes)?;
     Ok(())
 }
 
@@ -238,16 +238,25 @@ mod tests {
 
     #[test]
     fn oldest_unauthenticated_is_evicted() {
-        let mut strangers = UnauthenticatedClients(VecDeque::new());
-        let most = MAX_UNAUTHENTICATED_CLIENTS as u64;
-        for number in 0..most {
-            assert_eq!(strangers.push_evicting_oldest(number, number), None);
+        let mut clients = UnauthenticatedClients(VecDeque::new());
+        let max_clients = MAX_UNAUTHENTICATED_CLIENTS as u64;
+        for number in 0..max_clients {
+            assert_eq!(clients.push_evicting_oldest(number, number), None);
         }
-        assert_eq!(strangers.push_evicting_oldest(most, most), Some(0));
+        assert_eq!(
+            clients.push_evicting_oldest(max_clients, max_clients),
+            Some(0)
+        );
         // An authenticated client no longer counts, so the next client evicts none.
-        strangers.remove_client(1);
-        assert_eq!(strangers.push_evicting_oldest(most + 1, most + 1), None);
-        assert_eq!(strangers.push_evicting_oldest(most + 2, most + 2), Some(2));
+        clients.remove_client(1);
+        assert_eq!(
+            clients.push_evicting_oldest(max_clients + 1, max_clients + 1),
+            None
+        );
+        assert_eq!(
+            clients.push_evicting_oldest(max_clients + 2, max_clients + 2),
+            Some(2)
+        );
     }
 
     #[test]
@@ -256,15 +265,15 @@ mod tests {
         let file = folder.path().join("password");
         let runtime = tokio::runtime::Builder::new_current_thread();
         let runtime = { runtime }.build().unwrap();
-        let said = || runtime.block_on(read_password(&file));
-        assert_eq!(said(), None);
+        let password = || runtime.block_on(read_password(&file));
+        assert_eq!(password(), None);
         for (text, expected) in [
             ("", None),
             (" \n", None),
             ("secret\n", Some("secret".into())),
         ] {
             std::fs::write(&file, text).unwrap();
-            assert_eq!(said(), expected, "{text:?}");
+            assert_eq!(password(), expected, "{text:?}");
         }
     }
 

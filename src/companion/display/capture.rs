@@ -99,14 +99,14 @@ pub(super) fn capture_screen(
             ));
         }
     };
-    let taken = SystemTime::now();
+    let captured_at = SystemTime::now();
     let layout = PixelLayout::for_depth(connection, image.depth)?;
     Ok(ScreenPicture {
         width: width.into(),
         height: height.into(),
         pixels: layout.decode_rgb(&image.data, width.into(), height.into()),
         screen_size: (root.width, root.height),
-        captured_at: taken,
+        captured_at,
     })
 }
 
@@ -176,12 +176,12 @@ impl PixelLayout {
             false => bytes.iter().rev().fold(0, join),
         };
         self.color_masks.map(|mask| {
-            let (part, most) = (
+            let (part, max) = (
                 value & mask,
                 u64::from(mask >> mask.trailing_zeros().min(31)),
             );
             let part = u64::from(part >> mask.trailing_zeros().min(31));
-            u8::try_from(part * 255 / most.max(1)).unwrap_or(u8::MAX)
+            u8::try_from(part * 255 / max.max(1)).unwrap_or(u8::MAX)
         })
     }
 }

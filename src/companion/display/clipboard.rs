@@ -35,16 +35,16 @@ pub(super) struct X11Clipboard {
 }
 
 impl X11Clipboard {
-    pub(super) fn new(copied: watch::Sender<u64>) -> Self {
+    pub(super) fn new(change_sender: watch::Sender<u64>) -> Self {
         Self {
             text: None,
             owned_selections: Vec::new(),
-            change_sender: copied,
+            change_sender,
         }
     }
 
-    /// Subscribes to owner changes. If the server was not watched before, `copied` changes, because an owner may have
-    /// changed unnoticed.
+    /// Subscribes to owner changes. If the server was not watched before, the change counter changes, because an owner
+    /// may have changed unnoticed.
     pub(super) fn watch_owner_changes(
         &self,
         connection: &X11Connection,
@@ -77,14 +77,14 @@ impl X11Clipboard {
         connection: &X11Connection,
         text: String,
     ) -> Result<(), DisplayRefusal> {
-        let most = connection
+        let max_bytes = connection
             .x
             .maximum_request_bytes()
             .min(MAX_CLIPBOARD_BYTES)
             - 64;
-        if text.len() > most {
+        if text.len() > max_bytes {
             return Err(DisplayRefusal::Invalid(format!(
-                "the text is longer than {most} bytes; write it to a file"
+                "the text is longer than {max_bytes} bytes; write it to a file"
             )));
         }
         self.text = Some(text);
@@ -114,26 +114,28 @@ impl X11Clipboard {
         if owner == connection.helper_window {
             return Ok(self.text.clone().unwrap_or_default());
         }
-        let (place, now) = (atoms.OSCTL_SELECTION, x11rb::CURRENT_TIME);
-        x.delete_property(connection.helper_window, place)
+        let (atom, now) = (atoms.OSCTL_SELECTION, x11rb::CURRENT_TIME);
+        x.delete_property(connection.helper_window, atom)
             .map_err(x11_call_failed)?;
         x.convert_selection(
             connection.helper_window,
             selection,
             atoms.UTF8_STRING,
-            place,
+            atom,
             now,
         )
         .map_err(x11_call_failed)?;
         let answered = self.wait_for_event(connection, |event| match event {
-            Event::SelectionNotify(told) if told.selection == selection => Some(told.property),
+            Event::SelectionNotify(event_data) if event_data.selection == selection => {
+                Some(event_data.property)
+            }
             _ => None,
         })?;
         if answered == x11rb::NONE {
             return Ok(String::new());
         }
-        let bytes = match read_and_delete_property(connection, place)? {
-            (kind, _) if kind == atoms.INCR => self.read_incremental(connection, place)?,
+        let bytes = match read_and_delete_property(connection, atom)? {
+            (kind, _) if kind == atoms.INCR => self.read_incremental(connection, atom)?,
             (_, bytes) => bytes,
         };
         Ok(String::from_utf8_lossy(&bytes).into_owned())
@@ -143,19 +145,19 @@ impl X11Clipboard {
     fn read_incremental(
         &mut self,
         connection: &X11Connection,
-        place: Atom,
+        atom: Atom,
     ) -> Result<Vec<u8>, DisplayRefusal> {
         let mut all = Vec::new();
         loop {
             self.wait_for_event(connection, |event| match event {
-                Event::PropertyNotify(told)
-                    if told.atom == place && told.state == Property::NEW_VALUE =>
+                Event::PropertyNotify(event_data)
+                    if event_data.atom == atom && event_data.state == Property::NEW_VALUE =>
                 {
                     Some(())
                 }
                 _ => None,
             })?;
-            let (_, mut piece) = read_and_delete_property(connection, place)?;
+            let (_, mut piece) = read_and_delete_property(connection, atom)?;
             if piece.is_empty() {
                 return Ok(all);
             }
@@ -167,18 +169,18 @@ impl X11Clipboard {
         }
     }
 
-    /// Waits for the first event for which `says` returns a value; handles the others.
+    /// Waits for the first event for which `select` returns a value; handles the others.
     fn wait_for_event<T>(
         &mut self,
         connection: &X11Connection,
-        says: impl Fn(&Event) -> Option<T>,
+        select: impl Fn(&Event) -> Option<T>,
     ) -> Result<T, DisplayRefusal> {
         connection.x.flush().map_err(x11_call_failed)?;
         let begin = Instant::now();
         loop {
             while let Some(event) = connection.x.poll_for_event().map_err(x11_call_failed)? {
-                if let Some(said) = says(&event) {
-                    return Ok(said);
+                if let Some(selected) = select(&event) {
+                    return Ok(selected);
                 }
                 self.handle_event(connection, &event)?;
             }
@@ -202,8 +204,8 @@ impl X11Clipboard {
     ) -> Result<(), DisplayRefusal> {
         match event {
             Event::SelectionRequest(request) => self.send_selection(connection, request),
-            Event::SelectionClear(told) => {
-                self.release_selection(told.selection);
+            Event::SelectionClear(event_data) => {
+                self.release_selection(event_data.selection);
                 Ok(())
             }
             Event::XfixesSelectionNotify(_) => {
@@ -229,43 +231,43 @@ impl X11Clipboard {
     ) -> Result<(), DisplayRefusal> {
         let (x, atoms) = (&connection.x, connection.atoms);
         // Old programs name no property.
-        let place = match request.property {
+        let atom = match request.property {
             x11rb::NONE => request.target,
-            place => place,
+            atom => atom,
         };
         let (window, text) = (request.requestor, self.text.as_deref().unwrap_or_default());
         let latin: Atom = AtomEnum::STRING.into();
         let replace = PropMode::REPLACE;
-        let given = if request.target == atoms.TARGETS {
+        let is_supported = if request.target == atoms.TARGETS {
             let targets = [atoms.TARGETS, atoms.UTF8_STRING, latin];
             let kind = AtomEnum::ATOM;
-            x.change_property32(replace, window, place, kind, &targets)
+            x.change_property32(replace, window, atom, kind, &targets)
                 .map_err(x11_call_failed)?;
             true
         } else if request.target == atoms.UTF8_STRING {
             let bytes = text.as_bytes();
-            x.change_property8(replace, window, place, atoms.UTF8_STRING, bytes)
+            x.change_property8(replace, window, atom, atoms.UTF8_STRING, bytes)
                 .map_err(x11_call_failed)?;
             true
         } else if request.target == latin {
             let narrow = |c: char| u8::try_from(u32::from(c)).unwrap_or(b'?');
             let bytes: Vec<u8> = text.chars().map(narrow).collect();
-            x.change_property8(replace, window, place, latin, &bytes)
+            x.change_property8(replace, window, atom, latin, &bytes)
                 .map_err(x11_call_failed)?;
             true
         } else {
             false
         };
-        let told = SelectionNotifyEvent {
+        let notification = SelectionNotifyEvent {
             response_type: SELECTION_NOTIFY_EVENT,
             sequence: 0,
             time: request.time,
             requestor: window,
             selection: request.selection,
             target: request.target,
-            property: if given { place } else { x11rb::NONE },
+            property: if is_supported { atom } else { x11rb::NONE },
         };
-        x.send_event(false, window, EventMask::NO_EVENT, told)
+        x.send_event(false, window, EventMask::NO_EVENT, notification)
             .map_err(x11_call_failed)?;
         x.flush().map_err(x11_call_failed)
     }
@@ -274,13 +276,13 @@ impl X11Clipboard {
 /// Reads a property and deletes it: its type and bytes.
 fn read_and_delete_property(
     connection: &X11Connection,
-    place: Atom,
+    atom: Atom,
 ) -> Result<(Atom, Vec<u8>), DisplayRefusal> {
     let any = AtomEnum::ANY;
     let longest = u32::try_from(MAX_CLIPBOARD_BYTES / 4).unwrap_or(u32::MAX);
     let property = connection
         .x
-        .get_property(true, connection.helper_window, place, any, 0, longest)
+        .get_property(true, connection.helper_window, atom, any, 0, longest)
         .map_err(x11_call_failed)?;
     let property = property.reply().map_err(x11_call_failed)?;
     Ok((property.type_, property.value))

@@ -48,8 +48,8 @@ impl Stream for X11TimeoutStream {
         flags.set(PollFlags::POLLIN, mode.readable());
         flags.set(PollFlags::POLLOUT, mode.writable());
         let mut polled = [PollFd::new(self.0.as_fd(), flags)];
-        let patience = PollTimeout::try_from(X11_REPLY_TIMEOUT).unwrap_or(PollTimeout::MAX);
-        match poll(&mut polled, patience) {
+        let timeout = PollTimeout::try_from(X11_REPLY_TIMEOUT).unwrap_or(PollTimeout::MAX);
+        match poll(&mut polled, timeout) {
             Ok(0) => Err(io::ErrorKind::TimedOut.into()),
             // The caller polls in a loop, so an interruption needs no error.
             Ok(_) | Err(Errno::EINTR) => Ok(()),
@@ -85,18 +85,30 @@ impl X11Connection {
             .map_err(x11_call_failed)?
             .reply()
             .map_err(x11_call_failed)?;
-        let window = x.generate_id().map_err(x11_call_failed)?;
-        let look = CreateWindowAux::new().event_mask(EventMask::PROPERTY_CHANGE);
+        let helper_window = x.generate_id().map_err(x11_call_failed)?;
+        let attributes = CreateWindowAux::new().event_mask(EventMask::PROPERTY_CHANGE);
         let class = WindowClass::INPUT_ONLY;
-        x.create_window(0, window, root, -1, -1, 1, 1, 0, class, 0, &look)
-            .map_err(x11_call_failed)?
-            .check()
-            .map_err(x11_call_failed)?;
+        x.create_window(
+            0,
+            helper_window,
+            root,
+            -1,
+            -1,
+            1,
+            1,
+            0,
+            class,
+            0,
+            &attributes,
+        )
+        .map_err(x11_call_failed)?
+        .check()
+        .map_err(x11_call_failed)?;
         Ok(Self {
             x,
             atoms,
             root,
-            helper_window: window,
+            helper_window,
         })
     }
 
@@ -149,12 +161,13 @@ impl X11Connection {
 
 fn connect_x11() -> Result<RustConnection<X11TimeoutStream>, DisplayRefusal> {
     let path = format!("/tmp/.X11-unix/X{}", &DISPLAY_NAME[1..]);
-    let gone = |why: String| DisplayRefusal::Unavailable(why);
-    let socket =
-        UnixStream::connect(&path).map_err(|e| gone(format!("cannot connect to `{path}`: {e}")))?;
+    let unavailable = |why: String| DisplayRefusal::Unavailable(why);
+    let socket = UnixStream::connect(&path)
+        .map_err(|e| unavailable(format!("cannot connect to `{path}`: {e}")))?;
     let (stream, _) = DefaultStream::from_unix_stream(socket)
-        .map_err(|e| gone(format!("cannot connect to `{path}`: {e}")))?;
-    RustConnection::connect_to_stream(X11TimeoutStream(stream), 0).map_err(|e| gone(e.to_string()))
+        .map_err(|e| unavailable(format!("cannot connect to `{path}`: {e}")))?;
+    RustConnection::connect_to_stream(X11TimeoutStream(stream), 0)
+        .map_err(|e| unavailable(e.to_string()))
 }
 
 /// A failed call: either the connection ended, or the call has a bug.

@@ -45,14 +45,14 @@ pub(super) fn perform_actions(
     let root = root.reply().map_err(x11_call_failed)?;
     check_actions(actions, (root.width, root.height))?;
     input_duration::check_duration(actions, keyboard)?;
-    let mut hands = InputInjector {
+    let mut injector = InputInjector {
         connection,
         keyboard,
         is_caller_waiting: &is_awaited,
         has_pending_click: false,
     };
     for action in actions {
-        hands.perform_action(action)?;
+        injector.perform_action(action)?;
     }
     let pointer = connection
         .x

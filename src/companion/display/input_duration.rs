@@ -105,10 +105,10 @@ mod tests {
     #[test]
     fn drags_and_key_remaps_take_time() {
         let keyboard = keyboard();
-        let place = ScreenPoint { x: 0, y: 0 };
+        let point = ScreenPoint { x: 0, y: 0 };
         let drag = InputAction::Drag {
-            from: place,
-            to: place,
+            from: point,
+            to: point,
         };
         let drags = [drag.clone(), drag];
         let expected = 2 * DRAG_STEPS.unsigned_abs() * DRAG_STEP_DELAY;
@@ -131,16 +131,16 @@ mod tests {
     #[test]
     fn a_request_that_outlasts_the_caller_is_refused() {
         let keyboard = keyboard();
-        let place = ScreenPoint { x: 0, y: 0 };
+        let point = ScreenPoint { x: 0, y: 0 };
         let drag = InputAction::Drag {
-            from: place,
-            to: place,
+            from: point,
+            to: point,
         };
-        let most = MAX_INPUT_DURATION.as_millis()
+        let max_drags = MAX_INPUT_DURATION.as_millis()
             / (DRAG_STEPS.unsigned_abs() * DRAG_STEP_DELAY).as_millis();
-        let most = usize::try_from(most).unwrap();
-        assert!(check_duration(&vec![drag.clone(); most], &keyboard).is_ok());
-        assert!(check_duration(&vec![drag; most + 1], &keyboard).is_err());
+        let max_drags = usize::try_from(max_drags).unwrap();
+        assert!(check_duration(&vec![drag.clone(); max_drags], &keyboard).is_ok());
+        assert!(check_duration(&vec![drag; max_drags + 1], &keyboard).is_err());
         let letters = |count: u32| (0..count).filter_map(|n| char::from_u32(0x4e00 + n));
         assert!(check_duration(&[text(letters(300).collect())], &keyboard).is_ok());
         assert!(check_duration(&[text(letters(500).collect())], &keyboard).is_err());

@@ -51,19 +51,23 @@ impl KeyboardMap {
         Ok(Self::from_keysyms(first, width, mapping.keysyms))
     }
 
-    /// Builds the map from the keysyms of each key, starting at `first`.
-    pub(super) fn from_keysyms(first: Keycode, width: usize, symbols: Vec<u32>) -> Self {
+    /// Builds the map from the keysyms of each key, starting at `first_keycode`.
+    pub(super) fn from_keysyms(
+        first_keycode: Keycode,
+        keysyms_per_keycode: usize,
+        keysyms: Vec<u32>,
+    ) -> Self {
         let mut keyboard = Self {
-            first_keycode: first,
-            keysyms_per_keycode: width,
-            keysyms: symbols,
+            first_keycode,
+            keysyms_per_keycode,
+            keysyms,
             remapped_keys: VecDeque::new(),
         };
         let long_ago = Instant::now();
         keyboard.remapped_keys = keyboard
             .unused_keycodes()
-            .map(|code| RemappedKey {
-                keycode: code,
+            .map(|keycode| RemappedKey {
+                keycode,
                 keysym: 0,
                 last_used: long_ago,
             })
@@ -89,27 +93,27 @@ impl KeyboardMap {
         if let Some(key) = self.find_mapped_key(symbol) {
             return Ok(key);
         }
-        let lent = self
+        let key_to_remap = self
             .remapped_keys
             .iter()
-            .position(|lent| lent.keysym == symbol);
-        let mut lent = match lent.and_then(|at| self.remapped_keys.remove(at)) {
-            Some(lent) => lent,
+            .position(|key| key.keysym == symbol);
+        let mut key_to_remap = match key_to_remap.and_then(|at| self.remapped_keys.remove(at)) {
+            Some(key_to_remap) => key_to_remap,
             None => self.remap_key(connection, symbol)?,
         };
-        lent.last_used = Instant::now();
+        key_to_remap.last_used = Instant::now();
         let key = KeyboardKey {
-            keycode: lent.keycode,
+            keycode: key_to_remap.keycode,
             needs_shift: false,
         };
-        self.remapped_keys.push_back(lent);
+        self.remapped_keys.push_back(key_to_remap);
         Ok(key)
     }
 
     /// Whether this key still types the character that this map put on it.
     pub(super) fn is_remapped(&self, code: Keycode, symbol: u32) -> bool {
-        let mut lent = self.remapped_keys.iter();
-        symbol != 0 && lent.any(|lent| (lent.keycode, lent.keysym) == (code, symbol))
+        let mut remapped = self.remapped_keys.iter();
+        symbol != 0 && remapped.any(|key| (key.keycode, key.keysym) == (code, symbol))
     }
 
     /// Total pause for typing all of these keysyms in sequence without delay: the time until spare keys may get another
@@ -117,23 +121,23 @@ impl KeyboardMap {
     pub(super) fn remap_delay(&self, symbols: impl IntoIterator<Item = u32>) -> Duration {
         let begin = Instant::now();
         let mut now = begin;
-        let lent = self
+        let remapped = self
             .remapped_keys
             .iter()
-            .map(|lent| (lent.keysym, lent.last_used));
-        let mut lent: VecDeque<(u32, Instant)> = lent.collect();
+            .map(|key| (key.keysym, key.last_used));
+        let mut remapped: VecDeque<(u32, Instant)> = remapped.collect();
         for symbol in symbols {
             if self.find_mapped_key(symbol).is_some() {
                 continue;
             }
-            if let Some(at) = lent.iter().position(|(other, _)| *other == symbol) {
-                lent.remove(at);
-            } else if let Some((before, used)) = lent.pop_front()
+            if let Some(at) = remapped.iter().position(|(other, _)| *other == symbol) {
+                remapped.remove(at);
+            } else if let Some((before, used)) = remapped.pop_front()
                 && before != 0
             {
                 now += KEY_REMAP_DELAY.saturating_sub(now.saturating_duration_since(used));
             }
-            lent.push_back((symbol, now));
+            remapped.push_back((symbol, now));
         }
         now - begin
     }
@@ -144,13 +148,13 @@ impl KeyboardMap {
             .keysyms
             .chunks(self.keysyms_per_keycode.max(1))
             .zip(self.first_keycode..=Keycode::MAX);
-        let mut found = keys.filter_map(|(symbols, code)| {
+        let mut found = keys.filter_map(|(symbols, keycode)| {
             // Further columns belong to another group.
             let column = symbols.iter().take(2).position(|s| *s == symbol)?;
-            let shifted = column == 1;
+            let needs_shift = column == 1;
             Some(KeyboardKey {
-                keycode: code,
-                needs_shift: shifted,
+                keycode,
+                needs_shift,
             })
         });
         found.next()
@@ -159,25 +163,25 @@ impl KeyboardMap {
     fn remap_key(
         &mut self,
         connection: &X11Connection,
-        symbol: u32,
+        keysym: u32,
     ) -> Result<RemappedKey, DisplayRefusal> {
-        let lent = self.remapped_keys.pop_front();
-        let lent = lent.ok_or_else(|| {
+        let key_to_remap = self.remapped_keys.pop_front();
+        let key_to_remap = key_to_remap.ok_or_else(|| {
             DisplayRefusal::Unavailable("the keyboard has no unused key code".into())
         })?;
-        if lent.keysym != 0 {
-            std::thread::sleep(KEY_REMAP_DELAY.saturating_sub(lent.last_used.elapsed()));
+        if key_to_remap.keysym != 0 {
+            std::thread::sleep(KEY_REMAP_DELAY.saturating_sub(key_to_remap.last_used.elapsed()));
         }
-        let symbols = [symbol, symbol];
+        let symbols = [keysym, keysym];
         connection
             .x
-            .change_keyboard_mapping(1, lent.keycode, 2, &symbols)
+            .change_keyboard_mapping(1, key_to_remap.keycode, 2, &symbols)
             .map_err(x11_call_failed)?
             .check()
             .map_err(x11_call_failed)?;
         Ok(RemappedKey {
-            keysym: symbol,
-            ..lent
+            keysym,
+            ..key_to_remap
         })
     }
 }
@@ -193,10 +197,10 @@ mod tests {
         let (a, big) = (Keysym::a.raw(), Keysym::A.raw());
         let symbols = [[0, 0, 0, 0], [a, big, Keysym::ae.raw(), 0], [0, 0, 0, 0]];
         let keyboard = KeyboardMap::from_keysyms(8, 4, symbols.concat());
-        let key = |code, shifted| {
+        let key = |keycode, needs_shift| {
             Some(KeyboardKey {
-                keycode: code,
-                needs_shift: shifted,
+                keycode,
+                needs_shift,
             })
         };
         assert_eq!(keyboard.find_mapped_key(a), key(9, false));

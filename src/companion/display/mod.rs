@@ -80,11 +80,8 @@ impl DisplayClient {
         &self,
         region: Option<ScreenRegion>,
     ) -> Result<ScreenPicture, DisplayRefusal> {
-        self.send_request(|answer| DisplayRequest::CaptureScreen {
-            region,
-            reply: answer,
-        })
-        .await
+        self.send_request(|reply| DisplayRequest::CaptureScreen { region, reply })
+            .await
     }
 
     /// Performs all actions and returns the position of the pointer.
@@ -92,24 +89,18 @@ impl DisplayClient {
         &self,
         actions: Vec<InputAction>,
     ) -> Result<ScreenPoint, DisplayRefusal> {
-        self.send_request(|answer| DisplayRequest::PerformActions {
-            actions,
-            reply: answer,
-        })
-        .await
+        self.send_request(|reply| DisplayRequest::PerformActions { actions, reply })
+            .await
     }
 
     pub(crate) async fn read_clipboard(&self) -> Result<String, DisplayRefusal> {
-        self.send_request(|answer| DisplayRequest::ReadClipboard { reply: answer })
+        self.send_request(|reply| DisplayRequest::ReadClipboard { reply })
             .await
     }
 
     pub(crate) async fn write_clipboard(&self, text: String) -> Result<(), DisplayRefusal> {
-        self.send_request(|answer| DisplayRequest::WriteClipboard {
-            text,
-            reply: answer,
-        })
-        .await
+        self.send_request(|reply| DisplayRequest::WriteClipboard { text, reply })
+            .await
     }
 
     /// Receives another number whenever the clipboard may have changed. The first request other than input starts the
@@ -119,17 +110,17 @@ impl DisplayClient {
     }
 
     pub(crate) async fn list_windows(&self) -> Result<Vec<Window>, DisplayRefusal> {
-        self.send_request(|answer| DisplayRequest::ListWindows { reply: answer })
+        self.send_request(|reply| DisplayRequest::ListWindows { reply })
             .await
     }
 
     pub(crate) async fn focus_window(&self, id: u32) -> Result<(), DisplayRefusal> {
-        self.send_request(|answer| DisplayRequest::FocusWindow { id, reply: answer })
+        self.send_request(|reply| DisplayRequest::FocusWindow { id, reply })
             .await
     }
 
     pub(crate) async fn screen_info(&self) -> Result<ScreenSize, DisplayRefusal> {
-        self.send_request(|answer| DisplayRequest::ScreenInfo { reply: answer })
+        self.send_request(|reply| DisplayRequest::ScreenInfo { reply })
             .await
     }
 
@@ -139,42 +130,39 @@ impl DisplayClient {
         height: u16,
     ) -> Result<ScreenSize, DisplayRefusal> {
         let size = (width, height);
-        self.send_request(|answer| DisplayRequest::ResizeScreen {
-            size,
-            reply: answer,
-        })
-        .await
+        self.send_request(|reply| DisplayRequest::ResizeScreen { size, reply })
+            .await
     }
 
     async fn send_request<T>(
         &self,
         request: impl FnOnce(oneshot::Sender<Result<T, DisplayRefusal>>) -> DisplayRequest,
     ) -> Result<T, DisplayRefusal> {
-        let gone = |why: &str| DisplayRefusal::Unavailable(why.into());
+        let unavailable = |why: &str| DisplayRefusal::Unavailable(why.into());
         let (answer, answered) = oneshot::channel();
         let request = request(answer);
         let mailbox = self.queue_mailbox(request.target_queue())?;
         let sent = mailbox.requests.send(request);
-        sent.map_err(|_| gone("the display client has ended"))?;
+        sent.map_err(|_| unavailable("the display client has ended"))?;
         // A full pipe wakes the owner already.
         let _ = write(&mailbox.wake_pipe, &[0]);
         match tokio::time::timeout(DISPLAY_REQUEST_TIMEOUT, answered).await {
-            Ok(answer) => answer.map_err(|_| gone("the display client has ended"))?,
-            Err(_) => Err(gone("no reply from the display client")),
+            Ok(answer) => answer.map_err(|_| unavailable("the display client has ended"))?,
+            Err(_) => Err(unavailable("no reply from the display client")),
         }
     }
 
-    fn queue_mailbox(&self, lane: DisplayQueue) -> Result<&DisplayMailbox, DisplayRefusal> {
-        let place = match lane {
+    fn queue_mailbox(&self, queue: DisplayQueue) -> Result<&DisplayMailbox, DisplayRefusal> {
+        let slot = match queue {
             DisplayQueue::Input => &self.input_mailbox,
             DisplayQueue::Screen => &self.screen_mailbox,
         };
-        if let Some(mailbox) = place.get() {
+        if let Some(mailbox) = slot.get() {
             return Ok(mailbox);
         }
-        let made = owner::start_display_owner(lane, self.clipboard_changes.clone());
-        let made = made.map_err(|error| DisplayRefusal::Unavailable(error.to_string()))?;
+        let started = owner::start_display_owner(queue, self.clipboard_changes.clone());
+        let started = started.map_err(|error| DisplayRefusal::Unavailable(error.to_string()))?;
         // No other task ran since the check: there is no await in between, and the runtime has one thread.
-        Ok(place.get_or_init(|| made))
+        Ok(slot.get_or_init(|| started))
     }
 }

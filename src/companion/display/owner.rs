@@ -94,36 +94,37 @@ struct DisplaySession {
     clipboard: X11Clipboard,
 }
 
-/// Starts the thread. It ends when its mailbox is dropped, and changes `copied` when the clipboard may have changed.
+/// Starts the thread. It ends when its mailbox is dropped, and changes `clipboard_changes` when the clipboard may have
+/// changed.
 pub(super) fn start_display_owner(
-    lane: DisplayQueue,
-    copied: watch::Sender<u64>,
+    queue: DisplayQueue,
+    clipboard_changes: watch::Sender<u64>,
 ) -> io::Result<DisplayMailbox> {
-    let (ring, bell) = pipe2(OFlag::O_CLOEXEC | OFlag::O_NONBLOCK)?;
+    let (wake_reader, wake_pipe) = pipe2(OFlag::O_CLOEXEC | OFlag::O_NONBLOCK)?;
     let (requests, mailbox) = mpsc::channel();
     let owner = DisplayOwner {
-        queue: lane,
+        queue,
         session: None,
-        clipboard_changes: copied,
+        clipboard_changes,
     };
     thread::Builder::new()
         .name("display".into())
-        .spawn(move || owner.run(&mailbox, &ring))?;
+        .spawn(move || owner.run(&mailbox, &wake_reader))?;
     Ok(DisplayMailbox {
         requests,
-        wake_pipe: bell,
+        wake_pipe,
     })
 }
 
 impl DisplayOwner {
-    fn run(mut self, mailbox: &mpsc::Receiver<DisplayRequest>, ring: &OwnedFd) {
+    fn run(mut self, mailbox: &mpsc::Receiver<DisplayRequest>, wake_reader: &OwnedFd) {
         loop {
             match mailbox.try_recv() {
                 Ok(request) => self.handle_request(request),
                 Err(TryRecvError::Disconnected) => return,
                 Err(TryRecvError::Empty) => {
                     self.handle_pending_events();
-                    self.wait_for_wakeup(ring);
+                    self.wait_for_wakeup(wake_reader);
                 }
             }
         }
@@ -141,56 +142,48 @@ impl DisplayOwner {
     }
 
     /// Waits for a request or an event of the server.
-    fn wait_for_wakeup(&self, ring: &OwnedFd) {
-        let mut polled = vec![PollFd::new(ring.as_fd(), PollFlags::POLLIN)];
+    fn wait_for_wakeup(&self, wake_reader: &OwnedFd) {
+        let mut polled = vec![PollFd::new(wake_reader.as_fd(), PollFlags::POLLIN)];
         let session = self.session.as_ref();
         polled.extend(session.map(|s| PollFd::new(s.connection.as_fd(), PollFlags::POLLIN)));
         // An interrupted poll counts as a wake-up.
         let _ = poll(&mut polled, PollTimeout::NONE);
-        let _ = read(ring, &mut [0; 64]);
+        let _ = read(wake_reader, &mut [0; 64]);
     }
 
     fn handle_request(&mut self, request: DisplayRequest) {
         match request {
-            DisplayRequest::CaptureScreen {
-                region,
-                reply: answer,
-            } => {
-                self.run_and_reply(answer, |s, _| capture_screen(&s.connection, region));
+            DisplayRequest::CaptureScreen { region, reply } => {
+                self.run_and_reply(reply, |s, _| capture_screen(&s.connection, region));
             }
-            DisplayRequest::PerformActions {
-                actions,
-                reply: answer,
-            } => self.run_and_reply(answer, |s, asker| {
-                let keyboard = match &mut s.keyboard {
-                    Some(keyboard) => keyboard,
-                    unread => unread.insert(KeyboardMap::read(&s.connection)?),
-                };
-                input::perform_actions(&s.connection, keyboard, &actions, || !asker.is_closed())
-            }),
-            DisplayRequest::ReadClipboard { reply: answer } => {
-                self.run_and_reply(answer, |s, _| s.clipboard.read_text(&s.connection))
+            DisplayRequest::PerformActions { actions, reply } => {
+                self.run_and_reply(reply, |s, reply_sender| {
+                    let keyboard = match &mut s.keyboard {
+                        Some(keyboard) => keyboard,
+                        unread => unread.insert(KeyboardMap::read(&s.connection)?),
+                    };
+                    input::perform_actions(&s.connection, keyboard, &actions, || {
+                        !reply_sender.is_closed()
+                    })
+                })
             }
-            DisplayRequest::WriteClipboard {
-                text,
-                reply: answer,
-            } => {
-                self.run_and_reply(answer, |s, _| s.clipboard.write_text(&s.connection, text));
+            DisplayRequest::ReadClipboard { reply } => {
+                self.run_and_reply(reply, |s, _| s.clipboard.read_text(&s.connection))
             }
-            DisplayRequest::ListWindows { reply: answer } => {
-                self.run_and_reply(answer, |s, _| windows::list_windows(&s.connection))
+            DisplayRequest::WriteClipboard { text, reply } => {
+                self.run_and_reply(reply, |s, _| s.clipboard.write_text(&s.connection, text));
             }
-            DisplayRequest::FocusWindow { id, reply: answer } => {
-                self.run_and_reply(answer, |s, _| windows::focus_window(&s.connection, id));
+            DisplayRequest::ListWindows { reply } => {
+                self.run_and_reply(reply, |s, _| windows::list_windows(&s.connection))
             }
-            DisplayRequest::ScreenInfo { reply: answer } => {
-                self.run_and_reply(answer, |s, _| resolution::read_screen_info(&s.connection));
+            DisplayRequest::FocusWindow { id, reply } => {
+                self.run_and_reply(reply, |s, _| windows::focus_window(&s.connection, id));
             }
-            DisplayRequest::ResizeScreen {
-                size,
-                reply: answer,
-            } => {
-                self.run_and_reply(answer, |s, _| {
+            DisplayRequest::ScreenInfo { reply } => {
+                self.run_and_reply(reply, |s, _| resolution::read_screen_info(&s.connection));
+            }
+            DisplayRequest::ResizeScreen { size, reply } => {
+                self.run_and_reply(reply, |s, _| {
                     resolution::change_resolution(&s.connection, size)
                 });
             }
@@ -201,7 +194,7 @@ impl DisplayOwner {
     fn run_and_reply<T>(
         &mut self,
         answer: DisplayReplySender<T>,
-        deed: impl FnOnce(&mut DisplaySession, &DisplayReplySender<T>) -> Result<T, DisplayRefusal>,
+        action: impl FnOnce(&mut DisplaySession, &DisplayReplySender<T>) -> Result<T, DisplayRefusal>,
     ) {
         // The caller no longer waits.
         if answer.is_closed() {
@@ -209,9 +202,9 @@ impl DisplayOwner {
         }
         self.handle_pending_events();
         let done = match &mut self.session {
-            Some(session) => deed(session, &answer),
+            Some(session) => action(session, &answer),
             None => DisplaySession::open(self.queue, &self.clipboard_changes)
-                .and_then(|opened| deed(self.session.insert(opened), &answer)),
+                .and_then(|opened| action(self.session.insert(opened), &answer)),
         };
         if matches!(done, Err(DisplayRefusal::Unavailable(_))) {
             self.session = None;
@@ -221,10 +214,13 @@ impl DisplayOwner {
 }
 
 impl DisplaySession {
-    fn open(lane: DisplayQueue, copied: &watch::Sender<u64>) -> Result<Self, DisplayRefusal> {
+    fn open(
+        queue: DisplayQueue,
+        clipboard_changes: &watch::Sender<u64>,
+    ) -> Result<Self, DisplayRefusal> {
         let connection = X11Connection::open()?;
-        let clipboard = X11Clipboard::new(copied.clone());
-        if lane == DisplayQueue::Screen {
+        let clipboard = X11Clipboard::new(clipboard_changes.clone());
+        if queue == DisplayQueue::Screen {
             clipboard.watch_owner_changes(&connection)?;
         }
         Ok(Self {

@@ -17,11 +17,11 @@ pub(crate) fn is_server_responding() -> bool {
 
 /// Whether a window manager runs, which it shows by its own window.
 pub(crate) fn has_window_manager() -> bool {
-    let look = || {
+    let read_state = || {
         let connection = X11Connection::open()?;
         let check = connection.atoms._NET_SUPPORTING_WM_CHECK;
-        let shown = connection.read_u32_property(connection.root, check)?;
-        let Some(window) = shown.first() else {
+        let windows = connection.read_u32_property(connection.root, check)?;
+        let Some(window) = windows.first() else {
             return Ok(false);
         };
         // The property outlives its owner, the window does not.
@@ -29,19 +29,19 @@ pub(crate) fn has_window_manager() -> bool {
             connection.read_u32_property(*window, check)?.first() == Some(window),
         )
     };
-    look().unwrap_or(false)
+    read_state().unwrap_or(false)
 }
 
 /// Whether the desktop's window covers the screen and has visible content. The screen of a fresh server is black, and
 /// so is a window that has not been drawn yet.
 pub(crate) fn is_desktop_painted() -> bool {
-    let look = || {
+    let check = || {
         let connection = X11Connection::open()?;
         Ok::<_, DisplayRefusal>(
             is_covered_by_desktop(&connection)? && has_visible_pixels(&connection)?,
         )
     };
-    look().unwrap_or(false)
+    check().unwrap_or(false)
 }
 
 /// Whether a desktop's window exists and is at least as large as the screen: PCManFM's window keeps its size when the

@@ -48,7 +48,7 @@ pub(super) fn change_resolution(
     (width, height): (u16, u16),
 ) -> Result<ScreenSize, DisplayRefusal> {
     let screen = read_screen_info(connection)?;
-    let fits = |length: u16, most: u16| (MIN_SCREEN_SIDE..=most).contains(&length);
+    let fits = |length: u16, max_length: u16| (MIN_SCREEN_SIDE..=max_length).contains(&length);
     if !fits(width, screen.max_width) || !fits(height, screen.max_height) {
         return Err(DisplayRefusal::Invalid(format!(
             "the screen does not support `{width}x{height}`: give a size from {MIN_SCREEN_SIDE}x{MIN_SCREEN_SIDE} to {}x{}",
@@ -103,16 +103,16 @@ fn set_resolution(
     // A screen cannot be smaller than an output that shows a part of it, so the outputs are off during the change.
     let grab = x.grab_server().map_err(x11_call_failed)?;
     grab.check().map_err(x11_call_failed)?;
-    let place = |size, mode, outputs: &[u32]| {
+    let set_crtc = |size, mode, outputs: &[u32]| {
         set_crtc_mode(connection, *crtc, 0, &[])?;
         set_screen_size(connection, size)?;
         set_crtc_mode(connection, *crtc, mode, outputs)
     };
-    let mut changed = place((width, height), mode, &[*output]);
+    let mut changed = set_crtc((width, height), mode, &[*output]);
     if let Err(why) = &changed {
         // Restores the old size: without this, no output would show anything.
         let old = (screen.width, screen.height);
-        if let Err(worse) = place(old, before.mode, &before.outputs) {
+        if let Err(worse) = set_crtc(old, before.mode, &before.outputs) {
             changed = Err(DisplayRefusal::Unavailable(format!(
                 "{why}; the old size could not be restored: {worse}"
             )));

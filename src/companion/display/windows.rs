@@ -42,11 +42,11 @@ fn read_window(
         Ok(geometry) => geometry,
         Err(error) => return ignore_missing_window(error).map(|()| None),
     };
-    let place = x
+    let position = x
         .translate_coordinates(id, connection.root, 0, 0)
         .map_err(x11_call_failed)?;
-    let place = match place.reply() {
-        Ok(place) => place,
+    let position = match position.reply() {
+        Ok(position) => position,
         Err(error) => return ignore_missing_window(error).map(|()| None),
     };
     let mut title = connection.read_text_property(id, atoms._NET_WM_NAME)?;
@@ -65,8 +65,8 @@ fn read_window(
             .read_u32_property(id, atoms._NET_WM_PID)?
             .first()
             .copied(),
-        x: place.dst_x.into(),
-        y: place.dst_y.into(),
+        x: position.dst_x.into(),
+        y: position.dst_y.into(),
         width: geometry.width.into(),
         height: geometry.height.into(),
         focused: active == Some(id),
@@ -92,10 +92,10 @@ pub(super) fn focus_window(connection: &X11Connection, id: Id) -> Result<(), Dis
         return Err(DisplayRefusal::NoWindow(id));
     }
     let kind = connection.atoms._NET_ACTIVE_WINDOW;
-    let wish = ClientMessageEvent::new(32, id, kind, [EWMH_SOURCE_PAGER, 0, 0, 0, 0]);
+    let request = ClientMessageEvent::new(32, id, kind, [EWMH_SOURCE_PAGER, 0, 0, 0, 0]);
     let listeners = EventMask::SUBSTRUCTURE_REDIRECT | EventMask::SUBSTRUCTURE_NOTIFY;
     let x = &connection.x;
-    x.send_event(false, connection.root, listeners, wish)
+    x.send_event(false, connection.root, listeners, request)
         .map_err(x11_call_failed)?;
     x.flush().map_err(x11_call_failed)?;
     let begin = Instant::now();

@@ -66,8 +66,8 @@ impl Default for AdmissionControl {
 
 impl AdmissionControl {
     /// Admits a request that may change something; nothing, when the client must retry later.
-    pub(crate) fn admit(&self, door: ListenerKind) -> Option<AdmissionPermit> {
-        let is_fine = match (*self.state.borrow(), door) {
+    pub(crate) fn admit(&self, listener: ListenerKind) -> Option<AdmissionPermit> {
+        let is_fine = match (*self.state.borrow(), listener) {
             (AdmissionState::Open, ListenerKind::Outside) => *self.is_verified.borrow(),
             (AdmissionState::Open | AdmissionState::Inside, ListenerKind::Inside) => true,
             (AdmissionState::Inside, ListenerKind::Outside) | (AdmissionState::Closed, _) => false,
@@ -107,13 +107,13 @@ impl AdmissionControl {
         let _ = self.is_verified.subscribe().wait_for(|is| *is).await;
     }
 
-    /// From now on admits no request; `true` if every admitted request was answered within `patience`.
-    pub(super) async fn close_and_drain(&self, patience: Duration) -> bool {
+    /// From now on admits no request; `true` if every admitted request was answered within `time_limit`.
+    pub(super) async fn close_and_drain(&self, time_limit: Duration) -> bool {
         self.state.send_replace(AdmissionState::Closed);
         let mut within = self.pending_requests.subscribe();
         // The channel stays open while `self` holds the sender.
         let empty = within.wait_for(|count| *count == 0);
-        timeout(patience, empty).await.is_ok()
+        timeout(time_limit, empty).await.is_ok()
     }
 
     /// Whether no change is allowed any more, not even one by the companion.

@@ -29,16 +29,16 @@ const EVOLVE_VNC_PORT: u16 = 5900;
 /// Runs one check with a timeout.
 pub(super) async fn run_check(
     name: impl Into<String>,
-    patience: Duration,
-    look: impl Future<Output = Result<String, String>>,
+    time_limit: Duration,
+    check: impl Future<Output = Result<String, String>>,
 ) -> EvolveCheck {
-    let begun = Instant::now();
-    let seen = timeout(patience, look).await;
-    let seen = seen.unwrap_or_else(|_| {
-        let seconds = patience.as_secs_f64();
+    let started = Instant::now();
+    let result = timeout(time_limit, check).await;
+    let result = result.unwrap_or_else(|_| {
+        let seconds = time_limit.as_secs_f64();
         Err(format!("the check did not finish within {seconds} s"))
     });
-    let (passed, detail) = match seen {
+    let (passed, detail) = match result {
         Ok(detail) => (true, detail),
         Err(detail) => (false, detail),
     };
@@ -46,7 +46,7 @@ pub(super) async fn run_check(
         name: name.into(),
         passed,
         detail,
-        ms: (begun.elapsed().as_secs_f64() * 1e6).round() / 1e3,
+        ms: (started.elapsed().as_secs_f64() * 1e6).round() / 1e3,
     }
 }
 
@@ -91,11 +91,11 @@ impl EvolveHandle {
     /// Checks that the ports answer on the container's network address, and not only on loopback.
     pub(super) async fn check_ports(&self) -> Vec<EvolveCheck> {
         let address = own_address();
-        let asked = self.settings.ports.iter().map(|port| {
+        let checks = self.settings.ports.iter().map(|port| {
             let name = format!("port:{port}");
             run_check(name, EVOLVE_PORT_TIMEOUT, probe_port(address, *port, true))
         });
-        let mut checks = join_all(asked).await;
+        let mut checks = join_all(checks).await;
         if self.parts.desktop.is_configured() {
             let name = format!("port:{EVOLVE_VNC_PORT}");
             checks.push(
@@ -142,9 +142,9 @@ fn own_address() -> IpAddr {
 
 fn find_host_address(name: &str, hosts: &str) -> Option<IpAddr> {
     let entries = hosts.lines().map(str::split_whitespace);
-    let mut named = entries.filter_map(|mut words| {
-        let address: IpAddr = words.next()?.parse().ok()?;
-        words.any(|word| word == name).then_some(address)
+    let mut named = entries.filter_map(|mut fields| {
+        let address: IpAddr = fields.next()?.parse().ok()?;
+        fields.any(|field| field == name).then_some(address)
     });
     named.find(IpAddr::is_ipv4)
 }

@@ -81,12 +81,12 @@ impl EvolveHandle {
         if let KeeperRequest::Rollback(rollback) = ask {
             check_reason_length(rollback.reason.as_deref())?;
         }
-        let asked = timeout(
+        let reply = timeout(
             EVOLVE_KEEPER_TIMEOUT,
             send_keeper_request(&self.settings.keeper_socket, ask),
         );
         let silent = |why: String| EvolveRefusal::NoReply(why);
-        match asked.await {
+        match reply.await {
             Err(_) => Err(silent(format!("no reply within {EVOLVE_KEEPER_TIMEOUT:?}"))),
             Ok(Err(error)) if is_keeper_absent(&error) => {
                 Err(EvolveRefusal::NoKeeper(error.to_string()))

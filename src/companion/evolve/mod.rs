@@ -106,13 +106,13 @@ pub(crate) struct EvolveHandle {
 
 impl EvolveHandle {
     pub(crate) fn new(settings: EvolveSettings, parts: EvolveParts) -> Self {
-        let chronicle = GitHistory::new(settings.project_folder.clone());
+        let git_history = GitHistory::new(settings.project_folder.clone());
         Self {
             settings,
             parts,
             quiesced: Arc::default(),
             quiesce_cancellation: watch::Sender::new(()),
-            git_history: chronicle,
+            git_history,
             restored_sessions: Arc::default(),
         }
     }

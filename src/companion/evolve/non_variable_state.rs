@@ -48,10 +48,10 @@ impl EvolveParts {
         &self,
         expected: &ExpectedState,
     ) -> Vec<NonVariableState> {
-        let here = self.list_shell_folders();
+        let folders = self.list_shell_folders();
         let shells = expected.shells.iter();
         let mut all: Vec<NonVariableState> = shells
-            .map(|(session, folder)| verify_shell(session, folder, here.get(session)))
+            .map(|(session, folder)| verify_shell(session, folder, folders.get(session)))
             .collect();
         if expected.clients > 0 {
             all.push(verify_clients(
@@ -73,14 +73,14 @@ impl EvolveParts {
     }
 }
 
-/// Takes the entries that fit into `room` bytes.
+/// Takes the entries that fit into `free_bytes` bytes.
 fn take_within_bytes(
-    mut room: usize,
+    mut free_bytes: usize,
     all: impl Iterator<Item = (String, String)>,
 ) -> BTreeMap<String, String> {
     let fits = |(session, folder): &(String, String)| {
-        let left = room.checked_sub(session.len() + folder.len());
-        room = left.unwrap_or(room);
+        let left = free_bytes.checked_sub(session.len() + folder.len());
+        free_bytes = left.unwrap_or(free_bytes);
         left.is_some()
     };
     all.filter(fits).collect()
@@ -94,14 +94,14 @@ fn report_shell(session: &str, folder: &str) -> NonVariableState {
     }
 }
 
-fn verify_shell(session: &str, folder: &str, here: Option<&String>) -> NonVariableState {
-    match here {
-        Some(here) if here == folder => report_shell(session, folder),
+fn verify_shell(session: &str, folder: &str, current: Option<&String>) -> NonVariableState {
+    match current {
+        Some(current) if current == folder => report_shell(session, folder),
         // The environment was restored all the same.
-        Some(here) => lost_state(
+        Some(current) => lost_state(
             format!("shell:{session}"),
             format!(
-                "the folder `{folder}` does not exist; the shell is in `{here}`, with its environment"
+                "the folder `{folder}` does not exist; the shell is in `{current}`, with its environment"
             ),
         ),
         None => lost_state(
@@ -145,16 +145,16 @@ mod tests {
     fn the_list_of_shells_has_a_limit() {
         let folders = [("a", 3), ("b", 9), ("c", 3)];
         let folders = folders.map(|(session, length)| (session.to_owned(), "/".repeat(length)));
-        let kept = take_within_bytes(8, folders.into_iter());
-        assert_eq!(kept.into_keys().collect::<Vec<_>>(), ["a", "c"]);
+        let fitting = take_within_bytes(8, folders.into_iter());
+        assert_eq!(fitting.into_keys().collect::<Vec<_>>(), ["a", "c"]);
     }
 
     #[test]
     fn missing_state_is_reported_as_lost() {
-        let here = "/data".to_owned();
-        let kept = verify_shell("default", "/data", Some(&here));
-        assert!(kept.kept && kept.detail.contains("`/data`"), "{kept:?}");
-        let moved = verify_shell("default", "/tmp/gone", Some(&here));
+        let current = "/data".to_owned();
+        let state = verify_shell("default", "/data", Some(&current));
+        assert!(state.kept && state.detail.contains("`/data`"), "{state:?}");
+        let moved = verify_shell("default", "/tmp/gone", Some(&current));
         assert!(!moved.kept, "{moved:?}");
         assert!(
             moved.detail.contains("`/tmp/gone` does not exist"),

@@ -22,40 +22,42 @@ impl EvolveParts {
         kernel: PathBuf,
         receipt: &mut [(SessionReceipt, Option<CryoStored>)],
     ) -> EvolveCheckpoints {
-        let mut frozen = EvolveCheckpoints::default();
+        let mut evolve_checkpoints = EvolveCheckpoints::default();
         if !self.criu.is_enabled() {
-            return frozen;
+            return evolve_checkpoints;
         }
         // Without a digest the kernels can't be compared.
         let digest = spawn_blocking(move || hash_kernel_sources(&kernel)).await;
         let Ok(Some(digest)) = digest else {
-            return frozen;
+            return evolve_checkpoints;
         };
-        frozen.kernel = digest;
-        for (kept, _) in receipt.iter_mut().filter(|(_, stored)| stored.is_some()) {
-            let name = format!("evolve-{}", kept.session);
+        evolve_checkpoints.kernel = digest;
+        for (session_receipt, _) in receipt.iter_mut().filter(|(_, stored)| stored.is_some()) {
+            let name = format!("evolve-{}", session_receipt.session);
             let request = CheckpointRequest {
-                session: kept.session.clone(),
+                session: session_receipt.session.clone(),
                 name: Some(name.clone()),
                 leave_running: true,
             };
             match self.criu.checkpoint(request).await {
                 Ok(_) => {
-                    kept.by = RestoreMethod::Process;
-                    frozen.checkpoints.insert(kept.session.clone(), name);
+                    session_receipt.by = RestoreMethod::Process;
+                    evolve_checkpoints
+                        .checkpoints
+                        .insert(session_receipt.session.clone(), name);
                 }
                 Err(refusal) => {
                     let why = format!(
                         "its process could not be checkpointed: {}",
                         refusal.message()
                     );
-                    tracing::info!(session = kept.session, "{why}");
-                    let said = kept.why.take().into_iter().chain([why]);
-                    kept.why = Some(said.collect::<Vec<_>>().join("; "));
+                    tracing::info!(session = session_receipt.session, "{why}");
+                    let reasons = session_receipt.why.take().into_iter().chain([why]);
+                    session_receipt.why = Some(reasons.collect::<Vec<_>>().join("; "));
                 }
             }
         }
-        frozen
+        evolve_checkpoints
     }
 
     /// Removes the checkpoints that were made for a change of containers.
@@ -73,8 +75,8 @@ impl EvolveParts {
 impl EvolveHandle {
     /// Restores the checkpoints of the last container. Until then no request from outside is admitted, because its
     /// effects would be lost.
-    pub(super) fn start_restore(&self, frozen: EvolveCheckpoints) {
-        if frozen.checkpoints.is_empty() {
+    pub(super) fn start_restore(&self, evolve_checkpoints: EvolveCheckpoints) {
+        if evolve_checkpoints.checkpoints.is_empty() {
             return;
         }
         // `verify` waits for this lock.
@@ -85,18 +87,18 @@ impl EvolveHandle {
         evolve.parts.admission.close_to_outside();
         tokio::spawn(async move {
             let _rest = rest;
-            evolve.restore_sessions(frozen).await;
+            evolve.restore_sessions(evolve_checkpoints).await;
             evolve.parts.admission.open();
         });
     }
 
-    async fn restore_sessions(&self, frozen: EvolveCheckpoints) {
+    async fn restore_sessions(&self, evolve_checkpoints: EvolveCheckpoints) {
         let kernel = self.settings.body_folder.join("kernel");
         let own = spawn_blocking(move || hash_kernel_sources(&kernel)).await;
         let EvolveCheckpoints {
             kernel,
             checkpoints,
-        } = frozen;
+        } = evolve_checkpoints;
         let is_same = own.is_ok_and(|own| own.as_ref() == Some(&kernel));
         if is_same && self.parts.criu.is_enabled() {
             let shells = self.parts.shells.retain_contexts();

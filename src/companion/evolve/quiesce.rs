@@ -87,29 +87,29 @@ impl EvolveHandle {
         if let Some(rest) = &*rest {
             return rest.result.clone();
         }
-        let begun = Instant::now();
+        let started = Instant::now();
         let parts = &self.parts;
         let before = StateBeforeQuiesce::capture(parts);
         parts.admission.close_to_outside();
-        match self.drain_and_store(begun + grace, force, recalled).await {
+        match self.drain_and_store(started + grace, force, recalled).await {
             Ok(receipt) => {
-                let told = QuiesceReply {
+                let reply = QuiesceReply {
                     quiesced: true,
                     why: None,
                     running: Vec::new(),
                     expected: before.build_expected(parts, &receipt),
                     besides: parts.list_non_variable_state(before.had_browser).await,
-                    receipt: receipt.into_iter().map(|(kept, _)| kept).collect(),
+                    receipt: receipt.into_iter().map(|(entry, _)| entry).collect(),
                 };
-                let browser = before.had_browser;
+                let had_browser = before.had_browser;
                 *rest = Some(QuiescedState {
-                    result: told.clone(),
-                    had_browser: browser,
-                    started: begun,
+                    result: reply.clone(),
+                    had_browser,
+                    started,
                 });
-                tokio::spawn(self.clone().resume_if_abandoned(begun));
-                tracing::info!("the container quiesced in {:?}", begun.elapsed());
-                told
+                tokio::spawn(self.clone().resume_if_abandoned(started));
+                tracing::info!("the container quiesced in {:?}", started.elapsed());
+                reply
             }
             Err((why, running)) => {
                 tracing::warn!("the container did not quiesce: {why}");
@@ -165,11 +165,11 @@ impl EvolveHandle {
         }
         let mut receipt = receipt.map_err(failed)?;
         let kernel = self.settings.body_folder.join("kernel");
-        let frozen = parts.checkpoint_sessions(kernel, &mut receipt).await;
-        let kept = parts.session_state.save_state(frozen).await;
-        kept.map_err(|error| failed(format!("cannot save the state of the shells: {error:#}")))?;
-        let waits = parts.retained_runs.mark_waiting();
-        waits.map_err(|error| failed(format!("cannot keep the output of runs: {error}")))?;
+        let checkpoints = parts.checkpoint_sessions(kernel, &mut receipt).await;
+        let saved = parts.session_state.save_state(checkpoints).await;
+        saved.map_err(|error| failed(format!("cannot save the state of the shells: {error:#}")))?;
+        let marked = parts.retained_runs.mark_waiting();
+        marked.map_err(|error| failed(format!("cannot keep the output of runs: {error}")))?;
         Ok(receipt)
     }
 
@@ -193,12 +193,8 @@ impl EvolveHandle {
         self.quiesce_cancellation.send_replace(());
         let done = tokio::spawn(async move {
             let mut rest = evolve.quiesced.lock().await;
-            if let Some(QuiescedState {
-                had_browser: browser,
-                ..
-            }) = rest.take()
-            {
-                evolve.resume_requests(browser).await;
+            if let Some(QuiescedState { had_browser, .. }) = rest.take() {
+                evolve.resume_requests(had_browser).await;
             }
             evolve.parts.admission.mark_verified();
             evolve.parts.cryo.unpin_all();
@@ -242,7 +238,7 @@ impl EvolveHandle {
 
     /// Resumes when the run that quiesced the container has ended without replacing it, or when the lease is over. The
     /// keeper may have restarted after the run's end.
-    async fn resume_if_abandoned(self, begun: Instant) {
+    async fn resume_if_abandoned(self, started: Instant) {
         let keeper = &self.settings.keeper_socket;
         let left = async {
             // There is no current run if the keeper ended in between and its next process has already ended the run.
@@ -254,16 +250,13 @@ impl EvolveHandle {
             () = wait_quiesce_lease() => {}
         }
         let mut rest = self.quiesced.lock().await;
-        if rest.as_ref().is_some_and(|rest| rest.started == begun)
-            && let Some(QuiescedState {
-                had_browser: browser,
-                ..
-            }) = rest.take()
+        if rest.as_ref().is_some_and(|rest| rest.started == started)
+            && let Some(QuiescedState { had_browser, .. }) = rest.take()
         {
             tracing::warn!(
                 "no container has replaced this one; the container accepts requests again"
             );
-            self.resume_requests(browser).await;
+            self.resume_requests(had_browser).await;
         }
     }
 }
@@ -363,7 +356,7 @@ impl EvolveParts {
         let mut receipt = Vec::new();
         for (session, stored) in self.cryo.snapshot_sessions(StoreReason::Evolve).await {
             let view = views.get(&session);
-            let mut kept = SessionReceipt {
+            let mut entry = SessionReceipt {
                 by: RestoreMethod::Nothing,
                 rows: Vec::new(),
                 why: None,
@@ -376,34 +369,34 @@ impl EvolveParts {
                 Ok(Some(stored)) => Some(stored),
                 Ok(None) if view.is_none_or(KernelView::is_blank) => None,
                 // The session was stored before and has not changed since.
-                Ok(None) => self.last_stored(&kept.session).await,
+                Ok(None) => self.last_stored(&entry.session).await,
                 Err(cryo::CryoRefusal::Kernel(kernel::KernelRefusal::Checkpointed { .. })) => None,
                 Err(cryo::CryoRefusal::Kernel(kernel::KernelRefusal::NoKernel(why))) => {
-                    kept.why = Some(format!("the kernel can't be started: {why}"));
+                    entry.why = Some(format!("the kernel can't be started: {why}"));
                     None
                 }
                 Err(refusal) => {
-                    let (session, why) = (&kept.session, describe_cryo_refusal(refusal));
+                    let (session, why) = (&entry.session, describe_cryo_refusal(refusal));
                     return Err(format!("session `{session}` can't be stored: {why}"));
                 }
             };
             if let Some(stored) = &stored {
-                kept.by = RestoreMethod::Objects;
-                kept.rows.clone_from(&stored.receipt);
+                entry.by = RestoreMethod::Objects;
+                entry.rows.clone_from(&stored.receipt);
             }
             if let Some(checkpoint) = view.and_then(|view| view.checkpoint.as_deref()) {
-                kept.by = RestoreMethod::Process;
-                kept.why = Some(format!(
+                entry.by = RestoreMethod::Process;
+                entry.why = Some(format!(
                     "the kernel is in the checkpoint `{checkpoint}`; `osctl criu restore` restores the kernel"
                 ));
             }
-            receipt.push((kept, stored));
+            receipt.push((entry, stored));
         }
         Ok(receipt)
     }
 
     async fn last_stored(&self, session: &str) -> Option<CryoStored> {
-        let shown = self
+        let details = self
             .cryo
             .show_generation(session.to_owned(), None)
             .await
@@ -411,13 +404,13 @@ impl EvolveParts {
         Some(CryoStored {
             status: "completed".into(),
             message: "the session has not changed since the last store".into(),
-            name: shown.name,
-            generation: Some(shown.generation.generation),
-            path: Some(shown.path),
-            created: Some(shown.generation.created),
-            size_bytes: shown.generation.size_bytes,
+            name: details.name,
+            generation: Some(details.generation.generation),
+            path: Some(details.path),
+            created: Some(details.generation.created),
+            size_bytes: details.generation.size_bytes,
             timing_ms: 0.0,
-            receipt: shown.receipt,
+            receipt: details.receipt,
             kernel: None,
         })
     }
@@ -457,7 +450,7 @@ impl StateBeforeQuiesce {
             .list_sessions()
             .into_iter()
             .map(|(session, view)| {
-                let found = receipt.iter().find(|(kept, _)| kept.session == session);
+                let found = receipt.iter().find(|(entry, _)| entry.session == session);
                 let stored = found.and_then(|(_, stored)| stored.as_ref());
                 ExpectedSession {
                     kernel: view.report.generation,

@@ -34,7 +34,7 @@ const EVOLVE_KEEPER_LOST_TIMEOUT: Duration = Duration::from_secs(60);
 impl EvolveHandle {
     /// Restores the state of the last container, and opens the gate when that is done and the keeper has verified this
     /// container.
-    pub(crate) fn start_readiness_gate(&self, frozen: EvolveCheckpoints) {
+    pub(crate) fn start_readiness_gate(&self, checkpoints: EvolveCheckpoints) {
         if !self.settings.is_embedded && self.settings.keeper_socket.exists() {
             self.parts.admission.mark_unverified();
             let evolve = self.clone();
@@ -51,28 +51,28 @@ impl EvolveHandle {
                 evolve.parts.cryo.unpin_all();
             });
         }
-        self.start_restore(frozen);
+        self.start_restore(checkpoints);
     }
 }
 
 async fn wait_until_verified(
     gate: &AdmissionControl,
     keeper: &Path,
-    listens: Duration,
+    listen_timeout: Duration,
     lease: Duration,
 ) {
-    let heard = async {
+    let run_ended = async {
         // Before the first reply, wait only for the keeper to listen.
-        let mut heard = (Instant::now(), listens);
+        let mut last_reply = (Instant::now(), listen_timeout);
         loop {
             match timeout(EVOLVE_STATUS_TIMEOUT, find_deploying_run(keeper)).await {
                 Ok(Ok(Some(run))) => {
                     // Ask again, whatever the reason for the end of the stream.
                     let _ = timeout(lease, follow_run(keeper, run)).await;
-                    heard = (Instant::now(), lease);
+                    last_reply = (Instant::now(), lease);
                 }
                 Ok(Ok(None)) => return,
-                _ if heard.0.elapsed() > heard.1 => return,
+                _ if last_reply.0.elapsed() > last_reply.1 => return,
                 _ => {}
             }
             sleep(EVOLVE_STATUS_INTERVAL).await;
@@ -80,7 +80,7 @@ async fn wait_until_verified(
     };
     tokio::select! {
         () = gate.wait_verified() => {}
-        () = heard => gate.mark_verified(),
+        () = run_ended => gate.mark_verified(),
     }
     tracing::info!("the readiness gate is open");
 }
@@ -129,12 +129,12 @@ pub(super) async fn wait_not_replaced(keeper: &Path, run: Option<&EvolveRunId>) 
 
 /// Waits until the run has ended or the keeper ends the stream.
 async fn follow_run(keeper: &Path, run: EvolveRunId) -> io::Result<()> {
-    let question = KeeperRequest::Log {
+    let request = KeeperRequest::Log {
         run,
         offset: 0,
         follow: true,
     };
-    let Some((mut reply, mut answer)) = send_keeper_request(keeper, &question).await? else {
+    let Some((mut reply, mut answer)) = send_keeper_request(keeper, &request).await? else {
         return Ok(());
     };
     loop {
@@ -174,7 +174,7 @@ mod tests {
         let listener = UnixListener::bind(socket).unwrap();
         let keeper = Arc::new(FakeStatusKeeper::default());
         keeper.is_deploying.store(true, Ordering::SeqCst);
-        let asked = keeper.clone();
+        let fake_keeper = keeper.clone();
         let task = tokio::spawn(async move {
             loop {
                 let (mut stream, _) = listener.accept().await.unwrap();
@@ -185,12 +185,12 @@ mod tests {
                 if !line.contains("status") {
                     continue;
                 }
-                asked.request_count.fetch_add(1, Ordering::SeqCst);
-                let places = asked.is_deploying.load(Ordering::SeqCst);
+                fake_keeper.request_count.fetch_add(1, Ordering::SeqCst);
+                let is_deploying = fake_keeper.is_deploying.load(Ordering::SeqCst);
                 let status = EvolveStatus {
-                    evolve_in_progress: places,
-                    latest_status: (!places).then_some(EvolveStage::RolledBack),
-                    restart_pending: places,
+                    evolve_in_progress: is_deploying,
+                    latest_status: (!is_deploying).then_some(EvolveStage::RolledBack),
+                    restart_pending: is_deploying,
                     latest_run: "20261120-193600".parse().ok(),
                     ..EvolveStatus::default()
                 };
@@ -233,7 +233,7 @@ mod tests {
             keeper.is_deploying.store(true, Ordering::SeqCst);
             let gate = unverified_admission();
             let (waiting, path) = (gate.clone(), socket.clone());
-            let waits =
+            let waiter =
                 tokio::spawn(
                     async move { wait_until_verified(&waiting, &path, lease, lease).await },
                 );
@@ -243,7 +243,7 @@ mod tests {
                 true => gate.mark_verified(),
                 false => keeper.is_deploying.store(false, Ordering::SeqCst),
             }
-            waits.await.unwrap();
+            waiter.await.unwrap();
             assert!(is_open(&gate));
         }
         task.abort();
@@ -256,7 +256,7 @@ mod tests {
         assert_eq!(find_current_run(&socket).await, None);
         let (first, task) = start_fake_keeper(&socket);
         let run = find_current_run(&socket).await.unwrap();
-        let waits = {
+        let waiter = {
             let socket = socket.clone();
             tokio::spawn(async move { wait_not_replaced(&socket, Some(&run)).await })
         };
@@ -265,9 +265,9 @@ mod tests {
         std::fs::remove_file(&socket).unwrap();
         let (next, task) = start_fake_keeper(&socket);
         wait_more_requests(&next).await;
-        assert!(!waits.is_finished());
+        assert!(!waiter.is_finished());
         next.is_deploying.store(false, Ordering::SeqCst);
-        waits.await.unwrap();
+        waiter.await.unwrap();
         assert_eq!(find_current_run(&socket).await, None);
         task.abort();
     }
@@ -286,13 +286,13 @@ mod tests {
         let (keeper, task) = start_fake_keeper(&socket);
         let gate = unverified_admission();
         let (waiting, path) = (gate.clone(), socket.clone());
-        let waits = tokio::spawn(async move {
+        let waiter = tokio::spawn(async move {
             wait_until_verified(&waiting, &path, Duration::ZERO, Duration::ZERO).await
         });
         wait_more_requests(&keeper).await;
         assert!(!is_open(&gate));
         task.abort();
-        waits.await.unwrap();
+        waiter.await.unwrap();
         assert!(is_open(&gate));
     }
 }

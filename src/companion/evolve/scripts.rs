@@ -38,9 +38,9 @@ impl EvolveParts {
         let mut checks = Vec::new();
         for name in list_scripts(folder) {
             let path = folder.join(&name);
-            let patience = Duration::from_secs_f64(SELFTEST_SCRIPT_TIMEOUT * 1.5);
+            let time_limit = Duration::from_secs_f64(SELFTEST_SCRIPT_TIMEOUT * 1.5);
             let run = self.run_script(&path, session);
-            checks.push(run_check(format!("selftest.d/{name}"), patience, run).await);
+            checks.push(run_check(format!("selftest.d/{name}"), time_limit, run).await);
         }
         checks
     }
@@ -51,8 +51,8 @@ impl EvolveParts {
             timeout: Some(SELFTEST_SCRIPT_TIMEOUT),
             ..ShellRequest::new(quote_for_shell(&path.to_string_lossy()))
         };
-        let begun = self.shells.execute(command).await;
-        let run = begun.map_err(|refusal| format!("{refusal:?}"))?;
+        let started = self.shells.execute(command).await;
+        let run = started.map_err(|refusal| format!("{refusal:?}"))?;
         run.wait_finished().await;
         let reply = run.build_reply(self.shells.command_report(session));
         match reply.returncode {

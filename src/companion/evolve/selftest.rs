@@ -134,15 +134,15 @@ impl EvolveHandle {
 }
 
 /// Whether a server that users have added must answer in a trial.
-fn is_required_server(name: &str, words: &[String], state: &Path) -> bool {
+fn is_required_server(name: &str, command: &[String], state: &Path) -> bool {
     let has_answered = state.join(format!("mcp/cache/{name}.json")).exists();
-    let is_ours = |word: &String| word.contains("/data") || word.contains("/root");
-    let program = words.first().map_or("", String::as_str);
+    let is_ours = |argument: &String| argument.contains("/data") || argument.contains("/root");
+    let program = command.first().map_or("", String::as_str);
     let overlays = fs::read_dir(state.join("packages")).into_iter().flatten();
     let mut overlays = overlays.flatten().map(|overlay| overlay.path());
     // A program without a path may have been installed at run time.
     let is_installed = overlays.any(|overlay| overlay.join("bin").join(program).exists());
-    has_answered && !words.is_empty() && !is_installed && !words.iter().any(is_ours)
+    has_answered && !command.is_empty() && !is_installed && !command.iter().any(is_ours)
 }
 
 impl EvolveParts {
@@ -203,8 +203,8 @@ impl EvolveParts {
             session: SELFTEST_SESSION.into(),
             ..ShellRequest::new("cd / && echo $((6 * 7))")
         };
-        let begun = self.shells.execute(command).await;
-        let run = begun.map_err(|refusal| format!("{refusal:?}"))?;
+        let started = self.shells.execute(command).await;
+        let run = started.map_err(|refusal| format!("{refusal:?}"))?;
         run.wait_finished().await;
         let reply = run.build_reply(self.shells.command_report(SELFTEST_SESSION));
         match (reply.returncode, reply.stdout.as_str(), reply.cwd.as_str()) {
@@ -217,9 +217,9 @@ impl EvolveParts {
     }
 
     async fn selftest_cryo(&self) -> Result<String, String> {
-        let words = |refusal: cryo::CryoRefusal| format!("{refusal:?}");
+        let describe = |refusal: cryo::CryoRefusal| format!("{refusal:?}");
         self.run_code(SELFTEST_SAMPLE_CODE).await?;
-        let wish = CryoStore {
+        let request = CryoStore {
             name: None,
             session: SELFTEST_SESSION.into(),
             strict: true,
@@ -228,25 +228,25 @@ impl EvolveParts {
             seen: None,
         };
         let reason = crate::protocol::cryo::StoreReason::Asked;
-        self.cryo.store(wish, reason).await.map_err(words)?;
+        self.cryo.store(request, reason).await.map_err(describe)?;
         let reset = self
             .sessions
             .query(SELFTEST_SESSION, KernelQuery::Reset)
             .await;
         reset.map_err(|refusal| format!("{refusal:?}"))?;
-        let wish = ReloadRequest {
+        let request = ReloadRequest {
             name: None,
             generation: None,
             session: SELFTEST_SESSION.into(),
         };
-        self.cryo.reload(wish).await.map_err(words)?;
+        self.cryo.reload(request).await.map_err(describe)?;
         let reply = self.run_code("base = 41; answer(point.x)").await?;
         // The generations of the trial must not appear in a list.
         let removed = self
             .cryo
             .remove_generations(SELFTEST_SESSION.into(), None)
             .await;
-        removed.map_err(words)?;
+        removed.map_err(describe)?;
         match reply.result.as_deref() {
             Some("42") => Ok("stored variables are restored".into()),
             other => Err(format!("`answer(1)` returned {other:?} after a reload")),
@@ -281,7 +281,7 @@ for _found in glob.glob(os.path.join({state:?}, _folder, 'lib', 'python*', 'site
             return Err(format!("variables are lost: {}", lost.join(", ")));
         }
         // Check that the objects could be stored again.
-        let wish = CryoStore {
+        let request = CryoStore {
             name: None,
             session: SELFTEST_SESSION.into(),
             strict: false,
@@ -291,19 +291,19 @@ for _found in glob.glob(os.path.join({state:?}, _folder, 'lib', 'python*', 'site
         };
         let again = self
             .cryo
-            .store(wish, crate::protocol::cryo::StoreReason::Asked);
+            .store(request, crate::protocol::cryo::StoreReason::Asked);
         again.await.map_err(|refusal| format!("{refusal:?}"))?;
         Ok(format!("{} variables were restored", read.receipt.len()))
     }
 
     /// Runs code, which must end without an error.
     async fn run_code(&self, code: &str) -> Result<ExecReply, String> {
-        let words = |refusal| format!("{refusal:?}");
+        let describe = |refusal| format!("{refusal:?}");
         let (_, kernel) = self
             .sessions
             .create_session(Some(SELFTEST_SESSION.into()))
             .await
-            .map_err(words)?;
+            .map_err(describe)?;
         let ready = tokio::time::timeout(EVOLVE_KERNEL_TIMEOUT, kernel.wait_ready()).await;
         ready.map_err(|_| kernel.view().detail)?;
         let execute = Execute {
@@ -311,7 +311,7 @@ for _found in glob.glob(os.path.join({state:?}, _folder, 'lib', 'python*', 'site
             queue: true,
             ..Execute::new(code)
         };
-        let run = self.sessions.execute(execute).await.map_err(words)?;
+        let run = self.sessions.execute(execute).await.map_err(describe)?;
         run.wait_finished().await;
         let reply = run.build_reply(self.sessions.kernel_report(&run));
         match (reply.status, &reply.error) {
@@ -345,11 +345,14 @@ pub(super) fn describe_lost_variables(stored: &[ReceiptRow], found: &[ReceiptRow
         .iter()
         .filter(|row| row.verdict == CryoVerdict::Saved);
     let missing = saved.filter_map(|row| {
-        let there = found.iter().find(|there| there.name == row.name);
-        match there {
-            Some(there) if there.verdict != CryoVerdict::Lost => None,
-            Some(there) => {
-                let why = there.why.as_deref().unwrap_or("the variable can't be read");
+        let restored = found.iter().find(|restored| restored.name == row.name);
+        match restored {
+            Some(restored) if restored.verdict != CryoVerdict::Lost => None,
+            Some(restored) => {
+                let why = restored
+                    .why
+                    .as_deref()
+                    .unwrap_or("the variable can't be read");
                 Some(format!("`{}`: {why}", row.name))
             }
             None => Some(format!("`{}`", row.name)),
@@ -400,14 +403,14 @@ mod tests {
         };
         touch("mcp/cache/known.json");
         touch("packages/3.13/bin/installed");
-        let must = |name: &str, words: &[&str]| {
-            let words: Vec<String> = words.iter().map(|word| (*word).into()).collect();
-            is_required_server(name, &words, state.path())
+        let is_required = |name: &str, command: &[&str]| {
+            let command: Vec<String> = command.iter().map(|argument| (*argument).into()).collect();
+            is_required_server(name, &command, state.path())
         };
-        assert!(must("known", &["/usr/bin/server", "--fast"]));
-        assert!(must("known", &["server"]));
-        assert!(!must("unknown", &["/usr/bin/server"]));
-        assert!(!must("known", &["installed"]));
-        assert!(!must("known", &["python", "/root/host/server.py"]));
+        assert!(is_required("known", &["/usr/bin/server", "--fast"]));
+        assert!(is_required("known", &["server"]));
+        assert!(!is_required("unknown", &["/usr/bin/server"]));
+        assert!(!is_required("known", &["installed"]));
+        assert!(!is_required("known", &["python", "/root/host/server.py"]));
     }
 }

@@ -38,32 +38,34 @@ impl EvolveHandle {
         let services: Vec<String> = services.filter(|name| *name != "kernel").cloned().collect();
         let (services, no_services) = self.declared_services(services);
         let (servers, no_servers) = self.declared_servers(&expected.servers);
-        let gone = no_services
+        let missing = no_services
             .into_iter()
             .chain(no_servers)
             .map(undeclared_check);
-        let gone = join_all(gone).await;
+        let missing = join_all(missing).await;
         let (sessions, services, servers, ports) = tokio::join!(
             parts.check_sessions(&expected.sessions),
             parts.check_services(&services),
             parts.check_servers(&servers),
             self.check_ports(),
         );
-        let mut checks = gone;
+        let mut checks = missing;
         let mut receipt = Vec::new();
-        for (check, mut kept) in sessions {
-            if kept.by == RestoreMethod::Objects {
-                kept.by = self.kept_by(&kept.session);
+        for (check, mut session_receipt) in sessions {
+            if session_receipt.by == RestoreMethod::Objects {
+                session_receipt.by = self.kept_by(&session_receipt.session);
             }
             checks.push(check);
-            receipt.push(kept);
+            receipt.push(session_receipt);
         }
         checks.extend(ports.into_iter().chain(services).chain(servers));
         let passed = checks.iter().all(|check| check.passed);
         if passed {
-            let lives = parts.retained_runs.clone();
-            let taken = parts.run_store.wait_synced().await;
-            drop(spawn_blocking(move || lives.clear_waiting(taken)));
+            let retained_runs = parts.retained_runs.clone();
+            let is_synced = parts.run_store.wait_synced().await;
+            drop(spawn_blocking(move || {
+                retained_runs.clear_waiting(is_synced)
+            }));
         }
         self.record_runs();
         VerifyReply {
@@ -85,9 +87,9 @@ impl EvolveHandle {
             Err((_, false)) => return (names, Vec::new()),
         };
         let is_declared = |name: &String| declared.contains(name);
-        let (there, gone): (Vec<_>, Vec<_>) = names.into_iter().partition(is_declared);
-        let gone = gone.iter().map(|name| format!("service:{name}"));
-        (there, gone.collect())
+        let (present, missing): (Vec<_>, Vec<_>) = names.into_iter().partition(is_declared);
+        let missing = missing.iter().map(|name| format!("service:{name}"));
+        (present, missing.collect())
     }
 
     /// The same for MCP servers, which users may declare, too.
@@ -96,9 +98,9 @@ impl EvolveHandle {
         let is_declared = |name: &String| {
             self.parts.hub.is_configured(name) || is_server_declared(own.as_deref(), name)
         };
-        let (there, gone): (Vec<_>, Vec<_>) = names.iter().cloned().partition(is_declared);
-        let gone = gone.iter().map(|name| format!("mcp:{name}"));
-        (there, gone.collect())
+        let (present, missing): (Vec<_>, Vec<_>) = names.iter().cloned().partition(is_declared);
+        let missing = missing.iter().map(|name| format!("mcp:{name}"));
+        (present, missing.collect())
     }
 }
 
@@ -115,8 +117,8 @@ fn is_server_declared(file: Result<&[u8], &io::Error>, name: &str) -> bool {
 }
 
 async fn undeclared_check(name: String) -> EvolveCheck {
-    let said = async { Ok("this body does not declare it".into()) };
-    run_check(name, VERIFY_QUERY_TIMEOUT, said).await
+    let result = async { Ok("this body does not declare it".into()) };
+    run_check(name, VERIFY_QUERY_TIMEOUT, result).await
 }
 
 impl EvolveParts {
@@ -125,16 +127,21 @@ impl EvolveParts {
         expected: &[ExpectedSession],
     ) -> Vec<(EvolveCheck, SessionReceipt)> {
         let each = expected.iter().map(|session| async move {
-            let mut kept = SessionReceipt {
+            let mut session_receipt = SessionReceipt {
                 session: session.session.clone(),
                 by: RestoreMethod::Nothing,
                 rows: Vec::new(),
                 why: None,
             };
             let name = format!("session:{}", session.session);
-            let look = self.verify_session(session, &mut kept);
-            let check = run_check(name, EVOLVE_KERNEL_TIMEOUT + VERIFY_QUERY_TIMEOUT, look).await;
-            (check, kept)
+            let verification = self.verify_session(session, &mut session_receipt);
+            let check = run_check(
+                name,
+                EVOLVE_KERNEL_TIMEOUT + VERIFY_QUERY_TIMEOUT,
+                verification,
+            )
+            .await;
+            (check, session_receipt)
         });
         join_all(each).await
     }
@@ -142,18 +149,20 @@ impl EvolveParts {
     async fn verify_session(
         &self,
         expected: &ExpectedSession,
-        kept: &mut SessionReceipt,
+        session_receipt: &mut SessionReceipt,
     ) -> Result<String, String> {
         let session = &expected.session;
-        let words = |refusal: KernelRefusal| format!("{refusal:?}");
-        let kernel = self.sessions.find_kernel(session).map_err(words)?;
+        let describe = |refusal: KernelRefusal| format!("{refusal:?}");
+        let kernel = self.sessions.find_kernel(session).map_err(describe)?;
         let ready = timeout(EVOLVE_KERNEL_TIMEOUT, kernel.wait_ready()).await;
         let view = ready.map_err(|_| kernel.view().detail)?;
         if let Some(checkpoint) = view.checkpoint {
-            kept.by = RestoreMethod::Process;
-            let lies = format!("the kernel is in the checkpoint `{checkpoint}`");
-            kept.why = Some(format!("{lies}; `osctl criu restore` restores the kernel"));
-            return Ok(lies);
+            session_receipt.by = RestoreMethod::Process;
+            let detail = format!("the kernel is in the checkpoint `{checkpoint}`");
+            session_receipt.why = Some(format!(
+                "{detail}; `osctl criu restore` restores the kernel"
+            ));
+            return Ok(detail);
         }
         let (now, before) = (view.report.generation, expected.kernel);
         if now <= before {
@@ -165,7 +174,7 @@ impl EvolveParts {
             (Some(stored), _) => stored,
             (None, None) => return Ok("the session was empty".into()),
             (None, Some(checkpoint)) if view.report.restored => {
-                kept.by = RestoreMethod::Objects;
+                session_receipt.by = RestoreMethod::Objects;
                 return Ok(format!(
                     "the variables were restored; the checkpoint `{checkpoint}` can't be used"
                 ));
@@ -179,41 +188,41 @@ impl EvolveParts {
         if !view.report.restored {
             return Err("the stored state was not restored".into());
         }
-        kept.by = RestoreMethod::Objects;
-        let shown = self
+        session_receipt.by = RestoreMethod::Objects;
+        let details = self
             .cryo
             .show_generation(session.clone(), Some(stored))
             .await;
-        let rows = shown.map_err(|refusal| format!("{refusal:?}"))?.receipt;
+        let rows = details.map_err(|refusal| format!("{refusal:?}"))?.receipt;
         if rows.len() > MAX_VERIFIED_VARIABLES {
             let many = format!("all {} variables were restored", rows.len());
-            kept.rows = rows;
+            session_receipt.rows = rows;
             return Ok(many);
         }
         let names = match timeout(VERIFY_QUERY_TIMEOUT, self.fetch_variable_names(session)).await {
             Ok(names) => names?,
             // A client's code runs in the kernel, which proves that the kernel works.
             Err(_) => {
-                kept.rows = rows;
+                session_receipt.rows = rows;
                 return Ok("the kernel executes code".into());
             }
         };
-        kept.rows = rows
+        session_receipt.rows = rows
             .iter()
             .map(|row| mark_if_missing(row, &names))
             .collect();
-        let lost = describe_lost_variables(&rows, &kept.rows);
+        let lost = describe_lost_variables(&rows, &session_receipt.rows);
         if !lost.is_empty() {
             return Err(format!("variables are lost: {}", lost.join(", ")));
         }
-        let saved = kept
+        let saved = session_receipt
             .rows
             .iter()
             .filter(|row| row.verdict != CryoVerdict::Lost);
         Ok(format!(
             "{} of {} variables were restored",
             saved.count(),
-            kept.rows.len()
+            session_receipt.rows.len()
         ))
     }
 

@@ -5,7 +5,7 @@
 //! makes the thread wait, and memory use does not grow with the file.
 //!
 //! ```text
-//! upload:  none ─start─▶ partial file, noted ─complete─▶ synced ─rename─▶ in its place
+//! upload:  none ─start─▶ partial file, recorded ─complete─▶ synced ─rename─▶ in its place
 //!                         │        ▲ └─disk full─▶ none: the old file stays untouched
 //!                        cut       │ the same id resumes at its offset
 //!                         ▼        │
@@ -50,15 +50,15 @@ pub(crate) struct FilesHandle {
 }
 
 impl FilesHandle {
-    /// `data`: folder of the notes about partial uploads. A background task removes what an earlier companion left.
+    /// `data`: folder of the records of partial uploads. A background task removes what an earlier companion left.
     pub(crate) fn start(data: PathBuf) -> Self {
-        let begun = Arc::new(PartialUploads::new(data.join("uploads")));
-        tokio::spawn(partial_uploads::sweep_uploads(Arc::clone(&begun)));
-        let streams = Arc::new(Semaphore::new(MAX_FILE_STREAMS));
+        let partial_uploads = Arc::new(PartialUploads::new(data.join("uploads")));
+        tokio::spawn(partial_uploads::sweep_uploads(Arc::clone(&partial_uploads)));
+        let stream_permits = Arc::new(Semaphore::new(MAX_FILE_STREAMS));
         Self {
-            partial_uploads: begun,
+            partial_uploads,
             resumable_unpacks: ResumableUnpacks::default(),
-            stream_permits: streams,
+            stream_permits,
         }
     }
 
@@ -96,9 +96,9 @@ impl FilesHandle {
         length: Option<u64>,
     ) -> Result<ChunkReceiver, FilesRefusal> {
         let permit = self.acquire_permit()?;
-        let (outlet, pieces) = archive::chunk_writer();
+        let (writer, pieces) = archive::chunk_writer();
         tokio::task::spawn_blocking(move || {
-            open.stream_to(start, length, outlet);
+            open.stream_to(start, length, writer);
             drop(permit);
         });
         Ok(pieces)
@@ -130,11 +130,13 @@ impl FilesHandle {
     pub(crate) async fn store_file(
         &self,
         target: UploadTarget,
-        inlet: ChunkReader,
+        reader: ChunkReader,
     ) -> Result<UploadOutcome, FilesRefusal> {
-        let (begun, permit) = (Arc::clone(&self.partial_uploads), self.acquire_permit()?);
+        let (partial_uploads, permit) = (Arc::clone(&self.partial_uploads), self.acquire_permit()?);
         run_file_task(move || {
-            run_with_permit(permit, || store::store_upload(&begun, target, inlet))
+            run_with_permit(permit, || {
+                store::store_upload(&partial_uploads, target, reader)
+            })
         })
         .await
     }
@@ -145,12 +147,12 @@ impl FilesHandle {
         place: ContainerPath,
         id: String,
     ) -> Result<ResumePoint, FilesRefusal> {
-        if let Some(mark) = self
+        if let Some(resume_point) = self
             .resumable_unpacks
             .find_resume_point(&id, &place)
             .await?
         {
-            return Ok(mark);
+            return Ok(resume_point);
         }
         run_file_task(move || {
             Ok(ResumePoint {
@@ -170,8 +172,8 @@ impl FilesHandle {
         if self.resumable_unpacks.discard_unpacking(&id, &place) {
             return Ok(());
         }
-        let begun = Arc::clone(&self.partial_uploads);
-        run_file_task(move || store::remove_partial_upload(&begun, &place, &id)).await
+        let partial_uploads = Arc::clone(&self.partial_uploads);
+        run_file_task(move || store::remove_partial_upload(&partial_uploads, &place, &id)).await
     }
 
     /// Unpacks an archive below a folder, which is created if missing. With an id, the unpacking resumes at `offset`,
@@ -184,10 +186,12 @@ impl FilesHandle {
         offset: u64,
     ) -> Result<ActiveUnpack, FilesRefusal> {
         let permit = self.acquire_permit();
-        let begun = Arc::clone(&self.partial_uploads);
+        let partial_uploads = Arc::clone(&self.partial_uploads);
         let to = place.clone();
-        let unpack = move |inlet: VerifiedReader<ChunkReader>| {
-            run_with_permit(permit?, || unpack_archive(&begun, to, parents, inlet))
+        let unpack = move |reader: VerifiedReader<ChunkReader>| {
+            run_with_permit(permit?, || {
+                unpack_archive(&partial_uploads, to, parents, reader)
+            })
         };
         match id {
             None => Ok(ActiveUnpack::without_resume(unpack)),
@@ -243,23 +247,23 @@ impl FilesHandle {
 }
 
 fn unpack_archive(
-    begun: &PartialUploads,
+    partial_uploads: &PartialUploads,
     place: ContainerPath,
     parents: bool,
-    inlet: VerifiedReader<ChunkReader>,
+    reader: VerifiedReader<ChunkReader>,
 ) -> Result<UnpackTotals, FilesRefusal> {
     let id = partial_uploads::generate_one_shot_id()?;
-    let owns_root = store::create_folder(&place, parents)?;
+    let sets_root_attributes = store::create_folder(&place, parents)?;
     let folder = Folder::open(&place.path).map_err(FilesRefusal::for_path(&place.path))?;
     let policy = UnpackPolicy {
         keep_setid: true,
-        sets_root_attributes: owns_root,
+        sets_root_attributes,
         single_name: None,
         temporary_id: id.clone(),
     };
-    let active = begun.begin_upload(&id, &place.path)?;
-    let unpacked = archive::unpack_archive(inlet, folder, policy, &mut |beside| {
-        active.record_path(&place.path.join(beside))
+    let active = partial_uploads.begin_upload(&id, &place.path)?;
+    let unpacked = archive::unpack_archive(reader, folder, policy, &mut |temporary_name| {
+        active.record_path(&place.path.join(temporary_name))
     });
     active.remove_record();
     Ok(unpacked?)
@@ -333,9 +337,9 @@ mod tests {
             there[0].starts_with(".half.osctl-once-") && there[1] == "whole",
             "{there:?}"
         );
-        // A file whose name resembles a partial upload but which has no note.
+        // A file whose name resembles a partial upload but which has no record.
         fs::write(to.join(".other.osctl-once-1"), "").unwrap();
-        // The next instance reads the notes of the first one; no upload is active in it.
+        // The next instance reads the records of the first one; no upload is active in it.
         PartialUploads::new(data.join("uploads"))
             .remove_expired(true)
             .unwrap();

@@ -1,8 +1,8 @@
-//! Notes about uploads that are incomplete, so that the companion can remove each of them.
+//! Records of uploads that are incomplete, so that the companion can remove each of them.
 //!
-//! Each note is a file in a folder of the companion, named by the upload's id. It contains the path of the temporary
-//! file beside the upload's place, up to a NUL; for an archive, the path of the file that is written now. Notes survive
-//! the companion, as the temporary files do.
+//! Each record is a file in a folder of the companion, named by the upload's id. It contains the path of the temporary
+//! file beside the upload's destination, up to a NUL; for an archive, the path of the file that is written now. Records
+//! survive the companion, as the temporary files do.
 
 use super::FilesRefusal;
 use crate::archive;
@@ -51,15 +51,12 @@ pub(super) fn is_upload_id(id: &str) -> bool {
 
 impl PartialUploads {
     pub(super) fn new(folder: PathBuf) -> Self {
-        let active = Mutex::default();
-        Self {
-            folder,
-            active_ids: active,
-        }
+        let active_ids = Mutex::default();
+        Self { folder, active_ids }
     }
 
-    /// Notes an upload that writes to `path`. The upload is active while the returned value lives; the note stays until
-    /// [`ActiveUpload::remove_record`] or until the upload expires.
+    /// Records an upload that writes to `path`. The upload is active until the returned value is dropped; the record
+    /// stays until [`ActiveUpload::remove_record`] or until the upload expires.
     pub(super) fn begin_upload<'a>(
         &'a self,
         id: &'a str,
@@ -69,7 +66,7 @@ impl PartialUploads {
             return Err(FilesRefusal::InProgress(id.into()));
         }
         let failed = FilesRefusal::for_path(&self.folder);
-        let note = fs::create_dir_all(&self.folder)
+        let record_file = fs::create_dir_all(&self.folder)
             .and_then(|()| File::create(self.folder.join(id)))
             .map_err(|error| {
                 self.lock_active().remove(id);
@@ -78,7 +75,7 @@ impl PartialUploads {
         let active = ActiveUpload {
             uploads: self,
             id,
-            record_file: note,
+            record_file,
         };
         active.record_path(path).map_err(failed)?;
         Ok(active)
@@ -92,28 +89,28 @@ impl PartialUploads {
 
     /// Removes the uploads that can't or will not be resumed.
     pub(super) fn remove_expired(&self, is_start: bool) -> io::Result<()> {
-        for note in fs::read_dir(&self.folder)? {
-            let note = note?;
+        for entry in fs::read_dir(&self.folder)? {
+            let entry = entry?;
             // An upload that can't be removed must not keep the others from removal.
-            if let Err(error) = self.remove_if_expired(&note, is_start) {
-                let note = note.path();
+            if let Err(error) = self.remove_if_expired(&entry, is_start) {
+                let entry = entry.path();
                 tracing::warn!(
                     "cannot remove the partial upload of `{}`: {error}",
-                    note.display()
+                    entry.display()
                 );
             }
         }
         Ok(())
     }
 
-    /// Removes one note and its temporary file when the upload has expired.
-    fn remove_if_expired(&self, note: &fs::DirEntry, is_start: bool) -> io::Result<()> {
-        let name = note.file_name();
+    /// Removes one record and its temporary file when the upload has expired.
+    fn remove_if_expired(&self, entry: &fs::DirEntry, is_start: bool) -> io::Result<()> {
+        let name = entry.file_name();
         let id = name.to_string_lossy();
         if self.lock_active().contains(id.as_ref()) {
             return Ok(());
         }
-        let mut path = fs::read(note.path())?;
+        let mut path = fs::read(entry.path())?;
         // Bytes behind the NUL are left of a longer path.
         path.truncate(
             path.iter()
@@ -121,27 +118,26 @@ impl PartialUploads {
                 .unwrap_or(path.len()),
         );
         let path = PathBuf::from(OsString::from_vec(path));
-        let beside = fs::symlink_metadata(&path);
-        let age = beside.and_then(|found| found.modified());
+        let stat = fs::symlink_metadata(&path);
+        let age = stat.and_then(|found| found.modified());
         let age = age.map(|time| time.elapsed().unwrap_or_default());
         let is_over = match age {
             Ok(age) => {
                 age > PARTIAL_UPLOAD_TIMEOUT || (is_start && id.starts_with(ONE_SHOT_UPLOAD_PREFIX))
             }
-            // The file is missing. During a start the note is stale; later the note may have been written before its
-            // file.
+            // The file is missing. During a start the record is stale; later it may have been written before its file.
             Err(_) => is_start,
         };
         if !is_over {
             return Ok(());
         }
-        // The suffix proves that the file is a partial upload; a note that names another file must not remove it.
+        // The suffix proves that the file is a partial upload; a record that names another file must not remove it.
         let is_ours = path.to_string_lossy().ends_with(&format!(".osctl-{id}"));
         if is_ours && age.is_ok() {
             tracing::info!("removing the interrupted upload `{}`", path.display());
             fs::remove_file(&path)?;
         }
-        fs::remove_file(note.path())
+        fs::remove_file(entry.path())
     }
 }
 
@@ -152,9 +148,9 @@ impl ActiveUpload<'_> {
         self.record_file.write_all_at(&path, 0)
     }
 
-    /// Removes the note after the file was moved to its place or removed.
+    /// Removes the record after the file was moved to its place or removed.
     pub(super) fn remove_record(self) {
-        // A note without its file is removed at the next start.
+        // A record without its file is removed at the next start.
         let _ = fs::remove_file(self.uploads.folder.join(self.id));
     }
 }
@@ -166,11 +162,11 @@ impl Drop for ActiveUpload<'_> {
 }
 
 /// Removes expired uploads immediately and then periodically.
-pub(super) async fn sweep_uploads(begun: Arc<PartialUploads>) {
+pub(super) async fn sweep_uploads(uploads: Arc<PartialUploads>) {
     let mut is_start = true;
     loop {
-        let begun = Arc::clone(&begun);
-        let cleaned = tokio::task::spawn_blocking(move || begun.remove_expired(is_start)).await;
+        let uploads = Arc::clone(&uploads);
+        let cleaned = tokio::task::spawn_blocking(move || uploads.remove_expired(is_start)).await;
         match cleaned {
             Ok(Err(error)) if error.kind() != io::ErrorKind::NotFound => {
                 tracing::warn!("cannot remove interrupted uploads: {error}");
@@ -191,15 +187,19 @@ mod tests {
     #[test]
     fn start_removes_expired_and_one_shot() {
         let folder = tempfile::tempdir().unwrap();
-        let begun = PartialUploads::new(folder.path().join("notes"));
+        let uploads = PartialUploads::new(folder.path().join("notes"));
         let old = SystemTime::now() - Duration::from_secs(25 * 3600);
-        let kept = |id: &str| {
+        let begin_and_drop = |id: &str| {
             let path = folder.path().join(format!(".f.osctl-{id}"));
             fs::write(&path, "half").unwrap();
-            drop(begun.begin_upload(id, &path).unwrap());
+            drop(uploads.begin_upload(id, &path).unwrap());
             path
         };
-        let (young, once, stale) = (kept("resumable"), kept("once-1"), kept("forgotten"));
+        let (young, once, stale) = (
+            begin_and_drop("resumable"),
+            begin_and_drop("once-1"),
+            begin_and_drop("forgotten"),
+        );
         fs::File::options()
             .write(true)
             .open(&stale)
@@ -208,7 +208,7 @@ mod tests {
             .unwrap();
         let foreign = folder.path().join("foreign");
         fs::write(&foreign, "not ours").unwrap();
-        drop(begun.begin_upload("planted-", &foreign).unwrap());
+        drop(uploads.begin_upload("planted-", &foreign).unwrap());
         fs::File::options()
             .write(true)
             .open(&foreign)
@@ -217,8 +217,8 @@ mod tests {
             .unwrap();
         let running = folder.path().join(".f.osctl-once-2");
         fs::write(&running, "half").unwrap();
-        let active = begun.begin_upload("once-2", &running).unwrap();
-        begun.remove_expired(true).unwrap();
+        let active = uploads.begin_upload("once-2", &running).unwrap();
+        uploads.remove_expired(true).unwrap();
         drop(active);
         let there = [&young, &once, &stale, &foreign, &running].map(|path| path.exists());
         assert_eq!(there, [true, false, false, true, true]);
@@ -227,10 +227,10 @@ mod tests {
     #[test]
     fn last_archive_file_is_removed() {
         let folder = tempfile::tempdir().unwrap();
-        let begun = PartialUploads::new(folder.path().join("notes"));
-        let beside = |name: &str| folder.path().join(format!(".{name}.osctl-once-1"));
-        let paths = ["done", "a long name before it", "last"].map(beside);
-        let active = begun.begin_upload("once-1", folder.path()).unwrap();
+        let uploads = PartialUploads::new(folder.path().join("notes"));
+        let temporary_path = |name: &str| folder.path().join(format!(".{name}.osctl-once-1"));
+        let paths = ["done", "a long name before it", "last"].map(temporary_path);
+        let active = uploads.begin_upload("once-1", folder.path()).unwrap();
         for path in &paths {
             active.record_path(path).unwrap();
         }
@@ -239,7 +239,7 @@ mod tests {
         for path in [&paths[0], &paths[2]] {
             fs::write(path, "half").unwrap();
         }
-        begun.remove_expired(true).unwrap();
+        uploads.remove_expired(true).unwrap();
         assert_eq!(paths.map(|path| path.exists()), [true, false, false]);
         assert_eq!(
             fs::read_dir(folder.path().join("notes")).unwrap().count(),
@@ -250,9 +250,9 @@ mod tests {
     #[test]
     fn an_archive_that_was_cut_between_two_of_its_files_leaves_its_folder() {
         let folder = tempfile::tempdir().unwrap();
-        let begun = PartialUploads::new(folder.path().join("notes"));
-        drop(begun.begin_upload("once-1", folder.path()).unwrap());
-        begun.remove_expired(true).unwrap();
+        let uploads = PartialUploads::new(folder.path().join("notes"));
+        drop(uploads.begin_upload("once-1", folder.path()).unwrap());
+        uploads.remove_expired(true).unwrap();
         assert!(folder.path().exists() && !folder.path().join("notes/once-1").exists());
     }
 
@@ -260,21 +260,25 @@ mod tests {
     fn failed_removal_blocks_no_others() {
         let folder = tempfile::tempdir().unwrap();
         let notes = folder.path().join("notes");
-        let begun = PartialUploads::new(notes.clone());
+        let uploads = PartialUploads::new(notes.clone());
         let ids = ["once-1", "once-2", "once-3"];
         for id in ids {
             let path = folder.path().join(format!(".f.osctl-{id}"));
             fs::write(&path, "half").unwrap();
-            drop(begun.begin_upload(id, &path).unwrap());
-            // A note that can't be read, and a temporary file that has become a folder.
+            drop(uploads.begin_upload(id, &path).unwrap());
+            // A record that can't be read, and a temporary file that has become a folder.
             let stuck = folder.path().join(format!(".g.osctl-stuck-{id}"));
             fs::create_dir(&stuck).unwrap();
-            drop(begun.begin_upload(&format!("stuck-{id}"), &stuck).unwrap());
+            drop(
+                uploads
+                    .begin_upload(&format!("stuck-{id}"), &stuck)
+                    .unwrap(),
+            );
             let old = SystemTime::now() - Duration::from_secs(25 * 3600);
             fs::File::open(&stuck).unwrap().set_modified(old).unwrap();
             fs::create_dir(notes.join(format!("odd-{id}"))).unwrap();
         }
-        begun.remove_expired(true).unwrap();
+        uploads.remove_expired(true).unwrap();
         for id in ids {
             assert!(!folder.path().join(format!(".f.osctl-{id}")).exists());
         }

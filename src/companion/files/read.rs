@@ -41,17 +41,19 @@ pub(crate) struct OpenedFile {
 impl ResolvedFilePath {
     pub(super) fn resolve(place: ContainerPath) -> Result<Self, FilesRefusal> {
         let ContainerPath { path, is_folder } = place;
-        let look = EntryStat::stat_path(&path).map_err(FilesRefusal::for_path(&path))?;
-        if is_folder && look.kind != EntryKind::Folder {
+        let stat = EntryStat::stat_path(&path).map_err(FilesRefusal::for_path(&path))?;
+        if is_folder && stat.kind != EntryKind::Folder {
             return Err(FilesRefusal::NotAFolder(path));
         }
-        let target = fs::read_link(&path).ok();
-        let real = target.as_ref().and_then(|_| fs::canonicalize(&path).ok());
+        let link_target = fs::read_link(&path).ok();
+        let canonical_path = link_target
+            .as_ref()
+            .and_then(|_| fs::canonicalize(&path).ok());
         Ok(Self {
             path,
-            stat: look,
-            link_target: target,
-            canonical_path: real,
+            stat,
+            link_target,
+            canonical_path,
         })
     }
 
@@ -59,9 +61,10 @@ impl ResolvedFilePath {
         let name = self.path.file_name().unwrap_or(OsStr::new("/"));
         let target = self.link_target.as_ref();
         let target = target.map(|target| target.to_string_lossy().into_owned());
-        let real = self.canonical_path.as_ref();
+        let canonical_path = self.canonical_path.as_ref();
         FileEntry {
-            real: real.map(|real| percent_encode(real.as_os_str().as_bytes())),
+            real: canonical_path
+                .map(|canonical_path| percent_encode(canonical_path.as_os_str().as_bytes())),
             ..build_entry(name, self.path.as_os_str().as_bytes(), &self.stat, target)
         }
     }
@@ -76,10 +79,10 @@ impl ResolvedFilePath {
         let mut entries = Vec::new();
         for name in names[first..].iter().take(page.limit) {
             // The entry may have been removed since.
-            let Ok(look) = folder.stat(name) else {
+            let Ok(stat) = folder.stat(name) else {
                 continue;
             };
-            let target = match look.kind {
+            let target = match stat.kind {
                 EntryKind::Symlink => folder.read_link(name).ok(),
                 _ => None,
             };
@@ -88,7 +91,7 @@ impl ResolvedFilePath {
             entries.push(build_entry(
                 name,
                 path.as_os_str().as_bytes(),
-                &look,
+                &stat,
                 target,
             ));
         }
@@ -106,19 +109,19 @@ impl ResolvedFilePath {
             EntryKind::File => open_nonblocking(&self.path).map_err(&failed)?,
             kind => return Err(not_a_file(self.path.clone(), kind)),
         };
-        let look = EntryStat::stat_file(&file).map_err(&failed)?;
-        if look.kind != EntryKind::File {
-            return Err(not_a_file(self.path.clone(), look.kind));
+        let stat = EntryStat::stat_file(&file).map_err(&failed)?;
+        if stat.kind != EntryKind::File {
+            return Err(not_a_file(self.path.clone(), stat.kind));
         }
-        let is_endless = look.size == 0 && {
+        let has_unknown_size = stat.size == 0 && {
             let is_some = file.read(&mut [0]).map_err(&failed)? == 1;
             file.rewind().map_err(&failed)?;
             is_some
         };
         Ok(OpenedFile {
             file,
-            stat: look,
-            has_unknown_size: is_endless,
+            stat,
+            has_unknown_size,
         })
     }
 
@@ -131,8 +134,9 @@ impl ResolvedFilePath {
         if self.stat.kind != EntryKind::File {
             return Err(not_a_file(self.path.clone(), self.stat.kind));
         }
-        let real = fs::canonicalize(&self.path).map_err(&failed)?;
-        let (Some(parent), Some(name)) = (real.parent(), real.file_name()) else {
+        let canonical_path = fs::canonicalize(&self.path).map_err(&failed)?;
+        let (Some(parent), Some(name)) = (canonical_path.parent(), canonical_path.file_name())
+        else {
             return Err(FilesRefusal::NotFound(self.path.clone()));
         };
         let folder = Folder::open(parent).map_err(failed)?;
@@ -142,15 +146,15 @@ impl ResolvedFilePath {
 
 impl OpenedFile {
     /// Runs on its own thread until all is read or the reader is dropped.
-    pub(super) fn stream_to(mut self, start: u64, length: Option<u64>, mut outlet: ChunkWriter) {
+    pub(super) fn stream_to(mut self, start: u64, length: Option<u64>, mut writer: ChunkWriter) {
         let mut left = length.unwrap_or(u64::MAX);
         let sent = (|| -> io::Result<()> {
             self.file.seek(SeekFrom::Start(start))?;
             while left > 0 {
-                let most = left.min(ARCHIVE_CHUNK_BYTES as u64);
+                let max_bytes = left.min(ARCHIVE_CHUNK_BYTES as u64);
                 let mut piece =
-                    Vec::with_capacity(usize::try_from(most).unwrap_or(ARCHIVE_CHUNK_BYTES));
-                (&mut self.file).take(most).read_to_end(&mut piece)?;
+                    Vec::with_capacity(usize::try_from(max_bytes).unwrap_or(ARCHIVE_CHUNK_BYTES));
+                (&mut self.file).take(max_bytes).read_to_end(&mut piece)?;
                 if piece.is_empty() {
                     return match length {
                         None => Ok(()),
@@ -159,12 +163,12 @@ impl OpenedFile {
                     };
                 }
                 left -= piece.len() as u64;
-                outlet.write_chunk(piece.into())?;
+                writer.write_chunk(piece.into())?;
             }
             Ok(())
         })();
         // The send fails when the client has disconnected.
-        let _ = outlet.finish(sent.err());
+        let _ = writer.finish(sent.err());
     }
 }
 
@@ -178,15 +182,15 @@ fn not_a_file(path: PathBuf, kind: EntryKind) -> FilesRefusal {
     FilesRefusal::NotAFile { path, kind }
 }
 
-fn build_entry(name: &OsStr, path: &[u8], look: &EntryStat, target: Option<String>) -> FileEntry {
+fn build_entry(name: &OsStr, path: &[u8], stat: &EntryStat, target: Option<String>) -> FileEntry {
     FileEntry {
         name: name.to_string_lossy().into_owned(),
         path: percent_encode(path),
-        kind: look.kind,
-        size: look.size,
-        allocated: look.allocated,
-        mode: format!("{:04o}", look.mode),
-        mtime: look.mtime.to_string(),
+        kind: stat.kind,
+        size: stat.size,
+        allocated: stat.allocated,
+        mode: format!("{:04o}", stat.mode),
+        mtime: stat.mtime.to_string(),
         target,
         real: None,
     }

@@ -76,12 +76,12 @@ fn is_invalid_path_error(error: &io::Error) -> bool {
 }
 
 impl From<ArchiveError> for FilesRefusal {
-    fn from(fault: ArchiveError) -> Self {
-        match fault {
-            fault if fault.is_full() => Self::StorageFull,
+    fn from(error: ArchiveError) -> Self {
+        match error {
+            error if error.is_full() => Self::StorageFull,
             ArchiveError::Stream(_) => Self::Disconnected,
             ArchiveError::SourceChanged => Self::ContentChanged,
-            fault => Self::Archive(fault),
+            error => Self::Archive(error),
         }
     }
 }

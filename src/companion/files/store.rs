@@ -50,9 +50,9 @@ struct UploadDestination {
 }
 
 pub(super) fn store_upload(
-    begun: &PartialUploads,
+    uploads: &PartialUploads,
     target: UploadTarget,
-    inlet: ChunkReader,
+    reader: ChunkReader,
 ) -> Result<UploadOutcome, FilesRefusal> {
     let fresh;
     let id = match &target.upload_id {
@@ -67,13 +67,14 @@ pub(super) fn store_upload(
     {
         fs::create_dir_all(parent).map_err(FilesRefusal::for_path(parent))?;
     }
-    let spot = UploadDestination::resolve(&target.path)?;
-    let folder = Folder::open(&spot.parent).map_err(FilesRefusal::for_path(&spot.parent))?;
-    let beside = temporary_name(&spot.name, id);
-    let active = begun.begin_upload(id, &spot.parent.join(&beside))?;
+    let destination = UploadDestination::resolve(&target.path)?;
+    let folder =
+        Folder::open(&destination.parent).map_err(FilesRefusal::for_path(&destination.parent))?;
+    let temporary = temporary_name(&destination.name, id);
+    let active = uploads.begin_upload(id, &destination.parent.join(&temporary))?;
     let failed = FilesRefusal::for_path(&target.path.path);
-    let written = open_partial_file(&folder, &beside, &target)
-        .and_then(|mut file| Ok((write_upload(&mut file, &target, inlet)?, file)));
+    let written = open_partial_file(&folder, &temporary, &target)
+        .and_then(|mut file| Ok((write_upload(&mut file, &target, reader)?, file)));
     let (end, file) = match written {
         Ok(written) => written,
         // Keep the received bytes for a client that can resume.
@@ -84,7 +85,7 @@ pub(super) fn store_upload(
             return Err(FilesRefusal::OffsetMismatch(have));
         }
         Err(refusal) => {
-            let _ = folder.remove(&beside);
+            let _ = folder.remove(&temporary);
             active.remove_record();
             return Err(refusal);
         }
@@ -92,15 +93,15 @@ pub(super) fn store_upload(
     if target.total_bytes.is_some_and(|total| end < total) {
         return Ok(UploadOutcome::Partial(end));
     }
-    let placed = finalize_file(&file, &target, spot.replaced_metadata.as_ref())
-        .and_then(|()| folder.rename(&beside, &spot.name))
+    let placed = finalize_file(&file, &target, destination.replaced_metadata.as_ref())
+        .and_then(|()| folder.rename(&temporary, &destination.name))
         .and_then(|()| folder.sync());
     if placed.is_err() {
-        let _ = folder.remove(&beside);
+        let _ = folder.remove(&temporary);
     }
     active.remove_record();
     placed.map_err(failed)?;
-    Ok(match spot.replaced_metadata {
+    Ok(match destination.replaced_metadata {
         Some(_) => UploadOutcome::Replaced(end),
         None => UploadOutcome::Created(end),
     })
@@ -108,27 +109,27 @@ pub(super) fn store_upload(
 
 /// Counts the bytes of an upload that have arrived.
 pub(super) fn count_uploaded_bytes(place: &ContainerPath, id: &str) -> Result<u64, FilesRefusal> {
-    let spot = UploadDestination::resolve(place)?;
-    let beside = spot
+    let destination = UploadDestination::resolve(place)?;
+    let temporary = destination
         .parent
-        .join(temporary_name(&spot.name, check_upload_id(id)?));
-    match EntryStat::lstat_path(&beside) {
-        Ok(look) => Ok(look.size),
+        .join(temporary_name(&destination.name, check_upload_id(id)?));
+    match EntryStat::lstat_path(&temporary) {
+        Ok(stat) => Ok(stat.size),
         Err(_) => Err(FilesRefusal::NoUpload(id.into())),
     }
 }
 
 pub(super) fn remove_partial_upload(
-    begun: &PartialUploads,
+    uploads: &PartialUploads,
     place: &ContainerPath,
     id: &str,
 ) -> Result<(), FilesRefusal> {
-    let spot = UploadDestination::resolve(place)?;
-    let beside = spot
+    let destination = UploadDestination::resolve(place)?;
+    let temporary = destination
         .parent
-        .join(temporary_name(&spot.name, check_upload_id(id)?));
-    let active = begun.begin_upload(id, &beside)?;
-    let removed = fs::remove_file(&beside);
+        .join(temporary_name(&destination.name, check_upload_id(id)?));
+    let active = uploads.begin_upload(id, &temporary)?;
+    let removed = fs::remove_file(&temporary);
     active.remove_record();
     removed.map_err(|_| FilesRefusal::NoUpload(id.into()))
 }
@@ -170,21 +171,23 @@ impl UploadDestination {
             return Err(no_file(EntryKind::Folder));
         }
         // The target of a link is replaced, not the link; a link without a target is itself replaced.
-        let real = match fs::canonicalize(path) {
-            Ok(real) => real,
+        let canonical_path = match fs::canonicalize(path) {
+            Ok(canonical_path) => canonical_path,
             Err(error) if error.kind() == ErrorKind::NotFound => path.clone(),
             Err(error) => return Err(FilesRefusal::for_path(path)(error)),
         };
-        let old = match EntryStat::lstat_path(&real).map(|look| look.kind) {
-            Ok(EntryKind::File) => Some(fs::metadata(&real).map_err(FilesRefusal::for_path(path))?),
+        let replaced_metadata = match EntryStat::lstat_path(&canonical_path).map(|stat| stat.kind) {
+            Ok(EntryKind::File) => {
+                Some(fs::metadata(&canonical_path).map_err(FilesRefusal::for_path(path))?)
+            }
             Ok(EntryKind::Symlink) | Err(_) => None,
             Ok(kind) => return Err(no_file(kind)),
         };
-        match (real.parent(), real.file_name()) {
+        match (canonical_path.parent(), canonical_path.file_name()) {
             (Some(parent), Some(name)) => Ok(Self {
                 parent: parent.to_owned(),
                 name: name.to_owned(),
-                replaced_metadata: old,
+                replaced_metadata,
             }),
             _ => Err(no_file(EntryKind::Folder)),
         }
@@ -193,15 +196,15 @@ impl UploadDestination {
 
 fn open_partial_file(
     folder: &Folder,
-    beside: &OsString,
+    temporary: &OsString,
     target: &UploadTarget,
 ) -> Result<File, FilesRefusal> {
     let failed = FilesRefusal::for_path(&target.path.path);
-    let mut file = match folder.reopen_file(beside) {
+    let mut file = match folder.reopen_file(temporary) {
         Ok(Some(file)) => file,
         Ok(None) => return Err(FilesRefusal::Busy(target.path.path.clone())),
         Err(error) if error.kind() == ErrorKind::NotFound => {
-            folder.create_file(beside).map_err(&failed)?
+            folder.create_file(temporary).map_err(&failed)?
         }
         Err(error) => return Err(failed(error)),
     };
@@ -219,12 +222,12 @@ fn open_partial_file(
 fn write_upload(
     file: &mut File,
     target: &UploadTarget,
-    mut inlet: ChunkReader,
+    mut reader: ChunkReader,
 ) -> Result<u64, FilesRefusal> {
     let mut end = target.offset;
     let mut behind = BackgroundWriter::default();
     loop {
-        let piece = match inlet.next_chunk() {
+        let piece = match reader.next_chunk() {
             Ok(piece) if piece.is_empty() => return Ok(end),
             Ok(piece) => piece,
             Err(_) => return Err(FilesRefusal::Disconnected),
@@ -243,13 +246,13 @@ fn write_upload(
 fn finalize_file(
     file: &File,
     target: &UploadTarget,
-    old: Option<&fs::Metadata>,
+    replaced: Option<&fs::Metadata>,
 ) -> std::io::Result<()> {
-    if let Some(old) = old {
+    if let Some(replaced) = replaced {
         // Without the permission to change owners, the file stays with this user.
-        let _ = fchown(file, Some(old.uid()), Some(old.gid()));
+        let _ = fchown(file, Some(replaced.uid()), Some(replaced.gid()));
     }
-    let kept = old.map_or(0o644, |old| old.mode() & 0o7777);
-    set_mode_and_mtime(file, target.mode.unwrap_or(kept), target.mtime)?;
+    let default_mode = replaced.map_or(0o644, |replaced| replaced.mode() & 0o7777);
+    set_mode_and_mtime(file, target.mode.unwrap_or(default_mode), target.mtime)?;
     file.sync_all()
 }

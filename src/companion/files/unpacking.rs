@@ -1,11 +1,11 @@
 //! Unpacking of archives across connections.
 //!
 //! ```text
-//! none ─start─▶ fed ──input complete──▶ done
-//!                │ ▲        │
+//! none ─start─▶ Leased ──input complete──▶ done
+//!                │ ▲         │
 //!              cut │ the same id resumes at its offset, and gets the outcome
-//!                ▼ │        ▼
-//!               kept for two minutes, then cut: incomplete files are removed
+//!                ▼ │         ▼
+//!               Idle for two minutes, then cut: incomplete files are removed
 //! ```
 //!
 //! A thread unpacks the input of a request. An unpacking with an id survives a lost connection together with its
@@ -45,10 +45,10 @@ impl UnpackTable {
     fn take_outcome(
         &mut self,
         name: &UnpackKey,
-        turn: u64,
+        lease: u64,
     ) -> Option<oneshot::Receiver<Result<UnpackTotals, FilesRefusal>>> {
         match self.slots.remove(name) {
-            Some((number, UnpackSlot::Idle(stream))) if number == turn => Some(stream.outcome),
+            Some((number, UnpackSlot::Idle(stream))) if number == lease => Some(stream.outcome),
             Some(other) => {
                 self.slots.insert(name.clone(), other);
                 None
@@ -97,17 +97,17 @@ impl UnpackStream {
         + Send
         + 'static,
     ) -> Self {
-        let (feed, inlet) = chunk_reader();
-        let (traced, seen) = VerifiedReader::new(inlet);
-        let (tell, outcome) = oneshot::channel();
+        let (input, reader) = chunk_reader();
+        let (verified_reader, progress) = VerifiedReader::new(reader);
+        let (outcome_sender, outcome) = oneshot::channel();
         tokio::task::spawn_blocking(move || {
             // The receiver is gone when the unpacking was cut.
-            let _ = tell.send(unpack(traced));
+            let _ = outcome_sender.send(unpack(verified_reader));
         });
         Self {
-            input: Some(feed),
+            input: Some(input),
             fed_bytes: 0,
-            progress: seen,
+            progress,
             outcome,
         }
     }
@@ -131,13 +131,13 @@ impl ActiveUnpack {
         let Some(stream) = &mut self.stream else {
             return false;
         };
-        let Some(feed) = &stream.input else {
+        let Some(input) = &stream.input else {
             // Data after the end does not belong to the archive.
             return false;
         };
         let length = piece.len() as u64;
         // If the request is dropped during this wait, the piece does not count as given.
-        let is_given = feed.send_chunk(piece).await;
+        let is_given = input.send_chunk(piece).await;
         stream.fed_bytes += length;
         is_given
     }
@@ -145,9 +145,9 @@ impl ActiveUnpack {
     /// Marks the input as complete and waits for the outcome.
     pub(crate) async fn finish_input(mut self) -> Result<UnpackTotals, FilesRefusal> {
         if let Some(stream) = &mut self.stream
-            && let Some(feed) = &stream.input
+            && let Some(input) = &stream.input
         {
-            feed.finish().await;
+            input.finish().await;
             stream.input = None;
         }
         self.wait_outcome().await
@@ -157,9 +157,9 @@ impl ActiveUnpack {
     pub(crate) async fn handle_disconnect(mut self) -> FilesRefusal {
         if self.lease.is_none()
             && let Some(stream) = &mut self.stream
-            && let Some(feed) = stream.input.take()
+            && let Some(input) = stream.input.take()
         {
-            feed.fail(io::ErrorKind::UnexpectedEof.into()).await;
+            input.fail(io::ErrorKind::UnexpectedEof.into()).await;
             // After this wait the incomplete file is removed.
             let _ = self.wait_outcome().await;
         }
@@ -167,18 +167,18 @@ impl ActiveUnpack {
     }
 
     async fn wait_outcome(&mut self) -> Result<UnpackTotals, FilesRefusal> {
-        let gone = || FilesRefusal::Failed("the unpacking task ended".into());
-        let stream = self.stream.as_mut().ok_or_else(gone)?;
+        let ended = || FilesRefusal::Failed("the unpacking task ended".into());
+        let stream = self.stream.as_mut().ok_or_else(ended)?;
         let outcome = (&mut stream.outcome).await;
         self.stream.take();
-        outcome.unwrap_or_else(|_| Err(gone()))
+        outcome.unwrap_or_else(|_| Err(ended()))
     }
 }
 
 impl Drop for ActiveUnpack {
     fn drop(&mut self) {
-        if let Some(turn) = self.lease.take() {
-            turn.return_stream(self.stream.take());
+        if let Some(lease) = self.lease.take() {
+            lease.return_stream(self.stream.take());
         }
     }
 }
@@ -194,37 +194,37 @@ impl ResumableUnpacks {
         + Send
         + 'static,
     ) -> Result<ActiveUnpack, FilesRefusal> {
-        let name = (id.to_owned(), place.path.clone());
+        let key = (id.to_owned(), place.path.clone());
         let mut table = self.lock_table();
-        let stream = match (table.slots.remove(&name), offset) {
-            (Some(fed @ (_, UnpackSlot::Leased)), _) => {
-                table.slots.insert(name, fed);
+        let stream = match (table.slots.remove(&key), offset) {
+            (Some(leased @ (_, UnpackSlot::Leased)), _) => {
+                table.slots.insert(key, leased);
                 return Err(FilesRefusal::InProgress(id.into()));
             }
             // An unpacking that started before is cut.
             (_, 0) => UnpackStream::start(unpack),
             (Some((_, UnpackSlot::Idle(stream))), _) if stream.fed_bytes == offset => stream,
-            (Some((turn, UnpackSlot::Idle(stream))), _) => {
-                let given = stream.fed_bytes;
-                table.slots.insert(name, (turn, UnpackSlot::Idle(stream)));
-                return Err(FilesRefusal::OffsetMismatch(given));
+            (Some((lease, UnpackSlot::Idle(stream))), _) => {
+                let fed_bytes = stream.fed_bytes;
+                table.slots.insert(key, (lease, UnpackSlot::Idle(stream)));
+                return Err(FilesRefusal::OffsetMismatch(fed_bytes));
             }
             (None, _) => return Err(FilesRefusal::OffsetMismatch(0)),
         };
         table.last_lease += 1;
-        let number = table.last_lease;
+        let lease_number = table.last_lease;
         table
             .slots
-            .insert(name.clone(), (number, UnpackSlot::Leased));
+            .insert(key.clone(), (lease_number, UnpackSlot::Leased));
         drop(table);
-        let turn = UnpackLease {
+        let lease = UnpackLease {
             unpacks: self.clone(),
-            key: name,
-            lease_number: number,
+            key,
+            lease_number,
         };
         Ok(ActiveUnpack {
             stream: Some(stream),
-            lease: Some(turn),
+            lease: Some(lease),
         })
     }
 
@@ -238,22 +238,22 @@ impl ResumableUnpacks {
         place: &ContainerPath,
     ) -> Result<Option<ResumePoint>, FilesRefusal> {
         let name = (id.to_owned(), place.path.clone());
-        let (turn, given, mut seen) = match self.lock_table().slots.get(&name) {
+        let (lease, fed_bytes, mut progress) = match self.lock_table().slots.get(&name) {
             None => return Ok(None),
             Some((_, UnpackSlot::Leased)) => return Err(FilesRefusal::InProgress(id.into())),
-            Some((turn, UnpackSlot::Idle(stream))) => {
-                (*turn, stream.fed_bytes, stream.progress.clone())
+            Some((lease, UnpackSlot::Idle(stream))) => {
+                (*lease, stream.fed_bytes, stream.progress.clone())
             }
         };
         // Wait until the thread has processed all input or has ended.
-        let seen = seen
-            .wait_for(|seen| seen.resume_point(given).is_some())
+        let progress = progress
+            .wait_for(|progress| progress.resume_point(fed_bytes).is_some())
             .await;
-        let mark = seen.ok().and_then(|seen| seen.resume_point(given));
-        if mark.is_some() {
-            return Ok(mark);
+        let resume_point = progress.ok().and_then(|read| read.resume_point(fed_bytes));
+        if resume_point.is_some() {
+            return Ok(resume_point);
         }
-        let Some(ended) = self.lock_table().take_outcome(&name, turn) else {
+        let Some(ended) = self.lock_table().take_outcome(&name, lease) else {
             // Another request has started or resumed one since.
             return Err(FilesRefusal::InProgress(id.into()));
         };
@@ -314,14 +314,14 @@ mod tests {
     use std::io::Read;
 
     fn start_test_unpacking(
-        kept: &ResumableUnpacks,
+        unpacks: &ResumableUnpacks,
         offset: u64,
     ) -> Result<ActiveUnpack, FilesRefusal> {
         let place = ContainerPath::parse("/folder").unwrap();
         // This unpacking treats any input as archive structure without file data.
-        kept.start_or_resume("id", &place, offset, |mut inlet| {
+        unpacks.start_or_resume("id", &place, offset, |mut reader| {
             let mut all = Vec::new();
-            inlet
+            reader
                 .read_to_end(&mut all)
                 .map_err(|_| FilesRefusal::Disconnected)?;
             Ok(UnpackTotals {
@@ -333,43 +333,47 @@ mod tests {
 
     #[tokio::test]
     async fn an_interrupted_unpacking_resumes() {
-        let kept = ResumableUnpacks::default();
+        let unpacks = ResumableUnpacks::default();
         let place = ContainerPath::parse("/folder").unwrap();
         assert!(matches!(
-            start_test_unpacking(&kept, 5),
+            start_test_unpacking(&unpacks, 5),
             Err(FilesRefusal::OffsetMismatch(0))
         ));
-        let mut first = start_test_unpacking(&kept, 0).unwrap();
+        let mut first = start_test_unpacking(&unpacks, 0).unwrap();
         assert!(first.feed_chunk("12345".into()).await);
         assert!(matches!(
-            start_test_unpacking(&kept, 5),
+            start_test_unpacking(&unpacks, 5),
             Err(FilesRefusal::InProgress(_))
         ));
-        assert!(kept.find_resume_point("id", &place).await.is_err());
+        assert!(unpacks.find_resume_point("id", &place).await.is_err());
         assert!(matches!(
             first.handle_disconnect().await,
             FilesRefusal::Disconnected
         ));
-        let mark = kept.find_resume_point("id", &place).await.unwrap().unwrap();
-        assert_eq!((mark.bytes, mark.metadata_digest.len()), (5, 64));
+        let point = unpacks
+            .find_resume_point("id", &place)
+            .await
+            .unwrap()
+            .unwrap();
+        assert_eq!((point.bytes, point.metadata_digest.len()), (5, 64));
         assert!(matches!(
-            start_test_unpacking(&kept, 4),
+            start_test_unpacking(&unpacks, 4),
             Err(FilesRefusal::OffsetMismatch(5))
         ));
-        let mut second = start_test_unpacking(&kept, 5).unwrap();
+        let mut second = start_test_unpacking(&unpacks, 5).unwrap();
         assert!(second.feed_chunk("678".into()).await);
         assert_eq!(second.finish_input().await.unwrap().bytes, 8);
-        assert_eq!(kept.find_resume_point("id", &place).await.unwrap(), None);
+        assert_eq!(unpacks.find_resume_point("id", &place).await.unwrap(), None);
     }
 
     #[tokio::test]
     async fn a_repeated_request_gets_the_outcome() {
-        let kept = ResumableUnpacks::default();
+        let unpacks = ResumableUnpacks::default();
         let place = ContainerPath::parse("/folder").unwrap();
         let (go_on, goes_on) = std::sync::mpsc::channel();
-        let first = kept.start_or_resume("id", &place, 0, move |mut inlet| {
+        let first = unpacks.start_or_resume("id", &place, 0, move |mut reader| {
             let mut all = Vec::new();
-            inlet
+            reader
                 .read_to_end(&mut all)
                 .map_err(|_| FilesRefusal::Disconnected)?;
             goes_on.recv().map_err(|_| FilesRefusal::Disconnected)?;
@@ -384,35 +388,35 @@ mod tests {
         let ended = tokio::time::timeout(std::time::Duration::ZERO, first.finish_input()).await;
         assert!(ended.is_err());
         go_on.send(()).unwrap();
-        let again = start_test_unpacking(&kept, 5).unwrap();
+        let again = start_test_unpacking(&unpacks, 5).unwrap();
         assert_eq!(again.finish_input().await.unwrap().files, 7);
     }
 
     #[tokio::test]
     async fn a_request_for_the_resume_point_gets_the_failure() {
-        let kept = ResumableUnpacks::default();
+        let unpacks = ResumableUnpacks::default();
         let place = ContainerPath::parse("/folder").unwrap();
-        let full = |mut inlet: crate::archive::VerifiedReader<_>| {
-            let _ = inlet.read(&mut [0]);
+        let full = |mut reader: crate::archive::VerifiedReader<_>| {
+            let _ = reader.read(&mut [0]);
             Err(FilesRefusal::Failed("the disk is full".into()))
         };
-        let mut first = kept.start_or_resume("id", &place, 0, full).unwrap();
+        let mut first = unpacks.start_or_resume("id", &place, 0, full).unwrap();
         assert!(first.feed_chunk("12345".into()).await);
         drop(first);
-        let told = kept.find_resume_point("id", &place).await;
-        assert!(matches!(told, Err(FilesRefusal::Failed(why)) if why == "the disk is full"));
-        assert_eq!(kept.find_resume_point("id", &place).await.unwrap(), None);
+        let found = unpacks.find_resume_point("id", &place).await;
+        assert!(matches!(found, Err(FilesRefusal::Failed(why)) if why == "the disk is full"));
+        assert_eq!(unpacks.find_resume_point("id", &place).await.unwrap(), None);
     }
 
     #[tokio::test]
     async fn a_connection_that_is_lost_at_the_very_end_loses_nothing() {
-        let kept = ResumableUnpacks::default();
+        let unpacks = ResumableUnpacks::default();
         let place = ContainerPath::parse("/folder").unwrap();
         let (go_on, goes_on) = std::sync::mpsc::channel::<()>();
-        let slow = move |mut inlet: crate::archive::VerifiedReader<_>| {
+        let slow = move |mut reader: crate::archive::VerifiedReader<_>| {
             goes_on.recv().map_err(|_| FilesRefusal::Disconnected)?;
             let mut all = Vec::new();
-            inlet
+            reader
                 .read_to_end(&mut all)
                 .map_err(|_| FilesRefusal::Disconnected)?;
             Ok(UnpackTotals {
@@ -420,12 +424,12 @@ mod tests {
                 ..UnpackTotals::default()
             })
         };
-        let mut first = kept.start_or_resume("id", &place, 0, slow).unwrap();
+        let mut first = unpacks.start_or_resume("id", &place, 0, slow).unwrap();
         // The channel is full, so the end can't be sent.
-        let mut given = 0;
+        let mut fed_bytes = 0;
         let full = std::time::Duration::from_millis(50);
         while tokio::time::timeout(full, first.feed_chunk("1".into())).await == Ok(true) {
-            given += 1;
+            fed_bytes += 1;
         }
         assert!(
             tokio::time::timeout(full, first.finish_input())
@@ -434,51 +438,56 @@ mod tests {
         );
         go_on.send(()).unwrap();
         assert_eq!(
-            kept.find_resume_point("id", &place)
+            unpacks
+                .find_resume_point("id", &place)
                 .await
                 .unwrap()
                 .unwrap()
                 .bytes,
-            given
+            fed_bytes
         );
-        let again = start_test_unpacking(&kept, given).unwrap();
-        assert_eq!(again.finish_input().await.unwrap().bytes, given);
+        let again = start_test_unpacking(&unpacks, fed_bytes).unwrap();
+        assert_eq!(again.finish_input().await.unwrap().bytes, fed_bytes);
     }
 
     #[tokio::test]
     async fn a_new_unpacking_cuts_the_previous_one() {
-        let kept = ResumableUnpacks::default();
+        let unpacks = ResumableUnpacks::default();
         let place = ContainerPath::parse("/folder").unwrap();
-        let mut first = start_test_unpacking(&kept, 0).unwrap();
+        let mut first = start_test_unpacking(&unpacks, 0).unwrap();
         assert!(first.feed_chunk("12345".into()).await);
         drop(first);
-        let mut second = start_test_unpacking(&kept, 0).unwrap();
+        let mut second = start_test_unpacking(&unpacks, 0).unwrap();
         assert!(second.feed_chunk("1".into()).await);
         drop(second);
         assert_eq!(
-            kept.find_resume_point("id", &place)
+            unpacks
+                .find_resume_point("id", &place)
                 .await
                 .unwrap()
                 .unwrap()
                 .bytes,
             1
         );
-        assert!(kept.discard_unpacking("id", &place) && !kept.discard_unpacking("id", &place));
+        assert!(
+            unpacks.discard_unpacking("id", &place) && !unpacks.discard_unpacking("id", &place)
+        );
     }
 
     #[tokio::test]
     async fn discarded_active_unpack_is_dropped() {
-        let kept = ResumableUnpacks::default();
+        let unpacks = ResumableUnpacks::default();
         let place = ContainerPath::parse("/folder").unwrap();
-        let mut first = start_test_unpacking(&kept, 0).unwrap();
+        let mut first = start_test_unpacking(&unpacks, 0).unwrap();
         assert!(first.feed_chunk("12345".into()).await);
-        assert!(kept.discard_unpacking("id", &place));
-        let second = start_test_unpacking(&kept, 0).unwrap();
+        assert!(unpacks.discard_unpacking("id", &place));
+        let second = start_test_unpacking(&unpacks, 0).unwrap();
         drop(first);
-        assert!(kept.find_resume_point("id", &place).await.is_err());
+        assert!(unpacks.find_resume_point("id", &place).await.is_err());
         drop(second);
         assert_eq!(
-            kept.find_resume_point("id", &place)
+            unpacks
+                .find_resume_point("id", &place)
                 .await
                 .unwrap()
                 .unwrap()

@@ -9,14 +9,14 @@ use axum::response::Response;
 
 /// Admits a request, or answers that the client must retry later.
 pub(super) async fn admit_request(
-    State((gate, door)): State<(AdmissionControl, ListenerKind)>,
+    State((gate, listener)): State<(AdmissionControl, ListenerKind)>,
     request: Request,
     next: Next,
 ) -> Response {
     if is_always_admitted(request.method(), request.uri().path()) {
         return next.run(request).await;
     }
-    let Some(pass) = gate.admit(door) else {
+    let Some(pass) = gate.admit(listener) else {
         return evolving_response();
     };
     let response = next.run(request).await;

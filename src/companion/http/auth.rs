@@ -40,12 +40,12 @@ pub(super) struct HttpAuth {
 }
 
 impl HttpAuth {
-    pub(super) fn new(settings: &CompanionSettings, tickets: OneTimeTokens) -> Self {
+    pub(super) fn new(settings: &CompanionSettings, one_time_tokens: OneTimeTokens) -> Self {
         Self {
             required_token_digest: settings.required_token_digest.clone(),
             token_digest: settings.token_digest.clone(),
             allowed_hosts: settings.hosts.clone(),
-            one_time_tokens: tickets,
+            one_time_tokens,
         }
     }
 
@@ -69,8 +69,8 @@ impl HttpAuth {
         let Some(expected) = &self.required_token_digest else {
             return true;
         };
-        let given = presented_token(headers).unwrap_or_default();
-        let digest = hex(Sha256::digest(given.as_bytes()));
+        let token = presented_token(headers).unwrap_or_default();
+        let digest = hex(Sha256::digest(token.as_bytes()));
         digest.as_bytes().ct_eq(expected.as_bytes()).into()
     }
 
@@ -80,11 +80,11 @@ impl HttpAuth {
         let is_ours = ["/desktop/", "/display/"]
             .iter()
             .any(|p| path.starts_with(p));
-        let site = header_text(headers, FETCH_SITE_HEADER);
+        let fetch_site = header_text(headers, FETCH_SITE_HEADER);
         let name = cookie_name(host);
         is_ours
             && path != DESKTOP_LINK_PATH
-            && site.is_none_or(|site| ["same-origin", "none"].contains(&site))
+            && fetch_site.is_none_or(|site| ["same-origin", "none"].contains(&site))
             && cookie_values(headers, &name).any(|pass| self.one_time_tokens.is_valid_cookie(pass))
     }
 }
@@ -247,11 +247,11 @@ mod tests {
         ] {
             assert!(!guard.has_valid_cookie(path, &ours, host), "{path}");
         }
-        for site in ["same-site", "cross-site"] {
-            let theirs = header("osctl_8080", site);
+        for fetch_site in ["same-site", "cross-site"] {
+            let theirs = header("osctl_8080", fetch_site);
             assert!(
                 !guard.has_valid_cookie("/display/screenshot", &theirs, host),
-                "{site}"
+                "{fetch_site}"
             );
         }
         let other = header("osctl_8081", "same-origin");

@@ -42,9 +42,9 @@ pub(super) async fn checkpoint(
     let working = criu.clone();
     let work = async move { working.checkpoint(request).await };
     match StreamFormat::from_accept_header(&headers) {
-        Some(form) => {
+        Some(format) => {
             let work = async { work.await.map_err(CriuRefusal::into_http_error) };
-            stream_progress(form, move || criu.transferred_bytes(&session), work)
+            stream_progress(format, move || criu.transferred_bytes(&session), work)
         }
         None => result_response(work.await),
     }
@@ -74,9 +74,9 @@ pub(super) async fn restore(
     let working = criu.clone();
     let work = async move { working.restore(request).await };
     match StreamFormat::from_accept_header(&headers) {
-        Some(form) => {
+        Some(format) => {
             let work = async { work.await.map_err(CriuRefusal::into_http_error) };
-            stream_progress(form, move || criu.transferred_bytes(&session), work)
+            stream_progress(format, move || criu.transferred_bytes(&session), work)
         }
         None => result_response(work.await),
     }
@@ -121,8 +121,8 @@ impl IntoResponse for CriuRefusal {
         match self {
             Self::Kernel(refusal) => refusal.into_response(),
             other => {
-                let (status, fault) = other.into_http_error();
-                json_response(status, FailedReply::from(fault))
+                let (status, error) = other.into_http_error();
+                json_response(status, FailedReply::from(error))
             }
         }
     }
@@ -182,13 +182,13 @@ impl CriuRefusal {
             ),
             Self::Damaged {
                 path,
-                other_generation: other,
+                other_generation,
                 ..
             } => (
                 StatusCode::UNPROCESSABLE_ENTITY,
                 "damaged_checkpoint",
-                match other {
-                    Some(other) => intact_generation_hint(&path, other),
+                match other_generation {
+                    Some(other_generation) => intact_generation_hint(&path, other_generation),
                     None => format!(
                         "`osctl cryo reload {CHECKPOINT_STATE_PREFIX}{}` restores the variables that were stored with the checkpoint",
                         checkpoint_name(&path)
@@ -266,16 +266,19 @@ mod tests {
 
     #[test]
     fn the_hint_of_a_damaged_checkpoint_is_the_command_for_a_whole_one() {
-        let hint = |other| {
+        let hint = |other_generation| {
             let damaged = CriuRefusal::Damaged {
                 path: "/data/criu/work/4".into(),
                 why: "`pages-1.img` is missing".into(),
-                other_generation: other,
+                other_generation,
             };
             damaged.into_http_error().1.hint.unwrap()
         };
-        let beside = hint(None);
-        assert!(beside.contains("`osctl cryo reload criu-work`"), "{beside}");
+        let hint_text = hint(None);
+        assert!(
+            hint_text.contains("`osctl cryo reload criu-work`"),
+            "{hint_text}"
+        );
         let hint = hint(Some(3));
         assert!(
             hint.contains("`osctl criu restore work --generation 3`"),

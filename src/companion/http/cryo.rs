@@ -35,15 +35,15 @@ use utoipa::IntoParams;
 pub(super) async fn store(
     Shared(state): Shared<HttpState>,
     headers: HeaderMap,
-    JsonBody(wish): JsonBody<CryoStore>,
+    JsonBody(request): JsonBody<CryoStore>,
 ) -> Response {
     let cryo = state.cryo.clone();
-    let (working, session) = (cryo.clone(), wish.session.clone());
-    let work = async move { working.store(wish, StoreReason::Asked).await };
+    let (working, session) = (cryo.clone(), request.session.clone());
+    let work = async move { working.store(request, StoreReason::Asked).await };
     match StreamFormat::from_accept_header(&headers) {
-        Some(form) => {
+        Some(format) => {
             let measure = move || (cryo.transferred_bytes(&session), None);
-            stream_progress(form, measure, async {
+            stream_progress(format, measure, async {
                 work.await.map_err(CryoRefusal::into_http_error)
             })
         }
@@ -67,22 +67,22 @@ pub(super) async fn store(
 pub(super) async fn reload(
     Shared(state): Shared<HttpState>,
     headers: HeaderMap,
-    JsonBody(wish): JsonBody<ReloadRequest>,
+    JsonBody(request): JsonBody<ReloadRequest>,
 ) -> Response {
     let cryo = state.cryo.clone();
-    let (working, session) = (cryo.clone(), wish.session.clone());
-    let Some(form) = StreamFormat::from_accept_header(&headers) else {
-        return result_response(cryo.reload(wish).await);
+    let (working, session) = (cryo.clone(), request.session.clone());
+    let Some(format) = StreamFormat::from_accept_header(&headers) else {
+        return result_response(cryo.reload(request).await);
     };
-    let total = cryo.total_bytes(&wish).await;
+    let total = cryo.total_bytes(&request).await;
     let work = async move {
         working
-            .reload(wish)
+            .reload(request)
             .await
             .map_err(CryoRefusal::into_http_error)
     };
     stream_progress(
-        form,
+        format,
         move || (cryo.transferred_bytes(&session), total),
         work,
     )
@@ -97,9 +97,9 @@ pub(super) async fn reload(
 ))]
 pub(super) async fn snapshot(
     Shared(state): Shared<HttpState>,
-    JsonBody(wish): JsonBody<SnapshotRequest>,
+    JsonBody(request): JsonBody<SnapshotRequest>,
 ) -> Response {
-    let done = state.cryo.snapshot_before_stop(wish).await;
+    let done = state.cryo.snapshot_before_stop(request).await;
     let each = done.into_iter().map(|(session, stored)| match stored {
         Ok(stored) => SessionSnapshot {
             session,

@@ -109,26 +109,26 @@ pub(super) async fn read_clipboard(
     Shared(state): Shared<HttpState>,
     headers: HeaderMap,
 ) -> Response {
-    let Some(form) = StreamFormat::from_accept_header(&headers) else {
+    let Some(format) = StreamFormat::from_accept_header(&headers) else {
         let text = state.desktop.read_clipboard().await;
         return result_response(text.map(|text| ClipboardText { text }));
     };
     match state.desktop.watch_clipboard_texts().await {
-        Ok(copied) => stream_clipboard(copied, form),
+        Ok(watcher) => stream_clipboard(watcher, format),
         Err(refusal) => refusal.into_response(),
     }
 }
 
 /// Streams copied texts until the client disconnects.
-fn stream_clipboard(copied: ClipboardWatcher, form: StreamFormat) -> Response {
-    let events = unfold(copied, move |mut copied| async move {
-        let event = match timeout(EVENT_HEARTBEAT_INTERVAL, copied.next_text()).await {
+fn stream_clipboard(watcher: ClipboardWatcher, format: StreamFormat) -> Response {
+    let events = unfold(watcher, move |mut watcher| async move {
+        let event = match timeout(EVENT_HEARTBEAT_INTERVAL, watcher.next_text()).await {
             Ok(text) => ClipboardEvent::Copied { text: text? },
             Err(_) => ClipboardEvent::Heartbeat,
         };
-        Some((Ok::<_, Infallible>(form.encode_message(&event)), copied))
+        Some((Ok::<_, Infallible>(format.encode_message(&event)), watcher))
     });
-    let kind = [(header::CONTENT_TYPE, form.content_type())];
+    let kind = [(header::CONTENT_TYPE, format.content_type())];
     (kind, Streamed::from_stream(events)).into_response()
 }
 

@@ -44,9 +44,9 @@ const MAX_QUIESCE_SECONDS: f64 = 24.0 * 3600.0;
 ))]
 pub(super) async fn begin(
     Shared(state): Shared<HttpState>,
-    JsonBody(wish): JsonBody<EvolveRequest>,
+    JsonBody(request): JsonBody<EvolveRequest>,
 ) -> Response {
-    start_evolve_run(&state, &KeeperRequest::Evolve(wish)).await
+    start_evolve_run(&state, &KeeperRequest::Evolve(request)).await
 }
 
 /// Roll back to an earlier image
@@ -60,13 +60,13 @@ pub(super) async fn begin(
 ))]
 pub(super) async fn rollback(
     Shared(state): Shared<HttpState>,
-    JsonBody(wish): JsonBody<RollbackRequest>,
+    JsonBody(request): JsonBody<RollbackRequest>,
 ) -> Response {
-    start_evolve_run(&state, &KeeperRequest::Rollback(wish)).await
+    start_evolve_run(&state, &KeeperRequest::Rollback(request)).await
 }
 
-async fn start_evolve_run(state: &HttpState, ask: &KeeperRequest) -> Response {
-    match state.evolve.request_keeper(ask).await {
+async fn start_evolve_run(state: &HttpState, request: &KeeperRequest) -> Response {
+    match state.evolve.request_keeper(request).await {
         Ok((KeeperReply::Started { run }, _)) => {
             state.evolve.record_runs();
             let status = "started".into();
@@ -133,15 +133,15 @@ pub(super) async fn find(
         Ok(run) => run,
         Err(why) => return invalid_field_response(why),
     };
-    let form = StreamFormat::from_accept_header(&headers);
-    let follow = form.is_some();
-    let ask = KeeperRequest::Log {
+    let format = StreamFormat::from_accept_header(&headers);
+    let follow = format.is_some();
+    let request = KeeperRequest::Log {
         run,
         offset,
         follow,
     };
-    match (state.evolve.request_keeper(&ask).await, form) {
-        (Ok((first, rest)), Some(form)) => stream_log(first, rest, form),
+    match (state.evolve.request_keeper(&request).await, format) {
+        (Ok((first, rest)), Some(format)) => stream_log(first, rest, format),
         (Ok((first, rest)), None) => match collect_log(first, rest, offset).await {
             Ok(found) => json_response(StatusCode::OK, found),
             Err(refusal) => refusal.into_response(),
@@ -187,16 +187,16 @@ async fn collect_log(
     ))
 }
 
-fn stream_log(first: KeeperReply, rest: KeeperReplyStream, form: StreamFormat) -> Response {
+fn stream_log(first: KeeperReply, rest: KeeperReplyStream, format: StreamFormat) -> Response {
     let pieces = unfold((Some(first), rest), move |(first, mut rest)| async move {
         let reply = match first {
             Some(reply) => reply,
             None => rest.next_reply().await.ok()??,
         };
-        let line = form.encode_message(&evolve_event(reply).ok()?);
+        let line = format.encode_message(&evolve_event(reply).ok()?);
         Some((Ok::<Bytes, Infallible>(line), (None, rest)))
     });
-    let headers = [(header::CONTENT_TYPE, form.content_type())];
+    let headers = [(header::CONTENT_TYPE, format.content_type())];
     (headers, Streamed::from_stream(pieces)).into_response()
 }
 

@@ -41,18 +41,18 @@ pub(super) async fn drain_refused(body: Body, refusal: FilesRefusal) -> FilesRef
 }
 
 /// Feeds the body chunk by chunk; drains it for [`REFUSED_BODY_TIMEOUT`] when the receiver refuses it.
-pub(super) async fn feed_body(body: Body, feed: ChunkSender) {
+pub(super) async fn feed_body(body: Body, writer: ChunkSender) {
     let mut pieces = body.into_data_stream();
     loop {
         match pieces.next().await {
             Some(Ok(piece)) => {
-                if !feed.send_chunk(piece).await {
+                if !writer.send_chunk(piece).await {
                     let _ = tokio::time::timeout(REFUSED_BODY_TIMEOUT, drain_body(pieces)).await;
                     return;
                 }
             }
-            Some(Err(error)) => return feed.fail(std::io::Error::other(error)).await,
-            None => return feed.finish().await,
+            Some(Err(error)) => return writer.fail(std::io::Error::other(error)).await,
+            None => return writer.finish().await,
         }
     }
 }

@@ -87,15 +87,15 @@ async fn handle_get(
         let path = encode_path(&place);
         let ResumePoint {
             bytes,
-            metadata_digest: form,
+            metadata_digest,
         } = files.find_resume_point(place, id).await?;
         let mut arrived = json_response(StatusCode::OK, file_change_reply("partial", path, bytes));
         let headers = arrived.headers_mut();
         headers.insert(UPLOAD_OFFSET_HEADER, HeaderValue::from(bytes));
-        if let Ok(form) = HeaderValue::from_str(&form)
-            && !form.is_empty()
+        if let Ok(metadata_digest) = HeaderValue::from_str(&metadata_digest)
+            && !metadata_digest.is_empty()
         {
-            headers.insert(UPLOAD_DIGEST_HEADER, form);
+            headers.insert(UPLOAD_DIGEST_HEADER, metadata_digest);
         }
         return Ok(arrived);
     }
@@ -253,17 +253,17 @@ async fn handle_put(
         let id = query.upload.as_deref();
         let unpacking = upload_offset(headers)
             .and_then(|offset| files.start_unpacking(place, query.parents, id, offset));
-        let tally = match unpacking {
+        let totals = match unpacking {
             Ok(unpacking) => unpack_body(body, unpacking).await?,
             Err(refusal) => return Err(drain_refused(body, refusal).await),
         };
         return Ok(json_response(
             StatusCode::OK,
             FileChangeReply {
-                files: tally.files,
-                folders: tally.folders,
-                links: tally.links,
-                ..file_change_reply("completed", path, tally.bytes)
+                files: totals.files,
+                folders: totals.folders,
+                links: totals.links,
+                ..file_change_reply("completed", path, totals.bytes)
             },
         ));
     }
@@ -283,9 +283,9 @@ async fn handle_put(
         Ok(target) => target,
         Err(refusal) => return Err(drain_refused(body, refusal).await),
     };
-    let (feed, inlet) = archive::chunk_reader();
-    let store = files.store_file(target, inlet);
-    let ((), stored) = tokio::join!(feed_body(body, feed), store);
+    let (writer, reader) = archive::chunk_reader();
+    let store = files.store_file(target, reader);
+    let ((), stored) = tokio::join!(feed_body(body, writer), store);
     let (status, word, bytes) = match stored? {
         UploadOutcome::Created(bytes) => (StatusCode::CREATED, "completed", bytes),
         UploadOutcome::Replaced(bytes) => (StatusCode::OK, "completed", bytes),
@@ -300,15 +300,15 @@ async fn handle_put(
 
 /// The offset at which an archive resumes.
 fn upload_offset(headers: &HeaderMap) -> Result<u64, FilesRefusal> {
-    let Some(told) = headers.get(UPLOAD_OFFSET_HEADER) else {
+    let Some(header) = headers.get(UPLOAD_OFFSET_HEADER) else {
         return Ok(0);
     };
-    let offset = told.to_str().ok().and_then(|text| text.parse().ok());
+    let offset = header.to_str().ok().and_then(|text| text.parse().ok());
     offset.ok_or_else(|| FilesRefusal::Invalid("`Upload-Offset` is not a number of bytes".into()))
 }
 
 fn upload_target(
-    place: ContainerPath,
+    path: ContainerPath,
     query: FilePutQuery,
     headers: &HeaderMap,
 ) -> Result<UploadTarget, FilesRefusal> {
@@ -329,18 +329,21 @@ fn upload_target(
         range::parse_content_range(text).ok_or_else(|| refuse("Content-Range", text, form))
     });
     let length = text(header::CONTENT_LENGTH).and_then(|text| text.parse().ok());
-    let ContentRange { first, total } = piece.transpose()?.unwrap_or(ContentRange {
+    let ContentRange {
+        first,
+        total: total_bytes,
+    } = piece.transpose()?.unwrap_or(ContentRange {
         first: 0,
         total: length,
     });
     Ok(UploadTarget {
-        path: place,
+        path,
         mode: mode.transpose()?,
         mtime: mtime.transpose()?,
         create_parents: query.parents,
         upload_id: query.upload,
         offset: first,
-        total_bytes: total,
+        total_bytes,
     })
 }
 
@@ -430,12 +433,12 @@ fn has_no_body(headers: &HeaderMap) -> bool {
 }
 
 /// The tag changes with the file, as far as its modification time shows changes.
-fn entity_tag(look: &EntryStat) -> String {
-    let (device, inode) = look.identity;
-    let Mtime { seconds, nanos } = look.mtime;
+fn entity_tag(stat: &EntryStat) -> String {
+    let (device, inode) = stat.identity;
+    let Mtime { seconds, nanos } = stat.mtime;
     format!(
         "\"{device:x}-{inode:x}-{:x}-{seconds:x}.{nanos:x}\"",
-        look.size
+        stat.size
     )
 }
 

@@ -26,8 +26,8 @@ pub(super) fn write_json_string(text: &str, to: &mut Vec<u8>) {
 
 /// The number of leading bytes that need no escape.
 fn unescaped_length(bytes: &[u8]) -> usize {
-    let (words, rest) = bytes.as_chunks::<8>();
-    for (at, word) in words.iter().enumerate() {
+    let (chunks, rest) = bytes.as_chunks::<8>();
+    for (at, word) in chunks.iter().enumerate() {
         let word = u64::from_le_bytes(*word);
         let is_quote = mark_zero_bytes(word ^ (BYTE_ONES * u64::from(b'"')));
         let is_backslash = mark_zero_bytes(word ^ (BYTE_ONES * u64::from(b'\\')));

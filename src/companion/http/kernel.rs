@@ -48,11 +48,11 @@ pub(super) async fn execute(
         state.sessions.execute(request).await,
         StreamFormat::from_accept_header(&headers),
     ) {
-        (Ok(run), Some(form)) => {
+        (Ok(run), Some(format)) => {
             run.wait_begin_synced().await;
             let reported = run.clone();
             let running = move || state.sessions.kernel_report(&reported);
-            stream::stream_run_events(run.follow(0), running, wait, form)
+            stream::stream_run_events(run.follow(0), running, wait, format)
         }
         (Ok(run), None) => {
             wait_for_run(&run, wait).await;

@@ -131,8 +131,9 @@ impl HttpServer {
         let guard = Arc::new(HttpAuth::new(settings, handles.one_time_tokens.clone()));
         let gate = handles.evolve.admission().clone();
         let (routes, private) = build_routes(handles);
-        let at =
-            |door: ListenerKind| from_fn_with_state((gate.clone(), door), admission::admit_request);
+        let at = |listener_kind: ListenerKind| {
+            from_fn_with_state((gate.clone(), listener_kind), admission::admit_request)
+        };
         let guarded = |routes: Router| {
             routes
                 .layer(at(ListenerKind::Outside))
@@ -142,7 +143,7 @@ impl HttpServer {
                 ))
                 .layer(from_fn(add_protocol_headers))
         };
-        let (close, closing) = watch::channel(false);
+        let (shutdown, closing) = watch::channel(false);
         let served_over_tcp = |listener: TcpListener, routes: Router| {
             // Without this, small replies wait for the client's acknowledgement of the headers.
             let listener = listener.tap_io(|stream| {
@@ -159,14 +160,14 @@ impl HttpServer {
         let open = inside.layer(from_fn(add_protocol_headers));
         let third = axum::serve(listeners.unix, open)
             .with_graceful_shutdown(wait_for_shutdown(closing.clone()));
-        let doors = vec![
+        let servers = vec![
             tokio::spawn(run_listener(first.into_future())),
             tokio::spawn(run_listener(second.into_future())),
             tokio::spawn(run_listener(third.into_future())),
         ];
         Self {
-            listeners: doors,
-            shutdown: close,
+            listeners: servers,
+            shutdown,
         }
     }
 
@@ -185,8 +186,8 @@ impl HttpServer {
     }
 }
 
-async fn run_listener(door: impl Future<Output = std::io::Result<()>>) {
-    if let Err(error) = door.await {
+async fn run_listener(server: impl Future<Output = std::io::Result<()>>) {
+    if let Err(error) = server.await {
         tracing::error!("an HTTP listener failed: {error}");
     }
 }

@@ -25,13 +25,13 @@ impl<F: Fn() -> (u64, Option<u64>) + Send + 'static> ByteProgress for F {
     }
 }
 
-/// Streams the progress in `form`. When the client disconnects, the operation continues without reports.
+/// Streams the progress in `format`. When the client disconnects, the operation continues without reports.
 pub(super) fn stream_progress<R: Serialize + Send + 'static>(
-    form: StreamFormat,
+    format: StreamFormat,
     measure: impl ByteProgress,
     work: impl Future<Output = Result<R, (StatusCode, ApiError)>> + Send + 'static,
 ) -> Response {
-    let (pieces, told) = mpsc::channel::<Result<Bytes, Infallible>>(8);
+    let (sender, receiver) = mpsc::channel::<Result<Bytes, Infallible>>(8);
     tokio::spawn(async move {
         let mut work = std::pin::pin!(work);
         let mut last = 0;
@@ -45,20 +45,20 @@ pub(super) fn stream_progress<R: Serialize + Send + 'static>(
                     let (bytes, total) = measure.moved_bytes();
                     if bytes != last {
                         last = bytes;
-                        let words = ProgressEvent::<R>::Progress { bytes, total };
+                        let event = ProgressEvent::<R>::Progress { bytes, total };
                         // A disconnected client gets no event; the operation continues.
-                        let _ = pieces.try_send(Ok(form.encode_message(&words)));
+                        let _ = sender.try_send(Ok(format.encode_message(&event)));
                     }
                 }
             }
         };
-        let _ = pieces.send(Ok(form.encode_message(&end))).await;
+        let _ = sender.send(Ok(format.encode_message(&end))).await;
     });
-    let stream = futures_util::stream::unfold(told, |mut told| async move {
-        told.recv().await.map(|piece| (piece, told))
+    let stream = futures_util::stream::unfold(receiver, |mut receiver| async move {
+        receiver.recv().await.map(|piece| (piece, receiver))
     });
     (
-        [(header::CONTENT_TYPE, form.content_type())],
+        [(header::CONTENT_TYPE, format.content_type())],
         Streamed::from_stream(stream),
     )
         .into_response()

@@ -83,11 +83,11 @@ pub(super) async fn open(
     };
     let id = query.id.as_deref();
     match state.terminals.attach_client(id, &start, who).await {
-        Ok(visit) => upgrade
+        Ok(connection) => upgrade
             .protocols([PTY_SUBPROTOCOL])
             .max_frame_size(MAX_PTY_FRAME_BYTES)
             .max_message_size(MAX_PTY_FRAME_BYTES)
-            .on_upgrade(|socket| pty_socket::serve_terminal(socket, visit)),
+            .on_upgrade(|socket| pty_socket::serve_terminal(socket, connection)),
         Err(refusal) => refusal.into_response(),
     }
 }

@@ -32,7 +32,7 @@ type PtySocketStream = SplitStream<WebSocket>;
 /// How a connection ends.
 #[derive(Debug)]
 enum PtySocketEnd {
-    /// The client said that it leaves.
+    /// The client closed the connection.
     ClientClosed,
     ConnectionLost,
     /// The companion closes the connection, with this code and reason.
@@ -40,15 +40,15 @@ enum PtySocketEnd {
 }
 
 /// Serves one client to the end of its connection; the terminal continues.
-pub(super) async fn serve_terminal(socket: WebSocket, visit: PtyConnection) {
+pub(super) async fn serve_terminal(socket: WebSocket, connection: PtyConnection) {
     let (mut sink, mut stream) = socket.split();
-    let mut first = vec![control_frame(&hello_frame(&visit))];
+    let mut first = vec![control_frame(&hello_frame(&connection))];
     let PtyConnection {
-        client: place,
-        view: mut sight,
+        client,
+        mut view,
         screen,
         ..
-    } = visit;
+    } = connection;
     first.extend(
         screen
             .iter()
@@ -59,8 +59,8 @@ pub(super) async fn serve_terminal(socket: WebSocket, visit: PtyConnection) {
             }),
     );
     let end = tokio::select! {
-        end = send_updates(&mut sink, &mut sight, &place, first) => end,
-        end = receive_frames(&mut stream, &place) => end,
+        end = send_updates(&mut sink, &mut view, &client, first) => end,
+        end = receive_frames(&mut stream, &client) => end,
     };
     if let PtySocketEnd::ServerClosed(code, reason) = end {
         let reason = Utf8Bytes::from_static(reason);
@@ -69,13 +69,13 @@ pub(super) async fn serve_terminal(socket: WebSocket, visit: PtyConnection) {
         let _ = timeout(PTY_CLOSE_TIMEOUT, async {
             let frame = Some(CloseFrame { code, reason });
             sink.send(Message::Close(frame)).await?;
-            while stream.next().await.is_some_and(|heard| heard.is_ok()) {}
+            while stream.next().await.is_some_and(|message| message.is_ok()) {}
             Ok::<_, axum::Error>(())
         })
         .await;
     }
     if !matches!(end, PtySocketEnd::ConnectionLost) {
-        place.detach();
+        client.detach();
     }
 }
 
@@ -95,18 +95,16 @@ fn split_text(text: &str) -> Vec<&str> {
     pieces
 }
 
-fn hello_frame(visit: &PtyConnection) -> FromTerminal {
+fn hello_frame(connection: &PtyConnection) -> FromTerminal {
     let PtyConnectionStatus {
-        is_writer: writes,
-        size,
-        ..
-    } = visit.view.status();
+        is_writer, size, ..
+    } = connection.view.status();
     FromTerminal::Hello {
         protocol: protocol::PROTOCOL_VERSION,
-        id: visit.terminal_id().into(),
-        offset: visit.view.offset(),
-        typed: visit.typed_bytes,
-        writer: writes,
+        id: connection.terminal_id().into(),
+        offset: connection.view.offset(),
+        typed: connection.typed_bytes,
+        writer: is_writer,
         cols: size.cols,
         rows: size.rows,
     }
@@ -115,12 +113,12 @@ fn hello_frame(visit: &PtyConnection) -> FromTerminal {
 /// Sends the terminal's output and the status of the connection.
 async fn send_updates(
     sink: &mut PtySocketSink,
-    sight: &mut PtyClientView,
-    place: &PtyClient,
+    view: &mut PtyClientView,
+    client: &PtyClient,
     first: Vec<Message>,
 ) -> PtySocketEnd {
-    let gone = PtySocketEnd::ServerClosed(close_code::AWAY, "the terminal has ended");
-    let mut told = sight.status();
+    let ended = PtySocketEnd::ServerClosed(close_code::AWAY, "the terminal has ended");
+    let mut reported = view.status();
     let mut pings = interval(PTY_PING_INTERVAL);
     for message in first {
         if sink.send(message).await.is_err() {
@@ -128,8 +126,8 @@ async fn send_updates(
         }
     }
     loop {
-        let news = tokio::select! {
-            news = sight.next_update() => news,
+        let update = tokio::select! {
+            update = view.next_update() => update,
             _ = pings.tick() => {
                 if sink.send(Message::Ping(Bytes::new())).await.is_err() {
                     return PtySocketEnd::ConnectionLost;
@@ -137,12 +135,12 @@ async fn send_updates(
                 continue;
             }
         };
-        let sent = match news {
-            None => return gone,
+        let sent = match update {
+            None => return ended,
             Some(PtyUpdate::Output(PtyChunk::Bytes(bytes))) => {
                 let sent = sink.send(Message::Binary(bytes)).await;
-                if sent.is_ok() && place.report_sent(sight.offset()).await.is_err() {
-                    return gone;
+                if sent.is_ok() && client.report_sent(view.offset()).await.is_err() {
+                    return ended;
                 }
                 sent
             }
@@ -172,7 +170,7 @@ async fn send_updates(
                     }
                     None => {}
                 }
-                let changes = status_changes(std::mem::replace(&mut told, now), now);
+                let changes = status_changes(std::mem::replace(&mut reported, now), now);
                 let mut changes =
                     futures_util::stream::iter(changes.iter().map(control_frame).map(Ok));
                 sink.send_all(&mut changes).await
@@ -185,39 +183,39 @@ async fn send_updates(
 }
 
 /// The differences between the reported status and the current one.
-fn status_changes(told: PtyConnectionStatus, now: PtyConnectionStatus) -> Vec<FromTerminal> {
+fn status_changes(reported: PtyConnectionStatus, now: PtyConnectionStatus) -> Vec<FromTerminal> {
     let mut changes = Vec::new();
-    if told.is_writer != now.is_writer {
+    if reported.is_writer != now.is_writer {
         changes.push(FromTerminal::Writer {
             held: now.is_writer,
         });
     }
-    if told.size != now.size {
+    if reported.size != now.size {
         let TerminalSize { cols, rows } = now.size;
         changes.push(FromTerminal::Resize { cols, rows });
     }
-    if told.typed_bytes != now.typed_bytes {
+    if reported.typed_bytes != now.typed_bytes {
         changes.push(FromTerminal::Typed {
             offset: now.typed_bytes,
         });
     }
-    if told.ignored_bytes != now.ignored_bytes {
-        let bytes = now.ignored_bytes - told.ignored_bytes;
+    if reported.ignored_bytes != now.ignored_bytes {
+        let bytes = now.ignored_bytes - reported.ignored_bytes;
         changes.push(FromTerminal::Ignored { bytes });
     }
     changes
 }
 
 /// Executes the client's messages.
-async fn receive_frames(stream: &mut PtySocketStream, place: &PtyClient) -> PtySocketEnd {
+async fn receive_frames(stream: &mut PtySocketStream, client: &PtyClient) -> PtySocketEnd {
     loop {
         let done = match timeout(PTY_SILENCE_TIMEOUT, stream.next()).await {
             Err(_) | Ok(None | Some(Err(_))) => return PtySocketEnd::ConnectionLost,
             Ok(Some(Ok(Message::Close(_)))) => return PtySocketEnd::ClientClosed,
             Ok(Some(Ok(Message::Ping(_) | Message::Pong(_)))) => Ok(()),
-            Ok(Some(Ok(Message::Binary(keys)))) => place.send_keys(keys).await,
+            Ok(Some(Ok(Message::Binary(keys)))) => client.send_keys(keys).await,
             Ok(Some(Ok(Message::Text(text)))) => match serde_json::from_str(&text) {
-                Ok(said) => handle_control_frame(said, place).await,
+                Ok(frame) => handle_control_frame(frame, client).await,
                 Err(_) => {
                     let reason =
                         "the text frame is not a `ToTerminal` message, see `GET /openapi.json`";
@@ -231,12 +229,12 @@ async fn receive_frames(stream: &mut PtySocketStream, place: &PtyClient) -> PtyS
     }
 }
 
-async fn handle_control_frame(said: ToTerminal, place: &PtyClient) -> Result<(), PtyRefusal> {
-    match said {
-        ToTerminal::Resize { cols, rows } => place.resize(TerminalSize { cols, rows }).await,
-        ToTerminal::Take {} => place.take_writer().await,
-        ToTerminal::Seen { offset } => place.acknowledge_output(offset).await,
-        ToTerminal::Repaint {} => place.repaint().await,
+async fn handle_control_frame(frame: ToTerminal, client: &PtyClient) -> Result<(), PtyRefusal> {
+    match frame {
+        ToTerminal::Resize { cols, rows } => client.resize(TerminalSize { cols, rows }).await,
+        ToTerminal::Take {} => client.take_writer().await,
+        ToTerminal::Seen { offset } => client.acknowledge_output(offset).await,
+        ToTerminal::Repaint {} => client.repaint().await,
     }
 }
 

@@ -19,11 +19,11 @@ pub(in crate::companion) fn error_response(
     message: impl Into<String>,
     hint: Option<&str>,
 ) -> Response {
-    let mut fault = ApiError::new(kind, message);
+    let mut error = ApiError::new(kind, message);
     if let Some(hint) = hint {
-        fault = fault.with_hint(hint);
+        error = error.with_hint(hint);
     }
-    json_response(status, FailedReply::from(fault))
+    json_response(status, FailedReply::from(error))
 }
 
 /// The hint that names the documentation of fields.
@@ -43,8 +43,8 @@ pub(super) fn invalid_field_response(message: String) -> Response {
 pub(super) fn not_recorded_error(what: &str) -> (StatusCode, ApiError) {
     let message = format!("the {what} can't be written to disk; nothing was executed");
     let hint = "`osctl exec '!df -h /data'` shows the disk usage; omit `\"durable\": true` to execute without a record";
-    let fault = ApiError::new("not_recorded", message).with_hint(hint);
-    (StatusCode::INSUFFICIENT_STORAGE, fault)
+    let error = ApiError::new("not_recorded", message).with_hint(hint);
+    (StatusCode::INSUFFICIENT_STORAGE, error)
 }
 
 impl KernelRefusal {
@@ -85,8 +85,8 @@ impl KernelRefusal {
                 let message =
                     format!("the limit of {count} sessions is reached");
                 let hint = "`osctl sessions rm NAME` deletes a session (`DELETE /sessions/NAME`); `sessions.max` in osctl.yaml sets the limit";
-                let fault = ApiError::new("too_many_sessions", message).with_hint(hint);
-                (S::TOO_MANY_REQUESTS, fault)
+                let error = ApiError::new("too_many_sessions", message).with_hint(hint);
+                (S::TOO_MANY_REQUESTS, error)
             }
             Self::Invalid(message) => (
                 S::BAD_REQUEST,
@@ -103,8 +103,8 @@ impl KernelRefusal {
             } => {
                 let message = format!("the kernel is in the checkpoint `{checkpoint}`");
                 let hint = checkpoint_hint(&session, &checkpoint);
-                let fault = ApiError::new("checkpointed", message).with_hint(hint);
-                (S::SERVICE_UNAVAILABLE, fault)
+                let error = ApiError::new("checkpointed", message).with_hint(hint);
+                (S::SERVICE_UNAVAILABLE, error)
             }
             Self::ResourceHeld(why) => {
                 let message = format!("the kernel did not release its live objects: {why}");
@@ -148,13 +148,13 @@ impl KernelRefusal {
             self,
             Self::Busy | Self::QueueFull | Self::NoKernel(_) | Self::ShuttingDown
         );
-        let (status, mut fault) = self.into_http_error();
+        let (status, mut error) = self.into_http_error();
         if let Some(hint) = hint {
-            fault = fault.with_hint(hint);
+            error = error.with_hint(hint);
         }
         let mut response = match is_frozen {
-            true => json_response(status, CheckpointedFailure::from(fault)),
-            false => json_response(status, FailedReply::from(fault)),
+            true => json_response(status, CheckpointedFailure::from(error)),
+            false => json_response(status, FailedReply::from(error)),
         };
         if passes || is_frozen {
             response
@@ -261,10 +261,10 @@ impl IntoResponse for files::FilesRefusal {
                 format!("the limit of {count} concurrent transfers is reached"),
                 Some("try again when a transfer has ended"),
             ),
-            Self::Archive(fault) => (
+            Self::Archive(error) => (
                 S::UNPROCESSABLE_ENTITY,
                 "archive",
-                fault.to_string(),
+                error.to_string(),
                 Some("remove the entry from the archive; the entries before it were unpacked"),
             ),
             Self::Failed(why) => {
@@ -286,8 +286,8 @@ impl IntoResponse for cryo::CryoRefusal {
         match self {
             Self::Kernel(refusal) => refusal.into_response(),
             other => {
-                let (status, fault) = other.into_http_error();
-                json_response(status, FailedReply::from(fault))
+                let (status, error) = other.into_http_error();
+                json_response(status, FailedReply::from(error))
             }
         }
     }

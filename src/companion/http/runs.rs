@@ -86,11 +86,11 @@ pub(super) async fn run_response<W: RunKind<Reply: Serialize>>(
     };
     let reported = run.clone();
     let running = move || report(&reported);
-    if let Some(form) = StreamFormat::from_accept_header(headers) {
+    if let Some(format) = StreamFormat::from_accept_header(headers) {
         run.wait_begin_synced().await;
         let from = query.offset.or_else(|| next_event_number(headers));
         let follower = run.follow(from.unwrap_or(0));
-        return stream::stream_run_events(follower, running, query.wait, form);
+        return stream::stream_run_events(follower, running, query.wait, format);
     }
     wait_for_run(&run, Some(wait)).await;
     let events = match query.offset {

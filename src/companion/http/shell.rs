@@ -30,8 +30,8 @@ impl IntoResponse for ShellRefusal {
     fn into_response(self) -> Response {
         let (status, kind, message, hint) = match self {
             Self::NotRecorded => {
-                let (status, fault) = not_recorded_error("command");
-                return json_response(status, FailedReply::from(fault));
+                let (status, error) = not_recorded_error("command");
+                return json_response(status, FailedReply::from(error));
             }
             Self::RunIdConflict(id) => (
                 StatusCode::CONFLICT,
@@ -133,11 +133,11 @@ pub(super) async fn execute(
         StreamFormat::from_accept_header(&headers),
     ) {
         // The command waits for this follower, so the client that started the command misses no output.
-        (Ok(run), Some(form)) => {
+        (Ok(run), Some(format)) => {
             run.wait_begin_synced().await;
             let session = run.request.session.clone();
             let running = move || state.shells.command_report(&session);
-            stream::stream_run_events(run.follow_pacing(), running, wait, form)
+            stream::stream_run_events(run.follow_pacing(), running, wait, format)
         }
         (Ok(run), None) => {
             wait_for_run(&run, wait).await;

@@ -39,11 +39,11 @@ impl StreamFormat {
     }
 
     /// Encodes one message as a Server-Sent Event or a line.
-    pub(super) fn encode_message(self, words: &impl Serialize) -> Bytes {
-        let words = serde_json::to_string(words).unwrap_or_default();
+    pub(super) fn encode_message(self, message: &impl Serialize) -> Bytes {
+        let message = serde_json::to_string(message).unwrap_or_default();
         Bytes::from(match self {
-            Self::Sse => format!("data: {words}\n\n"),
-            Self::Ndjson => format!("{words}\n"),
+            Self::Sse => format!("data: {message}\n\n"),
+            Self::Ndjson => format!("{message}\n"),
         })
     }
 
@@ -102,7 +102,7 @@ pub(super) fn stream_run_events<W: RunKind<Reply: Serialize>>(
     follower: RunFollower<W>,
     running: impl Fn() -> W::Report + Send + Sync + 'static,
     wait: Option<f64>,
-    form: StreamFormat,
+    format: StreamFormat,
 ) -> Response {
     let end = wait.map(|seconds| Instant::now() + Duration::from_secs_f64(seconds));
     let pieces = unfold(
@@ -119,7 +119,7 @@ pub(super) fn stream_run_events<W: RunKind<Reply: Serialize>>(
             // Events that arrive together are sent together: one write, one packet.
             let mut bytes = Vec::new();
             for event in &events {
-                if let Err(error) = form.write_event(event, &mut bytes) {
+                if let Err(error) = format.write_event(event, &mut bytes) {
                     tracing::error!("cannot write an event of a run: {error}");
                 }
             }
@@ -128,7 +128,7 @@ pub(super) fn stream_run_events<W: RunKind<Reply: Serialize>>(
         },
     );
     let headers = [
-        (header::CONTENT_TYPE, form.content_type()),
+        (header::CONTENT_TYPE, format.content_type()),
         // Without this header, proxies that buffer replies would hold the events back.
         (header::HeaderName::from_static("x-accel-buffering"), "no"),
     ];

@@ -31,9 +31,9 @@ pub(crate) enum SessionRestoring {
 impl KernelCheckpoint {
     /// Removes the mark: the session is not in the checkpoint any more.
     pub(crate) fn remove_marker(self) {
-        let Some(mark) = self.marker else { return };
-        if let Err(error) = remove_file_synced(&mark) {
-            tracing::error!("`{}` can't be removed: {error}", mark.display());
+        let Some(marker) = self.marker else { return };
+        if let Err(error) = remove_file_synced(&marker) {
+            tracing::error!("`{}` can't be removed: {error}", marker.display());
         }
     }
 }
@@ -65,14 +65,14 @@ mod tests {
     #[test]
     fn a_marker_can_be_removed_twice() {
         let folder = tempfile::tempdir().unwrap();
-        let mark = folder.path().join("default.json");
-        fs::write(&mark, "{}").unwrap();
-        let frozen = KernelCheckpoint {
+        let marker = folder.path().join("default.json");
+        fs::write(&marker, "{}").unwrap();
+        let checkpoint = KernelCheckpoint {
             id: "/data/criu/default/1".into(),
-            marker: Some(mark.clone()),
+            marker: Some(marker.clone()),
         };
-        frozen.clone().remove_marker();
-        assert!(!mark.exists());
-        frozen.remove_marker();
+        checkpoint.clone().remove_marker();
+        assert!(!marker.exists());
+        checkpoint.remove_marker();
     }
 }

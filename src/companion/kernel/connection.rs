@@ -265,9 +265,9 @@ impl KernelConnection {
 ///
 /// # Errors
 /// When the message is too long for a frame.
-pub(super) fn encode_frame(words: &impl Serialize) -> io::Result<Vec<u8>> {
+pub(super) fn encode_frame(content: &impl Serialize) -> io::Result<Vec<u8>> {
     let mut bytes = vec![0; 4];
-    serde_json::to_writer(&mut bytes, words)?;
+    serde_json::to_writer(&mut bytes, content)?;
     let length = u32::try_from(bytes.len() - 4).map_err(io::Error::other)?;
     bytes[..4].copy_from_slice(&length.to_be_bytes());
     Ok(bytes)
@@ -356,7 +356,7 @@ mod tests {
             framed(br#"{"type":"news","id":"a"}"#),
         ]
         .concat();
-        let (mut wire, mut theirs) = connected(&bytes[..3]).await;
+        let (mut reader, mut theirs) = connected(&bytes[..3]).await;
         for byte in &bytes[3..] {
             theirs.write_all(&[*byte]).await.unwrap();
         }
@@ -367,19 +367,22 @@ mod tests {
                 ..KernelCounts::default()
             },
         };
-        assert_eq!(wire.read_frame().await.unwrap(), Some(done));
-        assert_eq!(wire.read_frame().await.unwrap(), Some(KernelFrame::Unknown));
+        assert_eq!(reader.read_frame().await.unwrap(), Some(done));
+        assert_eq!(
+            reader.read_frame().await.unwrap(),
+            Some(KernelFrame::Unknown)
+        );
         drop(theirs);
-        assert_eq!(wire.read_frame().await.unwrap(), None);
+        assert_eq!(reader.read_frame().await.unwrap(), None);
     }
 
     #[tokio::test]
     async fn a_length_beyond_the_limit_is_an_error_and_no_allocation() {
         for length in [u32::MAX, u32::try_from(MAX_KERNEL_FRAME_BYTES).unwrap() + 1] {
-            let (mut wire, _theirs) = connected(&length.to_be_bytes()).await;
-            assert!(wire.read_frame().await.is_err());
-            let room = wire.frames.read_buffer().capacity();
-            assert!(room <= 64 << 10, "{room} bytes for a frame of {length}");
+            let (mut reader, _theirs) = connected(&length.to_be_bytes()).await;
+            assert!(reader.read_frame().await.is_err());
+            let capacity = reader.frames.read_buffer().capacity();
+            assert!(capacity <= 64 << 10, "{capacity} bytes for {length}");
         }
     }
 
@@ -445,31 +448,31 @@ mod tests {
             let bytes = [before, framed(&body), after].concat();
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
             runtime.block_on(async {
-                let (mut wire, theirs) = connected(&bytes).await;
+                let (mut reader, theirs) = connected(&bytes).await;
                 drop(theirs);
-                assert_eq!(wire.read_frame().await.unwrap(), Some(KernelFrame::Clear { wait: true }));
+                assert_eq!(reader.read_frame().await.unwrap(), Some(KernelFrame::Clear { wait: true }));
                 // A changed byte inside a string yields a different valid string.
-                if let Ok(frame) = wire.read_frame().await {
+                if let Ok(frame) = reader.read_frame().await {
                     assert!(frame.is_some() && !is_no_frame, "{frame:?}");
                 }
-                assert_eq!(wire.read_frame().await.unwrap(), Some(KernelFrame::Progress { bytes: 5 }));
-                assert_eq!(wire.read_frame().await.unwrap(), None);
+                assert_eq!(reader.read_frame().await.unwrap(), Some(KernelFrame::Progress { bytes: 5 }));
+                assert_eq!(reader.read_frame().await.unwrap(), None);
             });
         }
 
         #[test]
         fn input_uses_bounded_memory(
             length in prop_oneof![any::<u32>(), 0..64u32],
-            rest in prop::collection::vec(any::<u8>(), 0..256),
+            suffix in prop::collection::vec(any::<u8>(), 0..256),
         ) {
-            let bytes = [&length.to_be_bytes()[..], &rest].concat();
+            let bytes = [&length.to_be_bytes()[..], &suffix].concat();
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
             runtime.block_on(async {
-                let (mut wire, theirs) = connected(&bytes).await;
+                let (mut reader, theirs) = connected(&bytes).await;
                 drop(theirs);
-                while let Ok(Some(_)) = wire.read_frame().await {}
-                let room = wire.frames.read_buffer().capacity();
-                assert!(room <= MAX_KERNEL_FRAME_BYTES + (64 << 10), "{room} bytes for a frame of {length}");
+                while let Ok(Some(_)) = reader.read_frame().await {}
+                let capacity = reader.frames.read_buffer().capacity();
+                assert!(capacity <= MAX_KERNEL_FRAME_BYTES + (64 << 10), "{capacity} bytes for a frame of {length}");
             });
         }
 
@@ -482,10 +485,10 @@ mod tests {
             let bytes = [&framed(WIRE_TEST_FRAMES[3].as_bytes())[..], &whole[..cut]].concat();
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
             runtime.block_on(async {
-                let (mut wire, theirs) = connected(&bytes).await;
+                let (mut reader, theirs) = connected(&bytes).await;
                 drop(theirs);
-                assert_eq!(wire.read_frame().await.unwrap(), Some(KernelFrame::Clear { wait: true }));
-                match wire.read_frame().await {
+                assert_eq!(reader.read_frame().await.unwrap(), Some(KernelFrame::Clear { wait: true }));
+                match reader.read_frame().await {
                     // A length without a payload is treated as the end of the connection.
                     Ok(None) => assert_eq!(cut, 4),
                     Ok(Some(frame)) => panic!("{frame:?} of {cut} bytes"),

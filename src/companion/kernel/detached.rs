@@ -56,13 +56,13 @@ impl DetachedKernel {
     }
 
     /// Ends the process, whose state is in the checkpoint, and waits until the process and its descendants are gone.
-    pub(crate) async fn finish_checkpoint(self, frozen: KernelCheckpoint) {
-        let (done, gone) = oneshot::channel();
+    pub(crate) async fn finish_checkpoint(self, checkpoint: KernelCheckpoint) {
+        let (done, ended) = oneshot::channel();
         let _ = self
             .resolution
-            .send(DetachResolution::Checkpointed(frozen, done));
+            .send(DetachResolution::Checkpointed(checkpoint, done));
         // Without an owner, no process exists either.
-        let _ = gone.await;
+        let _ = ended.await;
     }
 }
 
@@ -73,24 +73,24 @@ pub(crate) struct RestoredKernel {
 }
 
 impl RestoredKernel {
-    /// Connects with the process. `guard` is the connection to the supervisor `root`, the parent of the kernel;
+    /// Connects with the process. `supervisor` is the connection to its parent, the supervisor `supervisor_pid`;
     /// `stderr` carries the output of both.
     ///
     /// # Errors
     /// When no process listens at `socket`.
     pub(crate) fn connect(
-        guard: UnixStream,
-        root: i32,
+        supervisor: UnixStream,
+        supervisor_pid: i32,
         socket: PathBuf,
         stderr: Receiver,
     ) -> io::Result<Self> {
-        let made = SpawnedKernel {
+        let spawned = SpawnedKernel {
             stream: connect_kernel(&socket)?,
-            supervisor: KernelSupervisor::new(guard, root, None),
+            supervisor: KernelSupervisor::new(supervisor, supervisor_pid, None),
             socket: KernelSocket::from_path(socket),
             stderr_tail: StderrTail::from_stream(stderr),
         };
-        Ok(Self { spawned: made })
+        Ok(Self { spawned })
     }
 }
 
@@ -98,8 +98,8 @@ impl KernelHandle {
     /// Waits until the kernel is idle and has closed every connection.
     ///
     /// # Errors
-    /// [`KernelRefusal::Busy`] while code runs; [`KernelRefusal::Held`], in which case the kernel stays attached;
-    /// [`KernelRefusal::Checkpointed`], [`KernelRefusal::NoKernel`] or [`KernelRefusal::ShuttingDown`].
+    /// [`KernelRefusal::Busy`] while code runs; [`KernelRefusal::ResourceHeld`], in which case the kernel stays
+    /// attached; [`KernelRefusal::Checkpointed`], [`KernelRefusal::NoKernel`] or [`KernelRefusal::ShuttingDown`].
     pub(crate) async fn detach(&self) -> Result<DetachedKernel, KernelRefusal> {
         let (done, answer) = oneshot::channel();
         self.send_message(KernelMessage::Detach { done }).await?;

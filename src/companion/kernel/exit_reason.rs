@@ -134,18 +134,18 @@ mod tests {
 
     #[test]
     fn only_code_that_ignored_the_interrupt_is_reported_so() {
-        let stayed = "ignored the interrupt";
+        let ignored = "ignored the interrupt";
         assert!(
             StopReason::Requested
                 .kernel_lost_error(None)
                 .message
-                .contains(stayed)
+                .contains(ignored)
         );
-        let died =
+        let error =
             StopReason::Timeout(1.0).kernel_lost_error(Some("the kernel exited with code 3"));
-        assert!(!died.message.contains(stayed), "{}", died.message);
-        assert!(died.message.contains("the kernel exited with code 3"));
-        assert_eq!(died.kind, "Timeout");
+        assert!(!error.message.contains(ignored), "{}", error.message);
+        assert!(error.message.contains("the kernel exited with code 3"));
+        assert_eq!(error.kind, "Timeout");
         let memory =
             StopReason::MemoryLimit(1).kernel_lost_error(Some("the kernel exited with code 1"));
         assert!(

@@ -48,10 +48,10 @@ impl GenerationStore {
     /// Reads the record. If the record can't be read, the store logs this and starts again at generation 1.
     pub(super) fn open(folder: &Path, session: &str) -> Self {
         let path = record_path(folder, session);
-        let entry = Self::read_record(&path);
+        let record = Self::read_record(&path);
         Self {
             path,
-            record: entry,
+            record,
             origin: None,
         }
     }
@@ -219,59 +219,62 @@ mod tests {
     #[test]
     fn a_caller_that_saw_an_earlier_generation_reads_a_loss() {
         let folder = tempfile::tempdir().unwrap();
-        let mut ledger = GenerationStore::open(folder.path(), "default");
-        ledger.begin_empty_generation();
-        assert_eq!(ledger.record_report(1, None).state, KernelState::Kept);
+        let mut store = GenerationStore::open(folder.path(), "default");
+        store.begin_empty_generation();
+        assert_eq!(store.record_report(1, None).state, KernelState::Kept);
 
-        let mut ledger = GenerationStore::open(folder.path(), "default");
-        ledger.begin_empty_generation();
-        let report = ledger.record_report(2, None);
+        let mut store = GenerationStore::open(folder.path(), "default");
+        store.begin_empty_generation();
+        let report = store.record_report(2, None);
         assert_eq!((report.generation, report.state), (2, KernelState::Lost));
-        assert_eq!(ledger.record_report(2, None).state, KernelState::Kept);
-        assert_eq!(ledger.record_report(2, Some(1)).state, KernelState::Lost);
-        assert_eq!(ledger.record_report(2, Some(2)).state, KernelState::Kept);
+        assert_eq!(store.record_report(2, None).state, KernelState::Kept);
+        assert_eq!(store.record_report(2, Some(1)).state, KernelState::Lost);
+        assert_eq!(store.record_report(2, Some(2)).state, KernelState::Kept);
     }
 
     #[test]
     fn a_caller_that_saw_an_earlier_generation_reads_the_restore() {
         let folder = tempfile::tempdir().unwrap();
-        let mut ledger = GenerationStore::open(folder.path(), "default");
-        ledger.begin_empty_generation();
-        ledger.record_report(1, None);
-        ledger.set_stored(true);
+        let mut store = GenerationStore::open(folder.path(), "default");
+        store.begin_empty_generation();
+        store.record_report(1, None);
+        store.set_stored(true);
 
-        let mut ledger = GenerationStore::open(folder.path(), "default");
-        assert!(ledger.is_stored());
-        ledger.begin_empty_generation();
-        ledger.set_restored(None);
-        let report = ledger.record_report(2, None);
+        let mut store = GenerationStore::open(folder.path(), "default");
+        assert!(store.is_stored());
+        store.begin_empty_generation();
+        store.set_restored(None);
+        let report = store.record_report(2, None);
         assert_eq!(report.state, KernelState::Restored);
-        assert_eq!(ledger.record_report(2, None).state, KernelState::Kept);
+        assert_eq!(store.record_report(2, None).state, KernelState::Kept);
         assert_eq!(report.relative_to(Some(1)).state, KernelState::Restored);
-        ledger.begin_empty_generation();
-        assert_eq!(ledger.record_report(3, Some(2)).state, KernelState::Lost);
+        store.begin_empty_generation();
+        assert_eq!(store.record_report(3, Some(2)).state, KernelState::Lost);
     }
 
     #[test]
     fn a_reload_that_does_not_finish_is_retried_and_not_forever() {
         let folder = tempfile::tempdir().unwrap();
-        let mut ledger = GenerationStore::open(folder.path(), "default");
-        ledger.begin_empty_generation();
-        ledger.set_stored(true);
-        let lives = (0..5).map(|_| {
-            let mut ledger = GenerationStore::open(folder.path(), "default");
-            let comes_back = ledger.is_stored();
-            ledger.begin_empty_generation();
+        let mut store = GenerationStore::open(folder.path(), "default");
+        store.begin_empty_generation();
+        store.set_stored(true);
+        let reloads = (0..5).map(|_| {
+            let mut store = GenerationStore::open(folder.path(), "default");
+            let comes_back = store.is_stored();
+            store.begin_empty_generation();
             comes_back
         });
-        assert_eq!(lives.collect::<Vec<_>>(), [true, true, true, false, false]);
+        assert_eq!(
+            reloads.collect::<Vec<_>>(),
+            [true, true, true, false, false]
+        );
         // A state that could not be reloaded is not tried again, and a new state starts a new count.
-        ledger.set_stored(true);
-        let mut ledger = GenerationStore::open(folder.path(), "default");
-        ledger.begin_empty_generation();
-        ledger.set_stored(false);
+        store.set_stored(true);
+        let mut store = GenerationStore::open(folder.path(), "default");
+        store.begin_empty_generation();
+        store.set_stored(false);
         assert!(!GenerationStore::open(folder.path(), "default").is_stored());
-        ledger.set_stored(true);
+        store.set_stored(true);
         assert!(GenerationStore::open(folder.path(), "default").is_stored());
     }
 
@@ -279,28 +282,28 @@ mod tests {
     fn a_generation_that_was_not_reported_is_not_lost() {
         let folder = tempfile::tempdir().unwrap();
         GenerationStore::open(folder.path(), "default").begin_empty_generation();
-        let mut ledger = GenerationStore::open(folder.path(), "default");
-        ledger.begin_empty_generation();
-        assert_eq!(ledger.record_report(2, None).state, KernelState::Kept);
+        let mut store = GenerationStore::open(folder.path(), "default");
+        store.begin_empty_generation();
+        assert_eq!(store.record_report(2, None).state, KernelState::Kept);
     }
 
     #[test]
     fn a_restored_generation_is_a_new_one_and_no_loss() {
         let folder = tempfile::tempdir().unwrap();
-        let mut ledger = GenerationStore::open(folder.path(), "default");
-        ledger.begin_empty_generation();
-        ledger.record_report(1, None);
-        ledger.begin_empty_generation();
-        ledger.begin_restored_generation();
-        let mut ledger = GenerationStore::open(folder.path(), "default");
-        let report = ledger.record_report(3, None);
+        let mut store = GenerationStore::open(folder.path(), "default");
+        store.begin_empty_generation();
+        store.record_report(1, None);
+        store.begin_empty_generation();
+        store.begin_restored_generation();
+        let mut store = GenerationStore::open(folder.path(), "default");
+        let report = store.record_report(3, None);
         assert_eq!(
             (report.generation, report.state),
             (3, KernelState::Restored)
         );
-        assert_eq!(ledger.record_report(3, None).state, KernelState::Kept);
-        ledger.begin_empty_generation();
-        assert_eq!(ledger.record_report(4, None).state, KernelState::Lost);
+        assert_eq!(store.record_report(3, None).state, KernelState::Kept);
+        store.begin_empty_generation();
+        assert_eq!(store.record_report(4, None).state, KernelState::Lost);
     }
 
     #[test]

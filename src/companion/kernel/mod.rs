@@ -247,10 +247,10 @@ impl KernelHandle {
         session: &str,
         settings: KernelSettings,
         template: KernelTemplate,
-        waking: Option<SessionRestoring>,
+        restoring: Option<SessionRestoring>,
     ) -> (Self, JoinHandle<()>) {
         let (owner, mailbox) = mpsc::channel(256);
-        let (task, view) = task::KernelOwner::new(session, settings, template, mailbox, waking);
+        let (task, view) = task::KernelOwner::new(session, settings, template, mailbox, restoring);
         (Self { owner, view }, tokio::spawn(task.run()))
     }
 
@@ -267,11 +267,11 @@ impl KernelHandle {
     }
 
     async fn execute(&self, run: Arc<KernelRun>, queue: bool) -> Result<(), KernelRefusal> {
-        let (taken, answer) = oneshot::channel();
+        let (admitted, answer) = oneshot::channel();
         let message = KernelMessage::Execute {
             run,
             queue,
-            admitted: taken,
+            admitted,
         };
         self.send_message(message).await?;
         answer.await.unwrap_or(Err(KernelRefusal::ShuttingDown))
@@ -281,8 +281,8 @@ impl KernelHandle {
     ///
     /// # Errors
     /// [`KernelRefusal::Busy`] while code runs; [`KernelRefusal::NoKernel`] or [`KernelRefusal::ShuttingDown`].
-    pub(crate) async fn query(&self, question: KernelQuery) -> Result<KernelAnswer, KernelRefusal> {
-        self.send_query(question, false).await
+    pub(crate) async fn query(&self, query: KernelQuery) -> Result<KernelAnswer, KernelRefusal> {
+        self.send_query(query, false).await
     }
 
     /// Like [`KernelHandle::query`], for the companion's own queries: the report stays unread for the next caller.
@@ -291,22 +291,18 @@ impl KernelHandle {
     /// Those of [`KernelHandle::query`].
     pub(crate) async fn query_quietly(
         &self,
-        question: KernelQuery,
+        query: KernelQuery,
     ) -> Result<KernelAnswer, KernelRefusal> {
-        self.send_query(question, true).await
+        self.send_query(query, true).await
     }
 
     async fn send_query(
         &self,
-        question: KernelQuery,
+        query: KernelQuery,
         quiet: bool,
     ) -> Result<KernelAnswer, KernelRefusal> {
         let (done, answer) = oneshot::channel();
-        let message = KernelMessage::Query {
-            query: question,
-            quiet,
-            done,
-        };
+        let message = KernelMessage::Query { query, quiet, done };
         self.send_message(message).await?;
         answer.await.unwrap_or(Err(KernelRefusal::ShuttingDown))
     }
@@ -370,14 +366,14 @@ impl KernelHandle {
     /// Refuses new requests except stores, lets current runs finish within `grace`, then stops them. Returns when
     /// nothing runs any more.
     pub(crate) async fn drain_runs(&self, grace: Duration) {
-        let (done, rests) = oneshot::channel();
+        let (done, quiescent) = oneshot::channel();
         // An owner that has ended has no runs.
         if self
             .send_message(KernelMessage::DrainRuns { grace, done })
             .await
             .is_ok()
         {
-            let _ = rests.await;
+            let _ = quiescent.await;
         }
     }
 

@@ -1,21 +1,22 @@
 //! Next state and actions of the owner task, as a pure function.
 //!
 //! ```text
-//!             Ready          Work            Stop             TimeUp
-//!  Starting ────────▶ Idle ────────▶ Busy ────────▶ Stopping(1) ───────▶ Stopping(2) ──▶ Killed
-//!   ▲  │              ▲ ▲ │            │               │ Done               │ Done   TimeUp │
-//!   │  │ Died         │ │ └─── Done ───┘               ▼                    ▼               │
-//!   │  ▼              │ └──────────── Done ──────── Probing ◀───────────────┘    TimeUp ──▶ │
-//!   │ Resting         │                                                                     │
-//!   └──┴──────────────┴── every other Died ──▶ Starting ◀────────────────────── Died ───────┘
+//!             Ready          JobStarted        Stop             TimerFired          TimerFired
+//!  Starting ──────────▶ Idle ──────────▶ Busy ──────▶ Stopping(1) ──────▶ Stopping(2) ──────▶ Killed
+//!   ▲  │                │ ▲ ▲              │               │ Done              │ Done          ▲  │
+//!   │  │ Exited         │ │ └──── Done ────┘               ▼                   │               │  │
+//!   │  ▼                │ └──────────── Done ─────────── Probing ◀─────────────┘               │  │
+//!   │ WaitingToRestart  │                                  └──────────── TimerFired ───────────┘  │
+//!   │  │ TimerFired     │                                                                         │
+//!   └──┴────────────────┴── every other Exited ──▶ Starting ◀────────────── Exited ───────────────┘
 //! ```
 //!
 //! ```text
-//!         Part           Rejoin
-//!  Busy ───────▶ Apart ─────────▶ Starting
-//!                  │ Freeze          ▲
-//!                  ▼   Thaw, Restart │       Thaw from every state: a restored process replaces the kernel
-//!  (start) ────▶ Frozen ─────────────┘       start: the kernel was in a checkpoint when the last companion ended
+//!         Detached             Reattach
+//!  Busy ───────────▶ Detached ──────────▶ Starting
+//!                        │ Checkpointed       ▲
+//!                        ▼   Restore, Restart │   Restore from every state: a restored process replaces the kernel
+//!  (start) ───────▶ Checkpointed ─────────────┘   start: the kernel was in a checkpoint when the last companion ended
 //! ```
 //!
 //! After an interrupt, the kernel has to answer a probe before it counts as idle. An idle kernel is probed regularly,
@@ -42,14 +43,14 @@ const MAX_KERNEL_RESTART_DELAY: Duration = Duration::from_secs(30);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum KernelPolicyState {
-    /// A process was spawned and has not sent its hello frame. `failed`: number of consecutive deaths before.
+    /// A process was spawned and has not sent its hello frame. `failed_starts`: number of consecutive failures before.
     Starting {
         failed_starts: u32,
     },
     Idle,
     /// Executes a cell or resets.
     Busy,
-    /// Was interrupted `strikes` times.
+    /// Was interrupted `interrupt_attempts` times.
     Stopping {
         interrupt_attempts: u8,
     },
@@ -112,23 +113,15 @@ impl KernelPolicyState {
         use KernelPolicyAction::{Interrupt, Kill, Probe, Spawn, StartTimer, StopTimer};
         match (self, event) {
             (Self::Starting { .. }, KernelPolicyEvent::Ready) => (Self::Idle, vec![StopTimer]),
-            (
-                Self::Starting {
-                    failed_starts: failed,
-                },
-                KernelPolicyEvent::TimerFired,
-            ) => (
+            (Self::Starting { failed_starts }, KernelPolicyEvent::TimerFired) => (
                 Self::Killed {
-                    failed_starts: failed + 1,
+                    failed_starts: failed_starts + 1,
                 },
                 vec![Kill, StartTimer(KERNEL_INTERRUPT_TIMEOUT)],
             ),
-            (
-                Self::Starting {
-                    failed_starts: failed,
-                },
-                KernelPolicyEvent::Exited,
-            ) => Self::restart_after_failure(failed + 1),
+            (Self::Starting { failed_starts }, KernelPolicyEvent::Exited) => {
+                Self::restart_after_failure(failed_starts + 1)
+            }
             (Self::Idle, KernelPolicyEvent::JobStarted) => (Self::Busy, vec![]),
             (Self::Idle, KernelPolicyEvent::Check(time)) => {
                 (Self::Probing, vec![Probe, StartTimer(time)])
@@ -155,17 +148,16 @@ impl KernelPolicyState {
                 (Self::Probing, vec![Probe, StartTimer(KERNEL_PROBE_TIMEOUT)])
             }
             (Self::Probing, KernelPolicyEvent::Done) => (Self::Idle, vec![StopTimer]),
-            (
-                Self::Stopping {
-                    interrupt_attempts: strikes,
-                },
-                KernelPolicyEvent::TimerFired,
-            ) if strikes < MAX_INTERRUPT_ATTEMPTS => (
-                Self::Stopping {
-                    interrupt_attempts: strikes + 1,
-                },
-                vec![Interrupt, StartTimer(KERNEL_INTERRUPT_TIMEOUT)],
-            ),
+            (Self::Stopping { interrupt_attempts }, KernelPolicyEvent::TimerFired)
+                if interrupt_attempts < MAX_INTERRUPT_ATTEMPTS =>
+            {
+                (
+                    Self::Stopping {
+                        interrupt_attempts: interrupt_attempts + 1,
+                    },
+                    vec![Interrupt, StartTimer(KERNEL_INTERRUPT_TIMEOUT)],
+                )
+            }
             (Self::Stopping { .. } | Self::Probing, KernelPolicyEvent::TimerFired) => (
                 Self::Killed { failed_starts: 0 },
                 vec![Kill, StartTimer(KERNEL_INTERRUPT_TIMEOUT)],
@@ -177,21 +169,11 @@ impl KernelPolicyState {
                 Self::INITIAL_STATE,
                 vec![Spawn, StartTimer(KERNEL_HELLO_TIMEOUT)],
             ),
-            (
-                Self::Killed {
-                    failed_starts: failed,
-                },
-                KernelPolicyEvent::Exited,
-            ) => Self::restart_after_failure(failed),
-            (
-                Self::WaitingToRestart {
-                    failed_starts: failed,
-                },
-                KernelPolicyEvent::TimerFired,
-            ) => (
-                Self::Starting {
-                    failed_starts: failed,
-                },
+            (Self::Killed { failed_starts }, KernelPolicyEvent::Exited) => {
+                Self::restart_after_failure(failed_starts)
+            }
+            (Self::WaitingToRestart { failed_starts }, KernelPolicyEvent::TimerFired) => (
+                Self::Starting { failed_starts },
                 vec![Spawn, StartTimer(KERNEL_HELLO_TIMEOUT)],
             ),
             (
@@ -201,15 +183,8 @@ impl KernelPolicyState {
                 Self::INITIAL_STATE,
                 vec![Spawn, StartTimer(KERNEL_HELLO_TIMEOUT)],
             ),
-            (
-                Self::Starting {
-                    failed_starts: failed,
-                },
-                KernelPolicyEvent::Restart,
-            ) => (
-                Self::Killed {
-                    failed_starts: failed,
-                },
+            (Self::Starting { failed_starts }, KernelPolicyEvent::Restart) => (
+                Self::Killed { failed_starts },
                 vec![Kill, StartTimer(KERNEL_INTERRUPT_TIMEOUT)],
             ),
             (
@@ -219,14 +194,9 @@ impl KernelPolicyState {
                 Self::Killed { failed_starts: 0 },
                 vec![Kill, StartTimer(KERNEL_INTERRUPT_TIMEOUT)],
             ),
-            (
-                Self::Starting {
-                    failed_starts: failed,
-                },
-                KernelPolicyEvent::Broken,
-            ) => (
+            (Self::Starting { failed_starts }, KernelPolicyEvent::Broken) => (
                 Self::Killed {
-                    failed_starts: failed + 1,
+                    failed_starts: failed_starts + 1,
                 },
                 vec![Kill, StartTimer(KERNEL_INTERRUPT_TIMEOUT)],
             ),
@@ -235,12 +205,10 @@ impl KernelPolicyState {
         }
     }
 
-    fn restart_after_failure(failed: u32) -> (Self, Vec<KernelPolicyAction>) {
-        if failed <= MAX_IMMEDIATE_RESTARTS {
+    fn restart_after_failure(failed_starts: u32) -> (Self, Vec<KernelPolicyAction>) {
+        if failed_starts <= MAX_IMMEDIATE_RESTARTS {
             return (
-                Self::Starting {
-                    failed_starts: failed,
-                },
+                Self::Starting { failed_starts },
                 vec![
                     KernelPolicyAction::Spawn,
                     KernelPolicyAction::StartTimer(KERNEL_HELLO_TIMEOUT),
@@ -248,11 +216,9 @@ impl KernelPolicyState {
             );
         }
         let doubled = MIN_KERNEL_RESTART_DELAY
-            .saturating_mul(1 << (failed - MAX_IMMEDIATE_RESTARTS - 1).min(16));
+            .saturating_mul(1 << (failed_starts - MAX_IMMEDIATE_RESTARTS - 1).min(16));
         (
-            Self::WaitingToRestart {
-                failed_starts: failed,
-            },
+            Self::WaitingToRestart { failed_starts },
             vec![KernelPolicyAction::StartTimer(
                 doubled.min(MAX_KERNEL_RESTART_DELAY),
             )],

@@ -55,7 +55,7 @@ enum KernelConnectionState {
     },
     /// The kernel has closed its connection, and may be checkpointed.
     Detached,
-    /// The connection ended for the reason `why`; the process has until `until` to exit.
+    /// The connection ended for the reason `reason`; the process has until `deadline` to exit.
     AwaitingExit {
         reason: String,
         deadline: Instant,
@@ -83,29 +83,29 @@ pub(super) enum ProcessEvent {
 }
 
 impl KernelProcess {
-    /// Requests a kernel for the session. Its hello comes as the first frame. `plain`: without the packages that were
-    /// installed at run time.
-    pub(super) fn start(template: &KernelTemplate, session: &str, plain: bool) -> Self {
+    /// Requests a kernel for the session. Its hello comes as the first frame. `is_plain`: without the packages that
+    /// were installed at run time.
+    pub(super) fn start(template: &KernelTemplate, session: &str, is_plain: bool) -> Self {
         Self::new(
             session,
-            plain,
-            KernelConnectionState::Spawning(template.request_kernel(plain)),
+            is_plain,
+            KernelConnectionState::Spawning(template.request_kernel(is_plain)),
         )
     }
 
     /// Takes a kernel that was restored from a checkpoint. Its hello comes as the first frame, too.
-    pub(super) fn from_restored(made: SpawnedKernel, session: &str) -> Self {
+    pub(super) fn from_restored(spawned: SpawnedKernel, session: &str) -> Self {
         let mut process = Self::new(session, false, KernelConnectionState::Closed);
         process.first_request = KernelFirstRequest::Probe;
-        process.attach_spawned(made);
+        process.attach_spawned(spawned);
         process
     }
 
-    fn new(session: &str, plain: bool, link: KernelConnectionState) -> Self {
+    fn new(session: &str, is_plain: bool, connection_state: KernelConnectionState) -> Self {
         Self {
             session: session.into(),
-            is_plain: plain,
-            connection_state: link,
+            is_plain,
+            connection_state,
             supervisor: None,
             socket: None,
             first_request: KernelFirstRequest::Adopt,
@@ -119,44 +119,38 @@ impl KernelProcess {
     pub(super) async fn next_event(&mut self) -> ProcessEvent {
         loop {
             match &mut self.connection_state {
-                KernelConnectionState::Spawning(made) => {
-                    let made = made.await;
-                    if let Some(why) = self.accept_spawned(made) {
-                        return ProcessEvent::Exited(KernelExit::NotSpawned(why));
+                KernelConnectionState::Spawning(spawned) => {
+                    let spawned = spawned.await;
+                    if let Some(reason) = self.accept_spawned(spawned) {
+                        return ProcessEvent::Exited(KernelExit::NotSpawned(reason));
                     }
                 }
                 KernelConnectionState::AwaitingHello(stream) => {
                     let first = KernelConnection::receive_first(stream).await;
                     self.open_connection(first);
                 }
-                KernelConnectionState::Open {
-                    connection: wire,
-                    pipes,
-                } => {
+                KernelConnectionState::Open { connection, pipes } => {
                     tokio::select! {
                         (stream, bytes) = pipes.next_piece() => return ProcessEvent::Output(stream, bytes),
-                        frame = wire.read_frame() => match frame {
+                        frame = connection.read_frame() => match frame {
                             Ok(Some(frame)) => {
                                 pipes.read_soon();
                                 return ProcessEvent::Frame(frame);
                             }
                             Ok(None) => self.close_connection("the kernel closed its connection".into()),
-                            Err(why) => self.close_connection(format!("the connection to the kernel broke: {why}")),
+                            Err(reason) => self.close_connection(format!("the connection to the kernel broke: {reason}")),
                         },
                         // The exit is reported after the last frame; otherwise that frame would be lost.
                     }
                 }
-                KernelConnectionState::AwaitingExit {
-                    reason: why,
-                    deadline: until,
-                } => {
-                    let until = *until;
+                KernelConnectionState::AwaitingExit { reason, deadline } => {
+                    let deadline = *deadline;
                     tokio::select! {
                         ended = wait_process_exit(&mut self.supervisor) => return ProcessEvent::Exited(ended),
-                        () = sleep_until(until) => {
-                            let why = std::mem::take(why);
+                        () = sleep_until(deadline) => {
+                            let reason = std::mem::take(reason);
                             self.connection_state = KernelConnectionState::Closed;
-                            return ProcessEvent::ConnectionLost(why);
+                            return ProcessEvent::ConnectionLost(reason);
                         }
                     }
                 }
@@ -170,12 +164,12 @@ impl KernelProcess {
     /// Attaches the spawned kernel; without one, returns the reason.
     fn accept_spawned(
         &mut self,
-        made: Result<Result<SpawnedKernel>, oneshot::error::RecvError>,
+        spawned: Result<Result<SpawnedKernel>, oneshot::error::RecvError>,
     ) -> Option<String> {
         self.connection_state = KernelConnectionState::Closed;
-        match made {
-            Ok(Ok(made)) => {
-                self.attach_spawned(made);
+        match spawned {
+            Ok(Ok(spawned)) => {
+                self.attach_spawned(spawned);
                 None
             }
             Ok(Err(error)) => Some(format!("{error:#}")),
@@ -183,18 +177,18 @@ impl KernelProcess {
         }
     }
 
-    fn attach_spawned(&mut self, made: SpawnedKernel) {
+    fn attach_spawned(&mut self, spawned: SpawnedKernel) {
         let SpawnedKernel {
-            supervisor: guard,
+            supervisor,
             stream,
             socket,
-            stderr_tail: last_words,
-        } = made;
+            stderr_tail,
+        } = spawned;
         if self.is_ending {
-            guard.end_kernel();
+            supervisor.end_kernel();
         }
-        (self.supervisor, self.socket) = (Some(guard), Some(socket));
-        self.stderr_tail = last_words;
+        (self.supervisor, self.socket) = (Some(supervisor), Some(socket));
+        self.stderr_tail = stderr_tail;
         self.connection_state = KernelConnectionState::AwaitingHello(stream);
     }
 
@@ -205,37 +199,34 @@ impl KernelProcess {
             std::mem::replace(&mut self.connection_state, KernelConnectionState::Closed),
         ) {
             (Ok((bytes, pipes)), KernelConnectionState::AwaitingHello(stream)) => {
-                let mut wire = Box::new(KernelConnection::new(stream, bytes));
+                let mut connection = Box::new(KernelConnection::new(stream, bytes));
                 // Each frame accepts a few bytes.
                 let _ = match self.first_request {
-                    KernelFirstRequest::Adopt => wire.queue_frame(&KernelRequest::Adopt {
+                    KernelFirstRequest::Adopt => connection.queue_frame(&KernelRequest::Adopt {
                         id: "adopt",
                         session: &self.session,
                         plain: self.is_plain,
                     }),
-                    KernelFirstRequest::Probe => wire.queue_frame(&KernelQueryFrame {
+                    KernelFirstRequest::Probe => connection.queue_frame(&KernelQueryFrame {
                         id: "probe",
                         question: &KernelQuery::Probe,
                     }),
                 };
-                self.connection_state = KernelConnectionState::Open {
-                    connection: wire,
-                    pipes,
-                };
+                self.connection_state = KernelConnectionState::Open { connection, pipes };
             }
-            (Err(why), _) => {
-                self.close_connection(format!("the kernel did not send its hello frame: {why}"))
+            (Err(reason), _) => {
+                self.close_connection(format!("the kernel did not send its hello frame: {reason}"))
             }
             (Ok(_), link) => self.connection_state = link,
         }
     }
 
     /// Handles the end of the connection. A process that is about to exit closes its connection first.
-    fn close_connection(&mut self, why: String) {
+    fn close_connection(&mut self, reason: String) {
         let drained = std::mem::replace(
             &mut self.connection_state,
             KernelConnectionState::AwaitingExit {
-                reason: why,
+                reason,
                 deadline: Instant::now() + KERNEL_EXIT_TIMEOUT,
             },
         );
@@ -250,14 +241,11 @@ impl KernelProcess {
     /// # Errors
     /// When the kernel does not close its ends.
     pub(super) async fn detach(&mut self) -> io::Result<()> {
-        let KernelConnectionState::Open {
-            connection: wire, ..
-        } = &mut self.connection_state
-        else {
+        let KernelConnectionState::Open { connection, .. } = &mut self.connection_state else {
             return Err(io::ErrorKind::NotConnected.into());
         };
         timeout(KERNEL_DETACH_TIMEOUT, async {
-            while wire.read_frame().await?.is_some() {}
+            while connection.read_frame().await?.is_some() {}
             io::Result::Ok(())
         })
         .await??;
@@ -274,7 +262,7 @@ impl KernelProcess {
         );
         match connected {
             Ok(stream) => self.connection_state = KernelConnectionState::AwaitingHello(stream),
-            Err(why) => self.close_connection(format!("the kernel can't be reached: {why}")),
+            Err(reason) => self.close_connection(format!("the kernel can't be reached: {reason}")),
         }
     }
 
@@ -295,9 +283,7 @@ impl KernelProcess {
     /// When the connection is broken.
     pub(super) fn send_frame(&mut self, request: &impl Serialize) -> io::Result<()> {
         match &mut self.connection_state {
-            KernelConnectionState::Open {
-                connection: wire, ..
-            } => wire.queue_frame(request),
+            KernelConnectionState::Open { connection, .. } => connection.queue_frame(request),
             _ => Err(io::ErrorKind::NotConnected.into()),
         }
     }
@@ -319,18 +305,18 @@ impl KernelProcess {
     }
 
     fn list_children(&self, kernel: i32, since: i64) -> Vec<Pid> {
-        let Some(guard) = &self.supervisor else {
+        let Some(supervisor) = &self.supervisor else {
             return Vec::new();
         };
-        descendants::list_started_since(guard.pid, Pid::from_raw(kernel), since)
+        descendants::list_started_since(supervisor.pid, Pid::from_raw(kernel), since)
     }
 
     /// Ends the process and all its descendants; the exit follows as an event. A second call does not rely on the
     /// supervisor.
     pub(super) fn end_process(&mut self) {
         match &self.supervisor {
-            Some(guard) if self.is_ending => guard.kill_supervisor(),
-            Some(guard) => guard.end_kernel(),
+            Some(supervisor) if self.is_ending => supervisor.kill_supervisor(),
+            Some(supervisor) => supervisor.end_kernel(),
             // The process is ended when the template delivers it.
             None => {}
         }
@@ -351,7 +337,9 @@ impl KernelProcess {
 
     /// PID of the process that all processes of the kernel descend from.
     pub(super) fn root_pid(&self) -> Option<i32> {
-        self.supervisor.as_ref().map(|guard| guard.pid.as_raw())
+        self.supervisor
+            .as_ref()
+            .map(|supervisor| supervisor.pid.as_raw())
     }
 
     /// Last lines that the kernel wrote outside of cells.
@@ -367,9 +355,9 @@ pub(super) fn connect_kernel(path: &Path) -> io::Result<UnixStream> {
     UnixStream::from_std(stream)
 }
 
-async fn wait_process_exit(guard: &mut Option<KernelSupervisor>) -> KernelExit {
-    match guard {
-        Some(guard) => guard.wait_exit().await,
+async fn wait_process_exit(supervisor: &mut Option<KernelSupervisor>) -> KernelExit {
+    match supervisor {
+        Some(supervisor) => supervisor.wait_exit().await,
         None => KernelExit::SupervisorKilled,
     }
 }

@@ -43,10 +43,10 @@ impl RunCountRecord {
     fn to_text(&self) -> String {
         let Self {
             count,
-            boot_id: boot,
-            last_uncertain: doubtful,
+            boot_id,
+            last_uncertain,
         } = self;
-        format!("{count:0RUN_COUNT_DIGITS$}\n{boot}\n{doubtful}\n")
+        format!("{count:0RUN_COUNT_DIGITS$}\n{boot_id}\n{last_uncertain}\n")
     }
 
     fn read(path: &Path) -> Option<Self> {
@@ -84,17 +84,18 @@ impl RunCount {
 
     fn open_in(folder: &Path, session: &str, boot: &str) -> Self {
         let path = count_path(folder, session);
-        let mut entry = RunCountRecord::read(&path).unwrap_or_default();
-        let is_other =
-            !entry.boot_id.is_empty() && entry.boot_id != SYNCED_BOOT_ID && entry.boot_id != boot;
+        let mut record = RunCountRecord::read(&path).unwrap_or_default();
+        let is_other = !record.boot_id.is_empty()
+            && record.boot_id != SYNCED_BOOT_ID
+            && record.boot_id != boot;
         if is_other {
-            entry.last_uncertain = unix_seconds();
+            record.last_uncertain = unix_seconds();
         }
-        entry.boot_id = boot.into();
+        record.boot_id = boot.into();
         let mut count = Self {
             path,
             file: None,
-            record: entry,
+            record,
         };
         count.replace_file();
         count

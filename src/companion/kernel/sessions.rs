@@ -47,17 +47,17 @@ impl KernelSessions {
     /// in a checkpoint when the last companion ended.
     pub(crate) fn start(
         settings: KernelSettings,
-        mut waking: BTreeMap<String, SessionRestoring>,
+        mut restoring: BTreeMap<String, SessionRestoring>,
     ) -> (Self, JoinHandle<()>) {
         let store = settings.run_store.clone();
         let template = KernelTemplate::start(settings.clone());
-        let start = |session: &str, waking| {
-            KernelHandle::start(session, settings.clone(), template.clone(), waking)
+        let start = |session: &str, restoring| {
+            KernelHandle::start(session, settings.clone(), template.clone(), restoring)
         };
-        let (kernel, owner) = start(DEFAULT_SESSION, waking.remove(DEFAULT_SESSION));
+        let (kernel, owner) = start(DEFAULT_SESSION, restoring.remove(DEFAULT_SESSION));
         let mut kernels = BTreeMap::from([(DEFAULT_SESSION.into(), kernel)]);
-        for (session, waking) in waking {
-            let (kernel, _owner) = start(&session, Some(waking));
+        for (session, restoring) in restoring {
+            let (kernel, _owner) = start(&session, Some(restoring));
             kernels.insert(session, kernel);
         }
         let sessions = Self {
@@ -131,12 +131,9 @@ impl KernelSessions {
             );
             return Err(KernelRefusal::Invalid(message));
         }
-        let SessionLimits {
-            max_sessions: count,
-            ..
-        } = self.settings.limits;
-        if kernels.len() >= count {
-            return Err(KernelRefusal::TooManySessions(count));
+        let SessionLimits { max_sessions, .. } = self.settings.limits;
+        if kernels.len() >= max_sessions {
+            return Err(KernelRefusal::TooManySessions(max_sessions));
         }
         let (settings, template) = (self.settings.clone(), self.template.clone());
         let (kernel, _owner) = KernelHandle::start(&name, settings, template, None);
@@ -161,12 +158,12 @@ impl KernelSessions {
             kernel
         };
         // In a separate task: the caller may disconnect, and the name must become free in any case.
-        let (ending, name) = (self.ending_kernels.clone(), name.to_owned());
+        let (ending_kernels, name) = (self.ending_kernels.clone(), name.to_owned());
         // There may be no subscriber.
         let _ = self.session_ends.send(name.clone());
         let ended = tokio::spawn(async move {
             kernel.shutdown(Duration::ZERO, StopReason::Deleted).await;
-            lock_unpoisoned(&ending).remove(&name);
+            lock_unpoisoned(&ending_kernels).remove(&name);
         });
         ended.await.map_err(|_| KernelRefusal::ShuttingDown)
     }
@@ -188,8 +185,9 @@ impl KernelSessions {
         }
         let kernel = self.find_kernel(&request.session)?;
         let (queue, session) = (request.queue, request.session.clone());
-        let begun = self.runs.begin_run(request);
-        let (run, is_new) = begun.map_err(|RunIdConflict(id)| KernelRefusal::RunIdConflict(id))?;
+        let started = self.runs.begin_run(request);
+        let (run, is_new) =
+            started.map_err(|RunIdConflict(id)| KernelRefusal::RunIdConflict(id))?;
         if !is_new {
             return match run.wait_admitted().await {
                 true => Ok(run),
@@ -287,9 +285,9 @@ impl KernelSessions {
     pub(crate) async fn query(
         &self,
         session: &str,
-        question: KernelQuery,
+        query: KernelQuery,
     ) -> Result<KernelAnswer, KernelRefusal> {
-        let answer = self.find_kernel(session)?.query(question).await;
+        let answer = self.find_kernel(session)?.query(query).await;
         answer.map_err(|refusal| self.refusal_if_deleted(session, refusal))
     }
 
@@ -320,16 +318,16 @@ impl KernelSessions {
     /// Releases sessions that are idle or too large, and probes kernels, until the companion ends.
     async fn monitor_sessions(self) {
         let SessionLimits {
-            max_memory_bytes: memory,
-            idle_timeout: idle,
-            probe_interval: check,
+            max_memory_bytes,
+            idle_timeout,
+            probe_interval,
             ..
         } = self.settings.limits;
         let mut checked = Instant::now();
         loop {
             tokio::time::sleep(SESSION_CHECK_INTERVAL).await;
             let names: Vec<String> = self.lock_kernels().keys().cloned().collect();
-            let is_check = checked.elapsed() >= check;
+            let is_check = checked.elapsed() >= probe_interval;
             if is_check {
                 checked = Instant::now();
             }
@@ -339,14 +337,15 @@ impl KernelSessions {
                     continue;
                 };
                 let view = kernel.view();
-                let rests = !view.busy && view.queued == 0;
-                if is_check && rests && view.last_used.elapsed() >= check {
+                let is_quiet = !view.busy && view.queued == 0;
+                if is_check && is_quiet && view.last_used.elapsed() >= probe_interval {
                     kernel.check_health();
                 }
-                let is_idle = rests && view.last_used.elapsed() >= idle;
+                let is_idle = is_quiet && view.last_used.elapsed() >= idle_timeout;
                 if is_idle && name != DEFAULT_SESSION {
-                    self.release_idle_session(&name, &kernel, idle).await;
-                } else if let Some(limit) = memory
+                    self.release_idle_session(&name, &kernel, idle_timeout)
+                        .await;
+                } else if let Some(limit) = max_memory_bytes
                     && let Some(used) = self.measure_memory(&view).await
                     && used > limit
                 {

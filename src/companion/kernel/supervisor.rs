@@ -99,10 +99,10 @@ impl KernelSupervisor {
         self.send_byte(SUPERVISOR_SHUTDOWN_BYTE);
     }
 
-    fn send_byte(&self, word: u8) {
+    fn send_byte(&self, command: u8) {
         // Written past the runtime, which may not know yet that a new socket is writable. A supervisor that has exited
         // has no process left to end; its connection reports the exit.
-        let _ = nix::unistd::write(self.stream.as_fd(), &[word]);
+        let _ = nix::unistd::write(self.stream.as_fd(), &[command]);
         // A stopped supervisor would never read the byte.
         self.signal_supervisor(Signal::SIGCONT);
     }

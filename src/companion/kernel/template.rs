@@ -99,13 +99,17 @@ impl KernelTemplate {
         Self(asks)
     }
 
-    /// Requests a kernel, forked in advance or now. `plain`: without the packages that were installed at run time.
-    pub(super) fn request_kernel(&self, plain: bool) -> oneshot::Receiver<Result<SpawnedKernel>> {
-        let (made, answer) = oneshot::channel();
+    /// Requests a kernel, forked in advance or now. `is_plain`: without the packages that were installed at run
+    /// time.
+    pub(super) fn request_kernel(
+        &self,
+        is_plain: bool,
+    ) -> oneshot::Receiver<Result<SpawnedKernel>> {
+        let (reply, answer) = oneshot::channel();
         // If the mailbox is full, the request is dropped; the caller sees a closed channel.
         let _ = self.0.try_send(ForkPoolRequest {
-            is_plain: plain,
-            spawned: made,
+            is_plain,
+            spawned: reply,
         });
         answer
     }
@@ -136,28 +140,28 @@ impl ForkPool {
     async fn run(mut self, mut mailbox: mpsc::Receiver<ForkPoolRequest>) {
         loop {
             let is_short = self.idle_kernels.len() < MAX_IDLE_KERNELS && self.template.is_some();
-            let asked = tokio::select! {
-                asked = mailbox.recv() => match asked {
-                    Some(asked) => Some(asked),
+            let request = tokio::select! {
+                request = mailbox.recv() => match request {
+                    Some(request) => Some(request),
                     None => return,
                 },
                 // The kernel that was just handed out gets the processors for a while.
                 () = sleep(FORK_POOL_REFILL_DELAY), if is_short => None,
             };
-            match asked {
+            match request {
                 Some(ForkPoolRequest {
-                    is_plain: plain,
-                    spawned: asked,
+                    is_plain,
+                    spawned: reply,
                 }) => {
-                    let made = match plain {
+                    let result = match is_plain {
                         true => self.fork_kernel(true).await,
                         false => self.take_kernel().await,
                     };
                     // The caller may have ended in between; the kernel then ends with its supervisor's connection.
-                    let _ = asked.send(made);
+                    let _ = reply.send(result);
                 }
                 None => match self.fork_kernel(false).await {
-                    Ok(spare) => self.idle_kernels.push_back(spare),
+                    Ok(kernel) => self.idle_kernels.push_back(kernel),
                     Err(error) => {
                         tracing::warn!("the template can't fork a kernel in advance: {error:#}")
                     }
@@ -167,33 +171,33 @@ impl ForkPool {
     }
 
     async fn take_kernel(&mut self) -> Result<SpawnedKernel> {
-        while let Some(mut spare) = self.idle_kernels.pop_front() {
-            if spare.supervisor.is_alive() {
-                return Ok(spare);
+        while let Some(mut kernel) = self.idle_kernels.pop_front() {
+            if kernel.supervisor.is_alive() {
+                return Ok(kernel);
             }
         }
         if self.template.is_some()
-            && let Ok(made) = self.fork_kernel(false).await
+            && let Ok(kernel) = self.fork_kernel(false).await
         {
-            return Ok(made);
+            return Ok(kernel);
         }
         // The second attempt uses a new template.
         self.fork_kernel(false).await
     }
 
     /// Forks a kernel; a template that fails is dropped.
-    async fn fork_kernel(&mut self, plain: bool) -> Result<SpawnedKernel> {
-        let parent = match &mut self.template {
-            Some(parent) => parent,
+    async fn fork_kernel(&mut self, is_plain: bool) -> Result<SpawnedKernel> {
+        let template = match &mut self.template {
+            Some(template) => template,
             none => none.insert(TemplateProcess::start(&self.settings).await?),
         };
         self.fork_count += 1;
         let name = format!("{}-{}.sock", self.socket_prefix, self.fork_count);
-        let made = parent.fork_child(&self.settings, &name, plain).await;
-        if made.is_err() {
+        let result = template.fork_child(&self.settings, &name, is_plain).await;
+        if result.is_err() {
             self.template = None;
         }
-        made
+        result
     }
 }
 
@@ -272,7 +276,7 @@ impl TemplateProcess {
         &mut self,
         settings: &KernelSettings,
         name: &str,
-        plain: bool,
+        is_plain: bool,
     ) -> Result<SpawnedKernel> {
         std::fs::create_dir_all(&settings.socket_folder)?;
         let path = settings.socket_folder.join(name);
@@ -291,20 +295,27 @@ impl TemplateProcess {
         let binary = format!("/proc/{}/exe", std::process::id());
         let request = TemplateRequest::Fork {
             session: "",
-            plain,
+            plain: is_plain,
             guard: &[binary, "reaper".into(), "--adopt".into()],
         };
         let fds = [listener.as_raw_fd(), theirs.as_raw_fd(), write.as_raw_fd()];
         self.send_with_fds(&encode_frame(&request)?, &fds).await?;
-        let (guard, kernel) = match self.next_frame(TEMPLATE_FORK_TIMEOUT).await? {
-            TemplateFrame::Forked { guard, pid } => (guard, pid),
+        let (supervisor_pid, kernel) = match self.next_frame(TEMPLATE_FORK_TIMEOUT).await? {
+            TemplateFrame::Forked {
+                guard: supervisor_pid,
+                pid,
+            } => (supervisor_pid, pid),
             TemplateFrame::Failed { error } => bail!("{}: {}", error.kind, error.message),
             frame @ TemplateFrame::Ready { .. } => {
                 bail!("the template answered with the unexpected frame {frame:?}")
             }
         };
         Ok(SpawnedKernel {
-            supervisor: KernelSupervisor::new(UnixStream::from_std(ours)?, guard, Some(kernel)),
+            supervisor: KernelSupervisor::new(
+                UnixStream::from_std(ours)?,
+                supervisor_pid,
+                Some(kernel),
+            ),
             stream: UnixStream::from_std(stream)?,
             socket,
             stderr_tail: StderrTail::from_stream(Receiver::from_owned_fd(read)?),
@@ -337,12 +348,12 @@ impl TemplateProcess {
         }
     }
 
-    async fn next_frame(&mut self, patience: Duration) -> Result<TemplateFrame> {
-        match timeout(patience, read_template_frame(&mut self.frames)).await {
+    async fn next_frame(&mut self, time_limit: Duration) -> Result<TemplateFrame> {
+        match timeout(time_limit, read_template_frame(&mut self.frames)).await {
             Ok(frame) => frame,
             Err(_) => bail!(
                 "the template did not answer within {} s",
-                patience.as_secs()
+                time_limit.as_secs()
             ),
         }
     }
@@ -370,16 +381,16 @@ impl StderrTail {
     }
 
     pub(super) fn to_text(&self) -> String {
-        let words = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        words.iter().cloned().collect::<Vec<_>>().join("\n")
+        let lines = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        lines.iter().cloned().collect::<Vec<_>>().join("\n")
     }
 
     fn push_line(&self, line: String) {
-        let mut words = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if words.len() == MAX_STDERR_TAIL_LINES {
-            words.pop_front();
+        let mut lines = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if lines.len() == MAX_STDERR_TAIL_LINES {
+            lines.pop_front();
         }
-        words.push_back(line);
+        lines.push_back(line);
     }
 }
 
@@ -421,8 +432,8 @@ mod tests {
         let bytes = u32::MAX.to_be_bytes();
         let mut frames = FramedRead::new(&bytes[..], frame_codec());
         assert!(read_template_frame(&mut frames).await.is_err());
-        let room = frames.read_buffer().capacity();
-        assert!(room <= 64 << 10, "{room}");
+        let capacity = frames.read_buffer().capacity();
+        assert!(capacity <= 64 << 10, "{capacity}");
     }
 
     proptest! {

@@ -67,57 +67,58 @@ impl ServerCache {
     /// Reads the file, if it belongs to the same server.
     pub(super) fn open(path: PathBuf, digest: String) -> Self {
         let found = fs::read(&path).ok();
-        let kept = found.and_then(|text| serde_json::from_slice::<CachedServer>(&text).ok());
-        let kept = kept
-            .filter(|kept| kept.digest == digest)
+        let cached = found.and_then(|text| serde_json::from_slice::<CachedServer>(&text).ok());
+        let cached = cached
+            .filter(|cached| cached.digest == digest)
             .unwrap_or_default();
         Self {
             path,
             digest,
-            cached: Mutex::new(kept),
+            cached: Mutex::new(cached),
         }
     }
 
     pub(super) fn initialize_result(&self) -> Option<Bytes> {
-        let kept = self.lock();
-        kept.hello
+        let cached = self.lock();
+        cached
+            .hello
             .as_ref()
-            .map(|hello| Bytes::copy_from_slice(hello.get().as_bytes()))
+            .map(|result| Bytes::copy_from_slice(result.get().as_bytes()))
     }
 
     /// Whether the server declared this capability; `None` if there is no cached handshake.
     pub(super) fn has_capability(&self, capability: &str) -> Option<bool> {
-        let kept = self.lock();
-        let hello = kept.hello.as_ref()?.get();
-        Some(find_value(hello, &["capabilities", capability]).is_some())
+        let cached = self.lock();
+        let result = cached.hello.as_ref()?.get();
+        Some(find_value(result, &["capabilities", capability]).is_some())
     }
 
     /// The text at this path of the `initialize` result.
     pub(super) fn handshake_text(&self, path: &[&str]) -> Option<String> {
-        let kept = self.lock();
-        let hello = kept.hello.as_ref()?.get();
-        serde_json::from_str(&hello[find_value(hello, path)?]).ok()
+        let cached = self.lock();
+        let result = cached.hello.as_ref()?.get();
+        serde_json::from_str(&result[find_value(result, path)?]).ok()
     }
 
     /// One page of a list.
     pub(super) fn list_page(&self, method: &str, cursor: Option<&str>) -> Option<String> {
-        let kept = self.lock();
-        let mut pages = kept.lists.get(method)?.iter();
+        let cached = self.lock();
+        let mut pages = cached.lists.get(method)?.iter();
         let page = pages.find(|page| page.cursor.as_deref() == cursor)?;
         Some(page.result.get().to_owned())
     }
 
     /// All pages of a list; `None` if the list is not cached.
     pub(super) fn list_pages(&self, method: &str) -> Option<Vec<String>> {
-        let kept = self.lock();
-        let pages = kept.lists.get(method)?.iter();
+        let cached = self.lock();
+        let pages = cached.lists.get(method)?.iter();
         Some(pages.map(|page| page.result.get().to_owned()).collect())
     }
 
     /// The raw description of a tool, if it contains `word`.
     pub(super) fn tool_description(&self, name: &str, word: &str) -> Option<String> {
-        let kept = self.lock();
-        let pages = kept.lists.get("tools/list")?.iter();
+        let cached = self.lock();
+        let pages = cached.lists.get("tools/list")?.iter();
         let pages = pages.map(|page| page.result.get());
         let tools = pages.filter(|page| page.contains(word)).flat_map(|page| {
             let span = find_value(page, &["tools"]);
@@ -134,29 +135,29 @@ impl ServerCache {
             .map(str::to_owned)
     }
 
-    pub(super) fn store_initialize_result(&self, hello: &str) {
-        let mut kept = self.lock();
-        kept.hello = RawValue::from_string(hello.into()).ok();
-        drop(kept);
+    pub(super) fn store_initialize_result(&self, result: &str) {
+        let mut cached = self.lock();
+        cached.hello = RawValue::from_string(result.into()).ok();
+        drop(cached);
         self.save();
     }
 
     /// Stores a list. Returns whether a different list was stored before.
     pub(super) fn store_list(&self, method: &str, pages: Vec<McpListPage>) -> bool {
-        let mut kept = self.lock();
-        if kept.lists.get(method) == Some(&pages) {
+        let mut cached = self.lock();
+        if cached.lists.get(method) == Some(&pages) {
             return false;
         }
-        let before = kept.lists.insert(method.into(), pages);
-        drop(kept);
+        let before = cached.lists.insert(method.into(), pages);
+        drop(cached);
         self.save();
         before.is_some()
     }
 
     fn save(&self) {
-        let mut kept = self.lock();
-        kept.digest.clone_from(&self.digest);
-        if let Err(error) = write_json(&self.path, &*kept) {
+        let mut cached = self.lock();
+        cached.digest.clone_from(&self.digest);
+        if let Err(error) = write_json(&self.path, &*cached) {
             // The next start of the server writes the file again.
             tracing::warn!(
                 "the hub can't write the cache `{}`: {error:#}",

@@ -26,8 +26,8 @@ pub(super) struct McpClient {
 impl McpClient {
     /// Whether the client declared this capability, such as `sampling`.
     pub(super) fn has_capability(&self, capability: &str) -> bool {
-        let hello = self.initialize_params.as_deref().unwrap_or_default();
-        let text = std::str::from_utf8(hello).unwrap_or_default();
+        let params = self.initialize_params.as_deref().unwrap_or_default();
+        let text = std::str::from_utf8(params).unwrap_or_default();
         find_value(text, &["capabilities", capability]).is_some()
     }
 }
@@ -203,17 +203,17 @@ mod tests {
         };
         let error = r#"{"id":1,"error":{"code":1,"message":"x"}}"#;
         assert_eq!(shape.apply_to(error.into()), error);
-        let asked = ReplyShape {
+        let reply_shape = ReplyShape {
             requested_uri: Some("a:\"b".into()),
             ..shape.clone()
         };
         let missing = r#"{"id":1,"error":{"code":-32002,"message":"x"}}"#;
         let expected = r#"{"id":1,"error":{"code":-32602,"data":{"uri":"a:\"b"},"message":"x"}}"#;
-        assert_eq!(asked.apply_to(missing.into()), expected);
-        assert_eq!(asked.apply_to(error.into()), error);
+        assert_eq!(reply_shape.apply_to(missing.into()), expected);
+        assert_eq!(reply_shape.apply_to(error.into()), error);
         let older = ReplyShape {
             adds_stateless_fields: false,
-            ..asked
+            ..reply_shape
         };
         assert_eq!(older.apply_to(missing.into()), missing);
         let result = shape.apply_to(r#"{"id":1,"result":{"a":1.0}, "x":2}"#.into());

@@ -95,30 +95,27 @@ pub(super) struct McpConfigFiles {
 
 impl McpConfigFiles {
     pub(super) fn new(paths: Vec<PathBuf>) -> Self {
-        let good = vec![None; paths.len()];
-        Self {
-            paths,
-            last_valid: good,
-        }
+        let last_valid = vec![None; paths.len()];
+        Self { paths, last_valid }
     }
 
     /// Reads the files. A file that can't be read keeps its last valid content, and is reported as a problem.
     pub(super) fn read(&mut self) -> McpConfig {
         let mut found = McpConfig::built_in();
-        for (path, good) in self.paths.iter().zip(&mut self.last_valid) {
+        for (path, last_valid) in self.paths.iter().zip(&mut self.last_valid) {
             let read = match fs::read(path) {
                 Ok(text) => serde_json::from_slice(&text).map_err(|e| json_error_text(&e)),
                 Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(McpServersFile::default()),
                 Err(e) => Err(e.to_string()),
             };
             match read {
-                Ok(servers) => *good = Some(servers),
+                Ok(servers) => *last_valid = Some(servers),
                 Err(why) => {
                     let problem = format!("`{}` can't be read: {why}", path.display());
                     found.problems.push(problem);
                 }
             }
-            if let Some(servers) = good.clone() {
+            if let Some(servers) = last_valid.clone() {
                 found.add_file(path, servers, |name| env::var(name).ok());
             }
         }
@@ -159,13 +156,14 @@ impl McpConfig {
         servers: McpServersFile,
         variable: impl Fn(&str) -> Option<String>,
     ) {
-        for (name, said) in servers.mcp_servers {
+        for (name, raw_entry) in servers.mcp_servers {
             self.servers.remove(&name);
             self.invalid_servers.remove(&name);
-            let read = McpServerEntry::parse_entry(&said).and_then(|entry| match entry.disabled {
-                true => Ok(None),
-                false => parse_server(&name, entry, &variable).map(Some),
-            });
+            let read =
+                McpServerEntry::parse_entry(&raw_entry).and_then(|entry| match entry.disabled {
+                    true => Ok(None),
+                    false => parse_server(&name, entry, &variable).map(Some),
+                });
             match read {
                 Ok(None) => {}
                 Ok(Some(server)) => drop(self.servers.insert(name, server)),
@@ -203,7 +201,7 @@ fn parse_server(
             .map(|(key, value)| (key, filled(&value)))
             .collect()
     };
-    let way = match (entry.command, entry.url) {
+    let transport = match (entry.command, entry.url) {
         (Some(command), None) => ServerTransport::Child {
             command: filled(&command),
             args: entry.args.iter().map(|arg| filled(arg)).collect(),
@@ -217,27 +215,27 @@ fn parse_server(
         (None, None) if is_built_in => ServerTransport::Inside,
         _ => return Err("a server needs either `command` or `url`".into()),
     };
-    let seconds = |name: &str, given: Option<f64>, otherwise: f64| {
-        let seconds = given.unwrap_or(otherwise);
+    let seconds = |name: &str, field: Option<f64>, otherwise: f64| {
+        let seconds = field.unwrap_or(otherwise);
         let time = Duration::try_from_secs_f64(seconds.min(MAX_MCP_CONFIG_SECONDS));
         time.map_err(|_| format!("`{name}` must be a number of seconds, not `{seconds}`"))
     };
-    let (timeout, idle) = match is_built_in {
+    let (call_timeout, idle) = match is_built_in {
         true => (MCP_DAY_SECONDS, 0.0),
         false => (MCP_CALL_TIMEOUT, MCP_IDLE_TIMEOUT),
     };
     let idle = seconds("idle", entry.idle, idle)?;
-    let timeout = seconds("timeout", entry.timeout, timeout)?;
-    if timeout.is_zero() {
+    let call_timeout = seconds("timeout", entry.timeout, call_timeout)?;
+    if call_timeout.is_zero() {
         return Err("`timeout` must be greater than 0".into());
     }
     Ok(McpServerConfig {
         name: name.into(),
         // A remote server distinguishes its clients itself, by their sessions.
-        is_shared: entry.shared && matches!(way, ServerTransport::Child { .. }),
-        transport: way,
+        is_shared: entry.shared && matches!(transport, ServerTransport::Child { .. }),
+        transport,
         start: entry.start,
-        call_timeout: timeout,
+        call_timeout,
         idle_timeout: (!idle.is_zero()).then_some(idle),
         tool_patterns: entry.tools,
     })
@@ -356,8 +354,8 @@ mod tests {
             // A later file may correct or remove the entry.
             let right = parse_files(&[&text, before]);
             assert!(right.servers.contains_key("a") && right.invalid_servers.is_empty());
-            let away = parse_files(&[&text, r#"{"mcpServers": {"a": {"disabled": true}}}"#]);
-            assert!(!away.servers.contains_key("a") && away.invalid_servers.is_empty());
+            let disabled = parse_files(&[&text, r#"{"mcpServers": {"a": {"disabled": true}}}"#]);
+            assert!(!disabled.servers.contains_key("a") && disabled.invalid_servers.is_empty());
         }
         let far = parse_files(&[r#"{"mcpServers": {"a": {"command": "x", "timeout": 1e19}}}"#]);
         assert!(far.servers["a"].call_timeout > Duration::from_secs(1 << 30));
@@ -402,8 +400,8 @@ mod tests {
             with(r#"{"mcpServers": {}}"#).servers["os"].transport,
             ServerTransport::Inside
         );
-        let fewer = with(r#"{"mcpServers": {"os": {"tools": ["read_*"]}}}"#);
-        assert_eq!(fewer.servers["os"].tool_patterns, ["read_*"]);
+        let filtered = with(r#"{"mcpServers": {"os": {"tools": ["read_*"]}}}"#);
+        assert_eq!(filtered.servers["os"].tool_patterns, ["read_*"]);
         assert!(
             with(r#"{"mcpServers": {"os": {"disabled": true}}}"#)
                 .servers
@@ -421,8 +419,8 @@ mod tests {
     fn another_command_is_another_cache() {
         let of = |text: &str| parse_files(&[text]).servers["a"].cache_digest();
         let one = of(r#"{"mcpServers": {"a": {"command": "x"}}}"#);
-        let timed = of(r#"{"mcpServers": {"a": {"command": "x", "timeout": 1}}}"#);
+        let with_timeout = of(r#"{"mcpServers": {"a": {"command": "x", "timeout": 1}}}"#);
         let other = of(r#"{"mcpServers": {"a": {"command": "x", "args": ["1"]}}}"#);
-        assert!(one == timed && one != other);
+        assert!(one == with_timeout && one != other);
     }
 }

@@ -1,7 +1,7 @@
 //! Whether the lists of one server arrive in time; shared by all clients.
 //!
 //! ```text
-//!   in time ── a list has waited in vain ──▶ late ── an answer ──▶ in time
+//!   in time ── a list request times out ──▶ late ── an answer ──▶ in time
 //! ```
 //!
 //! A late server receives one list request at a time, however many clients list.

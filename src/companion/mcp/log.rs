@@ -110,7 +110,7 @@ impl McpServerLog {
     /// Fails when the file can't be read.
     pub(super) fn read_from(&self, from: Option<u64>) -> Result<McpServerLogChunk> {
         let mut text = Vec::new();
-        let mut end = 0;
+        let mut end_offset = 0;
         if from.is_none()
             && let Ok(mut old) = File::open(self.rotated_path())
         {
@@ -122,12 +122,9 @@ impl McpServerLog {
             let start = from.filter(|from| *from <= size).unwrap_or(0);
             file.seek(SeekFrom::Start(start))?;
             let count = file.read_to_end(&mut text)?;
-            end = start + count as u64;
+            end_offset = start + count as u64;
         }
-        Ok(McpServerLogChunk {
-            text,
-            end_offset: end,
-        })
+        Ok(McpServerLogChunk { text, end_offset })
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, McpServerLogState> {

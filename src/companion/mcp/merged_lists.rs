@@ -44,12 +44,12 @@ impl ListWait {
     fn from_request(message: &RpcMessage) -> Self {
         let seconds = message.raw_param(&["_meta", LIST_WAIT_KEY]);
         let seconds = seconds.and_then(|seconds| seconds.parse().ok());
-        let asked = seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+        let requested = seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
         Self {
-            timeout: asked.map_or(MERGED_LIST_TIMEOUT, |asked| {
-                asked.min(MAX_MERGED_LIST_TIMEOUT)
+            timeout: requested.map_or(MERGED_LIST_TIMEOUT, |requested| {
+                requested.min(MAX_MERGED_LIST_TIMEOUT)
             }),
-            includes_late_servers: asked.is_some(),
+            includes_late_servers: requested.is_some(),
         }
     }
 }
@@ -67,15 +67,12 @@ impl MergedServers {
     /// Answers a list request with the lists of all servers.
     pub(super) async fn answer_list(self: Arc<Self>, message: RpcMessage, reply: ReplySender) {
         let id = message.id().unwrap_or("null").to_owned();
-        let GatheredLists {
-            lists: found,
-            missing,
-        } = self
+        let GatheredLists { lists, missing } = self
             .gather_lists(&message.method, ListWait::from_request(&message))
             .await;
         let (key, capability) = list_keys(&message.method);
         let mut items = Vec::new();
-        for (server, listed) in &found {
+        for (server, listed) in &lists {
             match listed {
                 ServerList::Items(listed) => {
                     let renamed = listed
@@ -111,11 +108,11 @@ impl MergedServers {
             let is_waited_for = wait.includes_late_servers || !delay.is_late();
             if is_waited_for || !delay.has_pending_request() {
                 let answer = is_waited_for.then(|| answer.clone());
-                let asked = delay.begin_request();
+                let pending = delay.begin_request();
                 tokio::spawn(request_list(
                     server.clone(),
                     method.to_owned(),
-                    asked,
+                    pending,
                     answer,
                 ));
             }
@@ -127,7 +124,7 @@ impl MergedServers {
         while let Ok(Some(one)) = timeout_at(deadline, answers.recv()).await {
             answered.push(one);
         }
-        let (mut found, mut missing) = (Vec::new(), Vec::new());
+        let (mut lists, mut missing) = (Vec::new(), Vec::new());
         for (server, arrivals, is_waited_for) in open {
             let number = server.client.number;
             let at = answered
@@ -142,21 +139,18 @@ impl MergedServers {
             let listed =
                 listed.or_else(|| cached().map(|pages| ServerList::from_pages(&pages, method)));
             match listed {
-                Some(listed) => found.push((server, listed)),
+                Some(listed) => lists.push((server, listed)),
                 None => missing.push((server, arrivals)),
             }
         }
         if capability == "resources" {
-            for (server, listed) in &found {
+            for (server, listed) in &lists {
                 listed
                     .uris()
                     .for_each(|uri| self.record_origin(uri, server));
             }
         }
-        GatheredLists {
-            lists: found,
-            missing,
-        }
+        GatheredLists { lists, missing }
     }
 
     /// Sends `list_changed` when a missing server answers.
@@ -171,16 +165,16 @@ impl MergedServers {
             if !awaited.awaited_keys.insert(key) {
                 continue;
             }
-            let merge = Arc::downgrade(self);
+            let merged = Arc::downgrade(self);
             awaited.tasks.spawn(async move {
                 let is_there = arrivals.changed().await.is_ok();
-                let Some(merge) = merge.upgrade() else {
+                let Some(merged) = merged.upgrade() else {
                     return;
                 };
-                merge.lock_awaited().awaited_keys.remove(&key);
+                merged.lock_awaited().awaited_keys.remove(&key);
                 if is_there {
                     let method = format!("notifications/{kind}/list_changed");
-                    merge
+                    merged
                         .notification_sink
                         .deliver(message::notification_message(&method, ""), false);
                 }
@@ -194,11 +188,11 @@ impl MergedServers {
 async fn request_list(
     server: Arc<ServerAccess>,
     method: String,
-    asked: PendingList,
+    pending: PendingList,
     answer: Option<mpsc::UnboundedSender<(u64, Option<ServerList>)>>,
 ) {
     let listed = fetch_list(&server, &method).await;
-    asked.finish_request(listed.is_some());
+    pending.finish_request(listed.is_some());
     if let Some(answer) = answer {
         // The receiver is gone after the list's timeout.
         let _ = answer.send((server.client.number, listed));

@@ -45,29 +45,30 @@ pub(super) struct MergedServers {
 }
 
 impl MergedServers {
-    /// Opens connections to the servers that match `wanted`. `next` returns the number of each connection's client.
+    /// Opens connections to the servers that match `server_filter`. `next` returns the number of each connection's
+    /// client.
     pub(super) fn new(
         servers: BTreeMap<String, Arc<ServerEntry>>,
-        wanted: NameFilter,
-        tools: NameFilter,
-        hello: Option<Bytes>,
-        outlet: Arc<dyn NotificationSink>,
+        server_filter: NameFilter,
+        tool_filter: NameFilter,
+        initialize_params: Option<Bytes>,
+        notification_sink: Arc<dyn NotificationSink>,
         next: impl FnMut() -> u64,
     ) -> Arc<Self> {
-        let merge = Self {
+        let merged = Self {
             servers: Mutex::default(),
             replaced: Mutex::default(),
-            server_filter: wanted,
-            tool_filter: tools,
-            initialize_params: hello,
-            notification_sink: outlet,
+            server_filter,
+            tool_filter,
+            initialize_params,
+            notification_sink,
             origins: Mutex::default(),
             relayed_requests: Arc::default(),
             awaited_lists: Mutex::default(),
             is_listening: AtomicBool::new(false),
         };
-        merge.update_servers(&servers, None, next);
-        Arc::new(merge)
+        merged.update_servers(&servers, None, next);
+        Arc::new(merged)
     }
 
     /// Switches to the current servers; connections to unchanged servers stay. Returns whether there was a change.
@@ -79,14 +80,14 @@ impl MergedServers {
     ) -> bool {
         let mut ways = self.lock_servers();
         let count = ways.len();
-        let mut former = self.lock_replaced();
+        let mut replaced = self.lock_replaced();
         ways.retain(|name, access| {
             let stays = servers
                 .get(name)
-                .is_some_and(|served| access.is_connected_to(served));
+                .is_some_and(|entry| access.is_connected_to(entry));
             if !stays {
                 access.drain();
-                former.push(access.clone());
+                replaced.push(access.clone());
             }
             stays
         });
@@ -95,17 +96,17 @@ impl MergedServers {
         let here: Vec<u64> = ways.values().map(number).collect();
         self.lock_origins()
             .retain(|_, number| here.contains(number));
-        let before: Vec<u64> = former.iter().map(number).collect();
-        drop(former);
-        let mut asked = self.relayed_requests.lock_open();
-        asked.retain(|_, (number, _)| here.contains(number) || before.contains(number));
-        drop(asked);
-        for (name, served) in servers {
+        let before: Vec<u64> = replaced.iter().map(number).collect();
+        drop(replaced);
+        let mut relayed_requests = self.relayed_requests.lock_open();
+        relayed_requests.retain(|_, (number, _)| here.contains(number) || before.contains(number));
+        drop(relayed_requests);
+        for (name, entry) in servers {
             if ways.contains_key(name) || !self.server_filter.is_match(name) {
                 continue;
             }
             is_other = true;
-            let access = self.open_access(served, next());
+            let access = self.open_access(entry, next());
             if self.is_listening.load(Ordering::Relaxed) {
                 access.start_listening();
             }
@@ -119,18 +120,18 @@ impl MergedServers {
         is_other
     }
 
-    fn open_access(&self, served: &Arc<ServerEntry>, number: u64) -> ServerAccess {
-        let member = McpClient {
+    fn open_access(&self, entry: &Arc<ServerEntry>, number: u64) -> ServerAccess {
+        let client = McpClient {
             number,
             initialize_params: self.initialize_params.clone(),
             notification_sink: Arc::new(ServerNotificationSink {
                 server_number: number,
-                resource_index: served.spec.resource_index.clone(),
+                resource_index: entry.spec.resource_index.clone(),
                 notification_sink: self.notification_sink.clone(),
                 relayed_requests: self.relayed_requests.clone(),
             }),
         };
-        served.open_access(Arc::new(member), &NameFilter::default())
+        entry.open_access(Arc::new(client), &NameFilter::default())
     }
 
     fn lock_servers(&self) -> MutexGuard<'_, BTreeMap<String, Arc<ServerAccess>>> {
@@ -138,10 +139,10 @@ impl MergedServers {
     }
 
     fn lock_replaced(&self) -> MutexGuard<'_, Vec<Arc<ServerAccess>>> {
-        let former = self.replaced.lock();
-        let mut former = former.unwrap_or_else(PoisonError::into_inner);
-        former.retain(|access| !access.has_ended());
-        former
+        let replaced = self.replaced.lock();
+        let mut replaced = replaced.unwrap_or_else(PoisonError::into_inner);
+        replaced.retain(|access| !access.has_ended());
+        replaced
     }
 
     /// All server connections, in the order of their names.
@@ -156,17 +157,18 @@ impl MergedServers {
     }
 
     pub(super) fn initialize_result(&self) -> Bytes {
-        let asked = self.initialize_params.as_deref().and_then(|hello| {
-            let text = std::str::from_utf8(hello).ok()?;
+        let requested = self.initialize_params.as_deref().and_then(|result| {
+            let text = std::str::from_utf8(result).ok()?;
             serde_json::from_str::<String>(&text[find_value(text, &["protocolVersion"])?]).ok()
         });
-        let version = asked.filter(|asked| HANDSHAKE_REVISIONS.contains(&asked.as_str()));
+        let version =
+            requested.filter(|requested| HANDSHAKE_REVISIONS.contains(&requested.as_str()));
         let servers = self.servers();
-        let said = servers.iter().filter_map(|server| {
+        let instruction_lines = servers.iter().filter_map(|server| {
             let text = server.spec().cache.handshake_text(&["instructions"])?;
             Some(format!("{}: {text}", server.name()))
         });
-        let mut instructions: Vec<String> = said.collect();
+        let mut instructions: Vec<String> = instruction_lines.collect();
         let unknown = servers
             .iter()
             .filter(|server| server.spec().cache.initialize_result().is_none());
@@ -177,7 +179,7 @@ impl MergedServers {
                 unknown.join(", ")
             ));
         }
-        let hello = serde_json::json!({
+        let result = serde_json::json!({
             "protocolVersion": version.as_deref().unwrap_or(NEWEST_HANDSHAKE_REVISION),
             "capabilities": {
                 "tools": {"listChanged": true},
@@ -189,7 +191,7 @@ impl MergedServers {
             "serverInfo": {"name": "osctl", "version": env!("CARGO_PKG_VERSION")},
             "instructions": instructions.join("\n\n"),
         });
-        hello.to_string().into()
+        result.to_string().into()
     }
 
     pub(super) fn send_request(self: &Arc<Self>, message: RpcMessage, mut reply: ReplySender) {
@@ -264,12 +266,12 @@ impl MergedServers {
         &self,
         tool: &str,
         call: &RpcMessage,
-        given: ClientParamHeaders,
+        headers: ClientParamHeaders,
     ) -> Option<String> {
         let (server, rest) = self
             .split_server_name(tool)
             .filter(|_| self.tool_filter.is_match(tool))?;
-        server.header_mismatch(rest, call, given)
+        server.header_mismatch(rest, call, headers)
     }
 
     /// Adds the server's name to the name of a tool, prompt or resource. Returns `None` for a tool that is not
@@ -293,19 +295,21 @@ impl MergedServers {
     /// Forwards notifications and answers of the client.
     pub(super) fn send_message(&self, message: &RpcMessage) {
         if message.kind == RpcMessageKind::Answer {
-            let asked = message
+            let relayed_requests = message
                 .id()
                 .and_then(|id| self.relayed_requests.lock_open().remove(id));
-            let Some((server, id)) = asked else {
+            let Some((server, id)) = relayed_requests else {
                 return;
             };
             let text = message.with_edits(message.id_edit(&id).into_iter().collect());
-            let former = || {
-                let former = self.lock_replaced();
-                let found = former.iter().find(|access| access.client.number == server);
+            let replaced = || {
+                let replaced = self.lock_replaced();
+                let found = replaced
+                    .iter()
+                    .find(|access| access.client.number == server);
                 found.cloned()
             };
-            let server = self.server_by_number(server).or_else(former);
+            let server = self.server_by_number(server).or_else(replaced);
             if let (Some(server), Ok(message)) = (server, RpcMessage::parse(text)) {
                 server.send_message(message);
             }

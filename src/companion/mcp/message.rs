@@ -175,8 +175,8 @@ impl fmt::Debug for RpcMessage {
 
 /// Replaces bytes at positions that are in ascending order.
 pub(super) fn splice(text: &[u8], edits: &[(Span, &str)]) -> Bytes {
-    let grown: usize = edits.iter().map(|(_, new)| new.len()).sum();
-    let mut all = Vec::with_capacity(text.len() + grown);
+    let added_bytes: usize = edits.iter().map(|(_, new)| new.len()).sum();
+    let mut all = Vec::with_capacity(text.len() + added_bytes);
     let mut from = 0;
     for (span, new) in edits {
         all.extend_from_slice(&text[from..span.start]);
@@ -285,10 +285,10 @@ pub(super) fn is_same_id(a: &str, b: &str) -> bool {
     // Integers are compared as text, because a double can't distinguish all of them.
     let is_whole = |text: &str| text.bytes().all(|b| b.is_ascii_digit() || b == b'-');
     let number = |text: &str| text.parse::<f64>().ok();
-    let words = |text: &str| serde_json::from_str::<String>(text).ok();
+    let parse_text = |text: &str| serde_json::from_str::<String>(text).ok();
     match a == b || (is_whole(a) && is_whole(b)) {
         true => a == b,
-        false if a.starts_with('"') => words(a).is_some_and(|a| Some(a) == words(b)),
+        false if a.starts_with('"') => parse_text(a).is_some_and(|a| Some(a) == parse_text(b)),
         false => number(a).is_some_and(|a| Some(a) == number(b)),
     }
 }
@@ -334,9 +334,9 @@ pub(super) fn answer_dropped_response(id: &str) -> Bytes {
 /// Whether an answer says that the outcome is unknown.
 pub(super) fn is_lost_response(text: &[u8]) -> bool {
     let text = std::str::from_utf8(text).unwrap_or_default();
-    let told = |path: &[&str]| find_value(text, path).map(|span| text[span].trim_matches('"'));
-    let code = told(&["error", "code"]).and_then(|code| code.parse::<i64>().ok());
-    code == Some(CALL_LOST_CODE) && told(&["error", "data", "type"]) == Some(CALL_LOST_TYPE)
+    let text_at = |path: &[&str]| find_value(text, path).map(|span| text[span].trim_matches('"'));
+    let code = text_at(&["error", "code"]).and_then(|code| code.parse::<i64>().ok());
+    code == Some(CALL_LOST_CODE) && text_at(&["error", "data", "type"]) == Some(CALL_LOST_TYPE)
 }
 
 /// A result response to a request.

@@ -140,14 +140,15 @@ impl Hub {
     }
 
     /// A hub without servers.
-    fn new(settings: HubSettings, os: Arc<dyn InProcessServer>) -> Self {
+    fn new(settings: HubSettings, built_in_server: Arc<dyn InProcessServer>) -> Self {
         let since = SystemTime::now().duration_since(UNIX_EPOCH);
         // Numbers start at the current time in microseconds: a run never assigns more than one number a microsecond.
-        let before = since.map_or(0, |s| u64::try_from(s.as_micros()).unwrap_or(0));
+        let previous_run_last_number =
+            since.map_or(0, |s| u64::try_from(s.as_micros()).unwrap_or(0));
         Self(Arc::new(HubInner {
             config_files: Mutex::new(McpConfigFiles::new(settings.config_files.clone())),
             settings,
-            built_in_server: os,
+            built_in_server,
             servers: Mutex::default(),
             config_errors: Mutex::default(),
             sessions: Mutex::default(),
@@ -155,8 +156,8 @@ impl Hub {
             is_stopping: AtomicBool::new(false),
             change_count: AtomicU64::new(0),
             removed_servers: Mutex::default(),
-            last_number: AtomicU64::new(before),
-            previous_run_last_number: before,
+            last_number: AtomicU64::new(previous_run_last_number),
+            previous_run_last_number,
         }))
     }
 
@@ -183,7 +184,7 @@ impl Hub {
         self.apply_config(found);
     }
 
-    /// Adds new and changed servers, and retires removed and changed ones. Unchanged servers keep running.
+    /// Adds new and changed servers, and drains removed and changed ones. Unchanged servers keep running.
     fn apply_config(&self, found: McpConfig) {
         for problem in &found.problems {
             tracing::warn!("{problem}");
@@ -192,14 +193,14 @@ impl Hub {
             problems: found.problems,
             invalid_servers: found.invalid_servers,
         };
-        let mut gone = Vec::new();
+        let mut removed = Vec::new();
         let mut is_new = false;
         {
             let mut servers = self.lock_servers();
-            servers.retain(|name, served| {
-                let same = found.servers.get(name) == Some(&served.spec.config);
+            servers.retain(|name, entry| {
+                let same = found.servers.get(name) == Some(&entry.spec.config);
                 if !same {
-                    gone.push(served.clone());
+                    removed.push(entry.clone());
                 }
                 same
             });
@@ -214,7 +215,7 @@ impl Hub {
                 });
             }
         }
-        if gone.is_empty() && !is_new {
+        if removed.is_empty() && !is_new {
             return;
         }
         self.0.change_count.fetch_add(1, Ordering::Relaxed);
@@ -226,17 +227,17 @@ impl Hub {
             }
             stays
         });
-        let names: Vec<&str> = gone.iter().map(|served| served.name()).collect();
+        let names: Vec<&str> = removed.iter().map(|entry| entry.name()).collect();
         self.0
             .sse_connections
             .retain_connections(|session, server| match session {
                 Some(session) => session.update_servers(&servers, || self.next_number()),
                 None => server.is_some_and(|name| !names.contains(&name)),
             });
-        gone.iter().for_each(|served| served.drain());
-        let mut retired = self.lock_removed_servers();
-        retired.retain(|served| !served.has_ended());
-        retired.extend(gone);
+        removed.iter().for_each(|entry| entry.drain());
+        let mut removed_servers = self.lock_removed_servers();
+        removed_servers.retain(|entry| !entry.has_ended());
+        removed_servers.extend(removed);
     }
 
     fn sweep_sessions(&self) {
@@ -264,16 +265,16 @@ impl Hub {
         self.0.is_stopping.store(true, Ordering::Relaxed);
         let sessions: Vec<_> = self.lock_sessions().drain().collect();
         let retiring = sessions.iter().map(|(_, session)| &session.streams);
-        retiring.for_each(|outlet| outlet.drain());
+        retiring.for_each(|streams| streams.drain());
         // The end of a server ends its open calls with an error to their clients.
         let mut servers: Vec<_> = std::mem::take(&mut *self.lock_servers())
             .into_values()
             .collect();
         servers.append(&mut self.lock_removed_servers());
-        let ends = servers.iter().map(|served| served.shutdown());
+        let ends = servers.iter().map(|entry| entry.shutdown());
         futures_util::future::join_all(ends).await;
         let ended = sessions.iter().map(|(_, session)| &session.streams);
-        ended.for_each(|outlet| outlet.close());
+        ended.for_each(|streams| streams.close());
         self.0.sse_connections.close_all();
     }
 
@@ -292,69 +293,68 @@ impl Hub {
 
     fn open_backend(
         &self,
-        wish: &HubTarget,
-        hello: Option<Bytes>,
-        ears: Arc<dyn NotificationSink>,
+        target: &HubTarget,
+        params: Option<Bytes>,
+        sink: Arc<dyn NotificationSink>,
     ) -> Result<Backend, HubRefusal> {
         if self.is_stopping() {
             return Err(HubRefusal::Stopping);
         }
-        let tools = NameFilter::from_query(wish.tools.as_deref());
-        let Some(name) = &wish.server else {
-            let wanted = NameFilter::from_query(wish.servers.as_deref());
+        let tools = NameFilter::from_query(target.tools.as_deref());
+        let Some(name) = &target.server else {
+            let wanted = NameFilter::from_query(target.servers.as_deref());
             let servers = self.lock_servers().clone();
-            let merge =
-                MergedServers::new(servers, wanted, tools, hello, ears, || self.next_number());
-            return Ok(Backend::Merged(merge));
+            let merged =
+                MergedServers::new(servers, wanted, tools, params, sink, || self.next_number());
+            return Ok(Backend::Merged(merged));
         };
-        let served = self.lock_servers().get(name).cloned();
-        let served = served.ok_or_else(|| self.no_server(name))?;
+        let entry = self.lock_servers().get(name).cloned();
+        let entry = entry.ok_or_else(|| self.no_server(name))?;
         let number = self.next_number();
-        let member = McpClient {
+        let client = McpClient {
             number,
-            initialize_params: hello,
-            notification_sink: ears,
+            initialize_params: params,
+            notification_sink: sink,
         };
-        Ok(Backend::Single(
-            served.open_access(Arc::new(member), &tools),
-        ))
+        Ok(Backend::Single(entry.open_access(Arc::new(client), &tools)))
     }
 
     /// The backend of a client without a session.
     fn sessionless_backend(
         &self,
-        wish: &HubTarget,
-        ears: Arc<dyn NotificationSink>,
+        target: &HubTarget,
+        sink: Arc<dyn NotificationSink>,
     ) -> Result<Backend, HubRefusal> {
-        self.open_backend(wish, None, ears)
+        self.open_backend(target, None, sink)
     }
 
-    /// Opens a session for a client's `initialize` parameters `hello`. Returns the session and the `initialize`
+    /// Opens a session for a client's `initialize` parameters. Returns the session and the `initialize`
     /// result.
     async fn open_session(
         &self,
-        wish: HubTarget,
-        hello: Bytes,
+        target: HubTarget,
+        initialize_params: Bytes,
     ) -> Result<(Arc<HubSession>, Bytes), HubRefusal> {
         let id = new_session_id()?;
-        let (before, outlet, backend, result) = loop {
+        let (before, streams, backend, result) = loop {
             let before = self.change_count();
-            let outlet = ClientStreams::new(Arc::new(MessageStream::general(self.next_number())));
-            let backend = self.open_backend(&wish, Some(hello.clone()), outlet.clone())?;
+            let streams = ClientStreams::new(Arc::new(MessageStream::general(self.next_number())));
+            let backend =
+                self.open_backend(&target, Some(initialize_params.clone()), streams.clone())?;
             let result = backend.initialize_result().await;
             // The servers changed during the handshake: repeat it, because the result may come from a replaced
             // server.
             if self.change_count() == before {
                 break (
                     before,
-                    outlet,
+                    streams,
                     backend,
                     result.map_err(HubRefusal::Handshake)?,
                 );
             }
         };
         let version = protocol_version(&result);
-        let server = wish.server.clone();
+        let server = target.server.clone();
         let lasting = ClientSubscriptions::default();
         let session = HubSession::new(
             id.clone(),
@@ -362,18 +362,18 @@ impl Hub {
             server,
             backend,
             lasting,
-            outlet,
+            streams,
         );
-        let raw = String::from_utf8(hello.into()).ok();
-        if let Some(hello) = raw.and_then(|raw| RawValue::from_string(raw).ok()) {
-            let kept = PersistedHubSession {
-                wish,
+        let raw = String::from_utf8(initialize_params.into()).ok();
+        if let Some(initialize_params) = raw.and_then(|raw| RawValue::from_string(raw).ok()) {
+            let persisted = PersistedHubSession {
+                wish: target,
                 version,
-                hello,
+                hello: initialize_params,
                 subscribed: BTreeSet::new(),
                 level: None,
             };
-            if let Err(error) = cache::write_json(&self.session_file(&id), &kept) {
+            if let Err(error) = cache::write_json(&self.session_file(&id), &persisted) {
                 tracing::warn!("the hub can't store a session: {error:#}");
             }
         }
@@ -391,14 +391,14 @@ impl Hub {
         session: HubSession,
         before: u64,
     ) -> Result<Arc<HubSession>, HubRefusal> {
-        let kept = self.insert_or_find_session(session);
+        let registered = self.insert_or_find_session(session);
         if self.change_count() != before
-            && !kept.update_servers(&self.lock_servers().clone(), || self.next_number())
+            && !registered.update_servers(&self.lock_servers().clone(), || self.next_number())
         {
-            self.lock_sessions().remove(&kept.id);
+            self.lock_sessions().remove(&registered.id);
             return Err(HubRefusal::NoSession);
         }
-        Ok(kept)
+        Ok(registered)
     }
 
     fn insert_or_find_session(&self, session: HubSession) -> Arc<HubSession> {
@@ -410,8 +410,8 @@ impl Hub {
             }
         }
         let id = session.id.clone();
-        let kept = sessions.entry(id).or_insert_with(|| Arc::new(session));
-        kept.clone()
+        let registered = sessions.entry(id).or_insert_with(|| Arc::new(session));
+        registered.clone()
     }
 
     /// Finds a session in memory, or restores it from disk.
@@ -445,12 +445,12 @@ impl Hub {
     fn status(&self) -> HubStatus {
         let mut servers: Vec<ServerStatus> =
             self.lock_servers().values().map(|s| s.status()).collect();
-        let amiss = self.lock_config_errors();
-        let refused = amiss.invalid_servers.iter();
+        let config_errors = self.lock_config_errors();
+        let refused = config_errors.invalid_servers.iter();
         servers.extend(refused.map(|(name, why)| server::refused_status(name, why)));
         servers.sort_by(|a, b| a.name.cmp(&b.name));
-        let problems = amiss.problems.clone();
-        drop(amiss);
+        let problems = config_errors.problems.clone();
+        drop(config_errors);
         HubStatus {
             status: "ok".into(),
             version: env!("CARGO_PKG_VERSION").into(),

@@ -38,7 +38,7 @@ impl ToolParamHeaders {
     ) -> Option<String> {
         let span = find_value(result, &["tools"])?;
         let all = array_elements(&result[span.clone()]);
-        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut tools = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let mut is_fit = |tool: &&str| {
             let name = string_field(tool, "name").unwrap_or_default();
             let schema =
@@ -46,7 +46,7 @@ impl ToolParamHeaders {
             let schema = schema.and_then(Result::ok).unwrap_or_default();
             match schema_param_headers(&schema) {
                 Ok(all) => {
-                    known.insert(name, all);
+                    tools.insert(name, all);
                     true
                 }
                 Err(why) => {
@@ -66,13 +66,13 @@ impl ToolParamHeaders {
     /// The headers of a call, as pairs of name and value.
     pub(super) fn call_headers(&self, call: &RpcMessage) -> Vec<(String, String)> {
         let name = call.text_param(&["name"]).unwrap_or_default();
-        let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let mirrored = known.get(&name).map_or(&[][..], Vec::as_slice);
-        let told = mirrored.iter().filter_map(|one| {
+        let tools = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mirrored = tools.get(&name).map_or(&[][..], Vec::as_slice);
+        let headers = mirrored.iter().filter_map(|one| {
             let value = one.header_value(call)?;
             Some((one.header.clone(), encode_header(&value)))
         });
-        told.collect()
+        headers.collect()
     }
 }
 
@@ -97,13 +97,18 @@ impl ParamHeader {
         Some(&arguments[find_value(arguments, &path)?])
     }
 
-    fn find_mismatch(&self, call: &RpcMessage, given: &ClientParamHeaders) -> Option<String> {
+    fn find_mismatch(
+        &self,
+        call: &RpcMessage,
+        client_headers: &ClientParamHeaders,
+    ) -> Option<String> {
         let name = &self.header;
-        let said = self.header_value(call);
+        let expected = self.header_value(call);
         let is_meant = |(header, _): &&(String, Option<String>)| header == name;
-        let mut all = given.arguments.iter().filter(is_meant);
+        let mut all = client_headers.arguments.iter().filter(is_meant);
         let Some((_, first)) = all.next() else {
-            return (said.is_some() && !given.is_partial).then(|| format!("`{name}` is missing"));
+            return (expected.is_some() && !client_headers.is_partial)
+                .then(|| format!("`{name}` is missing"));
         };
         if all.next().is_some() {
             return Some(format!("`{name}` occurs more than once"));
@@ -111,10 +116,16 @@ impl ParamHeader {
         let Some(first) = first else {
             return Some(format!("`{name}` is not text"));
         };
-        match said {
+        match expected {
             None => Some(format!("`{name}` is `{first}`, but the body has no value")),
-            Some(said) if said == *first || is_same_number(self.raw_argument(call)?, first) => None,
-            Some(said) => Some(format!("`{name}` is `{first}`, but the body has `{said}`")),
+            Some(expected)
+                if expected == *first || is_same_number(self.raw_argument(call)?, first) =>
+            {
+                None
+            }
+            Some(expected) => Some(format!(
+                "`{name}` is `{first}`, but the body has `{expected}`"
+            )),
         }
     }
 }
@@ -123,22 +134,23 @@ impl ParamHeader {
 pub(super) fn find_header_mismatch(
     tool: &str,
     call: &RpcMessage,
-    given: &ClientParamHeaders,
+    client_headers: &ClientParamHeaders,
 ) -> Option<String> {
     let schema = serde_json::from_str(&tool[find_value(tool, &["inputSchema"])?]).ok()?;
     // Invalid header declarations require nothing.
     let all = schema_param_headers(&schema).ok()?;
-    all.iter().find_map(|one| one.find_mismatch(call, given))
+    all.iter()
+        .find_map(|one| one.find_mismatch(call, client_headers))
 }
 
 /// Whether two numbers are equal, such as `42.0` and `42`; only for numbers that every reader represents exactly.
-fn is_same_number(raw: &str, given: &str) -> bool {
+fn is_same_number(raw: &str, header: &str) -> bool {
     let number = |text: &str| {
         text.parse::<f64>()
             .ok()
             .filter(|n| n.abs() <= MAX_SAFE_INTEGER)
     };
-    !raw.starts_with('"') && number(raw).is_some_and(|raw| number(given) == Some(raw))
+    !raw.starts_with('"') && number(raw).is_some_and(|raw| number(header) == Some(raw))
 }
 
 /// Whether a server's error says that it requires other headers.
@@ -198,17 +210,20 @@ fn walk_fields(
     mut path: Option<&mut Vec<String>>,
     found: &mut Vec<ParamHeader>,
 ) -> Result<(), String> {
-    if let Some(mark) = fields.get(HEADER_SCHEMA_KEY) {
+    if let Some(header_name) = fields.get(HEADER_SCHEMA_KEY) {
         let Some(path) = path.as_deref().filter(|path| !path.is_empty()) else {
             return Err(format!(
                 "`{HEADER_SCHEMA_KEY}` does not belong to an argument"
             ));
         };
-        let header = mark.as_str().filter(|mark| is_header_token(mark));
-        let header =
-            header.map(|mark| format!("{PARAM_HEADER_PREFIX}{}", mark.to_ascii_lowercase()));
-        let header =
-            header.ok_or_else(|| format!("`{HEADER_SCHEMA_KEY}`: {mark} is not a header name"))?;
+        let header = header_name
+            .as_str()
+            .filter(|header_name| is_header_token(header_name));
+        let header = header.map(|header_name| {
+            format!("{PARAM_HEADER_PREFIX}{}", header_name.to_ascii_lowercase())
+        });
+        let header = header
+            .ok_or_else(|| format!("`{HEADER_SCHEMA_KEY}`: {header_name} is not a header name"))?;
         if !is_primitive_schema(fields) {
             return Err(format!(
                 "`{HEADER_SCHEMA_KEY}`: `{}` is not a simple value",
@@ -417,14 +432,14 @@ mod tests {
             let list = format!(
                 r#"{{"tools":[{{"name":"bad","inputSchema":{bad}}},{good}],"nextCursor":"x"}}"#
             );
-            let mut told = Vec::new();
+            let mut reasons = Vec::new();
             let rest =
-                ToolParamHeaders::default().record_tools(&list, |why| told.push(why.to_owned()));
+                ToolParamHeaders::default().record_tools(&list, |why| reasons.push(why.to_owned()));
             let expected = format!(r#"{{"tools":[{good}],"nextCursor":"x"}}"#);
             assert_eq!(rest.as_deref(), Some(&*expected), "{bad}");
             assert!(
-                told[0].starts_with("the hub omits the tool `bad`: `"),
-                "{told:?}"
+                reasons[0].starts_with("the hub omits the tool `bad`: `"),
+                "{reasons:?}"
             );
         }
     }

@@ -80,20 +80,21 @@ impl Hub {
     pub(super) fn persist_subscription(&self, session: &HubSession, message: &RpcMessage) {
         // The lock is held until the file is written, so that concurrent requests do not overwrite each other and a
         // closed session's file is not written again.
-        let mut lasting = session.lock_subscriptions();
-        if !lasting.record_request(message) {
+        let mut subscriptions = session.lock_subscriptions();
+        if !subscriptions.record_request(message) {
             return;
         }
         let path = self.session_file(&session.id);
-        let kept = fs::read(&path).ok();
-        let kept = kept.and_then(|text| serde_json::from_slice::<PersistedHubSession>(&text).ok());
+        let persisted = fs::read(&path).ok();
+        let persisted =
+            persisted.and_then(|text| serde_json::from_slice::<PersistedHubSession>(&text).ok());
         // A session of the older transport ends with its connection and has no file.
-        let Some(mut kept) = kept else {
+        let Some(mut persisted) = persisted else {
             return;
         };
-        kept.subscribed = lasting.subscribed.clone();
-        kept.level = lasting.level.clone();
-        if let Err(error) = cache::write_json(&path, &kept) {
+        persisted.subscribed = subscriptions.subscribed.clone();
+        persisted.level = subscriptions.level.clone();
+        if let Err(error) = cache::write_json(&path, &persisted) {
             tracing::warn!("the hub can't store a session: {error:#}");
         }
     }
@@ -101,22 +102,29 @@ impl Hub {
     /// Restores a session from disk with its subscriptions and log level.
     pub(super) fn restore_session(&self, id: &str) -> Result<Arc<HubSession>, HubRefusal> {
         let text = fs::read(self.session_file(id)).map_err(|_| HubRefusal::NoSession)?;
-        let kept: PersistedHubSession =
+        let persisted: PersistedHubSession =
             serde_json::from_slice(&text).map_err(|_| HubRefusal::NoSession)?;
         let before = self.change_count();
-        let outlet = ClientStreams::new(Arc::new(MessageStream::general(self.next_number())));
-        let hello = Bytes::copy_from_slice(kept.hello.get().as_bytes());
-        let backend = self.open_backend(&kept.wish, Some(hello), outlet.clone());
+        let streams = ClientStreams::new(Arc::new(MessageStream::general(self.next_number())));
+        let initialize_params = Bytes::copy_from_slice(persisted.hello.get().as_bytes());
+        let backend = self.open_backend(&persisted.wish, Some(initialize_params), streams.clone());
         let backend = backend.map_err(|refusal| match refusal {
             HubRefusal::Stopping => refusal,
             _ => HubRefusal::NoSession,
         })?;
-        let lasting = kept.client_subscriptions();
-        if let Some(level) = lasting.log_level() {
+        let subscriptions = persisted.client_subscriptions();
+        if let Some(level) = subscriptions.log_level() {
             backend.set_level(&level);
         }
-        let PersistedHubSession { wish, version, .. } = kept;
-        let session = HubSession::new(id.into(), version, wish.server, backend, lasting, outlet);
+        let PersistedHubSession { wish, version, .. } = persisted;
+        let session = HubSession::new(
+            id.into(),
+            version,
+            wish.server,
+            backend,
+            subscriptions,
+            streams,
+        );
         session.streams.notify_lists_changed();
         session.resubscribe();
         self.register_session(session, before)
@@ -125,8 +133,11 @@ impl Hub {
     /// The number of sessions in memory that survive a restart, and of connections that end with this companion.
     pub(in crate::companion) fn client_counts(&self) -> (usize, usize) {
         let sessions = self.lock_sessions();
-        let kept = sessions.keys().filter(|id| self.session_file(id).exists());
-        (kept.count(), self.0.sse_connections.initialized_count())
+        let persisted = sessions.keys().filter(|id| self.session_file(id).exists());
+        (
+            persisted.count(),
+            self.0.sse_connections.initialized_count(),
+        )
     }
 
     /// The number of sessions on disk that a client could resume.
@@ -156,11 +167,11 @@ mod tests {
     #[test]
     fn subscriptions_and_log_level_last_as_long_as_their_session() {
         let before = r#"{"wish":{"server":"a","servers":null,"tools":null},"version":"2025-11-25","hello":{"x":1.0}}"#;
-        let mut kept: PersistedHubSession = serde_json::from_str(before).unwrap();
-        let mut lasting = kept.client_subscriptions();
+        let mut persisted: PersistedHubSession = serde_json::from_str(before).unwrap();
+        let mut subscriptions = persisted.client_subscriptions();
         let mut note = |method: &str, params: &str| {
             let text = format!(r#"{{"id":1,"method":"{method}","params":{params}}}"#);
-            lasting.record_request(&RpcMessage::parse(text.into()).unwrap())
+            subscriptions.record_request(&RpcMessage::parse(text.into()).unwrap())
         };
         assert!(!note("tools/call", r#"{"uri":"a:b"}"#));
         assert!(note("resources/subscribe", r#"{"uri":"a:b"}"#));
@@ -168,8 +179,8 @@ mod tests {
         assert!(note("resources/subscribe", r#"{"uri":"a:c"}"#));
         assert!(note("resources/unsubscribe", r#"{"uri":"a:c"}"#));
         assert!(note("logging/setLevel", r#"{"level":"info"}"#));
-        (kept.subscribed, kept.level) = (lasting.subscribed, lasting.level);
-        let text = serde_json::to_string(&kept).unwrap();
+        (persisted.subscribed, persisted.level) = (subscriptions.subscribed, subscriptions.level);
+        let text = serde_json::to_string(&persisted).unwrap();
         let again: PersistedHubSession = serde_json::from_str(&text).unwrap();
         assert_eq!(
             again.client_subscriptions().log_level().unwrap(),

@@ -27,25 +27,25 @@ impl Hub {
             .cloned()
             .collect();
         let servers = self.lock_servers();
-        let local = servers.values().filter(|served| served.is_local());
-        let local = local.map(|served| served.name().to_owned());
+        let local = servers.values().filter(|entry| entry.is_local());
+        let local = local.map(|entry| entry.name().to_owned());
         local.chain(refused).collect()
     }
 
     /// The program, arguments and folder of a server; empty if it is not a child process.
     pub(in crate::companion) fn server_command_line(&self, name: &str) -> Vec<String> {
-        let Some(served) = self.find_server(name) else {
+        let Some(entry) = self.find_server(name) else {
             return Vec::new();
         };
         let ServerTransport::Child {
             command, args, cwd, ..
-        } = &served.spec.config.transport
+        } = &entry.spec.config.transport
         else {
             return Vec::new();
         };
         let folder = cwd.iter().map(|cwd| cwd.display().to_string());
-        let words = std::iter::once(command).chain(args).cloned();
-        words.chain(folder).collect()
+        let arguments = std::iter::once(command).chain(args).cloned();
+        arguments.chain(folder).collect()
     }
 
     /// Whether a valid server of this name is configured.
@@ -56,9 +56,9 @@ impl Hub {
     /// The local servers that run.
     pub(in crate::companion) fn running_servers(&self) -> Vec<String> {
         let servers = self.lock_servers();
-        let up = servers.values().filter(|served| served.is_local());
-        let up = up.filter(|served| served.has_phase(|phase| *phase == ServerPhase::Up));
-        up.map(|served| served.name().to_owned()).collect()
+        let up = servers.values().filter(|entry| entry.is_local());
+        let up = up.filter(|entry| entry.has_phase(|phase| *phase == ServerPhase::Up));
+        up.map(|entry| entry.name().to_owned()).collect()
     }
 
     /// The servers with unanswered calls, one name for each call.
@@ -77,17 +77,18 @@ impl Hub {
         if let Some(why) = self.lock_config_errors().invalid_servers.get(name) {
             return Err(format!("its configuration is refused: {why}"));
         }
-        let served = self.find_server(name).ok_or("it is not configured")?;
+        let entry = self.find_server(name).ok_or("it is not configured")?;
         // The cached handshake does not count.
-        served.start_shared_child().await.map_err(|why| match why {
+        entry.start_shared_child().await.map_err(|why| match why {
             HandshakeError::Refused(error) => format!("it refused the handshake: {error}"),
             HandshakeError::Failed(why) => why,
         })?;
-        let wish = HubTarget {
+        let target = HubTarget {
             server: Some(name.to_owned()),
             ..HubTarget::default()
         };
-        let Ok(Backend::Single(access)) = self.sessionless_backend(&wish, Arc::new(ProbeNullSink))
+        let Ok(Backend::Single(access)) =
+            self.sessionless_backend(&target, Arc::new(ProbeNullSink))
         else {
             return Err("it is not configured".into());
         };

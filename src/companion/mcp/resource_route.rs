@@ -30,12 +30,12 @@ impl MergedServers {
         if let Some(server) = self.origin_server(&uri) {
             return server.send_request(message, with_resource_index(&server, reply));
         }
-        let merge = self.clone();
+        let merged = self.clone();
         tokio::spawn(async move {
             let id = message.id().unwrap_or("null");
-            match merge.find_origin(&uri).await {
+            match merged.find_origin(&uri).await {
                 Some(server) => {
-                    merge.record_origin(uri, &server);
+                    merged.record_origin(uri, &server);
                     let reply = with_resource_index(&server, reply);
                     server.send_request(message, reply);
                 }
@@ -62,11 +62,11 @@ impl MergedServers {
             return Some(server);
         }
         let templates = self.gather_lists("resources/templates/list", ListWait::ORIGIN_SEARCH);
-        let GatheredLists { lists: found, .. } = templates.await;
+        let GatheredLists { lists, .. } = templates.await;
         if let Some(server) = self.origin_server(uri) {
             return Some(server);
         }
-        let fits = found.iter().filter_map(|(server, templates)| {
+        let fits = lists.iter().filter_map(|(server, templates)| {
             let templates = templates.items().iter();
             let text = templates.filter_map(|item| item_string(item, "uriTemplate"));
             let closest = text

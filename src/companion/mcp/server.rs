@@ -35,19 +35,19 @@ pub(super) struct ServerEntry {
 
 impl ServerEntry {
     pub(super) fn new(
-        server: McpServerConfig,
+        config: McpServerConfig,
         data: &Path,
         os: &Arc<dyn InProcessServer>,
     ) -> Arc<Self> {
-        let name = &server.name;
+        let name = &config.name;
         let cache = ServerCache::open(
             data.join(format!("cache/{name}.json")),
-            server.cache_digest(),
+            config.cache_digest(),
         );
         let log = Arc::new(McpServerLog::new(data.join(format!("logs/{name}.log"))));
-        let is_eager = server.start == ServerStart::Eager && server.is_shared;
-        let known = ServerSpec {
-            config: server,
+        let is_eager = config.start == ServerStart::Eager && config.is_shared;
+        let spec = ServerSpec {
+            config,
             cache,
             log,
             resource_index: Arc::default(),
@@ -55,15 +55,15 @@ impl ServerEntry {
             built_in_server: os.clone(),
             crash_count: AtomicUsize::new(0),
         };
-        let served = Arc::new(Self {
-            spec: Arc::new(known),
+        let entry = Arc::new(Self {
+            spec: Arc::new(spec),
             shared_child: OnceLock::new(),
             own_children: Mutex::default(),
         });
         if is_eager {
-            start_in_background(served.shared_child());
+            start_in_background(entry.shared_child());
         }
-        served
+        entry
     }
 
     pub(super) fn name(&self) -> &str {
@@ -74,24 +74,28 @@ impl ServerEntry {
     /// a request concerns.
     fn shared_child(&self) -> &ServerHandle {
         self.shared_child.get_or_init(|| {
-            let hello = serde_json::json!({
+            let initialize_params = serde_json::json!({
                 "protocolVersion": NEWEST_HANDSHAKE_REVISION,
                 "capabilities": {},
                 "clientInfo": {"name": "osctl", "version": env!("CARGO_PKG_VERSION")},
             });
-            ServerHandle::new(self.spec.clone(), hello.to_string().into(), true)
+            ServerHandle::new(
+                self.spec.clone(),
+                initialize_params.to_string().into(),
+                true,
+            )
         })
     }
 
     /// Opens a client's access to the server.
     pub(super) fn open_access(
         self: &Arc<Self>,
-        member: Arc<McpClient>,
+        client: Arc<McpClient>,
         tools: &NameFilter,
     ) -> ServerAccess {
-        let child = match &member.initialize_params {
-            Some(hello) if !self.spec.config.is_shared => {
-                let child = ServerHandle::new(self.spec.clone(), hello.clone(), false);
+        let child = match &client.initialize_params {
+            Some(initialize_params) if !self.spec.config.is_shared => {
+                let child = ServerHandle::new(self.spec.clone(), initialize_params.clone(), false);
                 if self.spec.config.start == ServerStart::Eager {
                     start_in_background(&child);
                 }
@@ -105,7 +109,7 @@ impl ServerEntry {
         let access = ServerAccess {
             entry: self.clone(),
             tool_filter: tools.clone(),
-            client: member,
+            client,
             child,
         };
         // A client without a session receives only its answers.
@@ -148,7 +152,7 @@ impl ServerEntry {
         self.children().iter().for_each(ServerHandle::drain);
     }
 
-    /// Whether it has retired and has answered all open calls.
+    /// Whether it is drained: removed, with all open calls answered.
     pub(super) fn has_ended(&self) -> bool {
         self.children().iter().all(ServerHandle::has_ended)
     }
@@ -258,23 +262,23 @@ impl ServerAccess {
     }
 
     /// Whether it leads to this server, and not to a previous one of that name.
-    pub(super) fn is_connected_to(&self, served: &Arc<ServerEntry>) -> bool {
-        Arc::ptr_eq(&self.entry, served)
+    pub(super) fn is_connected_to(&self, entry: &Arc<ServerEntry>) -> bool {
+        Arc::ptr_eq(&self.entry, entry)
     }
 
     /// The same client's access to another server.
-    pub(super) fn reopen_to(&self, served: &Arc<ServerEntry>, number: u64) -> Self {
+    pub(super) fn reopen_to(&self, entry: &Arc<ServerEntry>, number: u64) -> Self {
         let McpClient {
-            initialize_params: hello,
-            notification_sink: ears,
+            initialize_params,
+            notification_sink,
             ..
         } = &*self.client;
-        let member = McpClient {
+        let client = McpClient {
             number,
-            initialize_params: hello.clone(),
-            notification_sink: ears.clone(),
+            initialize_params: initialize_params.clone(),
+            notification_sink: notification_sink.clone(),
         };
-        served.open_access(Arc::new(member), &self.tool_filter)
+        entry.open_access(Arc::new(client), &self.tool_filter)
     }
 
     /// Ends the child after its open calls, if it belongs to this client alone.
@@ -284,7 +288,7 @@ impl ServerAccess {
         }
     }
 
-    /// Whether its child has retired and has answered all open calls.
+    /// Whether its child is drained: removed, with all open calls answered.
     pub(super) fn has_ended(&self) -> bool {
         self.child.has_ended()
     }
@@ -300,11 +304,11 @@ impl ServerAccess {
 
     /// The `initialize` result of the server. Starts the server only if the cache has none.
     pub(super) async fn initialize_result(&self) -> Result<Bytes, HandshakeError> {
-        let hello = match self.spec().cache.initialize_result() {
-            Some(hello) => hello,
+        let result = match self.spec().cache.initialize_result() {
+            Some(result) => result,
             None => self.child.initialize_result().await?,
         };
-        Ok(self.with_common_revision(hello))
+        Ok(self.with_common_revision(result))
     }
 
     /// Adapts the handshake's result to a version that the client knows.
@@ -313,16 +317,18 @@ impl ServerAccess {
         let version_of = |text: &str| -> Option<String> {
             serde_json::from_str(&text[find_value(text, &["protocolVersion"])?]).ok()
         };
-        let asked = self.client.initialize_params.as_deref();
-        let asked = asked.and_then(|hello| version_of(std::str::from_utf8(hello).ok()?));
-        let Some(asked) = asked.filter(|asked| HANDSHAKE_REVISIONS.contains(&asked.as_str()))
+        let requested = self.client.initialize_params.as_deref();
+        let requested = requested
+            .and_then(|initialize_params| version_of(std::str::from_utf8(initialize_params).ok()?));
+        let Some(requested) =
+            requested.filter(|requested| HANDSHAKE_REVISIONS.contains(&requested.as_str()))
         else {
             return result;
         };
         match (find_value(text, &["protocolVersion"]), version_of(text)) {
             // Versions are dates, so they compare as text.
-            (Some(span), Some(spoken)) if asked < spoken => {
-                splice(&result, &[(span, &format!("\"{asked}\""))])
+            (Some(span), Some(server_version)) if requested < server_version => {
+                splice(&result, &[(span, &format!("\"{requested}\""))])
             }
             _ => result,
         }
@@ -342,21 +348,21 @@ impl ServerAccess {
         &self,
         tool: &str,
         call: &RpcMessage,
-        given: ClientParamHeaders,
+        headers: ClientParamHeaders,
     ) -> Option<String> {
         if !self.offers_tool(tool) {
             return None;
         }
-        let known = self.spec();
-        let tool = known.cache.tool_description(tool, HEADER_SCHEMA_KEY)?;
+        let spec = self.spec();
+        let tool = spec.cache.tool_description(tool, HEADER_SCHEMA_KEY)?;
         // A remote server may have changed its headers; the remote server reports a missing header itself.
-        let is_elsewhere = matches!(known.config.transport, ServerTransport::Remote { .. });
-        let is_partial = given.is_partial || is_elsewhere;
-        let given = ClientParamHeaders {
+        let is_elsewhere = matches!(spec.config.transport, ServerTransport::Remote { .. });
+        let is_partial = headers.is_partial || is_elsewhere;
+        let headers = ClientParamHeaders {
             is_partial,
-            ..given
+            ..headers
         };
-        find_header_mismatch(&tool, call, &given)
+        find_header_mismatch(&tool, call, &headers)
     }
 
     pub(super) fn send_request(&self, message: RpcMessage, mut reply: ReplySender) {

@@ -43,12 +43,12 @@ impl Backend {
     pub(super) fn header_mismatch(
         &self,
         call: &RpcMessage,
-        given: ClientParamHeaders,
+        headers: ClientParamHeaders,
     ) -> Option<String> {
         let tool = call.text_param(&["name"])?;
         match self {
-            Self::Single(access) => access.header_mismatch(&tool, call, given),
-            Self::Merged(merge) => merge.header_mismatch(&tool, call, given),
+            Self::Single(access) => access.header_mismatch(&tool, call, headers),
+            Self::Merged(merge) => merge.header_mismatch(&tool, call, headers),
         }
     }
 
@@ -106,7 +106,7 @@ impl Backend {
         }
     }
 
-    /// Whether its server has retired and has answered all open calls.
+    /// Whether its server is drained: removed, with all open calls answered.
     fn has_ended(&self) -> bool {
         matches!(self, Self::Single(access) if access.has_ended())
     }
@@ -131,20 +131,20 @@ pub(super) struct HubSession {
 impl HubSession {
     pub(super) fn new(
         id: String,
-        version: String,
-        server: Option<String>,
+        protocol_version: String,
+        server_name: Option<String>,
         backend: Backend,
-        lasting: ClientSubscriptions,
-        outlet: Arc<ClientStreams>,
+        subscriptions: ClientSubscriptions,
+        streams: Arc<ClientStreams>,
     ) -> Self {
         Self {
             id,
-            protocol_version: version,
-            server_name: server,
+            protocol_version,
+            server_name,
             backend: Mutex::new(Arc::new(backend)),
             previous_backends: Mutex::default(),
-            subscriptions: Mutex::new(lasting),
-            streams: outlet,
+            subscriptions: Mutex::new(subscriptions),
+            streams,
             last_used: Mutex::new(Instant::now()),
         }
     }
@@ -155,10 +155,10 @@ impl HubSession {
     }
 
     fn lock_previous_backends(&self) -> MutexGuard<'_, Vec<Arc<Backend>>> {
-        let former = self.previous_backends.lock();
-        let mut former = former.unwrap_or_else(PoisonError::into_inner);
-        former.retain(|backend| !backend.has_ended());
-        former
+        let previous_backends = self.previous_backends.lock();
+        let mut previous_backends = previous_backends.unwrap_or_else(PoisonError::into_inner);
+        previous_backends.retain(|backend| !backend.has_ended());
+        previous_backends
     }
 
     /// Forwards a notification or an answer of the client. It may concern a call that was open when the server
@@ -194,14 +194,14 @@ impl HubSession {
                 }
             }
             Backend::Single(access) => {
-                let Some(served) = servers.get(access.name()) else {
+                let Some(entry) = servers.get(access.name()) else {
                     return false;
                 };
-                if access.is_connected_to(served) {
+                if access.is_connected_to(entry) {
                     return true;
                 }
                 access.drain();
-                let access = access.reopen_to(served, next());
+                let access = access.reopen_to(entry, next());
                 if let Some(level) = level {
                     access.set_level(&level);
                 }
@@ -263,13 +263,13 @@ impl HubSession {
 }
 
 /// Sends every `list_changed` notification: the servers may have changed.
-pub(super) fn notify_lists_changed(ears: &dyn NotificationSink) {
-    let told: BTreeSet<&str> = CACHED_LIST_METHODS
+pub(super) fn notify_lists_changed(notification_sink: &dyn NotificationSink) {
+    let notifications: BTreeSet<&str> = CACHED_LIST_METHODS
         .iter()
         .map(|(_, _, changed)| *changed)
         .collect();
-    for method in told {
-        ears.deliver(message::notification_message(method, ""), false);
+    for method in notifications {
+        notification_sink.deliver(message::notification_message(method, ""), false);
     }
 }
 
@@ -283,9 +283,9 @@ pub(super) struct ClientStreams {
 }
 
 impl ClientStreams {
-    pub(super) fn new(general: Arc<MessageStream>) -> Arc<Self> {
+    pub(super) fn new(general_stream: Arc<MessageStream>) -> Arc<Self> {
         Arc::new(Self {
-            general_stream: general,
+            general_stream,
             is_listening: AtomicBool::new(false),
             call_streams: Mutex::default(),
         })
@@ -333,14 +333,14 @@ impl ClientStreams {
             .iter();
         let too_many = too_many.chain(unread.get(MAX_ENDED_UNREAD_STREAMS..).unwrap_or_default());
         too_many.for_each(|(number, ..)| drop(calls.remove(number)));
-        let kept = unread
+        let unread_streams = unread
             .iter()
             .take(MAX_ENDED_UNREAD_STREAMS)
             .chain(read.iter().take(MAX_ENDED_READ_STREAMS));
         let mut bytes = 0;
-        for (place, (number, size, _)) in kept.enumerate() {
+        for (index, (number, size, _)) in unread_streams.enumerate() {
             bytes += size;
-            if place > 0 && bytes > MAX_ENDED_STREAM_BYTES {
+            if index > 0 && bytes > MAX_ENDED_STREAM_BYTES {
                 calls.remove(number);
             }
         }
@@ -406,46 +406,46 @@ mod tests {
     #[tokio::test]
     async fn messages_that_may_belong_to_the_open_call_are_sent_on_its_stream() {
         let general = Arc::new(MessageStream::endless(1));
-        let outlet = ClientStreams::new(general.clone());
+        let streams = ClientStreams::new(general.clone());
         let call = Arc::new(MessageStream::of_answers(2, 1));
-        outlet.add_stream(&call);
-        outlet.deliver("related".into(), true);
-        outlet.deliver("other".into(), false);
+        streams.add_stream(&call);
+        streams.deliver("related".into(), true);
+        streams.deliver("other".into(), false);
         let (of_call, of_all) = (call.attach_reader(), general.attach_reader());
         assert_eq!(call.next_event(0, of_call).await.unwrap().text, "related");
         assert_eq!(general.next_event(0, of_all).await.unwrap().text, "other");
         call.push_answer("done".into());
-        outlet.deliver("late".into(), true);
+        streams.deliver("late".into(), true);
         assert_eq!(general.next_event(1, of_all).await.unwrap().text, "late");
     }
 
     #[tokio::test]
     async fn only_the_last_ended_streams_are_kept() {
-        let outlet = ClientStreams::new(Arc::new(MessageStream::endless(0)));
+        let streams = ClientStreams::new(Arc::new(MessageStream::endless(0)));
         for number in 1..=100 {
             let stream = Arc::new(MessageStream::of_answers(number, 1));
-            outlet.add_stream(&stream);
+            streams.add_stream(&stream);
             stream.push_answer("x".into());
         }
-        assert!(outlet.find_stream(1).is_none() && outlet.find_stream(100).is_some());
-        assert!(outlet.lock_streams().len() <= super::MAX_ENDED_UNREAD_STREAMS + 1);
+        assert!(streams.find_stream(1).is_none() && streams.find_stream(100).is_some());
+        assert!(streams.lock_streams().len() <= super::MAX_ENDED_UNREAD_STREAMS + 1);
         // Streams that were read are dropped before streams that were not.
         for number in 101..=120 {
             let stream = Arc::new(MessageStream::of_answers(number, 1));
-            outlet.add_stream(&stream);
+            streams.add_stream(&stream);
             stream.push_answer("x".into());
             assert_eq!(stream.wait_for_answer().await.unwrap(), "x");
             assert!(stream.next_event(1, stream.attach_reader()).await.is_none());
         }
-        assert!(outlet.find_stream(100).is_some());
-        assert!(outlet.find_stream(101).is_none() && outlet.find_stream(120).is_some());
+        assert!(streams.find_stream(100).is_some());
+        assert!(streams.find_stream(101).is_none() && streams.find_stream(120).is_some());
         let large = vec![b'x'; super::MAX_ENDED_STREAM_BYTES];
         for number in 201..=203 {
             let stream = Arc::new(MessageStream::of_answers(number, 1));
-            outlet.add_stream(&stream);
+            streams.add_stream(&stream);
             stream.push_answer(large.clone().into());
         }
-        outlet.add_stream(&Arc::new(MessageStream::of_answers(204, 1)));
-        assert!(outlet.find_stream(202).is_none() && outlet.find_stream(203).is_some());
+        streams.add_stream(&Arc::new(MessageStream::of_answers(204, 1)));
+        assert!(streams.find_stream(202).is_none() && streams.find_stream(203).is_some());
     }
 }

@@ -15,7 +15,7 @@ pub(in crate::companion) struct HubSettings {
 
 impl From<&CompanionSettings> for HubSettings {
     fn from(settings: &CompanionSettings) -> Self {
-        let data = settings.data_folder.join("mcp");
+        let data_folder = settings.data_folder.join("mcp");
         Self {
             config_files: vec![
                 settings.body_folder.join("mcp.json"),
@@ -24,7 +24,7 @@ impl From<&CompanionSettings> for HubSettings {
                 // Written by users.
                 settings.data_folder.join("mcp.json"),
             ],
-            data_folder: data,
+            data_folder,
             resource_root: settings.root.clone(),
         }
     }

@@ -45,11 +45,11 @@ impl SseConnections {
         &self,
         goes_on: impl Fn(Option<&HubSession>, Option<&str>) -> bool,
     ) {
-        self.lock().retain(|_, visit| {
-            let session = visit.session().map(|session| &**session);
-            let stays = goes_on(session, visit.target.server.as_deref());
+        self.lock().retain(|_, connection| {
+            let session = connection.session().map(|session| &**session);
+            let stays = goes_on(session, connection.target.server.as_deref());
             if !stays {
-                visit.drain();
+                connection.drain();
             }
             stays
         });
@@ -57,13 +57,17 @@ impl SseConnections {
 
     /// The number of connections with a completed handshake.
     pub(super) fn initialized_count(&self) -> usize {
-        let visits = self.lock();
-        visits.values().filter(|v| v.session().is_some()).count()
+        let connections = self.lock();
+        connections
+            .values()
+            .filter(|v| v.session().is_some())
+            .count()
     }
 
     pub(super) fn close_all(&self) {
         let all = std::mem::take(&mut *self.lock());
-        all.into_values().for_each(|visit| visit.stream.close());
+        all.into_values()
+            .for_each(|connection| connection.stream.close());
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<String, Arc<SseConnection>>> {
@@ -75,48 +79,48 @@ impl Hub {
     /// Registers a connection. Returns its id and its stream.
     pub(super) fn open_connection(
         &self,
-        wish: HubTarget,
+        target: HubTarget,
     ) -> Result<(String, Arc<MessageStream>), HubRefusal> {
         let stream = Arc::new(MessageStream::endless(self.next_number()));
-        let visit = self.register_connection(wish, stream.clone(), None)?;
-        Ok((visit.id.clone(), stream))
+        let connection = self.register_connection(target, stream.clone(), None)?;
+        Ok((connection.id.clone(), stream))
     }
 
     /// Registers a listener, which ends when its servers change. `before` is the change count when the listener was
     /// created.
     pub(super) fn register_listener(
         &self,
-        wish: HubTarget,
+        target: HubTarget,
         stream: Arc<MessageStream>,
         listener: Arc<dyn NotificationSink>,
         before: u64,
     ) -> Result<String, HubRefusal> {
-        let visit = self.register_connection(wish, stream, Some(listener))?;
+        let connection = self.register_connection(target, stream, Some(listener))?;
         // That change was not delivered to this listener.
         if self.change_count() != before {
-            visit.drain();
+            connection.drain();
         }
-        Ok(visit.id.clone())
+        Ok(connection.id.clone())
     }
 
     /// Registers a connection that ends with its server.
     fn register_connection(
         &self,
-        wish: HubTarget,
+        target: HubTarget,
         stream: Arc<MessageStream>,
         listener: Option<Arc<dyn NotificationSink>>,
     ) -> Result<Arc<SseConnection>, HubRefusal> {
-        let visit = Arc::new(SseConnection {
+        let connection = Arc::new(SseConnection {
             id: new_session_id()?,
-            target: wish,
+            target,
             stream,
             listener,
             session: OnceLock::new(),
         });
-        let mut visits = self.0.sse_connections.lock();
-        visits.insert(visit.id.clone(), visit.clone());
-        drop(visits);
-        Ok(visit)
+        let mut connections = self.0.sse_connections.lock();
+        connections.insert(connection.id.clone(), connection.clone());
+        drop(connections);
+        Ok(connection)
     }
 
     pub(super) fn find_connection(&self, id: &str) -> Option<Arc<SseConnection>> {
@@ -126,18 +130,19 @@ impl Hub {
     /// Performs the handshake; returns the result of `initialize`.
     pub(super) async fn initialize_connection(
         &self,
-        visit: &SseConnection,
+        connection: &SseConnection,
         message: &RpcMessage,
     ) -> Result<Bytes, HubRefusal> {
-        let hello = Bytes::copy_from_slice(message.params().unwrap_or("{}").as_bytes());
-        let outlet = ClientStreams::new(visit.stream.clone());
+        let initialize_params = Bytes::copy_from_slice(message.params().unwrap_or("{}").as_bytes());
+        let streams = ClientStreams::new(connection.stream.clone());
         let before = self.change_count();
-        let backend = self.open_backend(&visit.target, Some(hello), outlet.clone())?;
+        let backend =
+            self.open_backend(&connection.target, Some(initialize_params), streams.clone())?;
         let result = backend
             .initialize_result()
             .await
             .map_err(HubRefusal::Handshake)?;
-        let (id, server) = (visit.id.clone(), visit.target.server.clone());
+        let (id, server) = (connection.id.clone(), connection.target.server.clone());
         let lasting = ClientSubscriptions::default();
         let session = HubSession::new(
             id,
@@ -145,15 +150,15 @@ impl Hub {
             server,
             backend,
             lasting,
-            outlet,
+            streams,
         );
         // A repeated handshake keeps the first session.
-        let _ = visit.session.set(Arc::new(session));
-        if let Some(session) = visit.session()
+        let _ = connection.session.set(Arc::new(session));
+        if let Some(session) = connection.session()
             && self.change_count() != before
             && !session.update_servers(&self.lock_servers().clone(), || self.next_number())
         {
-            visit.stream.drain();
+            connection.stream.drain();
         }
         Ok(result)
     }

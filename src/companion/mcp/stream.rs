@@ -60,7 +60,7 @@ impl MessageStreamState {
                 return;
             }
             self.first_seq += 1;
-            self.buffered_bytes -= self.events.pop_front().map_or(0, |gone| gone.len());
+            self.buffered_bytes -= self.events.pop_front().map_or(0, |removed| removed.len());
         }
     }
 }
@@ -109,7 +109,7 @@ impl MessageStream {
         )
     }
 
-    fn new(number: u64, missing: Option<usize>, most: (usize, usize)) -> Self {
+    fn new(number: u64, missing: Option<usize>, unread_limits: (usize, usize)) -> Self {
         Self {
             number,
             request_ids: String::new(),
@@ -122,7 +122,7 @@ impl MessageStream {
                 ends_after_answers: missing.is_some(),
                 closed: missing == Some(0),
                 reader: 0,
-                unread_limits: most,
+                unread_limits,
             }),
             changed: Notify::new(),
         }
@@ -153,7 +153,7 @@ impl MessageStream {
         self.changed.notify_waiters();
     }
 
-    /// Expects one answer less, as when a call is given up.
+    /// Expects one answer less, as when a call is cancelled.
     pub(super) fn skip_answer(&self) {
         self.lock().count_answer();
         self.changed.notify_waiters();
@@ -248,11 +248,11 @@ impl MessageStream {
     pub(super) async fn wait_for_answer(&self) -> Option<Bytes> {
         let reader = self.attach_reader();
         let mut seen = 0;
-        while let Some(told) = self.next_event(seen, reader).await {
-            if told.is_last {
-                return Some(told.text);
+        while let Some(event) = self.next_event(seen, reader).await {
+            if event.is_last {
+                return Some(event.text);
             }
-            seen = told.seq;
+            seen = event.seq;
         }
         None
     }

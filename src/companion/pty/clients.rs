@@ -63,11 +63,11 @@ impl PtyClients {
         now: Instant,
     ) -> PtyAdmission {
         self.last_id += 1;
-        let seat = self.last_id;
+        let connection_id = self.last_id;
         let is_same = |theirs: &PtyClientName| client.is_some() && *theirs == client;
         let mut taken = self.connected.iter();
-        let replaces = taken.find(|(_, theirs)| is_same(theirs)).map(|(s, _)| *s);
-        if let Some(old) = replaces {
+        let replaced_id = taken.find(|(_, theirs)| is_same(theirs)).map(|(s, _)| *s);
+        if let Some(old) = replaced_id {
             self.connected.remove(&old);
         }
         let is_free = match &self.writer {
@@ -78,22 +78,22 @@ impl PtyClients {
                 .is_some_and(|at| now - at >= WRITER_RECONNECT_TIMEOUT),
         };
         if role == TerminalRole::Write && (is_free || take) {
-            let (client, lost) = (client.clone(), None);
+            let (client, disconnected_at) = (client.clone(), None);
             self.writer = Some(PtyWriter {
-                connection_id: seat,
+                connection_id,
                 client,
-                disconnected_at: lost,
+                disconnected_at,
             });
         } else if self.writer.as_ref().is_some_and(|w| is_same(&w.client)) {
             // The former writer returns as a viewer.
             self.writer = None;
         }
-        let typed = self.restore_typed_count(seat, &client);
-        self.connected.insert(seat, client);
+        let typed_bytes = self.restore_typed_count(connection_id, &client);
+        self.connected.insert(connection_id, client);
         PtyAdmission {
-            connection_id: seat,
-            replaced_id: replaces,
-            typed_bytes: typed,
+            connection_id,
+            replaced_id,
+            typed_bytes,
         }
     }
 
@@ -101,19 +101,21 @@ impl PtyClients {
     /// forgotten client looks like a new one, and counts its own bytes.
     fn restore_typed_count(
         &mut self,
-        seat: PtyConnectionId,
+        connection_id: PtyConnectionId,
         client: &PtyClientName,
     ) -> Option<u64> {
-        let key = client.clone().unwrap_or_else(|| anonymous_name(seat));
+        let key = client
+            .clone()
+            .unwrap_or_else(|| anonymous_name(connection_id));
         if let Some(at) = self
             .typed_counts
             .iter()
             .position(|(known, _)| *known == key)
         {
             let found = self.typed_counts.remove(at)?;
-            let typed = found.1;
+            let typed_bytes = found.1;
             self.typed_counts.push_back(found);
-            return Some(typed);
+            return Some(typed_bytes);
         }
         self.typed_counts.push_back((key, 0));
         while self.typed_counts.len() > MAX_REMEMBERED_CLIENTS {
@@ -141,20 +143,25 @@ impl PtyClients {
                 .writer
                 .as_ref()
                 .is_some_and(|writer| is_it(&writer.client));
-        let is_nameless = |seat: &PtyConnectionId| anonymous_name(*seat) == name;
+        let is_nameless = |connection_id: &PtyConnectionId| anonymous_name(*connection_id) == name;
         !is_here && !self.connected.keys().any(is_nameless)
     }
 
-    /// `lost`: the connection ended without a message that the client leaves.
-    pub(super) fn remove_client(&mut self, seat: PtyConnectionId, lost: bool, now: Instant) {
-        if let Some(None) = self.connected.remove(&seat) {
+    /// `is_lost`: the connection ended without a message that the client leaves.
+    pub(super) fn remove_client(
+        &mut self,
+        connection_id: PtyConnectionId,
+        is_lost: bool,
+        now: Instant,
+    ) {
+        if let Some(None) = self.connected.remove(&connection_id) {
             // A client without a name cannot return.
-            let name = anonymous_name(seat);
+            let name = anonymous_name(connection_id);
             self.typed_counts.retain(|(known, _)| *known != name);
         }
         match &mut self.writer {
-            Some(writer) if writer.connection_id == seat => {
-                if lost && writer.client.is_some() {
+            Some(writer) if writer.connection_id == connection_id => {
+                if is_lost && writer.client.is_some() {
                     writer.disconnected_at = Some(now);
                 } else {
                     self.writer = None;
@@ -165,22 +172,23 @@ impl PtyClients {
     }
 
     /// Makes this connection the writer.
-    pub(super) fn take_writer(&mut self, seat: PtyConnectionId) {
-        if let Some(client) = self.connected.get(&seat) {
-            let (client, lost) = (client.clone(), None);
+    pub(super) fn take_writer(&mut self, connection_id: PtyConnectionId) {
+        if let Some(client) = self.connected.get(&connection_id) {
+            let (client, disconnected_at) = (client.clone(), None);
             self.writer = Some(PtyWriter {
-                connection_id: seat,
+                connection_id,
                 client,
-                disconnected_at: lost,
+                disconnected_at,
             });
         }
     }
 
     /// Whether this connection is the connected writer.
-    pub(super) fn is_writer(&self, seat: PtyConnectionId) -> bool {
+    pub(super) fn is_writer(&self, connection_id: PtyConnectionId) -> bool {
         let writer = self.writer.as_ref();
-        writer
-            .is_some_and(|writer| writer.connection_id == seat && writer.disconnected_at.is_none())
+        writer.is_some_and(|writer| {
+            writer.connection_id == connection_id && writer.disconnected_at.is_none()
+        })
     }
 
     /// The writer, if it is connected.
@@ -197,9 +205,9 @@ impl PtyClients {
     }
 
     /// Adds to the typed bytes of a connection; returns its total.
-    pub(super) fn add_typed_bytes(&mut self, seat: PtyConnectionId, bytes: u64) -> u64 {
-        let client = self.connected.get(&seat).cloned().flatten();
-        let key = client.unwrap_or_else(|| anonymous_name(seat));
+    pub(super) fn add_typed_bytes(&mut self, connection_id: PtyConnectionId, bytes: u64) -> u64 {
+        let client = self.connected.get(&connection_id).cloned().flatten();
+        let key = client.unwrap_or_else(|| anonymous_name(connection_id));
         match self
             .typed_counts
             .iter_mut()
@@ -219,8 +227,8 @@ impl PtyClients {
 }
 
 /// A name that no client can have.
-fn anonymous_name(seat: PtyConnectionId) -> String {
-    format!("/{seat}")
+fn anonymous_name(connection_id: PtyConnectionId) -> String {
+    format!("/{connection_id}")
 }
 
 #[cfg(test)]
@@ -235,108 +243,126 @@ mod tests {
 
     #[test]
     fn the_first_client_writes_and_others_view_until_they_take_over() {
-        let (mut seats, now) = (PtyClients::default(), Instant::now());
-        let looks = seats.add_client(name("l"), View, false, now).connection_id;
-        let first = seats.add_client(name("a"), Write, false, now).connection_id;
-        let second = seats.add_client(name("b"), Write, false, now).connection_id;
-        assert!(!seats.is_writer(looks) && seats.is_writer(first) && !seats.is_writer(second));
-        seats.take_writer(second);
-        assert!(!seats.is_writer(first) && seats.is_writer(second));
-        let third = seats.add_client(None, Write, true, now).connection_id;
-        assert_eq!(seats.connected_writer(), Some(third));
-        seats.remove_client(third, false, now);
-        assert!(!seats.has_writer());
+        let (mut clients, now) = (PtyClients::default(), Instant::now());
+        let viewer_only = clients
+            .add_client(name("l"), View, false, now)
+            .connection_id;
+        let first = clients
+            .add_client(name("a"), Write, false, now)
+            .connection_id;
+        let second = clients
+            .add_client(name("b"), Write, false, now)
+            .connection_id;
+        assert!(
+            !clients.is_writer(viewer_only)
+                && clients.is_writer(first)
+                && !clients.is_writer(second)
+        );
+        clients.take_writer(second);
+        assert!(!clients.is_writer(first) && clients.is_writer(second));
+        let third = clients.add_client(None, Write, true, now).connection_id;
+        assert_eq!(clients.connected_writer(), Some(third));
+        clients.remove_client(third, false, now);
+        assert!(!clients.has_writer());
     }
 
     #[test]
     fn a_lost_writer_returns_to_its_place_and_count() {
-        let (mut seats, now) = (PtyClients::default(), Instant::now());
-        let first = seats.add_client(name("a"), Write, false, now);
+        let (mut clients, now) = (PtyClients::default(), Instant::now());
+        let first = clients.add_client(name("a"), Write, false, now);
         assert_eq!((first.typed_bytes, first.replaced_id), (None, None));
-        assert_eq!(seats.add_typed_bytes(first.connection_id, 5), 5);
-        seats.remove_client(first.connection_id, true, now);
-        assert!(seats.has_writer() && seats.connected_writer().is_none());
-        let other = seats.add_client(name("b"), Write, false, now).connection_id;
-        assert!(!seats.is_writer(other), "the place is reserved");
-        let again = seats.add_client(name("a"), Write, false, now);
+        assert_eq!(clients.add_typed_bytes(first.connection_id, 5), 5);
+        clients.remove_client(first.connection_id, true, now);
+        assert!(clients.has_writer() && clients.connected_writer().is_none());
+        let other = clients
+            .add_client(name("b"), Write, false, now)
+            .connection_id;
+        assert!(!clients.is_writer(other), "the place is reserved");
+        let again = clients.add_client(name("a"), Write, false, now);
         assert_eq!((again.typed_bytes, again.replaced_id), (Some(5), None));
-        assert!(seats.is_writer(again.connection_id));
+        assert!(clients.is_writer(again.connection_id));
     }
 
     #[test]
     fn a_new_connection_replaces_the_clients_earlier_one() {
-        let (mut seats, now) = (PtyClients::default(), Instant::now());
-        let first = seats.add_client(name("a"), Write, false, now).connection_id;
-        let again = seats.add_client(name("a"), Write, false, now);
+        let (mut clients, now) = (PtyClients::default(), Instant::now());
+        let first = clients
+            .add_client(name("a"), Write, false, now)
+            .connection_id;
+        let again = clients.add_client(name("a"), Write, false, now);
         assert_eq!(again.replaced_id, Some(first));
-        assert!(seats.is_writer(again.connection_id) && !seats.is_writer(first));
+        assert!(clients.is_writer(again.connection_id) && !clients.is_writer(first));
         // The late end of the old connection changes nothing.
-        seats.remove_client(first, true, now);
-        assert!(seats.is_writer(again.connection_id));
-        assert_eq!(seats.len(), 1);
+        clients.remove_client(first, true, now);
+        assert!(clients.is_writer(again.connection_id));
+        assert_eq!(clients.len(), 1);
     }
 
     #[test]
     fn writer_reservation_expires() {
-        let (mut seats, now) = (PtyClients::default(), Instant::now());
-        let first = seats.add_client(name("a"), Write, false, now).connection_id;
-        seats.remove_client(first, true, now);
-        let other = seats
+        let (mut clients, now) = (PtyClients::default(), Instant::now());
+        let first = clients
+            .add_client(name("a"), Write, false, now)
+            .connection_id;
+        clients.remove_client(first, true, now);
+        let other = clients
             .add_client(name("b"), Write, false, now + WRITER_RECONNECT_TIMEOUT)
             .connection_id;
-        assert!(seats.is_writer(other));
+        assert!(clients.is_writer(other));
     }
 
     #[test]
     fn a_client_without_a_name_is_new_each_time() {
-        let (mut seats, now) = (PtyClients::default(), Instant::now());
-        let first = seats.add_client(None, Write, false, now);
-        seats.add_typed_bytes(first.connection_id, 9);
-        seats.remove_client(first.connection_id, true, now);
-        let second = seats.add_client(None, Write, false, now);
+        let (mut clients, now) = (PtyClients::default(), Instant::now());
+        let first = clients.add_client(None, Write, false, now);
+        clients.add_typed_bytes(first.connection_id, 9);
+        clients.remove_client(first.connection_id, true, now);
+        let second = clients.add_client(None, Write, false, now);
         assert_eq!(second.typed_bytes, None);
-        assert!(seats.is_writer(second.connection_id));
-        assert_eq!(seats.add_typed_bytes(second.connection_id, 1), 1);
+        assert!(clients.is_writer(second.connection_id));
+        assert_eq!(clients.add_typed_bytes(second.connection_id, 1), 1);
     }
 
     #[test]
     fn connected_and_reserved_clients_are_not_forgotten() {
-        let (mut seats, now) = (PtyClients::default(), Instant::now());
-        let writer = seats.add_client(name("w"), Write, false, now).connection_id;
-        let viewer = seats.add_client(None, View, false, now).connection_id;
+        let (mut clients, now) = (PtyClients::default(), Instant::now());
+        let writer = clients
+            .add_client(name("w"), Write, false, now)
+            .connection_id;
+        let viewer = clients.add_client(None, View, false, now).connection_id;
         assert_eq!(
             (
-                seats.add_typed_bytes(writer, 5),
-                seats.add_typed_bytes(viewer, 7)
+                clients.add_typed_bytes(writer, 5),
+                clients.add_typed_bytes(viewer, 7)
             ),
             (5, 7)
         );
-        let come_and_go = |seats: &mut PtyClients, kind: &str| {
+        let come_and_go = |clients: &mut PtyClients, kind: &str| {
             for number in 0..2 * super::MAX_REMEMBERED_CLIENTS {
-                let seat = seats
+                let connection_id = clients
                     .add_client(name(&format!("{kind}{number}")), View, false, now)
                     .connection_id;
-                seats.remove_client(seat, false, now);
+                clients.remove_client(connection_id, false, now);
             }
         };
-        come_and_go(&mut seats, "a");
+        come_and_go(&mut clients, "a");
         assert_eq!(
             (
-                seats.add_typed_bytes(writer, 1),
-                seats.add_typed_bytes(viewer, 1)
+                clients.add_typed_bytes(writer, 1),
+                clients.add_typed_bytes(viewer, 1)
             ),
             (6, 8)
         );
-        seats.remove_client(writer, true, now);
-        come_and_go(&mut seats, "b");
+        clients.remove_client(writer, true, now);
+        come_and_go(&mut clients, "b");
         assert_eq!(
-            seats.add_client(name("w"), Write, false, now).typed_bytes,
+            clients.add_client(name("w"), Write, false, now).typed_bytes,
             Some(6)
         );
-        assert!(seats.typed_counts.len() <= super::MAX_REMEMBERED_CLIENTS);
-        seats.remove_client(viewer, true, now);
+        assert!(clients.typed_counts.len() <= super::MAX_REMEMBERED_CLIENTS);
+        clients.remove_client(viewer, true, now);
         assert!(
-            seats
+            clients
                 .typed_counts
                 .iter()
                 .all(|(known, _)| !known.starts_with('/'))
@@ -345,16 +371,18 @@ mod tests {
 
     #[test]
     fn old_clients_are_forgotten() {
-        let (mut seats, now) = (PtyClients::default(), Instant::now());
-        let first = seats.add_client(name("a"), Write, false, now).connection_id;
-        seats.add_typed_bytes(first, 3);
-        seats.remove_client(first, false, now);
+        let (mut clients, now) = (PtyClients::default(), Instant::now());
+        let first = clients
+            .add_client(name("a"), Write, false, now)
+            .connection_id;
+        clients.add_typed_bytes(first, 3);
+        clients.remove_client(first, false, now);
         for number in 0..super::MAX_REMEMBERED_CLIENTS {
-            let seat = seats.add_client(name(&number.to_string()), Write, false, now);
-            seats.remove_client(seat.connection_id, false, now);
+            let admission = clients.add_client(name(&number.to_string()), Write, false, now);
+            clients.remove_client(admission.connection_id, false, now);
         }
         assert_eq!(
-            seats.add_client(name("a"), Write, false, now).typed_bytes,
+            clients.add_client(name("a"), Write, false, now).typed_bytes,
             None
         );
     }

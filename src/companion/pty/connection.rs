@@ -48,27 +48,24 @@ pub(crate) enum PtyUpdate {
 impl PtyConnection {
     pub(super) fn new(terminal: PtyTerminal, attached: PtyAttachReply) -> Self {
         let PtyAttachReply {
-            connection_id: seat,
+            connection_id,
             follower,
             screen,
-            status: standing,
-            typed_bytes: typed,
+            status,
+            typed_bytes,
         } = attached;
-        let place = PtyClient {
+        let client = PtyClient {
             terminal,
-            connection_id: seat,
+            connection_id,
             acknowledges_itself: AtomicBool::new(false),
             is_lost: true,
         };
-        let sight = PtyClientView {
-            follower,
-            status: standing,
-        };
+        let view = PtyClientView { follower, status };
         Self {
-            client: place,
-            view: sight,
+            client,
+            view,
             screen,
-            typed_bytes: typed,
+            typed_bytes,
         }
     }
 
@@ -100,7 +97,7 @@ impl PtyClientView {
     }
 }
 
-/// Each method fails with [`PtyRefusal::Stopping`] when the terminal is gone.
+/// Each method fails with [`PtyRefusal::ShuttingDown`] when the terminal is gone.
 impl PtyClient {
     /// Output up to `offset` has left this process. This counts as seen for a client that does not acknowledge output
     /// itself.
@@ -108,10 +105,10 @@ impl PtyClient {
         if self.acknowledges_itself.load(Ordering::Relaxed) {
             return Ok(());
         }
-        let seat = self.connection_id;
+        let connection_id = self.connection_id;
         self.terminal
             .send_message(PtyMessage::Acknowledge {
-                connection_id: seat,
+                connection_id,
                 offset,
             })
             .await
@@ -120,30 +117,30 @@ impl PtyClient {
     /// The client acknowledges all output up to this offset.
     pub(crate) async fn acknowledge_output(&self, offset: u64) -> Result<(), PtyRefusal> {
         self.acknowledges_itself.store(true, Ordering::Relaxed);
-        let seat = self.connection_id;
+        let connection_id = self.connection_id;
         self.terminal
             .send_message(PtyMessage::Acknowledge {
-                connection_id: seat,
+                connection_id,
                 offset,
             })
             .await
     }
 
     pub(crate) async fn send_keys(&self, bytes: Bytes) -> Result<(), PtyRefusal> {
-        let seat = self.connection_id;
+        let connection_id = self.connection_id;
         self.terminal
             .send_message(PtyMessage::Input {
-                connection_id: seat,
+                connection_id,
                 bytes,
             })
             .await
     }
 
     pub(crate) async fn resize(&self, size: TerminalSize) -> Result<(), PtyRefusal> {
-        let seat = self.connection_id;
+        let connection_id = self.connection_id;
         self.terminal
             .send_message(PtyMessage::Resize {
-                connection_id: seat,
+                connection_id,
                 size,
             })
             .await
@@ -151,11 +148,9 @@ impl PtyClient {
 
     /// Makes this client the writer.
     pub(crate) async fn take_writer(&self) -> Result<(), PtyRefusal> {
-        let seat = self.connection_id;
+        let connection_id = self.connection_id;
         self.terminal
-            .send_message(PtyMessage::TakeWriter {
-                connection_id: seat,
-            })
+            .send_message(PtyMessage::TakeWriter { connection_id })
             .await
     }
 

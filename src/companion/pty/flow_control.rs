@@ -2,7 +2,7 @@
 //! nothing, and a writer that reads nothing delays the output only for a limited time.
 //!
 //! ```text
-//!            the writer has seen enough
+//!            the writer has acknowledged enough
 //!   reading ◀───────────────────────── waiting ──── SLOW_WRITER_TIMEOUT ───▶ reading, output may be lost
 //!      └── FLOW_WINDOW_BYTES ahead ──────▲
 //!          of the writer

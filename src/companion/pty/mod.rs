@@ -210,8 +210,8 @@ impl PtyTerminal {
 
     /// The name of the foreground program.
     pub(crate) async fn foreground_program(&self) -> Option<String> {
-        let (answer, program) = oneshot::channel();
-        self.send_message(PtyMessage::GetForegroundProgram { reply: answer })
+        let (reply, program) = oneshot::channel();
+        self.send_message(PtyMessage::GetForegroundProgram { reply })
             .await
             .ok()?;
         program.await.ok()?
@@ -223,14 +223,14 @@ impl PtyTerminal {
     /// [`PtyRefusal::TooManyClients`] or [`PtyRefusal::ShuttingDown`].
     pub(crate) async fn attach_client(
         &self,
-        who: PtyAttachRequest,
+        request: PtyAttachRequest,
     ) -> Result<PtyConnection, PtyRefusal> {
         if self.view.borrow().client_count >= MAX_TERMINAL_CLIENTS {
             return Err(PtyRefusal::TooManyClients);
         }
         let (answer, attached) = oneshot::channel();
         self.send_message(PtyMessage::Attach {
-            request: who,
+            request,
             reply: answer,
         })
         .await?;
@@ -239,9 +239,9 @@ impl PtyTerminal {
     }
 
     /// Ends the terminal with all its processes, and waits for the end.
-    async fn end_terminal(&self, why: TerminalEndReason) -> Option<PtyExit> {
+    async fn end_terminal(&self, reason: TerminalEndReason) -> Option<PtyExit> {
         // A terminal that has ended ignores this.
-        let _ = self.send_message(PtyMessage::End { reason: why }).await;
+        let _ = self.send_message(PtyMessage::End { reason }).await;
         self.output.wait_for_exit().await
     }
 

@@ -83,9 +83,9 @@ impl PtyOutput {
 
     /// A follower that starts at byte `since`.
     pub(super) fn follow(&self, since: u64) -> PtyFollower {
-        let next = since.min(self.lock_ring().end_offset());
+        let next_offset = since.min(self.lock_ring().end_offset());
         PtyFollower {
-            next_offset: next,
+            next_offset,
             output: self.clone(),
             state: self.state.subscribe(),
         }

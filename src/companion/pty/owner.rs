@@ -68,7 +68,7 @@ impl PtyOwner {
         output: PtyOutput,
         view: watch::Sender<PtyView>,
         size: TerminalSize,
-        idle: Duration,
+        idle_timeout: Duration,
     ) -> Self {
         Self {
             device: Some(device),
@@ -84,7 +84,7 @@ impl PtyOwner {
             exit_code: None,
             end_reason: TerminalEndReason::Exited,
             deadline: None,
-            idle_timeout: idle,
+            idle_timeout,
         }
     }
 
@@ -94,9 +94,9 @@ impl PtyOwner {
             if let (Some(code), None) = (self.exit_code, &self.device)
                 && self.output.exit_status().is_none()
             {
-                let why = self.end_reason;
+                let reason = self.end_reason;
                 self.deadline = None;
-                self.output.finish(PtyExit { code, reason: why });
+                self.output.finish(PtyExit { code, reason });
             }
             match self.next_event(&mut mailbox).await {
                 PtyEvent::Message(message) => self.handle_message(message),
@@ -119,15 +119,18 @@ impl PtyOwner {
 
     async fn next_event(&mut self, mailbox: &mut mpsc::Receiver<PtyMessage>) -> PtyEvent {
         let now = Instant::now();
-        let hold = self.flow_control.hold_until(self.output.end_offset(), now);
+        let held_until = self.flow_control.hold_until(self.output.end_offset(), now);
         let may_idle =
             self.clients.len() == 0 && self.exit_code.is_none() && self.deadline.is_none();
         let idle = may_idle.then(|| self.view.borrow().last_used + self.idle_timeout);
-        let wakes = [hold, idle, self.deadline].into_iter().flatten().min();
+        let wakes = [held_until, idle, self.deadline]
+            .into_iter()
+            .flatten()
+            .min();
         let device = self.device.as_ref();
         let show = async {
             match device {
-                Some(device) if hold.is_none() => device.read().await,
+                Some(device) if held_until.is_none() => device.read().await,
                 _ => pending().await,
             }
         };
@@ -144,7 +147,7 @@ impl PtyOwner {
                 None => self.shell.wait_for_exit().await,
             }
         };
-        let look = async {
+        let wake = async {
             match wakes {
                 Some(at) => sleep_until(at).await,
                 None => pending().await,
@@ -153,139 +156,136 @@ impl PtyOwner {
         tokio::select! {
             message = mailbox.recv() => message.map_or(PtyEvent::HandlesDropped, PtyEvent::Message),
             // A device that can't be read counts as closed.
-            shown = show => PtyEvent::OutputRead(shown.unwrap_or_default()),
+            output = show => PtyEvent::OutputRead(output.unwrap_or_default()),
             // Input that can't be written has no reader any more.
             written = write => PtyEvent::InputWritten(written.unwrap_or(usize::MAX)),
             code = end => PtyEvent::ShellExited(code),
-            () = look => PtyEvent::DeadlinePassed,
+            () = wake => PtyEvent::DeadlinePassed,
         }
     }
 
     fn handle_message(&mut self, message: PtyMessage) {
         let now = Instant::now();
         match message {
-            PtyMessage::Attach {
-                request: who,
-                reply: answer,
-            } => {
+            PtyMessage::Attach { request, reply } => {
                 let PtyAttachRequest {
                     client,
                     role,
-                    take_writer: take,
-                    from_offset: since,
+                    take_writer,
+                    from_offset,
                     size,
-                } = who;
-                let given = self.clients.add_client(client, role, take, now);
-                let attached = self.register_client(given, since, size);
-                let seat = attached.connection_id;
-                if answer.send(attached).is_err() {
-                    self.remove_client(seat, true);
+                } = request;
+                let admission = self.clients.add_client(client, role, take_writer, now);
+                let attached = self.register_client(admission, from_offset, size);
+                let connection_id = attached.connection_id;
+                if reply.send(attached).is_err() {
+                    self.remove_client(connection_id, true);
                 }
             }
             PtyMessage::Input {
-                connection_id: seat,
+                connection_id,
                 bytes,
-            } if self.clients.is_writer(seat) => {
+            } if self.clients.is_writer(connection_id) => {
                 if self.pending_input_bytes() + bytes.len() > MAX_PENDING_INPUT_BYTES {
-                    self.disconnect_client(seat, PtyDisconnectReason::TooFast);
+                    self.disconnect_client(connection_id, PtyDisconnectReason::TooFast);
                 } else {
-                    self.clients.add_typed_bytes(seat, bytes.len() as u64);
+                    self.clients
+                        .add_typed_bytes(connection_id, bytes.len() as u64);
                     self.pending_input.push_back(bytes);
                 }
             }
             PtyMessage::Input {
-                connection_id: seat,
+                connection_id,
                 bytes,
-            } => self.update_status(seat, |standing| {
-                standing.ignored_bytes += bytes.len() as u64;
+            } => self.update_status(connection_id, |status| {
+                status.ignored_bytes += bytes.len() as u64;
             }),
             PtyMessage::Acknowledge {
-                connection_id: seat,
+                connection_id,
                 offset,
-            } if self.clients.is_writer(seat) => {
+            } if self.clients.is_writer(connection_id) => {
                 // A client cannot have seen output that does not exist.
                 self.flow_control
                     .acknowledge(offset.min(self.output.end_offset()));
             }
             PtyMessage::Acknowledge { .. } => {}
             PtyMessage::Resize {
-                connection_id: seat,
+                connection_id,
                 size,
-            } if self.clients.is_writer(seat) => self.resize(size),
+            } if self.clients.is_writer(connection_id) => self.resize(size),
             PtyMessage::Resize { .. } => {}
-            PtyMessage::TakeWriter {
-                connection_id: seat,
-            } => {
-                self.clients.take_writer(seat);
+            PtyMessage::TakeWriter { connection_id } => {
+                self.clients.take_writer(connection_id);
                 self.flow_control.set_writer(self.output.end_offset());
                 self.publish_status();
             }
             PtyMessage::Repaint => self.device.iter().for_each(PtyDevice::repaint),
-            PtyMessage::GetForegroundProgram { reply: answer } => {
+            PtyMessage::GetForegroundProgram { reply } => {
                 let device = self.device.as_ref();
                 // The caller may have disconnected.
-                let _ = answer.send(device.and_then(PtyDevice::foreground_program));
+                let _ = reply.send(device.and_then(PtyDevice::foreground_program));
             }
             PtyMessage::Detach {
-                connection_id: seat,
-                is_lost: lost,
-            } => self.remove_client(seat, lost),
-            PtyMessage::End { reason: why } => self.begin_shutdown(why),
+                connection_id,
+                is_lost,
+            } => self.remove_client(connection_id, is_lost),
+            PtyMessage::End { reason } => self.begin_shutdown(reason),
         }
         self.publish_view();
     }
 
     fn register_client(
         &mut self,
-        given: PtyAdmission,
-        since: Option<u64>,
+        admission: PtyAdmission,
+        from_offset: Option<u64>,
         size: TerminalSize,
     ) -> PtyAttachReply {
         let PtyAdmission {
-            connection_id: seat,
-            replaced_id: replaces,
-            typed_bytes: typed,
-        } = given;
-        if let Some(old) = replaces {
+            connection_id,
+            replaced_id,
+            typed_bytes,
+        } = admission;
+        if let Some(old) = replaced_id {
             self.disconnect_client(old, PtyDisconnectReason::Replaced);
         }
-        let writes = self.clients.is_writer(seat);
-        if writes {
+        let is_writer = self.clients.is_writer(connection_id);
+        if is_writer {
             self.resize(size);
-            if since.is_none() {
+            if from_offset.is_none() {
                 // The rendered screen does not hold everything that programs draw with.
                 self.device.iter().for_each(PtyDevice::repaint);
             }
         }
-        let screen = since.is_none().then(|| self.screen.render());
+        let screen = from_offset.is_none().then(|| self.screen.render());
         let begin =
-            since.unwrap_or_else(|| self.output.end_offset() - self.screen.unparsed_length());
+            from_offset.unwrap_or_else(|| self.output.end_offset() - self.screen.unparsed_length());
         let follower = self.output.follow(begin);
-        if writes {
+        if is_writer {
             self.flow_control.set_writer(follower.offset());
         }
-        let standing = PtyConnectionStatus {
-            is_writer: writes,
+        let status = PtyConnectionStatus {
+            is_writer,
             size: self.size,
-            typed_bytes: typed.unwrap_or(0),
+            typed_bytes: typed_bytes.unwrap_or(0),
             ignored_bytes: 0,
             disconnect_reason: None,
         };
-        let (sender, standing) = watch::channel(standing);
-        self.statuses.insert(seat, sender);
+        let (sender, status) = watch::channel(status);
+        self.statuses.insert(connection_id, sender);
         self.publish_status();
         PtyAttachReply {
-            connection_id: seat,
+            connection_id,
             follower,
             screen,
-            status: standing,
-            typed_bytes: typed,
+            status,
+            typed_bytes,
         }
     }
 
-    fn remove_client(&mut self, seat: PtyConnectionId, lost: bool) {
-        self.statuses.remove(&seat);
-        self.clients.remove_client(seat, lost, Instant::now());
+    fn remove_client(&mut self, connection_id: PtyConnectionId, is_lost: bool) {
+        self.statuses.remove(&connection_id);
+        self.clients
+            .remove_client(connection_id, is_lost, Instant::now());
         if !self.clients.has_writer() {
             self.flow_control.clear_writer();
         }
@@ -293,11 +293,14 @@ impl PtyOwner {
         self.mark_used();
     }
 
-    fn disconnect_client(&mut self, seat: PtyConnectionId, why: PtyDisconnectReason) {
-        self.update_status(seat, |standing| standing.disconnect_reason = Some(why));
-        self.statuses.remove(&seat);
-        if why != PtyDisconnectReason::Replaced {
-            self.clients.remove_client(seat, false, Instant::now());
+    fn disconnect_client(&mut self, connection_id: PtyConnectionId, reason: PtyDisconnectReason) {
+        self.update_status(connection_id, |status| {
+            status.disconnect_reason = Some(reason)
+        });
+        self.statuses.remove(&connection_id);
+        if reason != PtyDisconnectReason::Replaced {
+            self.clients
+                .remove_client(connection_id, false, Instant::now());
         }
     }
 
@@ -329,9 +332,9 @@ impl PtyOwner {
         }
         if let Some(writer) = self.clients.connected_writer() {
             let taken = self.clients.add_typed_bytes(writer, 0);
-            let typed = taken.saturating_sub(self.pending_input_bytes() as u64);
-            self.update_status(writer, |standing| {
-                standing.typed_bytes = standing.typed_bytes.max(typed)
+            let typed_bytes = taken.saturating_sub(self.pending_input_bytes() as u64);
+            self.update_status(writer, |status| {
+                status.typed_bytes = status.typed_bytes.max(typed_bytes)
             });
         }
         self.mark_used();
@@ -347,17 +350,17 @@ impl PtyOwner {
                 None => self.shell.kill_tree(),
             }
         }
-        let since = self.view.borrow().last_used;
-        if self.clients.len() == 0 && now >= since + self.idle_timeout {
+        let last_used = self.view.borrow().last_used;
+        if self.clients.len() == 0 && now >= last_used + self.idle_timeout {
             self.begin_shutdown(TerminalEndReason::Idle);
         }
     }
 
-    fn begin_shutdown(&mut self, why: TerminalEndReason) {
+    fn begin_shutdown(&mut self, reason: TerminalEndReason) {
         if self.exit_code.is_some() || self.device.is_none() {
             return;
         }
-        self.end_reason = why;
+        self.end_reason = reason;
         // Closing the device hangs up the shell and its processes, as closing a window does.
         self.device = None;
         self.pending_input.clear();
@@ -367,19 +370,23 @@ impl PtyOwner {
 
     /// Publishes to all connections who writes, and the size of the window.
     fn publish_status(&mut self) {
-        for (seat, standing) in &self.statuses {
-            let (writes, size) = (self.clients.is_writer(*seat), self.size);
-            standing.send_if_modified(|standing| {
-                let is_new = standing.is_writer != writes || standing.size != size;
-                (standing.is_writer, standing.size) = (writes, size);
+        for (connection_id, status) in &self.statuses {
+            let (is_writer, size) = (self.clients.is_writer(*connection_id), self.size);
+            status.send_if_modified(|status| {
+                let is_new = status.is_writer != is_writer || status.size != size;
+                (status.is_writer, status.size) = (is_writer, size);
                 is_new
             });
         }
     }
 
-    fn update_status(&self, seat: PtyConnectionId, change: impl FnOnce(&mut PtyConnectionStatus)) {
-        if let Some(standing) = self.statuses.get(&seat) {
-            standing.send_modify(change);
+    fn update_status(
+        &self,
+        connection_id: PtyConnectionId,
+        change: impl FnOnce(&mut PtyConnectionStatus),
+    ) {
+        if let Some(status) = self.statuses.get(&connection_id) {
+            status.send_modify(change);
         }
     }
 

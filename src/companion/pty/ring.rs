@@ -87,8 +87,8 @@ mod tests {
                 ring.push(piece);
                 all.extend_from_slice(piece);
             }
-            let kept = all.len().min(64);
-            prop_assert_eq!(ring.start_offset() as usize, all.len() - kept);
+            let retained = all.len().min(64);
+            prop_assert_eq!(ring.start_offset() as usize, all.len() - retained);
             let from = from.clamp(ring.start_offset(), ring.end_offset());
             prop_assert_eq!(ring.read(from, 1000), &all[from as usize..]);
         }

@@ -44,8 +44,8 @@ struct TerminalTitle(String);
 impl Callbacks for TerminalTitle {
     fn set_window_title(&mut self, _: &mut vt100::Screen, title: &[u8]) {
         let title = String::from_utf8_lossy(title);
-        let shown = title.chars().filter(|c| !c.is_control());
-        self.0 = shown.take(MAX_TITLE_CHARS).collect();
+        let printable = title.chars().filter(|c| !c.is_control());
+        self.0 = printable.take(MAX_TITLE_CHARS).collect();
     }
 }
 
@@ -97,29 +97,29 @@ impl PtyScreen {
         if screen.alternate_screen() {
             main.process(b"\x1b[?47l");
         }
-        let mut shown = String::new();
+        let mut rendered = String::new();
         let title = &self.parser.callbacks().0;
         if !title.is_empty() {
-            shown.push_str(&format!("\x1b]2;{title}\x07"));
+            rendered.push_str(&format!("\x1b]2;{title}\x07"));
         }
-        push_scrollback(&mut shown, main.screen_mut());
-        shown.push_str(&main.screen().contents_formatted());
+        push_scrollback(&mut rendered, main.screen_mut());
+        rendered.push_str(&main.screen().contents_formatted());
         if screen.alternate_screen() {
-            shown.push_str("\x1b[?1049h");
-            shown.push_str(&screen.contents_formatted());
+            rendered.push_str("\x1b[?1049h");
+            rendered.push_str(&screen.contents_formatted());
         }
-        shown.push_str(&screen.input_mode_formatted());
+        rendered.push_str(&screen.input_mode_formatted());
         if self.unparsed.is_empty() && self.sequences.is_within_text() {
             // The output continues inside a string. This starts an invalid string, so that the client's terminal skips
             // the rest.
-            shown.push_str("\x1b]_;");
+            rendered.push_str("\x1b]_;");
         }
-        shown
+        rendered
     }
 }
 
 /// The lines above the screen, and the number of empty lines that moves them above the client's screen.
-fn push_scrollback(shown: &mut String, screen: &mut vt100::Screen) {
+fn push_scrollback(rendered: &mut String, screen: &mut vt100::Screen) {
     let (rows, cols) = screen.size();
     screen.set_scrollback(usize::MAX);
     let mut above = screen.scrollback();
@@ -130,14 +130,14 @@ fn push_scrollback(shown: &mut String, screen: &mut vt100::Screen) {
         screen.set_scrollback(above);
         let count = above.min(rows.get().into());
         for line in screen.rows_formatted(0, cols.get()).take(count) {
-            shown.push_str("\x1b[m");
-            shown.push_str(&line);
-            shown.push_str("\x1b[m\r\n");
+            rendered.push_str("\x1b[m");
+            rendered.push_str(&line);
+            rendered.push_str("\x1b[m\r\n");
         }
         above -= count;
     }
     screen.set_scrollback(0);
-    shown.push_str(&"\r\n".repeat(usize::from(rows.get()) - 1));
+    rendered.push_str(&"\r\n".repeat(usize::from(rows.get()) - 1));
 }
 
 fn new_parser(size: TerminalSize) -> Parser<TerminalTitle> {

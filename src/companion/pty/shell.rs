@@ -119,10 +119,10 @@ impl PtyShell {
         self.send_byte(SUPERVISOR_END_BYTE);
     }
 
-    fn send_byte(&self, word: u8) {
+    fn send_byte(&self, byte: u8) {
         // Writes without the async runtime, which may not know yet that a new socket is writable. A failed write means
         // that the supervisor has ended, and all its descendants with it.
-        let _ = nix::unistd::write(self.supervisor_stream.as_fd(), &[word]);
+        let _ = nix::unistd::write(self.supervisor_stream.as_fd(), &[byte]);
     }
 }
 
@@ -168,9 +168,9 @@ fn shell_program() -> OsString {
 }
 
 /// The client's kind of terminal if its description exists here.
-fn supported_term(asked: Option<&str>) -> &str {
-    let asked = asked.filter(|asked| is_term_name(asked));
-    asked
+fn supported_term(requested: Option<&str>) -> &str {
+    let requested = requested.filter(|requested| is_term_name(requested));
+    requested
         .filter(|kind| has_terminfo(kind))
         .unwrap_or(FALLBACK_TERM)
 }

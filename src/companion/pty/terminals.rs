@@ -59,8 +59,8 @@ impl PtyTerminals {
     /// The sessions of live terminals.
     pub(crate) fn live_sessions(&self) -> BTreeSet<String> {
         let all = self.list_terminals().into_iter();
-        let living = all.filter(|terminal| terminal.exit_status().is_none());
-        living.map(|terminal| terminal.session().into()).collect()
+        let running = all.filter(|terminal| terminal.exit_status().is_none());
+        running.map(|terminal| terminal.session().into()).collect()
     }
 
     /// Attaches to the terminal of that id, or to a new one.
@@ -71,9 +71,9 @@ impl PtyTerminals {
         &self,
         id: Option<&str>,
         start: &PtyStart,
-        mut who: PtyAttachRequest,
+        mut request: PtyAttachRequest,
     ) -> Result<PtyConnection, PtyRefusal> {
-        if let Some(client) = who
+        if let Some(client) = request
             .client
             .as_deref()
             .filter(|client| !is_client_name(client))
@@ -87,11 +87,11 @@ impl PtyTerminals {
             Some(id) => self.find_terminal(id)?,
             None => {
                 // The first client of a new terminal gets all its output.
-                who.from_offset = who.from_offset.or(Some(0));
-                self.find_or_start(start, who.client.as_deref())?
+                request.from_offset = request.from_offset.or(Some(0));
+                self.find_or_start(start, request.client.as_deref())?
             }
         };
-        terminal.attach_client(who).await
+        terminal.attach_client(request).await
     }
 
     /// Ends a terminal and all its processes.
@@ -143,24 +143,24 @@ impl PtyTerminals {
             return Err(PtyRefusal::ShuttingDown);
         }
         let mut entries = known.terminals.values();
-        let asked = entries.find(|entry| client.is_some() && entry.client.as_deref() == client);
-        if let Some(entry) = asked {
+        let existing = entries.find(|entry| client.is_some() && entry.client.as_deref() == client);
+        if let Some(entry) = existing {
             return Ok(entry.terminal.clone());
         }
         let PtyLimits {
-            max_terminals: count,
-            idle_timeout: idle,
+            max_terminals,
+            idle_timeout,
         } = self.limits;
-        let living = known.terminals.values();
-        if living
+        let running = known.terminals.values();
+        if running
             .filter(|e| e.terminal.exit_status().is_none())
             .count()
-            >= count
+            >= max_terminals
         {
-            return Err(PtyRefusal::TooManyTerminals(count));
+            return Err(PtyRefusal::TooManyTerminals(max_terminals));
         }
         let id = new_terminal_id().map_err(PtyRefusal::ShellNotStarted)?;
-        let terminal = PtyTerminal::start(id, start, idle)?;
+        let terminal = PtyTerminal::start(id, start, idle_timeout)?;
         known.last_number += 1;
         let number = known.last_number;
         let client = client.map(str::to_owned);

@@ -119,11 +119,11 @@ impl<R: Clone> RunEventBuffer<R> {
 
     pub(super) fn add_event(&mut self, happened: RunEventKind<R>) {
         let happened = match happened {
-            RunEventKind::Display(shown) => RunEventKind::Display(self.retain_bundle(shown)),
-            RunEventKind::Result(shown) => {
-                let plain = shown.data.get("text/plain").and_then(Value::as_str);
+            RunEventKind::Display(bundle) => RunEventKind::Display(self.retain_bundle(bundle)),
+            RunEventKind::Result(bundle) => {
+                let plain = bundle.data.get("text/plain").and_then(Value::as_str);
                 self.result = plain.map(str::to_owned);
-                RunEventKind::Result(self.retain_bundle(shown))
+                RunEventKind::Result(self.retain_bundle(bundle))
             }
             RunEventKind::Error { error } => {
                 self.error = Some(error.clone());
@@ -185,8 +185,8 @@ impl<R: Clone> RunEventBuffer<R> {
         self.entries.push_back(entry);
     }
 
-    fn retain_bundle(&mut self, shown: DisplayData) -> DisplayData {
-        let fields = shown.data.iter().chain(&shown.metadata);
+    fn retain_bundle(&mut self, bundle: DisplayData) -> DisplayData {
+        let fields = bundle.data.iter().chain(&bundle.metadata);
         let size: usize = fields.map(|(k, v)| k.len() + json_bytes(v)).sum();
         let size = (size + BUNDLE_OVERHEAD_BYTES) as u64;
         self.total_bundle_bytes += size;
@@ -197,12 +197,12 @@ impl<R: Clone> RunEventBuffer<R> {
             return DisplayData {
                 data: Arc::new(data),
                 metadata: Map::new(),
-                ..shown
+                ..bundle
             };
         }
         self.retained_bundle_bytes += size;
-        self.bundles.push(shown.data.clone());
-        shown
+        self.bundles.push(bundle.data.clone());
+        bundle
     }
 
     /// Number of the next entry.
@@ -260,21 +260,21 @@ impl<R: Clone> RunEventBuffer<R> {
     /// Takes a batch of entries with their numbers, from `from` on.
     pub(super) fn take_chunks(&mut self, from: u64) -> Vec<(u64, EventChunk<R>)> {
         let begin = from.clamp(self.first_number, self.next_number());
-        let mut room = MAX_EVENT_CHUNK_BYTES;
+        let mut free_bytes = MAX_EVENT_CHUNK_BYTES;
         let mut handed = Vec::new();
         let entries = self
             .entries
             .iter()
             .skip((begin - self.first_number) as usize);
         for (seq, entry) in (begin..).zip(entries).take(MAX_EVENT_CHUNK_COUNT) {
-            if room == 0 {
+            if free_bytes == 0 {
                 break;
             }
             handed.push((
                 seq,
                 match entry {
                     BufferedEvent::Text { stream, from, to } => {
-                        room = room.saturating_sub(to - from);
+                        free_bytes = free_bytes.saturating_sub(to - from);
                         EventChunk::Text {
                             stream: *stream,
                             end: *to,
@@ -282,11 +282,11 @@ impl<R: Clone> RunEventBuffer<R> {
                         }
                     }
                     BufferedEvent::Other(happened) => {
-                        if let RunEventKind::Display(shown) | RunEventKind::Result(shown) =
+                        if let RunEventKind::Display(bundle) | RunEventKind::Result(bundle) =
                             &**happened
                         {
-                            let bytes = shown.data.values().map(json_bytes).sum::<usize>();
-                            room = room.saturating_sub(bytes as u64);
+                            let bytes = bundle.data.values().map(json_bytes).sum::<usize>();
+                            free_bytes = free_bytes.saturating_sub(bytes as u64);
                         }
                         EventChunk::Other((**happened).clone())
                     }
@@ -409,16 +409,16 @@ mod tests {
     #[test]
     fn a_run_that_shows_too_much_reports_what_it_left_out() {
         let mut journal = Journal::default();
-        let shown = |length| {
+        let display = |length| {
             let data = [("text/plain".to_owned(), "x".repeat(length).into())];
             RunEventKind::Display(DisplayData {
                 data: std::sync::Arc::new(data.into_iter().collect()),
                 ..DisplayData::default()
             })
         };
-        journal.add_event(shown(60 << 20));
-        journal.add_event(shown(10 << 20));
-        journal.add_event(shown(1));
+        journal.add_event(display(60 << 20));
+        journal.add_event(display(10 << 20));
+        journal.add_event(display(1));
         assert_eq!(journal.bundles().len(), 2);
         let each = 10 + super::BUNDLE_OVERHEAD_BYTES as u64;
         assert_eq!(journal.truncated()["data"].total, (70 << 20) + 1 + 3 * each);

@@ -34,13 +34,13 @@ pub(crate) struct RunFollower<W: RunKind> {
 impl<W: RunKind> RunFollower<W> {
     pub(super) fn new(
         run: Arc<TrackedRun<W>>,
-        pulse: watch::Receiver<RunSignal>,
+        signal: watch::Receiver<RunSignal>,
         from: u64,
     ) -> Self {
         Self {
             run,
             next_number: from,
-            signal: pulse,
+            signal,
             is_done: false,
             stream_positions: (from == 0).then_some([0; 2]),
             is_pacing: false,
@@ -145,10 +145,10 @@ impl<W: RunKind> RunFollower<W> {
             stream,
             end,
             pieces,
-            is_complete: is_whole,
+            is_complete,
         } = missed;
         let bytes = read_output(pieces).await;
-        let (text, cut) = decode_output_text(bytes, is_whole);
+        let (text, cut) = decode_output_text(bytes, is_complete);
         let seq = self.next_number;
         ends[stream as usize] = end - cut;
         self.stream_positions = Some(ends);

@@ -35,12 +35,12 @@ impl GrowingFile {
 
     /// A file of an earlier companion, with `written` bytes.
     pub(super) fn from_complete(path: PathBuf, written: u64) -> Self {
-        let is_over = true;
+        let is_complete = true;
         Self::with_progress(
             path,
             GrowingFileProgress {
                 written,
-                is_complete: is_over,
+                is_complete,
             },
         )
     }
@@ -116,11 +116,11 @@ impl GrowingFile {
     /// When the file can't be read.
     pub(super) fn read_at(&self, offset: u64, length: u64, bytes: &mut Vec<u8>) -> io::Result<u64> {
         let end = offset + length;
-        let waits =
+        let is_pending =
             |progress: &mut GrowingFileProgress| progress.written < end && !progress.is_complete;
         let reached = self
             .progress_changed
-            .wait_while(self.lock_progress(), waits);
+            .wait_while(self.lock_progress(), is_pending);
         let written = reached.unwrap_or_else(PoisonError::into_inner).written;
         let length = end.min(written).saturating_sub(offset);
         if length == 0 {
@@ -142,14 +142,14 @@ impl GrowingFile {
 }
 
 /// Fills the buffer. Returns the number of bytes read.
-fn fill_buffer(file: &mut File, mut room: &mut [u8]) -> io::Result<usize> {
+fn fill_buffer(file: &mut File, mut buffer: &mut [u8]) -> io::Result<usize> {
     let mut read = 0;
-    while !room.is_empty() {
-        match file.read(room) {
+    while !buffer.is_empty() {
+        match file.read(buffer) {
             Ok(0) => break,
             Ok(count) => {
                 read += count;
-                room = &mut room[count..];
+                buffer = &mut buffer[count..];
             }
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(error) => return Err(error),

@@ -10,18 +10,22 @@ use std::time::{SystemTime, UNIX_EPOCH};
 const MAX_SUMMARY_LINE_CHARS: usize = 120;
 
 /// The first record of a run.
-pub(super) fn build_stored_begin<W: RunKind>(id: &str, work: &W, boot: String) -> StoredRunBegin {
+pub(super) fn build_stored_begin<W: RunKind>(
+    id: &str,
+    request: &W,
+    boot: String,
+) -> StoredRunBegin {
     let created = SystemTime::now()
         .duration_since(UNIX_EPOCH)
         .unwrap_or_default();
     StoredRunBegin {
         place: W::RUN_API_PATH.into(),
         id: id.into(),
-        session: work.session().into(),
-        digest: request_digest(id, work),
-        line: match work.is_private() {
+        session: request.session().into(),
+        digest: request_digest(id, request),
+        line: match request.is_private() {
             true => String::new(),
-            false => first_line(work.text()),
+            false => first_line(request.text()),
         },
         created: created.as_micros() as u64,
         boot,
@@ -29,10 +33,10 @@ pub(super) fn build_stored_begin<W: RunKind>(id: &str, work: &W, boot: String) -
 }
 
 /// Digest that identifies the request, so that a repeated request is recognized after the code has left memory.
-pub(super) fn request_digest<W: RunKind>(id: &str, work: &W) -> String {
+pub(super) fn request_digest<W: RunKind>(id: &str, request: &W) -> String {
     let mut hash = Sha256::new();
     hash.update(id);
-    work.hash_request(&mut hash);
+    request.hash_request(&mut hash);
     hex(hash.finalize())
 }
 

@@ -212,8 +212,8 @@ impl StreamOutput {
         let (first, second) = self.tail.as_slices();
         let split = first.len();
         to.extend_from_slice(&first[range.start.min(split)..range.end.min(split)]);
-        let behind = |at: usize| at.saturating_sub(split);
-        to.extend_from_slice(&second[behind(range.start)..behind(range.end)]);
+        let after_split = |at: usize| at.saturating_sub(split);
+        to.extend_from_slice(&second[after_split(range.start)..after_split(range.end)]);
     }
 
     /// The output as text. Bytes that are not UTF-8 become U+FFFD; a cut is marked at its place.

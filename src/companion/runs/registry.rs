@@ -73,10 +73,12 @@ impl<W: RunKind> RunRegistry<W> {
     /// Finds the run with the request's id, unless the run was refused.
     pub(crate) async fn find_same_request(
         &self,
-        work: &W,
+        request: &W,
     ) -> Result<Option<Arc<TrackedRun<W>>>, RunIdConflict> {
-        match work.id().and_then(|id| self.find_run(id)) {
-            Some(run) if run.is_same_request(work) => Ok(run.wait_admitted().await.then_some(run)),
+        match request.id().and_then(|id| self.find_run(id)) {
+            Some(run) if run.is_same_request(request) => {
+                Ok(run.wait_admitted().await.then_some(run))
+            }
             Some(run) => Err(RunIdConflict(run.id.clone())),
             None => Ok(None),
         }
@@ -84,12 +86,15 @@ impl<W: RunKind> RunRegistry<W> {
 
     /// Creates a run, or finds the run with the same id; `true` for a new run. No old run is removed before
     /// [`RunRegistry::prune_excess`].
-    pub(crate) fn begin_run(&self, work: W) -> Result<(Arc<TrackedRun<W>>, bool), RunIdConflict> {
+    pub(crate) fn begin_run(
+        &self,
+        request: W,
+    ) -> Result<(Arc<TrackedRun<W>>, bool), RunIdConflict> {
         let mut runs = self.lock_runs();
-        let id = match work.id() {
+        let id = match request.id() {
             Some(id) => {
                 if let Some(run) = runs.iter().find(|r| r.id == *id) {
-                    return if run.is_same_request(&work) {
+                    return if run.is_same_request(&request) {
                         Ok((run.clone(), false))
                     } else {
                         Err(RunIdConflict(id.into()))
@@ -99,14 +104,14 @@ impl<W: RunKind> RunRegistry<W> {
             }
             None => generate_run_id(self.prefix),
         };
-        let kept = match work.durable() {
+        let recorder = match request.durable() {
             Some(false) => None,
             Some(true) | None => {
-                let begin = build_stored_begin(&id, &work, self.store.boot_id());
-                self.store.record_begin(begin, work.is_private())
+                let begin = build_stored_begin(&id, &request, self.store.boot_id());
+                self.store.record_begin(begin, request.is_private())
             }
         };
-        let run = Arc::new(TrackedRun::new(id, work, kept));
+        let run = Arc::new(TrackedRun::new(id, request, recorder));
         runs.push_back(run.clone());
         Ok((run, true))
     }
@@ -343,9 +348,9 @@ mod tests {
                 .await
                 .is_empty()
         );
-        let mut late = run.follow(2);
+        let mut follower = run.follow(2);
         assert_eq!(
-            kinds(late.read_available(|| RUN_REGISTRY_TEST_REPORT).await),
+            kinds(follower.read_available(|| RUN_REGISTRY_TEST_REPORT).await),
             rest[1..]
         );
     }
@@ -361,8 +366,8 @@ mod tests {
             reader.read_available(|| RUN_REGISTRY_TEST_REPORT).await;
         }
         run.finish(RunStatus::Completed, RUN_REGISTRY_TEST_REPORT);
-        let mut late = run.follow(3);
-        let gap = late.next_events(|| RUN_REGISTRY_TEST_REPORT).await;
+        let mut follower = run.follow(3);
+        let gap = follower.next_events(|| RUN_REGISTRY_TEST_REPORT).await;
         let [
             crate::protocol::kernel::RunEvent {
                 seq,
@@ -374,7 +379,7 @@ mod tests {
         };
         assert!(text.contains(&format!("events 3 to {seq} were")), "{text}");
         assert!(text.contains("`/exec/a/output`"), "{text}");
-        let next = late.next_events(|| RUN_REGISTRY_TEST_REPORT).await;
+        let next = follower.next_events(|| RUN_REGISTRY_TEST_REPORT).await;
         assert_eq!(next[0].seq, seq + 1);
         // A follower that starts at a kept event misses nothing and gets no notice.
         let again = run

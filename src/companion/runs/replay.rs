@@ -25,22 +25,22 @@ impl<W: RunKind> TrackedRun<W> {
     pub(super) fn replay(recovered: RecoveredRun, store: &RunStore) -> Self {
         let RecoveredRun {
             run: found,
-            recorder: kept,
+            recorder,
         } = recovered;
         let begin = found.begin;
-        let work = W::from_recovered(begin.id.clone(), begin.session, begin.line);
-        let mut run = Self::new(begin.id, work, Some(kept));
+        let request = W::from_recovered(begin.id.clone(), begin.session, begin.line);
+        let mut run = Self::new(begin.id, request, Some(recorder));
         run.created = UNIX_EPOCH + Duration::from_micros(begin.created);
         run.digest = Some(begin.digest);
-        let mut rests = find_remainders(&found.records, store);
+        let mut remainders = find_remainders(&found.records, store);
         let mut end = None;
         for record in found.records {
             match record {
-                StoredRunRecord::End(told) => end = Some(told),
-                other => run.apply_record(other, &mut rests),
+                StoredRunRecord::End(stored_end) => end = Some(stored_end),
+                other => run.apply_record(other, &mut remainders),
             }
         }
-        if let Err(error) = run.restore_output(rests, end.as_ref()) {
+        if let Err(error) = run.restore_output(remainders, end.as_ref()) {
             tracing::warn!("output of run `{}` is lost: {error}", run.id);
         }
         match end {
@@ -51,14 +51,14 @@ impl<W: RunKind> TrackedRun<W> {
     }
 
     /// Whether the request is the one of this run.
-    pub(super) fn is_same_request(&self, work: &W) -> bool {
+    pub(super) fn is_same_request(&self, request: &W) -> bool {
         match &self.digest {
-            Some(digest) => *digest == request_digest(&self.id, work),
-            None => self.request.is_same_request(work),
+            Some(digest) => *digest == request_digest(&self.id, request),
+            None => self.request.is_same_request(request),
         }
     }
 
-    fn apply_record(&self, record: StoredRunRecord, rests: &mut [StreamRemainder; 2]) {
+    fn apply_record(&self, record: StoredRunRecord, remainders: &mut [StreamRemainder; 2]) {
         let mut known = self.lock_state();
         let journal = &mut known.events;
         match record {
@@ -77,24 +77,23 @@ impl<W: RunKind> TrackedRun<W> {
                 length,
             } => {
                 journal.resume_at(event);
-                let rest = &mut rests[stream as usize];
+                let rest = &mut remainders[stream as usize];
                 let length = length.min(rest.uncovered_bytes);
                 rest.uncovered_bytes -= length;
                 journal.skip_bytes(stream, length);
             }
-            StoredRunRecord::Event {
-                number,
-                event_json: happened,
-            } => {
+            StoredRunRecord::Event { number, event_json } => {
                 journal.resume_at(number);
-                match serde_json::from_slice(&happened) {
-                    Ok(happened) => journal.add_event(happened),
+                match serde_json::from_slice(&event_json) {
+                    Ok(event) => journal.add_event(event),
                     Err(error) => {
                         tracing::warn!("an event of run `{}` can't be read: {error}", self.id)
                     }
                 }
             }
-            StoredRunRecord::Tail { stream, bytes } => rests[stream as usize].tail = Some(bytes),
+            StoredRunRecord::Tail { stream, bytes } => {
+                remainders[stream as usize].tail = Some(bytes)
+            }
             StoredRunRecord::Begin(_)
             | StoredRunRecord::File { .. }
             | StoredRunRecord::End(_)
@@ -104,13 +103,13 @@ impl<W: RunKind> TrackedRun<W> {
 
     fn restore_output(
         &self,
-        rests: [StreamRemainder; 2],
+        remainders: [StreamRemainder; 2],
         end: Option<&StoredRunEnd>,
     ) -> io::Result<()> {
         let mut record = self.lock_state();
         for (stream, rest) in [OutputStream::Stdout, OutputStream::Stderr]
             .into_iter()
-            .zip(rests)
+            .zip(remainders)
         {
             // Bytes that reached the file but not the journal.
             record.events.skip_bytes(stream, rest.uncovered_bytes);
@@ -137,20 +136,20 @@ impl<W: RunKind> TrackedRun<W> {
 }
 
 fn find_remainders(records: &[StoredRunRecord], store: &RunStore) -> [StreamRemainder; 2] {
-    let mut rests = <[StreamRemainder; 2]>::default();
+    let mut remainders = <[StreamRemainder; 2]>::default();
     for record in records {
         if let StoredRunRecord::File { stream, name } = record
             && let Some(path) = store.file_path(name)
         {
             let length = fs::metadata(&path).map_or(0, |file| file.len());
-            rests[*stream as usize] = StreamRemainder {
+            remainders[*stream as usize] = StreamRemainder {
                 file: Some(path),
                 uncovered_bytes: length,
                 tail: None,
             };
         }
     }
-    rests
+    remainders
 }
 
 /// The error of a run without a recorded end.

@@ -22,11 +22,8 @@ pub(crate) struct RetainedRuns {
 }
 
 impl RetainedRuns {
-    pub(crate) fn new(folder: PathBuf, own: String) -> Self {
-        Self {
-            folder,
-            own_name: own,
-        }
+    pub(crate) fn new(folder: PathBuf, own_name: String) -> Self {
+        Self { folder, own_name }
     }
 
     /// Folder of this companion.
@@ -99,20 +96,20 @@ mod tests {
     #[test]
     fn a_waiting_companion_keeps_its_files() {
         let folder = tempfile::tempdir().unwrap();
-        let life = |name: &str| {
-            let life = RetainedRuns::new(folder.path().join("runs"), name.into());
-            life.remove_stale();
-            fs::create_dir_all(life.own_folder()).unwrap();
-            life
+        let open = |name: &str| {
+            let opened = RetainedRuns::new(folder.path().join("runs"), name.into());
+            opened.remove_stale();
+            fs::create_dir_all(opened.own_folder()).unwrap();
+            opened
         };
-        let first = life("1");
-        let waits = life("2");
+        let first = open("1");
+        let waiting = open("2");
         assert!(!first.own_folder().exists());
-        waits.mark_waiting().unwrap();
-        let crashes = life("3");
-        let proves_itself = life("4");
-        assert!(waits.own_folder().exists() && !crashes.own_folder().exists());
-        proves_itself.clear_waiting(true);
-        assert!(!waits.own_folder().exists() && proves_itself.own_folder().exists());
+        waiting.mark_waiting().unwrap();
+        let crashes = open("3");
+        let verified = open("4");
+        assert!(waiting.own_folder().exists() && !crashes.own_folder().exists());
+        verified.clear_waiting(true);
+        assert!(!waiting.own_folder().exists() && verified.own_folder().exists());
     }
 }

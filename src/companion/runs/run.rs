@@ -84,8 +84,8 @@ pub(crate) struct RunSnapshot {
 }
 
 impl<W: RunKind> TrackedRun<W> {
-    pub(super) fn new(id: String, work: W, kept: Option<Arc<RunRecorder>>) -> Self {
-        let pulse = watch::Sender::new(RunSignal {
+    pub(super) fn new(id: String, request: W, recorder: Option<Arc<RunRecorder>>) -> Self {
+        let signal = watch::Sender::new(RunSignal {
             status: RunStatus::Running,
             event_count: 0,
             is_admitted: false,
@@ -93,7 +93,7 @@ impl<W: RunKind> TrackedRun<W> {
         });
         Self {
             id,
-            request: work,
+            request,
             created: SystemTime::now(),
             state: Mutex::new(TrackedRunState {
                 events: RunEventBuffer::default(),
@@ -102,8 +102,8 @@ impl<W: RunKind> TrackedRun<W> {
                 elapsed: None,
                 report: None,
             }),
-            signal: pulse,
-            recorder: kept,
+            signal,
+            recorder,
             digest: None,
             pacing_bytes_read: watch::Sender::new(None),
         }
@@ -150,8 +150,8 @@ impl<W: RunKind> TrackedRun<W> {
         let output = record.events.output_mut(stream);
         let is_first = output.disk_bytes() == 0;
         output.record_spill(file, bytes);
-        if let Some(kept) = self.recorder.as_ref().filter(|_| is_first) {
-            let name = kept.relative_name(file.path());
+        if let Some(recorder) = self.recorder.as_ref().filter(|_| is_first) {
+            let name = recorder.relative_name(file.path());
             self.append_output_record(|| Stored::File { stream, name });
         }
     }
@@ -172,14 +172,14 @@ impl<W: RunKind> TrackedRun<W> {
 
     /// Records output, unless it must not be on disk.
     fn append_output_record(&self, record: impl FnOnce() -> Stored) {
-        if self.recorder.as_ref().is_some_and(|kept| !kept.is_private) {
+        if self.recorder.as_ref().is_some_and(|r| !r.is_private) {
             self.append_record(RecordUrgency::Soon, record);
         }
     }
 
     fn append_record(&self, urgency: RecordUrgency, record: impl FnOnce() -> Stored) {
-        if let Some(kept) = self.recorder.as_ref().filter(|kept| !kept.is_forgotten()) {
-            kept.push_record(&record(), urgency);
+        if let Some(recorder) = self.recorder.as_ref().filter(|r| !r.is_forgotten()) {
+            recorder.push_record(&record(), urgency);
         }
     }
 
@@ -206,8 +206,8 @@ impl<W: RunKind> TrackedRun<W> {
             }
             record.end_record(status)
         };
-        match self.recorder.as_ref().filter(|kept| !kept.is_forgotten()) {
-            Some(kept) => kept.push_end(&Stored::End(end), self.signal.clone(), status),
+        match self.recorder.as_ref().filter(|r| !r.is_forgotten()) {
+            Some(recorder) => recorder.push_end(&Stored::End(end), self.signal.clone(), status),
             None => self.publish_end(status),
         }
     }
@@ -249,11 +249,11 @@ impl<W: RunKind> TrackedRun<W> {
     /// # Errors
     /// When the run must be durable and the record can't be written.
     pub(crate) async fn wait_recorded(&self) -> Result<(), RunNotRecorded> {
-        let must = self.request.durable() == Some(true);
-        if self.request.id().is_some() || must {
+        let is_required = self.request.durable() == Some(true);
+        if self.request.id().is_some() || is_required {
             self.wait_begin_synced().await;
         }
-        match must && !self.is_durable() {
+        match is_required && !self.is_durable() {
             true => Err(RunNotRecorded),
             false => Ok(()),
         }
@@ -261,15 +261,15 @@ impl<W: RunKind> TrackedRun<W> {
 
     /// Waits until the id can be returned to the client: the start is synced, or can't be.
     pub(crate) async fn wait_begin_synced(&self) {
-        if let Some(kept) = &self.recorder {
-            kept.wait_begin_synced().await;
+        if let Some(recorder) = &self.recorder {
+            recorder.wait_begin_synced().await;
         }
     }
 
     /// Whether the run is found again after a crash of the companion.
     pub(crate) fn is_durable(&self) -> bool {
-        let is_kept = |kept: &Arc<RunRecorder>| kept.is_complete() && !kept.is_forgotten();
-        self.recorder.as_ref().is_some_and(is_kept)
+        let is_retained = |r: &Arc<RunRecorder>| r.is_complete() && !r.is_forgotten();
+        self.recorder.as_ref().is_some_and(is_retained)
     }
 
     /// Removes the run from the journal.
@@ -381,8 +381,8 @@ impl<W: RunKind> TrackedRun<W> {
                 output.total_bytes(),
             )
         };
-        let is_kept = |piece: &OutputPiece| !matches!(piece, OutputPiece::Dropped(_));
-        let wanted: Vec<OutputPiece> = pieces.into_iter().take_while(is_kept).collect();
+        let is_retained = |piece: &OutputPiece| !matches!(piece, OutputPiece::Dropped(_));
+        let wanted: Vec<OutputPiece> = pieces.into_iter().take_while(is_retained).collect();
         let length: u64 = wanted.iter().map(OutputPiece::length).sum();
         let mut bytes = read_output(wanted).await?;
         let whole = complete_character_length(&bytes, offset + bytes.len() as u64 == total);

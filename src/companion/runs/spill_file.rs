@@ -67,24 +67,24 @@ impl SpillFiles {
             *slot = open_slot(folder, run, stream);
         }
         let SpillSlot::Open {
-            sender: pieces,
+            sender,
             file,
-            sent_bytes: sent,
+            sent_bytes,
         } = slot
         else {
             return;
         };
-        piece.truncate(usize::try_from(MAX_SPILL_FILE_BYTES - *sent).unwrap_or(usize::MAX));
+        piece.truncate(usize::try_from(MAX_SPILL_FILE_BYTES - *sent_bytes).unwrap_or(usize::MAX));
         let bytes = piece.len() as u64;
         // The semaphore is never closed.
-        let room = SPILL_QUEUE_PERMITS
+        let permit = SPILL_QUEUE_PERMITS
             .acquire_many(piece.len() as u32)
             .await
             .ok();
-        if pieces
+        if sender
             .send(SpillPiece {
                 bytes: piece,
-                permit: room,
+                permit,
             })
             .is_err()
         {
@@ -92,9 +92,9 @@ impl SpillFiles {
             *slot = SpillSlot::Closed;
             return;
         }
-        *sent += bytes;
+        *sent_bytes += bytes;
         run.record_spill(stream, file, bytes);
-        if *sent == MAX_SPILL_FILE_BYTES {
+        if *sent_bytes == MAX_SPILL_FILE_BYTES {
             *slot = SpillSlot::Closed;
         }
         // The owner reads as long as output is available. Followers get a turn before: the output that was just written

@@ -147,10 +147,10 @@ fn build_declaration(
         name,
         need,
         command,
-        after,
-        ready,
+        after: dependencies,
+        ready: readiness_probe,
         clean,
-        files,
+        files: max_open_files,
         grace,
         restart,
     } = written;
@@ -168,21 +168,21 @@ fn build_declaration(
     };
     let clean = clean.iter().map(|path| fill(path).map(PathBuf::from));
     let path = |path: PathBuf| fill(&path.to_string_lossy()).map(PathBuf::from);
-    let ready = match ready {
+    let readiness_probe = match readiness_probe {
         ServiceProbe::Socket(at) => ServiceProbe::Socket(path(at)?),
         ServiceProbe::Rfb(at) => ServiceProbe::Rfb(path(at)?),
         other => other,
     };
-    let command = command.iter().map(|word| fill(word));
+    let command = command.iter().map(|argument| fill(argument));
     Ok(ServiceDeclaration {
         command: command.collect::<Result<_, _>>()?,
         stale_files: clean.collect::<Result<_, _>>()?,
         grace: Duration::from_secs(grace.unwrap_or(DEFAULT_SERVICE_GRACE_SECONDS)),
         name: name.clone(),
         need,
-        dependencies: after,
-        readiness_probe: ready,
-        max_open_files: files,
+        dependencies,
+        readiness_probe,
+        max_open_files,
         restart,
         environment: environment.clone(),
     })
@@ -252,8 +252,8 @@ mod tests {
             (service("name: a, command: ['${RUN']"), "without a `}`"),
             (service("name: a, command: [x], extra: 1"), "extra"),
         ] {
-            let told = parsed(&text).unwrap_err();
-            assert!(told.contains(why), "{told}");
+            let error = parsed(&text).unwrap_err();
+            assert!(error.contains(why), "{error}");
         }
         let twice =
             "services:\n  - &a {name: a, need: display, ready: display, command: [x]}\n  - *a";

@@ -39,9 +39,9 @@ impl ServiceLog {
         let mut piece = vec![0; SERVICE_READ_BYTES];
         while let Ok(count @ 1..) = output.read(&mut piece).await {
             for part in piece[..count].split_inclusive(|byte| *byte == b'\n') {
-                let room = MAX_SERVICE_LINE_BYTES.saturating_sub(self.unfinished.len());
-                let kept = &part[..part.len().min(room)];
-                self.unfinished.extend_from_slice(kept);
+                let free_bytes = MAX_SERVICE_LINE_BYTES.saturating_sub(self.unfinished.len());
+                let retained = &part[..part.len().min(free_bytes)];
+                self.unfinished.extend_from_slice(retained);
                 if part.ends_with(b"\n") {
                     self.finish_line();
                 }

@@ -73,49 +73,43 @@ impl Services {
         stop: &watch::Receiver<bool>,
     ) -> (Self, Vec<JoinHandle<()>>) {
         let needs = Arc::new(watch::Sender::new(BTreeSet::new()));
-        let mut seats: Vec<ServiceSlot> = Vec::new();
+        let mut slots: Vec<ServiceSlot> = Vec::new();
         let mut tasks = Vec::new();
-        let mut holds: BTreeMap<String, mpsc::Sender<()>> = BTreeMap::new();
+        let mut senders_by_name: BTreeMap<String, mpsc::Sender<()>> = BTreeMap::new();
         for declaration in declarations.all() {
             // A declaration names only services that are declared before it.
-            let ground = seats
+            let dependencies = slots
                 .iter()
-                .filter(|seat| declaration.dependencies.contains(&seat.declaration.name))
-                .map(|seat| seat.view.clone())
+                .filter(|slot| declaration.dependencies.contains(&slot.declaration.name))
+                .map(|slot| slot.view.clone())
                 .collect();
-            let (hold, held) = mpsc::channel(1);
-            let stands_on = declaration
+            let (sender, dependents_ended) = mpsc::channel(1);
+            let dependency_senders = declaration
                 .dependencies
                 .iter()
-                .filter_map(|name| holds.get(name));
-            let order = ServiceShutdownOrder {
-                dependents_ended: held,
-                _dependency_senders: stands_on.cloned().collect(),
+                .filter_map(|name| senders_by_name.get(name));
+            let shutdown_order = ServiceShutdownOrder {
+                dependents_ended,
+                _dependency_senders: dependency_senders.cloned().collect(),
             };
-            holds.insert(declaration.name.clone(), hold);
+            senders_by_name.insert(declaration.name.clone(), sender);
             let silence = Arc::new(Notify::new());
             let (owner, view) = ServiceTask::new(
                 declaration.clone(),
-                ground,
+                dependencies,
                 needs.clone(),
                 silence.clone(),
-                order,
+                shutdown_order,
             );
             tasks.push(tokio::spawn(owner.run(stop.clone())));
-            seats.push(ServiceSlot {
+            slots.push(ServiceSlot {
                 declaration: declaration.clone(),
                 view,
                 silence,
             });
         }
-        let seats = seats.into();
-        (
-            Self {
-                slots: seats,
-                needs,
-            },
-            tasks,
-        )
+        let slots = slots.into();
+        (Self { slots, needs }, tasks)
     }
 
     /// Declares whether a client needs the services of that kind.
@@ -142,15 +136,15 @@ impl Services {
     async fn wait_ready_within(
         &self,
         need: ServiceNeed,
-        patience: Duration,
+        time_limit: Duration,
     ) -> Result<u64, String> {
-        let deadline = tokio::time::Instant::now() + patience;
-        for seat in self.required_slots(need) {
-            let mut view = seat.view.clone();
+        let deadline = tokio::time::Instant::now() + time_limit;
+        for slot in self.required_slots(need) {
+            let mut view = slot.view.clone();
             let ready = view.wait_for(|view| view.ready);
             let waited = tokio::time::timeout_at(deadline, ready).await;
             if !matches!(waited, Ok(Ok(_))) {
-                let (name, detail) = (&seat.declaration.name, seat.view.borrow().detail.clone());
+                let (name, detail) = (&slot.declaration.name, slot.view.borrow().detail.clone());
                 return Err(format!("`{name}` is not ready: {detail}"));
             }
         }
@@ -162,15 +156,15 @@ impl Services {
     pub(crate) fn start_count_if_ready(&self, need: ServiceNeed) -> Option<u64> {
         let is_ready = self
             .required_slots(need)
-            .all(|seat| seat.view.borrow().ready);
+            .all(|slot| slot.view.borrow().ready);
         is_ready.then(|| self.sum_start_counts(need))
     }
 
     /// Waits until the X server is ready with another start count than `after`, and returns this count. Never returns
     /// where no X server is declared.
     pub(crate) async fn wait_next_display_server(&self, after: u64) -> u64 {
-        let seats = &mut self.slots.iter();
-        let server = seats.find(|seat| seat.declaration.readiness_probe == ServiceProbe::Display);
+        let slots = &mut self.slots.iter();
+        let server = slots.find(|slot| slot.declaration.readiness_probe == ServiceProbe::Display);
         let Some(server) = server else {
             return pending().await;
         };
@@ -178,7 +172,7 @@ impl Services {
         let is_next = |view: &ServiceView| view.ready && view.start_count != after;
         let next = view.wait_for(is_next).await.map(|view| view.start_count);
         match next {
-            Ok(life) => life,
+            Ok(start_count) => start_count,
             // The task has ended, because the companion is ending.
             Err(_) => pending().await,
         }
@@ -186,29 +180,29 @@ impl Services {
 
     /// The start count of the X server, whether it is ready or not.
     pub(crate) fn display_server_start_count(&self) -> u64 {
-        let mut seats = self.slots.iter();
-        let server = seats.find(|seat| seat.declaration.readiness_probe == ServiceProbe::Display);
-        server.map_or(0, |seat| seat.view.borrow().start_count)
+        let mut slots = self.slots.iter();
+        let server = slots.find(|slot| slot.declaration.readiness_probe == ServiceProbe::Display);
+        server.map_or(0, |slot| slot.view.borrow().start_count)
     }
 
     fn sum_start_counts(&self, need: ServiceNeed) -> u64 {
         self.required_slots(need)
-            .map(|seat| seat.view.borrow().start_count)
+            .map(|slot| slot.view.borrow().start_count)
             .sum()
     }
 
     fn required_slots(&self, need: ServiceNeed) -> impl Iterator<Item = &ServiceSlot> {
         self.slots
             .iter()
-            .filter(move |seat| need.includes(seat.declaration.need))
+            .filter(move |slot| need.includes(slot.declaration.need))
     }
 
     /// Lists all services in the order of their declaration.
     pub(crate) fn list_services(&self) -> Vec<ServiceStatus> {
-        let view = |seat: &ServiceSlot| {
-            let view = seat.view.borrow();
+        let view = |slot: &ServiceSlot| {
+            let view = slot.view.borrow();
             ServiceStatus {
-                name: seat.declaration.name.clone(),
+                name: slot.declaration.name.clone(),
                 ready: view.ready,
                 idle: view.idle,
                 detail: view.detail.clone(),
@@ -219,13 +213,13 @@ impl Services {
 
     /// The services of exactly this need, without those of needs that it includes.
     fn own_slots(&self, need: ServiceNeed) -> impl Iterator<Item = &ServiceSlot> {
-        let seats = self.slots.iter();
-        seats.filter(move |seat| seat.declaration.need == need)
+        let slots = self.slots.iter();
+        slots.filter(move |slot| slot.declaration.need == need)
     }
 
     /// The need of the service of that name.
     pub(crate) fn find_need(&self, name: &str) -> Option<ServiceNeed> {
-        self.find_slot(name).map(|seat| seat.declaration.need)
+        self.find_slot(name).map(|slot| slot.declaration.need)
     }
 
     /// Waits until the service of that name is ready.
@@ -233,68 +227,71 @@ impl Services {
     /// # Errors
     /// A description of why it is not ready.
     pub(crate) async fn wait_service_ready(&self, name: &str) -> Result<(), String> {
-        let seat = self.find_slot(name).ok_or("the service is not declared")?;
-        let mut view = seat.view.clone();
+        let slot = self.find_slot(name).ok_or("the service is not declared")?;
+        let mut view = slot.view.clone();
         let ready = view.wait_for(|view| view.ready);
         match tokio::time::timeout(SERVICE_WAIT_TIMEOUT, ready).await {
             Ok(Ok(_)) => Ok(()),
-            _ => Err(seat.view.borrow().detail.clone()),
+            _ => Err(slot.view.borrow().detail.clone()),
         }
     }
 
     /// Waits until no service of exactly this need runs.
     pub(crate) async fn wait_stopped(&self, need: ServiceNeed) {
-        for seat in self.own_slots(need) {
-            let mut view = seat.view.clone();
+        for slot in self.own_slots(need) {
+            let mut view = slot.view.clone();
             // The task has ended, because the companion is ending.
             let _ = view.wait_for(|view| view.idle).await;
         }
     }
 
     fn find_slot(&self, name: &str) -> Option<&ServiceSlot> {
-        let mut seats = self.slots.iter();
-        seats.find(|seat| seat.declaration.name == name)
+        let mut slots = self.slots.iter();
+        slots.find(|slot| slot.declaration.name == name)
     }
 
     /// Describes the state of the services of exactly this need.
     pub(crate) fn describe_state(&self, need: ServiceNeed) -> String {
         let details = self
             .own_slots(need)
-            .map(|seat| seat.view.borrow().detail.clone());
+            .map(|slot| slot.view.borrow().detail.clone());
         details.collect::<Vec<_>>().join(", ")
     }
 
     /// Whether a user has closed a service of exactly this need, so that it does not restart automatically.
     pub(crate) fn has_finished(&self, need: ServiceNeed) -> bool {
-        self.own_slots(need).any(|seat| seat.view.borrow().finished)
+        self.own_slots(need).any(|slot| slot.view.borrow().finished)
     }
 
-    /// Whether a service of exactly this need has a file open whose name ends with `ending`.
-    pub(crate) async fn has_open_file(&self, need: ServiceNeed, ending: &'static str) -> bool {
-        let guards = self
+    /// Whether a service of exactly this need has a file open whose name ends with `suffix`.
+    pub(crate) async fn has_open_file(&self, need: ServiceNeed, suffix: &'static str) -> bool {
+        let supervisors = self
             .own_slots(need)
-            .filter_map(|seat| seat.view.borrow().supervisor_pid);
-        let guards: Vec<Pid> = guards.map(|pid| Pid::from_raw(pid.cast_signed())).collect();
+            .filter_map(|slot| slot.view.borrow().supervisor_pid);
+        let supervisors: Vec<Pid> = supervisors
+            .map(|pid| Pid::from_raw(pid.cast_signed()))
+            .collect();
         // The scan covers thousands of files. If it fails, the file counts as open.
-        let looked = spawn_blocking(move || {
-            let mut guards = guards.into_iter();
-            guards.any(|guard| descendants::has_descendant_with_open_file(guard, ending))
+        let found = spawn_blocking(move || {
+            let mut supervisors = supervisors.into_iter();
+            supervisors
+                .any(|supervisor| descendants::has_descendant_with_open_file(supervisor, suffix))
         });
-        looked.await.unwrap_or(true)
+        found.await.unwrap_or(true)
     }
 
     /// Restarts the ready services of exactly this need, because a client gets no answer.
     pub(crate) fn restart_silent(&self, need: ServiceNeed) {
-        for seat in self.own_slots(need) {
-            seat.silence.notify_waiters();
+        for slot in self.own_slots(need) {
+            slot.silence.notify_waiters();
         }
     }
 
     /// Withdraws the need and waits until the tasks of the services have processed that.
     pub(crate) async fn reset_finished(&self, need: ServiceNeed) {
         self.set_need(need, false);
-        for seat in self.own_slots(need) {
-            let mut view = seat.view.clone();
+        for slot in self.own_slots(need) {
+            let mut view = slot.view.clone();
             // The task has ended, because the companion is ending.
             let _ = view.wait_for(|view| !view.finished).await;
         }

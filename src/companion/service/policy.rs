@@ -1,13 +1,13 @@
 //! The policy that decides when a service runs: a pure function of events.
 //!
 //! ```text
-//!            Needed            GroundReady             Probed
-//!   Off ───────────► Waiting ─────────────► Starting ─────────► Ready
-//!    ▲                 ▲   ▲                   │ Ended,            │ Ended
-//!    │ Ended           │   │ Rested            │ TooLate           │
-//!  Leaving             │ Resting ◄─────────────┴───────────────────┘
-//!    ▲                 │
-//!    └── NotNeeded, GroundLost (then Waiting again, if still needed)
+//!            Needed           DependenciesReady            ProbeSucceeded
+//!   Off ───────────► Waiting ───────────────────► Starting ────────────────► Ready
+//!    ▲                 ▲  ▲                           │ Exited,                │ Exited,
+//!    │ Exited          │  │ BackOffElapsed            │ StartTimedOut          │ StartTimedOut
+//!  Stopping ───────────┘  └──── BackingOff ◄──────────┴────────────────────────┘
+//!    ▲        Exited, if still needed
+//!    └── NotNeeded, DependenciesLost
 //! ```
 //!
 //! The restart delay doubles with every run that ends, up to a maximum. The delay is longer after runs that never
@@ -41,7 +41,7 @@ pub(super) enum ServiceState {
     BackingOff {
         failures: u32,
     },
-    /// The service was ordered to end; `again` says whether it is needed afterwards.
+    /// The service was ordered to end; `restarts` says whether it is needed afterwards.
     Stopping {
         restarts: bool,
     },
@@ -107,8 +107,8 @@ impl ServiceState {
             (S::Starting { failures }, E::Exited { .. }) => {
                 back_off(failures, UNREADY_RESTART_DELAY)
             }
-            (S::Ready { failures }, E::Exited { uptime: lasted, .. }) => {
-                match lasted >= MIN_STABLE_SERVICE_UPTIME {
+            (S::Ready { failures }, E::Exited { uptime, .. }) => {
+                match uptime >= MIN_STABLE_SERVICE_UPTIME {
                     true => back_off(0, READY_RESTART_DELAY),
                     false => back_off(failures, READY_RESTART_DELAY),
                 }
@@ -175,14 +175,14 @@ mod tests {
         let mut state = ServiceState::Starting { failures: 0 };
         let mut last = Duration::ZERO;
         for _ in 0..20 {
-            let (rested, action) = state.next_state(NEVER_READY);
+            let (next, action) = state.next_state(NEVER_READY);
             let ServiceAction::BackOff(pause) = action else {
                 panic!("{action:?}")
             };
             assert!(pause >= last && pause <= UNREADY_RESTART_DELAY[1]);
             last = pause;
             state = after(
-                rested,
+                next,
                 &[
                     ServiceEvent::BackOffElapsed,
                     ServiceEvent::DependenciesReady,
@@ -195,8 +195,8 @@ mod tests {
 
     #[test]
     fn long_uptime_resets_restart_delay() {
-        let ended = |lasted| ServiceEvent::Exited {
-            uptime: lasted,
+        let ended = |uptime| ServiceEvent::Exited {
+            uptime,
             is_user_exit: false,
         };
         let state = ServiceState::Ready { failures: 9 };
@@ -228,11 +228,11 @@ mod tests {
     #[test]
     fn a_closed_service_stays_closed_until_a_new_need() {
         use ServiceEvent as E;
-        let wish = E::Exited {
+        let user_exit = E::Exited {
             uptime: Duration::ZERO,
             is_user_exit: true,
         };
-        let (state, _) = ServiceState::Ready { failures: 0 }.next_state(wish);
+        let (state, _) = ServiceState::Ready { failures: 0 }.next_state(user_exit);
         assert_eq!(
             after(state, &[E::DependenciesReady, E::BackOffElapsed]).0,
             state

@@ -27,8 +27,8 @@ pub(super) async fn is_ready(probe: &ServiceProbe) -> bool {
 }
 
 /// Asks the display over its own connection, which blocks.
-async fn probe_blocking(question: impl FnOnce() -> bool + Send + 'static) -> bool {
-    tokio::task::spawn_blocking(question).await.unwrap_or(false)
+async fn probe_blocking(probe: impl FnOnce() -> bool + Send + 'static) -> bool {
+    tokio::task::spawn_blocking(probe).await.unwrap_or(false)
 }
 
 async fn is_rfb_server(path: &Path) -> bool {

@@ -55,11 +55,11 @@ impl ServiceProcess {
         for secret in settings::COMPANION_ONLY_VARIABLES {
             command.env_remove(secret);
         }
-        let process = command.spawn().context("starting the supervisor")?;
+        let supervisor_process = command.spawn().context("starting the supervisor")?;
         let output = Receiver::from_owned_fd(output.into())?;
         let process = Self {
             supervisor_stream: UnixStream::from_std(ours)?,
-            supervisor_process: process,
+            supervisor_process,
             exit_code: None,
         };
         Ok((process, output))
@@ -96,10 +96,10 @@ impl ServiceProcess {
         self.send_command(SUPERVISOR_END_BYTE);
     }
 
-    fn send_command(&self, word: u8) {
+    fn send_command(&self, command: u8) {
         // Write directly, because the runtime may not have registered yet that a new socket is writable. If the
         // supervisor is gone, no process is left to end.
-        let _ = nix::unistd::write(self.supervisor_stream.as_fd(), &[word]);
+        let _ = nix::unistd::write(self.supervisor_stream.as_fd(), &[command]);
     }
 }
 

@@ -49,10 +49,10 @@ pub(super) struct ServiceTask {
 impl ServiceTask {
     pub(super) fn new(
         declaration: Arc<ServiceDeclaration>,
-        ground: Vec<watch::Receiver<ServiceView>>,
+        dependencies: Vec<watch::Receiver<ServiceView>>,
         needs: Arc<watch::Sender<BTreeSet<ServiceNeed>>>,
         silence: Arc<Notify>,
-        order: ServiceShutdownOrder,
+        shutdown_order: ServiceShutdownOrder,
     ) -> (Self, watch::Receiver<ServiceView>) {
         let (view, seen) = watch::channel(ServiceView {
             ready: false,
@@ -64,7 +64,7 @@ impl ServiceTask {
         });
         let owner = Self {
             declaration,
-            dependencies: ground,
+            dependencies,
             needs: needs.subscribe(),
             silence,
             view,
@@ -75,7 +75,7 @@ impl ServiceTask {
             deadline: None,
             last_exit: String::new(),
             start_count: 0,
-            shutdown_order: order,
+            shutdown_order,
         };
         (owner, seen)
     }
@@ -113,13 +113,13 @@ impl ServiceTask {
             (_, false) => self.apply_event(ServiceEvent::NotNeeded),
             (_, true) => {}
         }
-        let ground = self.read_dependencies();
+        let dependencies = self.read_dependencies();
         match self.state {
-            ServiceState::Waiting { .. } if ground.is_some() => {
+            ServiceState::Waiting { .. } if dependencies.is_some() => {
                 self.apply_event(ServiceEvent::DependenciesReady)
             }
             ServiceState::Starting { .. } | ServiceState::Ready { .. }
-                if ground != Some(self.dependency_start_count) =>
+                if dependencies != Some(self.dependency_start_count) =>
             {
                 self.apply_event(ServiceEvent::DependenciesLost);
             }
@@ -129,21 +129,21 @@ impl ServiceTask {
 
     /// The sum of the dependencies' start counts; nothing when one is not ready.
     fn read_dependencies(&mut self) -> Option<u64> {
-        let mut lives = 0;
+        let mut start_counts = 0;
         let mut is_ready = true;
         for view in &mut self.dependencies {
             let view = view.borrow_and_update();
             is_ready &= view.ready;
-            lives += view.start_count;
+            start_counts += view.start_count;
         }
-        is_ready.then_some(lives)
+        is_ready.then_some(start_counts)
     }
 
     /// Waits for the next event; returns nothing when the task should only check its inputs again.
     async fn next_event(&mut self) -> Option<ServiceEvent> {
         let is_starting = matches!(self.state, ServiceState::Starting { .. });
         let is_ready = matches!(self.state, ServiceState::Ready { .. });
-        let late = self.started + SERVICE_START_TIMEOUT;
+        let start_deadline = self.started + SERVICE_START_TIMEOUT;
         tokio::select! {
             biased;
             end = wait_exit(&mut self.process) => Some(self.handle_exit(end)),
@@ -159,7 +159,7 @@ impl ServiceTask {
                 }
             }
             () = wait_probe_success(&self.declaration), if is_starting => Some(ServiceEvent::ProbeSucceeded),
-            () = tokio::time::sleep_until(late), if is_starting => Some(ServiceEvent::StartTimedOut),
+            () = tokio::time::sleep_until(start_deadline), if is_starting => Some(ServiceEvent::StartTimedOut),
             () = self.silence.notified(), if is_ready => Some(ServiceEvent::StartTimedOut),
         }
     }
@@ -167,7 +167,7 @@ impl ServiceTask {
     fn handle_exit(&mut self, code: u8) -> ServiceEvent {
         self.process = None;
         self.deadline = None;
-        let is_wish = code == 0 && self.declaration.restart == ServiceRestartPolicy::OnFailure;
+        let is_user_exit = code == 0 && self.declaration.restart == ServiceRestartPolicy::OnFailure;
         self.last_exit = match code {
             129.. => format!("ended by signal {}", code - 128),
             _ => format!("ended with exit code {code}"),
@@ -175,10 +175,10 @@ impl ServiceTask {
         if !matches!(self.state, ServiceState::Stopping { .. }) {
             tracing::warn!("{}: {}", self.declaration.name, self.last_exit);
         }
-        let lasted = self.started.elapsed();
+        let uptime = self.started.elapsed();
         ServiceEvent::Exited {
-            uptime: lasted,
-            is_user_exit: is_wish,
+            uptime,
+            is_user_exit,
         }
     }
 
@@ -290,19 +290,19 @@ async fn wait_deadline(deadline: Option<Instant>) {
 /// Waits until a need or a dependency changes.
 async fn wait_input_change(
     needs: &mut watch::Receiver<BTreeSet<ServiceNeed>>,
-    ground: &mut [watch::Receiver<ServiceView>],
+    dependencies: &mut [watch::Receiver<ServiceView>],
 ) {
     tokio::select! {
         _ = needs.changed() => {}
-        () = wait_dependency_change(ground) => {}
+        () = wait_dependency_change(dependencies) => {}
     }
 }
 
-async fn wait_dependency_change(ground: &mut [watch::Receiver<ServiceView>]) {
-    if ground.is_empty() {
+async fn wait_dependency_change(dependencies: &mut [watch::Receiver<ServiceView>]) {
+    if dependencies.is_empty() {
         return pending().await;
     }
-    let changes = ground.iter_mut().map(|view| Box::pin(view.changed()));
+    let changes = dependencies.iter_mut().map(|view| Box::pin(view.changed()));
     let (_, _, _) = futures_util::future::select_all(changes).await;
 }
 

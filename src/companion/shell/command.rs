@@ -108,7 +108,7 @@ struct CommandFiles {
 
 /// How a command ended.
 enum CommandEnd {
-    /// `left`: background processes are still running; always `false` for a command that was stopped.
+    /// `has_background`: background processes are still running; always `false` for a command that was stopped.
     Code {
         code: i32,
         has_background: bool,
@@ -122,16 +122,16 @@ impl CommandOwner {
         shells: Shells,
         run: Arc<CommandRun>,
         context: ShellContext,
-        stops: mpsc::Receiver<CommandStopReason>,
+        stop_requests: mpsc::Receiver<CommandStopReason>,
         input: Option<mpsc::Receiver<Bytes>>,
     ) -> Result<Self> {
-        let guard = shells.supervisor_pool.take_or_spawn()?;
+        let supervisor = shells.supervisor_pool.take_or_spawn()?;
         Ok(Self {
             shells,
             run,
             context,
-            supervisor: guard,
-            stop_requests: stops,
+            supervisor,
+            stop_requests,
             input,
             stdin_task: None,
         })
@@ -154,7 +154,7 @@ impl CommandOwner {
         match end {
             CommandEnd::Code {
                 code,
-                has_background: left,
+                has_background,
             } => {
                 let (status, code) = match stop {
                     // A command that was stopped leaves no context, even if it had finished.
@@ -168,9 +168,9 @@ impl CommandOwner {
                     status,
                     stop.map(CommandStopReason::to_error),
                     Some(code),
-                    left,
+                    has_background,
                 );
-                if left {
+                if has_background {
                     let background = BackgroundJob::new(&self.run, self.supervisor, shared.pipes);
                     self.shells.jobs.add_job(background);
                 }
@@ -216,19 +216,19 @@ impl CommandOwner {
             let has_room = self.run.can_accept_output();
             let (stream, bytes) = tokio::select! {
                 biased;
-                asked = self.stop_requests.recv(), if stop.is_none() => {
-                    let asked = asked.unwrap_or(CommandStopReason::Shutdown);
-                    deadline = Some(self.request_stop(asked));
-                    stop = Some(asked);
+                reason = self.stop_requests.recv(), if stop.is_none() => {
+                    let reason = reason.unwrap_or(CommandStopReason::Shutdown);
+                    deadline = Some(self.request_stop(reason));
+                    stop = Some(reason);
                     continue;
                 }
                 // The deadline has priority over output, because a flood of output would delay it.
                 () = sleep_until_deadline(deadline) => {
                     match (stop, timeout) {
                         (None, Some((_, seconds))) => {
-                            let asked = CommandStopReason::Timeout(seconds);
-                            deadline = Some(self.request_stop(asked));
-                            stop = Some(asked);
+                            let reason = CommandStopReason::Timeout(seconds);
+                            deadline = Some(self.request_stop(reason));
+                            stop = Some(reason);
                         }
                         _ if is_made_to => {
                             // The supervisor does not react: it is stopped or hangs.
@@ -243,7 +243,7 @@ impl CommandOwner {
                     }
                     continue;
                 }
-                said = self.supervisor.next_event() => match said {
+                event = self.supervisor.next_event() => match event {
                     CommandSupervisorEvent::Started(pid) => {
                         self.run.mark_started(pid.cast_unsigned().into());
                         continue;
@@ -292,9 +292,9 @@ impl CommandOwner {
         stream: OutputStream,
         mut bytes: Vec<u8>,
     ) {
-        let rest = self.run.write_output(stream, &bytes);
-        if rest > 0 {
-            bytes.drain(..bytes.len() - rest);
+        let spilled_bytes = self.run.write_output(stream, &bytes);
+        if spilled_bytes > 0 {
+            bytes.drain(..bytes.len() - spilled_bytes);
             let folder = &self.shells.settings.output_folder;
             spill.write_output(folder, &self.run, stream, bytes).await;
         }
@@ -308,12 +308,12 @@ impl CommandOwner {
     }
 
     /// Stores the context that the command left in its session, if the session still exists.
-    fn adopt_context(&mut self, left: &mut File) {
+    fn adopt_context(&mut self, file: &mut File) {
         let mut written = Vec::new();
         // The file is in memory and as short as a context, so reading it does not block.
-        if left
+        if file
             .rewind()
-            .and_then(|()| left.read_to_end(&mut written))
+            .and_then(|()| file.read_to_end(&mut written))
             .is_err()
         {
             return;
@@ -344,44 +344,41 @@ impl CommandOwner {
         status: RunStatus,
         error: Option<RunError>,
         code: Option<i32>,
-        left: bool,
+        has_background: bool,
     ) {
         if let Some(error) = error {
             self.run.add_event(RunEventKind::Error { error });
         }
         let report = CommandReport {
             returncode: code,
-            background: left,
+            background: has_background,
             ..self.shells.command_report(&self.run.request.session)
         };
-        if let Some(feeding) = &self.stdin_task {
-            feeding.abort();
+        if let Some(stdin_task) = &self.stdin_task {
+            stdin_task.abort();
         }
         self.shells.remove_running(&self.run.id);
         self.run.finish(status, report);
     }
 
     async fn start_command(&mut self) -> io::Result<CommandFiles> {
-        let left = create_memory_file(b"")?;
-        let leave = create_memory_file(CONTEXT_EXIT_SCRIPT.as_bytes())?;
-        let script = create_memory_file(
-            &self
-                .context
-                .start_script(&proc_fd_path(&leave), &proc_fd_path(&left)),
-        )?;
-        let work = &self.run.request;
+        let context_file = create_memory_file(b"")?;
+        let exit_script = create_memory_file(CONTEXT_EXIT_SCRIPT.as_bytes())?;
+        let (exit_path, output_path) = (proc_fd_path(&exit_script), proc_fd_path(&context_file));
+        let script = create_memory_file(&self.context.start_script(&exit_path, &output_path))?;
+        let request = &self.run.request;
         let mut scripts = Vec::new();
-        let text = match work.command.len() > MAX_COMMAND_ARG_BYTES {
+        let text = match request.command.len() > MAX_COMMAND_ARG_BYTES {
             true => {
-                let file = create_memory_file(work.command.as_bytes())?;
+                let file = create_memory_file(request.command.as_bytes())?;
                 let text = format!(". {}", proc_fd_path(&file));
                 scripts.push(file);
                 text
             }
-            false => with_context_exit(&work.command, &proc_fd_path(&leave), &proc_fd_path(&left)),
+            false => with_context_exit(&request.command, &exit_path, &output_path),
         };
         let mut environment = match self.context.is_fresh() {
-            true => initial_environment(&work.session)
+            true => initial_environment(&request.session)
                 .map(|(name, value)| [name, value].join(&b'='))
                 .collect(),
             false => Vec::new(),
@@ -400,25 +397,25 @@ impl CommandOwner {
             self.context.folder.as_raw_fd(),
         ];
         self.supervisor.send_command(&order, ends).await?;
-        scripts.extend([leave, script]);
+        scripts.extend([exit_script, script]);
         Ok(CommandFiles {
             pipes: OutputPipes::open([out, err])?,
-            context_file: left,
+            context_file,
             _scripts: scripts,
         })
     }
 
     /// Opens the command's stdin.
     fn open_stdin(&mut self) -> io::Result<OwnedFd> {
-        let given = self.run.request.stdin.clone().map(Bytes::from);
-        if given.is_none() && self.input.is_none() {
+        let configured = self.run.request.stdin.clone().map(Bytes::from);
+        if configured.is_none() && self.input.is_none() {
             return Ok(File::open("/dev/null")?.into());
         }
         let (end, ours) = pipe2(OFlag::O_CLOEXEC)?;
         let mut ours = Sender::from_owned_fd(ours)?;
         let mut more = self.input.take();
-        let feeding = tokio::spawn(async move {
-            let mut next = given;
+        let stdin_task = tokio::spawn(async move {
+            let mut next = configured;
             loop {
                 // A command that has closed its stdin needs no more bytes; the rest is dropped.
                 if let Some(bytes) = next.take()
@@ -435,23 +432,23 @@ impl CommandOwner {
                 }
             }
         });
-        self.stdin_task = Some(feeding.abort_handle());
+        self.stdin_task = Some(stdin_task.abort_handle());
         Ok(end)
     }
 }
 
 /// Lets a command that sets its own EXIT trap write the context before it exits: that trap would replace the trap that
 /// writes the context.
-fn with_context_exit(command: &str, leave: &str, left: &str) -> String {
+fn with_context_exit(command: &str, exit_script: &str, output: &str) -> String {
     // After a heredoc, which may lack its end, nothing can be appended; a here-string is not a heredoc.
     let has_heredoc = command.replace("<<<", "").contains("<<");
     let sets_trap = command.contains("trap") && !has_heredoc;
     if !sets_trap || !(command.contains("EXIT") || command.contains(" 0")) {
         return command.into();
     }
-    let leaving = exit_trap(leave, left);
+    let trap_script = exit_trap(exit_script, output);
     format!(
-        "{command}\n{{ __osctl_code=$?; ( {leaving} ); ( exit $__osctl_code ); }} >/dev/null 2>&1"
+        "{command}\n{{ __osctl_code=$?; ( {trap_script} ); ( exit $__osctl_code ); }} >/dev/null 2>&1"
     )
 }
 

@@ -111,9 +111,9 @@ pub(crate) struct PackedContext {
 
 /// The command that makes bash write its context with [`CONTEXT_EXIT_SCRIPT`]. It removes a DEBUG trap first, because
 /// the trap would run inside the script; the output of the trap is discarded.
-pub(super) fn exit_trap(leave: &str, left: &str) -> String {
-    let debug = format!("builtin trap -p DEBUG >|{left}; builtin trap - DEBUG");
-    format!("{{ {{ {debug}; }} >/dev/null; . {leave} >>{left}; }} 2>/dev/null")
+pub(super) fn exit_trap(exit_script: &str, output: &str) -> String {
+    let debug = format!("builtin trap -p DEBUG >|{output}; builtin trap - DEBUG");
+    format!("{{ {{ {debug}; }} >/dev/null; . {exit_script} >>{output}; }} 2>/dev/null")
 }
 
 impl ShellContext {
@@ -134,23 +134,23 @@ impl ShellContext {
         self.bash_state.is_none()
     }
 
-    /// The script with which a command starts; `leave` is the path of [`CONTEXT_EXIT_SCRIPT`], `left` the path of its
-    /// output.
-    pub(super) fn start_script(&self, leave: &str, left: &str) -> Vec<u8> {
+    /// The script with which a command starts; `exit_script` is the path of [`CONTEXT_EXIT_SCRIPT`], `output` the path
+    /// of its output.
+    pub(super) fn start_script(&self, exit_script: &str, output: &str) -> Vec<u8> {
         let mut script = Vec::new();
         // One group, so that nothing in it is traced or expanded by an alias. Options that functions need to be parsed
         // come before it.
         script.extend_from_slice(b"shopt -s extglob\n{\n");
         match &self.bash_state {
-            Some(left) => script.extend_from_slice(&left.definitions),
+            Some(state) => script.extend_from_slice(&state.definitions),
             None => script.extend_from_slice(b"shopt -u extglob\nshopt -s expand_aliases\n"),
         }
         script.extend_from_slice(&self.changes);
-        let leaving = exit_trap(leave, left);
-        let trap = format!("unset BASH_ENV\ntrap '{leaving}' EXIT\n");
+        let trap_script = exit_trap(exit_script, output);
+        let trap = format!("unset BASH_ENV\ntrap '{trap_script}' EXIT\n");
         script.extend_from_slice(trap.as_bytes());
-        if let Some(left) = &self.bash_state {
-            script.extend_from_slice(&left.options);
+        if let Some(state) = &self.bash_state {
+            script.extend_from_slice(&state.options);
         }
         script.extend_from_slice(b"} >/dev/null 2>&1\n");
         script
@@ -166,7 +166,7 @@ impl ShellContext {
             Some(cwd),
             Some(is_there),
             Some(options),
-            Some(rest),
+            Some(definitions),
             Some(_),
         ] = [next(), next(), next(), next(), next(), next()]
         else {
@@ -175,9 +175,9 @@ impl ShellContext {
         let mut options = filter_lines(options, |line| !line.starts_with(b"shopt -u compat"));
         // The DEBUG trap comes last, because it runs before every command.
         options.extend_from_slice(debug);
-        let left = BashState {
+        let bash_state = BashState {
             options,
-            definitions: filter_lines(rest, |line| !is_bash_variable(line)),
+            definitions: filter_lines(definitions, |line| !is_bash_variable(line)),
         };
         let cwd = PathBuf::from(OsString::from_vec(cwd.to_vec()));
         let folder = match cwd == self.cwd {
@@ -191,14 +191,14 @@ impl ShellContext {
             // The folder is gone already: the next command starts where this command did.
             false => Arc::new(open_folder(&cwd).ok()?),
         };
-        let stays = cwd == self.cwd && Arc::ptr_eq(&folder, &self.folder);
-        if stays && self.bash_state.as_ref() == Some(&left) {
+        let is_unchanged = cwd == self.cwd && Arc::ptr_eq(&folder, &self.folder);
+        if is_unchanged && self.bash_state.as_ref() == Some(&bash_state) {
             return None;
         }
         Some(Self {
             cwd,
             folder,
-            bash_state: Some(left),
+            bash_state: Some(bash_state),
             changes: Vec::new(),
             recent_changes: VecDeque::new(),
             serial: self.serial + 1,
@@ -244,11 +244,11 @@ impl ShellContext {
             options: self
                 .bash_state
                 .as_ref()
-                .map(|left| encode_base64(&left.options)),
+                .map(|state| encode_base64(&state.options)),
             rest: self
                 .bash_state
                 .as_ref()
-                .map(|left| encode_base64(&left.definitions)),
+                .map(|state| encode_base64(&state.definitions)),
             changes: encode_base64(&self.changes),
         }
     }
@@ -257,15 +257,15 @@ impl ShellContext {
     /// When its folder does not exist, or the packed context is damaged.
     pub(super) fn unpack(packed: PackedContext) -> io::Result<Self> {
         let bytes = |text: &str| STANDARD.decode(text).map_err(io::Error::other);
-        let left = match (packed.options, packed.rest) {
-            (Some(options), Some(rest)) => Some(BashState {
+        let bash_state = match (packed.options, packed.rest) {
+            (Some(options), Some(definitions)) => Some(BashState {
                 options: bytes(&options)?,
-                definitions: bytes(&rest)?,
+                definitions: bytes(&definitions)?,
             }),
             _ => None,
         };
         Ok(Self {
-            bash_state: left,
+            bash_state,
             changes: bytes(&packed.changes)?,
             ..Self::new(packed.cwd)?
         })
@@ -291,16 +291,16 @@ impl ShellContext {
 
     /// Bash's output without options, if a command has left any.
     pub(super) fn definitions_mut(&mut self) -> Option<&mut Vec<u8>> {
-        self.bash_state.as_mut().map(|left| &mut left.definitions)
+        self.bash_state.as_mut().map(|state| &mut state.definitions)
     }
 
     /// Bash's output without options, if a command has left any, and the changes since then.
     pub(super) fn variable_scripts(&self) -> (Option<&[u8]>, &[u8]) {
-        let rest = self
+        let definitions = self
             .bash_state
             .as_ref()
-            .map(|left| left.definitions.as_slice());
-        (rest, &self.changes)
+            .map(|state| state.definitions.as_slice());
+        (definitions, &self.changes)
     }
 
     /// Changes the folder.
@@ -368,8 +368,8 @@ fn is_same_folder(one: &OwnedFd, other: &OwnedFd) -> bool {
 }
 
 fn filter_lines(text: &[u8], keep: impl Fn(&[u8]) -> bool) -> Vec<u8> {
-    let kept = text.split_inclusive(|byte| *byte == b'\n');
-    kept.filter(|line| keep(line)).flatten().copied().collect()
+    let lines = text.split_inclusive(|byte| *byte == b'\n');
+    lines.filter(|line| keep(line)).flatten().copied().collect()
 }
 
 /// Whether the line declares a variable. Bash writes each declaration on one line.
@@ -422,8 +422,8 @@ mod tests {
                 .next_context(b"\0/tmp\0here\0set +o xtrace\n\0declare")
                 .is_none()
         );
-        let left = b"\0/tmp\0here\0set +o xtrace\nshopt -u compat31\n\0declare -- A=\"1\"\ndeclare -ir UID=\"0\"\n\0";
-        let next = context.next_context(left).unwrap();
+        let written = b"\0/tmp\0here\0set +o xtrace\nshopt -u compat31\n\0declare -- A=\"1\"\ndeclare -ir UID=\"0\"\n\0";
+        let next = context.next_context(written).unwrap();
         assert_eq!(next.cwd, Path::new("/tmp"));
         let script = String::from_utf8(next.start_script("L", "O")).unwrap();
         assert!(
@@ -432,7 +432,7 @@ mod tests {
         );
         assert!(!script.contains("UID") && !script.contains("compat31"));
         // The same output again is not a change.
-        assert!(next.next_context(left).is_none());
+        assert!(next.next_context(written).is_none());
     }
 
     #[test]
@@ -462,21 +462,22 @@ mod tests {
         let entered = context.next_context(&left("here")).unwrap();
         let fresh = super::open_folder(&folder).unwrap();
         assert!(super::is_same_folder(&entered.folder, &fresh));
-        let stayed = context.next_context(&left("")).unwrap();
-        assert!(super::is_same_folder(&stayed.folder, &context.folder));
+        let unchanged = context.next_context(&left("")).unwrap();
+        assert!(super::is_same_folder(&unchanged.folder, &context.folder));
         // Entering the folder is a change; the same output again is not.
-        let again = stayed.next_context(&left("here")).unwrap();
+        let again = unchanged.next_context(&left("here")).unwrap();
         assert!(super::is_same_folder(&again.folder, &fresh));
         assert!(
-            again.next_context(&left("here")).is_none() && stayed.next_context(&left("")).is_none()
+            again.next_context(&left("here")).is_none()
+                && unchanged.next_context(&left("")).is_none()
         );
     }
 
     #[test]
     fn a_context_survives_being_packed() {
         let mut context = ShellContext::new("/".into()).unwrap();
-        let left = b"\0/tmp\0here\0set +o xtrace\n\0declare -- A=\"\xff\"\n\0";
-        context = context.next_context(left).unwrap();
+        let written = b"\0/tmp\0here\0set +o xtrace\n\0declare -- A=\"\xff\"\n\0";
+        context = context.next_context(written).unwrap();
         context.set_variable("B", Some("it's"));
         let text = serde_json::to_string(&context.pack()).unwrap();
         let again = ShellContext::unpack(serde_json::from_str(&text).unwrap()).unwrap();

@@ -35,12 +35,12 @@ pub(super) struct ExportScript {
 impl ExportScript {
     /// `None` when the session has the companion's environment.
     pub(super) fn from_context(context: &ShellContext) -> Option<Self> {
-        let (rest, changes) = context.variable_scripts();
-        if rest.is_none() && changes.is_empty() {
+        let (definitions, changes) = context.variable_scripts();
+        if definitions.is_none() && changes.is_empty() {
             return None;
         }
-        let declared = rest
-            .map(|rest| split_declarations(rest).1)
+        let declared = definitions
+            .map(|definitions| split_declarations(definitions).1)
             .unwrap_or_default();
         let exported = declared.into_iter().filter(|line| is_exported(line));
         let mut script: Vec<u8> = exported.flatten().copied().collect();
@@ -48,7 +48,7 @@ impl ExportScript {
         script.extend_from_slice(b"exec /usr/bin/env -0\n");
         Some(Self {
             script,
-            is_complete: rest.is_some(),
+            is_complete: definitions.is_some(),
         })
     }
 
@@ -71,16 +71,16 @@ impl ExportScript {
         }
         let mut child = command.spawn()?;
         let mut script = child.stdin.take();
-        let asked = async {
+        let run = async {
             if let Some(script) = &mut script {
                 script.write_all(&self.script).await?;
             }
             drop(script);
             child.wait_with_output().await
         };
-        let told = tokio::time::timeout(ENVIRONMENT_READ_TIMEOUT, asked).await??;
-        match told.status.success() {
-            true => Ok(parse_variables(&told.stdout)),
+        let output = tokio::time::timeout(ENVIRONMENT_READ_TIMEOUT, run).await??;
+        match output.status.success() {
+            true => Ok(parse_variables(&output.stdout)),
             false => Err(io::Error::other("bash can't evaluate the environment")),
         }
     }
@@ -91,8 +91,8 @@ fn is_exported(line: &[u8]) -> bool {
     flags.iter().take_while(|b| **b != b' ').any(|b| *b == b'x')
 }
 
-fn parse_variables(told: &[u8]) -> EnvironmentVariables {
-    let each = told.split(|byte| *byte == 0);
+fn parse_variables(output: &[u8]) -> EnvironmentVariables {
+    let each = output.split(|byte| *byte == 0);
     let named = each.filter_map(|variable| {
         let at = variable.iter().position(|byte| *byte == b'=')?;
         Some((&variable[..at], &variable[at + 1..]))
@@ -130,9 +130,9 @@ mod tests {
         context.set_variable("GONE", None);
         context.set_variable("SET", Some("from outside"));
         let exports = ExportScript::from_context(&context).unwrap();
-        let told = exports.evaluate(Path::new("/bin/bash")).await.unwrap();
+        let variables = exports.evaluate(Path::new("/bin/bash")).await.unwrap();
         let value = |name: &str| {
-            let found = told.iter().find(|(n, _)| n == name);
+            let found = variables.iter().find(|(n, _)| n == name);
             found.map(|(_, value)| value.clone().into_vec())
         };
         assert_eq!(value("A").unwrap(), b"it's \"$B\"");
@@ -149,11 +149,11 @@ mod tests {
         let mut context = ShellContext::new("/".into()).unwrap();
         context.set_variable("SET", Some("1"));
         let exports = ExportScript::from_context(&context).unwrap();
-        let told = exports.evaluate(Path::new("/bin/bash")).await.unwrap();
+        let variables = exports.evaluate(Path::new("/bin/bash")).await.unwrap();
         let path = std::env::var_os("PATH").unwrap();
         for one in [("SET", OsString::from("1")), ("PATH", path)] {
             let one = (OsString::from(one.0), one.1);
-            assert!(told.contains(&one), "{one:?}");
+            assert!(variables.contains(&one), "{one:?}");
         }
     }
 }

@@ -56,9 +56,9 @@ struct JobHandle {
 pub(super) struct ShellJobs(Arc<Mutex<BTreeMap<i32, JobHandle>>>);
 
 impl BackgroundJob {
-    pub(super) fn new(run: &CommandRun, guard: CommandSupervisor, pipes: OutputPipes) -> Self {
+    pub(super) fn new(run: &CommandRun, supervisor: CommandSupervisor, pipes: OutputPipes) -> Self {
         Self {
-            supervisor: guard,
+            supervisor,
             pipes,
             entry: JobEntry {
                 session: run.request.session.clone(),
@@ -71,7 +71,7 @@ impl BackgroundJob {
 
     /// Waits until no process remains. Reads their output, because full pipes would block them.
     async fn wait_for_end(mut self, mut ends: mpsc::Receiver<oneshot::Sender<()>>) {
-        let mut asked: Vec<oneshot::Sender<()>> = Vec::new();
+        let mut waiters: Vec<oneshot::Sender<()>> = Vec::new();
         let mut deadline = None;
         loop {
             let (_, bytes) = tokio::select! {
@@ -80,7 +80,7 @@ impl BackgroundJob {
                     self.supervisor.send_signal(Signal::SIGTERM);
                     deadline.get_or_insert(Instant::now() + JOB_STOP_TIMEOUT);
                     match end {
-                        Some(end) => asked.push(end),
+                        Some(end) => waiters.push(end),
                         // All handles are dropped: the companion ends.
                         None => return self.supervisor.end_all(),
                     }
@@ -91,7 +91,7 @@ impl BackgroundJob {
                     self.supervisor.end_all();
                     continue;
                 }
-                said = self.supervisor.next_event() => match said {
+                event = self.supervisor.next_event() => match event {
                     CommandSupervisorEvent::AllExited => break,
                     _ => continue,
                 },
@@ -102,7 +102,7 @@ impl BackgroundJob {
             let excess = tail.len().saturating_sub(MAX_JOB_TAIL_BYTES);
             tail.drain(..excess);
         }
-        for end in asked {
+        for end in waiters {
             // The caller may have disconnected.
             let _ = end.send(());
         }
@@ -113,11 +113,11 @@ impl ShellJobs {
     pub(super) fn add_job(&self, background: BackgroundJob) {
         let (end, ends) = mpsc::channel(4);
         let pid = background.supervisor.pid;
-        let kept = JobHandle {
+        let handle = JobHandle {
             entry: background.entry.clone(),
             end_requests: end,
         };
-        lock_unpoisoned(&self.0).insert(pid, kept);
+        lock_unpoisoned(&self.0).insert(pid, handle);
         let jobs = self.0.clone();
         tokio::spawn(async move {
             background.wait_for_end(ends).await;
@@ -126,13 +126,13 @@ impl ShellJobs {
     }
 
     pub(super) async fn list_jobs(&self) -> Vec<JobInfo> {
-        let kept: Vec<(i32, JobEntry)> = lock_unpoisoned(&self.0)
+        let entries: Vec<(i32, JobEntry)> = lock_unpoisoned(&self.0)
             .iter()
-            .map(|(pid, kept)| (*pid, kept.entry.clone()))
+            .map(|(pid, handle)| (*pid, handle.entry.clone()))
             .collect();
         // Reading /proc takes a while.
         let described = spawn_blocking(move || {
-            let jobs = kept
+            let jobs = entries
                 .into_iter()
                 .map(|(pid, entry)| describe_job(pid, &entry));
             jobs.filter(|job| !job.processes.is_empty()).collect()
@@ -141,21 +141,19 @@ impl ShellJobs {
     }
 
     pub(super) fn job_sessions(&self) -> Vec<String> {
-        let kept = lock_unpoisoned(&self.0);
-        kept.values()
-            .map(|kept| kept.entry.session.clone())
-            .collect()
+        let jobs = lock_unpoisoned(&self.0);
+        jobs.values().map(|job| job.entry.session.clone()).collect()
     }
 
     /// Ends a job and returns it as it was before; `None` when it does not exist.
     pub(super) async fn end_job(&self, pid: i32) -> Option<JobInfo> {
-        let kept = lock_unpoisoned(&self.0).get(&pid).cloned()?;
-        let entry = kept.entry.clone();
+        let handle = lock_unpoisoned(&self.0).get(&pid).cloned()?;
+        let entry = handle.entry.clone();
         let job = spawn_blocking(move || describe_job(pid, &entry))
             .await
             .ok()?;
         let (ended, end) = oneshot::channel();
-        kept.end_requests.send(ended).await.ok()?;
+        handle.end_requests.send(ended).await.ok()?;
         // A dropped sender also means that the job has ended.
         let _ = end.await;
         Some(job)
@@ -173,10 +171,10 @@ impl ShellJobs {
 
     /// Ends the jobs of a session, or all jobs, without waiting.
     pub(super) fn end_all(&self, session: Option<&str>) {
-        for kept in lock_unpoisoned(&self.0).values() {
-            if session.is_none_or(|session| kept.entry.session == session) {
+        for handle in lock_unpoisoned(&self.0).values() {
+            if session.is_none_or(|session| handle.entry.session == session) {
                 // A full mailbox holds an end request already.
-                let _ = kept.end_requests.try_send(oneshot::channel().0);
+                let _ = handle.end_requests.try_send(oneshot::channel().0);
             }
         }
     }
@@ -199,11 +197,11 @@ fn describe_job(pid: i32, entry: &JobEntry) -> JobInfo {
 }
 
 fn describe_process(pid: Pid) -> JobProcess {
-    let words = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-    let words = String::from_utf8_lossy(&words);
+    let arguments = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    let arguments = String::from_utf8_lossy(&arguments);
     JobProcess {
         pid: pid.as_raw(),
-        command: words.trim_end_matches('\0').replace('\0', " "),
+        command: arguments.trim_end_matches('\0').replace('\0', " "),
     }
 }
 

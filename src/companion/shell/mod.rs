@@ -60,10 +60,10 @@ pub(crate) struct ShellSettings {
 }
 
 impl ShellSettings {
-    pub(crate) fn new(settings: &super::CompanionSettings, store: RunStore) -> Self {
+    pub(crate) fn new(settings: &super::CompanionSettings, run_store: RunStore) -> Self {
         let home = std::env::var_os("HOME").map_or_else(|| "/root".into(), PathBuf::from);
         Self {
-            run_store: store,
+            run_store,
             // A separate folder, because executions may have the same IDs.
             output_folder: settings.retained_runs.own_folder().join("commands"),
             bash: find_bash(),
@@ -141,8 +141,8 @@ impl Shells {
             return Ok(run);
         }
         let context = self.session_context(&command.session)?;
-        let begun = self.runs.begin_run(command);
-        let (run, is_new) = begun.map_err(|RunIdConflict(id)| ShellRefusal::RunIdConflict(id))?;
+        let started = self.runs.begin_run(command);
+        let (run, is_new) = started.map_err(|RunIdConflict(id)| ShellRefusal::RunIdConflict(id))?;
         if !is_new {
             return match run.wait_admitted().await {
                 true => Ok(run),
@@ -276,11 +276,11 @@ impl Shells {
     /// The environment of a command of the session; `None` when it is the companion's.
     pub(crate) async fn session_environment(&self, session: &str) -> Option<EnvironmentVariables> {
         let exports = ExportScript::from_context(self.lock_contexts().get(session)?)?;
-        let told = exports.evaluate(&self.settings.bash).await;
+        let environment = exports.evaluate(&self.settings.bash).await;
         let failed = |error: &io::Error| {
             tracing::warn!("the environment of session `{session}` can't be read: {error}");
         };
-        told.inspect_err(failed).ok()
+        environment.inspect_err(failed).ok()
     }
 
     /// Resolves a folder for [`Self::change_folder`]; a slow disk delays no other request.
@@ -358,21 +358,21 @@ impl Shells {
     /// All contexts in a form that a later container can restore.
     pub(crate) fn retain_contexts(&self) -> BTreeMap<String, RetainedContext> {
         let contexts = self.lock_contexts().clone();
-        let kept = |(session, context): (String, ShellContext)| {
+        let retain = |(session, context): (String, ShellContext)| {
             let environment = command::initial_environment(&session).collect();
             (
                 session,
                 RetainedContext::from_context(&context, &environment),
             )
         };
-        contexts.into_iter().map(kept).collect()
+        contexts.into_iter().map(retain).collect()
     }
 
     /// Restores the contexts of an earlier container.
     pub(crate) fn restore_contexts(&self, all: BTreeMap<String, RetainedContext>) {
-        for (session, kept) in all {
+        for (session, retained) in all {
             let environment = command::initial_environment(&session).collect();
-            match kept.restore_context(&environment, &self.settings.cwd) {
+            match retained.restore_context(&environment, &self.settings.cwd) {
                 Ok(context) => drop(self.lock_contexts().insert(session, context)),
                 Err(error) => tracing::warn!(
                     session,

@@ -23,8 +23,8 @@ impl RetainedContext {
     pub(super) fn from_context(context: &ShellContext, environment: &InheritedEnvironment) -> Self {
         let mut context = context.clone();
         let mut gone = Vec::new();
-        if let Some(rest) = context.definitions_mut() {
-            let (head, tail) = split_declarations(rest);
+        if let Some(definitions) = context.definitions_mut() {
+            let (head, tail) = split_declarations(definitions);
             let names: Vec<&[u8]> = tail.iter().filter_map(|line| variable_name(line)).collect();
             let missing = environment
                 .keys()
@@ -36,7 +36,7 @@ impl RetainedContext {
                 .into_iter()
                 .filter(|line| !is_inherited(line, environment));
             let own: Vec<u8> = own.flatten().copied().collect();
-            *rest = [head, &own].concat();
+            *definitions = [head, &own].concat();
         }
         Self {
             context: context.pack(),
@@ -53,8 +53,8 @@ impl RetainedContext {
     ) -> io::Result<ShellContext> {
         let Self { context, gone } = self;
         let mut context = ShellContext::unpack_or_home(context, home)?;
-        if let Some(rest) = context.definitions_mut() {
-            let (head, tail) = split_declarations(rest);
+        if let Some(definitions) = context.definitions_mut() {
+            let (head, tail) = split_declarations(definitions);
             let names: Vec<&[u8]> = tail.iter().filter_map(|line| variable_name(line)).collect();
             let inherited = environment.iter().filter(|(key, _)| {
                 let is_ours = names.contains(&key.as_slice());
@@ -65,21 +65,21 @@ impl RetainedContext {
             let inherited: Vec<u8> = inherited
                 .flat_map(|(key, value)| format_declaration(key, value))
                 .collect();
-            *rest = [head, &inherited, &tail.concat()].concat();
+            *definitions = [head, &inherited, &tail.concat()].concat();
         }
         Ok(context)
     }
 }
 
 /// Bash's output before its variables, and one line for each variable.
-pub(super) fn split_declarations(rest: &[u8]) -> (&[u8], Vec<&[u8]>) {
-    let lines: Vec<&[u8]> = rest.split_inclusive(|byte| *byte == b'\n').collect();
+pub(super) fn split_declarations(definitions: &[u8]) -> (&[u8], Vec<&[u8]>) {
+    let lines: Vec<&[u8]> = definitions.split_inclusive(|byte| *byte == b'\n').collect();
     // Declarations come last, so a line of a function that looks like a declaration does not count.
     let tail = lines.iter().rev().take_while(|line| is_declaration(line));
     let count = tail.count();
     let (head, tail) = lines.split_at(lines.len() - count);
     let length = head.iter().map(|line| line.len()).sum();
-    (&rest[..length], tail.to_vec())
+    (&definitions[..length], tail.to_vec())
 }
 
 /// The name of the variable that a line declares.
@@ -158,9 +158,9 @@ mod tests {
             .unwrap()
             .next_context(left)
             .unwrap();
-        let kept = RetainedContext::from_context(&context, &old);
-        let text = serde_json::to_string(&kept).unwrap();
-        let kept: RetainedContext = serde_json::from_str(&text).unwrap();
+        let retained = RetainedContext::from_context(&context, &old);
+        let text = serde_json::to_string(&retained).unwrap();
+        let retained: RetainedContext = serde_json::from_str(&text).unwrap();
         let new = environment(&[
             ("PATH", "/new"),
             ("UNSET", "2"),
@@ -168,7 +168,10 @@ mod tests {
             ("ADDED", "it's $5"),
             ("LINES", "a\n'b\x01"),
         ]);
-        let restored = kept.clone().restore_context(&new, Path::new("/")).unwrap();
+        let restored = retained
+            .clone()
+            .restore_context(&new, Path::new("/"))
+            .unwrap();
         let script = String::from_utf8(restored.start_script("L", "O")).unwrap();
         for there in [
             "declare -x PATH=\"/new\"\n",
@@ -185,7 +188,7 @@ mod tests {
         }
         assert_eq!(restored.cwd, Path::new("/tmp"));
         // Saved again before a command has run, the context is the same as before.
-        assert_eq!(RetainedContext::from_context(&restored, &new), kept);
+        assert_eq!(RetainedContext::from_context(&restored, &new), retained);
     }
 
     #[test]
@@ -195,9 +198,9 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let root = Path::new("/");
         context.change_folder(ShellFolder::resolve(folder.path(), root, root).unwrap());
-        let kept = RetainedContext::from_context(&context, &InheritedEnvironment::new());
+        let retained = RetainedContext::from_context(&context, &InheritedEnvironment::new());
         drop(folder);
-        let restored = kept
+        let restored = retained
             .restore_context(&InheritedEnvironment::new(), Path::new("/"))
             .unwrap();
         assert_eq!(restored.cwd, Path::new("/"));

@@ -19,15 +19,15 @@ impl CommandStdin {
     /// Returns `false` when the command needs no more bytes.
     pub(crate) async fn send_bytes(&self, bytes: Bytes) -> bool {
         match &self.sender {
-            Some(way) => way.send(bytes).await.is_ok(),
+            Some(sender) => sender.send(bytes).await.is_ok(),
             None => false,
         }
     }
 
     /// Waits until the command needs no more bytes.
     pub(crate) async fn wait_closed(&self) {
-        if let Some(way) = &self.sender {
-            way.closed().await;
+        if let Some(sender) = &self.sender {
+            sender.closed().await;
         }
     }
 
@@ -39,7 +39,7 @@ impl CommandStdin {
 
 impl Drop for CommandStdin {
     fn drop(&mut self) {
-        let Some(bytes) = self.sender.take().filter(|way| !way.is_closed()) else {
+        let Some(bytes) = self.sender.take().filter(|sender| !sender.is_closed()) else {
             return;
         };
         let (stop, run) = (self.stop.clone(), self.run.clone());

@@ -58,9 +58,9 @@ pub(in crate::companion) fn encode_command(args: &[&[u8]], environment: &[Vec<u8
         text.extend_from_slice(part);
         text.push(0);
     }
-    let mut order = (text.len() as u32).to_le_bytes().to_vec();
-    order.append(&mut text);
-    order
+    let mut request = (text.len() as u32).to_le_bytes().to_vec();
+    request.append(&mut text);
+    request
 }
 
 /// Waits for a command, supervises it, and returns when no descendant is left.
@@ -188,22 +188,22 @@ fn spawn_command(text: &[u8], descriptors: Vec<OwnedFd>) -> io::Result<Pid> {
         .stdout(Stdio::from(stdout))
         .stderr(Stdio::from(stderr))
         .process_group(0);
-    let guard = getpid();
-    let dies_with_guard = move || {
+    let supervisor = getpid();
+    let dies_with_supervisor = move || {
         prctl::set_pdeathsig(Signal::SIGKILL)?;
         // The supervisor may have died before the call.
-        match getppid() == guard {
+        match getppid() == supervisor {
             true => Ok(()),
             false => Err(io::ErrorKind::NotConnected.into()),
         }
     };
     // SAFETY: two system calls, and no allocation or lock.
-    unsafe { command.pre_exec(dies_with_guard) };
+    unsafe { command.pre_exec(dies_with_supervisor) };
     Ok(Pid::from_raw(command.spawn()?.id().cast_signed()))
 }
 
-fn send_event(companion: &UnixStream, word: u8, number: i32) {
-    let mut bytes = [word; COMMAND_EVENT_BYTES];
+fn send_event(companion: &UnixStream, kind: u8, number: i32) {
+    let mut bytes = [kind; COMMAND_EVENT_BYTES];
     bytes[1..].copy_from_slice(&number.to_le_bytes());
     // After the end of the companion, no process reads the event.
     let _ = nix::unistd::write(companion.as_fd(), &bytes);
@@ -211,10 +211,10 @@ fn send_event(companion: &UnixStream, word: u8, number: i32) {
 
 /// Performs a request of the companion; `false` when all descendants must end.
 fn handle_request(companion: &mut UnixStream) -> bool {
-    let mut word = [0];
-    match companion.read(&mut word) {
-        Ok(1) if word[0] != COMMAND_END_ALL => {
-            if let Ok(signal) = Signal::try_from(i32::from(word[0])) {
+    let mut command = [0];
+    match companion.read(&mut command) {
+        Ok(1) if command[0] != COMMAND_END_ALL => {
+            if let Ok(signal) = Signal::try_from(i32::from(command[0])) {
                 for below in descendants::list_descendants(getpid()) {
                     // A process that is gone already needs no signal.
                     let _ = kill(below.pid, signal);

@@ -32,7 +32,8 @@ pub(in crate::companion) enum CommandSupervisorEvent {
     Started(i32),
     /// The command could not be started, with the errno.
     Failed(i32),
-    /// The command ended with this code, 128+n for signal n; `left` says whether background processes remain.
+    /// The command ended with this code, 128+n for signal n; `has_background` says whether background processes
+    /// remain.
     Ended {
         code: i32,
         has_background: bool,
@@ -75,11 +76,11 @@ impl CommandSupervisor {
     /// Sends the command; the next event reports the result.
     pub(in crate::companion) async fn send_command(
         &mut self,
-        order: &[u8],
+        request: &[u8],
         descriptors: [RawFd; 4],
     ) -> io::Result<()> {
         // The first bytes carry the descriptors; a fresh socket accepts them.
-        let (length, text) = order.split_at(4);
+        let (length, text) = request.split_at(4);
         let control = [ControlMessage::ScmRights(&descriptors)];
         let fd = self.stream.as_raw_fd();
         sendmsg::<()>(
@@ -95,18 +96,18 @@ impl CommandSupervisor {
     /// Waits for the next event. Cancel safe.
     pub(in crate::companion) async fn next_event(&mut self) -> CommandSupervisorEvent {
         loop {
-            if let Some(word) = self.unparsed.first_chunk::<COMMAND_EVENT_BYTES>() {
-                let [word, number @ ..] = *word;
+            if let Some(event) = self.unparsed.first_chunk::<COMMAND_EVENT_BYTES>() {
+                let [event, number @ ..] = *event;
                 let number = i32::from_le_bytes(number);
                 self.unparsed.drain(..COMMAND_EVENT_BYTES);
-                match word {
+                match event {
                     COMMAND_STARTED => return CommandSupervisorEvent::Started(number),
                     COMMAND_FAILED => return CommandSupervisorEvent::Failed(number),
                     COMMAND_ENDED | COMMAND_LEFT_JOBS => {
-                        let left = word == COMMAND_LEFT_JOBS;
+                        let has_background = event == COMMAND_LEFT_JOBS;
                         return CommandSupervisorEvent::Ended {
                             code: number,
-                            has_background: left,
+                            has_background,
                         };
                     }
                     _ => {}
@@ -135,15 +136,15 @@ impl CommandSupervisor {
 
     /// Kills a supervisor that no longer reacts, after its descendants.
     pub(in crate::companion) fn kill_supervisor(&self) {
-        let guard = Pid::from_raw(self.pid);
+        let supervisor = Pid::from_raw(self.pid);
         descendants::stop_and_kill_processes(|| {
-            descendants::list_descendants(guard)
+            descendants::list_descendants(supervisor)
                 .into_iter()
                 .map(|d| d.pid)
                 .collect()
         });
         // A supervisor that is gone already needs no signal.
-        let _ = kill(guard, Signal::SIGKILL);
+        let _ = kill(supervisor, Signal::SIGKILL);
     }
 
     /// Whether the supervisor still waits for its command.
@@ -153,10 +154,10 @@ impl CommandSupervisor {
         recv(self.stream.as_raw_fd(), &mut byte, flags) == Err(Errno::EAGAIN)
     }
 
-    fn send_byte(&self, word: u8) {
+    fn send_byte(&self, byte: u8) {
         // Writes without the async runtime, which may not know yet that a new socket is writable. A failed write means
         // that the supervisor has ended, which its connection reports.
-        let _ = nix::unistd::write(self.stream.as_fd(), &[word]);
+        let _ = nix::unistd::write(self.stream.as_fd(), &[byte]);
         // A stopped supervisor would not read the byte.
         let _ = kill(Pid::from_raw(self.pid), Signal::SIGCONT);
     }
@@ -169,23 +170,23 @@ pub(super) struct SupervisorPool(Arc<Mutex<Vec<CommandSupervisor>>>);
 impl SupervisorPool {
     /// Takes a supervisor from the pool, or starts one.
     pub(super) fn take_or_spawn(&self) -> Result<CommandSupervisor> {
-        let spare = {
-            let mut spares = self.lock_supervisors();
-            spares.retain(CommandSupervisor::is_waiting);
-            spares.pop()
+        let idle = {
+            let mut supervisors = self.lock_supervisors();
+            supervisors.retain(CommandSupervisor::is_waiting);
+            supervisors.pop()
         };
-        let spares = self.clone();
+        let supervisors = self.clone();
         tokio::spawn(async move {
             tokio::time::sleep(SUPERVISOR_POOL_REFILL_DELAY).await;
-            spares.refill();
+            supervisors.refill();
         });
-        spare.map_or_else(CommandSupervisor::spawn_supervisor, Ok)
+        idle.map_or_else(CommandSupervisor::spawn_supervisor, Ok)
     }
 
     fn refill(&self) {
         while self.lock_supervisors().len() < MAX_IDLE_SUPERVISORS {
             match CommandSupervisor::spawn_supervisor() {
-                Ok(guard) => self.lock_supervisors().push(guard),
+                Ok(supervisor) => self.lock_supervisors().push(supervisor),
                 // The next command tries again, and reports the error.
                 Err(error) => return tracing::debug!("{error:#}"),
             }

@@ -155,7 +155,7 @@ mod tests {
             }],
             ..Default::default()
         };
-        let (mut trace, told) = (BuildOutput::default(), BuildStepRecorder::default());
+        let (mut trace, recorder) = (BuildOutput::default(), BuildStepRecorder::default());
         for (name, error) in [
             (
                 "[a] RUN x",
@@ -164,7 +164,7 @@ mod tests {
             ("[b] RUN echo context canceled", "exit code: 7"),
             ("[c] RUN z", "exit code: 137: context canceled"),
         ] {
-            trace.record_buildkit_status(failed(name, error), &told);
+            trace.record_buildkit_status(failed(name, error), &recorder);
         }
         assert_eq!(
             trace.error.as_deref(),
@@ -181,7 +181,7 @@ mod tests {
             completed: completed.then(Default::default),
             ..Default::default()
         };
-        let (mut trace, told) = (BuildOutput::default(), BuildStepRecorder::default());
+        let (mut trace, recorder) = (BuildOutput::default(), BuildStepRecorder::default());
         let mut status = |vertexes: &[Vertex]| {
             let vertexes = vertexes.to_vec();
             trace.record_buildkit_status(
@@ -189,7 +189,7 @@ mod tests {
                     vertexes,
                     ..Default::default()
                 },
-                &told,
+                &recorder,
             );
         };
         status(&[
@@ -204,6 +204,6 @@ mod tests {
             "building 1/2: [a 2/2] RUN y",
             "building 2/2: exporting to image",
         ];
-        assert_eq!(*told.0.lock().unwrap(), expected);
+        assert_eq!(*recorder.0.lock().unwrap(), expected);
     }
 }

@@ -27,11 +27,11 @@ const MAX_LOG_LINE_BYTES: usize = 1 << 20;
 
 impl Docker {
     pub(crate) async fn inspect(&self, name: &str) -> Result<Option<Container>> {
-        let doing = "inspecting the container";
-        match with_query_timeout(doing, self.api.inspect_container(name, None)).await? {
+        let action = "inspecting the container";
+        match with_query_timeout(action, self.api.inspect_container(name, None)).await? {
             Ok(found) => Ok(Some(container_from_inspect(found))),
             Err(e) if is_status(&e, 404) => Ok(None),
-            Err(e) => Err(explain_api_error(doing, e)),
+            Err(e) => Err(explain_api_error(action, e)),
         }
     }
 
@@ -45,9 +45,9 @@ impl Docker {
             .all(true)
             .filters(&filters)
             .build();
-        let doing = "listing containers";
-        let found = with_query_timeout(doing, self.api.list_containers(Some(options))).await?;
-        let found = found.map_err(|e| explain_api_error(doing, e))?;
+        let action = "listing containers";
+        let found = with_query_timeout(action, self.api.list_containers(Some(options))).await?;
+        let found = found.map_err(|e| explain_api_error(action, e))?;
         let names = found
             .into_iter()
             .filter_map(|c| c.names?.into_iter().next());
@@ -61,9 +61,9 @@ impl Docker {
     /// # Errors
     /// When the engine does not answer.
     pub(crate) async fn find_port_publisher(&self, port: u16) -> Result<Option<String>> {
-        let doing = "listing containers";
-        let found = with_query_timeout(doing, self.api.list_containers(None)).await?;
-        let found = found.map_err(|e| explain_api_error(doing, e))?;
+        let action = "listing containers";
+        let found = with_query_timeout(action, self.api.list_containers(None)).await?;
+        let found = found.map_err(|e| explain_api_error(action, e))?;
         let owner = found.into_iter().find(|c| {
             c.ports
                 .iter()
@@ -216,7 +216,7 @@ impl Docker {
         &self,
         name: &str,
         options: LogOptions,
-        each: &mut (dyn FnMut(&str) -> Result<()> + Send),
+        on_line: &mut (dyn FnMut(&str) -> Result<()> + Send),
     ) -> Result<()> {
         let tail = options
             .tail
@@ -240,14 +240,14 @@ impl Docker {
             while let Some(length) = rest[searched..].iter().position(|b| *b == b'\n') {
                 let line: Vec<u8> = rest.drain(..=searched + length).collect();
                 searched = 0;
-                each(String::from_utf8_lossy(&line).trim_end())?;
+                on_line(String::from_utf8_lossy(&line).trim_end())?;
             }
             if rest.len() > MAX_LOG_LINE_BYTES {
-                each(&String::from_utf8_lossy(&std::mem::take(&mut rest)))?;
+                on_line(&String::from_utf8_lossy(&std::mem::take(&mut rest)))?;
             }
         }
         if !rest.is_empty() {
-            each(String::from_utf8_lossy(&rest).trim_end())?;
+            on_line(String::from_utf8_lossy(&rest).trim_end())?;
         }
         Ok(())
     }
@@ -311,7 +311,7 @@ fn container_from_inspect(found: ContainerInspectResponse) -> Container {
 
 /// The ports that are bound to an address of the host.
 fn published_ports(wanted: &PortMap) -> Vec<Port> {
-    let each = wanted.iter().flat_map(|(inside, bindings)| {
+    let ports = wanted.iter().flat_map(|(inside, bindings)| {
         let bindings = bindings.iter().flatten();
         bindings.map(move |binding| {
             Some(Port {
@@ -321,7 +321,7 @@ fn published_ports(wanted: &PortMap) -> Vec<Port> {
             })
         })
     });
-    each.flatten().collect()
+    ports.flatten().collect()
 }
 
 /// Whether each requested port is bound. A port that is only exposed appears without a binding.

@@ -130,11 +130,11 @@ impl Docker {
     /// # Errors
     /// When the engine does not answer.
     pub(crate) async fn has_volume(&self, name: &str) -> Result<bool> {
-        let doing = "inspecting the volume";
-        match with_query_timeout(doing, self.api.inspect_volume(name)).await? {
+        let action = "inspecting the volume";
+        match with_query_timeout(action, self.api.inspect_volume(name)).await? {
             Ok(_) => Ok(true),
             Err(e) if is_status(&e, 404) => Ok(false),
-            Err(e) => Err(explain_api_error(doing, e)),
+            Err(e) => Err(explain_api_error(action, e)),
         }
     }
 
@@ -142,8 +142,8 @@ impl Docker {
         let Some(name) = &volume.name else {
             return Ok(());
         };
-        let doing = "inspecting the volume";
-        match with_query_timeout(doing, self.api.inspect_volume(name)).await? {
+        let action = "inspecting the volume";
+        match with_query_timeout(action, self.api.inspect_volume(name)).await? {
             Ok(found) if has_same_owner(Some(&found.labels), &spec.labels) => return Ok(()),
             Ok(_) => {
                 return Err(Error::ForeignObject {
@@ -153,7 +153,7 @@ impl Docker {
                 .into());
             }
             Err(e) if is_status(&e, 404) => {}
-            Err(e) => return Err(explain_api_error(doing, e)),
+            Err(e) => return Err(explain_api_error(action, e)),
         }
         let labels = spec.labels.iter();
         let owner = labels.filter(|(key, _)| *key == crate::engine::OWNER_LABEL);
@@ -173,8 +173,8 @@ impl Docker {
     /// # Errors
     /// When the engine does not answer.
     pub(crate) async fn remove_volume(&self, name: &str, label: (&str, &str)) -> Result<()> {
-        let doing = "inspecting the volume";
-        let ours = match with_query_timeout(doing, self.api.inspect_volume(name)).await? {
+        let action = "inspecting the volume";
+        let ours = match with_query_timeout(action, self.api.inspect_volume(name)).await? {
             Ok(found) => found.labels.get(label.0).map(String::as_str) == Some(label.1),
             Err(_) => false,
         };

@@ -13,9 +13,9 @@ impl Docker {
         &self,
         name: &str,
     ) -> Result<BTreeMap<String, String>> {
-        let doing = "inspecting the container";
-        let found = with_query_timeout(doing, self.api.inspect_container(name, None)).await?;
-        let found = found.map_err(|e| explain_api_error(doing, e))?;
+        let action = "inspecting the container";
+        let found = with_query_timeout(action, self.api.inspect_container(name, None)).await?;
+        let found = found.map_err(|e| explain_api_error(action, e))?;
         let all = found.config.and_then(|c| c.env).unwrap_or_default();
         Ok(parse_env_pairs(&all))
     }
@@ -25,11 +25,11 @@ impl Docker {
     /// # Errors
     /// When the engine does not answer.
     pub(crate) async fn image_environment(&self, image: &str) -> Result<BTreeMap<String, String>> {
-        let doing = "inspecting the image";
-        let all = match with_query_timeout(doing, self.api.inspect_image(image)).await? {
+        let action = "inspecting the image";
+        let all = match with_query_timeout(action, self.api.inspect_image(image)).await? {
             Ok(found) => found.config.and_then(|c| c.env).unwrap_or_default(),
             Err(e) if is_status(&e, 404) => Vec::new(),
-            Err(e) => return Err(explain_api_error(doing, e)),
+            Err(e) => return Err(explain_api_error(action, e)),
         };
         Ok(parse_env_pairs(&all))
     }

@@ -33,15 +33,15 @@ const EXEC_ACTION_TEXT: &str = "running a command in the container";
 const MAX_ENGINE_EXEC_STDERR_BYTES: usize = 16 << 10;
 
 impl Docker {
-    /// Runs a command in a container, and passes its stdout to `each` as it arrives.
+    /// Runs a command in a container, and passes its stdout to `on_output` as it arrives.
     ///
     /// # Errors
-    /// When the container does not exist or does not run, when the engine goes away, and when `each` fails.
+    /// When the container does not exist or does not run, when the engine goes away, and when `on_output` fails.
     pub(crate) async fn exec(
         &self,
         name: &str,
         command: &[&str],
-        each: &mut (dyn FnMut(&[u8]) -> Result<()> + Send),
+        on_output: &mut (dyn FnMut(&[u8]) -> Result<()> + Send),
     ) -> Result<EngineExecOutput> {
         let (id, started) = self.start_exec(name, command, false).await?;
         let mut stderr = Vec::new();
@@ -55,7 +55,7 @@ impl Docker {
                     }
                     LogOutput::StdOut { message }
                     | LogOutput::StdIn { message }
-                    | LogOutput::Console { message } => each(&message)?,
+                    | LogOutput::Console { message } => on_output(&message)?,
                 }
             }
         }

@@ -63,9 +63,13 @@ pub(crate) struct ClassicBuild {
 }
 
 impl ClassicBuild {
-    pub(crate) fn new(mark: String, limits: &ContainerLimits, network: Option<String>) -> Self {
+    pub(crate) fn new(
+        build_label: String,
+        limits: &ContainerLimits,
+        network: Option<String>,
+    ) -> Self {
         Self {
-            build_label: mark,
+            build_label,
             cpus: limits.cpus,
             memory: limits.memory,
             network,
@@ -118,11 +122,11 @@ impl Docker {
     }
 
     async fn inspect_image(&self, name: &str) -> Result<Option<ImageInspect>> {
-        let doing = "inspecting the image";
-        match with_query_timeout(doing, self.api.inspect_image(name)).await? {
+        let action = "inspecting the image";
+        match with_query_timeout(action, self.api.inspect_image(name)).await? {
             Ok(found) => Ok(Some(found)),
             Err(e) if is_status(&e, 404) => Ok(None),
-            Err(e) => Err(explain_api_error(doing, e)),
+            Err(e) => Err(explain_api_error(action, e)),
         }
     }
 
@@ -246,9 +250,9 @@ impl Docker {
     pub(crate) async fn list_tags(&self, repository: &str) -> Result<Vec<String>> {
         let filters = HashMap::from([("reference".to_owned(), vec![repository.to_owned()])]);
         let options = ListImagesOptionsBuilder::new().filters(&filters).build();
-        let doing = "listing images";
-        let found = with_query_timeout(doing, self.api.list_images(Some(options))).await?;
-        let found = found.map_err(|e| explain_api_error(doing, e))?;
+        let action = "listing images";
+        let found = with_query_timeout(action, self.api.list_images(Some(options))).await?;
+        let found = found.map_err(|e| explain_api_error(action, e))?;
         Ok(found.into_iter().flat_map(|i| i.repo_tags).collect())
     }
 
@@ -259,9 +263,9 @@ impl Docker {
     pub(crate) async fn has_labelled_image(&self, label: &str, value: &str) -> Result<bool> {
         let filters = HashMap::from([("label".to_owned(), vec![format!("{label}={value}")])]);
         let options = ListImagesOptionsBuilder::new().filters(&filters).build();
-        let doing = "listing images";
-        let found = with_query_timeout(doing, self.api.list_images(Some(options))).await?;
-        Ok(!found.map_err(|e| explain_api_error(doing, e))?.is_empty())
+        let action = "listing images";
+        let found = with_query_timeout(action, self.api.list_images(Some(options))).await?;
+        Ok(!found.map_err(|e| explain_api_error(action, e))?.is_empty())
     }
 
     /// The images that have no name and that no other image is based on.
@@ -271,9 +275,9 @@ impl Docker {
     pub(crate) async fn list_dangling_images(&self) -> Result<Vec<EngineImage>> {
         let filters = HashMap::from([("dangling".to_owned(), vec!["true".to_owned()])]);
         let options = ListImagesOptionsBuilder::new().filters(&filters).build();
-        let doing = "listing images";
-        let found = with_query_timeout(doing, self.api.list_images(Some(options))).await?;
-        let found = found.map_err(|e| explain_api_error(doing, e))?;
+        let action = "listing images";
+        let found = with_query_timeout(action, self.api.list_images(Some(options))).await?;
+        let found = found.map_err(|e| explain_api_error(action, e))?;
         let images = found.into_iter().map(|image| EngineImage {
             id: image.id,
             labels: image.labels,
@@ -380,12 +384,14 @@ impl Docker {
 
     /// The unnamed images that classic builds with this mark have left between their steps. Finished images have the
     /// label of their instance. A base image may have more labels of osctl.
-    async fn list_intermediate_images(&self, mark: &str) -> Result<Vec<String>> {
-        let instance = mark.strip_prefix(BUILD_LABEL_PREFIX);
+    async fn list_intermediate_images(&self, build_label: &str) -> Result<Vec<String>> {
+        let instance = build_label.strip_prefix(BUILD_LABEL_PREFIX);
         let mut images = self.list_dangling_images().await?;
         images.retain(|image| {
             let label = |name: &str| image.labels.get(name).map(String::as_str);
-            label(BUILD_LABEL) == Some(mark) && !mark.is_empty() && label(IMAGE_LABEL) != instance
+            label(BUILD_LABEL) == Some(build_label)
+                && !build_label.is_empty()
+                && label(IMAGE_LABEL) != instance
         });
         Ok(images.into_iter().map(|image| image.id).collect())
     }
@@ -468,8 +474,8 @@ fn with_memory(api: bollard::Docker, limit: Option<u64>) -> bollard::Docker {
     };
     api.with_request_modifier(move |mut request| {
         let uri = request.uri();
-        let mark = if uri.query().is_some() { '&' } else { '?' };
-        let limited = format!("{uri}{mark}memory={bytes}&memswap={bytes}");
+        let separator = if uri.query().is_some() { '&' } else { '?' };
+        let limited = format!("{uri}{separator}memory={bytes}&memswap={bytes}");
         *request.uri_mut() = limited.parse().expect("an address with two more numbers");
         request
     })

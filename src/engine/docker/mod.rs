@@ -80,8 +80,8 @@ impl Docker {
     /// Connects to the engine that the user chose, or to the first usual address that answers.
     ///
     /// # Errors
-    /// When the chosen engine does not answer, or none does: [`Error::NoEngine`], or [`Error::EnginePermissionDenied`] when
-    /// this user may not connect to an existing one.
+    /// When the chosen engine does not answer, or none does: [`Error::NoEngine`], or [`Error::EnginePermissionDenied`]
+    /// when this user may not connect to an existing one.
     pub(crate) async fn find(home: &Path, hint: &str) -> Result<Self> {
         let candidates = EngineAddress::candidates(home)?;
         let mut tried = Vec::new();
@@ -144,13 +144,13 @@ impl Docker {
             .as_ref()
             .map(|ssh| format!("unix://{}", ssh.socket_path().display()));
         let api = open_api_client(&address, socket.as_deref()).map_err(|e| root_cause(&e))?;
-        let meet = async {
+        let handshake = async {
             let version = api.version().await.map_err(|e| root_cause(&e))?;
             // Use the newest API version that both sides support.
             let api = api.negotiate_version().await.map_err(|e| root_cause(&e))?;
             Ok((version, api))
         };
-        let (version, api) = tokio::time::timeout(ENGINE_QUERY_TIMEOUT, meet)
+        let (version, api) = tokio::time::timeout(ENGINE_QUERY_TIMEOUT, handshake)
             .await
             .unwrap_or_else(|_| {
                 Err(format!(
@@ -189,10 +189,10 @@ impl Docker {
     /// # Errors
     /// When the engine does not answer.
     pub(crate) async fn has_apparmor(&self) -> Result<bool> {
-        let doing = "reading the engine's security options";
-        let info = with_query_timeout(doing, self.api.info()).await?;
+        let action = "reading the engine's security options";
+        let info = with_query_timeout(action, self.api.info()).await?;
         let options = info
-            .map_err(|e| explain_api_error(doing, e))?
+            .map_err(|e| explain_api_error(action, e))?
             .security_options;
         let is_it = |option: &String| option.starts_with("name=apparmor");
         Ok(options.unwrap_or_default().iter().any(is_it))
@@ -226,9 +226,9 @@ impl Docker {
     /// # Errors
     /// When the engine does not answer.
     pub(crate) async fn local_data_root(&self) -> Result<Option<PathBuf>> {
-        let doing = "reading the engine's data folder";
-        let info = with_query_timeout(doing, self.api.info()).await?;
-        let info = info.map_err(|e| explain_api_error(doing, e))?;
+        let action = "reading the engine's data folder";
+        let info = with_query_timeout(action, self.api.info()).await?;
+        let info = info.map_err(|e| explain_api_error(action, e))?;
         let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
         let here = info.kernel_version.is_some_and(|k| k == kernel.trim());
         let here = here && self.address.remote_host().is_none();
@@ -242,9 +242,11 @@ impl Docker {
     /// # Errors
     /// When the engine does not answer.
     pub(crate) async fn can_build_on_local_images(&self) -> Result<bool> {
-        let doing = "reading the engine's image store";
-        let info = with_query_timeout(doing, self.api.info()).await?;
-        let status = info.map_err(|e| explain_api_error(doing, e))?.driver_status;
+        let action = "reading the engine's image store";
+        let info = with_query_timeout(action, self.api.info()).await?;
+        let status = info
+            .map_err(|e| explain_api_error(action, e))?
+            .driver_status;
         let mut words = status.iter().flatten().flatten();
         Ok(!words.any(|word| word.contains("containerd.snapshotter")))
     }
@@ -321,7 +323,7 @@ fn root_cause(error: &ApiError) -> String {
 }
 
 /// Converts an API error into an error for the user.
-fn explain_api_error(doing: &str, error: ApiError) -> anyhow::Error {
+fn explain_api_error(action: &str, error: ApiError) -> anyhow::Error {
     let why = root_cause(&error);
     if why.contains("no space left on device") {
         return Error::DiskFull { why }.into();
@@ -329,13 +331,13 @@ fn explain_api_error(doing: &str, error: ApiError) -> anyhow::Error {
     match error {
         ApiError::DockerResponseServerError { .. } | ApiError::DockerStreamError { .. } => {
             Error::precondition(
-                format!("the engine reported an error while {doing}: {why}"),
+                format!("the engine reported an error while {action}: {why}"),
                 "run `osctl doctor` to check the setup",
             )
             .into()
         }
         _ => Error::EngineLost {
-            doing: doing.into(),
+            doing: action.into(),
             why,
         }
         .into(),
@@ -344,14 +346,14 @@ fn explain_api_error(doing: &str, error: ApiError) -> anyhow::Error {
 
 /// Waits for the answer to a query with a short timeout. An engine that gives none is lost.
 async fn with_query_timeout<T>(
-    doing: &str,
+    action: &str,
     question: impl Future<Output = std::result::Result<T, ApiError>>,
 ) -> Result<std::result::Result<T, ApiError>> {
     tokio::time::timeout(ENGINE_QUERY_TIMEOUT, question)
         .await
         .map_err(|_| {
             Error::EngineLost {
-                doing: doing.into(),
+                doing: action.into(),
                 why: format!("no answer within {} s", ENGINE_QUERY_TIMEOUT.as_secs()),
             }
             .into()

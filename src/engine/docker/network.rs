@@ -14,11 +14,11 @@ impl Docker {
     /// # Errors
     /// When the engine does not answer.
     pub(crate) async fn has_network(&self, name: &str) -> Result<bool> {
-        let doing = "inspecting the network";
-        match with_query_timeout(doing, self.api.inspect_network(name, None)).await? {
+        let action = "inspecting the network";
+        match with_query_timeout(action, self.api.inspect_network(name, None)).await? {
             Ok(_) => Ok(true),
             Err(e) if is_status(&e, 404) => Ok(false),
-            Err(e) => Err(explain_api_error(doing, e)),
+            Err(e) => Err(explain_api_error(action, e)),
         }
     }
 
@@ -45,8 +45,8 @@ impl Docker {
         labels: &BTreeMap<String, String>,
         internal: bool,
     ) -> Result<()> {
-        let doing = "inspecting the network";
-        match with_query_timeout(doing, self.api.inspect_network(network, None)).await? {
+        let action = "inspecting the network";
+        match with_query_timeout(action, self.api.inspect_network(network, None)).await? {
             Ok(found) if has_same_owner(found.labels.as_ref(), labels) => return Ok(()),
             Ok(_) => {
                 let name = network.to_owned();
@@ -57,7 +57,7 @@ impl Docker {
                 .into());
             }
             Err(e) if is_status(&e, 404) => {}
-            Err(e) => return Err(explain_api_error(doing, e)),
+            Err(e) => return Err(explain_api_error(action, e)),
         }
         let request = NetworkCreateRequest {
             name: network.to_owned(),
@@ -79,8 +79,8 @@ impl Docker {
     /// # Errors
     /// When the engine does not answer.
     pub(crate) async fn remove_network(&self, name: &str, label: (&str, &str)) -> Result<()> {
-        let doing = "inspecting the network";
-        let ours = match with_query_timeout(doing, self.api.inspect_network(name, None)).await? {
+        let action = "inspecting the network";
+        let ours = match with_query_timeout(action, self.api.inspect_network(name, None)).await? {
             Ok(found) => {
                 found
                     .labels

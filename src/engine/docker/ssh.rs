@@ -28,17 +28,21 @@ impl EngineSshTunnel {
     /// # Errors
     /// When the address names no machine, or the socket can't be created.
     pub(super) fn open(url: &str) -> io::Result<Self> {
-        let words =
+        let arguments =
             ssh_arguments(url).ok_or_else(|| io::Error::other("the address has no host name"))?;
         // Only its owner may enter the folder.
         let folder = tempfile::Builder::new().prefix("osctl-").tempdir()?;
         let listener = UnixListener::bind(socket_in_folder(folder.path()))?;
-        let said = Arc::default();
-        let accepts = tokio::spawn(accept_connections(listener, words, Arc::clone(&said)));
+        let stderr_text = Arc::default();
+        let accepts = tokio::spawn(accept_connections(
+            listener,
+            arguments,
+            Arc::clone(&stderr_text),
+        ));
         Ok(Self {
             folder,
             accept_task: accepts.abort_handle(),
-            stderr_text: said,
+            stderr_text,
         })
     }
 
@@ -48,11 +52,11 @@ impl EngineSshTunnel {
 
     /// The last line of ssh's stderr, if there is one.
     pub(super) fn last_stderr_line(&self) -> Option<String> {
-        let said = self
+        let stderr_text = self
             .stderr_text
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
-        let last = said
+        let last = stderr_text
             .lines()
             .rev()
             .map(str::trim)
@@ -75,18 +79,23 @@ fn socket_in_folder(folder: &Path) -> PathBuf {
 fn ssh_arguments(url: &str) -> Option<Vec<String>> {
     let rest = url.strip_prefix("ssh://")?;
     let authority = rest.split('/').next().filter(|a| !a.is_empty())?;
-    let mut words = vec!["-T".to_owned(), "-oConnectTimeout=8".to_owned()];
-    words.extend(["--".to_owned(), format!("ssh://{authority}")]);
-    words.extend(["docker", "system", "dial-stdio"].map(str::to_owned));
-    Some(words)
+    let mut arguments = vec!["-T".to_owned(), "-oConnectTimeout=8".to_owned()];
+    arguments.extend(["--".to_owned(), format!("ssh://{authority}")]);
+    arguments.extend(["docker", "system", "dial-stdio"].map(str::to_owned));
+    Some(arguments)
 }
 
-async fn accept_connections(listener: UnixListener, words: Vec<String>, said: Arc<Mutex<String>>) {
+async fn accept_connections(
+    listener: UnixListener,
+    arguments: Vec<String>,
+    stderr_text: Arc<Mutex<String>>,
+) {
     while let Ok((connection, _)) = listener.accept().await {
-        let (words, said) = (words.clone(), Arc::clone(&said));
+        let (arguments, stderr_text) = (arguments.clone(), Arc::clone(&stderr_text));
         tokio::spawn(async move {
-            if let Err(error) = relay_connection(connection, &words, &said).await {
-                *said.lock().unwrap_or_else(PoisonError::into_inner) = format!("`ssh`: {error}");
+            if let Err(error) = relay_connection(connection, &arguments, &stderr_text).await {
+                *stderr_text.lock().unwrap_or_else(PoisonError::into_inner) =
+                    format!("`ssh`: {error}");
             }
         });
     }
@@ -95,11 +104,11 @@ async fn accept_connections(listener: UnixListener, words: Vec<String>, said: Ar
 /// Relays until one side closes the connection.
 async fn relay_connection(
     mut connection: UnixStream,
-    words: &[String],
-    said: &Mutex<String>,
+    arguments: &[String],
+    stderr_text: &Mutex<String>,
 ) -> io::Result<()> {
     let mut ssh = Command::new("ssh")
-        .args(words)
+        .args(arguments)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
@@ -123,7 +132,7 @@ async fn relay_connection(
         let mut bytes = vec![0; MAX_ENGINE_SSH_STDERR_BYTES];
         while let Ok(read @ 1..) = stderr.read(&mut bytes).await {
             let text = String::from_utf8_lossy(&bytes[..read]).into_owned();
-            *said.lock().unwrap_or_else(PoisonError::into_inner) = text;
+            *stderr_text.lock().unwrap_or_else(PoisonError::into_inner) = text;
         }
     };
     let ended = async { tokio::join!(down, listen) };

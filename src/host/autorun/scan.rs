@@ -169,11 +169,11 @@ impl AutorunWalk {
             if self.entry_count > MAX_SCAN_ENTRIES {
                 return;
             }
-            let Ok(look) = opened.stat(name) else {
+            let Ok(stat) = opened.stat(name) else {
                 continue;
             };
             let path = join_path(folder, name);
-            if look.kind == EntryKind::Folder {
+            if stat.kind == EntryKind::Folder {
                 self.pending_folders
                     .push_back([folder, std::slice::from_ref(name)].concat());
                 if is_repository && name == GIT_HOOKS {
@@ -182,12 +182,12 @@ impl AutorunWalk {
                 continue;
             }
             let group_runs =
-                look.mode & (SETGID_BIT | GROUP_EXECUTE_BIT) == SETGID_BIT | GROUP_EXECUTE_BIT;
-            if look.kind == EntryKind::File && (look.mode & SETUID_BIT != 0 || group_runs) {
+                stat.mode & (SETGID_BIT | GROUP_EXECUTE_BIT) == SETGID_BIT | GROUP_EXECUTE_BIT;
+            if stat.kind == EntryKind::File && (stat.mode & SETUID_BIT != 0 || group_runs) {
                 self.scan.setuid.push(path.clone());
             }
             let is_config = GIT_CONFIGS.iter().any(|config| name == config);
-            if is_repository && is_config && look.kind == EntryKind::File {
+            if is_repository && is_config && stat.kind == EntryKind::File {
                 self.read_git_config(opened, name, &path);
             } else if self.is_autorun_path(&path)
                 || name == ".git"
@@ -196,7 +196,7 @@ impl AutorunWalk {
                 let place = format!("`{}`", text_sanitizer::sanitize_line(&path));
                 self.scan
                     .places
-                    .insert(place, digest_entry(opened, name, look));
+                    .insert(place, digest_entry(opened, name, stat));
             }
         }
     }
@@ -217,17 +217,17 @@ impl AutorunWalk {
         };
         for name in names {
             let shown = name.to_string_lossy();
-            let Ok(look) = hooks.stat(&name) else {
+            let Ok(stat) = hooks.stat(&name) else {
                 continue;
             };
-            if look.kind != EntryKind::Folder && !shown.ends_with(SAMPLE_HOOK_SUFFIX) {
+            if stat.kind != EntryKind::Folder && !shown.ends_with(SAMPLE_HOOK_SUFFIX) {
                 let place = format!(
                     "`{}`",
                     text_sanitizer::sanitize_line(&format!("{path}/{shown}"))
                 );
                 self.scan
                     .places
-                    .insert(place, digest_entry(&hooks, &name, look));
+                    .insert(place, digest_entry(&hooks, &name, stat));
             }
             if self.scan.places.len() > MAX_SCAN_FINDINGS {
                 return;
@@ -274,10 +274,10 @@ pub(super) fn is_pattern_match(path: &str, name: &str) -> bool {
 }
 
 /// The digest of an entry: the contents of a file, the target of a link.
-fn digest_entry(folder: &Folder, name: &OsStr, look: EntryStat) -> String {
+fn digest_entry(folder: &Folder, name: &OsStr, stat: EntryStat) -> String {
     let mut all = Sha256::new();
-    all.update(format!("{:?} {}\0", look.kind, look.size));
-    match look.kind {
+    all.update(format!("{:?} {}\0", stat.kind, stat.size));
+    match stat.kind {
         EntryKind::File => all.update(read_prefix(folder, name).unwrap_or_default()),
         EntryKind::Symlink => all.update(folder.read_link(name).unwrap_or_default()),
         _ => {}

@@ -199,10 +199,10 @@ impl BridgeConnection {
         Some(request)
     }
 
-    /// Waits until the hub is found, unless another task has found it since `round`.
-    pub(super) async fn reconnect(&self, round: u64) -> Result<(), BridgeError> {
-        let _turn = self.reconnect_lock.lock().await;
-        if self.connection_number() > round {
+    /// Waits until the hub is found, unless another task has found it since `seen_number`.
+    pub(super) async fn reconnect(&self, seen_number: u64) -> Result<(), BridgeError> {
+        let _lock = self.reconnect_lock.lock().await;
+        if self.connection_number() > seen_number {
             return Ok(());
         }
         let was_there = self.connection_number() > 0;
@@ -213,7 +213,7 @@ impl BridgeConnection {
                 BRIDGE_CONNECT_TIMEOUT
             };
         let mut start = self.start_instance.as_ref().filter(|_| !was_there);
-        let mut pause = BRIDGE_RECONNECT_DELAY;
+        let mut delay = BRIDGE_RECONNECT_DELAY;
         loop {
             let why = match self.find_hub().await {
                 Ok(client) => {
@@ -234,8 +234,8 @@ impl BridgeConnection {
             if Instant::now() >= deadline {
                 return Err(BridgeError::unreachable(&why));
             }
-            sleep(pause).await;
-            pause = (pause * 3 / 2).min(MAX_BRIDGE_RECONNECT_DELAY);
+            sleep(delay).await;
+            delay = (delay * 3 / 2).min(MAX_BRIDGE_RECONNECT_DELAY);
         }
     }
 
@@ -253,7 +253,7 @@ impl BridgeConnection {
         &self,
         lost: Option<&BridgeSession>,
     ) -> Result<bool, BridgeSendError> {
-        let _turn = self.reconnect_lock.lock().await;
+        let _lock = self.reconnect_lock.lock().await;
         let (hello, ready) = {
             let state = self.lock_state();
             if state.session.as_ref() != lost {
@@ -293,7 +293,7 @@ pub(super) fn session_from_response(response: &Response) -> Option<BridgeSession
 }
 
 /// The protocol version that the hub has negotiated.
-pub(super) fn negotiated_version(answer: &[u8]) -> String {
+pub(super) fn negotiated_version(reply: &[u8]) -> String {
     #[derive(Default, Deserialize)]
     #[serde(default, rename_all = "camelCase")]
     struct BridgeInitializeResult {
@@ -304,8 +304,8 @@ pub(super) fn negotiated_version(answer: &[u8]) -> String {
     struct BridgeInitializeReply {
         result: BridgeInitializeResult,
     }
-    let answer: BridgeInitializeReply = serde_json::from_slice(answer).unwrap_or_default();
-    answer.result.protocol_version
+    let reply: BridgeInitializeReply = serde_json::from_slice(reply).unwrap_or_default();
+    reply.result.protocol_version
 }
 
 /// The number of the stream in a response.

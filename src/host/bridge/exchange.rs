@@ -44,8 +44,8 @@ impl StdioBridge {
     /// Sends a request until it is answered, or answers it with an error.
     pub(super) async fn handle_request(self: Arc<Self>, line: BridgeMessage) {
         let failed = self.exchange_request(&line).await.err();
-        let asked = self.lock_pending().remove(&line.id);
-        let is_cancelled = asked.is_some_and(|asked| asked.is_cancelled);
+        let pending = self.lock_pending().remove(&line.id);
+        let is_cancelled = pending.is_some_and(|pending| pending.is_cancelled);
         if let Some(fault) = failed.filter(|_| !is_cancelled) {
             tracing::error!("{fault}");
             self.send_error(&line.id, &fault).await;
@@ -65,34 +65,34 @@ impl StdioBridge {
                 self.connection.connection_number(),
                 self.connection.session(),
             );
-            let came = match self.connection.post(line).await {
+            let outcome = match self.connection.post(line).await {
                 Ok(response) => self.handle_response(response, line).await,
                 Err(failure) => ExchangeOutcome::Lost(failure.into()),
             };
-            let lost = match came {
+            let loss = match outcome {
                 ExchangeOutcome::Answer => return Ok(()),
                 ExchangeOutcome::Refused(fault) => return Err(fault),
                 ExchangeOutcome::UnknownSession => {
                     self.reinitialize(session.as_ref()).await;
                     continue;
                 }
-                ExchangeOutcome::Lost(lost) => lost,
+                ExchangeOutcome::Lost(loss) => loss,
             };
             if self.is_cancelled(&line.id) {
                 return Ok(());
             }
             let is_harmless = self.is_retry_safe(line);
-            let mut then = decide_resend(is_harmless, lost);
-            while let RetryDecision::ResumeAfter(event) = then {
+            let mut decision = decide_resend(is_harmless, loss);
+            while let RetryDecision::ResumeAfter(event) = decision {
                 match self.resume_stream(line, &event).await? {
                     ExchangeOutcome::Answer => return Ok(()),
                     ExchangeOutcome::Lost(RequestLoss::PartialResponse(event)) => {
-                        then = RetryDecision::ResumeAfter(event)
+                        decision = RetryDecision::ResumeAfter(event)
                     }
-                    _ => then = decide_without_stream(is_harmless),
+                    _ => decision = decide_without_stream(is_harmless),
                 }
             }
-            match then {
+            match decision {
                 RetryDecision::GiveUp => return Err(BridgeError::lost(&line.method)),
                 _ => self.connection.reconnect(round).await?,
             }
@@ -127,7 +127,7 @@ impl StdioBridge {
                         ExchangeOutcome::Lost(RequestLoss::NoResponse) => {
                             ExchangeOutcome::Lost(RequestLoss::PartialResponse(event.into()))
                         }
-                        came => came,
+                        outcome => outcome,
                     });
                 }
                 Ok(_) => return Ok(ExchangeOutcome::Lost(RequestLoss::NoResponse)),
@@ -150,12 +150,12 @@ impl StdioBridge {
             }
             Err(failure) => return unreadable_response(&failure),
         };
-        let answer = BridgeReply::read(&text);
-        if has_lost_call_error(&answer) {
+        let reply = BridgeReply::read(&text);
+        if has_lost_call_error(&reply) {
             return ExchangeOutcome::Lost(RequestLoss::NoResponse);
         }
-        let error = &answer.error;
-        let is_rpc = answer.result.is_some() || error["code"].is_i64();
+        let error = &reply.error;
+        let is_rpc = reply.result.is_some() || error["code"].is_i64();
         if status == StatusCode::NOT_FOUND
             && error["code"] == NO_SESSION_CODE
             && self.connection.has_session()
@@ -170,8 +170,8 @@ impl StdioBridge {
         ) {
             tracing::error!("{why}");
         }
-        if is_rpc && answer.id.is_some() || line.is_answered_by(&text) {
-            if line.method == "initialize" && answer.result.is_some() {
+        if is_rpc && reply.id.is_some() || line.is_answered_by(&text) {
+            if line.method == "initialize" && reply.result.is_some() {
                 let version = negotiated_version(&text);
                 let session = session.map(|session| session.with_version(version));
                 self.connection.set_session(line, session);
@@ -250,21 +250,21 @@ impl StdioBridge {
     }
 
     /// Opens another session, and reports that its lists may have changed.
-    pub(super) async fn reinitialize(&self, lost: Option<&BridgeSession>) {
-        if !matches!(self.connection.renew_session(lost).await, Ok(true)) {
+    pub(super) async fn reinitialize(&self, lost_session: Option<&BridgeSession>) {
+        if !matches!(self.connection.renew_session(lost_session).await, Ok(true)) {
             return;
         }
         for kind in ["tools", "prompts", "resources"] {
-            let told =
+            let message =
                 format!(r#"{{"jsonrpc":"2.0","method":"notifications/{kind}/list_changed"}}"#);
-            self.send_to_client(told.as_bytes()).await;
+            self.send_to_client(message.as_bytes()).await;
         }
     }
 
     fn is_cancelled(&self, id: &str) -> bool {
         self.lock_pending()
             .get(id)
-            .is_some_and(|asked| asked.is_cancelled)
+            .is_some_and(|pending| pending.is_cancelled)
     }
 }
 
@@ -305,12 +305,12 @@ fn small<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Value, D::Error> 
 }
 
 /// Whether a response says that the result of the request is unknown, because the hub was stopped.
-fn is_lost_call(answer: &[u8]) -> bool {
-    answer.len() <= MAX_HUB_ERROR_BYTES && has_lost_call_error(&BridgeReply::read(answer))
+fn is_lost_call(reply: &[u8]) -> bool {
+    reply.len() <= MAX_HUB_ERROR_BYTES && has_lost_call_error(&BridgeReply::read(reply))
 }
 
-fn has_lost_call_error(answer: &BridgeReply<'_>) -> bool {
-    let error = &answer.error;
+fn has_lost_call_error(reply: &BridgeReply<'_>) -> bool {
+    let error = &reply.error;
     error["code"] == CALL_LOST_CODE && error["data"]["type"] == CALL_LOST_TYPE
 }
 

@@ -80,7 +80,7 @@ pub(crate) struct BridgeOptions {
 impl std::fmt::Debug for BridgeOptions {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("BridgeOptions")
-            .field("wish", &self.target)
+            .field("target", &self.target)
             .finish_non_exhaustive()
     }
 }
@@ -94,32 +94,32 @@ struct BridgeTasks {
     handshake: JoinSet<()>,
 }
 
-/// Bridges until `lines` end and all requests are answered, `out` has no reader, or `ended` resolves. In each case the
-/// bridge closes the session, so that the hub stops the servers that it started for this client.
+/// Bridges until `lines` end and all requests are answered, `output` has no reader, or `ended` resolves. In each case
+/// the bridge closes the session, so that the hub stops the servers that it started for this client.
 ///
 /// # Errors
 /// When the server's name is not valid.
 pub(crate) async fn run_bridge(
-    way: BridgeOptions,
+    options: BridgeOptions,
     lines: mpsc::Receiver<Bytes>,
-    out: mpsc::Sender<BridgeOutputLine>,
+    output: mpsc::Sender<BridgeOutputLine>,
     ended: impl Future<Output = ()>,
 ) -> Result<()> {
     let bridge = Arc::new(StdioBridge {
-        connection: BridgeConnection::new(way)?,
-        output: out.clone(),
+        connection: BridgeConnection::new(options)?,
+        output: output.clone(),
         unread_permits: Arc::new(Semaphore::new(MAX_BRIDGE_UNREAD_BYTES as usize)),
         pending_requests: Mutex::default(),
     });
     let mut tasks = BridgeTasks::default();
     tokio::select! {
         () = bridge.serve_lines(lines, &mut tasks) => {}
-        () = out.closed() => {}
+        () = output.closed() => {}
         () = ended => {}
     }
     // A session that is being opened can only be closed once its id is known.
-    let shaken = async { while tasks.handshake.join_next().await.is_some() {} };
-    let _ = timeout(BRIDGE_HANDSHAKE_TIMEOUT, shaken).await;
+    let handshakes = async { while tasks.handshake.join_next().await.is_some() {} };
+    let _ = timeout(BRIDGE_HANDSHAKE_TIMEOUT, handshakes).await;
     drop(tasks);
     bridge.connection.close_session().await;
     Ok(())
@@ -132,13 +132,13 @@ impl StdioBridge {
         mut lines: mpsc::Receiver<Bytes>,
         tasks: &mut BridgeTasks,
     ) {
-        let (tell, told) = mpsc::channel(MAX_BRIDGE_QUEUED_MESSAGES);
+        let (sender, notifications) = mpsc::channel(MAX_BRIDGE_QUEUED_MESSAGES);
         let BridgeTasks {
             requests,
             background,
             handshake: shaking,
         } = tasks;
-        requests.spawn(self.clone().send_notifications(told));
+        requests.spawn(self.clone().send_notifications(notifications));
         loop {
             let text = tokio::select! {
                 text = lines.recv() => text,
@@ -169,18 +169,18 @@ impl StdioBridge {
                             false => &mut *requests,
                         };
                         let task = tasks.spawn(self.clone().handle_request(message));
-                        if let Some(asked) = self.lock_pending().get_mut(&id) {
-                            asked.task = Some(task);
+                        if let Some(pending) = self.lock_pending().get_mut(&id) {
+                            pending.task = Some(task);
                         }
                     }
                     BridgeMessageKind::Other => {
                         if self.cancel_pending(&message) {
                             continue;
                         }
-                        let begins = message.method == "notifications/initialized";
+                        let is_initialized = message.method == "notifications/initialized";
                         // The receiving task lives as long as this one.
-                        let _ = tell.send(message).await;
-                        if begins {
+                        let _ = sender.send(message).await;
+                        if is_initialized {
                             background.spawn(self.clone().forward_notifications());
                         }
                     }
@@ -188,23 +188,23 @@ impl StdioBridge {
             }
         }
         // Its task ends when all messages are sent.
-        drop(tell);
+        drop(sender);
         while requests.join_next().await.is_some() {}
     }
 
     /// Sends notifications, and responses to the server's requests, in order.
-    async fn send_notifications(self: Arc<Self>, mut told: mpsc::Receiver<BridgeMessage>) {
-        while let Some(message) = told.recv().await {
+    async fn send_notifications(self: Arc<Self>, mut notifications: mpsc::Receiver<BridgeMessage>) {
+        while let Some(message) = notifications.recv().await {
             self.send_notification(&message).await;
         }
     }
 
     fn add_pending(&self, id: &str) {
-        let asked = BridgePendingRequest {
+        let pending = BridgePendingRequest {
             task: None,
             is_cancelled: false,
         };
-        self.lock_pending().insert(id.into(), asked);
+        self.lock_pending().insert(id.into(), pending);
     }
 
     /// Records a request that the client cancels. Without a session, closing its connection is the only way to cancel
@@ -213,8 +213,8 @@ impl StdioBridge {
         let Some(id) = message.cancelled.as_deref() else {
             return false;
         };
-        let mut asked = self.lock_pending();
-        let Some(call) = asked.get_mut(id) else {
+        let mut pending = self.lock_pending();
+        let Some(call) = pending.get_mut(id) else {
             return false;
         };
         call.is_cancelled = true;
@@ -224,7 +224,7 @@ impl StdioBridge {
         if let Some(task) = &call.task {
             task.abort();
         }
-        asked.remove(id);
+        pending.remove(id);
         true
     }
 
@@ -232,11 +232,11 @@ impl StdioBridge {
     async fn send_to_client(&self, text: &[u8]) {
         // A client that is gone ends the bridge.
         let length = u32::try_from(text.len()).unwrap_or(u32::MAX);
-        let room = Arc::clone(&self.unread_permits)
+        let permit = Arc::clone(&self.unread_permits)
             .acquire_many_owned(length.min(MAX_BRIDGE_UNREAD_BYTES));
         let unread = BridgeOutputLine {
             // The semaphore is never closed.
-            _unread_permit: room.await.ok(),
+            _unread_permit: permit.await.ok(),
             text: message::to_single_line(text),
         };
         let _ = self.output.send(unread).await;

@@ -44,8 +44,8 @@ impl BridgeTarget {
     /// The command-line arguments that restrict the bridge in the same way.
     pub(crate) fn to_arguments(&self) -> Vec<String> {
         // One argument each, so that a pattern may start with `-`.
-        let word = |(name, patterns)| format!("--{name}={patterns}");
-        self.chosen_patterns().map(word).collect()
+        let argument = |(name, patterns)| format!("--{name}={patterns}");
+        self.chosen_patterns().map(argument).collect()
     }
 
     /// Each kind of restriction, with its patterns in the hub's format.
@@ -72,7 +72,7 @@ mod tests {
 
     #[test]
     fn a_target_is_a_path_with_a_query() {
-        for (wish, path) in [
+        for (target, path) in [
             (sample_target(None, &[], &[]), "/mcp"),
             (sample_target(Some("os"), &[], &[]), "/servers/os/mcp"),
             (sample_target(None, &["a", "b"], &[]), "/mcp?servers=a%2Cb"),
@@ -85,7 +85,7 @@ mod tests {
                 "/servers/os/mcp?tools=read_%2A",
             ),
         ] {
-            assert_eq!(wish.endpoint_path().unwrap(), path);
+            assert_eq!(target.endpoint_path().unwrap(), path);
         }
         for name in ["", "a/b", "a?servers=b"] {
             assert!(

@@ -13,25 +13,25 @@ use reqwest::{Response, Url};
 
 impl CompanionClient {
     pub(super) fn check_protocol(&self, response: &Response) -> Result<()> {
-        let told = response
+        let tunnel_error = response
             .headers()
             .get(TUNNEL_ERROR_HEADER)
             .and_then(|v| v.to_str().ok());
-        if let (Some(tunnel), Some(told)) = (&self.tunnel, told) {
-            return Err(self.tunnel_error(tunnel, told));
+        if let (Some(tunnel), Some(tunnel_error)) = (&self.tunnel, tunnel_error) {
+            return Err(self.tunnel_error(tunnel, tunnel_error));
         }
-        let theirs = response
+        let companion_version = response
             .headers()
             .get(PROTOCOL_VERSION_HEADER)
             .and_then(|v| v.to_str().ok())
             .unwrap_or("unknown");
-        if theirs == protocol::PROTOCOL_VERSION.to_string() {
+        if companion_version == protocol::PROTOCOL_VERSION.to_string() {
             return Ok(());
         }
         let (container, ours) = (self.container.clone(), protocol::PROTOCOL_VERSION);
         Err(Error::ProtocolMismatch {
             container,
-            theirs: theirs.into(),
+            theirs: companion_version.into(),
             ours,
         }
         .into())
@@ -82,10 +82,10 @@ impl CompanionClient {
     }
 
     /// The error that the tunnel reports instead of the companion.
-    fn tunnel_error(&self, tunnel: &Tunnel, told: &str) -> anyhow::Error {
+    fn tunnel_error(&self, tunnel: &Tunnel, tunnel_error: &str) -> anyhow::Error {
         let address = tunnel.engine().to_string();
-        match told.split_once(": ") {
-            None if told == TUNNEL_NOT_RUNNING => self.not_running_error(),
+        match tunnel_error.split_once(": ") {
+            None if tunnel_error == TUNNEL_NOT_RUNNING => self.not_running_error(),
             Some((TUNNEL_NO_ENGINE, why)) => Error::EngineUnreachable {
                 address,
                 why: why.into(),
@@ -94,7 +94,7 @@ impl CompanionClient {
             other => Error::Unreachable {
                 container: self.container.clone(),
                 address,
-                why: other.map_or(told, |(_, why)| why).into(),
+                why: other.map_or(tunnel_error, |(_, why)| why).into(),
             }
             .into(),
         }

@@ -101,13 +101,13 @@ impl ClientFileChange {
         let put = |path: &Path, text: &str| -> Result<()> {
             let folder = path.parent().context("the path has no parent folder")?;
             fs::create_dir_all(folder)?;
-            let mut beside = NamedTempFile::new_in(folder)?;
-            beside.write_all(text.as_bytes())?;
+            let mut temporary = NamedTempFile::new_in(folder)?;
+            temporary.write_all(text.as_bytes())?;
             if let Some(rights) = &rights {
-                beside.as_file().set_permissions(rights.clone())?;
+                temporary.as_file().set_permissions(rights.clone())?;
             }
-            beside.as_file().sync_all()?;
-            beside.persist(path)?;
+            temporary.as_file().sync_all()?;
+            temporary.persist(path)?;
             Ok(())
         };
         if let (BackupAction::Create(backup), Some(before)) = (&self.backup, &self.before) {
@@ -178,8 +178,8 @@ fn to_diff_lines(text: &str, is_new: bool, is_cut: bool) -> impl Iterator<Item =
     let lines = text.lines().enumerate();
     let lines = lines.filter(|(_, line)| !["", ","].contains(&line.trim()));
     lines.map(move |(number, line)| {
-        let mark = if is_cut && number == 0 { "…" } else { "" };
-        let text = format!("{mark}{}", line.trim_end());
+        let ellipsis = if is_cut && number == 0 { "…" } else { "" };
+        let text = format!("{ellipsis}{}", line.trim_end());
         DiffLine { is_new, text }
     })
 }

@@ -27,16 +27,16 @@ impl ClientConfigPaths {
         self.home.join(path)
     }
 
-    /// `path` in the folder that the variable names, otherwise `otherwise` in the home folder.
+    /// `path` in the folder that the variable names, otherwise `default_path` in the home folder.
     pub(super) fn in_variable_folder(
         &self,
         variable: &str,
         path: &str,
-        otherwise: &str,
+        default_path: &str,
     ) -> PathBuf {
         match (self.lookup_variable)(variable) {
             Some(folder) => folder.join(path),
-            None => self.in_home(otherwise),
+            None => self.in_home(default_path),
         }
     }
 

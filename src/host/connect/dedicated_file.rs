@@ -9,9 +9,9 @@ const CONTINUE_FILE_HEADER: &str =
 
 pub(super) fn insert(text: &str, name: &str, entry: &ClientEntry) -> Result<String, EditRefusal> {
     if !text.trim().is_empty() {
-        let said = edit::parse_settings(ClientFileFormat::DedicatedFile, text)?;
-        if edit::find_entry(ClientFileFormat::DedicatedFile, &said, name).is_none()
-            || !is_only_server(&said)
+        let settings = edit::parse_settings(ClientFileFormat::DedicatedFile, text)?;
+        if edit::find_entry(ClientFileFormat::DedicatedFile, &settings, name).is_none()
+            || !is_only_server(&settings)
         {
             return Err("the file contains other settings".into());
         }
@@ -26,17 +26,17 @@ pub(super) fn insert(text: &str, name: &str, entry: &ClientEntry) -> Result<Stri
 }
 
 /// Returns an empty text: nothing remains without the entry.
-pub(super) fn remove(said: &Value, name: &str) -> Result<String, EditRefusal> {
-    let is_ours = edit::find_entry(ClientFileFormat::DedicatedFile, said, name).is_some()
-        && is_only_server(said);
+pub(super) fn remove(settings: &Value, name: &str) -> Result<String, EditRefusal> {
+    let is_ours = edit::find_entry(ClientFileFormat::DedicatedFile, settings, name).is_some()
+        && is_only_server(settings);
     match is_ours {
         true => Ok(String::new()),
         false => Err("the file contains other settings".into()),
     }
 }
 
-fn is_only_server(said: &Value) -> bool {
-    said["mcpServers"]
+fn is_only_server(settings: &Value) -> bool {
+    settings["mcpServers"]
         .as_array()
         .is_some_and(|servers| servers.len() == 1)
 }

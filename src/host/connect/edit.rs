@@ -44,14 +44,14 @@ impl NormalizedText {
     }
 
     fn restore_endings(&self, text: &str) -> String {
-        let mark = if self.has_byte_order_mark {
+        let byte_order_mark = if self.has_byte_order_mark {
             "\u{feff}"
         } else {
             ""
         };
         match self.has_crlf {
-            true => format!("{mark}{}", text.replace('\n', "\r\n")),
-            false => format!("{mark}{text}"),
+            true => format!("{byte_order_mark}{}", text.replace('\n', "\r\n")),
+            false => format!("{byte_order_mark}{text}"),
         }
     }
 }
@@ -62,55 +62,55 @@ impl NormalizedText {
 /// When the text cannot be parsed.
 pub(super) fn parse_settings(form: ClientFileFormat, text: &str) -> Result<Value, EditRefusal> {
     let text = &NormalizedText::normalize(text).text;
-    let said = match form {
+    let settings = match form {
         _ if text.trim().is_empty() => Value::Object(Map::new()),
         ClientFileFormat::Json(_) => json::parse_json(text)?,
         ClientFileFormat::Toml(_) => toml::parse_toml(text)?,
         ClientFileFormat::Yaml(_) | ClientFileFormat::DedicatedFile => yaml::parse_yaml(text)?,
     };
     // A text with only comments has no settings.
-    let said = if said.is_null() {
+    let settings = if settings.is_null() {
         Value::Object(Map::new())
     } else {
-        said
+        settings
     };
-    match said.is_object() {
-        true => Ok(said),
+    match settings.is_object() {
+        true => Ok(settings),
         false => Err("the file is not a map of settings".into()),
     }
 }
 
 /// The path of the entry.
 fn entry_path(form: ClientFileFormat, name: &str) -> Vec<&str> {
-    let mut way = match form {
+    let mut key_path = match form {
         ClientFileFormat::Json(servers) => servers.to_vec(),
         ClientFileFormat::Toml(servers) | ClientFileFormat::Yaml(servers) => vec![servers],
         ClientFileFormat::DedicatedFile => Vec::new(),
     };
-    way.push(name);
-    way
+    key_path.push(name);
+    key_path
 }
 
 /// The entry with this name.
 pub(super) fn find_entry<'a>(
     form: ClientFileFormat,
-    said: &'a Value,
+    settings: &'a Value,
     name: &str,
 ) -> Option<&'a Value> {
     if form == ClientFileFormat::DedicatedFile {
-        let servers = said["mcpServers"].as_array()?;
+        let servers = settings["mcpServers"].as_array()?;
         return servers.iter().find(|server| server["name"] == name);
     }
     entry_path(form, name)
         .into_iter()
-        .try_fold(said, |at, key| at.get(key))
+        .try_fold(settings, |at, key| at.get(key))
 }
 
 /// The map that holds the entries.
-pub(super) fn find_servers(form: ClientFileFormat, said: &Value) -> Option<&Value> {
-    let way = entry_path(form, "");
-    let (_, holder) = way.split_last()?;
-    holder.iter().try_fold(said, |at, key| at.get(key))
+pub(super) fn find_servers(form: ClientFileFormat, settings: &Value) -> Option<&Value> {
+    let key_path = entry_path(form, "");
+    let (_, holder) = key_path.split_last()?;
+    holder.iter().try_fold(settings, |at, key| at.get(key))
 }
 
 /// Inserts the entry, or replaces the entry with the same name.
@@ -184,18 +184,18 @@ pub(super) fn remove_entry(
         ClientFileFormat::DedicatedFile => return dedicated_file::remove(&before, name),
     };
     let mut expected = before;
-    let way = entry_path(form, name);
-    remove_path(&mut expected, &way, holder_stays);
+    let key_path = entry_path(form, name);
+    remove_path(&mut expected, &key_path, holder_stays);
     let mut after = parse_settings(form, &edited)?;
-    drop_nulls(&mut after, &way);
+    drop_nulls(&mut after, &key_path);
     match after == expected {
         true => Ok(plain.restore_endings(&edited)),
         false => Err("osctl can't remove the entry without changing the rest of the file".into()),
     }
 }
 
-fn remove_path(at: &mut Value, way: &[&str], holder_stays: bool) {
-    let Some((key, rest)) = way.split_first() else {
+fn remove_path(at: &mut Value, key_path: &[&str], holder_stays: bool) {
+    let Some((key, rest)) = key_path.split_first() else {
         return;
     };
     let Some(map) = at.as_object_mut() else {
@@ -214,8 +214,8 @@ fn remove_path(at: &mut Value, way: &[&str], holder_stays: bool) {
 }
 
 /// A YAML key without children is null; treat it as an empty map.
-fn drop_nulls(at: &mut Value, way: &[&str]) {
-    if let [holder, _] = way
+fn drop_nulls(at: &mut Value, key_path: &[&str]) {
+    if let [holder, _] = key_path
         && let Some(holder) = at.get_mut(holder)
         && holder.is_null()
     {
@@ -246,10 +246,10 @@ mod tests {
     const YAML: ClientFileFormat = ClientFileFormat::Yaml("extensions");
 
     fn entry() -> ClientEntry {
-        let words = json!(["mcp", "stdio"]);
+        let arguments = json!(["mcp", "stdio"]);
         ClientEntry(vec![
             ("command", json!("/x y/osctl")),
-            ("args", words),
+            ("args", arguments),
             ("timeout", json!(600)),
         ])
     }
@@ -257,17 +257,20 @@ mod tests {
     /// Inserts and removes an entry, and checks the text in between.
     fn round(form: ClientFileFormat, text: &str, holder_stays: bool) -> String {
         let inside = insert_entry(form, text, "osctl", &entry()).unwrap();
-        let said = parse_settings(form, &inside).unwrap();
-        assert_eq!(find_entry(form, &said, "osctl"), Some(&entry().to_value()));
-        let again = insert_entry(form, &inside, "osctl", &entry()).unwrap();
-        assert_eq!(again, inside, "a second time changes nothing");
+        let settings = parse_settings(form, &inside).unwrap();
+        assert_eq!(
+            find_entry(form, &settings, "osctl"),
+            Some(&entry().to_value())
+        );
+        let inserted_again = insert_entry(form, &inside, "osctl", &entry()).unwrap();
+        assert_eq!(inserted_again, inside, "a second time changes nothing");
         let out = remove_entry(form, &inside, "osctl", holder_stays).unwrap();
         assert_eq!(
             parse_settings(form, &out).unwrap(),
             parse_settings(form, text).unwrap()
         );
-        let begun = "# mine\n";
-        assert_eq!(text.contains(begun), out.contains(begun));
+        let comment = "# mine\n";
+        assert_eq!(text.contains(comment), out.contains(comment));
         inside
     }
 

@@ -15,18 +15,18 @@ pub(crate) struct LaunchCommand {
 }
 
 impl LaunchCommand {
-    /// The bridge to the instance that `words` name, restricted by `narrow`.
+    /// The bridge to the instance that `arguments` name, restricted by `narrow`.
     pub(crate) fn for_bridge(
         program: String,
-        mut words: Vec<String>,
+        mut arguments: Vec<String>,
         narrow: Vec<String>,
         environment: BTreeMap<String, String>,
     ) -> Self {
-        words.extend(BRIDGE_ARGUMENTS.map(str::to_owned));
-        words.extend(narrow);
+        arguments.extend(BRIDGE_ARGUMENTS.map(str::to_owned));
+        arguments.extend(narrow);
         Self {
             program,
-            args: words,
+            args: arguments,
             environment,
         }
     }
@@ -43,10 +43,10 @@ pub(super) fn entry_command(entry: &Value) -> Option<LaunchCommand> {
     let environment = environment.into_iter().flatten();
     let environment =
         environment.map(|(key, value)| Some((key.clone(), value.as_str()?.to_owned())));
-    let (program, words) = match texts(&entry["command"]) {
+    let (program, arguments) = match texts(&entry["command"]) {
         Some(all) => {
-            let (program, words) = all.split_first()?;
-            (program.clone(), words.to_vec())
+            let (program, arguments) = all.split_first()?;
+            (program.clone(), arguments.to_vec())
         }
         None => {
             let program = [&entry["command"], &entry["cmd"]];
@@ -56,7 +56,7 @@ pub(super) fn entry_command(entry: &Value) -> Option<LaunchCommand> {
     };
     Some(LaunchCommand {
         program,
-        args: words,
+        args: arguments,
         environment: environment.collect::<Option<_>>()?,
     })
 }
@@ -81,8 +81,10 @@ mod tests {
         assert!(is_bridge_entry(
             &json!({"command": "/x/osctl", "args": ["mcp", "stdio"]})
         ));
-        let words = ["/x/osctl", "--instance", "a", "mcp", "stdio"];
-        assert!(is_bridge_entry(&json!({"type": "local", "command": words})));
+        let arguments = ["/x/osctl", "--instance", "a", "mcp", "stdio"];
+        assert!(is_bridge_entry(
+            &json!({"type": "local", "command": arguments})
+        ));
         for other in [
             json!({"command": "npx", "args": ["mcp", "x", "stdio"]}),
             json!({"url": "https://example.com"}),

@@ -62,8 +62,8 @@ pub(crate) fn plan_disconnect(
 ) -> Result<ClientFileChange> {
     let found = read_client_file(client, name, places)?;
     let backup = backup_path_of(&found.file, name);
-    let kept = change::read_optional_file(&backup)?;
-    let dropped = match kept {
+    let backup_text = change::read_optional_file(&backup)?;
+    let dropped = match backup_text {
         Some(_) => BackupAction::Remove(backup),
         None => BackupAction::None,
     };
@@ -80,20 +80,20 @@ pub(crate) fn plan_disconnect(
         let form = detect_format(client, original).ok()?;
         edit::insert_entry(form, original, name, written).ok()
     };
-    if let Some(original) = &kept
+    if let Some(original) = &backup_text
         && was(original).as_ref() == Some(text)
     {
         return Ok(ClientFileChange {
             file: found.file,
             before: found.text,
-            after: kept,
+            after: backup_text,
             backup: dropped,
         });
     }
-    let is_alone = kept.is_none() && was("").as_ref() == Some(text);
-    let holder_stays = kept
+    let is_alone = backup_text.is_none() && was("").as_ref() == Some(text);
+    let holder_stays = backup_text
         .as_deref()
-        .is_some_and(|kept| has_servers_key(client, kept));
+        .is_some_and(|backup_text| has_servers_key(client, backup_text));
     let after = match is_alone {
         true => None,
         false => {
@@ -105,7 +105,7 @@ pub(crate) fn plan_disconnect(
         file: found.file,
         before: found.text.clone(),
         // Remove a file that osctl created and that is empty now.
-        after: after.filter(|after| !after.trim().is_empty() || kept.is_some()),
+        after: after.filter(|after| !after.trim().is_empty() || backup_text.is_some()),
         backup: dropped,
     })
 }
@@ -119,8 +119,8 @@ fn read_client_file(
     let text = change::read_optional_file(&file)?;
     let read = text.as_deref().unwrap_or_default();
     let form = detect_format(client, read).map_err(|why| edit_error(&file, &why))?;
-    let said = edit::parse_settings(form, read).map_err(|why| edit_error(&file, &why))?;
-    let entry = edit::find_entry(form, &said, name).cloned();
+    let settings = edit::parse_settings(form, read).map_err(|why| edit_error(&file, &why))?;
+    let entry = edit::find_entry(form, &settings, name).cloned();
     if entry
         .as_ref()
         .is_some_and(|entry| !launch_command::is_bridge_entry(entry))
@@ -160,8 +160,8 @@ fn detect_format(client: ConnectClient, text: &str) -> Result<ClientFileFormat, 
 /// Whether a text has the key that holds the servers, even if empty.
 fn has_servers_key(client: ConnectClient, text: &str) -> bool {
     let form = detect_format(client, text);
-    let said = form.and_then(|form| Ok((form, edit::parse_settings(form, text)?)));
-    said.is_ok_and(|(form, said)| edit::find_servers(form, &said).is_some())
+    let settings = form.and_then(|form| Ok((form, edit::parse_settings(form, text)?)));
+    settings.is_ok_and(|(form, settings)| edit::find_servers(form, &settings).is_some())
 }
 
 /// The path of the backup, beside the file and named after the entry.

@@ -51,13 +51,13 @@ pub(crate) async fn probe_command(call: &LaunchCommand) -> Result<ConnectProbeRe
         id: 0,
     };
     let complaint = tokio::spawn(async move {
-        let mut said = String::new();
+        let mut stderr_text = String::new();
         // Report the output read so far, also when the rest cannot be read.
-        let _ = stderr.read_to_string(&mut said).await;
-        said
+        let _ = stderr.read_to_string(&mut stderr_text).await;
+        stderr_text
     });
-    let told = match tokio::time::timeout(CONNECT_PROBE_TIMEOUT, server.list_tools()).await {
-        Ok(told) => told,
+    let listed = match tokio::time::timeout(CONNECT_PROBE_TIMEOUT, server.list_tools()).await {
+        Ok(listed) => listed,
         Err(_) => Err(anyhow::anyhow!(
             "no response within {} s",
             CONNECT_PROBE_TIMEOUT.as_secs()
@@ -69,28 +69,33 @@ pub(crate) async fn probe_command(call: &LaunchCommand) -> Result<ConnectProbeRe
     if left.is_err() {
         child.start_kill()?;
     }
-    match told {
+    match listed {
         Ok(tools) => Ok(tools),
         Err(why) => {
-            let said = complaint.await.unwrap_or_default();
+            let stderr_text = complaint.await.unwrap_or_default();
             Err(probe_error(
                 call,
-                last_error_line(&said).unwrap_or(&why.to_string()),
+                last_error_line(&stderr_text).unwrap_or(&why.to_string()),
             ))
         }
     }
 }
 
 /// The command's own error message, if any.
-fn last_error_line(said: &str) -> Option<&str> {
-    let lines = || said.lines().map(str::trim).filter(|line| !line.is_empty());
+fn last_error_line(stderr_text: &str) -> Option<&str> {
+    let lines = || {
+        stderr_text
+            .lines()
+            .map(str::trim)
+            .filter(|line| !line.is_empty())
+    };
     let error = lines().find_map(|line| line.strip_prefix("error: "));
     error.or_else(|| lines().next_back())
 }
 
 fn probe_error(call: &LaunchCommand, why: &str) -> anyhow::Error {
-    let words = [&call.program].into_iter().chain(&call.args);
-    let command: Vec<&str> = words.map(String::as_str).collect();
+    let arguments = [&call.program].into_iter().chain(&call.args);
+    let command: Vec<&str> = arguments.map(String::as_str).collect();
     let message = format!(
         "the MCP server `{}` did not start: {why}",
         command.join(" ")
@@ -133,8 +138,8 @@ impl ConnectProbeServer {
 
     async fn send_request(&mut self, method: &str, params: Value) -> Result<Value> {
         self.id += 1;
-        let asked = json!({"jsonrpc": "2.0", "id": self.id, "method": method, "params": params});
-        self.send_message(&asked).await?;
+        let request = json!({"jsonrpc": "2.0", "id": self.id, "method": method, "params": params});
+        self.send_message(&request).await?;
         while let Some(line) = self.lines.next_line().await? {
             let mut message: Value = serde_json::from_str(&line)
                 .with_context(|| format!("invalid message: `{line}`"))?;
@@ -160,10 +165,10 @@ impl ConnectProbeServer {
 mod tests {
     use super::{LaunchCommand, probe_command};
 
-    fn call(words: &[&str]) -> LaunchCommand {
+    fn call(arguments: &[&str]) -> LaunchCommand {
         LaunchCommand {
             program: "python3".into(),
-            args: words.iter().map(|&word| word.to_owned()).collect(),
+            args: arguments.iter().map(|&word| word.to_owned()).collect(),
             environment: Default::default(),
         }
     }
@@ -176,7 +181,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_command_that_is_not_a_server_is_named_with_its_message() {
-        for (words, why) in [
+        for (arguments, why) in [
             (
                 &["-c", "import sys; sys.exit('error: it is off')"][..],
                 "it is off",
@@ -184,8 +189,11 @@ mod tests {
             (&["-c", "print('hello')"], "invalid message"),
             (&["-c", "input()"], "the process exited"),
         ] {
-            let told = probe_command(&call(words)).await.unwrap_err().to_string();
-            assert!(told.contains(why), "{told}");
+            let message = probe_command(&call(arguments))
+                .await
+                .unwrap_err()
+                .to_string();
+            assert!(message.contains(why), "{message}");
         }
         let none = LaunchCommand {
             program: "/nonexistent".into(),

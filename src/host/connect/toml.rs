@@ -57,11 +57,13 @@ pub(super) fn insert(
     };
     match holder.get_mut(name) {
         Some(found) => {
-            let kept = found
+            let decor_and_position = found
                 .as_table()
                 .map(|table| (table.decor().clone(), table.position()));
             *found = made;
-            if let (Some(table), Some((decor, position))) = (found.as_table_mut(), kept) {
+            if let (Some(table), Some((decor, position))) =
+                (found.as_table_mut(), decor_and_position)
+            {
                 *table.decor_mut() = decor;
                 table.set_position(position);
             }

@@ -124,9 +124,9 @@ impl JupyterBridge<'_> {
 
     /// A restart restarts the session's kernel; otherwise the session stays, and only the running cell is interrupted.
     async fn shut_down(&self, request: &JupyterRequest) -> Value {
-        let asked: ShutdownRequest = request.parse_content().unwrap_or_default();
+        let content: ShutdownRequest = request.parse_content().unwrap_or_default();
         let session = self.session.session_name();
-        let ended = match asked.restart {
+        let ended = match content.restart {
             true => {
                 let restart =
                     async |client: &CompanionClient| client.restart_session(&session).await;
@@ -138,16 +138,16 @@ impl JupyterBridge<'_> {
             Ok(()) => ok_reply(),
             Err(error) => error_reply(&error_to_run_error(&error)),
         };
-        reply["restart"] = asked.restart.into();
+        reply["restart"] = content.restart.into();
         reply
     }
 
     /// Closes the comm: the kernel has no comm targets.
     async fn close_comm(&self, request: &JupyterRequest) -> Result<()> {
-        let Ok(asked) = request.parse_content::<CommOpen>() else {
+        let Ok(content) = request.parse_content::<CommOpen>() else {
             return Ok(());
         };
-        let closed = json!({"comm_id": asked.comm_id, "data": {}});
+        let closed = json!({"comm_id": content.comm_id, "data": {}});
         self.iopub
             .publish(Some(request), "comm_close", &closed)
             .await

@@ -53,8 +53,8 @@ impl<'a> CellRunner<'a> {
         queue: &mut UnboundedReceiver<JupyterRequest>,
     ) -> Result<()> {
         while let Some(request) = queue.recv().await {
-            let asked: ExecuteRequest = match request.parse_content() {
-                Ok(asked) => asked,
+            let content: ExecuteRequest = match request.parse_content() {
+                Ok(content) => content,
                 Err(error) => {
                     let reply = error_reply(&error_to_run_error(&error));
                     self.replies.send(&request, &reply).await?;
@@ -62,15 +62,15 @@ impl<'a> CellRunner<'a> {
                 }
             };
             self.iopub.begin_cell(&request).await?;
-            let ended = self.run_cell(&request, &asked).await?;
+            let ended = self.run_cell(&request, &content).await?;
             // Requests sent before the client learned of the failure are aborted, including those still in the socket;
             // the yield lets the socket task deliver them.
             let mut aborted = Vec::new();
-            if ended.exception.is_some() && asked.stop_on_error {
+            if ended.exception.is_some() && content.stop_on_error {
                 tokio::task::yield_now().await;
                 aborted.extend(std::iter::from_fn(|| queue.try_recv().ok()));
             }
-            let reply = self.execute_reply(&asked, ended).await;
+            let reply = self.execute_reply(&content, ended).await;
             self.replies.send(&request, &reply).await?;
             self.iopub.end_cell(&request).await?;
             for request in aborted {
@@ -89,39 +89,43 @@ impl<'a> CellRunner<'a> {
         let Some(id) = running else {
             return Ok(());
         };
-        let asked = self
+        let interrupt = self
             .session
             .with_client(async |client| client.interrupt_started_run(&id).await);
-        asked.await.map(drop)
+        interrupt.await.map(drop)
     }
 
     async fn run_cell(
         &self,
         request: &JupyterRequest,
-        asked: &ExecuteRequest,
+        content: &ExecuteRequest,
     ) -> Result<CellOutcome> {
-        if !asked.silent {
-            let input = json!({"code": asked.code, "execution_count": self.next_count().await});
+        if !content.silent {
+            let input = json!({"code": content.code, "execution_count": self.next_count().await});
             self.iopub
                 .publish(Some(request), "execute_input", &input)
                 .await?;
         }
-        let mut story = CellPublisher::new(
+        let mut publisher = CellPublisher::new(
             request,
             self.iopub,
-            asked.silent,
+            content.silent,
             self.session.output_policy(),
         );
         let reply = self
-            .execute_to_end(asked.into(), async |happened| {
-                story.publish_event(happened).await
+            .execute_to_end(content.into(), async |happened| {
+                publisher.publish_event(happened).await
             })
             .await;
         match reply {
             // The front end shows no output of silent code, so keep the report for a visible cell.
-            Ok(reply) if asked.silent => story.publish_end(reply, None).await,
-            Ok(reply) => story.publish_end(reply, self.pending_warning.take()).await,
-            Err(error) => story.publish_failure(&error).await,
+            Ok(reply) if content.silent => publisher.publish_end(reply, None).await,
+            Ok(reply) => {
+                publisher
+                    .publish_end(reply, self.pending_warning.take())
+                    .await
+            }
+            Err(error) => publisher.publish_failure(&error).await,
         }
     }
 
@@ -129,7 +133,7 @@ impl<'a> CellRunner<'a> {
     async fn execute_to_end(
         &self,
         cell: Execute,
-        mut tell: impl AsyncFnMut(RunEventKind) -> Result<()>,
+        mut on_event: impl AsyncFnMut(RunEventKind) -> Result<()>,
     ) -> Result<ExecReply> {
         let id = fresh_id()?;
         let execute = Execute {
@@ -147,7 +151,7 @@ impl<'a> CellRunner<'a> {
             while let Some(event) = events.next().await? {
                 match event.happened {
                     RunEventKind::Done { reply } => return Ok(*reply),
-                    happened => tell(happened).await?,
+                    happened => on_event(happened).await?,
                 }
             }
             Err(anyhow::anyhow!("the run's events ended without a result"))
@@ -177,14 +181,14 @@ impl<'a> CellRunner<'a> {
         count.saturating_add(1)
     }
 
-    async fn execute_reply(&self, asked: &ExecuteRequest, ended: CellOutcome) -> Value {
+    async fn execute_reply(&self, content: &ExecuteRequest, ended: CellOutcome) -> Value {
         let count = ended.execution_count.unwrap_or(self.execution_count.get());
         self.execution_count.set(count);
         let mut reply = match ended.exception {
-            Some(raised) => error_reply(&raised),
+            Some(error) => error_reply(&error),
             None => {
                 let values = self
-                    .evaluate_expressions(asked.user_expressions.as_ref())
+                    .evaluate_expressions(content.user_expressions.as_ref())
                     .await;
                 json!({"status": "ok", "user_expressions": values, "payload": []})
             }
@@ -206,7 +210,7 @@ impl<'a> CellRunner<'a> {
                 ..Execute::new(code)
             };
             let mut shown = None;
-            let told = self
+            let evaluated = self
                 .execute_to_end(cell, async |happened| {
                     if let RunEventKind::Display(found) = happened {
                         shown = Some(found);
@@ -214,7 +218,7 @@ impl<'a> CellRunner<'a> {
                     Ok(())
                 })
                 .await;
-            let value = match (told.map(|reply| reply.error), shown) {
+            let value = match (evaluated.map(|reply| reply.error), shown) {
                 (Ok(None), Some(shown)) => {
                     let outputs = self.session.output_policy();
                     let (data, metadata) = outputs.filter_bundle(&shown.data, &shown.metadata);

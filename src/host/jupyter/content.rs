@@ -27,11 +27,11 @@ pub(super) struct ExecuteRequest {
 }
 
 impl From<&ExecuteRequest> for Execute {
-    fn from(asked: &ExecuteRequest) -> Self {
+    fn from(content: &ExecuteRequest) -> Self {
         Self {
-            silent: asked.silent,
-            store_history: asked.store_history,
-            ..Self::new(&asked.code)
+            silent: content.silent,
+            store_history: content.store_history,
+            ..Self::new(&content.code)
         }
     }
 }
@@ -91,23 +91,23 @@ pub(super) struct CommOpen {
 }
 
 /// An exception in Jupyter's format.
-pub(super) fn error_content(raised: &RunError) -> Value {
-    let traceback: Vec<&str> = raised
+pub(super) fn error_content(error: &RunError) -> Value {
+    let traceback: Vec<&str> = error
         .traceback
         .iter()
         .map(|line| line.trim_end_matches('\n'))
         .collect();
     // Front ends recognise an interrupt by Python's name.
-    let name = match raised.kind.as_str() {
+    let name = match error.kind.as_str() {
         JUPYTER_INTERRUPTED_KIND => "KeyboardInterrupt",
         kind => kind,
     };
-    json!({"ename": name, "evalue": raised.message, "traceback": traceback})
+    json!({"ename": name, "evalue": error.message, "traceback": traceback})
 }
 
 /// The same as a reply.
-pub(super) fn error_reply(raised: &RunError) -> Value {
-    let mut reply = error_content(raised);
+pub(super) fn error_reply(error: &RunError) -> Value {
+    let mut reply = error_content(error);
     reply["status"] = "error".into();
     reply
 }

@@ -77,14 +77,14 @@ impl<'a> CellPublisher<'a> {
         if reply.status == RunStatus::Completed {
             // The code has displayed an exception and continued.
             self.publish_exception().await?;
-            let raised = None;
+            let error = None;
             return Ok(CellOutcome {
                 execution_count: count,
-                exception: raised,
+                exception: error,
             });
         }
-        let raised = reply.error.or_else(|| self.exception.take());
-        self.exception = Some(with_final_traceback(raised.unwrap_or_else(|| RunError {
+        let error = reply.error.or_else(|| self.exception.take());
+        self.exception = Some(with_final_traceback(error.unwrap_or_else(|| RunError {
             kind: JUPYTER_INTERRUPTED_KIND.into(),
             message: "the run was interrupted".into(),
             traceback: Vec::new(),
@@ -107,17 +107,17 @@ impl<'a> CellPublisher<'a> {
     }
 
     /// Holds an exception; an interrupt arrives twice, as Python's exception and as the interrupter's message.
-    async fn hold_exception(&mut self, raised: RunError) -> Result<()> {
-        if (self.exception.as_ref()).is_some_and(|before| before.traceback != raised.traceback) {
+    async fn hold_exception(&mut self, error: RunError) -> Result<()> {
+        if (self.exception.as_ref()).is_some_and(|before| before.traceback != error.traceback) {
             self.publish_exception().await?;
         }
-        self.exception = Some(raised);
+        self.exception = Some(error);
         Ok(())
     }
 
     async fn publish_exception(&self) -> Result<()> {
         match &self.exception {
-            Some(raised) if !self.silent => self.publish("error", &error_content(raised)).await,
+            Some(error) if !self.silent => self.publish("error", &error_content(error)).await,
             _ => Ok(()),
         }
     }
@@ -128,12 +128,12 @@ impl<'a> CellPublisher<'a> {
 }
 
 /// Front ends show only the traceback, which ends with the code's exception; the reason of the run's end is appended.
-fn with_final_traceback(mut raised: RunError) -> RunError {
-    if raised.traceback.is_empty() || raised.kind == JUPYTER_INTERRUPTED_KIND {
-        let RunError { kind, message, .. } = &raised;
-        raised.traceback.push(format!("{kind}: {message}"));
+fn with_final_traceback(mut error: RunError) -> RunError {
+    if error.traceback.is_empty() || error.kind == JUPYTER_INTERRUPTED_KIND {
+        let RunError { kind, message, .. } = &error;
+        error.traceback.push(format!("{kind}: {message}"));
     }
-    raised
+    error
 }
 
 /// The iopub message for an event that needs no other event.
@@ -168,7 +168,7 @@ mod tests {
     use super::{OutputPolicy, event_to_message};
     use serde_json::{Value, json};
 
-    fn told(event: Value) -> Option<(&'static str, Value)> {
+    fn to_message(event: Value) -> Option<(&'static str, Value)> {
         event_to_message(
             &serde_json::from_value(event).unwrap(),
             OutputPolicy::Sanitized,
@@ -177,28 +177,28 @@ mod tests {
 
     #[test]
     fn events_are_sent_as_messages_of_jupyter() {
-        let (kind, content) = told(json!({"type": "stderr", "text": "x\n"})).unwrap();
+        let (kind, content) = to_message(json!({"type": "stderr", "text": "x\n"})).unwrap();
         assert_eq!(
             (kind, content),
             ("stream", json!({"name": "stderr", "text": "x\n"}))
         );
-        let (kind, content) = told(json!({"type": "clear", "wait": true})).unwrap();
+        let (kind, content) = to_message(json!({"type": "clear", "wait": true})).unwrap();
         assert_eq!((kind, content), ("clear_output", json!({"wait": true})));
         let shown = json!({"type": "display", "data": {"text/plain": "x"}});
-        let (kind, content) = told(shown).unwrap();
+        let (kind, content) = to_message(shown).unwrap();
         assert_eq!(kind, "display_data");
         assert_eq!(
             content,
             json!({"data": {"text/plain": "x"}, "metadata": {}, "transient": {}})
         );
         let shown = json!({"type": "display", "data": {}, "display_id": "7", "update": true});
-        let (kind, content) = told(shown).unwrap();
+        let (kind, content) = to_message(shown).unwrap();
         assert_eq!(kind, "update_display_data");
         assert_eq!(content["transient"], json!({"display_id": "7"}));
     }
 
     #[test]
     fn a_heartbeat_sends_nothing() {
-        assert!(told(json!({"type": "heartbeat"})).is_none());
+        assert!(to_message(json!({"type": "heartbeat"})).is_none());
     }
 }

@@ -181,8 +181,8 @@ pub(crate) fn data_folder(home: &Path) -> PathBuf {
     match env::consts::OS {
         "macos" => home.join("Library/Jupyter"),
         "windows" => {
-            let roaming = given("APPDATA").unwrap_or_else(|| home.join("AppData/Roaming"));
-            roaming.join("jupyter")
+            let app_data = given("APPDATA").unwrap_or_else(|| home.join("AppData/Roaming"));
+            app_data.join("jupyter")
         }
         _ => {
             let share = given("XDG_DATA_HOME").unwrap_or_else(|| home.join(".local/share"));
@@ -214,8 +214,8 @@ mod tests {
         let data = tempfile::tempdir().unwrap();
         assert_eq!(Kernelspec::list_all(data.path()).unwrap(), []);
         spec("osctl").write(data.path()).unwrap();
-        let again = spec("osctl").write(data.path()).unwrap();
-        assert_eq!(fs::read_dir(&again).unwrap().count(), 1);
+        let rewritten = spec("osctl").write(data.path()).unwrap();
+        assert_eq!(fs::read_dir(&rewritten).unwrap().count(), 1);
         assert_eq!(Kernelspec::list_all(data.path()).unwrap(), [spec("osctl")]);
         assert!(Kernelspec::remove(data.path(), "osctl").unwrap());
         assert!(!Kernelspec::remove(data.path(), "osctl").unwrap());
@@ -257,10 +257,10 @@ mod tests {
             Kernelspec::remove(data.path(), "python3").map(drop),
             spec("../x").write(data.path()).map(drop),
         ] {
-            let told = refused.unwrap_err().to_string();
+            let message = refused.unwrap_err().to_string();
             assert!(
-                told.contains("not osctl's") || told.contains("not a valid"),
-                "{told}"
+                message.contains("not osctl's") || message.contains("not a valid"),
+                "{message}"
             );
         }
         assert_eq!(Kernelspec::list_all(data.path()).unwrap(), []);

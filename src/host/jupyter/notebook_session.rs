@@ -52,16 +52,16 @@ impl<'a> NotebookSession<'a> {
         &self,
         question: impl AsyncFnOnce(&CompanionClient) -> Result<T>,
     ) -> Result<T> {
-        let answer = match self.connect_client().await {
+        let connected = match self.connect_client().await {
             Ok(client) => question(&client).await,
             Err(error) => Err(error),
         };
-        if let Err(error) = &answer
+        if let Err(error) = &connected
             && !is_refusal(error)
         {
             self.client.take();
         }
-        answer
+        connected
     }
 
     async fn connect_client(&self) -> Result<CompanionClient> {

@@ -128,14 +128,14 @@ fn filter_metadata(metadata: &MimeBundle, data: &Map<String, Value>) -> Map<Stri
         "needs_background" => value == "light" || value == "dark",
         _ => false,
     };
-    let kept = metadata.iter().filter(|(kind, _)| data.contains_key(*kind));
-    let kept = kept.filter_map(|(kind, value)| {
+    let metadata_kept = metadata.iter().filter(|(kind, _)| data.contains_key(*kind));
+    let metadata_kept = metadata_kept.filter_map(|(kind, value)| {
         let known = value.as_object()?.iter();
         let known = known.filter(|(key, value)| is_known(key, value));
         let known: Map<String, Value> = known.map(|(k, v)| (k.clone(), v.clone())).collect();
         (!known.is_empty()).then(|| (kind.clone(), known.into()))
     });
-    kept.collect()
+    metadata_kept.collect()
 }
 
 #[cfg(test)]
@@ -247,9 +247,9 @@ mod tests {
             "trusted": true,
             "text/plain": {"y": 1},
         }));
-        let (_, kept) = OutputPolicy::Sanitized.filter_bundle(&data, &metadata);
+        let (_, metadata_kept) = OutputPolicy::Sanitized.filter_bundle(&data, &metadata);
         assert_eq!(
-            kept,
+            metadata_kept,
             json!({"image/png": {"width": 5, "needs_background": "light"}})
         );
     }

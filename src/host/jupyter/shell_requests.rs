@@ -62,10 +62,10 @@ async fn kernel_info(attached: &NotebookSession<'_>) -> Value {
 }
 
 async fn complete_reply(request: &JupyterRequest, attached: &NotebookSession<'_>) -> Result<Value> {
-    let asked: CursorRequest = request.parse_content()?;
-    let cursor = asked.cursor_pos;
+    let content: CursorRequest = request.parse_content()?;
+    let cursor = content.cursor_pos;
     let at = CodeCursor {
-        code: asked.code,
+        code: content.code,
         cursor,
         detail: None,
         session: attached.session_name(),
@@ -99,11 +99,11 @@ async fn complete_reply(request: &JupyterRequest, attached: &NotebookSession<'_>
 }
 
 async fn inspect_reply(request: &JupyterRequest, attached: &NotebookSession<'_>) -> Result<Value> {
-    let asked: CursorRequest = request.parse_content()?;
+    let content: CursorRequest = request.parse_content()?;
     let at = CodeCursor {
-        code: asked.code,
-        cursor: asked.cursor_pos,
-        detail: Some(asked.detail_level.min(1)),
+        code: content.code,
+        cursor: content.cursor_pos,
+        detail: Some(content.detail_level.min(1)),
         session: attached.session_name(),
     };
     let found = attached
@@ -120,38 +120,38 @@ async fn is_complete_reply(
     request: &JupyterRequest,
     attached: &NotebookSession<'_>,
 ) -> Result<Value> {
-    let asked: IsCompleteRequest = request.parse_content()?;
+    let content: IsCompleteRequest = request.parse_content()?;
     let code = CompletenessQuery {
-        code: asked.code,
+        code: content.code,
         session: attached.session_name(),
     };
-    let told = attached
+    let reply = attached
         .with_client(async |client| client.is_complete(&code).await)
         .await;
-    Ok(match told {
-        Ok(told) if told.status == "incomplete" => {
-            json!({"status": told.status, "indent": told.indent.unwrap_or_default()})
+    Ok(match reply {
+        Ok(reply) if reply.status == "incomplete" => {
+            json!({"status": reply.status, "indent": reply.indent.unwrap_or_default()})
         }
-        Ok(told) => json!({"status": told.status}),
+        Ok(reply) => json!({"status": reply.status}),
         Err(_) => json!({"status": "unknown"}),
     })
 }
 
 async fn history_reply(request: &JupyterRequest, attached: &NotebookSession<'_>) -> Result<Value> {
-    let asked: HistoryRequest = request.parse_content()?;
+    let content: HistoryRequest = request.parse_content()?;
     let session = attached.session_name();
-    let n = match asked.hist_access_type {
-        HistoryAccess::Tail => asked.n.unwrap_or(MAX_JUPYTER_HISTORY_CELLS),
+    let n = match content.hist_access_type {
+        HistoryAccess::Tail => content.n.unwrap_or(MAX_JUPYTER_HISTORY_CELLS),
         HistoryAccess::Range | HistoryAccess::Search => MAX_JUPYTER_HISTORY_CELLS,
     };
-    let told = attached
+    let reply = attached
         .with_client(async |client| client.fetch_history(&session, n).await)
         .await;
-    let cells = told.map(|told| told.cells).unwrap_or_default();
-    let history: Vec<Value> = select_cells(cells, &asked)
+    let cells = reply.map(|reply| reply.cells).unwrap_or_default();
+    let history: Vec<Value> = select_cells(cells, &content)
         .into_iter()
         // All cells are of the current session, whose number is 0.
-        .map(|(line, input)| match asked.output {
+        .map(|(line, input)| match content.output {
             true => json!([0, line, [input, null]]),
             false => json!([0, line, input]),
         })
@@ -160,20 +160,20 @@ async fn history_reply(request: &JupyterRequest, attached: &NotebookSession<'_>)
 }
 
 /// The requested cells, the oldest first.
-fn select_cells(mut cells: Vec<(u64, String)>, asked: &HistoryRequest) -> Vec<(u64, String)> {
-    match asked.hist_access_type {
+fn select_cells(mut cells: Vec<(u64, String)>, content: &HistoryRequest) -> Vec<(u64, String)> {
+    match content.hist_access_type {
         HistoryAccess::Tail => {}
-        HistoryAccess::Range if asked.session != 0 => cells.clear(),
+        HistoryAccess::Range if content.session != 0 => cells.clear(),
         HistoryAccess::Range => {
             let number = |at: i64| u64::try_from(at).unwrap_or_default();
-            let start = asked.start.map_or(0, number);
-            let stop = asked.stop.map_or(u64::MAX, number);
+            let start = content.start.map_or(0, number);
+            let stop = content.stop.map_or(u64::MAX, number);
             cells.retain(|(line, _)| (start..stop).contains(line));
         }
         HistoryAccess::Search => {
-            let pattern: Vec<char> = asked.pattern.as_deref().unwrap_or("*").chars().collect();
+            let pattern: Vec<char> = content.pattern.as_deref().unwrap_or("*").chars().collect();
             cells.retain(|(_, input)| matches_glob(&pattern, input));
-            if asked.unique {
+            if content.unique {
                 let mut seen = HashSet::new();
                 cells.reverse();
                 cells.retain(|(_, input)| seen.insert(input.clone()));
@@ -181,9 +181,9 @@ fn select_cells(mut cells: Vec<(u64, String)>, asked: &HistoryRequest) -> Vec<(u
             }
         }
     }
-    if let Some(n) = asked
+    if let Some(n) = content
         .n
-        .filter(|_| asked.hist_access_type != HistoryAccess::Range)
+        .filter(|_| content.hist_access_type != HistoryAccess::Range)
     {
         let n = usize::try_from(n).unwrap_or(usize::MAX);
         cells.drain(..cells.len().saturating_sub(n));
@@ -216,11 +216,11 @@ mod tests {
     use super::{matches_glob, select_cells};
     use serde_json::{Value, json};
 
-    fn lines(asked: Value) -> Vec<u64> {
+    fn lines(content: Value) -> Vec<u64> {
         let cells = ["a = 1", "b = 2", "a = 1", "print(a)"];
         let cells = (1..).zip(cells.map(str::to_owned)).collect();
-        let asked = serde_json::from_value(asked).unwrap();
-        select_cells(cells, &asked)
+        let content = serde_json::from_value(content).unwrap();
+        select_cells(cells, &content)
             .into_iter()
             .map(|(line, _)| line)
             .collect()

@@ -29,16 +29,16 @@ impl JupyterSockets {
     /// # Errors
     /// When a port is in use.
     pub(super) async fn bind(connection: &ConnectionFile) -> Result<Self> {
-        let speech = JupyterCodec::new(&connection.key)?;
+        let codec = JupyterCodec::new(&connection.key)?;
         let channel = |socket: RouterSocket| {
             let (replies, requests) = socket.split();
             let inbox = RequestSocket {
                 socket: requests,
-                codec: speech.clone(),
+                codec: codec.clone(),
             };
             let replies = ReplySocket {
                 socket: replies,
-                codec: speech.clone(),
+                codec: codec.clone(),
             };
             (inbox, replies)
         };
@@ -47,7 +47,7 @@ impl JupyterSockets {
             control: channel(bind_jupyter_socket(connection, connection.control_port).await?),
             iopub: IopubSocket {
                 socket: Mutex::new(bind_jupyter_socket(connection, connection.iopub_port).await?),
-                codec: speech.clone(),
+                codec: codec.clone(),
                 running_cell: RefCell::default(),
             },
             // A ROUTER socket answers as REP would, and serves several front ends at the same time.

@@ -164,10 +164,10 @@ mod tests {
 
     /// A request as a front end with this key would send it.
     fn frames(key: &str, header: &str, content: &str) -> Vec<Bytes> {
-        let speech = JupyterCodec::new(key).unwrap();
+        let codec = JupyterCodec::new(key).unwrap();
         let parts =
             [header, "{}", "{}", content].map(|part| Bytes::copy_from_slice(part.as_bytes()));
-        let signature = speech.sign(parts.each_ref());
+        let signature = codec.sign(parts.each_ref());
         let mut frames = vec!["who".into(), "<IDS|MSG>".into(), Bytes::from(signature)];
         frames.extend(parts);
         frames
@@ -219,19 +219,19 @@ mod tests {
             request.parse_content::<Value>().unwrap(),
             json!({"code": "1"})
         );
-        let speech = JupyterCodec::new("key").unwrap();
-        let reply = speech
+        let codec = JupyterCodec::new("key").unwrap();
+        let reply = codec
             .encode_reply(&request, "execute_reply", &json!({}))
             .unwrap();
         assert_eq!(reply[0], "who");
         assert_eq!(reply[4], HEADER);
-        assert_eq!(speech.decode_request(reply).unwrap().kind, "execute_reply");
+        assert_eq!(codec.decode_request(reply).unwrap().kind, "execute_reply");
     }
 
     #[test]
     fn an_announcement_is_found_by_its_type() {
-        let speech = JupyterCodec::new("").unwrap();
-        let said = speech.encode_iopub(None, "status", &json!({})).unwrap();
-        assert_eq!((&*said[0], &*said[4]), (&b"status"[..], &b"{}"[..]));
+        let codec = JupyterCodec::new("").unwrap();
+        let frames = codec.encode_iopub(None, "status", &json!({})).unwrap();
+        assert_eq!((&*frames[0], &*frames[4]), (&b"status"[..], &b"{}"[..]));
     }
 }

@@ -113,8 +113,8 @@ impl PathResolver {
         let mut walk = PathWalk::start(self, path)?;
         match walk.run_to_end()? {
             PathWalkStop::Folder => Ok(ResolvedPath::Folder(walk.into_folder()?)),
-            PathWalkStop::Name(name, look) => Ok(ResolvedPath::Name(
-                walk.into_resolved_name(name, Some(look))?,
+            PathWalkStop::Name(name, stat) => Ok(ResolvedPath::Name(
+                walk.into_resolved_name(name, Some(stat))?,
             )),
             PathWalkStop::Missing(name, _) => {
                 Ok(ResolvedPath::Name(walk.into_resolved_name(name, None)?))
@@ -191,13 +191,13 @@ impl PathResolver {
     }
 
     /// Whether this is an agent's folder.
-    fn is_agent_folder(&self, path: &Path, look: &EntryStat) -> bool {
+    fn is_agent_folder(&self, path: &Path, stat: &EntryStat) -> bool {
         // On systems without file identities, names may differ in case.
         #[cfg(not(unix))]
         let path = &std::fs::canonicalize(path).unwrap_or_else(|_| path.into());
         let is_same = |agent: &AgentFolder| {
             let known = agent.stat.filter(|known| known.identity != (0, 0));
-            agent.path == path || known.is_some_and(|known| known.identity == look.identity)
+            agent.path == path || known.is_some_and(|known| known.identity == stat.identity)
         };
         self.agent_folders.iter().any(is_same)
     }
@@ -222,13 +222,13 @@ impl ResolvedName {
             // Also opens special names of the system, such as `/dev/stdin`.
             false => File::open(&self.path)?,
         };
-        let look = EntryStat::stat_file(&file)?;
-        match self.is_in_agent_folder && look.kind != EntryKind::File {
+        let stat = EntryStat::stat_file(&file)?;
+        match self.is_in_agent_folder && stat.kind != EntryKind::File {
             true => Err(io::Error::other(format!(
                 "it is {}, not a file",
-                look.kind.with_article()
+                stat.kind.with_article()
             ))),
-            false => Ok((file, look)),
+            false => Ok((file, stat)),
         }
     }
 }

@@ -97,17 +97,17 @@ impl<'a> PathWalk<'a> {
                 self.crossed_agent_folder
                     .get_or_insert_with(|| inside.root.clone());
             }
-            let look = match self.stat_name(&name) {
-                Ok(look) => look,
+            let stat = match self.stat_name(&name) {
+                Ok(stat) => stat,
                 Err(error) if error.kind() == ErrorKind::NotFound => {
                     return Ok(PathWalkStop::Missing(name, error));
                 }
                 Err(error) => return Err(error.into()),
             };
-            match look.kind {
-                EntryKind::Folder => self.enter(&name, &look)?,
+            match stat.kind {
+                EntryKind::Folder => self.enter(&name, &stat)?,
                 EntryKind::Symlink if !self.is_descriptor_link(&name) => self.expand_link(&name)?,
-                _ if self.pending.is_empty() => return Ok(PathWalkStop::Name(name, look)),
+                _ if self.pending.is_empty() => return Ok(PathWalkStop::Name(name, stat)),
                 _ => return Err(io::Error::from(ErrorKind::NotADirectory).into()),
             }
         }
@@ -121,7 +121,7 @@ impl<'a> PathWalk<'a> {
         }
     }
 
-    fn enter(&mut self, name: &OsStr, look: &EntryStat) -> io::Result<()> {
+    fn enter(&mut self, name: &OsStr, stat: &EntryStat) -> io::Result<()> {
         match &mut self.agent_walk {
             Some(inside) => {
                 let next = inside.current_folder().open_folder(name)?;
@@ -130,7 +130,7 @@ impl<'a> PathWalk<'a> {
             }
             None => {
                 self.location.push(name);
-                if self.resolver.is_agent_folder(&self.location, look) {
+                if self.resolver.is_agent_folder(&self.location, stat) {
                     self.agent_walk = Some(AgentFolderWalk {
                         open_folders: vec![Folder::open(&self.location)?],
                         root: self.location.clone(),
@@ -223,14 +223,14 @@ impl<'a> PathWalk<'a> {
     pub(super) fn into_resolved_name(
         self,
         name: OsString,
-        look: Option<EntryStat>,
+        stat: Option<EntryStat>,
     ) -> io::Result<ResolvedName> {
         Ok(ResolvedName {
             path: self.location.join(&name),
             is_in_agent_folder: self.agent_walk.is_some(),
             folder: self.into_folder()?,
             name,
-            stat: look,
+            stat,
         })
     }
 }

@@ -46,8 +46,8 @@ fn has_no_code_address(text: &str) -> bool {
 /// a relative address as a file of its server.
 fn has_only_external_links(text: &str) -> bool {
     text.match_indices(']').all(|(at, _)| {
-        let behind = &text[at + 1..];
-        match behind.strip_prefix(['(', ':']) {
+        let after = &text[at + 1..];
+        match after.strip_prefix(['(', ':']) {
             Some(address) => is_external_address(address),
             None => true,
         }

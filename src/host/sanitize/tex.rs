@@ -24,8 +24,8 @@ const ACTIVE_TEX: [&str; 13] = [
 /// TeX without active commands: another character replaces their backslash, so their name is displayed.
 pub(crate) fn disable_active_tex(text: &str) -> Cow<'_, str> {
     let acts = |at: usize| {
-        let behind = text.as_bytes()[at + 1..].iter();
-        let name: Vec<u8> = behind.take(16).map(u8::to_ascii_lowercase).collect();
+        let after = text.as_bytes()[at + 1..].iter();
+        let name: Vec<u8> = after.take(16).map(u8::to_ascii_lowercase).collect();
         ACTIVE_TEX
             .iter()
             .any(|command| name.starts_with(command.as_bytes()))

@@ -63,7 +63,7 @@ enum TerminalClientState {
 /// An event of the terminal.
 #[derive(Debug)]
 pub(crate) enum TerminalEvent {
-    /// Connected, for the first time or again. `given_up`: bytes typed that may not have arrived.
+    /// Connected, for the first time or again. `dropped_bytes`: bytes typed that may not have arrived.
     Open {
         writer: bool,
         dropped_bytes: u64,
@@ -160,7 +160,7 @@ impl TerminalClient {
                 writer,
                 ..
             } => {
-                let given_up = self.key_buffer.rewind(typed);
+                let dropped_bytes = self.key_buffer.rewind(typed);
                 let skipped = offset.saturating_sub(self.offset);
                 tracing::debug!(
                     id,
@@ -183,7 +183,7 @@ impl TerminalClient {
                 self.send_typed();
                 Some(TerminalEvent::Open {
                     writer,
-                    dropped_bytes: given_up,
+                    dropped_bytes,
                 })
             }
             FromTerminal::Screen { text } => Some(TerminalEvent::Output(text.into())),

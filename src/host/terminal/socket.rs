@@ -54,10 +54,10 @@ impl TerminalSocket {
         let socket = WebSocketStream::from_raw_socket(stream, Role::Client, Some(limits)).await;
         let (mut sink, mut stream) = socket.split();
         let (frame, frames) = mpsc::channel(16);
-        let (words, mut word) = mpsc::channel(16);
-        let mut carriers = JoinSet::new();
-        carriers.spawn(async move {
-            while let Some(message) = word.recv().await {
+        let (sender, mut receiver) = mpsc::channel(16);
+        let mut tasks = JoinSet::new();
+        tasks.spawn(async move {
+            while let Some(message) = receiver.recv().await {
                 if sink.send(message).await.is_err() {
                     return;
                 }
@@ -65,12 +65,12 @@ impl TerminalSocket {
             // The receiver may be gone.
             let _ = sink.close().await;
         });
-        carriers.spawn(async move {
+        tasks.spawn(async move {
             while let Ok(Some(Ok(message))) = timeout(TERMINAL_READ_TIMEOUT, stream.next()).await {
                 let next = match message {
                     Message::Binary(bytes) => TerminalFrame::Output(bytes),
                     Message::Text(text) => match serde_json::from_str(&text) {
-                        Ok(word) => TerminalFrame::Message(word),
+                        Ok(message) => TerminalFrame::Message(message),
                         // A message type of a later companion.
                         Err(_) => continue,
                     },
@@ -84,8 +84,8 @@ impl TerminalSocket {
         });
         Ok(Self {
             frames,
-            outgoing: words,
-            tasks: carriers,
+            outgoing: sender,
+            tasks,
         })
     }
 
@@ -104,9 +104,9 @@ impl TerminalSocket {
         self.try_send(Message::Binary(keys));
     }
 
-    pub(super) fn send_message(&self, word: &ToTerminal) {
+    pub(super) fn send_message(&self, message: &ToTerminal) {
         // Serializing numbers and names cannot fail.
-        let text = serde_json::to_string(word).unwrap_or_default();
+        let text = serde_json::to_string(message).unwrap_or_default();
         self.try_send(Message::Text(text.into()));
     }
 

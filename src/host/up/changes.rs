@@ -42,11 +42,11 @@ impl UpRunner<'_> {
         is_other_image: bool,
     ) -> Result<()> {
         let ports = (before.ports, after.ports);
-        let (applied, said) = (&after.applied, self.env_args.names());
+        let (applied, env_names) = (&after.applied, self.env_args.names());
         let mut changes = before
             .applied
-            .diff_settings(applied, ports, self.resolved, &said);
-        changes.add_lost_variables(lost, &said);
+            .diff_settings(applied, ports, self.resolved, &env_names);
+        changes.add_lost_variables(lost, &env_names);
         if is_other_image {
             changes.add_image();
         }

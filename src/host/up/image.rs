@@ -43,13 +43,15 @@ impl UpRunner<'_> {
         let recipe = build::load_recipe(docker, config, project);
         if self.build {
             build::remove_rollback_tag(docker, self.instance).await?;
-        } else if let Some(kept) = build::find_rolled_back_image(docker, self.instance).await? {
+        } else if let Some(rolled_back) =
+            build::find_rolled_back_image(docker, self.instance).await?
+        {
             // An unusable body counts as different.
             let same = recipe
                 .ok()
-                .filter(|recipe| build::is_built_from(&kept, recipe));
+                .filter(|recipe| build::is_built_from(&rolled_back, recipe));
             return Ok(ChosenImage {
-                image: kept.id,
+                image: rolled_back.id,
                 body: same.map(|recipe| recipe.body),
                 note: None,
             });
@@ -84,10 +86,10 @@ impl UpRunner<'_> {
         project: &Path,
     ) -> Result<ChosenImage> {
         let body = Body::from_project(project, &config.body)?;
-        let question = "The kernel needs Python and its module venv. Install them?";
+        let consent_question = "The kernel needs Python and its module venv. Install them?";
         if !EmbeddedEngine::has_python().await
             && provision::can_install()
-            && (self.install_consent)(question)?
+            && (self.install_consent)(consent_question)?
         {
             self.progress.report_step("installing Python");
             provision::install_packages(&["python3", "python3-venv"], self.progress).await?;

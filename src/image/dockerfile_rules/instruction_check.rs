@@ -159,18 +159,18 @@ impl InstructionChecker {
         if rest.contains(['$', '\\']) {
             return Err("a variable or a backslash in a `LABEL` is not allowed".into());
         }
-        let mut kept = Vec::new();
+        let mut words_left = Vec::new();
         for word in split_quoted_words(rest)? {
             let Some((key, _)) = word.split_once('=') else {
                 return Err("a `LABEL` takes the form `KEY=VALUE`".into());
             };
             let plain = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
             match key.starts_with(ALLOWED_LABEL_PREFIX) && key.chars().all(plain) {
-                true => kept.push(word),
+                true => words_left.push(word),
                 false => drop(self.removed_labels.insert(escape_for_message(key))),
             }
         }
-        Ok(kept.join(" "))
+        Ok(words_left.join(" "))
     }
 
     fn check_copy(&self, rest: &str) -> Result<String, String> {

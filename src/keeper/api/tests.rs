@@ -24,38 +24,38 @@ struct KeeperApiFixture {
 impl KeeperApiFixture {
     fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let shelf = KeeperRunStore::open(folder.path()).unwrap();
+        let run_store = KeeperRunStore::open(folder.path()).unwrap();
         let settings = KeeperSettings {
             state_folder: folder.path().into(),
             ..KeeperSettings::default()
         };
-        let (owner, handle) = RunController::new(settings, shelf.clone());
+        let (owner, handle) = RunController::new(settings, run_store.clone());
         Self {
             _folder: folder,
             _controller: owner,
-            server: KeeperServer::new(shelf.clone(), handle),
-            run_store: shelf,
+            server: KeeperServer::new(run_store.clone(), handle),
+            run_store,
         }
     }
 
     /// All replies to a request.
-    async fn send_request(&self, by: EvolveCaller, question: &[u8]) -> Vec<KeeperReply> {
+    async fn send_request(&self, by: EvolveCaller, request: &[u8]) -> Vec<KeeperReply> {
         let (mut ours, theirs) = UnixStream::pair().unwrap();
-        let desk = self.server.clone();
-        let talk = tokio::spawn(async move { desk.handle_connection(theirs, by).await });
-        ours.write_all(question).await.unwrap();
+        let server = self.server.clone();
+        let connection = tokio::spawn(async move { server.handle_connection(theirs, by).await });
+        ours.write_all(request).await.unwrap();
         ours.shutdown().await.unwrap();
         let mut text = String::new();
         ours.read_to_string(&mut text).await.unwrap();
-        talk.await.unwrap().unwrap();
+        connection.await.unwrap().unwrap();
         let lines = text.lines();
         lines
             .map(|line| serde_json::from_str(line).unwrap())
             .collect()
     }
 
-    async fn assert_refused(&self, question: &[u8], kind: &str, words: &str) {
-        let replies = self.send_request(EvolveCaller::Agent, question).await;
+    async fn assert_refused(&self, request: &[u8], kind: &str, words: &str) {
+        let replies = self.send_request(EvolveCaller::Agent, request).await;
         let [KeeperReply::Refused { error }] = replies.as_slice() else {
             panic!("{replies:?}");
         };
@@ -74,15 +74,15 @@ impl KeeperApiFixture {
     }
 }
 
-fn request_line(question: &serde_json::Value) -> Vec<u8> {
-    format!("{question}\n").into_bytes()
+fn request_line(request: &serde_json::Value) -> Vec<u8> {
+    format!("{request}\n").into_bytes()
 }
 
 #[tokio::test]
 async fn what_has_no_meaning_or_no_leave_is_refused_with_its_reason() {
-    let office = KeeperApiFixture::new();
+    let fixture = KeeperApiFixture::new();
     let bad = refusal::KEEPER_BAD_REQUEST;
-    for (question, words) in [
+    for (request, words) in [
         (
             request_line(&json!({"ask": "evolve", "image": "debian"})),
             "unknown field `image`",
@@ -120,33 +120,29 @@ async fn what_has_no_meaning_or_no_leave_is_refused_with_its_reason() {
             "the reason is longer than 1000 characters",
         ),
     ] {
-        office.assert_refused(&question, bad, words).await;
+        fixture.assert_refused(&request, bad, words).await;
     }
     let stop = request_line(&json!({"ask": "stop"}));
-    office
+    fixture
         .assert_refused(&stop, refusal::KEEPER_FORBIDDEN, "only the host can stop")
         .await;
 }
 
 #[tokio::test]
 async fn a_request_for_an_unknown_run_is_refused() {
-    let office = KeeperApiFixture::new();
+    let fixture = KeeperApiFixture::new();
     for ask in ["show", "log", "diff", "body"] {
-        let question = request_line(&json!({"ask": ask, "run": "20200101-000000"}));
-        office
-            .assert_refused(&question, refusal::KEEPER_NO_SUCH_RUN, "does not exist")
+        let request = request_line(&json!({"ask": ask, "run": "20200101-000000"}));
+        fixture
+            .assert_refused(&request, refusal::KEEPER_NO_SUCH_RUN, "does not exist")
             .await;
     }
-    let run = office.run(EvolveStage::Failed).run;
-    let question = request_line(&json!({"ask": "diff", "run": run}));
-    office
-        .assert_refused(
-            &question,
-            refusal::KEEPER_NO_SUCH_RUN,
-            "did not read a body",
-        )
+    let run = fixture.run(EvolveStage::Failed).run;
+    let request = request_line(&json!({"ask": "diff", "run": run}));
+    fixture
+        .assert_refused(&request, refusal::KEEPER_NO_SUCH_RUN, "did not read a body")
         .await;
-    let shown = office
+    let shown = fixture
         .send_request(
             EvolveCaller::Agent,
             &request_line(&json!({"ask": "show", "run": run})),
@@ -161,28 +157,28 @@ async fn a_request_for_an_unknown_run_is_refused() {
 /// A request for a body reads archives of up to 64 MiB, and the agent may send 32 requests at a time.
 #[tokio::test]
 async fn one_question_of_the_agent_at_a_time_holds_a_body_and_others_are_refused_as_busy() {
-    let mut office = KeeperApiFixture::new();
-    office.server.body_limits.timeout = Duration::ZERO;
-    let run = office.run(EvolveStage::Failed).run;
-    let turns = &office.server.body_limits;
-    let turn = turns
+    let mut fixture = KeeperApiFixture::new();
+    fixture.server.body_limits.timeout = Duration::ZERO;
+    let run = fixture.run(EvolveStage::Failed).run;
+    let limits = &fixture.server.body_limits;
+    let permit = limits
         .acquire_permit(EvolveCaller::Agent)
         .await
         .unwrap()
         .unwrap();
     for ask in ["diff", "body"] {
-        let question = request_line(&json!({"ask": ask, "run": run}));
-        office
-            .assert_refused(&question, refusal::KEEPER_BUSY, "is busy")
+        let request = request_line(&json!({"ask": ask, "run": run}));
+        fixture
+            .assert_refused(&request, refusal::KEEPER_BUSY, "is busy")
             .await;
         // The host has its own permit.
-        let replies = office.send_request(EvolveCaller::Host, &question).await;
+        let replies = fixture.send_request(EvolveCaller::Host, &request).await;
         let [KeeperReply::Refused { error }] = replies.as_slice() else {
             panic!("{replies:?}");
         };
         assert_eq!(error.kind, refusal::KEEPER_NO_SUCH_RUN, "{error:?}");
     }
-    let status = office
+    let status = fixture
         .send_request(
             EvolveCaller::Agent,
             &request_line(&json!({"ask": "status"})),
@@ -192,13 +188,9 @@ async fn one_question_of_the_agent_at_a_time_holds_a_body_and_others_are_refused
         matches!(status.as_slice(), [KeeperReply::Status(_)]),
         "{status:?}"
     );
-    drop(turn);
-    let question = request_line(&json!({"ask": "diff", "run": run}));
-    office
-        .assert_refused(
-            &question,
-            refusal::KEEPER_NO_SUCH_RUN,
-            "did not read a body",
-        )
+    drop(permit);
+    let request = request_line(&json!({"ask": "diff", "run": run}));
+    fixture
+        .assert_refused(&request, refusal::KEEPER_NO_SUCH_RUN, "did not read a body")
         .await;
 }

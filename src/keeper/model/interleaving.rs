@@ -70,13 +70,13 @@ impl Model for SwapModel {
         let status = state.latest.status;
         let is_placing = matches!(status, EvolveStage::Swapping | EvolveStage::Verifying);
         for (container, found) in state.containers.iter().enumerate() {
-            let is_heard = match found.filter(|one| one.phase == SwapPhase::Running) {
+            let answers = match found.filter(|one| one.phase == SwapPhase::Running) {
                 Some(found) if found.admission == SwapAdmission::Unverified => !is_placing,
-                // `quiesce::wait_lease`: the container may resume at any time.
+                // `quiesce::wait_quiesce_lease`: the container may resume at any time.
                 Some(found) => found.admission == SwapAdmission::Quiesced,
                 _ => false,
             };
-            if is_heard && !self.opens_by_the_keeper_only {
+            if answers && !self.opens_by_the_keeper_only {
                 let mut next = state.clone();
                 next.open(container);
                 steps.push((SwapAction::AdmissionOpens(container), next));
@@ -86,7 +86,7 @@ impl Model for SwapModel {
     }
 
     fn crashes(&self, state: &SwapState) -> Vec<(SwapAction, SwapState)> {
-        let mut deaths = Vec::new();
+        let mut faults = Vec::new();
         if !state.has_host && state.has_run {
             let next = SwapState {
                 containers: [None, None, Some(RUNNING_CONTAINER)],
@@ -94,10 +94,10 @@ impl Model for SwapModel {
                 has_host: true,
                 ..state.clone()
             };
-            deaths.push((SwapAction::HostReplaces, next));
+            faults.push((SwapAction::HostReplaces, next));
         }
         if state.crashes == MAX_SWAP_CRASHES {
-            return deaths;
+            return faults;
         }
         let died = SwapState {
             crashes: state.crashes + 1,
@@ -108,7 +108,7 @@ impl Model for SwapModel {
                 keeper: None,
                 ..died.clone()
             };
-            deaths.push((SwapAction::KeeperCrashes, next));
+            faults.push((SwapAction::KeeperCrashes, next));
         }
         let die = |one: &mut SwapContainer, is_started: bool| {
             let runs = matches!(one.phase, SwapPhase::Running | SwapPhase::Paused);
@@ -124,16 +124,16 @@ impl Model for SwapModel {
             let mut next = died.clone();
             next.change(container, |one| die(one, true));
             if next.containers != state.containers {
-                deaths.push((SwapAction::ContainerCrashes(container), next));
+                faults.push((SwapAction::ContainerCrashes(container), next));
             }
         }
         for ports_are_free in [true, false] {
             let mut next = died.clone();
             next.keeper = None;
             (0..SWAP_IMAGES.len()).for_each(|one| next.change(one, |one| die(one, ports_are_free)));
-            deaths.push((SwapAction::PowerFails { ports_are_free }, next));
+            faults.push((SwapAction::PowerFails { ports_are_free }, next));
         }
-        deaths
+        faults
     }
 
     fn violations(&self, state: &SwapState, is_at_rest: bool) -> Vec<SwapViolation> {

@@ -34,10 +34,10 @@ struct BuildCapabilities {
 impl RunExecutor {
     pub(super) async fn run_building(&mut self) -> Result<()> {
         self.log.report_step("reading the body");
-        let (charge, settings) = (self.target.config.clone(), self.settings.clone());
+        let (deploy_config, settings) = (self.target.config.clone(), self.settings.clone());
         let architecture = self.target.docker.architecture().to_owned();
         let tag = self.target.image_tag(&format!("run-{}", self.record.run));
-        let (shelf, run) = (self.run_store.clone(), self.record.run.clone());
+        let (run_store, run) = (self.run_store.clone(), self.record.run.clone());
         let means = BuildCapabilities {
             has_buildkit: self.target.docker.has_buildkit(),
             has_published_image: self.has_published_image().await?,
@@ -46,9 +46,9 @@ impl RunExecutor {
         let limit = Duration::from_secs(self.target.config.bounds.read);
         let deadline = Instant::now() + limit;
         let prepare = move || {
-            let recipe = read_recipe(&settings, &charge, &architecture, deadline)?;
-            shelf.save_body(&run, &recipe.body.to_archive()?)?;
-            prepare_build(&recipe, &charge, tag, &means)
+            let recipe = read_recipe(&settings, &deploy_config, &architecture, deadline)?;
+            run_store.save_body(&run, &recipe.body.to_archive()?)?;
+            prepare_build(&recipe, &deploy_config, tag, &means)
         };
         // A network disk may not answer. The thread that waits for the disk stops reading at its own deadline.
         let prepare = tokio::time::timeout(limit, tokio::task::spawn_blocking(prepare)).await;
@@ -119,19 +119,19 @@ impl RunExecutor {
 
 fn read_recipe(
     settings: &KeeperSettings,
-    charge: &DeployConfig,
+    deploy_config: &DeployConfig,
     architecture: &str,
     deadline: Instant,
 ) -> Result<ImageRecipe> {
     let limit = BodyReadLimit {
-        bytes: charge.bounds.context,
+        bytes: deploy_config.bounds.context,
         deadline: Some(deadline),
     };
-    let body = Body::from_project_within(&settings.project, &charge.body, limit)?;
+    let body = Body::from_project_within(&settings.project, &deploy_config.body, limit)?;
     if let Some(path) = body.files.keys().find(|path| path.starts_with(".osctl/")) {
         bail!("`{path}` is a path that osctl reserves for its own files");
     }
-    let certificates = charge.certificates.iter().cloned();
+    let certificates = deploy_config.certificates.iter().cloned();
     Ok(ImageRecipe {
         body,
         companion: CompanionBinary::load(None, architecture)?,
@@ -141,21 +141,21 @@ fn read_recipe(
                 pem: a.pem,
             })
             .collect(),
-        args: charge.args.clone(),
+        args: deploy_config.args.clone(),
     })
 }
 
 fn prepare_build(
     recipe: &ImageRecipe,
-    charge: &DeployConfig,
+    deploy_config: &DeployConfig,
     tag: String,
     means: &BuildCapabilities,
 ) -> Result<PreparedBuild> {
-    let scope = format!("{BUILD_LABEL_PREFIX}{}", charge.instance);
-    let (dialect, builder) = match means.has_buildkit && !charge.classic {
+    let scope = format!("{BUILD_LABEL_PREFIX}{}", deploy_config.instance);
+    let (dialect, builder) = match means.has_buildkit && !deploy_config.classic {
         true => (DockerfileDialect::BuildKit, ImageBuilder::BuildKit),
         false => {
-            let spec = &charge.spec;
+            let spec = &deploy_config.spec;
             let network = spec.network.clone();
             let classic = ClassicBuild::new(scope.clone(), &spec.limits, network);
             (DockerfileDialect::Classic, ImageBuilder::Classic(classic))
@@ -166,7 +166,7 @@ fn prepare_build(
     let dockerfile = permit_dockerfile(&recipe.body, &scope, dialect);
     let dockerfile = dockerfile.map_err(|refusal| anyhow::anyhow!("{refusal}"))?;
     let mut args: BTreeMap<String, String> = recipe.args.clone();
-    args.insert("BASE".into(), charge.base.clone());
+    args.insert("BASE".into(), deploy_config.base.clone());
     let mut notes: Vec<String> = dockerfile.removed_labels_warning().into_iter().collect();
     let mut published = dockerfile.published_image(&recipe.args);
     if let Some(reference) = published.filter(|_| !means.has_published_image) {
@@ -175,9 +175,9 @@ fn prepare_build(
         ));
         published = None;
     }
-    args.extend(charge.proxies.0.clone());
+    args.extend(deploy_config.proxies.0.clone());
     let mut labels = recipe.labels();
-    labels.insert(IMAGE_LABEL.into(), charge.instance.clone());
+    labels.insert(IMAGE_LABEL.into(), deploy_config.instance.clone());
     set_ground(published, &mut args, &mut labels);
     let build = ImageBuild {
         tag,

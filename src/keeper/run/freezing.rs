@@ -67,9 +67,9 @@ impl RunExecutor {
         match answered.and_then(|quiesced| self.accept_quiesced(quiesced, restarts)) {
             // With --force a person replaces a container that no longer quiesces.
             Err(error) if self.is_forced() => {
-                let said = sanitize::sanitize_sentence(&format!("{error:#}"));
+                let reason = sanitize::sanitize_sentence(&format!("{error:#}"));
                 self.log.log(&format!(
-                    "{said}; --force: the new container gets the last stored state"
+                    "{reason}; --force: the new container gets the last stored state"
                 ));
                 Ok(())
             }
@@ -84,19 +84,19 @@ impl RunExecutor {
         verb: &[&str],
         limit: Duration,
     ) -> Option<Result<QuiesceReply>> {
-        let mut asked = pin!(self.target.exec_verb(old, verb, limit));
+        let mut request = pin!(self.target.exec_verb(old, verb, limit));
         tokio::select! {
-            answered = &mut asked => return Some(answered),
+            answered = &mut request => return Some(answered),
             () = self.cancellation.wait_cancelled() => {}
         }
-        self.cancel_quiesce(old, asked).await;
+        self.cancel_quiesce(old, request).await;
         None
     }
 
     /// Cancels quiescing: the running code continues, and the container accepts requests without waiting for that
     /// code to end. Repeats the call, because the container may not have started to quiesce yet.
-    async fn cancel_quiesce(&self, old: &str, asked: impl Future<Output = Result<QuiesceReply>>) {
-        let told = async {
+    async fn cancel_quiesce(&self, old: &str, request: impl Future<Output = Result<QuiesceReply>>) {
+        let reported = async {
             for _ in 0..MAX_QUIESCE_CANCELS {
                 if let Err(error) = self.target.resume_requests(old).await {
                     self.log.log(&format!("{error:#}"));
@@ -106,8 +106,8 @@ impl RunExecutor {
         };
         tokio::select! {
             // Any answer means that the container no longer quiesces.
-            _ = asked => {}
-            () = told => {}
+            _ = request => {}
+            () = reported => {}
             () = tokio::time::sleep(QUIESCE_CANCEL_TIMEOUT) => {}
         }
     }
@@ -122,9 +122,9 @@ impl RunExecutor {
                 false => bail!("{why} ({})", quiesced.running.join(", ")),
             }
         }
-        let told = serde_json::to_vec(&quiesced.expected)?.len();
-        if told > sanitize::MAX_EXPECTED_STATE_BYTES {
-            bail!("the state summary is too large: {told} bytes");
+        let bytes = serde_json::to_vec(&quiesced.expected)?.len();
+        if bytes > sanitize::MAX_EXPECTED_STATE_BYTES {
+            bail!("the state summary is too large: {bytes} bytes");
         }
         self.quiesced_since = Some((Instant::now(), restarts));
         self.record.receipt = sanitize::sanitize_receipt(quiesced.receipt);

@@ -55,7 +55,7 @@ impl RunExecutor {
         let mut stage = stage_transitions::first_stage(self.record.task);
         while !stage.has_ended() {
             self.enter_stage(stage)?;
-            let begin = Instant::now();
+            let started_at = Instant::now();
             let stop = self.cancellation.clone();
             let passed = match stage {
                 EvolveStage::Building => stop.run_until_cancelled(self.run_building()).await,
@@ -66,7 +66,7 @@ impl RunExecutor {
                 EvolveStage::Verifying => stop.run_until_cancelled(self.run_verifying()).await,
                 EvolveStage::Succeeded | EvolveStage::RolledBack | EvolveStage::Failed => Ok(()),
             };
-            self.record_stage_duration(begin);
+            self.record_stage_duration(started_at);
             let event = match passed.and_then(|()| stop.check_cancelled()) {
                 Ok(()) => StageOutcome::Passed,
                 Err(error) => {
@@ -186,10 +186,10 @@ impl RunExecutor {
         self.run_store.save_record(&self.record)
     }
 
-    fn record_stage_duration(&mut self, begin: Instant) {
+    fn record_stage_duration(&mut self, started_at: Instant) {
         if let Some(last) = self.record.stages.last_mut() {
             // A monotonic clock: the system time may have been set during the stage.
-            last.seconds = Some(begin.elapsed().as_secs_f64());
+            last.seconds = Some(started_at.elapsed().as_secs_f64());
         }
     }
 
@@ -198,15 +198,15 @@ impl RunExecutor {
         if let Some(Error::PortTaken { port, .. }) = error.downcast_ref() {
             self.taken_port = Some(*port);
         }
-        let said = sanitize::sanitize_sentence(&format!("{error:#}"));
+        let reason = sanitize::sanitize_sentence(&format!("{error:#}"));
         let mut lines = self.log.tail_lines();
         if let (true, Some(named)) = (lines.is_empty(), error.downcast_ref::<Error>()) {
             lines = named.log_tail().to_vec();
         }
-        self.log.log(&format!("failed: {said}"));
+        self.log.log(&format!("failed: {reason}"));
         if self.record.gate.is_none() {
             self.record.gate = Some(stage);
-            self.record.why = Some(said);
+            self.record.why = Some(reason);
             self.record.log_tail = lines;
         }
     }

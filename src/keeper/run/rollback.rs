@@ -57,11 +57,11 @@ impl RunExecutor {
     async fn restore_old_container(&mut self, name: &str, old: &Container) -> Result<()> {
         self.log.report_step("resuming the old container");
         let docker = self.target.docker.clone();
-        let is_robbed = old
+        let has_lost_port = old
             .ports
             .iter()
             .any(|port| Some(port.host) == self.taken_port);
-        let joined = match is_robbed {
+        let reconnected = match has_lost_port {
             true => Err(anyhow::anyhow!("a port of the old container is in use")),
             false => self.target.restore_network(old).await,
         };
@@ -79,7 +79,7 @@ impl RunExecutor {
         }
         docker.set_restart_policy(&old.id, true).await?;
         // A container without its network works, but can't be reached. This must not block the rollback.
-        if let Err(error) = joined {
+        if let Err(error) = reconnected {
             self.wait_for_old_ports(&old.id, error).await?;
             let since = refusing.map(|since| since.elapsed().as_secs_f64() * 1e3);
             self.record.refused_ms = since.or(self.record.refused_ms);
@@ -91,31 +91,33 @@ impl RunExecutor {
     async fn wait_for_old_ports(&mut self, old: &str, mut error: anyhow::Error) -> Result<()> {
         self.log
             .report_step("waiting until the ports of the old container are free");
-        let (begin, mut pause) = (Instant::now(), FIRST_ROLLBACK_RETRY_DELAY);
+        let (started_at, mut delay) = (Instant::now(), FIRST_ROLLBACK_RETRY_DELAY);
         loop {
             if is_engine_away(&error) {
                 return Err(error);
             }
-            if begin.elapsed() > ROLLBACK_PORTS_TIMEOUT {
+            if started_at.elapsed() > ROLLBACK_PORTS_TIMEOUT {
                 return self.mark_unreachable(old, &error);
             }
-            tokio::time::sleep(pause).await;
-            pause *= 2;
+            tokio::time::sleep(delay).await;
+            delay *= 2;
             // A container that is gone is handled by a later recovery.
             let Some(found) = self.target.find_container(old).await? else {
                 return Ok(());
             };
-            let mark = UnreachableFile::new(&self.settings.state_folder);
+            let unreachable_file = UnreachableFile::new(&self.settings.state_folder);
             let ended = UnreachableContainer {
                 run: Some(self.record.run.clone()),
                 container: old.into(),
                 has_ended: true,
             };
-            let again = self.target.restore_ports(&found, || mark.write(&ended));
+            let again = self
+                .target
+                .restore_ports(&found, || unreachable_file.write(&ended));
             match again.await {
                 Ok(false) => return Ok(()),
                 Ok(true) => {
-                    mark.clear();
+                    unreachable_file.clear();
                     self.add_reason("the old container was restarted to get its ports");
                     return Ok(());
                 }
@@ -146,9 +148,9 @@ impl RunExecutor {
         if !self.journal_entry.running {
             return Ok(());
         }
-        let mark = UnreachableFile::new(&self.settings.state_folder);
+        let unreachable_file = UnreachableFile::new(&self.settings.state_folder);
         let run = self.record.run.clone();
-        match start_ended_container(&self.target, &mark, old, Some(&run)).await? {
+        match start_ended_container(&self.target, &unreachable_file, old, Some(&run)).await? {
             ContainerStartOutcome::Untouched => return Ok(()),
             ContainerStartOutcome::Started => {}
             ContainerStartOutcome::WithoutPorts(error) => self.add_unreachable_reason(&error),
@@ -218,8 +220,8 @@ impl RunExecutor {
     /// Makes the old companion answer requests again. If it does not confirm, the keeper repeats the call and finally
     /// adds a reason to the record: a companion that works resumes after a while without the call.
     async fn resume_old_container(&mut self, old: &str) {
-        let begin = Instant::now();
-        let mut pause = FIRST_ROLLBACK_RETRY_DELAY;
+        let started_at = Instant::now();
+        let mut delay = FIRST_ROLLBACK_RETRY_DELAY;
         loop {
             let Err(error) = self.target.resume_requests(old).await else {
                 if let Some(since) = self.refusing_since.take() {
@@ -230,7 +232,7 @@ impl RunExecutor {
             let runs = self.target.find_container(old).await;
             let runs =
                 runs.is_ok_and(|found| found.is_some_and(|c| c.phase == ContainerPhase::Running));
-            if !runs || begin.elapsed() > ROLLBACK_RESUME_TIMEOUT {
+            if !runs || started_at.elapsed() > ROLLBACK_RESUME_TIMEOUT {
                 self.log.log(&format!("{error:#}"));
                 // A container that has ended is restarted next.
                 if runs {
@@ -240,8 +242,8 @@ impl RunExecutor {
                 }
                 return;
             }
-            tokio::time::sleep(pause).await;
-            pause *= 2;
+            tokio::time::sleep(delay).await;
+            delay *= 2;
         }
     }
 
@@ -274,9 +276,9 @@ impl RunExecutor {
         }
         let spec = self.target.successor_spec(&previous, &self.record.run)?;
         self.target.docker.create_container(&spec).await?;
-        let mark = UnreachableFile::new(&self.settings.state_folder);
+        let unreachable_file = UnreachableFile::new(&self.settings.state_folder);
         let run = self.record.run.clone();
-        match start_ended_container(&self.target, &mark, name, Some(&run)).await? {
+        match start_ended_container(&self.target, &unreachable_file, name, Some(&run)).await? {
             ContainerStartOutcome::Untouched | ContainerStartOutcome::Started => {}
             ContainerStartOutcome::WithoutPorts(error) => self.add_unreachable_reason(&error),
             ContainerStartOutcome::WaitsForPort(error) => {

@@ -63,11 +63,11 @@ impl RunExecutor {
             return;
         }
         self.log.report_step("storing the current state");
-        let asked = self
+        let reply = self
             .target
             .exec_verb(old, &["remember", "--json"], TRIAL_SNAPSHOT_TIMEOUT)
             .await;
-        match asked {
+        match reply {
             Ok(RememberReply { sessions }) => {
                 for (session, why) in sessions {
                     if let Some(why) = why {
@@ -93,8 +93,8 @@ impl RunExecutor {
             .await?;
         self.log.report_step("running the self-test");
         let verb = ["selftest", "--json", "--snapshot", TRIAL_STATE_FOLDER];
-        let asked: Result<SelfTestReply> = self.target.exec_verb(trial, &verb, limit).await;
-        let passed = asked.and_then(|tested| self.record_checks(tested.passed, tested.checks));
+        let reply: Result<SelfTestReply> = self.target.exec_verb(trial, &verb, limit).await;
+        let passed = reply.and_then(|tested| self.record_checks(tested.passed, tested.checks));
         if passed.is_err() {
             self.target.copy_log_tail(trial, &self.log).await;
             return passed;
@@ -118,8 +118,8 @@ impl RunExecutor {
             (true, []) => Ok(()),
             (_, []) => bail!("the self-test failed without a reason"),
             (_, failed) => {
-                let told = failed.iter().map(|c| format!("{}: {}", c.name, c.detail));
-                bail!("{}", told.collect::<Vec<_>>().join("; "))
+                let messages = failed.iter().map(|c| format!("{}: {}", c.name, c.detail));
+                bail!("{}", messages.collect::<Vec<_>>().join("; "))
             }
         }
     }

@@ -24,8 +24,8 @@ impl RunExecutor {
             .report_step("checking variables, ports and services");
         let expected = serde_json::to_string(&self.journal_entry.expected)?;
         let verb = ["verify", "--json", "--expected", &expected];
-        let asked: Result<VerifyReply> = self.target.exec_verb(&name, &verb, limit).await;
-        let verified = match asked {
+        let reply: Result<VerifyReply> = self.target.exec_verb(&name, &verb, limit).await;
+        let verified = match reply {
             Ok(verified) => verified,
             Err(error) => {
                 self.target.copy_log_tail(&name, &self.log).await;
@@ -35,8 +35,8 @@ impl RunExecutor {
         if !verified.receipt.is_empty() {
             self.record.receipt = sanitize::sanitize_receipt(verified.receipt);
         }
-        let told = std::mem::take(&mut self.record.besides);
-        self.record.besides = sanitize::merge_non_variables(told, verified.besides);
+        let reported = std::mem::take(&mut self.record.besides);
+        self.record.besides = sanitize::merge_non_variables(reported, verified.besides);
         self.record_checks(verified.passed, verified.checks)?;
         self.target.check_running(&name, &self.log).await
     }

@@ -70,9 +70,9 @@ impl KeeperRunStore {
         let Some(image) = image else {
             return Ok(None);
         };
-        let laid_down = self.state_folder.join(built_body_name(image));
-        if laid_down.exists() {
-            return Ok(Some(laid_down));
+        let uploaded = self.state_folder.join(built_body_name(image));
+        if uploaded.exists() {
+            return Ok(Some(uploaded));
         }
         for record in self.list_records()? {
             let place = self.folder_of_run(&record.run);
@@ -109,10 +109,10 @@ impl KeeperRunStore {
         for run in runs.iter().skip(keep) {
             fs::remove_dir_all(self.folder_of_run(run))?;
         }
-        let (mut room, mut known) = (bodies, BTreeSet::new());
-        let kept = runs.iter().take(keep).map(|run| self.folder_of_run(run));
-        for place in
-            kept.flat_map(|place| [RUN_BODY_FILE, PREVIOUS_BODY_FILE].map(|name| place.join(name)))
+        let (mut remaining, mut known) = (bodies, BTreeSet::new());
+        let retained = runs.iter().take(keep).map(|run| self.folder_of_run(run));
+        for place in retained
+            .flat_map(|place| [RUN_BODY_FILE, PREVIOUS_BODY_FILE].map(|name| place.join(name)))
         {
             let Ok(found) = fs::metadata(&place) else {
                 continue;
@@ -121,13 +121,13 @@ impl KeeperRunStore {
             if known.contains(&found.ino()) {
                 continue;
             }
-            match room.checked_sub(found.len()) {
+            match remaining.checked_sub(found.len()) {
                 Some(left) => {
-                    room = left;
+                    remaining = left;
                     known.insert(found.ino());
                 }
                 None => {
-                    room = 0;
+                    remaining = 0;
                     fs::remove_file(&place)?;
                 }
             }
@@ -154,31 +154,47 @@ mod tests {
     #[test]
     fn bodies_are_kept_as_far_as_there_is_room() {
         let folder = tempfile::tempdir().unwrap();
-        let shelf = KeeperRunStore::open(folder.path()).unwrap();
+        let run_store = KeeperRunStore::open(folder.path()).unwrap();
         let runs: Vec<_> = (0..4)
-            .map(|n| shelf.create_run(f64::from(n)).unwrap())
+            .map(|n| run_store.create_run(f64::from(n)).unwrap())
             .collect();
         for (run, size) in runs.iter().zip([1, 40, 40, 40]) {
-            shelf.save_body(run, &vec![0; size]).unwrap();
+            run_store.save_body(run, &vec![0; size]).unwrap();
         }
-        shelf.prune_runs(4, 100).unwrap();
-        let kept = runs
+        run_store.prune_runs(4, 100).unwrap();
+        let has_body = runs
             .iter()
-            .map(|run| shelf.folder_of_run(run).join(RUN_BODY_FILE).exists());
-        assert_eq!(kept.collect::<Vec<_>>(), [false, false, true, true]);
+            .map(|run| run_store.folder_of_run(run).join(RUN_BODY_FILE).exists());
+        assert_eq!(has_body.collect::<Vec<_>>(), [false, false, true, true]);
         // An archive that two runs share takes space once.
-        let shared = shelf.folder_of_run(&runs[3]).join(PREVIOUS_BODY_FILE);
-        std::fs::hard_link(shelf.folder_of_run(&runs[2]).join(RUN_BODY_FILE), &shared).unwrap();
-        shelf.prune_runs(4, 80).unwrap();
-        assert!(shared.exists() && shelf.folder_of_run(&runs[2]).join(RUN_BODY_FILE).exists());
-        shelf.prune_runs(4, 40).unwrap();
-        assert!(!shared.exists() && !shelf.folder_of_run(&runs[2]).join(RUN_BODY_FILE).exists());
+        let shared = run_store.folder_of_run(&runs[3]).join(PREVIOUS_BODY_FILE);
+        std::fs::hard_link(
+            run_store.folder_of_run(&runs[2]).join(RUN_BODY_FILE),
+            &shared,
+        )
+        .unwrap();
+        run_store.prune_runs(4, 80).unwrap();
+        assert!(
+            shared.exists()
+                && run_store
+                    .folder_of_run(&runs[2])
+                    .join(RUN_BODY_FILE)
+                    .exists()
+        );
+        run_store.prune_runs(4, 40).unwrap();
+        assert!(
+            !shared.exists()
+                && !run_store
+                    .folder_of_run(&runs[2])
+                    .join(RUN_BODY_FILE)
+                    .exists()
+        );
     }
 
     #[test]
     fn of_what_the_host_lays_down_the_last_stays() {
         let folder = tempfile::tempdir().unwrap();
-        let shelf = KeeperRunStore::open(folder.path()).unwrap();
+        let run_store = KeeperRunStore::open(folder.path()).unwrap();
         for name in [
             built_body_name("sha256:a"),
             built_body_name("sha256:b"),
@@ -186,7 +202,7 @@ mod tests {
         ] {
             std::fs::write(folder.path().join(name), "x").unwrap();
         }
-        shelf.remove_uploaded_bodies("sha256:b").unwrap();
+        run_store.remove_uploaded_bodies("sha256:b").unwrap();
         let there = |name: &str| folder.path().join(name).exists();
         assert!(!there("built-a.tar") && there("built-b.tar") && there("charge.json"));
     }

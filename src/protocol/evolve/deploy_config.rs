@@ -134,10 +134,10 @@ mod tests {
     #[test]
     fn what_an_older_host_does_not_know_is_as_usual() {
         let read: EvolveLimits = serde_json::from_str(r#"{"grace":7}"#).unwrap();
-        let meant = EvolveLimits {
+        let expected = EvolveLimits {
             grace: 7,
             ..EvolveLimits::default()
         };
-        assert_eq!(read, meant);
+        assert_eq!(read, expected);
     }
 }

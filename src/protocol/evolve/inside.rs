@@ -5,11 +5,11 @@
 //! caller who may exec in the container can use them.
 //!
 //! ```text
-//! osctl remember --json                           → Remembered    in the old container, before a trial
-//! osctl selftest --json [--snapshot DIR]          → SelfTest      in the trial container
-//! osctl quiesce --json --grace S [--force]        → Quiesced      in the old container
-//! osctl resume --json                             → EvolveResumed in the old container
-//! osctl verify --json --expected DOC              → Verified      in the new container; DOC is ExpectedState
+//! osctl remember --json                           → RememberReply in the old container, before a trial
+//! osctl selftest --json [--snapshot DIR]          → SelfTestReply in the trial container
+//! osctl quiesce --json --grace S [--force]        → QuiesceReply  in the old container
+//! osctl resume --json                             → ResumeReply   in the old container
+//! osctl verify --json --expected DOC              → VerifyReply   in the new container; DOC is ExpectedState
 //! ```
 
 use crate::protocol::cryo::ReceiptRow;

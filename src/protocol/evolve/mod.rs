@@ -188,13 +188,13 @@ mod tests {
 
     #[test]
     fn a_question_has_no_place_for_an_image_a_mount_a_command_or_an_environment() {
-        let asked = ask(r#"{"ask":"evolve","reason":"more","force":true}"#).unwrap();
-        let meant = EvolveRequest {
+        let parsed = ask(r#"{"ask":"evolve","reason":"more","force":true}"#).unwrap();
+        let expected = EvolveRequest {
             reason: Some("more".into()),
             force: true,
             dry_run: false,
         };
-        assert_eq!(asked, KeeperRequest::Evolve(meant));
+        assert_eq!(parsed, KeeperRequest::Evolve(expected));
         assert_eq!(
             ask(r#"{"ask":"status"}"#).unwrap(),
             KeeperRequest::Status {}

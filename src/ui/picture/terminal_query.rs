@@ -65,22 +65,22 @@ impl UnbufferedTerminal {
 
     /// Reads until the responses are complete or the timeout expires.
     fn read_answers(&mut self) -> String {
-        let mut heard = Vec::new();
+        let mut answer = Vec::new();
         let end = Instant::now() + TERMINAL_ANSWER_TIMEOUT;
-        while !is_complete_answer(&heard) && heard.len() < MAX_TERMINAL_ANSWER_BYTES {
+        while !is_complete_answer(&answer) && answer.len() < MAX_TERMINAL_ANSWER_BYTES {
             let left = end.saturating_duration_since(Instant::now());
             let timeout = PollTimeout::try_from(left).unwrap_or(PollTimeout::ZERO);
-            let mut asked = [PollFd::new(self.terminal.as_fd(), PollFlags::POLLIN)];
-            if !matches!(poll(&mut asked, timeout), Ok(1..)) {
+            let mut poll_fds = [PollFd::new(self.terminal.as_fd(), PollFlags::POLLIN)];
+            if !matches!(poll(&mut poll_fds, timeout), Ok(1..)) {
                 break;
             }
             let mut bytes = [0; 256];
             match self.terminal.read(&mut bytes) {
-                Ok(length @ 1..) => heard.extend_from_slice(&bytes[..length]),
+                Ok(length @ 1..) => answer.extend_from_slice(&bytes[..length]),
                 _ => break,
             }
         }
-        String::from_utf8_lossy(&heard).into_owned()
+        String::from_utf8_lossy(&answer).into_owned()
     }
 }
 
@@ -91,14 +91,14 @@ impl Drop for UnbufferedTerminal {
     }
 }
 
-fn is_complete_answer(heard: &[u8]) -> bool {
-    let heard = String::from_utf8_lossy(heard);
-    find_parameters(&heard, "\x1b[?", 'c').is_some()
+fn is_complete_answer(answer: &[u8]) -> bool {
+    let answer = String::from_utf8_lossy(answer);
+    find_parameters(&answer, "\x1b[?", 'c').is_some()
 }
 
-fn parse_answers(heard: &str) -> TerminalAnswers {
-    let attributes = find_parameters(heard, "\x1b[?", 'c').unwrap_or_default();
-    let size = find_parameters(heard, "\x1b[4;", 't').unwrap_or_default();
+fn parse_answers(answer: &str) -> TerminalAnswers {
+    let attributes = find_parameters(answer, "\x1b[?", 'c').unwrap_or_default();
+    let size = find_parameters(answer, "\x1b[4;", 't').unwrap_or_default();
     TerminalAnswers {
         // The first attribute is the class of the terminal.
         sixel: attributes.iter().skip(1).any(|a| *a == SIXEL_ATTRIBUTE),
@@ -110,8 +110,8 @@ fn parse_answers(heard: &str) -> TerminalAnswers {
 }
 
 /// The text between `begin` and `end`, if it consists only of numbers and separators.
-fn find_parameters<'a>(heard: &'a str, begin: &str, end: char) -> Option<Vec<&'a str>> {
-    heard.split(begin).skip(1).find_map(|rest| {
+fn find_parameters<'a>(answer: &'a str, begin: &str, end: char) -> Option<Vec<&'a str>> {
+    answer.split(begin).skip(1).find_map(|rest| {
         let (inner, _) = rest.split_once(end)?;
         let is_numbers = inner.chars().all(|c| c.is_ascii_digit() || c == ';');
         is_numbers.then(|| inner.split(';').collect())

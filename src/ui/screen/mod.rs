@@ -176,10 +176,10 @@ impl TerminalScreen {
         let mut late = Instant::now() + SCREEN_FLUSH_TIMEOUT;
         while !self.writer_thread.is_finished() && Instant::now() < late {
             // The writer thread does not signal its end, so its state is polled.
-            let look = Duration::from_millis(5);
-            match tokio::time::timeout(look, self.shown_bytes.changed()).await {
+            let check_interval = Duration::from_millis(5);
+            match tokio::time::timeout(check_interval, self.shown_bytes.changed()).await {
                 Ok(Ok(())) => late = Instant::now() + SCREEN_FLUSH_TIMEOUT,
-                Ok(Err(_)) => tokio::time::sleep(look).await,
+                Ok(Err(_)) => tokio::time::sleep(check_interval).await,
                 Err(_) => {}
             }
         }

@@ -1,7 +1,7 @@
 //! Real folders, driven through the traces of the model, and then compared with the model's last state.
 //!
-//! [`CryoStorage`] and [`number`] perform the companion's steps. This module performs the kernel's steps as the kernel
-//! does.
+//! [`CryoStorage`] and [`generation_number`] perform the companion's steps. This module performs the kernel's
+//! steps as the kernel does.
 
 use super::{
     CRYO_MODEL_NUMBERS, CRYO_MODEL_RETAINED, CRYO_MODEL_STORES, CryoModelAction, CryoModelOrder,
@@ -68,7 +68,7 @@ impl RealCryoFolder {
 
     fn apply_step(&mut self, store: usize, step: CryoModelStep) {
         let (number, value) = (self.numbers[store], f64::from(value_of_store(store)));
-        let (part, place) = (
+        let (part, path) = (
             self.generation_path(number, ".part"),
             self.generation_path(number, ""),
         );
@@ -83,14 +83,14 @@ impl RealCryoFolder {
             }
             // These fail when the model ends the store.
             CryoModelStep::Write => drop(write_generation(&part, number, value)),
-            CryoModelStep::Rename => drop(fs::rename(part, place)),
+            CryoModelStep::Rename => drop(fs::rename(part, path)),
             CryoModelStep::Verify => {
                 match self
                     .store
                     .verify_stored(CRYO_REPLAY_NAME, number, "default")
                 {
                     Ok(manifest) => assert_eq!(manifest.created, value),
-                    Err(refusal) => assert!(!place.exists(), "{refusal:?}"),
+                    Err(refusal) => assert!(!path.exists(), "{refusal:?}"),
                 }
             }
             CryoModelStep::Prune => {

@@ -35,8 +35,8 @@ impl GitBodyFolder {
     /// # Errors
     /// When the path leads out of the folder, or the write fails.
     pub(super) fn append_file(&mut self, path: &str, base64: &str) -> Result<()> {
-        let place = Path::new(path);
-        let plain = place
+        let location = Path::new(path);
+        let plain = location
             .components()
             .all(|c| matches!(c, Component::Normal(_)));
         ensure!(
@@ -44,8 +44,8 @@ impl GitBodyFolder {
             "`{path}` is not a valid path in a body"
         );
         let content = BASE64_STANDARD.decode(base64).context("reading a body")?;
-        let place = self.folder.join(place);
-        if let Some(folder) = place.parent() {
+        let location = self.folder.join(location);
+        if let Some(folder) = location.parent() {
             fs::create_dir_all(folder)?;
         }
         let mut options = OpenOptions::new();
@@ -59,7 +59,7 @@ impl GitBodyFolder {
         } else {
             0o644
         };
-        let mut file = options.mode(mode).open(place)?;
+        let mut file = options.mode(mode).open(location)?;
         Ok(file.write_all(&content)?)
     }
 }
@@ -73,20 +73,20 @@ mod tests {
     #[test]
     fn a_file_comes_in_pieces_and_stays_in_its_folder() {
         let folder = tempfile::tempdir().unwrap();
-        let place = folder.path().join("body");
-        fs::create_dir(&place).unwrap();
-        fs::write(place.join("of-another"), "x").unwrap();
-        let mut body = GitBodyFolder::new(place.clone()).unwrap();
+        let location = folder.path().join("body");
+        fs::create_dir(&location).unwrap();
+        fs::write(location.join("of-another"), "x").unwrap();
+        let mut body = GitBodyFolder::new(location.clone()).unwrap();
         body.append_file("deep/entry.sh", "IyEvYmluL3NoCg==")
             .unwrap();
         body.append_file("deep/entry.sh", "dHJ1ZQo=").unwrap();
         for bad in ["../x", "/etc/x", "a/../../x", ""] {
             assert!(body.append_file(bad, "").is_err(), "{bad}");
         }
-        let script = place.join("deep/entry.sh");
+        let script = location.join("deep/entry.sh");
         assert_eq!(fs::read(&script).unwrap(), b"#!/bin/sh\ntrue\n");
         let mode = fs::metadata(script).unwrap().permissions().mode();
         assert_eq!(mode & 0o111, 0o111);
-        assert!(!place.join("of-another").exists());
+        assert!(!location.join("of-another").exists());
     }
 }

@@ -94,9 +94,9 @@ impl EvolveHandle {
             GitLocation::Found(git) => git,
             GitLocation::NotFound => return true,
             // The record of the run also says so.
-            GitLocation::Outside(there) => {
+            GitLocation::Outside(location) => {
                 tracing::warn!(
-                    "runs are not recorded in `{GIT_HISTORY_BRANCH}`: `.git` points to `{there}`, which is outside the container"
+                    "runs are not recorded in `{GIT_HISTORY_BRANCH}`: `.git` points to `{location}`, which is outside the container"
                 );
                 return true;
             }
@@ -137,9 +137,9 @@ impl EvolveHandle {
         if repository.is_checked_out().await? {
             anyhow::bail!("the branch is checked out");
         }
-        let told = repository.list_committed_runs().await?;
-        let untold = select_uncommitted_runs(&runs, &told);
-        for run in &untold {
+        let committed = repository.list_committed_runs().await?;
+        let uncommitted = select_uncommitted_runs(&runs, &committed);
+        for run in &uncommitted {
             let folder = resolve_body_folder(run);
             match self.fetch_body(run, folder, &repository).await? {
                 None => return Ok(None),
@@ -155,17 +155,17 @@ impl EvolveHandle {
                 }
             }
         }
-        Ok(Some(untold.len()))
+        Ok(Some(uncommitted.len()))
     }
 
     /// Waits for the end of a run; the keeper closes the stream then.
     async fn wait_run_ended(&self, run: &EvolveRunId) {
-        let question = KeeperRequest::Log {
+        let request = KeeperRequest::Log {
             run: run.clone(),
             offset: 0,
             follow: true,
         };
-        if let Ok((mut reply, mut answer)) = self.request_keeper(&question).await {
+        if let Ok((mut reply, mut answer)) = self.request_keeper(&request).await {
             loop {
                 match reply {
                     KeeperReply::Record(record) if record.status.has_ended() => return,
@@ -188,10 +188,10 @@ impl EvolveHandle {
         folder: &Path,
         repository: &GitRepository,
     ) -> Result<Option<bool>> {
-        let question = KeeperRequest::Body {
+        let request = KeeperRequest::Body {
             run: run.run.clone(),
         };
-        let (mut reply, mut answer) = match self.request_keeper(&question).await {
+        let (mut reply, mut answer) = match self.request_keeper(&request).await {
             Ok(answer) => answer,
             // The keeper stores bodies only for a limited time.
             Err(EvolveRefusal::Keeper(fault)) if fault.kind == refusal::KEEPER_NO_SUCH_RUN => {
@@ -233,19 +233,19 @@ fn resolve_body_folder(run: &EvolveRecord) -> &Path {
 /// selects only the last run, because the bodies of the others are unknown.
 fn select_uncommitted_runs<'a>(
     runs: &'a [EvolveRecord],
-    told: &[EvolveRunId],
+    committed: &[EvolveRunId],
 ) -> Vec<&'a EvolveRecord> {
-    let last = told.iter().max();
+    let last = committed.iter().max();
     let ended = runs
         .iter()
         .filter(|run| run.status.has_ended() && !run.dry_run);
-    let mut untold: Vec<&EvolveRecord> = ended
+    let mut uncommitted: Vec<&EvolveRecord> = ended
         .filter(|run| last.is_none_or(|last| run.run > *last))
         .collect();
-    untold.sort_by(|a, b| a.run.cmp(&b.run));
+    uncommitted.sort_by(|a, b| a.run.cmp(&b.run));
     match last {
-        None => untold.pop().into_iter().collect(),
-        Some(_) => untold,
+        None => uncommitted.pop().into_iter().collect(),
+        Some(_) => uncommitted,
     }
 }
 

@@ -35,22 +35,22 @@ pub(super) enum GitLocation {
 }
 
 pub(super) fn locate_git_folder(project: &Path) -> GitLocation {
-    let place = project.join(".git");
-    let Ok(found) = fs::symlink_metadata(&place) else {
+    let path = project.join(".git");
+    let Ok(found) = fs::symlink_metadata(&path) else {
         return GitLocation::NotFound;
     };
     if found.is_dir() {
-        return GitLocation::Found(place);
+        return GitLocation::Found(path);
     }
     let text = match (found.is_symlink(), found.is_file()) {
-        (true, _) => fs::read_link(&place).map(|to| gitdir_line(&to)),
-        (_, true) if found.len() <= MAX_GIT_FILE_BYTES => fs::read_to_string(&place),
+        (true, _) => fs::read_link(&path).map(|to| gitdir_line(&to)),
+        (_, true) if found.len() <= MAX_GIT_FILE_BYTES => fs::read_to_string(&path),
         _ => Ok(String::new()),
     };
     let text = text.unwrap_or_default();
     match resolve_gitdir(project, &text) {
         Ok(folder) => GitLocation::Found(folder),
-        Err(there) => GitLocation::Outside(there),
+        Err(target) => GitLocation::Outside(target),
     }
 }
 
@@ -68,32 +68,32 @@ pub(super) struct GitRepository {
 }
 
 impl GitRepository {
-    pub(super) fn open(git: PathBuf) -> Result<Self> {
-        let owner = fs::metadata(&git)?;
-        let scratch = tempfile::tempdir()?;
-        fs::create_dir(scratch.path().join("tree"))?;
+    pub(super) fn open(git_folder: PathBuf) -> Result<Self> {
+        let owner = fs::metadata(&git_folder)?;
+        let scratch_folder = tempfile::tempdir()?;
+        fs::create_dir(scratch_folder.path().join("tree"))?;
         let (uid, gid) = (owner.uid(), owner.gid());
         let is_root = nix::unistd::geteuid().is_root();
         if is_root {
-            chown(scratch.path(), Some(uid), Some(gid))
+            chown(scratch_folder.path(), Some(uid), Some(gid))
                 .context("changing the owner of a temporary folder")?;
         }
         Ok(Self {
-            git_folder: git,
+            git_folder,
             uid,
             gid,
             is_root,
-            scratch_folder: scratch,
+            scratch_folder,
             program: GIT_HISTORY_PROGRAM.into(),
             command_timeout: GIT_COMMAND_TIMEOUT,
         })
     }
 
     #[cfg(test)]
-    pub(super) fn with_program(self, program: &Path, limit: Duration) -> Self {
+    pub(super) fn with_program(self, program: &Path, command_timeout: Duration) -> Self {
         Self {
             program: program.into(),
-            command_timeout: limit,
+            command_timeout,
             ..self
         }
     }
@@ -112,11 +112,11 @@ impl GitRepository {
     }
 
     async fn read_tip(&self) -> Option<String> {
-        let asked = self.run_git(
+        let output = self.run_git(
             &["rev-parse", "--quiet", "--verify", GIT_HISTORY_BRANCH],
             "",
         );
-        asked.await.ok()
+        output.await.ok()
     }
 
     /// Lists the runs that have commits.
@@ -170,15 +170,15 @@ impl GitRepository {
 
     async fn commit_tree(&self, tree: &str, message: &str) -> Result<()> {
         let tip = self.read_tip().await;
-        let mut words = vec!["commit-tree", tree, "-F", "-"];
+        let mut arguments = vec!["commit-tree", tree, "-F", "-"];
         if let Some(tip) = &tip {
-            words.extend(["-p", tip]);
+            arguments.extend(["-p", tip]);
         }
-        let commit = self.run_git(&words, message).await?;
+        let commit = self.run_git(&arguments, message).await?;
         // The update fails if another process has moved the branch since. A zero id says that the branch does not exist
         // yet.
         let tip = tip.unwrap_or_else(|| "0".repeat(commit.len()));
-        let words = [
+        let arguments = [
             "update-ref",
             "-m",
             "osctl evolve",
@@ -186,13 +186,13 @@ impl GitRepository {
             &commit,
             &tip,
         ];
-        self.run_git(&words, "").await?;
+        self.run_git(&arguments, "").await?;
         Ok(())
     }
 
-    async fn run_git(&self, words: &[&str], input: &str) -> Result<String> {
-        let what = format!("`git {}`", words.join(" "));
-        let done = timeout(self.command_timeout, self.spawn_git(words, input)).await;
+    async fn run_git(&self, arguments: &[&str], input: &str) -> Result<String> {
+        let what = format!("`git {}`", arguments.join(" "));
+        let done = timeout(self.command_timeout, self.spawn_git(arguments, input)).await;
         let Ok(done) = done else {
             bail!(
                 "{what} did not end within {} s",
@@ -201,13 +201,13 @@ impl GitRepository {
         };
         let done = done?;
         if !done.status.success() {
-            let said = String::from_utf8_lossy(&done.stderr);
-            bail!("{what}: {}", said.trim());
+            let stderr = String::from_utf8_lossy(&done.stderr);
+            bail!("{what}: {}", stderr.trim());
         }
         Ok(String::from_utf8_lossy(&done.stdout).trim().to_owned())
     }
 
-    async fn spawn_git(&self, words: &[&str], input: &str) -> Result<std::process::Output> {
+    async fn spawn_git(&self, arguments: &[&str], input: &str) -> Result<std::process::Output> {
         let tree = self.scratch_folder.path().join("tree");
         let mut command = Command::new(&self.program);
         command
@@ -221,10 +221,10 @@ impl GitRepository {
             .env("GIT_INDEX_FILE", self.scratch_folder.path().join("index"))
             .env("GIT_OPTIONAL_LOCKS", "0")
             .env("GIT_TERMINAL_PROMPT", "0");
-        for who in ["AUTHOR", "COMMITTER"] {
+        for owner in ["AUTHOR", "COMMITTER"] {
             command
-                .env(format!("GIT_{who}_NAME"), "osctl")
-                .env(format!("GIT_{who}_EMAIL"), "osctl@localhost");
+                .env(format!("GIT_{owner}_NAME"), "osctl")
+                .env(format!("GIT_{owner}_EMAIL"), "osctl@localhost");
         }
         for setting in [
             "core.hooksPath=/dev/null",
@@ -240,7 +240,7 @@ impl GitRepository {
             command.uid(self.uid).gid(self.gid);
         }
         let mut child = command
-            .args(words)
+            .args(arguments)
             .current_dir(&tree)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())

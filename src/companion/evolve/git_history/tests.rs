@@ -48,7 +48,7 @@ fn create_project() -> (tempfile::TempDir, u32) {
     fs::create_dir(folder.path().join("body")).unwrap();
     fs::write(folder.path().join("body/Dockerfile"), "FROM ${BASE}\n").unwrap();
     fs::write(folder.path().join("mine"), "committed\n").unwrap();
-    let git = |words: &[&str]| run_git(folder.path(), words);
+    let git = |arguments: &[&str]| run_git(folder.path(), arguments);
     git(&["init", "--quiet", "--initial-branch=main"]);
     git(&["add", "mine"]);
     git(&["commit", "--quiet", "-m", "mine"]);
@@ -75,7 +75,7 @@ fn chown_recursively(path: &Path, uid: u32) {
     }
 }
 
-fn run_git(folder: &Path, words: &[&str]) -> String {
+fn run_git(folder: &Path, arguments: &[&str]) -> String {
     let mut command = Command::new("git");
     // A status query must not write the index as this user.
     command.env("GIT_OPTIONAL_LOCKS", "0");
@@ -87,8 +87,13 @@ fn run_git(folder: &Path, words: &[&str]) -> String {
         "-c",
         "user.email=a@b",
     ]);
-    let done = command.arg("-C").arg(folder).args(words).output().unwrap();
-    assert!(done.status.success(), "{words:?}: {done:?}");
+    let done = command
+        .arg("-C")
+        .arg(folder)
+        .args(arguments)
+        .output()
+        .unwrap();
+    assert!(done.status.success(), "{arguments:?}: {done:?}");
     String::from_utf8(done.stdout).unwrap()
 }
 
@@ -111,9 +116,9 @@ fn open(project: &Path) -> GitRepository {
 /// Records runs whose bodies are stored: each body is one file that contains the run's name.
 async fn commit_uncommitted_runs(project: &Path, runs: &[EvolveRecord]) -> usize {
     let repository = open(project);
-    let told = repository.list_committed_runs().await.unwrap();
-    let untold = select_uncommitted_runs(runs, &told);
-    for run in &untold {
+    let committed = repository.list_committed_runs().await.unwrap();
+    let uncommitted = select_uncommitted_runs(runs, &committed);
+    for run in &uncommitted {
         // As in the keeper's replies: a run whose body could not be read has none.
         if run.body.is_none() && run.image.is_none() {
             repository
@@ -131,13 +136,13 @@ async fn commit_uncommitted_runs(project: &Path, runs: &[EvolveRecord]) -> usize
             .await
             .unwrap();
     }
-    untold.len()
+    uncommitted.len()
 }
 
 #[tokio::test]
 async fn runs_become_commits_of_the_owner_and_nothing_else_is_touched() {
     let (folder, uid) = create_project();
-    let git = |words: &[&str]| run_git(folder.path(), words);
+    let git = |arguments: &[&str]| run_git(folder.path(), arguments);
     let before = (git(&["status", "--porcelain"]), git(&["diff", "--cached"]));
     let first = build_record("20261120-100000", EvolveStage::Succeeded);
     let earlier = build_record("20261119-100000", EvolveStage::Failed);
@@ -168,19 +173,19 @@ async fn runs_become_commits_of_the_owner_and_nothing_else_is_touched() {
     );
     let files = git(&["ls-tree", "-r", "--name-only", GIT_HISTORY_BRANCH]);
     assert_eq!(files, "body/deep/Dockerfile\n");
-    for (commit, made) in [
+    for (commit, id) in [
         ("", "120000"),
         ("~1", "120000"),
         ("~2", "110000"),
         ("~3", "100000"),
     ] {
-        let made = format!("20261120-{made}");
+        let id = format!("20261120-{id}");
         assert_eq!(
             git(&[
                 "show",
                 &format!("{GIT_HISTORY_BRANCH}{commit}:body/deep/Dockerfile")
             ]),
-            made
+            id
         );
     }
     let message = git(&[
@@ -250,7 +255,7 @@ async fn moved_git_folder_has_the_commits() {
     // A worktree has its git folder outside the project.
     let tree = tempfile::tempdir().unwrap();
     let path = tree.path().join("tree");
-    let words = [
+    let arguments = [
         "worktree",
         "add",
         "--quiet",
@@ -258,11 +263,11 @@ async fn moved_git_folder_has_the_commits() {
         path.to_str().unwrap(),
         "main",
     ];
-    run_git(folder.path(), &words);
-    let GitLocation::Outside(there) = locate_git_folder(&path) else {
+    run_git(folder.path(), &arguments);
+    let GitLocation::Outside(target) = locate_git_folder(&path) else {
         panic!("{:?}", locate_git_folder(&path));
     };
-    assert!(there.contains("/worktrees/"), "{there}");
+    assert!(target.contains("/worktrees/"), "{target}");
     assert_eq!(locate_git_folder(tree.path()), GitLocation::NotFound);
 }
 

@@ -135,7 +135,7 @@ fn an_idle_kernel_that_does_not_answer_is_replaced() {
 
 #[test]
 fn checkpointed_kernel_needs_request() {
-    let parted = [
+    let detached = [
         KernelPolicyEvent::Ready,
         KernelPolicyEvent::JobStarted,
         KernelPolicyEvent::Detached,
@@ -147,20 +147,20 @@ fn checkpointed_kernel_needs_request() {
         KernelPolicyEvent::Restart,
     ] {
         assert_eq!(
-            apply_events(&[&parted[..], &[event]].concat()).0,
+            apply_events(&[&detached[..], &[event]].concat()).0,
             KernelPolicyState::Detached
         );
     }
-    let rejoined = apply_events(&[&parted[..], &[KernelPolicyEvent::Reattach]].concat());
+    let reattached = apply_events(&[&detached[..], &[KernelPolicyEvent::Reattach]].concat());
     assert_eq!(
-        rejoined,
+        reattached,
         (
             KernelPolicyState::INITIAL_STATE,
             vec![KernelPolicyAction::StartTimer(KERNEL_HELLO_TIMEOUT)]
         )
     );
-    let frozen = [
-        &parted[..],
+    let checkpointed = [
+        &detached[..],
         &[
             KernelPolicyEvent::Checkpointed,
             KernelPolicyEvent::Check(KERNEL_PROBE_TIMEOUT),
@@ -168,18 +168,18 @@ fn checkpointed_kernel_needs_request() {
     ]
     .concat();
     assert_eq!(
-        apply_events(&frozen),
+        apply_events(&checkpointed),
         (KernelPolicyState::Checkpointed, vec![])
     );
-    let thawed = apply_events(&[&frozen[..], &[KernelPolicyEvent::Restore]].concat());
+    let restored = apply_events(&[&checkpointed[..], &[KernelPolicyEvent::Restore]].concat());
     assert_eq!(
-        thawed,
+        restored,
         (
             KernelPolicyState::INITIAL_STATE,
             vec![KernelPolicyAction::StartTimer(KERNEL_HELLO_TIMEOUT)]
         )
     );
-    let restarted = apply_events(&[&frozen[..], &[KernelPolicyEvent::Restart]].concat());
+    let restarted = apply_events(&[&checkpointed[..], &[KernelPolicyEvent::Restart]].concat());
     assert_eq!(
         restarted,
         (
@@ -214,17 +214,17 @@ fn a_second_stop_does_not_restart_the_grace() {
 #[test]
 fn a_kernel_that_never_starts_is_tried_ever_more_rarely() {
     let mut state = KernelPolicyState::INITIAL_STATE;
-    let mut rests = Vec::new();
+    let mut delays = Vec::new();
     for _ in 0..12 {
         let (next, actions) = state.next_state(KernelPolicyEvent::Exited);
         state = next;
-        if let [KernelPolicyAction::StartTimer(rest)] = actions[..] {
-            rests.push(rest);
+        if let [KernelPolicyAction::StartTimer(delay)] = actions[..] {
+            delays.push(delay);
             state = state.next_state(KernelPolicyEvent::TimerFired).0;
         }
     }
-    assert!(rests.is_sorted() && rests.len() == 10);
-    assert_eq!(rests.last(), Some(&MAX_KERNEL_RESTART_DELAY));
+    assert!(delays.is_sorted() && delays.len() == 10);
+    assert_eq!(delays.last(), Some(&MAX_KERNEL_RESTART_DELAY));
 }
 
 #[test]

@@ -73,17 +73,20 @@ async fn a_session_that_ends_is_gone_and_the_companion_is_not_stopping() {
 #[tokio::test]
 async fn a_session_in_a_checkpoint_stays_there_until_it_is_reset() {
     let folder = tempfile::tempdir().unwrap();
-    let mark = |session: &str| folder.path().join(format!("{session}.json"));
-    let waking = [DEFAULT_SESSION, "second"].map(|session| {
-        fs::write(mark(session), "{}").unwrap();
-        let frozen = KernelCheckpoint {
+    let marker_path = |session: &str| folder.path().join(format!("{session}.json"));
+    let restoring = [DEFAULT_SESSION, "second"].map(|session| {
+        fs::write(marker_path(session), "{}").unwrap();
+        let checkpoint = KernelCheckpoint {
             id: format!("/data/criu/{session}/1"),
-            marker: Some(mark(session)),
+            marker: Some(marker_path(session)),
         };
-        (session.to_owned(), SessionRestoring::Checkpointed(frozen))
+        (
+            session.to_owned(),
+            SessionRestoring::Checkpointed(checkpoint),
+        )
     });
-    let waking = BTreeMap::from(waking);
-    let (sessions, _owner) = KernelSessions::start(without_python(folder.path()), waking);
+    let restoring = BTreeMap::from(restoring);
+    let (sessions, _owner) = KernelSessions::start(without_python(folder.path()), restoring);
     for session in [DEFAULT_SESSION, "second"] {
         let request = Execute {
             session: session.into(),
@@ -102,11 +105,11 @@ async fn a_session_in_a_checkpoint_stays_there_until_it_is_reset() {
     let kernel = sessions.find_kernel("second").unwrap();
     assert!(!kernel.release_if_idle(Duration::ZERO).await && kernel.view().ready);
     kernel.drain_runs(Duration::ZERO).await;
-    assert!(mark("second").exists());
+    assert!(marker_path("second").exists());
     sessions.delete_session("second").await.unwrap();
-    assert!(!mark("second").exists() && mark(DEFAULT_SESSION).exists());
+    assert!(!marker_path("second").exists() && marker_path(DEFAULT_SESSION).exists());
     sessions.shutdown_all(Duration::ZERO).await;
-    assert!(mark(DEFAULT_SESSION).exists());
+    assert!(marker_path(DEFAULT_SESSION).exists());
 }
 
 #[test]

@@ -24,9 +24,9 @@ pub(super) enum StartAction {
 
 /// Waits for the decision about a detached kernel; waits forever if no kernel is detached.
 pub(super) async fn wait_resolution(
-    fate: &mut Option<oneshot::Receiver<DetachResolution>>,
+    resolution: &mut Option<oneshot::Receiver<DetachResolution>>,
 ) -> Result<DetachResolution, RecvError> {
-    match fate {
+    match resolution {
         Some(decision) => decision.await,
         None => pending().await,
     }
@@ -47,14 +47,14 @@ impl KernelOwner {
         }
         // An interrupt has no purpose any more: the job has ended.
         self.stop_reason = None;
-        let (fate, decision) = oneshot::channel();
+        let (resolution, decision) = oneshot::channel();
         self.resolution = Some(decision);
         self.apply_event(KernelPolicyEvent::Detached);
         let known = (&self.process, &self.hello, &mut self.current_job);
         let (Some(process), Some(hello), Some(KernelJob::Detach { done })) = known else {
             return;
         };
-        let apart = DetachedKernel {
+        let detached = DetachedKernel {
             pid: hello.pid,
             supervisor_pid: process.root_pid().unwrap_or_default(),
             socket: process.socket_path().unwrap_or_default(),
@@ -62,10 +62,10 @@ impl KernelOwner {
             counts: self.counts,
             python: hello.python.clone(),
             body_version: hello.body_version.clone(),
-            resolution: fate,
+            resolution,
         };
         // The caller may have disconnected: the value is dropped then, and the kernel reattaches.
-        let _ = done.take().map(|done| done.send(Ok(apart)));
+        let _ = done.take().map(|done| done.send(Ok(detached)));
     }
 
     /// Handles the decision about the detached kernel.
@@ -73,12 +73,12 @@ impl KernelOwner {
         self.resolution = None;
         self.current_job = None;
         match decision {
-            Ok(DetachResolution::Checkpointed(frozen, done)) => {
+            Ok(DetachResolution::Checkpointed(checkpoint, done)) => {
                 if let Some(process) = self.process.take() {
                     reap_process(process, false).await;
                 }
                 self.hello = None;
-                self.checkpoint = Some(frozen);
+                self.checkpoint = Some(checkpoint);
                 self.apply_event(KernelPolicyEvent::Checkpointed);
                 let refusal = self.checkpointed_refusal();
                 for job in std::mem::take(&mut self.queue) {
@@ -104,17 +104,17 @@ impl KernelOwner {
 
     /// The refusal of requests while the kernel is in a checkpoint.
     pub(super) fn checkpointed_refusal(&self) -> KernelRefusal {
-        let frozen = self.checkpoint.as_ref();
+        let checkpoint = self.checkpoint.as_ref();
         KernelRefusal::Checkpointed {
             session: self.session.clone(),
-            checkpoint: frozen.map_or_else(String::new, |frozen| frozen.id.clone()),
+            checkpoint: checkpoint.map_or_else(String::new, |checkpoint| checkpoint.id.clone()),
         }
     }
 
     /// Removes the mark: the session is not in a checkpoint any more.
     pub(super) fn remove_checkpoint_marker(&mut self) {
-        if let Some(frozen) = self.checkpoint.take() {
-            frozen.remove_marker();
+        if let Some(checkpoint) = self.checkpoint.take() {
+            checkpoint.remove_marker();
         }
     }
 
@@ -129,8 +129,8 @@ impl KernelOwner {
         self.answer_attach_waiter(Err(KernelRefusal::NoKernel(
             "another kernel replaced it".into(),
         )));
-        let RestoredKernel { spawned: made } = restored;
-        self.process = Some(KernelProcess::from_restored(made, &self.session));
+        let RestoredKernel { spawned } = restored;
+        self.process = Some(KernelProcess::from_restored(spawned, &self.session));
         // These fields belong to the old process.
         (self.hello, self.end_reason, self.stop_reason) = (None, None, None);
         self.is_plain = false;

@@ -19,8 +19,8 @@ use tokio::time::Instant;
 const MAX_STRAY_OUTPUT_BYTES: usize = 4 << 10;
 
 impl KernelOwner {
-    pub(super) async fn handle_event(&mut self, news: ProcessEvent) {
-        match news {
+    pub(super) async fn handle_event(&mut self, event: ProcessEvent) {
+        match event {
             ProcessEvent::Output(stream, bytes) => self.handle_output(stream, bytes).await,
             ProcessEvent::Frame(frame) => self.handle_frame(frame).await,
             ProcessEvent::ConnectionLost(why) => {
@@ -40,9 +40,9 @@ impl KernelOwner {
         match &self.current_job {
             Some(KernelJob::Run(run)) => {
                 let run = run.clone();
-                let rest = run.write_output(stream, &bytes);
-                if rest > 0 {
-                    bytes.drain(..bytes.len() - rest);
+                let spilled_bytes = run.write_output(stream, &bytes);
+                if spilled_bytes > 0 {
+                    bytes.drain(..bytes.len() - spilled_bytes);
                     let folder = &self.settings.output_folder;
                     self.spill_files
                         .write_output(folder, &run, stream, bytes)
@@ -56,11 +56,11 @@ impl KernelOwner {
     /// Logs output of threads and processes that a run left behind. No run can receive the output, so the log gets the
     /// first bytes.
     fn log_stray_output(&mut self, bytes: &[u8]) {
-        let room = MAX_STRAY_OUTPUT_BYTES.saturating_sub(self.stray_output_bytes);
+        let free_bytes = MAX_STRAY_OUTPUT_BYTES.saturating_sub(self.stray_output_bytes);
         self.stray_output_bytes += bytes.len();
-        if room > 0 && !bytes.is_empty() {
-            let text = String::from_utf8_lossy(&bytes[..bytes.len().min(room)]).into_owned();
-            let rest = if bytes.len() > room {
+        if free_bytes > 0 && !bytes.is_empty() {
+            let text = String::from_utf8_lossy(&bytes[..bytes.len().min(free_bytes)]).into_owned();
+            let rest = if bytes.len() > free_bytes {
                 " … (the rest is dropped)"
             } else {
                 ""
@@ -72,11 +72,11 @@ impl KernelOwner {
     async fn handle_frame(&mut self, frame: KernelFrame) {
         match (frame, &self.current_job) {
             (KernelFrame::Hello(hello), _) => self.handle_hello(hello),
-            (KernelFrame::Display(shown), Some(KernelJob::Run(run))) => {
-                run.add_event(RunEventKind::Display(shown))
+            (KernelFrame::Display(bundle), Some(KernelJob::Run(run))) => {
+                run.add_event(RunEventKind::Display(bundle))
             }
-            (KernelFrame::Result(shown), Some(KernelJob::Run(run))) => {
-                run.add_event(RunEventKind::Result(shown))
+            (KernelFrame::Result(bundle), Some(KernelJob::Run(run))) => {
+                run.add_event(RunEventKind::Result(bundle))
             }
             (KernelFrame::Clear { wait }, Some(KernelJob::Run(run))) => {
                 run.add_event(RunEventKind::Clear { wait })
@@ -137,12 +137,9 @@ impl KernelOwner {
             }
             (KernelFrame::Progress { bytes }, _) => self.transferred_bytes = bytes,
             // The body is older than this query: the kernel works.
-            (
-                KernelFrame::Refused { error },
-                Some(KernelJob::Query {
-                    query: question, ..
-                }),
-            ) if question.is_long() && self.job_outcome.is_none() => {
+            (KernelFrame::Refused { error }, Some(KernelJob::Query { query, .. }))
+                if query.is_long() && self.job_outcome.is_none() =>
+            {
                 self.finish_job(KernelJobOutcome::Query(Err(error)));
             }
             (KernelFrame::Refused { error }, _) => {
@@ -168,9 +165,9 @@ impl KernelOwner {
 
     fn handle_ready(&mut self) {
         let Some(hello) = &self.hello else { return };
-        let birth = std::mem::replace(&mut self.start_action, StartAction::New);
-        let is_new = birth == StartAction::New;
-        match birth {
+        let start_action = std::mem::replace(&mut self.start_action, StartAction::New);
+        let is_new = start_action == StartAction::New;
+        match start_action {
             StartAction::New => self.generation_store.begin_empty_generation(),
             StartAction::Same => {}
             StartAction::Restored => self.generation_store.begin_restored_generation(),

@@ -35,9 +35,7 @@ impl KernelJob {
     pub(super) fn changes_namespace(&self) -> bool {
         match self {
             Self::Run(_) => true,
-            Self::Query {
-                query: question, ..
-            } => question.changes_namespace(),
+            Self::Query { query, .. } => query.changes_namespace(),
             Self::Detach { .. } => false,
         }
     }
@@ -52,9 +50,7 @@ pub(super) enum KernelJobOutcome {
 
 pub(super) fn refuse_message(message: KernelMessage, refusal: &KernelRefusal) {
     match message {
-        KernelMessage::Execute {
-            admitted: taken, ..
-        } => drop(taken.send(Err(refusal.clone()))),
+        KernelMessage::Execute { admitted, .. } => drop(admitted.send(Err(refusal.clone()))),
         KernelMessage::Query { done, .. }
         | KernelMessage::Restart { done, .. }
         | KernelMessage::RestoreProcess { done, .. } => {

@@ -55,27 +55,24 @@ impl KernelOwner {
             KernelMessage::Execute {
                 run,
                 queue,
-                admitted: taken,
+                admitted,
             } => {
                 let answer = self.admit_job(queue, run.request.code.len());
                 if answer.is_ok() {
                     self.queue.push_back(KernelJob::Run(run));
                 }
                 // The caller may have disconnected; the run continues and can be found by its id.
-                let _ = taken.send(answer);
+                let _ = admitted.send(answer);
             }
             KernelMessage::Query {
-                query: mut question,
+                query: mut query,
                 quiet,
                 done,
             } => match self.admit_job(false, 0) {
                 Ok(()) => {
-                    self.bind_generation(&mut question);
-                    self.queue.push_back(KernelJob::Query {
-                        query: question,
-                        quiet,
-                        done,
-                    });
+                    self.bind_generation(&mut query);
+                    self.queue
+                        .push_back(KernelJob::Query { query, quiet, done });
                 }
                 Err(refusal) => drop(done.send(Err(refusal))),
             },
@@ -270,23 +267,22 @@ impl KernelOwner {
                 })
             }
             KernelJob::Query { .. } | KernelJob::Detach { .. } => {
-                let question = match &job {
-                    KernelJob::Query {
-                        query: question, ..
-                    } => question,
+                let query = match &job {
+                    KernelJob::Query { query, .. } => query,
                     _ => &KernelQuery::LetGo,
                 };
                 // A query may run code, too: finalizers and properties, which may not return.
-                let patience = match question.is_long() {
+                let time_limit = match query.is_long() {
                     false => Some(KERNEL_QUERY_TIMEOUT),
                     true => self.restore.is_running().then_some(AUTO_RELOAD_TIMEOUT),
                 };
-                if let Some(patience) = patience {
-                    self.run_deadline = Some((Instant::now() + patience, patience.as_secs_f64()));
+                if let Some(time_limit) = time_limit {
+                    self.run_deadline =
+                        Some((Instant::now() + time_limit, time_limit.as_secs_f64()));
                 }
                 process.send_frame(&KernelQueryFrame {
                     id: "ask",
-                    question,
+                    question: query,
                 })
             }
         };
@@ -341,8 +337,8 @@ impl KernelOwner {
             self.last_changed = self.last_used;
         }
         match (self.current_job.take(), self.job_outcome.take()) {
-            (Some(KernelJob::Run(run)), Some(KernelJobOutcome::Run(ending))) => {
-                let status = match (ending, stop) {
+            (Some(KernelJob::Run(run)), Some(KernelJobOutcome::Run(outcome))) => {
+                let status = match (outcome, stop) {
                     (KernelCellOutcome::Completed, _) => RunStatus::Completed,
                     // Interrupted code may end with a different exception.
                     (_, Some(stop)) => {
@@ -361,11 +357,7 @@ impl KernelOwner {
                 run.finish(status, report);
             }
             (
-                Some(KernelJob::Query {
-                    query: question,
-                    quiet,
-                    done,
-                }),
+                Some(KernelJob::Query { query, quiet, done }),
                 Some(KernelJobOutcome::Query(value)),
             ) => {
                 let value = match (value, stop) {
@@ -374,12 +366,12 @@ impl KernelOwner {
                 };
                 let known = self.generation_store.generation();
                 if let Ok(value) = &value {
-                    self.record_query_effect(&question, value);
+                    self.record_query_effect(&query, value);
                 }
                 let generation = self.generation_store.generation();
                 // The report of a store covers all changes since the last report to a caller; the next caller reads
                 // them, too.
-                let is_store = matches!(question, KernelQuery::CryoStore { .. });
+                let is_store = matches!(query, KernelQuery::CryoStore { .. });
                 let seen = (!is_store).then_some(known);
                 let report = match self.restore.is_running() || quiet || is_store {
                     // The report is not recorded as seen by a caller.
@@ -407,8 +399,8 @@ impl KernelOwner {
     }
 
     /// Records the effect of an answered query on the generation.
-    fn record_query_effect(&mut self, question: &KernelQuery, value: &Value) {
-        match question {
+    fn record_query_effect(&mut self, query: &KernelQuery, value: &Value) {
+        match query {
             // The namespace of the old generation is gone; callers that saw the old generation must read this.
             KernelQuery::Reset => {
                 self.reset_execution_count = self.counts.execution_count;

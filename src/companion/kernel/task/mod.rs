@@ -114,11 +114,11 @@ impl KernelOwner {
         settings: KernelSettings,
         template: KernelTemplate,
         mailbox: mpsc::Receiver<KernelMessage>,
-        waking: Option<SessionRestoring>,
+        restoring: Option<SessionRestoring>,
     ) -> (Self, watch::Receiver<KernelView>) {
-        let ledger = GenerationStore::open(&settings.record_folder, session);
+        let generation_store = GenerationStore::open(&settings.record_folder, session);
         let run_count = RunCount::open(&settings.record_folder, session);
-        let used = Instant::now();
+        let last_used = Instant::now();
         let view = KernelView {
             ready: false,
             checkpoint: None,
@@ -127,28 +127,28 @@ impl KernelOwner {
             queued: 0,
             counts: KernelCounts::default(),
             reset_execution_count: 0,
-            report: ledger.peek_report(ledger.generation(), None),
+            report: generation_store.peek_report(generation_store.generation(), None),
             python: None,
             root_pid: None,
-            last_used: used,
-            last_changed: used,
+            last_used,
+            last_changed: last_used,
             transferred_bytes: 0,
         };
-        let with = |first| KernelRestore::from_stored(&ledger, &settings, session, first);
-        let (state, thaw, frozen) = match waking {
+        let with = |first| KernelRestore::from_stored(&generation_store, &settings, session, first);
+        let (state, restore, checkpoint) = match restoring {
             None => (KernelPolicyState::INITIAL_STATE, with(Vec::new()), None),
-            Some(SessionRestoring::Checkpointed(frozen)) => (
+            Some(SessionRestoring::Checkpointed(checkpoint)) => (
                 KernelPolicyState::Checkpointed,
                 KernelRestore::empty(),
-                Some(frozen),
+                Some(checkpoint),
             ),
             Some(SessionRestoring::Objects {
-                checkpoint: frozen,
+                checkpoint,
                 folders,
             }) => (
                 KernelPolicyState::INITIAL_STATE,
                 with(folders),
-                Some(frozen),
+                Some(checkpoint),
             ),
         };
         let (view, seen) = watch::channel(view);
@@ -158,7 +158,7 @@ impl KernelOwner {
             template,
             mailbox,
             view,
-            generation_store: ledger,
+            generation_store,
             run_count,
             state,
             process: None,
@@ -167,14 +167,14 @@ impl KernelOwner {
             job_outcome: None,
             interrupted_error: None,
             spill_files: SpillFiles::default(),
-            last_used: used,
-            last_changed: used,
+            last_used,
+            last_changed: last_used,
             interrupt_waiters: Vec::new(),
             restart_waiters: Vec::new(),
             resolution: None,
             start_action: StartAction::New,
             attach_waiter: None,
-            checkpoint: frozen,
+            checkpoint,
             sent_at: Instant::now(),
             can_spin: available_parallelism().is_ok_and(|n| n.get() > 1),
             started_ticks: 0,
@@ -193,7 +193,7 @@ impl KernelOwner {
             end_reason: None,
             stray_output_bytes: 0,
             transferred_bytes: 0,
-            restore: thaw,
+            restore,
         };
         owner.publish_view();
         (owner, seen)
@@ -225,7 +225,7 @@ impl KernelOwner {
                 () = wait_until(self.shutdown_state.run_deadline().filter(|_| self.stop_reason.is_none())) => self.handle_grace_timeout(),
                 decision = wait_resolution(&mut self.resolution) => self.resolve_detached(decision).await,
                 // The holder of a detached kernel reports its exit.
-                news = next_process_event(&mut self.process), if self.resolution.is_none() => self.handle_event(news).await,
+                event = next_process_event(&mut self.process), if self.resolution.is_none() => self.handle_event(event).await,
                 never = spin_briefly(self.sent_at), if self.can_spin && self.current_job.is_some() =>
                     match never {},
             }

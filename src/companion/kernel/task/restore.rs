@@ -38,21 +38,21 @@ pub(super) struct KernelRestore {
 impl KernelRestore {
     /// The folders in `first`, and after them every stored generation, unless a request discarded the stored state.
     pub(super) fn from_stored(
-        ledger: &GenerationStore,
+        generation_store: &GenerationStore,
         settings: &KernelSettings,
         session: &str,
         first: Vec<PathBuf>,
     ) -> Self {
-        let mut left = VecDeque::from(first);
-        if ledger.is_stored() {
-            left.extend(cryo::reloadable_generations(&settings.cryo_folder, session));
+        let mut remaining = VecDeque::from(first);
+        if generation_store.is_stored() {
+            remaining.extend(cryo::reloadable_generations(&settings.cryo_folder, session));
         }
-        let skipped = match left.is_empty() && ledger.is_stored() {
+        let skipped = match remaining.is_empty() && generation_store.is_stored() {
             true => cryo::damaged_generations_above(&settings.cryo_folder, session, 0),
             false => Vec::new(),
         };
         Self {
-            remaining: left,
+            remaining,
             skipped,
             ..Self::empty()
         }
@@ -118,9 +118,9 @@ impl KernelOwner {
             folder.display()
         );
         self.restore.current_folder.clone_from(&folder);
-        let question = KernelQuery::CryoReload { folder };
+        let query = KernelQuery::CryoReload { folder };
         self.queue.push_front(KernelJob::Query {
-            query: question,
+            query,
             quiet: true,
             done,
         });
@@ -195,8 +195,8 @@ impl KernelOwner {
     }
 
     /// Binds a store to the current kernel generation, unless a kernel is starting: the next kernel may be empty.
-    pub(super) fn bind_generation(&self, question: &mut KernelQuery) {
-        if let KernelQuery::CryoStore { seen, .. } = question
+    pub(super) fn bind_generation(&self, query: &mut KernelQuery) {
+        if let KernelQuery::CryoStore { seen, .. } = query
             && !matches!(self.state, KernelPolicyState::Starting { .. })
             && !self.restore.is_running()
         {

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!          close               nothing runs
-//!  Staying ─────▶ Closing ─────────────────▶ Closed     (its objects may be stored now)
+//!  Running ─────▶ Closing ─────────────────▶ Closed     (its objects may be stored now)
 //!     │              │ end                     │ end
 //!     └──── end ─────┴──────────▶ Ending ◀─────┘        (ends as soon as nothing is left)
 //! ```
@@ -15,18 +15,20 @@ use tokio::time::Instant;
 pub(super) enum KernelShutdownState {
     /// The session has no shutdown request.
     Running,
-    /// Refuses new requests. Current runs may finish until `until`; `None` after they were stopped.
-    Closing { until: Option<Instant> },
+    /// Refuses new requests. Current runs may finish until `deadline`; `None` after they were stopped.
+    Closing { deadline: Option<Instant> },
     /// Nothing runs any more; only stores are accepted.
     Closed,
     /// Like `Closing`, and the owner ends with the last job.
-    Ending { until: Option<Instant> },
+    Ending { deadline: Option<Instant> },
 }
 
 impl KernelShutdownState {
-    pub(super) fn start_closing(self, until: Instant) -> Self {
+    pub(super) fn start_closing(self, deadline: Instant) -> Self {
         match self {
-            Self::Running => Self::Closing { until: Some(until) },
+            Self::Running => Self::Closing {
+                deadline: Some(deadline),
+            },
             other => other,
         }
     }
@@ -40,13 +42,15 @@ impl KernelShutdownState {
     }
 
     /// Starts the end. A time limit that was set before is not extended.
-    pub(super) fn start_ending(self, until: Instant) -> Self {
+    pub(super) fn start_ending(self, deadline: Instant) -> Self {
         match self {
-            Self::Running => Self::Ending { until: Some(until) },
-            Self::Closing { until } | Self::Ending { until } => Self::Ending { until },
+            Self::Running => Self::Ending {
+                deadline: Some(deadline),
+            },
+            Self::Closing { deadline } | Self::Ending { deadline } => Self::Ending { deadline },
             // Only a store can run in this state; its time is over.
             Self::Closed => Self::Ending {
-                until: Some(Instant::now()),
+                deadline: Some(Instant::now()),
             },
         }
     }
@@ -54,8 +58,8 @@ impl KernelShutdownState {
     /// Records that the time limit is over and the runs were stopped.
     pub(super) fn mark_overdue(self) -> Self {
         match self {
-            Self::Closing { .. } => Self::Closing { until: None },
-            Self::Ending { .. } => Self::Ending { until: None },
+            Self::Closing { .. } => Self::Closing { deadline: None },
+            Self::Ending { .. } => Self::Ending { deadline: None },
             other => other,
         }
     }
@@ -63,7 +67,7 @@ impl KernelShutdownState {
     /// Time limit of current runs.
     pub(super) fn run_deadline(self) -> Option<Instant> {
         match self {
-            Self::Closing { until } | Self::Ending { until } => until,
+            Self::Closing { deadline } | Self::Ending { deadline } => deadline,
             Self::Running | Self::Closed => None,
         }
     }
@@ -79,9 +83,9 @@ impl KernelShutdownState {
             KernelMessage::Interrupt { .. }
             | KernelMessage::DrainRuns { .. }
             | KernelMessage::Shutdown { .. } => true,
-            KernelMessage::Query {
-                query: question, ..
-            } => self == Self::Closed && matches!(question, KernelQuery::CryoStore { .. }),
+            KernelMessage::Query { query, .. } => {
+                self == Self::Closed && matches!(query, KernelQuery::CryoStore { .. })
+            }
             _ => false,
         }
     }
@@ -95,10 +99,10 @@ mod tests {
     use tokio::sync::oneshot;
     use tokio::time::Instant;
 
-    fn ask(question: KernelQuery) -> KernelMessage {
+    fn ask(query: KernelQuery) -> KernelMessage {
         let (done, _) = oneshot::channel();
         KernelMessage::Query {
-            query: question,
+            query,
             quiet: false,
             done,
         }
@@ -122,24 +126,29 @@ mod tests {
 
     #[test]
     fn only_a_closed_session_is_stored_and_other_requests_are_refused() {
-        let until = Instant::now() + Duration::from_secs(10);
-        let closing = KernelShutdownState::Running.start_closing(until);
-        assert_eq!(closing, KernelShutdownState::Closing { until: Some(until) });
+        let deadline = Instant::now() + Duration::from_secs(10);
+        let closing = KernelShutdownState::Running.start_closing(deadline);
+        assert_eq!(
+            closing,
+            KernelShutdownState::Closing {
+                deadline: Some(deadline)
+            }
+        );
         assert!(
             KernelShutdownState::Running.accepts_message(&store())
                 && !closing.accepts_message(&store())
         );
         assert!(KernelShutdownState::Closed.accepts_message(&store()));
         assert!(!KernelShutdownState::Closed.accepts_message(&ask(KernelQuery::Reset)));
-        assert!(!closing.start_ending(until).accepts_message(&store()));
+        assert!(!closing.start_ending(deadline).accepts_message(&store()));
     }
 
     #[test]
     fn an_end_does_not_extend_an_earlier_time_limit() {
-        let until = Instant::now() + Duration::from_secs(10);
-        let later = until + Duration::from_secs(10);
-        let closing = KernelShutdownState::Running.start_closing(until);
-        assert_eq!(closing.start_ending(later).run_deadline(), Some(until));
+        let deadline = Instant::now() + Duration::from_secs(10);
+        let later = deadline + Duration::from_secs(10);
+        let closing = KernelShutdownState::Running.start_closing(deadline);
+        assert_eq!(closing.start_ending(later).run_deadline(), Some(deadline));
         assert_eq!(
             closing.mark_overdue().start_ending(later).run_deadline(),
             None
@@ -148,7 +157,7 @@ mod tests {
             KernelShutdownState::Closed
                 .start_ending(later)
                 .run_deadline()
-                < Some(until)
+                < Some(deadline)
         );
         assert_eq!(
             KernelShutdownState::Running

@@ -7,9 +7,9 @@ use crate::companion::kernel::process::KernelProcess;
 
 impl KernelOwner {
     pub(super) fn publish_view(&self) {
-        let frozen = self.checkpoint.as_ref();
-        let frozen = frozen.filter(|_| self.state == KernelPolicyState::Checkpointed);
-        let checkpoint = frozen.map(|frozen| frozen.id.clone());
+        let checkpoint = self.checkpoint.as_ref();
+        let checkpoint = checkpoint.filter(|_| self.state == KernelPolicyState::Checkpointed);
+        let checkpoint = checkpoint.map(|checkpoint| checkpoint.id.clone());
         let is_started =
             self.hello.is_some() && !matches!(self.state, KernelPolicyState::Starting { .. });
         let ready = is_started && !self.restore.is_running();

@@ -22,11 +22,8 @@ pub(super) struct InProcessPipe {
 
 impl InProcessPipe {
     pub(super) fn open(within: &dyn InProcessServer, name: &str) -> Self {
-        let (unsent, heard) = within.open_connection(name);
-        Self {
-            outgoing: unsent,
-            incoming: heard,
-        }
+        let (outgoing, incoming) = within.open_connection(name);
+        Self { outgoing, incoming }
     }
 
     pub(super) fn send(&self, text: Bytes) {

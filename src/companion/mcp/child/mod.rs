@@ -90,47 +90,48 @@ enum ServerTaskCommand {
 }
 
 impl ServerHandle {
-    /// Creates the task without starting the server. `numbered`: several clients share the child, so request ids are
-    /// replaced by numbers.
-    pub(super) fn new(known: Arc<ServerSpec>, hello: Bytes, numbered: bool) -> Self {
-        let (asks, mailbox) = mpsc::unbounded_channel();
-        let seen = Arc::new(ServerTaskState {
+    /// Creates the task without starting the server. `renumbers_ids`: several clients share the child, so request ids
+    /// are replaced by numbers.
+    pub(super) fn new(
+        spec: Arc<ServerSpec>,
+        initialize_params: Bytes,
+        renumbers_ids: bool,
+    ) -> Self {
+        let (commands, mailbox) = mpsc::unbounded_channel();
+        let state = Arc::new(ServerTaskState {
             phase: Mutex::new((ServerPhase::Down, None)),
             pending_count: AtomicUsize::new(0),
         });
-        let owner = ServerTask::new(known, hello, numbered, seen.clone());
+        let owner = ServerTask::new(spec, initialize_params, renumbers_ids, state.clone());
         tokio::spawn(owner.run(mailbox));
-        Self {
-            commands: asks,
-            state: seen,
-        }
+        Self { commands, state }
     }
 
-    pub(super) fn add_client(&self, member: Arc<McpClient>) {
-        self.send_command(ServerTaskCommand::AddClient(member));
+    pub(super) fn add_client(&self, client: Arc<McpClient>) {
+        self.send_command(ServerTaskCommand::AddClient(client));
     }
 
-    pub(super) fn remove_client(&self, member: u64) {
-        self.send_command(ServerTaskCommand::RemoveClient(member));
+    pub(super) fn remove_client(&self, client_number: u64) {
+        self.send_command(ServerTaskCommand::RemoveClient(client_number));
     }
 
     /// The result of the handshake; starts the server if necessary.
     pub(super) async fn initialize_result(&self) -> Result<Bytes, HandshakeError> {
         let (answer, receiver) = oneshot::channel();
         self.send_command(ServerTaskCommand::Initialize(answer));
-        let gone = || HandshakeError::Failed(server_task::SERVER_GONE_MESSAGE.into());
-        receiver.await.map_err(|_| gone())?
+        let ended = || HandshakeError::Failed(server_task::SERVER_GONE_MESSAGE.into());
+        receiver.await.map_err(|_| ended())?
     }
 
     pub(super) fn send_request(
         &self,
         message: RpcMessage,
-        member: &Arc<McpClient>,
+        client: &Arc<McpClient>,
         reply: ReplySender,
     ) {
         if let Err(unsent) = self.commands.send(ServerTaskCommand::SendRequest(
             message,
-            member.clone(),
+            client.clone(),
             reply,
         )) && let ServerTaskCommand::SendRequest(message, _, reply) = unsent.0
         {
@@ -139,12 +140,12 @@ impl ServerHandle {
         }
     }
 
-    pub(super) fn send_message(&self, message: RpcMessage, member: u64) {
-        self.send_command(ServerTaskCommand::SendMessage(message, member));
+    pub(super) fn send_message(&self, message: RpcMessage, client_number: u64) {
+        self.send_command(ServerTaskCommand::SendMessage(message, client_number));
     }
 
-    pub(super) fn set_level(&self, level: &str, member: u64) {
-        self.send_command(ServerTaskCommand::SetLevel(level.into(), member));
+    pub(super) fn set_level(&self, level: &str, client_number: u64) {
+        self.send_command(ServerTaskCommand::SetLevel(level.into(), client_number));
     }
 
     pub(super) fn cancel_stream(&self, stream: u64) {
@@ -163,7 +164,7 @@ impl ServerHandle {
         let _ = receiver.await;
     }
 
-    /// Whether the task has ended: the server was ended, or retired and has no open call.
+    /// Whether the task has ended: the server was ended, or is drained and has no open call.
     pub(super) fn has_ended(&self) -> bool {
         self.commands.is_closed()
     }
@@ -180,8 +181,8 @@ impl ServerHandle {
         self.state.pending_count.load(Ordering::Relaxed)
     }
 
-    fn send_command(&self, ask: ServerTaskCommand) {
+    fn send_command(&self, command: ServerTaskCommand) {
         // A task that has ended needs no command.
-        let _ = self.commands.send(ask);
+        let _ = self.commands.send(command);
     }
 }

@@ -42,9 +42,9 @@ pub(super) struct PendingRequests<T> {
 }
 
 impl<T> PendingRequests<T> {
-    pub(super) fn new(numbered: bool) -> Self {
+    pub(super) fn new(renumbers_ids: bool) -> Self {
         Self {
-            renumbers_ids: numbered,
+            renumbers_ids,
             last_id: 0,
             requests: HashMap::new(),
         }
@@ -64,63 +64,63 @@ impl<T> PendingRequests<T> {
     pub(super) fn register_request(
         &mut self,
         message: &RpcMessage,
-        member: u64,
+        client_number: u64,
         timeout: Duration,
-        to: T,
+        origin: T,
     ) -> Bytes {
         let id = message.id().unwrap_or("null");
-        let wire = self.assign_server_id(id);
+        let server_token = self.assign_server_id(id);
         let mut edits = Vec::new();
-        if *wire != *id {
-            edits.extend(message.id_edit(&wire));
+        if *server_token != *id {
+            edits.extend(message.id_edit(&server_token));
         }
         let span = message.param_span(&["_meta", "progressToken"]);
-        let own = span.clone().and_then(|span| {
+        let client_token = span.clone().and_then(|span| {
             std::str::from_utf8(&message.text()[span])
                 .ok()
                 .map(Box::from)
         });
-        let token = own.map(|own: Box<str>| {
-            let wire = if self.renumbers_ids || !is_plain_id(&own) {
-                wire.clone()
+        let progress_token = client_token.map(|client_token: Box<str>| {
+            let server_token = if self.renumbers_ids || !is_plain_id(&client_token) {
+                server_token.clone()
             } else {
-                own.clone()
+                client_token.clone()
             };
             ProgressToken {
-                server_token: wire,
-                client_token: own,
+                server_token,
+                client_token,
             }
         });
-        if let (Some(span), Some(token)) = (span, &token)
-            && token.server_token != token.client_token
+        if let (Some(span), Some(progress_token)) = (span, &progress_token)
+            && progress_token.server_token != progress_token.client_token
         {
-            edits.push((span, &token.server_token));
+            edits.push((span, &progress_token.server_token));
         }
         let text = match edits.is_empty() {
             true => message.text().clone(),
             false => message.with_edits(edits),
         };
         let call = PendingRequest {
-            client_number: member,
+            client_number,
             client_request_id: id.into(),
-            progress_token: token,
+            progress_token,
             deadline: Instant::now() + timeout,
             timeout,
-            origin: to,
+            origin,
         };
-        self.requests.insert(wire, call);
+        self.requests.insert(server_token, call);
         text
     }
 
     /// Registers a request of the hub.
-    pub(super) fn register_hub_request(&mut self, id: Box<str>, timeout: Duration, to: T) {
+    pub(super) fn register_hub_request(&mut self, id: Box<str>, timeout: Duration, origin: T) {
         let call = PendingRequest {
             client_number: 0,
             client_request_id: id.clone(),
             progress_token: None,
             deadline: Instant::now() + timeout,
             timeout,
-            origin: to,
+            origin,
         };
         self.requests.insert(id, call);
     }
@@ -149,7 +149,7 @@ impl<T> PendingRequests<T> {
                 let found = self
                     .requests
                     .keys()
-                    .find(|wire| is_same_id(wire, id))?
+                    .find(|server_token| is_same_id(server_token, id))?
                     .clone();
                 self.requests.remove(&found)?
             }
@@ -173,16 +173,16 @@ impl<T> PendingRequests<T> {
         message: &RpcMessage,
     ) -> Option<(&PendingRequest<T>, Bytes)> {
         let span = message.param_span(&["progressToken"])?;
-        let wire = message.raw_param(&["progressToken"])?;
+        let server_token = message.raw_param(&["progressToken"])?;
         let is_meant = |call: &&mut PendingRequest<T>| {
             call.progress_token
                 .as_ref()
-                .is_some_and(|t| is_same_id(&t.server_token, wire))
+                .is_some_and(|t| is_same_id(&t.server_token, server_token))
         };
         let call = self.requests.values_mut().find(is_meant)?;
         call.deadline = Instant::now() + call.timeout;
         let own = &call.progress_token.as_ref()?.client_token;
-        let text = match **own == *wire {
+        let text = match **own == *server_token {
             true => message.text().clone(),
             false => message.with_edits(vec![(span, own)]),
         };
@@ -192,21 +192,21 @@ impl<T> PendingRequests<T> {
     /// Removes the call that its client cancels. Returns it with the cancellation under the server's id.
     pub(super) fn take_cancelled(
         &mut self,
-        member: u64,
+        client_number: u64,
         message: &RpcMessage,
     ) -> Option<(PendingRequest<T>, Bytes)> {
         let span = message.param_span(&["requestId"])?;
         let id = message.raw_param(&["requestId"])?;
         let is_meant = |call: &PendingRequest<T>| {
-            call.client_number == member && is_same_id(&call.client_request_id, id)
+            call.client_number == client_number && is_same_id(&call.client_request_id, id)
         };
         let found = self.requests.iter().find(|(_, call)| is_meant(call));
-        let wire = found?.0.clone();
-        let text = match *wire == *id {
+        let server_token = found?.0.clone();
+        let text = match *server_token == *id {
             true => message.text().clone(),
-            false => message.with_edits(vec![(span, &wire)]),
+            false => message.with_edits(vec![(span, &server_token)]),
         };
-        Some((self.requests.remove(&wire)?, text))
+        Some((self.requests.remove(&server_token)?, text))
     }
 
     /// Removes one matching call. Returns it with the id that the server knows.
@@ -214,14 +214,14 @@ impl<T> PendingRequests<T> {
         &mut self,
         is_meant: impl Fn(&PendingRequest<T>) -> bool,
     ) -> Option<(Box<str>, PendingRequest<T>)> {
-        let wire = self
+        let server_token = self
             .requests
             .iter()
             .find(|(_, call)| is_meant(call))?
             .0
             .clone();
-        let call = self.requests.remove(&wire)?;
-        Some((wire, call))
+        let call = self.requests.remove(&server_token)?;
+        Some((server_token, call))
     }
 
     pub(super) fn take_all(&mut self) -> Vec<PendingRequest<T>> {
@@ -244,13 +244,15 @@ impl<T> PendingRequests<T> {
 
     /// The only client with open calls; `None` if no client or several clients have some.
     pub(super) fn only_client(&self) -> Option<u64> {
-        let mut members = self
+        let mut client_numbers = self
             .requests
             .values()
             .map(|c| c.client_number)
             .filter(|m| *m != 0);
-        let first = members.next()?;
-        members.all(|member| member == first).then_some(first)
+        let first = client_numbers.next()?;
+        client_numbers
+            .all(|client_number| client_number == first)
+            .then_some(first)
     }
 }
 
@@ -283,10 +285,10 @@ mod tests {
     #[test]
     fn clients_that_share_a_child_get_their_own_ids_and_tokens_back() {
         let mut calls = PendingRequests::new(true);
-        let ask =
+        let request =
             message(r#"{"id":1.0,"method":"m","params":{"_meta":{"progressToken":"t"}, "n":1.0}}"#);
-        let first = calls.register_request(&ask, 1, MINUTE, "first");
-        let second = calls.register_request(&ask, 2, MINUTE, "second");
+        let first = calls.register_request(&request, 1, MINUTE, "first");
+        let second = calls.register_request(&request, 2, MINUTE, "second");
         let expected = r#"{"id":2,"method":"m","params":{"_meta":{"progressToken":2}, "n":1.0}}"#;
         assert_eq!(second, expected.as_bytes());
         assert_ne!(first, second);
@@ -310,8 +312,8 @@ mod tests {
         assert_eq!(calls.register_request(&plain, 1, MINUTE, 0), plain.text());
         // A second request with an id that is still open must not be confused with the first.
         assert_ne!(calls.register_request(&plain, 1, MINUTE, 1), plain.text());
-        let odd = message(r#"{"id":12345678901234567890,"method":"m"}"#);
-        let sent = calls.register_request(&odd, 1, MINUTE, 2);
+        let unusual = message(r#"{"id":12345678901234567890,"method":"m"}"#);
+        let sent = calls.register_request(&unusual, 1, MINUTE, 2);
         let sent = message(std::str::from_utf8(&sent).unwrap());
         let answer = message(&format!(r#"{{"id":{},"result":1}}"#, sent.id().unwrap()));
         let (call, text) = calls.take_answered(&answer).unwrap();

@@ -27,24 +27,24 @@ pub(super) enum ServerPipe {
 impl ServerPipe {
     /// # Errors
     /// Fails when the process can't be started.
-    pub(super) async fn open(known: &ServerSpec) -> Result<Self> {
-        match &known.config.transport {
+    pub(super) async fn open(spec: &ServerSpec) -> Result<Self> {
+        match &spec.config.transport {
             ServerTransport::Child {
                 command,
                 args,
                 env,
                 cwd,
             } => {
-                let log = known.log.clone();
+                let log = spec.log.clone();
                 let process = ServerProcess::start(command, args, env, cwd.as_deref(), log).await?;
                 Ok(Self::Process(Box::new(process)))
             }
             ServerTransport::Remote { url, headers } => {
-                let remote = RemoteServer::open(url, headers, known)?;
+                let remote = RemoteServer::open(url, headers, spec)?;
                 Ok(Self::Remote(Box::new(remote)))
             }
             ServerTransport::Inside => {
-                let inside = InProcessPipe::open(&*known.built_in_server, &known.config.name);
+                let inside = InProcessPipe::open(&*spec.built_in_server, &spec.config.name);
                 Ok(Self::InProcess(inside))
             }
         }

@@ -71,14 +71,14 @@ impl ServerProcess {
             // A smaller pipe works, too.
             let _ = fcntl(pipe, FcntlArg::F_SETPIPE_SZ(STDIO_PIPE_BYTES));
         }
-        let mut words = vec![command.as_bytes(), command.as_bytes()];
-        words.extend(args.iter().map(String::as_bytes));
-        let mut guard = CommandSupervisor::spawn_supervisor()?;
-        let order = supervisor::encode_command(&words, &server_environment(env));
+        let mut arguments = vec![command.as_bytes(), command.as_bytes()];
+        arguments.extend(args.iter().map(String::as_bytes));
+        let mut supervisor = CommandSupervisor::spawn_supervisor()?;
+        let order = supervisor::encode_command(&arguments, &server_environment(env));
         let ends = [&stdin_end, &stdout_end, &stderr_end].map(|end: &OwnedFd| end.as_raw_fd());
         let ends = [ends[0], ends[1], ends[2], folder.as_fd().as_raw_fd()];
-        guard.send_command(&order, ends).await?;
-        let pid = match guard.next_event().await {
+        supervisor.send_command(&order, ends).await?;
+        let pid = match supervisor.next_event().await {
             CommandSupervisorEvent::Started(pid) => pid,
             CommandSupervisorEvent::Failed(number) => {
                 let why = io::Error::from_raw_os_error(number);
@@ -91,7 +91,7 @@ impl ServerProcess {
         drop((stdin_end, stdout_end, stderr_end));
         tokio::spawn(copy_stderr_to_log(Receiver::from_owned_fd(stderr)?, log));
         Ok(Self {
-            supervisor: guard,
+            supervisor,
             pid,
             stdin: Some(Sender::from_owned_fd(stdin)?),
             stdout: Some(Receiver::from_owned_fd(stdout)?),
@@ -162,7 +162,7 @@ impl ServerProcess {
             tokio::select! {
                 () = wait_readable(self.stdout.as_ref()) => drop(self.read_stdout()),
                 () = wait_writable(self.stdin.as_ref(), !self.write_queue.is_empty()) => self.flush_write_queue(),
-                said = self.supervisor.next_event() => match said {
+                event = self.supervisor.next_event() => match event {
                     CommandSupervisorEvent::Ended { code, .. } => {
                         while self.read_stdout() {}
                         self.exit_reason = Some(exit_text(code));
@@ -211,11 +211,11 @@ impl ServerProcess {
     /// Ends the process and all its descendants: first by closing its stdin, then by force.
     pub(super) async fn shutdown(mut self) {
         self.stdin = None;
-        let gone = async {
+        let exited = async {
             loop {
                 tokio::select! {
                     () = wait_readable(self.stdout.as_ref()) => { self.read_stdout(); self.read_buffer.clear(); }
-                    said = self.supervisor.next_event() => match said {
+                    event = self.supervisor.next_event() => match event {
                         CommandSupervisorEvent::Ended { .. } | CommandSupervisorEvent::AllExited => return,
                         CommandSupervisorEvent::Started(_) | CommandSupervisorEvent::Failed(_) => {}
                     },
@@ -223,12 +223,12 @@ impl ServerProcess {
             }
         };
         // In both cases the supervisor now ends the processes that are left.
-        let _ = timeout(MCP_SERVER_EXIT_TIMEOUT, gone).await;
+        let _ = timeout(MCP_SERVER_EXIT_TIMEOUT, exited).await;
         self.supervisor.end_all();
-        let gone = async {
+        let exited = async {
             while self.supervisor.next_event().await != CommandSupervisorEvent::AllExited {}
         };
-        if timeout(MCP_SUPERVISOR_EXIT_TIMEOUT, gone).await.is_err() {
+        if timeout(MCP_SUPERVISOR_EXIT_TIMEOUT, exited).await.is_err() {
             self.supervisor.kill_supervisor();
         }
     }
@@ -252,16 +252,16 @@ async fn wait_writable(pipe: Option<&Sender>, is_wanted: bool) {
 /// The companion's environment without the companion's own variables, and the variables of the server's
 /// configuration.
 fn server_environment(own: &BTreeMap<String, String>) -> Vec<Vec<u8>> {
-    let ours = std::env::vars_os().filter(|(name, _)| {
+    let inherited = std::env::vars_os().filter(|(name, _)| {
         let name = name.to_string_lossy();
         !settings::COMPANION_ONLY_VARIABLES.contains(&name.as_ref())
             && !own.contains_key(name.as_ref())
     });
-    let ours = ours.map(|(name, value)| [name.into_vec(), value.into_vec()].join(&b'='));
+    let inherited = inherited.map(|(name, value)| [name.into_vec(), value.into_vec()].join(&b'='));
     let own = own
         .iter()
         .map(|(name, value)| format!("{name}={value}").into_bytes());
-    ours.chain(own).collect()
+    inherited.chain(own).collect()
 }
 
 fn exit_text(code: i32) -> String {

@@ -6,7 +6,7 @@
 //!
 //! ```text
 //!            refuses `initialize`             answers `server/discover`
-//! Handshake ──────────────────────▶ (asked) ──────────────────────────▶ Stateless
+//! Handshake ──────────────────────▶ (probed) ─────────────────────────▶ Stateless
 //! ```
 
 use crate::companion::mcp::client::McpClient;
@@ -51,20 +51,20 @@ pub(super) fn hub_envelope() -> String {
 }
 
 /// The envelope for a client's request, from the client's `initialize` parameters.
-pub(super) fn client_envelope(member: &McpClient, level: Option<&str>) -> String {
-    let hello = member.initialize_params.as_deref().unwrap_or_default();
-    let hello = std::str::from_utf8(hello).unwrap_or_default();
+pub(super) fn client_envelope(client: &McpClient, level: Option<&str>) -> String {
+    let params = client.initialize_params.as_deref().unwrap_or_default();
+    let params = std::str::from_utf8(params).unwrap_or_default();
     let level = level.map(|level| format!(r#","{META_LOG_LEVEL}":{level}"#));
     let level = level.unwrap_or_default();
-    let Some(info) = find_value(hello, &["clientInfo"]) else {
+    let Some(info) = find_value(params, &["clientInfo"]) else {
         return hub_envelope() + &level;
     };
     let can = CLIENT_REQUEST_CAPABILITIES.iter().filter_map(|name| {
-        let span = find_value(hello, &["capabilities", name])?;
-        Some(format!("\"{name}\":{}", &hello[span]))
+        let span = find_value(params, &["capabilities", name])?;
+        Some(format!("\"{name}\":{}", &params[span]))
     });
     let can = can.collect::<Vec<_>>().join(",");
-    let info = &hello[info];
+    let info = &params[info];
     format!(
         r#""{META_PROTOCOL_VERSION}":"{STATELESS_REVISION}","{META_CLIENT_INFO}":{info},"{META_CLIENT_CAPABILITIES}":{{{can}}}{level}"#
     )
@@ -115,8 +115,8 @@ fn with_object_fields(message: RpcMessage, object: Span, fields: &str) -> RpcMes
     replace_span(&message, start..start, &format!("{fields}{comma}"))
 }
 
-fn replace_span(message: &RpcMessage, place: Span, text: &str) -> RpcMessage {
-    let edited = message.with_edits(vec![(place, text)]);
+fn replace_span(message: &RpcMessage, span: Span, text: &str) -> RpcMessage {
+    let edited = message.with_edits(vec![(span, text)]);
     RpcMessage::parse(edited).unwrap_or_else(|_| message.clone())
 }
 
@@ -138,8 +138,8 @@ pub(super) fn without_envelope(message: RpcMessage) -> RpcMessage {
 pub(super) fn initialize_result_from_discovery(found: &str) -> Result<Bytes, String> {
     let versions = find_value(found, &["supportedVersions"]).map(|span| &found[span]);
     let versions = versions.unwrap_or("[]");
-    let known = message::array_elements(versions);
-    if !known.contains(&format!("\"{STATELESS_REVISION}\"").as_str()) {
+    let supported = message::array_elements(versions);
+    if !supported.contains(&format!("\"{STATELESS_REVISION}\"").as_str()) {
         return Err(format!(
             "it supports only the protocol revisions {versions}"
         ));
@@ -224,21 +224,21 @@ mod tests {
 
     #[test]
     fn envelope_has_client_capabilities() {
-        let hello = r#"{"clientInfo":{"name":"c","n":1.0},"capabilities":{"roots":{"listChanged":true},"x":{}}}"#;
-        let member = McpClient {
+        let initialize_params = r#"{"clientInfo":{"name":"c","n":1.0},"capabilities":{"roots":{"listChanged":true},"x":{}}}"#;
+        let client = McpClient {
             number: 1,
-            initialize_params: Some(hello.into()),
+            initialize_params: Some(initialize_params.into()),
             notification_sink: Arc::new(EnvelopeNullSink),
         };
-        let said = format!(
+        let envelope = format!(
             "{{{}}}",
-            protocol_revision::client_envelope(&member, Some("\"info\""))
+            protocol_revision::client_envelope(&client, Some("\"info\""))
         );
-        let said: serde_json::Value = serde_json::from_str(&said).unwrap();
+        let envelope: serde_json::Value = serde_json::from_str(&envelope).unwrap();
         let roots = serde_json::json!({"roots": {"listChanged": true}});
-        assert_eq!(said[protocol_revision::META_CLIENT_CAPABILITIES], roots);
-        assert_eq!(said[protocol_revision::META_LOG_LEVEL], "info");
-        assert_eq!(said[protocol_revision::META_CLIENT_INFO]["name"], "c");
+        assert_eq!(envelope[protocol_revision::META_CLIENT_CAPABILITIES], roots);
+        assert_eq!(envelope[protocol_revision::META_LOG_LEVEL], "info");
+        assert_eq!(envelope[protocol_revision::META_CLIENT_INFO]["name"], "c");
     }
 
     #[test]

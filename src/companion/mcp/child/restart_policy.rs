@@ -2,13 +2,16 @@
 //! timers into events.
 //!
 //! ```text
-//!            Needed              Ready
-//!   ┌─ Down ────────▶ Starting ────────▶ Up ─┐
-//!   │   ▲ ▲              │ Ended         │   │ Idle
-//!   │   │ └── Rested ─ Resting ◀── Ended ┘   │
-//!   │   └────────────────────────────────────┘
-//!   └ the first end in a row costs no delay: the next call starts it again
+//!         Needed               Ready
+//!   Down ────────▶ Starting ──────────▶ Up ── Idle ──▶ Down
+//!    ▲              │ Ended              │ Ended
+//!    │              ▼                    │
+//!    └──────────── Backoff ◀─────────────┘
+//!    BackoffElapsed │
+//!                   └ Needed, after the delay ──▶ Starting
 //! ```
+//!
+//! The first end in a row has no delay: the server is `Down`, and the next call starts it again.
 
 use std::time::Duration;
 
@@ -69,7 +72,7 @@ impl ServerLifecycle {
                 let failures = self.failures.saturating_add(1);
                 let phase = match restart_delay(failures) {
                     Duration::ZERO => ServerPhase::Down,
-                    rest => ServerPhase::Backoff { until: now + rest },
+                    delay => ServerPhase::Backoff { until: now + delay },
                 };
                 Self { phase, failures }
             }
@@ -101,19 +104,22 @@ mod tests {
     use super::{ServerEvent, ServerLifecycle, ServerPhase};
     use std::time::Duration;
 
-    fn after(life: ServerLifecycle, events: &[ServerEvent]) -> ServerLifecycle {
-        events
-            .iter()
-            .fold(life, |life, event| life.after_event(*event, Duration::ZERO))
+    fn after(lifecycle: ServerLifecycle, events: &[ServerEvent]) -> ServerLifecycle {
+        events.iter().fold(lifecycle, |lifecycle, event| {
+            lifecycle.after_event(*event, Duration::ZERO)
+        })
     }
 
     #[test]
     fn a_server_starts_when_needed_and_ends_when_idle() {
-        let life = after(ServerLifecycle::INITIAL_LIFECYCLE, &[ServerEvent::Needed]);
-        assert_eq!(life.phase, ServerPhase::Starting);
-        let life = after(life, &[ServerEvent::Needed, ServerEvent::Ready]);
-        assert_eq!(life.phase, ServerPhase::Up);
-        assert_eq!(after(life, &[ServerEvent::Idle]).phase, ServerPhase::Down);
+        let lifecycle = after(ServerLifecycle::INITIAL_LIFECYCLE, &[ServerEvent::Needed]);
+        assert_eq!(lifecycle.phase, ServerPhase::Starting);
+        let lifecycle = after(lifecycle, &[ServerEvent::Needed, ServerEvent::Ready]);
+        assert_eq!(lifecycle.phase, ServerPhase::Up);
+        assert_eq!(
+            after(lifecycle, &[ServerEvent::Idle]).phase,
+            ServerPhase::Down
+        );
     }
 
     #[test]
@@ -124,33 +130,36 @@ mod tests {
             ServerEvent::Answered,
             ServerEvent::Ended,
         ];
-        let mut life = ServerLifecycle::INITIAL_LIFECYCLE;
+        let mut lifecycle = ServerLifecycle::INITIAL_LIFECYCLE;
         for _ in 0..5 {
-            life = after(life, &worked);
-            assert_eq!(life.phase, ServerPhase::Down);
+            lifecycle = after(lifecycle, &worked);
+            assert_eq!(lifecycle.phase, ServerPhase::Down);
         }
     }
 
     #[test]
     fn failing_server_backs_off_longer() {
-        let mut life = after(
+        let mut lifecycle = after(
             ServerLifecycle::INITIAL_LIFECYCLE,
             &[ServerEvent::Needed, ServerEvent::Ended],
         );
-        assert_eq!(life.phase, ServerPhase::Down);
+        assert_eq!(lifecycle.phase, ServerPhase::Down);
         let mut last = Duration::ZERO;
         for _ in 0..20 {
-            life = after(life, &[ServerEvent::Needed, ServerEvent::Ended]);
-            let ServerPhase::Backoff { until } = life.phase else {
-                panic!("{life:?}");
+            lifecycle = after(lifecycle, &[ServerEvent::Needed, ServerEvent::Ended]);
+            let ServerPhase::Backoff { until } = lifecycle.phase else {
+                panic!("{lifecycle:?}");
             };
             assert!(until >= last && until <= Duration::from_secs(30));
             assert_eq!(
-                after(life, &[ServerEvent::Needed, ServerEvent::BackoffElapsed]),
-                life
+                after(
+                    lifecycle,
+                    &[ServerEvent::Needed, ServerEvent::BackoffElapsed]
+                ),
+                lifecycle
             );
             last = until;
-            life = life.after_event(ServerEvent::BackoffElapsed, until);
+            lifecycle = lifecycle.after_event(ServerEvent::BackoffElapsed, until);
         }
         assert_eq!(last, Duration::from_secs(30));
     }

@@ -24,40 +24,45 @@ struct ServerRequest {
 
 impl ServerRequests {
     /// Registers a request, and returns the message for the client.
-    pub(super) fn register_request(&mut self, message: &RpcMessage, member: u64) -> Bytes {
-        let id = message.id().unwrap_or("null");
-        let is_fit =
-            is_plain_id(id) && !id.starts_with("\"osctl-") && !self.requests.contains_key(id);
-        let shown: Box<str> = match is_fit {
-            true => id.into(),
+    pub(super) fn register_request(&mut self, message: &RpcMessage, client_number: u64) -> Bytes {
+        let server_request_id = message.id().unwrap_or("null");
+        let is_fit = is_plain_id(server_request_id)
+            && !server_request_id.starts_with("\"osctl-")
+            && !self.requests.contains_key(server_request_id);
+        let hub_id: Box<str> = match is_fit {
+            true => server_request_id.into(),
             false => {
                 self.last_id += 1;
                 format!("\"osctl-asks-{}\"", self.last_id).into()
             }
         };
-        let text = match *shown == *id {
+        let text = match *hub_id == *server_request_id {
             true => message.text().clone(),
-            false => message.with_edits(message.id_edit(&shown).into_iter().collect()),
+            false => message.with_edits(message.id_edit(&hub_id).into_iter().collect()),
         };
-        let id = id.into();
+        let server_request_id = server_request_id.into();
         self.requests.insert(
-            shown,
+            hub_id,
             ServerRequest {
-                client_number: member,
-                server_request_id: id,
+                client_number,
+                server_request_id,
             },
         );
         text
     }
 
     /// Returns a client's answer under the server's id; `None` if the client has no such request.
-    pub(super) fn take_answered(&mut self, message: &RpcMessage, member: u64) -> Option<Bytes> {
+    pub(super) fn take_answered(
+        &mut self,
+        message: &RpcMessage,
+        client_number: u64,
+    ) -> Option<Bytes> {
         let id = message.id()?;
         let mut all = self.requests.iter();
-        let is_meant = |shown: &str, by: u64| by == member && is_same_id(shown, id);
-        let shown = all.find(|(shown, question)| is_meant(shown, question.client_number))?;
-        let shown = shown.0.clone();
-        let question = self.requests.remove(&shown)?;
+        let is_meant = |hub_id: &str, by: u64| by == client_number && is_same_id(hub_id, id);
+        let hub_id = all.find(|(hub_id, question)| is_meant(hub_id, question.client_number))?;
+        let hub_id = hub_id.0.clone();
+        let question = self.requests.remove(&hub_id)?;
         Some(match *question.server_request_id == *id {
             true => message.text().clone(),
             false => message.with_edits(
@@ -75,28 +80,28 @@ impl ServerRequests {
         let span = message.param_span(&["requestId"])?;
         let id = message.raw_param(&["requestId"])?;
         let mut all = self.requests.iter();
-        let shown = all
+        let hub_id = all
             .find(|(_, question)| is_same_id(&question.server_request_id, id))?
             .0
             .clone();
-        let question = self.requests.remove(&shown)?;
-        let text = match *shown == *id {
+        let question = self.requests.remove(&hub_id)?;
+        let text = match *hub_id == *id {
             true => message.text().clone(),
-            false => message.with_edits(vec![(span, &shown)]),
+            false => message.with_edits(vec![(span, &hub_id)]),
         };
         Some((question.client_number, text))
     }
 
     /// Removes the open requests to a client that is gone. Returns their ids as the server knows them.
-    pub(super) fn take_unanswered(&mut self, member: u64) -> Vec<Box<str>> {
-        let mut gone = Vec::new();
+    pub(super) fn take_unanswered(&mut self, client_number: u64) -> Vec<Box<str>> {
+        let mut removed = Vec::new();
         self.requests.retain(|_, question| {
-            if question.client_number == member {
-                gone.push(question.server_request_id.clone());
+            if question.client_number == client_number {
+                removed.push(question.server_request_id.clone());
             }
-            question.client_number != member
+            question.client_number != client_number
         });
-        gone
+        removed
     }
 
     pub(super) fn clear(&mut self) {
@@ -127,17 +132,17 @@ mod tests {
             "\"plain\"",
         ] {
             let mut questions = ServerRequests::default();
-            let ask = format!(r#"{{"id":{id},"method":"m","params":{{"n":1.0}}}}"#);
-            let shown = questions.register_request(&message(&ask), 1);
-            let shown = message(std::str::from_utf8(&shown).unwrap());
-            assert_eq!(shown.params(), Some(r#"{"n":1.0}"#));
+            let request = format!(r#"{{"id":{id},"method":"m","params":{{"n":1.0}}}}"#);
+            let hub_id = questions.register_request(&message(&request), 1);
+            let hub_id = message(std::str::from_utf8(&hub_id).unwrap());
+            assert_eq!(hub_id.params(), Some(r#"{"n":1.0}"#));
             // A client that parses the id and serializes it again.
-            let value: serde_json::Value = serde_json::from_str(shown.id().unwrap()).unwrap();
+            let value: serde_json::Value = serde_json::from_str(hub_id.id().unwrap()).unwrap();
             let answer = message(&format!(r#"{{"id":{value},"result":1e400}}"#));
             assert_eq!(questions.take_answered(&answer, 2), None);
-            let told = questions.take_answered(&answer, 1).unwrap();
+            let client_answer = questions.take_answered(&answer, 1).unwrap();
             let expected = format!(r#"{{"id":{id},"result":1e400}}"#);
-            assert_eq!(told, expected.as_bytes());
+            assert_eq!(client_answer, expected.as_bytes());
             assert_eq!(questions.take_answered(&answer, 1), None);
         }
     }
@@ -145,9 +150,9 @@ mod tests {
     #[test]
     fn duplicate_id_is_two_requests() {
         let mut questions = ServerRequests::default();
-        let ask = message(r#"{"id":1,"method":"m"}"#);
-        assert_eq!(questions.register_request(&ask, 1), ask.text());
-        assert_ne!(questions.register_request(&ask, 2), ask.text());
+        let request = message(r#"{"id":1,"method":"m"}"#);
+        assert_eq!(questions.register_request(&request, 1), request.text());
+        assert_ne!(questions.register_request(&request, 2), request.text());
         let answer = message(r#"{"id":1,"result":{}}"#);
         assert!(questions.take_answered(&answer, 2).is_none());
         assert!(questions.take_answered(&answer, 1).is_some());
@@ -161,8 +166,8 @@ mod tests {
         questions.register_request(&message(r#"{"id":9007199254740993,"method":"m"}"#), 1);
         questions.register_request(&message(r#"{"id":9007199254740992,"method":"m"}"#), 2);
         let cancel = r#"{"method":"notifications/cancelled","params":{"requestId":9007199254740992,"x":1.0}}"#;
-        let (member, text) = questions.take_cancelled(&message(cancel)).unwrap();
-        assert_eq!(member, 2);
+        let (client_number, text) = questions.take_cancelled(&message(cancel)).unwrap();
+        assert_eq!(client_number, 2);
         assert!(text.ends_with(br#""params":{"requestId":"osctl-asks-2","x":1.0}}"#));
         assert_eq!(questions.take_cancelled(&message(cancel)), None);
     }

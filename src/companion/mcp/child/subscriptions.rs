@@ -14,20 +14,20 @@ pub(super) struct ServerSubscriptions {
 
 impl ServerSubscriptions {
     /// Adds a subscription. Returns whether the server must receive the request: the client is the first subscriber.
-    pub(super) fn subscribe(&mut self, uri: &str, member: u64) -> bool {
-        let listeners = self.subscribers.entry(uri.into()).or_default();
-        let is_first = listeners.is_empty();
-        listeners.insert(member);
+    pub(super) fn subscribe(&mut self, uri: &str, client_number: u64) -> bool {
+        let subscribers = self.subscribers.entry(uri.into()).or_default();
+        let is_first = subscribers.is_empty();
+        subscribers.insert(client_number);
         is_first
     }
 
     /// Removes a subscription. Returns whether the server must receive the request: no subscriber is left.
-    pub(super) fn unsubscribe(&mut self, uri: &str, member: u64) -> bool {
-        let Some(listeners) = self.subscribers.get_mut(uri) else {
+    pub(super) fn unsubscribe(&mut self, uri: &str, client_number: u64) -> bool {
+        let Some(subscribers) = self.subscribers.get_mut(uri) else {
             return true;
         };
-        listeners.remove(&member);
-        if listeners.is_empty() {
+        subscribers.remove(&client_number);
+        if subscribers.is_empty() {
             self.subscribers.remove(uri);
             return true;
         }
@@ -41,13 +41,14 @@ impl ServerSubscriptions {
     /// Removes clients that are gone, and returns the resources without a subscriber.
     pub(super) fn retain_clients(&mut self, is_here: impl Fn(u64) -> bool) -> Vec<String> {
         let mut silent = Vec::new();
-        self.client_levels.retain(|member, _| is_here(*member));
-        self.subscribers.retain(|uri, listeners| {
-            listeners.retain(|member| is_here(*member));
-            if listeners.is_empty() {
+        self.client_levels
+            .retain(|client_number, _| is_here(*client_number));
+        self.subscribers.retain(|uri, subscribers| {
+            subscribers.retain(|client_number| is_here(*client_number));
+            if subscribers.is_empty() {
                 silent.push(uri.clone());
             }
-            !listeners.is_empty()
+            !subscribers.is_empty()
         });
         silent
     }
@@ -62,16 +63,17 @@ impl ServerSubscriptions {
     }
 
     /// Records the parameters of a client's `logging/setLevel`.
-    pub(super) fn set_level(&mut self, params: &str, member: u64) {
+    pub(super) fn set_level(&mut self, params: &str, client_number: u64) {
         self.level_params = Some(params.into());
         if let Some(span) = find_value(params, &["level"]) {
-            self.client_levels.insert(member, params[span].into());
+            self.client_levels
+                .insert(client_number, params[span].into());
         }
     }
 
     /// The raw log level of a client.
-    pub(super) fn log_level(&self, member: u64) -> Option<&str> {
-        self.client_levels.get(&member).map(String::as_str)
+    pub(super) fn log_level(&self, client_number: u64) -> Option<&str> {
+        self.client_levels.get(&client_number).map(String::as_str)
     }
 
     /// The requests that restore this state in a restarted server.

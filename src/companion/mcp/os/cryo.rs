@@ -19,13 +19,13 @@ impl OsServer {
         annotations(read_only_hint = false, destructive_hint = false, idempotent_hint = false, open_world_hint = false),
         output_schema = schema_for_output::<CryoStored>()
     )]
-    async fn cryo_store(&self, Parameters(wish): Parameters<CryoStore>) -> ToolResult {
+    async fn cryo_store(&self, Parameters(request): Parameters<CryoStore>) -> ToolResult {
         let stored = self
             .factory
             .0
             .handles
             .cryo
-            .store(wish, StoreReason::Asked)
+            .store(request, StoreReason::Asked)
             .await?;
         let mut text = format!("`{}`: {}", stored.name, stored.message);
         if let Some(generation) = stored.generation {
@@ -61,9 +61,9 @@ impl OsServer {
         annotations(read_only_hint = false, destructive_hint = true, idempotent_hint = true, open_world_hint = false),
         output_schema = schema_for_output::<ReloadReply>()
     )]
-    async fn cryo_reload(&self, Parameters(wish): Parameters<ReloadRequest>) -> ToolResult {
-        self.ensure_session(Some(wish.session.clone())).await?;
-        let reloaded = self.factory.0.handles.cryo.reload(wish).await?;
+    async fn cryo_reload(&self, Parameters(request): Parameters<ReloadRequest>) -> ToolResult {
+        self.ensure_session(Some(request.session.clone())).await?;
+        let reloaded = self.factory.0.handles.cryo.reload(request).await?;
         let ReloadReply {
             generation,
             name,

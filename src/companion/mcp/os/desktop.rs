@@ -125,9 +125,9 @@ impl OsServer {
         let (picture, shot) = self
             .take_screenshot(region, args.scale.unwrap_or(1.0))
             .await?;
-        let words = shot.summary_text();
+        let summary = shot.summary_text();
         let picture = ContentBlock::image(picture, "image/png");
-        structured_result(shot, vec![picture, ContentBlock::text(words)])
+        structured_result(shot, vec![picture, ContentBlock::text(summary)])
     }
 
     /// Move the pointer, click, drag, turn the wheel, press keys and type on the desktop, in the given order. A
@@ -212,14 +212,9 @@ impl OsServer {
         Parameters(args): Parameters<PageArgs>,
         cx: RequestContext<RoleServer>,
     ) -> ToolResult {
-        let patience = super::run_wait::parse_seconds("timeout", args.timeout)?
+        let timeout = super::run_wait::parse_seconds("timeout", args.timeout)?
             .unwrap_or(TOOL_PAGE_LOAD_TIMEOUT);
-        let read = self
-            .factory
-            .0
-            .handles
-            .desktop
-            .read_page(&args.url, patience);
+        let read = self.factory.0.handles.desktop.read_page(&args.url, timeout);
         let page = tokio::select! {
             page = read => page?,
             () = cx.ct.cancelled() => return Err(ToolError::new("the call was cancelled")),
@@ -229,7 +224,7 @@ impl OsServer {
             args.offset,
             args.limit.unwrap_or(DEFAULT_PAGE_TEXT_CHARS),
         );
-        let told = PageText {
+        let page_text = PageText {
             url: page.url,
             title: page.title,
             status: page.status,
@@ -239,17 +234,21 @@ impl OsServer {
             loaded: page.loaded,
             dialogs: page.dialogs,
         };
-        let mut words = format!("{}\n{}\n\n{}", told.title, told.url, told.text);
+        let mut summary = format!(
+            "{}\n{}\n\n{}",
+            page_text.title, page_text.url, page_text.text
+        );
         if let Some(next) = next {
-            words.push_str(&format!("\n… more text: pass `offset` {next} …"));
+            summary.push_str(&format!("\n… more text: pass `offset` {next} …"));
         }
-        for dialog in &told.dialogs {
-            words.push_str(&format!("\n(a dialog was dismissed: {dialog})"));
+        for dialog in &page_text.dialogs {
+            summary.push_str(&format!("\n(a dialog was dismissed: {dialog})"));
         }
-        if !told.loaded {
-            words.push_str("\n(the page did not finish loading in time; this is its current text)");
+        if !page_text.loaded {
+            summary
+                .push_str("\n(the page did not finish loading in time; this is its current text)");
         }
-        text_result(told, words)
+        text_result(page_text, summary)
     }
 }
 
@@ -260,23 +259,23 @@ impl OsServer {
         region: Option<display::ScreenRegion>,
         scale: f64,
     ) -> Result<(String, ScreenshotReport), ToolError> {
-        let taken = self
+        let screenshot = self
             .factory
             .0
             .handles
             .desktop
             .take_screenshot(region, scale)
             .await?;
-        let ((width, height), screen) = (taken.size, taken.screen);
+        let ((width, height), screen) = (screenshot.size, screenshot.screen);
         let shot = ScreenshotReport {
             width,
             height,
             screen_width: screen.0,
             screen_height: screen.1,
-            taken: format_taken_time(taken.taken_ms()),
+            taken: format_taken_time(screenshot.taken_ms()),
         };
         // Encoding seldom takes more than a few milliseconds; other tasks need not wait for it.
-        let file = spawn_blocking(move || STANDARD.encode(taken.file)).await;
+        let file = spawn_blocking(move || STANDARD.encode(screenshot.file)).await;
         let file = file.map_err(|e| ToolError(format!("the picture can't be encoded: {e}")))?;
         Ok((file, shot))
     }

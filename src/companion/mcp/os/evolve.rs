@@ -22,9 +22,12 @@ impl OsServer {
         annotations(read_only_hint = false, destructive_hint = true, idempotent_hint = false, open_world_hint = false),
         output_schema = schema_for_output::<EvolveStarted>()
     )]
-    async fn evolve(&self, Parameters(wish): Parameters<EvolveRequest>) -> ToolResult {
+    async fn evolve(&self, Parameters(request): Parameters<EvolveRequest>) -> ToolResult {
         let keeper = self.keeper()?;
-        match keeper.request_keeper(&KeeperRequest::Evolve(wish)).await? {
+        match keeper
+            .request_keeper(&KeeperRequest::Evolve(request))
+            .await?
+        {
             (KeeperReply::Started { run }, _) => {
                 keeper.record_runs();
                 let text = format!(
@@ -70,12 +73,12 @@ fn status_text(status: &EvolveStatus) -> String {
     let Some(run) = &status.latest_run else {
         return "no evolve has run".into();
     };
-    let stage = match (status.stage, status.latest_status) {
+    let progress = match (status.stage, status.latest_status) {
         (Some(stage), _) => format!("is in progress: {}", stage.as_str()),
         (None, Some(end)) => format!("ended: {}", end.as_str()),
         (None, None) => "is in progress".into(),
     };
     let why = status.why.as_deref();
     let why = why.map_or_else(String::new, |why| format!("; {why}"));
-    format!("run `{}` {stage}{why}", run.as_str())
+    format!("run `{}` {progress}{why}", run.as_str())
 }

@@ -158,7 +158,7 @@ impl OsServer {
             return structured_result(page, vec![picture]);
         }
         let has_more = |end: u64| piece.size.is_none_or(|size| end < size);
-        let words = match text_prefix(&piece.bytes, has_more(end)) {
+        let summary = match text_prefix(&piece.bytes, has_more(end)) {
             Some(text) => {
                 end = args.offset + text.len() as u64;
                 page.text = Some(text.into());
@@ -177,7 +177,7 @@ impl OsServer {
             (Some(next), None) => format!("\n… more bytes may follow: pass `offset` {next} …"),
             (None, _) => String::new(),
         };
-        text_result(page, words + &more)
+        text_result(page, summary + &more)
     }
 
     /// Write a file through a temporary file beside it, so that the file is never half written.
@@ -206,15 +206,15 @@ impl OsServer {
             offset: 0,
             total_bytes: Some(content.len() as u64),
         };
-        let (feed, inlet) = archive::chunk_reader();
+        let (writer, reader) = archive::chunk_reader();
         let given = async {
-            if feed.send_chunk(content).await {
-                feed.finish().await;
+            if writer.send_chunk(content).await {
+                writer.finish().await;
             }
         };
         let ((), stored) = tokio::join!(
             given,
-            self.factory.0.handles.files.store_file(target, inlet)
+            self.factory.0.handles.files.store_file(target, reader)
         );
         let (bytes, replaced) = match stored? {
             UploadOutcome::Replaced(bytes) => (bytes, true),
@@ -284,10 +284,10 @@ impl FolderEntry {
 
 impl OsServer {
     /// Resolves a relative path against the root folder.
-    fn resolve_path(&self, given: &str) -> PathBuf {
-        match given.strip_prefix("~/") {
+    fn resolve_path(&self, path: &str) -> PathBuf {
+        match path.strip_prefix("~/") {
             Some(rest) => self.factory.0.resource_root.join(rest),
-            None => self.factory.0.resource_root.join(given),
+            None => self.factory.0.resource_root.join(path),
         }
     }
 

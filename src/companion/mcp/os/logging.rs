@@ -59,9 +59,9 @@ pub(super) async fn send_log_message(
     text: String,
 ) {
     let message = LoggingMessageNotificationParam::new(weight.logging_level(), text.into());
-    let told = cx.peer.notify_logging_message(message.with_logger(logger));
+    let notification = cx.peer.notify_logging_message(message.with_logger(logger));
     // The client may have disconnected.
-    let _ = told.await;
+    let _ = notification.await;
 }
 
 #[cfg(test)]

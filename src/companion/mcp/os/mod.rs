@@ -5,8 +5,8 @@
 //!                                                             └─ resources: files, runs, the screen
 //! ```
 //!
-//! [`OsServerFactory`] is the handle. Every connection has its own [`server`], so that each client has its own log level.
-//! Tools and their schemas are built once, when they are first needed. Each tool checks its arguments, calls one
+//! [`OsServerFactory`] is the handle. Every connection has its own [`server`], so that each client has its own log
+//! level. Tools and their schemas are built once, when they are first needed. Each tool checks its arguments, calls one
 //! handle and formats the result. A refusal is a result with an error flag, because a model reads results and never
 //! protocol errors.
 
@@ -64,10 +64,10 @@ struct OsServerFactoryInner {
 }
 
 impl OsServerFactory {
-    pub(in crate::companion) fn new(handles: ToolContext, root: PathBuf) -> Self {
+    pub(in crate::companion) fn new(handles: ToolContext, resource_root: PathBuf) -> Self {
         Self(Arc::new(OsServerFactoryInner {
             handles,
-            resource_root: root,
+            resource_root,
             tools: OnceLock::new(),
             evolve: OnceLock::new(),
         }))

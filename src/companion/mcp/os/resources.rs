@@ -90,9 +90,9 @@ impl OsServer {
             let screen = self.whole_screen().await;
             screen.map(|(screen, shot)| {
                 let content = ResourceContents::blob(screen, uri).with_mime_type("image/png");
-                let told =
+                let meta =
                     rmcp::model::MetaObject(Map::from_iter([("osctl/screenshot".into(), shot)]));
-                content.with_meta(told)
+                content.with_meta(meta)
             })
         } else if uri == RUNS_URI {
             self.runs_contents(uri)

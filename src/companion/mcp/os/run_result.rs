@@ -76,7 +76,7 @@ impl ToolRunContent {
         let totals = [truncated("stdout"), truncated("stderr")];
         let result = reply.result;
         let (pictures, texts) = split_outputs(&reply.data, result.as_deref());
-        let ran = ToolRunReport {
+        let report = ToolRunReport {
             id: reply.id,
             session: session.into(),
             status: reply.status,
@@ -94,13 +94,13 @@ impl ToolRunContent {
             kernel: Some(reply.kernel),
             omitted: Vec::new(),
         };
-        Self::new(ran, totals, limit, texts, pictures)
+        Self::new(report, totals, limit, texts, pictures)
     }
 
     pub(super) fn from_shell_reply(reply: ShellReply, session: &str, limit: usize) -> Self {
         let truncated = |stream: &str| reply.truncated.as_ref()?.get(stream).map(|t| t.total);
         let totals = [truncated("stdout"), truncated("stderr")];
-        let ran = ToolRunReport {
+        let report = ToolRunReport {
             id: reply.id,
             session: session.into(),
             status: reply.status,
@@ -118,11 +118,11 @@ impl ToolRunContent {
             kernel: None,
             omitted: Vec::new(),
         };
-        Self::new(ran, totals, limit, Vec::new(), Vec::new())
+        Self::new(report, totals, limit, Vec::new(), Vec::new())
     }
 
     fn new(
-        mut ran: ToolRunReport,
+        mut report: ToolRunReport,
         totals: [Option<u64>; 2],
         limit: usize,
         texts: Vec<String>,
@@ -134,27 +134,24 @@ impl ToolRunContent {
         ];
         for ((stream, name), total) in streams.into_iter().zip(totals) {
             let text = match stream {
-                OutputStream::Stdout => &mut ran.stdout,
-                OutputStream::Stderr => &mut ran.stderr,
+                OutputStream::Stdout => &mut report.stdout,
+                OutputStream::Stderr => &mut report.stderr,
             };
             if total.is_none() && text.len() <= limit {
                 continue;
             }
             let total = total.unwrap_or(text.len() as u64);
             *text = shorten_text(text, limit, total);
-            ran.omitted.push(Omitted {
+            report.omitted.push(Omitted {
                 stream,
                 total,
-                uri: format!("os://runs/{}/{name}", ran.id),
+                uri: format!("os://runs/{}/{name}", report.id),
             });
         }
-        let mut content = vec![ContentBlock::text(ran.summary_text(&texts))];
+        let mut content = vec![ContentBlock::text(report.summary_text(&texts))];
         content.extend(pictures);
-        content.extend(ran.omitted.iter().map(Omitted::resource_link));
-        Self {
-            report: ran,
-            content,
-        }
+        content.extend(report.omitted.iter().map(Omitted::resource_link));
+        Self { report, content }
     }
 
     /// Converts the run to a tool result; a run that did not complete is an error.

@@ -48,8 +48,11 @@ struct ToolProgressReporter<'a> {
 ///
 /// # Errors
 /// Fails when the value is negative, not a number, or longer than a week.
-pub(super) fn parse_seconds(name: &str, given: Option<f64>) -> Result<Option<Duration>, ToolError> {
-    let Some(seconds) = given else {
+pub(super) fn parse_seconds(
+    name: &str,
+    requested: Option<f64>,
+) -> Result<Option<Duration>, ToolError> {
+    let Some(seconds) = requested else {
         return Ok(None);
     };
     if !(0.0..=MAX_TOOL_SECONDS).contains(&seconds) {
@@ -67,21 +70,21 @@ pub(super) async fn follow_run<W: RunKind>(
     running: impl Fn() -> W::Report,
     wait: Option<Duration>,
 ) -> RunWaitEnd {
-    let begun = Instant::now();
+    let started_at = Instant::now();
     let mut caller = ToolProgressReporter {
         server,
         cx,
-        started_at: begun,
-        last_report: begun,
+        started_at,
+        last_report: started_at,
         unreported_output: Default::default(),
     };
     let deadline = async {
         match wait {
-            Some(wait) => sleep_until(begun + wait).await,
+            Some(wait) => sleep_until(started_at + wait).await,
             None => std::future::pending().await,
         }
     };
-    let told = async {
+    let finished = async {
         match caller.has_report_recipient() {
             true => caller.report_run(run, running).await,
             false => run.wait_finished().await,
@@ -89,7 +92,7 @@ pub(super) async fn follow_run<W: RunKind>(
     };
     let waited = tokio::select! {
         biased;
-        () = told => RunWaitEnd::Ended,
+        () = finished => RunWaitEnd::Ended,
         () = deadline => RunWaitEnd::StillRunning,
         () = cx.ct.cancelled() => RunWaitEnd::Cancelled,
     };
@@ -134,11 +137,11 @@ impl ToolProgressReporter<'_> {
 
     /// Buffers output; of a large amount only the end is kept.
     fn buffer_output(&mut self, stream: OutputStream, text: &str) {
-        let unsaid = &mut self.unreported_output[stream as usize];
-        unsaid.push_str(text);
-        if unsaid.len() > 2 * MAX_TOOL_PROGRESS_BYTES {
-            let start = char_boundary(unsaid, unsaid.len() - MAX_TOOL_PROGRESS_BYTES, true);
-            unsaid.replace_range(..start, "…");
+        let unreported = &mut self.unreported_output[stream as usize];
+        unreported.push_str(text);
+        if unreported.len() > 2 * MAX_TOOL_PROGRESS_BYTES {
+            let start = char_boundary(unreported, unreported.len() - MAX_TOOL_PROGRESS_BYTES, true);
+            unreported.replace_range(..start, "…");
         }
     }
 

@@ -41,21 +41,21 @@ pub(super) struct OsServer {
 pub(super) fn serve_client(
     os: &OsServerFactory,
 ) -> (UnboundedSender<Bytes>, UnboundedReceiver<Bytes>) {
-    let (to_server, from) = mpsc::unbounded_channel();
-    let (to, from_server) = mpsc::unbounded_channel();
-    let is_over = Arc::new(AtomicBool::new(false));
-    let wire = ChannelTransport {
-        incoming: from,
-        outgoing: to,
-        is_disconnected: is_over.clone(),
+    let (to_server, incoming) = mpsc::unbounded_channel();
+    let (outgoing, from_server) = mpsc::unbounded_channel();
+    let is_disconnected = Arc::new(AtomicBool::new(false));
+    let transport = ChannelTransport {
+        incoming,
+        outgoing,
+        is_disconnected: is_disconnected.clone(),
     };
     let server = OsServer {
         factory: os.clone(),
         log_level: Arc::default(),
-        is_disconnected: is_over,
+        is_disconnected,
     };
     tokio::spawn(async move {
-        match server.serve(wire).await {
+        match server.serve(transport).await {
             // The other end of the channel detects the end.
             Ok(running) => drop(running.waiting().await),
             Err(error) => tracing::debug!("the handshake with the server `os` failed: {error}"),
@@ -228,14 +228,17 @@ impl ServerHandler for OsServer {
         _cx: RequestContext<RoleServer>,
     ) -> Result<CustomResult, ErrorData> {
         // A known method arrives here if its parameters are invalid.
-        let known = [
+        let known_prefixes = [
             "tools/",
             "resources/",
             "logging/",
             "completion/",
             "prompts/",
         ];
-        if known.iter().any(|known| request.method.starts_with(known)) {
+        if known_prefixes
+            .iter()
+            .any(|prefix| request.method.starts_with(prefix))
+        {
             let why = format!("the parameters of `{}` are invalid", request.method);
             return Err(ErrorData::invalid_params(why, None));
         }

@@ -84,11 +84,11 @@ impl OsServer {
     ) -> ToolResult {
         let mut command = ShellRequest::new(install_command(&args.packages, args.upgrade)?);
         command.timeout = args.timeout;
-        let shown = self
+        let result = self
             .run_command(&cx, command, None, DEFAULT_TOOL_OUTPUT_BYTES)
             .await?;
-        let is_error = shown.report.returncode != Some(0);
-        super::tool_result::with_error_flag(shown.into_tool_result(), is_error)
+        let is_error = result.report.returncode != Some(0);
+        super::tool_result::with_error_flag(result.into_tool_result(), is_error)
     }
 }
 
@@ -152,16 +152,16 @@ mod tests {
 
     #[test]
     fn packages_are_quoted_arguments() {
-        let words = |all: &[&str]| {
+        let quote = |all: &[&str]| {
             install_command(
                 &all.iter().map(|p| (*p).to_owned()).collect::<Vec<_>>(),
                 false,
             )
         };
-        let two = words(&["numpy>=2", "it's; rm"]).unwrap();
+        let two = quote(&["numpy>=2", "it's; rm"]).unwrap();
         assert_eq!(two, r"uv pip install -- 'numpy>=2' 'it'\''s; rm'");
         for wrong in [&[][..], &["--index-url=http://x"], &[" "], &["a\nb"]] {
-            assert!(words(wrong).is_err(), "{wrong:?}");
+            assert!(quote(wrong).is_err(), "{wrong:?}");
         }
     }
 }

@@ -18,13 +18,13 @@ pub(super) struct SseSessionQuery {
 }
 
 /// Opens the event stream; its first event is the path for the client's messages.
-pub(super) async fn open_stream(State(hub): State<Hub>, wish: HubTarget) -> Response {
-    let base = match &wish.server {
+pub(super) async fn open_stream(State(hub): State<Hub>, target: HubTarget) -> Response {
+    let base = match &target.server {
         Some(name) if hub.find_server(name).is_some() => format!("/servers/{name}"),
         Some(name) => return hub.no_server(name).into_http_response(None),
         None => String::new(),
     };
-    let Ok((id, stream)) = hub.open_connection(wish) else {
+    let Ok((id, stream)) = hub.open_connection(target) else {
         let why = "the hub can't create a session id";
         return api_error_response(StatusCode::INTERNAL_SERVER_ERROR, "no_id", why, None);
     };
@@ -33,12 +33,12 @@ pub(super) async fn open_stream(State(hub): State<Hub>, wish: HubTarget) -> Resp
         let id = id.clone();
         move || hub.remove_connection(&id)
     });
-    let form = SseFormat {
+    let format = SseFormat {
         id_kind: SseIdKind::None,
         primed: false,
     };
     let first = format!("event: endpoint\ndata: {base}/messages?session_id={id}\n\n");
-    stream_response::respond_after_first_event(first.into(), stream, reader, form, at_end)
+    stream_response::respond_after_first_event(first.into(), stream, reader, format, at_end)
 }
 
 /// Accepts a message of the client; answers to it are sent on the stream.
@@ -52,7 +52,7 @@ pub(super) async fn post_message(
         Ok((messages, _)) => messages,
         Err(malformed) => return malformed.into_response(),
     };
-    let Some(visit) = of
+    let Some(connection) = of
         .session_id
         .as_deref()
         .and_then(|id| hub.find_connection(id))
@@ -62,16 +62,16 @@ pub(super) async fn post_message(
         return refusal::session_refusal_response(StatusCode::NOT_FOUND, id, why);
     };
     for message in messages {
-        let reply = ReplySender::unshaped(visit.stream.clone());
+        let reply = ReplySender::unshaped(connection.stream.clone());
         let id = message.id().unwrap_or("null").to_owned();
         if message.kind == RpcMessageKind::Request {
-            visit.stream.expect_answer();
+            connection.stream.expect_answer();
         }
         if message.kind == RpcMessageKind::Request && message.method == "initialize" {
             let hub = hub.clone();
             // The handshake may start a server; the client's POST does not wait for it.
             tokio::spawn(async move {
-                match hub.initialize_connection(&visit, &message).await {
+                match hub.initialize_connection(&connection, &message).await {
                     Ok(result) => {
                         let result = String::from_utf8_lossy(&result).into_owned();
                         reply.send_result(&id, &result);
@@ -81,10 +81,10 @@ pub(super) async fn post_message(
             });
             return refusal::accepted_response();
         }
-        let Some(session) = visit.session() else {
+        let Some(session) = connection.session() else {
             if message.kind == RpcMessageKind::Request {
                 let why = "send `initialize` first";
-                visit
+                connection
                     .stream
                     .push_answer(message::error_response(&id, -32600, why));
             }

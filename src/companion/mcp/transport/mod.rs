@@ -157,8 +157,8 @@ fn parse_accept(headers: &HeaderMap) -> AcceptedTypes {
     let takes = |kind: &str, family: &str| {
         all.is_empty() || all.iter().any(|a| [kind, family, "*/*"].contains(a))
     };
-    let place = |kind: &str| all.iter().position(|a| *a == kind);
-    let (json, events) = (place("application/json"), place("text/event-stream"));
+    let position = |kind: &str| all.iter().position(|a| *a == kind);
+    let (json, events) = (position("application/json"), position("text/event-stream"));
     AcceptedTypes {
         json: takes("application/json", "application/*"),
         events: takes("text/event-stream", "text/*"),

@@ -131,9 +131,9 @@ impl HubRefusal {
                 session_refusal_response(missing, id, why)
             }
             Self::Stopping => stopping_response(),
-            hello @ Self::Handshake(_) => json_response(
+            initialize @ Self::Handshake(_) => json_response(
                 StatusCode::OK,
-                hello.into_error_message(id.unwrap_or("null")),
+                initialize.into_error_message(id.unwrap_or("null")),
             ),
         }
     }

@@ -59,7 +59,7 @@ pub(super) fn is_stateless_request(headers: &HeaderMap, message: &RpcMessage) ->
 
 pub(super) async fn handle_message(
     hub: Hub,
-    wish: HubTarget,
+    target: HubTarget,
     headers: &HeaderMap,
     message: RpcMessage,
     accepted: AcceptedTypes,
@@ -78,9 +78,9 @@ pub(super) async fn handle_message(
         return rpc_error_response(StatusCode::NOT_FOUND, &id, METHOD_NOT_FOUND_CODE, &why);
     }
     if method == "subscriptions/listen" {
-        return open_subscription(&hub, &wish, &message, &id);
+        return open_subscription(&hub, &target, &message, &id);
     }
-    let backend = match hub.sessionless_backend(&wish, Arc::new(StatelessNullSink)) {
+    let backend = match hub.sessionless_backend(&target, Arc::new(StatelessNullSink)) {
         Ok(backend) => Arc::new(backend),
         Err(refusal) => return refusal.into_http_response(Some(&id)),
     };
@@ -110,12 +110,12 @@ pub(super) async fn handle_message(
         }
     });
     backend.send_request(message, reply);
-    let form = SseFormat {
+    let format = SseFormat {
         id_kind: SseIdKind::None,
         primed: false,
     };
     let response =
-        stream_response::answer_requests(stream.clone(), form, accepted, false, at_end).await;
+        stream_response::answer_requests(stream.clone(), format, accepted, false, at_end).await;
     with_http_status(response, &stream).await
 }
 
@@ -146,13 +146,13 @@ async fn with_http_status(mut response: Response, stream: &MessageStream) -> Res
 
 /// The argument headers of a client's call.
 fn client_param_headers(headers: &HeaderMap) -> ClientParamHeaders {
-    let ours = headers
+    let param_headers = headers
         .iter()
         .filter(|(name, _)| name.as_str().starts_with(PARAM_HEADER_PREFIX));
     let value = |value: &HeaderValue| value.to_str().ok().and_then(decode_header);
     ClientParamHeaders {
-        arguments: ours
-            .map(|(name, said)| (name.as_str().to_owned(), value(said)))
+        arguments: param_headers
+            .map(|(name, requested_version)| (name.as_str().to_owned(), value(requested_version)))
             .collect(),
         // osctl's own clients do not send these headers: no intermediary reads them.
         is_partial: headers.contains_key(PROTOCOL_VERSION_HEADER),
@@ -168,7 +168,7 @@ fn header_mismatch_response(id: &str, why: &str) -> Response {
 fn check_headers(headers: &HeaderMap, message: &RpcMessage, id: &str) -> Result<(), Box<Response>> {
     let mismatch = |why: String| Err(Box::new(header_mismatch_response(id, &why)));
     let version = header_text(headers, HUB_VERSION_HEADER).unwrap_or_default();
-    let Some(said) = message.text_param(&PROTOCOL_VERSION_PATH) else {
+    let Some(requested_version) = message.text_param(&PROTOCOL_VERSION_PATH) else {
         let why = format!("`_meta` does not contain `{}`", PROTOCOL_VERSION_PATH[1]);
         return Err(Box::new(rpc_error_response(
             StatusCode::BAD_REQUEST,
@@ -177,9 +177,9 @@ fn check_headers(headers: &HeaderMap, message: &RpcMessage, id: &str) -> Result<
             &why,
         )));
     };
-    if version.is_empty() || version != said {
+    if version.is_empty() || version != requested_version {
         return mismatch(format!(
-            "`MCP-Protocol-Version` is `{version}`, but the body has `{said}`"
+            "`MCP-Protocol-Version` is `{version}`, but the body has `{requested_version}`"
         ));
     }
     if version != STATELESS_REVISION {
@@ -221,12 +221,12 @@ fn check_headers(headers: &HeaderMap, message: &RpcMessage, id: &str) -> Result<
         "resources/read" => message.text_param(&["uri"]),
         _ => return Ok(()),
     };
-    let given = header_text(headers, "mcp-name").and_then(decode_header);
-    if given.is_none() || given != name {
+    let header_name = header_text(headers, "mcp-name").and_then(decode_header);
+    if header_name.is_none() || header_name != name {
         let words = |name: Option<String>| name.unwrap_or_default();
-        let (given, name) = (words(given), words(name));
+        let (header_name, name) = (words(header_name), words(name));
         return mismatch(format!(
-            "`Mcp-Name` is `{given}`, but the body has `{name}`"
+            "`Mcp-Name` is `{header_name}`, but the body has `{name}`"
         ));
     }
     Ok(())
@@ -239,23 +239,23 @@ fn supported_revisions() -> Vec<&'static str> {
 
 /// Answers `server/discover` from the server's `initialize` result.
 async fn respond_to_discover(backend: &Backend, id: &str) -> Response {
-    let hello = match backend.initialize_result().await {
-        Ok(hello) => hello,
+    let initialized = match backend.initialize_result().await {
+        Ok(initialized) => initialized,
         Err(why) => {
             return crate::companion::mcp::HubRefusal::Handshake(why).into_http_response(Some(id));
         }
     };
-    let hello: Value = serde_json::from_slice(&hello).unwrap_or_default();
+    let initialized: Value = serde_json::from_slice(&initialized).unwrap_or_default();
     let mut result = json!({
         "resultType": "complete",
         "supportedVersions": supported_revisions(),
-        "capabilities": hello["capabilities"],
+        "capabilities": initialized["capabilities"],
         "ttlMs": 0,
         "cacheScope": "private",
-        "_meta": {"io.modelcontextprotocol/serverInfo": hello["serverInfo"]},
+        "_meta": {"io.modelcontextprotocol/serverInfo": initialized["serverInfo"]},
     });
-    if hello["instructions"].is_string() {
-        result["instructions"] = hello["instructions"].clone();
+    if initialized["instructions"].is_string() {
+        result["instructions"] = initialized["instructions"].clone();
     }
     json_response(
         StatusCode::OK,
@@ -306,7 +306,7 @@ impl SubscriptionListener {
     }
 }
 
-fn open_subscription(hub: &Hub, wish: &HubTarget, message: &RpcMessage, id: &str) -> Response {
+fn open_subscription(hub: &Hub, target: &HubTarget, message: &RpcMessage, id: &str) -> Response {
     let wants = |key: &str| message.raw_param(&["notifications", key]) == Some("true");
     let mut agreed = serde_json::Map::new();
     let mut methods = BTreeSet::new();
@@ -323,22 +323,22 @@ fn open_subscription(hub: &Hub, wish: &HubTarget, message: &RpcMessage, id: &str
             agreed.insert(key.into(), true.into());
         }
     }
-    let uris = message.raw_param(&["notifications", "resourceSubscriptions"]);
-    let uris: BTreeSet<String> = uris
-        .and_then(|uris| serde_json::from_str(uris).ok())
+    let subscribed_uris = message.raw_param(&["notifications", "resourceSubscriptions"]);
+    let subscribed_uris: BTreeSet<String> = subscribed_uris
+        .and_then(|subscribed_uris| serde_json::from_str(subscribed_uris).ok())
         .unwrap_or_default();
-    if !uris.is_empty() {
-        agreed.insert("resourceSubscriptions".into(), json!(uris));
+    if !subscribed_uris.is_empty() {
+        agreed.insert("resourceSubscriptions".into(), json!(subscribed_uris));
     }
     let stream = Arc::new(MessageStream::general(hub.next_number()));
     let listener = Arc::new(SubscriptionListener {
         id: id.into(),
         methods,
-        subscribed_uris: uris,
+        subscribed_uris,
         stream: stream.clone(),
     });
     let before = hub.change_count();
-    let backend = match hub.sessionless_backend(wish, listener.clone()) {
+    let backend = match hub.sessionless_backend(target, listener.clone()) {
         Ok(backend) => backend,
         Err(refusal) => return refusal.into_http_response(Some(id)),
     };
@@ -349,13 +349,13 @@ fn open_subscription(hub: &Hub, wish: &HubTarget, message: &RpcMessage, id: &str
         let params = json!({"uri": uri}).to_string();
         backend.send_unawaited_request("resources/subscribe", &params);
     }
-    let counted = hub.register_listener(wish.clone(), stream.clone(), listener, before);
-    let visit = match counted {
-        Ok(visit) => visit,
+    let counted = hub.register_listener(target.clone(), stream.clone(), listener, before);
+    let connection = match counted {
+        Ok(connection) => connection,
         Err(refusal) => return refusal.into_http_response(Some(id)),
     };
     let reader = stream.attach_reader();
-    let form = SseFormat {
+    let format = SseFormat {
         id_kind: SseIdKind::None,
         primed: false,
     };
@@ -363,11 +363,11 @@ fn open_subscription(hub: &Hub, wish: &HubTarget, message: &RpcMessage, id: &str
     let at_end = OnDisconnect::new({
         let hub = hub.clone();
         move || {
-            hub.remove_connection(&visit);
+            hub.remove_connection(&connection);
             drop(backend);
         }
     });
-    stream_response::respond_with_events(stream, reader, 0, form, at_end)
+    stream_response::respond_with_events(stream, reader, 0, format, at_end)
 }
 
 #[cfg(test)]
@@ -433,8 +433,8 @@ mod tests {
             listener.deliver(text.into(), false);
         }
         let reader = stream.attach_reader();
-        let told = stream.next_event(0, reader).await.unwrap();
+        let event = stream.next_event(0, reader).await.unwrap();
         let expected = r#"{"jsonrpc":"2.0","method":"notifications/resources/updated","params":{"_meta":{"io.modelcontextprotocol/subscriptionId":"x"},"uri":"a:b"}}"#;
-        assert_eq!(told.text, expected);
+        assert_eq!(event.text, expected);
     }
 }

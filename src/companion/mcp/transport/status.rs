@@ -83,10 +83,10 @@ pub(super) async fn get_log(
     McpQuery(wanted): McpQuery<McpLogQuery>,
 ) -> Response {
     let name = name.unwrap_or_default();
-    let Some(served) = hub.find_server(&name) else {
+    let Some(entry) = hub.find_server(&name) else {
         return hub.no_server(&name).into_http_response(None);
     };
-    let log = served.spec.log.clone();
+    let log = entry.spec.log.clone();
     let piece = match log.read_from(None) {
         Ok(piece) => piece,
         Err(error) => {

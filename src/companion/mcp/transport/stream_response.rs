@@ -76,7 +76,7 @@ impl Drop for OnDisconnect {
 /// The response to requests: JSON if the first message arrives soon and is the last, otherwise events.
 pub(super) async fn answer_requests(
     stream: Arc<MessageStream>,
-    form: SseFormat,
+    format: SseFormat,
     accepted: AcceptedTypes,
     is_batch: bool,
     at_end: OnDisconnect,
@@ -88,14 +88,14 @@ pub(super) async fn answer_requests(
         events_first,
     } = accepted;
     if !json || events_first || (is_batch && events) {
-        return respond_with_events(stream, reader, 0, form, at_end);
+        return respond_with_events(stream, reader, 0, format, at_end);
     }
     if !events {
         return collect_json(&stream, reader, is_batch).await;
     }
     match timeout(MCP_JSON_ANSWER_TIMEOUT, stream.next_event(0, reader)).await {
-        Ok(Some(told)) if told.is_last => refusal::json_response(StatusCode::OK, told.text),
-        _ => respond_with_events(stream, reader, 0, form, at_end),
+        Ok(Some(event)) if event.is_last => refusal::json_response(StatusCode::OK, event.text),
+        _ => respond_with_events(stream, reader, 0, format, at_end),
     }
 }
 
@@ -103,9 +103,9 @@ pub(super) async fn answer_requests(
 async fn collect_json(stream: &MessageStream, reader: u64, is_batch: bool) -> Response {
     let mut answers = Vec::new();
     let mut seen = 0;
-    while let Some(told) = stream.next_event(seen, reader).await {
-        seen = told.seq;
-        answers.push(told.text);
+    while let Some(event) = stream.next_event(seen, reader).await {
+        seen = event.seq;
+        answers.push(event.text);
     }
     if !is_batch {
         return match answers.pop() {
@@ -124,19 +124,19 @@ pub(super) fn respond_with_events(
     stream: Arc<MessageStream>,
     reader: u64,
     seen: u64,
-    form: SseFormat,
+    format: SseFormat,
     at_end: OnDisconnect,
 ) -> Response {
-    let first = match form.primed && seen == 0 {
+    let first = match format.primed && seen == 0 {
         true => Bytes::from(format!(
             "id: {}{}.0{}\ndata:\n\n",
-            form.id_kind.id_prefix(),
+            format.id_kind.id_prefix(),
             stream.number,
             encode_request_ids(&stream.request_ids),
         )),
         false => Bytes::new(),
     };
-    sse_response(first, stream, reader, seen, form, at_end)
+    sse_response(first, stream, reader, seen, format, at_end)
 }
 
 /// All events after the event `first`.
@@ -144,10 +144,10 @@ pub(super) fn respond_after_first_event(
     first: Bytes,
     stream: Arc<MessageStream>,
     reader: u64,
-    form: SseFormat,
+    format: SseFormat,
     at_end: OnDisconnect,
 ) -> Response {
-    sse_response(first, stream, reader, 0, form, at_end)
+    sse_response(first, stream, reader, 0, format, at_end)
 }
 
 fn sse_response(
@@ -155,7 +155,7 @@ fn sse_response(
     stream: Arc<MessageStream>,
     reader: u64,
     seen: u64,
-    form: SseFormat,
+    format: SseFormat,
     at_end: OnDisconnect,
 ) -> Response {
     let number = stream.number;
@@ -163,9 +163,9 @@ fn sse_response(
         (stream, seen, at_end),
         move |(stream, seen, at_end)| async move {
             match timeout(MCP_SSE_KEEP_ALIVE_INTERVAL, stream.next_event(seen, reader)).await {
-                Ok(Some(told)) => {
-                    let piece = format_event(&stream, &told, form);
-                    Some((Ok(piece), (stream, told.seq, at_end)))
+                Ok(Some(event)) => {
+                    let chunk = format_event(&stream, &event, format);
+                    Some((Ok(chunk), (stream, event.seq, at_end)))
                 }
                 Ok(None) => None,
                 Err(_) => Some((Ok(Bytes::from_static(b":\n\n")), (stream, seen, at_end))),
@@ -189,20 +189,24 @@ fn sse_response(
     (headers, Body::from_stream(pieces)).into_response()
 }
 
-fn format_event(stream: &MessageStream, told: &MessageStreamEvent, form: SseFormat) -> Bytes {
-    let (number, asked) = (stream.number, encode_request_ids(&stream.request_ids));
-    let id = match form.id_kind {
+fn format_event(stream: &MessageStream, event: &MessageStreamEvent, format: SseFormat) -> Bytes {
+    let (number, request_ids) = (stream.number, encode_request_ids(&stream.request_ids));
+    let id = match format.id_kind {
         SseIdKind::None => String::new(),
-        ids => format!("id: {}{number}.{}{asked}\n", ids.id_prefix(), told.seq),
+        ids => format!(
+            "id: {}{number}.{}{request_ids}\n",
+            ids.id_prefix(),
+            event.seq
+        ),
     };
     // One buffer, so that an event is one write.
-    let mut piece = Vec::with_capacity(told.text.len() + id.len() + 24);
-    piece.extend_from_slice(b"event: message\n");
-    piece.extend_from_slice(id.as_bytes());
-    piece.extend_from_slice(b"data: ");
-    piece.extend_from_slice(&told.text);
-    piece.extend_from_slice(b"\n\n");
-    piece.into()
+    let mut chunk = Vec::with_capacity(event.text.len() + id.len() + 24);
+    chunk.extend_from_slice(b"event: message\n");
+    chunk.extend_from_slice(id.as_bytes());
+    chunk.extend_from_slice(b"data: ");
+    chunk.extend_from_slice(&event.text);
+    chunk.extend_from_slice(b"\n\n");
+    chunk.into()
 }
 
 /// The parts of an event's id.
@@ -219,29 +223,29 @@ pub(super) fn parse_event_id(id: &str) -> Option<SseEventId> {
     let id = id.trim();
     let rest = id.strip_prefix(GENERAL_ID_PREFIX);
     let mut parts = rest.unwrap_or(id).split('.');
-    let place = SseEventId {
+    let event_id = SseEventId {
         is_general: rest.is_some(),
         stream_number: parts.next()?.parse().ok()?,
         seq: parts.next()?.parse().ok()?,
         request_ids: match parts.next() {
-            Some(asked) => decode_request_ids(asked)?,
+            Some(request_ids) => decode_request_ids(request_ids)?,
             None => Vec::new(),
         },
     };
-    parts.next().is_none().then_some(place)
+    parts.next().is_none().then_some(event_id)
 }
 
 /// The suffix of an event's id. After a restart it identifies the requests that the stream answered.
-fn encode_request_ids(asked: &str) -> String {
-    match asked.len() {
-        1..=MAX_REQUEST_IDS_BYTES => format!(".{}", URL_SAFE_NO_PAD.encode(asked)),
+fn encode_request_ids(request_ids: &str) -> String {
+    match request_ids.len() {
+        1..=MAX_REQUEST_IDS_BYTES => format!(".{}", URL_SAFE_NO_PAD.encode(request_ids)),
         _ => String::new(),
     }
 }
 
-fn decode_request_ids(mark: &str) -> Option<Vec<String>> {
-    let asked = String::from_utf8(URL_SAFE_NO_PAD.decode(mark).ok()?).ok()?;
-    let ids = message::array_elements(&asked);
+fn decode_request_ids(encoded: &str) -> Option<Vec<String>> {
+    let request_ids = String::from_utf8(URL_SAFE_NO_PAD.decode(encoded).ok()?).ok()?;
+    let ids = message::array_elements(&request_ids);
     let all_are_ids = !ids.is_empty() && ids.iter().all(|id| message::is_rpc_id(id));
     all_are_ids.then(|| ids.into_iter().map(str::to_owned).collect())
 }
@@ -249,15 +253,18 @@ fn decode_request_ids(mark: &str) -> Option<Vec<String>> {
 /// Ends a stream that does not exist any more, with one answer for each request. These events contain no request ids,
 /// so another attempt to resume receives 204.
 pub(super) fn ended_stream_response(
-    place: &SseEventId,
+    event_id: &SseEventId,
     answer: impl Fn(&str) -> Bytes,
 ) -> Response {
-    if place.request_ids.is_empty() {
+    if event_id.request_ids.is_empty() {
         return StatusCode::NO_CONTENT.into_response();
     }
     let mut pieces = Vec::new();
-    for (id, seq) in place.request_ids.iter().zip(place.seq + 1..) {
-        let id_of_event = format!("event: message\nid: {}.{seq}\ndata: ", place.stream_number);
+    for (id, seq) in event_id.request_ids.iter().zip(event_id.seq + 1..) {
+        let id_of_event = format!(
+            "event: message\nid: {}.{seq}\ndata: ",
+            event_id.stream_number
+        );
         pieces.extend_from_slice(id_of_event.as_bytes());
         pieces.extend_from_slice(&answer(id));
         pieces.extend_from_slice(b"\n\n");
@@ -298,8 +305,8 @@ mod tests {
             ("1", MAX_REQUEST_IDS_BYTES + 1),
         ] {
             let marked = encode_request_ids(&no_ids.repeat(count));
-            let place = parse_event_id(&format!("12.3{marked}"));
-            assert!(place.is_none_or(|place| place.request_ids.is_empty()));
+            let event_id = parse_event_id(&format!("12.3{marked}"));
+            assert!(event_id.is_none_or(|event_id| event_id.request_ids.is_empty()));
         }
     }
 }

@@ -19,7 +19,7 @@ const HUB_SESSION_HEADER: &str = "mcp-session-id";
 
 pub(super) async fn post_messages(
     State(hub): State<Hub>,
-    wish: HubTarget,
+    target: HubTarget,
     headers: HeaderMap,
     McpBody(body): McpBody,
 ) -> Response {
@@ -42,13 +42,14 @@ pub(super) async fn post_messages(
     // A handshake and messages of the newest revision are never in a batch.
     if let (false, [message]) = (is_batch, &messages[..]) {
         if stateless::is_stateless_request(&headers, message) {
-            return stateless::handle_message(hub, wish, &headers, message.clone(), accepted).await;
+            return stateless::handle_message(hub, target, &headers, message.clone(), accepted)
+                .await;
         }
         if message.kind == RpcMessageKind::Request && message.method == "initialize" {
-            return initialize_session(&hub, wish, message).await;
+            return initialize_session(&hub, target, message).await;
         }
     }
-    let session = match require_session(&hub, &wish, &headers, id) {
+    let session = match require_session(&hub, &target, &headers, id) {
         Ok(session) => session,
         Err(refusal) => return *refusal,
     };
@@ -75,14 +76,14 @@ pub(super) async fn post_messages(
     if !is_asked {
         return refusal::accepted_response();
     }
-    let form = SseFormat {
+    let format = SseFormat {
         id_kind: SseIdKind::Call,
         primed: is_primed(&headers, &session),
     };
     let number = stream.number;
     let response = stream_response::answer_requests(
         stream,
-        form,
+        format,
         accepted,
         is_batch,
         OnDisconnect::no_action(),
@@ -98,10 +99,10 @@ fn is_json(response: &Response) -> bool {
     header_text(response.headers(), "content-type") == Some("application/json")
 }
 
-async fn initialize_session(hub: &Hub, wish: HubTarget, message: &RpcMessage) -> Response {
+async fn initialize_session(hub: &Hub, target: HubTarget, message: &RpcMessage) -> Response {
     let id = message.id().unwrap_or("null");
-    let hello = Bytes::copy_from_slice(message.params().unwrap_or("{}").as_bytes());
-    match hub.open_session(wish, hello).await {
+    let initialize_params = Bytes::copy_from_slice(message.params().unwrap_or("{}").as_bytes());
+    match hub.open_session(target, initialize_params).await {
         Ok((session, result)) => {
             let result = std::str::from_utf8(&result).unwrap_or("{}");
             let mut response =
@@ -123,15 +124,15 @@ fn is_json_content_type(kind: &str) -> bool {
     kind.eq_ignore_ascii_case("application/json")
 }
 
-/// The session that the headers name, in a supported version. `asked` is the id of the only request.
+/// The session that the headers name, in a supported version. `request_id` is the id of the only request.
 fn require_session(
     hub: &Hub,
-    wish: &HubTarget,
+    target: &HubTarget,
     headers: &HeaderMap,
-    asked: Option<&str>,
+    request_id: Option<&str>,
 ) -> Result<Arc<HubSession>, Box<Response>> {
     let bad = |why: &str| {
-        let refused = refusal::session_refusal_response(StatusCode::BAD_REQUEST, asked, why);
+        let refused = refusal::session_refusal_response(StatusCode::BAD_REQUEST, request_id, why);
         Err(Box::new(refused))
     };
     let Some(id) = header_text(headers, HUB_SESSION_HEADER) else {
@@ -144,30 +145,30 @@ fn require_session(
             "the hub does not support sessions of the protocol version `{version}`"
         ));
     }
-    let session = hub.find_session(id, wish.server.as_deref());
+    let session = hub.find_session(id, target.server.as_deref());
     session.map_err(|refusal| {
-        let gone = wish
+        let removed = target
             .server
             .as_ref()
             .filter(|name| hub.find_server(name).is_none());
-        let refusal = match (refusal, gone) {
+        let refusal = match (refusal, removed) {
             (HubRefusal::NoSession, Some(name)) => hub.no_server(name),
             (refusal, _) => refusal,
         };
-        Box::new(refusal.into_http_response(asked))
+        Box::new(refusal.into_http_response(request_id))
     })
 }
 
 /// Opens the general stream, or resumes a stream after a lost connection.
 pub(super) async fn open_event_stream(
     State(hub): State<Hub>,
-    wish: HubTarget,
+    target: HubTarget,
     headers: HeaderMap,
 ) -> Response {
     if !parse_accept(&headers).events {
         return not_acceptable_response(None, "text/event-stream");
     }
-    let session = match require_session(&hub, &wish, &headers, None) {
+    let session = match require_session(&hub, &target, &headers, None) {
         Ok(session) => session,
         Err(refusal) => return *refusal,
     };
@@ -176,15 +177,15 @@ pub(super) async fn open_event_stream(
         None => 0,
         Some(id) => match stream_response::parse_event_id(id) {
             // The event belongs to an earlier general stream: its messages are lost, new ones follow.
-            Some(place) if place.is_general => match session.streams.general_stream.number {
-                number if number == place.stream_number => place.seq,
+            Some(event_id) if event_id.is_general => match session.streams.general_stream.number {
+                number if number == event_id.stream_number => event_id.seq,
                 _ => 0,
             },
-            place => return resume_call_stream(&hub, &session, place, primed),
+            event_id => return resume_call_stream(&hub, &session, event_id, primed),
         },
     };
     let stream = session.streams.general_stream.clone();
-    let form = SseFormat {
+    let format = SseFormat {
         id_kind: SseIdKind::General,
         primed,
     };
@@ -199,7 +200,7 @@ pub(super) async fn open_event_stream(
                 .set_listening(stream.has_newer_reader(reader));
         }
     });
-    stream_response::respond_with_events(stream, reader, seen, form, at_end)
+    stream_response::respond_with_events(stream, reader, seen, format, at_end)
 }
 
 /// Resumes a call's stream. If no event can follow, the client receives an explicit end, because clients treat the
@@ -207,31 +208,31 @@ pub(super) async fn open_event_stream(
 fn resume_call_stream(
     hub: &Hub,
     session: &HubSession,
-    place: Option<SseEventId>,
+    event_id: Option<SseEventId>,
     primed: bool,
 ) -> Response {
-    let Some(place) = place else {
+    let Some(event_id) = event_id else {
         return StatusCode::NO_CONTENT.into_response();
     };
-    let (stream, seen) = match session.streams.find_stream(place.stream_number) {
-        Some(stream) if !stream.is_exhausted_after(place.seq) => (stream, place.seq),
-        None if hub.is_from_previous_run(place.stream_number) => {
-            return stream_response::ended_stream_response(&place, message::lost_response);
+    let (stream, seen) = match session.streams.find_stream(event_id.stream_number) {
+        Some(stream) if !stream.is_exhausted_after(event_id.seq) => (stream, event_id.seq),
+        None if hub.is_from_previous_run(event_id.stream_number) => {
+            return stream_response::ended_stream_response(&event_id, message::lost_response);
         }
         None => {
             return stream_response::ended_stream_response(
-                &place,
+                &event_id,
                 message::answer_dropped_response,
             );
         }
         _ => return StatusCode::NO_CONTENT.into_response(),
     };
-    let form = SseFormat {
+    let format = SseFormat {
         id_kind: SseIdKind::Call,
         primed,
     };
     let reader = stream.attach_reader();
-    stream_response::respond_with_events(stream, reader, seen, form, OnDisconnect::no_action())
+    stream_response::respond_with_events(stream, reader, seen, format, OnDisconnect::no_action())
 }
 
 /// Whether streams start with an empty event. The version in the request's header takes precedence over the
@@ -243,10 +244,10 @@ fn is_primed(headers: &HeaderMap, session: &HubSession) -> bool {
 
 pub(super) async fn delete_session(
     State(hub): State<Hub>,
-    wish: HubTarget,
+    target: HubTarget,
     headers: HeaderMap,
 ) -> Response {
-    match require_session(&hub, &wish, &headers, None) {
+    match require_session(&hub, &target, &headers, None) {
         Ok(session) => {
             hub.close_session(&session);
             StatusCode::OK.into_response()

@@ -61,8 +61,8 @@ struct RunStoreInner {
 impl RunStore {
     /// Starts this companion's journal with the runs of earlier journals. If the disk can't be written, runs are not
     /// durable; this is not an error.
-    pub(crate) fn open(lives: &RetainedRuns) -> Self {
-        let shared = Arc::new(RunStoreShared::new(lives.own_folder()));
+    pub(crate) fn open(retained_runs: &RetainedRuns) -> Self {
+        let shared = Arc::new(RunStoreShared::new(retained_runs.own_folder()));
         let writer = RunStoreWriter::new(Arc::clone(&shared));
         let writer = thread::Builder::new()
             .name("runs".into())
@@ -76,7 +76,7 @@ impl RunStore {
         };
         let store = Self(Some(Arc::new(RunStoreInner {
             shared,
-            retained_runs: lives.clone(),
+            retained_runs: retained_runs.clone(),
             boot_id: fs::read_to_string(RUN_STORE_BOOT_ID_PATH)
                 .unwrap_or_default()
                 .trim()
@@ -97,32 +97,29 @@ impl RunStore {
     pub(crate) fn recover_runs(&self) {
         let Some(inner) = &self.0 else { return };
         let own = inner.retained_runs.own_folder();
-        for mut found in recovery::read_journals(&inner.retained_runs.other_folders()) {
-            link_run_files(&mut found, &own);
-            let first = StoredRunRecord::Begin(found.begin.clone());
+        for mut run in recovery::read_journals(&inner.retained_runs.other_folders()) {
+            link_run_files(&mut run, &own);
+            let first = StoredRunRecord::Begin(run.begin.clone());
             // The copied records are complete: private output was left out of them before.
-            let kept = inner.shared.begin_run(&first, false);
-            for record in &found.records {
-                kept.push_record(record, RecordUrgency::Later);
+            let recorder = inner.shared.begin_run(&first, false);
+            for record in &run.records {
+                recorder.push_record(record, RecordUrgency::Later);
             }
             // Keep the number of queued records below its limit.
             inner.shared.wait_queue_space();
-            inner.lock_recovered().push(RecoveredRun {
-                run: found,
-                recorder: kept,
-            });
+            inner.lock_recovered().push(RecoveredRun { run, recorder });
         }
     }
 
     /// Takes the recovered runs of one kind, each once.
-    pub(super) fn take_recovered(&self, place: &str) -> Vec<RecoveredRun> {
+    pub(super) fn take_recovered(&self, path: &str) -> Vec<RecoveredRun> {
         let Some(inner) = &self.0 else {
             return Vec::new();
         };
         let mut recovered = inner.lock_recovered();
         let (own, others) = std::mem::take(&mut *recovered)
             .into_iter()
-            .partition(|one| one.run.begin.place == place);
+            .partition(|one| one.run.begin.place == path);
         *recovered = others;
         own
     }

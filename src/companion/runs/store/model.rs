@@ -8,9 +8,9 @@
 //! |---|---|
 //! | `Request` | `RunRegistry::begin_run`; `RunStoreShared::begin_run` puts the record of the start into the queue |
 //! | `Write`, `Sync` | `write_batch`: `append_bytes`, then `sync_segment`, for all that is queued |
-//! | `Execute` | `Sessions::execute`, `Shells::execute`: the code starts after the run is recorded |
+//! | `Execute` | `KernelSessions::execute`, `Shells::execute`: the code starts after the run is recorded |
 //! | `Acknowledge` | the reply names the id after the record is synced |
-//! | `Finish` | `TrackedRun::finish_run`; `RunRecorder::push_end` puts the record of the end into the queue |
+//! | `Finish` | `TrackedRun::finish`; `RunRecorder::push_end` puts the record of the end into the queue |
 //! | `ReportEnd` | `RunStoreShared::complete_batch` publishes the end after the sync |
 //! | `Boot` | `RunStore::recover_runs`: earlier journals are read, and their runs queued for the own journal |
 //! | `Serve` | `RunStore::wait_synced`, then `RetainedRuns::remove_stale` removes the earlier journals |
@@ -43,7 +43,7 @@ enum RunModelRecord {
     End(usize, RunStatus),
 }
 
-/// The journal of one companion. Notes after `synced` may be lost with the machine.
+/// The journal of one companion. Records after `synced` may be lost with the machine.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 struct RunModelJournal {
     records: Vec<RunModelRecord>,
@@ -95,9 +95,9 @@ enum RunModelAction {
     Finish(usize),
     ReportEnd(usize),
     KernelCrash,
-    /// The companion or its container ends: written notes stay.
+    /// The companion or its container ends: written records stay.
     CompanionCrash,
-    /// Notes that were not synced may be lost.
+    /// Records that were not synced may be lost.
     PowerLoss,
 }
 
@@ -111,12 +111,12 @@ enum RunModelViolation {
 }
 
 impl RunModelJournal {
-    fn has_synced_record(&self, note: RunModelRecord) -> bool {
-        self.records[..self.synced].contains(&note)
+    fn has_synced_record(&self, record: RunModelRecord) -> bool {
+        self.records[..self.synced].contains(&record)
     }
 
     fn recorded_ends(&self, run: usize) -> impl Iterator<Item = RunStatus> {
-        self.records.iter().filter_map(move |note| match note {
+        self.records.iter().filter_map(move |record| match record {
             RunModelRecord::End(of, end) if *of == run => Some(*end),
             _ => None,
         })
@@ -124,27 +124,29 @@ impl RunModelJournal {
 }
 
 impl RunModelState {
-    /// The most complete record of each run, as `recovery::read` finds it.
+    /// The most complete record of each run, as `recovery::read_journals` finds it.
     fn recovered_ends(&self) -> [Option<Option<RunStatus>>; RUN_MODEL_RUNS] {
         std::array::from_fn(|run| {
             let journals = self.earlier_journals.iter().chain([&self.own_journal]);
-            let accounts = journals.filter(|one| one.records.contains(&RunModelRecord::Begin(run)));
-            accounts
-                .map(|one| one.recorded_ends(run).next())
+            let matching =
+                journals.filter(|journal| journal.records.contains(&RunModelRecord::Begin(run)));
+            matching
+                .map(|journal| journal.recorded_ends(run).next())
                 .max_by_key(Option::is_some)
         })
     }
 
     fn boot_companion(&self, order: RunModelOrder) -> Self {
         let mut next = self.clone();
-        let mut life = RunModelCompanion::default();
+        let mut companion = RunModelCompanion::default();
         if !order.forgets_on_crash {
             for (run, found) in self.recovered_ends().into_iter().enumerate() {
                 let Some(end) = found else { continue };
                 let end = end.unwrap_or(RunStatus::Lost);
-                life.queue
+                companion
+                    .queue
                     .extend([RunModelRecord::Begin(run), RunModelRecord::End(run, end)]);
-                life.runs[run] = Some(RunModelRun {
+                companion.runs[run] = Some(RunModelRun {
                     is_executing: false,
                     end: Some(end),
                     is_replayed: true,
@@ -155,20 +157,20 @@ impl RunModelState {
         if !own.records.is_empty() {
             next.earlier_journals.push(own);
         }
-        next.companion = Some(life);
+        next.companion = Some(companion);
         next
     }
 
     fn finish_run(&mut self, run: usize, end: RunStatus) {
-        if let Some(life) = &mut self.companion
-            && let Some(known) = &mut life.runs[run]
+        if let Some(companion) = &mut self.companion
+            && let Some(known) = &mut companion.runs[run]
         {
             (known.is_executing, known.end) = (false, Some(end));
-            life.queue.push(RunModelRecord::End(run, end));
+            companion.queue.push(RunModelRecord::End(run, end));
         }
     }
 
-    /// All states after a loss of notes that were not synced.
+    /// All states after a loss of records that were not synced.
     fn states_after_power_loss(&self) -> Vec<Self> {
         let mut all = vec![Self {
             earlier_journals: Vec::new(),
@@ -202,7 +204,7 @@ impl RunModelOrder {
     fn steps_of_run(
         self,
         state: &RunModelState,
-        life: &RunModelCompanion,
+        companion: &RunModelCompanion,
         run: usize,
     ) -> Vec<(RunModelAction, RunModelState)> {
         let mut steps = Vec::new();
@@ -213,12 +215,12 @@ impl RunModelOrder {
         };
         let client = state.clients[run];
         if client.request_count < RUN_MODEL_REQUESTS[run] {
-            let is_new = life.runs[run].is_none();
+            let is_new = companion.runs[run].is_none();
             add(RunModelAction::Request(run), &|next| {
                 next.clients[run].request_count += 1;
-                if let Some(life) = next.companion.as_mut().filter(|_| is_new) {
-                    life.queue.push(RunModelRecord::Begin(run));
-                    life.runs[run] = Some(RunModelRun {
+                if let Some(companion) = next.companion.as_mut().filter(|_| is_new) {
+                    companion.queue.push(RunModelRecord::Begin(run));
+                    companion.runs[run] = Some(RunModelRun {
                         is_executing: false,
                         end: None,
                         is_replayed: false,
@@ -226,7 +228,7 @@ impl RunModelOrder {
                 }
             });
         }
-        let Some(known) = life.runs[run] else {
+        let Some(known) = companion.runs[run] else {
             return steps;
         };
         let has_begun = state
@@ -245,7 +247,7 @@ impl RunModelOrder {
                 if let Some(known) = next
                     .companion
                     .as_mut()
-                    .and_then(|life| life.runs[run].as_mut())
+                    .and_then(|companion| companion.runs[run].as_mut())
                 {
                     known.is_executing = true;
                 }
@@ -281,16 +283,16 @@ impl Model for RunModelOrder {
     type Violation = RunModelViolation;
 
     fn steps(&self, state: &RunModelState) -> Vec<(RunModelAction, RunModelState)> {
-        let Some(life) = &state.companion else {
+        let Some(companion) = &state.companion else {
             return vec![(RunModelAction::Boot, state.boot_companion(*self))];
         };
         let mut steps = Vec::new();
-        if !life.queue.is_empty() {
+        if !companion.queue.is_empty() {
             let mut next = state.clone();
-            next.own_journal.records.extend(&life.queue);
+            next.own_journal.records.extend(&companion.queue);
             next.companion = Some(RunModelCompanion {
                 queue: Vec::new(),
-                ..life.clone()
+                ..companion.clone()
             });
             steps.push((RunModelAction::Write, next));
         }
@@ -299,17 +301,19 @@ impl Model for RunModelOrder {
             next.own_journal.synced = next.own_journal.records.len();
             steps.push((RunModelAction::Sync, next));
         }
-        if life.is_serving {
-            steps.extend((0..RUN_MODEL_RUNS).flat_map(|run| self.steps_of_run(state, life, run)));
+        if companion.is_serving {
+            steps.extend(
+                (0..RUN_MODEL_RUNS).flat_map(|run| self.steps_of_run(state, companion, run)),
+            );
         } else {
-            let is_settled = life.queue.is_empty()
+            let is_settled = companion.queue.is_empty()
                 && state.own_journal.synced == state.own_journal.records.len();
             if is_settled || self.removes_before_the_copy {
                 let mut next = state.clone();
                 next.earlier_journals.clear();
                 next.companion = Some(RunModelCompanion {
                     is_serving: true,
-                    ..life.clone()
+                    ..companion.clone()
                 });
                 steps.push((RunModelAction::Serve, next));
             }
@@ -318,39 +322,42 @@ impl Model for RunModelOrder {
     }
 
     fn crashes(&self, state: &RunModelState) -> Vec<(RunModelAction, RunModelState)> {
-        let mut deaths = Vec::new();
+        let mut crashes = Vec::new();
         if state.crashes == MAX_RUN_MODEL_CRASHES {
-            return deaths;
+            return crashes;
         }
-        let died = RunModelState {
+        let crashed = RunModelState {
             companion: None,
             crashes: state.crashes + 1,
             ..state.clone()
         };
-        let powerless = died.states_after_power_loss().into_iter();
-        deaths.extend(powerless.map(|state| (RunModelAction::PowerLoss, state)));
-        let Some(life) = &state.companion else {
-            return deaths;
+        let after_power_loss = crashed.states_after_power_loss().into_iter();
+        crashes.extend(after_power_loss.map(|state| (RunModelAction::PowerLoss, state)));
+        let Some(companion) = &state.companion else {
+            return crashes;
         };
         let mut killed = RunModelState {
             crashes: state.crashes + 1,
             ..state.clone()
         };
-        for (run, known) in life.runs.iter().enumerate() {
+        for (run, known) in companion.runs.iter().enumerate() {
             if known.is_some_and(|known| known.is_executing) {
                 killed.finish_run(run, RunStatus::Failed);
             }
         }
         if killed.companion != state.companion {
-            deaths.push((RunModelAction::KernelCrash, killed));
+            crashes.push((RunModelAction::KernelCrash, killed));
         }
-        deaths.push((RunModelAction::CompanionCrash, died));
-        deaths
+        crashes.push((RunModelAction::CompanionCrash, crashed));
+        crashes
     }
 
     fn violations(&self, state: &RunModelState, is_at_rest: bool) -> Vec<RunModelViolation> {
         let mut found = Vec::new();
-        let serving = state.companion.as_ref().filter(|life| life.is_serving);
+        let serving = state
+            .companion
+            .as_ref()
+            .filter(|companion| companion.is_serving);
         for (run, client) in state.clients.iter().enumerate() {
             if state.executions[run] > 1 {
                 found.push(RunModelViolation::ExecutedTwice);
@@ -359,8 +366,8 @@ impl Model for RunModelOrder {
             if journals.any(|journal| journal.recorded_ends(run).count() > 1) {
                 found.push(RunModelViolation::TwoEndsOnDisk);
             }
-            if let Some(life) = serving {
-                let known = life.runs[run];
+            if let Some(companion) = serving {
+                let known = companion.runs[run];
                 if client.is_acknowledged && known.is_none() {
                     found.push(RunModelViolation::AcknowledgedRunLost);
                 }

@@ -127,7 +127,7 @@ impl RunStoreShared {
     ) -> Arc<RunRecorder> {
         let mut queue = self.lock_queue();
         queue.run_count += 1;
-        let kept = Arc::new(RunRecorder {
+        let recorder = Arc::new(RunRecorder {
             shared: Arc::clone(self),
             run_number: queue.run_count,
             next_index: AtomicU32::new(0),
@@ -137,8 +137,8 @@ impl RunStoreShared {
             is_private,
         });
         let (kind, content) = first.encode();
-        kept.enqueue_record(&mut queue, kind, content);
-        kept
+        recorder.enqueue_record(&mut queue, kind, content);
+        recorder
     }
 
     /// Waits, blocking, while too many records are queued.
@@ -149,8 +149,8 @@ impl RunStoreShared {
         }
         let position = queue.position;
         self.request_sync(&mut queue);
-        let waits = |_: &mut RecordQueue| *self.settled_position.borrow() < position;
-        drop(self.batch_completed.wait_while(queue, waits));
+        let is_unsettled = |_: &mut RecordQueue| *self.settled_position.borrow() < position;
+        drop(self.batch_completed.wait_while(queue, is_unsettled));
     }
 
     /// Whether a record could not be written since the journal was opened.
@@ -279,9 +279,9 @@ impl RunRecorder {
         self.enqueue_record(&mut queue, kind, content);
         let is_closed = queue.is_closed;
         if !is_closed {
-            let kept = Arc::clone(self);
+            let recorder = Arc::clone(self);
             queue.pending_ends.push(PendingRunEnd {
-                recorder: kept,
+                recorder,
                 signal: pulse.clone(),
                 status,
             });

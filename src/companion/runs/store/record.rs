@@ -109,12 +109,9 @@ impl StoredRunRecord {
                 RECORD_KIND_FILE,
                 encode_stream_content(*stream, None, name.as_bytes()),
             ),
-            Self::Event {
-                number,
-                event_json: happened,
-            } => (
+            Self::Event { number, event_json } => (
                 RECORD_KIND_EVENT,
-                [&number.to_le_bytes(), happened.as_slice()].concat(),
+                [&number.to_le_bytes(), event_json.as_slice()].concat(),
             ),
             Self::Tail { stream, bytes } => (
                 RECORD_KIND_TAIL,
@@ -156,12 +153,9 @@ impl StoredRunRecord {
                 Self::File { stream, name }
             }
             RECORD_KIND_EVENT => {
-                let (number, happened) = split_number(content)?;
-                let happened = happened.to_vec();
-                Self::Event {
-                    number,
-                    event_json: happened,
-                }
+                let (number, event_json) = split_number(content)?;
+                let event_json = event_json.to_vec();
+                Self::Event { number, event_json }
             }
             RECORD_KIND_TAIL => {
                 let (stream, bytes) = split_stream(content)?;

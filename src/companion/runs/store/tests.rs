@@ -25,9 +25,13 @@ const RUN_STORE_TEST_REPORT: KernelReport = KernelReport {
 };
 
 fn open_companion(folder: &Path, name: &str) -> (RunStore, RunRegistry<Execute>, RetainedRuns) {
-    let lives = RetainedRuns::new(folder.join("runs"), name.into());
-    let store = RunStore::open(&lives);
-    (store.clone(), RunRegistry::open("run", store), lives)
+    let retained_runs = RetainedRuns::new(folder.join("runs"), name.into());
+    let store = RunStore::open(&retained_runs);
+    (
+        store.clone(),
+        RunRegistry::open("run", store),
+        retained_runs,
+    )
 }
 
 fn named(id: &str, code: &str) -> Execute {
@@ -103,20 +107,20 @@ async fn a_run_without_an_end_is_lost_permanently() {
     let run = begin(&runs, "a");
     run.write_output(OutputStream::Stdout, b"so far");
     run.wait_recorded().await.unwrap();
-    let mut told = Vec::new();
+    let mut replies = Vec::new();
     for name in ["2", "3"] {
-        let (store, runs, lives) = open_companion(folder.path(), name);
+        let (store, runs, retained_runs) = open_companion(folder.path(), name);
         assert!(store.wait_synced().await);
-        lives.remove_stale();
+        retained_runs.remove_stale();
         let reply = reply(&runs, "a");
         assert_eq!((reply.status, &*reply.stdout), (RunStatus::Lost, "so far"));
         let error = reply.error.clone().unwrap();
         assert!(error.message.contains("is not executed again"), "{error:?}");
         let (_, is_new) = runs.begin_run(named("a", "print('a')")).unwrap();
         assert!(!is_new);
-        told.push(reply);
+        replies.push(reply);
     }
-    assert_eq!(told[0], told[1]);
+    assert_eq!(replies[0], replies[1]);
 }
 
 #[tokio::test]
@@ -151,7 +155,7 @@ async fn recovered_events_keep_their_numbers() {
 #[tokio::test]
 async fn output_beyond_the_journal_is_in_its_file() {
     let folder = tempfile::tempdir().unwrap();
-    let (_, runs, lives) = open_companion(folder.path(), "1");
+    let (_, runs, retained_runs) = open_companion(folder.path(), "1");
     let run = begin(&runs, "a");
     let text: Vec<u8> = (0..3_000_000).map(|n| b'a' + (n % 26) as u8).collect();
     let mut spill = SpillFiles::default();
@@ -160,7 +164,12 @@ async fn output_beyond_the_journal_is_in_its_file() {
         if rest > 0 {
             let piece = piece[piece.len() - rest..].to_vec();
             spill
-                .write_output(&lives.own_folder(), &run, OutputStream::Stdout, piece)
+                .write_output(
+                    &retained_runs.own_folder(),
+                    &run,
+                    OutputStream::Stdout,
+                    piece,
+                )
                 .await;
         }
     }
@@ -177,9 +186,9 @@ async fn output_beyond_the_journal_is_in_its_file() {
     runs.retain_files();
     drop((run, runs));
     for name in ["2", "3"] {
-        let (store, runs, lives) = open_companion(folder.path(), name);
+        let (store, runs, retained_runs) = open_companion(folder.path(), name);
         assert!(store.wait_synced().await);
-        lives.remove_stale();
+        retained_runs.remove_stale();
         let run = runs.find_run("a").unwrap();
         let page = run
             .read_page(OutputStream::Stdout, 1_999_990, Some(20))
@@ -198,14 +207,14 @@ async fn output_beyond_the_journal_is_in_its_file() {
 #[tokio::test]
 async fn a_journal_that_is_cut_at_any_byte_keeps_the_records_before() {
     let folder = tempfile::tempdir().unwrap();
-    let (_, runs, lives) = open_companion(folder.path(), "1");
+    let (_, runs, retained_runs) = open_companion(folder.path(), "1");
     for id in ["a", "b", "c"] {
         let run = begin(&runs, id);
         run.write_output(OutputStream::Stdout, id.as_bytes());
         run.finish(RunStatus::Completed, RUN_STORE_TEST_REPORT);
         run.wait_finished().await;
     }
-    let [segment] = &segments(&lives.own_folder())[..] else {
+    let [segment] = &segments(&retained_runs.own_folder())[..] else {
         panic!("one segment");
     };
     let bytes = fs::read(segment).unwrap();
@@ -233,7 +242,7 @@ async fn a_journal_that_is_cut_at_any_byte_keeps_the_records_before() {
 #[tokio::test]
 async fn a_companion_killed_during_its_start_hides_no_runs() {
     let folder = tempfile::tempdir().unwrap();
-    let (_, runs, lives) = open_companion(folder.path(), "1");
+    let (_, runs, retained_runs) = open_companion(folder.path(), "1");
     let run = begin(&runs, "ended");
     run.write_output(OutputStream::Stdout, b"one");
     run.add_event(display_event("2"));
@@ -252,8 +261,8 @@ async fn a_companion_killed_during_its_start_hides_no_runs() {
     for at in 0..=length as usize {
         fs::write(cut.join("journal-0000000001"), &bytes[..at]).unwrap();
         let orders = [
-            [lives.own_folder(), cut.clone()],
-            [cut.clone(), lives.own_folder()],
+            [retained_runs.own_folder(), cut.clone()],
+            [cut.clone(), retained_runs.own_folder()],
         ];
         for folders in orders {
             let found = read_journals(&folders);
@@ -268,7 +277,7 @@ async fn a_companion_killed_during_its_start_hides_no_runs() {
 async fn many_small_runs_grow_neither_disk_nor_memory() {
     const MANY_TEST_RUNS: usize = 40_000;
     let folder = tempfile::tempdir().unwrap();
-    let (store, runs, lives) = open_companion(folder.path(), "1");
+    let (store, runs, retained_runs) = open_companion(folder.path(), "1");
     let stays = begin(&runs, "stays");
     for number in 0..MANY_TEST_RUNS {
         let run = begin(&runs, &format!("run-{number}"));
@@ -283,7 +292,10 @@ async fn many_small_runs_grow_neither_disk_nor_memory() {
     // Segments are removed after the batch that makes them superfluous.
     begin(&runs, "last").wait_recorded().await.unwrap();
     let bytes = |path: &PathBuf| fs::metadata(path).unwrap().len();
-    let on_disk: u64 = segments(&lives.own_folder()).iter().map(bytes).sum();
+    let on_disk: u64 = segments(&retained_runs.own_folder())
+        .iter()
+        .map(bytes)
+        .sum();
     assert!(on_disk < 10 << 20, "{on_disk}");
     assert_eq!(stays.status(), RunStatus::Running);
     let (_, runs, _) = open_companion(folder.path(), "2");
@@ -299,7 +311,7 @@ async fn many_small_runs_grow_neither_disk_nor_memory() {
 #[tokio::test]
 async fn private_runs_are_not_on_disk() {
     let folder = tempfile::tempdir().unwrap();
-    let (store, runs, lives) = open_companion(folder.path(), "1");
+    let (store, runs, retained_runs) = open_companion(folder.path(), "1");
     let private = [(true, true), (false, false)];
     for (number, (silent, store_history)) in private.into_iter().enumerate() {
         let request = Execute {
@@ -322,7 +334,7 @@ async fn private_runs_are_not_on_disk() {
     let (run, _) = commands.begin_run(command.clone()).unwrap();
     run.wait_recorded().await.unwrap();
     assert!(store.wait_synced().await);
-    for segment in segments(&lives.own_folder()) {
+    for segment in segments(&retained_runs.own_folder()) {
         let bytes = fs::read(segment).unwrap();
         let found = bytes.windows(7).any(|window| window == b"hunter-");
         assert!(!found);
@@ -341,24 +353,24 @@ async fn private_runs_are_not_on_disk() {
 #[tokio::test]
 async fn a_waiting_companion_finds_the_runs_of_another_one() {
     let folder = tempfile::tempdir().unwrap();
-    let (store, waits, lives) = open_companion(folder.path(), "1");
+    let (store, waiting, retained_runs) = open_companion(folder.path(), "1");
     let end = async |run: Arc<TrackedRun<Execute>>| {
         run.finish(RunStatus::Completed, RUN_STORE_TEST_REPORT);
         run.wait_finished().await;
     };
-    end(begin(&waits, "before")).await;
-    lives.mark_waiting().unwrap();
+    end(begin(&waiting, "before")).await;
+    retained_runs.mark_waiting().unwrap();
     let (other_store, other, other_lives) = open_companion(folder.path(), "2");
     assert!(other_store.wait_synced().await);
     other_lives.remove_stale();
     assert_eq!(reply(&other, "before").status, RunStatus::Completed);
     end(begin(&other, "between")).await;
     store.recover_runs();
-    waits.adopt_recovered();
+    waiting.adopt_recovered();
     assert!(store.wait_synced().await);
-    lives.clear_waiting(true);
-    assert_eq!(reply(&waits, "between").status, RunStatus::Completed);
-    assert_eq!(waits.list_runs().len(), 2);
+    retained_runs.clear_waiting(true);
+    assert_eq!(reply(&waiting, "between").status, RunStatus::Completed);
+    assert_eq!(waiting.list_runs().len(), 2);
     let (_, last, _) = open_companion(folder.path(), "3");
     let mut ids: Vec<String> = last.list_runs().iter().map(|run| run.id.clone()).collect();
     ids.sort();

@@ -48,13 +48,13 @@ async fn serve(mut stream: UnixStream, cut: usize, builds: &AtomicUsize) {
         "{\"stream\":\"tw{\"stream\":\"three\"}\n",
     ];
     let is_build = request.starts_with(b"POST") && request.windows(6).any(|w| w == b"/build");
-    let begun = match is_build {
+    let started = match is_build {
         true => builds.fetch_add(1, Ordering::Relaxed),
         false => 0,
     };
     let answer = match is_build {
         false => r#"{"ApiVersion":"1.41","Os":"linux","Arch":"amd64","Version":"1"}"#,
-        true if begun < cut => cut_answers[begun % 2],
+        true if started < cut => cut_answers[started % 2],
         true => "{\"stream\":\"one\"}\n",
     };
     let head = format!(
@@ -91,7 +91,7 @@ async fn a_build_whose_end_is_not_told_is_begun_once_more() {
                 Some(Error::EngineLost { .. })
             ));
         }
-        let begun = (cut + 1).min(MAX_BUILD_ATTEMPTS);
-        assert_eq!(builds.load(Ordering::Relaxed), begun);
+        let started = (cut + 1).min(MAX_BUILD_ATTEMPTS);
+        assert_eq!(builds.load(Ordering::Relaxed), started);
     }
 }

@@ -11,18 +11,18 @@ pub(super) fn auth_error_message(
     challenge: &str,
     is_known: bool,
 ) -> Option<String> {
-    let cure =
+    let hint =
         "add a token of its provider to `headers` of the server: `Authorization: Bearer ${NAME}`";
     let is_oauth = ["resource_metadata", "authorization_uri", "scope="]
         .iter()
-        .any(|mark| challenge.contains(mark));
+        .any(|marker| challenge.contains(marker));
     let why = match (status, is_known) {
         (StatusCode::UNAUTHORIZED, false) if is_oauth => format!(
-            "it requires a sign-in by OAuth, which osctl does not support; if it also accepts a token, {cure}"
+            "it requires a sign-in by OAuth, which osctl does not support; if it also accepts a token, {hint}"
         ),
-        (StatusCode::UNAUTHORIZED, false) => format!("it requires a token; {cure}"),
+        (StatusCode::UNAUTHORIZED, false) => format!("it requires a token; {hint}"),
         (StatusCode::UNAUTHORIZED, true) => {
-            format!("it does not accept the token in `headers`, which may have expired; {cure}")
+            format!("it does not accept the token in `headers`, which may have expired; {hint}")
         }
         (StatusCode::FORBIDDEN, true) => {
             "the token in `headers` does not have the rights for this request".to_owned()
@@ -41,22 +41,22 @@ mod tests {
     fn a_denied_access_names_the_remedy() {
         let challenge =
             r#"Bearer resource_metadata="https://a.example/.well-known/oauth-protected-resource""#;
-        let told = |status, challenge, is_known| {
+        let reason = |status, challenge, is_known| {
             auth_error_message(status, challenge, is_known).unwrap_or_default()
         };
-        let oauth = told(StatusCode::UNAUTHORIZED, challenge, false);
+        let oauth = reason(StatusCode::UNAUTHORIZED, challenge, false);
         assert!(
             oauth.contains("by OAuth") && oauth.contains("`headers`"),
             "{oauth}"
         );
-        let token = told(StatusCode::UNAUTHORIZED, "Bearer", false);
+        let token = reason(StatusCode::UNAUTHORIZED, "Bearer", false);
         assert!(token.starts_with("it requires a token"), "{token}");
-        let expired = told(StatusCode::UNAUTHORIZED, challenge, true);
+        let expired = reason(StatusCode::UNAUTHORIZED, challenge, true);
         assert!(
             expired.contains("expired") && expired.contains("401"),
             "{expired}"
         );
-        assert!(told(StatusCode::FORBIDDEN, "", true).contains("does not have the rights"));
+        assert!(reason(StatusCode::FORBIDDEN, "", true).contains("does not have the rights"));
         for other in [
             StatusCode::OK,
             StatusCode::NOT_FOUND,

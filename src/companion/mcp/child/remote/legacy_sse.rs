@@ -34,14 +34,15 @@ pub(super) fn is_rpc_error(body: &[u8]) -> bool {
 
 /// Resolves the endpoint for messages. It must have the same origin as `url`, because the requests carry the
 /// configured `headers`.
-fn resolve_endpoint(url: &Url, told: &[u8]) -> Result<Url, String> {
-    let told = String::from_utf8_lossy(told);
-    let place = url.join(told.trim());
-    let place = place.map_err(|_| format!("it names the endpoint `{told}`, which is not a URL"))?;
-    match place.origin() == url.origin() {
-        true => Ok(place),
+fn resolve_endpoint(url: &Url, endpoint: &[u8]) -> Result<Url, String> {
+    let endpoint = String::from_utf8_lossy(endpoint);
+    let endpoint_url = url.join(endpoint.trim());
+    let endpoint_url = endpoint_url
+        .map_err(|_| format!("it names the endpoint `{endpoint}`, which is not a URL"))?;
+    match endpoint_url.origin() == url.origin() {
+        true => Ok(endpoint_url),
         false => Err(format!(
-            "it names the endpoint `{place}`, which has another origin"
+            "it names the endpoint `{endpoint_url}`, which has another origin"
         )),
     }
 }
@@ -62,7 +63,7 @@ impl RemoteHttpClient {
     /// Fails when the server does not support this transport either. `refused` is its answer to the newer transport.
     pub(super) async fn run_legacy_sse(
         &self,
-        hello: &RpcMessage,
+        initialize: &RpcMessage,
         refused: StatusCode,
     ) -> Result<(), String> {
         let request = self
@@ -80,35 +81,35 @@ impl RemoteHttpClient {
             Ok(Err(e)) => return Err(root_cause(&e)),
         };
         let mut events = SseParser::default();
-        let mut told = Vec::new();
+        let mut received = Vec::new();
         let endpoint = async {
             loop {
                 let piece = stream.chunk().await.map_err(|e| root_cause(&e))?;
                 let piece = piece.ok_or("its stream ended before the first event")?;
-                told.extend(events.parse_chunk(&piece));
-                if !told.is_empty() {
-                    break Ok::<_, String>(told.remove(0));
+                received.extend(events.parse_chunk(&piece));
+                if !received.is_empty() {
+                    break Ok::<_, String>(received.remove(0));
                 }
             }
         };
         let endpoint = timeout(REMOTE_SEND_TIMEOUT, endpoint).await;
         let endpoint = endpoint.map_err(|_| format!("it answered {refused}"))??;
-        let place = resolve_endpoint(&self.url, &endpoint.data)?;
+        let endpoint_url = resolve_endpoint(&self.url, &endpoint.data)?;
         *self
             .legacy_endpoint
             .lock()
-            .unwrap_or_else(PoisonError::into_inner) = Some(place);
-        let hear = async {
+            .unwrap_or_else(PoisonError::into_inner) = Some(endpoint_url);
+        let read_events = async {
             let mut unread = 0;
             loop {
-                for event in told.drain(..) {
+                for event in received.drain(..) {
                     self.forward_messages(event.data.into(), "");
                 }
                 match stream.chunk().await {
                     Ok(Some(piece)) => {
                         unread += piece.len();
-                        told = events.parse_chunk(&piece);
-                        if !told.is_empty() {
+                        received = events.parse_chunk(&piece);
+                        if !received.is_empty() {
                             unread = 0;
                         }
                     }
@@ -121,18 +122,18 @@ impl RemoteHttpClient {
             }
         };
         let send = async {
-            let sent = match self.post_message(hello).await {
+            let sent = match self.post_message(initialize).await {
                 Ok(response) => read_body(response).await.map(drop),
                 Err(why) => Err(why),
             };
             if let Err(why) = sent {
-                let id = hello.id().unwrap_or("null");
+                let id = initialize.id().unwrap_or("null");
                 self.emit_event(ServerPipeEvent::Message(message::error_response(
                     id, -32603, &why,
                 )));
             }
         };
-        let (why, ()) = tokio::join!(hear, send);
+        let (why, ()) = tokio::join!(read_events, send);
         self.emit_event(ServerPipeEvent::Ended(why));
         Ok(())
     }
@@ -160,7 +161,9 @@ mod tests {
     #[test]
     fn messages_are_sent_only_to_the_same_origin() {
         let url = Url::parse("http://a.example:8/x/sse?k=1").unwrap();
-        let to = |told: &[u8]| resolve_endpoint(&url, told).map(|place| place.to_string());
+        let to = |endpoint: &[u8]| {
+            resolve_endpoint(&url, endpoint).map(|endpoint_url| endpoint_url.to_string())
+        };
         let messages = "http://a.example:8/messages?session_id=1";
         assert_eq!(to(b"/messages?session_id=1").unwrap(), messages);
         assert_eq!(to(messages.as_bytes()).unwrap(), messages);

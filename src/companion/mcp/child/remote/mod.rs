@@ -75,7 +75,7 @@ impl RemoteServer {
     pub(super) fn open(
         url: &str,
         headers: &BTreeMap<String, String>,
-        known: &ServerSpec,
+        spec: &ServerSpec,
     ) -> Result<Self> {
         let mut own = HeaderMap::new();
         for (name, value) in headers {
@@ -84,7 +84,7 @@ impl RemoteServer {
             value.set_sensitive(true);
             own.insert(HeaderName::try_from(name.as_str())?, value);
         }
-        let is_known = own.contains_key(AUTHORIZATION);
+        let has_credentials = own.contains_key(AUTHORIZATION);
         let client = Client::builder()
             .default_headers(own)
             .tcp_nodelay(true)
@@ -93,28 +93,28 @@ impl RemoteServer {
             .build()
             .context("can't create an HTTP client")?;
         let url = Url::parse(url).with_context(|| format!("`{url}` is not a URL"))?;
-        let (heard, receiver) = mpsc::unbounded_channel();
-        let (unsent, queue) = mpsc::unbounded_channel();
-        let line = RemoteHttpClient {
+        let (events, receiver) = mpsc::unbounded_channel();
+        let (outgoing, queue) = mpsc::unbounded_channel();
+        let http = RemoteHttpClient {
             client,
             url,
             legacy_endpoint: Arc::default(),
-            has_credentials: is_known,
+            has_credentials,
             session_headers: Arc::default(),
             param_headers: Arc::default(),
             is_tools_list: false,
-            log: known.log.clone(),
-            events: heard,
+            log: spec.log.clone(),
+            events,
         };
-        for page in known.cache.list_pages("tools/list").unwrap_or_default() {
+        for page in spec.cache.list_pages("tools/list").unwrap_or_default() {
             // The cached pages do not contain tools that can't be called.
-            line.param_headers.record_tools(&page, |_| {});
+            http.param_headers.record_tools(&page, |_| {});
         }
         let mut tasks = JoinSet::new();
-        tasks.spawn(line.clone().run_send_queue(queue));
+        tasks.spawn(http.clone().run_send_queue(queue));
         Ok(Self {
-            http: line,
-            outgoing: unsent,
+            http,
+            outgoing,
             events: receiver,
             _tasks: tasks,
         })
@@ -126,8 +126,8 @@ impl RemoteServer {
     }
 
     pub(super) async fn next_event(&mut self) -> ServerPipeEvent {
-        let gone = || ServerPipeEvent::Ended("its connection was closed".into());
-        self.events.recv().await.unwrap_or_else(gone)
+        let closed = || ServerPipeEvent::Ended("its connection was closed".into());
+        self.events.recv().await.unwrap_or_else(closed)
     }
 
     /// Ends the session of the server, if there is one.
@@ -177,19 +177,19 @@ impl RemoteHttpClient {
                 open.insert(id, requests.spawn(self.clone().send_request(message)));
                 continue;
             }
-            let given_up = match message.method.as_str() {
+            let cancelled = match message.method.as_str() {
                 "notifications/cancelled" => message.raw_param(&["requestId"]),
                 _ => None,
             };
-            let given_up = given_up.and_then(|id| open.remove(id));
+            let cancelled = cancelled.and_then(|id| open.remove(id));
             // Without a session, closing the connection cancels the request.
-            if given_up.is_none()
+            if cancelled.is_none()
                 || self.session_headers().contains_key(REMOTE_VERSION_HEADER)
                 || self.is_legacy_sse()
             {
                 self.send_unawaited(&message).await;
             }
-            if let Some(request) = given_up {
+            if let Some(request) = cancelled {
                 request.abort();
             }
             if message.method == "notifications/initialized" && !self.is_legacy_sse() {
@@ -308,10 +308,10 @@ impl RemoteHttpClient {
     async fn list_tools(&self) -> Result<(), String> {
         let mut params = "{}".to_owned();
         for _ in 0..MAX_REMOTE_LIST_PAGES {
-            let (heard, mut told) = mpsc::unbounded_channel();
+            let (events, mut received) = mpsc::unbounded_channel();
             let line = Self {
                 is_tools_list: true,
-                events: heard,
+                events,
                 ..self.clone()
             };
             let request = message::request_message(TOOLS_LIST_REQUEST_ID, "tools/list", &params);
@@ -321,7 +321,7 @@ impl RemoteHttpClient {
             line.read_response(line.post_message(&request).await?, TOOLS_LIST_REQUEST_ID)
                 .await?;
             let mut next = None;
-            while let Ok(happened) = told.try_recv() {
+            while let Ok(happened) = received.try_recv() {
                 if let ServerPipeEvent::Message(line) = happened
                     && let Ok(answer) = RpcMessage::parse(line)
                     && let Some(result) = answer.result()

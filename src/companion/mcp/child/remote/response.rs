@@ -148,7 +148,7 @@ impl RemoteHttpClient {
         };
         let mut is_answered = false;
         for message in messages {
-            let is_same = |given: &str| message::is_same_id(given, id);
+            let is_same = |candidate: &str| message::is_same_id(candidate, id);
             let is_answer =
                 message.kind == RpcMessageKind::Answer && message.id().is_some_and(is_same);
             let mut text = message.text().clone();

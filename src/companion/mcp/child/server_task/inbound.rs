@@ -34,12 +34,9 @@ impl ServerTask {
             return;
         };
         match call.origin {
-            PendingOrigin::Client {
-                reply,
-                on_reply: then,
-            } => {
+            PendingOrigin::Client { reply, on_reply } => {
                 self.apply_event(ServerEvent::Answered);
-                match then {
+                match on_reply {
                     OnReply::Forward => {}
                     OnReply::UndoSubscription(uri) if message.result().is_none() => {
                         self.subscriptions.remove_resource(&uri);
@@ -86,10 +83,10 @@ impl ServerTask {
             .result()
             .map(protocol_revision::initialize_result_from_discovery)
         {
-            Some(Ok(greeting)) => {
+            Some(Ok(result)) => {
                 self.revision = ProtocolRevision::Stateless;
                 self.handshake_refusal = None;
-                self.complete_handshake(greeting);
+                self.complete_handshake(result);
             }
             Some(Err(why)) => self.handle_server_loss(&why),
             // The server supported the handshake at its last start.
@@ -104,16 +101,18 @@ impl ServerTask {
     fn fail_handshake(&mut self) {
         // The `message` of the server's error, or the whole error if it has none.
         let error = self.handshake_refusal.clone().unwrap_or_default();
-        let said: Option<Value> = serde_json::from_str(&error).ok();
-        let said = said.as_ref().and_then(|said| said["message"].as_str());
-        let why = said.unwrap_or(&error);
+        let parsed_error: Option<Value> = serde_json::from_str(&error).ok();
+        let parsed_error = parsed_error
+            .as_ref()
+            .and_then(|error| error["message"].as_str());
+        let why = parsed_error.unwrap_or(&error);
         self.handle_server_loss(&format!("it refused the handshake: {why}"));
     }
 
-    fn complete_handshake(&mut self, greeting: Bytes) {
-        let text = String::from_utf8_lossy(&greeting);
+    fn complete_handshake(&mut self, result: Bytes) {
+        let text = String::from_utf8_lossy(&result);
         self.spec.cache.store_initialize_result(&text);
-        self.initialize_result = Some(greeting.clone());
+        self.initialize_result = Some(result.clone());
         if self.revision == ProtocolRevision::Handshake {
             self.send_to_server(message::notification_message(
                 "notifications/initialized",
@@ -123,7 +122,7 @@ impl ServerTask {
         self.apply_event(ServerEvent::Ready);
         for to in std::mem::take(&mut self.initialize_waiters) {
             // The requester may be gone.
-            let _ = to.send(Ok(greeting.clone()));
+            let _ = to.send(Ok(result.clone()));
         }
         match self.revision {
             ProtocolRevision::Handshake => {
@@ -133,8 +132,8 @@ impl ServerTask {
             }
             ProtocolRevision::Stateless => self.renew_listen_request(),
         }
-        while let Some((message, member, reply)) = self.queued_requests.pop_front() {
-            self.start_call(message, member, reply);
+        while let Some((message, client, reply)) = self.queued_requests.pop_front() {
+            self.start_call(message, client, reply);
         }
         self.refresh_lists(|_| true, true);
     }
@@ -204,11 +203,11 @@ impl ServerTask {
         }
         let capability = message.method.split('/').next().unwrap_or_default();
         match self.only_possible_client() {
-            Some(member) if !self.is_shared || member.has_capability(capability) => {
+            Some(client) if !self.is_shared || client.has_capability(capability) => {
                 let text = self
                     .server_requests
-                    .register_request(message, member.number);
-                member.notification_sink.deliver(text, true);
+                    .register_request(message, client.number);
+                client.notification_sink.deliver(text, true);
             }
             _ => {
                 let why =
@@ -244,19 +243,19 @@ impl ServerTask {
             }
             "notifications/resources/updated" if self.is_shared => {
                 let uri = message.text_param(&["uri"]).unwrap_or_default();
-                for member in self.subscriptions.subscribers(&uri) {
-                    if let Some(member) = self.clients.get(&member) {
-                        member
+                for number in self.subscriptions.subscribers(&uri) {
+                    if let Some(client) = self.clients.get(&number) {
+                        client
                             .notification_sink
                             .deliver(message.text().clone(), false);
                     }
                 }
             }
             "notifications/cancelled" => {
-                if let Some((member, text)) = self.server_requests.take_cancelled(message)
-                    && let Some(member) = self.clients.get(&member)
+                if let Some((number, text)) = self.server_requests.take_cancelled(message)
+                    && let Some(client) = self.clients.get(&number)
                 {
-                    member.notification_sink.deliver(text, true);
+                    client.notification_sink.deliver(text, true);
                 }
             }
             method if method.ends_with("/list_changed") => {
@@ -269,7 +268,7 @@ impl ServerTask {
                         reply.send_event(message.text().clone());
                     }
                 }
-                Some(member) => member
+                Some(client) => client
                     .notification_sink
                     .deliver(message.text().clone(), true),
                 // Sent to all clients, the message would reveal the activity of one client to the others.
@@ -283,8 +282,8 @@ impl ServerTask {
     }
 
     fn notify_all_clients(&self, text: &Bytes) {
-        for member in self.clients.values() {
-            member.notification_sink.deliver(text.clone(), false);
+        for client in self.clients.values() {
+            client.notification_sink.deliver(text.clone(), false);
         }
     }
 }

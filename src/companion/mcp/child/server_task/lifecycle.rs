@@ -54,8 +54,8 @@ impl ServerTask {
     }
 
     pub(super) fn send_initialize(&mut self) {
-        let hello = self.initialize_params.clone();
-        let params = String::from_utf8_lossy(&hello);
+        let initialize_params = self.initialize_params.clone();
+        let params = String::from_utf8_lossy(&initialize_params);
         self.send_hub_request(
             "initialize",
             &params,
@@ -122,11 +122,11 @@ impl ServerTask {
     }
 
     fn fail_queued_requests(&mut self, why: &str) {
-        for (message, member, reply) in std::mem::take(&mut self.queued_requests) {
+        for (message, client, reply) in std::mem::take(&mut self.queued_requests) {
             if message.method == "resources/subscribe"
                 && let Some(uri) = message.text_param(&["uri"])
             {
-                self.subscriptions.unsubscribe(&uri, member.number);
+                self.subscriptions.unsubscribe(&uri, client.number);
             }
             reply.send_error(message.id().unwrap_or("null"), -32603, why);
         }
@@ -145,8 +145,8 @@ pub(super) async fn reject_commands(
     is_stopping: bool,
 ) {
     mailbox.close();
-    while let Some(ask) = mailbox.recv().await {
-        if let ServerTaskCommand::SendRequest(message, _, reply) = ask {
+    while let Some(command) = mailbox.recv().await {
+        if let ServerTaskCommand::SendRequest(message, _, reply) = command {
             let id = message.id().unwrap_or("null");
             match is_stopping {
                 true => reply.send_lost(id),

@@ -79,16 +79,16 @@ pub(super) struct ServerTask {
 
 impl ServerTask {
     pub(super) fn new(
-        known: Arc<ServerSpec>,
-        hello: Bytes,
-        shared: bool,
-        seen: Arc<ServerTaskState>,
+        spec: Arc<ServerSpec>,
+        initialize_params: Bytes,
+        is_shared: bool,
+        published_state: Arc<ServerTaskState>,
     ) -> Self {
         Self {
-            spec: known,
-            initialize_params: hello,
-            is_shared: shared,
-            published_state: seen,
+            spec,
+            initialize_params,
+            is_shared,
+            published_state,
             started_at: Instant::now(),
             last_used: Instant::now(),
             lifecycle: ServerLifecycle::INITIAL_LIFECYCLE,
@@ -96,7 +96,7 @@ impl ServerTask {
             revision: ProtocolRevision::Handshake,
             handshake_refusal: None,
             initialize_result: None,
-            pending_requests: PendingRequests::new(shared),
+            pending_requests: PendingRequests::new(is_shared),
             clients: BTreeMap::new(),
             server_requests: ServerRequests::default(),
             subscriptions: ServerSubscriptions::default(),
@@ -116,12 +116,12 @@ impl ServerTask {
         loop {
             let wake = self.next_timer();
             tokio::select! {
-                ask = mailbox.recv(), if is_known => match ask {
+                command = mailbox.recv(), if is_known => match command {
                     Some(ServerTaskCommand::Shutdown(word)) => {
                         done = Some(word);
                         break;
                     }
-                    Some(ask) => self.handle_command(ask).await,
+                    Some(command) => self.handle_command(command).await,
                     // The handle was dropped; open calls still bring their answers.
                     None => (is_known, self.is_draining) = (false, true),
                 },
@@ -130,7 +130,7 @@ impl ServerTask {
                 Some(_) = self.shutting_down.join_next() => {}
             }
             self.publish_state();
-            // Commands that arrived before the retirement are still processed.
+            // Commands that arrived before `Drain` are still processed.
             if self.is_draining && self.has_no_open_calls() && mailbox.is_empty() {
                 break;
             }
@@ -209,18 +209,18 @@ impl ServerTask {
 
     async fn handle_timers(&mut self) {
         let now = Instant::now();
-        while let Some((wire, call)) = self
+        while let Some((server_id, call)) = self
             .pending_requests
             .take_matching(|call| call.deadline <= now)
         {
-            self.time_out_request(&wire, call);
+            self.time_out_request(&server_id, call);
         }
         if let ServerPhase::Backoff { until } = self.lifecycle.phase
             && self.started_at.elapsed() >= until
         {
             self.apply_event(ServerEvent::BackoffElapsed);
         }
-        // A retired task still answers the calls that wait.
+        // A draining task still answers the calls that wait.
         let is_waited_for = !self.queued_requests.is_empty() || !self.initialize_waiters.is_empty();
         let is_listened_to = !self.subscriptions.is_empty() && !self.is_draining;
         if self.lifecycle.phase == ServerPhase::Down && (is_waited_for || is_listened_to) {
@@ -237,13 +237,13 @@ impl ServerTask {
         }
     }
 
-    fn time_out_request(&mut self, wire: &str, call: PendingRequest<PendingOrigin>) {
+    fn time_out_request(&mut self, server_id: &str, call: PendingRequest<PendingOrigin>) {
         let seconds = call.timeout.as_secs_f64();
         let why = format!("the server did not answer within {seconds} s");
         match call.origin {
             PendingOrigin::Client { reply, .. } => {
                 reply.send_error(&call.client_request_id, -32603, &why);
-                let params = format!(r#"{{"requestId":{wire},"reason":"timeout"}}"#);
+                let params = format!(r#"{{"requestId":{server_id},"reason":"timeout"}}"#);
                 self.send_to_server(message::notification_message(
                     "notifications/cancelled",
                     &params,
@@ -254,27 +254,27 @@ impl ServerTask {
         }
     }
 
-    async fn handle_command(&mut self, ask: ServerTaskCommand) {
-        match ask {
-            ServerTaskCommand::AddClient(member) => {
-                drop(self.clients.insert(member.number, member))
+    async fn handle_command(&mut self, command: ServerTaskCommand) {
+        match command {
+            ServerTaskCommand::AddClient(client) => {
+                drop(self.clients.insert(client.number, client))
             }
-            ServerTaskCommand::RemoveClient(member) => self.remove_client(member),
+            ServerTaskCommand::RemoveClient(client) => self.remove_client(client),
             ServerTaskCommand::Initialize(to) => match &self.initialize_result {
-                Some(greeting) => drop(to.send(Ok(greeting.clone()))),
+                Some(result) => drop(to.send(Ok(result.clone()))),
                 None => {
                     self.initialize_waiters.push(to);
                     self.ensure_started().await;
                 }
             },
-            ServerTaskCommand::SendRequest(message, member, reply) => {
-                self.handle_request(message, member, reply).await
+            ServerTaskCommand::SendRequest(message, client, reply) => {
+                self.handle_request(message, client, reply).await
             }
-            ServerTaskCommand::SendMessage(message, member) => {
-                self.handle_client_message(&message, member)
+            ServerTaskCommand::SendMessage(message, client) => {
+                self.handle_client_message(&message, client)
             }
-            ServerTaskCommand::SetLevel(level, member) => {
-                self.subscriptions.set_level(&level, member);
+            ServerTaskCommand::SetLevel(level, client) => {
+                self.subscriptions.set_level(&level, client);
                 if self.lifecycle.phase == ServerPhase::Up
                     && self.revision == ProtocolRevision::Handshake
                 {
@@ -282,15 +282,15 @@ impl ServerTask {
                 }
             }
             ServerTaskCommand::CancelStream(stream) => {
-                self.drop_input_required(|asking| asking.stream_number() == stream);
+                self.drop_input_required(|input_call| input_call.stream_number() == stream);
                 self.queued_requests
                     .retain(|(_, _, reply)| reply.stream.number != stream);
                 let is_meant = |call: &PendingRequest<PendingOrigin>| {
                     let reply = call.origin.reply();
                     reply.is_some_and(|reply| reply.stream.number == stream)
                 };
-                while let Some((wire, _)) = self.pending_requests.take_matching(is_meant) {
-                    let params = format!(r#"{{"requestId":{wire},"reason":"disconnected"}}"#);
+                while let Some((server_id, _)) = self.pending_requests.take_matching(is_meant) {
+                    let params = format!(r#"{{"requestId":{server_id},"reason":"disconnected"}}"#);
                     self.send_to_server(message::notification_message(
                         "notifications/cancelled",
                         &params,
@@ -303,19 +303,19 @@ impl ServerTask {
         }
     }
 
-    fn remove_client(&mut self, member: u64) {
-        self.clients.remove(&member);
+    fn remove_client(&mut self, client: u64) {
+        self.clients.remove(&client);
         // The client's calls continue; the server need not wait for the client's answers any more.
-        for id in self.server_requests.take_unanswered(member) {
+        for id in self.server_requests.take_unanswered(client) {
             self.send_to_server(message::error_response(&id, -32603, CLIENT_GONE_MESSAGE));
         }
-        for (reply, id) in self.drop_input_required(|asking| asking.client_number() == member) {
+        for (reply, id) in self.drop_input_required(|call| call.client_number() == client) {
             reply.send_error(&id, -32603, CLIENT_GONE_MESSAGE);
         }
-        let members = &self.clients;
+        let clients = &self.clients;
         let silent = self
             .subscriptions
-            .retain_clients(|member| members.contains_key(&member));
+            .retain_clients(|client| clients.contains_key(&client));
         if self.revision == ProtocolRevision::Stateless {
             if !silent.is_empty() {
                 self.renew_listen_request();
@@ -331,7 +331,7 @@ impl ServerTask {
     async fn handle_request(
         &mut self,
         message: RpcMessage,
-        member: Arc<McpClient>,
+        client: Arc<McpClient>,
         reply: ReplySender,
     ) {
         self.last_used = Instant::now();
@@ -342,42 +342,42 @@ impl ServerTask {
         {
             return reply.send_error(&id, -32603, "the server has too many open calls");
         }
-        if let Some(result) = self.record_subscription(&message, member.number) {
+        if let Some(result) = self.record_subscription(&message, client.number) {
             return reply.send_result(&id, result);
         }
         if self.lifecycle.phase == ServerPhase::Up {
-            return self.start_call(message, member, reply);
+            return self.start_call(message, client, reply);
         }
-        self.queued_requests.push_back((message, member, reply));
+        self.queued_requests.push_back((message, client, reply));
         self.ensure_started().await;
     }
 
     /// Records a subscription or log level for a restart. Returns a result for the client where the server need not
     /// receive the request.
-    fn record_subscription(&mut self, message: &RpcMessage, member: u64) -> Option<&'static str> {
+    fn record_subscription(&mut self, message: &RpcMessage, client: u64) -> Option<&'static str> {
         let uri = || message.text_param(&["uri"]);
         match message.method.as_str() {
             "resources/subscribe" => {
-                let is_new = self.subscriptions.subscribe(&uri()?, member);
+                let is_new = self.subscriptions.subscribe(&uri()?, client);
                 (self.is_shared && !is_new).then_some("{}")
             }
             "resources/unsubscribe" => {
-                let is_last = self.subscriptions.unsubscribe(&uri()?, member);
+                let is_last = self.subscriptions.unsubscribe(&uri()?, client);
                 (self.is_shared && !is_last).then_some("{}")
             }
             "logging/setLevel" => {
-                self.subscriptions.set_level(message.params()?, member);
+                self.subscriptions.set_level(message.params()?, client);
                 None
             }
             _ => None,
         }
     }
 
-    fn start_call(&mut self, message: RpcMessage, member: Arc<McpClient>, reply: ReplySender) {
+    fn start_call(&mut self, message: RpcMessage, client: Arc<McpClient>, reply: ReplySender) {
         if self.revision == ProtocolRevision::Stateless {
-            return self.start_stateless_call(message, member, reply);
+            return self.start_stateless_call(message, client, reply);
         }
-        let message = match member.initialize_params {
+        let message = match client.initialize_params {
             Some(_) => message,
             None => protocol_revision::without_envelope(message),
         };
@@ -386,18 +386,21 @@ impl ServerTask {
             Some(uri) => OnReply::UndoSubscription(uri),
             None => OnReply::Forward,
         };
-        self.send_call(&message, member.number, reply, then);
+        self.send_call(&message, client.number, reply, then);
     }
 
-    fn send_call(&mut self, message: &RpcMessage, member: u64, reply: ReplySender, then: OnReply) {
+    fn send_call(
+        &mut self,
+        message: &RpcMessage,
+        client: u64,
+        reply: ReplySender,
+        on_reply: OnReply,
+    ) {
         let timeout = self.spec.config.call_timeout;
-        let to = PendingOrigin::Client {
-            reply,
-            on_reply: then,
-        };
+        let to = PendingOrigin::Client { reply, on_reply };
         let text = self
             .pending_requests
-            .register_request(message, member, timeout, to);
+            .register_request(message, client, timeout, to);
         self.send_to_server(text);
     }
 
@@ -447,18 +450,18 @@ impl ServerTask {
     }
 
     /// Forwards notifications and answers of a client.
-    fn handle_client_message(&mut self, message: &RpcMessage, member: u64) {
+    fn handle_client_message(&mut self, message: &RpcMessage, client: u64) {
         self.last_used = Instant::now();
         match (message.kind, message.method.as_str()) {
             (RpcMessageKind::Answer, _) => {
-                if self.handle_client_answer(message, member) {
+                if self.handle_client_answer(message, client) {
                     return;
                 }
-                if let Some(text) = self.server_requests.take_answered(message, member) {
+                if let Some(text) = self.server_requests.take_answered(message, client) {
                     self.send_to_server(text);
                 }
             }
-            (_, "notifications/cancelled") => self.cancel_call(message, member),
+            (_, "notifications/cancelled") => self.cancel_call(message, client),
             // The task sends this notification itself when the server is ready.
             (_, "notifications/initialized") => {}
             // A server that clients share has no roots of a single client.
@@ -471,8 +474,8 @@ impl ServerTask {
         }
     }
 
-    fn cancel_call(&mut self, message: &RpcMessage, member: u64) {
-        if let Some((call, text)) = self.pending_requests.take_cancelled(member, message) {
+    fn cancel_call(&mut self, message: &RpcMessage, client: u64) {
+        if let Some((call, text)) = self.pending_requests.take_cancelled(client, message) {
             self.send_to_server(text);
             if let Some(reply) = call.origin.reply() {
                 reply.stream.skip_answer();
@@ -482,14 +485,14 @@ impl ServerTask {
         let Some(id) = message.raw_param(&["requestId"]) else {
             return;
         };
-        let given_up = self.drop_input_required(|asking| {
-            asking.client_number() == member && message::is_same_id(asking.request_id(), id)
+        let cancelled = self.drop_input_required(|input_call| {
+            input_call.client_number() == client && message::is_same_id(input_call.request_id(), id)
         });
-        for (reply, _) in given_up {
+        for (reply, _) in cancelled {
             reply.stream.skip_answer();
         }
         let is_meant = |(m, from, _): &(RpcMessage, Arc<McpClient>, ReplySender)| {
-            from.number == member && m.id() == Some(id)
+            from.number == client && m.id() == Some(id)
         };
         if let Some(at) = self.queued_requests.iter().position(is_meant)
             && let Some((_, _, reply)) = self.queued_requests.remove(at)

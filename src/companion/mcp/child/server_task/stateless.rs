@@ -66,7 +66,7 @@ impl ServerTask {
     pub(super) fn start_stateless_call(
         &mut self,
         message: RpcMessage,
-        member: Arc<McpClient>,
+        client: Arc<McpClient>,
         reply: ReplySender,
     ) {
         let id = message.id().unwrap_or("null").to_owned();
@@ -78,12 +78,12 @@ impl ServerTask {
             // The envelope of each request carries the level from now on.
             "logging/setLevel" => reply.send_result(&id, "{}"),
             _ => {
-                let round = RetryableCall {
+                let call = RetryableCall {
                     message: message.clone(),
-                    client: member,
+                    client,
                     input_rounds: 0,
                 };
-                self.send_retryable_call(message, round, reply);
+                self.send_retryable_call(message, call, reply);
             }
         }
     }
@@ -91,28 +91,28 @@ impl ServerTask {
     fn send_retryable_call(
         &mut self,
         message: RpcMessage,
-        round: RetryableCall,
+        call: RetryableCall,
         reply: ReplySender,
     ) {
-        let member = round.client.clone();
+        let client = call.client.clone();
         let is_dressed =
-            member.initialize_params.is_none() || protocol_revision::is_enveloped(&message);
-        let level = self.subscriptions.log_level(member.number);
+            client.initialize_params.is_none() || protocol_revision::is_enveloped(&message);
+        let level = self.subscriptions.log_level(client.number);
         let message = protocol_revision::with_envelope(
             message,
-            &protocol_revision::client_envelope(&member, level),
+            &protocol_revision::client_envelope(&client, level),
         );
         let then = match is_dressed {
             true => OnReply::Forward,
-            false => OnReply::HandleInputRequired(Box::new(round)),
+            false => OnReply::HandleInputRequired(Box::new(call)),
         };
-        self.send_call(&message, member.number, reply, then);
+        self.send_call(&message, client.number, reply, then);
     }
 
     /// Handles the result of a call: an answer, or requests for input from the client.
     pub(super) fn handle_call_result(
         &mut self,
-        round: RetryableCall,
+        call: RetryableCall,
         reply: ReplySender,
         answer: &RpcMessage,
         text: Bytes,
@@ -122,7 +122,7 @@ impl ServerTask {
         if kind != Some("\"input_required\"") {
             return reply.send_answer(text);
         }
-        let id = round.message.id().unwrap_or("null").to_owned();
+        let id = call.message.id().unwrap_or("null").to_owned();
         let raw = |key: &str| find_value(result, &[key]).map(|span| &result[span]);
         let wanted = raw("inputRequests")
             .and_then(object_fields)
@@ -133,7 +133,7 @@ impl ServerTask {
                 find_value(request, &["method"]).map(|span| request[span].trim_matches('"'));
             let method = method.unwrap_or_default();
             let capability = method.split('/').next().unwrap_or_default();
-            if !CLIENT_REQUEST_METHODS.contains(&method) || !round.client.has_capability(capability)
+            if !CLIENT_REQUEST_METHODS.contains(&method) || !call.client.has_capability(capability)
             {
                 let why =
                     format!("the server requests `{method}`, which the client does not support");
@@ -142,15 +142,15 @@ impl ServerTask {
             let params = find_value(request, &["params"]).map_or("{}", |span| &request[span]);
             questions.push((key, method, params));
         }
-        if round.input_rounds >= MAX_INPUT_ROUNDS {
+        if call.input_rounds >= MAX_INPUT_ROUNDS {
             return reply.send_error(
                 &id,
                 -32603,
                 "the server requested input too often without an answer",
             );
         }
-        let mut asking = InputRequiredCall {
-            call: round,
+        let mut input_call = InputRequiredCall {
+            call,
             reply,
             request_state: raw("requestState").map(str::to_owned),
             open_inputs: BTreeMap::new(),
@@ -160,63 +160,68 @@ impl ServerTask {
         for (key, method, params) in questions {
             let id = self.pending_requests.next_hub_id();
             asked.push(message::request_message(&id, method, params));
-            asking.open_inputs.insert(id, key.clone());
+            input_call.open_inputs.insert(id, key.clone());
         }
-        let member = asking.call.client.clone();
+        let client = input_call.call.client.clone();
         if asked.is_empty() {
-            return self.retry_call(asking);
+            return self.retry_call(input_call);
         }
-        self.input_required_calls.push(asking);
+        self.input_required_calls.push(input_call);
         for text in asked {
-            member.notification_sink.deliver(text, true);
+            client.notification_sink.deliver(text, true);
         }
     }
 
     /// Takes a client's answer to a request of the hub; `false` when it belongs to no such request.
-    pub(super) fn handle_client_answer(&mut self, answer: &RpcMessage, member: u64) -> bool {
+    pub(super) fn handle_client_answer(&mut self, answer: &RpcMessage, client_number: u64) -> bool {
         let id = answer.id().unwrap_or("null");
-        let is_meant = |asking: &InputRequiredCall| {
-            asking.client_number() == member && asking.open_inputs.contains_key(id)
+        let is_meant = |input_call: &InputRequiredCall| {
+            input_call.client_number() == client_number && input_call.open_inputs.contains_key(id)
         };
-        let Some(place) = self.input_required_calls.iter().position(is_meant) else {
+        let Some(index) = self.input_required_calls.iter().position(is_meant) else {
             return false;
         };
-        let mut asking = self.input_required_calls.swap_remove(place);
-        let key = asking.open_inputs.remove(id).unwrap_or_default();
+        let mut input_call = self.input_required_calls.swap_remove(index);
+        let key = input_call.open_inputs.remove(id).unwrap_or_default();
         let Some(result) = answer.result() else {
-            self.cancel_client_requests(&asking);
+            self.cancel_client_requests(&input_call);
             let text = std::str::from_utf8(answer.text()).unwrap_or_default();
             let why = find_value(text, &["error", "message"]).map_or("", |span| &text[span]);
             let why = format!("the client refused the input that the server requested: {why}");
-            asking.reply.send_error(asking.request_id(), -32603, &why);
+            input_call
+                .reply
+                .send_error(input_call.request_id(), -32603, &why);
             return true;
         };
         let key = serde_json::Value::from(key);
-        asking.input_responses.push(format!("{key}:{result}"));
-        match asking.open_inputs.is_empty() {
-            true => self.retry_call(asking),
-            false => self.input_required_calls.push(asking),
+        input_call.input_responses.push(format!("{key}:{result}"));
+        match input_call.open_inputs.is_empty() {
+            true => self.retry_call(input_call),
+            false => self.input_required_calls.push(input_call),
         }
         true
     }
 
     /// Sends the call again with the client's input.
-    fn retry_call(&mut self, asking: InputRequiredCall) {
+    fn retry_call(&mut self, input_call: InputRequiredCall) {
         let InputRequiredCall {
-            call: mut round,
+            mut call,
             reply,
-            request_state: state,
-            input_responses: answers,
+            request_state,
+            input_responses,
             ..
-        } = asking;
+        } = input_call;
         let mut more = Vec::new();
-        if !answers.is_empty() {
-            more.push(format!("\"inputResponses\":{{{}}}", answers.join(",")));
+        if !input_responses.is_empty() {
+            more.push(format!(
+                "\"inputResponses\":{{{}}}",
+                input_responses.join(",")
+            ));
         }
-        more.extend(state.map(|state| format!("\"requestState\":{state}")));
-        let message = protocol_revision::with_params(round.message.clone(), &more.join(","));
-        round.input_rounds += 1;
-        self.send_retryable_call(message, round, reply);
+        more.extend(request_state.map(|request_state| format!("\"requestState\":{request_state}")));
+        let message = protocol_revision::with_params(call.message.clone(), &more.join(","));
+        call.input_rounds += 1;
+        self.send_retryable_call(message, call, reply);
     }
 
     /// Cancels the hub's requests to clients, and drops their calls.
@@ -224,37 +229,38 @@ impl ServerTask {
         &mut self,
         is_meant: impl Fn(&InputRequiredCall) -> bool,
     ) -> Vec<(ReplySender, String)> {
-        let (gone, rest) = std::mem::take(&mut self.input_required_calls)
+        let (dropped, rest) = std::mem::take(&mut self.input_required_calls)
             .into_iter()
-            .partition(|asking| is_meant(asking));
+            .partition(|input_call| is_meant(input_call));
         self.input_required_calls = rest;
-        let gone: Vec<InputRequiredCall> = gone;
-        gone.into_iter()
-            .map(|asking| {
-                self.cancel_client_requests(&asking);
-                let id = asking.request_id().to_owned();
-                (asking.reply, id)
+        let dropped: Vec<InputRequiredCall> = dropped;
+        dropped
+            .into_iter()
+            .map(|input_call| {
+                self.cancel_client_requests(&input_call);
+                let id = input_call.request_id().to_owned();
+                (input_call.reply, id)
             })
             .collect()
     }
 
-    fn cancel_client_requests(&mut self, asking: &InputRequiredCall) {
-        for id in asking.open_inputs.keys() {
+    fn cancel_client_requests(&mut self, input_call: &InputRequiredCall) {
+        for id in input_call.open_inputs.keys() {
             let params = format!(r#"{{"requestId":{id}}}"#);
             let text = message::notification_message("notifications/cancelled", &params);
-            asking.call.client.notification_sink.deliver(text, true);
+            input_call.call.client.notification_sink.deliver(text, true);
         }
     }
 
     /// Sends a new listen request with the current subscriptions, and ends the one before.
     pub(super) fn renew_listen_request(&mut self) {
         self.relisten_at = None;
-        let hello = self.initialize_result.as_deref().unwrap_or_default();
-        let hello = std::str::from_utf8(hello).unwrap_or_default();
+        let result = self.initialize_result.as_deref().unwrap_or_default();
+        let result = std::str::from_utf8(result).unwrap_or_default();
         let mut wanted = serde_json::Map::new();
         for kind in ["tools", "prompts", "resources"] {
-            let told = find_value(hello, &["capabilities", kind, "listChanged"]);
-            if told.is_some_and(|span| &hello[span] == "true") {
+            let list_changed = find_value(result, &["capabilities", kind, "listChanged"]);
+            if list_changed.is_some_and(|span| &result[span] == "true") {
                 wanted.insert(format!("{kind}ListChanged"), true.into());
             }
         }
@@ -285,10 +291,10 @@ impl ServerTask {
     /// Whether the answer ends the listen request. An established one is sent again.
     pub(super) fn handle_listen_end(&mut self, answer: &RpcMessage) -> bool {
         let is_meant = |listening: &mut ListenRequest| answer.id() == Some(&*listening.id);
-        let Some(gone) = self.listen_request.take_if(is_meant) else {
+        let Some(ended) = self.listen_request.take_if(is_meant) else {
             return false;
         };
-        self.relisten_at = gone.is_confirmed.then(|| Instant::now() + RELISTEN_DELAY);
+        self.relisten_at = ended.is_confirmed.then(|| Instant::now() + RELISTEN_DELAY);
         true
     }
 

@@ -14,8 +14,8 @@ use tokio::time::{Instant, sleep};
 #[tokio::test]
 async fn open_calls_are_answered_when_their_server_changes_and_the_others_are_left_alone() {
     for path in ["/servers/a/mcp", "/mcp"] {
-        let scene = HubFixture::new();
-        let client = scene.session_client(path).await;
+        let fixture = HubFixture::new();
+        let client = fixture.session_client(path).await;
         let tool = |name: &str| match path {
             "/mcp" => format!("a__{name}"),
             _ => name.into(),
@@ -25,10 +25,10 @@ async fn open_calls_are_answered_when_their_server_changes_and_the_others_are_le
                 .post_for_text(&tool_call_body("1", "b__echo", ""))
                 .await;
         }
-        let mut told = client.call_for_events("7", &tool("wait"), "").await;
-        let (last, _) = told.next_event().await.unwrap();
-        let open = scene.servers.wait_for_message("a", "wait", 1).await;
-        scene.hub.apply_config(test_config([
+        let mut events = client.call_for_events("7", &tool("wait"), "").await;
+        let (last, _) = events.next_event().await.unwrap();
+        let open = fixture.servers.wait_for_message("a", "wait", 1).await;
+        fixture.hub.apply_config(test_config([
             test_server_config("a", true, 601),
             test_server_config("b", false, 600),
             test_server_config("c", true, 600),
@@ -41,26 +41,29 @@ async fn open_calls_are_answered_when_their_server_changes_and_the_others_are_le
             answer,
             r#"{"jsonrpc":"2.0","id":8,"result":{"name":"echo"}}"#
         );
-        assert_eq!(scene.servers.start_count("a"), 2);
+        assert_eq!(fixture.servers.start_count("a"), 2);
         // The open call remains with the old server, even if its connection is lost.
-        drop(told);
-        let mut told = TestEventStream::new(client.resume_after(&last).await);
-        scene.servers.answer_call("a", 0, &open, r#"{"n":1.0}"#);
-        let end = told.next_data().await.unwrap();
+        drop(events);
+        let mut events = TestEventStream::new(client.resume_after(&last).await);
+        fixture.servers.answer_call("a", 0, &open, r#"{"n":1.0}"#);
+        let end = events.next_data().await.unwrap();
         assert_eq!(end, r#"{"jsonrpc":"2.0","id":7,"result":{"n":1.0}}"#);
         if path == "/mcp" {
             client
                 .post_for_text(&tool_call_body("9", "b__echo", ""))
                 .await;
-            assert_eq!(scene.servers.start_count("b"), 1);
+            assert_eq!(fixture.servers.start_count("b"), 1);
             assert_eq!(
-                scene.servers.received_messages("b", "\"initialize\"").len(),
+                fixture
+                    .servers
+                    .received_messages("b", "\"initialize\"")
+                    .len(),
                 1
             );
             client
                 .post_for_text(&tool_call_body("10", "c__echo", ""))
                 .await;
-            assert_eq!(scene.servers.start_count("c"), 1);
+            assert_eq!(fixture.servers.start_count("c"), 1);
         }
     }
 }
@@ -68,8 +71,8 @@ async fn open_calls_are_answered_when_their_server_changes_and_the_others_are_le
 #[tokio::test]
 async fn replacement_server_is_subscribed() {
     for (path, uri) in [("/servers/b/mcp", "b:listed"), ("/mcp", "b:listed")] {
-        let scene = HubFixture::new();
-        let client = scene.session_client(path).await;
+        let fixture = HubFixture::new();
+        let client = fixture.session_client(path).await;
         for method in ["resources/subscribe", "logging/setLevel"] {
             let params = format!(r#"{{"uri":"{uri}","level":"info"}}"#);
             let body =
@@ -77,15 +80,15 @@ async fn replacement_server_is_subscribed() {
             assert!(parse_json(&client.post_for_text(&body).await)["result"].is_object());
         }
         let mut general = TestEventStream::new(client.resume_after("").await);
-        scene.hub.apply_config(test_config([
+        fixture.hub.apply_config(test_config([
             test_server_config("a", true, 600),
             test_server_config("b", false, 601),
         ]));
-        scene
+        fixture
             .servers
             .wait_for_message("b", "resources/subscribe", 2)
             .await;
-        scene
+        fixture
             .servers
             .wait_for_message("b", "logging/setLevel", 2)
             .await;
@@ -95,21 +98,21 @@ async fn replacement_server_is_subscribed() {
             .unwrap()
             .contains("resources/list_changed")
         {}
-        let said = async || {
+        let received = async || {
             client
                 .post_for_text(&tool_call_body("1", "b__echo", ""))
                 .await;
-            scene
+            fixture
                 .servers
                 .received_messages("b", "resources/subscribe")
                 .len()
         };
-        let before = said().await;
+        let before = received().await;
         // The session stays and receives no notification.
-        scene
+        fixture
             .hub
             .apply_config(test_config([test_server_config("b", false, 601)]));
-        assert_eq!(said().await, before, "{path}");
+        assert_eq!(received().await, before, "{path}");
     }
 }
 
@@ -120,26 +123,26 @@ async fn removed_server_answers_open_calls() {
         ("/mcp", "b__ask"),
         ("/mcp", "a__ask"),
     ] {
-        let scene = HubFixture::new();
-        let client = scene.session_client(path).await;
-        let (mut told, asked) = call_asking_tool(&client, tool).await;
+        let fixture = HubFixture::new();
+        let client = fixture.session_client(path).await;
+        let (mut events, request) = call_asking_tool(&client, tool).await;
         let name = if tool == "a__ask" { "a" } else { "b" };
         let rest = if name == "a" { "b" } else { "a" };
-        scene
+        fixture
             .hub
             .apply_config(test_config([test_server_config(rest, rest == "a", 600)]));
         let words = match path {
             // The session and the client that was asked stay.
             "/mcp" => {
-                client.post_for_text(&client_answer(&asked)).await;
+                client.post_for_text(&client_answer(&request)).await;
                 "it was asked"
             }
             // The server need not wait for an answer that can't arrive.
             _ => "the client of this request has disconnected",
         };
-        let heard = scene.servers.wait_for_message(name, words, 1).await;
-        assert_eq!(heard.id(), Some("1.0"));
-        let end = told.next_data().await.unwrap();
+        let received = fixture.servers.wait_for_message(name, words, 1).await;
+        assert_eq!(received.id(), Some("1.0"));
+        let end = events.next_data().await.unwrap();
         assert!(
             end.starts_with(r#"{"jsonrpc":"2.0","id":7,"result":"#),
             "{end}"
@@ -158,18 +161,18 @@ async fn removed_server_answers_open_calls() {
 
 /// Calls a tool whose server sends a request to the client; returns the stream and the request.
 async fn call_asking_tool(client: &TestMcpClient, tool: &str) -> (TestEventStream, String) {
-    let mut told = client
+    let mut events = client
         .call_for_events("7", tool, r#","arguments":{"id":1.0}"#)
         .await;
-    let asked = told.next_data().await.unwrap();
-    assert!(asked.contains("sampling/createMessage"), "{asked}");
-    (told, asked)
+    let request = events.next_data().await.unwrap();
+    assert!(request.contains("sampling/createMessage"), "{request}");
+    (events, request)
 }
 
 /// The client's answer to that request.
-fn client_answer(asked: &str) -> String {
-    let asked = RpcMessage::parse(Bytes::copy_from_slice(asked.as_bytes())).unwrap();
-    let id = asked.id().unwrap();
+fn client_answer(request: &str) -> String {
+    let request = RpcMessage::parse(Bytes::copy_from_slice(request.as_bytes())).unwrap();
+    let id = request.id().unwrap();
     format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{{"said":"it was asked"}}}}"#)
 }
 
@@ -180,8 +183,8 @@ async fn open_call_survives_a_server_change() {
         ("/servers/b/mcp", "b"),
         ("/mcp", "b"),
     ] {
-        let scene = HubFixture::new();
-        let client = scene.session_client(path).await;
+        let fixture = HubFixture::new();
+        let client = fixture.session_client(path).await;
         let tool = |tool: &str| match path {
             "/mcp" => format!("{name}__{tool}"),
             _ => tool.into(),
@@ -192,31 +195,31 @@ async fn open_call_survives_a_server_change() {
             _ => None,
         };
         let mut waiting = client.call_for_events("8", &tool("wait"), "").await;
-        let call = scene.servers.wait_for_message(name, "\"wait\"", 1).await;
-        let before = scene.hub.find_server(name).unwrap();
-        scene.hub.apply_config(test_config([
+        let call = fixture.servers.wait_for_message(name, "\"wait\"", 1).await;
+        let before = fixture.hub.find_server(name).unwrap();
+        fixture.hub.apply_config(test_config([
             test_server_config("a", true, 601),
             test_server_config("b", false, 601),
         ]));
-        if let Some((told, asked)) = &mut open {
-            client.post_for_text(&client_answer(asked)).await;
-            let heard = scene
+        if let Some((events, request)) = &mut open {
+            client.post_for_text(&client_answer(request)).await;
+            let received = fixture
                 .servers
                 .wait_for_message(name, "it was asked", 1)
                 .await;
-            assert_eq!(heard.id(), Some("1.0"));
-            assert!(told.next_data().await.unwrap().contains("it was asked"));
+            assert_eq!(received.id(), Some("1.0"));
+            assert!(events.next_data().await.unwrap().contains("it was asked"));
         }
         let params = r#"{"requestId":8}"#;
         let cancel = r#"{"jsonrpc":"2.0","method":"notifications/cancelled","params":"#;
         client.post_for_text(&format!("{cancel}{params}}}")).await;
-        let heard = scene
+        let received = fixture
             .servers
             .wait_for_message(name, "notifications/cancelled", 1)
             .await;
-        assert_eq!(heard.raw_param(&["requestId"]), call.id());
-        while let Some(told) = waiting.next_data().await {
-            assert!(!told.contains("\"id\":8"), "{told}");
+        assert_eq!(received.raw_param(&["requestId"]), call.id());
+        while let Some(data) = waiting.next_data().await {
+            assert!(!data.contains("\"id\":8"), "{data}");
         }
         // No call is open any more, so the previous server ends.
         let begin = Instant::now();
@@ -229,9 +232,9 @@ async fn open_call_survives_a_server_change() {
 
 #[tokio::test]
 async fn removal_answers_calls_in_backoff() {
-    let scene = HubFixture::new();
-    let client = scene.session_client("/servers/a/mcp").await;
-    scene.servers.fail_next_starts(1);
+    let fixture = HubFixture::new();
+    let client = fixture.session_client("/servers/a/mcp").await;
+    fixture.servers.fail_next_starts(1);
     for tool in ["die", "echo"] {
         let answer = client.post_for_text(&tool_call_body("1", tool, "")).await;
         assert!(
@@ -239,20 +242,20 @@ async fn removal_answers_calls_in_backoff() {
             "{answer}"
         );
     }
-    let mut told = client.call_for_events("2", "echo", "").await;
-    scene
+    let mut events = client.call_for_events("2", "echo", "").await;
+    fixture
         .hub
         .apply_config(test_config([test_server_config("b", false, 600)]));
     assert_eq!(
-        told.next_data().await.unwrap(),
+        events.next_data().await.unwrap(),
         r#"{"jsonrpc":"2.0","id":2,"result":{"name":"echo"}}"#
     );
 }
 
 #[tokio::test]
 async fn a_listener_without_a_session_receives_a_change_before_it_ends() {
-    let scene = HubFixture::new();
-    let app = hub_routes(scene.hub.clone());
+    let fixture = HubFixture::new();
+    let app = hub_routes(fixture.hub.clone());
     let meta = r#""_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}"#;
     let body = format!(
         r#"{{"jsonrpc":"2.0","id":"l","method":"subscriptions/listen","params":{{{meta},"notifications":{{"toolsListChanged":true}}}}}}"#
@@ -266,34 +269,40 @@ async fn a_listener_without_a_session_receives_a_change_before_it_ends() {
     let listen = async || {
         TestEventStream::new(send_test_request(&app, "POST", "/mcp", &headers, body.clone()).await)
     };
-    let mut told = listen().await;
-    assert!(told.next_data().await.unwrap().contains("acknowledged"));
-    scene.hub.apply_config(test_config([
+    let mut events = listen().await;
+    assert!(events.next_data().await.unwrap().contains("acknowledged"));
+    fixture.hub.apply_config(test_config([
         test_server_config("a", true, 600),
         test_server_config("b", false, 600),
         test_server_config("c", true, 600),
     ]));
-    let changed = told.next_data().await.unwrap();
+    let changed = events.next_data().await.unwrap();
     assert!(
         changed.contains("tools/list_changed") && changed.contains("\"l\""),
         "{changed}"
     );
-    assert_eq!(told.next_data().await, None);
+    assert_eq!(events.next_data().await, None);
 }
 
 #[tokio::test]
 async fn legacy_sse_delivers_pending_first() {
-    let scene = HubFixture::new();
-    let app = hub_routes(scene.hub.clone());
+    let fixture = HubFixture::new();
+    let app = hub_routes(fixture.hub.clone());
     let open = async |path: &str| {
-        let mut told = TestEventStream::new(
+        let mut events = TestEventStream::new(
             send_test_request(&app, "GET", path, &[("accept", "text/event-stream")], "").await,
         );
-        let messages = told.next_data().await.unwrap();
-        let hello = r#"{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2024-11-05"}}"#;
-        send_test_request(&app, "POST", &messages, &[], hello).await;
-        assert!(told.next_data().await.unwrap().contains("protocolVersion"));
-        (told, messages)
+        let messages = events.next_data().await.unwrap();
+        let initialize = r#"{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2024-11-05"}}"#;
+        send_test_request(&app, "POST", &messages, &[], initialize).await;
+        assert!(
+            events
+                .next_data()
+                .await
+                .unwrap()
+                .contains("protocolVersion")
+        );
+        (events, messages)
     };
     let (mut one, to_one) = open("/servers/a/sse").await;
     let (mut all, to_all) = open("/sse").await;
@@ -310,7 +319,7 @@ async fn legacy_sse_delivers_pending_first() {
         .status(),
         202
     );
-    let first = scene.servers.wait_for_message("a", "wait", 1).await;
+    let first = fixture.servers.wait_for_message("a", "wait", 1).await;
     assert_eq!(
         send_test_request(
             &app,
@@ -323,14 +332,14 @@ async fn legacy_sse_delivers_pending_first() {
         .status(),
         202
     );
-    let second = scene.servers.wait_for_message("a", "wait", 2).await;
-    scene
+    let second = fixture.servers.wait_for_message("a", "wait", 2).await;
+    fixture
         .hub
         .apply_config(test_config([test_server_config("b", false, 600)]));
-    for (call, told) in [(&first, &mut one), (&second, &mut all)] {
-        scene.servers.answer_call("a", 0, call, "{}");
+    for (call, events) in [(&first, &mut one), (&second, &mut all)] {
+        fixture.servers.answer_call("a", 0, call, "{}");
         let answer = loop {
-            let next = told.next_data().await.unwrap();
+            let next = events.next_data().await.unwrap();
             if !next.contains("list_changed") {
                 break next;
             }
@@ -345,7 +354,7 @@ async fn legacy_sse_delivers_pending_first() {
         404
     );
     // Connections to another server or to all servers stay.
-    for (to, tool, told) in [
+    for (to, tool, events) in [
         (&to_all, "b__echo", &mut all),
         (&to_other, "echo", &mut other),
     ] {
@@ -356,7 +365,8 @@ async fn legacy_sse_delivers_pending_first() {
             202
         );
         assert!(
-            told.next_data()
+            events
+                .next_data()
                 .await
                 .unwrap()
                 .starts_with(r#"{"jsonrpc":"2.0","id":2,"result""#)
@@ -366,43 +376,44 @@ async fn legacy_sse_delivers_pending_first() {
 
 #[tokio::test]
 async fn invalid_server_reports_its_error() {
-    let scene = HubFixture::empty();
+    let fixture = HubFixture::empty();
     let invalid_servers = BTreeMap::from([(
         "bad".to_owned(),
         "`args` must be a list of strings".to_owned(),
     )]);
     let servers = test_config([test_server_config("a", true, 600)]).servers;
-    scene.hub.apply_config(McpConfig {
+    fixture.hub.apply_config(McpConfig {
         servers,
         invalid_servers,
         ..McpConfig::default()
     });
-    let status = scene.hub.status();
-    let told: Vec<_> = status
+    let status = fixture.hub.status();
+    let states: Vec<_> = status
         .servers
         .iter()
         .map(|s| (&*s.name, s.state.as_str(), &*s.detail))
         .collect();
     let expected = ("bad", "refused", "`args` must be a list of strings");
-    assert_eq!(told, [("a", "unstarted", "unstarted"), expected]);
+    assert_eq!(states, [("a", "unstarted", "unstarted"), expected]);
     assert_eq!(
-        scene.hub.probe_server("bad").await.unwrap_err(),
+        fixture.hub.probe_server("bad").await.unwrap_err(),
         "its configuration is refused: `args` must be a list of strings"
     );
-    let app = hub_routes(scene.hub.clone());
-    let hello = r#"{"jsonrpc":"2.0","id":1,"method":"initialize","params":{}}"#;
+    let app = hub_routes(fixture.hub.clone());
+    let initialize = r#"{"jsonrpc":"2.0","id":1,"method":"initialize","params":{}}"#;
     let headers = [
         ("accept", TEST_ACCEPT_BOTH),
         ("content-type", "application/json"),
     ];
-    let answer =
-        response_text(send_test_request(&app, "POST", "/servers/bad/mcp", &headers, hello).await)
-            .await;
+    let answer = response_text(
+        send_test_request(&app, "POST", "/servers/bad/mcp", &headers, initialize).await,
+    )
+    .await;
     assert!(
         answer.contains("the server `bad` is refused: `args`"),
         "{answer}"
     );
-    let client = scene.session_client("/mcp").await;
+    let client = fixture.session_client("/mcp").await;
     assert!(
         client
             .post_for_text(&tool_call_body("1", "a__echo", ""))

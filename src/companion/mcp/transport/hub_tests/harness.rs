@@ -28,29 +28,29 @@ struct TestServersState {
 impl InProcessServer for TestServers {
     fn open_connection(&self, name: &str) -> (UnboundedSender<Bytes>, UnboundedReceiver<Bytes>) {
         let (to, mut from) = unbounded_channel::<Bytes>();
-        let (voice, heard) = unbounded_channel();
+        let (sender, received) = unbounded_channel();
         let mut state = self.state();
         if state.failing_starts > 0 {
             state.failing_starts -= 1;
-            return (to, heard);
+            return (to, received);
         }
         state
             .senders
             .entry(name.into())
             .or_default()
-            .push(voice.clone());
-        let (stage, name) = (self.clone(), name.to_owned());
+            .push(sender.clone());
+        let (servers, name) = (self.clone(), name.to_owned());
         tokio::spawn(async move {
-            let mut asking = None;
+            let mut pending_call = None;
             while let Some(line) = from.recv().await {
                 if line.windows(5).any(|word| word == b"\"die\"") {
-                    stage.state().senders.remove(&name);
+                    servers.state().senders.remove(&name);
                     return;
                 }
-                stage.handle_line(&name, line, &voice, &mut asking);
+                servers.handle_line(&name, line, &sender, &mut pending_call);
             }
         });
-        (to, heard)
+        (to, received)
     }
 }
 
@@ -63,18 +63,18 @@ impl TestServers {
         &self,
         name: &str,
         line: Bytes,
-        voice: &UnboundedSender<Bytes>,
-        asking: &mut Option<String>,
+        sender: &UnboundedSender<Bytes>,
+        pending_call: &mut Option<String>,
     ) {
         let message = RpcMessage::parse(line.clone()).unwrap();
         let text = String::from_utf8(line.into()).unwrap();
         let mut state = self.state();
         state.received.push((name.into(), text.clone()));
         if let Some(held) = state.held_messages.get_mut(name) {
-            return held.push((text.into(), voice.clone()));
+            return held.push((text.into(), sender.clone()));
         }
         drop(state);
-        let say = |text: String| drop(voice.send(text.into()));
+        let say = |text: String| drop(sender.send(text.into()));
         let answer = |id: &str, result: &str| {
             say(format!(
                 r#"{{"jsonrpc":"2.0","id":{id},"result":{result}}}"#
@@ -84,8 +84,8 @@ impl TestServers {
             RpcMessageKind::Notification => return,
             // The client's answer becomes the result of the call.
             RpcMessageKind::Answer => {
-                let told = serde_json::Value::from(text).to_string();
-                return answer(&asking.take().unwrap(), &told);
+                let result = serde_json::Value::from(text).to_string();
+                return answer(&pending_call.take().unwrap(), &result);
             }
             RpcMessageKind::Request => {}
         }
@@ -100,7 +100,7 @@ impl TestServers {
             // The test sends the answer.
             ("tools/call", "wait") => {}
             ("tools/call", "ask") => {
-                *asking = Some(id.to_owned());
+                *pending_call = Some(id.to_owned());
                 let params = r#"{"n":1.0,"big":1e400}"#;
                 let asks = raw("id");
                 say(format!(
@@ -109,9 +109,9 @@ impl TestServers {
             }
             ("tools/call", "progress") => {
                 let token = message.raw_param(&["_meta", "progressToken"]).unwrap();
-                let told = format!(r#"{{"progressToken":{token},"progress":1.0,"x":[ ]}}"#);
+                let progress = format!(r#"{{"progressToken":{token},"progress":1.0,"x":[ ]}}"#);
                 say(format!(
-                    r#"{{"jsonrpc":"2.0","method":"notifications/progress","params":{told}}}"#
+                    r#"{{"jsonrpc":"2.0","method":"notifications/progress","params":{progress}}}"#
                 ));
                 answer(id, "{}");
             }
@@ -132,8 +132,8 @@ impl TestServers {
     /// Answers the messages that a held server received.
     pub(super) fn release_answers(&self, name: &str) {
         let held = self.state().held_messages.remove(name).unwrap_or_default();
-        for (line, voice) in held {
-            self.handle_line(name, line, &voice, &mut None);
+        for (line, sender) in held {
+            self.handle_line(name, line, &sender, &mut None);
         }
     }
 
@@ -149,34 +149,36 @@ impl TestServers {
 
     /// Sends a message from a server's given start.
     pub(super) fn send_message(&self, name: &str, start: usize, text: &str) {
-        let voice = self.state().senders[name][start].clone();
-        voice.send(Bytes::copy_from_slice(text.as_bytes())).unwrap();
+        let sender = self.state().senders[name][start].clone();
+        sender
+            .send(Bytes::copy_from_slice(text.as_bytes()))
+            .unwrap();
     }
 
-    /// All messages that a server received and that contain `words`.
-    pub(super) fn received_messages(&self, name: &str, words: &str) -> Vec<String> {
+    /// All messages that a server received and that contain `part`.
+    pub(super) fn received_messages(&self, name: &str, part: &str) -> Vec<String> {
         let state = self.state();
-        let heard = state.received.iter();
-        let heard = heard.filter(|(who, text)| who == name && text.contains(words));
-        heard.map(|(_, text)| text.clone()).collect()
+        let received = state.received.iter();
+        let received = received.filter(|(who, text)| who == name && text.contains(part));
+        received.map(|(_, text)| text.clone()).collect()
     }
 
-    /// Waits until a server has received `words` `count` times; returns the `count`-th message.
+    /// Waits until a server has received `part` `count` times; returns the `count`-th message.
     pub(super) async fn wait_for_message(
         &self,
         name: &str,
-        words: &str,
+        part: &str,
         count: usize,
     ) -> RpcMessage {
         let begin = Instant::now();
         loop {
-            let heard = self.received_messages(name, words);
-            if heard.len() >= count {
-                return RpcMessage::parse(heard[count - 1].clone().into()).unwrap();
+            let received = self.received_messages(name, part);
+            if received.len() >= count {
+                return RpcMessage::parse(received[count - 1].clone().into()).unwrap();
             }
             assert!(
                 begin.elapsed() < HUB_TEST_TIMEOUT,
-                "`{name}` does not receive {words}"
+                "`{name}` does not receive {part}"
             );
             sleep(Duration::from_millis(2)).await;
         }

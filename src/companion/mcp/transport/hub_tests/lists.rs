@@ -24,14 +24,14 @@ async fn list_tools(client: &TestMcpClient, body: &str) -> (Vec<String>, serde_j
 
 #[tokio::test]
 async fn merged_list_skips_a_silent_server() {
-    let scene = HubFixture::empty();
-    scene.servers.hold_answers("slow");
+    let fixture = HubFixture::empty();
+    fixture.servers.hold_answers("slow");
     let servers = [
         test_server_config("a", true, 600),
         test_server_config("slow", true, 600),
     ];
-    scene.hub.apply_config(test_config(servers));
-    let client = scene.session_client("/mcp").await;
+    fixture.hub.apply_config(test_config(servers));
+    let client = fixture.session_client("/mcp").await;
     let mut general = TestEventStream::new(client.resume_after("").await);
     let begin = Instant::now();
     let (names, missing) = list_tools(&client, TOOLS_LIST_REQUEST).await;
@@ -40,7 +40,7 @@ async fn merged_list_skips_a_silent_server() {
     assert_eq!(missing, json!(["slow"]));
     // Neither this client nor another one waits for the server again.
     let begin = Instant::now();
-    let other = scene.session_client("/mcp").await;
+    let other = fixture.session_client("/mcp").await;
     for client in [&client, &other, &client, &other, &client, &other] {
         assert_eq!(
             list_tools(client, TOOLS_LIST_REQUEST).await.1,
@@ -50,10 +50,13 @@ async fn merged_list_skips_a_silent_server() {
     // Six lists that wait would take longer.
     assert!(begin.elapsed() < FAST_LIST_TIMEOUT, "{:?}", begin.elapsed());
     assert_eq!(
-        scene.servers.received_messages("slow", "initialize").len(),
+        fixture
+            .servers
+            .received_messages("slow", "initialize")
+            .len(),
         1
     );
-    scene.servers.release_answers("slow");
+    fixture.servers.release_answers("slow");
     let changed = general.next_data().await.unwrap();
     assert!(changed.contains("tools/list_changed"), "{changed}");
     let (names, missing) = list_tools(&client, TOOLS_LIST_REQUEST).await;
@@ -63,31 +66,31 @@ async fn merged_list_skips_a_silent_server() {
 
 #[tokio::test]
 async fn the_instructions_name_servers_that_have_not_answered() {
-    let scene = HubFixture::empty();
-    scene
+    let fixture = HubFixture::empty();
+    fixture
         .hub
         .apply_config(test_config([test_server_config("a", true, 600)]));
-    let hello = |scene: &HubFixture| {
+    let initialize = |fixture: &HubFixture| {
         let body = json!({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": {"protocolVersion": "2025-11-25"}});
-        let client = scene.sessionless_client("/mcp");
+        let client = fixture.sessionless_client("/mcp");
         async move { client.post_for_text(&body.to_string()).await }
     };
-    let before = hello(&scene).await;
+    let before = initialize(&fixture).await;
     assert!(before.contains("have not answered yet: `a`"), "{before}");
-    let client = scene.session_client("/mcp").await;
+    let client = fixture.session_client("/mcp").await;
     list_tools(&client, TOOLS_LIST_REQUEST).await;
-    let after = hello(&scene).await;
+    let after = initialize(&fixture).await;
     assert!(!after.contains("have not answered yet"), "{after}");
 }
 
 #[tokio::test]
 async fn a_list_that_asks_for_it_waits_for_a_slow_server() {
-    let scene = HubFixture::empty();
-    scene.servers.hold_answers("slow");
-    scene
+    let fixture = HubFixture::empty();
+    fixture.servers.hold_answers("slow");
+    fixture
         .hub
         .apply_config(test_config([test_server_config("slow", true, 600)]));
-    let client = scene.session_client("/mcp").await;
+    let client = fixture.session_client("/mcp").await;
     assert_eq!(
         list_tools(&client, TOOLS_LIST_REQUEST).await.1,
         json!(["slow"])
@@ -96,7 +99,7 @@ async fn a_list_that_asks_for_it_waits_for_a_slow_server() {
         r#"{"jsonrpc":"2.0","id":1,"method":"tools/list","params":{"_meta":{"osctl/wait":100}}}"#;
     let (waited, ()) = tokio::join!(list_tools(&client, patient), async {
         tokio::task::yield_now().await;
-        scene.servers.release_answers("slow");
+        fixture.servers.release_answers("slow");
     });
     assert_eq!(waited.0, ["slow__echo", "slow__marked"]);
     assert!(waited.1.is_null(), "{waited:?}");
@@ -104,26 +107,26 @@ async fn a_list_that_asks_for_it_waits_for_a_slow_server() {
 
 #[tokio::test]
 async fn a_server_that_is_busy_is_listed_as_it_was_before() {
-    let scene = HubFixture::empty();
-    scene
+    let fixture = HubFixture::empty();
+    fixture
         .hub
         .apply_config(test_config([test_server_config("a", true, 600)]));
-    let client = scene.session_client("/mcp").await;
+    let client = fixture.session_client("/mcp").await;
     assert_eq!(list_tools(&client, TOOLS_LIST_REQUEST).await.0.len(), 2);
-    scene.servers.hold_answers("a");
+    fixture.servers.hold_answers("a");
     let (names, missing) = list_tools(&client, TOOLS_LIST_REQUEST).await;
     assert_eq!((names.len(), missing.is_null()), (2, true));
 }
 
 #[tokio::test]
 async fn the_timeout_of_a_server_holds_for_its_handshake() {
-    let scene = HubFixture::empty();
-    scene.servers.hold_answers("silent");
-    scene
+    let fixture = HubFixture::empty();
+    fixture.servers.hold_answers("silent");
+    fixture
         .hub
         .apply_config(test_config([test_server_config("silent", true, 1)]));
     let begin = Instant::now();
-    let proved = scene.hub.probe_server("silent").await.unwrap_err();
-    assert!(proved.contains("did not answer within 1 s"), "{proved}");
+    let error = fixture.hub.probe_server("silent").await.unwrap_err();
+    assert!(error.contains("did not answer within 1 s"), "{error}");
     assert!(begin.elapsed() < Duration::from_secs(30));
 }

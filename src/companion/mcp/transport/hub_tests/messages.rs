@@ -24,8 +24,8 @@ const UNUSUAL_IDS_AND_ARGUMENTS: [(&str, &str); 8] = [
 
 #[tokio::test]
 async fn merged_servers_preserve_bytes() {
-    let scene = HubFixture::new();
-    let client = scene.session_client("/mcp").await;
+    let fixture = HubFixture::new();
+    let client = fixture.session_client("/mcp").await;
     let large = format!(r#"{{"x":"{}","n":1.0}}"#, "é\\n0123456789".repeat(400_000));
     assert!(large.len() > 5_000_000);
     for server in ["a", "b"] {
@@ -46,9 +46,9 @@ async fn merged_servers_preserve_bytes() {
 
 #[tokio::test]
 async fn progress_comes_under_the_clients_own_token() {
-    let scene = HubFixture::new();
+    let fixture = HubFixture::new();
     for path in ["/mcp", "/servers/a/mcp", "/servers/b/mcp"] {
-        let client = scene.session_client(path).await;
+        let client = fixture.session_client(path).await;
         for token in ["1.0", r#""\u0041""#, "12345678901234567890", "7"] {
             for server in ["a", "b"] {
                 let tool = match path {
@@ -56,14 +56,14 @@ async fn progress_comes_under_the_clients_own_token() {
                     _ => "progress".into(),
                 };
                 let meta = format!(r#","_meta":{{"progressToken":{token}}}"#);
-                let mut told = client.call_for_events("3", &tool, &meta).await;
+                let mut events = client.call_for_events("3", &tool, &meta).await;
                 let expected = format!(
                     r#"{{"jsonrpc":"2.0","method":"notifications/progress","params":{{"progressToken":{token},"progress":1.0,"x":[ ]}}}}"#
                 );
-                assert_eq!(told.next_data().await.unwrap(), expected);
-                let end = told.next_data().await.unwrap();
+                assert_eq!(events.next_data().await.unwrap(), expected);
+                let end = events.next_data().await.unwrap();
                 assert_eq!(end, r#"{"jsonrpc":"2.0","id":3,"result":{}}"#);
-                assert_eq!(told.next_data().await, None);
+                assert_eq!(events.next_data().await, None);
             }
         }
     }
@@ -71,52 +71,52 @@ async fn progress_comes_under_the_clients_own_token() {
 
 #[tokio::test]
 async fn cancel_reaches_only_its_server() {
-    let scene = HubFixture::new();
-    let client = scene.session_client("/mcp").await;
+    let fixture = HubFixture::new();
+    let client = fixture.session_client("/mcp").await;
     for (server, id) in [("a", "9007199254740993"), ("b", r#""\u0041""#)] {
         let tool = format!("{server}__wait");
-        let mut told = client.call_for_events(id, &tool, "").await;
+        let mut events = client.call_for_events(id, &tool, "").await;
         let mut other = client.call_for_events("9007199254740992", &tool, "").await;
-        let first = scene.servers.wait_for_message(server, "wait", 1).await;
-        let second = scene.servers.wait_for_message(server, "wait", 2).await;
+        let first = fixture.servers.wait_for_message(server, "wait", 1).await;
+        let second = fixture.servers.wait_for_message(server, "wait", 2).await;
         let cancel = format!(
             r#"{{"jsonrpc":"2.0","method":"notifications/cancelled","params":{{"requestId":{id},"x":1.0}}}}"#
         );
         // From another client this id matches no call.
-        let stranger = scene.session_client("/mcp").await;
-        assert_eq!(stranger.post(&cancel).await.status(), 202);
+        let other_client = fixture.session_client("/mcp").await;
+        assert_eq!(other_client.post(&cancel).await.status(), 202);
         assert_eq!(client.post(&cancel).await.status(), 202);
-        assert_eq!(told.next_data().await, None);
-        let heard = scene
+        assert_eq!(events.next_data().await, None);
+        let received = fixture
             .servers
             .wait_for_message(server, "notifications/cancelled", 1)
             .await;
-        assert_eq!(heard.raw_param(&["requestId"]), first.id());
-        assert!(heard.params().unwrap().ends_with(r#","x":1.0}"#));
-        scene.servers.answer_call(server, 0, &second, "{}");
+        assert_eq!(received.raw_param(&["requestId"]), first.id());
+        assert!(received.params().unwrap().ends_with(r#","x":1.0}"#));
+        fixture.servers.answer_call(server, 0, &second, "{}");
         let end = other.next_data().await.unwrap();
         assert_eq!(
             end,
             r#"{"jsonrpc":"2.0","id":9007199254740992,"result":{}}"#
         );
         assert_eq!(
-            scene
+            fixture
                 .servers
                 .received_messages(server, "notifications/cancelled")
                 .len(),
             1
         );
     }
-    let others = scene.servers.received_messages("a", "cancelled").len()
-        + scene.servers.received_messages("b", "cancelled").len();
+    let others = fixture.servers.received_messages("a", "cancelled").len()
+        + fixture.servers.received_messages("b", "cancelled").len();
     assert_eq!(others, 2);
 }
 
 #[tokio::test]
 async fn odd_ids_of_servers_come_back_in_their_own_bytes() {
     for path in ["/servers/a/mcp", "/servers/b/mcp", "/mcp"] {
-        let scene = HubFixture::new();
-        let client = scene.session_client(path).await;
+        let fixture = HubFixture::new();
+        let client = fixture.session_client(path).await;
         let (server, tool) = match path {
             "/servers/b/mcp" => ("b", "ask"),
             "/mcp" => ("b", "b__ask"),
@@ -136,31 +136,31 @@ async fn odd_ids_of_servers_come_back_in_their_own_bytes() {
             .chain([r#""\u0041""#, r#""osctl-0""#])
             .enumerate()
         {
-            let mut told = client
+            let mut events = client
                 .call_for_events("5", tool, &format!(r#","arguments":{{"id":{id}}}"#))
                 .await;
-            let asked = told.next_data().await.unwrap();
+            let request = events.next_data().await.unwrap();
             assert!(
-                asked.ends_with(r#""params":{"n":1.0,"big":1e400}}"#),
-                "{asked}"
+                request.ends_with(r#""params":{"n":1.0,"big":1e400}}"#),
+                "{request}"
             );
             // The id after a client parsed and serialized it.
-            let shown = RpcMessage::parse(asked.into()).unwrap();
-            let shown: Value = serde_json::from_str(shown.id().unwrap()).unwrap();
+            let forwarded = RpcMessage::parse(request.into()).unwrap();
+            let forwarded: Value = serde_json::from_str(forwarded.id().unwrap()).unwrap();
             let answer =
                 |id: &Value| format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{{"n":1.0}}}}"#);
             // Answers of another client or with another id are ignored.
-            let stranger = scene.session_client(path).await;
-            assert_eq!(stranger.post(&answer(&shown)).await.status(), 202);
+            let other_client = fixture.session_client(path).await;
+            assert_eq!(other_client.post(&answer(&forwarded)).await.status(), 202);
             assert_eq!(client.post(&answer(&json!("absent"))).await.status(), 202);
             assert_eq!(client.post(&answer(&Value::Null)).await.status(), 202);
-            assert_eq!(client.post(&answer(&shown)).await.status(), 202);
-            let heard = scene
+            assert_eq!(client.post(&answer(&forwarded)).await.status(), 202);
+            let received = fixture
                 .servers
                 .wait_for_message(server, r#""result":{"n":1.0}"#, count + 1)
                 .await;
-            assert_eq!(heard.id(), Some(id), "{path}");
-            let end = told.next_data().await.unwrap();
+            assert_eq!(received.id(), Some(id), "{path}");
+            let end = events.next_data().await.unwrap();
             assert!(
                 end.starts_with(r#"{"jsonrpc":"2.0","id":5,"result":"#),
                 "{end}"
@@ -171,13 +171,13 @@ async fn odd_ids_of_servers_come_back_in_their_own_bytes() {
 
 #[tokio::test]
 async fn unexpected_answers_are_ignored() {
-    let scene = HubFixture::new();
+    let fixture = HubFixture::new();
     for server in ["a", "b"] {
-        let client = scene
+        let client = fixture
             .session_client(&format!("/servers/{server}/mcp"))
             .await;
-        let mut told = client.call_for_events("1", "wait", "").await;
-        let open = scene.servers.wait_for_message(server, "wait", 1).await;
+        let mut events = client.call_for_events("1", "wait", "").await;
+        let open = fixture.servers.wait_for_message(server, "wait", 1).await;
         for odd in [
             r#"{"jsonrpc":"2.0","id":999,"result":{}}"#,
             r#"{"jsonrpc":"2.0","id":"osctl-999","result":{}}"#,
@@ -190,22 +190,24 @@ async fn unexpected_answers_are_ignored() {
             "[]",
             "no message",
         ] {
-            scene.servers.send_message(server, 0, odd);
+            fixture.servers.send_message(server, 0, odd);
         }
-        scene.servers.answer_call(server, 0, &open, r#"{"n":1.0}"#);
-        let end = told.next_data().await.unwrap();
+        fixture
+            .servers
+            .answer_call(server, 0, &open, r#"{"n":1.0}"#);
+        let end = events.next_data().await.unwrap();
         assert_eq!(end, r#"{"jsonrpc":"2.0","id":1,"result":{"n":1.0}}"#);
     }
 }
 
 /// The id and code of a JSON-RPC error, or the type of an API error.
 fn error_kind(text: &str) -> String {
-    let said = parse_json(text);
-    let error = &said["error"];
-    match said["jsonrpc"].as_str() {
-        Some(_) => format!("{} {}", said["id"], error["code"]),
+    let value = parse_json(text);
+    let error = &value["error"];
+    match value["jsonrpc"].as_str() {
+        Some(_) => format!("{} {}", value["id"], error["code"]),
         None => {
-            assert_eq!(said["status"], "failed", "{text}");
+            assert_eq!(value["status"], "failed", "{text}");
             assert!(error["message"].is_string(), "{text}");
             error["type"].as_str().unwrap().into()
         }
@@ -214,18 +216,18 @@ fn error_kind(text: &str) -> String {
 
 #[tokio::test]
 async fn refusals_are_json_and_have_the_requests_id_where_it_had_one() {
-    let scene = HubFixture::new();
-    let client = scene.session_client("/servers/a/mcp").await;
+    let fixture = HubFixture::new();
+    let client = fixture.session_client("/servers/a/mcp").await;
     let session = ("mcp-session-id", client.session.as_str());
     let (json, both) = (
         ("content-type", "application/json"),
         ("accept", TEST_ACCEPT_BOTH),
     );
-    let stranger = ("mcp-session-id", "0123");
+    let other_client = ("mcp-session-id", "0123");
     let ping = r#"{"jsonrpc":"2.0","id":1.5,"method":"ping"}"#;
-    let told = r#"{"jsonrpc":"2.0","method":"notifications/x"}"#;
-    let hello = r#"{"jsonrpc":"2.0","id":"h","method":"initialize","params":{}}"#;
-    let batched = format!("[{hello}]");
+    let notification = r#"{"jsonrpc":"2.0","method":"notifications/x"}"#;
+    let initialize = r#"{"jsonrpc":"2.0","id":"h","method":"initialize","params":{}}"#;
+    let batched = format!("[{initialize}]");
     let modern = r#"{"jsonrpc":"2.0","id":2,"method":"ping","params":{"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28"}}}"#;
     let version = ("mcp-protocol-version", "1999-01-01");
     let (a, absent) = ("/servers/a/mcp", "/servers/absent/mcp");
@@ -275,14 +277,21 @@ async fn refusals_are_json_and_have_the_requests_id_where_it_had_one() {
             "no_message",
         ),
         ("POST", a, &[json, both], ping, 400, "1.5 -32600"),
-        ("POST", a, &[json, both], told, 400, "no_session"),
+        ("POST", a, &[json, both], notification, 400, "no_session"),
         ("POST", a, &[json, both], &batched, 400, "no_session"),
-        ("POST", a, &[json, both, stranger], ping, 404, "1.5 -32600"),
         (
             "POST",
             a,
-            &[json, both, stranger],
-            told,
+            &[json, both, other_client],
+            ping,
+            404,
+            "1.5 -32600",
+        ),
+        (
+            "POST",
+            a,
+            &[json, both, other_client],
+            notification,
             404,
             "unknown_session",
         ),
@@ -295,19 +304,26 @@ async fn refusals_are_json_and_have_the_requests_id_where_it_had_one() {
             "1.5 -32600",
         ),
         ("POST", a, &[json, both], modern, 400, "2 -32020"),
-        ("POST", absent, &[json, both], hello, 404, "\"h\" -32602"),
+        (
+            "POST",
+            absent,
+            &[json, both],
+            initialize,
+            404,
+            "\"h\" -32602",
+        ),
         (
             "POST",
             absent,
             &[json, both, session],
-            told,
+            notification,
             404,
             "unknown_server",
         ),
         (
             "POST",
             absent,
-            &[json, both, stranger],
+            &[json, both, other_client],
             ping,
             404,
             "1.5 -32602",
@@ -324,7 +340,7 @@ async fn refusals_are_json_and_have_the_requests_id_where_it_had_one() {
             "POST",
             a,
             &[json, ("accept", "text/html")],
-            told,
+            notification,
             406,
             "not_acceptable",
         ),
@@ -347,12 +363,12 @@ async fn refusals_are_json_and_have_the_requests_id_where_it_had_one() {
         (
             "GET",
             a,
-            &[("accept", "text/event-stream"), stranger],
+            &[("accept", "text/event-stream"), other_client],
             "",
             404,
             "unknown_session",
         ),
-        ("DELETE", a, &[stranger], "", 404, "unknown_session"),
+        ("DELETE", a, &[other_client], "", 404, "unknown_session"),
         (
             "POST",
             a,
@@ -375,7 +391,7 @@ async fn refusals_are_json_and_have_the_requests_id_where_it_had_one() {
             "POST",
             "/servers/%ff/mcp",
             &[json, both],
-            hello,
+            initialize,
             404,
             "unknown_path",
         ),
@@ -402,25 +418,25 @@ async fn refusals_are_json_and_have_the_requests_id_where_it_had_one() {
             "POST",
             "/messages?session_id=0",
             &[json],
-            told,
+            notification,
             404,
             "unknown_session",
         ),
         ("POST", "/messages", &[json], "{", 400, "malformed_json"),
     ] {
-        let told = format!("{method} {path} {headers:?} {body}");
+        let case = format!("{method} {path} {headers:?} {body}");
         let response =
             send_test_request(&client.routes, method, path, headers, body.to_owned()).await;
-        assert_eq!(response.status(), status, "{told}");
+        assert_eq!(response.status(), status, "{case}");
         assert_eq!(
             response.headers()["content-type"],
             "application/json",
-            "{told}"
+            "{case}"
         );
         assert_eq!(
             error_kind(&response_text(response).await),
             expected,
-            "{told}"
+            "{case}"
         );
     }
     let much = vec![b' '; (64 << 20) + 1];
@@ -448,8 +464,8 @@ async fn refusals_are_json_and_have_the_requests_id_where_it_had_one() {
 
 #[tokio::test]
 async fn a_batch_brings_all_of_its_answers() {
-    let scene = HubFixture::new();
-    let client = scene.session_client("/mcp").await;
+    let fixture = HubFixture::new();
+    let client = fixture.session_client("/mcp").await;
     let (one, two) = (
         tool_call_body("1.0", "a__echo", ""),
         tool_call_body("null", "b__echo", ""),
@@ -467,7 +483,7 @@ async fn a_batch_brings_all_of_its_answers() {
         .collect();
     ids.sort();
     assert_eq!(ids, ["1.0", "null"]);
-    let mut told = TestEventStream::new(client.post(&batch).await);
-    assert!(told.next_data().await.is_some() && told.next_data().await.is_some());
-    assert_eq!(told.next_data().await, None);
+    let mut events = TestEventStream::new(client.post(&batch).await);
+    assert!(events.next_data().await.is_some() && events.next_data().await.is_some());
+    assert_eq!(events.next_data().await, None);
 }

@@ -41,12 +41,12 @@ struct HubFixture {
 }
 
 /// A test server. Another `timeout` makes it a different configuration, so the hub replaces the server.
-fn test_server_config(name: &str, shared: bool, timeout: u64) -> McpServerConfig {
+fn test_server_config(name: &str, is_shared: bool, timeout: u64) -> McpServerConfig {
     McpServerConfig {
         name: name.into(),
         transport: ServerTransport::Inside,
         start: ServerStart::Lazy,
-        is_shared: shared,
+        is_shared,
         call_timeout: Duration::from_secs(timeout),
         idle_timeout: None,
         tool_patterns: Vec::new(),
@@ -63,33 +63,33 @@ fn test_config(servers: impl IntoIterator<Item = McpServerConfig>) -> McpConfig 
     }
 }
 
-fn test_hub(data: &Path, stage: &TestServers) -> Hub {
+fn test_hub(data: &Path, servers: &TestServers) -> Hub {
     let settings = HubSettings {
         config_files: Vec::new(),
         data_folder: data.into(),
         resource_root: data.into(),
     };
-    Hub::new(settings, Arc::new(stage.clone()))
+    Hub::new(settings, Arc::new(servers.clone()))
 }
 
 impl HubFixture {
     /// A hub with server `a`, which all clients share, and server `b`, with a child for each client.
     fn new() -> Self {
-        let scene = Self::empty();
+        let fixture = Self::empty();
         let servers = [
             test_server_config("a", true, 600),
             test_server_config("b", false, 600),
         ];
-        scene.hub.apply_config(test_config(servers));
-        scene
+        fixture.hub.apply_config(test_config(servers));
+        fixture
     }
 
     fn empty() -> Self {
         let data = tempfile::tempdir().unwrap();
-        let stage = TestServers::default();
+        let servers = TestServers::default();
         Self {
-            hub: test_hub(data.path(), &stage),
-            servers: stage,
+            hub: test_hub(data.path(), &servers),
+            servers,
             data,
         }
     }
@@ -113,13 +113,14 @@ impl HubFixture {
     /// A client with a session that accepts requests of servers.
     async fn session_client(&self, path: &str) -> TestMcpClient {
         let mut client = self.sessionless_client(path);
-        let hello = json!({
+        let initialize = json!({
             "protocolVersion": "2025-11-25",
             "capabilities": {"sampling": {}},
             "clientInfo": {"name": "proof", "version": "1"},
         });
-        let hello = json!({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": hello});
-        let response = client.post(&hello.to_string()).await;
+        let initialize =
+            json!({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": initialize});
+        let response = client.post(&initialize.to_string()).await;
         assert_eq!(response.status(), 200);
         client.session = response.headers()["mcp-session-id"]
             .to_str()
@@ -266,13 +267,13 @@ fn test_server_answers(name: &str) -> BTreeMap<&'static str, Value> {
     let template = json!({"uriTemplate": format!("{name}:t/{{x}}"), "name": "t"});
     let region = json!({"type": "string", "x-mcp-header": "Region"});
     let marked = json!({"type": "object", "properties": {"region": region}});
-    let hello = json!({
+    let initialize = json!({
         "protocolVersion": "2025-11-25",
         "capabilities": {"tools": {}, "resources": {"subscribe": true}, "logging": {}},
         "serverInfo": {"name": name, "version": "1"},
     });
     BTreeMap::from([
-        ("initialize", hello),
+        ("initialize", initialize),
         (
             "tools/list",
             json!({"tools": [

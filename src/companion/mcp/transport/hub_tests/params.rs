@@ -33,7 +33,7 @@ async fn answer_header_request(
     headers: HeaderMap,
     body: Bytes,
 ) -> Response {
-    let asked: Value = serde_json::from_slice(&body).unwrap();
+    let request: Value = serde_json::from_slice(&body).unwrap();
     let name = match wants.wants_other_header.load(Ordering::Relaxed) {
         true => "Zone",
         false => "Region",
@@ -45,29 +45,31 @@ async fn answer_header_request(
         json!({"name": "unfit", "inputSchema": unfit}),
         json!({"name": "where", "inputSchema": schema}),
     ];
-    let told = headers.get(format!("mcp-param-{name}"));
-    let told = told.map(|value| value.to_str().unwrap());
-    let wanted = asked["params"]["arguments"]["region"].as_str();
+    let sent_header = headers.get(format!("mcp-param-{name}"));
+    let sent_header = sent_header.map(|value| value.to_str().unwrap());
+    let wanted = request["params"]["arguments"]["region"].as_str();
     let error = |code: i64| {
         (
             StatusCode::BAD_REQUEST,
             json!({"error": {"code": code, "message": "no"}}),
         )
     };
-    let (status, mut answer) = match asked["method"].as_str().unwrap() {
+    let (status, mut answer) = match request["method"].as_str().unwrap() {
         "server/discover" => {
             let capabilities = json!({"tools": {}});
             let result = json!({"supportedVersions": ["2026-07-28"], "capabilities": capabilities});
             (StatusCode::OK, json!({"result": result}))
         }
         "tools/list" => {
-            let is_after_refusal = asked["id"] == "osctl-tools";
+            let is_after_refusal = request["id"] == "osctl-tools";
             wants
                 .list_requests
                 .fetch_add(usize::from(!is_after_refusal), Ordering::Relaxed);
             (StatusCode::OK, json!({"result": {"tools": tools}}))
         }
-        "tools/call" if told == wanted => (StatusCode::OK, json!({"result": {"told": told}})),
+        "tools/call" if sent_header == wanted => {
+            (StatusCode::OK, json!({"result": {"told": sent_header}}))
+        }
         "tools/call" => {
             wants.refused_calls.fetch_add(1, Ordering::Relaxed);
             error(-32020)
@@ -75,7 +77,7 @@ async fn answer_header_request(
         _ => error(-32601),
     };
     answer["jsonrpc"] = "2.0".into();
-    answer["id"] = asked["id"].clone();
+    answer["id"] = request["id"].clone();
     let headers = [(header::CONTENT_TYPE, "application/json")];
     (status, headers, answer.to_string()).into_response()
 }
@@ -96,25 +98,25 @@ async fn arguments_become_required_headers() {
         transport: ServerTransport::Remote { url, headers },
         ..test_server_config("far", false, 60)
     };
-    let scene = HubFixture::empty();
-    scene.hub.apply_config(test_config([far]));
+    let fixture = HubFixture::empty();
+    fixture.hub.apply_config(test_config([far]));
     for path in ["/servers/far/mcp", "/mcp"] {
         let lists = wants.list_requests.load(Ordering::Relaxed);
-        let client = scene.session_client(path).await;
+        let client = fixture.session_client(path).await;
         let tool = if path == "/mcp" {
             "far__where"
         } else {
             "where"
         };
-        let told = async |region: &str| {
+        let call_with_region = async |region: &str| {
             let params = format!(r#","arguments":{{"region":{region}}}"#);
             let answer = client
                 .post_for_text(&tool_call_body("1.0", tool, &params))
                 .await;
             parse_json(&answer)["result"]["told"].clone()
         };
-        assert_eq!(told(r#""us west""#).await, "us west");
-        assert_eq!(told("null").await, Value::Null);
+        assert_eq!(call_with_region(r#""us west""#).await, "us west");
+        assert_eq!(call_with_region("null").await, Value::Null);
         // A tool with invalid header declarations is not offered.
         let list = r#"{"jsonrpc":"2.0","id":1,"method":"tools/list"}"#;
         let list = client.post_for_text(list).await;
@@ -131,7 +133,7 @@ async fn arguments_become_required_headers() {
         // The hub reads the list again, learns the new header, and repeats the call.
         wants.wants_other_header.fetch_xor(true, Ordering::Relaxed);
         let refused = wants.refused_calls.load(Ordering::Relaxed);
-        assert_eq!(told(r#""eu""#).await, "eu");
+        assert_eq!(call_with_region(r#""eu""#).await, "eu");
         assert!(wants.refused_calls.load(Ordering::Relaxed) > refused);
     }
     serving.abort();
@@ -139,13 +141,13 @@ async fn arguments_become_required_headers() {
 
 #[tokio::test]
 async fn client_headers_must_match_its_call() {
-    let scene = HubFixture::empty();
-    scene
+    let fixture = HubFixture::empty();
+    fixture
         .hub
         .apply_config(test_config([test_server_config("a", true, 60)]));
     let meta = r#"{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}"#;
     for (path, tool) in [("/servers/a/mcp", "marked"), ("/mcp", "a__marked")] {
-        let client = scene.session_client(path).await;
+        let client = fixture.session_client(path).await;
         let called = async |region: Option<&str>, own: Option<&str>| {
             let params = format!(r#","arguments":{{"region":"eu"}},"_meta":{meta}"#);
             let mut headers = vec![

@@ -13,28 +13,28 @@ const RESOURCE_METHODS: [&str; 4] = [
 ];
 
 /// The resource requests that all three servers received.
-fn received_resource_requests(scene: &HubFixture) -> Vec<(&'static str, String)> {
+fn received_resource_requests(fixture: &HubFixture) -> Vec<(&'static str, String)> {
     let mut all = Vec::new();
     for name in ["a", "b", "c"] {
         for method in RESOURCE_METHODS {
-            let heard = scene
+            let received = fixture
                 .servers
                 .received_messages(name, &format!("\"method\":\"{method}\""));
-            all.extend(heard.into_iter().map(|line| (name, line)));
+            all.extend(received.into_iter().map(|line| (name, line)));
         }
     }
     all
 }
 
 fn three_servers() -> HubFixture {
-    let scene = HubFixture::empty();
+    let fixture = HubFixture::empty();
     let servers = [
         test_server_config("a", true, 600),
         test_server_config("b", false, 600),
         test_server_config("c", true, 600),
     ];
-    scene.hub.apply_config(test_config(servers));
-    scene
+    fixture.hub.apply_config(test_config(servers));
+    fixture
 }
 
 async fn read_resource(client: &TestMcpClient, uri: &str) -> String {
@@ -46,8 +46,8 @@ async fn read_resource(client: &TestMcpClient, uri: &str) -> String {
 #[tokio::test]
 async fn a_resource_request_reaches_only_its_server() {
     for uri in ["b:listed", "b:t/one"] {
-        let scene = three_servers();
-        let client = scene.session_client("/mcp").await;
+        let fixture = three_servers();
+        let client = fixture.session_client("/mcp").await;
         for _ in 0..2 {
             assert!(
                 read_resource(&client, uri).await.contains(r#""of":"b""#),
@@ -65,16 +65,19 @@ async fn a_resource_request_reaches_only_its_server() {
             r#"{{"jsonrpc":"2.0","id":1,"method":"completion/complete","params":{completed}}}"#
         );
         assert!(client.post_for_text(&body).await.contains(completed));
-        let asked = received_resource_requests(&scene);
-        assert_eq!(asked.len(), 5, "{asked:?}");
-        assert!(asked.iter().all(|(name, _)| *name == "b"), "{asked:?}");
+        let received = received_resource_requests(&fixture);
+        assert_eq!(received.len(), 5, "{received:?}");
+        assert!(
+            received.iter().all(|(name, _)| *name == "b"),
+            "{received:?}"
+        );
     }
 }
 
 #[tokio::test]
 async fn a_request_for_an_unknown_resource_reaches_no_server() {
-    let scene = three_servers();
-    let client = scene.session_client("/mcp").await;
+    let fixture = three_servers();
+    let client = fixture.session_client("/mcp").await;
     for method in RESOURCE_METHODS {
         let params = r#"{"uri":"x:secret","ref":{"type":"ref/resource","uri":"x:secret"}}"#;
         let body = format!(r#"{{"jsonrpc":"2.0","id":1.0,"method":"{method}","params":{params}}}"#);
@@ -112,10 +115,10 @@ async fn a_request_for_an_unknown_resource_reaches_no_server() {
     let missing = modern("x:secret").await;
     assert_eq!(missing["error"]["code"], -32602, "{missing}");
     assert_eq!(missing["error"]["data"]["uri"], "x:secret");
-    assert_eq!(received_resource_requests(&scene), []);
+    assert_eq!(received_resource_requests(&fixture), []);
     assert_eq!(modern("c:t/1").await["result"]["of"], "c");
     assert!(
-        received_resource_requests(&scene)
+        received_resource_requests(&fixture)
             .iter()
             .all(|(name, _)| *name == "c")
     );
@@ -123,8 +126,8 @@ async fn a_request_for_an_unknown_resource_reaches_no_server() {
 
 #[tokio::test]
 async fn a_linked_resource_is_read_from_the_server_that_linked_it() {
-    let scene = three_servers();
-    let client = scene.session_client("/mcp").await;
+    let fixture = three_servers();
+    let client = fixture.session_client("/mcp").await;
     let link = tool_call_body("1", "c__link", r#","arguments":{"uri":"x:linked"}"#);
     assert!(client.post_for_text(&link).await.contains("x:linked"));
     assert!(
@@ -133,14 +136,14 @@ async fn a_linked_resource_is_read_from_the_server_that_linked_it() {
             .contains(r#""of":"c""#)
     );
     // The route also exists for clients that connect later.
-    let other = scene.session_client("/mcp").await;
+    let other = fixture.session_client("/mcp").await;
     assert!(
         read_resource(&other, "x:linked")
             .await
             .contains(r#""of":"c""#)
     );
     assert!(
-        received_resource_requests(&scene)
+        received_resource_requests(&fixture)
             .iter()
             .all(|(name, _)| *name == "c")
     );

@@ -12,16 +12,19 @@ use axum::http::StatusCode;
 
 #[tokio::test]
 async fn a_lost_stream_resumes_while_the_companion_runs() {
-    let scene = HubFixture::new();
+    let fixture = HubFixture::new();
     for (path, tool) in [("/mcp", "a__wait"), ("/servers/a/mcp", "wait")] {
-        let client = scene.session_client(path).await;
-        let count = scene.servers.received_messages("a", "wait").len();
-        let mut told = client.call_for_events("\"x\"", tool, "").await;
-        let (last, data) = told.next_event().await.unwrap();
+        let client = fixture.session_client(path).await;
+        let count = fixture.servers.received_messages("a", "wait").len();
+        let mut events = client.call_for_events("\"x\"", tool, "").await;
+        let (last, data) = events.next_event().await.unwrap();
         assert_eq!(data, "");
-        drop(told);
-        let open = scene.servers.wait_for_message("a", "wait", count + 1).await;
-        scene.servers.answer_call("a", 0, &open, r#"{"n":1.0}"#);
+        drop(events);
+        let open = fixture
+            .servers
+            .wait_for_message("a", "wait", count + 1)
+            .await;
+        fixture.servers.answer_call("a", 0, &open, r#"{"n":1.0}"#);
         let mut again = TestEventStream::new(client.resume_after(&last).await);
         let end = loop {
             let (id, data) = again.next_event().await.unwrap();
@@ -53,20 +56,20 @@ fn assert_lost(answer: &str, id: &str) {
 #[tokio::test]
 async fn after_a_restart_a_lost_call_is_reported_immediately() {
     for (path, tool) in [("/mcp", "a__wait"), ("/servers/b/mcp", "wait")] {
-        let scene = HubFixture::new();
-        let client = scene.session_client(path).await;
-        let mut told = client.call_for_events("1.0", tool, "").await;
-        let (last, _) = told.next_event().await.unwrap();
+        let fixture = HubFixture::new();
+        let client = fixture.session_client(path).await;
+        let mut events = client.call_for_events("1.0", tool, "").await;
+        let (last, _) = events.next_event().await.unwrap();
         // A killed companion sends no message to its clients.
-        let scene = scene.restart_companion([
+        let fixture = fixture.restart_companion([
             test_server_config("a", true, 600),
             test_server_config("b", false, 600),
         ]);
-        let client = scene.reconnect(&client);
-        let mut told = TestEventStream::new(client.resume_after(&last).await);
-        let (end, data) = told.next_event().await.unwrap();
+        let client = fixture.reconnect(&client);
+        let mut events = TestEventStream::new(client.resume_after(&last).await);
+        let (end, data) = events.next_event().await.unwrap();
         assert_lost(&data, "1.0");
-        assert_eq!(told.next_data().await, None);
+        assert_eq!(events.next_data().await, None);
         // Another attempt to resume receives 204.
         assert_eq!(
             client.resume_after(&end).await.status(),
@@ -85,10 +88,10 @@ async fn after_a_restart_a_lost_call_is_reported_immediately() {
 
 #[tokio::test]
 async fn a_companion_that_stops_answers_what_is_open() {
-    let scene = HubFixture::new();
+    let fixture = HubFixture::new();
     let (one, all) = (
-        scene.session_client("/servers/b/mcp").await,
-        scene.session_client("/mcp").await,
+        fixture.session_client("/servers/b/mcp").await,
+        fixture.session_client("/mcp").await,
     );
     let mut streams = [
         (one.call_for_events("1.0", "wait", "").await, "1.0"),
@@ -106,12 +109,12 @@ async fn a_companion_that_stops_answers_what_is_open() {
         })
     };
     let wholes = [waiting(&one, "wait"), waiting(&all, "b__wait")];
-    scene.servers.wait_for_message("a", "wait", 1).await;
-    scene.servers.wait_for_message("b", "wait", 3).await;
-    scene.hub.shutdown().await;
-    for (told, id) in &mut streams {
-        assert_lost(&told.next_data().await.unwrap(), id);
-        assert_eq!(told.next_data().await, None);
+    fixture.servers.wait_for_message("a", "wait", 1).await;
+    fixture.servers.wait_for_message("b", "wait", 3).await;
+    fixture.hub.shutdown().await;
+    for (events, id) in &mut streams {
+        assert_lost(&events.next_data().await.unwrap(), id);
+        assert_eq!(events.next_data().await, None);
     }
     for whole in wholes {
         assert_lost(&whole.await.unwrap(), "3");
@@ -121,7 +124,7 @@ async fn a_companion_that_stops_answers_what_is_open() {
         one.post(&tool_call_body("4", "echo", "")).await.status(),
         StatusCode::SERVICE_UNAVAILABLE
     );
-    let after = test_hub(scene.data.path(), &scene.servers);
+    let after = test_hub(fixture.data.path(), &fixture.servers);
     after.apply_config(test_config([test_server_config("b", false, 600)]));
     let one = TestMcpClient {
         routes: hub_routes(after),
@@ -136,56 +139,56 @@ async fn a_companion_that_stops_answers_what_is_open() {
 
 #[tokio::test]
 async fn servers_that_are_not_offered_any_more_end_with_the_companion() {
-    let scene = HubFixture::new();
-    let one = scene.session_client("/servers/b/mcp").await;
-    let mut told = one.call_for_events("1", "wait", "").await;
-    scene.servers.wait_for_message("b", "\"wait\"", 1).await;
-    scene.hub.apply_config(test_config([
+    let fixture = HubFixture::new();
+    let one = fixture.session_client("/servers/b/mcp").await;
+    let mut events = one.call_for_events("1", "wait", "").await;
+    fixture.servers.wait_for_message("b", "\"wait\"", 1).await;
+    fixture.hub.apply_config(test_config([
         test_server_config("a", true, 600),
         test_server_config("b", false, 601),
     ]));
-    let other = scene.session_client("/servers/b/mcp").await;
+    let other = fixture.session_client("/servers/b/mcp").await;
     drop(other.call_for_events("2", "wait", "").await);
-    scene.servers.wait_for_message("b", "\"wait\"", 2).await;
+    fixture.servers.wait_for_message("b", "\"wait\"", 2).await;
     let ended = other.send_request("DELETE", TEST_ACCEPT_BOTH, "", "").await;
     assert_eq!(ended.status(), StatusCode::OK);
     // The server has an unanswered call, so the hub keeps it.
-    let served = scene.hub.find_server("b").unwrap();
-    assert_eq!(served.status().calls, 1);
-    scene.hub.shutdown().await;
-    assert_lost(&told.next_data().await.unwrap(), "1");
-    assert_eq!(told.next_data().await, None);
-    assert!(served.has_ended());
+    let entry = fixture.hub.find_server("b").unwrap();
+    assert_eq!(entry.status().calls, 1);
+    fixture.hub.shutdown().await;
+    assert_lost(&events.next_data().await.unwrap(), "1");
+    assert_eq!(events.next_data().await, None);
+    assert!(entry.has_ended());
 }
 
 #[tokio::test]
 async fn a_dropped_answer_is_reported_as_not_kept() {
-    let scene = HubFixture::new();
-    let client = scene.session_client("/servers/a/mcp").await;
+    let fixture = HubFixture::new();
+    let client = fixture.session_client("/servers/a/mcp").await;
     let mut last = String::new();
     for number in 0..8 {
-        let mut told = client
+        let mut events = client
             .call_for_events(&number.to_string(), "echo", "")
             .await;
-        let (id, _) = told.next_event().await.unwrap();
-        while told.next_data().await.is_some() {}
+        let (id, _) = events.next_event().await.unwrap();
+        while events.next_data().await.is_some() {}
         if number == 0 {
             last = id;
         }
     }
-    let mut told = TestEventStream::new(client.resume_after(&last).await);
-    let error = parse_json(&told.next_data().await.unwrap())["error"].clone();
+    let mut events = TestEventStream::new(client.resume_after(&last).await);
+    let error = parse_json(&events.next_data().await.unwrap())["error"].clone();
     assert_eq!(error["data"]["type"], "not_kept", "{error}");
-    assert_eq!(told.next_data().await, None);
+    assert_eq!(events.next_data().await, None);
 }
 
 #[tokio::test]
 async fn concurrent_subscriptions_are_all_kept_and_a_stop_is_reported() {
-    let scene = HubFixture::new();
-    let client = scene.session_client("/servers/a/mcp").await;
-    let session = scene.hub.find_session(&client.session, Some("a"));
+    let fixture = HubFixture::new();
+    let client = fixture.session_client("/servers/a/mcp").await;
+    let session = fixture.hub.find_session(&client.session, Some("a"));
     let session = session.unwrap_or_else(|why| panic!("{why:?}"));
-    let (hub, session) = (&scene.hub, &session);
+    let (hub, session) = (&fixture.hub, &session);
     std::thread::scope(|scope| {
         for of in 0..4 {
             scope.spawn(move || {
@@ -198,9 +201,12 @@ async fn concurrent_subscriptions_are_all_kept_and_a_stop_is_reported() {
             });
         }
     });
-    let kept = std::fs::read_to_string(hub.session_file(&client.session)).unwrap();
+    let session_file = std::fs::read_to_string(hub.session_file(&client.session)).unwrap();
     assert_eq!(
-        parse_json(&kept)["subscribed"].as_array().unwrap().len(),
+        parse_json(&session_file)["subscribed"]
+            .as_array()
+            .unwrap()
+            .len(),
         100
     );
     hub.shutdown().await;
@@ -210,9 +216,9 @@ async fn concurrent_subscriptions_are_all_kept_and_a_stop_is_reported() {
 
 #[tokio::test]
 async fn a_session_with_an_open_call_is_in_use() {
-    let scene = HubFixture::new();
-    let client = scene.session_client("/servers/a/mcp").await;
-    let session = scene.hub.find_session(&client.session, Some("a"));
+    let fixture = HubFixture::new();
+    let client = fixture.session_client("/servers/a/mcp").await;
+    let session = fixture.hub.find_session(&client.session, Some("a"));
     let session = session.unwrap_or_else(|why| panic!("{why:?}"));
     let stream = std::sync::Arc::new(MessageStream::of_requests(1, &["1"]));
     tokio::time::sleep(std::time::Duration::from_millis(2)).await;

@@ -61,24 +61,28 @@ impl RealRunJournal {
             RunModelAction::Boot => {
                 self.companion_count += 1;
                 let folder = self.folder.path().join("runs");
-                let lives = RetainedRuns::new(folder, self.companion_count.to_string());
-                let store = RunStore::open(&lives);
-                self.companion = Some((store.clone(), RunRegistry::open("run", store), lives));
+                let retained_runs = RetainedRuns::new(folder, self.companion_count.to_string());
+                let store = RunStore::open(&retained_runs);
+                self.companion = Some((
+                    store.clone(),
+                    RunRegistry::open("run", store),
+                    retained_runs,
+                ));
             }
             RunModelAction::Serve => {
-                let (store, _, lives) = self.companion.as_ref().unwrap();
+                let (store, _, retained_runs) = self.companion.as_ref().unwrap();
                 assert!(store.wait_synced().await);
-                lives.remove_stale();
+                retained_runs.remove_stale();
                 self.assert_runs();
             }
             RunModelAction::Request(run) => {
                 let (_, runs, _) = self.companion.as_ref().unwrap();
                 let id = (run == 0).then(|| "named".to_owned());
-                let work = Execute {
+                let request = Execute {
                     id,
                     ..Execute::new("1")
                 };
-                let (found, is_new) = runs.begin_run(work).unwrap();
+                let (found, is_new) = runs.begin_run(request).unwrap();
                 if run == 1 {
                     self.generated_id = Some(found.id.clone());
                 }

@@ -14,10 +14,12 @@ const CHILD: &str = "OSCTL_TEST_JOURNAL";
 /// Runs this test in a separate process, started as `wrapper` says, with `folder` to write to.
 fn child(test: &str, wrapper: &[&str], folder: &Path) -> Command {
     let exe = std::env::current_exe().unwrap();
-    let mut words = wrapper.iter().map(PathBuf::from).chain([exe]);
-    let mut command = Command::new(words.next().unwrap());
+    let mut arguments = wrapper.iter().map(PathBuf::from).chain([exe]);
+    let mut command = Command::new(arguments.next().unwrap());
     let name = format!("{}::{test}", module_path!().trim_start_matches("osctl::"));
-    command.args(words).args([&name, "--exact", "--nocapture"]);
+    command
+        .args(arguments)
+        .args([&name, "--exact", "--nocapture"]);
     command.env(CHILD, folder).stdout(Stdio::piped());
     command
 }
@@ -27,15 +29,15 @@ async fn acknowledged_runs_of_a_killed_process_are_found() {
     if let Some(folder) = std::env::var_os(CHILD) {
         let (_, runs, _) = open_companion(Path::new(&folder), "killed");
         let mut parent = UnixStream::connect(Path::new(&folder).join("socket")).unwrap();
-        let mut tell = |line: String| parent.write_all(line.as_bytes()).unwrap();
+        let mut report = |line: String| parent.write_all(line.as_bytes()).unwrap();
         for number in 0.. {
             let run = begin(&runs, &format!("run-{number}"));
             run.wait_recorded().await.unwrap();
-            tell(format!("begun {number}\n"));
+            report(format!("begun {number}\n"));
             run.write_output(OutputStream::Stdout, b"text");
             run.finish(RunStatus::Completed, RUN_STORE_TEST_REPORT);
             run.wait_finished().await;
-            tell(format!("ended {number}\n"));
+            report(format!("ended {number}\n"));
         }
     }
     for kills in 1..=5 {
@@ -58,8 +60,8 @@ async fn acknowledged_runs_of_a_killed_process_are_found() {
         let lines = BufReader::new(stream).lines();
         let mut acknowledged = [None; 2];
         for line in lines.map_while(Result::ok) {
-            let number = |word| {
-                line.strip_prefix(word)
+            let number = |prefix| {
+                line.strip_prefix(prefix)
                     .and_then(|n| n.parse::<usize>().ok())
             };
             acknowledged[0] = number("begun ").or(acknowledged[0]);
@@ -69,11 +71,11 @@ async fn acknowledged_runs_of_a_killed_process_are_found() {
             }
         }
         child.wait().unwrap();
-        let [Some(begun), Some(ended)] = acknowledged else {
+        let [Some(started), Some(ended)] = acknowledged else {
             panic!("{acknowledged:?}");
         };
         let (_, runs, _) = open_companion(folder.path(), "after");
-        for number in 0..=begun {
+        for number in 0..=started {
             let reply = reply(&runs, &format!("run-{number}"));
             match number <= ended {
                 true => assert_eq!(
@@ -102,7 +104,7 @@ async fn a_full_disk_is_reported_and_ends_nothing() {
         return;
     };
     let folder = Path::new(&folder);
-    let (store, runs, lives) = open_companion(folder, "1");
+    let (store, runs, retained_runs) = open_companion(folder, "1");
     let first = begin(&runs, "first");
     first.wait_recorded().await.unwrap();
     // Fills the disk, and the space that the journal has reserved.
@@ -113,7 +115,7 @@ async fn a_full_disk_is_reported_and_ends_nothing() {
     fill.write_output(OutputStream::Stderr, &vec![b'x'; 500 << 10]);
     fill.add_event(display_event(&"x".repeat(600 << 10)));
     assert!(!store.wait_synced().await);
-    let must = Execute {
+    let request = Execute {
         durable: Some(true),
         ..named("must", "1")
     };
@@ -133,17 +135,17 @@ async fn a_full_disk_is_reported_and_ends_nothing() {
         }
     }
     assert!(is_full);
-    let (run, _) = runs.begin_run(must.clone()).unwrap();
+    let (run, _) = runs.begin_run(request.clone()).unwrap();
     assert!(run.wait_recorded().await.is_err());
     runs.forget_run(&run);
     // The disk has room again.
     fs::remove_file(filler).unwrap();
-    let (run, _) = runs.begin_run(must).unwrap();
+    let (run, _) = runs.begin_run(request).unwrap();
     run.wait_recorded().await.unwrap();
     run.finish(RunStatus::Completed, RUN_STORE_TEST_REPORT);
     run.wait_finished().await;
     assert_eq!(run.build_reply(RUN_STORE_TEST_REPORT).durable, Some(true));
-    assert!(segments(&lives.own_folder()).len() < 4);
+    assert!(segments(&retained_runs.own_folder()).len() < 4);
     let (_, runs, _) = open_companion(folder, "2");
     assert_eq!(reply(&runs, "must").status, RunStatus::Completed);
     assert_eq!(reply(&runs, "first").status, RunStatus::Lost);
